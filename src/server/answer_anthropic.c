@@ -209,6 +209,7 @@ static void block_start(quire_generation *gen, quire_choice *choice, int kind,
     }
     block_stop(gen, choice);
     choice->block_kind = kind;
+    choice->block_call = delta->call;
     json = event_begin(gen, "content_block_start");
     quire_json_u64(&json, "index", choice->n_blocks++);
     quire_json_object(&json, "content_block");
@@ -259,7 +260,9 @@ static void add_part(quire_generation *gen, quire_choice *choice, const quire_ch
         block_start(gen, choice, BLOCK_CALL, delta);
         break;
     case QUIRE_CHAT_DELTA_ARGUMENTS:
-        block_delta(gen, choice, "input_json_delta", "partial_json", &delta->text);
+        if (choice->block_kind == BLOCK_CALL && choice->block_call == delta->call) {
+            block_delta(gen, choice, "input_json_delta", "partial_json", &delta->text);
+        }
         break;
     }
 }

@@ -279,25 +279,20 @@ static void part_changed(quire_generation *gen, const char *type, const item *it
     event_end(gen, &json);
 }
 
-/* The open item with its text so far: the end of its field of the answer. */
-static item item_now(const quire_choice *choice, const quire_chat_answer *answer)
+static quire_chat_text text_of(const quire_bytes *bytes)
 {
-    const uint32_t last = answer->n_calls - 1;
-    const quire_chat_text *field = choice->block_kind == ITEM_REASONING ? &answer->reasoning
-                                   : choice->block_kind == ITEM_MESSAGE
-                                       ? &answer->content
-                                       : &answer->calls[last].arguments;
-    item it = { .kind = choice->block_kind, .index = choice->n_blocks - 1, .is_done = true };
+    return (quire_chat_text){ bytes->data != NULL ? bytes->data : "", bytes->n };
+}
 
-    it.text = field->n > 0 ? (quire_chat_text){ field->data + choice->block_from,
-                                                field->n - choice->block_from }
-                           : *field;
-    if (it.kind == ITEM_CALL) {
-        it.id = answer->calls[choice->block_call].id;
-        it.name = answer->calls[choice->block_call].name;
-        it.text = answer->calls[choice->block_call].arguments;
-    }
-    return it;
+/* The open item as its events have told it. A later reading of the answer may see other parts. */
+static item item_now(const quire_choice *choice)
+{
+    return (item){ .kind = choice->block_kind,
+                   .index = choice->n_blocks - 1,
+                   .text = text_of(&choice->block_text),
+                   .id = text_of(&choice->block_id),
+                   .name = text_of(&choice->block_name),
+                   .is_done = true };
 }
 
 static void item_stop(quire_generation *gen, quire_choice *choice)
@@ -305,15 +300,13 @@ static void item_stop(quire_generation *gen, quire_choice *choice)
     static const char *const done[] = { "", "response.reasoning_text.done",
                                         "response.output_text.done",
                                         "response.function_call_arguments.done" };
-    quire_chat_answer answer;
     quire_json_out json;
     item it;
 
     if (choice->block_kind == ITEM_NONE) {
         return;
     }
-    quire_chat_reader_answer(choice->reader, &answer);
-    it = item_now(choice, &answer);
+    it = item_now(choice);
     json = item_event_begin(gen, done[it.kind], &it, it.kind != ITEM_CALL);
     if (it.kind == ITEM_CALL) {
         quire_json_text(&json, "name", it.name.data, it.name.n);
@@ -329,6 +322,10 @@ static void item_stop(quire_generation *gen, quire_choice *choice)
     part_changed(gen, "response.content_part.done", &it);
     item_changed(gen, "response.output_item.done", &it);
     choice->block_kind = ITEM_NONE;
+    if (choice->block_text.status < 0 || choice->block_id.status < 0 ||
+        choice->block_name.status < 0) {
+        gen->pending.status = QUIRE_NOMEM;
+    }
 }
 
 /* Open an item of this kind, unless it is open. A call has an item of its own. */
@@ -346,9 +343,11 @@ static void item_start(quire_generation *gen, quire_choice *choice, int kind,
     it.name = delta->name;
     choice->block_kind = kind;
     choice->block_call = delta->call;
-    choice->block_from = kind == ITEM_REASONING ? choice->reasoning_bytes
-                         : kind == ITEM_MESSAGE ? choice->content_bytes
-                                                : 0;
+    quire_bytes_clear(&choice->block_text);
+    quire_bytes_clear(&choice->block_id);
+    quire_bytes_clear(&choice->block_name);
+    (void)quire_bytes_add(&choice->block_id, it.id.data, it.id.n);
+    (void)quire_bytes_add(&choice->block_name, it.name.data, it.name.n);
     item_changed(gen, "response.output_item.added", &it);
     part_changed(gen, "response.content_part.added", &it);
 }
@@ -359,6 +358,7 @@ static void add_delta(quire_generation *gen, quire_choice *choice, const char *t
     const item it = { .kind = choice->block_kind, .index = choice->n_blocks - 1 };
     quire_json_out json = item_event_begin(gen, type, &it, it.kind != ITEM_CALL);
 
+    (void)quire_bytes_add(&choice->block_text, text->data, text->n);
     quire_json_text(&json, "delta", text->data, text->n);
     if (it.kind == ITEM_MESSAGE) {
         quire_json_array(&json, "logprobs");
@@ -372,19 +372,19 @@ static void add_part(quire_generation *gen, quire_choice *choice, const quire_ch
     switch (delta->kind) {
     case QUIRE_CHAT_DELTA_REASONING:
         item_start(gen, choice, ITEM_REASONING, delta);
-        choice->reasoning_bytes += delta->text.n;
         add_delta(gen, choice, "response.reasoning_text.delta", &delta->text);
         break;
     case QUIRE_CHAT_DELTA_CONTENT:
         item_start(gen, choice, ITEM_MESSAGE, delta);
-        choice->content_bytes += delta->text.n;
         add_delta(gen, choice, "response.output_text.delta", &delta->text);
         break;
     case QUIRE_CHAT_DELTA_CALL:
         item_start(gen, choice, ITEM_CALL, delta);
         break;
     case QUIRE_CHAT_DELTA_ARGUMENTS:
-        add_delta(gen, choice, "response.function_call_arguments.delta", &delta->text);
+        if (choice->block_kind == ITEM_CALL && choice->block_call == delta->call) {
+            add_delta(gen, choice, "response.function_call_arguments.delta", &delta->text);
+        }
         break;
     }
 }

@@ -49,6 +49,9 @@ static void generation_release(void *work)
     quire_generation_give_up(gen);
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         quire_bytes_fini(&gen->choices[i].text);
+        quire_bytes_fini(&gen->choices[i].block_text);
+        quire_bytes_fini(&gen->choices[i].block_id);
+        quire_bytes_fini(&gen->choices[i].block_name);
         quire_chat_reader_destroy(gen->choices[i].reader);
         for (unsigned k = 0; k < 4; k++) {
             quire_bytes_fini(&gen->choices[i].logprobs[k]);

@@ -32,14 +32,14 @@ typedef struct quire_choice {
     /* Elements of JSON arrays to be sent. Chat uses the first; completions use all: tokens,
      * token_logprobs, top_logprobs, text_offset. */
     quire_bytes logprobs[4];
-    const quire_request_result *result;    /* when done */
-    bool is_begun;                         /* stream: its role was sent */
-    int block_kind;                        /* stream in blocks: the open one, of the form's kinds */
-    uint32_t n_blocks;                     /* begun so far */
-    uint32_t block_call;                   /* the call of the open block */
-    size_t block_from;                     /* beginning of the block in its field of the answer */
-    size_t reasoning_bytes, content_bytes; /* streamed so far */
-    bool is_ended;                         /* stream: its finish_reason was sent */
+    const quire_request_result *result; /* when done */
+    bool is_begun;                      /* stream: its role was sent */
+    int block_kind;                     /* stream in blocks: the open one, of the form's kinds */
+    uint32_t n_blocks;                  /* begun so far */
+    uint32_t block_call;                /* the call of the open block */
+    quire_bytes block_text;             /* what its events have told; and of a call: */
+    quire_bytes block_id, block_name;
+    bool is_ended; /* stream: its finish_reason was sent */
 } quire_choice;
 
 typedef struct quire_generation quire_generation;

@@ -356,6 +356,37 @@ static void a_stream_has_items(void **state)
     http_reply_free(&reply);
 }
 
+/* A call that the end of the answer makes text: its item ends as it was told. */
+static void a_call_that_breaks_ends(void **state)
+{
+    static const char *const pieces[] = {
+        "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": ", "2",
+        "}}\n</tool_call> and <tool_call>\n{\"name\" nonsense"
+    };
+    const engine_script script = {
+        .pieces = pieces, .n_pieces = 3, .finish = QUIRE_FINISH_STOP, .tail = ""
+    };
+    heard h = { .types = "" };
+    http_reply reply;
+
+    (void)state;
+    engine_double_script(f.engine, &script);
+    reply = http_post(f.port, RESPONSES,
+                      "{\"model\":\"m\",\"stream\":true,\"tools\":[" ADD_TOOL "]," HI "}");
+    assert_int_equal(reply.status, 200);
+    (void)http_events(&reply, hear, &h);
+    assert_non_null(strstr(h.types, "function_call_arguments.done output_item.done "
+                                    "output_item.added content_part.added output_text.delta "));
+    assert_non_null(
+        strstr(h.types, "output_text.done content_part.done output_item.done completed "));
+    assert_string_equal(h.arguments, "{\"a\": 2");
+    assert_non_null(strstr(reply.body, "\"name\":\"add\",\"arguments\":\"{\\\"a\\\": 2\"}"));
+    assert_string_equal(json_string_at(h.response, "status"), "completed");
+    assert_string_equal(json_string_at(h.response, "output.0.content.0.text"), h.text);
+    json_decref(h.response);
+    http_reply_free(&reply);
+}
+
 static void an_error_in_a_stream_is_an_event(void **state)
 {
     static const char *const pieces[] = { "one" };
@@ -387,6 +418,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_not_stored_is_not_found, start, stop),
         cmocka_unit_test_setup_teardown(counting_computes_nothing, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_has_items, start, stop),
+        cmocka_unit_test_setup_teardown(a_call_that_breaks_ends, start, stop),
         cmocka_unit_test_setup_teardown(an_error_in_a_stream_is_an_event, start, stop),
     };
 

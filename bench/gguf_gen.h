@@ -54,16 +54,19 @@ typedef struct gguf_gen_opts {
     bool is_tied;
     bool has_qkv_bias;
     bool has_qk_norm;
-    bool has_biases;         /* all that the architecture may have, beside those of Q, K and V */
-    bool is_fused;           /* Q, K and V as one tensor */
-    bool has_no_rope;        /* where a key says so (granite) */
-    uint32_t n_rot;          /* rotated dimensions of a head; 0 = all */
-    uint32_t n_nextn;        /* further layers, which predict further tokens */
-    uint32_t sliding_window; /* positions; 0 = no key */
-    uint32_t window_pattern; /* 0 = no key */
-    bool has_window_array;   /* the pattern as one value per layer: every other one */
-    float window_rope_base;  /* 0 = no key */
-    float attn_temperature;  /* 0 = no key */
+    bool has_biases;          /* all that the architecture may have, beside those of Q, K and V */
+    bool is_fused;            /* Q, K and V as one tensor */
+    bool has_no_rope;         /* where a key says so (granite) */
+    uint32_t n_rot;           /* rotated dimensions of a head; 0 = all */
+    uint32_t n_nextn;         /* further layers, which predict further tokens */
+    uint32_t sliding_window;  /* positions; 0 = no key */
+    uint32_t window_pattern;  /* 0 = no key */
+    bool has_window_array;    /* the pattern as one value per layer: every other one */
+    float window_rope_base;   /* 0 = no key */
+    float attn_temperature;   /* 0 = no key */
+    uint32_t attention_every; /* only the last of so many layers has attention, the others are
+                                 recurrent, where the architecture has such; 0 = all */
+    uint32_t conv_taps;       /* of recurrent layers */
     /* Experts; n_experts 0 = none. Keys that choose among kinds of routers, and their scale and
      * groups, are written where the architecture reads them. */
     uint32_t n_experts;

@@ -45,7 +45,8 @@ static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
     if (r->part == QUIRE_PART_ROPE_FACTORS) {
         return strstr(r->name, "long") != NULL ? 0.2f : 0.02f;
     }
-    if (strcmp(r->name, "attn_output.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
+    if (strcmp(r->name, "attn_output.weight") == 0 ||
+        strcmp(r->name, "shortconv.out_proj.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
         return 1.0f / sqrtf(2.0f * (float)p->opts->n_layer);
     }
     return 1.0f;
@@ -108,6 +109,17 @@ static void plan_router(gguf_gen_plan *p, const gguf_gen_entry *like, const char
     gguf_add_tensor(p->gguf, entry->tensor);
 }
 
+/* The factors of a convolution are f32 as well. */
+static void plan_taps(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
+{
+    gguf_gen_entry *entry = &p->entries[p->n++];
+
+    *entry = *like;
+    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->opts->conv_taps, p->sizes.n_embd);
+    ggml_set_name(entry->tensor, name);
+    gguf_add_tensor(p->gguf, entry->tensor);
+}
+
 /* A gate is f32, also where it has a row per head. */
 static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
 {
@@ -127,7 +139,8 @@ static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
                         const quire_tensor_row *r, uint32_t layer)
 {
-    const bool is_stored = gguf_gen_is_stored(o, layer);
+    const bool is_stored =
+        gguf_gen_is_stored(o, layer) && sizes->mixer[layer] == QUIRE_MIXER_ATTENTION;
 
     if (r->columns == QUIRE_DIM_GATE) {
         const uint32_t source = (uint32_t)(r->name[strlen(r->name) - 1] - '0');
@@ -151,6 +164,10 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
     }
     if (r->depth != QUIRE_DIM_ONE) {
         plan_deep(p, &like, name, r);
+        return;
+    }
+    if (r->columns == QUIRE_DIM_TAPS) {
+        plan_taps(p, &like, name);
         return;
     }
     if (r->rows == QUIRE_DIM_EXPERTS) {
@@ -245,6 +262,14 @@ static const quire_expert_rule *expert_rule(const gguf_gen_opts *o)
     return &quire_arch_row_get(quire_arch_find(o->arch))->experts;
 }
 
+static quire_mixer mixer_of(const gguf_gen_opts *o, uint32_t layer)
+{
+    const bool is_recurrent = o->attention_every != 0 && (layer + 1) % o->attention_every != 0;
+
+    return is_recurrent ? quire_arch_row_get(quire_arch_find(o->arch))->recurrent
+                        : QUIRE_MIXER_ATTENTION;
+}
+
 /* The parts of the architecture that the options ask for. */
 static quire_part parts_of(const gguf_gen_opts *o)
 {
@@ -287,6 +312,10 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.d_k = p->sizes.d_v = o->d_head;
     p->sizes.n_vocab = o->n_vocab;
     p->sizes.rope.n_dims = o->n_rot != 0 ? o->n_rot : o->d_head;
+    p->sizes.recurrent.conv_taps = o->conv_taps;
+    for (uint32_t l = 0; l < o->n_layer; l++) {
+        p->sizes.mixer[l] = (uint8_t)mixer_of(o, l);
+    }
     p->sizes.experts = (quire_expert_desc){
         .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
@@ -455,6 +484,25 @@ static void expert_keys(const gguf_gen_plan *p)
     }
 }
 
+/* Recurrent layers are those without KV heads. */
+static void kv_heads_key(const gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+    int32_t heads[GGUF_GEN_LAYERS_MAX];
+    char key[KEY_BYTES];
+
+    if (o->attention_every == 0) {
+        set_u32(p, "attention.head_count_kv", o->n_kv_head);
+        return;
+    }
+    for (uint32_t l = 0; l < o->n_layer; l++) {
+        heads[l] = mixer_of(o, l) == QUIRE_MIXER_ATTENTION ? (int32_t)o->n_kv_head : 0;
+    }
+    gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.head_count_kv"), GGUF_TYPE_INT32, heads,
+                      o->n_layer);
+    set_u32(p, "shortconv.l_cache", o->conv_taps);
+}
+
 static void rope_keys(const gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
@@ -487,7 +535,7 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
     set_u32(p, "embedding_length", o->n_embd);
     set_u32(p, "feed_forward_length", o->n_ff);
     set_u32(p, "attention.head_count", o->n_head);
-    set_u32(p, "attention.head_count_kv", o->n_kv_head);
+    kv_heads_key(p);
     if (o->d_head * o->n_head != o->n_embd) {
         set_u32(p, "attention.key_length", o->d_head);
         set_u32(p, "attention.value_length", o->d_head);

@@ -15,6 +15,12 @@ static bool is_shared(const quire_kv_map_entry *map)
 
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
 {
+    if (desc->recurrent.n_layers > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s has recurrent layers: pages of such models cannot be offloaded "
+                               "(--kv-overflow refuse)",
+                               desc->arch_name);
+    }
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         if (is_shared(&desc->kv_map[il])) {
             return quire_error_set(err, QUIRE_UNSUPP,

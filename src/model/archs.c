@@ -10,7 +10,7 @@
 /* Parts that nearly all rows share. */
 #define PRE_NORMS      (QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM)
 #define POST_NORMS     (QUIRE_PART_ATTN_POST_NORM | QUIRE_PART_FFN_POST_NORM)
-#define ATTENTION      (QUIRE_PART_BASE | QUIRE_PART_QKV)
+#define ATTENTION      (QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_QKV)
 #define GATED          (QUIRE_PART_FFN_GATE | QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN)
 #define EXPERTS_SHARED (QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_SHARED)
 #define QKV_MAY        (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
@@ -313,6 +313,14 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                  .needs =
                                      ATTENTION | PRE_NORMS | EXPERTS_SHARED | QUIRE_PART_QK_NORM,
                                  .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_LFM2] = { .name = "lfm2",
+                          .models = "LFM2 350M to 2.6B, LFM2.5",
+                          .rope_type = QUIRE_ROPE_NEOX,
+                          .window = { .is_there = true, .is_optional = true },
+                          .recurrent = QUIRE_MIXER_SHORT_CONV,
+                          .needs = QUIRE_PART_BASE | QUIRE_PART_LAST_NORM_EMBD | QUIRE_PART_QKV |
+                                   PRE_NORMS | GATED | QUIRE_PART_QK_NORM | QUIRE_PART_SHORT_CONV,
+                          .may = QKV_MAY | QUIRE_PART_OUTPUT },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

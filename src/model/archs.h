@@ -23,7 +23,7 @@ typedef uint64_t quire_part;
 
 #define QUIRE_PART_BIT(n) ((quire_part)1 << (n))
 
-/* Embedding, last norm, output map of attention. */
+/* Embedding, output map of attention. */
 #define QUIRE_PART_BASE        QUIRE_PART_BIT(0)
 #define QUIRE_PART_OUTPUT      QUIRE_PART_BIT(1)
 #define QUIRE_PART_OUTPUT_BIAS QUIRE_PART_BIT(2)
@@ -85,6 +85,13 @@ typedef uint64_t quire_part;
 
 /* A logit of each head that attends to nothing. */
 #define QUIRE_PART_SINKS QUIRE_PART_BIT(30)
+
+/* The last norm, under one of two names. */
+#define QUIRE_PART_LAST_NORM      QUIRE_PART_BIT(40)
+#define QUIRE_PART_LAST_NORM_EMBD QUIRE_PART_BIT(41)
+
+/* Gated convolutions, of layers that have them in place of attention. */
+#define QUIRE_PART_SHORT_CONV QUIRE_PART_BIT(42)
 
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
@@ -215,7 +222,8 @@ typedef struct quire_arch_row {
     quire_window_rule window;
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
-    bool is_parallel; /* attention and network read the same norm, and add to one residual */
+    bool is_parallel;      /* attention and network read the same norm, and add to one residual */
+    quire_mixer recurrent; /* of layers with 0 KV heads; QUIRE_MIXER_ATTENTION: there are none */
     quire_ffn ffn;
     quire_act act;
     quire_expert_rule experts; /* beside the network, or in its place */

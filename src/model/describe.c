@@ -133,10 +133,8 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "attention.head_count"),
                                           n, (quire_gguf_range){ 1, HEADS_MAX, true },
                                           &desc->n_head, err));
-    desc->n_kv_head = desc->n_head;
-    QUIRE_TRY(quire_gguf_get_u32_or_array(
-        file, quire_gguf_key(key, arch, "attention.head_count_kv"), n,
-        (quire_gguf_range){ 1, desc->n_head, false }, &desc->n_kv_head, err));
+    QUIRE_TRY(quire_describe_kv_heads(file, desc, err));
+    (void)quire_gguf_key(key, arch, "attention.head_count_kv");
     if (desc->n_head % desc->n_kv_head != 0) {
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: %s is %u; expected a divisor of the %u query heads (damaged "
@@ -187,6 +185,7 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(sizes_get(file, desc, err));
     QUIRE_TRY(quire_describe_experts(file, desc, err));
     QUIRE_TRY(head_dims_get(file, desc, err));
+    QUIRE_TRY(quire_describe_recurrent(file, desc, err));
     QUIRE_TRY(quire_describe_windows(file, desc, err));
     QUIRE_TRY(quire_describe_rope(file, desc, err));
     QUIRE_TRY(quire_describe_scales(file, desc, err));

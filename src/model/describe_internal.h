@@ -7,6 +7,13 @@
 
 #include "model/gguf_file.h"
 
+/* Fill in n_kv_head, mixer and the number of recurrent layers; n_head, n_layer and n_layer_file are
+ * known. */
+int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* Fill in the sizes of recurrent layers; the other sizes are known. */
+int quire_describe_recurrent(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
 /* Fill in window; the sizes are known. */
 int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
@@ -26,7 +33,7 @@ int quire_describe_rope(const quire_gguf *file, quire_model_desc *desc, quire_er
  * The shapes of the tensors must fit the sizes and the KV map in desc. */
 int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
-/* The KV map of a model whose layers each store their own. */
+/* The KV map of a model whose layers with attention each store their own. */
 void quire_kv_map_plain(quire_model_desc *desc);
 
 /* Fill in kv_map without gates, n_stored, last_stored and kv_scheme from the keys of the

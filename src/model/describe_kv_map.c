@@ -26,16 +26,23 @@ typedef struct source_key {
 
 void quire_kv_map_plain(quire_model_desc *desc)
 {
-    desc->n_stored = desc->n_layer;
+    desc->n_stored = 0;
     desc->last_stored = desc->n_layer - 1;
     for (uint32_t l = 0; l < desc->n_layer; l++) {
+        const uint16_t stored = (uint16_t)desc->n_stored;
+
+        if (desc->mixer[l] != QUIRE_MIXER_ATTENTION) {
+            desc->kv_map[l] = (quire_kv_map_entry){ .stored = -1 };
+            continue;
+        }
         desc->kv_map[l] = (quire_kv_map_entry){
-            .stored = (int32_t)l,
+            .stored = (int32_t)stored,
             .n_k = 1,
             .n_v = 1,
-            .k_src = { (uint16_t)l },
-            .v_src = { (uint16_t)l },
+            .k_src = { stored },
+            .v_src = { stored },
         };
+        desc->n_stored++;
     }
 }
 

@@ -154,8 +154,8 @@ static int mix_check(const quire_gguf *file, const quire_tensor_row *r, const st
     return QUIRE_OK;
 }
 
-/* A layer that stores nothing has no use for tensors that make K or V, and a layer has a network or
- * experts. */
+/* A layer that stores nothing has no use for tensors that make K or V. A layer has attention or a
+ * convolution, and a network or experts. */
 static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
                        const quire_tensor_row *r, const struct ggml_tensor *t, quire_error *err)
 {
@@ -164,6 +164,15 @@ static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
 
     if (layer < 0 || quire_tensor_is_in_layer(desc, r, (uint32_t)layer)) {
         return QUIRE_OK;
+    }
+    if (r->where == QUIRE_TENSOR_OF_ATTENTION_LAYER || r->where == QUIRE_TENSOR_OF_CONV_LAYER ||
+        (r->where == QUIRE_TENSOR_OF_STORED_LAYER && desc->recurrent.n_layers > 0)) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: tensor %s belongs to a layer %s attention "
+                               "(%s.attention.head_count_kv)",
+                               quire_gguf_path(file), t->name,
+                               r->where == QUIRE_TENSOR_OF_CONV_LAYER ? "with" : "without",
+                               desc->arch_name);
     }
     if (r->where == QUIRE_TENSOR_OF_STORED_LAYER) {
         return quire_error_set(err, QUIRE_CORRUPT,

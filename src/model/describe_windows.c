@@ -58,7 +58,7 @@ int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire
         }
     }
     for (uint32_t l = 0; l < desc->n_layer; l++) {
-        desc->window[l] = has_window[l] ? tokens : 0;
+        desc->window[l] = has_window[l] && desc->mixer[l] == QUIRE_MIXER_ATTENTION ? tokens : 0;
     }
     return QUIRE_OK;
 }

@@ -91,6 +91,21 @@ static struct ggml_tensor *residual_add(const quire_graph_build *b, struct ggml_
     return ggml_add(ctx, y, x);
 }
 
+/* The attention of a layer, of all rows or behind an early exit; NULL where the append is all. */
+static struct ggml_tensor *attention_create(quire_graph_build *b, struct ggml_tensor *h,
+                                            uint32_t il, bool is_append_only)
+{
+    quire_graph_attn in = quire_graph_attn_begin(b, h, il, is_append_only);
+
+    if (is_append_only) {
+        return NULL;
+    }
+    if (il == b->desc->last_stored && b->graph->out_positions != NULL) {
+        quire_graph_attn_exit(b, &in);
+    }
+    return quire_graph_attn_op(b, &in, il);
+}
+
 /* A layer, and its rows that go on: all of them, or behind the append of the last layer that stores
  * the wanted ones. NULL when none goes on. */
 static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
@@ -100,16 +115,13 @@ static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor
     const bool is_last = il == b->desc->last_stored;
     const bool is_append_only = is_last && g->n_logits == 0;
     struct ggml_tensor *h = normed(b, x, l->attn_norm, l->attn_norm_b);
-    quire_graph_attn in = quire_graph_attn_begin(b, h, il, is_append_only);
-    struct ggml_tensor *y;
+    struct ggml_tensor *y = b->desc->mixer[il] == QUIRE_MIXER_ATTENTION
+                                ? attention_create(b, h, il, is_append_only)
+                                : quire_graph_recurrent_op(b, h, il);
 
     if (is_append_only) {
         return NULL;
     }
-    if (is_last && g->out_positions != NULL) {
-        quire_graph_attn_exit(b, &in);
-    }
-    y = quire_graph_attn_op(b, &in, il);
     if (is_last && g->out_rows != NULL) {
         y = g->out_positions != NULL ? y : ggml_get_rows(g->ctx, y, g->out_rows);
         x = ggml_get_rows(g->ctx, x, g->out_rows);
@@ -167,7 +179,8 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq, l->wk, l->wv, l->wo, l->gate, l->up, l->down };
+        const struct ggml_tensor *maps[] = { l->wq,   l->wk, l->wv,   l->wo,
+                                             l->gate, l->up, l->down, l->conv_in };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {
@@ -198,6 +211,7 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
                             .rope_factors = graphs->opts.rope_factors,
                             .weights = graphs->opts.weights,
                             .ops = graphs->opts.ops,
+                            .recurrent = graphs->opts.recurrent,
                             .exit = graphs->opts.exit,
                             .graph = graph,
                             .linear = &linear,

@@ -18,6 +18,9 @@
  * on, the graph goes on with the wanted rows alone (early exit). Attention is planned again there
  * for these rows, which are the last ones of each sequence that wants logits.
  *
+ * A recurrent layer has one operation in place of append and attention (graph_recurrent.c). It
+ * reads and writes the states of the step's sequences (recurrent.h) and computes all rows.
+ *
  * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
  * a time, and a result lives until the next computation.
  *
@@ -29,6 +32,7 @@
 
 #include "model/weights.h"
 
+#include "model/recurrent.h"
 #include "model/runtime_hidden.h"
 #include "quire/attn.h"
 
@@ -52,6 +56,14 @@ typedef struct quire_graph_op {
     uint64_t append_ns;  /* written by thread 0 */
     uint64_t attn_ns;
 } quire_graph_op;
+
+/* The data of a recurrent layer's op; constant after the runtime was created. */
+typedef struct quire_graph_recurrent {
+    const quire_states *states;
+    size_t offset;        /* of the layer in a state, in floats */
+    const float *kernel;  /* [conv_taps][conv_width] */
+    uint32_t taps, width; /* of the convolution */
+} quire_graph_recurrent;
 
 /* The second plan of a step, at the early exit. */
 typedef struct quire_graph_exit {
@@ -79,7 +91,8 @@ typedef struct quire_graph {
 typedef struct quire_graphs_opts {
     const quire_model_desc *desc;
     const quire_weights *weights;
-    quire_graph_op *ops; /* [n_layer] */
+    quire_graph_op *ops;              /* [n_layer] */
+    quire_graph_recurrent *recurrent; /* [n_layer]; NULL in a model without recurrent layers */
     quire_graph_exit *exit;
     struct ggml_tensor *rope_factors; /* of the weights, for this context; NULL = none */
     uint32_t n_rows_max;
@@ -99,7 +112,7 @@ typedef struct quire_graphs {
     uint64_t reused_total;
 } quire_graphs;
 
-/* Whether layers above the last one that stores run for wanted rows only. */
+/* Whether layers above the last one that stores, or is recurrent, run for wanted rows only. */
 static inline bool quire_graph_has_exit(const quire_model_desc *desc)
 {
     return desc->last_stored + 1 < desc->n_layer;

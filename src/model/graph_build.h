@@ -19,6 +19,7 @@ typedef struct quire_graph_build {
     const quire_weights *weights;
     struct ggml_tensor *rope_factors; /* NULL: frequencies as they are */
     quire_graph_op *ops;
+    quire_graph_recurrent *recurrent; /* [n_layer], or NULL */
     quire_graph_exit *exit;
     quire_graph *graph;
     quire_linear *linear;
@@ -61,6 +62,10 @@ void quire_graph_attn_exit(quire_graph_build *b, quire_graph_attn *in);
 /* Attention of one layer, output projection not included. */
 struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
                                         uint32_t il);
+
+/* The block of a recurrent layer, output projection not included. */
+struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
+                                             uint32_t il);
 
 /* The network of a layer, norms not included. */
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);

@@ -69,6 +69,10 @@ static void add_features(digest hash, const quire_kv_identity_facts *facts)
             r->n_used, r->n_groups, r->n_groups_used, (int)r->gating, r->is_normalised,
             (double)r->scale, desc->experts.n_dense);
     }
+    if (desc->recurrent.n_layers != 0) {
+        add(hash, "recurrent %u taps %u width %u\n", desc->recurrent.n_layers,
+            desc->recurrent.conv_taps, desc->recurrent.conv_width);
+    }
     if (desc->attn_temperature != 0.0f) {
         add(hash, "temperature from %u\n", desc->attn_temperature_tokens);
     }
@@ -83,6 +87,9 @@ static void add_layer(digest hash, const quire_model_desc *desc, uint32_t il)
     const float *xielu = desc->xielu[il];
 
     add(hash, "layer %u stores %d reads %u %u", il, (int)map->stored, map->n_k, map->n_v);
+    if (desc->mixer[il] != QUIRE_MIXER_ATTENTION) {
+        add(hash, " mixer %u", desc->mixer[il]);
+    }
     for (uint32_t i = 0; i < map->n_k; i++) {
         add(hash, " K %u", map->k_src[i]);
     }

@@ -54,7 +54,10 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t experts = quire_graph_experts_row_bytes(desc) / sizeof(float);
     const uint64_t feed_forward = 2 * n_embd + kept + larger(3 * n_ff, experts);
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
-    const uint64_t widest = larger(larger(attention, feed_forward), logits);
+    /* The three vectors of a convolution, its result and the rows beside it. */
+    const uint64_t convolution = 2 * n_embd + 4 * (uint64_t)desc->recurrent.conv_width;
+    const uint64_t mixer = larger(attention, convolution);
+    const uint64_t widest = larger(larger(mixer, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
     const uint64_t block_rows =
         o->n_batch < QUIRE_LINEAR_CUT_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_CUT_ROWS_MAX;
@@ -62,7 +65,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 
     return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES +
-           quire_attn_workspace_bytes(&attn);
+           quire_attn_workspace_bytes(&attn) + quire_states_bytes(desc, o->n_seqs_max);
 }
 
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,

@@ -61,6 +61,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_GLM4MOE,
     QUIRE_ARCH_ERNIE4_5_MOE,
     QUIRE_ARCH_HUNYUAN_MOE,
+    QUIRE_ARCH_LFM2,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -115,6 +116,19 @@ typedef struct quire_expert_desc {
     uint32_t n_ff_shared; /* of the network that all rows pass through as well; 0 = none */
 } quire_expert_desc;
 
+/* The first block of a layer: how it mixes a row with the rows before. */
+typedef enum quire_mixer {
+    QUIRE_MIXER_ATTENTION,
+    QUIRE_MIXER_SHORT_CONV /* a gated convolution over the last tokens */
+} quire_mixer;
+
+/* The recurrent layers of a model (recurrent.h); all of them are alike. */
+typedef struct quire_recurrent_desc {
+    uint32_t n_layers;  /* 0 = none */
+    uint32_t conv_taps; /* tokens that the convolution sees, the own one included */
+    uint32_t conv_width;
+} quire_recurrent_desc;
+
 typedef struct quire_model_desc {
     quire_arch arch;
     char arch_name[32];
@@ -123,11 +137,12 @@ typedef struct quire_model_desc {
     uint32_t n_layer;      /* that are computed */
     uint32_t n_layer_file; /* with those that predict further tokens, which are not computed */
     uint32_t n_stored;     /* layers that store K and V */
-    uint32_t last_stored;  /* the last of them; layers above it only read */
+    uint32_t last_stored;  /* the last of them or the last recurrent one; layers above only read */
     char kv_scheme[32];    /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
     uint32_t n_ff; /* of layers without experts; 0 where the file does not say */
     quire_expert_desc experts;
+    quire_recurrent_desc recurrent;
     uint32_t n_head;
     uint32_t n_kv_head;
     uint32_t d_k;
@@ -160,6 +175,7 @@ typedef struct quire_model_desc {
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
     /* Positions that a layer attends to, its own included; 0 = all before it. */
     uint32_t window[QUIRE_LAYERS_MAX];
+    uint8_t mixer[QUIRE_LAYERS_MAX];      /* quire_mixer; recurrent layers have no K and V */
     uint8_t layer_rope[QUIRE_LAYERS_MAX]; /* quire_layer_rope */
     float xielu[QUIRE_LAYERS_MAX][4];     /* alpha_n, alpha_p, beta, eps; apertus only */
 } quire_model_desc;

@@ -272,6 +272,9 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         quire_graph_op *op = &rt->ops[il];
         const struct ggml_tensor *sinks = rt->model->weights->layers[il].sinks;
 
+        if (desc->mixer[il] != QUIRE_MIXER_ATTENTION) {
+            continue;
+        }
         (void)quire_kv_layout(&rt->form, il, &op->layer);
         op->layer.sinks = sinks != NULL ? sinks->data : NULL;
         op->layer.recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS;
@@ -331,12 +334,13 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
         rc = quire_error_set(err, QUIRE_NOMEM, "no memory for the runtime");
         goto out;
     }
-    if ((rc = attention_open(rt, err)) < 0) {
+    if ((rc = attention_open(rt, err)) < 0 || (rc = quire_runtime_recurrent_open(rt, err)) < 0) {
         goto out;
     }
     graphs = (quire_graphs_opts){ .desc = desc,
                                   .weights = model->weights,
                                   .ops = rt->ops,
+                                  .recurrent = rt->recurrent,
                                   .exit = &rt->exit,
                                   .rope_factors = rope_factors(rt),
                                   .n_rows_max = rt->opts.n_batch,
@@ -364,6 +368,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
+    quire_runtime_recurrent_close(rt);
     free(rt->before_tokens);
     free(rt->exit_seqs);
     free(rt->attn_seqs);

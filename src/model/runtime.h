@@ -24,6 +24,11 @@
  * released. A sequence that is cut back to a place whose hot pages are gone
  * (quire_seq_truncatable()) reads sealed tiles there.
  *
+ * Recurrent layers. A sequence of a model with such layers has a state beside its pages
+ * (recurrent.h), the runtime's, of its last token. So it can be cut to nothing or continued at its
+ * end, nowhere else: quire_runtime_keepable(). A step refuses a sequence whose tokens came in
+ * another way than by steps of this runtime.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
@@ -119,10 +124,20 @@ void quire_runtime_release(quire_runtime *runtime, quire_seq_id seq);
 
 /* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
  * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.
- * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range), QUIRE_NOTFOUND,
- * QUIRE_NOMEM, QUIRE_CANCELED (see below). On an error no sequence has changed. */
+ * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range; no state),
+ * QUIRE_NOTFOUND, QUIRE_NOMEM, QUIRE_CANCELED (see below). On an error no sequence has changed. */
 int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
                        const float **logits);
+
+/* Whether the model has recurrent layers. Thread: any. */
+bool quire_runtime_is_recurrent(const quire_runtime *runtime);
+
+/* The largest length up to n_tokens to which a sequence can be cut (quire_seq_truncate()) and go
+ * on: quire_seq_truncatable(), and with recurrent layers the present length or 0. */
+uint32_t quire_runtime_keepable(const quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
+
+/* quire_seq_fork() of the cache, and the fork gets the state of the sequence. */
+int quire_runtime_fork(quire_runtime *runtime, quire_seq_id seq, quire_seq_id *out);
 
 /* The hidden states behind the last norm of the rows that the last step gave logits for: rows of
  * n_embd floats in the same order, valid as long as these; NULL if there were none. */
@@ -134,7 +149,8 @@ const float *quire_runtime_hidden(const quire_runtime *runtime);
  * never given up. Returns false when this ggml cannot give up a step. */
 bool quire_runtime_canceler_set(quire_runtime *runtime, bool (*gives_up)(void *ctx), void *ctx);
 
-/* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
+/* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks; the
+ * state of recurrent layers is zero):
  * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left
  * them, behind the window of the window group nothing. If the sequence was not empty, the function
  * meanwhile holds kv_recent more hot tokens, and a window more, than a step does. Errors: as

@@ -243,6 +243,9 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     if (memory != NULL && lanes != NULL) {
         patterns_make(rt, seed, memory, tile_bytes, lanes);
         rc = fill_pieces(rt, seq, n_tokens, lanes);
+        if (rc == QUIRE_OK) {
+            quire_runtime_recurrent_set(rt, seq, QUIRE_SEQ_NULL);
+        }
     }
     heap->free(heap->ctx, lanes);
     heap->free(heap->ctx, memory);

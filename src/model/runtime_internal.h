@@ -22,6 +22,9 @@ struct quire_runtime {
     quire_backend backend;
     quire_graph_op *ops; /* [n_layer] */
     quire_graphs graphs;
+    quire_states *states;             /* NULL in a model without recurrent layers */
+    quire_graph_recurrent *recurrent; /* [n_layer], or NULL */
+    float *conv_kernels;              /* of all recurrent layers: quire_graph_recurrent.kernel */
     float *v_gates; /* [gates][n_kv_head][d_v], of all layers; NULL when there are none */
     quire_graph_exit exit;
     quire_attn_seq *attn_seqs; /* [n_seqs_max], the batch of the step at hand */
@@ -45,6 +48,14 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
 /* Make room for n more tokens of a sequence, or for n_ctx tokens when every sequence takes the
  * whole context. */
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
+
+/* The recurrent layers; see recurrent.h. open: errors QUIRE_NOMEM, QUIRE_UNSUPP. begin: the states
+ * of a step's sequences, before the sequences grow; error QUIRE_INVAL. set: quire_states_set(). */
+int quire_runtime_recurrent_open(quire_runtime *runtime, quire_error *err);
+void quire_runtime_recurrent_close(quire_runtime *runtime);
+int quire_runtime_recurrent_begin(quire_runtime *runtime, const quire_slice *slices,
+                                  uint32_t n_slices);
+void quire_runtime_recurrent_set(quire_runtime *runtime, quire_seq_id seq, quire_seq_id from);
 
 /* Release the sequence's hot pages from token `from` on that no later token can read. */
 void quire_runtime_release_hot(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);

@@ -82,7 +82,8 @@ static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t b
 
 int quire_runtime_shift_check(const quire_runtime *rt)
 {
-    return rt->opts.kv_elsewhere_bytes != 0 || rt->groups.n > 1 ? QUIRE_UNSUPP : QUIRE_OK;
+    return rt->opts.kv_elsewhere_bytes != 0 || rt->groups.n > 1 || rt->states != NULL ? QUIRE_UNSUPP
+                                                                                      : QUIRE_OK;
 }
 
 int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)

@@ -15,7 +15,7 @@
  * QUIRE_INVAL (the range), QUIRE_UNSUPP (shift_check()), QUIRE_NOMEM; then nothing has changed. */
 int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end);
 /* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, a rope that is not plain (rope_frequencies.h), layers
- * that keep their windows alone, kv_elsewhere_bytes. */
+ * that keep their windows alone, recurrent layers, kv_elsewhere_bytes. */
 int quire_runtime_shift_check(const quire_runtime *runtime);
 
 #endif /* QUIRE_MODEL_RUNTIME_SHIFT_H */

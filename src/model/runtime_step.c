@@ -268,6 +268,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     rt->hidden = NULL;
     QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
     QUIRE_TRY(quire_graphs_get(&rt->graphs, shape.n_rows, shape.n_logits, &graph));
+    QUIRE_TRY(quire_runtime_recurrent_begin(rt, slices, n_slices));
     QUIRE_TRY(step_append(rt, slices, n_slices));
     rc = step_begin_attention(rt, slices, n_slices, &batch);
     if (rc == QUIRE_OK) {
@@ -282,6 +283,9 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     if (rc < 0) {
         step_undo(rt, slices, n_slices);
         return rc;
+    }
+    if (rt->states != NULL) {
+        quire_states_commit(rt->states);
     }
     for (uint32_t i = 0; i < n_slices; i++) {
         quire_runtime_release_hot(rt, slices[i].seq, 0);

@@ -12,6 +12,8 @@
 
 #define MODEL  QUIRE_TENSOR_OF_MODEL
 #define LAYER  QUIRE_TENSOR_OF_LAYER
+#define ATTN   QUIRE_TENSOR_OF_ATTENTION_LAYER
+#define CONV   QUIRE_TENSOR_OF_CONV_LAYER
 #define STORED QUIRE_TENSOR_OF_STORED_LAYER
 #define DENSE  QUIRE_TENSOR_OF_DENSE_LAYER
 #define EXPERT QUIRE_TENSOR_OF_EXPERT_LAYER
@@ -31,6 +33,8 @@
 #define FF_EXPERT QUIRE_DIM_FF_EXPERT
 #define FF_SHARED QUIRE_DIM_FF_SHARED
 #define ROPE      QUIRE_DIM_ROPE
+#define TAPS      QUIRE_DIM_TAPS
+#define EMBD3     QUIRE_DIM_EMBD_THRICE
 #define MIX       QUIRE_DIM_MIX
 #define GATE      QUIRE_DIM_GATE
 
@@ -61,7 +65,8 @@ static const quire_tensor_row table[] = {
       .rows = VOCAB,
       .is_looked_up = true,
       .into = M(tok_embd) },
-    ROW(BASE, MODEL, "output_norm.weight", EMBD, ONE, M(output_norm)),
+    ROW(LAST_NORM, MODEL, "output_norm.weight", EMBD, ONE, M(output_norm)),
+    ROW(LAST_NORM_EMBD, MODEL, "token_embd_norm.weight", EMBD, ONE, M(output_norm)),
     ROW(NORM_BIAS, MODEL, "output_norm.bias", EMBD, ONE, M(output_norm_b)),
     ROW(OUTPUT, MODEL, "output.weight", EMBD, VOCAB, M(output)),
     ROW(OUTPUT_BIAS, MODEL, "output.bias", VOCAB, ONE, M(output_b)),
@@ -72,30 +77,39 @@ static const quire_tensor_row table[] = {
     ROW(NORM_BIAS, LAYER, "attn_norm.bias", EMBD, ONE, L(attn_norm_b)),
     { .name = "attn_qkv.weight",
       .part = QUIRE_PART_QKV_FUSED,
-      .where = LAYER,
+      .where = ATTN,
       .columns = EMBD,
       .rows = QKV,
       .cuts = CUT_QKV(wq, wk, wv) },
     { .name = "attn_qkv.bias",
       .part = QUIRE_PART_QKV_BIAS_FUSED,
-      .where = LAYER,
+      .where = ATTN,
       .columns = QKV,
       .rows = ONE,
       .cuts = CUT_QKV(bq, bk, bv) },
-    ROW(QKV, LAYER, "attn_q.weight", EMBD, Q, L(wq)),
-    ROW(QKV_BIAS, LAYER, "attn_q.bias", Q, ONE, L(bq)),
+    ROW(QKV, ATTN, "attn_q.weight", EMBD, Q, L(wq)),
+    ROW(QKV_BIAS, ATTN, "attn_q.bias", Q, ONE, L(bq)),
     ROW(QKV, STORED, "attn_k.weight", EMBD, K, L(wk)),
     ROW(QKV_BIAS, STORED, "attn_k.bias", K, ONE, L(bk)),
     ROW(QKV, STORED, "attn_v.weight", EMBD, V, L(wv)),
     ROW(QKV_BIAS, STORED, "attn_v.bias", V, ONE, L(bv)),
-    ROW(BASE, LAYER, "attn_output.weight", Q, EMBD, L(wo)),
-    ROW(O_BIAS, LAYER, "attn_output.bias", EMBD, ONE, L(bo)),
-    ROW(QK_NORM, LAYER, "attn_q_norm.weight", HEAD, ONE, L(q_norm)),
+    ROW(BASE, ATTN, "attn_output.weight", Q, EMBD, L(wo)),
+    ROW(O_BIAS, ATTN, "attn_output.bias", EMBD, ONE, L(bo)),
+    ROW(QK_NORM, ATTN, "attn_q_norm.weight", HEAD, ONE, L(q_norm)),
     ROW(QK_NORM, STORED, "attn_k_norm.weight", HEAD, ONE, L(k_norm)),
-    ROW(QK_NORM_ROW, LAYER, "attn_q_norm.weight", Q, ONE, L(q_norm)),
+    ROW(QK_NORM_ROW, ATTN, "attn_q_norm.weight", Q, ONE, L(q_norm)),
     ROW(QK_NORM_ROW, STORED, "attn_k_norm.weight", K, ONE, L(k_norm)),
     ROW(KV_MAP, STORED, "attn_k_mix", MIX, ONE, L(k_mix)),
     ROW(KV_MAP, STORED, "attn_v_mix", MIX, ONE, L(v_mix)),
+    ROW(SHORT_CONV, CONV, "shortconv.in_proj.weight", EMBD, EMBD3, L(conv_in)),
+    { .name = "shortconv.conv.weight",
+      .part = QUIRE_PART_SHORT_CONV,
+      .where = CONV,
+      .columns = TAPS,
+      .rows = EMBD,
+      .is_looked_up = true,
+      .into = L(conv) },
+    ROW(SHORT_CONV, CONV, "shortconv.out_proj.weight", EMBD, EMBD, L(wo)),
     ROW(ATTN_POST_NORM, LAYER, "post_attention_norm.weight", EMBD, ONE, L(attn_post_norm)),
     ROW(FFN_NORM, LAYER, "ffn_norm.weight", EMBD, ONE, L(ffn_norm)),
     ROW(FFN_NORM_LATE, LAYER, "post_attention_norm.weight", EMBD, ONE, L(ffn_norm)),
@@ -112,7 +126,7 @@ static const quire_tensor_row table[] = {
     ROW(FFN_BIAS, DENSE, "ffn_up.bias", FF, ONE, L(up_b)),
     ROW(FFN_DOWN, DENSE, "ffn_down.weight", FF, EMBD, L(down)),
     ROW(FFN_BIAS, DENSE, "ffn_down.bias", EMBD, ONE, L(down_b)),
-    ROW(SINKS, LAYER, "attn_sinks.weight", HEADS, ONE, L(sinks)),
+    ROW(SINKS, ATTN, "attn_sinks.weight", HEADS, ONE, L(sinks)),
     ROW(EXPERTS, EXPERT, "ffn_gate_inp.weight", EMBD, EXPERTS, L(experts.router)),
     ROW(EXPERTS_BIAS, EXPERT, "ffn_gate_inp.bias", EXPERTS, ONE, L(experts.router_b)),
     ROW(EXPERTS_CHOICE_BIAS, EXPERT, "exp_probs_b.bias", EXPERTS, ONE, L(experts.choice_b)),
@@ -150,6 +164,10 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
     switch (row->where) {
     case QUIRE_TENSOR_OF_LAYER:
         return true;
+    case QUIRE_TENSOR_OF_ATTENTION_LAYER:
+        return desc->mixer[il] == QUIRE_MIXER_ATTENTION;
+    case QUIRE_TENSOR_OF_CONV_LAYER:
+        return desc->mixer[il] == QUIRE_MIXER_SHORT_CONV;
     case QUIRE_TENSOR_OF_STORED_LAYER:
         return desc->kv_map[il].stored >= 0;
     case QUIRE_TENSOR_OF_DENSE_LAYER:
@@ -171,6 +189,10 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
     switch (which) {
     case QUIRE_DIM_EMBD:
         return desc->n_embd;
+    case QUIRE_DIM_EMBD_THRICE:
+        return 3 * (int64_t)desc->n_embd;
+    case QUIRE_DIM_TAPS:
+        return desc->recurrent.conv_taps;
     case QUIRE_DIM_FF:
         return desc->n_ff;
     case QUIRE_DIM_FF_TWICE:

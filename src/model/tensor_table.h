@@ -17,6 +17,8 @@
 typedef enum quire_dim {
     QUIRE_DIM_ONE,
     QUIRE_DIM_EMBD,
+    QUIRE_DIM_EMBD_THRICE,
+    QUIRE_DIM_TAPS, /* of convolutions */
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
     QUIRE_DIM_FF_EXPERT,
@@ -38,9 +40,11 @@ typedef enum quire_dim {
 typedef enum quire_tensor_scope {
     QUIRE_TENSOR_OF_MODEL,
     QUIRE_TENSOR_OF_LAYER,
-    QUIRE_TENSOR_OF_STORED_LAYER, /* one in each layer that stores K and V */
-    QUIRE_TENSOR_OF_DENSE_LAYER,  /* one in each layer without experts */
-    QUIRE_TENSOR_OF_EXPERT_LAYER  /* one in each layer with experts */
+    QUIRE_TENSOR_OF_ATTENTION_LAYER, /* one in each layer that has attention */
+    QUIRE_TENSOR_OF_CONV_LAYER,      /* one in each layer that has a convolution instead */
+    QUIRE_TENSOR_OF_STORED_LAYER,    /* one in each layer that stores K and V */
+    QUIRE_TENSOR_OF_DENSE_LAYER,     /* one in each layer without experts */
+    QUIRE_TENSOR_OF_EXPERT_LAYER     /* one in each layer with experts */
 } quire_tensor_scope;
 
 /* A piece of a tensor that is cut along its rows, or of a vector along its elements. */
@@ -59,7 +63,7 @@ typedef struct quire_tensor_row {
     quire_dim columns;
     quire_dim rows;
     quire_dim depth;   /* matrices, or vectors, one behind the other */
-    bool is_looked_up; /* rows are read one by one; else a matrix is a factor of products */
+    bool is_looked_up; /* numbers are read one by one; else a matrix is a factor of products */
     size_t into;       /* byte offset in quire_weights, of a layer's in quire_layer_weights */
     quire_tensor_cut cuts[QUIRE_TENSOR_CUTS_MAX]; /* in place of `into`, where the first has one */
 } quire_tensor_row;

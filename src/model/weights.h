@@ -55,6 +55,9 @@ typedef struct quire_layer_weights {
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
     struct ggml_tensor *down, *down_b;
+    /* Of a layer with a convolution: its products before it, [n_embd][3 * n_embd], and its factors,
+     * [conv_taps][n_embd]. wo follows it. */
+    struct ggml_tensor *conv_in, *conv;
     struct ggml_tensor *sinks;    /* f32 [n_head] */
     quire_expert_weights experts; /* in place of gate, up and down */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the

@@ -5,6 +5,7 @@
 #include "cli/commands/writer.h"
 
 #include "cli/commands/commands.h"
+#include "cli/commands/kv_disk.h"
 #include "gguf_gen.h"
 
 #include <setjmp.h>
@@ -132,10 +133,60 @@ static void prompt_goes_back(void **state)
     free(args);
 }
 
+/* A model with recurrent layers goes on at the end of its text or begins again. */
+static void recurrent_prompt_goes_on_or_begins_again(void **state)
+{
+    static const char *const window[2] = { "0", "0" };
+    const char *dir = getenv("TMPDIR");
+    quire_common_args *args = malloc(quire_command_run.args_bytes);
+    int32_t tokens[N_FIRST];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_kv_disk *disk;
+    quire_opened session;
+    quire_writer *writer;
+    gguf_gen_opts gen;
+    written kept, fresh;
+    uint32_t n_held;
+    char path[200];
+
+    (void)state;
+    assert_non_null(args);
+    assert_true(gguf_gen_shape("tiny-llama", &gen));
+    (void)snprintf(gen.arch, sizeof(gen.arch), "lfm2");
+    gen.vocab = GGUF_GEN_VOCAB_BPE;
+    gen.attention_every = 2;
+    gen.conv_taps = 3;
+    (void)snprintf(path, sizeof(path), "%s/quire-test-writer-%ld.gguf", dir != NULL ? dir : "/tmp",
+                   (long)getpid());
+    assert_int_equal(gguf_gen_write(&gen, path, NULL), QUIRE_OK);
+    for (uint32_t i = 0; i < N_FIRST; i++) {
+        tokens[i] = (int32_t)(3 + i * 7 % 200);
+    }
+    writer = writer_on(&session, path, "f16", window, args);
+    assert_int_equal(write_on(writer, tokens, N_SHARED, &kept), 0);
+    n_held = quire_writer_tokens(writer);
+    assert_true(n_held >= N_SHARED);
+    /* Other words behind the shared ones. */
+    assert_int_equal(write_on(writer, tokens, N_SECOND, &kept), 0);
+    quire_writer_reset(writer);
+    assert_int_equal(write_on(writer, tokens, N_SECOND, &fresh), 0);
+    assert_int_equal(kept.n, fresh.n);
+    assert_memory_equal(kept.text, fresh.text, fresh.n);
+    quire_writer_destroy(writer);
+    args->cache_dir = "/nowhere";
+    assert_int_equal(quire_kv_disk_open(&disk, args, &session, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "lfm2 has recurrent layers, whose states are not stored: "
+                                        "leave out --cache-dir"));
+    quire_opened_close(&session);
+    (void)unlink(path);
+    free(args);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompt_goes_back),
+        cmocka_unit_test(recurrent_prompt_goes_on_or_begins_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

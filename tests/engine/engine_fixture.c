@@ -17,6 +17,7 @@
 #include "gguf_gen_scheme.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -102,6 +103,18 @@ engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *en
         fail_msg("%s", err.message);
     }
     memcpy(gen.windows, windows, 4 * sizeof *windows);
+    return bench_generated(&gen, engine, runtime);
+}
+
+engine_bench bench_recurrent(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 5, runtime->n_ctx);
+
+    (void)snprintf(gen.arch, sizeof gen.arch, "lfm2");
+    gen.is_tied = true;
+    gen.attention_every = 2; /* the last layer is recurrent */
+    gen.conv_taps = 3;
+    gen.vocab = GGUF_GEN_VOCAB_BPE;
     return bench_generated(&gen, engine, runtime);
 }
 

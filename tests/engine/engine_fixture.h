@@ -33,6 +33,9 @@ engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
 /* The same whose layers store their own K and V and have windows; 0 = none. */
 engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
                            const quire_runtime_opts *runtime);
+/* A model of the architecture lfm2 with 5 layers, weights in Q8_0: all but two of its layers are
+ * recurrent. */
+engine_bench bench_recurrent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
 

@@ -26,6 +26,7 @@ typedef struct arch_case {
     uint32_t expert_gating;
     bool has_choice_bias, has_expert_type, has_qk_norm;
     enum ggml_type expert_type;
+    uint32_t attention_every, conv_taps; /* of recurrent layers; 0 = there are none */
     bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
     enum ggml_type type, type_more;
 } arch_case;

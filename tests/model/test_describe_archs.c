@@ -25,6 +25,10 @@ static gguf_gen_opts small(const char *arch)
     (void)snprintf(opts.arch, sizeof(opts.arch), "%s", arch);
     opts.n_layer = 3;
     opts.sliding_window = 4;
+    if (strcmp(arch, "lfm2") == 0) { /* recurrent, attention, recurrent */
+        opts.attention_every = 2;
+        opts.conv_taps = 3;
+    }
     return opts;
 }
 
@@ -135,6 +139,30 @@ static const key_case key_cases[] = {
       { "xielu.alpha_p", EDIT_U32_ARRAY, 1, NULL, 3 },
       QUIRE_CORRUPT,
       "xielu.alpha_p is of type arr; expected f32 or an array of f32" },
+    { "lfm2",
+      { "lfm2.shortconv.l_cache", EDIT_U32, 2, NULL, 0 },
+      QUIRE_CORRUPT,
+      "expected 2 x 16" },
+    { "lfm2",
+      { "lfm2.shortconv.l_cache", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key lfm2.shortconv.l_cache is missing" },
+    { "lfm2",
+      { "lfm2.shortconv.l_cache", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "lfm2.shortconv.l_cache is 1; expected 2..64" },
+    { "lfm2",
+      { "lfm2.attention.head_count_kv", EDIT_U32_ARRAY, 0, NULL, 3 },
+      QUIRE_UNSUPP,
+      "head_count_kv is 0 in all layers; models without attention are not supported" },
+    { "lfm2",
+      { "lfm2.attention.head_count_kv", EDIT_U32_ARRAY, 1, NULL, 2 },
+      QUIRE_CORRUPT,
+      "head_count_kv has 2 elements; expected 3" },
+    { "lfm2",
+      { "lfm2.attention.head_count_kv", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "belongs to a layer with attention (lfm2.attention.head_count_kv)" },
     { "cohere2",
       { "cohere2.attention.layer_norm_epsilon", EDIT_REMOVE, 0, NULL, 0 },
       QUIRE_CORRUPT,
@@ -177,6 +205,16 @@ static void damaged_tensors_are_named(void **state)
           "rope_factors_short.weight is missing" },
         { "apertus", "blk.0.ffn_up.weight", "blk.0.ffn_gate.weight", 0, 0, 0, QUIRE_UNSUPP,
           "blk.0.ffn_gate.weight has no place" },
+        { "lfm2", "blk.0.shortconv.conv.weight", "blk.1.shortconv.conv.weight", 0, 0, 0,
+          QUIRE_CORRUPT, "blk.1.shortconv.conv.weight belongs to a layer with attention" },
+        { "lfm2", "blk.1.attn_k.weight", "blk.0.attn_k.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.0.attn_k.weight belongs to a layer without attention" },
+        { "lfm2", "blk.1.attn_q.weight", "blk.2.attn_q.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.2.attn_q.weight belongs to a layer without attention" },
+        { "lfm2", "blk.2.shortconv.in_proj.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.2.shortconv.in_proj.weight is missing" },
+        { "lfm2", "token_embd_norm.weight", "output_norm.weight", 0, 0, 0, QUIRE_UNSUPP,
+          "output_norm.weight has no place" },
     };
 
     (void)state;
@@ -221,6 +259,25 @@ static void windows_follow_the_pattern(void **state)
     for (uint32_t l = 0; l < 7; l++) {
         assert_int_equal(desc.window[l], l % 2 == 0 ? 4 : 0);
     }
+}
+
+static void layers_without_kv_heads_are_recurrent(void **state)
+{
+    static quire_model_desc desc;
+    const gguf_gen_opts opts = small("lfm2");
+
+    (void)state;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 3; l++) {
+        assert_int_equal(desc.mixer[l], l == 1 ? QUIRE_MIXER_ATTENTION : QUIRE_MIXER_SHORT_CONV);
+        assert_int_equal(desc.window[l], l == 1 ? 4 : 0);
+        assert_int_equal(desc.kv_map[l].stored, l == 1 ? 0 : -1);
+    }
+    assert_int_equal(desc.n_stored, 1);
+    assert_int_equal(desc.last_stored, 2);
+    assert_int_equal(desc.recurrent.n_layers, 2);
+    assert_int_equal(desc.recurrent.conv_taps, 3);
+    assert_int_equal(desc.recurrent.conv_width, 16);
 }
 
 static void ropes_differ_by_layer(void **state)
@@ -311,9 +368,13 @@ static int remove_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damaged_keys_are_named),     cmocka_unit_test(damaged_tensors_are_named),
-        cmocka_unit_test(windows_follow_the_pattern), cmocka_unit_test(ropes_differ_by_layer),
-        cmocka_unit_test(scales_have_their_defaults), cmocka_unit_test(the_nearest_name_is_offered),
+        cmocka_unit_test(damaged_keys_are_named),
+        cmocka_unit_test(damaged_tensors_are_named),
+        cmocka_unit_test(layers_without_kv_heads_are_recurrent),
+        cmocka_unit_test(windows_follow_the_pattern),
+        cmocka_unit_test(ropes_differ_by_layer),
+        cmocka_unit_test(scales_have_their_defaults),
+        cmocka_unit_test(the_nearest_name_is_offered),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

@@ -11,6 +11,7 @@
 #include "model/archs.h"
 #include "model/memory.h"
 #include "model/model.h"
+#include "model/recurrent.h"
 
 #include "base/parse.h"
 
@@ -219,6 +220,18 @@ static void print_windows(const quire_model_desc *d)
     }
 }
 
+/* "8 of 12 layers, 164 KB of state for a text" */
+static void print_recurrent(const quire_model_desc *d)
+{
+    const uint64_t bytes = quire_state_floats(d) * sizeof(float);
+    char text[16];
+
+    if (d->recurrent.n_layers > 0) {
+        printf("  recurrent   %u of %u layers, a state of %s beside the KV of a text\n",
+               d->recurrent.n_layers, d->n_layer, quire_format_bytes(bytes, text, sizeof(text)));
+    }
+}
+
 static void print_shape(const char *path, const quire_model_desc *d)
 {
     char weights[16];
@@ -246,6 +259,7 @@ static void print_shape(const char *path, const quire_model_desc *d)
            d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
            d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
     print_windows(d);
+    print_recurrent(d);
     printf("  context     %u tokens in training\n", d->n_ctx_train);
 }
 

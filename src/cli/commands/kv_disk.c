@@ -150,6 +150,12 @@ int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire
     if (args->cache_dir == NULL) {
         return QUIRE_OK;
     }
+    if (quire_runtime_is_recurrent(session->runtime)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s has recurrent layers, whose states are not stored: leave out "
+                               "--cache-dir",
+                               session->desc->arch_name);
+    }
     d = calloc(1, sizeof *d);
     if (d == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for pages of the cache directory");

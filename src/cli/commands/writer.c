@@ -195,7 +195,7 @@ static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
     quire_cache *cache = quire_runtime_cache(writer->session->runtime);
 
-    n_tokens = quire_seq_truncatable(cache, writer->seq, n_tokens);
+    n_tokens = quire_runtime_keepable(writer->session->runtime, writer->seq, n_tokens);
     QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_tokens));
     writer->n_held = n_tokens;
     return QUIRE_OK;

@@ -84,7 +84,7 @@ static int fill_all(bench *b)
     b->n_open = 1;
     QUIRE_TRY(fill(b, b->seqs[0], 0, o->shared_depth));
     for (; b->n_open < o->n_seqs; b->n_open++) {
-        QUIRE_TRY(quire_seq_fork(b->cache, b->seqs[0], &b->seqs[b->n_open]));
+        QUIRE_TRY(quire_runtime_fork(b->session->runtime, b->seqs[0], &b->seqs[b->n_open]));
     }
     for (uint32_t i = 0; i < o->n_seqs; i++) {
         QUIRE_TRY(fill(b, b->seqs[i], o->shared_depth, o->depth));
@@ -99,7 +99,7 @@ static int rewind_to_depth(bench *b)
     const uint32_t depth = b->opts->caching != QUIRE_CACHING_NONE ? start_depth(b) : 0;
 
     for (uint32_t i = 0; i < b->opts->n_seqs; i++) {
-        const uint32_t n = quire_seq_truncatable(b->cache, b->seqs[i], depth);
+        const uint32_t n = quire_runtime_keepable(b->session->runtime, b->seqs[i], depth);
 
         QUIRE_TRY(quire_seq_truncate(b->cache, b->seqs[i], n));
         QUIRE_TRY(fill(b, b->seqs[i], n, depth - n));

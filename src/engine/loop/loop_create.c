@@ -20,6 +20,23 @@
 
 /* ---- create ---- */
 
+/* A hit needs the states of recurrent layers where it ends, and neither the prefix tree nor a store
+ * has them. */
+static int recurrent_resolve(quire_loop *loop, quire_error *err)
+{
+    if (!quire_runtime_is_recurrent(loop->runtime)) {
+        return QUIRE_OK;
+    }
+    loop->opts.no_prefix_cache = true;
+    if (loop->opts.tier.store != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s has recurrent layers, whose states are not stored: serve it "
+                               "without cache_dir and store",
+                               loop->desc->arch_name);
+    }
+    return QUIRE_OK;
+}
+
 static int opts_resolve(quire_loop *loop, quire_error *err)
 {
     const quire_engine_opts initial = QUIRE_ENGINE_OPTS_INIT;
@@ -41,6 +58,7 @@ static int opts_resolve(quire_loop *loop, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u accounts: at most %u are possible",
                                o->accounts.n, QUIRE_ACCOUNTS_MAX - 1);
     }
+    QUIRE_TRY(recurrent_resolve(loop, err));
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));

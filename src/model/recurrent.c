@@ -1,0 +1,188 @@
+/* recurrent.c - see recurrent.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/recurrent.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The place of a sequence's state: two buffers, of which one counts. */
+typedef struct state_place {
+    quire_seq_id seq; /* QUIRE_SEQ_NULL: free */
+    uint32_t n_tokens;
+    uint32_t n_tokens_next; /* behind the step at hand */
+    bool is_second;         /* the buffer that counts */
+} state_place;
+
+struct quire_states {
+    size_t n_floats;
+    uint32_t n_places;
+    uint32_t n_runs;
+    uint32_t n_rows;       /* of the runs */
+    float *memory;         /* [n_places][2][n_floats] */
+    state_place *places;   /* [n_places] */
+    quire_state_run *runs; /* [n_places] */
+    uint32_t *run_places;  /* [n_places] */
+};
+
+size_t quire_state_layer_floats(const quire_model_desc *desc)
+{
+    const quire_recurrent_desc *r = &desc->recurrent;
+
+    return r->n_layers == 0 ? 0 : (size_t)(r->conv_taps - 1) * r->conv_width;
+}
+
+size_t quire_state_floats(const quire_model_desc *desc)
+{
+    return desc->recurrent.n_layers * quire_state_layer_floats(desc);
+}
+
+uint64_t quire_states_bytes(const quire_model_desc *desc, uint32_t n_seqs_max)
+{
+    return (uint64_t)quire_state_floats(desc) * sizeof(float) * 2 * n_seqs_max;
+}
+
+int quire_states_create(quire_states **out, const quire_model_desc *desc, uint32_t n_seqs_max)
+{
+    quire_states *s = calloc(1, sizeof *s);
+
+    *out = NULL;
+    QUIRE_FAIL_IF(s == NULL, QUIRE_NOMEM);
+    s->n_floats = quire_state_floats(desc);
+    s->n_places = n_seqs_max;
+    s->memory = calloc((size_t)2 * n_seqs_max, s->n_floats * sizeof(float));
+    s->places = calloc(n_seqs_max, sizeof *s->places);
+    s->runs = calloc(n_seqs_max, sizeof *s->runs);
+    s->run_places = calloc(n_seqs_max, sizeof *s->run_places);
+    if (s->memory == NULL || s->places == NULL || s->runs == NULL || s->run_places == NULL) {
+        quire_states_destroy(s);
+        return QUIRE_NOMEM;
+    }
+    *out = s;
+    return QUIRE_OK;
+}
+
+void quire_states_destroy(quire_states *s)
+{
+    if (s != NULL) {
+        free(s->run_places);
+        free(s->runs);
+        free(s->places);
+        free(s->memory);
+        free(s);
+    }
+}
+
+static float *buffer_of(const quire_states *s, uint32_t place, bool is_second)
+{
+    return s->memory + (2 * (size_t)place + (is_second ? 1 : 0)) * s->n_floats;
+}
+
+/* The place of a sequence, n_places without one. */
+static uint32_t place_find(const quire_states *s, quire_seq_id seq)
+{
+    uint32_t i = 0;
+
+    while (i < s->n_places && s->places[i].seq != seq) {
+        i++;
+    }
+    return i;
+}
+
+/* A place for a sequence without one. The cache opens at most n_places sequences, so one place is
+ * free or belongs to a closed sequence. */
+static uint32_t place_take(quire_states *s, quire_seq_id seq,
+                           bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+{
+    uint32_t i = 0;
+
+    while (i < s->n_places && s->places[i].seq != QUIRE_SEQ_NULL &&
+           is_open(ctx, s->places[i].seq)) {
+        i++;
+    }
+    QUIRE_CHECK(i < s->n_places);
+    s->places[i] = (state_place){ .seq = seq };
+    return i;
+}
+
+static uint32_t place_get(quire_states *s, quire_seq_id seq,
+                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+{
+    const uint32_t i = place_find(s, seq);
+
+    return i < s->n_places ? i : place_take(s, seq, is_open, ctx);
+}
+
+bool quire_states_has(const quire_states *s, quire_seq_id seq, uint32_t n_tokens)
+{
+    const uint32_t i = place_find(s, seq);
+
+    return n_tokens == 0 || (i < s->n_places && s->places[i].n_tokens == n_tokens);
+}
+
+void quire_states_begin(quire_states *s)
+{
+    s->n_runs = 0;
+    s->n_rows = 0;
+}
+
+int quire_states_add(quire_states *s, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows,
+                     bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+{
+    state_place *place;
+    uint32_t i;
+
+    QUIRE_FAIL_IF(!quire_states_has(s, seq, n_tokens), QUIRE_INVAL);
+    i = place_get(s, seq, is_open, ctx);
+    place = &s->places[i];
+    if (n_tokens == 0) { /* a sequence begins with zeros */
+        memset(buffer_of(s, i, place->is_second), 0, s->n_floats * sizeof(float));
+        place->n_tokens = 0;
+    }
+    place->n_tokens_next = n_tokens + n_rows;
+    s->run_places[s->n_runs] = i;
+    s->runs[s->n_runs++] = (quire_state_run){ .from = buffer_of(s, i, place->is_second),
+                                              .to = buffer_of(s, i, !place->is_second),
+                                              .first_row = s->n_rows,
+                                              .n_rows = n_rows };
+    s->n_rows += n_rows;
+    return QUIRE_OK;
+}
+
+uint32_t quire_states_n_runs(const quire_states *s)
+{
+    return s->n_runs;
+}
+
+const quire_state_run *quire_states_run(const quire_states *s, uint32_t i)
+{
+    return &s->runs[i];
+}
+
+void quire_states_commit(quire_states *s)
+{
+    for (uint32_t i = 0; i < s->n_runs; i++) {
+        state_place *place = &s->places[s->run_places[i]];
+
+        place->is_second = !place->is_second;
+        place->n_tokens = place->n_tokens_next;
+    }
+    s->n_runs = 0;
+}
+
+void quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,
+                      bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+{
+    const uint32_t source = from != QUIRE_SEQ_NULL ? place_find(s, from) : s->n_places;
+    const uint32_t i = place_get(s, seq, is_open, ctx);
+    float *to = buffer_of(s, i, s->places[i].is_second);
+
+    if (source < s->n_places) {
+        memcpy(to, buffer_of(s, source, s->places[source].is_second), s->n_floats * sizeof(float));
+    } else {
+        memset(to, 0, s->n_floats * sizeof(float));
+    }
+    s->places[i].n_tokens = n_tokens;
+}

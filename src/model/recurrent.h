@@ -1,0 +1,73 @@
+/* recurrent.h - the states of recurrent layers.
+ *
+ * A recurrent layer passes a state from token to token, in place of looking back at K and V. The
+ * state of a sequence is that of all recurrent layers behind the sequence's last token, in f32. One
+ * state has the same size at every length, and the state of a shorter text cannot be computed from
+ * that of a longer one. So a sequence with a state can be continued at its end only.
+ *
+ *   state = { of each recurrent layer, in order:
+ *             the last inputs of its convolution, [conv_taps - 1][conv_width] }
+ *
+ * Ownership. A sequence of the cache owns one state, from its first step on. A step computes the
+ * new states beside the old ones, and they count when the whole step has succeeded: a step that
+ * fails or is given up changes nothing. A fork gets a copy. A sequence that was cut or filled in
+ * another way than by steps has no state, unless it is empty; the next step refuses it. The state
+ * of a closed sequence is forgotten when its place is needed.
+ *
+ * Results. A row depends on the state before its slice and on the rows of its slice alone, and each
+ * number is computed in one fixed order. So the results are the same bits for every split of a text
+ * into steps, for every batch and every number of threads.
+ *
+ * Thread: owner; quire_states_run() results are read by all threads of a step.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RECURRENT_H
+#define QUIRE_MODEL_RECURRENT_H
+
+#include "model/model.h"
+#include "quire/types.h"
+
+/* The rows of one sequence in a step. */
+typedef struct quire_state_run {
+    const float *from; /* the state before the first row */
+    float *to;         /* gets the state behind the last one; another place than from */
+    uint32_t first_row;
+    uint32_t n_rows;
+} quire_state_run;
+
+typedef struct quire_states quire_states;
+
+/* Floats of the state of one recurrent layer, and of all of them. */
+size_t quire_state_layer_floats(const quire_model_desc *desc);
+size_t quire_state_floats(const quire_model_desc *desc);
+
+/* The memory of the states of n_seqs_max sequences; 0 without recurrent layers. */
+uint64_t quire_states_bytes(const quire_model_desc *desc, uint32_t n_seqs_max);
+
+/* Of a model with recurrent layers. Errors: QUIRE_NOMEM. Memory: quire_states_destroy(). */
+int quire_states_create(quire_states **out, const quire_model_desc *desc, uint32_t n_seqs_max);
+void quire_states_destroy(quire_states *states);
+
+/* Whether a sequence of n_tokens tokens can be continued. */
+bool quire_states_has(const quire_states *states, quire_seq_id seq, uint32_t n_tokens);
+
+/* Begin a step: the runs of a sequence that has n_tokens tokens before it. is_open tells whether a
+ * sequence is open; places of others are taken. Errors: QUIRE_INVAL (the state of the sequence is
+ * not that of its last token). */
+void quire_states_begin(quire_states *states);
+int quire_states_add(quire_states *states, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows,
+                     bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
+
+/* The runs of the step at hand. */
+uint32_t quire_states_n_runs(const quire_states *states);
+const quire_state_run *quire_states_run(const quire_states *states, uint32_t i);
+
+/* The step has succeeded: its states count. */
+void quire_states_commit(quire_states *states);
+
+/* Give a sequence of n_tokens tokens the state of another one, or zeros where `from` is
+ * QUIRE_SEQ_NULL (texts that were not computed). */
+void quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,
+                      bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
+
+#endif /* QUIRE_MODEL_RECURRENT_H */

@@ -1,0 +1,145 @@
+/* runtime_recurrent.c - the states of a runtime's sequences, and the data of recurrent layers.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_internal.h"
+
+#include "base/check.h"
+#include "model/model_internal.h"
+
+#include <stdlib.h>
+
+/* A layer's factors by tap, so that neighbouring numbers belong to neighbouring columns. */
+static int kernel_fill(const struct ggml_tensor *conv, const quire_recurrent_desc *r, float *out)
+{
+    const struct ggml_type_traits *traits = ggml_get_type_traits(conv->type);
+    float *row = malloc(r->conv_taps * sizeof *row);
+
+    QUIRE_FAIL_IF(row == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < r->conv_width; i++) {
+        const void *from = (const char *)conv->data + i * conv->nb[1];
+
+        for (uint32_t k = 0; k < r->conv_taps; k++) {
+            row[k] = 0.0f;
+        }
+        if (conv->type == GGML_TYPE_F32) {
+            for (uint32_t k = 0; k < r->conv_taps; k++) {
+                row[k] = ((const float *)from)[k];
+            }
+        } else {
+            traits->to_float(from, row, r->conv_taps);
+        }
+        for (uint32_t k = 0; k < r->conv_taps; k++) {
+            out[(size_t)k * r->conv_width + i] = row[k];
+        }
+    }
+    free(row);
+    return QUIRE_OK;
+}
+
+static int layers_fill(quire_runtime *rt)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const quire_recurrent_desc *r = &desc->recurrent;
+    const size_t kernel_floats = (size_t)r->conv_taps * r->conv_width;
+    size_t n = 0;
+
+    rt->recurrent = calloc(desc->n_layer, sizeof *rt->recurrent);
+    rt->conv_kernels = calloc(r->n_layers * kernel_floats, sizeof *rt->conv_kernels);
+    QUIRE_FAIL_IF(rt->recurrent == NULL || rt->conv_kernels == NULL, QUIRE_NOMEM);
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if (desc->mixer[il] == QUIRE_MIXER_ATTENTION) {
+            continue;
+        }
+        rt->recurrent[il] = (quire_graph_recurrent){ .states = rt->states,
+                                                     .offset = n * quire_state_layer_floats(desc),
+                                                     .kernel = rt->conv_kernels + n * kernel_floats,
+                                                     .taps = r->conv_taps,
+                                                     .width = r->conv_width };
+        QUIRE_TRY(kernel_fill(rt->model->weights->layers[il].conv, r,
+                              rt->conv_kernels + n * kernel_floats));
+        n++;
+    }
+    return QUIRE_OK;
+}
+
+int quire_runtime_recurrent_open(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    int rc;
+
+    if (desc->recurrent.n_layers == 0) {
+        return QUIRE_OK;
+    }
+    if (rt->opts.kv_elsewhere_bytes != 0 || rt->opts.kv_overflows) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s has recurrent layers: texts that keep a share of their tokens "
+                               "(--retain) and texts larger than memory (--kv-overflow) are not "
+                               "supported with them",
+                               desc->arch_name);
+    }
+    rc = quire_states_create(&rt->states, desc, rt->opts.n_seqs_max);
+    if (rc == QUIRE_OK) {
+        rc = layers_fill(rt);
+    }
+    return rc < 0 ? quire_error_set(err, rc, "no memory for the states of %u sequences",
+                                    rt->opts.n_seqs_max)
+                  : QUIRE_OK;
+}
+
+void quire_runtime_recurrent_close(quire_runtime *rt)
+{
+    free(rt->conv_kernels);
+    free(rt->recurrent);
+    quire_states_destroy(rt->states);
+}
+
+static bool is_open(const void *ctx, quire_seq_id seq)
+{
+    const quire_runtime *rt = ctx;
+    quire_seq_table table;
+
+    return quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &table) == QUIRE_OK;
+}
+
+int quire_runtime_recurrent_begin(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
+{
+    if (rt->states == NULL) {
+        return QUIRE_OK;
+    }
+    quire_states_begin(rt->states);
+    for (uint32_t i = 0; i < n_slices; i++) {
+        QUIRE_FAIL_IF(!is_open(rt, slices[i].seq), QUIRE_NOTFOUND);
+        QUIRE_TRY(quire_states_add(rt->states, slices[i].seq,
+                                   quire_seq_tokens(rt->cache, slices[i].seq), slices[i].n_tokens,
+                                   is_open, rt));
+    }
+    return QUIRE_OK;
+}
+
+void quire_runtime_recurrent_set(quire_runtime *rt, quire_seq_id seq, quire_seq_id from)
+{
+    if (rt->states != NULL) {
+        quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from, is_open, rt);
+    }
+}
+
+bool quire_runtime_is_recurrent(const quire_runtime *rt)
+{
+    return rt->states != NULL;
+}
+
+uint32_t quire_runtime_keepable(const quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens)
+{
+    const uint32_t n = quire_seq_truncatable(rt->cache, seq, n_tokens);
+
+    return rt->states == NULL || quire_states_has(rt->states, seq, n) ? n : 0;
+}
+
+int quire_runtime_fork(quire_runtime *rt, quire_seq_id seq, quire_seq_id *out)
+{
+    QUIRE_TRY(quire_seq_fork(rt->cache, seq, out));
+    if (quire_seq_tokens(rt->cache, seq) > 0) {
+        quire_runtime_recurrent_set(rt, *out, seq);
+    }
+    return QUIRE_OK;
+}

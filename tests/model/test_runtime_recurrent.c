@@ -1,0 +1,290 @@
+/* test_runtime_recurrent.c - the states of recurrent layers: the same bits for every split of a
+ * text and in any company, steps that fail, forks, cuts, and what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "model_fixture.h"
+#include "seed.h"
+
+#include "model/memory.h"
+#include "model/recurrent.h"
+#include "model/runtime_shift.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_VOCAB  320u
+#define N_TOKENS 140u
+#define N_SEQS   4u
+#define MANY     100000u /* questions: more than a step asks */
+
+typedef struct bench {
+    quire_model *model;
+    quire_runtime *runtime;
+    int32_t tokens[N_TOKENS];
+    float *whole; /* [N_TOKENS][N_VOCAB]: the logits of the text in one step */
+} bench;
+
+static gguf_gen_opts options(void)
+{
+    gguf_gen_opts o = fixture_llama("recurrent", 5, N_VOCAB, 512, 31);
+
+    (void)snprintf(o.arch, sizeof o.arch, "lfm2");
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    o.is_tied = true;
+    o.attention_every = 2; /* the last layer is recurrent */
+    o.conv_taps = 4;
+    o.type = GGML_TYPE_Q8_0; /* panels: the same bits for every step */
+    return o;
+}
+
+static quire_runtime_opts runtime_options(void)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = 256;
+    opts.n_batch = 256;
+    opts.n_seqs_max = N_SEQS;
+    opts.n_threads = 2;
+    opts.kv_budget_bytes = UINT64_C(16) << 20;
+    return opts;
+}
+
+static void bench_open(bench *b)
+{
+    const gguf_gen_opts gen = options();
+    const quire_runtime_opts opts = runtime_options();
+    quire_rng rng = test_rng(61);
+    const size_t bytes = (size_t)N_TOKENS * N_VOCAB * sizeof *b->whole;
+    quire_seq_id seq;
+
+    b->model = fixture_open(fixture_generate(&gen));
+    b->runtime = fixture_runtime(b->model, &opts);
+    for (uint32_t i = 0; i < N_TOKENS; i++) {
+        b->tokens[i] = (int32_t)quire_rng_below(&rng, N_VOCAB);
+    }
+    b->whole = malloc(bytes);
+    assert_non_null(b->whole);
+    seq = fixture_seq(b->runtime);
+    memcpy(b->whole, fixture_step(b->runtime, seq, b->tokens, N_TOKENS, QUIRE_LOGITS_ALL), bytes);
+    quire_seq_close(quire_runtime_cache(b->runtime), seq);
+}
+
+static void bench_close(bench *b)
+{
+    free(b->whole);
+    quire_cache_validate(quire_runtime_cache(b->runtime));
+    quire_runtime_destroy(b->runtime);
+    quire_model_close(b->model);
+    fixture_generated_remove();
+}
+
+static void rows_expect(const bench *b, const float *ours, uint32_t first, uint32_t n)
+{
+    assert_memory_equal(ours, b->whole + (size_t)first * N_VOCAB,
+                        (size_t)n * N_VOCAB * sizeof *ours);
+}
+
+/* The text from token `first` on, in chunks; a chunk of 2 is shorter than the convolution. */
+static void rest_expect(const bench *b, quire_seq_id seq, uint32_t first)
+{
+    static const uint32_t chunks[] = { 1, 2, 40, 1, 3 };
+
+    for (uint32_t i = 0, n; first < N_TOKENS; i++, first += n) {
+        n = chunks[i % 5] < N_TOKENS - first ? chunks[i % 5] : N_TOKENS - first;
+        rows_expect(b, fixture_step(b->runtime, seq, b->tokens + first, n, QUIRE_LOGITS_ALL), first,
+                    n);
+    }
+}
+
+static void test_splits_give_equal_bits(void **state)
+{
+    bench b;
+    quire_seq_id seq;
+
+    (void)state;
+    bench_open(&b);
+    seq = fixture_seq(b.runtime);
+    rest_expect(&b, seq, 0);
+    quire_seq_close(quire_runtime_cache(b.runtime), seq);
+    bench_close(&b);
+}
+
+/* More sequences one after the other than there are places, several at a time, one of them without
+ * logits. */
+static void test_company_changes_no_bit(void **state)
+{
+    bench b;
+    quire_seq_id seqs[N_SEQS];
+    const float *logits;
+
+    (void)state;
+    bench_open(&b);
+    for (uint32_t round = 0; round < 3; round++) {
+        quire_slice slices[N_SEQS];
+
+        for (uint32_t i = 0; i < N_SEQS; i++) {
+            seqs[i] = fixture_seq(b.runtime);
+            slices[i] = (quire_slice){ seqs[i], b.tokens, 3 + 20 * i + round,
+                                       i == 1 ? QUIRE_LOGITS_NONE : QUIRE_LOGITS_LAST };
+        }
+        assert_int_equal(quire_runtime_step(b.runtime, slices, N_SEQS, &logits), QUIRE_OK);
+        for (uint32_t i = 0; i < N_SEQS; i++) {
+            rest_expect(&b, seqs[i], slices[i].n_tokens);
+            quire_seq_close(quire_runtime_cache(b.runtime), seqs[i]);
+        }
+    }
+    bench_close(&b);
+}
+
+static void test_fork_has_the_state(void **state)
+{
+    bench b;
+    quire_seq_id seq, fork;
+
+    (void)state;
+    bench_open(&b);
+    seq = fixture_seq(b.runtime);
+    (void)fixture_step(b.runtime, seq, b.tokens, 70, QUIRE_LOGITS_NONE);
+    assert_int_equal(quire_runtime_fork(b.runtime, seq, &fork), QUIRE_OK);
+    rest_expect(&b, seq, 70);
+    rest_expect(&b, fork, 70);
+    assert_int_equal(quire_runtime_fork(b.runtime, 12345, &fork), QUIRE_NOTFOUND);
+    bench_close(&b);
+}
+
+typedef struct canceler {
+    uint32_t left;
+    uint32_t n_asked;
+} canceler;
+
+static bool gives_up(void *ctx)
+{
+    canceler *c = ctx;
+
+    c->n_asked++;
+    return c->left == 0 || --c->left == 0;
+}
+
+/* A step that is given up anywhere leaves the state as it was. */
+static void test_failed_steps_change_nothing(void **state)
+{
+    bench b;
+    canceler c = { .left = MANY };
+    quire_seq_id seq;
+    quire_slice slice;
+    const float *logits;
+    uint32_t n_asked;
+
+    (void)state;
+    bench_open(&b);
+    if (!quire_runtime_canceler_set(b.runtime, gives_up, &c)) {
+        bench_close(&b);
+        skip();
+    }
+    seq = fixture_seq(b.runtime);
+    (void)fixture_step(b.runtime, seq, b.tokens, 50, QUIRE_LOGITS_NONE);
+    n_asked = c.n_asked;
+    slice = (quire_slice){ seq, b.tokens + 50, 30, QUIRE_LOGITS_LAST };
+    for (uint32_t i = 1; i < n_asked; i += 1 + n_asked / 7) {
+        c.left = i;
+        assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_CANCELED);
+    }
+    c.left = MANY;
+    slice.n_tokens = 1000;
+    assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_LIMIT);
+    rest_expect(&b, seq, 50);
+    bench_close(&b);
+}
+
+/* A sequence goes on at its end or from nothing. */
+static void test_cuts(void **state)
+{
+    bench b;
+    quire_seq_id seq;
+    quire_slice slice;
+    const float *logits;
+
+    (void)state;
+    bench_open(&b);
+    seq = fixture_seq(b.runtime);
+    (void)fixture_step(b.runtime, seq, b.tokens, 50, QUIRE_LOGITS_NONE);
+    assert_int_equal(quire_runtime_keepable(b.runtime, seq, 50), 50);
+    assert_int_equal(quire_runtime_keepable(b.runtime, seq, 49), 0);
+    assert_int_equal(quire_runtime_keepable(b.runtime, seq, 0), 0);
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 40), QUIRE_OK);
+    slice = (quire_slice){ seq, b.tokens + 40, 5, QUIRE_LOGITS_LAST };
+    assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_INVAL);
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(b.runtime), seq), 40);
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 0), QUIRE_OK);
+    rest_expect(&b, seq, 0);
+    slice.seq = 12345;
+    assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_NOTFOUND);
+    /* Texts that were not computed count as texts with a state of zeros. */
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 0), QUIRE_OK);
+    assert_int_equal(quire_runtime_fill(b.runtime, seq, 100, 1), QUIRE_OK);
+    (void)fixture_step(b.runtime, seq, b.tokens, 5, QUIRE_LOGITS_LAST);
+    bench_close(&b);
+}
+
+static void test_what_is_refused(void **state)
+{
+    bench b;
+    quire_runtime_opts opts = runtime_options();
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime;
+
+    (void)state;
+    bench_open(&b);
+    assert_true(quire_runtime_is_recurrent(b.runtime));
+    assert_int_equal(quire_runtime_shift_check(b.runtime), QUIRE_UNSUPP);
+    opts.kv_elsewhere_bytes = 1u << 20;
+    assert_int_equal(quire_runtime_create(&runtime, b.model, &opts, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "lfm2 has recurrent layers: texts that keep a share of "
+                                        "their tokens (--retain)"));
+    bench_close(&b);
+}
+
+/* States count in the need for memory, twice for each sequence. */
+static void test_memory(void **state)
+{
+    bench b;
+    quire_runtime_opts opts = runtime_options();
+    const quire_model_desc *desc;
+    quire_memory_need few, many;
+
+    (void)state;
+    bench_open(&b);
+    desc = quire_model_desc_get(b.model);
+    assert_int_equal(desc->recurrent.n_layers, 3);
+    assert_int_equal(desc->n_stored, 2);
+    assert_int_equal(quire_state_floats(desc), 3 * 3 * desc->n_embd);
+    assert_int_equal(quire_states_bytes(desc, 5), 5 * 2 * 9 * desc->n_embd * sizeof(float));
+    quire_memory_need_get(desc, &opts, &few);
+    opts.n_seqs_max += 1000;
+    quire_memory_need_get(desc, &opts, &many);
+    assert_true(many.buffers_bytes - few.buffers_bytes >= quire_states_bytes(desc, 1000));
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_splits_give_equal_bits),
+        cmocka_unit_test(test_company_changes_no_bit),
+        cmocka_unit_test(test_fork_has_the_state),
+        cmocka_unit_test(test_failed_steps_change_nothing),
+        cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -223,6 +223,41 @@ static void a_begun_set_is_removed(void **state)
     pull_kit_has_not(kit, "some");
 }
 
+/* What a name does not mean stays: another quantisation's download, another URL's file. */
+static void what_another_pull_has_left_stays(void **state)
+{
+    pull_kit *kit = *state;
+    hub_entry file = pull_kit_file(kit);
+    char url[200];
+    char mine[80];
+
+    file.n_cut = 1;
+    file.cut_bytes = 500;
+    hub_double_change(kit->hub, KIT_Q4, file);
+    expect(1, "127.0.0.1", PULL(KIT_NAME, "--retries", "0"));
+    expect(1, "is not here", PROGRAM("rm", KIT_NAME ":Q8_0"));
+    assert_int_equal(pull_kit_partial(kit), 500);
+    expect(0, "removed", PROGRAM("rm", KIT_NAME ":Q4_K_M"));
+    assert_int_equal(pull_kit_partial(kit), 0);
+    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/x/a.gguf", hub_double_port(kit->hub));
+    (void)snprintf(mine, sizeof(mine), "@url/127.0.0.1_%u/x/a.gguf", hub_double_port(kit->hub));
+    file.n_cut = 0;
+    file.headers = "ETag: \"one\"\r\n";
+    hub_double_change(kit->hub, "/x/a.gguf", file);
+    expect(0, "verified", PULL(url));
+    file.n_cut = 1;
+    file.headers = "ETag: \"two\"\r\n";
+    hub_double_change(kit->hub, "/x/a.gguf", file);
+    expect(1, "127.0.0.1", PULL(url, "--retries", "0"));
+    *strrchr(url, 'a') = 'b';
+    expect(1, "is not here", PROGRAM("rm", url));
+    pull_kit_has(kit, mine);
+    assert_int_equal(pull_kit_partial(kit), 500);
+    *strrchr(url, 'b') = 'a';
+    expect(0, "removed", PROGRAM("rm", url));
+    pull_kit_has_not(kit, "@url");
+}
+
 /* ---- the hub ---- */
 
 static void long_lists_come_in_pages(void **state)
@@ -391,6 +426,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_set_is_there_as_a_whole_or_not_at_all, start, stop),
         cmocka_unit_test_setup_teardown(a_set_with_a_hole_is_refused, start, stop),
         cmocka_unit_test_setup_teardown(a_begun_set_is_removed, start, stop),
+        cmocka_unit_test_setup_teardown(what_another_pull_has_left_stays, start, stop),
         cmocka_unit_test_setup_teardown(long_lists_come_in_pages, start, stop),
         cmocka_unit_test_setup_teardown(the_token_goes_to_the_hub_alone, start, stop),
         cmocka_unit_test_setup_teardown(a_mirror_and_a_proxy_are_used, start, stop),

@@ -208,16 +208,19 @@ static int list(void *opaque)
 
 /* ---- rm ---- */
 
-/* The first file of a download that has not ended, by the files of a name's repository. */
+/* The first file of a download that has not ended, by the files of a name's repository, or the file
+ * of an URL. */
 static int find_partial(const quire_model_name *name, char path[QUIRE_PLACE_MAX], quire_error *err)
 {
     char folder[QUIRE_PLACE_MAX];
+    const char *selector = name->selector;
     quire_model_files files;
     quire_model_files named = { .list = NULL };
-    size_t chosen = 0;
+    size_t chosen = SIZE_MAX;
     int rc;
 
     QUIRE_TRY(quire_model_place(name, "", folder, err));
+    selector = name->is_url ? strrchr(folder, '/') + 1 : selector;
     *strrchr(folder, '/') = '\0';
     QUIRE_TRY(quire_model_files_scan(folder, QUIRE_MODEL_PARTIAL_SUFFIX, &files, err));
     for (size_t i = 0; i < files.n; i++) {
@@ -231,9 +234,9 @@ static int find_partial(const quire_model_name *name, char path[QUIRE_PLACE_MAX]
             (void)quire_model_files_add(&named, file);
         }
     }
-    rc = quire_model_files_choose(&named, name->is_url ? "" : name->selector, folder, &chosen, err);
+    rc = quire_model_files_choose(&named, selector, folder, &chosen, err);
     /* A set may have begun, and its other parts are not there yet. */
-    if (rc == QUIRE_OK || (rc == QUIRE_NOTFOUND && named.n == 1)) {
+    if (rc == QUIRE_OK || (rc == QUIRE_NOTFOUND && chosen < named.n)) {
         const int n = snprintf(path, QUIRE_PLACE_MAX, "%s/%s", folder, named.list[chosen].path);
 
         rc = n > 0 && n < (int)QUIRE_PLACE_MAX ? QUIRE_OK : QUIRE_LIMIT;

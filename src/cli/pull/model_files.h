@@ -49,7 +49,8 @@ uint32_t quire_model_parts(const char *path);
 void quire_model_part_set(char *path, uint32_t i);
 
 /* The index of the model that selector means; place names the files in messages. Errors:
- * QUIRE_NOTFOUND (nothing, or a part of a set is missing), QUIRE_INVAL (more than one). */
+ * QUIRE_NOTFOUND (nothing: *out is unchanged or files->n; or a part of the set at *out is missing),
+ * QUIRE_INVAL (more than one). */
 int quire_model_files_choose(const quire_model_files *files, const char *selector,
                              const char *place, size_t *out, quire_error *err);
 /* The entry with exactly this path, NULL if there is none. */

@@ -120,6 +120,22 @@ static void a_server_may_ignore_ranges(void **state)
     pull_kit_has(kit, FILE_HERE);
 }
 
+/* All bytes are counted that have come, also when those that were here are of no use. */
+static void what_is_fetched_is_counted(void **state)
+{
+    pull_kit *kit = *state;
+    hub_entry file = pull_kit_file(kit);
+    json_t *json;
+
+    cut(kit, 1, 7000);
+    expect_none(kit, "127.0.0.1", PULL(KIT_NAME, "--retries", "0"));
+    file.ignores_ranges = true;
+    hub_double_change(kit->hub, KIT_Q4, file);
+    json = program_json(PULL(KIT_NAME, "--json"));
+    assert_int_equal(json_integer_value(json_object_get(json, "fetched_bytes")), kit->n_body);
+    json_decref(json);
+}
+
 static void wrong_bytes_are_not_kept(void **state)
 {
     pull_kit *kit = *state;
@@ -374,6 +390,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(tries_are_bounded, start, stop),
         cmocka_unit_test_setup_teardown(a_later_pull_goes_on, start, stop),
         cmocka_unit_test_setup_teardown(a_server_may_ignore_ranges, start, stop),
+        cmocka_unit_test_setup_teardown(what_is_fetched_is_counted, start, stop),
         cmocka_unit_test_setup_teardown(wrong_bytes_are_not_kept, start, stop),
         cmocka_unit_test_setup_teardown(damaged_beginnings_are_fetched_anew, start, stop),
         cmocka_unit_test_setup_teardown(another_content_does_not_continue_an_old_one, start, stop),

@@ -188,6 +188,7 @@ static int restart(fetching *f, quire_error *err)
     char text[QUIRE_SHA256_TEXT_MAX];
 
     f->bytes = 0;
+    f->fetch->resumed_bytes = 0;              /* what was here is of no use */
     (void)quire_digest_text(f->sha256, text); /* begins anew */
     if (f->git_sha1 != NULL) {
         (void)quire_digest_text(f->git_sha1, text);
@@ -377,7 +378,6 @@ static int get_verified(fetching *f, quire_error *err)
     }
     if (rc == QUIRE_CORRUPT && f->fetch->resumed_bytes > 0) {
         quire_say("%s; fetching it anew", err->message);
-        f->fetch->resumed_bytes = 0;
         rc = restart(f, err);
         if (rc == QUIRE_OK) {
             rc = get_all(f, err);

@@ -208,6 +208,21 @@ static void a_set_with_a_hole_is_refused(void **state)
     expect(1, "part 2 of 2", PULL(KIT_NAME));
 }
 
+static void a_set_that_is_no_model_is_not_kept(void **state)
+{
+    pull_kit *kit = *state;
+
+    memcpy(kit->body, "HTML", 4);
+    change_to_set(kit);
+    for (char *at = strstr(kit->list, kit->sha256); at != NULL; at = strstr(at, kit->sha256)) {
+        memset(at, '-', strlen(kit->sha256)); /* no hash */
+    }
+    hub_double_change(kit->hub, KIT_LIST,
+                      (hub_entry){ .body = kit->list, .n_body = strlen(kit->list) });
+    expect(1, "is no GGUF file: nothing is kept", PULL(KIT_NAME));
+    assert_int_equal(pull_kit_partial(kit), 0);
+}
+
 static void a_begun_set_is_removed(void **state)
 {
     pull_kit *kit = *state;
@@ -425,6 +440,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(short_names_are_resolved_by_the_table, start, stop),
         cmocka_unit_test_setup_teardown(a_set_is_there_as_a_whole_or_not_at_all, start, stop),
         cmocka_unit_test_setup_teardown(a_set_with_a_hole_is_refused, start, stop),
+        cmocka_unit_test_setup_teardown(a_set_that_is_no_model_is_not_kept, start, stop),
         cmocka_unit_test_setup_teardown(a_begun_set_is_removed, start, stop),
         cmocka_unit_test_setup_teardown(what_another_pull_has_left_stays, start, stop),
         cmocka_unit_test_setup_teardown(long_lists_come_in_pages, start, stop),

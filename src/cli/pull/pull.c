@@ -295,6 +295,27 @@ static int check_room(pulling *p, quire_error *err)
     return quire_fetch_space(p->paths[0], missing, err);
 }
 
+/* What begins otherwise is a page of an error or another kind of file. The first file is looked at
+ * before the others are fetched; an earlier pull may have begun them. */
+static int check_magic(const pulling *p, quire_error *err)
+{
+    unsigned char magic[4] = { 0 };
+    const int fd = open(p->files[0].partial, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, magic, sizeof(magic)) : -1;
+
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (n == (ssize_t)sizeof(magic) && memcmp(magic, "GGUF", sizeof(magic)) == 0) {
+        return QUIRE_OK;
+    }
+    for (uint32_t i = 0; i < p->n; i++) {
+        (void)unlink(p->files[i].partial);
+    }
+    return quire_error_set(err, QUIRE_CORRUPT, "%.200s is no GGUF file: nothing is kept",
+                           p->urls[0]);
+}
+
 static int fetch_files(pulling *p, quire_error *err)
 {
     char bytes[16];
@@ -315,6 +336,9 @@ static int fetch_files(pulling *p, quire_error *err)
         struct stat status;
 
         QUIRE_TRY(quire_fetch_run(&p->files[i], err));
+        if (i == 0) {
+            QUIRE_TRY(check_magic(p, err));
+        }
         if (stat(p->files[i].partial, &status) == 0) {
             p->done_bytes += (uint64_t)status.st_size;
             p->out->fetched_bytes += (uint64_t)status.st_size - p->files[i].resumed_bytes;
@@ -322,24 +346,6 @@ static int fetch_files(pulling *p, quire_error *err)
         }
     }
     return QUIRE_OK;
-}
-
-/* What begins otherwise is a page of an error or another kind of file. */
-static int check_magic(const pulling *p, quire_error *err)
-{
-    unsigned char magic[4] = { 0 };
-    const int fd = open(p->files[0].partial, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, magic, sizeof(magic)) : -1;
-
-    if (fd >= 0) {
-        (void)close(fd);
-    }
-    if (n == (ssize_t)sizeof(magic) && memcmp(magic, "GGUF", sizeof(magic)) == 0) {
-        return QUIRE_OK;
-    }
-    (void)unlink(p->files[0].partial);
-    return quire_error_set(err, QUIRE_CORRUPT, "%.200s is no GGUF file: nothing is kept",
-                           p->urls[0]);
 }
 
 static int name_file(const pulling *p, uint32_t i, quire_error *err)
@@ -389,7 +395,6 @@ static int get(pulling *p, quire_error *err)
     }
     QUIRE_TRY(check_room(p, err));
     QUIRE_TRY(fetch_files(p, err));
-    QUIRE_TRY(check_magic(p, err));
     QUIRE_TRY(name_files(p, err));
     p->out->bytes = p->done_bytes;
     memcpy(p->out->sha256, p->files[0].sha256, sizeof(p->out->sha256));

@@ -237,7 +237,7 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
 
 /* Check a layer's constants (not its pointers) once, when a model is opened.
  * Errors: QUIRE_INVAL (groups that are not alike or not hot, and a window wider than its group's,
- * too), QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources or sealed K with
+ * too), QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources with
  * v_prefix_of_k). */
 int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer);
 

@@ -82,7 +82,8 @@ static int alloc_head(const quire_allocator *allocator, const quire_attn_layer *
                                &head->v[i]));
     }
     if (layer->v_prefix_of_k) {
-        QUIRE_TRY(alloc_source(allocator, n, layer->d_v, false, &head->v[0]));
+        QUIRE_TRY(alloc_source(allocator, n, layer->d_v, quire_format_is_sealed(layer->k[0].format),
+                               &head->v[0]));
     }
     head->pos = alloc_doubles(allocator, n, 1);
     head->tile_pos = alloc_doubles(allocator, n, 1);
@@ -160,6 +161,20 @@ static void decode_tile(const quire_attn_layer *layer, const tile_place *at,
     }
 }
 
+/* V = the first d_v dimensions of K, in all forms that K has. */
+static void prefix_take(const quire_attn_layer *layer, const stored_head *head)
+{
+    const stored_source *k = &head->k[0], *v = &head->v[0];
+
+    for (size_t t = 0; t < head->n_tokens; t++) {
+        memcpy(v->main + t * layer->d_v, k->main + t * layer->d_k, layer->d_v * sizeof(float));
+        if (k->hot != NULL) {
+            memcpy(v->hot + t * layer->d_v, k->hot + t * layer->d_k, layer->d_v * sizeof(float));
+            v->has_hot[t] = k->has_hot[t];
+        }
+    }
+}
+
 static void decode_head(const quire_attn_batch *batch, const quire_attn_layer *layer,
                         const quire_attn_seq *seq, uint32_t g, const stored_head *head)
 {
@@ -173,10 +188,7 @@ static void decode_head(const quire_attn_batch *batch, const quire_attn_layer *l
         at.token += at.pos.n_slots;
     }
     if (layer->v_prefix_of_k) {
-        for (size_t t = 0; t < head->n_tokens; t++) {
-            memcpy(head->v[0].main + t * layer->d_v, head->k[0].main + t * layer->d_k,
-                   layer->d_v * sizeof(float));
-        }
+        prefix_take(layer, head);
     }
 }
 

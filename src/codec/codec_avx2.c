@@ -11,6 +11,7 @@
 #include "codec/codec_internal.h"
 #include "codec/half.h"
 #include "codec/sealed.h"
+#include "codec/v_of_k_body.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -466,10 +467,17 @@ static void decode_v(quire_format format, const quire_tile_rows *rows, const voi
     }
 }
 
+static void v_of_k(quire_format format, uint32_t d_k, uint32_t d_v, const void *k_tile,
+                   void *v_tile)
+{
+    QUIRE_ASSERT(d_v <= d_k);
+    tile_v_of_k(format, d_k, d_v, k_tile, v_tile);
+}
+
 const quire_codec *quire_codec_avx2(void)
 {
-    static const quire_codec codec = { "avx2",   encode_k, encode_v,
-                                       decode_k, decode_v, q8_queries_round };
+    static const quire_codec codec = { "avx2",   encode_k,         encode_v, decode_k,
+                                       decode_v, q8_queries_round, v_of_k };
 
     return &codec;
 }

@@ -6,6 +6,7 @@
 #include "codec/half.h"
 #include "codec/q8_rounding_body.h"
 #include "codec/sealed.h"
+#include "codec/v_of_k_body.h"
 
 #include <math.h>
 
@@ -236,12 +237,22 @@ void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, 
     }
 }
 
+static void v_of_k(quire_format format, uint32_t d_k, uint32_t d_v, const void *k_tile,
+                   void *v_tile)
+{
+    QUIRE_ASSERT(d_v <= d_k);
+    tile_v_of_k(format, d_k, d_v, k_tile, v_tile);
+}
+
 const quire_codec *quire_codec_ref(void)
 {
-    static const quire_codec codec = {
-        "ref",           encode_k, encode_v, quire_codec_ref_decode_k, quire_codec_ref_decode_v,
-        q8_queries_round
-    };
+    static const quire_codec codec = { "ref",
+                                       encode_k,
+                                       encode_v,
+                                       quire_codec_ref_decode_k,
+                                       quire_codec_ref_decode_v,
+                                       q8_queries_round,
+                                       v_of_k };
 
     return &codec;
 }

@@ -19,6 +19,17 @@
 
 static quire_rng rng;
 
+/* V is a part of K. */
+static void take_prefix(fixture_opts *opts)
+{
+    opts->n_k = 1;
+    opts->n_v = 0;
+    opts->d_v = opts->d_v < opts->d_k ? opts->d_v : opts->d_k;
+    opts->rotate_k = opts->rotate_v = opts->rotate_k != 0 ? 8 : 0;
+    opts->is_mixed = false;
+    opts->has_two_groups = false;
+}
+
 /* A random batch with long and short sequences, decode rows and chunks. */
 static fixture_opts random_case(void)
 {
@@ -43,6 +54,9 @@ static fixture_opts random_case(void)
         fixture_vary(&opts, &rng);
         opts.has_holes = quire_rng_below(&rng, 2) != 0;
         opts.has_drops = quire_rng_below(&rng, 2) != 0;
+    }
+    if (quire_rng_below(&rng, 5) == 0) {
+        take_prefix(&opts);
     }
     opts.n_seqs = 1 + quire_rng_below(&rng, 4);
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
@@ -271,7 +285,6 @@ static fixture_opts append_case(bool has_prefix, bool is_rotated)
     if (has_prefix) {
         opts.n_v = 0;
         opts.d_v = opts.d_k;
-        opts.k_format = (quire_format)((unsigned)opts.k_format % QUIRE_FORMATS_DIRECT);
     }
     opts.rotate_k = is_rotated ? quire_hadamard_block(opts.d_k) : 0;
     opts.rotate_v = is_rotated ? quire_hadamard_block(opts.d_v) : 0;

@@ -475,6 +475,63 @@ static void test_get_follows_the_environment(void **state)
     }
 }
 
+/* The V tile of a part of K holds K's numbers, of a sealed format but for the mean, on every ISA.
+ */
+static void check_v_of_k(const quire_codec *codec, quire_format format, uint32_t d_k, uint32_t d_v)
+{
+    const bool is_sealed = quire_format_is_sealed(format);
+    const quire_format v_format = is_sealed ? QUIRE_FORMAT_Q8 : format;
+    const quire_tile_rows k_rows = { .d = d_k, .n_tokens = TILE, .stride = d_k };
+    const quire_tile_rows v_rows = { .d = d_v, .n_tokens = TILE, .stride = d_v };
+    const size_t v_bytes = quire_tile_bytes(v_format, QUIRE_SIDE_V, d_v);
+    float *x = codec_take((size_t)TILE * d_k * sizeof(float));
+    float *v = codec_take((size_t)TILE * d_v * sizeof(float));
+    unsigned char *k_tile = codec_take(quire_tile_bytes(format, QUIRE_SIDE_K, d_k));
+    unsigned char *v_tile = codec_take(v_bytes + 64);
+
+    for (size_t i = 0; i < (size_t)TILE * d_k; i++) {
+        x[i] = codec_random_value(&rng, 0);
+    }
+    codec->encode_k(format, &k_rows, x, k_tile);
+    codec->decode_k(format, &k_rows, k_tile, x);
+    memset(v_tile, 0x5a, v_bytes + 64);
+    codec->v_of_k(format, d_k, d_v, k_tile, v_tile);
+    assert_int_equal(v_tile[v_bytes], 0x5a);
+    codec->decode_v(v_format, &v_rows, v_tile, v);
+    for (uint32_t i = 0; i < d_v; i++) {
+        uint16_t mean = 0;
+
+        if (is_sealed) {
+            memcpy(&mean, k_tile + QUIRE_TILE_TOKENS * 2 + i * sizeof(mean), sizeof(mean));
+        }
+        for (uint32_t t = 0; t < TILE; t++) {
+            const float value = v[t * d_v + i] + quire_f16_to_f32(mean);
+
+            assert_memory_equal(&value, &x[t * d_k + i], sizeof(value));
+        }
+    }
+    free(v_tile);
+    free(k_tile);
+    free(v);
+    free(x);
+}
+
+static void test_v_of_k(void **state)
+{
+    static const uint32_t dims[][2] = { { 576, 512 }, { 288, 256 }, { 40, 24 }, { 8, 8 } };
+    const quire_codec *codecs[CODEC_LIST_MAX];
+    const uint32_t n = codec_list(codecs);
+
+    (void)state;
+    for (uint32_t c = 0; c < n; c++) {
+        for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+            for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++) {
+                check_v_of_k(codecs[c], (quire_format)f, dims[i][0], dims[i][1]);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_second_trip_is_exact),
         cmocka_unit_test(test_q8_rows),
+        cmocka_unit_test(test_v_of_k),
         cmocka_unit_test(test_same_bytes_on_every_isa),
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_get_follows_the_environment),

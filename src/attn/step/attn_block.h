@@ -59,8 +59,7 @@ typedef struct quire_attn_ctx {
     uint32_t n_ahead;
     bool ahead_to_l2;
     size_t tile_bytes; /* of K or V, the largest */
-    /* [QUIRE_TILE_TOKENS][head_dim_max]: queries before packing; a V tile as f32, for
-     * v_prefix_of_k. */
+    /* [QUIRE_TILE_TOKENS][head_dim_max]: queries before packing; a V tile, for v_prefix_of_k. */
     float *decoded;
     float *row;                                       /* a K row; one row after merging */
     unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* by form */

@@ -9,6 +9,7 @@
 #include "attn/step/attn_rows.h"
 #include "base/num.h"
 #include "codec/half.h"
+#include "codec/sealed.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,19 +22,43 @@
 
 static const quire_attn_hot_pages no_hot;
 
-/* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
- * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
-static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_tile_pos *pos,
+/* What a run reads of K's only source, in a layer with v_prefix_of_k. */
+static quire_format prefix_format(const quire_attn_ctx *c, const quire_attn_tile_run *run)
+{
+    return run->hot->at[c->shape.k[0].hot] != NULL ? QUIRE_FORMAT_HOT : c->layer->k[0].format;
+}
+
+/* The V tile of a K tile, in a layer with v_prefix_of_k. */
+static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_tile_run *run,
                           const void *k_tile)
 {
-    quire_tile_rows rows = { .d = c->layer->d_v,
-                             .first_slot = pos->slot_begin,
-                             .n_tokens = pos->n_slots,
-                             .stride = c->layer->d_v };
-
-    c->ws->codec->decode_k(c->layer->k[0].format, &rows, k_tile,
-                           c->decoded + (size_t)pos->slot_begin * rows.d);
+    c->ws->codec->v_of_k(prefix_format(c, run), c->layer->d_k, c->layer->d_v, k_tile, c->decoded);
     return c->decoded;
+}
+
+/* c->row = the mean of a sealed K tile, which the V tile lacks, as long as a row of o. */
+static void mean_take(const quire_attn_ctx *c, const void *k_tile)
+{
+    const uint16_t *mean =
+        (const uint16_t *)(const void *)((const char *)k_tile + QUIRE_SEALED_SCALES_BYTES);
+
+    for (uint32_t i = 0; i < c->shape.o_stride; i++) {
+        c->row[i] = i < c->layer->d_v ? quire_f16_to_f32(mean[i]) : 0.0f;
+    }
+}
+
+/* What the mean adds to rows of o: itself times the sum of the row's weights. */
+static void mean_add(const quire_attn_ctx *c, const quire_attn_pv *args)
+{
+    for (uint32_t r = 0; r < args->n_rows; r++) {
+        const float *p = args->p + (size_t)r * QUIRE_TILE_TOKENS;
+        float sum = 0.0f;
+
+        for (uint32_t t = args->slot_begin; t < args->slot_end; t++) {
+            sum += p[t];
+        }
+        c->ws->kernels->fold(c->shape.o_stride, 1.0f, sum, args->o + r * args->o_stride, c->row);
+    }
 }
 
 /* Whether a run reads V source v hot. */
@@ -46,7 +71,9 @@ static bool is_v_hot(const quire_attn_ctx *c, const quire_attn_tile_run *run, ui
 static quire_format v_format(const quire_attn_ctx *c, const quire_attn_tile_run *run, uint32_t v)
 {
     if (c->layer->v_prefix_of_k) {
-        return QUIRE_FORMAT_F32;
+        const quire_format format = prefix_format(c, run);
+
+        return quire_format_is_sealed(format) ? QUIRE_FORMAT_Q8 : format;
     }
     return is_v_hot(c, run, v) ? QUIRE_FORMAT_HOT : c->layer->v[v].format;
 }
@@ -121,13 +148,17 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b,
                            .next_to_l2 = c->ahead_to_l2,
                            .next_in_part = run->shares_ahead,
                            .slot_begin = run->slot_begin };
+    const bool has_mean = layer->v_prefix_of_k && quire_format_is_sealed(prefix_format(c, run));
     bool is_safe;
 
     if (layer->v_prefix_of_k) {
-        args.v_tile = v_of_k(c, &tiles->pos, tiles->at[head]);
+        args.v_tile = v_of_k(c, run, tiles->at[head]);
     } else {
         args.v_tile = tiles->at[v_place(c, b, head, v)];
         args.next = tiles->at[v_place(c, b, head, v) + tiles->ahead];
+    }
+    if (has_mean) {
+        mean_take(c, tiles->at[head]);
     }
     is_safe = is_v_safe(c, run, &args, c->slot_end[first], c->slot_end[end - 1]);
     args.n_rows = is_safe ? end - first : c->shape.group;
@@ -142,6 +173,9 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b,
         args.slot_end = c->slot_end[r + args.n_rows - 1];
         args.o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
         c->ws->kernels->pv(&args);
+        if (has_mean) {
+            mean_add(c, &args);
+        }
     }
 }
 

@@ -1,0 +1,197 @@
+/* v_of_k_body.h - the V tile of the first dimensions of a K tile, compiled once per ISA
+ * (codec_ref.c and codec_avx2.c): for models whose V is a part of K, stored once.
+ *
+ * The numbers are the same; they move. K keeps 64 tokens of a dimension side by side, V the
+ * dimensions of a token (quire/codec.h draws both). q8 moves four tokens of four dimensions, 16
+ * bytes, at a time. Sealed codes become levels on the way: V is then a q8 tile that has levels as
+ * codes, without the mean of K.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CODEC_V_OF_K_BODY_H
+#define QUIRE_CODEC_V_OF_K_BODY_H
+
+#include "codec/codec_internal.h"
+#include "codec/sealed.h"
+
+#include <string.h>
+
+#define QUAD      4u  /* tokens and dimensions that q8 keeps together */
+#define UNIT      16u /* bytes of four tokens of four dimensions */
+#define LANE_ROWS 8u  /* of a block of 16-bit numbers that is turned in registers */
+
+typedef uint8_t unit_bytes __attribute__((vector_size(UNIT)));
+typedef uint16_t lane_row __attribute__((vector_size(2 * LANE_ROWS)));
+
+static inline unit_bytes unit_load(const uint8_t *from)
+{
+    unit_bytes x;
+
+    memcpy(&x, from, sizeof(x));
+    return x;
+}
+
+/* Four tokens of four dimensions as four dimensions of four tokens. */
+static inline unit_bytes unit_turn(unit_bytes x)
+{
+    return __builtin_shuffle(x,
+                             (unit_bytes){ 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15 });
+}
+
+static inline void v_of_k_q8(uint32_t d_v, const void *k_tile, void *v_tile)
+{
+    const uint8_t *from = (const uint8_t *)k_tile + QUIRE_Q8_CODES_OFFSET;
+    uint8_t *to = (uint8_t *)v_tile + QUIRE_Q8_CODES_OFFSET;
+
+    memcpy(v_tile, k_tile, QUIRE_Q8_CODES_OFFSET);
+    for (uint32_t i = 0; i < d_v; i += QUAD) {
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += QUAD, from += UNIT) {
+            const unit_bytes x = unit_turn(unit_load(from)) ^ 0x80; /* K codes are 128 larger */
+
+            memcpy(to + quire_v_index(QUAD, d_v, i, t), &x, sizeof(x));
+        }
+    }
+}
+
+/* A plane of codes: bits bits of dimensions 4m .. 4m + 3 of a group of 32 / bits dimensions. */
+typedef struct v_of_k_plane {
+    const uint8_t *bytes;
+    uint32_t bits;
+} v_of_k_plane;
+
+/* The plane's part of the codes of four tokens from t on, dimensions i .. i + 3. */
+static inline unit_bytes plane_codes(const v_of_k_plane *plane, uint32_t i, uint32_t t)
+{
+    const uint32_t n = 32 / plane->bits;
+    const uint8_t *from = plane->bytes + ((size_t)(i / n) * QUIRE_TILE_TOKENS + t) * QUAD;
+    const uint8_t shift = (uint8_t)(plane->bits * (i % n / QUAD));
+
+    return (unit_load(from) >> shift) & (uint8_t)((1u << plane->bits) - 1);
+}
+
+/* The levels of codes. A look-up reaches 16 levels: of more, each 16 are looked up in turn. */
+static inline unit_bytes codes_look_up(const int8_t *levels, uint32_t n_levels, unit_bytes codes)
+{
+    unit_bytes found = { 0 };
+
+    for (uint32_t first = 0; first < n_levels; first += UNIT) {
+        const unit_bytes is_here = (unit_bytes)((codes >> 4) == (uint8_t)(first / UNIT));
+
+        found |= __builtin_shuffle(unit_load((const uint8_t *)levels + first), codes) &
+                 (n_levels > UNIT ? is_here : (unit_bytes){ 0 } - 1);
+    }
+    return found;
+}
+
+static inline void v_of_k_sealed(quire_format format, uint32_t d_k, uint32_t d_v,
+                                 const void *k_tile, void *v_tile)
+{
+    const uint8_t *tile = k_tile;
+    const int8_t *levels = quire_sealed_levels(format, QUIRE_SIDE_K);
+    const uint32_t n_levels = quire_sealed_n_levels(format);
+    const uint8_t low_bits = (uint8_t)quire_sealed_low_bits(format);
+    const v_of_k_plane low = { tile + quire_sealed_low_offset(format, QUIRE_SIDE_K, d_k),
+                               low_bits };
+    const v_of_k_plane high = { tile + quire_sealed_high_offset(format, QUIRE_SIDE_K, d_k),
+                                quire_sealed_high_bits(format) };
+    uint8_t *to = (uint8_t *)v_tile + QUIRE_Q8_CODES_OFFSET;
+
+    memcpy(v_tile, k_tile, QUIRE_SEALED_SCALES_BYTES);
+    for (uint32_t i = 0; i < d_v; i += QUAD) {
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += QUAD) {
+            unit_bytes codes = plane_codes(&low, i, t);
+
+            if (high.bits != 0) {
+                codes |= plane_codes(&high, i, t) << low_bits;
+            }
+            codes = unit_turn(codes_look_up(levels, n_levels, codes));
+            memcpy(to + quire_v_index(QUAD, d_v, i, t), &codes, sizeof(codes));
+        }
+    }
+}
+
+/* Turn a block: rows that hold 8 tokens of a dimension become rows of 8 dimensions of a token. */
+static inline void block_turn(lane_row *rows)
+{
+    const lane_row low = { 0, 8, 1, 9, 2, 10, 3, 11 }, high = { 4, 12, 5, 13, 6, 14, 7, 15 };
+
+    for (uint32_t step = 0; step < 3; step++) {
+        lane_row next[LANE_ROWS];
+
+        for (uint32_t r = 0; r < LANE_ROWS / 2; r++) {
+            next[2 * r] = __builtin_shuffle(rows[r], rows[r + LANE_ROWS / 2], low);
+            next[2 * r + 1] = __builtin_shuffle(rows[r], rows[r + LANE_ROWS / 2], high);
+        }
+        memcpy(rows, next, sizeof(next));
+    }
+}
+
+static inline void v_of_k_f16(uint32_t d_v, const uint16_t *k_tile, uint16_t *v_tile)
+{
+    for (uint32_t i = 0; i < d_v; i += LANE_ROWS) {
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += LANE_ROWS) {
+            lane_row rows[LANE_ROWS];
+
+            for (uint32_t r = 0; r < LANE_ROWS; r++) {
+                memcpy(&rows[r], k_tile + quire_k_index(1, i + r, t), sizeof(rows[r]));
+            }
+            block_turn(rows);
+            for (uint32_t r = 0; r < LANE_ROWS; r++) {
+                memcpy(v_tile + quire_v_index(1, d_v, i, t + r), &rows[r], sizeof(rows[r]));
+            }
+        }
+    }
+}
+
+/* Two tokens of two dimensions lie together in both tiles. */
+static inline void v_of_k_bf16(uint32_t d_v, const uint16_t *k_tile, uint16_t *v_tile)
+{
+    for (uint32_t i = 0; i < d_v; i += 2) {
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += 2) {
+            const uint16_t *from = k_tile + quire_k_index(2, i, t);
+            uint16_t *to = v_tile + quire_v_index(2, d_v, i, t);
+
+            to[0] = from[0];
+            to[1] = from[2];
+            to[2] = from[1];
+            to[3] = from[3];
+        }
+    }
+}
+
+static inline void v_of_k_f32(uint32_t d_v, const float *k_tile, float *v_tile)
+{
+    for (uint32_t i = 0; i < d_v; i += LANE_ROWS) {
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t++) {
+            for (uint32_t r = 0; r < LANE_ROWS; r++) {
+                v_tile[quire_v_index(1, d_v, i + r, t)] = k_tile[quire_k_index(1, i + r, t)];
+            }
+        }
+    }
+}
+
+/* quire_codec.v_of_k of an ISA. */
+static inline void tile_v_of_k(quire_format format, uint32_t d_k, uint32_t d_v, const void *k_tile,
+                               void *v_tile)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        v_of_k_f32(d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_F16:
+        v_of_k_f16(d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_BF16:
+        v_of_k_bf16(d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_Q8:
+        v_of_k_q8(d_v, k_tile, v_tile);
+        break;
+    default:
+        v_of_k_sealed(format, d_k, d_v, k_tile, v_tile);
+        break;
+    }
+}
+
+#endif /* QUIRE_CODEC_V_OF_K_BODY_H */

@@ -13,17 +13,19 @@ trap 'rm -f "$text" "$found"' EXIT
 # All sources as one line, adjacent strings joined.
 tree_files '*.c' '*.h' | grep '^src/' | tr '\n' '\0' | xargs -0 cat | tr '\n' ' ' |
     sed 's/" *"//g; s/\\"/"/g' >"$text"
-n=0
 # Headings: ### `message`
 # shellcheck disable=SC2016 # the backticks are the page's
 sed -n 's/^### `\(.*\)`$/\1/p' "$page" >"$found"
-while IFS= read -r message; do
-    n=$((n + 1))
-    printf '%s\n' "$message" | sed 's/\.\.\./\n/g' | while IFS= read -r part; do
-        [ -n "$(printf '%s' "$part" | tr -d ' ')" ] || continue
-        grep -qF -- "$part" "$text" || printf '%s: no message has "%s", of "%s"\n' "$page" "$part" "$message"
-    done
-done <"$found" >"$found.bad"
+LC_ALL=C awk -v page="$page" '
+    NR == FNR { text = text $0; next }
+    {
+        n = split($0, parts, /\.\.\./)
+        for (i = 1; i <= n; i++) {
+            if (parts[i] ~ /[^ ]/ && index(text, parts[i]) == 0) {
+                printf "%s: no message has \"%s\", of \"%s\"\n", page, parts[i], $0
+            }
+        }
+    }' "$text" "$found" >"$found.bad"
 cat "$found.bad"
 bad=$(wc -l <"$found.bad")
 rm -f "$found.bad"

@@ -26,9 +26,12 @@ cr=$(printf '\r')
     tr '\n' '\0' <"$list" | xargs -0 grep -nE "[ $tab]+\$" /dev/null || true
     tr '\n' '\0' <"$list" | xargs -0 grep -n "$cr" /dev/null || true
     grep -v '\(^\|/\)Makefile$' "$list" | tr '\n' '\0' | xargs -0 grep -n "$tab" /dev/null || true
-    while IFS= read -r file; do
-        [ -z "$(tail -c 1 "$file")" ] || printf '%s: no newline at the end\n' "$file"
-    done <"$list"
+    # A process for each file only where one of their last bytes is no newline.
+    if tr '\n' '\0' <"$list" | xargs -0 tail -q -c 1 | grep -q .; then
+        while IFS= read -r file; do
+            [ -z "$(tail -c 1 "$file")" ] || printf '%s: no newline at the end\n' "$file"
+        done <"$list"
+    fi
     grep -E '\.([ch]|cu|sh|awk|mjs)$|/run$' "$list" | tr '\n' '\0' |
         xargs -0 grep -L 'SPDX-License-Identifier: MIT' | report 'no SPDX-License-Identifier line'
     # Written so that this line does not find itself.

@@ -1,6 +1,8 @@
 #!/bin/sh
 # build.sh - set-up, then configure and build one preset: scripts/build.sh PRESET [CMAKE OPTION...]
 #
+# TARGETS in the environment names what is built of it; empty means everything.
+#
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
 . scripts/env.sh
@@ -18,9 +20,9 @@ release | debug | asan | tsan | coverage) set -- -DQUIRE_MODEL=ON "$@" ;;
 arm64) need_arm64 ;;
 fuzz) setup_packages fuzz ;;
 esac
+targets=${TARGETS:-}
 # Fuzzing needs neither the program nor the tests.
-targets=
-[ "$preset" != fuzz ] || targets="--target fuzzers"
+[ "$preset" != fuzz ] || targets=fuzzers
 
 prefix=$(scripts/setup.sh prefix)
 # Where libllama is found is remembered in the cache file, so another prefix needs a fresh one.
@@ -33,9 +35,9 @@ cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.l
     cat "$build/configure.log" >&2
     die "configuring the preset '$preset' failed; see above"
 }
-# Two words or none: splitting is what is meant.
+# Words or none: splitting is what is meant.
 # shellcheck disable=SC2086
-cmake --build "$build" $targets --parallel "$JOBS" >"$build/build.log" 2>&1 || {
+cmake --build "$build" ${targets:+--target $targets} --parallel "$JOBS" >"$build/build.log" 2>&1 || {
     # What failed comes before what was still running beside it.
     grep -E -A 12 '(error|FAILED|undefined reference|\*\*\*)' "$build/build.log" | head -n 80 >&2
     die "building the preset '$preset' failed; the whole output is in $build/build.log"

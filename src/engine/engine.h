@@ -245,6 +245,7 @@ typedef struct quire_request_result {
     uint32_t n_prompt_tokens;
     uint32_t n_cached_tokens; /* tokens of the prompt that were not computed */
     uint32_t n_generated_tokens;
+    uint32_t n_thought_tokens; /* of those: thoughts, by params.sampler.rules */
     uint32_t n_preemptions;
     uint32_t n_recomputed_tokens; /* because of preemptions */
     uint32_t n_parkings;          /* times that it was parked for a higher class */

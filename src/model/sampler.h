@@ -82,6 +82,10 @@ void quire_sampler_reset(quire_sampler *sampler);
 /* Whether a token is among opts.stop_tokens. */
 bool quire_sampler_stops_at(const quire_sampler *sampler, int32_t token);
 
+/* The number of tokens so far that were thoughts by the rules; 0 without rules,
+ * and for NULL. */
+uint32_t quire_sampler_thought_tokens(const quire_sampler *sampler);
+
 /* Log-probability of a token among raw logits, and the n_tops likeliest tokens (at most n_vocab),
  * likeliest first, of equal ones the lower id. tops may be NULL when n_tops is 0. Thread: any. */
 typedef struct quire_top_logit {

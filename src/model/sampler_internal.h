@@ -19,13 +19,14 @@ typedef struct quire_answer_watch {
     quire_answer_rules *rules; /* held; NULL = none */
     bool is_waiting;           /* the grammar has not begun */
     bool is_thinking;
-    bool is_at_start;     /* the text of the watch is the whole answer */
-    uint32_t n_thought;   /* tokens of thoughts so far */
-    uint32_t n_forced;    /* tokens of the end of thoughts that were forced */
-    bool has_thought;     /* thoughts have begun */
-    uint32_t n_must;      /* tokens of a required trigger that were forced */
-    uint32_t n_free;      /* tokens before it */
-    bool gave_up_forcing; /* the grammar has refused the end */
+    bool is_at_start;       /* the text of the watch is the whole answer */
+    uint32_t n_thought;     /* tokens of thoughts so far, their end included */
+    uint32_t n_all_thought; /* tokens of all thoughts, without the tags around them */
+    uint32_t n_forced;      /* tokens of the end of thoughts that were forced */
+    bool has_thought;       /* thoughts have begun */
+    uint32_t n_must;        /* tokens of a required trigger that were forced */
+    uint32_t n_free;        /* tokens before it */
+    bool gave_up_forcing;   /* the grammar has refused the end */
     char text[QUIRE_WATCH_BYTES];
     uint32_t n_bytes;
     int32_t tokens[QUIRE_WATCH_TOKENS]; /* whose texts make up `text` */

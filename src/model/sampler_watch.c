@@ -243,6 +243,28 @@ static void trigger_pull(quire_sampler *sampler, size_t at)
     forget(watch, watch->n_tokens);
 }
 
+/* The number of tokens from a place of the text on; a token that begins before it does not count.
+ */
+static uint32_t tokens_from(const quire_answer_watch *watch, size_t at)
+{
+    size_t begin = watch->n_bytes;
+    uint32_t n = 0;
+
+    while (n < watch->n_tokens) {
+        begin -= watch->lengths[watch->n_tokens - 1 - n];
+        if (begin < at) {
+            break;
+        }
+        n++;
+    }
+    return n;
+}
+
+uint32_t quire_sampler_thought_tokens(const quire_sampler *sampler)
+{
+    return sampler != NULL ? sampler->watch.n_all_thought : 0;
+}
+
 void quire_answer_watch_see(quire_sampler *sampler, int32_t token)
 {
     quire_answer_watch *watch = &sampler->watch;
@@ -252,7 +274,9 @@ void quire_answer_watch_see(quire_sampler *sampler, int32_t token)
     add_token(sampler, token);
     if (watch->is_thinking) {
         watch->n_thought++;
+        watch->n_all_thought++;
         if (has_text(watch, rules->thinking_end, &at)) {
+            watch->n_all_thought -= tokens_from(watch, at);
             watch->is_thinking = false;
             forget(watch, watch->n_tokens);
         }

@@ -132,6 +132,7 @@ void quire_answer_usage_get(const quire_generation *gen, quire_answer_usage *out
         const quire_request_result *result = gen->choices[i].result;
 
         out->generated_tokens += result->n_generated_tokens;
+        out->thought_tokens += result->n_thought_tokens;
         if (i % gen->n_per_prompt == 0) {
             out->prompt_tokens += result->n_prompt_tokens;
             out->cached_tokens += result->n_cached_tokens;
@@ -150,6 +151,9 @@ static void add_usage(quire_json_out *json, const quire_generation *gen)
     quire_json_u64(json, "total_tokens", usage.prompt_tokens + usage.generated_tokens);
     quire_json_object(json, "prompt_tokens_details");
     quire_json_u64(json, "cached_tokens", usage.cached_tokens);
+    quire_json_object_end(json);
+    quire_json_object(json, "completion_tokens_details");
+    quire_json_u64(json, "reasoning_tokens", usage.thought_tokens);
     quire_json_object_end(json);
     quire_json_object_end(json);
 }

@@ -126,7 +126,7 @@ static void write_usage(quire_json_out *json, const quire_generation *gen)
     quire_json_object_end(json);
     quire_json_u64(json, "output_tokens", usage.generated_tokens);
     quire_json_object(json, "output_tokens_details");
-    quire_json_u64(json, "reasoning_tokens", 0);
+    quire_json_u64(json, "reasoning_tokens", usage.thought_tokens);
     quire_json_object_end(json);
     quire_json_u64(json, "total_tokens", usage.prompt_tokens + usage.generated_tokens);
     quire_json_object_end(json);

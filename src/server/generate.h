@@ -221,6 +221,7 @@ typedef struct quire_answer_usage {
     uint64_t prompt_tokens;
     uint64_t cached_tokens;
     uint64_t generated_tokens;
+    uint64_t thought_tokens; /* of the generated ones */
 } quire_answer_usage;
 void quire_answer_usage_get(const quire_generation *gen, quire_answer_usage *out);
 

@@ -468,9 +468,79 @@ static void thoughts_end_at_their_budget(void **state)
     quire_chat_prompt_destroy(prompt);
 }
 
+/* The tokens of a text on its own. */
+static size_t add_tokens(int32_t *tokens, size_t n, const char *text)
+{
+    const int64_t n_more =
+        quire_model_tokenize(model, text, strlen(text), false, true, tokens + n, 64);
+
+    assert_true(n_more > 0 && n_more <= 64);
+    return n + (size_t)n_more;
+}
+
+/* Thoughts count without the tags around them, whether the prompt or the answer begins them. */
+static void counts_the_tokens_of_thoughts(void **state)
+{
+    static const char *const names[] = { "Qwen-QwQ-32B", "Qwen-Qwen3-0.6B" };
+
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        quire_chat_ask ask = case_ask(0);
+        quire_chat_prompt *prompt = prompt_of(names[i], &ask);
+        const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
+        quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
+        float *logits = calloc(n_vocab, sizeof *logits);
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_sampler *sampler;
+        quire_chat_rules rules;
+        int32_t tokens[256];
+        size_t starts[256];
+        size_t n, begin, tag, n_thoughts = 0;
+        quire_bytes text = { 0 };
+
+        assert_non_null(logits);
+        opts.temperature = 0.0f;
+        quire_chat_prompt_rules(prompt, &rules);
+        assert_int_equal(rules.begins_thinking, i == 0);
+        assert_int_equal(quire_answer_rules_create(&opts.rules, model, &rules, -1, &err), 0);
+        assert_int_equal(quire_sampler_create(&sampler, model, &opts, &err), 0);
+        quire_answer_rules_release(opts.rules);
+        n = i == 0 ? 0 : add_tokens(tokens, 0, "<think>");
+        begin = n;
+        n = add_tokens(tokens, n, "Once upon a time");
+        n = add_tokens(tokens, n, "</think>");
+        n = add_tokens(tokens, n, "there was a dog");
+        for (size_t k = 0; k < n; k++) {
+            char piece[64];
+            const int64_t n_piece =
+                quire_model_token_text(model, tokens[k], false, piece, sizeof piece);
+
+            logits[tokens[k]] = 9.0f;
+            assert_int_equal(quire_sampler_pick(sampler, logits), tokens[k]);
+            logits[tokens[k]] = 0.0f;
+            assert_true(n_piece > 0 && n_piece <= (int64_t)sizeof piece);
+            starts[k] = text.n;
+            (void)quire_bytes_add(&text, piece, (size_t)n_piece);
+        }
+        tag = (size_t)(strstr(text.data, "</think>") - text.data);
+        for (size_t k = begin; k < n; k++) {
+            n_thoughts += starts[k] < tag;
+        }
+        assert_int_equal(quire_sampler_thought_tokens(sampler), n_thoughts);
+        quire_bytes_fini(&text);
+        quire_sampler_reset(sampler);
+        assert_int_equal(quire_sampler_thought_tokens(sampler), 0);
+        assert_int_equal(quire_sampler_thought_tokens(NULL), 0);
+        quire_sampler_destroy(sampler);
+        quire_chat_prompt_destroy(prompt);
+        free(logits);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counts_the_tokens_of_thoughts),
         cmocka_unit_test(reads_thoughts_and_parallel_calls),
         cmocka_unit_test(reads_thoughts_before_content),
         cmocka_unit_test(reads_calls_of_other_formats),

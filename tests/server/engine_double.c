@@ -202,6 +202,7 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
             .n_prompt_tokens = params->n_tokens,
             .n_cached_tokens = params->n_tokens / 2,
             .n_generated_tokens = request->n_tokens,
+            .n_thought_tokens = script->n_thought_tokens,
             .prefill_us = 2000,
             .decode_us = 4000,
             .ttft_us = 3000,

@@ -16,6 +16,7 @@ typedef struct engine_script {
     uint32_t n_pieces;
     const char *tail;
     quire_finish finish;
+    uint32_t n_thought_tokens;
     int status;          /* finish ERROR */
     bool stops_at_first; /* the first stop text ends the answer */
     /* Tokens from this number on, and the end, come only after engine_double_go(). */

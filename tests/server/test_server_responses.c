@@ -55,7 +55,8 @@ static const char *const call_pieces[] = {
 static const engine_script call_script = { .pieces = call_pieces,
                                            .n_pieces = sizeof call_pieces / sizeof call_pieces[0],
                                            .finish = QUIRE_FINISH_STOP,
-                                           .tail = "" };
+                                           .tail = "",
+                                           .n_thought_tokens = 2 };
 
 static json_t *ask(const char *fields, int status)
 {
@@ -351,6 +352,7 @@ static void a_stream_has_items(void **state)
     assert_string_equal(json_string_at(h.response, "status"), "completed");
     assert_string_equal(json_string_at(h.response, "output.2.arguments"), h.arguments);
     assert_int_equal(json_int_at(h.response, "usage.output_tokens"), 6);
+    assert_int_equal(json_int_at(h.response, "usage.output_tokens_details.reasoning_tokens"), 2);
     json_decref(continue_with(json_string_at(h.response, "id"), HI, 200));
     json_decref(h.response);
     http_reply_free(&reply);

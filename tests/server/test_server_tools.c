@@ -54,6 +54,7 @@ static const engine_script call_script = {
     .n_pieces = sizeof call_pieces / sizeof call_pieces[0],
     .finish = QUIRE_FINISH_STOP,
     .tail = "",
+    .n_thought_tokens = 3,
 };
 
 /* ---- answers ---- */
@@ -83,6 +84,10 @@ static void a_call_is_a_part_of_the_message(void **state)
                         "add");
     expect_sum(json_string_at(root, "choices.0.message.tool_calls.0.function.arguments"));
     assert_true(strlen(json_string_at(root, "choices.0.message.tool_calls.0.id")) > 8);
+    assert_int_equal(json_int_at(root, "usage.completion_tokens_details.reasoning_tokens"), 3);
+    json_decref(root);
+    root = http_post_json(f.port, CHAT, "{\"n\":2," ASK_ADD "}", 200);
+    assert_int_equal(json_int_at(root, "usage.completion_tokens_details.reasoning_tokens"), 6);
     json_decref(root);
 }
 

@@ -105,6 +105,7 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     result.status = ending->status;
     result.stop_index = ending->stop_index;
     result.n_prompt_tokens = r->n_prompt;
+    result.n_thought_tokens = quire_sampler_thought_tokens(r->sampler);
     if (ending->finish == QUIRE_FINISH_ERROR) {
         (void)snprintf(result.message, sizeof result.message, "%s",
                        ending->message != NULL ? ending->message

@@ -360,7 +360,7 @@ static size_t messages_before(const session *s, const quire_chat_message *messag
     while (n_same < n && n_same < s->n_messages &&
            same_message(&messages[n_same], &s->messages[n_same])) {
         n_same++;
-        n_system += n_system + 1 == n_same && strcmp(messages[n_system].role, "system") == 0;
+        n_system += n_system + 1 == n_same && quire_chat_message_instructs(&messages[n_system]);
     }
     if (n_same == n) {
         return 0;

@@ -146,3 +146,8 @@ int64_t quire_model_chat_render(const quire_model *model, const char *chat_templ
     free(list);
     return n < 0 ? QUIRE_UNSUPP : n;
 }
+
+bool quire_chat_message_instructs(const quire_chat_message *message)
+{
+    return strcmp(message->role, "system") == 0 || strcmp(message->role, "developer") == 0;
+}

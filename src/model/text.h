@@ -74,6 +74,10 @@ typedef struct quire_chat_message {
     const char *extra;
 } quire_chat_message;
 
+/* Whether a message instructs the model and is no part of a turn: its role is "system", or
+ * "developer", the newer name. */
+bool quire_chat_message_instructs(const quire_chat_message *message);
+
 /* Render messages with a template name or text (NULL = the model's). Returns the length, also when
  * it exceeds cap; QUIRE_UNSUPP for a template that is not recognised. */
 int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,

@@ -53,7 +53,7 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
 
     h->n_kept = 0;
     for (size_t i = 0; i < h->n_all; i++) {
-        if (i >= cut || is_role(&h->all[i], "system")) {
+        if (i >= cut || quire_chat_message_instructs(&h->all[i])) {
             h->kept[h->n_kept++] = h->all[i];
         }
     }
@@ -125,7 +125,7 @@ static int fit(quire_generation *gen, history *h)
             n_ctx);
     }
     for (size_t i = 0; first > 0 && i < h->turns[first]; i++) {
-        gen->n_dropped_messages += !is_role(&h->all[i], "system");
+        gen->n_dropped_messages += !quire_chat_message_instructs(&h->all[i]);
         gen->n_dropped_turns += is_role(&h->all[i], "user");
     }
     return QUIRE_OK;

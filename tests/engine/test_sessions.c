@@ -196,6 +196,25 @@ static void test_history(void **state)
     quire_sessions_destroy(t);
 }
 
+/* A developer's message is a system message by another name. */
+static void test_history_of_a_developer(void **state)
+{
+    static const quire_chat_message said[] = { { "developer", "Be brief.", NULL },
+                                               { "user", "Hello", NULL },
+                                               { "assistant", "Hi.", NULL },
+                                               { "user", "More", NULL } };
+    const quire_chat_message more[] = { said[0], said[3] };
+    const int32_t tokens[] = { 1, 2, 3 };
+    quire_sessions *t = table(10, 0);
+    const quire_session_ref ref = entered(t, "x", "chat", 1);
+
+    (void)state;
+    assert_int_equal(quire_sessions_commit(t, ref, said, 3, owned(tokens, 3), 3, 2), QUIRE_OK);
+    expect_history(t, ref, more, 2, said, 4);
+    quire_sessions_leave(t, ref, 4);
+    quire_sessions_destroy(t);
+}
+
 static void test_bounds_of_a_session(void **state)
 {
     quire_sessions *t = table(10, 0);
@@ -464,6 +483,7 @@ int main(void)
         cmocka_unit_test(test_one_request_at_a_time),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_history),
+        cmocka_unit_test(test_history_of_a_developer),
         cmocka_unit_test(test_bounds_of_a_session),
         cmocka_unit_test(test_tokens_are_kept),
         cmocka_unit_test(test_eviction),

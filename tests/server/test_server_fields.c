@@ -471,12 +471,12 @@ static char *prompt_text(void)
 }
 
 /* Turns of about 50 tokens each. */
-static char *conversation(int n_turns, const char *fields)
+static char *conversation(const char *role, int n_turns, const char *fields)
 {
     quire_bytes body = { 0 };
 
-    (void)quire_bytes_addf(&body, "{%s\"messages\":[{\"role\":\"system\",\"content\":\"be brief\"}",
-                           fields);
+    (void)quire_bytes_addf(&body, "{%s\"messages\":[{\"role\":\"%s\",\"content\":\"be brief\"}",
+                           fields, role);
     for (int i = 0; i < n_turns; i++) {
         (void)quire_bytes_addf(&body,
                                ",{\"role\":\"user\",\"content\":\"ask %c\"}"
@@ -488,18 +488,17 @@ static char *conversation(int n_turns, const char *fields)
     return body.data;
 }
 
-static void drops_the_oldest_turns(void **state)
+static void drop_turns_behind(const char *role)
 {
     static const char truncate[] = "\"context_overflow\":\"truncate_turns\",\"max_tokens\":20,";
-    char *body = conversation(1, truncate);
+    char *body = conversation(role, 1, truncate);
     json_t *reply = http_post_json(f.port, CHAT, body, 200);
     char *text;
 
-    (void)state;
     assert_null(json_object_get(reply, "quire"));
     json_decref(reply);
     free(body);
-    body = conversation(12, truncate);
+    body = conversation(role, 12, truncate);
     reply = http_post_json(f.port, CHAT, body, 200);
     text = prompt_text();
     assert_non_null(strstr(text, "be brief"));
@@ -515,11 +514,18 @@ static void drops_the_oldest_turns(void **state)
     free(text);
     json_decref(reply);
     free(body);
-    body = conversation(0, "\"context_overflow\":\"truncate_turns\",\"max_tokens\":255,");
+    body = conversation(role, 0, "\"context_overflow\":\"truncate_turns\",\"max_tokens\":255,");
     reply = http_post_json(f.port, CHAT, body, 400);
     assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
     json_decref(reply);
     free(body);
+}
+
+static void drops_the_oldest_turns(void **state)
+{
+    (void)state;
+    drop_turns_behind("system");
+    drop_turns_behind("developer");
 }
 
 /* ---- errors of the engine ---- */

@@ -137,7 +137,7 @@ static void write_echo(quire_json_out *json, const quire_responses *request, con
                        const char *otherwise)
 {
     json_t *value = json_object_get(request->echo, name);
-    char *text = value != NULL ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    char *text = value != NULL ? quire_json_dump(value) : NULL;
 
     if (value != NULL && text == NULL) {
         json->bytes->status = QUIRE_NOMEM;

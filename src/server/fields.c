@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 const char *quire_json_type_text(json_t *value)
 {
@@ -29,6 +30,23 @@ const char *quire_json_type_text(json_t *value)
         break;
     }
     return "null";
+}
+
+char *quire_json_dump(const json_t *value)
+{
+    for (size_t digits = 15;; digits++) { /* 17 are always enough */
+        char *text =
+            json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+        json_t *again =
+            text != NULL && digits < 17 ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+        const bool is_same = again != NULL && json_equal(again, value);
+
+        json_decref(again);
+        if (text == NULL || is_same || digits == 17) {
+            return text;
+        }
+        free(text);
+    }
 }
 
 void quire_field_error(quire_fields *fields, const char *name, const char *format, ...)

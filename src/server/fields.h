@@ -56,4 +56,8 @@ __attribute__((format(printf, 3, 4))) void quire_field_error(quire_fields *field
 /* "a string" */
 const char *quire_json_type_text(json_t *value);
 
+/* A value as compact JSON, its numbers in the fewest digits that read as the same value: 0.1 rather
+ * than 0.10000000000000001. Memory: free(). NULL: no memory. */
+char *quire_json_dump(const json_t *value);
+
 #endif /* QUIRE_SERVER_FIELDS_H */

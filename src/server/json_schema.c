@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "model/grammar.h"
+#include "server/fields.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -202,7 +203,7 @@ static int summarize(const schema_maker *m, const json_t *schema, const schema_p
 /* A value's JSON as a literal of the grammar. */
 int quire_schema_literal_add(const json_t *value, const char *behind, quire_bytes *text)
 {
-    char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *dump = quire_json_dump(value);
 
     QUIRE_FAIL_IF(dump == NULL, QUIRE_NOMEM);
     (void)quire_bytes_add(text, "\"", 1);

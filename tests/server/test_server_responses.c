@@ -121,6 +121,18 @@ static void parts_are_items(void **state)
     json_decref(root);
 }
 
+static void numbers_are_repeated_as_they_were(void **state)
+{
+    http_reply reply =
+        http_post(f.port, RESPONSES, "{\"model\":\"m\",\"temperature\":0.7,\"top_p\":1," HI "}");
+
+    (void)state;
+    assert_int_equal(reply.status, 200);
+    assert_non_null(strstr(reply.body, "\"temperature\":0.7,"));
+    assert_non_null(strstr(reply.body, "\"top_p\":1,"));
+    http_reply_free(&reply);
+}
+
 static void a_cut_answer_is_incomplete(void **state)
 {
     json_t *root = ask("\"max_output_tokens\":1," HI, 200);
@@ -412,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_response_has_a_message, start, stop),
         cmocka_unit_test_setup_teardown(parts_are_items, start, stop),
+        cmocka_unit_test_setup_teardown(numbers_are_repeated_as_they_were, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_answer_is_incomplete, start, stop),
         cmocka_unit_test_setup_teardown(items_become_messages, start, stop),
         cmocka_unit_test_setup_teardown(wrong_requests_are_named, start, stop),

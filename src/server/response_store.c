@@ -184,18 +184,29 @@ static int entry_link(quire_response_store *store, entry *e, const char *previou
     return QUIRE_OK;
 }
 
+/* Bytes that an entry keeps in the store: its own, and the turns before it, which stay with it. */
+static size_t bytes_of(const entry *e)
+{
+    size_t bytes = strlen(e->reply);
+
+    for (const turn *t = e->turn; t != NULL; t = t->before) {
+        bytes += t->bytes;
+    }
+    return bytes;
+}
+
 int quire_response_store_add(quire_response_store *store, const quire_response *response)
 {
     entry *e = entry_make(response);
-    size_t bytes;
     int rc;
 
     QUIRE_FAIL_IF(e == NULL, QUIRE_NOMEM);
     (void)pthread_mutex_lock(&store->lock);
-    bytes = e->turn->bytes + strlen(e->reply);
-    store->bytes += bytes;
-    rc =
-        bytes > store->limits.bytes_max ? QUIRE_LIMIT : entry_link(store, e, response->previous_id);
+    store->bytes += e->turn->bytes + strlen(e->reply);
+    rc = entry_link(store, e, response->previous_id);
+    if (rc == QUIRE_OK && bytes_of(e) > store->limits.bytes_max) {
+        rc = QUIRE_LIMIT;
+    }
     if (rc < 0) {
         entry_free(store, e);
         (void)pthread_mutex_unlock(&store->lock);

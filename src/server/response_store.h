@@ -43,7 +43,8 @@ typedef struct quire_response {
 } quire_response;
 
 /* Store a response; texts are copied. A response whose predecessor has gone is not stored:
- * QUIRE_NOTFOUND. Errors: QUIRE_LIMIT (larger than all that is allowed), QUIRE_NOMEM. */
+ * QUIRE_NOTFOUND. Errors: QUIRE_LIMIT (with the turns before it larger than all that is allowed),
+ * QUIRE_NOMEM. */
 int quire_response_store_add(quire_response_store *store, const quire_response *response);
 /* The messages of a conversation up to this response, oldest first. Memory: json_decref(*messages).
  * Errors: QUIRE_NOTFOUND, QUIRE_NOMEM. */

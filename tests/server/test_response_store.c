@@ -127,6 +127,15 @@ static void test_bounds(void **state)
     assert_true(quire_response_store_count(store) >= 1);
     assert_true(quire_response_store_count(store) < 6);
     quire_response_store_destroy(store);
+    /* Turns that a chain keeps. */
+    store = store_of(100, 4000);
+    for (int i = 0; i < 20; i++) {
+        (void)snprintf(id, sizeof id, "t%d", i);
+        (void)add(store, id, i > 0 ? previous : NULL, text);
+        memcpy(previous, id, sizeof id);
+        assert_true(quire_response_store_bytes(store) <= 4000);
+    }
+    quire_response_store_destroy(store);
     store = store_of(100, 500);
     assert_int_equal(add(store, "big", NULL, text), QUIRE_LIMIT);
     assert_int_equal(quire_response_store_bytes(store), 0);

@@ -31,6 +31,7 @@ static bool is_first(constraint *c, quire_fields *fields, const char *name)
         return false;
     }
     c->before = name;
+    c->gen->constraint = fields->path != NULL ? fields->path : name;
     return fields->err->http == 0;
 }
 

@@ -175,8 +175,22 @@ static uint32_t retry_after_s(const quire_generation *gen)
     return seconds >= SECONDS_MAX ? SECONDS_MAX : seconds >= 1.0 ? (uint32_t)seconds : 1;
 }
 
-static int submit_error(quire_generation *gen, const quire_error *cause)
+/* The engine's error about a grammar, by the name of the field that the grammar was made of. */
+static quire_error name_constraint(const quire_generation *gen, const quire_error *cause)
 {
+    quire_error named = *cause;
+
+    if (gen->constraint != NULL && strcmp(gen->constraint, "grammar") != 0 &&
+        strncmp(cause->message, "grammar", 7) == 0) {
+        (void)quire_error_set(&named, cause->status, "%s: its %s", gen->constraint, cause->message);
+    }
+    return named;
+}
+
+static int submit_error(quire_generation *gen, const quire_error *engine)
+{
+    const quire_error named = name_constraint(gen, engine);
+    const quire_error *cause = &named;
     quire_api_error *err = &gen->http->err;
 
     switch (cause->status) {

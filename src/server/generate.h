@@ -83,6 +83,7 @@ struct quire_generation {
     quire_tenant_salt salt;
     /* memory behind params */
     char *grammar;
+    const char *constraint; /* the field that the grammar is of; static. NULL = none */
     char *stops[QUIRE_STOPS_MAX];
     uint32_t n_request_stops; /* the first ones are the request's, further ones the chat format's */
     quire_logit_bias *bias;

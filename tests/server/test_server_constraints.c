@@ -130,6 +130,32 @@ static void wrong_ones_are_named(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
 }
 
+/* What the engine refuses is named as the client named it. */
+static void grammars_of_other_fields_are_named(void **state)
+{
+    static const char *const cases[][3] = {
+        { "\"regex\":\"()*\"", "regex", "regex: its grammar: left" },
+        { "\"structured_outputs\":{\"regex\":\"a\"}", "structured_outputs",
+          "structured_outputs: its grammar: left" },
+        { "\"response_format\":{\"type\":\"json_object\"}", "response_format",
+          "response_format: its grammar: left" },
+        { "\"grammar\":\"root ::= root\"", "grammar", "grammar: left" },
+    };
+    engine_script script = engine_script_hello;
+
+    (void)state;
+    script.submit_status = QUIRE_INVAL;
+    script.submit_message = "grammar: left recursion";
+    engine_double_script(f.engine, &script);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = ask(cases[i][0], 400);
+
+        assert_string_equal(json_string_at(root, "error.param"), cases[i][1]);
+        assert_non_null(strstr(json_string_at(root, "error.message"), cases[i][2]));
+        json_decref(root);
+    }
+}
+
 static void ends_reach_the_engine(void **state)
 {
     engine_seen seen;
@@ -152,6 +178,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(other_constraints, start, stop),
         cmocka_unit_test_setup_teardown(nothing_is_asked_for, start, stop),
         cmocka_unit_test_setup_teardown(wrong_ones_are_named, start, stop),
+        cmocka_unit_test_setup_teardown(grammars_of_other_fields_are_named, start, stop),
         cmocka_unit_test_setup_teardown(ends_reach_the_engine, start, stop),
     };
 

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +50,8 @@ static void read_mark(translation *t, quire_fields *block, size_t content_bytes)
     if (object == NULL) {
         return;
     }
-    (void)snprintf(path, sizeof path, "%s.cache_control", block->path);
+    (void)snprintf(path, sizeof path, "%s%scache_control", block->path != NULL ? block->path : "",
+                   block->path != NULL ? "." : "");
     type = type_of(&fields);
     ttl = quire_field_string(&fields, "ttl", 8);
     if (strcmp(type, "ephemeral") != 0) {
@@ -419,10 +421,27 @@ static void set_format(translation *t, quire_fields *fields)
     (void)json_object_del(chat, "output_format");
 }
 
+/* Checked here, where they have this name. */
+static json_t *stops_of(quire_fields *fields)
+{
+    json_t *list = quire_field_array(fields, "stop_sequences", QUIRE_STOPS_MAX);
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const size_t n = json_string_length(json_array_get(list, i));
+
+        if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
+            quire_field_error(fields, "stop_sequences",
+                              "element %zu must be a string of 1 .. %u bytes", i,
+                              QUIRE_STOP_BYTES_MAX);
+        }
+    }
+    return list;
+}
+
 static void set_fields(translation *t, quire_fields *fields, bool needs_max_tokens)
 {
     const char *tier = quire_field_string(fields, "service_tier", 64);
-    json_t *stops = quire_field(fields, "stop_sequences");
+    json_t *stops = stops_of(fields);
     json_t *chat = t->out->chat;
 
     quire_field_refuse(fields, "mcp_servers", QUIRE_FIELD_NOTHING, "the client calls tools");
@@ -472,7 +491,7 @@ int quire_anthropic_read(quire_anthropic *out, quire_fields *fields, bool needs_
     add_system(&t, fields);
     add_messages(&t, fields);
     if (quire_field_object(fields, "cache_control") != NULL) { /* of the whole prompt */
-        read_mark(&t, &(quire_fields){ fields->object, "request", fields->err }, SIZE_MAX);
+        read_mark(&t, fields, SIZE_MAX);
         out->mark.n_messages = json_array_size(t.messages);
     }
     set_prefill(&t);

@@ -79,6 +79,12 @@ static void add_message(translation *t, quire_fields *item)
     if (role == NULL) {
         return;
     }
+    if (strcmp(role, "system") != 0 && strcmp(role, "developer") != 0 &&
+        strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0) {
+        quire_field_error(item, "role",
+                          "must be \"system\", \"developer\", \"user\" or \"assistant\"");
+    }
+    (void)quire_field_required(item, "content");
     add_text(item, "content", &text);
     message = json_pack("{s:s, s:o}", "role", role, "content", text_json(&text));
     if (message != NULL && strcmp(role, "assistant") == 0) {

@@ -182,6 +182,8 @@ static void wrong_requests_are_named(void **state)
         { "\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]", "input[0].type" },
         { "\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]",
           "input[0].content" },
+        { "\"input\":[{\"role\":\"user\"}]", "input[0].content: is required" },
+        { "\"input\":[{\"role\":\"boss\",\"content\":\"x\"}]", "input[0].role: must" },
         { "\"input\":[{\"type\":\"function_call\"}]", "input[0].call_id" },
         { "\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\"}]", "input[0].output" },
         { "\"tools\":[{\"type\":\"web_search\"}]," HI, "tools[0].type" },

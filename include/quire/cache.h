@@ -37,6 +37,13 @@
  * A group without a window that has holes (needs_last_tokens 0) has a reader that can do without
  * these pages at all, as for hot pages. Group 0 has no window.
  *
+ * States. A model with recurrent layers has, beside KV, a state at each place of a text. A cache
+ * with state_bytes > 0 has pages for states: each holds the state behind one token of one text.
+ * These pages belong to nodes of the prefix tree alone (quire/prefix.h, "States"). Sequences have
+ * no table for them: the state of a sequence at work lies with the cache's owner, since every step
+ * changes it, and cuts and forks are the owner's business as well. In lists of pages and events,
+ * states are the group behind the last one (quire_cache_groups()).
+ *
  * Plan, then apply. A call that takes memory first computes its needs in every group. When
  * something is missing, the call asks the prefix tree to evict cached pages. When that is not
  * enough, the call returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS), and nothing live has
@@ -109,11 +116,13 @@ typedef struct quire_cache_opts {
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
     uint32_t needs_last_tokens[QUIRE_GROUPS_MAX]; /* the group's window; 0 = none. [0] must be 0 */
     uint64_t budget_bytes;                        /* of the dynamic region; pages never exceed it */
-    uint32_t seqs_max;                /* open sequences at once, 1 .. _MAX; default 1024 */
-    uint32_t seq_tokens_max;          /* longest sequence, 1 .. _MAX; default 1 << 20 */
-    uint32_t history_events;          /* ring of allocation events; 0 = off; default 4096 */
-    uint32_t watermark_pages_max;     /* cap on pages kept ready; default 256, 0 = off */
-    bool lock_memory;                 /* mlock extents; stats.locked_bytes: the locked part */
+    uint32_t seqs_max;            /* open sequences at once, 1 .. _MAX; default 1024 */
+    uint32_t seq_tokens_max;      /* longest sequence, 1 .. _MAX; default 1 << 20 */
+    uint32_t history_events;      /* ring of allocation events; 0 = off; default 4096 */
+    uint32_t watermark_pages_max; /* cap on pages kept ready; default 256, 0 = off */
+    bool lock_memory;             /* mlock extents; stats.locked_bytes: the locked part */
+    size_t state_bytes; /* payload of a page with a state, multiple of 64; 0 = no states. With
+                           states n_groups is below QUIRE_GROUPS_MAX */
     const quire_allocator *allocator; /* metadata; NULL = C library */
     uint64_t (*clock_us)(void *ctx);  /* for the history only; NULL = event numbers */
     void *clock_ctx;
@@ -283,6 +292,10 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 /* The payload bytes of a page of this group: quire_cache_opts.page_bytes; 0 for a group without
  * payload or an unknown group. */
 size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group);
+
+/* The payload of a page with a state: state_bytes bytes. Memory: borrowed, until the page ends or
+ * moves (quire_cache_coalesce()). The page is in use and holds a state. */
+void *quire_cache_state(const quire_cache *cache, quire_page_id page);
 
 /* Copy a page's payload into one contiguous buffer: all parts in order, without gaps; slots without
  * a token have undefined contents. The layout is independent of the page's extent and slot, and

@@ -41,6 +41,14 @@
  *   - A sequence that computes the tokens of a node again gives the node the pages that it lacks.
  *   - A pin holds the windowed pages of its last window, and no others.
  *
+ * States (quire/cache.h). A node may have a page with the state behind its last token. With states,
+ * a hit ends at the end of a node that has one: the deepest at or below the place where the text
+ * leaves the tree; KV beyond is not used. The owner gives a node its state behind publication
+ * (quire_prefix_state_put()) and copies the state to the sequence after a hit
+ * (quire_prefix_state_get()). A node that grows loses its state. For eviction and ends, states are
+ * pages of a group whose window is the last token: those that no end needs go before all nodes, and
+ * a node behind which no hit can end goes with the last node below it. Pins do not hold states.
+ *
  * A sequence that was truncated and continues with other tokens publishes the new tokens beside the
  * old ones.
  *
@@ -184,8 +192,9 @@ void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, u
     X(ENDED, 2, "ended") /* the cached text is a prefix of the prompt */                           \
     X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
     X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
-    X(ROUNDED, 5, "rounded")   /* all was found, but the hit has to end at a full page:            \
-                                  is_page_exact, a page with a hole, or a window that is gone */
+    X(ROUNDED, 5,                                                                                  \
+      "rounded") /* all was found, but the hit has to end at a full page:                          \
+                    is_page_exact, a page with a hole, a window that is gone, or no state */
 
 typedef enum quire_prefix_end {
 #define X(sym, val, name) QUIRE_PREFIX_END_##sym = (val),
@@ -289,6 +298,15 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
  * cached. Cost: O(tokens not published yet + pages released since). */
 int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
                          uint32_t n_tokens, uint64_t now_us);
+
+/* The page with the state behind the n_tokens tokens of a text that a ref's sequence was filled
+ * with or has published: to copy from (get), or to fill before any other call (put). get:
+ * QUIRE_PAGE_NULL when no node ends there or it has no state. put: QUIRE_PAGE_NULL also when the
+ * node has a state already, is pinned, or there is no room. Cached pages make room. The cache has
+ * states. */
+quire_page_id quire_prefix_state_get(const quire_prefix *tree, quire_prefix_ref ref,
+                                     uint32_t n_tokens);
+quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, uint32_t n_tokens);
 
 /* Release a ref, before quire_seq_close(): its nodes can be evicted from now on. A ref whose path
  * was invalidated is released like any other. A ref whose sequence was closed first still holds its

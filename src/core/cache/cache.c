@@ -40,6 +40,9 @@ static int opts_check(const quire_cache_opts *opts)
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->n_groups == 0 || opts->n_groups > QUIRE_GROUPS_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->needs_last_tokens[0] != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->state_bytes != 0 &&
+                      (opts->n_groups == QUIRE_GROUPS_MAX || !is_page_size_ok(opts->state_bytes)),
+                  QUIRE_INVAL);
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         QUIRE_FAIL_IF(!is_page_size_ok(opts->page_bytes[g]), QUIRE_INVAL);
         QUIRE_FAIL_IF(opts->charge_bytes[g] > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
@@ -50,6 +53,21 @@ static int opts_check(const quire_cache_opts *opts)
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->history_events > QUIRE_HISTORY_EVENTS_MAX, QUIRE_INVAL);
     return QUIRE_OK;
+}
+
+/* The group of states, behind the others. Its window says what a hit needs: the page of its last
+ * token. */
+static void states_init(quire_cache *cache)
+{
+    const uint32_t g = cache->opts.n_groups;
+
+    if (cache->opts.state_bytes != 0) {
+        cache->opts.page_bytes[g] = cache->opts.state_bytes;
+        cache->opts.charge_bytes[g] = cache->opts.state_bytes;
+        cache->opts.n_parts[g] = 1;
+        cache->opts.part_bytes[g] = NULL;
+        cache->opts.needs_last_tokens[g] = 2;
+    }
 }
 
 int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
@@ -74,11 +92,12 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
             cache->opts.charge_bytes[g] = opts->page_bytes[g] > 0 ? opts->page_bytes[g] : 1;
         }
     }
+    states_init(cache);
     quire_regions_init(&cache->regions, opts->budget_bytes);
     quire_leaf_stock_init(&cache->stock, allocator);
     quire_seqs_init(&cache->seqs, allocator, opts->seqs_max, opts->n_groups);
     pool_opts = (quire_pool_opts){ .page_tokens = opts->page_tokens,
-                                   .n_groups = opts->n_groups,
+                                   .n_groups = quire_cache_all_groups(cache),
                                    .page_bytes = cache->opts.page_bytes,
                                    .n_parts = cache->opts.n_parts,
                                    .part_bytes = cache->opts.part_bytes,
@@ -156,7 +175,15 @@ uint32_t quire_cache_groups(const quire_cache *cache)
 
 size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
 {
-    return group < cache->opts.n_groups ? cache->opts.page_bytes[group] : 0;
+    return group < quire_cache_all_groups(cache) ? cache->opts.page_bytes[group] : 0;
+}
+
+void *quire_cache_state(const quire_cache *cache, quire_page_id page)
+{
+    const quire_page_addr addr = cache->pool.addrs[page];
+
+    QUIRE_CHECK(quire_pool_page(&cache->pool, page)->group == cache->opts.n_groups);
+    return (unsigned char *)addr.extent + (size_t)addr.slot * cache->opts.state_bytes;
 }
 
 /* Find the class of a page in use, and check its payload bytes. */

@@ -53,6 +53,16 @@ struct quire_cache {
     bool is_evicting;          /* inside the keeper's evict or trade */
 };
 
+/* The groups of pages: those of sequences, and that of states. */
+static inline uint32_t quire_cache_all_groups(const quire_cache *cache)
+{
+    return cache->opts.n_groups + (cache->opts.state_bytes != 0 ? 1 : 0);
+}
+
+/* Take a page for a state, charged to a region, with one reference of a sequence; QUIRE_PAGE_NULL
+ * when there is no room. Cached pages are evicted. */
+quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq);
+
 /* The system and the limits of a cache; quire_cache_create() uses the OS and the constants. */
 typedef struct quire_cache_env {
     const quire_extent_source *source;

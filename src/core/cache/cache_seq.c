@@ -94,10 +94,10 @@ static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_nee
 }
 
 /* Evict because slots or page ids are missing, not budget; the number of missing ones is unknown.
- * Evict from the sequence's own region first, then from the dynamic region. */
-static bool evict_for_slots(quire_cache *cache, const quire_seq *seq, const uint32_t *n_pages)
+ * Evict from the region itself first, then from the dynamic region. */
+static bool evict_for_slots(quire_cache *cache, quire_region_id region, const uint32_t *n_pages)
 {
-    quire_region_id regions[2] = { seq->region, QUIRE_REGION_DYNAMIC };
+    quire_region_id regions[2] = { region, QUIRE_REGION_DYNAMIC };
     uint64_t bytes = quire_pool_charge_bytes(&cache->pool, n_pages);
 
     for (uint32_t i = 0; i < 2; i++) {
@@ -115,7 +115,7 @@ static bool evict_for_slots(quire_cache *cache, const quire_seq *seq, const uint
 static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
                       quire_table_needs *needs)
 {
-    uint32_t n_pages[QUIRE_GROUPS_MAX];
+    uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
     int rc;
 
     do {
@@ -130,7 +130,8 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
             continue;
         }
         rc = quire_pool_plan(&cache->pool, seq->region, n_pages);
-        if ((rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) && evict_for_slots(cache, seq, n_pages)) {
+        if ((rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) &&
+            evict_for_slots(cache, seq->region, n_pages)) {
             rc = QUIRE_AGAIN;
         }
     } while (rc == QUIRE_AGAIN);
@@ -138,6 +139,27 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
         quire_counter_add(&cache->regions.items[seq->region].refused, 1);
     }
     return rc;
+}
+
+quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq)
+{
+    const uint32_t g = cache->opts.n_groups;
+    uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
+    int rc;
+
+    n_pages[g] = 1;
+    do {
+        if (quire_charge_make_room(cache, region, n_pages)) {
+            rc = QUIRE_AGAIN;
+            continue;
+        }
+        rc = quire_pool_plan(&cache->pool, region, n_pages);
+        if ((rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) && evict_for_slots(cache, region, n_pages)) {
+            rc = QUIRE_AGAIN;
+        }
+    } while (rc == QUIRE_AGAIN);
+    return rc == QUIRE_OK ? quire_pool_take(&cache->pool, (quire_group_id)g, region, seq)
+                          : QUIRE_PAGE_NULL;
 }
 
 /* The slow part of reserve: pages, copies or leaves are needed. */

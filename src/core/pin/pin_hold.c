@@ -188,7 +188,8 @@ static uint64_t held_bytes(const quire_prefix *tree, uint32_t id, uint32_t end, 
     uint64_t sum = 0;
 
     for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
-        if (node->pages[g] != QUIRE_PAGE_NULL && quire_prefix_window_reaches(tree, end, id, g) &&
+        if (node->pages[g] != QUIRE_PAGE_NULL && !quire_prefix_is_state(tree, g) &&
+            quire_prefix_window_reaches(tree, end, id, g) &&
             (!only_new || quire_prefix_page_pins(tree, node, g) == 0)) {
             sum += tree->cache->opts.charge_bytes[g];
         }

@@ -106,7 +106,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->generation = 1;
     tree->copies_epoch = 1;
     tree->page_tokens = opts->cache->opts.page_tokens;
-    tree->n_groups = opts->cache->opts.n_groups;
+    tree->n_groups = quire_cache_all_groups(opts->cache);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         const uint32_t w = opts->cache->opts.needs_last_tokens[g];
 
@@ -294,7 +294,8 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     *ref = QUIRE_PREFIX_REF_NULL;
     *match = (quire_prefix_match){ .cached_token = -1 };
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(found->tied_ref != 0 || !quire_seq_is_blank(found, tree->n_groups), QUIRE_INVAL);
+    QUIRE_FAIL_IF(found->tied_ref != 0 || !quire_seq_is_blank(found, quire_prefix_seq_groups(tree)),
+                  QUIRE_INVAL);
     QUIRE_FAIL_IF(key->salt_bytes > QUIRE_PREFIX_SALT_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->rank >= QUIRE_RANKS_MAX || opts->account >= QUIRE_ACCOUNTS_MAX,
                   QUIRE_INVAL);

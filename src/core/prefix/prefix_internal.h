@@ -114,7 +114,7 @@ struct quire_prefix {
     quire_prefix_opts opts;
     quire_cache *cache;
     uint32_t page_tokens;
-    uint32_t n_groups;
+    uint32_t n_groups;      /* of a node's pages: those of sequences, and states */
     uint32_t window_tokens; /* the widest window of a group; 0 = no group has one */
     quire_window_queue windows[QUIRE_REGIONS_MAX][QUIRE_WINDOW_LISTS];
     quire_prefix_nodes nodes;
@@ -190,10 +190,24 @@ static inline uint32_t quire_prefix_window(const quire_prefix *tree, uint32_t gr
     return tree->cache->opts.needs_last_tokens[group];
 }
 
+/* The number of groups that sequences have, and the group of states: the one behind them. */
+static inline uint32_t quire_prefix_seq_groups(const quire_prefix *tree)
+{
+    return tree->cache->opts.n_groups;
+}
+
+static inline bool quire_prefix_is_state(const quire_prefix *tree, uint32_t group)
+{
+    return group == tree->cache->opts.n_groups;
+}
+
 /* The number of pins on a node's page of a group. */
 static inline uint32_t quire_prefix_page_pins(const quire_prefix *tree,
                                               const quire_prefix_node *node, uint32_t group)
 {
+    if (quire_prefix_is_state(tree, group)) {
+        return 0;
+    }
     return quire_prefix_window(tree, group) != 0 ? node->n_window_pins : node->n_pins;
 }
 

@@ -47,7 +47,7 @@ static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_pr
     const quire_prefix *tree = p->tree;
     uint32_t entry = quire_prefix_node_end(quire_prefix_at(tree, p->base)) / tree->page_tokens;
 
-    for (uint32_t g = 0; g < tree->n_groups; g++) {
+    for (uint32_t g = 0; g < quire_prefix_seq_groups(tree); g++) {
         quire_page_id page = quire_table_entry(&p->seq->tables[g], entry)->page;
 
         fill->pages[g] = page;
@@ -95,7 +95,8 @@ static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
     for (uint32_t g = 0; g < p->tree->n_groups; g++) {
         quire_page_id page = node->pages[g];
 
-        if (page != QUIRE_PAGE_NULL && fill->pages[g] == QUIRE_PAGE_NULL) {
+        if (page != QUIRE_PAGE_NULL && fill->pages[g] == QUIRE_PAGE_NULL &&
+            !quire_prefix_is_state(p->tree, g)) {
             return false;
         }
         if (page != QUIRE_PAGE_NULL && page != fill->pages[g] &&
@@ -143,7 +144,7 @@ static void windows_fill(const publisher *p, uint32_t id, uint32_t i)
 {
     quire_page_id pages[QUIRE_GROUPS_MAX] = { 0 };
 
-    for (uint32_t g = 1; g < p->tree->n_groups; g++) {
+    for (uint32_t g = 1; g < quire_prefix_seq_groups(p->tree); g++) {
         pages[g] = quire_table_entry(&p->seq->tables[g], i)->page;
     }
     quire_prefix_window_fill(p->tree, id, pages);
@@ -253,7 +254,7 @@ static void holes_follow_in(publisher *p, uint32_t group, quire_prefix_run run)
 /* Release from the tree the pages that the sequence has released and no other sequence holds. */
 static void holes_follow(publisher *p)
 {
-    for (uint32_t g = 1; g < p->tree->n_groups; g++) {
+    for (uint32_t g = 1; g < quire_prefix_seq_groups(p->tree); g++) {
         const quire_table *table = &p->seq->tables[g];
         quire_prefix_run now = { table->holes_begin, table->holes_end };
         quire_prefix_run *done = &p->tie->holes[g];

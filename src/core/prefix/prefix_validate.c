@@ -39,7 +39,7 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
         const quire_page *page;
 
         if (node->pages[g] == QUIRE_PAGE_NULL) {
-            QUIRE_CHECK(g > 0 && is_full);
+            QUIRE_CHECK(g > 0 && (is_full || quire_prefix_is_state(tree, g)));
             continue;
         }
         page = quire_pool_page(&tree->cache->pool, node->pages[g]);

@@ -295,7 +295,7 @@ void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *ke
         const quire_prefix_node *node = quire_prefix_at(tree, id);
 
         for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
-            if (node->pages[g] != QUIRE_PAGE_NULL &&
+            if (node->pages[g] != QUIRE_PAGE_NULL && !quire_prefix_is_state(tree, g) &&
                 quire_prefix_window_uses(tree, node, g, claim->n_tokens)) {
                 claim_page(tree, node->pages[g], claim);
             }

@@ -40,7 +40,12 @@ uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t
             break; /* the rest lies before all windows */
         }
         for (uint32_t g = 1; g < tree->n_groups; g++) {
-            if (quire_prefix_window(tree, g) != 0 && node->pages[g] == QUIRE_PAGE_NULL &&
+            /* A state is that of the node's last token. */
+            const bool is_elsewhere =
+                quire_prefix_is_state(tree, g) && quire_prefix_node_end(node) != n_tokens;
+
+            if (quire_prefix_window(tree, g) != 0 &&
+                (node->pages[g] == QUIRE_PAGE_NULL || is_elsewhere) &&
                 quire_prefix_window_uses(tree, node, g, n_tokens)) {
                 n_tokens = node->first_token;
                 break;
@@ -243,7 +248,8 @@ void quire_prefix_window_use(quire_prefix *tree, uint32_t id)
 static void window_pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is_pinned)
 {
     for (uint32_t g = 1; g < tree->n_groups; g++) {
-        if (quire_prefix_window(tree, g) == 0 || node->pages[g] == QUIRE_PAGE_NULL) {
+        if (quire_prefix_window(tree, g) == 0 || node->pages[g] == QUIRE_PAGE_NULL ||
+            quire_prefix_is_state(tree, g)) {
             continue;
         }
         if (is_pinned) {

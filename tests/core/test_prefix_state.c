@@ -1,0 +1,339 @@
+/* test_prefix_state.c - states of nodes: where hits end, which states go first, growth, lack of
+ * room, and random texts whose states are told apart by a hash.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "prefix_support.h"
+#include "quire/pin.h"
+#include "seed.h"
+
+#include <string.h>
+
+#define P     PAGE_TOKENS
+#define STATE 1u /* the group of states */
+#define PAGES 6u /* of a text */
+#define TEXT  (PAGES * P)
+
+static void begin(test_prefix *p, uint32_t n_pages)
+{
+    quire_cache_opts cache = test_opts(n_pages);
+
+    cache.state_bytes = PAGE_BYTES;
+    test_prefix_create_in(p, &cache, NULL);
+}
+
+static uint64_t state_of(const int32_t *tokens, uint32_t n_tokens)
+{
+    return quire_prefix_hash_add(7, tokens, n_tokens);
+}
+
+/* Leave the state of a run that has published n tokens. */
+static bool leave(const test_prefix *p, const test_run *run, const int32_t *tokens, uint32_t n)
+{
+    const quire_page_id page = quire_prefix_state_put(p->tree, run->ref, n);
+    const uint64_t state = state_of(tokens, n);
+
+    if (page != QUIRE_PAGE_NULL) {
+        memcpy(quire_cache_state(p->cache, page), &state, sizeof state);
+    }
+    quire_prefix_validate(p->tree);
+    return page != QUIRE_PAGE_NULL;
+}
+
+/* Begin a run; its state is that of the text where its hit ends. */
+static test_run start(test_prefix *p, const int32_t *tokens, uint32_t n)
+{
+    const test_run run = test_run_start(p, tokens, n);
+    const quire_page_id page = quire_prefix_state_get(p->tree, run.ref, run.match.n_tokens);
+    uint64_t state;
+
+    assert_int_equal(page == QUIRE_PAGE_NULL, run.match.n_tokens == 0);
+    if (page != QUIRE_PAGE_NULL) {
+        memcpy(&state, quire_cache_state(p->cache, page), sizeof state);
+        assert_true(state == state_of(tokens, run.match.n_tokens));
+    }
+    return run;
+}
+
+/* Compute a text and leave states at two places and at its end; 0 = none. */
+static void compute(test_prefix *p, const int32_t *tokens, uint32_t n, uint32_t first,
+                    uint32_t second)
+{
+    const uint32_t places[3] = { first, second, n };
+    const test_run run = start(p, tokens, n);
+
+    for (uint32_t i = 0; i < 3; i++) {
+        if (places[i] > run.match.n_tokens) {
+            test_run_extend(p, &run, tokens, places[i]);
+            assert_true(leave(p, &run, tokens, places[i]));
+            assert_false(leave(p, &run, tokens, places[i])); /* it has one */
+        }
+    }
+    test_run_end(p, &run);
+}
+
+static void test_hits_end_at_states(void **state)
+{
+    int32_t text[TEXT];
+    quire_prefix_match match;
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    run = start(&p, text, 3 * P + 1);
+    test_run_extend(&p, &run, text, 3 * P + 1);
+    test_run_end(&p, &run);
+    match = test_lookup(&p, text, 3 * P + 1); /* KV alone is of no use */
+    assert_int_equal(match.n_tokens, 0);
+    assert_int_equal(match.n_same_tokens, 3 * P + 1);
+    assert_int_equal(match.end, QUIRE_PREFIX_END_ROUNDED);
+
+    compute(&p, text, 3 * P + 1, P, 2 * P);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 3 * P + 1);
+    assert_int_equal(test_lookup(&p, text, 3 * P + 1).n_tokens, 3 * P + 1);
+    assert_int_equal(test_lookup(&p, text, 3 * P).n_tokens, 2 * P);
+    assert_int_equal(test_lookup(&p, text, 2 * P).n_tokens, 2 * P);
+    assert_int_equal(test_lookup(&p, text, 2 * P - 1).n_tokens, P);
+    assert_int_equal(test_lookup(&p, text, P - 1).n_tokens, 0);
+
+    run = start(&p, text, TEXT);
+    assert_int_equal(run.match.n_tokens, 3 * P + 1);
+    assert_false(leave(&p, &run, text, 3 * P - 1)); /* no node ends there */
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* A partly filled node that grows loses its state; full nodes keep theirs. */
+static void test_growth(void **state)
+{
+    int32_t text[TEXT];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    compute(&p, text, 2 * P + 1, P, 2 * P);
+    run = start(&p, text, TEXT);
+    assert_int_equal(run.match.n_tokens, 2 * P + 1);
+    test_run_extend(&p, &run, text, 4 * P);
+    assert_false(leave(&p, &run, text, 2 * P + 1));
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 2 * P);
+    assert_true(leave(&p, &run, text, 4 * P));
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 4 * P);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* Texts that part: each goes on from the last state in common. */
+static void test_branches(void **state)
+{
+    int32_t a[TEXT], b[TEXT];
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(a, TEXT, 1);
+    memcpy(b, a, sizeof b);
+    test_text(b + 3 * P, TEXT - 3 * P, 5000);
+    compute(&p, a, TEXT, P, 4 * P);
+    assert_int_equal(test_lookup(&p, b, TEXT).n_tokens, P);
+    compute(&p, b, TEXT, 3 * P, 5 * P);
+    assert_int_equal(test_lookup(&p, a, 4 * P - 1).n_tokens, 3 * P);
+    assert_int_equal(test_lookup(&p, b, TEXT).n_tokens, TEXT);
+    test_prefix_destroy(&p);
+}
+
+typedef struct count {
+    uint32_t n[2];
+    uint32_t n_nodes;
+} count;
+
+static int count_node(void *ctx, const quire_prefix_node_info *node)
+{
+    count *c = ctx;
+
+    c->n_nodes++;
+    c->n[0] += node->pages[0] != QUIRE_PAGE_NULL;
+    c->n[1] += node->pages[STATE] != QUIRE_PAGE_NULL;
+    return 0;
+}
+
+static count counts(const test_prefix *p)
+{
+    count c = { 0 };
+
+    (void)quire_prefix_visit(p->tree, count_node, &c);
+    return c;
+}
+
+/* States that no end needs go before all KV; nodes behind which no state is left go together. */
+static void test_eviction(void **state)
+{
+    int32_t text[TEXT];
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    compute(&p, text, TEXT, P, 2 * P);
+    assert_int_equal(counts(&p).n[1], 3);
+    assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 2 * PAGE_BYTES),
+                     2 * PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(counts(&p).n_nodes, PAGES);
+    assert_int_equal(counts(&p).n[1], 1);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, TEXT);
+    assert_true(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, PAGE_BYTES) > PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(counts(&p).n_nodes, 0);
+    test_prefix_destroy(&p);
+}
+
+/* The state of the last whole page before an end stays with the end. */
+static void test_ends_keep_states(void **state)
+{
+    int32_t text[TEXT];
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    compute(&p, text, 3 * P + 1, P, 3 * P);
+    assert_true(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, PAGE_BYTES) > 0);
+    assert_int_equal(counts(&p).n[1], 2);
+    assert_int_equal(test_lookup(&p, text, 3 * P).n_tokens, 3 * P);
+    test_prefix_destroy(&p);
+}
+
+/* Without room there is no state, and nothing else changes. Cached states make room for KV. */
+static void test_lack_of_room(void **state)
+{
+    int32_t text[TEXT], other[TEXT];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, PAGES);
+    test_text(text, TEXT, 1);
+    test_text(other, TEXT, 9000);
+    run = start(&p, text, TEXT);
+    test_run_extend(&p, &run, text, TEXT);
+    assert_false(leave(&p, &run, text, TEXT));
+    test_run_end(&p, &run);
+    compute(&p, other, 2 * P, P, 0);
+    assert_int_equal(test_lookup(&p, other, TEXT).n_tokens, 2 * P);
+    run = start(&p, text, TEXT);
+    test_run_extend(&p, &run, text, TEXT);
+    assert_int_equal(test_lookup(&p, other, TEXT).n_tokens, 0);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* Pins hold KV, no states; a pinned node takes no state. */
+static void test_pins_hold_no_states(void **state)
+{
+    int32_t text[TEXT];
+    quire_pin_spec spec = { .name = "pin", .key = test_key(), .tokens = text, .n_tokens = 2 * P };
+    uint64_t missing;
+    quire_pins *pins;
+    quire_pin_id id;
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    pins = test_pins_create(&p, 0);
+    compute(&p, text, 3 * P, P, 2 * P);
+    assert_int_equal(quire_pins_reserve(pins, &spec, 0, &id, &missing), QUIRE_OK);
+    assert_int_equal(quire_pins_hold(pins, id, 0, &missing), QUIRE_OK);
+    quire_prefix_validate(p.tree);
+    run = start(&p, text, TEXT);
+    test_run_extend(&p, &run, text, TEXT);
+    assert_true(leave(&p, &run, text, TEXT));
+    test_run_end(&p, &run);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    quire_prefix_validate(p.tree);
+    quire_pins_validate(pins);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_same_tokens, 2 * P);
+    quire_pins_destroy(pins);
+    test_prefix_destroy(&p);
+}
+
+/* Random texts that begin like each other, states at random places, in little memory. */
+static void test_random(void **state)
+{
+    enum {
+        N = 8,
+        ROUNDS = 600
+    };
+    static int32_t texts[N][TEXT];
+    quire_rng rng = test_rng(71);
+    uint32_t n_hits = 0;
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 4 * PAGES);
+    test_texts(&rng, texts[0], N, TEXT);
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        const int32_t *text = texts[quire_rng_below(&rng, N)];
+        const uint32_t n = 1 + (uint32_t)quire_rng_below(&rng, TEXT);
+        const test_run run = start(&p, text, n);
+        uint32_t at = run.match.n_tokens;
+
+        n_hits += at > 0;
+        while (at < n) {
+            at += 1 + (uint32_t)quire_rng_below(&rng, 2 * P);
+            at = quire_rng_below(&rng, 2) == 0 && at > P ? at / P * P : at;
+            at = at < n ? at : n;
+            if (at > quire_seq_tokens(p.cache, run.seq)) {
+                test_run_extend(&p, &run, text, at);
+            }
+            if (quire_rng_below(&rng, 2) == 0) {
+                (void)leave(&p, &run, text, at);
+            }
+        }
+        test_run_end(&p, &run);
+    }
+    assert_true(n_hits > ROUNDS / 20);
+    test_prefix_destroy(&p);
+}
+
+static void test_options(void **state)
+{
+    quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
+    quire_cache *cache;
+
+    (void)state;
+    opts.budget_bytes = 1u << 20;
+    opts.page_tokens = PAGE_TOKENS;
+    opts.state_bytes = 65;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
+    opts.state_bytes = 64;
+    opts.n_groups = QUIRE_GROUPS_MAX;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
+    opts.n_groups = 1;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
+    assert_int_equal(quire_cache_payload_bytes(cache, 1), 64);
+    assert_int_equal(quire_cache_payload_bytes(cache, 2), 0);
+    quire_cache_destroy(cache);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hits_end_at_states),
+        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_ends_keep_states),
+        cmocka_unit_test(test_lack_of_room),
+        cmocka_unit_test(test_pins_hold_no_states),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_options),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -95,7 +95,9 @@ typedef struct quire_engine_opts {
                               = no pinned region */
     bool pinned_stays;     /* pinned classes do not spill into the dynamic region */
     quire_admit admit;
-    bool no_prefix_cache; /* neither look up nor publish prefixes */
+    bool no_prefix_cache;        /* neither look up nor publish prefixes */
+    uint32_t state_every_tokens; /* with recurrent layers: a state is cached each so many tokens, a
+                                    multiple of page_tokens; 0 = default, 1024 */
     quire_evict_policy cache_policy;
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;

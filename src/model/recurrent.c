@@ -172,17 +172,31 @@ void quire_states_commit(quire_states *s)
     s->n_runs = 0;
 }
 
+const float *quire_states_get(const quire_states *s, quire_seq_id seq)
+{
+    const uint32_t i = place_find(s, seq);
+
+    return i < s->n_places ? buffer_of(s, i, s->places[i].is_second) : NULL;
+}
+
+float *quire_states_place(quire_states *s, quire_seq_id seq, uint32_t n_tokens,
+                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+{
+    const uint32_t i = place_get(s, seq, is_open, ctx);
+
+    s->places[i].n_tokens = n_tokens;
+    return buffer_of(s, i, s->places[i].is_second);
+}
+
 void quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,
                       bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
 {
-    const uint32_t source = from != QUIRE_SEQ_NULL ? place_find(s, from) : s->n_places;
-    const uint32_t i = place_get(s, seq, is_open, ctx);
-    float *to = buffer_of(s, i, s->places[i].is_second);
+    const float *source = from != QUIRE_SEQ_NULL ? quire_states_get(s, from) : NULL;
+    float *to = quire_states_place(s, seq, n_tokens, is_open, ctx);
 
-    if (source < s->n_places) {
-        memcpy(to, buffer_of(s, source, s->places[source].is_second), s->n_floats * sizeof(float));
+    if (source != NULL) {
+        memcpy(to, source, s->n_floats * sizeof(float));
     } else {
         memset(to, 0, s->n_floats * sizeof(float));
     }
-    s->places[i].n_tokens = n_tokens;
 }

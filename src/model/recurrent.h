@@ -65,6 +65,12 @@ const quire_state_run *quire_states_run(const quire_states *states, uint32_t i);
 /* The step has succeeded: its states count. */
 void quire_states_commit(quire_states *states);
 
+/* The state of a sequence that has one, and a place for the state of a sequence of n_tokens tokens:
+ * quire_state_floats() floats, until the next step. */
+const float *quire_states_get(const quire_states *states, quire_seq_id seq);
+float *quire_states_place(quire_states *states, quire_seq_id seq, uint32_t n_tokens,
+                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
+
 /* Give a sequence of n_tokens tokens the state of another one, or zeros where `from` is
  * QUIRE_SEQ_NULL (texts that were not computed). */
 void quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,

@@ -209,6 +209,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     }
     opts.page_tokens = o->page_tokens;
     opts.budget_bytes = o->kv_budget_bytes;
+    opts.state_bytes = quire_runtime_state_bytes(rt);
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
     opts.lock_memory = o->lock_memory;

@@ -136,6 +136,13 @@ bool quire_runtime_is_recurrent(const quire_runtime *runtime);
  * on: quire_seq_truncatable(), and with recurrent layers the present length or 0. */
 uint32_t quire_runtime_keepable(const quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
 
+/* Copy the state of a sequence that can be continued, or give a sequence a state that another one
+ * of the same tokens had: quire_runtime_state_bytes() bytes, a multiple of 64; 0 without recurrent
+ * layers. */
+size_t quire_runtime_state_bytes(const quire_runtime *runtime);
+void quire_runtime_state_save(const quire_runtime *runtime, quire_seq_id seq, void *to);
+void quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);
+
 /* quire_seq_fork() of the cache, and the fork gets the state of the sequence. */
 int quire_runtime_fork(quire_runtime *runtime, quire_seq_id seq, quire_seq_id *out);
 

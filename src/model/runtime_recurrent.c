@@ -7,6 +7,7 @@
 #include "model/model_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* A layer's factors by tap, so that neighbouring numbers belong to neighbouring columns. */
 static int kernel_fill(const struct ggml_tensor *conv, const quire_recurrent_desc *r, float *out)
@@ -121,6 +122,27 @@ void quire_runtime_recurrent_set(quire_runtime *rt, quire_seq_id seq, quire_seq_
     if (rt->states != NULL) {
         quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from, is_open, rt);
     }
+}
+
+size_t quire_runtime_state_bytes(const quire_runtime *rt)
+{
+    return (quire_state_floats(&rt->model->desc) * sizeof(float) + 63) / 64 * 64;
+}
+
+void quire_runtime_state_save(const quire_runtime *rt, quire_seq_id seq, void *to)
+{
+    const float *state = quire_states_get(rt->states, seq);
+
+    QUIRE_CHECK(quire_states_has(rt->states, seq, quire_seq_tokens(rt->cache, seq)) &&
+                state != NULL);
+    memcpy(to, state, quire_state_floats(&rt->model->desc) * sizeof(float));
+}
+
+void quire_runtime_state_load(quire_runtime *rt, quire_seq_id seq, const void *from)
+{
+    float *to = quire_states_place(rt->states, seq, quire_seq_tokens(rt->cache, seq), is_open, rt);
+
+    memcpy(to, from, quire_state_floats(&rt->model->desc) * sizeof(float));
 }
 
 bool quire_runtime_is_recurrent(const quire_runtime *rt)

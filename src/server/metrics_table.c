@@ -122,6 +122,11 @@ static const quire_metric_family families[] = {
       "Nodes of the prefix tree (up to one page of tokens each), including nodes whose pages are "
       "in use.",
       ONE(VALUE_U64, prefix.nodes) },
+    { "quire_states_total", "counter", "states", "`event`: `left`, `used`",
+      "States of recurrent layers that requests left in the prefix cache, and from which requests "
+      "went on.",
+      SAMPLES(ENGINE("event=\"left\"", VALUE_U64, states_left_total),
+              ENGINE("event=\"used\"", VALUE_U64, states_used_total)) },
     { "quire_prefix_cache_tokens", "gauge", "tokens", NULL, "Tokens in the prefix cache now.",
       ONE(VALUE_U64, prefix.tokens) },
     { "quire_prefix_cache_evictable_bytes", "gauge", "bytes", NULL,

@@ -54,6 +54,155 @@ static void test_many_requests(void **state)
     bench_close(&b);
 }
 
+/* Run a request whose answer and whose number of cached tokens are known. */
+static void expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
+                   int32_t *got)
+{
+    int32_t expected[N_TOKENS];
+
+    assert_true(reference(b, params->tokens, params->n_tokens, expected, N_TOKENS) >
+                REFERENCE_GAP_MIN);
+    assert_int_equal(tier_run(b, params, got), n_cached);
+    assert_memory_equal(got, expected, sizeof expected);
+}
+
+/* A request, the same again, the next turn, the next turn again, and a text that parts from it. */
+static void test_turns(void **state)
+{
+    engine_bench b = bench_of(2);
+    int32_t text[N_CTX], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    const uint32_t n_turn = N_PROMPT + N_TOKENS + 90;
+    quire_engine_stats stats;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 3);
+    expect(&b, &params, 0, got);
+    expect(&b, &params, (N_PROMPT - 1) / PAGE * PAGE, got);
+    memcpy(text + N_PROMPT, got, sizeof got);
+    tokens_make(text + N_PROMPT + N_TOKENS, 90, 4);
+    params = params_greedy(text, n_turn, N_TOKENS);
+    expect(&b, &params, N_PROMPT + N_TOKENS - 1, got); /* its new tokens only */
+    expect(&b, &params, (n_turn - 1) / PAGE * PAGE, got);
+    stats = stats_now(b.engine);
+    assert_true(stats.states_left_total >= 4);
+    assert_int_equal(stats.states_used_total, 3);
+    validate(b.engine);
+
+    /* Two texts with 70 tokens of the first one: where the first parted, it left a state. */
+    for (uint32_t i = 0; i < 2; i++) {
+        tokens_make(text + 70, N_PROMPT - 70, 80 + i);
+        params = params_greedy(text, N_PROMPT, N_TOKENS);
+        expect(&b, &params, i == 0 ? 0 : PAGE, got);
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* Formats of which hits end at full pages: so do states. */
+static void test_sealed_formats(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 2);
+    int32_t text[N_CTX], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    engine_bench b;
+
+    (void)state;
+    runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q4;
+    runtime.kv_recent = 64;
+    engine.state_every_tokens = 100; /* 128: a multiple of a page */
+    b = bench_recurrent(&engine, &runtime);
+    tokens_make(text, N_PROMPT, 3);
+    expect(&b, &params, 0, got);
+    expect(&b, &params, N_FULL, got);
+    params.n_tokens = 2 * 128 + 1;
+    expect(&b, &params, 2 * 128, got);
+    params.n_tokens = 2 * 128;
+    expect(&b, &params, 128, got);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* Requests that begin alike compute the beginning once. */
+static void test_common_beginning(void **state)
+{
+    enum {
+        N = 4,
+        N_SAME = 200
+    };
+    engine_bench b = bench_of(N);
+    int32_t texts[N][N_PROMPT], got[N_TOKENS], expected[N_TOKENS];
+    quire_request *requests[N];
+    uint32_t n_cached = 0;
+    gate *g;
+
+    (void)state;
+    g = gate_close(b.engine);
+    for (uint32_t i = 0; i < N; i++) {
+        quire_request_params params = params_greedy(texts[i], N_PROMPT, N_TOKENS);
+
+        tokens_make(texts[i], N_SAME, 5);
+        tokens_make(texts[i] + N_SAME, N_PROMPT - N_SAME, 90 + i);
+        requests[i] = submit(&b, &params);
+    }
+    gate_open(g);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(collect(requests[i], got, N_TOKENS), N_TOKENS);
+        n_cached += finish(requests[i])->n_cached_tokens;
+        quire_request_release(requests[i]);
+        assert_true(reference(&b, texts[i], N_PROMPT, expected, N_TOKENS) > REFERENCE_GAP_MIN);
+        assert_memory_equal(got, expected, sizeof expected);
+    }
+    assert_int_equal(n_cached, (N - 1) * (N_SAME / PAGE * PAGE));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* Many texts in a budget for little more than one: requests are preempted and go on from their
+ * states, nothing fails, and answers are right. */
+static void test_tight(void **state)
+{
+    enum {
+        N = 6,
+        N_LONG = 500,
+        N_MORE = 40
+    };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+    int32_t texts[N][N_LONG], got[N_MORE], expected[N_MORE];
+    quire_request *requests[2 * N];
+    quire_engine_stats stats;
+    engine_bench b;
+
+    (void)state;
+    runtime.n_batch = 64;
+    b = bench_recurrent(&engine, &runtime);
+    runtime.kv_budget_bytes =
+        quire_runtime_kv_bytes(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime)) *
+        5 / 4;
+    bench_close(&b);
+    b = bench_recurrent(&engine, &runtime);
+    for (uint32_t i = 0; i < 2 * N; i++) {
+        quire_request_params params = params_greedy(texts[i % N], N_LONG, N_MORE);
+
+        tokens_make(texts[i % N], 200, 9); /* in common */
+        tokens_make(texts[i % N] + 200, N_LONG - 200, 60 + i % N);
+        requests[i] = submit(&b, &params);
+    }
+    for (uint32_t i = 0; i < 2 * N; i++) {
+        assert_int_equal(collect(requests[i], got, N_MORE), N_MORE);
+        quire_request_release(requests[i]);
+        if (reference(&b, texts[i % N], N_LONG, expected, N_MORE) > REFERENCE_GAP_MIN) {
+            assert_memory_equal(got, expected, sizeof expected);
+        }
+    }
+    stats = stats_now(b.engine);
+    assert_true(stats.states_used_total > 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 static void test_what_is_refused(void **state)
 {
     engine_bench b = bench_of(2);
@@ -82,8 +231,9 @@ static void test_what_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),
-        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_many_requests),  cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_sealed_formats), cmocka_unit_test(test_common_beginning),
+        cmocka_unit_test(test_tight),          cmocka_unit_test(test_what_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,6 +152,11 @@ static const quire_opt options[] = {
       .names = { "--no-prefix-cache" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, no_prefix_cache),
       .help = "compute every prompt in full, and keep no text in the cache" },
+    { .names = { "--state-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TOKENS_MAX, .initial = "1024",
+      .offset = offsetof(quire_serve_args, state_every_tokens),
+      .help = "of models with recurrent layers, cache a state every N tokens of a text, rounded up "
+              "to whole pages; states at the ends of prompts and texts are cached as well" },
     { .names = { "--cache-policy" }, .type = QUIRE_OPT_CHOICE, .choices = policies,
       .initial = "default", .offset = offsetof(quire_serve_args, cache_policy),
       .help = "policy that chooses pages to evict within a class and tenant: docs/eviction.md" },
@@ -450,6 +455,7 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.admit = (quire_admit)args->admission;
     opts.cache_policy = (quire_evict_policy)args->cache_policy;
     opts.no_prefix_cache = args->no_prefix_cache;
+    opts.state_every_tokens = (uint32_t)args->state_every_tokens;
     opts.cache_ttl_us = args->cache_ttl_us;
     opts.low_traffic_after_us = args->low_traffic_after_us;
     opts.low_traffic_hits_per_hour =

@@ -55,6 +55,7 @@ typedef struct quire_serve_args {
     int cache_policy; /* quire_evict_policy */
     double cache_memory_ratio;
     bool no_prefix_cache;
+    int64_t state_every_tokens;
     uint64_t cache_ttl_us;
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;

@@ -14,6 +14,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/pooling.h"
 #include "engine/loop/tier_object.h"
@@ -164,10 +165,11 @@ static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
 /* r waits for the leader, so the leader's prefill inherits r's urgency up to the common prefix.
  * Otherwise r could wait long for the beginning of a long prompt, or behind requests of lower
  * priority. */
-static void lead(quire_request *leader, const quire_request *r)
+static void lead(const quire_loop *loop, quire_request *leader, const quire_request *r)
 {
     const bool is_first = leader->lead.n_tokens == 0;
 
+    quire_loop_state_lead(loop, leader, r->wait.held_tokens);
     if (is_first || r->wait.held_tokens < leader->lead.n_tokens) {
         leader->lead.n_tokens = r->wait.held_tokens;
     }
@@ -189,7 +191,7 @@ static bool is_held(quire_loop *loop, quire_request *r)
         return false;
     }
     if (leader != NULL && is_leading(leader) && leader->kv.n_published < r->wait.held_tokens) {
-        lead(leader, r);
+        lead(loop, leader, r);
         return true;
     }
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
@@ -207,7 +209,7 @@ static bool is_held(quire_loop *loop, quire_request *r)
             loop->figures.now.prefix_waits_total += r->wait.held_by == 0;
             r->wait.held_by = leader->link.arrival;
             r->wait.held_tokens = n_common;
-            lead(leader, r);
+            lead(loop, leader, r);
             return true;
         }
     }
@@ -258,6 +260,7 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
     r->kv.n_computed = match->n_tokens;
     r->kv.n_published = match->n_tokens;
     r->kv.n_found = match->n_tokens;
+    quire_loop_state_begin(loop, r, match);
     return QUIRE_OK;
 }
 

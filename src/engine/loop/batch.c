@@ -2,10 +2,12 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/loop_states.h"
 #include "engine/loop/pooling.h"
 #include "model/text.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 #include <stdlib.h>
 
@@ -15,11 +17,17 @@
 
 /* ---- input of the step ---- */
 
+/* Tokens that a request has to compute. */
+static uint32_t left_of(const quire_request *r)
+{
+    return r->n_tokens - r->kv.n_computed;
+}
+
 /* The schedule's item of a request. A request inherits the urgency of requests that wait for it. */
-static quire_schedule_item item_of(quire_request *r)
+static quire_schedule_item item_of(const quire_loop *loop, quire_request *r)
 {
     const bool is_wanted = r->lead.n_tokens > r->kv.n_computed;
-    const uint32_t n_left = r->n_tokens - r->kv.n_computed;
+    const uint32_t n_left = quire_loop_state_until(loop, r, left_of(r));
 
     return (quire_schedule_item){
         .request = r,
@@ -28,7 +36,7 @@ static quire_schedule_item item_of(quire_request *r)
             is_wanted && r->lead.priority > r->link.priority ? r->lead.priority : r->link.priority,
         .depth = r->kv.n_computed,
         .n_left = n_left,
-        .n_until = is_wanted ? r->lead.n_tokens - r->kv.n_computed : n_left,
+        .n_until = is_wanted ? quire_min_u32(r->lead.n_tokens - r->kv.n_computed, n_left) : n_left,
         .n_left_out = r->n_left_out,
         .rank = is_wanted && r->lead.rank > r->rank ? r->lead.rank : r->rank,
         .is_decode = r->state == QUIRE_REQUEST_DECODE,
@@ -44,7 +52,7 @@ static void items_fill(quire_loop *loop)
     };
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
-        loop->step.items[i] = item_of(loop->set.running[i]);
+        loop->step.items[i] = item_of(loop, loop->set.running[i]);
         loop->set.running[i]->lead.n_tokens = 0; /* admission sets it again before each step */
     }
     quire_loop_qos_prepare(loop);
@@ -67,7 +75,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
                 .seq = r->kv.seq,
                 .tokens = r->tokens + r->kv.n_computed,
                 .n_tokens = item->n_rows,
-                .logits = quire_request_pool_wants(r, item->n_rows, item->n_left),
+                .logits = quire_request_pool_wants(r, item->n_rows, left_of(r)),
             };
         }
     }
@@ -239,8 +247,8 @@ typedef struct step_rows {
 static void item_advance(quire_loop *loop, const quire_schedule_item *item, step_rows *rows)
 {
     quire_request *r = item->request;
-    const bool has_logits = item->n_rows == item->n_left;
-    const quire_logits wanted = quire_request_pool_wants(r, item->n_rows, item->n_left);
+    const bool has_logits = item->n_rows == left_of(r);
+    const quire_logits wanted = quire_request_pool_wants(r, item->n_rows, left_of(r));
     const uint32_t n_out = wanted == QUIRE_LOGITS_ALL    ? item->n_rows
                            : wanted == QUIRE_LOGITS_LAST ? 1
                                                          : 0;
@@ -259,6 +267,7 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
     }
     if (!item->is_decode || r->kv.n_computed % loop->runtime_opts->page_tokens == 0) {
         quire_loop_publish(loop, r);
+        quire_loop_state_leave(loop, r, false);
     }
     if (has_logits) { /* n_out is 1, but with a vector, which needs no logits */
         token_choose(loop, r, logits);

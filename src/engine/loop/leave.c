@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
 
@@ -28,6 +29,7 @@ static void seq_end(quire_loop *loop, quire_request *r)
 static void let_go(quire_loop *loop, quire_request *r)
 {
     quire_loop_publish(loop, r);
+    quire_loop_state_leave(loop, r, true);
     seq_end(loop, r);
     if (r->is_parked) {
         quire_loop_unpark(loop, r);

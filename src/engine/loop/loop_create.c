@@ -14,21 +14,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REFS_MIN    4096u
-#define EXPLAIN_MAX (1u << 20)
-#define US_PER_MS   1000.0
+#define REFS_MIN           4096u
+#define STATE_EVERY_TOKENS 1024u
+#define EXPLAIN_MAX        (1u << 20)
+#define US_PER_MS          1000.0
 
 /* ---- create ---- */
 
-/* A hit needs the states of recurrent layers where it ends, and neither the prefix tree nor a store
- * has them. */
+/* A hit needs the states of recurrent layers where it ends. Stores have none; pins do not hold
+ * them, and pre-caching does not make them. */
 static int recurrent_resolve(quire_loop *loop, quire_error *err)
 {
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_engine_opts *o = &loop->opts;
+
+    o->state_every_tokens = o->state_every_tokens != 0 ? o->state_every_tokens : STATE_EVERY_TOKENS;
+    o->state_every_tokens = (o->state_every_tokens + page_tokens - 1) / page_tokens * page_tokens;
     if (!quire_runtime_is_recurrent(loop->runtime)) {
         return QUIRE_OK;
     }
-    loop->opts.no_prefix_cache = true;
-    if (loop->opts.tier.store != NULL) {
+    o->pins_max = 0;
+    o->precache.is_off = true;
+    if (o->tier.store != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s has recurrent layers, whose states are not stored: serve it "
                                "without cache_dir and store",

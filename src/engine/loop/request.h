@@ -55,14 +55,17 @@ typedef struct quire_request_block {
     max_align_t data[];
 } quire_request_block;
 
+#define QUIRE_STATE_ENDS 3u /* of the prompt, of two common beginnings */
+
 /* The request's share of the cache. */
 typedef struct quire_request_kv {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
-    uint32_t n_computed;  /* tokens in the sequence */
-    uint32_t n_published; /* tokens that other requests can find, hits included */
-    uint32_t n_found;     /* of n_computed, cached when the sequence began */
-    uint32_t n_lost;      /* computed before, released by preemption */
+    uint32_t n_computed;                   /* tokens in the sequence */
+    uint32_t n_published;                  /* tokens that other requests can find, hits included */
+    uint32_t n_found;                      /* of n_computed, cached when the sequence began */
+    uint32_t n_lost;                       /* computed before, released by preemption */
+    uint32_t state_ends[QUIRE_STATE_ENDS]; /* places for states: loop_states.h; 0 = none */
 } quire_request_kv;
 
 /* State of a waiting request. */

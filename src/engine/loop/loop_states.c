@@ -1,0 +1,83 @@
+/* loop_states.c - see loop_states.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_states.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "engine/loop/loop_object.h"
+
+static uint32_t page_floor(const quire_loop *loop, uint32_t n_tokens)
+{
+    return n_tokens - n_tokens % loop->runtime_opts->page_tokens;
+}
+
+static bool is_off(const quire_loop *loop, const quire_request *r)
+{
+    return !quire_runtime_is_recurrent(loop->runtime) || loop->opts.no_prefix_cache ||
+           r->kv.ref == QUIRE_PREFIX_REF_NULL;
+}
+
+void quire_loop_state_begin(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
+{
+    quire_page_id page;
+
+    if (is_off(loop, r)) {
+        return;
+    }
+    r->kv.state_ends[0] = page_floor(loop, r->n_tokens - 1);
+    r->kv.state_ends[1] = page_floor(loop, match->n_same_tokens);
+    r->kv.state_ends[2] = 0;
+    if (match->n_tokens == 0) {
+        return;
+    }
+    page = quire_prefix_state_get(loop->tree, r->kv.ref, match->n_tokens);
+    QUIRE_CHECK(page != QUIRE_PAGE_NULL); /* the hit ended here for its sake */
+    quire_runtime_state_load(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page));
+    loop->figures.now.states_used_total++;
+}
+
+void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32_t n_tokens)
+{
+    leader->kv.state_ends[2] = page_floor(loop, n_tokens);
+}
+
+uint32_t quire_loop_state_until(const quire_loop *loop, const quire_request *r, uint32_t n_left)
+{
+    const uint32_t n = r->kv.n_computed;
+    const uint32_t every = loop->opts.state_every_tokens;
+    uint32_t end = n + n_left;
+
+    if (is_off(loop, r) || r->is_uncached) {
+        return n_left;
+    }
+    for (uint32_t i = 0; i < QUIRE_STATE_ENDS; i++) {
+        end = r->kv.state_ends[i] > n ? quire_min_u32(end, r->kv.state_ends[i]) : end;
+    }
+    return quire_min_u32(end - n, every - n % every);
+}
+
+static bool is_place(const quire_loop *loop, const quire_request *r)
+{
+    bool is_it = r->kv.n_computed % loop->opts.state_every_tokens == 0;
+
+    for (uint32_t i = 0; i < QUIRE_STATE_ENDS; i++) {
+        is_it = is_it || r->kv.n_computed == r->kv.state_ends[i];
+    }
+    return is_it;
+}
+
+void quire_loop_state_leave(quire_loop *loop, quire_request *r, bool is_end)
+{
+    quire_page_id page;
+
+    if (is_off(loop, r) || r->is_uncached || r->kv.n_computed == 0 ||
+        r->kv.n_published != r->kv.n_computed || (!is_end && !is_place(loop, r))) {
+        return;
+    }
+    page = quire_prefix_state_put(loop->tree, r->kv.ref, r->kv.n_computed);
+    if (page != QUIRE_PAGE_NULL) {
+        quire_runtime_state_save(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page));
+        loop->figures.now.states_left_total++;
+    }
+}

@@ -101,13 +101,15 @@ static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
     return QUIRE_OK;
 }
 
-/* stands: [n + 1]. Returns the number of leading tokens that match the text. */
-static int64_t walk_all(walk *w, const int32_t *tokens, uint32_t n, stand *stands)
+/* stands: [n + 1], the first one is given. Returns the number of leading tokens that match the
+ * text.
+ */
+static int64_t walk_all(walk *w, const int32_t *tokens, uint32_t n, bool has_bos, stand *stands)
 {
     uint32_t i = 0;
 
-    stands[0] = (stand){ .n = 1, .is_fresh = true };
-    if (n > 0 && tokens[0] == quire_model_bos(w->model) && quire_model_adds_bos(w->model)) {
+    if (has_bos && n > 0 && tokens[0] == quire_model_bos(w->model) &&
+        quire_model_adds_bos(w->model)) {
         stands[++i] = stands[0];
     }
     for (; i < n; i++) {
@@ -142,25 +144,25 @@ static void find_meeting(const stand *kept, const stand *whole, uint32_t n_same,
     *n_kept = *n_whole = n_same;
 }
 
-/* Tokens of the whole text. */
-static int tokenize(const quire_model *model, const quire_kept_tokens *kept, const char *text,
-                    size_t text_bytes, const quire_tokenize_opts *opts, quire_joined_tokens *out,
-                    quire_error *err)
+/* Tokens of the text from a place on, see quire_model_tokenize_end(). */
+static int tokenize(const walk *w, const quire_kept_tokens *kept, size_t from,
+                    const quire_tokenize_opts *opts, quire_tokenized *out, quire_error *err)
 {
+    const quire_text_from text = { w->text, w->text_bytes, from };
     quire_tokenize_opts all = *opts;
-    size_t n;
 
     all.add_special = true;
     all.parse_special = true;
     /* The kept tokens may replace more tokens of the tokenizer. */
     all.tokens_max += all.tokens_max > 0 ? kept->n : 0;
-    QUIRE_TRY(quire_model_tokenize_all(model, text, text_bytes, &all, &out->tokens, &n, err));
-    if (n > UINT32_MAX) {
+    QUIRE_TRY(quire_model_tokenize_end(w->model, &text, &all, out, err));
+    if (out->n > UINT32_MAX - kept->n) {
+        const size_t n = out->n;
+
         free(out->tokens);
-        out->tokens = NULL;
+        *out = (quire_tokenized){ 0 };
         return quire_error_set(err, QUIRE_LIMIT, "the text has %zu tokens", n);
     }
-    out->n = (uint32_t)n;
     return QUIRE_OK;
 }
 
@@ -175,37 +177,99 @@ static bool adds_blank(const quire_model *model)
            piece[0] == ' ';
 }
 
-static int join(walk *w, const quire_kept_tokens *kept, uint32_t n_same, quire_joined_tokens *out)
+/* The number of kept tokens up to the special token that the end of the text begins with; 0 = the
+ * kept tokens have no such token there. */
+static uint32_t find_begin(walk *w, const quire_kept_tokens *kept, const stand *stands,
+                           int64_t n_kept, const quire_tokenized *end)
 {
-    stand *stands = malloc(((size_t)kept->n + out->n + 2) * sizeof(*stands));
-    stand *whole = stands != NULL ? stands + kept->n + 1 : NULL;
-    int32_t *tokens;
-    int64_t n_kept, n_whole;
-    uint32_t i, j;
+    const int64_t n_piece = end->n > 0 ? piece_get(w, end->tokens[0]) : -1;
+    const size_t behind = end->begin + (size_t)n_piece;
+
+    for (int64_t i = n_kept; n_piece > 0 && i > 0 && stands[i].at[0] >= behind; i--) {
+        if (stands[i].n == 1 && stands[i].at[0] == behind &&
+            kept->tokens[i - 1] == end->tokens[0]) {
+            return (uint32_t)i;
+        }
+    }
+    return 0;
+}
+
+/* Join the kept tokens, whose stands are given, and the tokens of the text behind the first
+ * n_common kept ones. */
+static int join(walk *w, const quire_kept_tokens *kept, const stand *stands, uint32_t n_walked,
+                uint32_t n_common, const int32_t *tokens, uint32_t n, quire_joined_tokens *out)
+{
+    const int32_t *own = kept->tokens + n_common;
+    stand *whole = malloc(((size_t)n + 1) * sizeof(*whole));
+    uint32_t i = n_walked - n_common;
+    uint32_t n_same = 0;
+    uint32_t j;
+    int64_t n_whole;
+
+    QUIRE_FAIL_IF(whole == NULL, QUIRE_NOMEM);
+    while (n_same < kept->n - n_common && n_same < n && own[n_same] == tokens[n_same]) {
+        n_same++;
+    }
+    if (n_same == kept->n - n_common || n_same == n) {
+        i = j = n_same;
+    } else {
+        whole[0] = stands[n_common];
+        n_whole = walk_all(w, tokens, n, n_common == 0, whole);
+        if (n_whole < 0) {
+            free(whole);
+            return (int)n_whole;
+        }
+        j = (uint32_t)n_whole;
+        find_meeting(stands + n_common, whole, n_same, &i, &j);
+    }
+    free(whole);
+    out->n_kept = n_common + i;
+    out->n = out->n_kept + n - j;
+    out->tokens = malloc((size_t)out->n * sizeof(*out->tokens) + 1);
+    QUIRE_FAIL_IF(out->tokens == NULL, QUIRE_NOMEM);
+    memcpy(out->tokens, kept->tokens, out->n_kept * sizeof(*tokens));
+    memcpy(out->tokens + out->n_kept, tokens + j, (n - j) * sizeof(*tokens));
+    return QUIRE_OK;
+}
+
+/* The text before the last special token among the kept ones needs no tokenizing: what the
+ * tokenizer makes of the text behind a special token does not depend on the text before. */
+static int join_all(walk *w, const quire_kept_tokens *kept, const quire_tokenize_opts *opts,
+                    quire_joined_tokens *out, quire_error *err)
+{
+    stand *stands = malloc(((size_t)kept->n + 2) * sizeof(*stands));
+    quire_tokenized end = { 0 };
+    uint32_t n_common = 0;
+    int64_t n_kept;
     int rc = QUIRE_NOMEM;
 
-    QUIRE_FAIL_IF(stands == NULL, QUIRE_NOMEM);
-    n_kept = walk_all(w, kept->tokens, kept->n, stands);
-    n_whole = walk_all(w, out->tokens, out->n, whole);
-    if (n_kept < 0 || n_whole < 0) {
-        goto out;
+    if (stands == NULL) {
+        return quire_error_set(err, rc, "no memory for %u tokens", kept->n);
     }
-    i = (uint32_t)n_kept;
-    j = (uint32_t)n_whole;
-    find_meeting(stands, whole, n_same, &i, &j);
-    tokens = malloc(((size_t)i + out->n - j + 1) * sizeof(*tokens));
-    if (tokens == NULL) {
-        goto out;
-    }
-    memcpy(tokens, kept->tokens, i * sizeof(*tokens));
-    memcpy(tokens + i, out->tokens + j, (out->n - j) * sizeof(*tokens));
-    free(out->tokens);
-    out->tokens = tokens;
-    out->n = i + out->n - j;
-    out->n_kept = i;
-    rc = QUIRE_OK;
+    stands[0] = (stand){ .n = 1, .is_fresh = true };
+    n_kept = walk_all(w, kept->tokens, kept->n, true, stands);
+    if (n_kept >= 0) {
+        const size_t known = stands[n_kept].at[0];
 
-out:
+        rc = tokenize(w, kept, known > 0 ? known - 1 : 0, opts, &end, err);
+    }
+    if (rc == QUIRE_OK && end.begin > 0) {
+        n_common = find_begin(w, kept, stands, n_kept, &end);
+        if (n_common == 0) {
+            free(end.tokens);
+            rc = tokenize(w, kept, 0, opts, &end, err);
+        }
+    }
+    if (rc == QUIRE_OK) {
+        const uint32_t skipped = n_common > 0; /* the special token itself */
+
+        rc = join(w, kept, stands, (uint32_t)n_kept, n_common, end.tokens + skipped,
+                  (uint32_t)end.n - skipped, out);
+    }
+    if (rc == QUIRE_NOMEM) {
+        rc = quire_error_set(err, rc, "no memory for %u tokens", kept->n);
+    }
+    free(end.tokens);
     free(stands);
     return rc;
 }
@@ -215,24 +279,17 @@ int quire_kept_tokens_join(const quire_model *model, const quire_kept_tokens *ke
                            quire_joined_tokens *out, quire_error *err)
 {
     walk w = { .model = model, .text = text, .text_bytes = text_bytes };
+    quire_tokenized all;
     int rc;
 
     *out = (quire_joined_tokens){ 0 };
-    QUIRE_TRY(tokenize(model, kept, text, text_bytes, opts, out, err));
-    while (out->n_kept < kept->n && out->n_kept < out->n &&
-           kept->tokens[out->n_kept] == out->tokens[out->n_kept]) {
-        out->n_kept++;
-    }
-    if (out->n_kept == kept->n || out->n_kept == out->n) {
+    if (kept->n == 0) {
+        QUIRE_TRY(tokenize(&w, kept, 0, opts, &all, err));
+        *out = (quire_joined_tokens){ .tokens = all.tokens, .n = (uint32_t)all.n };
         return QUIRE_OK;
     }
     w.adds_blank = adds_blank(model);
-    rc = join(&w, kept, out->n_kept, out);
+    rc = join_all(&w, kept, opts, out, err);
     free(w.piece);
-    if (rc < 0) {
-        free(out->tokens);
-        *out = (quire_joined_tokens){ 0 };
-        return quire_error_set(err, rc, "no memory for %u tokens", kept->n);
-    }
     return rc;
 }

@@ -43,8 +43,26 @@ int quire_model_tokenize_all(const quire_model *model, const char *text, size_t 
                              const quire_tokenize_opts *opts, int32_t **tokens, size_t *n_tokens,
                              quire_error *err);
 
-/* The same into a buffer, without bounds. Returns the number of tokens, also when it exceeds cap
- * (then nothing is written), or an error of the above. */
+/* The end of a text: from the last special token on that begins at most at `from`. Its tokens are
+ * the last tokens of the whole text. Where there is no such token, or the text begins with it,
+ * begin is 0, and the tokens are those of the whole text. Otherwise as quire_model_tokenize_all().
+ * Cost: as long as the end, and a search for special tokens in the whole text. */
+typedef struct quire_text_from {
+    const char *data; /* [n] */
+    size_t n;
+    size_t from;
+} quire_text_from;
+typedef struct quire_tokenized {
+    int32_t *tokens; /* [n]; free() */
+    size_t n;
+    size_t begin; /* bytes of text before them */
+} quire_tokenized;
+int quire_model_tokenize_end(const quire_model *model, const quire_text_from *text,
+                             const quire_tokenize_opts *opts, quire_tokenized *out,
+                             quire_error *err);
+
+/* Tokens of a text into a buffer, without bounds. Returns the number of tokens, also when it
+ * exceeds cap (then nothing is written), or an error of the above. */
 int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
                              bool add_special, bool parse_special, int32_t *tokens, size_t cap);
 

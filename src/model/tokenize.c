@@ -57,6 +57,7 @@ typedef struct tokenizing {
     size_t n_bytes;
     quire_fragment *fragments;
     size_t n_fragments;
+    size_t first;           /* the fragment that the tokens begin with */
     size_t piece_bytes_max; /* of all pieces for libllama */
     quire_token_list list;
     int rc;
@@ -230,7 +231,7 @@ static int pieces_check(tokenizing *z, quire_error *err)
 {
     size_t tokens_min = 0;
 
-    for (size_t i = 0; i < z->n_fragments && z->tokenizer->spm == NULL; i++) {
+    for (size_t i = z->first; i < z->n_fragments && z->tokenizer->spm == NULL; i++) {
         const quire_fragment *fragment = &z->fragments[i];
 
         for (size_t at = fragment->begin; fragment->token < 0 && at < fragment->end;) {
@@ -294,7 +295,7 @@ static void *fragments_tokenize(void *arg)
     tokenizing *z = arg;
 
     z->rc = QUIRE_OK;
-    for (size_t i = 0; i < z->n_fragments && z->rc == QUIRE_OK; i++) {
+    for (size_t i = z->first; i < z->n_fragments && z->rc == QUIRE_OK; i++) {
         z->rc = fragment_tokenize(z, &z->fragments[i]);
     }
     return NULL;
@@ -395,12 +396,25 @@ static int end_add(tokenizing *z, bool is_bos)
     return token >= 0 ? quire_token_list_add(&z->list, token) : QUIRE_OK;
 }
 
-static int text_tokenize(tokenizing *z, quire_error *err)
+/* The last special token that begins at most at `from`. */
+static void first_find(tokenizing *z, size_t from)
+{
+    for (size_t i = z->n_fragments; i > 1 && z->first == 0; i--) {
+        const quire_fragment *fragment = &z->fragments[i - 1];
+
+        z->first = fragment->token >= 0 && fragment->begin <= from ? i - 1 : 0;
+    }
+}
+
+static int text_tokenize(tokenizing *z, size_t from, quire_error *err)
 {
     QUIRE_TRY(quire_specials_split(z->tokenizer->specials, z->text, z->n_bytes, &z->watch,
                                    &z->fragments, &z->n_fragments));
+    first_find(z, from);
     QUIRE_TRY(pieces_check(z, err));
-    QUIRE_TRY(end_add(z, true));
+    if (z->first == 0) {
+        QUIRE_TRY(end_add(z, true));
+    }
     if (z->piece_bytes_max <= PLAIN_BYTES_MAX) {
         (void)fragments_tokenize(z);
         QUIRE_TRY(z->rc);
@@ -431,44 +445,57 @@ static int failure(const tokenizing *z, int rc, quire_error *err)
     }
 }
 
-int quire_model_tokenize_all(const quire_model *model, const char *text, size_t text_bytes,
-                             const quire_tokenize_opts *opts, int32_t **tokens, size_t *n_tokens,
+int quire_model_tokenize_end(const quire_model *model, const quire_text_from *text,
+                             const quire_tokenize_opts *opts, quire_tokenized *out,
                              quire_error *err)
 {
     tokenizing z = { .tokenizer = model->tokenizer,
                      .watch = { opts, quire_clock_ns() + opts->time_max_s * UINT64_C(1000000000) },
-                     .text = text,
-                     .n_bytes = text_bytes,
+                     .text = text->data,
+                     .n_bytes = text->n,
                      .list = { .tokens_max = opts->tokens_max > 0 ? opts->tokens_max : SIZE_MAX } };
     quire_error local = QUIRE_ERROR_INIT;
     char *copy = NULL;
     int rc = QUIRE_OK;
 
-    *tokens = NULL;
-    *n_tokens = 0;
+    *out = (quire_tokenized){ 0 };
     err = err != NULL ? err : &local;
     *err = local;
-    if (text_bytes > INT32_MAX) {
+    if (text->n > INT32_MAX) {
         return quire_error_set(err, QUIRE_LIMIT,
-                               "the text has %zu bytes; at most %d can be tokenized", text_bytes,
+                               "the text has %zu bytes; at most %d can be tokenized", text->n,
                                INT32_MAX);
     }
     if (z.tokenizer->spm == NULL) { /* SPM takes bytes as they are */
-        rc = text_mend(text, text_bytes, &copy);
-        z.text = copy != NULL ? copy : text;
+        rc = text_mend(text->data, text->n, &copy);
+        z.text = copy != NULL ? copy : text->data;
     }
     if (rc == QUIRE_OK) {
-        rc = text_tokenize(&z, err);
+        rc = text_tokenize(&z, text->from, err);
+    }
+    if (rc == QUIRE_OK) {
+        *out = (quire_tokenized){ z.list.tokens, z.list.n,
+                                  z.first > 0 ? z.fragments[z.first].begin : 0 };
+    } else {
+        free(z.list.tokens);
+        rc = failure(&z, rc, err);
     }
     free(copy);
     free(z.fragments);
-    if (rc < 0) {
-        free(z.list.tokens);
-        return failure(&z, rc, err);
-    }
-    *tokens = z.list.tokens;
-    *n_tokens = z.list.n;
-    return QUIRE_OK;
+    return rc;
+}
+
+int quire_model_tokenize_all(const quire_model *model, const char *text, size_t text_bytes,
+                             const quire_tokenize_opts *opts, int32_t **tokens, size_t *n_tokens,
+                             quire_error *err)
+{
+    const quire_text_from whole = { text, text_bytes, 0 };
+    quire_tokenized made;
+    const int rc = quire_model_tokenize_end(model, &whole, opts, &made, err);
+
+    *tokens = made.tokens;
+    *n_tokens = made.n;
+    return rc;
 }
 
 int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,

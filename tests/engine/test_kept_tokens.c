@@ -41,6 +41,8 @@ typedef struct bench {
 } bench;
 
 static bench b;
+static uint32_t n_ends; /* texts whose end was tokenized alone */
+static quire_rng end_rng = { 5 };
 
 static uint32_t piece_of(int32_t token, char *piece)
 {
@@ -208,6 +210,22 @@ static void keep_split(uint32_t n)
     }
 }
 
+/* The tokens of the end of a text are the last ones of the whole. */
+static void check_end(void)
+{
+    const quire_tokenize_opts opts = { .add_special = true, .parse_special = true };
+    const quire_text_from text = { b.text, b.n_text, quire_rng_below(&end_rng, TEXT_MAX) };
+    quire_tokenized end;
+
+    assert_int_equal(quire_model_tokenize_end(b.model, &text, &opts, &end, NULL), QUIRE_OK);
+    assert_true(end.begin <= text.from && end.n <= b.n_whole);
+    assert_memory_equal(end.tokens, b.whole + b.n_whole - end.n, end.n * sizeof(*b.whole));
+    assert_true(end.begin > 0 || end.n == b.n_whole);
+    assert_true(end.begin == 0 || quire_model_is_special(b.model, end.tokens[0]));
+    n_ends += end.begin > 0;
+    free(end.tokens);
+}
+
 static void check_model(quire_model *model, uint64_t seed, bool can_split)
 {
     uint32_t n_split = 0, n_cut_back = 0;
@@ -219,6 +237,7 @@ static void check_model(quire_model *model, uint64_t seed, bool can_split)
         size_t cut;
 
         text_random(1 + quire_rng_below(&b.rng, 40));
+        check_end();
 
         /* The tokenizer's own, cut anywhere. */
         b.n_kept = quire_rng_below(&b.rng, b.n_whole + 1);
@@ -260,6 +279,7 @@ static void check_model(quire_model *model, uint64_t seed, bool can_split)
     }
     assert_true(!can_split || n_split > 50);
     assert_true(n_cut_back > 10);
+    assert_true(n_ends > 50);
 }
 
 static quire_model *generated(gguf_gen_vocab vocab, uint32_t n_vocab)

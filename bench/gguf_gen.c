@@ -163,6 +163,54 @@ static const gguf_gen_opts shapes[] = {
       .has_expert_type = true,
       .expert_type = GGML_TYPE_MXFP4,
       .vocab = GGUF_GEN_VOCAB_BPE },
+    { .arch = "deepseek2",
+      .name = "deepseek-v2-lite",
+      .n_layer = 27,
+      .n_embd = 2048,
+      .n_ff = 10944,
+      .n_head = 16,
+      .n_kv_head = 1,
+      .d_head = 192,
+      .n_rot = 64,
+      .n_latent = 512,
+      .d_value = 128,
+      .n_vocab = 102400,
+      .n_ctx = 163840,
+      .rope_base = 1e4f,
+      .rope_scaling = "yarn",
+      .rope_factor = 40.0f,
+      .rope_ctx_orig = 4096,
+      .yarn_log_mul = 0.0707f,
+      .n_experts = 64,
+      .n_experts_used = 6,
+      .n_experts_dense = 1,
+      .n_ff_expert = 1408,
+      .n_ff_shared = 2816,
+      .expert_gating = 1,
+      .vocab = GGUF_GEN_VOCAB_BPE },
+    { .arch = "deepseek2",
+      .name = "tiny-deepseek2",
+      .n_layer = 3,
+      .n_embd = 256,
+      .n_ff = 512,
+      .n_head = 4,
+      .n_kv_head = 1,
+      .d_head = 96,
+      .n_rot = 32,
+      .n_latent = 128,
+      .n_latent_q = 96,
+      .d_value = 64,
+      .n_vocab = 512,
+      .n_ctx = 512,
+      .rope_base = 1e4f,
+      .n_experts = 8,
+      .n_experts_used = 2,
+      .n_experts_dense = 1,
+      .n_ff_expert = 256,
+      .n_ff_shared = 256,
+      .expert_gating = 2,
+      .has_choice_bias = true,
+      .vocab = GGUF_GEN_VOCAB_BPE },
     { .arch = "qwen3moe",
       .name = "tiny-qwen3moe",
       .n_layer = 3,
@@ -413,6 +461,21 @@ out:
     return rc;
 }
 
+static int latent_check(const gguf_gen_opts *o, quire_error *err)
+{
+    const bool is_latent =
+        quire_arch_row_get(quire_arch_find(o->arch))->latent != QUIRE_LATENT_NONE;
+
+    if (is_latent != (o->n_latent != 0) ||
+        (is_latent && (o->n_rot == 0 || o->n_rot >= o->d_head || o->d_value == 0))) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "architecture %s: latent attention is %u wide, of heads of %u with "
+                               "%u turned numbers and results of %u",
+                               o->arch, o->n_latent, o->d_head, o->n_rot, o->d_value);
+    }
+    return QUIRE_OK;
+}
+
 static int opts_check(const gguf_gen_opts *o, quire_error *err)
 {
     const int64_t block = ggml_blck_size(o->type);
@@ -429,6 +492,7 @@ static int opts_check(const gguf_gen_opts *o, quire_error *err)
                                "sizes must be positive, heads a multiple of "
                                "kv-heads, head-dim even");
     }
+    QUIRE_TRY(latent_check(o, err));
     if (o->n_vocab < GGUF_GEN_VOCAB_MIN) {
         return quire_error_set(err, QUIRE_INVAL, "vocab is %u; expected at least %u", o->n_vocab,
                                GGUF_GEN_VOCAB_MIN);

@@ -54,10 +54,17 @@ typedef struct gguf_gen_opts {
     bool is_tied;
     bool has_qkv_bias;
     bool has_qk_norm;
-    bool has_biases;          /* all that the architecture may have, beside those of Q, K and V */
-    bool is_fused;            /* Q, K and V as one tensor */
-    bool has_no_rope;         /* where a key says so (granite) */
-    uint32_t n_rot;           /* rotated dimensions of a head; 0 = all */
+    bool has_biases;  /* all that the architecture may have, beside those of Q, K and V */
+    bool is_fused;    /* Q, K and V as one tensor */
+    bool has_no_rope; /* where a key says so (granite) */
+    uint32_t n_rot;   /* rotated dimensions of a head; 0 = all */
+    /* Latent attention, where d_head is the size of a head of Q and n_kv_head counts for nothing.
+     */
+    uint32_t n_latent;        /* numbers that K and V follow from */
+    uint32_t n_latent_q;      /* that Q follows from; 0 = it does not */
+    uint32_t d_value;         /* of a head's result */
+    bool has_joint_latent;    /* matrices of K and V in one tensor, as in older files */
+    float yarn_log_mul;       /* deepseek2's; 0 = no key */
     uint32_t n_nextn;         /* further layers, which predict further tokens */
     uint32_t sliding_window;  /* positions; 0 = no key */
     uint32_t window_pattern;  /* 0 = no key */

@@ -84,7 +84,8 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
                       const quire_tensor_row *r)
 {
     const gguf_gen_opts *o = p->opts;
-    const enum ggml_type type = o->has_expert_type ? o->expert_type : o->type;
+    const bool is_expert_type = o->has_expert_type && r->depth == QUIRE_DIM_EXPERTS;
+    const enum ggml_type type = is_expert_type ? o->expert_type : o->type;
     const int64_t columns = quire_dim_size(&p->sizes, r->columns);
     const int64_t depth = quire_dim_size(&p->sizes, r->depth);
     gguf_gen_entry *entry = &p->entries[p->n++];
@@ -316,6 +317,15 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     for (uint32_t l = 0; l < o->n_layer; l++) {
         p->sizes.mixer[l] = (uint8_t)mixer_of(o, l);
     }
+    if (o->n_latent != 0) {
+        p->sizes.d_k = o->n_latent + o->n_rot;
+        p->sizes.d_v = o->n_latent;
+        p->sizes.latent = (quire_latent_desc){ .is_there = true,
+                                               .is_split = !o->has_joint_latent,
+                                               .n_q = o->n_latent_q,
+                                               .d_plain = o->d_head - o->n_rot,
+                                               .d_out = o->d_value };
+    }
     p->sizes.experts = (quire_expert_desc){
         .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
@@ -434,6 +444,9 @@ static void feature_keys(const gguf_gen_plan *p)
     }
     if (o->attn_temperature != 0.0f) {
         set_f32(p, "attention.temperature_scale", o->attn_temperature);
+        if ((arch->reads & QUIRE_READS_TEMPERATURE_LENGTH) != 0) {
+            set_u32(p, "attention.temperature_length", o->rope_ctx_orig);
+        }
     }
     if (o->has_no_rope) {
         gguf_set_val_bool(p->gguf, arch_key(key, o, "rope.scaling.finetuned"), false);
@@ -492,7 +505,10 @@ static void kv_heads_key(const gguf_gen_plan *p)
     char key[KEY_BYTES];
 
     if (o->attention_every == 0) {
-        set_u32(p, "attention.head_count_kv", o->n_kv_head);
+        set_u32(p, "attention.head_count_kv",
+                o->n_latent == 0      ? o->n_kv_head
+                : o->has_joint_latent ? o->n_head
+                                      : 1);
         return;
     }
     for (uint32_t l = 0; l < o->n_layer; l++) {
@@ -507,7 +523,8 @@ static void rope_keys(const gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
     /* Phi-3's files name no scaling: their two tensors of factors do. */
-    const bool is_named = strcmp(o->rope_scaling, "longrope") != 0 || strcmp(o->arch, "phi3") != 0;
+    const bool is_named = strcmp(o->rope_scaling, "longrope") != 0 ||
+                          (strcmp(o->arch, "phi3") != 0 && strcmp(o->arch, "minicpm3") != 0);
     char key[KEY_BYTES];
 
     if (o->rope_scaling[0] == '\0' || strcmp(o->rope_scaling, "llama3") == 0) {
@@ -520,6 +537,28 @@ static void rope_keys(const gguf_gen_plan *p)
         set_f32(p, "rope.scaling.attn_factor", 1.2f);
     }
     set_u32(p, "rope.scaling.original_context_length", o->rope_ctx_orig);
+}
+
+static void latent_keys(const gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+
+    set_u32(p, "attention.kv_lora_rank", o->n_latent);
+    if (o->n_latent_q != 0) {
+        set_u32(p, "attention.q_lora_rank", o->n_latent_q);
+    }
+    if (o->has_joint_latent) {
+        set_u32(p, "attention.key_length", o->d_head);
+        set_u32(p, "attention.value_length", o->d_value);
+    } else {
+        set_u32(p, "attention.key_length", o->n_latent + o->n_rot);
+        set_u32(p, "attention.value_length", o->n_latent);
+        set_u32(p, "attention.key_length_mla", o->d_head);
+        set_u32(p, "attention.value_length_mla", o->d_value);
+    }
+    if (o->yarn_log_mul != 0.0f) {
+        set_f32(p, "rope.scaling.yarn_log_multiplier", o->yarn_log_mul);
+    }
 }
 
 int gguf_gen_plan_keys(gguf_gen_plan *p)
@@ -536,7 +575,9 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
     set_u32(p, "feed_forward_length", o->n_ff);
     set_u32(p, "attention.head_count", o->n_head);
     kv_heads_key(p);
-    if (o->d_head * o->n_head != o->n_embd) {
+    if (o->n_latent != 0) {
+        latent_keys(p);
+    } else if (o->d_head * o->n_head != o->n_embd) {
         set_u32(p, "attention.key_length", o->d_head);
         set_u32(p, "attention.value_length", o->d_head);
     }

@@ -48,6 +48,9 @@ static const struct {
     { "window", offsetof(gguf_gen_opts, window) },
     { "sliding-window", offsetof(gguf_gen_opts, sliding_window) },
     { "rotated", offsetof(gguf_gen_opts, n_rot) },
+    { "latent", offsetof(gguf_gen_opts, n_latent) },
+    { "latent-q", offsetof(gguf_gen_opts, n_latent_q) },
+    { "value-dim", offsetof(gguf_gen_opts, d_value) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
 #define N_OTHERS 12u
@@ -62,7 +65,9 @@ static int usage(FILE *stream)
                           "[--rope-factor X] [--rope-ctx N]\n"
                           "       [--rope-base X] [--tied | --untied] [--scheme SCHEME] "
                           "[--window N]\n"
-                          "       [--arch NAME] [--sliding-window N] [--rotated N]\nshapes:");
+                          "       [--arch NAME] [--sliding-window N] [--rotated N] [--latent N] "
+                          "[--latent-q N] [--value-dim N]\n"
+                          "shapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
     }

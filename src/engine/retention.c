@@ -83,6 +83,12 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
     quire_lanes_opts lanes;
     int rc;
 
+    if (desc->latent.is_there) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain works with models that store K and V; in models of the "
+                               "architecture %s V is a part of K",
+                               desc->arch_name);
+    }
     runtime->n_batch = runtime->n_batch > opts->chunk ? opts->chunk : runtime->n_batch;
     runtime->n_ctx += quire_retention_room(&opts->spec);
     resolved = *runtime;

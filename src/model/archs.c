@@ -12,6 +12,7 @@
 #define POST_NORMS     (QUIRE_PART_ATTN_POST_NORM | QUIRE_PART_FFN_POST_NORM)
 #define ATTENTION      (QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_QKV)
 #define GATED          (QUIRE_PART_FFN_GATE | QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN)
+#define LATENT         (QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_LATENT)
 #define EXPERTS_SHARED (QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_SHARED)
 #define QKV_MAY        (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
 #define LLAMA_MAY                                                                                  \
@@ -321,6 +322,31 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                           .needs = QUIRE_PART_BASE | QUIRE_PART_LAST_NORM_EMBD | QUIRE_PART_QKV |
                                    PRE_NORMS | GATED | QUIRE_PART_QK_NORM | QUIRE_PART_SHORT_CONV,
                           .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_DEEPSEEK2] = { .name = "deepseek2",
+                               .models = "DeepSeek-V2, V2-Lite, V3, R1, Kimi K2, GLM-4.7-Flash, "
+                                         "Moonlight",
+                               .rope_type = QUIRE_ROPE_NORMAL,
+                               .has_partial_rope = true,
+                               .latent = QUIRE_LATENT_SPLIT,
+                               .experts = { .is_there = true,
+                                            .ff = QUIRE_EXPERT_FF_KEY,
+                                            .shared = QUIRE_EXPERT_SHARED_COUNT,
+                                            .reads = QUIRE_EXPERTS_READ_GATING |
+                                                     QUIRE_EXPERTS_READ_NORM |
+                                                     QUIRE_EXPERTS_READ_SCALE |
+                                                     QUIRE_EXPERTS_READ_LEAD },
+                               .reads = QUIRE_READS_NEXTN | QUIRE_READS_LOG_MUL |
+                                        QUIRE_READS_TEMPERATURE | QUIRE_READS_TEMPERATURE_LENGTH,
+                               .needs = LATENT | PRE_NORMS | GATED | EXPERTS_SHARED,
+                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_CHOICE_BIAS },
+    [QUIRE_ARCH_MINICPM3] = { .name = "minicpm3",
+                              .models = "MiniCPM3-4B",
+                              .rope_type = QUIRE_ROPE_NEOX,
+                              .has_partial_rope = true,
+                              .latent = QUIRE_LATENT_JOINT,
+                              .has_depth_scales = true,
+                              .needs = LATENT | PRE_NORMS | GATED,
+                              .may = QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FACTORS },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

@@ -2,9 +2,9 @@
  *
  * A row says which blocks a layer consists of and how libllama reads the keys of such files. Its
  * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
- * parts are in tensor_table.h, the blocks are built in graph_attn.c and graph_ffn.c. An
- * architecture of known blocks is a row here, a case in tests/model/arch_cases.c, and a run of
- * `make docs`, which writes the table of docs/architectures.md.
+ * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c and
+ * graph_ffn.c. An architecture of known blocks is a row here, a case in tests/model/arch_cases.c,
+ * and a run of `make docs`, which writes the table of docs/architectures.md.
  *
  * Thread: the table is constant.
  *
@@ -92,6 +92,8 @@ typedef uint64_t quire_part;
 
 /* Gated convolutions, of layers that have them in place of attention. */
 #define QUIRE_PART_SHORT_CONV QUIRE_PART_BIT(42)
+/* Latent attention, in place of QUIRE_PART_QKV. */
+#define QUIRE_PART_LATENT QUIRE_PART_BIT(31)
 
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
@@ -122,6 +124,13 @@ typedef enum quire_ffn {
     QUIRE_FFN_GATED, /* down(act(gate x) * up x) */
     QUIRE_FFN_PLAIN  /* down(act(up x)) */
 } quire_ffn;
+
+/* Where the matrices of the heads of latent attention (MLA) lie. */
+typedef enum quire_latent {
+    QUIRE_LATENT_NONE,
+    QUIRE_LATENT_SPLIT, /* those of K and of V apart, in older files together */
+    QUIRE_LATENT_JOINT  /* together */
+} quire_latent;
 
 /* The layers whose Q and K have a rope. */
 typedef enum quire_rope_where {
@@ -210,7 +219,9 @@ typedef enum quire_arch_reads {
     QUIRE_READS_NEXTN = 1u << 8,      /* the last layers predict further tokens: not computed */
     QUIRE_READS_ONE_EXPERT = 1u << 9, /* expert_count 1 means none */
     QUIRE_READS_SECTIONS = 1u << 10,  /* rope.dimension_sections; refused where they matter */
-    QUIRE_READS_DEEPSTACK = 1u << 11  /* deepstack_mapping; refused */
+    QUIRE_READS_DEEPSTACK = 1u << 11, /* deepstack_mapping; refused */
+    QUIRE_READS_LOG_MUL = 1u << 12,   /* YaRN's multiplier as DeepSeek-V2 means it */
+    QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13 /* attention.temperature_length, beside _scale */
 } quire_arch_reads;
 
 typedef struct quire_arch_row {
@@ -219,6 +230,7 @@ typedef struct quire_arch_row {
     quire_rope_type rope_type;
     bool has_partial_rope; /* rope.dimension_count may be below the head size */
     quire_rope_where rope_where;
+    quire_latent latent;
     quire_window_rule window;
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
@@ -229,6 +241,8 @@ typedef struct quire_arch_row {
     quire_expert_rule experts; /* beside the network, or in its place */
     quire_embd_scale embd_scale;
     quire_logit_scale logit_scale;
+    bool has_depth_scales; /* MiniCPM's: 12 times the embedding, 1.4 / sqrt(layers) of what a layer
+                              adds, 256 / n_embd times the logits */
     float logit_softcap;
     uint32_t wide_scale_layers; /* models of so many layers divide logits of attention by
                                    sqrt(n_embd / n_head), not by sqrt(head size) */

@@ -14,6 +14,12 @@
 int quire_calibration_init(quire_calibration *out, const quire_model_desc *desc, quire_error *err)
 {
     memset(out, 0, sizeof(*out));
+    if (desc->latent.is_there) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "a calibration measures K and V apart; in models of the "
+                               "architecture %s V is a part of K. --kv auto has general rules",
+                               desc->arch_name);
+    }
     out->n_stored = desc->n_stored;
     out->costs = calloc(desc->n_stored, sizeof(*out->costs));
     out->pairs = calloc(desc->n_stored, sizeof(*out->pairs));
@@ -68,7 +74,8 @@ static double uniform_cost(const quire_calibration *calibration, quire_kv_pair p
 /* Bits per value of a pair; all layers have heads of one size. */
 static double uniform_bits(const quire_model_desc *desc, quire_kv_pair pair)
 {
-    const double n_values = (double)desc->n_stored * desc->n_kv_head * (desc->d_k + desc->d_v);
+    const double n_values = (double)desc->n_stored * desc->n_kv_head *
+                            (quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
 
     return 8.0 * (double)quire_kv_uniform_bytes_per_token(desc, pair) / n_values;
 }

@@ -184,7 +184,11 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(causal_check(file, desc, err));
     QUIRE_TRY(sizes_get(file, desc, err));
     QUIRE_TRY(quire_describe_experts(file, desc, err));
-    QUIRE_TRY(head_dims_get(file, desc, err));
+    if (quire_arch_row_get(desc->arch)->latent != QUIRE_LATENT_NONE) {
+        QUIRE_TRY(quire_describe_latent(file, desc, err));
+    } else {
+        QUIRE_TRY(head_dims_get(file, desc, err));
+    }
     QUIRE_TRY(quire_describe_recurrent(file, desc, err));
     QUIRE_TRY(quire_describe_windows(file, desc, err));
     QUIRE_TRY(quire_describe_rope(file, desc, err));

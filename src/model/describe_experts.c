@@ -96,6 +96,17 @@ static int groups_get(const experts *x)
     return QUIRE_OK;
 }
 
+/* Without the key. GLM-4.7-Flash's first files lack it, and libllama knows them by their size. */
+static quire_gating default_gating(const experts *x)
+{
+    const struct ggml_tensor *t = ggml_get_tensor(quire_gguf_meta(x->file), "token_embd.weight");
+    const bool is_glm_flash = x->desc->arch == QUIRE_ARCH_DEEPSEEK2 &&
+                              (x->desc->n_layer == 47 || x->desc->n_layer == 48) && t != NULL &&
+                              t->ne[1] == 154880;
+
+    return is_glm_flash ? QUIRE_GATING_SIGMOID : x->rule->gating;
+}
+
 static int router_get(const experts *x)
 {
     static const quire_gating gatings[] = { [GATING_SOFTMAX] = QUIRE_GATING_SOFTMAX,
@@ -111,7 +122,7 @@ static int router_get(const experts *x)
         QUIRE_TRY(
             u32_get(x, "expert_gating_func", (quire_gguf_range){ 0, GATING_MAX, false }, &gating));
     }
-    router->gating = gating == GATING_NONE ? x->rule->gating : gatings[gating];
+    router->gating = gating == GATING_NONE ? default_gating(x) : gatings[gating];
     router->is_normalised = x->rule->is_normalised;
     if ((reads & QUIRE_EXPERTS_READ_NORM) != 0) {
         (void)quire_gguf_key(key, x->desc->arch_name, "expert_weights_norm");

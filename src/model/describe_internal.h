@@ -17,6 +17,10 @@ int quire_describe_recurrent(const quire_gguf *file, quire_model_desc *desc, qui
 /* Fill in window; the sizes are known. */
 int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
+/* Fill in latent, n_kv_head, d_k and d_v of an architecture with latent attention; n_embd and
+ * n_head are known. */
+int quire_describe_latent(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
 /* Fill in experts; arch_name, n_layer, n_layer_file and n_ff are known. Errors: QUIRE_CORRUPT,
  * QUIRE_UNSUPP (experts in an architecture that has none). */
 int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire_error *err);

@@ -91,14 +91,29 @@ static float yarn_magnitude(float factor, float mul)
     return factor <= 1.0f ? 1.0f : 0.1f * mul * logf(factor) + 1.0f;
 }
 
-static float yarn_attn_factor(float factor, float log_mul)
+static float yarn_attn_factor(const quire_rope *rope, float log_mul)
 {
-    float scale = yarn_magnitude(factor, 1.0f);
+    const float factor = 1.0f / rope->freq_scale;
+    float scale = rope->log_mul != 0.0f ? 1.0f : yarn_magnitude(factor, 1.0f);
 
     if (log_mul != 0.0f) {
         scale /= yarn_magnitude(factor, log_mul);
     }
     return scale * (1.0f / (1.0f + 0.1f * logf(factor)));
+}
+
+/* DeepSeek-V2's multiplier, which its files have times 0.1. It is for the scale of the logits
+ * (describe_scales.c); what is turned keeps its magnitude then. */
+static int latent_yarn_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+    float log_mul = 0.0f;
+
+    (void)quire_gguf_key(key, desc->arch_name, "rope.scaling.yarn_log_multiplier");
+    QUIRE_TRY(
+        quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1e6f, false }, &log_mul, err));
+    desc->rope.log_mul = log_mul / 0.1f;
+    return QUIRE_OK;
 }
 
 /* Mistral 3's further keys of YaRN. */
@@ -113,6 +128,9 @@ static int yarn_get(const quire_gguf *file, quire_model_desc *desc, float *log_m
     *log_mul = 0.0f;
     rope->beta_fast = BETA_FAST;
     rope->beta_slow = BETA_SLOW;
+    if ((quire_arch_row_get(desc->arch)->reads & QUIRE_READS_LOG_MUL) != 0) {
+        return latent_yarn_get(file, desc, err);
+    }
     if ((quire_arch_row_get(desc->arch)->reads & QUIRE_READS_YARN) == 0) {
         return QUIRE_OK;
     }
@@ -200,7 +218,7 @@ static int main_rope_get(const quire_gguf *file, quire_model_desc *desc, quire_e
     rope->attn_factor = 1.0f;
     rope->ext_factor = rope->scaling == QUIRE_ROPE_SCALING_YARN ? 1.0f : 0.0f;
     if (rope->ext_factor != 0.0f) {
-        rope->attn_factor = yarn_attn_factor(1.0f / rope->freq_scale, log_mul);
+        rope->attn_factor = yarn_attn_factor(rope, log_mul);
     }
     rope->attn_factor *= attn_factor;
     return QUIRE_OK;

@@ -54,6 +54,23 @@ static int embd_scale_get(const scales *s)
     return QUIRE_OK;
 }
 
+/* Of latent attention: by the size of a head of Q, and with DeepSeek-V2's correction for YaRN, in
+ * libllama's order of operations (src/models/deepseek2.cpp). */
+static float latent_scale(const scales *s)
+{
+    const quire_model_desc *desc = s->desc;
+    const float d_head = (float)(desc->latent.d_plain + desc->rope.n_dims);
+    const float log_factor = logf(1.0f / desc->rope.freq_scale);
+    float scale;
+
+    if ((s->arch->reads & QUIRE_READS_LOG_MUL) == 0) {
+        return 1.0f / sqrtf(d_head);
+    }
+    scale = desc->rope.attn_factor * (1.0f + 0.1f * log_factor);
+    scale *= 1.0f + 0.1f * desc->rope.log_mul * log_factor;
+    return 1.0f * scale * scale / sqrtf(d_head);
+}
+
 static int attn_scale_get(const scales *s)
 {
     quire_model_desc *desc = s->desc;
@@ -61,6 +78,9 @@ static int attn_scale_get(const scales *s)
         s->arch->wide_scale_layers != 0 && s->arch->wide_scale_layers == desc->n_layer;
 
     desc->attn_scale = 1.0f / sqrtf((float)(is_wide ? desc->n_embd / desc->n_head : desc->d_k));
+    if (desc->latent.is_there) {
+        desc->attn_scale = latent_scale(s);
+    }
     return (s->arch->reads & QUIRE_READS_ATTN_SCALE) != 0
                ? factor_get(s, "attention.scale", false, &desc->attn_scale)
                : QUIRE_OK;
@@ -115,8 +135,14 @@ static int temperature_get(const scales *s)
     }
     (void)quire_gguf_key(key, desc->arch_name, "attention.temperature_scale");
     desc->attn_temperature_tokens = desc->rope.ctx_orig;
-    return quire_gguf_get_f32(s->file, key, (quire_gguf_range_f32){ 0.0f, 1e3f, false },
-                              &desc->attn_temperature, s->err);
+    QUIRE_TRY(quire_gguf_get_f32(s->file, key, (quire_gguf_range_f32){ 0.0f, 1e3f, false },
+                                 &desc->attn_temperature, s->err));
+    if (desc->attn_temperature == 0.0f || (s->arch->reads & QUIRE_READS_TEMPERATURE_LENGTH) == 0) {
+        return QUIRE_OK;
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "attention.temperature_length");
+    return quire_gguf_get_u32(s->file, key, (quire_gguf_range){ 1, INT32_MAX, true },
+                              &desc->attn_temperature_tokens, s->err);
 }
 
 /* These keys have no architecture before them. */
@@ -189,6 +215,11 @@ int quire_describe_scales(const quire_gguf *file, quire_model_desc *desc, quire_
     QUIRE_TRY(sections_check(&s));
     QUIRE_TRY(deepstack_check(&s));
     desc->residual_scale = 1.0f;
+    if (s.arch->has_depth_scales) {
+        desc->embd_scale = 12.0f;
+        desc->residual_scale = 1.4f / sqrtf((float)desc->n_layer);
+        desc->logit_scale = 256.0f / (float)desc->n_embd;
+    }
     return (s.arch->reads & QUIRE_READS_RESIDUAL_SCALE) != 0
                ? factor_get(&s, "residual_scale", false, &desc->residual_scale)
                : QUIRE_OK;

@@ -180,6 +180,12 @@ static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
                                "(%s.attention.kv_source_k)",
                                quire_gguf_path(file), t->name, desc->arch_name);
     }
+    if ((r->part & QUIRE_PART_LATENT) != 0) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: tensor %s does not fit the other tensors, or the keys "
+                               "%s.attention.q_lora_rank and key_length_mla (damaged file?)",
+                               quire_gguf_path(file), t->name, desc->arch_name);
+    }
     return quire_error_set(err, QUIRE_CORRUPT,
                            "%s: tensor %s belongs to a layer %s experts (%u experts, the first %u "
                            "layers have none)",

@@ -127,6 +127,7 @@ static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor
         x = ggml_get_rows(g->ctx, x, g->out_rows);
         h = b->arch->is_parallel ? ggml_get_rows(g->ctx, h, g->out_rows) : h;
     }
+    y = b->desc->latent.is_there ? quire_graph_latent_result(b, y, il) : y;
     x = residual_add(b, x, h, y, il);
     ggml_build_forward_expand(g->cgraph, x);
     return x;
@@ -179,8 +180,8 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq,   l->wk, l->wv,   l->wo,
-                                             l->gate, l->up, l->down, l->conv_in };
+        const struct ggml_tensor *maps[] = { l->wq, l->wk,   l->wv,      l->wo,   l->gate,
+                                             l->up, l->down, l->conv_in, l->wq_a, l->wkv_a };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {

@@ -14,15 +14,19 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
-    const struct ggml_tensor *q = op->pairs_qk ? dst->src[2] : NULL;
-    const struct ggml_tensor *hidden = op->hidden != NULL ? dst->src[op->pairs_qk ? 3 : 2] : NULL;
+    int n = 1;
+    const struct ggml_tensor *k = dst->src[0];
+    const struct ggml_tensor *v = layer.v_prefix_of_k ? NULL : dst->src[n++];
+    const struct ggml_tensor *q = op->pairs_qk ? dst->src[n++] : NULL;
+    const struct ggml_tensor *hidden = op->hidden != NULL ? dst->src[n] : NULL;
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.k_new = k->data;
     layer.k_new_stride = k->nb[2] / sizeof(float);
-    layer.v_new = v->data;
-    layer.v_new_stride = v->nb[2] / sizeof(float);
+    if (v != NULL) {
+        layer.v_new = v->data;
+        layer.v_new_stride = v->nb[2] / sizeof(float);
+    }
     if (q != NULL) {
         layer.q[0] = q->data;
         layer.q_stride = q->nb[2] / sizeof(float);
@@ -76,8 +80,7 @@ static void op_exit(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 
 /* ---- Q, K and V ---- */
 
-/* Turn the heads of x by their positions, as layer il does. */
-static struct ggml_tensor *rope(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+struct ggml_tensor *quire_graph_rope(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const uint8_t which = b->desc->layer_rope[il];
     const quire_rope *r = which == QUIRE_LAYER_ROPE_WINDOW ? &b->desc->rope_window : &b->desc->rope;
@@ -111,7 +114,7 @@ static struct ggml_tensor *some_heads(const quire_graph_build *b, struct ggml_te
 typedef struct layer_rows {
     struct ggml_tensor *q; /* NULL when nobody reads it */
     struct ggml_tensor *k; /* NULL, and V, in a layer that stores nothing */
-    struct ggml_tensor *v;
+    struct ggml_tensor *v; /* NULL, too, where V is a part of K */
 } layer_rows;
 
 /* Compute them by one product and one rope: Q and K have heads of the same size. */
@@ -120,7 +123,7 @@ static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x
     const quire_model_desc *desc = b->desc;
     const uint32_t n_qk = desc->n_head + desc->n_kv_head;
     struct ggml_tensor *y = quire_linear_build_panels(b->linear, b->weights->layers[il].qkv, x);
-    struct ggml_tensor *qk = rope(b, heads(b, y, desc->d_k, 0, n_qk), il);
+    struct ggml_tensor *qk = quire_graph_rope(b, heads(b, y, desc->d_k, 0, n_qk), il);
 
     ggml_build_forward_expand(b->graph->cgraph, qk);
     return (layer_rows){ .q = some_heads(b, qk, 0, desc->n_head),
@@ -147,11 +150,11 @@ static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weig
         y = quire_graph_norm(b, y, w->norm, NULL);
     }
     y = heads(b, y, d, 0, w->n_heads);
-    y = is_roped_first ? rope(b, y, il) : y;
+    y = is_roped_first ? quire_graph_rope(b, y, il) : y;
     if (w->norm != NULL && (b->desc->parts & QUIRE_PART_QK_NORM_ROW) == 0) {
         y = quire_graph_norm(b, y, w->norm, NULL);
     }
-    return is_roped_first ? y : rope(b, y, il);
+    return is_roped_first ? y : quire_graph_rope(b, y, il);
 }
 
 static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
@@ -248,9 +251,14 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
     const bool has_q = pairs_qk || !is_append_only;
     const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
                           l->q_norm == NULL && l->k_norm == NULL && has_q && map->k_gates == 0;
-    layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
+    layer_rows rows = { 0 };
     quire_graph_attn in = { 0 };
 
+    if (b->desc->latent.is_there) {
+        quire_graph_latent_rows(b, x, il, has_q ? &rows.q : NULL, &rows.k);
+    } else {
+        rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
+    }
     if (b->graph->q_scales != NULL && rows.q != NULL) {
         rows.q = ggml_mul(b->graph->ctx, rows.q, b->graph->q_scales);
     }
@@ -269,9 +277,12 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
     /* The append has one float as its result, which no operation reads: ggml orders operations by
      * their results, and attention comes after the append. */
     if (b->ops[il].has_append) {
-        struct ggml_tensor *args[4] = { rows.k, rows.v };
-        int n = 2;
+        struct ggml_tensor *args[4] = { rows.k };
+        int n = 1;
 
+        if (rows.v != NULL) {
+            args[n++] = rows.v;
+        }
         b->ops[il].pairs_qk = pairs_qk;
         if (pairs_qk) {
             args[n++] = in.q[0];

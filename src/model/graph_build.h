@@ -44,6 +44,19 @@ struct ggml_tensor *quire_graph_linear(const quire_graph_build *b, struct ggml_t
 struct ggml_tensor *quire_graph_scaled(const quire_graph_build *b, struct ggml_tensor *x,
                                        float factor);
 
+/* Turn the heads of x by their positions, as layer il does. */
+struct ggml_tensor *quire_graph_rope(const quire_graph_build *b, struct ggml_tensor *x,
+                                     uint32_t il);
+
+/* Latent attention: Q [d_k][n_head][n_rows], unless q is NULL, and K [d_k][1][n_rows], whose first
+ * d_v numbers are V, of a layer's normalised rows. */
+void quire_graph_latent_rows(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
+                             struct ggml_tensor **q, struct ggml_tensor **k);
+
+/* The heads' results [d_out * n_head][rows] of attention over latent rows. */
+struct ggml_tensor *quire_graph_latent_result(const quire_graph_build *b, struct ggml_tensor *y,
+                                              uint32_t il);
+
 /* The inputs of a layer's attention. */
 typedef struct quire_graph_attn {
     struct ggml_tensor *q[QUIRE_ATTN_SOURCES_MAX]; /* gates included */

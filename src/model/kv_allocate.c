@@ -35,7 +35,7 @@ typedef struct problem {
 static uint32_t lane_bytes(const quire_model_desc *desc, quire_format format, uint32_t side)
 {
     return (uint32_t)(quire_tile_bytes(format, (quire_side)side,
-                                       side == QUIRE_SIDE_K ? desc->d_k : desc->d_v) /
+                                       quire_kv_dims(desc, (quire_side)side)) /
                       QUIRE_TILE_TOKENS);
 }
 
@@ -150,6 +150,7 @@ static void read_back(const problem *p, size_t n_units, const unsigned char *cho
         left -= it->extra[j];
         if (i % 2 == QUIRE_SIDE_K) {
             pairs[i / 2].k = it->format[j];
+            pairs[i / 2].v = p->desc->latent.is_there ? it->format[j] : pairs[i / 2].v;
         } else {
             pairs[i / 2].v = it->format[j];
         }
@@ -159,7 +160,8 @@ static void read_back(const problem *p, size_t n_units, const unsigned char *cho
 int quire_kv_allocate(const quire_model_desc *desc, const quire_kv_cost *costs, double bits,
                       quire_kv_pair *pairs, quire_error *err)
 {
-    const double n_values = (double)desc->n_stored * (desc->d_k + desc->d_v);
+    const double n_values = (double)desc->n_stored *
+                            (quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
     problem p = { .desc = desc, .n_items = 2 * desc->n_stored };
     unsigned char *chosen = NULL;
     double *best = NULL;

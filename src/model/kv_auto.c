@@ -73,6 +73,10 @@ static void fill_costs(const quire_model_desc *desc, quire_kv_cost *costs)
 
             costs[l].of[QUIRE_SIDE_K][f] = k_weight * error;
             costs[l].of[QUIRE_SIDE_V][f] = error;
+            if (desc->latent.is_there && isfinite(error)) { /* K is V as well */
+                costs[l].of[QUIRE_SIDE_K][f] += error;
+                costs[l].of[QUIRE_SIDE_V][f] = 0.0;
+            }
         }
     }
 }
@@ -87,9 +91,11 @@ static bool best_uniform(const quire_model_desc *desc, double bits, const quire_
         for (uint32_t v = 0; v < QUIRE_FORMAT_COUNT; v++) {
             const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
             const double sum = cost->of[QUIRE_SIDE_K][k] + cost->of[QUIRE_SIDE_V][v];
-            const double size = (quire_format_bits(pair.k, QUIRE_SIDE_K, desc->d_k) * desc->d_k +
-                                 quire_format_bits(pair.v, QUIRE_SIDE_V, desc->d_v) * desc->d_v) /
-                                (desc->d_k + desc->d_v);
+            const uint32_t d_k = quire_kv_dims(desc, QUIRE_SIDE_K);
+            const uint32_t d_v = quire_kv_dims(desc, QUIRE_SIDE_V);
+            const double size = (quire_format_bits(pair.k, QUIRE_SIDE_K, d_k) * d_k +
+                                 quire_format_bits(pair.v, QUIRE_SIDE_V, d_v) * d_v) /
+                                (d_k + d_v);
 
             if (size <= bits + 1e-9 && sum < least) {
                 least = sum;

@@ -352,7 +352,7 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
 /* Tile sizes are multiples of 64 bytes and a tile holds 64 tokens, so nothing is rounded. */
 static uint64_t token_bytes(const quire_model_desc *desc, quire_format format, quire_side side)
 {
-    const uint32_t d = side == QUIRE_SIDE_K ? desc->d_k : desc->d_v;
+    const uint32_t d = quire_kv_dims(desc, side);
 
     return (uint64_t)desc->n_kv_head * (quire_tile_bytes(format, side, d) / QUIRE_TILE_TOKENS);
 }
@@ -413,7 +413,8 @@ uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quir
 double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs)
 {
     const double n_values =
-        (double)desc->n_stored * desc->n_kv_head * ((double)desc->d_k + desc->d_v);
+        (double)desc->n_stored * desc->n_kv_head *
+        ((double)quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
 
     return 8.0 * (double)quire_kv_bytes_per_token(desc, pairs) / n_values;
 }

@@ -84,6 +84,12 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
 int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs,
                   quire_error *err);
 
+/* The dimensions of a side that a layer stores: 0 for V that is a part of K. */
+static inline uint32_t quire_kv_dims(const quire_model_desc *desc, quire_side side)
+{
+    return side == QUIRE_SIDE_K ? desc->d_k : desc->latent.is_there ? 0 : desc->d_v;
+}
+
 /* Average bits per stored value. */
 double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs);
 

@@ -14,7 +14,7 @@
 static size_t head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
                          uint32_t page_tokens, bool is_hot)
 {
-    const uint32_t d = side == QUIRE_SIDE_K ? desc->d_k : desc->d_v;
+    const uint32_t d = quire_kv_dims(desc, side);
 
     if (is_hot && !quire_format_is_sealed(format)) {
         return 0;
@@ -212,12 +212,18 @@ static quire_attn_lane lane_of(const layer_part *part, size_t offset, size_t hea
  * with K in q8, without -> with rotation of K: stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2,
  * 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3 (f16: 3.9e-3). Rotating V of q8 as well changes
  * neither figure beyond its error. */
-static uint32_t rotation(quire_format format, quire_side side, uint32_t d)
+static uint32_t rotation(const quire_model_desc *desc, quire_format format, quire_side side)
 {
     const bool is_rotated =
         quire_format_is_sealed(format) || (format == QUIRE_FORMAT_Q8 && side == QUIRE_SIDE_K);
+    const uint32_t k_block = quire_hadamard_block(desc->d_k);
+    const uint32_t v_block = quire_hadamard_block(desc->d_v);
+    uint32_t block = side == QUIRE_SIDE_K ? k_block : v_block;
 
-    return is_rotated ? quire_hadamard_block(d) : 0;
+    if (desc->latent.is_there) { /* no block has numbers of V and others: V is rotated back alone */
+        block = k_block < v_block ? k_block : v_block;
+    }
+    return is_rotated ? block : 0;
 }
 
 /* The lane of K or V of a stored layer in a group's pages. */
@@ -254,7 +260,7 @@ static quire_attn_source stored_source(const kv_store *s, uint32_t stored, quire
         .lane = stored_lane(s, stored, side, group),
     };
 
-    source.rotate = rotation(source.format, side, side == QUIRE_SIDE_K ? desc->d_k : desc->d_v);
+    source.rotate = rotation(desc, source.format, side);
     if (quire_format_is_sealed(source.format)) {
         source.hot_group = QUIRE_KV_GROUP_HOT;
         source.hot_lane = stored_lane(s, stored, side, QUIRE_KV_GROUP_HOT);
@@ -277,7 +283,8 @@ quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_la
         .d_k = desc->d_k,
         .d_v = desc->d_v,
         .n_k = map->n_k,
-        .n_v = map->n_v,
+        .n_v = desc->latent.is_there ? 0 : map->n_v,
+        .v_prefix_of_k = desc->latent.is_there,
         .scale = desc->attn_scale,
         .softcap = desc->attn_softcap,
         .window = desc->window[model_layer],
@@ -285,12 +292,14 @@ quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_la
     for (uint32_t i = 0; i < map->n_k; i++) {
         layer->k[i] = stored_source(&s, map->k_src[i], QUIRE_SIDE_K);
     }
-    for (uint32_t i = 0; i < map->n_v; i++) {
+    for (uint32_t i = 0; i < layer->n_v; i++) {
         layer->v[i] = stored_source(&s, map->v_src[i], QUIRE_SIDE_V);
     }
     if (map->stored >= 0) {
         layer->k_store = stored_source(&s, (uint32_t)map->stored, QUIRE_SIDE_K);
-        layer->v_store = stored_source(&s, (uint32_t)map->stored, QUIRE_SIDE_V);
+        if (!desc->latent.is_there) {
+            layer->v_store = stored_source(&s, (uint32_t)map->stored, QUIRE_SIDE_V);
+        }
     }
     return (quire_kv_page_bytes){
         .main = parts_of(&s, QUIRE_KV_GROUP_MAIN, NULL, NULL),

@@ -62,6 +62,8 @@ typedef enum quire_arch {
     QUIRE_ARCH_ERNIE4_5_MOE,
     QUIRE_ARCH_HUNYUAN_MOE,
     QUIRE_ARCH_LFM2,
+    QUIRE_ARCH_DEEPSEEK2,
+    QUIRE_ARCH_MINICPM3,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -95,6 +97,7 @@ typedef struct quire_rope {
     float beta_fast;
     float beta_slow;
     uint32_t ctx_orig;
+    float log_mul; /* YaRN: of the logarithm in the scale of logits; 0 = none */
 } quire_rope;
 
 /* The stored layers that give a layer's K and V; entries beyond n are unused. */
@@ -107,6 +110,17 @@ typedef struct quire_kv_map_entry {
     uint8_t k_gates; /* bit i: K source i has a gate */
     uint8_t v_gates;
 } quire_kv_map_entry;
+
+/* Latent attention (MLA). All heads of a layer share one row of K: d_v numbers that all of K and V
+ * follow from, and rope.n_dims turned ones. V is the first d_v numbers of K and is not stored. A
+ * head's matrices are applied to Q and to the result of attention instead ("absorbed"). */
+typedef struct quire_latent_desc {
+    bool is_there;
+    bool is_split;    /* the file has the matrices of K and of V apart */
+    uint32_t n_q;     /* numbers that Q follows from; 0 = Q comes from the layer's input */
+    uint32_t d_plain; /* of a head of Q: numbers that are not turned */
+    uint32_t d_out;   /* of a head's result */
+} quire_latent_desc;
 
 /* The experts of a model's layers. */
 typedef struct quire_expert_desc {
@@ -147,6 +161,7 @@ typedef struct quire_model_desc {
     uint32_t n_kv_head;
     uint32_t d_k;
     uint32_t d_v;
+    quire_latent_desc latent;
     uint32_t n_vocab;
     uint32_t n_ctx_train;
     uint32_t pooling; /* the file's key pooling_type, as llama.cpp: 0 none, 1 mean, 2 cls, 3 last,

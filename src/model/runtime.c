@@ -125,6 +125,13 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
     for (uint32_t i = 0; i < desc->n_stored; i++) {
         const quire_kv_pair pair = rt->pairs[i];
 
+        if (desc->latent.is_there && pair.k != pair.v) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "KV formats %s:%s of layer %u: in models of the architecture %s "
+                                   "V is a part of K and has its format; name one format",
+                                   quire_format_name(pair.k), quire_format_name(pair.v), i,
+                                   desc->arch_name);
+        }
         if (quire_tile_bytes(pair.k, QUIRE_SIDE_K, desc->d_k) == 0 ||
             quire_tile_bytes(pair.v, QUIRE_SIDE_V, desc->d_v) == 0) {
             return quire_error_set(

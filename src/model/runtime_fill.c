@@ -145,8 +145,8 @@ static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin
     for (quire_group_id g = 0; g < rt->groups.n; g++) {
         QUIRE_TRY(quire_seq_table_get(rt->cache, seq, g, &tables[g]));
     }
-    for (uint32_t i = 0; i < 2 * rt->model->desc.n_stored; i++) {
-        lane_fill(rt, tables, begin, &lanes[i]);
+    for (const fill_lane *f = lanes; f->store != NULL; f++) {
+        lane_fill(rt, tables, begin, f);
     }
     return QUIRE_OK;
 }
@@ -204,7 +204,7 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
         const bool is_k = i % 2 == 0;
         fill_lane *f;
 
-        if (desc->kv_map[i / 2].stored < 0) {
+        if (desc->kv_map[i / 2].stored < 0 || (!is_k && layer->v_prefix_of_k)) {
             continue;
         }
         f = lanes++;
@@ -223,6 +223,7 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
         pattern_make(f, &rng);
         at += 3 * tile_bytes;
     }
+    lanes->store = NULL;
 }
 
 int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, uint64_t seed)
@@ -231,7 +232,7 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     const quire_allocator *heap = quire_allocator_default();
     const uint32_t d_max = desc->d_k > desc->d_v ? desc->d_k : desc->d_v;
     const size_t tile_bytes = sizeof(float) * QUIRE_TILE_TOKENS * d_max;
-    const size_t n_lanes = 2 * (size_t)desc->n_stored;
+    const size_t n_lanes = 2 * (size_t)desc->n_stored + 1; /* the last ends them */
     unsigned char *memory;
     fill_lane *lanes;
     int rc = QUIRE_NOMEM;

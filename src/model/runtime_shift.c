@@ -82,8 +82,10 @@ static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t b
 
 int quire_runtime_shift_check(const quire_runtime *rt)
 {
-    return rt->opts.kv_elsewhere_bytes != 0 || rt->groups.n > 1 || rt->states != NULL ? QUIRE_UNSUPP
-                                                                                      : QUIRE_OK;
+    const bool is_shiftable = rt->opts.kv_elsewhere_bytes == 0 && rt->groups.n == 1 &&
+                              rt->states == NULL && quire_model_rope_is_plain(&rt->model->desc);
+
+    return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
 }
 
 int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)

@@ -18,6 +18,11 @@
 #define DENSE  QUIRE_TENSOR_OF_DENSE_LAYER
 #define EXPERT QUIRE_TENSOR_OF_EXPERT_LAYER
 
+#define LATENT_Q       QUIRE_TENSOR_OF_LATENT_Q
+#define LATENT_PLAIN_Q QUIRE_TENSOR_OF_LATENT_PLAIN_Q
+#define LATENT_SPLIT   QUIRE_TENSOR_OF_LATENT_SPLIT
+#define LATENT_JOINT   QUIRE_TENSOR_OF_LATENT_JOINT
+
 #define ONE       QUIRE_DIM_ONE
 #define EMBD      QUIRE_DIM_EMBD
 #define FF        QUIRE_DIM_FF
@@ -93,7 +98,34 @@ static const quire_tensor_row table[] = {
     ROW(QKV_BIAS, STORED, "attn_k.bias", K, ONE, L(bk)),
     ROW(QKV, STORED, "attn_v.weight", EMBD, V, L(wv)),
     ROW(QKV_BIAS, STORED, "attn_v.bias", V, ONE, L(bv)),
-    ROW(BASE, ATTN, "attn_output.weight", Q, EMBD, L(wo)),
+    ROW(LATENT, LATENT_Q, "attn_q_a.weight", EMBD, QUIRE_DIM_LATENT_Q, L(wq_a)),
+    ROW(LATENT, LATENT_Q, "attn_q_a_norm.weight", QUIRE_DIM_LATENT_Q, ONE, L(q_a_norm)),
+    ROW(LATENT, LATENT_Q, "attn_q_b.weight", QUIRE_DIM_LATENT_Q, QUIRE_DIM_LATENT_HEADS, L(wq)),
+    ROW(LATENT, LATENT_PLAIN_Q, "attn_q.weight", EMBD, QUIRE_DIM_LATENT_HEADS, L(wq)),
+    ROW(LATENT, LAYER, "attn_kv_a_mqa.weight", EMBD, QUIRE_DIM_LATENT_ROW, L(wkv_a)),
+    ROW(LATENT, LAYER, "attn_kv_a_norm.weight", QUIRE_DIM_LATENT, ONE, L(kv_a_norm)),
+    { .name = "attn_k_b.weight",
+      .part = QUIRE_PART_LATENT,
+      .where = LATENT_SPLIT,
+      .columns = QUIRE_DIM_LATENT_PLAIN,
+      .rows = QUIRE_DIM_LATENT,
+      .depth = HEADS,
+      .into = L(wk_b) },
+    { .name = "attn_v_b.weight",
+      .part = QUIRE_PART_LATENT,
+      .where = LATENT_SPLIT,
+      .columns = QUIRE_DIM_LATENT,
+      .rows = QUIRE_DIM_LATENT_OUT,
+      .depth = HEADS,
+      .into = L(wv_b) },
+    { .name = "attn_kv_b.weight",
+      .part = QUIRE_PART_LATENT,
+      .where = LATENT_JOINT,
+      .columns = QUIRE_DIM_LATENT,
+      .rows = QUIRE_DIM_LATENT_TOGETHER,
+      .is_looked_up = true, /* one half is used turned: weights_latent.h */
+      .into = L(wkv_b) },
+    ROW(BASE, ATTN, "attn_output.weight", QUIRE_DIM_O, EMBD, L(wo)),
     ROW(O_BIAS, ATTN, "attn_output.bias", EMBD, ONE, L(bo)),
     ROW(QK_NORM, ATTN, "attn_q_norm.weight", HEAD, ONE, L(q_norm)),
     ROW(QK_NORM, STORED, "attn_k_norm.weight", HEAD, ONE, L(k_norm)),
@@ -174,10 +206,44 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
         return il < desc->experts.n_dense;
     case QUIRE_TENSOR_OF_EXPERT_LAYER:
         return il >= desc->experts.n_dense && (!is_shared || desc->experts.n_ff_shared > 0);
+    case QUIRE_TENSOR_OF_LATENT_Q:
+        return desc->latent.n_q > 0;
+    case QUIRE_TENSOR_OF_LATENT_PLAIN_Q:
+        return desc->latent.n_q == 0;
+    case QUIRE_TENSOR_OF_LATENT_SPLIT:
+        return desc->latent.is_split;
+    case QUIRE_TENSOR_OF_LATENT_JOINT:
+        return !desc->latent.is_split;
     case QUIRE_TENSOR_OF_MODEL:
         break;
     }
     return false;
+}
+
+/* The sizes of latent attention. */
+static int64_t latent_size(const quire_model_desc *desc, quire_dim which)
+{
+    const quire_latent_desc *l = &desc->latent;
+    const int64_t n_head = desc->n_head;
+
+    switch (which) {
+    case QUIRE_DIM_LATENT:
+        return desc->d_v;
+    case QUIRE_DIM_LATENT_ROW:
+        return desc->d_k;
+    case QUIRE_DIM_LATENT_Q:
+        return l->n_q;
+    case QUIRE_DIM_LATENT_HEADS:
+        return n_head * (l->d_plain + desc->rope.n_dims);
+    case QUIRE_DIM_LATENT_PLAIN:
+        return l->d_plain;
+    case QUIRE_DIM_LATENT_OUT:
+        return l->d_out;
+    case QUIRE_DIM_LATENT_TOGETHER:
+        return n_head * ((int64_t)l->d_plain + l->d_out);
+    default:
+        return 1;
+    }
 }
 
 int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
@@ -221,9 +287,13 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
         return desc->rope.n_dims / 2;
     case QUIRE_DIM_MIX:
         return 2;
+    case QUIRE_DIM_O:
+        return desc->latent.is_there ? (int64_t)desc->n_head * desc->latent.d_out : q;
     case QUIRE_DIM_GATE:
     case QUIRE_DIM_ONE:
         break;
+    default:
+        return latent_size(desc, which);
     }
     return 1;
 }

@@ -32,8 +32,16 @@ typedef enum quire_dim {
     QUIRE_DIM_HEAD,
     QUIRE_DIM_VOCAB,
     QUIRE_DIM_ROPE,
-    QUIRE_DIM_MIX, /* factors of layer 0 and of the own layer */
-    QUIRE_DIM_GATE /* a gate's tensor is checked by describe_kv_map.c */
+    QUIRE_DIM_O,               /* of all heads' results, before the output projection */
+    QUIRE_DIM_LATENT,          /* of latent attention: numbers that K and V follow from */
+    QUIRE_DIM_LATENT_ROW,      /* with the turned ones */
+    QUIRE_DIM_LATENT_Q,        /* that Q follows from */
+    QUIRE_DIM_LATENT_HEADS,    /* of all heads' Q */
+    QUIRE_DIM_LATENT_PLAIN,    /* of a head's Q: not turned */
+    QUIRE_DIM_LATENT_OUT,      /* of a head's result */
+    QUIRE_DIM_LATENT_TOGETHER, /* of all heads: the two above */
+    QUIRE_DIM_MIX,             /* factors of layer 0 and of the own layer */
+    QUIRE_DIM_GATE             /* a gate's tensor is checked by describe_kv_map.c */
 } quire_dim;
 
 /* How many tensors of a name a model has. */
@@ -44,7 +52,12 @@ typedef enum quire_tensor_scope {
     QUIRE_TENSOR_OF_CONV_LAYER,      /* one in each layer that has a convolution instead */
     QUIRE_TENSOR_OF_STORED_LAYER,    /* one in each layer that stores K and V */
     QUIRE_TENSOR_OF_DENSE_LAYER,     /* one in each layer without experts */
-    QUIRE_TENSOR_OF_EXPERT_LAYER     /* one in each layer with experts */
+    QUIRE_TENSOR_OF_EXPERT_LAYER,    /* one in each layer with experts */
+    /* One in each layer, by the kind of latent attention. */
+    QUIRE_TENSOR_OF_LATENT_Q,       /* where Q follows from fewer numbers */
+    QUIRE_TENSOR_OF_LATENT_PLAIN_Q, /* where it does not */
+    QUIRE_TENSOR_OF_LATENT_SPLIT,   /* matrices of K and V apart */
+    QUIRE_TENSOR_OF_LATENT_JOINT    /* and together */
 } quire_tensor_scope;
 
 /* A piece of a tensor that is cut along its rows, or of a vector along its elements. */

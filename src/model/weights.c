@@ -13,6 +13,7 @@
 #include "model/panels.h"
 #include "model/tensor_table.h"
 #include "model/weights_digest.h"
+#include "model/weights_latent.h"
 #include "model/weights_map.h"
 
 #include <errno.h>
@@ -106,8 +107,10 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
 {
     const struct quire_weights_store *store = load->weights->store;
     /* A factor of products is worth repacking. */
-    const bool is_factor = row->rows != QUIRE_DIM_ONE && !row->is_looked_up;
-    const bool is_of_experts = row->depth != QUIRE_DIM_ONE;
+    const bool is_factor =
+        row->rows != QUIRE_DIM_ONE && !row->is_looked_up && row->depth != QUIRE_DIM_HEADS;
+    const bool is_of_experts = row->depth == QUIRE_DIM_EXPERTS;
+    /* Panels and repacked weights are of one matrix, or of experts. */
 
     if (is_factor && store->kernels != NULL &&
         (is_of_experts ? quire_panels_take_experts(quire_gguf_meta(load->file), meta)
@@ -520,7 +523,8 @@ int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_
     }
     if ((rc = weights_place(&load)) < 0 || (rc = files_map(&load)) < 0 ||
         (rc = tensors_create(&load)) < 0 || (rc = buffers_create(&load)) < 0 ||
-        (rc = tensors_fill(&load)) < 0) {
+        (rc = tensors_fill(&load)) < 0 ||
+        (rc = quire_weights_latent_make(load.weights, desc)) < 0) {
         quire_weights_destroy(load.weights);
         return fail_load(&load, rc);
     }
@@ -552,6 +556,7 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
             embd = i == 0 && slot->kind == KIND_MAPPED ? slot->place : embd;
         }
     }
+    *out += rc == QUIRE_OK ? quire_weights_latent_bytes(file, desc) : 0;
     quire_weights_destroy(load.weights);
     return fail_load(&load, rc);
 }
@@ -563,6 +568,7 @@ void quire_weights_destroy(quire_weights *weights)
     if (weights == NULL) {
         return;
     }
+    quire_weights_latent_free(weights->latent);
     store = weights->store;
     if (store != NULL) {
         for (uint32_t i = 0; i < store->n_kinds; i++) {

@@ -42,6 +42,12 @@ typedef struct quire_layer_weights {
     struct ggml_tensor *wq, *bq;
     struct ggml_tensor *wk, *bk; /* NULL in layers that store nothing, as wv and k_norm */
     struct ggml_tensor *wv, *bv;
+    /* Of latent attention, where wq may read a row of fewer numbers, and wk and wv are NULL. wk_b
+     * [d_plain][d_v][n_head] and wv_b [d_v][d_out][n_head] are a head's matrices of K, turned, and
+     * of V; in wkv_b they lie together, and wv_b is NULL. */
+    struct ggml_tensor *wq_a, *q_a_norm;
+    struct ggml_tensor *wkv_a, *kv_a_norm;
+    struct ggml_tensor *wk_b, *wv_b, *wkv_b;
     struct ggml_tensor *wo, *bo;
     struct ggml_tensor *q_norm, *k_norm; /* [d_k], or of a whole row of heads */
     /* Of the K and V that the layer reads, f32 [d / 2], [d] or [n_kv_head][d]. NULL: ones. */
@@ -79,6 +85,7 @@ struct quire_weights {
     uint64_t mapped_bytes;                     /* used in place */
     uint64_t repacked_bytes;                   /* copied, in the file's bytes */
     struct quire_weights_store *store;
+    struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned */
 };
 
 /* Compute the memory of loaded weights, mapped pages included, without loading anything. Errors:

@@ -484,6 +484,22 @@ const char *program_model_windows(void)
     return path;
 }
 
+const char *program_model_latent(void)
+{
+    static const char *path;
+    gguf_gen_opts opts;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (path == NULL) {
+        assert_true(gguf_gen_shape("tiny-deepseek2", &opts));
+        path = program_path("latent.gguf");
+        if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+            fail_msg("%s", err.message);
+        }
+    }
+    return path;
+}
+
 const char *program_data(const char *name)
 {
     static char buffers[2][512];

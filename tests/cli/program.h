@@ -85,6 +85,9 @@ const char *program_model_shared(void);
 /* The same with the scheme yoco, whose layer 0 has a window of 64 tokens. */
 const char *program_model_windows(void);
 
+/* A model with latent attention: 3 layers with rows of 160, whose first 128 are V. */
+const char *program_model_latent(void);
+
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
 const char *program_path(const char *name);
 

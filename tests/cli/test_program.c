@@ -351,6 +351,26 @@ static void info_counts_windows(void **state)
     program_free(&text);
 }
 
+/* V that is a part of K takes nothing, and has no format of its own. */
+static void latent_rows(void **state)
+{
+    json_t *document = program_json(PROGRAM("info", program_model_latent(), "--json"));
+    program_result text = program_expect(0, PROGRAM("info", program_model_latent()));
+    program_result pair = program_run(
+        PROGRAM("run", "-m", program_model_latent(), "-p", "a", "-n", "1", "--kv", "q8:q4"));
+    const json_t *f16 = json_array_get(json_object_get(document, "kv"), 1);
+
+    (void)state;
+    assert_int_equal(integer(f16, "bytes_per_token"), 3 * 160 * 2);
+    assert_true(json_real_value(json_object_get(f16, "bits_per_value")) == 16.0);
+    assert_says(text.out, "4 heads over one row of 160, V its first 128");
+    assert_int_not_equal(pair.exit_status, 0);
+    assert_says(pair.err, "V is a part of K and has its format; name one format");
+    program_free(&pair);
+    program_free(&text);
+    json_decref(document);
+}
+
 /* Two of four layers store: a token takes what it takes in a model of two layers. */
 static void info_counts_stored_layers(void **state)
 {
@@ -471,6 +491,7 @@ int main(void)
         cmocka_unit_test(info_counts_windows),
         cmocka_unit_test(windows_on_disk),
         cmocka_unit_test(info_counts_stored_layers),
+        cmocka_unit_test(latent_rows),
         cmocka_unit_test(shared_kv_on_disk),
         cmocka_unit_test(info_as_text),
     };

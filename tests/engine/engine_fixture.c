@@ -141,6 +141,21 @@ engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
     return bench_generated(&gen, engine, runtime);
 }
 
+engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 40, 2, runtime->n_ctx);
+
+    (void)snprintf(gen.arch, sizeof gen.arch, "deepseek2");
+    gen.n_rot = 8;
+    gen.n_latent = 32;
+    gen.n_latent_q = 32;
+    gen.d_value = 32;
+    gen.n_experts = 4;
+    gen.n_experts_used = 2;
+    gen.n_ff_expert = gen.n_ff_shared = 64;
+    return bench_generated(&gen, engine, runtime);
+}
+
 void bench_close(engine_bench *b)
 {
     quire_cache_stats stats;

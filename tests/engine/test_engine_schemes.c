@@ -33,7 +33,8 @@ static engine_bench bench_of(const char *scheme, quire_store *store, quire_forma
     engine.tier = (quire_tier_opts){ .store = store, .copies_all = true };
     engine.pins_max = 4;
     engine.precache.is_off = true;
-    return bench_scheme(scheme, &engine, &runtime);
+    return strcmp(scheme, "latent") == 0 ? bench_latent(&engine, &runtime)
+                                         : bench_scheme(scheme, &engine, &runtime);
 }
 
 static uint64_t pin_bytes(const engine_bench *b, const int32_t *text)
@@ -118,6 +119,26 @@ static void test_half_the_bytes_everywhere(void **state)
     }
 }
 
+/* Latent attention: a token takes a row of K alone, and answers after a hit, after a restart and in
+ * the next turn are those of a plain loop. */
+static void test_latent_rows(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_BF16,
+                                            QUIRE_FORMAT_Q8,  QUIRE_FORMAT_Q6,  QUIRE_FORMAT_Q5,
+                                            QUIRE_FORMAT_Q4,  QUIRE_FORMAT_Q3 };
+
+    (void)state;
+    for (size_t f = 0; f < sizeof formats / sizeof formats[0]; f++) {
+        const bytes_of_text bytes = serve("latent", formats[f]);
+        const size_t tile_bytes = quire_tile_bytes(formats[f], QUIRE_SIDE_K, 40);
+
+        if (!quire_format_is_sealed(formats[f])) {
+            assert_int_equal(bytes.pinned, 2 * N_FULL / QUIRE_TILE_TOKENS * tile_bytes);
+        }
+        assert_true(bytes.cached > 0 && bytes.stored > 0);
+    }
+}
+
 /* Pages can be offloaded if each layer reads its own K and V; else the first that shares is named.
  */
 static void test_which_models_offload(void **state)
@@ -148,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_the_bytes_everywhere),
+        cmocka_unit_test(test_latent_rows),
         cmocka_unit_test(test_which_models_offload),
     };
 

@@ -208,6 +208,7 @@ static void test_memory(void **state)
 
 static void test_plan(void **state)
 {
+    static quire_model_desc latent;
     quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 2);
     quire_retention_opts retention = { .chunk = 64 };
     quire_error err = QUIRE_ERROR_INIT;
@@ -228,6 +229,10 @@ static void test_plan(void **state)
     opts = opts_of(QUIRE_FORMAT_Q4, 2);
     assert_int_equal(quire_retention_plan(desc, &retention, &opts, &err), QUIRE_UNSUPP);
     assert_non_null(strstr(err.message, "tokens in q4 stay in their tile"));
+    latent = *desc;
+    latent.latent.is_there = true;
+    assert_int_equal(quire_retention_plan(&latent, &retention, &opts, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "architecture llama V is a part of K"));
     quire_model_close(model);
 }
 

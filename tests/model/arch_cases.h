@@ -18,6 +18,10 @@ typedef struct arch_case {
     uint32_t n_layer, n_head, n_kv_head, d_head, n_rot; /* 0 = as above; n_rot: all of d_head */
     uint32_t ctx_orig;                                  /* of scalings; 0 = 64 */
     uint32_t window, pattern;
+    uint32_t n_latent,
+        n_latent_q; /* latent attention, of heads of 24 and 8 turned: results of 16 */
+    bool has_joint_latent;
+    float yarn_log_mul;
     float window_rope_base;
     float temperature;
     uint32_t n_nextn;

@@ -106,6 +106,20 @@ static void starts_without_costs(void **state)
     quire_calibration_fini(&c);
 }
 
+/* K and V cannot be measured apart where V is a part of K. */
+static void refuses_latent_rows(void **state)
+{
+    quire_model_desc latent = { .n_stored = 1, .arch_name = "deepseek2" };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_calibration c;
+
+    (void)state;
+    latent.latent.is_there = true;
+    assert_int_equal(quire_calibration_init(&c, &latent, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "architecture deepseek2 V is a part of K"));
+    quire_calibration_fini(&c);
+}
+
 /* All 5^6 choices of three layers, one digit per side. */
 static double least_cost(const quire_calibration *c, double bits)
 {
@@ -563,6 +577,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starts_without_costs),
+        cmocka_unit_test(refuses_latent_rows),
         cmocka_unit_test(chooses_the_least_cost),
         cmocka_unit_test(bits_for_a_divergence),
         cmocka_unit_test(round_trip),

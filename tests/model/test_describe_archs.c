@@ -29,6 +29,16 @@ static gguf_gen_opts small(const char *arch)
         opts.attention_every = 2;
         opts.conv_taps = 3;
     }
+    if (strcmp(arch, "deepseek2") == 0 || strcmp(arch, "minicpm3") == 0) {
+        opts.d_head = 24;
+        opts.n_rot = 8;
+        opts.n_latent = opts.n_latent_q = 16;
+        opts.d_value = 8;
+        opts.has_joint_latent = strcmp(arch, "minicpm3") == 0;
+        opts.n_experts = opts.has_joint_latent ? 0 : 4;
+        opts.n_experts_used = 2;
+        opts.n_ff_expert = opts.n_ff_shared = 16;
+    }
     return opts;
 }
 
@@ -169,17 +179,95 @@ static const key_case key_cases[] = {
       "key cohere2.attention.layer_norm_epsilon is missing" },
 };
 
+static const key_case latent_cases[] = {
+    { "deepseek2",
+      { "deepseek2.attention.kv_lora_rank", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.attention.kv_lora_rank is missing" },
+    { "deepseek2",
+      { "deepseek2.attention.kv_lora_rank", EDIT_U32, 12, NULL, 0 },
+      QUIRE_UNSUPP,
+      "kv_lora_rank is 12, with 8 turned dimensions behind it" },
+    { "deepseek2",
+      { "deepseek2.attention.kv_lora_rank", EDIT_U32, 1024, NULL, 0 },
+      QUIRE_UNSUPP,
+      "supported: multiples of 8 up to 1024 together" },
+    { "deepseek2",
+      { "deepseek2.attention.kv_lora_rank", EDIT_U32, 32, NULL, 0 },
+      QUIRE_CORRUPT,
+      "attn_kv_a_mqa.weight has shape 16 x 24 x 1 x 1; expected 16 x 40" },
+    { "deepseek2",
+      { "deepseek2.attention.q_lora_rank", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.attention.q_lora_rank is missing" },
+    { "deepseek2",
+      { "deepseek2.attention.q_lora_rank", EDIT_U32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "q_lora_rank is 0; expected 1.." },
+    { "deepseek2",
+      { "deepseek2.attention.key_length_mla", EDIT_U32, 8, NULL, 0 },
+      QUIRE_CORRUPT,
+      "heads of 8 with 8 turned dimensions" },
+    { "deepseek2",
+      { "deepseek2.attention.key_length_mla", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "attn_output.weight has shape 16 x 16 x 1 x 1; expected 32 x 16" },
+    { "deepseek2",
+      { "deepseek2.attention.value_length_mla", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.attention.value_length_mla is missing" },
+    { "deepseek2",
+      { "deepseek2.rope.dimension_count", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.rope.dimension_count is missing" },
+    { "deepseek2",
+      { "deepseek2.rope.scaling.yarn_log_multiplier", EDIT_F32, NAN, NULL, 0 },
+      QUIRE_CORRUPT,
+      "yarn_log_multiplier is nan" },
+    { "deepseek2",
+      { "deepseek2.attention.temperature_scale", EDIT_F32, 0.1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.attention.temperature_length is missing" },
+    { "deepseek2",
+      { "deepseek2.expert_shared_count", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key deepseek2.expert_shared_count is missing" },
+    { "deepseek2", { "deepseek2.expert_weights_norm", EDIT_REMOVE, 0, NULL, 0 }, QUIRE_OK, NULL },
+    { "minicpm3",
+      { "minicpm3.attention.q_lora_rank", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key minicpm3.attention.q_lora_rank is missing" },
+    { "minicpm3",
+      { "minicpm3.attention.value_length", EDIT_U32, 16, NULL, 0 },
+      QUIRE_CORRUPT,
+      "attn_output.weight has shape 16 x 16 x 1 x 1; expected 32 x 16" },
+    { "minicpm3", { "minicpm3.attention.value_length", EDIT_REMOVE, 0, NULL, 0 }, QUIRE_OK, NULL },
+};
+
+static void key_case_check(const key_case *c)
+{
+    const gguf_gen_opts opts = small(c->arch);
+    gguf_edit edit;
+
+    gguf_edit_open(&edit, &opts);
+    gguf_edit_apply(&edit, &c->change);
+    describe_expect(&edit, c->status, c->needle);
+    gguf_edit_close(&edit);
+}
+
+static void damaged_keys_of_latent_attention(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(latent_cases) / sizeof(latent_cases[0]); i++) {
+        key_case_check(&latent_cases[i]);
+    }
+}
+
 static void damaged_keys_are_named(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(key_cases) / sizeof(key_cases[0]); i++) {
-        const gguf_gen_opts opts = small(key_cases[i].arch);
-        gguf_edit edit;
-
-        gguf_edit_open(&edit, &opts);
-        gguf_edit_apply(&edit, &key_cases[i].change);
-        describe_expect(&edit, key_cases[i].status, key_cases[i].needle);
-        gguf_edit_close(&edit);
+        key_case_check(&key_cases[i]);
     }
 }
 
@@ -215,6 +303,18 @@ static void damaged_tensors_are_named(void **state)
           "blk.2.shortconv.in_proj.weight is missing" },
         { "lfm2", "token_embd_norm.weight", "output_norm.weight", 0, 0, 0, QUIRE_UNSUPP,
           "output_norm.weight has no place" },
+        { "deepseek2", "blk.0.attn_kv_a_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.0.attn_kv_a_norm.weight is missing" },
+        { "deepseek2", "blk.1.attn_v_b.weight", NULL, GGML_TYPE_F32, 16, 16, QUIRE_CORRUPT,
+          "attn_v_b.weight has shape 16 x 16 x 2 x 1; expected 16 x 8 x 2" },
+        { "deepseek2", "blk.1.attn_k_b.weight", "blk.1.attn_kv_b.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "attn_kv_b.weight does not fit the other tensors" },
+        { "deepseek2", "blk.0.attn_q_a.weight", "blk.0.attn_q.weight", GGML_TYPE_F32, 16, 48,
+          QUIRE_CORRUPT,
+          "attn_q_a_norm.weight does not fit the other tensors, or the keys "
+          "deepseek2.attention.q_lora_rank and key_length_mla" },
+        { "minicpm3", "blk.2.attn_kv_b.weight", "blk.2.attn_k_b.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "attn_k_b.weight does not fit the other tensors" },
     };
 
     (void)state;
@@ -278,6 +378,52 @@ static void layers_without_kv_heads_are_recurrent(void **state)
     assert_int_equal(desc.recurrent.n_layers, 2);
     assert_int_equal(desc.recurrent.conv_taps, 3);
     assert_int_equal(desc.recurrent.conv_width, 16);
+}
+
+/* One KV head, whose row V is a part of; the scale of the logits goes by the size of a head. */
+static void latent_sizes(void **state)
+{
+    static quire_model_desc desc;
+    gguf_gen_opts opts = small("deepseek2");
+
+    (void)state;
+    for (uint32_t joint = 0; joint < 2; joint++) {
+        opts.has_joint_latent = joint != 0;
+        described(&opts, &desc);
+        assert_true(desc.latent.is_there);
+        assert_int_equal(desc.latent.is_split, joint == 0);
+        assert_int_equal(desc.latent.n_q, 16);
+        assert_int_equal(desc.latent.d_plain, 16);
+        assert_int_equal(desc.latent.d_out, 8);
+        assert_int_equal(desc.n_kv_head, 1);
+        assert_int_equal(desc.d_k, 24);
+        assert_int_equal(desc.d_v, 16);
+        assert_true(fabs((double)desc.attn_scale - 1.0 / sqrt(24.0)) < 1e-7);
+        assert_int_equal(desc.experts.router.gating, QUIRE_GATING_SOFTMAX);
+    }
+}
+
+/* The first files of GLM-4.7-Flash do not say how experts are chosen: their size does. */
+static void gating_of_glm_flash(void **state)
+{
+    static quire_model_desc desc;
+    const gguf_edit_key none = { "tokenizer.ggml.tokens", EDIT_REMOVE, 0, NULL, 0 };
+    gguf_gen_opts opts = small("deepseek2");
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_edit edit;
+
+    (void)state;
+    opts.n_layer = 47;
+    opts.is_tied = true;
+    gguf_edit_open(&edit, &opts);
+    gguf_edit_apply(&edit, &none);
+    gguf_edit_reshape(gguf_edit_tensor(&edit, "token_embd.weight"), GGML_TYPE_F32, 16, 154880);
+    gguf_edit_save(&edit, gguf_edit_path());
+    gguf_edit_close(&edit);
+    if (describe_file(&desc, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_int_equal(desc.experts.router.gating, QUIRE_GATING_SIGMOID);
 }
 
 static void ropes_differ_by_layer(void **state)
@@ -371,6 +517,9 @@ int main(void)
         cmocka_unit_test(damaged_keys_are_named),
         cmocka_unit_test(damaged_tensors_are_named),
         cmocka_unit_test(layers_without_kv_heads_are_recurrent),
+        cmocka_unit_test(damaged_keys_of_latent_attention),
+        cmocka_unit_test(latent_sizes),
+        cmocka_unit_test(gating_of_glm_flash),
         cmocka_unit_test(windows_follow_the_pattern),
         cmocka_unit_test(ropes_differ_by_layer),
         cmocka_unit_test(scales_have_their_defaults),

@@ -174,6 +174,13 @@ static void impossible_options(void **state)
     opts.type = GGML_TYPE_IQ2_XXS;
     expect_invalid(&opts, "cannot be made from random weights");
     opts = gguf_edit_small("tiny-llama");
+    opts.n_latent = 16; /* an architecture without */
+    expect_invalid(&opts, "architecture llama: latent attention is 16 wide");
+    opts = gguf_edit_small("tiny-deepseek2");
+    opts.n_latent = 16;
+    opts.n_rot = opts.d_head;
+    expect_invalid(&opts, "turned numbers and results of");
+    opts = gguf_edit_small("tiny-llama");
     assert_int_equal(gguf_gen_write(&opts, "/nowhere/x.gguf", &err), QUIRE_IO);
     assert_non_null(strstr(err.message, "/nowhere/x.gguf: cannot write"));
 }

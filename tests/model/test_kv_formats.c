@@ -418,6 +418,32 @@ static void test_auto_prefers_k(void **state)
     }
 }
 
+/* V that is a part of K takes no bytes, and has K's format. */
+static void test_latent_rows(void **state)
+{
+    quire_model_desc *desc = desc_of(27, 512);
+    const quire_kv_pair q8 = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 };
+    const quire_kv_pair q4 = { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4 };
+    quire_kv_pair pairs[27];
+
+    (void)state;
+    desc->n_kv_head = 1;
+    desc->d_k = 576;
+    desc->latent.is_there = true;
+    assert_int_equal(quire_kv_uniform_bytes_per_token(desc, q8), 27 * (576 + 2));
+    assert_int_equal(quire_kv_uniform_hot_bytes_per_token(desc, q8), 0);
+    assert_int_equal(quire_kv_uniform_hot_bytes_per_token(desc, q4), 27 * (576 + 2));
+    for (double bits = 3.5; bits <= 16.0; bits += 0.5) {
+        assert_int_equal(quire_kv_auto(desc, bits, pairs, NULL), QUIRE_OK);
+        assert_true(quire_kv_bits(desc, pairs) <= bits);
+        for (uint32_t l = 0; l < 27; l++) {
+            assert_int_equal(pairs[l].k, pairs[l].v);
+        }
+    }
+    assert_int_equal(pairs[13].k, QUIRE_FORMAT_F16);
+    desc->latent.is_there = false; /* the description is static */
+}
+
 static void test_auto_refuses(void **state)
 {
     quire_kv_pair pairs[10];
@@ -470,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_auto_at_all_sizes),
         cmocka_unit_test(test_auto_prefers_k),
         cmocka_unit_test(test_auto_refuses),
+        cmocka_unit_test(test_latent_rows),
         cmocka_unit_test(test_hot_share),
     };
 

@@ -83,6 +83,35 @@ static void test_sources(void **state)
     assert_int_equal(own[2].v[0].rotate, quire_hadamard_block(HEAD_DIM));
 }
 
+/* Latent attention: a page holds K alone, and no block of its rotation reaches past V. */
+static void test_latent_source(void **state)
+{
+    static const quire_kv_pair q4 = { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4 };
+    quire_model_desc latent = { .n_layer = 1,
+                                .n_stored = 1,
+                                .n_head = 16,
+                                .n_kv_head = 1,
+                                .d_k = 576,
+                                .d_v = 512,
+                                .latent = { .is_there = true } };
+    const quire_kv_form one = { .desc = &latent, .pairs = &q4, .page_tokens = 128 };
+    quire_kv_page_bytes bytes;
+    quire_attn_layer layer;
+
+    (void)state;
+    latent.kv_map[0] = (quire_kv_map_entry){ .n_k = 1, .n_v = 1 };
+    bytes = quire_kv_layout(&one, 0, &layer);
+    assert_true(layer.v_prefix_of_k);
+    assert_int_equal(layer.n_v, 0);
+    assert_int_equal(layer.k[0].rotate, 64);
+    assert_int_equal(bytes.main, 2 * quire_tile_bytes(QUIRE_FORMAT_Q4, QUIRE_SIDE_K, 576));
+    assert_int_equal(bytes.hot, 2 * quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, 576));
+    latent.d_k = 32;
+    latent.d_v = 24;
+    (void)quire_kv_layout(&one, 0, &layer);
+    assert_int_equal(layer.k[0].rotate, 8);
+}
+
 /* ---- through attention ---- */
 
 typedef struct cache {
@@ -214,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_latent_source),
         cmocka_unit_test(test_attention_reads_each_as_it_is),
     };
 

@@ -267,6 +267,47 @@ static void buffers_of_experts_are_bounded(void **state)
     }
 }
 
+static gguf_gen_opts latent_shape(enum ggml_type type, bool is_joint)
+{
+    gguf_gen_opts gen;
+
+    assert_true(gguf_gen_shape("tiny-deepseek2", &gen));
+    gen.type = type;
+    gen.has_joint_latent = is_joint;
+    gen.n_layer = 2;
+    gen.seed = 3;
+    return gen;
+}
+
+/* Latent attention: the weights that are copied turned count, a page has K alone, and Q of all
+ * heads is as wide as the latent row. */
+static void latent_models(void **state)
+{
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_Q8_0 };
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        const bool is_joint = i % 2 != 0;
+        gguf_gen_opts gen = latent_shape(types[i / 2], is_joint);
+        quire_model *model = fixture_open(fixture_generate(&gen));
+        const quire_weights *w = model->weights;
+        const uint64_t turned_bytes = 2u * 4 * 64 * 128 * (i / 2 == 0 ? 4 : 2);
+        quire_runtime_opts opts = opts_of(1024);
+        quire_memory_need need;
+
+        assert_int_equal(model->desc.resident_bytes,
+                         w->mapped_bytes + w->repacked_bytes + (is_joint ? turned_bytes : 0));
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(need.kv_bytes, 1024u * 2 * 160 * 2); /* f16 */
+        quire_model_close(model);
+        fixture_generated_remove();
+        buffers_check(&gen, 512, i);
+        gen.n_head = 16;
+        buffers_check(&gen, 512, i);
+        buffers_check(&gen, 1, i);
+    }
+}
+
 /* Threads and sequences count: each thread has its scratch, sequences may share a cascade. */
 static void buffers_grow_with_threads_and_sequences(void **state)
 {
@@ -441,6 +482,7 @@ int main(void)
         cmocka_unit_test(sealed_formats_take_less),
         cmocka_unit_test(buffers_are_bounded),
         cmocka_unit_test(buffers_of_experts_are_bounded),
+        cmocka_unit_test(latent_models),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(longest_context_fits),

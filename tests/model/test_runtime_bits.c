@@ -125,7 +125,9 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
 {
     const bool has_window =
         strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 || strcmp(arch, "gpt-oss") == 0;
-    const bool has_experts = strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0;
+    const bool is_latent = strcmp(arch, "deepseek2") == 0;
+    const bool has_experts =
+        strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0 || is_latent;
     gguf_gen_opts gen = { .name = "bits",
                           .n_layer = 3,
                           .n_embd = 256,
@@ -146,7 +148,11 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
                           .n_experts_used = 3,
                           .n_experts_dense = strcmp(arch, "glm4moe") == 0 ? 1 : 0,
                           .n_ff_expert = 256,
-                          .n_ff_shared = strcmp(arch, "glm4moe") == 0 ? 256 : 0,
+                          .n_ff_shared = strcmp(arch, "glm4moe") == 0 || is_latent ? 256 : 0,
+                          .n_rot = is_latent ? 32 : 0,
+                          .n_latent = is_latent ? 256 : 0,
+                          .n_latent_q = is_latent ? 256 : 0,
+                          .d_value = is_latent ? 64 : 0,
                           .has_expert_type = strcmp(arch, "gpt-oss") == 0,
                           .expert_type = GGML_TYPE_MXFP4,
                           .vocab =
@@ -202,6 +208,9 @@ static void test_bits_do_not_depend_on_steps(void **state)
     check("qwen3moe", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("gpt-oss", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     check("glm4moe", GGML_TYPE_Q5_1, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    /* Latent attention: products by head are ggml's. */
+    check("deepseek2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    check("deepseek2", GGML_TYPE_Q4_0, QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4);
 }
 
 int main(void)

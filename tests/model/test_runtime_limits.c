@@ -82,6 +82,25 @@ static void test_create_refuses(void **state)
     quire_runtime_destroy(NULL);
 }
 
+/* V that is a part of K has no format of its own. */
+static void test_latent_takes_one_format(void **state)
+{
+    quire_runtime_opts opts = opts_small();
+    gguf_gen_opts gen;
+    quire_model *model;
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-deepseek2", &gen));
+    model = fixture_open(fixture_generate(&gen));
+    opts.k_format = QUIRE_FORMAT_Q8;
+    opts.v_format = QUIRE_FORMAT_Q4;
+    create_fails(model, &opts, QUIRE_INVAL,
+                 "q8:q4 of layer 0: in models of the architecture "
+                 "deepseek2 V is a part of K");
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 static void test_defaults(void **state)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
@@ -289,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_create_refuses),
+        cmocka_unit_test(test_latent_takes_one_format),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_steps_refused),
         cmocka_unit_test(test_no_pages_changes_nothing),

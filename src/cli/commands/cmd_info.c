@@ -141,6 +141,15 @@ static size_t list_ctx(const quire_model_desc *desc, uint32_t *out)
     return n;
 }
 
+/* Average bits per stored value of a format. */
+static double bits_of(const quire_model_desc *desc, quire_format format)
+{
+    const double k = quire_format_bits(format, QUIRE_SIDE_K, desc->d_k);
+
+    return desc->latent.is_there ? k
+                                 : 0.5 * (k + quire_format_bits(format, QUIRE_SIDE_V, desc->d_v));
+}
+
 static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint64_t memory_bytes)
 {
     uint32_t ctx[N_STANDARD_CTX + 1];
@@ -155,15 +164,13 @@ static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint
             json_array_append_new(contexts, json_pack("{s:i, s:I}", "tokens", (int)ctx[i], "bytes",
                                                       (json_int_t)context_bytes(&c, ctx[i])));
         }
-        json_array_append_new(
-            rows,
-            json_pack("{s:s, s:f, s:I, s:I, s:I, s:o}", "kv", quire_format_name(c.format),
-                      "bits_per_value",
-                      0.5 * (quire_format_bits(c.format, QUIRE_SIDE_K, desc->d_k) +
-                             quire_format_bits(c.format, QUIRE_SIDE_V, desc->d_v)),
-                      "bytes_per_token", (json_int_t)c.token_bytes, "train_context_bytes",
-                      (json_int_t)context_bytes(&c, desc->n_ctx_train), "longest_context_tokens",
-                      (json_int_t)c.longest_tokens, "contexts", contexts));
+        json_array_append_new(rows, json_pack("{s:s, s:f, s:I, s:I, s:I, s:o}", "kv",
+                                              quire_format_name(c.format), "bits_per_value",
+                                              bits_of(desc, c.format), "bytes_per_token",
+                                              (json_int_t)c.token_bytes, "train_context_bytes",
+                                              (json_int_t)context_bytes(&c, desc->n_ctx_train),
+                                              "longest_context_tokens",
+                                              (json_int_t)c.longest_tokens, "contexts", contexts));
     }
     return rows;
 }
@@ -232,6 +239,18 @@ static void print_recurrent(const quire_model_desc *d)
     }
 }
 
+static void print_attention(const quire_model_desc *d)
+{
+    if (d->latent.is_there) {
+        printf("  attention   %u heads over one row of %u, V its first %u, rope base %g\n",
+               d->n_head, d->d_k, d->d_v, (double)d->rope.freq_base);
+        return;
+    }
+    printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
+           d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
+           d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+}
+
 static void print_shape(const char *path, const quire_model_desc *d)
 {
     char weights[16];
@@ -255,9 +274,7 @@ static void print_shape(const char *path, const quire_model_desc *d)
         }
         printf("\n");
     }
-    printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
-           d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
-           d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+    print_attention(d);
     print_windows(d);
     print_recurrent(d);
     printf("  context     %u tokens in training\n", d->n_ctx_train);

@@ -137,6 +137,14 @@ async function testStop(page) {
         assert.match(await page.locator("article.assistant .actions").last().textContent(), /stopped/);
         assert.equal(await page.textContent("#said"), "stopped");
     }
+    // A chat that is deleted while it is answered stays deleted.
+    await page.click("#new");
+    await page.fill("#text", "Once more");
+    await page.press("#text", "Enter");
+    await page.waitForFunction(() => running !== null, null, WAIT);
+    await page.getByRole("button", { name: "Delete Once more" }).click();
+    await page.waitForFunction(() => running === null, null, WAIT);
+    assert.ok(!await page.evaluate(() => JSON.stringify(localStorage).includes("Once more")), "a deleted chat comes back");
     await page.evaluate(() => { window.fetch = window.fetch.real; });
 }
 

@@ -17,6 +17,12 @@
 
 #include <string.h>
 
+#if defined(__SSSE3__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #define QUAD      4u  /* tokens and dimensions that q8 keeps together */
 #define UNIT      16u /* bytes of four tokens of four dimensions */
 #define LANE_ROWS 8u  /* of a block of 16-bit numbers that is turned in registers */
@@ -35,8 +41,7 @@ static inline unit_bytes unit_load(const uint8_t *from)
 /* Four tokens of four dimensions as four dimensions of four tokens. */
 static inline unit_bytes unit_turn(unit_bytes x)
 {
-    return __builtin_shuffle(x,
-                             (unit_bytes){ 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15 });
+    return __builtin_shufflevector(x, x, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 }
 
 static inline void v_of_k_q8(uint32_t d_v, const void *k_tile, void *v_tile)
@@ -70,6 +75,23 @@ static inline unit_bytes plane_codes(const v_of_k_plane *plane, uint32_t i, uint
     return (unit_load(from) >> shift) & (uint8_t)((1u << plane->bits) - 1);
 }
 
+/* table[index % 16], byte by byte; indices are below 128. */
+static inline unit_bytes unit_look_up(unit_bytes table, unit_bytes index)
+{
+#if defined(__SSSE3__)
+    return (unit_bytes)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
+#elif defined(__aarch64__)
+    return (unit_bytes)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)(index & 15));
+#else
+    unit_bytes found;
+
+    for (uint32_t i = 0; i < UNIT; i++) {
+        found[i] = table[index[i] % UNIT];
+    }
+    return found;
+#endif
+}
+
 /* The levels of codes. A look-up reaches 16 levels: of more, each 16 are looked up in turn. */
 static inline unit_bytes codes_look_up(const int8_t *levels, uint32_t n_levels, unit_bytes codes)
 {
@@ -78,7 +100,7 @@ static inline unit_bytes codes_look_up(const int8_t *levels, uint32_t n_levels, 
     for (uint32_t first = 0; first < n_levels; first += UNIT) {
         const unit_bytes is_here = (unit_bytes)((codes >> 4) == (uint8_t)(first / UNIT));
 
-        found |= __builtin_shuffle(unit_load((const uint8_t *)levels + first), codes) &
+        found |= unit_look_up(unit_load((const uint8_t *)levels + first), codes) &
                  (n_levels > UNIT ? is_here : (unit_bytes){ 0 } - 1);
     }
     return found;
@@ -114,14 +136,14 @@ static inline void v_of_k_sealed(quire_format format, uint32_t d_k, uint32_t d_v
 /* Turn a block: rows that hold 8 tokens of a dimension become rows of 8 dimensions of a token. */
 static inline void block_turn(lane_row *rows)
 {
-    const lane_row low = { 0, 8, 1, 9, 2, 10, 3, 11 }, high = { 4, 12, 5, 13, 6, 14, 7, 15 };
-
     for (uint32_t step = 0; step < 3; step++) {
         lane_row next[LANE_ROWS];
 
         for (uint32_t r = 0; r < LANE_ROWS / 2; r++) {
-            next[2 * r] = __builtin_shuffle(rows[r], rows[r + LANE_ROWS / 2], low);
-            next[2 * r + 1] = __builtin_shuffle(rows[r], rows[r + LANE_ROWS / 2], high);
+            const lane_row a = rows[r], b = rows[r + LANE_ROWS / 2];
+
+            next[2 * r] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+            next[2 * r + 1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
         }
         memcpy(rows, next, sizeof(next));
     }

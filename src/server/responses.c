@@ -89,6 +89,8 @@ static void add_message(translation *t, quire_fields *item)
     message = json_pack("{s:s, s:o}", "role", role, "content", text_json(&text));
     if (message != NULL && strcmp(role, "assistant") == 0) {
         add_thoughts(t, message);
+    } else {
+        quire_bytes_clear(&t->thoughts); /* no answer came of them */
     }
     message_add(t, item, message);
     quire_bytes_fini(&text);

@@ -164,6 +164,14 @@ static void items_become_messages(void **state)
                           "\"call_id\":\"c1\",\"name\":\"add\",\"arguments\":\"{}\"},{\"type\":"
                           "\"function_call_output\",\"call_id\":\"c1\",\"output\":\"5\"}]") >
                 prompt_of("\"tools\":[" ADD_TOOL "]," HI) + 20);
+    /* Thoughts that no answer follows are nobody's: a user's message is between. */
+    assert_int_equal(
+        prompt_of("\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":"
+                  "\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":"
+                  "\"Hm.\"}]},{\"role\":\"user\",\"content\":\"b\"},{\"role\":"
+                  "\"assistant\",\"content\":\"c\"}]"),
+        prompt_of("\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\","
+                  "\"content\":\"b\"},{\"role\":\"assistant\",\"content\":\"c\"}]"));
     json_decref(ask("\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":"
                     "{\"type\":\"object\"}}},\"reasoning\":{\"effort\":\"none\"}," HI,
                     200));

@@ -292,6 +292,11 @@ static void fill_values(const gguf_gen_plan *p, const gguf_gen_entry *entry, qui
             x[i] = 1.0f + 0.1f * cheap_normal(rng);
         }
         break;
+    case GGUF_GEN_FILL_DECAY:
+        for (size_t i = 0; i < n; i++) {
+            x[i] = -0.3f + 0.05f * cheap_normal(rng);
+        }
+        break;
     case GGUF_GEN_FILL_GATE:
         for (size_t i = 0; i < n; i++) {
             x[i] = 0.7f + 0.2f * cheap_normal(rng);

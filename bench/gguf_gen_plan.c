@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gguf_gen_recurrent.h"
 #include "gguf_gen_scheme.h"
 #include "gguf_gen_vocab.h"
 
@@ -36,6 +37,9 @@ static gguf_gen_fill fill_of(const quire_tensor_row *r)
     if (r->rows != QUIRE_DIM_ONE || r->part == QUIRE_PART_EXPERTS_SHARED_GATE) {
         return GGUF_GEN_FILL_MATRIX;
     }
+    if (strcmp(r->name, "ssm_a") == 0) {
+        return GGUF_GEN_FILL_DECAY;
+    }
     return has_suffix(r->name, ".bias") ? GGUF_GEN_FILL_BIAS : GGUF_GEN_FILL_NORM;
 }
 
@@ -46,7 +50,8 @@ static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
         return strstr(r->name, "long") != NULL ? 0.2f : 0.02f;
     }
     if (strcmp(r->name, "attn_output.weight") == 0 ||
-        strcmp(r->name, "shortconv.out_proj.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
+        strcmp(r->name, "shortconv.out_proj.weight") == 0 ||
+        strcmp(r->name, "ssm_out.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
         return 1.0f / sqrtf(2.0f * (float)p->opts->n_layer);
     }
     return 1.0f;
@@ -111,12 +116,14 @@ static void plan_router(gguf_gen_plan *p, const gguf_gen_entry *like, const char
 }
 
 /* The factors of a convolution are f32 as well. */
-static void plan_taps(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
+static void plan_taps(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
+                      const quire_tensor_row *r)
 {
     gguf_gen_entry *entry = &p->entries[p->n++];
 
     *entry = *like;
-    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->opts->conv_taps, p->sizes.n_embd);
+    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->opts->conv_taps,
+                                       quire_dim_size(&p->sizes, r->rows));
     ggml_set_name(entry->tensor, name);
     gguf_add_tensor(p->gguf, entry->tensor);
 }
@@ -168,7 +175,7 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
         return;
     }
     if (r->columns == QUIRE_DIM_TAPS) {
-        plan_taps(p, &like, name);
+        plan_taps(p, &like, name, r);
         return;
     }
     if (r->rows == QUIRE_DIM_EXPERTS) {
@@ -263,14 +270,6 @@ static const quire_expert_rule *expert_rule(const gguf_gen_opts *o)
     return &quire_arch_row_get(quire_arch_find(o->arch))->experts;
 }
 
-static quire_mixer mixer_of(const gguf_gen_opts *o, uint32_t layer)
-{
-    const bool is_recurrent = o->attention_every != 0 && (layer + 1) % o->attention_every != 0;
-
-    return is_recurrent ? quire_arch_row_get(quire_arch_find(o->arch))->recurrent
-                        : QUIRE_MIXER_ATTENTION;
-}
-
 /* The parts of the architecture that the options ask for. */
 static quire_part parts_of(const gguf_gen_opts *o)
 {
@@ -313,9 +312,16 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.d_k = p->sizes.d_v = o->d_head;
     p->sizes.n_vocab = o->n_vocab;
     p->sizes.rope.n_dims = o->n_rot != 0 ? o->n_rot : o->d_head;
-    p->sizes.recurrent.conv_taps = o->conv_taps;
+    p->sizes.arch = quire_arch_find(o->arch);
+    p->sizes.recurrent = (quire_recurrent_desc){
+        .conv_taps = o->conv_taps,
+        .conv_width = (2 * o->n_delta_k_heads + o->n_delta_v_heads) * o->d_delta_head,
+        .n_k_heads = o->n_delta_k_heads,
+        .n_v_heads = o->n_delta_v_heads,
+        .d_head = o->d_delta_head,
+    };
     for (uint32_t l = 0; l < o->n_layer; l++) {
-        p->sizes.mixer[l] = (uint8_t)mixer_of(o, l);
+        p->sizes.mixer[l] = (uint8_t)gguf_gen_mixer(o, l);
     }
     if (o->n_latent != 0) {
         p->sizes.d_k = o->n_latent + o->n_rot;
@@ -497,28 +503,6 @@ static void expert_keys(const gguf_gen_plan *p)
     }
 }
 
-/* Recurrent layers are those without KV heads. */
-static void kv_heads_key(const gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    int32_t heads[GGUF_GEN_LAYERS_MAX];
-    char key[KEY_BYTES];
-
-    if (o->attention_every == 0) {
-        set_u32(p, "attention.head_count_kv",
-                o->n_latent == 0      ? o->n_kv_head
-                : o->has_joint_latent ? o->n_head
-                                      : 1);
-        return;
-    }
-    for (uint32_t l = 0; l < o->n_layer; l++) {
-        heads[l] = mixer_of(o, l) == QUIRE_MIXER_ATTENTION ? (int32_t)o->n_kv_head : 0;
-    }
-    gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.head_count_kv"), GGUF_TYPE_INT32, heads,
-                      o->n_layer);
-    set_u32(p, "shortconv.l_cache", o->conv_taps);
-}
-
 static void rope_keys(const gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
@@ -574,7 +558,12 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
     set_u32(p, "embedding_length", o->n_embd);
     set_u32(p, "feed_forward_length", o->n_ff);
     set_u32(p, "attention.head_count", o->n_head);
-    kv_heads_key(p);
+    if (!gguf_gen_recurrent_keys(g, o)) {
+        set_u32(p, "attention.head_count_kv",
+                o->n_latent == 0      ? o->n_kv_head
+                : o->has_joint_latent ? o->n_head
+                                      : 1);
+    }
     if (o->n_latent != 0) {
         latent_keys(p);
     } else if (o->d_head * o->n_head != o->n_embd) {

@@ -14,6 +14,7 @@ typedef enum gguf_gen_fill {
     GGUF_GEN_FILL_MATRIX,     /* normal, variance gain^2 / columns */
     GGUF_GEN_FILL_NORM,       /* 1 + small noise */
     GGUF_GEN_FILL_BIAS,       /* small noise */
+    GGUF_GEN_FILL_DECAY,      /* around -0.3 */
     GGUF_GEN_FILL_GATE,       /* around 0.7: two sources of variance one sum to about one */
     GGUF_GEN_FILL_ROPE_FREQS, /* llama3's frequency factors */
     GGUF_GEN_FILL_RAMP        /* 1 + gain * place: frequency factors by length of the context */

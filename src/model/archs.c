@@ -14,7 +14,10 @@
 #define GATED          (QUIRE_PART_FFN_GATE | QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN)
 #define LATENT         (QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_LATENT)
 #define EXPERTS_SHARED (QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_SHARED)
-#define QKV_MAY        (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
+#define DELTA_NETS                                                                                 \
+    (ATTENTION | QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM_LATE | QUIRE_PART_QK_NORM |            \
+     QUIRE_PART_DELTA_NET)
+#define QKV_MAY (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
 #define LLAMA_MAY                                                                                  \
     (QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FREQS | QUIRE_PART_O_BIAS |                     \
      QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS)
@@ -347,6 +350,58 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                               .has_depth_scales = true,
                               .needs = LATENT | PRE_NORMS | GATED,
                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FACTORS },
+    [QUIRE_ARCH_LFM2MOE] = { .name = "lfm2moe",
+                             .models = "LFM2 with experts (8B-A1B, 24B-A2B)",
+                             .rope_type = QUIRE_ROPE_NEOX,
+                             .recurrent = QUIRE_MIXER_SHORT_CONV,
+                             .experts = { .is_there = true,
+                                          .ff = QUIRE_EXPERT_FF_KEY,
+                                          .gating = QUIRE_GATING_SIGMOID,
+                                          .is_normalised = true,
+                                          .reads =
+                                              QUIRE_EXPERTS_READ_GATING | QUIRE_EXPERTS_READ_LEAD },
+                             .needs = QUIRE_PART_BASE | QUIRE_PART_LAST_NORM_EMBD | QUIRE_PART_QKV |
+                                      PRE_NORMS | GATED |
+                                      QUIRE_PART_QK_NORM | QUIRE_PART_SHORT_CONV |
+                                      QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_CHOICE_BIAS,
+                             .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_QWEN3NEXT] = { .name = "qwen3next",
+                               .models = "Qwen3-Next 80B-A3B, Qwen3-Coder-Next",
+                               .rope_type = QUIRE_ROPE_NEOX,
+                               .has_partial_rope = true,
+                               .recurrent = QUIRE_MIXER_DELTA_NET,
+                               .has_q_gate = true,
+                               .experts = { .is_there = true,
+                                            .ff = QUIRE_EXPERT_FF_SHARE,
+                                            .shared = QUIRE_EXPERT_SHARED_ALWAYS,
+                                            .is_normalised = true },
+                               .reads = QUIRE_READS_NEXTN,
+                               .needs = DELTA_NETS | EXPERTS_SHARED |
+                                        QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_DELTA_JOINT,
+                               .may = QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_QWEN35] = { .name = "qwen35",
+                            .models = "Qwen 3.5 and 3.6, dense, text",
+                            .rope_type = QUIRE_ROPE_NEOX,
+                            .has_partial_rope = true,
+                            .recurrent = QUIRE_MIXER_DELTA_NET,
+                            .has_q_gate = true,
+                            .reads = QUIRE_READS_NEXTN | QUIRE_READS_MROPE,
+                            .needs = DELTA_NETS | GATED | QUIRE_PART_DELTA_GATES,
+                            .may = QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_QWEN35MOE] = { .name = "qwen35moe",
+                               .models = "Qwen 3.5 and 3.6 with experts, text",
+                               .rope_type = QUIRE_ROPE_NEOX,
+                               .has_partial_rope = true,
+                               .recurrent = QUIRE_MIXER_DELTA_NET,
+                               .has_q_gate = true,
+                               .experts = { .is_there = true,
+                                            .ff = QUIRE_EXPERT_FF_SHARE,
+                                            .shared = QUIRE_EXPERT_SHARED_ALWAYS,
+                                            .is_normalised = true },
+                               .reads = QUIRE_READS_NEXTN | QUIRE_READS_MROPE,
+                               .needs = DELTA_NETS | EXPERTS_SHARED |
+                                        QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_DELTA_GATES,
+                               .may = QUIRE_PART_OUTPUT },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

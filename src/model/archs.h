@@ -95,6 +95,11 @@ typedef uint64_t quire_part;
 /* Latent attention, in place of QUIRE_PART_QKV. */
 #define QUIRE_PART_LATENT QUIRE_PART_BIT(31)
 
+/* Gated delta nets, and their gates as two matrices or as one. */
+#define QUIRE_PART_DELTA_NET   QUIRE_PART_BIT(43)
+#define QUIRE_PART_DELTA_GATES QUIRE_PART_BIT(44)
+#define QUIRE_PART_DELTA_JOINT QUIRE_PART_BIT(45)
+
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
@@ -221,7 +226,8 @@ typedef enum quire_arch_reads {
     QUIRE_READS_SECTIONS = 1u << 10,  /* rope.dimension_sections; refused where they matter */
     QUIRE_READS_DEEPSTACK = 1u << 11, /* deepstack_mapping; refused */
     QUIRE_READS_LOG_MUL = 1u << 12,   /* YaRN's multiplier as DeepSeek-V2 means it */
-    QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13 /* attention.temperature_length, beside _scale */
+    QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13, /* attention.temperature_length, beside _scale */
+    QUIRE_READS_MROPE = 1u << 14 /* rope.dimension_sections, which text does not feel */
 } quire_arch_reads;
 
 typedef struct quire_arch_row {
@@ -235,7 +241,8 @@ typedef struct quire_arch_row {
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
     bool is_parallel;      /* attention and network read the same norm, and add to one residual */
-    quire_mixer recurrent; /* of layers with 0 KV heads; QUIRE_MIXER_ATTENTION: there are none */
+    quire_mixer recurrent; /* of recurrent layers; QUIRE_MIXER_ATTENTION: there are none */
+    bool has_q_gate;       /* attn_q makes a gate of attention's result beside each head of Q */
     quire_ffn ffn;
     quire_act act;
     quire_expert_rule experts; /* beside the network, or in its place */

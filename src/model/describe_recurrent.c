@@ -1,7 +1,7 @@
 /* describe_recurrent.c - which layers of a model are recurrent, and the sizes of their states.
  *
- * libllama takes the layers without KV heads for the recurrent ones. The other layers have equal
- * numbers of KV heads.
+ * Where the recurrent layers have convolutions, libllama takes the layers without KV heads for
+ * them. Models with delta nets name every how many layers one has attention.
  *
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
@@ -11,7 +11,8 @@
 #include "model/describe_internal.h"
 #include "model/gguf_keys.h"
 
-#define TAPS_MAX 64u
+#define TAPS_MAX  64u
+#define HEADS_MAX 1024u
 
 static bool is_array(const quire_gguf *file, const char *key)
 {
@@ -20,25 +21,19 @@ static bool is_array(const quire_gguf *file, const char *key)
     return index >= 0 && gguf_get_kv_type(quire_gguf_context(file), index) == GGUF_TYPE_ARRAY;
 }
 
-int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+/* Recurrent layers by their KV heads. */
+static int by_kv_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
-    const quire_mixer recurrent = quire_arch_row_get(desc->arch)->recurrent;
     const quire_gguf_range_i32 range = { 0, (int32_t)desc->n_head };
     int32_t heads[QUIRE_LAYERS_MAX];
     char key[QUIRE_GGUF_KEY_NAME_MAX];
 
-    desc->n_kv_head = desc->n_head;
     (void)quire_gguf_key(key, desc->arch_name, "attention.head_count_kv");
-    if (recurrent == QUIRE_MIXER_ATTENTION || !is_array(file, key)) {
-        return quire_gguf_get_u32_or_array(file, key, desc->n_layer_file,
-                                           (quire_gguf_range){ 1, desc->n_head, false },
-                                           &desc->n_kv_head, err);
-    }
     QUIRE_TRY(quire_gguf_get_i32_array(file, key, desc->n_layer_file, range, heads, err));
     desc->n_kv_head = 0;
     for (uint32_t l = 0; l < desc->n_layer; l++) {
         if (heads[l] == 0) {
-            desc->mixer[l] = (uint8_t)recurrent;
+            desc->mixer[l] = QUIRE_MIXER_SHORT_CONV;
             desc->recurrent.n_layers++;
             continue;
         }
@@ -59,11 +54,99 @@ int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quir
     return QUIRE_OK;
 }
 
-int quire_describe_recurrent(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];
 
-    if (quire_arch_row_get(desc->arch)->recurrent != QUIRE_MIXER_SHORT_CONV) {
+    desc->n_kv_head = desc->n_head;
+    (void)quire_gguf_key(key, desc->arch_name, "attention.head_count_kv");
+    if (quire_arch_row_get(desc->arch)->recurrent == QUIRE_MIXER_SHORT_CONV &&
+        is_array(file, key)) {
+        return by_kv_heads(file, desc, err);
+    }
+    return quire_gguf_get_u32_or_array(file, key, desc->n_layer_file,
+                                       (quire_gguf_range){ 1, desc->n_head, false },
+                                       &desc->n_kv_head, err);
+}
+
+/* ---- delta nets ---- */
+
+/* Every interval-th layer has attention, unless a list names the recurrent ones. */
+static int by_interval(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    bool is_recurrent[QUIRE_LAYERS_MAX];
+    uint32_t interval = 4;
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    (void)quire_gguf_key(key, desc->arch_name, "full_attention_interval");
+    QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 1, QUIRE_LAYERS_MAX, false },
+                                 &interval, err));
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        is_recurrent[l] = (l + 1) % interval != 0;
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "attention.recurrent_layers");
+    if (quire_gguf_find(file, key) >= 0) {
+        QUIRE_TRY(quire_gguf_get_bool_array(file, key, desc->n_layer_file, is_recurrent, err));
+    }
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        desc->mixer[l] = is_recurrent[l] ? QUIRE_MIXER_DELTA_NET : QUIRE_MIXER_ATTENTION;
+        desc->recurrent.n_layers += is_recurrent[l];
+    }
+    if (desc->recurrent.n_layers == desc->n_layer) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s: all %u layers are recurrent (%s); models without attention are "
+                               "not supported",
+                               quire_gguf_path(file), desc->n_layer, key);
+    }
+    return QUIRE_OK;
+}
+
+static int delta_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    quire_recurrent_desc *r = &desc->recurrent;
+    const struct {
+        const char *suffix;
+        uint32_t min, max;
+        uint32_t *value;
+    } keys[] = { { "ssm.conv_kernel", 2, TAPS_MAX, &r->conv_taps },
+                 { "ssm.state_size", 1, QUIRE_STATE_HEAD_MAX, &r->d_head },
+                 { "ssm.group_count", 1, HEADS_MAX, &r->n_k_heads },
+                 { "ssm.time_step_rank", 1, HEADS_MAX, &r->n_v_heads } };
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+    uint32_t inner = 0;
+
+    QUIRE_TRY(by_interval(file, desc, err));
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        (void)quire_gguf_key(key, desc->arch_name, keys[i].suffix);
+        QUIRE_TRY(quire_gguf_get_u32(
+            file, key, (quire_gguf_range){ keys[i].min, keys[i].max, true }, keys[i].value, err));
+    }
+    if (r->n_v_heads % r->n_k_heads != 0) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: %s is %u; expected a multiple of the %u groups (damaged file?)",
+                               quire_gguf_path(file), key, r->n_v_heads, r->n_k_heads);
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "ssm.inner_size");
+    QUIRE_TRY(
+        quire_gguf_get_u32(file, key, (quire_gguf_range){ 1, UINT32_MAX, true }, &inner, err));
+    if (inner != r->n_v_heads * r->d_head) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s: %s is %u; supported: %u heads of %u",
+                               quire_gguf_path(file), key, inner, r->n_v_heads, r->d_head);
+    }
+    r->conv_width = (2 * r->n_k_heads + r->n_v_heads) * r->d_head;
+    r->is_interleaved = desc->arch == QUIRE_ARCH_QWEN3NEXT;
+    return QUIRE_OK;
+}
+
+int quire_describe_recurrent(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    const quire_mixer recurrent = quire_arch_row_get(desc->arch)->recurrent;
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    if (recurrent == QUIRE_MIXER_DELTA_NET) {
+        return delta_get(file, desc, err);
+    }
+    if (recurrent == QUIRE_MIXER_ATTENTION) {
         return QUIRE_OK;
     }
     (void)quire_gguf_key(key, desc->arch_name, "shortconv.l_cache");

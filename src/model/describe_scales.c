@@ -189,6 +189,33 @@ static int sections_check(const scales *s)
     return QUIRE_OK;
 }
 
+/* Text has the same position in all of three dimensions. The pairs of a head take turns by
+ * dimension, as far as a dimension has pairs; a pair without one would not turn. */
+static int mrope_check(const scales *s)
+{
+    int32_t n[4] = { 0 };
+    uint32_t all;
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    if ((s->arch->reads & QUIRE_READS_MROPE) == 0) {
+        return QUIRE_OK;
+    }
+    (void)quire_gguf_key(key, s->desc->arch_name, "rope.dimension_sections");
+    QUIRE_TRY(quire_gguf_get_i32_array(s->file, key, 4,
+                                       (quire_gguf_range_i32){ 0, QUIRE_HEAD_DIM_MAX }, n, s->err));
+    all = (uint32_t)(n[0] + n[1] + n[2] + n[3]);
+    for (uint32_t i = 0; i < s->desc->rope.n_dims / 2; i++) {
+        if (all == 0 || (int32_t)(i % all) >= 3 * n[i % all % 3]) {
+            return quire_error_set(s->err, QUIRE_UNSUPP,
+                                   "%s: %s is %d, %d, %d, %d and leaves pair %u of %u without a "
+                                   "position; not supported",
+                                   quire_gguf_path(s->file), key, (int)n[0], (int)n[1], (int)n[2],
+                                   (int)n[3], i, s->desc->rope.n_dims / 2);
+        }
+    }
+    return QUIRE_OK;
+}
+
 static int deepstack_check(const scales *s)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];
@@ -213,6 +240,7 @@ int quire_describe_scales(const quire_gguf *file, quire_model_desc *desc, quire_
     QUIRE_TRY(temperature_get(&s));
     QUIRE_TRY(xielu_get(&s));
     QUIRE_TRY(sections_check(&s));
+    QUIRE_TRY(mrope_check(&s));
     QUIRE_TRY(deepstack_check(&s));
     desc->residual_scale = 1.0f;
     if (s.arch->has_depth_scales) {

@@ -161,18 +161,20 @@ static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
 {
     const char *rest = t->name;
     const int32_t layer = layer_of(t->name, &rest);
+    const bool is_recurrent =
+        r->where == QUIRE_TENSOR_OF_CONV_LAYER || r->where == QUIRE_TENSOR_OF_DELTA_LAYER;
 
     if (layer < 0 || quire_tensor_is_in_layer(desc, r, (uint32_t)layer)) {
         return QUIRE_OK;
     }
-    if (r->where == QUIRE_TENSOR_OF_ATTENTION_LAYER || r->where == QUIRE_TENSOR_OF_CONV_LAYER ||
+    if (r->where == QUIRE_TENSOR_OF_ATTENTION_LAYER || is_recurrent ||
         (r->where == QUIRE_TENSOR_OF_STORED_LAYER && desc->recurrent.n_layers > 0)) {
-        return quire_error_set(err, QUIRE_CORRUPT,
-                               "%s: tensor %s belongs to a layer %s attention "
-                               "(%s.attention.head_count_kv)",
-                               quire_gguf_path(file), t->name,
-                               r->where == QUIRE_TENSOR_OF_CONV_LAYER ? "with" : "without",
-                               desc->arch_name);
+        return quire_error_set(
+            err, QUIRE_CORRUPT, "%s: tensor %s belongs to a layer %s attention (%s.%s)",
+            quire_gguf_path(file), t->name, is_recurrent ? "with" : "without", desc->arch_name,
+            quire_arch_row_get(desc->arch)->recurrent == QUIRE_MIXER_SHORT_CONV
+                ? "attention.head_count_kv"
+                : "full_attention_interval");
     }
     if (r->where == QUIRE_TENSOR_OF_STORED_LAYER) {
         return quire_error_set(err, QUIRE_CORRUPT,

@@ -91,6 +91,15 @@ static struct ggml_tensor *residual_add(const quire_graph_build *b, struct ggml_
     return ggml_add(ctx, y, x);
 }
 
+/* The result of attention times the sigmoid of its gate. */
+static struct ggml_tensor *gated(const quire_graph_build *b, struct ggml_tensor *y,
+                                 struct ggml_tensor *gate)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    return gate != NULL ? ggml_mul(ctx, y, ggml_sigmoid(ctx, gate)) : y;
+}
+
 /* The attention of a layer, of all rows or behind an early exit; NULL where the append is all. */
 static struct ggml_tensor *attention_create(quire_graph_build *b, struct ggml_tensor *h,
                                             uint32_t il, bool is_append_only)
@@ -103,7 +112,7 @@ static struct ggml_tensor *attention_create(quire_graph_build *b, struct ggml_te
     if (il == b->desc->last_stored && b->graph->out_positions != NULL) {
         quire_graph_attn_exit(b, &in);
     }
-    return quire_graph_attn_op(b, &in, il);
+    return gated(b, quire_graph_attn_op(b, &in, il), in.gate);
 }
 
 /* A layer, and its rows that go on: all of them, or behind the append of the last layer that stores
@@ -180,8 +189,9 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq, l->wk,   l->wv,      l->wo,   l->gate,
-                                             l->up, l->down, l->conv_in, l->wq_a, l->wkv_a };
+        const struct ggml_tensor *maps[] = { l->wq,      l->wk,      l->wv,      l->wo,   l->gate,
+                                             l->up,      l->down,    l->conv_in, l->wq_a, l->wkv_a,
+                                             l->delta_z, l->delta_b, l->delta_a };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {

@@ -63,6 +63,10 @@ typedef struct quire_graph_recurrent {
     size_t offset;        /* of the layer in a state, in floats */
     const float *kernel;  /* [conv_taps][conv_width] */
     uint32_t taps, width; /* of the convolution */
+    /* Of a delta net: [n_v_heads] each, and [d_head]. */
+    const quire_recurrent_desc *shape;
+    const float *dt, *decay, *norm;
+    float eps;
 } quire_graph_recurrent;
 
 /* The second plan of a step, at the early exit. */

@@ -112,9 +112,10 @@ static struct ggml_tensor *some_heads(const quire_graph_build *b, struct ggml_te
 
 /* Q, K and V of a layer's rows, rope applied: [d][heads][n_rows] each. */
 typedef struct layer_rows {
-    struct ggml_tensor *q; /* NULL when nobody reads it */
-    struct ggml_tensor *k; /* NULL, and V, in a layer that stores nothing */
-    struct ggml_tensor *v; /* NULL, too, where V is a part of K */
+    struct ggml_tensor *q;    /* NULL when nobody reads it */
+    struct ggml_tensor *k;    /* NULL, and V, in a layer that stores nothing */
+    struct ggml_tensor *v;    /* NULL, too, where V is a part of K */
+    struct ggml_tensor *gate; /* of attention's result; NULL: there is none, or nobody reads it */
 } layer_rows;
 
 /* Compute them by one product and one rope: Q and K have heads of the same size. */
@@ -135,7 +136,18 @@ static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x
 typedef struct side_weights {
     struct ggml_tensor *map, *bias, *norm;
     uint32_t n_heads;
+    struct ggml_tensor **gate; /* gets the gate beside each head; NULL: there is none */
 } side_weights;
+
+/* The gates of rows of which each head of Q is followed by its gate: [n_head * d][n_rows]. */
+static struct ggml_tensor *q_gate(const quire_graph_build *b, struct ggml_tensor *y)
+{
+    const uint32_t d = b->desc->d_k;
+    struct ggml_tensor *gate = ggml_view_3d(b->graph->ctx, y, d, b->desc->n_head, b->n_rows,
+                                            2 * d * sizeof(float), y->nb[1], d * sizeof(float));
+
+    return ggml_cont_2d(b->graph->ctx, gate, (int64_t)d * b->desc->n_head, b->n_rows);
+}
 
 /* Q or K: the product, its norm where the architecture has it, rope. A norm over the whole row
  * comes before the row is seen as heads. */
@@ -146,6 +158,12 @@ static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weig
     const bool is_roped_first = b->arch->qk_norm == QUIRE_QK_NORM_ROPED;
     struct ggml_tensor *y = quire_graph_linear(b, w->map, w->bias, x);
 
+    if (w->gate != NULL) {
+        *w->gate = q_gate(b, y);
+        y = ggml_view_3d(b->graph->ctx, y, d, w->n_heads, b->n_rows, 2 * d * sizeof(float),
+                         y->nb[1], 0);
+        return quire_graph_rope(b, quire_graph_norm(b, y, w->norm, NULL), il);
+    }
     if ((b->desc->parts & QUIRE_PART_QK_NORM_ROW) != 0) {
         y = quire_graph_norm(b, y, w->norm, NULL);
     }
@@ -162,21 +180,22 @@ static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, 
 {
     const quire_model_desc *desc = b->desc;
     const quire_layer_weights *l = &b->weights->layers[il];
-    const side_weights wq = { l->wq, l->bq, l->q_norm, desc->n_head };
-    const side_weights wk = { l->wk, l->bk, l->k_norm, desc->n_kv_head };
-    struct ggml_tensor *q = NULL, *k, *v;
+    struct ggml_tensor *q = NULL, *gate = NULL, *k, *v;
+    const side_weights wq = { l->wq, l->bq, l->q_norm, desc->n_head,
+                              b->arch->has_q_gate ? &gate : NULL };
+    const side_weights wk = { l->wk, l->bk, l->k_norm, desc->n_kv_head, NULL };
 
     if (has_q) {
         q = side_rows(b, &wq, x, il);
         ggml_build_forward_expand(b->graph->cgraph, q);
     }
     if (l->wk == NULL) {
-        return (layer_rows){ .q = q };
+        return (layer_rows){ .q = q, .gate = gate };
     }
     k = side_rows(b, &wk, x, il);
     ggml_build_forward_expand(b->graph->cgraph, k);
     v = heads(b, quire_graph_linear(b, l->wv, l->bv, x), desc->d_v, 0, desc->n_kv_head);
-    return (layer_rows){ q, k, v };
+    return (layer_rows){ q, k, v, gate };
 }
 
 /* Q times the gate of a K source, in any of a gate's shapes. The gate belongs to K as it is stored,
@@ -269,6 +288,7 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
     rows.k = mixed(b, rows.k, b->k_first, l->k_mix);
     rows.v = mixed(b, rows.v, b->v_first, l->v_mix);
     in.k = pairs_qk ? rows.k : NULL;
+    in.gate = rows.gate;
 
     for (uint32_t i = 0; has_q && i < map->n_k; i++) {
         in.q[i] = gated(b, rows.q, l->k_gate[i]);

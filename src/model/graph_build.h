@@ -61,7 +61,8 @@ struct ggml_tensor *quire_graph_latent_result(const quire_graph_build *b, struct
 typedef struct quire_graph_attn {
     struct ggml_tensor *q[QUIRE_ATTN_SOURCES_MAX]; /* gates included */
     struct ggml_tensor *append;                    /* NULL in a layer that stores nothing */
-    struct ggml_tensor *k; /* of the rows' own tokens; NULL when attention does not read it */
+    struct ggml_tensor *k;    /* of the rows' own tokens; NULL when attention does not read it */
+    struct ggml_tensor *gate; /* of the result, [n_head * d_v][n_rows]; NULL = none */
 } quire_graph_attn;
 
 /* Compute Q, K and V of a layer's normalised rows, and store K and V. Without Q if only the append
@@ -75,6 +76,10 @@ void quire_graph_attn_exit(quire_graph_build *b, quire_graph_attn *in);
 /* Attention of one layer, output projection not included. */
 struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
                                         uint32_t il);
+
+/* Of a layer with a delta net. */
+struct ggml_tensor *quire_graph_delta_op(const quire_graph_build *b, struct ggml_tensor *x,
+                                         uint32_t il);
 
 /* The block of a recurrent layer, output projection not included. */
 struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,

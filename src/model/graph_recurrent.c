@@ -125,8 +125,8 @@ static void op_conv(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     }
 }
 
-struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
-                                             uint32_t il)
+static struct ggml_tensor *conv_op_create(const quire_graph_build *b, struct ggml_tensor *x,
+                                          uint32_t il)
 {
     quire_graph_recurrent *op = &b->recurrent[il];
     struct ggml_tensor *args[] = { quire_graph_linear(b, b->weights->layers[il].conv_in, NULL, x) };
@@ -135,4 +135,11 @@ struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct 
 
     ggml_build_forward_expand(b->graph->cgraph, y);
     return y;
+}
+
+struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
+                                             uint32_t il)
+{
+    return b->desc->mixer[il] == QUIRE_MIXER_DELTA_NET ? quire_graph_delta_op(b, x, il)
+                                                       : conv_op_create(b, x, il);
 }

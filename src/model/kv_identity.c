@@ -72,6 +72,10 @@ static void add_features(digest hash, const quire_kv_identity_facts *facts)
     if (desc->recurrent.n_layers != 0) {
         add(hash, "recurrent %u taps %u width %u\n", desc->recurrent.n_layers,
             desc->recurrent.conv_taps, desc->recurrent.conv_width);
+        if (desc->recurrent.n_v_heads != 0) {
+            add(hash, "delta %u %u %u %d\n", desc->recurrent.n_k_heads, desc->recurrent.n_v_heads,
+                desc->recurrent.d_head, desc->recurrent.is_interleaved);
+        }
     }
     if (desc->attn_temperature != 0.0f) {
         add(hash, "temperature from %u\n", desc->attn_temperature_tokens);

@@ -24,7 +24,8 @@
 
 #include "model/router.h"
 
-#define QUIRE_LAYERS_MAX 512u
+#define QUIRE_LAYERS_MAX     512u
+#define QUIRE_STATE_HEAD_MAX 256u /* d_head of a delta net */
 
 /* The rows of archs.h. */
 typedef enum quire_arch {
@@ -64,6 +65,10 @@ typedef enum quire_arch {
     QUIRE_ARCH_LFM2,
     QUIRE_ARCH_DEEPSEEK2,
     QUIRE_ARCH_MINICPM3,
+    QUIRE_ARCH_LFM2MOE,
+    QUIRE_ARCH_QWEN3NEXT,
+    QUIRE_ARCH_QWEN35,
+    QUIRE_ARCH_QWEN35MOE,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -133,7 +138,8 @@ typedef struct quire_expert_desc {
 /* The first block of a layer: how it mixes a row with the rows before. */
 typedef enum quire_mixer {
     QUIRE_MIXER_ATTENTION,
-    QUIRE_MIXER_SHORT_CONV /* a gated convolution over the last tokens */
+    QUIRE_MIXER_SHORT_CONV, /* a gated convolution over the last tokens */
+    QUIRE_MIXER_DELTA_NET   /* a gated delta net: graph_delta.c */
 } quire_mixer;
 
 /* The recurrent layers of a model (recurrent.h); all of them are alike. */
@@ -141,6 +147,12 @@ typedef struct quire_recurrent_desc {
     uint32_t n_layers;  /* 0 = none */
     uint32_t conv_taps; /* tokens that the convolution sees, the own one included */
     uint32_t conv_width;
+    /* Of a delta net; 0 without. */
+    uint32_t n_k_heads;
+    uint32_t n_v_heads;  /* a multiple of n_k_heads */
+    uint32_t d_head;     /* of either kind */
+    bool is_interleaved; /* heads of v that read a head of k follow each other; else they are
+                            n_k_heads apart */
 } quire_recurrent_desc;
 
 typedef struct quire_model_desc {

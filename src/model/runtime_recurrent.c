@@ -55,7 +55,16 @@ static int layers_fill(quire_runtime *rt)
                                                      .offset = n * quire_state_layer_floats(desc),
                                                      .kernel = rt->conv_kernels + n * kernel_floats,
                                                      .taps = r->conv_taps,
-                                                     .width = r->conv_width };
+                                                     .width = r->conv_width,
+                                                     .shape = r,
+                                                     .eps = desc->rms_eps };
+        if (desc->mixer[il] == QUIRE_MIXER_DELTA_NET) {
+            const quire_layer_weights *l = &rt->model->weights->layers[il];
+
+            rt->recurrent[il].dt = l->delta_dt->data;
+            rt->recurrent[il].decay = l->delta_decay->data;
+            rt->recurrent[il].norm = l->delta_norm->data;
+        }
         QUIRE_TRY(kernel_fill(rt->model->weights->layers[il].conv, r,
                               rt->conv_kernels + n * kernel_floats));
         n++;

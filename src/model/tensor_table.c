@@ -14,6 +14,7 @@
 #define LAYER  QUIRE_TENSOR_OF_LAYER
 #define ATTN   QUIRE_TENSOR_OF_ATTENTION_LAYER
 #define CONV   QUIRE_TENSOR_OF_CONV_LAYER
+#define DELTA  QUIRE_TENSOR_OF_DELTA_LAYER
 #define STORED QUIRE_TENSOR_OF_STORED_LAYER
 #define DENSE  QUIRE_TENSOR_OF_DENSE_LAYER
 #define EXPERT QUIRE_TENSOR_OF_EXPERT_LAYER
@@ -23,25 +24,27 @@
 #define LATENT_SPLIT   QUIRE_TENSOR_OF_LATENT_SPLIT
 #define LATENT_JOINT   QUIRE_TENSOR_OF_LATENT_JOINT
 
-#define ONE       QUIRE_DIM_ONE
-#define EMBD      QUIRE_DIM_EMBD
-#define FF        QUIRE_DIM_FF
-#define FF2       QUIRE_DIM_FF_TWICE
-#define Q         QUIRE_DIM_Q
-#define K         QUIRE_DIM_K
-#define V         QUIRE_DIM_V
-#define QKV       QUIRE_DIM_QKV
-#define HEAD      QUIRE_DIM_HEAD
-#define VOCAB     QUIRE_DIM_VOCAB
-#define HEADS     QUIRE_DIM_HEADS
-#define EXPERTS   QUIRE_DIM_EXPERTS
-#define FF_EXPERT QUIRE_DIM_FF_EXPERT
-#define FF_SHARED QUIRE_DIM_FF_SHARED
-#define ROPE      QUIRE_DIM_ROPE
-#define TAPS      QUIRE_DIM_TAPS
-#define EMBD3     QUIRE_DIM_EMBD_THRICE
-#define MIX       QUIRE_DIM_MIX
-#define GATE      QUIRE_DIM_GATE
+#define ONE         QUIRE_DIM_ONE
+#define EMBD        QUIRE_DIM_EMBD
+#define FF          QUIRE_DIM_FF
+#define FF2         QUIRE_DIM_FF_TWICE
+#define Q           QUIRE_DIM_Q
+#define Q_MAP       QUIRE_DIM_Q_MAP
+#define DELTA_HEADS QUIRE_DIM_DELTA_HEADS
+#define K           QUIRE_DIM_K
+#define V           QUIRE_DIM_V
+#define QKV         QUIRE_DIM_QKV
+#define HEAD        QUIRE_DIM_HEAD
+#define VOCAB       QUIRE_DIM_VOCAB
+#define HEADS       QUIRE_DIM_HEADS
+#define EXPERTS     QUIRE_DIM_EXPERTS
+#define FF_EXPERT   QUIRE_DIM_FF_EXPERT
+#define FF_SHARED   QUIRE_DIM_FF_SHARED
+#define ROPE        QUIRE_DIM_ROPE
+#define TAPS        QUIRE_DIM_TAPS
+#define EMBD3       QUIRE_DIM_EMBD_THRICE
+#define MIX         QUIRE_DIM_MIX
+#define GATE        QUIRE_DIM_GATE
 
 /* A row is a line. */
 #define ROW(part_, where_, name_, columns_, rows_, into_)                                          \
@@ -92,7 +95,7 @@ static const quire_tensor_row table[] = {
       .columns = QKV,
       .rows = ONE,
       .cuts = CUT_QKV(bq, bk, bv) },
-    ROW(QKV, ATTN, "attn_q.weight", EMBD, Q, L(wq)),
+    ROW(QKV, ATTN, "attn_q.weight", EMBD, Q_MAP, L(wq)),
     ROW(QKV_BIAS, ATTN, "attn_q.bias", Q, ONE, L(bq)),
     ROW(QKV, STORED, "attn_k.weight", EMBD, K, L(wk)),
     ROW(QKV_BIAS, STORED, "attn_k.bias", K, ONE, L(bk)),
@@ -142,6 +145,22 @@ static const quire_tensor_row table[] = {
       .is_looked_up = true,
       .into = L(conv) },
     ROW(SHORT_CONV, CONV, "shortconv.out_proj.weight", EMBD, EMBD, L(wo)),
+    ROW(DELTA_NET, DELTA, "attn_qkv.weight", EMBD, QUIRE_DIM_CONV, L(conv_in)),
+    ROW(DELTA_NET, DELTA, "attn_gate.weight", EMBD, QUIRE_DIM_DELTA, L(delta_z)),
+    { .name = "ssm_conv1d.weight",
+      .part = QUIRE_PART_DELTA_NET,
+      .where = DELTA,
+      .columns = TAPS,
+      .rows = QUIRE_DIM_CONV,
+      .is_looked_up = true,
+      .into = L(conv) },
+    ROW(DELTA_GATES, DELTA, "ssm_beta.weight", EMBD, DELTA_HEADS, L(delta_b)),
+    ROW(DELTA_GATES, DELTA, "ssm_alpha.weight", EMBD, DELTA_HEADS, L(delta_a)),
+    ROW(DELTA_JOINT, DELTA, "ssm_ba.weight", EMBD, QUIRE_DIM_DELTA_HEADS_TWICE, L(delta_b)),
+    ROW(DELTA_NET, DELTA, "ssm_dt.bias", DELTA_HEADS, ONE, L(delta_dt)),
+    ROW(DELTA_NET, DELTA, "ssm_a", DELTA_HEADS, ONE, L(delta_decay)),
+    ROW(DELTA_NET, DELTA, "ssm_norm.weight", QUIRE_DIM_DELTA_HEAD, ONE, L(delta_norm)),
+    ROW(DELTA_NET, DELTA, "ssm_out.weight", QUIRE_DIM_DELTA, EMBD, L(wo)),
     ROW(ATTN_POST_NORM, LAYER, "post_attention_norm.weight", EMBD, ONE, L(attn_post_norm)),
     ROW(FFN_NORM, LAYER, "ffn_norm.weight", EMBD, ONE, L(ffn_norm)),
     ROW(FFN_NORM_LATE, LAYER, "post_attention_norm.weight", EMBD, ONE, L(ffn_norm)),
@@ -198,6 +217,8 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
         return true;
     case QUIRE_TENSOR_OF_ATTENTION_LAYER:
         return desc->mixer[il] == QUIRE_MIXER_ATTENTION;
+    case QUIRE_TENSOR_OF_DELTA_LAYER:
+        return desc->mixer[il] == QUIRE_MIXER_DELTA_NET;
     case QUIRE_TENSOR_OF_CONV_LAYER:
         return desc->mixer[il] == QUIRE_MIXER_SHORT_CONV;
     case QUIRE_TENSOR_OF_STORED_LAYER:
@@ -257,6 +278,18 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
         return desc->n_embd;
     case QUIRE_DIM_EMBD_THRICE:
         return 3 * (int64_t)desc->n_embd;
+    case QUIRE_DIM_Q_MAP:
+        return quire_arch_row_get(desc->arch)->has_q_gate ? 2 * q : q;
+    case QUIRE_DIM_CONV:
+        return desc->recurrent.conv_width;
+    case QUIRE_DIM_DELTA:
+        return (int64_t)desc->recurrent.n_v_heads * desc->recurrent.d_head;
+    case QUIRE_DIM_DELTA_HEADS:
+        return desc->recurrent.n_v_heads;
+    case QUIRE_DIM_DELTA_HEADS_TWICE:
+        return 2 * (int64_t)desc->recurrent.n_v_heads;
+    case QUIRE_DIM_DELTA_HEAD:
+        return desc->recurrent.d_head;
     case QUIRE_DIM_TAPS:
         return desc->recurrent.conv_taps;
     case QUIRE_DIM_FF:

@@ -18,7 +18,12 @@ typedef enum quire_dim {
     QUIRE_DIM_ONE,
     QUIRE_DIM_EMBD,
     QUIRE_DIM_EMBD_THRICE,
-    QUIRE_DIM_TAPS, /* of convolutions */
+    QUIRE_DIM_TAPS,  /* of convolutions */
+    QUIRE_DIM_CONV,  /* columns of a delta net's convolution */
+    QUIRE_DIM_DELTA, /* V of a delta net */
+    QUIRE_DIM_DELTA_HEADS,
+    QUIRE_DIM_DELTA_HEADS_TWICE,
+    QUIRE_DIM_DELTA_HEAD,
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
     QUIRE_DIM_FF_EXPERT,
@@ -26,6 +31,7 @@ typedef enum quire_dim {
     QUIRE_DIM_EXPERTS,
     QUIRE_DIM_HEADS, /* of queries */
     QUIRE_DIM_Q,
+    QUIRE_DIM_Q_MAP, /* results of attn_q: Q, or Q and its gates */
     QUIRE_DIM_K,
     QUIRE_DIM_V,
     QUIRE_DIM_QKV,
@@ -50,6 +56,7 @@ typedef enum quire_tensor_scope {
     QUIRE_TENSOR_OF_LAYER,
     QUIRE_TENSOR_OF_ATTENTION_LAYER, /* one in each layer that has attention */
     QUIRE_TENSOR_OF_CONV_LAYER,      /* one in each layer that has a convolution instead */
+    QUIRE_TENSOR_OF_DELTA_LAYER,     /* one in each layer that has a delta net instead */
     QUIRE_TENSOR_OF_STORED_LAYER,    /* one in each layer that stores K and V */
     QUIRE_TENSOR_OF_DENSE_LAYER,     /* one in each layer without experts */
     QUIRE_TENSOR_OF_EXPERT_LAYER,    /* one in each layer with experts */
@@ -83,7 +90,7 @@ typedef struct quire_tensor_row {
 
 /* Row i, NULL past the end. Memory: static. */
 const quire_tensor_row *quire_tensor_row_get(size_t i);
-#define QUIRE_TENSOR_ROWS_MAX 96u
+#define QUIRE_TENSOR_ROWS_MAX 112u
 
 /* Whether a layer of a described model has the tensor of a row, if the model has its part. */
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,

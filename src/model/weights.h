@@ -64,6 +64,10 @@ typedef struct quire_layer_weights {
     /* Of a layer with a convolution: its products before it, [n_embd][3 * n_embd], and its factors,
      * [conv_taps][n_embd]. wo follows it. */
     struct ggml_tensor *conv_in, *conv;
+    /* The same of a delta net, [n_embd][conv_width] and [conv_taps][conv_width], and its further
+     * maps and vectors: graph_delta.c. delta_a is NULL where delta_b makes both. */
+    struct ggml_tensor *delta_z, *delta_b, *delta_a;
+    struct ggml_tensor *delta_dt, *delta_decay, *delta_norm;
     struct ggml_tensor *sinks;    /* f32 [n_head] */
     quire_expert_weights experts; /* in place of gate, up and down */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the

@@ -106,14 +106,20 @@ engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *en
     return bench_generated(&gen, engine, runtime);
 }
 
-engine_bench bench_recurrent(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
+engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
+                             const quire_runtime_opts *runtime)
 {
     gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 5, runtime->n_ctx);
 
-    (void)snprintf(gen.arch, sizeof gen.arch, "lfm2");
+    (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
     gen.is_tied = true;
     gen.attention_every = 2; /* the last layer is recurrent */
     gen.conv_taps = 3;
+    if (strcmp(arch, "lfm2") != 0) {
+        gen.n_delta_k_heads = 2;
+        gen.n_delta_v_heads = 4;
+        gen.d_delta_head = 32;
+    }
     gen.vocab = GGUF_GEN_VOCAB_BPE;
     return bench_generated(&gen, engine, runtime);
 }

@@ -33,9 +33,10 @@ engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
 /* The same whose layers store their own K and V and have windows; 0 = none. */
 engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
                            const quire_runtime_opts *runtime);
-/* A model of the architecture lfm2 with 5 layers, weights in Q8_0: all but two of its layers are
- * recurrent. */
-engine_bench bench_recurrent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
+/* A model of the architecture lfm2, or qwen35, with 5 layers, weights in Q8_0: all but two of its
+ * layers are recurrent. */
+engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
+                             const quire_runtime_opts *runtime);
 /* A model with latent attention (deepseek2): 2 layers, rows of 40 whose first 32 are V. */
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */

@@ -15,13 +15,13 @@
 
 #include <string.h>
 
-static engine_bench bench_of(uint32_t n_seqs)
+static engine_bench bench_of(const char *arch, uint32_t n_seqs)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, n_seqs);
 
     engine.precache.is_off = true;
-    return bench_recurrent(&engine, &runtime);
+    return bench_recurrent(arch, &engine, &runtime);
 }
 
 /* Requests of different lengths side by side, more of them than sequences, each twice. */
@@ -31,7 +31,7 @@ static void test_many_requests(void **state)
         N = 6,
         N_LONG = 300
     };
-    engine_bench b = bench_of(3);
+    engine_bench b = bench_of("lfm2", 3);
     int32_t texts[N][N_LONG], got[N_TOKENS], expected[N_TOKENS];
     quire_request *requests[2 * N];
 
@@ -69,13 +69,12 @@ static void expect(const engine_bench *b, const quire_request_params *params, ui
 /* A request, the same again, the next turn, the next turn again, and a text that parts from it. */
 static void test_turns(void **state)
 {
-    engine_bench b = bench_of(2);
+    engine_bench b = bench_of(*state, 2);
     int32_t text[N_CTX], got[N_TOKENS];
     quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
     const uint32_t n_turn = N_PROMPT + N_TOKENS + 90;
     quire_engine_stats stats;
 
-    (void)state;
     tokens_make(text, N_PROMPT, 3);
     expect(&b, &params, 0, got);
     expect(&b, &params, (N_PROMPT - 1) / PAGE * PAGE, got);
@@ -112,7 +111,7 @@ static void test_sealed_formats(void **state)
     runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q4;
     runtime.kv_recent = 64;
     engine.state_every_tokens = 100; /* 128: a multiple of a page */
-    b = bench_recurrent(&engine, &runtime);
+    b = bench_recurrent("lfm2", &engine, &runtime);
     tokens_make(text, N_PROMPT, 3);
     expect(&b, &params, 0, got);
     expect(&b, &params, N_FULL, got);
@@ -131,7 +130,7 @@ static void test_common_beginning(void **state)
         N = 4,
         N_SAME = 200
     };
-    engine_bench b = bench_of(N);
+    engine_bench b = bench_of("lfm2", N);
     int32_t texts[N][N_PROMPT], got[N_TOKENS], expected[N_TOKENS];
     quire_request *requests[N];
     uint32_t n_cached = 0;
@@ -177,12 +176,12 @@ static void test_tight(void **state)
 
     (void)state;
     runtime.n_batch = 64;
-    b = bench_recurrent(&engine, &runtime);
+    b = bench_recurrent("lfm2", &engine, &runtime);
     runtime.kv_budget_bytes =
         quire_runtime_kv_bytes(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime)) *
         5 / 4;
     bench_close(&b);
-    b = bench_recurrent(&engine, &runtime);
+    b = bench_recurrent("lfm2", &engine, &runtime);
     for (uint32_t i = 0; i < 2 * N; i++) {
         quire_request_params params = params_greedy(texts[i % N], N_LONG, N_MORE);
 
@@ -205,7 +204,7 @@ static void test_tight(void **state)
 
 static void test_what_is_refused(void **state)
 {
-    engine_bench b = bench_of(2);
+    engine_bench b = bench_of("lfm2", 2);
     quire_store *store = tier_store_new();
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
     quire_error err = QUIRE_ERROR_INIT;
@@ -231,9 +230,13 @@ static void test_what_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),  cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_sealed_formats), cmocka_unit_test(test_common_beginning),
-        cmocka_unit_test(test_tight),          cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_many_requests),
+        cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "qwen35"),
+        cmocka_unit_test(test_sealed_formats),
+        cmocka_unit_test(test_common_beginning),
+        cmocka_unit_test(test_tight),
+        cmocka_unit_test(test_what_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,13 @@ static gguf_gen_opts small(const char *arch)
         opts.n_experts_used = 2;
         opts.n_ff_expert = opts.n_ff_shared = 16;
     }
+    if (strcmp(arch, "qwen35") == 0) {
+        opts.attention_every = 2;
+        opts.conv_taps = 3;
+        opts.n_delta_k_heads = 2;
+        opts.n_delta_v_heads = 4;
+        opts.d_delta_head = 8;
+    }
     return opts;
 }
 
@@ -173,6 +180,42 @@ static const key_case key_cases[] = {
       { "lfm2.attention.head_count_kv", EDIT_U32, 1, NULL, 0 },
       QUIRE_CORRUPT,
       "belongs to a layer with attention (lfm2.attention.head_count_kv)" },
+    { "qwen35",
+      { "qwen35.ssm.state_size", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key qwen35.ssm.state_size is missing" },
+    { "qwen35",
+      { "qwen35.ssm.state_size", EDIT_U32, 257, NULL, 0 },
+      QUIRE_CORRUPT,
+      "qwen35.ssm.state_size is 257; expected 1..256" },
+    { "qwen35",
+      { "qwen35.ssm.time_step_rank", EDIT_U32, 3, NULL, 0 },
+      QUIRE_CORRUPT,
+      "qwen35.ssm.time_step_rank is 3; expected a multiple of the 2 groups" },
+    { "qwen35",
+      { "qwen35.ssm.inner_size", EDIT_U32, 31, NULL, 0 },
+      QUIRE_UNSUPP,
+      "qwen35.ssm.inner_size is 31; supported: 4 heads of 8" },
+    { "qwen35",
+      { "qwen35.full_attention_interval", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "belongs to a layer with attention (qwen35.full_attention_interval)" },
+    { "qwen35",
+      { "qwen35.full_attention_interval", EDIT_U32, 100, NULL, 0 },
+      QUIRE_UNSUPP,
+      "all 3 layers are recurrent (qwen35.attention.recurrent_layers); models without attention" },
+    { "qwen35",
+      { "qwen35.attention.recurrent_layers", EDIT_U32_ARRAY, 0, NULL, 3 },
+      QUIRE_CORRUPT,
+      "belongs to a layer with attention (qwen35.full_attention_interval)" },
+    { "qwen35",
+      { "qwen35.rope.dimension_sections", EDIT_U32_ARRAY, 1, NULL, 4 },
+      QUIRE_UNSUPP,
+      "rope.dimension_sections is 1, 1, 1, 1 and leaves pair 3 of 4 without a position" },
+    { "qwen35",
+      { "qwen35.rope.dimension_sections", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key qwen35.rope.dimension_sections is missing" },
     { "cohere2",
       { "cohere2.attention.layer_norm_epsilon", EDIT_REMOVE, 0, NULL, 0 },
       QUIRE_CORRUPT,
@@ -301,6 +344,11 @@ static void damaged_tensors_are_named(void **state)
           "blk.2.attn_q.weight belongs to a layer without attention" },
         { "lfm2", "blk.2.shortconv.in_proj.weight", "", 0, 0, 0, QUIRE_CORRUPT,
           "blk.2.shortconv.in_proj.weight is missing" },
+        { "qwen35", "blk.0.ssm_a", "", 0, 0, 0, QUIRE_CORRUPT, "blk.0.ssm_a is missing" },
+        { "qwen35", "blk.0.ssm_norm.weight", NULL, GGML_TYPE_F32, 7, 1, QUIRE_CORRUPT,
+          "expected 8 x 1" },
+        { "qwen35", "blk.1.attn_q.weight", NULL, GGML_TYPE_F32, 16, 16, QUIRE_CORRUPT,
+          "has shape 16 x 16 x 1 x 1; expected 16 x 32" },
         { "lfm2", "token_embd_norm.weight", "output_norm.weight", 0, 0, 0, QUIRE_UNSUPP,
           "output_norm.weight has no place" },
         { "deepseek2", "blk.0.attn_kv_a_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,

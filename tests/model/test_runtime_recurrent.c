@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LFM2     ((void *)(uintptr_t) "lfm2")
+#define QWEN35   ((void *)(uintptr_t) "qwen35")
 #define N_VOCAB  320u
 #define N_TOKENS 140u
 #define N_SEQS   4u
@@ -32,15 +34,20 @@ typedef struct bench {
     float *whole; /* [N_TOKENS][N_VOCAB]: the logits of the text in one step */
 } bench;
 
-static gguf_gen_opts options(void)
+static gguf_gen_opts options(const char *arch)
 {
     gguf_gen_opts o = fixture_llama("recurrent", 5, N_VOCAB, 512, 31);
 
-    (void)snprintf(o.arch, sizeof o.arch, "lfm2");
+    (void)snprintf(o.arch, sizeof o.arch, "%s", arch);
     o.vocab = GGUF_GEN_VOCAB_BPE;
     o.is_tied = true;
     o.attention_every = 2; /* the last layer is recurrent */
     o.conv_taps = 4;
+    if (strcmp(arch, "lfm2") != 0) {
+        o.n_delta_k_heads = 2;
+        o.n_delta_v_heads = 4;
+        o.d_delta_head = 32;
+    }
     o.type = GGML_TYPE_Q8_0; /* panels: the same bits for every step */
     return o;
 }
@@ -57,9 +64,10 @@ static quire_runtime_opts runtime_options(void)
     return opts;
 }
 
-static void bench_open(bench *b)
+/* state: of a test, the architecture. */
+static void bench_open(bench *b, void **state)
 {
-    const gguf_gen_opts gen = options();
+    const gguf_gen_opts gen = options(*state);
     const quire_runtime_opts opts = runtime_options();
     quire_rng rng = test_rng(61);
     const size_t bytes = (size_t)N_TOKENS * N_VOCAB * sizeof *b->whole;
@@ -109,8 +117,7 @@ static void test_splits_give_equal_bits(void **state)
     bench b;
     quire_seq_id seq;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     seq = fixture_seq(b.runtime);
     rest_expect(&b, seq, 0);
     quire_seq_close(quire_runtime_cache(b.runtime), seq);
@@ -125,8 +132,7 @@ static void test_company_changes_no_bit(void **state)
     quire_seq_id seqs[N_SEQS];
     const float *logits;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     for (uint32_t round = 0; round < 3; round++) {
         quire_slice slices[N_SEQS];
 
@@ -149,8 +155,7 @@ static void test_fork_has_the_state(void **state)
     bench b;
     quire_seq_id seq, fork;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     seq = fixture_seq(b.runtime);
     (void)fixture_step(b.runtime, seq, b.tokens, 70, QUIRE_LOGITS_NONE);
     assert_int_equal(quire_runtime_fork(b.runtime, seq, &fork), QUIRE_OK);
@@ -183,8 +188,7 @@ static void test_failed_steps_change_nothing(void **state)
     const float *logits;
     uint32_t n_asked;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     if (!quire_runtime_canceler_set(b.runtime, gives_up, &c)) {
         bench_close(&b);
         skip();
@@ -212,8 +216,7 @@ static void test_cuts(void **state)
     quire_slice slice;
     const float *logits;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     seq = fixture_seq(b.runtime);
     (void)fixture_step(b.runtime, seq, b.tokens, 50, QUIRE_LOGITS_NONE);
     assert_int_equal(quire_runtime_keepable(b.runtime, seq, 50), 50);
@@ -241,8 +244,7 @@ static void test_what_is_refused(void **state)
     quire_error err = QUIRE_ERROR_INIT;
     quire_runtime *runtime;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     assert_true(quire_runtime_is_recurrent(b.runtime));
     assert_int_equal(quire_runtime_shift_check(b.runtime), QUIRE_UNSUPP);
     opts.kv_elsewhere_bytes = 1u << 20;
@@ -260,8 +262,7 @@ static void test_memory(void **state)
     const quire_model_desc *desc;
     quire_memory_need few, many;
 
-    (void)state;
-    bench_open(&b);
+    bench_open(&b, state);
     desc = quire_model_desc_get(b.model);
     assert_int_equal(desc->recurrent.n_layers, 3);
     assert_int_equal(desc->n_stored, 2);
@@ -277,13 +278,18 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splits_give_equal_bits),
-        cmocka_unit_test(test_company_changes_no_bit),
-        cmocka_unit_test(test_fork_has_the_state),
-        cmocka_unit_test(test_failed_steps_change_nothing),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_what_is_refused),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test_prestate(test_splits_give_equal_bits, LFM2),
+        cmocka_unit_test_prestate(test_company_changes_no_bit, LFM2),
+        cmocka_unit_test_prestate(test_fork_has_the_state, LFM2),
+        cmocka_unit_test_prestate(test_failed_steps_change_nothing, LFM2),
+        cmocka_unit_test_prestate(test_cuts, LFM2),
+        cmocka_unit_test_prestate(test_what_is_refused, LFM2),
+        cmocka_unit_test_prestate(test_memory, LFM2),
+        cmocka_unit_test_prestate(test_splits_give_equal_bits, QWEN35),
+        cmocka_unit_test_prestate(test_company_changes_no_bit, QWEN35),
+        cmocka_unit_test_prestate(test_fork_has_the_state, QWEN35),
+        cmocka_unit_test_prestate(test_failed_steps_change_nothing, QWEN35),
+        cmocka_unit_test_prestate(test_cuts, QWEN35),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

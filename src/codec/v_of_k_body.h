@@ -59,20 +59,26 @@ static inline void v_of_k_q8(uint32_t d_v, const void *k_tile, void *v_tile)
     }
 }
 
-/* A plane of codes: bits bits of dimensions 4m .. 4m + 3 of a group of 32 / bits dimensions. */
+/* A plane of codes, at the dimensions in work: bits of dimensions 4m .. 4m + 3 of a group of 32 /
+ * bits dimensions. */
 typedef struct v_of_k_plane {
-    const uint8_t *bytes;
-    uint32_t bits;
+    const uint8_t *group;
+    uint8_t shift;
+    uint8_t mask;
 } v_of_k_plane;
 
-/* The plane's part of the codes of four tokens from t on, dimensions i .. i + 3. */
-static inline unit_bytes plane_codes(const v_of_k_plane *plane, uint32_t i, uint32_t t)
+static inline v_of_k_plane plane_at(const uint8_t *plane, uint32_t bits, uint32_t i)
 {
-    const uint32_t n = 32 / plane->bits;
-    const uint8_t *from = plane->bytes + ((size_t)(i / n) * QUIRE_TILE_TOKENS + t) * QUAD;
-    const uint8_t shift = (uint8_t)(plane->bits * (i % n / QUAD));
+    const uint32_t n = 32 / bits;
 
-    return (unit_load(from) >> shift) & (uint8_t)((1u << plane->bits) - 1);
+    return (v_of_k_plane){ plane + (size_t)(i / n) * QUIRE_TILE_TOKENS * QUAD,
+                           (uint8_t)(bits * (i % n / QUAD)), (uint8_t)((1u << bits) - 1) };
+}
+
+/* The plane's part of the codes of four tokens from t on. */
+static inline unit_bytes plane_codes(const v_of_k_plane *plane, uint32_t t)
+{
+    return (unit_load(plane->group + (size_t)t * QUAD) >> plane->shift) & plane->mask;
 }
 
 /* table[index % 16], byte by byte; indices are below 128. */
@@ -106,26 +112,30 @@ static inline unit_bytes codes_look_up(const int8_t *levels, uint32_t n_levels, 
     return found;
 }
 
-static inline void v_of_k_sealed(quire_format format, uint32_t d_k, uint32_t d_v,
-                                 const void *k_tile, void *v_tile)
+/* Inlined by format, so that the numbers of bits and levels are constants. */
+static inline __attribute__((always_inline)) void
+v_of_k_sealed(quire_format format, uint32_t d_k, uint32_t d_v, const void *k_tile, void *v_tile)
 {
-    const uint8_t *tile = k_tile;
     const int8_t *levels = quire_sealed_levels(format, QUIRE_SIDE_K);
     const uint32_t n_levels = quire_sealed_n_levels(format);
-    const uint8_t low_bits = (uint8_t)quire_sealed_low_bits(format);
-    const v_of_k_plane low = { tile + quire_sealed_low_offset(format, QUIRE_SIDE_K, d_k),
-                               low_bits };
-    const v_of_k_plane high = { tile + quire_sealed_high_offset(format, QUIRE_SIDE_K, d_k),
-                                quire_sealed_high_bits(format) };
+    const uint32_t low_bits = quire_sealed_low_bits(format);
+    const uint32_t high_bits = quire_sealed_high_bits(format);
+    const uint8_t *low =
+        (const uint8_t *)k_tile + quire_sealed_low_offset(format, QUIRE_SIDE_K, d_k);
+    const uint8_t *high =
+        (const uint8_t *)k_tile + quire_sealed_high_offset(format, QUIRE_SIDE_K, d_k);
     uint8_t *to = (uint8_t *)v_tile + QUIRE_Q8_CODES_OFFSET;
 
     memcpy(v_tile, k_tile, QUIRE_SEALED_SCALES_BYTES);
     for (uint32_t i = 0; i < d_v; i += QUAD) {
-        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += QUAD) {
-            unit_bytes codes = plane_codes(&low, i, t);
+        const v_of_k_plane below = plane_at(low, low_bits, i);
+        const v_of_k_plane above = high_bits != 0 ? plane_at(high, high_bits, i) : below;
 
-            if (high.bits != 0) {
-                codes |= plane_codes(&high, i, t) << low_bits;
+        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += QUAD) {
+            unit_bytes codes = plane_codes(&below, t);
+
+            if (high_bits != 0) {
+                codes |= plane_codes(&above, t) << (uint8_t)low_bits;
             }
             codes = unit_turn(codes_look_up(levels, n_levels, codes));
             memcpy(to + quire_v_index(QUAD, d_v, i, t), &codes, sizeof(codes));
@@ -151,8 +161,9 @@ static inline void block_turn(lane_row *rows)
 
 static inline void v_of_k_f16(uint32_t d_v, const uint16_t *k_tile, uint16_t *v_tile)
 {
-    for (uint32_t i = 0; i < d_v; i += LANE_ROWS) {
-        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += LANE_ROWS) {
+    for (uint32_t t = 0; t < QUIRE_TILE_TOKENS;
+         t += LANE_ROWS) { /* so that V is written in order */
+        for (uint32_t i = 0; i < d_v; i += LANE_ROWS) {
             lane_row rows[LANE_ROWS];
 
             for (uint32_t r = 0; r < LANE_ROWS; r++) {
@@ -166,18 +177,19 @@ static inline void v_of_k_f16(uint32_t d_v, const uint16_t *k_tile, uint16_t *v_
     }
 }
 
-/* Two tokens of two dimensions lie together in both tiles. */
+/* Two tokens of two dimensions lie together in both tiles; four of four are moved at a time. */
 static inline void v_of_k_bf16(uint32_t d_v, const uint16_t *k_tile, uint16_t *v_tile)
 {
-    for (uint32_t i = 0; i < d_v; i += 2) {
-        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += 2) {
-            const uint16_t *from = k_tile + quire_k_index(2, i, t);
-            uint16_t *to = v_tile + quire_v_index(2, d_v, i, t);
+    for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += 4) {
+        for (uint32_t i = 0; i < d_v; i += 4) {
+            lane_row a, b, first, second;
 
-            to[0] = from[0];
-            to[1] = from[2];
-            to[2] = from[1];
-            to[3] = from[3];
+            memcpy(&a, k_tile + quire_k_index(2, i, t), sizeof(a));
+            memcpy(&b, k_tile + quire_k_index(2, i + 2, t), sizeof(b));
+            first = __builtin_shufflevector(a, b, 0, 2, 1, 3, 8, 10, 9, 11);
+            second = __builtin_shufflevector(a, b, 4, 6, 5, 7, 12, 14, 13, 15);
+            memcpy(v_tile + quire_v_index(2, d_v, i, t), &first, sizeof(first));
+            memcpy(v_tile + quire_v_index(2, d_v, i, t + 2), &second, sizeof(second));
         }
     }
 }
@@ -210,8 +222,19 @@ static inline void tile_v_of_k(quire_format format, uint32_t d_k, uint32_t d_v, 
     case QUIRE_FORMAT_Q8:
         v_of_k_q8(d_v, k_tile, v_tile);
         break;
-    default:
-        v_of_k_sealed(format, d_k, d_v, k_tile, v_tile);
+    case QUIRE_FORMAT_Q6:
+        v_of_k_sealed(QUIRE_FORMAT_Q6, d_k, d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_Q5:
+        v_of_k_sealed(QUIRE_FORMAT_Q5, d_k, d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_Q4:
+        v_of_k_sealed(QUIRE_FORMAT_Q4, d_k, d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_Q3:
+        v_of_k_sealed(QUIRE_FORMAT_Q3, d_k, d_v, k_tile, v_tile);
+        break;
+    case QUIRE_FORMAT_COUNT:
         break;
     }
 }

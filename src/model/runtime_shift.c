@@ -19,19 +19,21 @@
 
 typedef struct shift {
     const quire_runtime *rt;
-    quire_seq_table table;
+    quire_seq_table from;
+    quire_seq_table to; /* the same sequence, or another */
+    uint32_t delta;     /* tokens that leave */
     quire_rotation rotation;
     float frequencies[QUIRE_HEAD_DIM_MAX / 2];
     float turns[QUIRE_HEAD_DIM_MAX];
     float *rows; /* [TILE][d_k] */
 } shift;
 
-static unsigned char *tile_at(const shift *s, const quire_attn_lane *lane, uint32_t head,
-                              uint32_t tile)
+static unsigned char *tile_at(const shift *s, const quire_seq_table *table,
+                              const quire_attn_lane *lane, uint32_t head, uint32_t tile)
 {
     const uint32_t tiles = s->rt->opts.page_tokens / TILE;
     const uint32_t i = tile / tiles;
-    const quire_page_id id = s->table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
     const quire_page_addr *addr = &quire_cache_page_addrs(s->rt->cache)[id];
 
     return addr->extent + lane->offset + addr->slot * lane->page_stride + head * lane->head_stride +
@@ -61,21 +63,35 @@ static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned
     codec->encode_k(k->format, &rows, s->rows, to);
 }
 
-static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end,
-                       uint32_t n_tokens)
+/* The tokens [begin, end) of a layer move; begin is that of a tile. */
+static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
 {
     const size_t v_bytes = quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
+    const quire_attn_lane *k = &layer->k_store.lane;
+    const quire_attn_lane *v = &layer->v_store.lane;
 
     for (uint32_t g = 0; g < layer->n_kv_head; g++) {
-        for (uint32_t t = end; t < n_tokens; t += TILE) {
+        for (uint32_t t = begin; t < end; t += TILE) {
             const uint32_t from = t / TILE;
-            const uint32_t to = (t - (end - begin)) / TILE;
+            const uint32_t to = (t - s->delta) / TILE;
 
-            move_k(s, layer, tile_at(s, &layer->k_store.lane, g, from),
-                   tile_at(s, &layer->k_store.lane, g, to),
-                   n_tokens - t < TILE ? n_tokens - t : TILE);
-            memcpy(tile_at(s, &layer->v_store.lane, g, to),
-                   tile_at(s, &layer->v_store.lane, g, from), v_bytes);
+            move_k(s, layer, tile_at(s, &s->from, k, g, from), tile_at(s, &s->to, k, g, to),
+                   end - t < TILE ? end - t : TILE);
+            memcpy(tile_at(s, &s->to, v, g, to), tile_at(s, &s->from, v, g, from), v_bytes);
+        }
+    }
+}
+
+static void move_tokens(const shift *s, uint32_t begin, uint32_t end)
+{
+    const quire_model_desc *desc = &s->rt->model->desc;
+
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        quire_attn_layer layer;
+
+        if (desc->kv_map[il].stored >= 0) {
+            (void)quire_kv_layout(&s->rt->form, il, &layer);
+            move_layer(s, &layer, begin, end);
         }
     }
 }
@@ -88,29 +104,91 @@ int quire_runtime_shift_check(const quire_runtime *rt)
     return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
 }
 
-int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)
+/* Errors: QUIRE_INVAL, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free(rows). */
+static int shift_begin(shift *s, const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
+                       uint32_t end)
 {
     const quire_model_desc *desc = &rt->model->desc;
-    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
-    shift s = { .rt = rt };
 
+    *s = (shift){ .rt = rt, .delta = end - begin };
     QUIRE_TRY(quire_runtime_shift_check(rt));
-    QUIRE_FAIL_IF(begin % TILE != 0 || end % TILE != 0 || begin > end || end > n_tokens,
+    QUIRE_FAIL_IF(begin % TILE != 0 || end % TILE != 0 || begin > end ||
+                      end > quire_seq_tokens(rt->cache, seq),
                   QUIRE_INVAL);
-    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &s.table));
-    s.rows = malloc((size_t)TILE * desc->d_k * sizeof *s.rows);
-    QUIRE_FAIL_IF(s.rows == NULL, QUIRE_NOMEM);
-    quire_model_rope_frequencies(rt->model, s.frequencies);
-    s.rotation = quire_model_rotation(desc, s.frequencies);
-    quire_rotation_turns(&s.rotation, (double)begin - (double)end, s.turns);
-    for (uint32_t il = 0; il < desc->n_layer && begin < end; il++) {
-        quire_attn_layer layer;
+    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &s->from));
+    s->rows = malloc((size_t)TILE * desc->d_k * sizeof *s->rows);
+    QUIRE_FAIL_IF(s->rows == NULL, QUIRE_NOMEM);
+    quire_model_rope_frequencies(rt->model, s->frequencies);
+    s->rotation = quire_model_rotation(desc, s->frequencies);
+    quire_rotation_turns(&s->rotation, (double)begin - (double)end, s->turns);
+    return QUIRE_OK;
+}
 
-        if (desc->kv_map[il].stored >= 0) {
-            (void)quire_kv_layout(&rt->form, il, &layer);
-            move_layer(&s, &layer, begin, end, n_tokens);
-        }
+int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)
+{
+    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
+    shift s;
+
+    QUIRE_TRY(shift_begin(&s, rt, seq, begin, end));
+    s.to = s.from;
+    if (begin < end) {
+        move_tokens(&s, end, n_tokens);
     }
     free(s.rows);
     return quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin));
+}
+
+/* Move the tokens from `end` on into pages that `to` gets one by one. Before each page but the
+ * first, `from` gives up the pages that were read and those of the tokens that leave. */
+static int move_away(shift *s, quire_seq_id from, quire_seq_id to, uint32_t end, bool *is_torn)
+{
+    const uint32_t page_tokens = s->rt->opts.page_tokens;
+    const uint32_t n_tokens = quire_seq_tokens(s->rt->cache, from);
+    quire_cache *cache = s->rt->cache;
+
+    for (uint32_t t = end; t < n_tokens;) {
+        const uint32_t n_room = page_tokens - (t - s->delta) % page_tokens;
+        const uint32_t n = n_tokens - t < n_room ? n_tokens - t : n_room;
+
+        if (t > end) {
+            uint32_t n_released = 0;
+
+            QUIRE_TRY(quire_seq_release(cache, from, QUIRE_KV_GROUP_MAIN, end - s->delta, t,
+                                        &n_released));
+            *is_torn = *is_torn || n_released > 0;
+        }
+        QUIRE_TRY(quire_seq_reserve(cache, to, n));
+        QUIRE_TRY(quire_seq_append(cache, to, n));
+        QUIRE_TRY(quire_seq_table_get(cache, from, QUIRE_KV_GROUP_MAIN, &s->from));
+        QUIRE_TRY(quire_seq_table_get(cache, to, QUIRE_KV_GROUP_MAIN, &s->to));
+        move_tokens(s, t, t + n);
+        t += n;
+    }
+    return QUIRE_OK;
+}
+
+int quire_runtime_shift_away(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end,
+                             quire_seq_id *out, bool *is_torn)
+{
+    quire_seq_id to = QUIRE_SEQ_NULL;
+    shift s;
+    int rc;
+
+    *out = QUIRE_SEQ_NULL;
+    *is_torn = false;
+    QUIRE_TRY(shift_begin(&s, rt, seq, begin, end));
+    rc = quire_seq_fork(rt->cache, seq, &to);
+    if (rc == QUIRE_OK) {
+        rc = quire_seq_truncate(rt->cache, to, begin);
+    }
+    if (rc == QUIRE_OK) {
+        rc = move_away(&s, seq, to, end, is_torn);
+    }
+    free(s.rows);
+    if (rc < 0 && to != QUIRE_SEQ_NULL) {
+        (void)quire_seq_close(rt->cache, to);
+    } else if (rc == QUIRE_OK) {
+        *out = to;
+    }
+    return rc;
 }

@@ -14,6 +14,14 @@
  * QUIRE_TILE_TOKENS; no other holder has the pages from `begin` on, or relies on them. Errors:
  * QUIRE_INVAL (the range), QUIRE_UNSUPP (shift_check()), QUIRE_NOMEM; then nothing has changed. */
 int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end);
+/* The same where others hold the pages from `begin` on, or rely on them: the tokens move into pages
+ * of a new sequence *out, which shares the pages below `begin`. Its bytes are those that
+ * quire_runtime_shift() makes. seq gives up its pages as they are read, so that little room is
+ * needed beyond what others hold; afterwards it can only be closed. Errors: as
+ * quire_runtime_shift(), and those of quire_seq_reserve() and quire_seq_fork(); then *out is
+ * QUIRE_SEQ_NULL, and seq is whole only if *is_torn is false. */
+int quire_runtime_shift_away(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end,
+                             quire_seq_id *out, bool *is_torn);
 /* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, a rope that is not plain (rope_frequencies.h), layers
  * that keep their windows alone, recurrent layers, kv_elsewhere_bytes. */
 int quire_runtime_shift_check(const quire_runtime *runtime);

@@ -28,7 +28,7 @@ static quire_runtime *open_runtime(const quire_model *model, quire_format k, qui
 
     opts.n_ctx = 512;
     opts.n_threads = 2;
-    opts.n_seqs_max = 2;
+    opts.n_seqs_max = 4;
     opts.page_tokens = page_tokens;
     opts.k_format = k;
     opts.v_format = v;
@@ -88,6 +88,90 @@ static void shifted_is_shorter(void **state)
     check_shift(&o, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 1e-3);
 }
 
+/* Pages that another sequence holds stay as they are; the new ones have the bits of a shift in
+ * place. */
+static void shared_pages_stay(void **state)
+{
+    static const struct {
+        uint32_t page_tokens, begin, end;
+        quire_format format;
+    } cases[] = { { 64, 64, 192, QUIRE_FORMAT_F16 },
+                  { 128, 64, 192, QUIRE_FORMAT_Q8 },
+                  { 64, 0, 64, QUIRE_FORMAT_F32 },
+                  { 256, 128, 128, QUIRE_FORMAT_F32 } };
+    const gguf_gen_opts o = fixture_llama("shifted", 2, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+    const int32_t next = 65;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const uint32_t begin = cases[i].begin, end = cases[i].end;
+        quire_runtime *runtime =
+            open_runtime(model, cases[i].format, cases[i].format, cases[i].page_tokens);
+        quire_cache *cache = quire_runtime_cache(runtime);
+        const quire_seq_id seq = fixture_seq(runtime);
+        quire_seq_id holder, out;
+        float want[2][N_VOCAB];
+        bool is_torn;
+
+        (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+        assert_int_equal(quire_seq_fork(cache, seq, &holder), QUIRE_OK);
+        memcpy(want[1], fixture_step(runtime, holder, &next, 1, QUIRE_LOGITS_LAST), sizeof want[1]);
+        assert_int_equal(quire_seq_truncate(cache, holder, N_TEXT), QUIRE_OK);
+        assert_int_equal(quire_runtime_shift_away(runtime, seq, begin, end, &out, &is_torn),
+                         QUIRE_OK);
+        assert_int_equal(quire_seq_close(cache, seq), QUIRE_OK);
+        assert_int_equal(quire_seq_tokens(cache, out), N_TEXT - (end - begin));
+        memcpy(want[0], fixture_step(runtime, out, &next, 1, QUIRE_LOGITS_LAST), sizeof want[0]);
+        assert_int_equal(quire_seq_close(cache, out), QUIRE_OK);
+        assert_memory_equal(fixture_step(runtime, holder, &next, 1, QUIRE_LOGITS_LAST), want[1],
+                            sizeof want[1]);
+        assert_int_equal(quire_seq_truncate(cache, holder, N_TEXT), QUIRE_OK);
+        assert_int_equal(quire_runtime_shift(runtime, holder, begin, end), QUIRE_OK);
+        assert_memory_equal(fixture_step(runtime, holder, &next, 1, QUIRE_LOGITS_LAST), want[0],
+                            sizeof want[0]);
+        quire_cache_validate(cache);
+        quire_runtime_destroy(runtime);
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* Without memory nothing is left behind, and the caller learns whether seq is whole. */
+static void short_memory(void **state)
+{
+    const gguf_gen_opts o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+
+    (void)state;
+    for (uint32_t n_free = 0; n_free <= 3; n_free++) {
+        quire_runtime *runtime = open_runtime(model, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 64);
+        quire_cache *cache = quire_runtime_cache(runtime);
+        const quire_seq_id seq = fixture_seq(runtime);
+        quire_seq_id holder, out;
+        quire_cache_stats stats;
+        uint64_t page_bytes;
+        bool is_torn = true;
+
+        (void)fixture_step(runtime, seq, text, 256, QUIRE_LOGITS_NONE);
+        quire_cache_stats_get(cache, &stats);
+        page_bytes = stats.charged_bytes / 4;
+        assert_int_equal(quire_seq_fork(cache, seq, &holder), QUIRE_OK);
+        assert_int_equal(quire_region_budget_set(cache, QUIRE_REGION_DYNAMIC,
+                                                 stats.charged_bytes + n_free * page_bytes),
+                         QUIRE_OK);
+        assert_int_equal(quire_runtime_shift_away(runtime, seq, 0, 64, &out, &is_torn),
+                         n_free == 3 ? QUIRE_OK : QUIRE_NOPAGES);
+        assert_true((out == QUIRE_SEQ_NULL) == (n_free < 3));
+        assert_true(n_free > 0 || !is_torn);
+        assert_int_equal(quire_seq_tokens(cache, holder), 256);
+        quire_cache_validate(cache);
+        quire_runtime_destroy(runtime);
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 static void refusals(void **state)
 {
     const gguf_gen_opts o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
@@ -118,6 +202,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shifted_is_shorter),
+        cmocka_unit_test(shared_pages_stay),
+        cmocka_unit_test(short_memory),
         cmocka_unit_test(refusals),
     };
 

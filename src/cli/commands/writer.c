@@ -13,8 +13,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define TILE QUIRE_TILE_TOKENS
-
 struct quire_writer {
     quire_opened *session;
     quire_sampler *sampler;
@@ -136,35 +134,10 @@ void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err)
 {
-    const uint32_t n_keep = (keep + TILE - 1) / TILE * TILE;
-    const char *name = overflow == QUIRE_CONTEXT_SHIFT ? "shift" : "sinks";
-    const quire_kv_pair *pairs = writer->session->kv_pairs;
-
-    if (overflow == QUIRE_CONTEXT_REFUSE) {
-        return QUIRE_OK;
-    }
-    if (quire_runtime_shift_check(writer->session->runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "--context-overflow %s works with KV in f32, f16, bf16 and q8, and "
-                               "with models whose layers see the whole text and turn K alike",
-                               name);
-    }
-    for (uint32_t l = 0; l < writer->session->desc->n_stored; l++) {
-        if (overflow == QUIRE_CONTEXT_SINKS && pairs[l].k == QUIRE_FORMAT_Q8) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "--context-overflow sinks turns K every %u tokens: in q8 each "
-                                   "time adds an error. Use f32, f16 or bf16, or shift",
-                                   TILE);
-        }
-    }
-    if (writer->session->n_ctx < n_keep + 4 * TILE) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--context-overflow %s with %u tokens kept needs a context of at "
-                               "least %u tokens: raise -c",
-                               name, n_keep, n_keep + 4 * TILE);
-    }
+    QUIRE_TRY(quire_context_overflow_check(writer->session->runtime, writer->session->desc,
+                                           overflow, keep, "--context-overflow", err));
     writer->overflow = overflow;
-    writer->n_keep = n_keep;
+    writer->n_keep = quire_context_overflow_keep(keep);
     return QUIRE_OK;
 }
 
@@ -173,7 +146,7 @@ static int drop_tokens(quire_writer *writer, quire_writer_result *result)
 {
     const uint32_t n_middle = writer->n_held - writer->n_keep;
     const uint32_t n =
-        writer->overflow == QUIRE_CONTEXT_SINKS ? TILE : (n_middle / 2 + TILE - 1) / TILE * TILE;
+        quire_context_overflow_drop(writer->overflow, writer->n_keep, writer->n_held);
     int32_t *held = writer->held + writer->n_keep;
 
     QUIRE_TRY(quire_runtime_shift(writer->session->runtime, writer->seq, writer->n_keep,

@@ -14,6 +14,7 @@
 #include "cli/commands/kv_disk.h"
 #include "cli/commands/opened.h"
 #include "cli/settings/args.h"
+#include "model/context_overflow.h"
 #include "model/sampler.h"
 
 typedef enum quire_stop {
@@ -27,15 +28,6 @@ typedef enum quire_stop {
 /* "end of text" and so on; and the same as one word for JSON. Memory: static. */
 const char *quire_stop_text(quire_stop stop);
 const char *quire_stop_word(quire_stop stop);
-
-/* A text that fills the context. */
-typedef enum quire_context_overflow {
-    QUIRE_CONTEXT_REFUSE, /* ends there */
-    QUIRE_CONTEXT_SHIFT,  /* loses half of its tokens behind those that are kept; a token's K is
-                             coded  once more at most, since it leaves with the next half */
-    QUIRE_CONTEXT_SINKS   /* loses the oldest 64 tokens behind those that are kept (StreamingLLM,
-                             arXiv   2309.17453): positions stay those in the cache */
-} quire_context_overflow;
 
 typedef struct quire_writer_result {
     uint32_t n_prompt;  /* tokens of the prompt; if interrupted, those read */
@@ -72,8 +64,7 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
 
 /* Whether the session's context can overflow so: `keep` tokens at the beginning stay, rounded up to
- * whole tiles. Errors: QUIRE_UNSUPP (formats), QUIRE_INVAL (the context is too short); err tells.
- */
+ * whole tiles. Errors: quire_context_overflow_check(). */
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err);
 

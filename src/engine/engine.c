@@ -74,6 +74,12 @@ const quire_model *quire_engine_model(const quire_engine *engine)
     return quire_loop_parts_get(engine->loop)->model;
 }
 
+int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
+                               uint32_t keep, const char *setting, quire_error *err)
+{
+    return quire_loop_context_check(engine->loop, overflow, keep, setting, err);
+}
+
 uint32_t quire_engine_n_ctx(const quire_engine *engine)
 {
     return quire_loop_parts_get(engine->loop)->runtime_opts->n_ctx;

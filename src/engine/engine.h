@@ -48,6 +48,7 @@
 #include "engine/sessions.h"
 #include "engine/stats.h"
 #include "engine/tier.h"
+#include "model/context_overflow.h"
 #include "model/model.h"
 #include "model/runtime.h"
 #include "model/sampler.h"
@@ -62,6 +63,7 @@ typedef struct quire_request quire_request;
 #define QUIRE_LOGPROBS_MAX     20u
 #define QUIRE_REQUEST_ID_MAX   64u
 #define QUIRE_ENGINE_QUEUE_MAX 65536u
+#define QUIRE_CONTEXTS_MAX     16u /* tokens of a text that overflows its context, in contexts */
 
 typedef enum quire_admit {
     QUIRE_ADMIT_GROW,   /* begin when the prompt fits; preempt when pages run short */
@@ -177,15 +179,25 @@ typedef struct quire_request_params {
     quire_session_ref session; /* 0 = none; the caller leaves it when the request is done */
     uint32_t class_index;      /* into opts.classes */
     int32_t priority;          /* order within the queue of the class, highest first; default 0 */
-    quire_pooling pooling;     /* compute the prompt and its vector, and generate nothing */
-    const char *id;            /* id of the reply, the key of explanations; copied */
+    /* When the text fills the context (model/context_overflow.h). A text has at most
+     * QUIRE_CONTEXTS_MAX contexts of tokens then, and an answer without max_tokens has at most one
+     * context of them. With pooling QUIRE_CONTEXT_REFUSE alone. */
+    quire_context_overflow context_overflow;
+    uint32_t context_keep; /* first tokens that never leave, rounded up to whole tiles */
+    quire_pooling pooling; /* compute the prompt and its vector, and generate nothing */
+    const char *id;        /* id of the reply, the key of explanations; copied */
 } quire_request_params;
+
+/* Whether texts can overflow the context so; keep is context_keep. `setting` begins the message.
+ * Errors: quire_context_overflow_check(); QUIRE_UNSUPP with the file of overflow.h. */
+int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
+                               uint32_t keep, const char *setting, quire_error *err);
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
  * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
  * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
- * grammar that does not parse), QUIRE_AGAIN (the engine is ending), QUIRE_NOMEM; err names the
- * field. Memory: end with quire_request_release(). */
+ * grammar that does not parse), quire_engine_context_check(), QUIRE_AGAIN (the engine is ending),
+ * QUIRE_NOMEM; err names the field. Memory: end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 
@@ -248,6 +260,7 @@ typedef struct quire_request_result {
     uint32_t n_cached_tokens; /* tokens of the prompt that were not computed */
     uint32_t n_generated_tokens;
     uint32_t n_thought_tokens; /* of those: thoughts, by params.sampler.rules */
+    uint32_t n_dropped_tokens; /* of the text, that left the context */
     uint32_t n_preemptions;
     uint32_t n_recomputed_tokens; /* because of preemptions */
     uint32_t n_parkings;          /* times that it was parked for a higher class */
@@ -266,7 +279,8 @@ typedef struct quire_request_result {
 const quire_request_result *quire_request_result_get(const quire_request *request);
 
 /* Take the tokens of a finished request whose KV was computed and is published: the prompt and the
- * answer without its last token. Works once per request. Memory: free(). */
+ * answer without its last token, or as many of them as fit the context. Works once per request.
+ * Memory: free(). */
 int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens);
 
 /* ---- explanations of cache misses ---- */

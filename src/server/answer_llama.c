@@ -47,7 +47,7 @@ static void write_end(quire_json_out *json, const quire_generation *gen, const q
     quire_answer_sampling_write(json, "generation_settings", &gen->params.sampler);
     quire_json_text(json, "prompt", choice->prompt->text.data, choice->prompt->text.n);
     quire_json_bool(json, "has_new_line", text->n > 0 && memchr(text->data, '\n', text->n) != NULL);
-    quire_json_bool(json, "truncated", false);
+    quire_json_bool(json, "truncated", choice->result->n_dropped_tokens > 0);
     quire_json_string(json, "stop_type", stop_type(result));
     quire_json_string(json, "stopping_word", stop >= 0 ? gen->stops[stop] : "");
     quire_json_u64(json, "tokens_cached",

@@ -136,7 +136,9 @@ int quire_api_props(quire_http *http)
     quire_json_string(&json, "kv", opts->kv_name);
     quire_json_u64(&json, "page_tokens", opts->page_tokens);
     quire_json_string(&json, "context_overflow",
-                      opts->truncates_turns ? "truncate_turns" : "refuse");
+                      opts->truncates_turns ? "truncate_turns"
+                                            : quire_context_overflow_name(opts->context_overflow));
+    quire_json_u64(&json, "context_keep", opts->context_keep);
     write_classes(&json, &http->server->tiers);
     quire_json_object_end(&json);
     quire_json_object_end(&json);

@@ -93,6 +93,9 @@ static int find(quire_generation *gen, const quire_chat_message *list, size_t n)
                  : QUIRE_OK;
         if (cause.status == QUIRE_OK) {
             gen->mark.n_tokens = common_tokens(&gen->prompts[0], &joined);
+            if (gen->mark.n_tokens >= quire_engine_n_ctx(http->engine)) {
+                gen->mark.n_tokens = quire_engine_n_ctx(http->engine) - 1; /* of a pin, at most */
+            }
             free(joined.tokens);
         }
     }

@@ -114,17 +114,25 @@ int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t
 int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
                               quire_joined_tokens *out, quire_error *cause)
 {
+    const bool overflows = gen->params.context_overflow != QUIRE_CONTEXT_REFUSE;
+    const size_t n_ctx = quire_engine_n_ctx(gen->http->engine);
     quire_tokenize_opts opts;
+    int rc;
 
-    quire_http_tokenize_opts(gen->http, quire_engine_n_ctx(gen->http->engine), &opts);
+    quire_http_tokenize_opts(gen->http, overflows ? n_ctx * QUIRE_CONTEXTS_MAX : n_ctx, &opts);
     if (gen->session == 0 && gen->said_before.n_tokens > 0) {
         const quire_kept_tokens kept = { gen->said_before.tokens, gen->said_before.n_tokens };
 
-        return quire_kept_tokens_join(quire_engine_model(gen->http->engine), &kept, text, n, &opts,
-                                      out, cause);
+        rc = quire_kept_tokens_join(quire_engine_model(gen->http->engine), &kept, text, n, &opts,
+                                    out, cause);
+    } else {
+        rc = quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session, text,
+                                     n, &opts, out, cause);
     }
-    return quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session, text, n,
-                                   &opts, out, cause);
+    return rc == QUIRE_RANGE && overflows
+               ? quire_error_set(cause, QUIRE_LIMIT, "more than %zu tokens, %u times the context",
+                                 opts.tokens_max, QUIRE_CONTEXTS_MAX)
+               : rc;
 }
 
 int quire_generation_session_enter(quire_generation *gen)
@@ -204,6 +212,9 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
                                    gen->http->class_name, err->retry_after_s);
     case QUIRE_AGAIN:
         return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
+    case QUIRE_UNSUPP:
+        return quire_api_error_set(err, 400, "unsupported_parameter", "context_overflow", "%s",
+                                   cause->message);
     case QUIRE_RANGE:
         return quire_api_error_set(err, 400, "context_length_exceeded",
                                    gen->is_chat ? "messages" : "prompt", "%s", cause->message);

@@ -205,7 +205,6 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
 {
     const char *salt = quire_field_string(fields, "cache_salt", QUIRE_CACHE_SALT_MAX);
     const char *session = quire_field_string(fields, "session_id", QUIRE_SESSION_ID_MAX);
-    const char *overflow = quire_field_string(fields, "context_overflow", 32);
 
     quire_http_salt(gen->http, salt, &gen->salt);
     if (session != NULL) {
@@ -214,19 +213,50 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
         }
         memcpy(gen->session_id, session, strlen(session) + 1);
     }
-    if (overflow != NULL && strcmp(overflow, "refuse") != 0 &&
-        strcmp(overflow, "truncate_turns") != 0) {
-        quire_field_error(fields, "context_overflow", "must be \"refuse\" or \"truncate_turns\"");
-    }
-    gen->truncates_turns =
-        overflow != NULL ? overflow[0] == 't' : gen->http->server->opts.truncates_turns;
-    if (overflow != NULL && gen->truncates_turns && !gen->is_chat) {
-        quire_field_error(fields, "context_overflow", "a text has no turns to drop");
-    }
     /* A hint about requests with a common prefix; the tokens show this anyway. */
     (void)quire_field_string(fields, "prompt_cache_key", 1024);
     gen->params.is_uncached = !quire_field_bool(fields, "cache_prompt", true);
     gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
+}
+
+/* context_overflow: what a request says, or the server's default. */
+static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
+{
+    static const quire_context_overflow choices[] = { QUIRE_CONTEXT_REFUSE, QUIRE_CONTEXT_SHIFT,
+                                                      QUIRE_CONTEXT_SINKS };
+    const char *name = quire_field_string(fields, "context_overflow", 32);
+
+    if (name == NULL) {
+        gen->truncates_turns = gen->http->server->opts.truncates_turns;
+        gen->params.context_overflow = gen->http->server->opts.context_overflow;
+        return;
+    }
+    gen->truncates_turns = strcmp(name, "truncate_turns") == 0;
+    if (gen->truncates_turns && !gen->is_chat) {
+        quire_field_error(fields, "context_overflow", "a text has no turns to drop");
+    }
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && !gen->truncates_turns; i++) {
+        if (strcmp(name, quire_context_overflow_name(choices[i])) == 0) {
+            gen->params.context_overflow = choices[i];
+            return;
+        }
+    }
+    if (!gen->truncates_turns) {
+        quire_field_error(fields, "context_overflow",
+                          "must be \"refuse\", \"truncate_turns\", \"shift\" or \"sinks\"");
+    }
+}
+
+static void read_overflow(quire_generation *gen, quire_fields *fields)
+{
+    const int64_t keep = quire_field_int(fields, "context_keep", -1, 0, UINT32_MAX);
+
+    read_overflow_choice(gen, fields);
+    gen->params.context_keep = keep >= 0 ? (uint32_t)keep : gen->http->server->opts.context_keep;
+    if (keep >= 0 && gen->params.context_overflow == QUIRE_CONTEXT_REFUSE) {
+        quire_field_error(fields, "context_keep",
+                          "needs \"context_overflow\": \"shift\" or \"sinks\"");
+    }
 }
 
 static void read_class(quire_generation *gen, quire_fields *fields)
@@ -272,6 +302,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_logprobs(gen, fields);
     quire_constraint_read(gen, fields);
     read_reuse(gen, fields);
+    read_overflow(gen, fields);
     read_class(gen, fields);
     /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);

@@ -95,6 +95,12 @@ static const quire_metric_family families[] = {
     { "quire_tokens_recomputed_total", "counter", "tokens", NULL,
       "Tokens that were computed again because of preemptions.",
       ONE(VALUE_U64, recomputed_tokens_total) },
+    { "quire_context_shifts_total", "counter", "shifts", NULL,
+      "Times that tokens left a full context (context_overflow: shift, sinks), again after a "
+      "preemption included.",
+      ONE(VALUE_U64, context_shifts_total) },
+    { "quire_context_dropped_tokens_total", "counter", "tokens", NULL,
+      "Tokens that left a full context so.", ONE(VALUE_U64, context_dropped_tokens_total) },
     /* prefix cache */
     { "quire_prefix_cache_queries_total", "counter", "tokens", NULL,
       "Prompt tokens that were looked up in the prefix cache.",

@@ -66,7 +66,10 @@ typedef struct quire_server_opts {
     uint32_t page_tokens;        /* likewise */
     uint32_t n_running_max;      /* likewise: /props calls them slots */
     const char *chat_template;   /* a name or the text of a template; NULL = the model's */
-    bool truncates_turns;        /* default of the request field context_overflow */
+    bool truncates_turns;        /* default of the request field context_overflow, */
+    quire_context_overflow
+        context_overflow;  /* or this one; quire_engine_context_check() allows it */
+    uint32_t context_keep; /* default of the field context_keep */
     const char *const
         *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */
     uint32_t n_accounts;
@@ -85,7 +88,7 @@ typedef struct quire_server_opts {
         .host = "127.0.0.1", .port = 8080, .body_bytes_max = (size_t)8 << 20,                      \
         .header_bytes_max = (size_t)32 << 10, .parse_wait_ms = 10000, .connections_max = 256,      \
         .idle_timeout_s = 60, .request_time_max_s = 600, .tune_bounds = QUIRE_TUNE_BOUNDS_INIT,    \
-        .sampler = QUIRE_SAMPLER_OPTS_INIT                                                         \
+        .context_keep = 64, .sampler = QUIRE_SAMPLER_OPTS_INIT                                     \
     }
 
 /* Check limits, host, lists, certificate, keys and classes, as start() does first. Errors:

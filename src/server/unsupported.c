@@ -19,7 +19,7 @@
 #define TOKEN_SETS "use `logit_bias`, -100 for a token that must not be chosen"
 #define TEMPLATE   "the prompt is made of the messages by the server's chat template"
 #define PROMPT     "a prompt is text or tokens, used as it is"
-#define TRUNCATION "use `context_overflow`"
+#define TRUNCATION "use `context_overflow` and `context_keep`"
 #define THOUGHTS   "use `enable_thinking`, `reasoning_effort` and `reasoning_budget`"
 #define MEDIA      "requests and answers are text"
 #define REPLY      "replies do not hold this"

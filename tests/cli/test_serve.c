@@ -276,6 +276,7 @@ static void refused(void **state)
         { 2, PROGRAM("serve", "-m", m, "--tune-interval", "1ms"), "0, or at least 1s" },
         { 2, PROGRAM("serve", "-m", m, "--auto-tune", "--tune-interval", "0"),
           "auto_tune needs a tune_interval" },
+        { 2, PROGRAM("serve", "-m", m, "--context-overflow", "condense"), "condense" },
         { 2, PROGRAM("serve", "-m", m, "--class-aging", "0"), "from 0.001 to 86400 seconds" },
     };
 
@@ -288,6 +289,24 @@ static void refused(void **state)
         assert_ptr_equal(strchr(result.err, '\n'), result.err + strlen(result.err) - 1);
         program_free(&result);
     }
+}
+
+/* Known when the model is open: other lines may come first. */
+static void a_context_that_cannot_overflow_so_is_said(void **state)
+{
+    const char *m = program_model();
+    program_result result = program_expect(
+        1, PROGRAM("serve", "-m", m, "--port", "0", "--kv", "q4", "--context-overflow", "shift"));
+
+    (void)state;
+    assert_says(result.err, "--context-overflow shift works with KV in f32, f16, bf16 and q8");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("serve", "-m", m, "--port", "0", "-c", "256", "--kv", "f16",
+                                       "--context-overflow", "sinks", "--context-keep", "65"));
+    assert_says(result.err, "--context-overflow sinks with 128 tokens kept needs a context of at "
+                            "least 384 tokens");
+    program_free(&result);
 }
 
 static void a_port_in_use_is_said(void **state)
@@ -557,6 +576,7 @@ int main(void)
         cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(refused),
+        cmocka_unit_test(a_context_that_cannot_overflow_so_is_said),
         cmocka_unit_test(a_port_in_use_is_said),
         cmocka_unit_test(a_signal_drains),
         cmocka_unit_test(a_second_signal_stops),

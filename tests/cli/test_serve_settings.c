@@ -92,6 +92,8 @@ static void defaults_are_those_of_the_server(void **state)
     assert_int_equal(opts.idle_timeout_s, expected.idle_timeout_s);
     assert_int_equal(opts.request_time_max_s, expected.request_time_max_s);
     assert_int_equal(opts.truncates_turns, expected.truncates_turns);
+    assert_int_equal(opts.context_overflow, expected.context_overflow);
+    assert_int_equal(opts.context_keep, expected.context_keep);
     assert_true(opts.tune_bounds.pinned_share_min == expected.tune_bounds.pinned_share_min);
     assert_true(opts.tune_bounds.pinned_share_max == expected.tune_bounds.pinned_share_max);
     assert_true(opts.tune_bounds.ttl_min_us == expected.tune_bounds.ttl_min_us);

@@ -15,12 +15,13 @@
 
 void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts)
 {
-    const quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
+    quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
     quire_engine_opts engine = opts->engine;
     quire_server_opts server = opts->server;
     quire_error err = QUIRE_ERROR_INIT;
 
     engine.n_running_max = 8;
+    runtime.kv_budget_bytes = opts->n_contexts * (n_ctx / 64) * tiny_page_bytes(64);
     *s = (engine_server){ .bench = bench_tiny(&engine, &runtime) };
     server.port = 0;
     server.model_name = "tiny";

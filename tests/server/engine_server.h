@@ -18,6 +18,7 @@ typedef struct engine_server {
 typedef struct engine_server_opts {
     quire_engine_opts engine; /* its model and runtime are set */
     quire_server_opts server; /* its port too */
+    uint32_t n_contexts;      /* that memory has room for; 0 = 1 */
 } engine_server_opts;
 
 #define ENGINE_SERVER_OPTS_INIT                                                                    \

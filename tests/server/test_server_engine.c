@@ -32,6 +32,16 @@ static int start(void **state)
     return 0;
 }
 
+static int start_with_room(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    (void)state;
+    opts.n_contexts = 4;
+    engine_server_start_with(&s, N_CTX, &opts);
+    return 0;
+}
+
 static int start_with_keys(void **state)
 {
     (void)state;
@@ -225,6 +235,93 @@ static void a_prompt_beyond_the_context_is_refused(void **state)
     quire_bytes_fini(&words);
 }
 
+/* A request with a prompt of so many words. Memory: free(). */
+static char *long_text(int n_words, const char *fields)
+{
+    quire_bytes body = { 0 };
+
+    (void)quire_bytes_addf(&body, "{%s\"prompt\":\"", fields);
+    for (int i = 0; i < n_words; i++) {
+        (void)quire_bytes_addf(&body, "%c ", 'a' + i * 7 % 26);
+    }
+    assert_int_equal(quire_bytes_addf(&body, "\"}"), QUIRE_OK);
+    return body.data;
+}
+
+static void a_full_context_goes_on(void **state)
+{
+    char *body = long_text(N_CTX + 100, GREEDY ",\"context_overflow\":\"shift\",");
+    json_t *cold = post(&s, 200, TEXT, body);
+    json_t *warm = post(&s, 200, TEXT, body);
+    json_t *reply;
+    http_reply metrics;
+
+    (void)state;
+    assert_true(prompt_tokens(cold) > N_CTX);
+    assert_int_equal(completion_tokens(cold), 8);
+    assert_int_equal(cached_tokens(cold), 0);
+    assert_int_equal(cached_tokens(warm), N_CTX);
+    assert_true(json_int_at(cold, "quire.dropped_tokens") >= prompt_tokens(cold) + 7 - N_CTX);
+    assert_int_equal(json_int_at(warm, "quire.dropped_tokens"),
+                     json_int_at(cold, "quire.dropped_tokens"));
+    assert_string_equal(json_string_at(warm, "choices.0.text"),
+                        json_string_at(cold, "choices.0.text"));
+    json_decref(cold);
+    json_decref(warm);
+    free(body);
+    metrics = http_get(s.port, "/metrics");
+    assert_non_null(strstr(metrics.body, "\nquire_context_shifts_total 2\n"));
+    assert_null(strstr(metrics.body, "\nquire_context_dropped_tokens_total 0\n"));
+    http_reply_free(&metrics);
+
+    body = long_text(10, GREEDY ",\"context_overflow\":\"sinks\",\"context_keep\":1000,");
+    reply = post(&s, 400, TEXT, body);
+    assert_string_equal(json_string_at(reply, "error.param"), "context_overflow");
+    assert_string_equal(json_string_at(reply, "error.message"),
+                        "context_overflow: sinks with 1024 tokens kept needs a context of at least "
+                        "1280 tokens: raise -c");
+    json_decref(reply);
+    free(body);
+    body = long_text(17 * N_CTX, GREEDY ",\"context_overflow\":\"shift\",");
+    reply = post(&s, 400, TEXT, body);
+    assert_string_equal(json_string_at(reply, "error.param"), "prompt");
+    assert_string_equal(json_string_at(reply, "error.message"),
+                        "prompt: more than 16384 tokens, 16 times the context");
+    json_decref(reply);
+    free(body);
+}
+
+/* A conversation that no longer fits goes on, turn by turn, with the beginning of the text from the
+ * cache. */
+static void a_session_goes_on_beyond_the_context(void **state)
+{
+    quire_bytes body = { 0 };
+    int64_t n_dropped = 0;
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        json_t *reply;
+
+        quire_bytes_clear(&body);
+        assert_int_equal(
+            quire_bytes_addf(&body,
+                             "{" GREEDY ",\"session_id\":\"one\",\"context_overflow\":\"shift\","
+                             "\"messages\":[{\"role\":\"user\",\"content\":\"%0300d\"}]}",
+                             i),
+            QUIRE_OK);
+        reply = post(&s, 200, CHAT, body.data);
+        assert_true(json_is_true(json_at(reply, "quire.session_kept")));
+        assert_true(json_int_at(reply, "quire.dropped_tokens") >= n_dropped);
+        n_dropped = json_int_at(reply, "quire.dropped_tokens");
+        if (n_dropped > 0) {
+            assert_true(cached_tokens(reply) > N_CTX / 2);
+        }
+        json_decref(reply);
+    }
+    assert_true(n_dropped > 0);
+    quire_bytes_fini(&body);
+}
+
 /* Special tokens by the hundred thousand, which libllama takes minutes to split, and hold up
  * nobody: the answer comes before the test's time is over. */
 static void many_special_tokens_are_refused(void **state)
@@ -404,6 +501,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(stop_texts_end_answers, start, stop),
         cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
         cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),
+        cmocka_unit_test_setup_teardown(a_full_context_goes_on, start_with_room, stop),
+        cmocka_unit_test_setup_teardown(a_session_goes_on_beyond_the_context, start_with_room,
+                                        stop),
         cmocka_unit_test_setup_teardown(many_special_tokens_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(what_is_uncached_leaves_nothing, start, stop),
         cmocka_unit_test_setup_teardown(a_client_that_goes_frees_its_pages, start, stop),

@@ -120,7 +120,10 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"cache_prompt\":\"no\"", "cache_prompt" },
     { CHAT, HI ",\"explain_cache\":\"no\"", "explain_cache" },
     { CHAT, HI ",\"ignore_eos\":0", "ignore_eos" },
-    { CHAT, HI ",\"context_overflow\":\"shift\"", "context_overflow" },
+    { CHAT, HI ",\"context_overflow\":\"condense\"", "context_overflow" },
+    { CHAT, HI ",\"context_overflow\":\"shift\",\"context_keep\":-1", "context_keep" },
+    { CHAT, HI ",\"context_keep\":64", "context_keep" },
+    { CHAT, HI ",\"context_overflow\":\"truncate_turns\",\"context_keep\":64", "context_keep" },
     { TEXT, "\"model\":\"m\"", "prompt" },
     { TEXT, "\"prompt\":5", "prompt" },
     { TEXT, "\"prompt\":[]", "prompt" },
@@ -488,6 +491,33 @@ static char *conversation(const char *role, int n_turns, const char *fields)
     return body.data;
 }
 
+static void full_contexts_go_on(void **state)
+{
+    static const struct {
+        const char *path;
+        const char *body;
+        quire_context_overflow overflow;
+        uint32_t keep;
+    } cases[] = {
+        { CHAT, "{" HI "}", QUIRE_CONTEXT_REFUSE, 64 },
+        { CHAT, "{" HI ",\"context_overflow\":\"shift\"}", QUIRE_CONTEXT_SHIFT, 64 },
+        { TEXT, "{\"prompt\":\"a\",\"context_overflow\":\"sinks\",\"context_keep\":0}",
+          QUIRE_CONTEXT_SINKS, 0 },
+        { TEXT, "{\"prompt\":\"a\",\"context_overflow\":\"shift\",\"context_keep\":4294967295}",
+          QUIRE_CONTEXT_SHIFT, UINT32_MAX },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        engine_seen seen;
+
+        json_decref(http_post_json(f.port, cases[i].path, cases[i].body, 200));
+        seen = engine_double_seen(f.engine);
+        assert_int_equal(seen.params.context_overflow, cases[i].overflow);
+        assert_int_equal(seen.params.context_keep, cases[i].keep);
+    }
+}
+
 static void drop_turns_behind(const char *role)
 {
     static const char truncate[] = "\"context_overflow\":\"truncate_turns\",\"max_tokens\":20,";
@@ -628,6 +658,7 @@ int main(void)
         cmocka_unit_test(chat_logprobs_have_their_shape),
         cmocka_unit_test(text_logprobs_have_their_shape),
         cmocka_unit_test(tokenizes_and_back),
+        cmocka_unit_test(full_contexts_go_on),
         cmocka_unit_test(drops_the_oldest_turns),
         cmocka_unit_test(tells_the_engines_errors),
         cmocka_unit_test(a_full_queue_says_when),

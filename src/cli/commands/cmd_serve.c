@@ -16,7 +16,7 @@
 #define SECONDS(us) ((uint32_t)((us) / 1000000))
 
 static const char *const admissions[] = { "grow", "reserve", NULL };
-static const char *const overflows[] = { "refuse", "truncate_turns", NULL };
+static const char *const overflows[] = { "refuse", "truncate_turns", "shift", "sinks", NULL };
 #define NAME(symbol, value, name) name,
 static const char *const policies[] = { QUIRE_EVICT_POLICY_MAP(NAME) NULL };
 #undef NAME
@@ -317,8 +317,14 @@ static const quire_opt options[] = {
       .help = "close a session that had no request for this time; 0: never" },
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
       .initial = "refuse", .offset = offsetof(quire_serve_args, context_overflow),
-      .help = "when a conversation no longer fits the context: refuse the request, or drop the "
-              "oldest turns; the field context_overflow of a request overrides this" },
+      .help = "when a text no longer fits the context: refuse the request, drop the oldest turns "
+              "of a conversation, drop half of the tokens and move the others to lower positions "
+              "(shift), or drop 64 tokens at a time (sinks); the field context_overflow of a "
+              "request overrides this" },
+    { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_serve_args, context_keep),
+      .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64; the field "
+              "context_keep of a request overrides this" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,
@@ -503,6 +509,10 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
     opts.chat_template = args->chat_template;
     opts.default_class = args->default_class;
     opts.truncates_turns = args->context_overflow == 1;
+    opts.context_overflow = args->context_overflow == 2   ? QUIRE_CONTEXT_SHIFT
+                            : args->context_overflow == 3 ? QUIRE_CONTEXT_SINKS
+                                                          : QUIRE_CONTEXT_REFUSE;
+    opts.context_keep = (uint32_t)args->context_keep;
     opts.sampler.temperature = (float)args->sampling.temperature;
     opts.sampler.top_k = (int32_t)args->sampling.top_k;
     opts.sampler.top_p = (float)args->sampling.top_p;

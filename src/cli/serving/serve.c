@@ -369,6 +369,8 @@ static int start(serving *s, quire_error *err)
     opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
     s->store = NULL;
+    QUIRE_TRY(quire_engine_context_check(s->engine, s->opts.context_overflow, s->opts.context_keep,
+                                         "--context-overflow", err));
     QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);

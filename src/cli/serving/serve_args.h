@@ -100,7 +100,8 @@ typedef struct quire_serve_args {
     /* sessions */
     int64_t max_sessions;
     uint64_t session_ttl_us;
-    int context_overflow; /* 0 = refuse, 1 = truncate_turns */
+    int context_overflow; /* 0 = refuse, 1 = truncate_turns, 2 = shift, 3 = sinks */
+    int64_t context_keep;
     /* limits */
     uint64_t max_body_bytes;
     uint64_t max_header_bytes;

@@ -167,16 +167,16 @@ static void admitted(void *ctx, const quire_request *r, const quire_prefix_match
         .tenant = r->tenant,
         .tenant_bytes = r->tenant_bytes,
         .tokens = r->tokens,
-        .n_tokens = r->n_prompt,
+        .n_tokens = quire_request_cacheable(r, r->n_prompt),
     };
 
-    touch_used(adapt, r, r->n_prompt);
+    touch_used(adapt, r, text.n_tokens);
     if (adapt->book == NULL || r->pin != 0) {
         return;
     }
     quire_precache_book_hit(adapt->book, &text, match->n_tokens);
     if (!r->has_session && !r->is_uncached) { /* sessions keep their own tokens */
-        text.n_tokens = quire_min_u32(reused_tokens(match), r->n_prompt);
+        text.n_tokens = quire_min_u32(reused_tokens(match), text.n_tokens);
         quire_precache_book_note(adapt->book, &text, quire_loop_now_us(adapt->loop));
     }
 }
@@ -215,11 +215,11 @@ static void text_ended(quire_adapt *adapt, const quire_request *r)
         .salt = r->tenant,
         .salt_bytes = r->tenant_bytes,
         .tokens = r->tokens,
-        .n_tokens = r->kv.n_computed,
+        .n_tokens = quire_request_cacheable(r, r->kv.n_computed),
         .n_prompt = r->n_prompt,
     };
 
-    touch_used(adapt, r, r->kv.n_computed);
+    touch_used(adapt, r, text.n_tokens);
     if (adapt->recent != NULL && r->first_us != 0) {
         remember(adapt, r);
     }

@@ -38,7 +38,7 @@ static bool has_room(const quire_loop *loop, quire_demand d)
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         const quire_request *v = loop->set.running[i];
 
-        demand_add(loop, v, quire_loop_bytes_ahead(loop, v, v->kv.n_computed), &d);
+        demand_add(loop, v, quire_loop_bytes_ahead(loop, v, quire_request_held(v)), &d);
     }
     return quire_loop_fits(loop, &d);
 }
@@ -64,7 +64,8 @@ static quire_retreat retreat_of(const quire_request *r)
 /* Number of cached tokens that the request may use. */
 static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
 {
-    const uint32_t n_use = r->n_tokens - 1; /* the last token is always computed */
+    /* The last token is always computed. */
+    const uint32_t n_use = quire_request_cacheable(r, r->n_tokens - 1);
 
     if (loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
         return 0;
@@ -87,8 +88,8 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
     if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
         return kept;
     }
-    quire_prefix_claim_get(loop->tree, &key, r->tokens, r->n_tokens - 1, tokens_to_use(loop, r),
-                           &claim);
+    quire_prefix_claim_get(loop->tree, &key, r->tokens, quire_request_cacheable(r, r->n_tokens - 1),
+                           tokens_to_use(loop, r), &claim);
     *kept = (quire_request_claim){
         .tree_generation = tree_generation,
         .cache_generation = cache_generation,
@@ -106,7 +107,7 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
 static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_bytes)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const uint32_t n_have = r->is_parked ? r->kv.n_computed : claim_of(loop, r)->n_cached;
+    const uint32_t n_have = r->is_parked ? quire_request_held(r) : claim_of(loop, r)->n_cached;
 
     *need_bytes = quire_loop_bytes_ahead(loop, r, n_have - n_have % page_tokens);
     return has_room_for(loop, r, *need_bytes);
@@ -136,7 +137,8 @@ static bool fits(const quire_loop *loop, quire_request *r)
 static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
                               const quire_request *leader)
 {
-    const uint32_t n_max = quire_min_u32(r->n_tokens - 1, leader->n_tokens);
+    const uint32_t n_max =
+        quire_request_cacheable(r, quire_min_u32(r->n_tokens - 1, leader->n_tokens));
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     uint32_t n = 0;
 
@@ -148,8 +150,7 @@ static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
 
 static bool is_leading(const quire_request *r)
 {
-    return r->state == QUIRE_REQUEST_PREFILL && r->kv.ref != QUIRE_PREFIX_REF_NULL &&
-           !r->is_uncached;
+    return r->state == QUIRE_REQUEST_PREFILL && quire_request_publishes(r);
 }
 
 static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
@@ -257,6 +258,7 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
         r->kv.ref = QUIRE_PREFIX_REF_NULL;
         *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
     }
+    r->kv.is_own = r->overflow != QUIRE_CONTEXT_REFUSE && retreat_of(r) == QUIRE_RETREAT_NO_HIT;
     r->kv.n_computed = match->n_tokens;
     r->kv.n_published = match->n_tokens;
     r->kv.n_found = match->n_tokens;

@@ -1,6 +1,7 @@
 /* batch.c - one step of the running requests: slices, computation, tokens.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
 #include "engine/loop/pooling.h"
@@ -17,7 +18,7 @@
 
 /* ---- input of the step ---- */
 
-/* Tokens that a request has to compute. */
+/* Tokens that a request has to compute. They may be more than its context has room for. */
 static uint32_t left_of(const quire_request *r)
 {
     return r->n_tokens - r->kv.n_computed;
@@ -27,14 +28,16 @@ static uint32_t left_of(const quire_request *r)
 static quire_schedule_item item_of(const quire_loop *loop, quire_request *r)
 {
     const bool is_wanted = r->lead.n_tokens > r->kv.n_computed;
-    const uint32_t n_left = quire_loop_state_until(loop, r, left_of(r));
+    const uint32_t n_held = quire_request_held(r);
+    const uint32_t n_left =
+        quire_min_u32(quire_loop_state_until(loop, r, left_of(r)), r->n_held_max - n_held);
 
     return (quire_schedule_item){
         .request = r,
         .arrival = r->link.arrival,
         .priority =
             is_wanted && r->lead.priority > r->link.priority ? r->lead.priority : r->link.priority,
-        .depth = r->kv.n_computed,
+        .depth = n_held,
         .n_left = n_left,
         .n_until = is_wanted ? quire_min_u32(r->lead.n_tokens - r->kv.n_computed, n_left) : n_left,
         .n_left_out = r->n_left_out,
@@ -86,7 +89,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 
 void quire_loop_publish(quire_loop *loop, quire_request *r)
 {
-    if (r->kv.ref == QUIRE_PREFIX_REF_NULL || r->is_uncached || loop->opts.no_prefix_cache ||
+    if (!quire_request_publishes(r) || loop->opts.no_prefix_cache ||
         r->kv.n_computed <= r->kv.n_published) {
         return;
     }
@@ -276,16 +279,17 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
 
 void quire_loop_step_do(quire_loop *loop)
 {
-    const uint32_t n_items = loop->set.n_running;
     const uint64_t begin_us = quire_loop_now_us(loop);
     step_rows rows = { NULL, NULL };
     quire_cost_step cost;
+    uint32_t n_items;
     uint32_t n_slices;
     int rc;
 
-    if (n_items == 0) {
+    if (!quire_loop_contexts_clear(loop) || loop->set.n_running == 0) {
         return;
     }
+    n_items = loop->set.n_running;
     items_fill(loop);
     n_slices = slices_fill(loop, n_items);
     rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &rows.logits);

@@ -21,6 +21,7 @@ static void seq_end(quire_loop *loop, quire_request *r)
     r->kv.ref = QUIRE_PREFIX_REF_NULL;
     r->kv.seq = QUIRE_SEQ_NULL;
     r->kv.n_computed = 0;
+    r->kv.n_dropped = 0;
     r->kv.n_published = 0;
     r->kv.n_found = 0;
 }

@@ -54,6 +54,9 @@ int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, 
 /* Check that the model can compute these tokens. Errors: QUIRE_INVAL, QUIRE_RANGE. */
 int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *params,
                             quire_error *err);
+/* Whether requests can overflow the context so: quire_engine_context_check(). */
+int quire_loop_context_check(const quire_loop *loop, quire_context_overflow overflow, uint32_t keep,
+                             const char *setting, quire_error *err);
 
 /* ---- queries. Thread: any ---- */
 

@@ -90,7 +90,7 @@ void quire_loop_unpark(quire_loop *loop, quire_request *r)
 
 static uint64_t own_bytes(const quire_loop *loop, const quire_request *r)
 {
-    return quire_loop_need_bytes(loop, r->kv.n_computed) -
+    return quire_loop_need_bytes(loop, quire_request_held(r)) -
            quire_loop_need_bytes(loop, r->kv.n_found);
 }
 
@@ -186,7 +186,7 @@ uint64_t quire_loop_lower_bytes(const quire_loop *loop, const quire_request *r)
         const quire_request *v = loop->set.running[i];
 
         if (v->rank_now < r->rank && !is_wanted(v, r->rank) && quire_loop_helps(loop, r, v)) {
-            bytes += own_bytes(loop, v) + quire_loop_bytes_ahead(loop, v, v->kv.n_computed);
+            bytes += own_bytes(loop, v) + quire_loop_bytes_ahead(loop, v, quire_request_held(v));
         }
     }
     for (uint32_t i = 0; i < loop->set.n_parked; i++) {

@@ -1,11 +1,13 @@
 /* request.c - the client's side of a request: submit, wait, cancel, release.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
 #include "model/answer_rules.h"
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "engine/loop/pooling.h"
 
 #include <errno.h>
@@ -50,7 +52,18 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     if (p->n_tokens == 0 || p->tokens == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "prompt: no tokens");
     }
-    if (p->n_tokens >= n_ctx) {
+    if (p->context_overflow != QUIRE_CONTEXT_REFUSE) {
+        const uint32_t n_max = quire_loop_text_max(loop, p->context_overflow);
+
+        QUIRE_TRY(quire_loop_context_check(loop, p->context_overflow, p->context_keep,
+                                           "context_overflow:", err));
+        if (p->n_tokens >= n_max) {
+            return quire_error_set(err, QUIRE_RANGE,
+                                   "prompt: %u tokens and one to generate are more than %u, %u "
+                                   "times the context",
+                                   p->n_tokens, n_max, QUIRE_CONTEXTS_MAX);
+        }
+    } else if (p->n_tokens >= n_ctx) {
         return quire_error_set(err, QUIRE_RANGE,
                                "prompt: %u tokens and one to generate do not fit the context of %u",
                                p->n_tokens, n_ctx);
@@ -70,7 +83,8 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
                         quire_error *err)
 {
     const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index);
-    const uint64_t need_bytes = quire_loop_need_bytes(loop, p->n_tokens + (pin == 0));
+    const uint64_t need_bytes = quire_loop_need_bytes(
+        loop, quire_min_u32(p->n_tokens + (pin == 0), loop->runtime_opts->n_ctx));
 
     if (need_bytes > budget_bytes) {
         return quire_error_set(
@@ -84,8 +98,11 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
 
 static uint32_t tokens_to_generate(const quire_loop *loop, const quire_request_params *p)
 {
-    uint32_t n = loop->runtime_opts->n_ctx - p->n_tokens;
+    uint32_t n = quire_loop_text_max(loop, p->context_overflow) - p->n_tokens;
 
+    if (p->context_overflow != QUIRE_CONTEXT_REFUSE && p->max_tokens == 0) {
+        n = quire_min_u32(n, loop->runtime_opts->n_ctx);
+    }
     if (p->max_tokens != 0 && p->max_tokens < n) {
         n = p->max_tokens;
     }
@@ -101,6 +118,9 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
 
     r->n_prompt = p->n_tokens;
     r->max_tokens = tokens_to_generate(loop, p);
+    r->n_held_max = loop->runtime_opts->n_ctx;
+    r->overflow = p->context_overflow;
+    r->context_keep = p->context_keep;
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
     if (r->n_tops > loop->desc->n_vocab) {
         r->n_tops = loop->desc->n_vocab;
@@ -327,7 +347,8 @@ int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
     (void)pthread_mutex_lock(&request->client.lock);
     QUIRE_CHECK(request->client.is_done); /* until then the tokens belong to the engine */
     tokens = request->tokens;
-    *n_tokens = request->n_tokens - (request->n_tokens > request->n_prompt);
+    *n_tokens = quire_request_cacheable(request, request->n_tokens -
+                                                     (request->n_tokens > request->n_prompt));
     request->tokens = NULL;
     (void)pthread_mutex_unlock(&request->client.lock);
     return tokens;

@@ -61,10 +61,12 @@ typedef struct quire_request_block {
 typedef struct quire_request_kv {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
-    uint32_t n_computed;                   /* tokens in the sequence */
-    uint32_t n_published;                  /* tokens that other requests can find, hits included */
-    uint32_t n_found;                      /* of n_computed, cached when the sequence began */
-    uint32_t n_lost;                       /* computed before, released by preemption */
+    uint32_t n_computed;  /* tokens of the text that were computed */
+    uint32_t n_dropped;   /* of n_computed, not in the sequence any more: context_loop.h */
+    uint32_t n_published; /* tokens that other requests can find, hits included */
+    uint32_t n_found;     /* of n_computed, cached when the sequence began */
+    uint32_t n_lost;      /* computed before, released by preemption */
+    bool is_own;          /* nothing is published, so that tokens can leave in place */
     uint32_t state_ends[QUIRE_STATE_ENDS]; /* places for states: loop_states.h; 0 = none */
 } quire_request_kv;
 
@@ -117,7 +119,10 @@ struct quire_request {
     /* Constant after submit. */
     quire_loop *loop;
     uint32_t n_prompt;
-    uint32_t max_tokens; /* resolved: at least 1, within the context */
+    uint32_t max_tokens; /* resolved: at least 1, within the context or the longest text */
+    uint32_t n_held_max; /* tokens in a sequence: the context */
+    quire_context_overflow overflow;
+    uint32_t context_keep;
     uint32_t n_tops;
     bool has_logprobs;
     bool ignores_eos;
@@ -166,6 +171,25 @@ static inline quire_request *quire_request_of(quire_queue_link *link)
 static inline bool quire_request_is_same_tenant(const quire_request *a, const quire_request *b)
 {
     return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
+}
+
+/* Tokens in the request's sequence. */
+static inline uint32_t quire_request_held(const quire_request *r)
+{
+    return r->kv.n_computed - r->kv.n_dropped;
+}
+
+/* The first n tokens, or as many as the tree can have of them. */
+static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t n)
+{
+    return n < r->n_held_max ? n : r->n_held_max;
+}
+
+/* Whether the request publishes what it computes. */
+static inline bool quire_request_publishes(const quire_request *r)
+{
+    return r->kv.ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached && !r->kv.is_own &&
+           r->kv.n_dropped == 0;
 }
 
 /* How a request ends. */

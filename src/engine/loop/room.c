@@ -22,7 +22,7 @@ uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
 /* Tokens that a request must have room for at admission. */
 static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
 {
-    const uint32_t n_end = r->n_prompt + r->max_tokens;
+    const uint32_t n_end = quire_min_u32(r->n_prompt + r->max_tokens, r->n_held_max);
     uint32_t n_ahead = 1;
 
     if (loop->opts.admit == QUIRE_ADMIT_RESERVE) {

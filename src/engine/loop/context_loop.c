@@ -1,0 +1,118 @@
+/* context_loop.c - see context_loop.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/context_loop.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "engine/loop/loop_object.h"
+#include "model/runtime_shift.h"
+
+int quire_loop_context_check(const quire_loop *loop, quire_context_overflow overflow, uint32_t keep,
+                             const char *setting, quire_error *err)
+{
+    const char *name = quire_context_overflow_name(overflow);
+
+    if (overflow == QUIRE_CONTEXT_REFUSE) {
+        return QUIRE_OK;
+    }
+    if (loop->opts.overflow.dir != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s and --kv-overflow: K of offloaded pages cannot be turned",
+                               setting, name);
+    }
+    if (loop->runtime_opts->is_contiguous) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s %s and a contiguous cache", setting, name);
+    }
+    return quire_context_overflow_check(loop->runtime, loop->desc, overflow, keep, setting, err);
+}
+
+uint32_t quire_loop_text_max(const quire_loop *loop, quire_context_overflow overflow)
+{
+    const uint64_t n_ctx = loop->runtime_opts->n_ctx;
+
+    return overflow == QUIRE_CONTEXT_REFUSE
+               ? (uint32_t)n_ctx
+               : (uint32_t)quire_min_u64(n_ctx * QUIRE_CONTEXTS_MAX, INT32_MAX);
+}
+
+/* Whether the request's pages behind the kept tokens are its own. */
+static bool has_own_pages(const quire_request *r, uint32_t n_keep)
+{
+    return r->kv.n_dropped > 0 || r->kv.n_published <= n_keep;
+}
+
+/* Errors: those of quire_runtime_shift_away(); *is_torn: the sequence has lost pages. */
+static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
+{
+    const uint32_t n_keep = quire_context_overflow_keep(r->context_keep);
+    const uint32_t n = quire_context_overflow_drop(r->overflow, n_keep, quire_request_held(r));
+    quire_seq_id seq;
+
+    *is_torn = false;
+    if (has_own_pages(r, n_keep)) {
+        return quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n);
+    }
+    if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
+        /* Without the reference, pages that the sequence gives up can be evicted. */
+        (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
+        r->kv.ref = QUIRE_PREFIX_REF_NULL;
+    }
+    QUIRE_TRY(
+        quire_runtime_shift_away(loop->runtime, r->kv.seq, n_keep, n_keep + n, &seq, is_torn));
+    (void)quire_seq_close(loop->cache, r->kv.seq);
+    r->kv.seq = seq;
+    return QUIRE_OK;
+}
+
+static void count_dropped(quire_loop *loop, quire_request *r, uint32_t n_before)
+{
+    const uint32_t n = n_before - quire_seq_tokens(loop->cache, r->kv.seq);
+
+    r->kv.n_dropped += n;
+    r->kv.n_found = quire_min_u32(r->kv.n_found, quire_context_overflow_keep(r->context_keep));
+    r->result.n_dropped_tokens = r->kv.n_dropped;
+    loop->figures.now.context_shifts_total++;
+    loop->figures.now.context_dropped_tokens_total += n;
+    quire_loop_released(loop);
+}
+
+/* There was no memory to make room. */
+static void give_up(quire_loop *loop, quire_request *r, int status, bool is_torn)
+{
+    const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
+
+    if (is_torn && !is_alone) {
+        quire_loop_preempt(loop, r); /* the rest of its pages is of no use */
+        return;
+    }
+    if (is_alone && r->wait.stuck_tokens != r->n_tokens) {
+        /* It begins again with pages of its own (is_own): a hit of full pages would not help. */
+        r->wait.stuck_tokens = r->n_tokens;
+        r->wait.retreat = QUIRE_RETREAT_FULL_PAGES;
+    }
+    /* A sequence too many is the fault of parked requests, too. */
+    quire_loop_relieve(loop, status == QUIRE_LIMIT ? QUIRE_NOPAGES : status);
+}
+
+bool quire_loop_contexts_clear(quire_loop *loop)
+{
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        quire_request *r = loop->set.running[i];
+        const uint32_t n_held = quire_request_held(r);
+        bool is_torn;
+        int rc;
+
+        if (n_held < r->n_held_max || r->n_tokens == r->kv.n_computed) {
+            continue;
+        }
+        quire_loop_publish(loop, r);
+        rc = drop_tokens(loop, r, &is_torn);
+        if (rc < 0) {
+            give_up(loop, r, rc, is_torn);
+            return false;
+        }
+        count_dropped(loop, r, n_held);
+    }
+    return true;
+}

@@ -198,6 +198,25 @@ static void refusals(void **state)
     fixture_generated_remove();
 }
 
+/* Half of each head is not turned: a turn of the whole head would damage K. */
+static void a_part_of_a_head_is_refused(void **state)
+{
+    gguf_gen_opts o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
+    quire_model *model;
+    quire_runtime *runtime;
+
+    (void)state;
+    (void)snprintf(o.arch, sizeof o.arch, "glm4");
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    o.n_rot = 16;
+    model = fixture_open(fixture_generate(&o));
+    runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
+    assert_int_equal(quire_runtime_shift_check(runtime), QUIRE_UNSUPP);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -205,6 +224,7 @@ int main(void)
         cmocka_unit_test(shared_pages_stay),
         cmocka_unit_test(short_memory),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(a_part_of_a_head_is_refused),
     };
 
     for (uint32_t i = 0; i < N_TEXT; i++) {

@@ -202,6 +202,48 @@ static void test_tight(void **state)
     bench_close(&b);
 }
 
+/* A request that is parked goes on from its state. */
+static void test_parked(void **state)
+{
+    enum {
+        LOW = 2, /* classes */
+        HIGH = 0
+    };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 3);
+    int32_t texts[2][100], got[N_TOKENS], expected[N_TOKENS];
+    quire_request *requests[2];
+    engine_bench b;
+    gate *g;
+
+    engine.n_running_max = 1;
+    quire_classes_default(&engine.classes);
+    runtime.kv_budget_bytes = UINT64_C(64) << 20;
+    b = bench_recurrent(*state, &engine, &runtime);
+    g = gate_close(b.engine);
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_request_params params = params_greedy(texts[i], 100, N_TOKENS);
+
+        params.class_index = i == 0 ? LOW : HIGH;
+        tokens_make(texts[i], 100, 95 + i);
+        requests[i] = submit(&b, &params);
+        for (uint32_t k = 0; i == 0 && k < 5; k++) { /* it has a token or two */
+            gate_step(g);
+        }
+    }
+    gate_open(g);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(collect(requests[i], got, N_TOKENS), N_TOKENS);
+        assert_int_equal(finish(requests[i])->n_parkings, i == 0 ? 1 : 0);
+        assert_int_equal(finish(requests[i])->n_recomputed_tokens, 0);
+        quire_request_release(requests[i]);
+        assert_true(reference(&b, texts[i], 100, expected, N_TOKENS) > REFERENCE_GAP_MIN);
+        assert_memory_equal(got, expected, sizeof expected);
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
 static void test_what_is_refused(void **state)
 {
     engine_bench b = bench_of("lfm2", 2);
@@ -236,6 +278,8 @@ int main(void)
         cmocka_unit_test(test_sealed_formats),
         cmocka_unit_test(test_common_beginning),
         cmocka_unit_test(test_tight),
+        cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test(test_what_is_refused),
     };
 

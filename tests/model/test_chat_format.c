@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include "base/bytes.h"
+#include "chat_direct.h"
 #include "chat_fixture.h"
+#include "model/chat_internal.h"
 #include "model_fixture.h"
 #include "rounds.h"
 #include "seed.h"
@@ -155,6 +157,79 @@ static void runs_all_templates_of_the_tree(void **state)
         quire_chat_format_destroy(format);
         free(text);
     }
+}
+
+/* The messages of a case as a client sends them. */
+static char *messages_json(const quire_chat_ask *ask)
+{
+    json_t *list = json_array();
+    char *text;
+
+    for (size_t i = 0; i < ask->n_messages; i++) {
+        const quire_chat_message *from = &ask->messages[i];
+        json_t *message = from->extra != NULL ? json_loads(from->extra, 0, NULL) : json_object();
+
+        (void)json_object_set_new(message, "role", json_string(from->role));
+        (void)json_object_set_new(message, "content", json_string(from->content));
+        (void)json_array_append_new(list, message);
+    }
+    text = json_dumps(list, JSON_COMPACT);
+    json_decref(list);
+    assert_non_null(text);
+    return text;
+}
+
+/* Returns whether the template takes the case. */
+static bool expect_direct(const quire_chat_format *format, const char *text, const chat_case *c,
+                          bool begins_answer)
+{
+    char *messages = messages_json(&c->ask);
+    quire_chat_ask ask = c->ask;
+    const chat_direct_ask direct = { .messages = messages,
+                                     .tools = ask.tools,
+                                     .thinks = ask.thinking != QUIRE_CHAT_OFF,
+                                     .has_generation_prompt = begins_answer };
+    char *expected = chat_direct_prompt(quire_model_llama(model), text, &direct);
+    const bool is_taken = expected != NULL;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+
+    ask.omits_generation_prompt = !begins_answer;
+    if (quire_chat_format_apply(format, &ask, &prompt, &err) < 0) {
+        assert_null(expected);
+    } else {
+        assert_non_null(expected);
+        quire_chat_prompt_rules(prompt, &rules);
+        assert_string_equal(rules.text.data, expected);
+        quire_chat_prompt_destroy(prompt);
+    }
+    free(messages);
+    free(expected);
+    return is_taken;
+}
+
+/* Quire's reading of messages, tools and switches, its limits and its shortcuts change no prompt.
+ */
+static void writes_what_the_library_writes(void **state)
+{
+    size_t n, n_cases, n_taken = 0;
+    const char *const *names = chat_fixture_names(&n);
+    const chat_case *cases = chat_fixture_cases(&n_cases);
+
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        char *text = chat_fixture_template(names[i]);
+        quire_chat_format *format = chat_fixture_format(model, text);
+
+        for (size_t k = 0; k < n_cases; k++) {
+            n_taken += expect_direct(format, text, &cases[k], (i + k) % 4 != 0);
+        }
+        quire_chat_format_destroy(format);
+        free(text);
+    }
+    assert_int_equal(n_cases, 5);
+    assert_true(n_taken > n * n_cases * 9 / 10);
 }
 
 /* A built-in template, by name, writes what libllama writes, and knows no tools. */
@@ -320,6 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_prompts_as_the_templates_say),
         cmocka_unit_test(runs_all_templates_of_the_tree),
+        cmocka_unit_test(writes_what_the_library_writes),
         cmocka_unit_test(refuses_tools_with_a_built_in_template),
         cmocka_unit_test(stops_templates_at_their_limits),
         cmocka_unit_test(says_why_a_template_fails),

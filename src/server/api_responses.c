@@ -10,11 +10,32 @@
 #include "server/generate.h"
 #include "server/responses.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int not_found(quire_http *http, const char *param)
+/* Whether the id is one of another run of a server: ids begin with a number of the run. */
+static bool is_of_another_run(const quire_http *http, const char *id)
 {
+    char own[QUIRE_RESPONSE_ID_MAX];
+    const int n = snprintf(own, sizeof own, "%s-%016" PRIx64, quire_form_responses.id_prefix,
+                           http->server->id_base);
+    const size_t n_prefix = strlen(quire_form_responses.id_prefix) + 1;
+
+    return strlen(id) > (size_t)n && strncmp(id, own, n_prefix) == 0 &&
+           strspn(id + n_prefix, "0123456789abcdef") == strlen(id + n_prefix) &&
+           strncmp(id, own, (size_t)n) != 0;
+}
+
+static int not_found(quire_http *http, const char *param, const char *id)
+{
+    if (is_of_another_run(http, id)) {
+        return quire_api_error_set(&http->err, 404, "no_such_response", param,
+                                   "there is no such response: it was made before this server "
+                                   "started, or by another one, and a restart forgets stored "
+                                   "responses; send the whole history as input");
+    }
     return quire_api_error_set(&http->err, 404, "no_such_response", param,
                                "there is no such response: it was not stored, was deleted, or gave "
                                "way to newer ones");
@@ -39,7 +60,7 @@ static int continue_chain(quire_generation *gen, quire_fields *fields)
                                         request->previous_id, &earlier);
 
     if (rc == QUIRE_NOTFOUND) {
-        return not_found(gen->http, "previous_response_id");
+        return not_found(gen->http, "previous_response_id", request->previous_id);
     }
     if (rc < 0) {
         return quire_api_error_nomem(fields->err);
@@ -144,7 +165,8 @@ int quire_api_response_get(quire_http *http)
     salt_of_query(http, &salt);
     rc = quire_response_store_get(http->server->responses, &salt, http->item, &reply);
     if (rc < 0) {
-        return rc == QUIRE_NOTFOUND ? not_found(http, NULL) : quire_api_error_nomem(&http->err);
+        return rc == QUIRE_NOTFOUND ? not_found(http, NULL, http->item)
+                                    : quire_api_error_nomem(&http->err);
     }
     (void)quire_bytes_add(&body, reply, strlen(reply));
     free(reply);
@@ -159,7 +181,7 @@ int quire_api_response_delete(quire_http *http)
 
     salt_of_query(http, &salt);
     if (quire_response_store_drop(http->server->responses, &salt, http->item) < 0) {
-        return not_found(http, NULL);
+        return not_found(http, NULL, http->item);
     }
     quire_json_object(&json, NULL);
     quire_json_string(&json, "id", http->item);

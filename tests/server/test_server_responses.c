@@ -299,6 +299,31 @@ static void what_is_not_stored_is_not_found(void **state)
     json_decref(first);
 }
 
+static void expect_words(const char *id, const char *words)
+{
+    json_t *root = continue_with(id, HI, 404);
+
+    assert_string_equal(json_string_at(root, "error.code"), "no_such_response");
+    assert_string_equal(json_string_at(root, "error.param"), "previous_response_id");
+    assert_non_null(strstr(json_string_at(root, "error.message"), words));
+    json_decref(root);
+}
+
+/* The error tells a response of an earlier run from one that this run has forgotten. */
+static void a_restart_is_named_as_the_reason(void **state)
+{
+    json_t *first = ask("\"store\":false," HI, 200);
+    char id[96];
+
+    (void)state;
+    (void)snprintf(id, sizeof id, "%s", json_string_at(first, "id"));
+    json_decref(first);
+    expect_words(id, "not stored, was deleted");
+    expect_words("resp_of_somebody", "not stored, was deleted");
+    id[6] = id[6] == '0' ? '1' : '0';
+    expect_words(id, "a restart forgets stored responses; send the whole history");
+}
+
 static void counting_computes_nothing(void **state)
 {
     json_t *root =
@@ -441,6 +466,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_response_is_continued, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_with_calls_is_continued, start, stop),
         cmocka_unit_test_setup_teardown(what_is_not_stored_is_not_found, start, stop),
+        cmocka_unit_test_setup_teardown(a_restart_is_named_as_the_reason, start, stop),
         cmocka_unit_test_setup_teardown(counting_computes_nothing, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_has_items, start, stop),
         cmocka_unit_test_setup_teardown(a_call_that_breaks_ends, start, stop),

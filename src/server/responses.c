@@ -113,6 +113,9 @@ static void add_call(translation *t, quire_fields *item)
         last = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
         add_thoughts(t, last);
         message_add(t, item, last);
+        if (item->err->http != 0) { /* no memory: the message is gone */
+            return;
+        }
     }
     call = json_pack("{s:s, s:s, s:{s:s, s:s}}", "id", id, "type", "function", "function", "name",
                      name, "arguments", arguments);

@@ -80,6 +80,22 @@ static void test_chains(void **state)
 }
 
 /* A turn stays as long as a later response needs it. */
+/* A small model may write a byte of zero. */
+static void test_zero_byte(void **state)
+{
+    quire_response_store *store = store_of(10, 10000);
+    json_t *messages = json_pack("[s%]", "a\0b", (size_t)3);
+    const quire_response response = { "r1", NULL, &salt_a, messages, "{}" };
+
+    (void)state;
+    assert_int_equal(quire_response_store_add(store, &response), QUIRE_OK);
+    json_decref(messages);
+    assert_int_equal(quire_response_store_chain(store, &salt_a, "r1", &messages), QUIRE_OK);
+    assert_int_equal(json_string_length(json_array_get(messages, 0)), 3);
+    json_decref(messages);
+    quire_response_store_destroy(store);
+}
+
 static void test_deleting(void **state)
 {
     quire_response_store *store = store_of(10, 10000);
@@ -146,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_zero_byte),
         cmocka_unit_test(test_deleting),
         cmocka_unit_test(test_bounds),
     };

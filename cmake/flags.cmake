@@ -26,9 +26,9 @@ endif()
 # The tests are some three hundred programs of the same libraries, and linking them with ld takes a
 # third of a build whose objects are in ccache.
 if((BUILD_TESTING OR QUIRE_FUZZ) AND NOT CMAKE_CROSSCOMPILING)
-    find_program(QUIRE_MOLD ld.mold)
-    if(QUIRE_MOLD)
-        target_link_options(quire_flags INTERFACE -fuse-ld=mold)
+    find_program(QUIRE_LLD ld.lld)
+    if(QUIRE_LLD)
+        target_link_options(quire_flags INTERFACE -fuse-ld=lld)
     endif()
 endif()
 if(QUIRE_COVERAGE)

@@ -11,8 +11,8 @@ openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libms
 libedit:libedit-dev"
 
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache), and three
-# hundred programs are linked in a quarter of the time (mold).
-FASTER_PROGRAMS="ccache:ccache ninja:ninja-build mold:mold"
+# hundred programs are linked in a quarter of the time (lld).
+FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
 # Servers and tools that some tests use, and without which those tests are skipped.
 TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2
 nginx:nginx-light caddy:caddy"

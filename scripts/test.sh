@@ -24,14 +24,20 @@ if [ -z "$is_list" ]; then
     left_out="arm64 (emulated, so slow: \`make arm64\` runs it)"
 fi
 
+ASAN_LEFT_OUT='archs_libllama_portable|tokenize_same|tokenize|grammar|gguf_mutate|attn_bits|runtime_bits'
+ASAN_LEFT_OUT="$ASAN_LEFT_OUT|overflow_soak|evict_predict|evict_policies|schemes"
+ASAN_LEFT_OUT="$ASAN_LEFT_OUT|cli_interrupt|cli_measures|cli_calibrate|cli_command_line"
+
 # Which tests of a list's preset run, as options of ctest.
 choose() {
     [ -z "$is_list" ] || return 0
     case $1 in
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-regex '^(core|retain|store|trace|fuzz)$' ;;
-    # Pages are tests of a browser. Two tests compare with libllama, whose own work is most of their time.
-    asan) echo --label-exclude '^pages$' --exclude-regex '^(tokenize_same|archs_libllama_portable)$' ;;
+    # Pages are tests of a browser. Of the others that are left out, most of the time is libllama's, or
+    # fuzz targets with the same sanitizers run the same code, or the kernels run in other tests, or the
+    # program's commands do.
+    asan) echo --label-exclude '^pages$' --exclude-regex "^($ASAN_LEFT_OUT)\$" ;;
     tsan) echo --label-regex '^threads$' ;;
     esac
 }

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #define N_CLIENTS     4u
-#define N_REQUESTS    TEST_ROUNDS(120u, 24u)
+#define N_REQUESTS    TEST_ROUNDS(60u, 24u)
 #define N_LAYER       16u
 #define N_CTX         2048u
 #define PAGE          64u

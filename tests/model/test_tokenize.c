@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #define RUN_SHORT      30000
-#define RUN_LONG       TEST_ROUNDS(100000, 20000)
+#define RUN_LONG       TEST_ROUNDS(60000, 20000)
 #define UNIT_BYTES_MAX 8
 #define LARGE_STACK    ((size_t)1 << 30) /* 300,000 characters take 92 MiB of it */
 #define SMALL_STACK    ((size_t)128 << 10)

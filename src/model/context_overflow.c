@@ -6,16 +6,29 @@
 #include "base/check.h"
 #include "model/runtime_shift.h"
 
+#include <string.h>
+
 #define TILE      QUIRE_TILE_TOKENS
 #define TILES_MIN 4u /* behind the tokens that are kept */
 
+static const char *const names[] = { [QUIRE_CONTEXT_REFUSE] = "refuse",
+                                     [QUIRE_CONTEXT_SHIFT] = "shift",
+                                     [QUIRE_CONTEXT_SINKS] = "sinks" };
+
 const char *quire_context_overflow_name(quire_context_overflow overflow)
 {
-    static const char *const names[] = { [QUIRE_CONTEXT_REFUSE] = "refuse",
-                                         [QUIRE_CONTEXT_SHIFT] = "shift",
-                                         [QUIRE_CONTEXT_SINKS] = "sinks" };
-
     return names[overflow];
+}
+
+bool quire_context_overflow_find(const char *name, quire_context_overflow *out)
+{
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (quire_context_overflow)i;
+            return true;
+        }
+    }
+    return false;
 }
 
 uint32_t quire_context_overflow_keep(uint32_t keep)

@@ -11,6 +11,8 @@
 #ifndef QUIRE_MODEL_CONTEXT_OVERFLOW_H
 #define QUIRE_MODEL_CONTEXT_OVERFLOW_H
 
+#include <stdbool.h>
+
 #include "model/runtime.h"
 #include "quire/error.h"
 
@@ -24,6 +26,8 @@ typedef enum quire_context_overflow {
 
 /* "refuse", "shift", "sinks". Memory: static. */
 const char *quire_context_overflow_name(quire_context_overflow overflow);
+/* The one with that name. Returns false, and leaves *out, if there is none. */
+bool quire_context_overflow_find(const char *name, quire_context_overflow *out);
 
 /* `keep` first tokens, rounded up to whole tiles. */
 uint32_t quire_context_overflow_keep(uint32_t keep);

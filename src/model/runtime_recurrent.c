@@ -19,13 +19,8 @@ static int kernel_fill(const struct ggml_tensor *conv, const quire_recurrent_des
     for (uint32_t i = 0; i < r->conv_width; i++) {
         const void *from = (const char *)conv->data + i * conv->nb[1];
 
-        for (uint32_t k = 0; k < r->conv_taps; k++) {
-            row[k] = 0.0f;
-        }
         if (conv->type == GGML_TYPE_F32) {
-            for (uint32_t k = 0; k < r->conv_taps; k++) {
-                row[k] = ((const float *)from)[k];
-            }
+            memcpy(row, from, r->conv_taps * sizeof *row);
         } else {
             traits->to_float(from, row, r->conv_taps);
         }

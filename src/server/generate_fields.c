@@ -222,8 +222,6 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
 /* context_overflow: what a request says, or the server's default. */
 static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
 {
-    static const quire_context_overflow choices[] = { QUIRE_CONTEXT_REFUSE, QUIRE_CONTEXT_SHIFT,
-                                                      QUIRE_CONTEXT_SINKS };
     const char *name = quire_field_string(fields, "context_overflow", 32);
 
     if (name == NULL) {
@@ -232,16 +230,11 @@ static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
         return;
     }
     gen->truncates_turns = strcmp(name, "truncate_turns") == 0;
-    if (gen->truncates_turns && !gen->is_chat) {
-        quire_field_error(fields, "context_overflow", "a text has no turns to drop");
-    }
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && !gen->truncates_turns; i++) {
-        if (strcmp(name, quire_context_overflow_name(choices[i])) == 0) {
-            gen->params.context_overflow = choices[i];
-            return;
+    if (gen->truncates_turns) {
+        if (!gen->is_chat) {
+            quire_field_error(fields, "context_overflow", "a text has no turns to drop");
         }
-    }
-    if (!gen->truncates_turns) {
+    } else if (!quire_context_overflow_find(name, &gen->params.context_overflow)) {
         quire_field_error(fields, "context_overflow",
                           "must be \"refuse\", \"truncate_turns\", \"shift\" or \"sinks\"");
     }

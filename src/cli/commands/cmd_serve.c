@@ -509,9 +509,8 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
     opts.chat_template = args->chat_template;
     opts.default_class = args->default_class;
     opts.truncates_turns = args->context_overflow == 1;
-    opts.context_overflow = args->context_overflow == 2   ? QUIRE_CONTEXT_SHIFT
-                            : args->context_overflow == 3 ? QUIRE_CONTEXT_SINKS
-                                                          : QUIRE_CONTEXT_REFUSE;
+    /* With truncate_turns it stays QUIRE_CONTEXT_REFUSE. */
+    (void)quire_context_overflow_find(overflows[args->context_overflow], &opts.context_overflow);
     opts.context_keep = (uint32_t)args->context_keep;
     opts.sampler.temperature = (float)args->sampling.temperature;
     opts.sampler.top_k = (int32_t)args->sampling.top_k;

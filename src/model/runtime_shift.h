@@ -16,8 +16,9 @@
 int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end);
 /* The same where others hold the pages from `begin` on, or rely on them: the tokens move into pages
  * of a new sequence *out, which shares the pages below `begin`. Its bytes are those that
- * quire_runtime_shift() makes. seq gives up its pages as they are read, so that little room is
- * needed beyond what others hold; afterwards it can only be closed. Errors: as
+ * quire_runtime_shift() makes. After reading a page, seq
+ * gives the page up, so the move needs little memory beyond the pages that others hold. Afterwards
+ * seq can only be closed. Errors: as
  * quire_runtime_shift(), and those of quire_seq_reserve() and quire_seq_fork(); then *out is
  * QUIRE_SEQ_NULL, and seq is whole only if *is_torn is false. */
 int quire_runtime_shift_away(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end,

@@ -44,8 +44,9 @@ int quire_model_tokenize_all(const quire_model *model, const char *text, size_t 
                              quire_error *err);
 
 /* The end of a text: from the last special token on that begins at most at `from`. Its tokens are
- * the last tokens of the whole text. Where there is no such token, or the text begins with it,
- * begin is 0, and the tokens are those of the whole text. Otherwise as quire_model_tokenize_all().
+ * the last tokens of the whole text. Without such a special token, or with one at the beginning of
+ * the text, begin is 0, and the result has all tokens of the text. Otherwise as
+ * quire_model_tokenize_all().
  * Cost: as long as the end, and a search for special tokens in the whole text. */
 typedef struct quire_text_from {
     const char *data; /* [n] */

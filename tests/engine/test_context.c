@@ -301,8 +301,8 @@ static void preempt(void *ctx, quire_cache *cache, quire_prefix *tree)
     }
 }
 
-/* A request that loses its pages after tokens have left begins again, with its whole text. It may
- * write much more than is compared, so that it still runs when it is preempted. */
+/* A request that loses its pages after tokens have left begins again, with its whole text. Its
+ * answer is longer than the compared part, so that the preemption finds the request running. */
 static void test_preempted_after_a_shift(void **state)
 {
     static answer want;

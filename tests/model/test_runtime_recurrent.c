@@ -124,8 +124,8 @@ static void test_splits_give_equal_bits(void **state)
     bench_close(&b);
 }
 
-/* More sequences one after the other than there are places, several at a time, one of them without
- * logits. */
+/* The sequences, opened one after the other, are more than the states' places. Several sequences
+ * share a step, and one sequence of a step has no logits. */
 static void test_company_changes_no_bit(void **state)
 {
     bench b;

@@ -34,8 +34,8 @@ void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32
 uint32_t quire_loop_state_until(const quire_loop *loop, const quire_request *request,
                                 uint32_t n_left);
 
-/* The request has published its tokens: it leaves its state if this is a place for it, or if the
- * text ends here. */
+/* The request has published its tokens. The request leaves its state if its last token is at one of
+ * the places above, or if the text ends here (is_end). */
 void quire_loop_state_leave(quire_loop *loop, quire_request *request, bool is_end);
 
 #endif /* QUIRE_ENGINE_LOOP_STATES_H */

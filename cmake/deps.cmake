@@ -7,7 +7,7 @@ set(QUIRE_KV_EVENTS AUTO CACHE STRING "Events of the cache for routers (quire se
 set(QUIRE_PULL AUTO CACHE STRING "Fetching models by name (quire pull): libcurl, OpenSSL")
 set(QUIRE_JINJA AUTO CACHE STRING "Chat templates of models, tools, thoughts: the chat part of llama.cpp's common library")
 set(QUIRE_EDIT AUTO CACHE STRING "Line editing in quire chat: libedit")
-set(QUIRE_TRAIN AUTO CACHE STRING "Training: OpenBLAS, opened at run time")
+set(QUIRE_TRAIN AUTO CACHE STRING "Training: quire train")
 set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
@@ -109,15 +109,9 @@ if(NOT QUIRE_PULL STREQUAL "OFF")
     endif()
 endif()
 
-# Its header only: the library is opened when training begins (src/train/blas.h).
-set(QUIRE_HAS_TRAIN OFF)
-if(NOT QUIRE_TRAIN STREQUAL "OFF")
-    quire_pkg(OPENBLAS openblas)
-    if(OPENBLAS_FOUND)
-        set(QUIRE_HAS_TRAIN ON)
-    else()
-        quire_dep_missing(QUIRE_TRAIN "OpenBLAS was not found (package libopenblas-dev)")
-    endif()
+set(QUIRE_HAS_TRAIN ON)
+if(QUIRE_TRAIN STREQUAL "OFF")
+    set(QUIRE_HAS_TRAIN OFF)
 endif()
 
 set(QUIRE_HAS_EDIT OFF)

@@ -7,7 +7,7 @@
 NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
 NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev libmicrohttpd:libmicrohttpd-dev
 libxxhash:libxxhash-dev liburing:liburing-dev hiredis:libhiredis-dev libsodium:libsodium-dev
-openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev openblas:libopenblas-dev
+openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev
 libedit:libedit-dev"
 
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache), and three

@@ -59,54 +59,57 @@ static void block_place(const QT(attention) * o, query_block *b)
 }
 
 /* scores[queries][keys] = x y^T, x by query (q or dout), y by key (k or v). */
-static void block_scores(const QT(attention) * o, const query_block *b, const real *x,
+static void block_scores(const attention_run *run, const query_block *b, const real *x,
                          const real *y, real *scores)
 {
-    QT(product_run)
-    (&(QT(product)){ .m = b->end - b->first,
-                     .n = b->key_end - b->key,
-                     .k = o->d,
-                     .a = x + b->q_at,
-                     .lda = o->n_head * o->d,
-                     .b = y + b->kv_at,
-                     .ldb = o->n_kv_head * o->d,
-                     .is_b_transposed = true,
-                     .c = scores,
-                     .ldc = b->key_end - b->key });
+    const QT(attention) *o = run->o;
+
+    run->c->product(&(QT(product)){ .m = b->end - b->first,
+                                    .n = b->key_end - b->key,
+                                    .k = o->d,
+                                    .a = x + b->q_at,
+                                    .lda = o->n_head * o->d,
+                                    .b = y + b->kv_at,
+                                    .ldb = o->n_kv_head * o->d,
+                                    .is_b_transposed = true,
+                                    .c = scores,
+                                    .ldc = b->key_end - b->key });
 }
 
 /* by query (out or dq) = scores y, y by key (v or k). */
-static void block_by_query(const QT(attention) * o, const query_block *b, const real *scores,
+static void block_by_query(const attention_run *run, const query_block *b, const real *scores,
                            const real *y, real *to)
 {
-    QT(product_run)
-    (&(QT(product)){ .m = b->end - b->first,
-                     .n = o->d,
-                     .k = b->key_end - b->key,
-                     .a = scores,
-                     .lda = b->key_end - b->key,
-                     .b = y + b->kv_at,
-                     .ldb = o->n_kv_head * o->d,
-                     .c = to + b->q_at,
-                     .ldc = o->n_head * o->d });
+    const QT(attention) *o = run->o;
+
+    run->c->product(&(QT(product)){ .m = b->end - b->first,
+                                    .n = o->d,
+                                    .k = b->key_end - b->key,
+                                    .a = scores,
+                                    .lda = b->key_end - b->key,
+                                    .b = y + b->kv_at,
+                                    .ldb = o->n_kv_head * o->d,
+                                    .c = to + b->q_at,
+                                    .ldc = o->n_head * o->d });
 }
 
 /* by key (dk or dv) += scores^T x, x by query (q or dout). */
-static void block_by_key(const QT(attention) * o, const query_block *b, const real *scores,
+static void block_by_key(const attention_run *run, const query_block *b, const real *scores,
                          const real *x, real *to)
 {
-    QT(product_run)
-    (&(QT(product)){ .m = b->key_end - b->key,
-                     .n = o->d,
-                     .k = b->end - b->first,
-                     .a = scores,
-                     .lda = b->key_end - b->key,
-                     .is_a_transposed = true,
-                     .b = x + b->q_at,
-                     .ldb = o->n_head * o->d,
-                     .c = to + b->kv_at,
-                     .ldc = o->n_kv_head * o->d,
-                     .beta = 1 });
+    const QT(attention) *o = run->o;
+
+    run->c->product(&(QT(product)){ .m = b->key_end - b->key,
+                                    .n = o->d,
+                                    .k = b->end - b->first,
+                                    .a = scores,
+                                    .lda = b->key_end - b->key,
+                                    .is_a_transposed = true,
+                                    .b = x + b->q_at,
+                                    .ldb = o->n_head * o->d,
+                                    .c = to + b->kv_at,
+                                    .ldc = o->n_kv_head * o->d,
+                                    .is_added = true });
 }
 
 static real *block_lse(const QT(attention) * o, const query_block *b)
@@ -134,14 +137,14 @@ static void block_forward(const attention_run *run, query_block *b)
     real *lse = block_lse(o, b);
     real scale = (real)(1.0 / sqrt((double)o->d));
 
-    block_scores(o, b, o->q, o->k, b->scores);
+    block_scores(run, b, o->q, o->k, b->scores);
     for (uint32_t t = b->first; t < b->end; t++) {
         uint32_t n;
         real *row = mask_row(o, b, t, b->scores, &n);
 
         lse[t] = run->c->rows->softmax(row, scale, n);
     }
-    block_by_query(o, b, b->scores, o->v, o->out);
+    block_by_query(run, b, b->scores, o->v, o->out);
 }
 
 /* With p the weights and d = dout . out by query: dv += p^T dout, ds = p (dout v^T - d) scale,
@@ -154,8 +157,8 @@ static void block_back(const attention_run *run, query_block *b)
     const real *lse = block_lse(o, b);
     real scale = (real)(1.0 / sqrt((double)o->d));
 
-    block_scores(o, b, o->q, o->k, b->scores);
-    block_scores(o, b, run->dout, o->v, ds);
+    block_scores(run, b, o->q, o->k, b->scores);
+    block_scores(run, b, run->dout, o->v, ds);
     for (uint32_t t = b->first; t < b->end; t++) {
         size_t at = b->q_at + (size_t)(t - b->first) * o->n_head * o->d;
         uint32_t n;
@@ -165,9 +168,9 @@ static void block_back(const attention_run *run, query_block *b)
         rows->softmax_again(p, scale, lse[t], n);
         rows->softmax_back(row, p, rows->dot(run->dout + at, o->out + at, o->d), scale, n);
     }
-    block_by_key(o, b, b->scores, run->dout, run->gradients[2]);
-    block_by_query(o, b, ds, o->k, run->gradients[0]);
-    block_by_key(o, b, ds, o->q, run->gradients[1]);
+    block_by_key(run, b, b->scores, run->dout, run->gradients[2]);
+    block_by_query(run, b, ds, o->k, run->gradients[0]);
+    block_by_key(run, b, ds, o->q, run->gradients[1]);
 }
 
 /* A part: one query head of one row. */

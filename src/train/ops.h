@@ -14,7 +14,8 @@
 #define QUIRE_TRAIN_OPS_H
 
 #include "base/team.h"
-#include "train/blas.h"
+#include "quire/error.h"
+#include "train/product.h"
 #include "train/row_kernels.h"
 
 #include <stdbool.h>

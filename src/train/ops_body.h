@@ -14,14 +14,14 @@
 int QT(compute_init)(QT(compute) * c, uint32_t n_threads, uint32_t sum_max, size_t scratch_max,
                      quire_error *err)
 {
-    int rc = quire_blas_open(err);
+    int rc;
 
     memset(c, 0, sizeof(*c));
-    QUIRE_TRY(rc);
     c->n_threads = n_threads;
     c->sum_max = sum_max;
     c->scratch_max = scratch_max;
     c->rows = QT(rows_best)();
+    c->product = QT(product_best)();
     c->sums = calloc((size_t)QUIRE_TRAIN_SUM_PARTS * sum_max + 1, sizeof(real));
     rc = quire_team_create(&c->team, n_threads);
     if (rc == QUIRE_OK) {
@@ -184,7 +184,8 @@ typedef struct linear_run {
     const real *x;
     const real *dy;
     real *to;
-    real beta;
+    QT(product_fn) * product;
+    bool is_added;
     uint32_t out_each;
     uint32_t in_each;
 } linear_run;
@@ -197,24 +198,23 @@ static void linear_rows(void *ctx, uint32_t part, uint32_t member)
 
     (void)member;
     quire_part_range(part, PRODUCT_ROWS, o->n, &i, &end);
-    QT(product_run)
-    (&(QT(product)){ .m = end - i,
-                     .n = o->n_out,
-                     .k = o->n_in,
-                     .a = run->x + (size_t)i * o->n_in,
-                     .lda = o->n_in,
-                     .b = o->weight,
-                     .ldb = o->n_in,
-                     .is_b_transposed = true,
-                     .c = run->to + (size_t)i * o->n_out,
-                     .ldc = o->n_out,
-                     .beta = run->beta });
+    run->product(&(QT(product)){ .m = end - i,
+                                 .n = o->n_out,
+                                 .k = o->n_in,
+                                 .a = run->x + (size_t)i * o->n_in,
+                                 .lda = o->n_in,
+                                 .b = o->weight,
+                                 .ldb = o->n_in,
+                                 .is_b_transposed = true,
+                                 .c = run->to + (size_t)i * o->n_out,
+                                 .ldc = o->n_out,
+                                 .is_added = run->is_added });
 }
 
 void QT(linear_forward)(QT(compute) * c, const QT(linear) * o, const real *x, real *y,
                         bool is_added)
 {
-    linear_run run = { .o = o, .x = x, .to = y, .beta = (real)is_added };
+    linear_run run = { .o = o, .x = x, .to = y, .product = c->product, .is_added = is_added };
 
     quire_parts_run(c->team, quire_parts_count(o->n, PRODUCT_ROWS), linear_rows, &run);
 }
@@ -227,23 +227,22 @@ static void linear_back_rows(void *ctx, uint32_t part, uint32_t member)
 
     (void)member;
     quire_part_range(part, PRODUCT_ROWS, o->n, &i, &end);
-    QT(product_run)
-    (&(QT(product)){ .m = end - i,
-                     .n = o->n_in,
-                     .k = o->n_out,
-                     .a = run->dy + (size_t)i * o->n_out,
-                     .lda = o->n_out,
-                     .b = o->weight,
-                     .ldb = o->n_in,
-                     .c = run->to + (size_t)i * o->n_in,
-                     .ldc = o->n_in,
-                     .beta = run->beta });
+    run->product(&(QT(product)){ .m = end - i,
+                                 .n = o->n_in,
+                                 .k = o->n_out,
+                                 .a = run->dy + (size_t)i * o->n_out,
+                                 .lda = o->n_out,
+                                 .b = o->weight,
+                                 .ldb = o->n_in,
+                                 .c = run->to + (size_t)i * o->n_in,
+                                 .ldc = o->n_in,
+                                 .is_added = run->is_added });
 }
 
 void QT(linear_back_input)(QT(compute) * c, const QT(linear) * o, const real *dy, real *dx,
                            bool is_added)
 {
-    linear_run run = { .o = o, .dy = dy, .to = dx, .beta = (real)is_added };
+    linear_run run = { .o = o, .dy = dy, .to = dx, .product = c->product, .is_added = is_added };
 
     quire_parts_run(c->team, quire_parts_count(o->n, PRODUCT_ROWS), linear_back_rows, &run);
 }
@@ -258,25 +257,24 @@ static void linear_back_tile(void *ctx, uint32_t part, uint32_t member)
     (void)member;
     quire_part_range(part / across, run->out_each, o->n_out, &out, &out_end);
     quire_part_range(part % across, run->in_each, o->n_in, &in, &in_end);
-    QT(product_run)
-    (&(QT(product)){ .m = out_end - out,
-                     .n = in_end - in,
-                     .k = o->n,
-                     .a = run->dy + out,
-                     .lda = o->n_out,
-                     .is_a_transposed = true,
-                     .b = run->x + in,
-                     .ldb = o->n_in,
-                     .c = run->to + (size_t)out * o->n_in + in,
-                     .ldc = o->n_in,
-                     .beta = 1 });
+    run->product(&(QT(product)){ .m = out_end - out,
+                                 .n = in_end - in,
+                                 .k = o->n,
+                                 .a = run->dy + out,
+                                 .lda = o->n_out,
+                                 .is_a_transposed = true,
+                                 .b = run->x + in,
+                                 .ldb = o->n_in,
+                                 .c = run->to + (size_t)out * o->n_in + in,
+                                 .ldc = o->n_in,
+                                 .is_added = true });
 }
 
 /* Tiles of outputs, or of inputs where the outputs alone would be one tile. */
 void QT(linear_back_weight)(QT(compute) * c, const QT(linear) * o, const real *x, const real *dy,
                             real *dweight)
 {
-    linear_run run = { .o = o, .x = x, .dy = dy, .to = dweight };
+    linear_run run = { .product = c->product, .o = o, .x = x, .dy = dy, .to = dweight };
     bool is_by_outputs = o->n_out > PRODUCT_TILE;
 
     run.out_each = is_by_outputs ? PRODUCT_TILE : o->n_out;

@@ -7,14 +7,15 @@ typedef struct QT(compute) {
     quire_team *team;
     uint32_t n_threads;
     const QT(rows) * rows;
+    QT(product_fn) * product;
     real *sums;         /* [QUIRE_TRAIN_SUM_PARTS][sum_max] partial sums of vectors */
     uint32_t sum_max;   /* the longest vector whose gradient is summed */
     real *scratch;      /* [n_threads][scratch_max] */
     size_t scratch_max; /* at least QT(attention_scratch)() of every attention */
 } QT(compute);
 
-/* Opens OpenBLAS, starts n_threads - 1 threads. Errors: QUIRE_INVAL (threads), QUIRE_UNSUPP (no
- * OpenBLAS), QUIRE_NOMEM. Destroy with compute_fini(), which accepts { 0 } also. */
+/* Starts n_threads - 1 threads. Errors: QUIRE_INVAL (threads), QUIRE_NOMEM. Destroy with
+ * compute_fini(), which accepts { 0 } also. */
 int QT(compute_init)(QT(compute) * c, uint32_t n_threads, uint32_t sum_max, size_t scratch_max,
                      quire_error *err);
 void QT(compute_fini)(QT(compute) * c);

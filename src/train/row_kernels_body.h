@@ -12,6 +12,9 @@
 /* A vector of LANES numbers: one register of AVX-512 in single precision, several elsewhere. */
 typedef real row_lanes __attribute__((vector_size(LANES * sizeof(real))));
 
+/* What a comparison of two such vectors gives: all bits of a lane, or none. */
+typedef __typeof__((row_lanes){ 0 } > (row_lanes){ 0 }) row_mask;
+
 /* The lanes in one order for all ISAs. */
 static real lanes_sum(const row_lanes *lanes)
 {
@@ -165,28 +168,33 @@ static inline real row_exp(real x)
 }
 #endif
 
+/* Compilers keep an array of lanes in memory here, and wait for it; so masks, and two vectors. */
 static real row_max(const real *x, size_t n)
 {
-    real lanes[LANES];
-    real max;
+    row_lanes max[2], y;
+    real lanes[2 * LANES];
+    real best = x[0];
     size_t i = 0;
 
-    for (uint32_t j = 0; j < LANES; j++) {
+    for (uint32_t j = 0; j < 2 * LANES; j++) {
         lanes[j] = x[0];
     }
-    for (; i + LANES <= n; i += LANES) {
-        for (uint32_t j = 0; j < LANES; j++) {
-            lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    memcpy(max, lanes, sizeof(max));
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        for (uint32_t j = 0; j < 2; j++) {
+            lanes_load(&y, x + i + j * LANES, LANES);
+            row_mask is_more = y > max[j];
+            max[j] = (row_lanes)((is_more & (row_mask)y) | (~is_more & (row_mask)max[j]));
         }
     }
-    max = lanes[0];
-    for (uint32_t j = 1; j < LANES; j++) {
-        max = lanes[j] > max ? lanes[j] : max;
+    memcpy(lanes, max, sizeof(lanes));
+    for (uint32_t j = 0; j < 2 * LANES; j++) {
+        best = lanes[j] > best ? lanes[j] : best;
     }
     for (; i < n; i++) {
-        max = x[i] > max ? x[i] : max;
+        best = x[i] > best ? x[i] : best;
     }
-    return max;
+    return best;
 }
 
 static void row_softmax_again(real *restrict x, real scale, real lse, size_t n)

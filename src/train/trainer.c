@@ -519,6 +519,7 @@ double quire_train_flop_per_token(const quire_trainer *t)
 }
 
 typedef struct rate_run {
+    quire_f32_product_fn *product;
     const float *from;
     float *to; /* [threads][RATE_SIZE][RATE_SIZE] */
 } rate_run;
@@ -528,7 +529,7 @@ static void rate_part(void *ctx, uint32_t part, uint32_t member)
     rate_run *run = ctx;
 
     (void)part;
-    quire_f32_product_run(&(quire_f32_product){
+    run->product(&(quire_f32_product){
         .m = RATE_SIZE,
         .n = RATE_SIZE,
         .k = RATE_SIZE,
@@ -545,7 +546,8 @@ double quire_trainer_product_rate(const quire_trainer *t)
 {
     const quire_f32_compute *c = quire_f32_pass_compute(t->pass);
     size_t size = (size_t)RATE_SIZE * RATE_SIZE;
-    rate_run run = { .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
+    rate_run run = { .product = c->product,
+                     .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
     double best = 0;
 
     if (run.to == NULL) {

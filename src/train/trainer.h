@@ -5,7 +5,8 @@
  * and falls along a cosine to rate_end.
  *
  * The state after a number of steps is the same bits for a plan and data, for any number of threads
- * and however often the run was killed and resumed, on machines with the same CPU and OpenBLAS.
+ * and however often the run was killed and resumed, on all CPUs with AVX2, and on all others of one
+ * kind.
  *
  * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
  * changes nothing and fails: the last checkpoint is from before.

@@ -1,0 +1,15 @@
+/* product_avx512.c - products with AVX-512; see product.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "train/product.h"
+
+#include <immintrin.h>
+
+#include "train/as_f32.h"
+
+#define LANES                16u
+#define TILE_ROWS            8u
+#define TILE_VECTORS         2u
+#define PRODUCT_NAME         quire_f32_product_avx512
+#define LANES_FMA(sum, x, y) _mm512_fmadd_ps(x, y, sum)
+#include "train/product_body.h"

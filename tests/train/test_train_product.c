@@ -1,0 +1,185 @@
+/* test_train_product.c - matrix products of training: every set of kernels against sums in double
+ * precision, whole and broken tiles, transposed and not, written and added; the same bits from AVX2
+ * and AVX-512, and from a row of a product alone.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "seed.h"
+#include "train/product.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SIDE 70u                    /* some tiles and part of one */
+#define DEEP (QUIRE_PRODUCT_K + 5u) /* a panel and part of one */
+#define PAD  3u                     /* behind each row: no product touches it */
+#define SIZE ((size_t)(DEEP + PAD) * (DEEP + PAD))
+
+static float a[SIZE], b[SIZE], start[SIZE], out[SIZE], other[SIZE];
+static double a64[SIZE], b64[SIZE], out64[SIZE];
+
+static int setup(void **state)
+{
+    quire_rng rng = test_rng(1);
+
+    (void)state;
+    for (size_t i = 0; i < SIZE; i++) {
+        a[i] = (float)quire_rng_normal(&rng);
+        b[i] = (float)quire_rng_normal(&rng);
+        start[i] = (float)quire_rng_normal(&rng);
+        a64[i] = (double)a[i];
+        b64[i] = (double)b[i];
+    }
+    return 0;
+}
+
+/* m, n, k; kind: bit 0 a transposed, bit 1 b transposed, bit 2 added. */
+static quire_f32_product product_of(uint32_t m, uint32_t n, uint32_t k, uint32_t kind)
+{
+    return (quire_f32_product){ .m = m,
+                                .n = n,
+                                .k = k,
+                                .a = a,
+                                .b = b,
+                                .lda = ((kind & 1) != 0 ? m : k) + PAD,
+                                .ldb = ((kind & 2) != 0 ? k : n) + PAD,
+                                .ldc = n + PAD,
+                                .is_a_transposed = (kind & 1) != 0,
+                                .is_b_transposed = (kind & 2) != 0,
+                                .is_added = (kind & 4) != 0 };
+}
+
+static double wanted(const quire_f32_product *p, uint32_t i, uint32_t j, double *size)
+{
+    double sum = p->is_added ? (double)start[i * p->ldc + j] : 0;
+
+    *size = fabs(sum);
+    for (uint32_t k = 0; k < p->k; k++) {
+        double x = a64[p->is_a_transposed ? k * p->lda + i : i * p->lda + k];
+        double y = b64[p->is_b_transposed ? j * p->ldb + k : k * p->ldb + j];
+
+        sum += x * y;
+        *size += fabs(x * y);
+    }
+    return sum;
+}
+
+static void check(const quire_f32_product *p)
+{
+    for (uint32_t i = 0; i < p->m; i++) {
+        for (uint32_t j = 0; j < p->n; j++) {
+            double size;
+            double want = wanted(p, i, j, &size);
+
+            assert_true(fabs((double)out[i * p->ldc + j] - want) <= 1e-6 * size);
+        }
+        for (uint32_t j = p->n; j < p->ldc; j++) {
+            assert_true(out[i * p->ldc + j] == start[i * p->ldc + j]);
+        }
+    }
+}
+
+static void run_f64(const quire_f32_product *p)
+{
+    for (size_t i = 0; i < SIZE; i++) {
+        out64[i] = (double)start[i];
+    }
+    quire_f64_product_best()(&(quire_f64_product){ p->m, p->n, p->k, a64, b64, out64, p->lda,
+                                                   p->ldb, p->ldc, p->is_a_transposed,
+                                                   p->is_b_transposed, p->is_added });
+    for (size_t i = 0; i < SIZE; i++) {
+        out[i] = (float)out64[i];
+    }
+}
+
+static const uint32_t shapes[][3] = { { 1, 1, 1 },     { 8, 32, 7 },     { 6, 16, 64 },
+                                      { 4, 8, 4 },     { 24, 64, DEEP }, { SIDE, SIDE, 33 },
+                                      { 5, 33, DEEP }, { SIDE, 3, 12 },  { 13, 47, 2 } };
+
+#define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+static void test_values(void **state)
+{
+    static const char *const names[] = { "portable", "avx2", "avx512" };
+
+    (void)state;
+    for (uint32_t s = 0; s < N_SHAPES * 8; s++) {
+        const uint32_t *shape = shapes[s / 8];
+        quire_f32_product p = product_of(shape[0], shape[1], shape[2], s % 8);
+
+        for (uint32_t i = 0; i < 3; i++) {
+            quire_f32_product_fn *run = quire_f32_product_find(names[i]);
+
+            if (run == NULL) {
+                continue;
+            }
+            memcpy(out, start, sizeof(out));
+            p.c = out;
+            run(&p);
+            check(&p);
+        }
+        run_f64(&p);
+        check(&p);
+    }
+    assert_null(quire_f32_product_find("sse"));
+}
+
+static void test_bits_of_sets(void **state)
+{
+    quire_f32_product_fn *avx2 = quire_f32_product_find("avx2");
+    quire_f32_product_fn *avx512 = quire_f32_product_find("avx512");
+
+    (void)state;
+    if (avx2 == NULL || avx512 == NULL) {
+        skip();
+    }
+    for (uint32_t s = 0; s < N_SHAPES * 8; s++) {
+        const uint32_t *shape = shapes[s / 8];
+        quire_f32_product p = product_of(shape[0], shape[1], shape[2], s % 8);
+
+        memcpy(out, start, sizeof(out));
+        memcpy(other, start, sizeof(other));
+        p.c = out;
+        avx2(&p);
+        p.c = other;
+        avx512(&p);
+        assert_memory_equal(out, other, sizeof(out));
+    }
+}
+
+/* Each row alone has the bits that it has among others. */
+static void test_bits_of_rows(void **state)
+{
+    quire_f32_product_fn *run = quire_f32_product_best();
+    quire_f32_product p = product_of(SIDE, 47, DEEP, 2);
+
+    (void)state;
+    p.c = out;
+    run(&p);
+    for (uint32_t i = 0; i < SIDE; i++) {
+        quire_f32_product row = p;
+
+        row.m = 1;
+        row.a = a + (size_t)i * p.lda;
+        row.c = other;
+        run(&row);
+        assert_memory_equal(other, out + (size_t)i * p.ldc, 47 * sizeof(float));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_bits_of_sets),
+        cmocka_unit_test(test_bits_of_rows),
+    };
+
+    return cmocka_run_group_tests(tests, setup, NULL);
+}

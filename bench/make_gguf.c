@@ -21,6 +21,7 @@ enum {
     OPT_SCHEME,
     OPT_ARCH,
     OPT_TYPE,
+    OPT_TYPE_MORE,
     OPT_SEED,
     OPT_SCALING,
     OPT_FACTOR,
@@ -53,12 +54,12 @@ static const struct {
     { "value-dim", offsetof(gguf_gen_opts, d_value) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
-#define N_OTHERS 12u
+#define N_OTHERS 13u
 
 static int usage(FILE *stream)
 {
     (void)fprintf(stream, "usage: make_gguf --shape SHAPE -o FILE [--type q8_0|q4_0|f16|f32|...] "
-                          "[--seed N]\n"
+                          "[--type-more q6_K|...] [--seed N]\n"
                           "       [--layers N] [--embd N] [--ff N] [--heads N] [--kv-heads N] "
                           "[--head-dim N] [--vocab N]\n"
                           "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
@@ -116,6 +117,8 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
         return (size_t)snprintf(opts->arch, sizeof(opts->arch), "%s", text) < sizeof(opts->arch);
     case OPT_TYPE:
         return type_parse(text, &opts->type);
+    case OPT_TYPE_MORE:
+        return type_parse(text, &opts->type_more);
     case OPT_SEED:
         if (quire_parse_i64(text, 0, INT64_MAX, &number) != QUIRE_OK) {
             return false;
@@ -151,6 +154,7 @@ static void options_fill(struct option *options)
         { "scheme", required_argument, NULL, OPT_SCHEME },
         { "arch", required_argument, NULL, OPT_ARCH },
         { "type", required_argument, NULL, OPT_TYPE },
+        { "type-more", required_argument, NULL, OPT_TYPE_MORE },
         { "seed", required_argument, NULL, OPT_SEED },
         { "rope-scaling", required_argument, NULL, OPT_SCALING },
         { "rope-factor", required_argument, NULL, OPT_FACTOR },

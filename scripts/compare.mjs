@@ -7,8 +7,9 @@
 //
 // Parts: quality, speed, 32k (decode at that depth), cascade (sequences that share a prefix) and memory by default;
 // 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes, whose models are made in the cache folder (0.7 and
-// 7.2 GB). llama-bench computes its depths, so 32k takes minutes and 7b an hour. --quick runs toy depths, to try the
-// scripts out.
+// 7.2 GB). families races models with experts, windows, delta nets and latent attention; qwen3-30b-a3b, gpt-oss, gemma3,
+// qwen3.5 and deepseek-v2 name one of them (17, 12, 2.2, 2.7 and 9 GB). llama-bench computes its depths, so 32k takes
+// minutes and 7b an hour. --quick runs toy depths, to try the scripts out.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -19,7 +20,7 @@ import { parseArgs } from "node:util";
 import { longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
 import { cascade, race } from "./compare/speed.mjs";
-import { cascades, quick, races } from "./compare/targets.mjs";
+import { cascades, families, quick, races } from "./compare/targets.mjs";
 import { Report, asset, measuredOn, places, shapeModel } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
@@ -44,10 +45,10 @@ const at = places(root);
 const c = { quire: options.quire, peer: options.peer, threads: Number(options.threads), work: at.work };
 const report = new Report();
 const parts = ["quality", "memory", ...Object.keys(races), "cascade"];
-const only = new Set(options.only.split(","));
+const only = new Set(options.only.split(",").flatMap((part) => (part === "families" ? families : [part])));
 for (const part of only) {
     if (!parts.includes(part)) {
-        process.stderr.write(`compare: --only '${part}' is unknown: it takes ${parts.join(", ")}, comma-separated\n`);
+        process.stderr.write(`compare: --only '${part}' is unknown: it takes families, ${parts.join(", ")}, comma-separated\n`);
         process.exit(2);
     }
 }
@@ -73,14 +74,19 @@ function row(measure, s) {
 }
 
 // Models with random weights of another model's shape, made when a row first needs them.
-const shaped = (name, shape, type) => ({ name, get model() {
-    return shapeModel(options.generator, at.work, shape, type);
+const shaped = (name, shape, type, more) => ({ name, get model() {
+    return shapeModel(options.generator, at.work, shape, type, more);
 } });
 const raced = {
     tinyLlama,
     smol: shaped("SmolLM2-135M shape Q8_0", "smollm2-135m", "q8_0"),
     llama1b: shaped("Llama-1B shape Q4_0", "llama-1b", "q4_0"),
     llama7b: shaped("Llama-2-7B shape Q8_0", "llama2-7b", "q8_0"),
+    qwenExperts: shaped("Qwen3-30B-A3B shape Q4_K and Q6_K", "qwen3-30b-a3b", "q4_K", "q6_K"),
+    gptOss: shaped("gpt-oss-20b shape MXFP4 and Q8_0", "gpt-oss-20b", "q8_0"),
+    gemma: shaped("Gemma-3-4B shape Q4_0", "gemma3-4b", "q4_0"),
+    qwenDelta: shaped("Qwen3.5-4B shape Q4_K and Q6_K", "qwen3.5-4b", "q4_K", "q6_K"),
+    deepSeek: shaped("DeepSeek-V2-Lite shape Q4_0", "deepseek-v2-lite", "q4_0"),
 };
 function point(p) {
     return { ...(options.quick ? quick(p) : p), ...raced[p.raced] };

@@ -54,6 +54,20 @@ export const races = {
         rows: [decode("q8", 2.0, 2.5), decode("q4"), decode("f16"), ...roofline("q8"), ...roofline("q4")] }],
 };
 
+// Models of families other than llama's. Their first floors are at depth 0, in f16.
+const family = (raced, rows) => ({ ...depth0, raced, rows });
+const family8k = (raced, kv, floor, aim) => ({ ...depth8k, prompt: undefined, raced, ours: [kv], gen: 16, repeats: 2,
+    rows: [decode(kv, floor, aim)] });
+
+Object.assign(races, {
+    "gemma3": [family("gemma", [prefill("f16"), decode("f16")]), family8k("gemma", "q8", 1.5, 2.5)],
+    "qwen3.5": [family("qwenDelta", [prefill("f16", 1.0, 1.3), decode("f16", 1.0, 1.3)])],
+    "deepseek-v2": [family("deepSeek", [prefill("f16"), decode("f16")]), family8k("deepSeek", "q8", 1.2, 2)],
+    "gpt-oss": [family("gptOss", [prefill("f16", 1.0, 2), decode("f16", 1.0, 1.3)])],
+    "qwen3-30b-a3b": [family("qwenExperts", [prefill("f16"), decode("f16", 1.0, 1.3)]), family8k("qwenExperts", "q8", 1.5, 2.5)],
+});
+export const families = ["gemma3", "qwen3.5", "deepseek-v2", "gpt-oss", "qwen3-30b-a3b"];
+
 // Several repeats a run: the first has the first touch of new pages in it.
 const shared = { raced: "smol", sequences: 8, prefix: 32768, gen: 32, repeats: 3, rounds: 3 };
 

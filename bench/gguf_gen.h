@@ -74,9 +74,11 @@ typedef struct gguf_gen_opts {
     uint32_t attention_every; /* only the last of so many layers has attention, the others are
                                  recurrent, where the architecture has such; 0 = all */
     uint32_t conv_taps;       /* of recurrent layers */
-    uint32_t n_delta_k_heads; /* of delta nets */
+    uint32_t n_delta_k_heads; /* of delta nets; groups of Mamba-2 */
     uint32_t n_delta_v_heads;
     uint32_t d_delta_head;
+    uint32_t d_mamba_state; /* of Mamba-2 */
+    bool has_no_mamba_norm; /* where the architecture may leave it out */
     /* Experts; n_experts 0 = none. Keys that choose among kinds of routers, and their scale and
      * groups, are written where the architecture reads them. */
     uint32_t n_experts;

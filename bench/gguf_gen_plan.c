@@ -147,8 +147,7 @@ static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
                         const quire_tensor_row *r, uint32_t layer)
 {
-    const bool is_stored =
-        gguf_gen_is_stored(o, layer) && sizes->mixer[layer] == QUIRE_MIXER_ATTENTION;
+    const bool is_stored = gguf_gen_is_stored(o, layer) && quire_mixer_attends(sizes->mixer[layer]);
 
     if (r->columns == QUIRE_DIM_GATE) {
         const uint32_t source = (uint32_t)(r->name[strlen(r->name) - 1] - '0');
@@ -287,6 +286,7 @@ static quire_part parts_of(const gguf_gen_opts *o)
         parts |= o->is_fused ? QUIRE_PART_QKV_BIAS_FUSED : QUIRE_PART_QKV_BIAS;
     }
     parts |= o->has_choice_bias ? QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
+    parts |= o->has_no_mamba_norm ? 0 : QUIRE_PART_MAMBA_NORM;
     if (o->has_biases) {
         parts |= QUIRE_PART_O_BIAS | QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS |
                  QUIRE_PART_OUTPUT_BIAS;
@@ -315,11 +315,13 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.arch = quire_arch_find(o->arch);
     p->sizes.recurrent = (quire_recurrent_desc){
         .conv_taps = o->conv_taps,
-        .conv_width = (2 * o->n_delta_k_heads + o->n_delta_v_heads) * o->d_delta_head,
         .n_k_heads = o->n_delta_k_heads,
         .n_v_heads = o->n_delta_v_heads,
         .d_head = o->d_delta_head,
+        .d_state = o->d_mamba_state != 0 ? o->d_mamba_state : o->d_delta_head,
     };
+    p->sizes.recurrent.conv_width =
+        2 * o->n_delta_k_heads * p->sizes.recurrent.d_state + o->n_delta_v_heads * o->d_delta_head;
     for (uint32_t l = 0; l < o->n_layer; l++) {
         p->sizes.mixer[l] = (uint8_t)gguf_gen_mixer(o, l);
     }
@@ -576,6 +578,9 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
             arch->norm == QUIRE_NORM_RMS ? "attention.layer_norm_rms_epsilon"
                                          : "attention.layer_norm_epsilon",
             1e-5f);
+    if ((arch->reads & QUIRE_READS_EPS_TWICE) != 0) {
+        set_f32(p, "attention.layer_norm_epsilon", 1e-3f); /* the other one counts */
+    }
     rope_keys(p);
     feature_keys(p);
     if (o->n_experts != 0) {

@@ -16,9 +16,19 @@ static const quire_arch_row *arch_of(const gguf_gen_opts *o)
 
 quire_mixer gguf_gen_mixer(const gguf_gen_opts *o, uint32_t layer)
 {
-    const bool is_recurrent = o->attention_every != 0 && (layer + 1) % o->attention_every != 0;
+    const quire_arch_row *arch = arch_of(o);
 
-    return is_recurrent ? arch_of(o)->recurrent : QUIRE_MIXER_ATTENTION;
+    if (arch->recurrent == QUIRE_MIXER_BOTH) {
+        return QUIRE_MIXER_BOTH;
+    }
+    if (arch->is_single) { /* every other layer is a network */
+        if (layer % 2 == 1) {
+            return QUIRE_MIXER_NONE;
+        }
+        layer /= 2;
+    }
+    return o->attention_every != 0 && (layer + 1) % o->attention_every != 0 ? arch->recurrent
+                                                                            : QUIRE_MIXER_ATTENTION;
 }
 
 static const char *arch_key(char *buffer, const gguf_gen_opts *o, const char *suffix)
@@ -27,33 +37,40 @@ static const char *arch_key(char *buffer, const gguf_gen_opts *o, const char *su
     return buffer;
 }
 
-static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
+static void ssm_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
 {
     const struct {
         const char *suffix;
         uint32_t value;
-    } keys[] = { { "full_attention_interval", o->attention_every },
-                 { "ssm.conv_kernel", o->conv_taps },
-                 { "ssm.state_size", o->d_delta_head },
+    } keys[] = { { "ssm.conv_kernel", o->conv_taps },
+                 { "ssm.state_size", o->d_mamba_state != 0 ? o->d_mamba_state : o->d_delta_head },
                  { "ssm.group_count", o->n_delta_k_heads },
                  { "ssm.time_step_rank", o->n_delta_v_heads },
                  { "ssm.inner_size", o->n_delta_v_heads * o->d_delta_head } };
-    const uint32_t n_pairs = (o->n_rot != 0 ? o->n_rot : o->d_head) / 2;
-    const int32_t sections[4] = { (int32_t)(n_pairs + 2) / 3, (int32_t)(n_pairs + 1) / 3,
-                                  (int32_t)n_pairs / 3, 0 };
     char key[KEY_BYTES];
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         gguf_set_val_u32(gguf, arch_key(key, o, keys[i].suffix), keys[i].value);
     }
+}
+
+static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
+{
+    const uint32_t n_pairs = (o->n_rot != 0 ? o->n_rot : o->d_head) / 2;
+    const int32_t sections[4] = { (int32_t)(n_pairs + 2) / 3, (int32_t)(n_pairs + 1) / 3,
+                                  (int32_t)n_pairs / 3, 0 };
+    char key[KEY_BYTES];
+
+    gguf_set_val_u32(gguf, arch_key(key, o, "full_attention_interval"), o->attention_every);
+    ssm_keys(gguf, o);
     if ((arch_of(o)->reads & QUIRE_READS_MROPE) != 0) {
         gguf_set_arr_data(gguf, arch_key(key, o, "rope.dimension_sections"), GGUF_TYPE_INT32,
                           sections, 4);
     }
 }
 
-/* Layers with convolutions are those without KV heads. */
-static void conv_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
+/* Recurrent layers are those without KV heads. */
+static void kv_heads_key(struct gguf_context *gguf, const gguf_gen_opts *o)
 {
     int32_t heads[GGUF_GEN_LAYERS_MAX];
     char key[KEY_BYTES];
@@ -63,19 +80,47 @@ static void conv_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     }
     gguf_set_arr_data(gguf, arch_key(key, o, "attention.head_count_kv"), GGUF_TYPE_INT32, heads,
                       o->n_layer);
-    gguf_set_val_u32(gguf, arch_key(key, o, "shortconv.l_cache"), o->conv_taps);
+}
+
+/* The widths of networks, of an architecture whose layers are one block each. */
+static void widths_key(struct gguf_context *gguf, const gguf_gen_opts *o)
+{
+    int32_t widths[GGUF_GEN_LAYERS_MAX];
+    char key[KEY_BYTES];
+
+    for (uint32_t l = 0; l < o->n_layer; l++) {
+        widths[l] = gguf_gen_mixer(o, l) == QUIRE_MIXER_NONE ? (int32_t)o->n_ff : 0;
+    }
+    gguf_set_arr_data(gguf, arch_key(key, o, "feed_forward_length"), GGUF_TYPE_INT32, widths,
+                      o->n_layer);
 }
 
 bool gguf_gen_recurrent_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
 {
-    const quire_mixer mixer = arch_of(o)->recurrent;
+    const quire_arch_row *arch = arch_of(o);
+    char key[KEY_BYTES];
 
-    if (mixer == QUIRE_MIXER_DELTA_NET) {
-        delta_keys(gguf, o);
+    if (arch->is_single) {
+        widths_key(gguf, o);
     }
-    if (mixer != QUIRE_MIXER_SHORT_CONV || o->attention_every == 0) {
+    switch (arch->recurrent) {
+    case QUIRE_MIXER_DELTA_NET:
+        delta_keys(gguf, o);
+        return false;
+    case QUIRE_MIXER_MAMBA:
+    case QUIRE_MIXER_BOTH:
+        ssm_keys(gguf, o);
+        break;
+    case QUIRE_MIXER_SHORT_CONV:
+        gguf_set_val_u32(gguf, arch_key(key, o, "shortconv.l_cache"), o->conv_taps);
+        break;
+    case QUIRE_MIXER_ATTENTION:
+    case QUIRE_MIXER_NONE:
         return false;
     }
-    conv_keys(gguf, o);
+    if (arch->recurrent == QUIRE_MIXER_BOTH || o->attention_every == 0) {
+        return false;
+    }
+    kv_heads_key(gguf, o);
     return true;
 }

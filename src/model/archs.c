@@ -402,6 +402,45 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                .needs = DELTA_NETS | EXPERTS_SHARED |
                                         QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_DELTA_GATES,
                                .may = QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_GRANITE_HYBRID] = { .name = "granitehybrid",
+                                    .models = "Granite 4 H (350M, 1B, Micro, Tiny, Small), Bamba",
+                                    .rope_type = QUIRE_ROPE_NORMAL,
+                                    .has_partial_rope = true,
+                                    .rope_where = QUIRE_ROPE_FINETUNED,
+                                    .recurrent = QUIRE_MIXER_MAMBA,
+                                    .experts = { .is_there = true,
+                                                 .is_optional = true,
+                                                 .shared = QUIRE_EXPERT_SHARED_LENGTH,
+                                                 .is_normalised = true },
+                                    .embd_scale = QUIRE_EMBD_SCALE_KEY,
+                                    .logit_scale = QUIRE_LOGIT_SCALE_OVER_IF_ANY,
+                                    .reads = QUIRE_READS_RESIDUAL_SCALE | QUIRE_READS_ATTN_SCALE,
+                                    .needs = ATTENTION | PRE_NORMS | GATED | EXPERTS_SHARED |
+                                             QUIRE_PART_MAMBA | QUIRE_PART_MAMBA_NORM,
+                                    .may = LLAMA_MAY },
+    [QUIRE_ARCH_NEMOTRON_H] = { .name = "nemotron_h",
+                                .models = "Nemotron-H, Nemotron Nano 2 (9B, 12B)",
+                                .rope_type = QUIRE_ROPE_NORMAL,
+                                .rope_where = QUIRE_ROPE_NOWHERE,
+                                .recurrent = QUIRE_MIXER_MAMBA,
+                                .is_single = true,
+                                .ffn = QUIRE_FFN_PLAIN,
+                                .act = QUIRE_ACT_RELU2,
+                                .reads = QUIRE_READS_EPS_TWICE,
+                                .needs = ATTENTION | QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_UP |
+                                         QUIRE_PART_FFN_DOWN | QUIRE_PART_MAMBA |
+                                         QUIRE_PART_MAMBA_NORM,
+                                .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_O_BIAS |
+                                       QUIRE_PART_FFN_BIAS },
+    [QUIRE_ARCH_FALCON_H1] = { .name = "falcon-h1",
+                               .models = "Falcon-H1 (0.5B to 34B)",
+                               .rope_type = QUIRE_ROPE_NEOX,
+                               .has_partial_rope = true,
+                               .recurrent = QUIRE_MIXER_BOTH,
+                               .needs = ATTENTION | QUIRE_PART_ATTN_NORM |
+                                        QUIRE_PART_FFN_NORM_BARE | GATED | QUIRE_PART_MAMBA,
+                               .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_FFN_BIAS |
+                                      QUIRE_PART_FFN_GATE_BIAS | QUIRE_PART_MAMBA_NORM },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

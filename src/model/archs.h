@@ -2,9 +2,10 @@
  *
  * A row says which blocks a layer consists of and how libllama reads the keys of such files. Its
  * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
- * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c and
- * graph_ffn.c. An architecture of known blocks is a row here, a case in tests/model/arch_cases.c,
- * and a run of `make docs`, which writes the table of docs/architectures.md.
+ * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c,
+ * graph_recurrent.c, graph_delta.c, graph_mamba.c and graph_ffn.c. An architecture of known blocks
+ * is a row here, a case in tests/model/arch_cases.c, and a run of `make docs`, which writes the
+ * table of docs/architectures.md.
  *
  * Thread: the table is constant.
  *
@@ -100,10 +101,17 @@ typedef uint64_t quire_part;
 #define QUIRE_PART_DELTA_GATES QUIRE_PART_BIT(44)
 #define QUIRE_PART_DELTA_JOINT QUIRE_PART_BIT(45)
 
+/* Mamba-2, and the norm of its result. */
+#define QUIRE_PART_MAMBA      QUIRE_PART_BIT(46)
+#define QUIRE_PART_MAMBA_NORM QUIRE_PART_BIT(47)
+
+/* QUIRE_PART_FFN_NORM under a name without ".weight". */
+#define QUIRE_PART_FFN_NORM_BARE QUIRE_PART_BIT(48)
+
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
-     QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS)
+     QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM)
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -143,7 +151,8 @@ typedef enum quire_rope_where {
     QUIRE_ROPE_NOT_EVERY_4TH,   /* not in layers 3, 7, 11 ... */
     QUIRE_ROPE_WINDOWED,        /* where there is a window */
     QUIRE_ROPE_WINDOWED_IF_ANY, /* the same, but everywhere in models without windows */
-    QUIRE_ROPE_FINETUNED        /* everywhere, unless rope.scaling.finetuned is false */
+    QUIRE_ROPE_FINETUNED,       /* everywhere, unless rope.scaling.finetuned is false */
+    QUIRE_ROPE_NOWHERE
 } quire_rope_where;
 
 /* The rope of layers with a window. */
@@ -207,8 +216,9 @@ typedef enum quire_embd_scale {
 
 typedef enum quire_logit_scale {
     QUIRE_LOGIT_SCALE_NONE,
-    QUIRE_LOGIT_SCALE_TIMES, /* logits * logit_scale */
-    QUIRE_LOGIT_SCALE_OVER   /* logits / logit_scale */
+    QUIRE_LOGIT_SCALE_TIMES,      /* logits * logit_scale */
+    QUIRE_LOGIT_SCALE_OVER,       /* logits / logit_scale */
+    QUIRE_LOGIT_SCALE_OVER_IF_ANY /* the same; the key may be missing, or 0 */
 } quire_logit_scale;
 
 /* Further keys that an architecture reads. */
@@ -227,7 +237,9 @@ typedef enum quire_arch_reads {
     QUIRE_READS_DEEPSTACK = 1u << 11, /* deepstack_mapping; refused */
     QUIRE_READS_LOG_MUL = 1u << 12,   /* YaRN's multiplier as DeepSeek-V2 means it */
     QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13, /* attention.temperature_length, beside _scale */
-    QUIRE_READS_MROPE = 1u << 14 /* rope.dimension_sections, which text does not feel */
+    QUIRE_READS_MROPE = 1u << 14,    /* rope.dimension_sections, which text does not feel */
+    QUIRE_READS_EPS_TWICE = 1u << 15 /* attention.layer_norm_epsilon, which the key of the RMS norm
+                                        may replace */
 } quire_arch_reads;
 
 typedef struct quire_arch_row {
@@ -242,6 +254,7 @@ typedef struct quire_arch_row {
     quire_qk_norm qk_norm;
     bool is_parallel;      /* attention and network read the same norm, and add to one residual */
     quire_mixer recurrent; /* of recurrent layers; QUIRE_MIXER_ATTENTION: there are none */
+    bool is_single;        /* a layer is attention, a recurrent block or a network */
     bool has_q_gate;       /* attn_q makes a gate of attention's result beside each head of Q */
     quire_ffn ffn;
     quire_act act;

@@ -17,7 +17,6 @@
 /* Far above today's models, low enough that the product of two sizes fits 64 bits and one size fits
  * a tensor. */
 #define EMBD_MAX    (1u << 17)
-#define FF_MAX      (1u << 20)
 #define HEADS_MAX   1024u
 #define CTX_MAX     (1u << 27)
 #define POOLING_MAX 4u
@@ -110,13 +109,30 @@ static int layers_get(const quire_gguf *file, quire_model_desc *desc, quire_erro
     return QUIRE_OK;
 }
 
+static int eps_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    const quire_arch_row *row = quire_arch_row_get(desc->arch);
+    const bool is_twice = (row->reads & QUIRE_READS_EPS_TWICE) != 0;
+    const bool is_rms = row->norm == QUIRE_NORM_RMS;
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    if (!is_rms || is_twice) {
+        (void)quire_gguf_key(key, desc->arch_name, "attention.layer_norm_epsilon");
+        QUIRE_TRY(quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1.0f, true },
+                                     &desc->rms_eps, err));
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "attention.layer_norm_rms_epsilon");
+    return is_rms ? quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1.0f, !is_twice },
+                                       &desc->rms_eps, err)
+                  : QUIRE_OK;
+}
+
 static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];
     const char *arch = desc->arch_name;
     const uint32_t n = desc->n_layer_file;
     const quire_arch_row *row = quire_arch_row_get(desc->arch);
-    const bool is_rms = row->norm == QUIRE_NORM_RMS;
     /* Where experts have a key of their own, and there are no other networks. */
     const bool has_ff =
         row->experts.ff != QUIRE_EXPERT_FF_KEY || (row->needs & QUIRE_PART_FFN_DOWN) != 0;
@@ -127,9 +143,11 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
                                  (quire_gguf_range){ 0, POOLING_MAX, false }, &desc->pooling, err));
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "embedding_length"),
                                  (quire_gguf_range){ 1, EMBD_MAX, true }, &desc->n_embd, err));
-    QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "feed_forward_length"), n,
-                                          (quire_gguf_range){ 1, FF_MAX, has_ff }, &desc->n_ff,
-                                          err));
+    if (!row->is_single) {
+        (void)quire_gguf_key(key, arch, "feed_forward_length");
+        QUIRE_TRY(quire_gguf_get_u32_or_array(
+            file, key, n, (quire_gguf_range){ 1, QUIRE_FF_MAX, has_ff }, &desc->n_ff, err));
+    }
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "attention.head_count"),
                                           n, (quire_gguf_range){ 1, HEADS_MAX, true },
                                           &desc->n_head, err));
@@ -141,10 +159,7 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
                                "file?)",
                                quire_gguf_path(file), key, desc->n_kv_head, desc->n_head);
     }
-    (void)quire_gguf_key(
-        key, arch, is_rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
-    return quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1.0f, true }, &desc->rms_eps,
-                              err);
+    return eps_get(file, desc, err);
 }
 
 static int head_dims_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)

@@ -7,8 +7,11 @@
 
 #include "model/gguf_file.h"
 
-/* Fill in n_kv_head, mixer and the number of recurrent layers; n_head, n_layer and n_layer_file are
- * known. */
+/* Far above today's models. */
+#define QUIRE_FF_MAX (1u << 20)
+
+/* Fill in n_kv_head, mixer, the n_ff of an architecture whose layers are one block each, and the
+ * number of recurrent layers; n_head, n_layer and n_layer_file are known. */
 int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
 /* Fill in the sizes of recurrent layers; the other sizes are known. */

@@ -31,7 +31,7 @@ void quire_kv_map_plain(quire_model_desc *desc)
     for (uint32_t l = 0; l < desc->n_layer; l++) {
         const uint16_t stored = (uint16_t)desc->n_stored;
 
-        if (desc->mixer[l] != QUIRE_MIXER_ATTENTION) {
+        if (!quire_mixer_attends(desc->mixer[l])) {
             desc->kv_map[l] = (quire_kv_map_entry){ .stored = -1 };
             continue;
         }

@@ -68,6 +68,9 @@ static int dims_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     char key[QUIRE_GGUF_KEY_NAME_MAX];
 
     desc->rope.n_dims = desc->d_k;
+    if (quire_arch_row_get(desc->arch)->rope_where == QUIRE_ROPE_NOWHERE) {
+        return QUIRE_OK; /* libllama does not look at it either */
+    }
     (void)quire_gguf_key(key, desc->arch_name, "rope.dimension_count");
     QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, UINT32_MAX, false },
                                  &desc->rope.n_dims, err));
@@ -310,6 +313,9 @@ static int layers_fill(const quire_gguf *file, quire_model_desc *desc, quire_err
             break;
         case QUIRE_ROPE_FINETUNED:
             has_rope = is_finetuned;
+            break;
+        case QUIRE_ROPE_NOWHERE:
+            has_rope = false;
             break;
         }
         desc->layer_rope[l] = !has_rope     ? QUIRE_LAYER_ROPE_NONE

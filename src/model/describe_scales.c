@@ -89,14 +89,14 @@ static int attn_scale_get(const scales *s)
 static int logit_scale_get(const scales *s)
 {
     quire_model_desc *desc = s->desc;
-    const bool divides = s->arch->logit_scale == QUIRE_LOGIT_SCALE_OVER;
+    const bool is_required = s->arch->logit_scale == QUIRE_LOGIT_SCALE_OVER;
 
     desc->logit_scale = 1.0f;
     if (s->arch->logit_scale == QUIRE_LOGIT_SCALE_NONE) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(factor_get(s, "logit_scale", divides, &desc->logit_scale));
-    if (divides) {
+    QUIRE_TRY(factor_get(s, "logit_scale", is_required, &desc->logit_scale));
+    if (s->arch->logit_scale != QUIRE_LOGIT_SCALE_TIMES) {
         desc->logit_scale = 1.0f / desc->logit_scale;
     }
     return QUIRE_OK;

@@ -161,20 +161,27 @@ static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
 {
     const char *rest = t->name;
     const int32_t layer = layer_of(t->name, &rest);
-    const bool is_recurrent =
-        r->where == QUIRE_TENSOR_OF_CONV_LAYER || r->where == QUIRE_TENSOR_OF_DELTA_LAYER;
+    const bool is_recurrent = r->where == QUIRE_TENSOR_OF_CONV_LAYER ||
+                              r->where == QUIRE_TENSOR_OF_DELTA_LAYER ||
+                              r->where == QUIRE_TENSOR_OF_MAMBA_LAYER;
 
     if (layer < 0 || quire_tensor_is_in_layer(desc, r, (uint32_t)layer)) {
         return QUIRE_OK;
+    }
+    if (quire_arch_row_get(desc->arch)->is_single) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: tensor %s belongs to a layer of another kind "
+                               "(%s.attention.head_count_kv and feed_forward_length)",
+                               quire_gguf_path(file), t->name, desc->arch_name);
     }
     if (r->where == QUIRE_TENSOR_OF_ATTENTION_LAYER || is_recurrent ||
         (r->where == QUIRE_TENSOR_OF_STORED_LAYER && desc->recurrent.n_layers > 0)) {
         return quire_error_set(
             err, QUIRE_CORRUPT, "%s: tensor %s belongs to a layer %s attention (%s.%s)",
             quire_gguf_path(file), t->name, is_recurrent ? "with" : "without", desc->arch_name,
-            quire_arch_row_get(desc->arch)->recurrent == QUIRE_MIXER_SHORT_CONV
-                ? "attention.head_count_kv"
-                : "full_attention_interval");
+            quire_arch_row_get(desc->arch)->recurrent == QUIRE_MIXER_DELTA_NET
+                ? "full_attention_interval"
+                : "attention.head_count_kv");
     }
     if (r->where == QUIRE_TENSOR_OF_STORED_LAYER) {
         return quire_error_set(err, QUIRE_CORRUPT,

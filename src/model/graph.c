@@ -70,25 +70,35 @@ static struct ggml_tensor *normed(const quire_graph_build *b, struct ggml_tensor
     return weight != NULL ? quire_graph_norm(b, x, weight, bias) : x;
 }
 
-/* The residual stream after the two blocks of a layer. x: before them; h: the input that attention
- * had; y: the result of attention. */
+/* The network of a layer, and what it adds to the residual stream x. */
+static struct ggml_tensor *network_add(const quire_graph_build *b, struct ggml_tensor *x,
+                                       uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *y = quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), il);
+
+    y = quire_graph_scaled(b, normed(b, y, l->ffn_post_norm, NULL), b->desc->residual_scale);
+    return ggml_add(b->graph->ctx, y, x);
+}
+
+/* The residual stream after a layer. x: before it; h: x as the first block read it; y: the result
+ * of the first block, NULL where there is none. */
 static struct ggml_tensor *residual_add(const quire_graph_build *b, struct ggml_tensor *x,
                                         struct ggml_tensor *h, struct ggml_tensor *y, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_context *ctx = b->graph->ctx;
-    const float scale = b->desc->residual_scale;
 
-    y = normed(b, quire_graph_linear(b, l->wo, l->bo, y), l->attn_post_norm, NULL);
-    y = quire_graph_scaled(b, y, scale);
+    if (y == NULL) {
+        return ggml_add(ctx, quire_graph_ffn(b, h, il), x);
+    }
+    y = quire_graph_scaled(b, normed(b, y, l->attn_post_norm, NULL), b->desc->residual_scale);
     if (b->arch->is_parallel) {
         ggml_build_forward_expand(b->graph->cgraph, y);
         return ggml_add(ctx, ggml_add(ctx, quire_graph_ffn(b, h, il), x), y);
     }
     x = ggml_add(ctx, y, x);
-    y = quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), il);
-    y = quire_graph_scaled(b, normed(b, y, l->ffn_post_norm, NULL), scale);
-    return ggml_add(ctx, y, x);
+    return b->arch->is_single ? x : network_add(b, x, il);
 }
 
 /* The result of attention times the sigmoid of its gate. */
@@ -115,29 +125,66 @@ static struct ggml_tensor *attention_create(quire_graph_build *b, struct ggml_te
     return gated(b, quire_graph_attn_op(b, &in, il), in.gate);
 }
 
+/* The results of a layer's first block, output projections not included: of attention and of a
+ * recurrent block; NULL where the layer has none. */
+typedef struct layer_results {
+    struct ggml_tensor *attention;
+    struct ggml_tensor *recurrent;
+} layer_results;
+
+/* The wanted rows; NULL stays NULL. */
+static struct ggml_tensor *picked(const quire_graph_build *b, struct ggml_tensor *x)
+{
+    return x != NULL ? ggml_get_rows(b->graph->ctx, x, b->graph->out_rows) : NULL;
+}
+
+/* The output projections of a layer's first block, added up; NULL where the layer has none. */
+static struct ggml_tensor *projected(const quire_graph_build *b, const layer_results *r,
+                                     uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *attention = r->attention, *recurrent = r->recurrent;
+
+    if (attention != NULL) {
+        attention =
+            b->desc->latent.is_there ? quire_graph_latent_result(b, attention, il) : attention;
+        attention = quire_graph_linear(b, l->wo, l->bo, attention);
+    }
+    if (recurrent == NULL) {
+        return attention;
+    }
+    recurrent = quire_graph_linear(b, l->mamba_out != NULL ? l->mamba_out : l->wo, NULL, recurrent);
+    return attention != NULL ? ggml_add(b->graph->ctx, attention, recurrent) : recurrent;
+}
+
 /* A layer, and its rows that go on: all of them, or behind the append of the last layer that stores
  * the wanted ones. NULL when none goes on. */
 static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
+    const uint8_t mixer = b->desc->mixer[il];
     quire_graph *g = b->graph;
     const bool is_last = il == b->desc->last_stored;
     const bool is_append_only = is_last && g->n_logits == 0;
     struct ggml_tensor *h = normed(b, x, l->attn_norm, l->attn_norm_b);
-    struct ggml_tensor *y = b->desc->mixer[il] == QUIRE_MIXER_ATTENTION
-                                ? attention_create(b, h, il, is_append_only)
-                                : quire_graph_recurrent_op(b, h, il);
+    layer_results r = { 0 };
 
+    if (quire_mixer_attends(mixer)) {
+        r.attention = attention_create(b, h, il, is_append_only);
+    }
+    if (quire_mixer_recurs(mixer)) {
+        r.recurrent = quire_graph_recurrent_op(b, h, il);
+    }
     if (is_append_only) {
         return NULL;
     }
     if (is_last && g->out_rows != NULL) {
-        y = g->out_positions != NULL ? y : ggml_get_rows(g->ctx, y, g->out_rows);
-        x = ggml_get_rows(g->ctx, x, g->out_rows);
-        h = b->arch->is_parallel ? ggml_get_rows(g->ctx, h, g->out_rows) : h;
+        r.attention = g->out_positions != NULL ? r.attention : picked(b, r.attention);
+        r.recurrent = picked(b, r.recurrent);
+        x = picked(b, x);
+        h = b->arch->is_parallel || mixer == QUIRE_MIXER_NONE ? picked(b, h) : h;
     }
-    y = b->desc->latent.is_there ? quire_graph_latent_result(b, y, il) : y;
-    x = residual_add(b, x, h, y, il);
+    x = residual_add(b, x, h, projected(b, &r, il), il);
     ggml_build_forward_expand(g->cgraph, x);
     return x;
 }
@@ -189,9 +236,10 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq,      l->wk,      l->wv,      l->wo,   l->gate,
-                                             l->up,      l->down,    l->conv_in, l->wq_a, l->wkv_a,
-                                             l->delta_z, l->delta_b, l->delta_a };
+        const struct ggml_tensor *maps[] = { l->wq,      l->wk,       l->wv,      l->wo,
+                                             l->gate,    l->up,       l->down,    l->conv_in,
+                                             l->wq_a,    l->wkv_a,    l->delta_z, l->delta_b,
+                                             l->delta_a, l->mamba_out };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {

@@ -67,6 +67,8 @@ typedef struct quire_graph_recurrent {
     const quire_recurrent_desc *shape;
     const float *dt, *decay, *norm;
     float eps;
+    /* Of Mamba-2, beside dt and decay: [n_v_heads] and [conv_width]. */
+    const float *skip, *bias;
 } quire_graph_recurrent;
 
 /* The second plan of a step, at the early exit. */

@@ -81,6 +81,10 @@ struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_
 struct ggml_tensor *quire_graph_delta_op(const quire_graph_build *b, struct ggml_tensor *x,
                                          uint32_t il);
 
+/* Of a layer with Mamba-2. */
+struct ggml_tensor *quire_graph_mamba_op(const quire_graph_build *b, struct ggml_tensor *x,
+                                         uint32_t il);
+
 /* The block of a recurrent layer, output projection not included. */
 struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
                                              uint32_t il);

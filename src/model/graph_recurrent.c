@@ -140,6 +140,9 @@ static struct ggml_tensor *conv_op_create(const quire_graph_build *b, struct ggm
 struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
                                              uint32_t il)
 {
+    if (quire_mixer_is_mamba(b->desc->mixer[il])) {
+        return quire_graph_mamba_op(b, x, il);
+    }
     return b->desc->mixer[il] == QUIRE_MIXER_DELTA_NET ? quire_graph_delta_op(b, x, il)
                                                        : conv_op_create(b, x, il);
 }

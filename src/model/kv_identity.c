@@ -75,6 +75,9 @@ static void add_features(digest hash, const quire_kv_identity_facts *facts)
         if (desc->recurrent.n_v_heads != 0) {
             add(hash, "delta %u %u %u %d\n", desc->recurrent.n_k_heads, desc->recurrent.n_v_heads,
                 desc->recurrent.d_head, desc->recurrent.is_interleaved);
+            if (desc->recurrent.d_state != desc->recurrent.d_head) {
+                add(hash, "state %u\n", desc->recurrent.d_state);
+            }
         }
     }
     if (desc->attn_temperature != 0.0f) {

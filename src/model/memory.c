@@ -39,6 +39,18 @@ static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts 
                                                                      : all_bytes;
 }
 
+/* Floats of a row in a layer with Mamba-2: the residual, the layer's input, the product before the
+ * convolution, the convolution's result, V twice, and in a layer with attention its result. */
+static uint64_t mamba_floats(const quire_model_desc *desc)
+{
+    const quire_recurrent_desc *r = &desc->recurrent;
+    const uint64_t inner = (uint64_t)r->n_v_heads * r->d_head;
+    const uint64_t n_q = (uint64_t)desc->n_head * desc->d_v;
+
+    return 2 * (uint64_t)desc->n_embd + 2 * (uint64_t)r->conv_width + 3 * inner + r->n_v_heads +
+           n_q;
+}
+
 /* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
  * or at the logits. ggml also takes a copy of a product's input, rounded to the type that the
  * weights are multiplied with. Small batches also keep the result of a block, at most half of a
@@ -56,7 +68,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
     /* The three vectors of a convolution, its result and the rows beside it. */
     const uint64_t convolution = 2 * n_embd + 4 * (uint64_t)desc->recurrent.conv_width;
-    const uint64_t mixer = larger(attention, convolution);
+    const uint64_t mixer = larger(larger(attention, convolution), mamba_floats(desc));
     const uint64_t widest = larger(larger(mixer, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
     const uint64_t block_rows =

@@ -25,7 +25,7 @@
 #include "model/router.h"
 
 #define QUIRE_LAYERS_MAX     512u
-#define QUIRE_STATE_HEAD_MAX 256u /* d_head of a delta net */
+#define QUIRE_STATE_HEAD_MAX 256u /* d_head and d_state of recurrent layers */
 
 /* The rows of archs.h. */
 typedef enum quire_arch {
@@ -69,6 +69,9 @@ typedef enum quire_arch {
     QUIRE_ARCH_QWEN3NEXT,
     QUIRE_ARCH_QWEN35,
     QUIRE_ARCH_QWEN35MOE,
+    QUIRE_ARCH_GRANITE_HYBRID,
+    QUIRE_ARCH_NEMOTRON_H,
+    QUIRE_ARCH_FALCON_H1,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -139,18 +142,38 @@ typedef struct quire_expert_desc {
 typedef enum quire_mixer {
     QUIRE_MIXER_ATTENTION,
     QUIRE_MIXER_SHORT_CONV, /* a gated convolution over the last tokens */
-    QUIRE_MIXER_DELTA_NET   /* a gated delta net: graph_delta.c */
+    QUIRE_MIXER_DELTA_NET,  /* a gated delta net: graph_delta.c */
+    QUIRE_MIXER_MAMBA,      /* Mamba-2: graph_mamba.c */
+    QUIRE_MIXER_BOTH,       /* attention and Mamba-2 side by side; their results are added */
+    QUIRE_MIXER_NONE        /* the layer is its network alone */
 } quire_mixer;
+
+static inline bool quire_mixer_attends(uint8_t mixer)
+{
+    return mixer == QUIRE_MIXER_ATTENTION || mixer == QUIRE_MIXER_BOTH;
+}
+
+static inline bool quire_mixer_is_mamba(uint8_t mixer)
+{
+    return mixer == QUIRE_MIXER_MAMBA || mixer == QUIRE_MIXER_BOTH;
+}
+
+static inline bool quire_mixer_recurs(uint8_t mixer)
+{
+    return mixer == QUIRE_MIXER_SHORT_CONV || mixer == QUIRE_MIXER_DELTA_NET ||
+           quire_mixer_is_mamba(mixer);
+}
 
 /* The recurrent layers of a model (recurrent.h); all of them are alike. */
 typedef struct quire_recurrent_desc {
     uint32_t n_layers;  /* 0 = none */
     uint32_t conv_taps; /* tokens that the convolution sees, the own one included */
     uint32_t conv_width;
-    /* Of a delta net; 0 without. */
+    /* Of a delta net and of Mamba-2, whose heads of k are its groups; 0 without. */
     uint32_t n_k_heads;
-    uint32_t n_v_heads;  /* a multiple of n_k_heads */
-    uint32_t d_head;     /* of either kind */
+    uint32_t n_v_heads;  /* a multiple of n_k_heads; each has a matrix [d_state][d_head] */
+    uint32_t d_head;     /* of v */
+    uint32_t d_state;    /* of k; a delta net's is d_head */
     bool is_interleaved; /* heads of v that read a head of k follow each other; else they are
                             n_k_heads apart */
 } quire_recurrent_desc;
@@ -202,7 +225,7 @@ typedef struct quire_model_desc {
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
     /* Positions that a layer attends to, its own included; 0 = all before it. */
     uint32_t window[QUIRE_LAYERS_MAX];
-    uint8_t mixer[QUIRE_LAYERS_MAX];      /* quire_mixer; recurrent layers have no K and V */
+    uint8_t mixer[QUIRE_LAYERS_MAX];      /* quire_mixer */
     uint8_t layer_rope[QUIRE_LAYERS_MAX]; /* quire_layer_rope */
     float xielu[QUIRE_LAYERS_MAX][4];     /* alpha_n, alpha_p, beta, eps; apertus only */
 } quire_model_desc;

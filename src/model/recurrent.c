@@ -33,7 +33,7 @@ size_t quire_state_layer_floats(const quire_model_desc *desc)
 
     return r->n_layers == 0 ? 0
                             : (size_t)(r->conv_taps - 1) * r->conv_width +
-                                  (size_t)r->n_v_heads * r->d_head * r->d_head;
+                                  (size_t)r->n_v_heads * r->d_state * r->d_head;
 }
 
 size_t quire_state_floats(const quire_model_desc *desc)

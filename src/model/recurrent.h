@@ -7,7 +7,8 @@
  *
  *   state = { of each recurrent layer, in order:
  *             the last inputs of its convolution, [conv_taps - 1][conv_width],
- *             of a delta net the matrices of its heads, [n_v_heads][d_head][d_head] }
+ *             of a delta net and of Mamba-2 the matrices of the heads,
+ *             [n_v_heads][d_state][d_head] }
  *
  * Ownership. A sequence of the cache owns one state, from its first step on. A step computes the
  * new states beside the old ones, and they count when the whole step has succeeded: a step that

@@ -280,7 +280,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         quire_graph_op *op = &rt->ops[il];
         const struct ggml_tensor *sinks = rt->model->weights->layers[il].sinks;
 
-        if (desc->mixer[il] != QUIRE_MIXER_ATTENTION) {
+        if (!quire_mixer_attends(desc->mixer[il])) {
             continue;
         }
         (void)quire_kv_layout(&rt->form, il, &op->layer);

@@ -43,7 +43,7 @@ static int layers_fill(quire_runtime *rt)
     rt->conv_kernels = calloc(r->n_layers * kernel_floats, sizeof *rt->conv_kernels);
     QUIRE_FAIL_IF(rt->recurrent == NULL || rt->conv_kernels == NULL, QUIRE_NOMEM);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        if (desc->mixer[il] == QUIRE_MIXER_ATTENTION) {
+        if (!quire_mixer_recurs(desc->mixer[il])) {
             continue;
         }
         rt->recurrent[il] = (quire_graph_recurrent){ .states = rt->states,
@@ -59,6 +59,14 @@ static int layers_fill(quire_runtime *rt)
             rt->recurrent[il].dt = l->delta_dt->data;
             rt->recurrent[il].decay = l->delta_decay->data;
             rt->recurrent[il].norm = l->delta_norm->data;
+        }
+        if (quire_mixer_is_mamba(desc->mixer[il])) {
+            const quire_layer_weights *l = &rt->model->weights->layers[il];
+
+            rt->recurrent[il].dt = l->delta_dt->data;
+            rt->recurrent[il].decay = l->delta_decay->data;
+            rt->recurrent[il].skip = l->mamba_skip->data;
+            rt->recurrent[il].bias = l->conv_b->data;
         }
         QUIRE_TRY(kernel_fill(rt->model->weights->layers[il].conv, r,
                               rt->conv_kernels + n * kernel_floats));

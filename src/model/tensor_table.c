@@ -15,6 +15,7 @@
 #define ATTN   QUIRE_TENSOR_OF_ATTENTION_LAYER
 #define CONV   QUIRE_TENSOR_OF_CONV_LAYER
 #define DELTA  QUIRE_TENSOR_OF_DELTA_LAYER
+#define MAMBA  QUIRE_TENSOR_OF_MAMBA_LAYER
 #define STORED QUIRE_TENSOR_OF_STORED_LAYER
 #define DENSE  QUIRE_TENSOR_OF_DENSE_LAYER
 #define EXPERT QUIRE_TENSOR_OF_EXPERT_LAYER
@@ -57,6 +58,12 @@
     {                                                                                              \
         .name = (name_), .part = QUIRE_PART_##part_, .where = EXPERT, .columns = (columns_),       \
         .rows = (rows_), .depth = EXPERTS, .into = (into_)                                         \
+    }
+/* Vectors one behind the other. */
+#define VECTORS(part_, where_, name_, columns_, depth_, into_)                                     \
+    {                                                                                              \
+        .name = (name_), .part = QUIRE_PART_##part_, .where = (where_), .columns = (columns_),     \
+        .depth = (depth_), .into = (into_)                                                         \
     }
 #define CUT_QKV(q, k, v)                                                                           \
     {                                                                                              \
@@ -161,8 +168,23 @@ static const quire_tensor_row table[] = {
     ROW(DELTA_NET, DELTA, "ssm_a", DELTA_HEADS, ONE, L(delta_decay)),
     ROW(DELTA_NET, DELTA, "ssm_norm.weight", QUIRE_DIM_DELTA_HEAD, ONE, L(delta_norm)),
     ROW(DELTA_NET, DELTA, "ssm_out.weight", QUIRE_DIM_DELTA, EMBD, L(wo)),
+    ROW(MAMBA, MAMBA, "ssm_in.weight", EMBD, QUIRE_DIM_MAMBA_IN, L(conv_in)),
+    { .name = "ssm_conv1d.weight",
+      .part = QUIRE_PART_MAMBA,
+      .where = MAMBA,
+      .columns = TAPS,
+      .rows = QUIRE_DIM_CONV,
+      .is_looked_up = true,
+      .into = L(conv) },
+    ROW(MAMBA, MAMBA, "ssm_conv1d.bias", QUIRE_DIM_CONV, ONE, L(conv_b)),
+    ROW(MAMBA, MAMBA, "ssm_dt.bias", DELTA_HEADS, ONE, L(delta_dt)),
+    VECTORS(MAMBA, MAMBA, "ssm_a", ONE, DELTA_HEADS, L(delta_decay)),
+    VECTORS(MAMBA, MAMBA, "ssm_d", ONE, DELTA_HEADS, L(mamba_skip)),
+    VECTORS(MAMBA_NORM, MAMBA, "ssm_norm.weight", QUIRE_DIM_GROUP, QUIRE_DIM_GROUPS, L(mamba_norm)),
+    ROW(MAMBA, MAMBA, "ssm_out.weight", QUIRE_DIM_DELTA, EMBD, L(mamba_out)),
     ROW(ATTN_POST_NORM, LAYER, "post_attention_norm.weight", EMBD, ONE, L(attn_post_norm)),
     ROW(FFN_NORM, LAYER, "ffn_norm.weight", EMBD, ONE, L(ffn_norm)),
+    ROW(FFN_NORM_BARE, LAYER, "ffn_norm", EMBD, ONE, L(ffn_norm)),
     ROW(FFN_NORM_LATE, LAYER, "post_attention_norm.weight", EMBD, ONE, L(ffn_norm)),
     ROW(NORM_BIAS, LAYER, "ffn_norm.bias", EMBD, ONE, L(ffn_norm_b)),
     ROW(FFN_GATE, DENSE, "ffn_gate.weight", EMBD, FF, L(gate)),
@@ -207,6 +229,11 @@ const quire_tensor_row *quire_tensor_row_get(size_t i)
     return i < N_ROWS ? &table[i] : NULL;
 }
 
+static bool has_network(const quire_model_desc *desc, uint32_t il)
+{
+    return !quire_arch_row_get(desc->arch)->is_single || desc->mixer[il] == QUIRE_MIXER_NONE;
+}
+
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
                               uint32_t il)
 {
@@ -216,7 +243,9 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
     case QUIRE_TENSOR_OF_LAYER:
         return true;
     case QUIRE_TENSOR_OF_ATTENTION_LAYER:
-        return desc->mixer[il] == QUIRE_MIXER_ATTENTION;
+        return quire_mixer_attends(desc->mixer[il]);
+    case QUIRE_TENSOR_OF_MAMBA_LAYER:
+        return quire_mixer_is_mamba(desc->mixer[il]);
     case QUIRE_TENSOR_OF_DELTA_LAYER:
         return desc->mixer[il] == QUIRE_MIXER_DELTA_NET;
     case QUIRE_TENSOR_OF_CONV_LAYER:
@@ -224,7 +253,7 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
     case QUIRE_TENSOR_OF_STORED_LAYER:
         return desc->kv_map[il].stored >= 0;
     case QUIRE_TENSOR_OF_DENSE_LAYER:
-        return il < desc->experts.n_dense;
+        return il < desc->experts.n_dense && has_network(desc, il);
     case QUIRE_TENSOR_OF_EXPERT_LAYER:
         return il >= desc->experts.n_dense && (!is_shared || desc->experts.n_ff_shared > 0);
     case QUIRE_TENSOR_OF_LATENT_Q:
@@ -267,6 +296,21 @@ static int64_t latent_size(const quire_model_desc *desc, quire_dim which)
     }
 }
 
+/* The sizes of Mamba-2. */
+static int64_t mamba_size(const quire_recurrent_desc *r, quire_dim which)
+{
+    const int64_t inner = (int64_t)r->n_v_heads * r->d_head;
+
+    switch (which) {
+    case QUIRE_DIM_MAMBA_IN:
+        return inner + r->conv_width + r->n_v_heads;
+    case QUIRE_DIM_GROUPS:
+        return r->n_k_heads;
+    default:
+        return inner / r->n_k_heads;
+    }
+}
+
 int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
 {
     const int64_t q = (int64_t)desc->n_head * desc->d_k;
@@ -292,6 +336,10 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
         return desc->recurrent.d_head;
     case QUIRE_DIM_TAPS:
         return desc->recurrent.conv_taps;
+    case QUIRE_DIM_MAMBA_IN:
+    case QUIRE_DIM_GROUPS:
+    case QUIRE_DIM_GROUP:
+        return mamba_size(&desc->recurrent, which);
     case QUIRE_DIM_FF:
         return desc->n_ff;
     case QUIRE_DIM_FF_TWICE:

@@ -19,11 +19,14 @@ typedef enum quire_dim {
     QUIRE_DIM_EMBD,
     QUIRE_DIM_EMBD_THRICE,
     QUIRE_DIM_TAPS,  /* of convolutions */
-    QUIRE_DIM_CONV,  /* columns of a delta net's convolution */
-    QUIRE_DIM_DELTA, /* V of a delta net */
+    QUIRE_DIM_CONV,  /* columns of the convolution of a delta net or of Mamba-2 */
+    QUIRE_DIM_DELTA, /* V of a delta net or of Mamba-2 */
     QUIRE_DIM_DELTA_HEADS,
     QUIRE_DIM_DELTA_HEADS_TWICE,
     QUIRE_DIM_DELTA_HEAD,
+    QUIRE_DIM_MAMBA_IN, /* a gate of V, the columns of the convolution, a number of each head */
+    QUIRE_DIM_GROUPS,   /* of Mamba-2 */
+    QUIRE_DIM_GROUP,    /* V of a group */
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
     QUIRE_DIM_FF_EXPERT,
@@ -57,8 +60,9 @@ typedef enum quire_tensor_scope {
     QUIRE_TENSOR_OF_ATTENTION_LAYER, /* one in each layer that has attention */
     QUIRE_TENSOR_OF_CONV_LAYER,      /* one in each layer that has a convolution instead */
     QUIRE_TENSOR_OF_DELTA_LAYER,     /* one in each layer that has a delta net instead */
+    QUIRE_TENSOR_OF_MAMBA_LAYER,     /* one in each layer that has Mamba-2, instead or beside */
     QUIRE_TENSOR_OF_STORED_LAYER,    /* one in each layer that stores K and V */
-    QUIRE_TENSOR_OF_DENSE_LAYER,     /* one in each layer without experts */
+    QUIRE_TENSOR_OF_DENSE_LAYER,     /* one in each layer that has a network without experts */
     QUIRE_TENSOR_OF_EXPERT_LAYER,    /* one in each layer with experts */
     /* One in each layer, by the kind of latent attention. */
     QUIRE_TENSOR_OF_LATENT_Q,       /* where Q follows from fewer numbers */
@@ -90,7 +94,7 @@ typedef struct quire_tensor_row {
 
 /* Row i, NULL past the end. Memory: static. */
 const quire_tensor_row *quire_tensor_row_get(size_t i);
-#define QUIRE_TENSOR_ROWS_MAX 112u
+#define QUIRE_TENSOR_ROWS_MAX 128u
 
 /* Whether a layer of a described model has the tensor of a row, if the model has its part. */
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,

@@ -68,6 +68,10 @@ typedef struct quire_layer_weights {
      * maps and vectors: graph_delta.c. delta_a is NULL where delta_b makes both. */
     struct ggml_tensor *delta_z, *delta_b, *delta_a;
     struct ggml_tensor *delta_dt, *delta_decay, *delta_norm;
+    /* Of Mamba-2: conv_in [n_embd][inner + conv_width + heads], conv, conv_b f32 [conv_width],
+     * delta_dt and delta_decay as above, mamba_skip f32 [heads], mamba_norm f32 [groups][inner /
+     * groups] or NULL, and its output, beside attention's wo: graph_mamba.c. */
+    struct ggml_tensor *conv_b, *mamba_skip, *mamba_norm, *mamba_out;
     struct ggml_tensor *sinks;    /* f32 [n_head] */
     quire_expert_weights experts; /* in place of gate, up and down */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the

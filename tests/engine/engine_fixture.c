@@ -119,6 +119,7 @@ engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
         gen.n_delta_k_heads = 2;
         gen.n_delta_v_heads = 4;
         gen.d_delta_head = 32;
+        gen.d_mamba_state = strcmp(arch, "qwen35") != 0 ? 16 : 0;
     }
     gen.vocab = GGUF_GEN_VOCAB_BPE;
     return bench_generated(&gen, engine, runtime);

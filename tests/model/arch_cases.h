@@ -31,7 +31,8 @@ typedef struct arch_case {
     bool has_choice_bias, has_expert_type, has_qk_norm;
     enum ggml_type expert_type;
     uint32_t attention_every, conv_taps; /* of recurrent layers; 0 = there are none */
-    uint32_t n_delta_k_heads, n_delta_v_heads, d_delta_head;
+    uint32_t n_delta_k_heads, n_delta_v_heads, d_delta_head, d_mamba_state;
+    bool has_no_mamba_norm;
     bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
     enum ggml_type type, type_more;
 } arch_case;

@@ -46,6 +46,16 @@ static gguf_gen_opts small(const char *arch)
         opts.n_delta_v_heads = 4;
         opts.d_delta_head = 8;
     }
+    if (strcmp(arch, "granitehybrid") == 0 || strcmp(arch, "nemotron_h") == 0 ||
+        strcmp(arch, "falcon-h1") == 0) {
+        opts.attention_every = 2; /* with networks between, in nemotron_h */
+        opts.conv_taps = 3;
+        opts.n_delta_k_heads = 2;
+        opts.n_delta_v_heads = 4;
+        opts.d_delta_head = 8;
+        opts.d_mamba_state = 16;
+        opts.n_layer = strcmp(arch, "nemotron_h") == 0 ? 5 : 3;
+    }
     return opts;
 }
 
@@ -222,6 +232,75 @@ static const key_case key_cases[] = {
       "key cohere2.attention.layer_norm_epsilon is missing" },
 };
 
+static const key_case mamba_cases[] = {
+    { "granitehybrid",
+      { "granitehybrid.ssm.conv_kernel", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granitehybrid.ssm.conv_kernel is 1; expected 2..64" },
+    { "granitehybrid",
+      { "granitehybrid.ssm.state_size", EDIT_U32, 257, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granitehybrid.ssm.state_size is 257; expected 1..256" },
+    { "granitehybrid",
+      { "granitehybrid.ssm.group_count", EDIT_U32, 3, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granitehybrid.ssm.time_step_rank is 4; expected a multiple of the 3 groups" },
+    { "granitehybrid",
+      { "granitehybrid.ssm.inner_size", EDIT_U32, 33, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granitehybrid.ssm.inner_size is 33; expected 4 heads of the same size, at most 256" },
+    { "granitehybrid",
+      { "granitehybrid.ssm.inner_size", EDIT_U32, 2048, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granitehybrid.ssm.inner_size is 2048; expected 4 heads of the same size, at most 256" },
+    { "granitehybrid",
+      { "granitehybrid.ssm.time_step_rank", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key granitehybrid.ssm.time_step_rank is missing" },
+    { "granitehybrid",
+      { "granitehybrid.attention.head_count_kv", EDIT_U32_ARRAY, 0, NULL, 3 },
+      QUIRE_UNSUPP,
+      "head_count_kv is 0 in all layers; models without attention are not supported" },
+    { "granitehybrid",
+      { "granitehybrid.attention.head_count_kv", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "belongs to a layer with attention (granitehybrid.attention.head_count_kv)" },
+    { "granitehybrid", { "granitehybrid.logit_scale", EDIT_REMOVE, 0, NULL, 0 }, QUIRE_OK, NULL },
+    { "nemotron_h",
+      { "nemotron_h.attention.head_count_kv", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "head_count_kv is of type u32; expected an array" },
+    { "nemotron_h",
+      { "nemotron_h.feed_forward_length", EDIT_U32, 16, NULL, 0 },
+      QUIRE_CORRUPT,
+      "feed_forward_length is of type u32; expected an array" },
+    { "nemotron_h",
+      { "nemotron_h.feed_forward_length", EDIT_U32_ARRAY, 0, NULL, 5 },
+      QUIRE_CORRUPT,
+      "blk.1.ffn_up.weight belongs to a layer of another kind "
+      "(nemotron_h.attention.head_count_kv and feed_forward_length)" },
+    { "nemotron_h",
+      { "nemotron_h.attention.layer_norm_epsilon", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key nemotron_h.attention.layer_norm_epsilon is missing" },
+    { "nemotron_h",
+      { "nemotron_h.attention.layer_norm_rms_epsilon", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_OK,
+      NULL },
+    { "nemotron_h",
+      { "nemotron_h.expert_count", EDIT_U32, 4, NULL, 0 },
+      QUIRE_UNSUPP,
+      "nemotron_h.expert_count is 4; not supported" },
+    { "falcon-h1",
+      { "falcon-h1.ssm.state_size", EDIT_U32, 8, NULL, 0 },
+      QUIRE_CORRUPT,
+      "ssm_in.weight has shape" },
+    { "falcon-h1",
+      { "falcon-h1.attention.head_count_kv", EDIT_U32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "head_count_kv is 0; expected 1..2" },
+};
+
 static const key_case latent_cases[] = {
     { "deepseek2",
       { "deepseek2.attention.kv_lora_rank", EDIT_REMOVE, 0, NULL, 0 },
@@ -306,6 +385,14 @@ static void damaged_keys_of_latent_attention(void **state)
     }
 }
 
+static void damaged_keys_of_mamba(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(mamba_cases) / sizeof(mamba_cases[0]); i++) {
+        key_case_check(&mamba_cases[i]);
+    }
+}
+
 static void damaged_keys_are_named(void **state)
 {
     (void)state;
@@ -349,6 +436,17 @@ static void damaged_tensors_are_named(void **state)
           "expected 8 x 1" },
         { "qwen35", "blk.1.attn_q.weight", NULL, GGML_TYPE_F32, 16, 16, QUIRE_CORRUPT,
           "has shape 16 x 16 x 1 x 1; expected 16 x 32" },
+        { "granitehybrid", "blk.0.ssm_d", "", 0, 0, 0, QUIRE_CORRUPT, "blk.0.ssm_d is missing" },
+        { "granitehybrid", "blk.0.ssm_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.0.ssm_norm.weight is missing" },
+        { "granitehybrid", "blk.0.ssm_a", NULL, GGML_TYPE_F32, 4, 1, QUIRE_CORRUPT,
+          "ssm_a has shape 4 x 1 x 1 x 1; expected 1 x 4" },
+        { "granitehybrid", "blk.2.ssm_in.weight", "blk.1.ssm_in.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.1.ssm_in.weight belongs to a layer with attention" },
+        { "falcon-h1", "blk.1.ssm_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.1.ssm_norm.weight is missing" },
+        { "falcon-h1", "blk.1.ffn_norm", "blk.1.ffn_norm.weight", 0, 0, 0, QUIRE_UNSUPP,
+          "blk.1.ffn_norm.weight has no place" },
         { "lfm2", "token_embd_norm.weight", "output_norm.weight", 0, 0, 0, QUIRE_UNSUPP,
           "output_norm.weight has no place" },
         { "deepseek2", "blk.0.attn_kv_a_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,
@@ -426,6 +524,33 @@ static void layers_without_kv_heads_are_recurrent(void **state)
     assert_int_equal(desc.recurrent.n_layers, 2);
     assert_int_equal(desc.recurrent.conv_taps, 3);
     assert_int_equal(desc.recurrent.conv_width, 16);
+}
+
+static void layers_with_mamba(void **state)
+{
+    static const uint8_t single[] = { QUIRE_MIXER_MAMBA, QUIRE_MIXER_NONE, QUIRE_MIXER_ATTENTION,
+                                      QUIRE_MIXER_NONE, QUIRE_MIXER_MAMBA };
+    static quire_model_desc desc;
+    gguf_gen_opts opts = small("nemotron_h");
+
+    (void)state;
+    described(&opts, &desc);
+    assert_memory_equal(desc.mixer, single, sizeof single);
+    assert_int_equal(desc.n_ff, opts.n_ff);
+    assert_int_equal(desc.n_stored, 1);
+    assert_int_equal(desc.last_stored, 4);
+    assert_int_equal(desc.recurrent.n_layers, 2);
+    assert_int_equal(desc.recurrent.conv_width, 4 * 8 + 2 * 2 * 16);
+    assert_int_equal(desc.layer_rope[2], QUIRE_LAYER_ROPE_NONE);
+    assert_float_equal(desc.rms_eps, 1e-5f, 0.0f);
+    opts = small("falcon-h1");
+    described(&opts, &desc);
+    assert_int_equal(desc.n_stored, 3);
+    assert_int_equal(desc.recurrent.n_layers, 3);
+    for (uint32_t l = 0; l < 3; l++) {
+        assert_int_equal(desc.mixer[l], QUIRE_MIXER_BOTH);
+        assert_int_equal(desc.kv_map[l].stored, l);
+    }
 }
 
 /* One KV head, whose row V is a part of; the scale of the logits goes by the size of a head. */
@@ -543,8 +668,9 @@ static void the_nearest_name_is_offered(void **state)
     assert_string_equal(quire_arch_nearest("gemma3n"), "gemma3");
     assert_string_equal(quire_arch_nearest("qwen3vlmoe"), "qwen3moe");
     assert_string_equal(quire_arch_nearest("lama"), "llama");
-    assert_string_equal(quire_arch_nearest("granitehybrid"), "granite");
+    assert_string_equal(quire_arch_nearest("graniteswa"), "granite");
     assert_null(quire_arch_nearest("rwkv7"));
+    assert_null(quire_arch_nearest("mamba2")); /* no attention */
     assert_null(quire_arch_nearest(""));
     assert_null(quire_arch_nearest("a name that is longer than all names in the table"));
     assert_int_equal(quire_arch_find("gemma3"), QUIRE_ARCH_GEMMA3);
@@ -565,6 +691,8 @@ int main(void)
         cmocka_unit_test(damaged_keys_are_named),
         cmocka_unit_test(damaged_tensors_are_named),
         cmocka_unit_test(layers_without_kv_heads_are_recurrent),
+        cmocka_unit_test(layers_with_mamba),
+        cmocka_unit_test(damaged_keys_of_mamba),
         cmocka_unit_test(damaged_keys_of_latent_attention),
         cmocka_unit_test(latent_sizes),
         cmocka_unit_test(gating_of_glm_flash),

@@ -22,6 +22,9 @@
 
 #define LFM2     ((void *)(uintptr_t) "lfm2")
 #define QWEN35   ((void *)(uintptr_t) "qwen35")
+#define GRANITE  ((void *)(uintptr_t) "granitehybrid")
+#define NEMOTRON ((void *)(uintptr_t) "nemotron_h")
+#define FALCON   ((void *)(uintptr_t) "falcon-h1")
 #define N_VOCAB  320u
 #define N_TOKENS 140u
 #define N_SEQS   4u
@@ -47,6 +50,7 @@ static gguf_gen_opts options(const char *arch)
         o.n_delta_k_heads = 2;
         o.n_delta_v_heads = 4;
         o.d_delta_head = 32;
+        o.d_mamba_state = strcmp(arch, "qwen35") != 0 ? 16 : 0;
     }
     o.type = GGML_TYPE_Q8_0; /* panels: the same bits for every step */
     return o;
@@ -290,6 +294,16 @@ int main(void)
         cmocka_unit_test_prestate(test_fork_has_the_state, QWEN35),
         cmocka_unit_test_prestate(test_failed_steps_change_nothing, QWEN35),
         cmocka_unit_test_prestate(test_cuts, QWEN35),
+        cmocka_unit_test_prestate(test_splits_give_equal_bits, GRANITE),
+        cmocka_unit_test_prestate(test_company_changes_no_bit, GRANITE),
+        cmocka_unit_test_prestate(test_fork_has_the_state, GRANITE),
+        cmocka_unit_test_prestate(test_failed_steps_change_nothing, GRANITE),
+        cmocka_unit_test_prestate(test_cuts, GRANITE),
+        cmocka_unit_test_prestate(test_splits_give_equal_bits, NEMOTRON),
+        cmocka_unit_test_prestate(test_company_changes_no_bit, NEMOTRON),
+        cmocka_unit_test_prestate(test_splits_give_equal_bits, FALCON),
+        cmocka_unit_test_prestate(test_company_changes_no_bit, FALCON),
+        cmocka_unit_test_prestate(test_failed_steps_change_nothing, FALCON),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,6 +20,7 @@ typedef struct stand {
     size_t at[PLACES]; /* bytes of text passed; the likelier position first */
     uint32_t n;        /* 0: the tokens do not match the text */
     bool is_fresh;     /* at the beginning or after a special token: a blank may be added */
+    bool may_skip;     /* after a special token that swallows white space */
 } stand;
 
 typedef struct walk {
@@ -82,8 +83,9 @@ static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
     const bool is_special = quire_model_is_special(w->model, token);
     const int64_t got = piece_get(w, token);
     size_t n, n_added;
+    bool may_skip;
 
-    *to = (stand){ .is_fresh = is_special };
+    *to = (stand){ .is_fresh = is_special, .may_skip = quire_model_strips_behind(w->model, token) };
     if (got < 0) {
         return got == QUIRE_NOMEM ? QUIRE_NOMEM : QUIRE_OK; /* unknown token: no match */
     }
@@ -95,7 +97,10 @@ static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
         }
         place_try(w, to, from->at[i], w->piece, n);
     }
-    for (uint32_t i = 0; i < from->n && to->n == 0 && (is_special || from->is_fresh); i++) {
+    may_skip = from->may_skip || quire_model_strips_before(w->model, token);
+    /* A token of the added blank alone says nothing of the white space behind it. */
+    to->may_skip |= from->may_skip && n == n_added;
+    for (uint32_t i = 0; i < from->n && to->n == 0 && may_skip; i++) {
         place_try(w, to, skip_white(w, from->at[i]), w->piece + n_added, n - n_added);
     }
     return QUIRE_OK;

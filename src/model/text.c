@@ -39,12 +39,26 @@ bool quire_model_is_eog(const quire_model *model, int32_t token)
     return is_token(model, token) && llama_vocab_is_eog(model->vocab, token);
 }
 
+static bool has_attr(const quire_model *model, int32_t token, int attrs)
+{
+    return is_token(model, token) && (llama_vocab_get_attr(model->vocab, token) & attrs) != 0;
+}
+
 bool quire_model_is_special(const quire_model *model, int32_t token)
 {
-    const int special =
-        LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED | LLAMA_TOKEN_ATTR_UNKNOWN;
+    return has_attr(model, token,
+                    LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED |
+                        LLAMA_TOKEN_ATTR_UNKNOWN);
+}
 
-    return is_token(model, token) && (llama_vocab_get_attr(model->vocab, token) & special) != 0;
+bool quire_model_strips_before(const quire_model *model, int32_t token)
+{
+    return has_attr(model, token, LLAMA_TOKEN_ATTR_LSTRIP);
+}
+
+bool quire_model_strips_behind(const quire_model *model, int32_t token)
+{
+    return has_attr(model, token, LLAMA_TOKEN_ATTR_RSTRIP);
 }
 
 bool quire_model_adds_bos(const quire_model *model)

@@ -76,6 +76,9 @@ bool quire_model_is_eog(const quire_model *model, int32_t token);
 /* Whether the tokenizer takes this token out of a prompt as a whole before it splits the remaining
  * text. */
 bool quire_model_is_special(const quire_model *model, int32_t token);
+/* Whether such a token swallows white space before it, and behind it. */
+bool quire_model_strips_before(const quire_model *model, int32_t token);
+bool quire_model_strips_behind(const quire_model *model, int32_t token);
 bool quire_model_adds_bos(const quire_model *model);
 int32_t quire_model_bos(const quire_model *model); /* -1 if none */
 int32_t quire_model_eos(const quire_model *model); /* the end of a text; -1 if none */

@@ -123,7 +123,9 @@ static void use_weights(const char *path)
     if (quire_model_open(&model, path, NULL, &err) == QUIRE_OK &&
         quire_runtime_create(&runtime, model, &opts, &err) == QUIRE_OK &&
         quire_seq_open(quire_runtime_cache(runtime), QUIRE_REGION_DYNAMIC, &seq) == QUIRE_OK) {
-        const quire_slice slice = { seq, tokens, 4, QUIRE_LOGITS_LAST };
+        const quire_slice slice = {
+            .seq = seq, .tokens = tokens, .n_tokens = 4, .logits = QUIRE_LOGITS_LAST
+        };
 
         QUIRE_CHECK(quire_runtime_step(runtime, &slice, 1, &logits) == QUIRE_OK && logits != NULL);
     } else {

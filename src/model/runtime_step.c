@@ -219,7 +219,7 @@ static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint
         const uint32_t n_skipped = s->n_tokens - slice_logits(s);
 
         for (uint32_t j = 0; j < s->n_tokens; j++, row++) {
-            const int32_t position = (int32_t)(rt->before_tokens[i] + j);
+            const int32_t position = (int32_t)(rt->before_tokens[i] + s->n_gone + j);
 
             tokens[row] = s->tokens[j];
             if (positions != NULL) {

@@ -93,7 +93,9 @@ static void world_close(world *w)
 
 static const float *step(world *w, uint32_t begin, uint32_t n, quire_logits wanted)
 {
-    const quire_slice slice = { w->seq, tokens + begin, n, wanted };
+    const quire_slice slice = {
+        .seq = w->seq, .tokens = tokens + begin, .n_tokens = n, .logits = wanted
+    };
     const float *logits;
     int rc = w->retention != NULL
                  ? quire_retention_step(w->retention, w->runtime, &slice, 1, &logits)
@@ -242,9 +244,13 @@ static void test_again(void **state)
 {
     const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 2);
     world w = { .model = open_model() };
-    const quire_slice two[2] = { { 1, tokens, 1, QUIRE_LOGITS_NONE },
-                                 { 2, tokens, 1, QUIRE_LOGITS_NONE } };
-    quire_slice large = { 0, tokens, CHUNK + 1, QUIRE_LOGITS_NONE };
+    const quire_slice two[2] = {
+        { .seq = 1, .tokens = tokens, .n_tokens = 1, .logits = QUIRE_LOGITS_NONE },
+        { .seq = 2, .tokens = tokens, .n_tokens = 1, .logits = QUIRE_LOGITS_NONE }
+    };
+    quire_slice large = {
+        .seq = 0, .tokens = tokens, .n_tokens = CHUNK + 1, .logits = QUIRE_LOGITS_NONE
+    };
     const float *logits;
     float *first, *second;
 

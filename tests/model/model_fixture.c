@@ -158,7 +158,9 @@ quire_seq_id fixture_seq(quire_runtime *runtime)
 const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_t *tokens,
                           uint32_t n_tokens, quire_logits logits)
 {
-    const quire_slice slice = { seq, tokens, n_tokens, logits };
+    const quire_slice slice = {
+        .seq = seq, .tokens = tokens, .n_tokens = n_tokens, .logits = logits
+    };
     const float *result = NULL;
 
     assert_int_equal(quire_runtime_step(runtime, &slice, 1, &result), QUIRE_OK);

@@ -164,8 +164,10 @@ static void batch_compare(comparison *c)
     for (uint32_t s = 0; s < N_SEQS; s++) {
         tokens_fill(tokens[s], N_TOKENS, c->n_vocab, 40 + s);
         theirs[s] = peer_logits(c, tokens[s], lengths[s] + N_STEPS);
-        slices[s] =
-            (quire_slice){ fixture_seq(c->runtime), tokens[s], lengths[s], QUIRE_LOGITS_LAST };
+        slices[s] = (quire_slice){ .seq = fixture_seq(c->runtime),
+                                   .tokens = tokens[s],
+                                   .n_tokens = lengths[s],
+                                   .logits = QUIRE_LOGITS_LAST };
     }
     for (uint32_t step = 0; step <= N_STEPS; step++) {
         assert_int_equal(quire_runtime_step(c->runtime, slices, N_SEQS, &ours), QUIRE_OK);

@@ -268,8 +268,10 @@ static void test_batch_equals_alone(void **state)
     for (uint32_t s = 0; s < 3; s++) {
         tokens_random(&rng, tokens[s], 100, b.n_vocab);
         alone[s] = logits_chunked(&b, tokens[s], before[s] + now[s], 100);
-        slices[s] =
-            (quire_slice){ fixture_seq(b.runtime), tokens[s] + before[s], now[s], wants[s] };
+        slices[s] = (quire_slice){ .seq = fixture_seq(b.runtime),
+                                   .tokens = tokens[s] + before[s],
+                                   .n_tokens = now[s],
+                                   .logits = wants[s] };
         if (before[s] > 0) {
             assert_null(
                 fixture_step(b.runtime, slices[s].seq, tokens[s], before[s], QUIRE_LOGITS_NONE));
@@ -297,8 +299,10 @@ static void test_fork_then_diverge(void **state)
     quire_rng rng = test_rng(6);
     int32_t left[140], right[140];
     quire_seq_id seq = fixture_seq(b.runtime), fork = 0;
-    const quire_slice slices[2] = { { seq, left + 100, 40, QUIRE_LOGITS_ALL },
-                                    { 0, right + 100, 40, QUIRE_LOGITS_ALL } };
+    const quire_slice slices[2] = {
+        { .seq = seq, .tokens = left + 100, .n_tokens = 40, .logits = QUIRE_LOGITS_ALL },
+        { .seq = 0, .tokens = right + 100, .n_tokens = 40, .logits = QUIRE_LOGITS_ALL }
+    };
     quire_slice both[2];
     const size_t n_part = (size_t)40 * b.n_vocab, n_shared = (size_t)100 * b.n_vocab;
     const float *logits = NULL;

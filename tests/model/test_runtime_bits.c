@@ -88,11 +88,16 @@ static float *in_company(const world *w)
     float *out = malloc((size_t)N_TOKENS * N_VOCAB * sizeof *out);
 
     assert_non_null(out);
-    slices[1] = (quire_slice){ fixture_seq(runtime), NULL, 1, QUIRE_LOGITS_LAST };
+    slices[1] = (quire_slice){
+        .seq = fixture_seq(runtime), .tokens = NULL, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
+    };
     for (uint32_t i = 0; i < N_OTHERS; i++) {
         const uint32_t at = i == 0 ? 0 : i + 1; /* ours is the second */
 
-        slices[at] = (quire_slice){ fixture_seq(runtime), NULL, 1 + i % 2, QUIRE_LOGITS_NONE };
+        slices[at] = (quire_slice){ .seq = fixture_seq(runtime),
+                                    .tokens = NULL,
+                                    .n_tokens = 1 + i % 2,
+                                    .logits = QUIRE_LOGITS_NONE };
     }
     slices[N_OTHERS].logits = QUIRE_LOGITS_LAST;
     for (uint32_t t = 0; t < N_TOKENS; t++) {

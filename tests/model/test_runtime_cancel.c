@@ -78,7 +78,7 @@ static int step(const lane *l, const int32_t *tokens, uint32_t n_rows, const flo
 {
     const quire_slice slices[N_SEQS] = {
         { .seq = l->seqs[0], .tokens = tokens, .n_tokens = n_rows, .logits = QUIRE_LOGITS_LAST },
-        { .seq = l->seqs[1], .tokens = tokens, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST },
+        { .seq = l->seqs[1], .tokens = tokens, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST }
     };
 
     return quire_runtime_step(l->runtime, slices, N_SEQS, logits);

@@ -144,7 +144,10 @@ static void test_steps_refused(void **state)
     runtime = fixture_runtime(model, &opts);
     cache = quire_runtime_cache(runtime);
     for (uint32_t i = 0; i < 4; i++) {
-        s[i] = (quire_slice){ fixture_seq(runtime), tokens, 10, QUIRE_LOGITS_LAST };
+        s[i] = (quire_slice){ .seq = fixture_seq(runtime),
+                              .tokens = tokens,
+                              .n_tokens = 10,
+                              .logits = QUIRE_LOGITS_LAST };
     }
     s[4] = s[0];
     step_fails(runtime, s, 0, QUIRE_INVAL);
@@ -198,7 +201,10 @@ static void test_no_pages_changes_nothing(void **state)
     runtime = fixture_runtime(model, &opts);
     cache = quire_runtime_cache(runtime);
     for (uint32_t i = 0; i < 3; i++) {
-        s[i] = (quire_slice){ fixture_seq(runtime), tokens, 40, QUIRE_LOGITS_LAST };
+        s[i] = (quire_slice){ .seq = fixture_seq(runtime),
+                              .tokens = tokens,
+                              .n_tokens = 40,
+                              .logits = QUIRE_LOGITS_LAST };
         for (uint32_t t = 0; t < 40; t++) {
             tokens[t] = (int32_t)(7 * t + i);
         }
@@ -257,7 +263,9 @@ static void test_contiguous_takes_it_all(void **state)
     quire_cache_stats_get(quire_runtime_cache(contiguous), &stats);
     assert_int_equal(stats.charged_bytes, 4 * PAGE_BYTES);
     /* A second sequence of 3 tokens does not fit beside it. */
-    other = (quire_slice){ fixture_seq(contiguous), tokens, 3, QUIRE_LOGITS_NONE };
+    other = (quire_slice){
+        .seq = fixture_seq(contiguous), .tokens = tokens, .n_tokens = 3, .logits = QUIRE_LOGITS_NONE
+    };
     step_fails(contiguous, &other, 1, QUIRE_NOPAGES);
     quire_runtime_destroy(contiguous);
     quire_runtime_destroy(paged);

@@ -358,8 +358,12 @@ static void step_without_memory(quire_format format)
 
         (void)fixture_step(runtime, seq, tokens, 70, QUIRE_LOGITS_LAST);
         assert_int_equal(quire_seq_fork(cache, seq, &fork), QUIRE_OK);
-        slices[0] = (quire_slice){ seq, tokens, 40, QUIRE_LOGITS_NONE };
-        slices[1] = (quire_slice){ fork, tokens, 70, QUIRE_LOGITS_LAST };
+        slices[0] = (quire_slice){
+            .seq = seq, .tokens = tokens, .n_tokens = 40, .logits = QUIRE_LOGITS_NONE
+        };
+        slices[1] = (quire_slice){
+            .seq = fork, .tokens = tokens, .n_tokens = 70, .logits = QUIRE_LOGITS_LAST
+        };
         arm(n);
         rc = quire_runtime_step(runtime, slices, 2, &logits);
         is_failing = disarm();

@@ -142,8 +142,10 @@ static void test_company_changes_no_bit(void **state)
 
         for (uint32_t i = 0; i < N_SEQS; i++) {
             seqs[i] = fixture_seq(b.runtime);
-            slices[i] = (quire_slice){ seqs[i], b.tokens, 3 + 20 * i + round,
-                                       i == 1 ? QUIRE_LOGITS_NONE : QUIRE_LOGITS_LAST };
+            slices[i] = (quire_slice){ .seq = seqs[i],
+                                       .tokens = b.tokens,
+                                       .n_tokens = 3 + 20 * i + round,
+                                       .logits = i == 1 ? QUIRE_LOGITS_NONE : QUIRE_LOGITS_LAST };
         }
         assert_int_equal(quire_runtime_step(b.runtime, slices, N_SEQS, &logits), QUIRE_OK);
         for (uint32_t i = 0; i < N_SEQS; i++) {
@@ -200,7 +202,9 @@ static void test_failed_steps_change_nothing(void **state)
     seq = fixture_seq(b.runtime);
     (void)fixture_step(b.runtime, seq, b.tokens, 50, QUIRE_LOGITS_NONE);
     n_asked = c.n_asked;
-    slice = (quire_slice){ seq, b.tokens + 50, 30, QUIRE_LOGITS_LAST };
+    slice = (quire_slice){
+        .seq = seq, .tokens = b.tokens + 50, .n_tokens = 30, .logits = QUIRE_LOGITS_LAST
+    };
     for (uint32_t i = 1; i < n_asked; i += 1 + n_asked / 7) {
         c.left = i;
         assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_CANCELED);
@@ -227,7 +231,9 @@ static void test_cuts(void **state)
     assert_int_equal(quire_runtime_keepable(b.runtime, seq, 49), 0);
     assert_int_equal(quire_runtime_keepable(b.runtime, seq, 0), 0);
     assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 40), QUIRE_OK);
-    slice = (quire_slice){ seq, b.tokens + 40, 5, QUIRE_LOGITS_LAST };
+    slice = (quire_slice){
+        .seq = seq, .tokens = b.tokens + 40, .n_tokens = 5, .logits = QUIRE_LOGITS_LAST
+    };
     assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_INVAL);
     assert_int_equal(quire_seq_tokens(quire_runtime_cache(b.runtime), seq), 40);
     assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 0), QUIRE_OK);

@@ -340,15 +340,28 @@ static void check_mixed_step(const quire_model *model, const exit_case *c, quire
                              const float *want)
 {
     quire_runtime *runtime = runtime_of(model, format, format, 2);
-    const quire_slice slices[] = {
-        { fixture_seq(runtime), tokens, 70, QUIRE_LOGITS_LAST },
-        { fixture_seq(runtime), tokens, 100, QUIRE_LOGITS_NONE },
-        { fixture_seq(runtime), tokens, 5, QUIRE_LOGITS_ALL },
-        { fixture_seq(runtime), tokens, 1, QUIRE_LOGITS_LAST },
-    };
+    const quire_slice slices[] = { { .seq = fixture_seq(runtime),
+                                     .tokens = tokens,
+                                     .n_tokens = 70,
+                                     .logits = QUIRE_LOGITS_LAST },
+                                   { .seq = fixture_seq(runtime),
+                                     .tokens = tokens,
+                                     .n_tokens = 100,
+                                     .logits = QUIRE_LOGITS_NONE },
+                                   { .seq = fixture_seq(runtime),
+                                     .tokens = tokens,
+                                     .n_tokens = 5,
+                                     .logits = QUIRE_LOGITS_ALL },
+                                   { .seq = fixture_seq(runtime),
+                                     .tokens = tokens,
+                                     .n_tokens = 1,
+                                     .logits = QUIRE_LOGITS_LAST } };
     const quire_slice next[] = {
-        { slices[1].seq, tokens + 100, 1, QUIRE_LOGITS_LAST },
-        { slices[0].seq, tokens + 70, 66, QUIRE_LOGITS_LAST },
+        { .seq = slices[1].seq,
+          .tokens = tokens + 100,
+          .n_tokens = 1,
+          .logits = QUIRE_LOGITS_LAST },
+        { .seq = slices[0].seq, .tokens = tokens + 70, .n_tokens = 66, .logits = QUIRE_LOGITS_LAST }
     };
     const float *logits = NULL;
 

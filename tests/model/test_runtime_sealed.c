@@ -524,7 +524,10 @@ static void test_failed_step_changes_nothing(void **state)
     other = fixture_seq(b.runtime);
     advance(&b, seq, tokens_of(1), 0, 400, 100, NULL);
     for (int rc = QUIRE_OK; rc == QUIRE_OK;) {
-        slice = (quire_slice){ other, tokens_of(2) + n_other, 32, QUIRE_LOGITS_LAST };
+        slice = (quire_slice){ .seq = other,
+                               .tokens = tokens_of(2) + n_other,
+                               .n_tokens = 32,
+                               .logits = QUIRE_LOGITS_LAST };
         rc = quire_runtime_step(b.runtime, &slice, 1, &logits);
         n_other += rc == QUIRE_OK ? 32 : 0;
         assert_true(rc == QUIRE_OK || rc == QUIRE_NOPAGES);
@@ -534,7 +537,9 @@ static void test_failed_step_changes_nothing(void **state)
     for (uint32_t e = 0; e < 7; e++) {
         hot[e] = hot_page(&b, seq, e);
     }
-    slice = (quire_slice){ seq, tokens_of(1) + 400, 128, QUIRE_LOGITS_LAST };
+    slice = (quire_slice){
+        .seq = seq, .tokens = tokens_of(1) + 400, .n_tokens = 128, .logits = QUIRE_LOGITS_LAST
+    };
     assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_NOPAGES);
     assert_null(logits);
     assert_int_equal(quire_runtime_fill(b.runtime, seq, 500, 1), QUIRE_NOPAGES);

@@ -383,8 +383,10 @@ int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t 
     while (done < n_tokens && rc == QUIRE_OK) {
         size_t n = n_tokens - done < session->n_batch ? n_tokens - done : session->n_batch;
         bool is_last = done + n == n_tokens;
-        quire_slice slice = { seq, tokens + done, (uint32_t)n,
-                              is_last ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE };
+        quire_slice slice = { .seq = seq,
+                              .tokens = tokens + done,
+                              .n_tokens = (uint32_t)n,
+                              .logits = is_last ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE };
 
         if (quire_interrupt_seen()) {
             rc = QUIRE_CANCELED;

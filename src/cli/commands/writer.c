@@ -242,7 +242,9 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
 
     for (;;) {
         int32_t token = quire_sampler_pick(writer->sampler, logits);
-        quire_slice slice = { writer->seq, &token, 1, QUIRE_LOGITS_LAST };
+        quire_slice slice = {
+            .seq = writer->seq, .tokens = &token, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
+        };
         int rc;
 
         if (result->n_steps == 0) {

@@ -131,8 +131,10 @@ static int run_step(evaluator *e, uint32_t first, uint32_t n)
 {
     const quire_evaluate_opts *o = e->opts;
     bool is_scored = first >= o->n_ctx / 2;
-    quire_slice slice = { e->seq, e->chunk + first, n,
-                          is_scored ? QUIRE_LOGITS_ALL : QUIRE_LOGITS_NONE };
+    quire_slice slice = { .seq = e->seq,
+                          .tokens = e->chunk + first,
+                          .n_tokens = n,
+                          .logits = is_scored ? QUIRE_LOGITS_ALL : QUIRE_LOGITS_NONE };
     double start_s = quire_now_s();
 
     if (quire_interrupt_seen()) {

@@ -121,7 +121,9 @@ static int decode_step(bench *b, const int32_t *token)
 
     QUIRE_FAIL_IF(quire_interrupt_seen(), QUIRE_CANCELED);
     for (uint32_t i = 0; i < b->opts->n_seqs; i++) {
-        b->slices[i] = (quire_slice){ b->seqs[i], token, 1, QUIRE_LOGITS_LAST };
+        b->slices[i] = (quire_slice){
+            .seq = b->seqs[i], .tokens = token, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
+        };
     }
     return quire_opened_step(b->session, b->slices, b->opts->n_seqs, &logits);
 }

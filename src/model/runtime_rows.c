@@ -1,0 +1,109 @@
+/* runtime_rows.c - see runtime_rows.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_rows.h"
+
+#include "base/check.h"
+#include "codec/slot_copy.h"
+#include "model/model_internal.h"
+#include "model/runtime_internal.h"
+
+#define TILE QUIRE_TILE_TOKENS
+
+int quire_runtime_rows_check(const quire_runtime *rt)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+
+    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous || rt->groups.n != 1 ||
+                      rt->states != NULL || desc->latent.is_there,
+                  QUIRE_UNSUPP);
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        QUIRE_FAIL_IF(desc->window[il] != 0, QUIRE_UNSUPP);
+    }
+    return QUIRE_OK;
+}
+
+uint32_t quire_runtime_n_lanes(const quire_runtime *rt)
+{
+    return rt->model->desc.n_stored * rt->model->desc.n_kv_head;
+}
+
+quire_runtime_lane quire_runtime_lane_at(const quire_runtime *rt, uint32_t i)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const int32_t stored = (int32_t)(i / desc->n_kv_head);
+    uint32_t il = 0;
+
+    while (desc->kv_map[il].stored != stored) {
+        il++;
+        QUIRE_CHECK(il < desc->n_layer);
+    }
+    return (quire_runtime_lane){ .layer = il, .head = i % desc->n_kv_head };
+}
+
+int quire_runtime_rows_begin(const quire_runtime *rt, quire_seq_id from, quire_seq_id to,
+                             quire_runtime_rows *out)
+{
+    *out = (quire_runtime_rows){ .runtime = rt };
+    QUIRE_TRY(quire_seq_table_get(rt->cache, from, QUIRE_KV_GROUP_MAIN, &out->from));
+    return quire_seq_table_get(rt->cache, to, QUIRE_KV_GROUP_MAIN, &out->to);
+}
+
+static unsigned char *tile_at(const quire_runtime_rows *rows, const quire_seq_table *table,
+                              const quire_attn_lane *lane, uint32_t head, uint32_t tile)
+{
+    const uint32_t tiles = rows->runtime->opts.page_tokens / TILE;
+    const uint32_t i = tile / tiles;
+    const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    const quire_page_addr *addr = &quire_cache_page_addrs(rows->runtime->cache)[id];
+
+    return addr->extent + lane->offset + addr->slot * lane->page_stride + head * lane->head_stride +
+           tile % tiles * lane->tile_stride;
+}
+
+void quire_runtime_rows_keys(const quire_runtime_rows *rows, quire_runtime_lane lane, uint32_t n,
+                             float *keys)
+{
+    const quire_codec *codec = quire_codec_get();
+    quire_attn_layer layer;
+
+    (void)quire_kv_layout(&rows->runtime->form, lane.layer, &layer);
+    for (uint32_t t = 0; t < n; t += TILE) {
+        const quire_tile_rows some = { .d = layer.d_k,
+                                       .n_tokens = n - t < TILE ? n - t : TILE,
+                                       .stride = layer.d_k };
+
+        codec->decode_k(layer.k_store.format, &some,
+                        tile_at(rows, &rows->from, &layer.k_store.lane, lane.head, t / TILE),
+                        keys + (size_t)t * layer.d_k);
+    }
+}
+
+/* One side of a lane. */
+static void copy_side(const quire_runtime_rows *rows, const quire_attn_source *source,
+                      const quire_tile_kind *kind, uint32_t head, const bool *is_kept, uint32_t n)
+{
+    uint32_t at = 0;
+
+    for (uint32_t t = 0; t < n; t++) {
+        if (is_kept[t]) {
+            quire_tile_slot_copy(kind, tile_at(rows, &rows->from, &source->lane, head, t / TILE),
+                                 t % TILE, tile_at(rows, &rows->to, &source->lane, head, at / TILE),
+                                 at % TILE);
+            at++;
+        }
+    }
+}
+
+void quire_runtime_rows_copy(const quire_runtime_rows *rows, quire_runtime_lane lane,
+                             const bool *is_kept, uint32_t n)
+{
+    quire_attn_layer layer;
+    quire_tile_kind kind;
+
+    (void)quire_kv_layout(&rows->runtime->form, lane.layer, &layer);
+    kind = (quire_tile_kind){ layer.k_store.format, QUIRE_SIDE_K, layer.d_k };
+    copy_side(rows, &layer.k_store, &kind, lane.head, is_kept, n);
+    kind = (quire_tile_kind){ layer.v_store.format, QUIRE_SIDE_V, layer.d_v };
+    copy_side(rows, &layer.v_store, &kind, lane.head, is_kept, n);
+}

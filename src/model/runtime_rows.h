@@ -1,0 +1,51 @@
+/* runtime_rows.h - rows of K and V by lane: keys to score tokens by, and copies of chosen rows into
+ * another sequence. Condensing a text is made of these (engine/condensing.h).
+ *
+ * A sequence whose tokens were chosen lane by lane has in each slot of a page a token of its own
+ * for each lane. Its K keeps the turn of the token's position in the text. Attention needs no list
+ * of positions: all chosen tokens lie before all later ones, and quire_slice.n_gone gives later
+ * tokens their positions in the text.
+ *
+ * Thread: owner; the functions on a lane: any, one per lane of `to`.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RUNTIME_ROWS_H
+#define QUIRE_MODEL_RUNTIME_ROWS_H
+
+#include "model/runtime.h"
+
+/* A KV head of a layer that stores K and V. */
+typedef struct quire_runtime_lane {
+    uint32_t layer; /* of the model */
+    uint32_t head;
+} quire_runtime_lane;
+
+/* The tables of two sequences, until either grows or is cut. */
+typedef struct quire_runtime_rows {
+    const quire_runtime *runtime;
+    quire_seq_table from;
+    quire_seq_table to;
+} quire_runtime_rows;
+
+/* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, layers with windows, recurrent layers, latent
+ * attention, kv_elsewhere_bytes, is_contiguous. */
+int quire_runtime_rows_check(const quire_runtime *runtime);
+
+uint32_t quire_runtime_n_lanes(const quire_runtime *runtime);
+/* Lane i < n_lanes, by layer and then by head. */
+quire_runtime_lane quire_runtime_lane_at(const quire_runtime *runtime, uint32_t i);
+
+/* Errors: QUIRE_NOTFOUND (a sequence). */
+int quire_runtime_rows_begin(const quire_runtime *runtime, quire_seq_id from, quire_seq_id to,
+                             quire_runtime_rows *out);
+
+/* keys, [n][d_k]: K of the first n tokens of `from` as it is stored, turned and rounded. */
+void quire_runtime_rows_keys(const quire_runtime_rows *rows, quire_runtime_lane lane, uint32_t n,
+                             float *keys);
+
+/* Copy the kept ones of the first n tokens of `from` to the slots of `to` from its first on, byte
+ * for byte. `to` has at least as many tokens as are kept. */
+void quire_runtime_rows_copy(const quire_runtime_rows *rows, quire_runtime_lane lane,
+                             const bool *is_kept, uint32_t n);
+
+#endif /* QUIRE_MODEL_RUNTIME_ROWS_H */

@@ -54,6 +54,7 @@
 #include "model/sampler.h"
 #include "quire/error.h"
 #include "quire/prefix.h"
+#include "retain/policy.h"
 
 typedef struct quire_engine quire_engine;
 typedef struct quire_request quire_request;
@@ -100,6 +101,9 @@ typedef struct quire_engine_opts {
     bool no_prefix_cache;        /* neither look up nor publish prefixes */
     uint32_t state_every_tokens; /* with recurrent layers: a state is cached each so many tokens, a
                                     multiple of page_tokens; 0 = default, 1024 */
+    uint32_t retain_chunk;       /* texts with params.retain are condensed each so many tokens, a
+                                    multiple of page_tokens; then the runtime's n_seqs_max must be
+                                    above n_running_max. 0 = no request is */
     quire_evict_policy cache_policy;
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;
@@ -184,6 +188,9 @@ typedef struct quire_request_params {
      * context of them. With pooling QUIRE_CONTEXT_REFUSE alone. */
     quire_context_overflow context_overflow;
     uint32_t context_keep; /* first tokens that never leave, rounded up to whole tiles */
+    /* The text keeps a share of its tokens (engine/condensing.h): read by submit; NULL = all. Not
+     * with context_overflow, nor with pooling. */
+    const quire_retain_spec *retain;
     quire_pooling pooling; /* compute the prompt and its vector, and generate nothing */
     const char *id;        /* id of the reply, the key of explanations; copied */
 } quire_request_params;
@@ -193,10 +200,17 @@ typedef struct quire_request_params {
 int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
                                uint32_t keep, const char *setting, quire_error *err);
 
+/* Whether texts can keep a share of their tokens so. `setting` begins the message. Errors:
+ * quire_condensing_check(); QUIRE_UNSUPP without retain_chunk, with a store, with the file of
+ * overflow.h and with a watcher. */
+int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spec *spec,
+                              const char *setting, quire_error *err);
+
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
  * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
  * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
- * grammar that does not parse), quire_engine_context_check(), QUIRE_AGAIN (the engine is ending),
+ * grammar that does not parse), quire_engine_context_check(), quire_engine_retain_check(),
+ * QUIRE_AGAIN (the engine is ending),
  * QUIRE_NOMEM; err names the field. Memory: end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
@@ -260,7 +274,8 @@ typedef struct quire_request_result {
     uint32_t n_cached_tokens; /* tokens of the prompt that were not computed */
     uint32_t n_generated_tokens;
     uint32_t n_thought_tokens; /* of those: thoughts, by params.sampler.rules */
-    uint32_t n_dropped_tokens; /* of the text, that left the context */
+    uint32_t n_dropped_tokens; /* of the text, that left the context, or in condensings */
+    uint32_t n_condensings;    /* of the text, those found in the cache included: its generations */
     uint32_t n_preemptions;
     uint32_t n_recomputed_tokens; /* because of preemptions */
     uint32_t n_parkings;          /* times that it was parked for a higher class */

@@ -104,6 +104,12 @@ typedef struct quire_engine_stats {
     uint64_t generated_tokens_total;
     uint64_t context_shifts_total; /* times that tokens left a full context */
     uint64_t context_dropped_tokens_total;
+    uint64_t condensings_total;       /* of texts that keep a share of their tokens */
+    uint64_t condensings_found_total; /* times that the result was in the prefix tree */
+    uint64_t condensed_tokens_total;  /* tokens that left sequences so */
+    uint32_t condensed_texts;         /* whose kept pages the prefix tree may have */
+    uint64_t condensed_held_bytes;    /* pages of running and parked requests that were condensed */
+    uint64_t condensed_text_bytes;    /* what their texts would take without */
     /* steps */
     uint64_t steps_total;
     uint64_t step_rows_total;

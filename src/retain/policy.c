@@ -95,13 +95,16 @@ static const quire_retain_policy policies[] = {
       .recent = RECENT,
       .floor = 1.0,
       .summary = "evenly spaced tokens",
-      .score = quire_retain_score_stride },
+      .score = quire_retain_score_stride,
+      .reads_positions = true },
     { .name = "random",
       .sinks = SINKS,
       .recent = RECENT,
       .floor = 1.0,
       .summary = "tokens by chance",
-      .score = quire_retain_score_random },
+      .score = quire_retain_score_random,
+      .reads_positions = true,
+      .is_by_lane = true },
 };
 
 #define N_POLICIES (sizeof policies / sizeof policies[0])

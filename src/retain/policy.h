@@ -87,6 +87,8 @@ typedef struct quire_retain_policy {
     quire_retain_worth worth;
     bool expects_queries; /* reads query_mean, query_cov, value_norms and keys */
     bool is_across;       /* the tokens of all layers compete for one budget */
+    bool reads_positions; /* beyond their order */
+    bool is_by_lane;      /* ... and lanes with the same tokens choose differently */
 } quire_retain_policy;
 
 /* A policy with its parameters. */

@@ -223,6 +223,7 @@ void quire_answer_quire_write(quire_json_out *json, const quire_generation *gen,
     quire_json_u64(json, "dropped_turns", gen->n_dropped_turns);
     quire_json_u64(json, "dropped_messages", gen->n_dropped_messages);
     quire_json_u64(json, "dropped_tokens", choice->result->n_dropped_tokens);
+    quire_json_u64(json, "condensings", choice->result->n_condensings);
     quire_json_u64(json, "preemptions", choice->result->n_preemptions);
     if (gen->has_explanation && quire_request_explain(choice->request, &explanation) == QUIRE_OK) {
         quire_explanation_write(json, "cache", quire_engine_model(gen->http->engine), &explanation);

@@ -115,6 +115,7 @@ int quire_api_props(quire_http *http)
         opts->chat_template != NULL ? opts->chat_template : quire_model_chat_template(model);
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
+    char policy[QUIRE_RETAIN_TEXT_MAX];
 
     quire_json_object(&json, NULL);
     quire_json_object(&json, "default_generation_settings");
@@ -139,6 +140,10 @@ int quire_api_props(quire_http *http)
                       opts->truncates_turns ? "truncate_turns"
                                             : quire_context_overflow_name(opts->context_overflow));
     quire_json_u64(&json, "context_keep", opts->context_keep);
+    quire_json_string(&json, "retain",
+                      opts->retain.policy != NULL
+                          ? quire_retain_text(&opts->retain, policy, sizeof policy)
+                          : "none");
     write_classes(&json, &http->server->tiers);
     quire_json_object_end(&json);
     quire_json_object_end(&json);

@@ -213,7 +213,8 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
     case QUIRE_AGAIN:
         return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
     case QUIRE_UNSUPP:
-        return quire_api_error_set(err, 400, "unsupported_parameter", "context_overflow", "%s",
+        return quire_api_error_set(err, 400, "unsupported_parameter",
+                                   gen->params.retain != NULL ? "retain" : "context_overflow", "%s",
                                    cause->message);
     case QUIRE_RANGE:
         return quire_api_error_set(err, 400, "context_length_exceeded",

@@ -88,6 +88,7 @@ struct quire_generation {
     uint32_t n_request_stops; /* the first ones are the request's, further ones the chat format's */
     quire_logit_bias *bias;
     int32_t stop_tokens[QUIRE_STOP_TOKENS_MAX];
+    quire_retain_spec retain;
     /* session */
     char session_id[QUIRE_SESSION_ID_MAX + 1]; /* "" = none */
     quire_session_ref session;

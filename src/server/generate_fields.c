@@ -252,6 +252,31 @@ static void read_overflow(quire_generation *gen, quire_fields *fields)
     }
 }
 
+/* retain: a policy, "none", or the server's default. A text that may overflow its context keeps all
+ * tokens unless the request itself names a policy, which the engine then refuses. */
+static void read_retain(quire_generation *gen, quire_fields *fields)
+{
+    const char *policy = quire_field_string(fields, "retain", QUIRE_RETAIN_TEXT_MAX);
+    const bool overflows =
+        gen->truncates_turns || gen->params.context_overflow != QUIRE_CONTEXT_REFUSE;
+    quire_error why = QUIRE_ERROR_INIT;
+
+    gen->retain = gen->http->server->opts.retain;
+    if (policy != NULL && strcmp(policy, "none") != 0) {
+        if (quire_retain_parse(policy, &gen->retain, &why) < 0) {
+            quire_field_error(fields, "retain", "%s", why.message);
+            return;
+        }
+        if (gen->truncates_turns) {
+            quire_field_error(fields, "retain",
+                              "not with \"context_overflow\": \"truncate_turns\"");
+        }
+    } else if (policy != NULL || overflows) {
+        gen->retain.policy = NULL;
+    }
+    gen->params.retain = gen->retain.policy != NULL ? &gen->retain : NULL;
+}
+
 static void read_class(quire_generation *gen, quire_fields *fields)
 {
     const quire_tiers *tiers = &gen->http->server->tiers;
@@ -296,6 +321,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     quire_constraint_read(gen, fields);
     read_reuse(gen, fields);
     read_overflow(gen, fields);
+    read_retain(gen, fields);
     read_class(gen, fields);
     /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);

@@ -70,6 +70,8 @@ typedef struct quire_server_opts {
     quire_context_overflow
         context_overflow;  /* or this one; quire_engine_context_check() allows it */
     uint32_t context_keep; /* default of the field context_keep */
+    /* Default of the field retain, which quire_engine_retain_check() allows; policy NULL = none. */
+    quire_retain_spec retain;
     const char *const
         *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */
     uint32_t n_accounts;

@@ -72,7 +72,8 @@ static void defaults_are_those_of_the_engine(void **state)
     assert_true(opts.sessions.ttl_us == expected.sessions.ttl_us);
     /* A step holds a chunk and a row of each request. */
     assert_int_equal(want.n_seqs_max,
-                     opts.n_running_max + quire_engine_parked_max(opts.n_running_max));
+                     opts.n_running_max + quire_engine_parked_max(opts.n_running_max) + 1);
+    assert_int_equal(opts.retain_chunk, 1024);
     assert_int_equal(args->common.n_batch, opts.chunk_tokens + opts.n_running_max);
     free(args);
 }

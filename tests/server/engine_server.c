@@ -15,7 +15,7 @@
 
 void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts)
 {
-    quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
+    quire_runtime_opts runtime = bench_runtime_opts(n_ctx, opts->engine.retain_chunk != 0 ? 9 : 8);
     quire_engine_opts engine = opts->engine;
     quire_server_opts server = opts->server;
     quire_error err = QUIRE_ERROR_INIT;

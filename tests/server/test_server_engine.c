@@ -42,6 +42,21 @@ static int start_with_room(void **state)
     return 0;
 }
 
+/* Texts keep half of their tokens, unless a request says something else. */
+static int start_retaining(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    opts.n_contexts = 4;
+    opts.engine.retain_chunk = 128;
+    assert_int_equal(quire_retain_parse("keydiff:0.5,recent=32", &opts.server.retain, &err),
+                     QUIRE_OK);
+    engine_server_start_with(&s, N_CTX, &opts);
+    return 0;
+}
+
 static int start_with_keys(void **state)
 {
     (void)state;
@@ -291,6 +306,61 @@ static void a_full_context_goes_on(void **state)
     free(body);
 }
 
+static void a_text_keeps_a_share(void **state)
+{
+    static const struct {
+        const char *field;
+        const char *message;
+    } refusals[] = {
+        { "\"retain\":\"snap\"", "retain: snap needs more than the keys and positions" },
+        { "\"retain\":\"keydiff,floor=0\"", "retain: keydiff: in shared pages" },
+        { "\"retain\":\"stride\",\"context_overflow\":\"shift\"",
+          "retain: stride and context_overflow: shift cannot go together" },
+        { "\"retain\":\"best\"", "" },
+        { "\"retain\":5", "" },
+    };
+    char *body = long_text(400, GREEDY ",");
+    json_t *cold = post(&s, 200, TEXT, body);
+    json_t *warm = post(&s, 200, TEXT, body);
+    json_t *other;
+    http_reply metrics;
+
+    (void)state;
+    free(body);
+    assert_int_equal(json_int_at(cold, "quire.condensings"), (prompt_tokens(cold) - 1) / 128);
+    assert_true(json_int_at(cold, "quire.dropped_tokens") >= 64);
+    assert_int_equal(cached_tokens(cold), 0);
+    assert_int_equal(cached_tokens(warm), prompt_tokens(warm) - 1);
+    assert_string_equal(json_string_at(warm, "choices.0.text"),
+                        json_string_at(cold, "choices.0.text"));
+    json_decref(cold);
+    json_decref(warm);
+    body = long_text(400, GREEDY ",\"retain\":\"none\",");
+    other = post(&s, 200, TEXT, body);
+    assert_null(json_object_get(other, "quire"));
+    assert_int_equal(cached_tokens(other), 128);
+    json_decref(other);
+    free(body);
+    other = get(&s, 200, "/props");
+    assert_non_null(strstr(json_string_at(other, "quire.retain"), "keydiff:0.5,"));
+    json_decref(other);
+    metrics = http_get(s.port, "/metrics");
+    assert_non_null(strstr(metrics.body, "\nquire_condensings_total{cache_source=\"prefix\"} 1\n"));
+    assert_null(strstr(metrics.body, "\nquire_condensed_tokens_total 0\n"));
+    http_reply_free(&metrics);
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        char fields[128];
+
+        (void)snprintf(fields, sizeof fields, "%s,", refusals[i].field);
+        body = long_text(10, fields);
+        other = post(&s, 400, TEXT, body);
+        assert_string_equal(json_string_at(other, "error.param"), "retain");
+        assert_non_null(strstr(json_string_at(other, "error.message"), refusals[i].message));
+        json_decref(other);
+        free(body);
+    }
+}
+
 /* A conversation that no longer fits goes on, turn by turn, with the beginning of the text from the
  * cache. */
 static void a_session_goes_on_beyond_the_context(void **state)
@@ -502,6 +572,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
         cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),
         cmocka_unit_test_setup_teardown(a_full_context_goes_on, start_with_room, stop),
+        cmocka_unit_test_setup_teardown(a_text_keeps_a_share, start_retaining, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_beyond_the_context, start_with_room,
                                         stop),
         cmocka_unit_test_setup_teardown(many_special_tokens_are_refused, start, stop),

@@ -8,6 +8,7 @@
 #include "base/parse.h"
 #include "cli/commands/commands.h"
 #include "cli/serving/serve.h"
+#include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
 #include "engine/pins.h"
 #include "trace/online/recent.h"
@@ -325,6 +326,16 @@ static const quire_opt options[] = {
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_serve_args, context_keep),
       .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64; the field "
               "context_keep of a request overrides this" },
+    { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",
+      .offset = offsetof(quire_serve_args, retain),
+      .help = "keep only a share of a text's tokens in each layer and head, chosen by a policy: "
+              "keydiff, window, last, stride or random (docs/retention.md); the field retain of a "
+              "request overrides this" },
+    { .names = { "--retain-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,
+      .max = QUIRE_TOKENS_MAX, .initial = "1024",
+      .offset = offsetof(quire_serve_args, retain_chunk),
+      .help = "tokens between two places at which such a text drops tokens, rounded up to whole "
+              "pages" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,
@@ -473,7 +484,9 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.pinned.ceiling_bytes = args->pinned_ceiling_bytes;
     opts.pinned.dynamic_floor_bytes = args->dynamic_floor_bytes;
     opts.pins_max = (uint32_t)args->max_pins;
-    opts.precache.is_off = args->no_precache;
+    /* Idle time would compute texts with all of their tokens. */
+    opts.precache.is_off = args->no_precache || args->retain != NULL;
+    opts.retain_chunk = quire_serve_retain_chunk(args);
     opts.recent_bytes = (size_t)args->recent_bytes;
     opts.no_shadow = args->no_what_if;
     opts.tier.copies_all = args->store_all;
@@ -529,7 +542,8 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
         args->cache_dir != NULL || args->store != NULL ? QUIRE_TIER_FETCHES_MAX : 0;
 
     return (quire_opened_want){
-        .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches,
+        /* One more: a text is condensed into another sequence. */
+        .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches + 1,
         .kv_share = args->cache_memory_ratio,
         .kv_overflows = quire_serve_overflow_dir(args) != NULL,
         .lock_memory = args->lock_memory,

@@ -13,6 +13,7 @@
 #include "cli/serving/serve_events.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
+#include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_shared.h"
 #include "cli/serving/serve_store.h"
 #include "cli/serving/serve_template.h"
@@ -153,6 +154,7 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
     QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
+    QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     if (s->template_text != NULL) {
         s->opts.chat_template = s->template_text;
     }
@@ -371,6 +373,9 @@ static int start(serving *s, quire_error *err)
     s->store = NULL;
     QUIRE_TRY(quire_engine_context_check(s->engine, s->opts.context_overflow, s->opts.context_keep,
                                          "--context-overflow", err));
+    if (s->opts.retain.policy != NULL) {
+        QUIRE_TRY(quire_engine_retain_check(s->engine, &s->opts.retain, "--retain", err));
+    }
     QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);

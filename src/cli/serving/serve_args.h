@@ -102,6 +102,8 @@ typedef struct quire_serve_args {
     uint64_t session_ttl_us;
     int context_overflow; /* 0 = refuse, 1 = truncate_turns, 2 = shift, 3 = sinks */
     int64_t context_keep;
+    const char *retain; /* a policy; NULL = texts keep all tokens */
+    int64_t retain_chunk;
     /* limits */
     uint64_t max_body_bytes;
     uint64_t max_header_bytes;

@@ -17,7 +17,8 @@ static const foreign table[] = {
       "-nkvo --no-kv-offload --no-op-offload --rpc -fit --fit",
       "Quire computes everything on the CPU" },
     { "--retain --prefill-chunk --attend",
-      "'quire run' and 'quire perplexity' can drop tokens of a text; this command keeps all" },
+      "'quire run' and 'quire perplexity' can drop tokens of a text, as can 'quire serve' with "
+      "--retain and --retain-chunk" },
     { "-fa --flash-attn",
       "attention always reads the KV cache tile by tile; there is no other kind to choose" },
     { "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -hfv -hfrv --hf-repo-v -mu --model-url "

@@ -13,6 +13,7 @@
  * prefix of another request blocks nothing.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
@@ -65,7 +66,7 @@ static quire_retreat retreat_of(const quire_request *r)
 static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
 {
     /* The last token is always computed. */
-    const uint32_t n_use = quire_request_cacheable(r, r->n_tokens - 1);
+    const uint32_t n_use = quire_request_reachable(r, r->n_tokens - 1);
 
     if (loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
         return 0;
@@ -78,23 +79,25 @@ static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
 /* Look the request up in the tree, unless its last result is still valid. */
 static const quire_request_claim *claim_of(const quire_loop *loop, quire_request *r)
 {
-    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
     const uint64_t tree_generation = quire_prefix_generation(loop->tree);
     const uint64_t cache_generation = quire_cache_generation(loop->cache);
     const quire_region_id pinned = loop->room.pinned;
     quire_request_claim *kept = &r->wait.claim;
     quire_prefix_claim claim;
+    uint32_t n_gone;
 
     if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
         return kept;
     }
-    quire_prefix_claim_get(loop->tree, &key, r->tokens, quire_request_cacheable(r, r->n_tokens - 1),
-                           tokens_to_use(loop, r), &claim);
+    n_gone = quire_loop_condensed_claim(loop, r, quire_request_reachable(r, r->n_tokens - 1),
+                                        tokens_to_use(loop, r), &claim)
+                 .n_gone;
     *kept = (quire_request_claim){
         .tree_generation = tree_generation,
         .cache_generation = cache_generation,
-        .n_cached = loop->opts.no_prefix_cache ? 0 : claim.match.n_tokens,
-        .n_used = claim.n_tokens,
+        .n_gone = n_gone,
+        .n_cached = loop->opts.no_prefix_cache ? 0 : n_gone + claim.match.n_tokens,
+        .n_used = n_gone + claim.n_tokens,
         .cached_dynamic_bytes = claim.cached_bytes[QUIRE_REGION_DYNAMIC],
         .live_dynamic_bytes = claim.live_bytes[QUIRE_REGION_DYNAMIC],
         .cached_pinned_bytes = pinned != QUIRE_REGION_DYNAMIC ? claim.cached_bytes[pinned] : 0,
@@ -107,7 +110,8 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
 static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_bytes)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const uint32_t n_have = r->is_parked ? quire_request_held(r) : claim_of(loop, r)->n_cached;
+    const quire_request_claim *claim = r->is_parked ? NULL : claim_of(loop, r);
+    const uint32_t n_have = claim == NULL ? quire_request_held(r) : claim->n_cached - claim->n_gone;
 
     *need_bytes = quire_loop_bytes_ahead(loop, r, n_have - n_have % page_tokens);
     return has_room_for(loop, r, *need_bytes);
@@ -127,7 +131,7 @@ static bool fits(const quire_loop *loop, quire_request *r)
         d.pinned_bytes += claim->cached_dynamic_bytes + claim->live_dynamic_bytes;
         d.moved_bytes = claim->live_dynamic_bytes;
     }
-    demand_add(loop, r, quire_loop_bytes_ahead(loop, r, claim->n_used), &d);
+    demand_add(loop, r, quire_loop_bytes_ahead(loop, r, claim->n_used - claim->n_gone), &d);
     return has_room(loop, d);
 }
 
@@ -138,7 +142,8 @@ static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
                               const quire_request *leader)
 {
     const uint32_t n_max =
-        quire_request_cacheable(r, quire_min_u32(r->n_tokens - 1, leader->n_tokens));
+        quire_request_reachable(r, quire_min_u32(quire_min_u32(r->n_tokens - 1, leader->n_tokens),
+                                                 quire_loop_condensed_common(r, leader)));
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     uint32_t n = 0;
 
@@ -241,9 +246,12 @@ static bool waits_below(quire_loop *loop, quire_request *r)
  * request runs uncached. */
 static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
 {
-    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+    const uint32_t n_use = tokens_to_use(loop, r);
+    quire_prefix_claim claim;
+    quire_condensed_hit hit = quire_loop_condensed_claim(loop, r, n_use, n_use, &claim);
+    const quire_prefix_key key = quire_loop_condensed_key(loop, r, hit.entry);
     const quire_prefix_acquire_opts opts = {
-        .tokens_max = tokens_to_use(loop, r),
+        .tokens_max = quire_min_u32(n_use, hit.n_end) - hit.n_gone,
         .owner = r->owner,
         .now_us = quire_loop_now_us(loop),
         .is_private = r->is_uncached || loop->opts.no_prefix_cache,
@@ -253,15 +261,18 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
     };
 
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &r->kv.seq));
-    if (quire_prefix_acquire(loop->tree, &key, r->kv.seq, r->tokens, r->n_tokens, &opts, match,
+    if (quire_prefix_acquire(loop->tree, &key, r->kv.seq, r->tokens + hit.n_gone,
+                             quire_min_u32(r->n_tokens, hit.n_end) - hit.n_gone, &opts, match,
                              &r->kv.ref) < 0) {
         r->kv.ref = QUIRE_PREFIX_REF_NULL;
         *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
+        hit = (quire_condensed_hit){ 0 };
     }
+    quire_loop_condensed_begin(loop, r, &hit, match);
     r->kv.is_own = r->overflow != QUIRE_CONTEXT_REFUSE && retreat_of(r) == QUIRE_RETREAT_NO_HIT;
     r->kv.n_computed = match->n_tokens;
     r->kv.n_published = match->n_tokens;
-    r->kv.n_found = match->n_tokens;
+    r->kv.n_found = match->n_tokens - r->kv.n_dropped;
     quire_loop_state_begin(loop, r, match);
     return QUIRE_OK;
 }

@@ -1,6 +1,7 @@
 /* batch.c - one step of the running requests: slices, computation, tokens.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
@@ -24,13 +25,23 @@ static uint32_t left_of(const quire_request *r)
     return r->n_tokens - r->kv.n_computed;
 }
 
+/* Tokens that a request can compute before its sequence must change. */
+static uint32_t room_of(const quire_request *r)
+{
+    const uint32_t n_held = quire_request_held(r);
+    const uint32_t chunk = r->condensing.chunk;
+
+    return quire_min_u32(r->n_held_max - n_held,
+                         chunk != 0 ? (r->kv.n_condensings + 1) * chunk - r->kv.n_computed
+                                    : UINT32_MAX);
+}
+
 /* The schedule's item of a request. A request inherits the urgency of requests that wait for it. */
 static quire_schedule_item item_of(const quire_loop *loop, quire_request *r)
 {
     const bool is_wanted = r->lead.n_tokens > r->kv.n_computed;
     const uint32_t n_held = quire_request_held(r);
-    const uint32_t n_left =
-        quire_min_u32(quire_loop_state_until(loop, r, left_of(r)), r->n_held_max - n_held);
+    const uint32_t n_left = quire_min_u32(quire_loop_state_until(loop, r, left_of(r)), room_of(r));
 
     return (quire_schedule_item){
         .request = r,
@@ -79,6 +90,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
                 .tokens = r->tokens + r->kv.n_computed,
                 .n_tokens = item->n_rows,
                 .logits = quire_request_pool_wants(r, item->n_rows, left_of(r)),
+                .n_gone = r->condensing.chunk != 0 ? r->kv.n_dropped : 0,
             };
         }
     }
@@ -89,12 +101,14 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 
 void quire_loop_publish(quire_loop *loop, quire_request *r)
 {
+    const uint32_t n_gone = r->kv.n_dropped;
+
     if (!quire_request_publishes(r) || loop->opts.no_prefix_cache ||
         r->kv.n_computed <= r->kv.n_published) {
         return;
     }
     /* Without memory to publish, the tokens stay uncached; no request fails. */
-    if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens, r->kv.n_computed,
+    if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens + n_gone, r->kv.n_computed - n_gone,
                              quire_loop_now_us(loop)) == QUIRE_OK) {
         r->kv.n_published = r->kv.n_computed;
     }
@@ -286,7 +300,8 @@ void quire_loop_step_do(quire_loop *loop)
     uint32_t n_slices;
     int rc;
 
-    if (!quire_loop_contexts_clear(loop) || loop->set.n_running == 0) {
+    if (!quire_loop_contexts_clear(loop) || !quire_loop_condense(loop) ||
+        loop->set.n_running == 0) {
         return;
     }
     n_items = loop->set.n_running;

@@ -1,6 +1,7 @@
 /* figures.c - see figures.h: the engine's thread counts in its own struct and publishes copies.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 
 #define COUNT(a) ((uint32_t)(sizeof(a) / sizeof(a)[0]))
@@ -55,6 +56,7 @@ void quire_loop_stats_publish(quire_loop *loop)
             s->requests_prefilling++;
         }
     }
+    quire_loop_condensed_stats_fill(loop);
     (void)pthread_mutex_lock(&loop->inbox.lock);
     loop->figures.shared = *s;
     (void)pthread_mutex_unlock(&loop->inbox.lock);

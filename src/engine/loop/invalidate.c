@@ -1,6 +1,7 @@
 /* invalidate.c - keys of texts in the tree, and invalidation of texts.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/tier_object.h"
 
@@ -71,6 +72,7 @@ quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalid
         dropped = quire_prefix_drop_owner(loop->tree, owner, now_us);
         break;
     }
+    quire_loop_condensed_invalidate(loop, what, &dropped);
     quire_tier_invalidate(loop, what);
     return dropped;
 }

@@ -1,6 +1,7 @@
 /* leave.c - from running to the queue (preemption) or to the end (done, cancelled, failed).
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
@@ -18,6 +19,7 @@ static void seq_end(quire_loop *loop, quire_request *r)
         (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
     }
     (void)quire_seq_close(loop->cache, r->kv.seq);
+    quire_loop_condensed_forget(loop, r);
     r->kv.ref = QUIRE_PREFIX_REF_NULL;
     r->kv.seq = QUIRE_SEQ_NULL;
     r->kv.n_computed = 0;

@@ -44,6 +44,25 @@ static int recurrent_resolve(quire_loop *loop, quire_error *err)
     return QUIRE_OK;
 }
 
+static int retain_resolve(const quire_loop *loop, quire_error *err)
+{
+    const quire_runtime_opts *runtime = loop->runtime_opts;
+    const quire_engine_opts *o = &loop->opts;
+
+    if (o->retain_chunk % runtime->page_tokens != 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "condensing every %u tokens: must be a multiple of %u, the tokens "
+                               "of a page",
+                               o->retain_chunk, runtime->page_tokens);
+    }
+    if (o->retain_chunk != 0 && runtime->n_seqs_max <= o->n_running_max) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "condensing needs a sequence beyond the %u that run",
+                               o->n_running_max);
+    }
+    return QUIRE_OK;
+}
+
 static int opts_resolve(quire_loop *loop, quire_error *err)
 {
     const quire_engine_opts initial = QUIRE_ENGINE_OPTS_INIT;
@@ -69,8 +88,11 @@ static int opts_resolve(quire_loop *loop, quire_error *err)
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
-    o->n_parked_max = quire_min_u32(o->n_parked_max != 0 ? o->n_parked_max : UINT32_MAX,
-                                    runtime->n_seqs_max - o->n_running_max);
+    QUIRE_TRY(retain_resolve(loop, err));
+    /* A text is condensed into another sequence. */
+    o->n_parked_max =
+        quire_min_u32(o->n_parked_max != 0 ? o->n_parked_max : UINT32_MAX,
+                      runtime->n_seqs_max - o->n_running_max - (o->retain_chunk != 0));
     o->aging_us = o->aging_us != 0 ? o->aging_us : initial.aging_us;
     o->chunk_tokens = quire_min_u32(o->chunk_tokens, runtime->n_batch);
     return QUIRE_OK;
@@ -163,6 +185,9 @@ static int contents_create(quire_loop *loop, quire_error *err)
         return quire_error_set(err, rc, "cannot create the table of sessions: %s",
                                quire_status_text(rc));
     }
+    if (quire_condensed_set_create(&loop->condensed, QUIRE_CONDENSED_MAX) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
     QUIRE_TRY(tree_create(loop, err));
     QUIRE_TRY(quire_room_open(loop, err));
     QUIRE_TRY(quire_overflow_create(loop, err));
@@ -173,6 +198,7 @@ static void contents_destroy(quire_loop *loop)
 {
     quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
+    quire_condensed_set_destroy(loop->condensed);
     quire_overflow_destroy(loop);
     quire_room_close(loop);
     quire_sessions_destroy(loop->sessions);

@@ -5,6 +5,7 @@
 #ifndef QUIRE_ENGINE_LOOP_OBJECT_H
 #define QUIRE_ENGINE_LOOP_OBJECT_H
 
+#include "engine/loop/condensed_set.h"
 #include "engine/loop/figures.h"
 #include "engine/loop/inbox.h"
 #include "engine/loop/loop.h"
@@ -36,6 +37,7 @@ struct quire_loop {
 
     /* The engine's thread. */
     quire_prefix *tree;
+    quire_condensed_set *condensed;
     quire_room room;
     struct quire_tier *tier; /* NULL = nothing below memory */
     quire_loop_overflow overflow;

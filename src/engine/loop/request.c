@@ -1,6 +1,7 @@
 /* request.c - the client's side of a request: submit, wait, cancel, release.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
 #include "model/answer_rules.h"
@@ -78,14 +79,44 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     return QUIRE_OK;
 }
 
+static void condensing_fill(const quire_loop *loop, const quire_request_params *p,
+                            quire_condensing *out)
+{
+    if (p->retain != NULL) {
+        quire_condensing_init(out, p->retain, loop->opts.retain_chunk,
+                              loop->runtime_opts->page_tokens);
+    }
+}
+
+static int check_retain(const quire_loop *loop, const quire_request_params *p, quire_error *err)
+{
+    if (p->retain == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_loop_retain_check(loop, p->retain, "retain:", err));
+    if (p->context_overflow != QUIRE_CONTEXT_REFUSE) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP, "retain: %s and context_overflow: %s cannot go together",
+            p->retain->policy->name, quire_context_overflow_name(p->context_overflow));
+    }
+    if (p->pooling != QUIRE_POOLING_NONE) {
+        return quire_error_set(err, QUIRE_UNSUPP, "retain: %s and a vector of the text",
+                               p->retain->policy->name);
+    }
+    return QUIRE_OK;
+}
+
 /* A pin's request generates no tokens. */
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
 {
     const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index);
-    const uint64_t need_bytes = quire_loop_need_bytes(
-        loop, quire_min_u32(p->n_tokens + (pin == 0), loop->runtime_opts->n_ctx));
+    const uint32_t n_tokens = quire_min_u32(p->n_tokens + (pin == 0), loop->runtime_opts->n_ctx);
+    quire_condensing condensing = { 0 };
+    uint64_t need_bytes;
 
+    condensing_fill(loop, p, &condensing);
+    need_bytes = quire_loop_need_bytes(loop, quire_condensing_need(&condensing, n_tokens));
     if (need_bytes > budget_bytes) {
         return quire_error_set(
             err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
@@ -121,6 +152,7 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->n_held_max = loop->runtime_opts->n_ctx;
     r->overflow = p->context_overflow;
     r->context_keep = p->context_keep;
+    condensing_fill(loop, p, &r->condensing);
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
     if (r->n_tops > loop->desc->n_vocab) {
         r->n_tops = loop->desc->n_vocab;
@@ -274,6 +306,7 @@ int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, 
     }
     QUIRE_TRY(place_take(loop, params->class_index, err));
     if ((rc = quire_loop_tokens_check(loop, params, err)) < 0 ||
+        (rc = check_retain(loop, params, err)) < 0 ||
         (rc = check_budget(loop, params, pin, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
         (rc = request_create(loop, params, &request, err)) < 0) {
         place_give_back(loop, params->class_index, rc);
@@ -347,7 +380,7 @@ int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
     (void)pthread_mutex_lock(&request->client.lock);
     QUIRE_CHECK(request->client.is_done); /* until then the tokens belong to the engine */
     tokens = request->tokens;
-    *n_tokens = quire_request_cacheable(request, request->n_tokens -
+    *n_tokens = quire_request_reachable(request, request->n_tokens -
                                                      (request->n_tokens > request->n_prompt));
     request->tokens = NULL;
     (void)pthread_mutex_unlock(&request->client.lock);

@@ -14,7 +14,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "engine/condensing.h"
 #include "engine/engine.h"
+#include "engine/loop/condensed_set.h"
 #include "engine/loop/queue.h"
 #include "engine/text_out.h"
 
@@ -39,6 +41,7 @@ typedef enum quire_retreat {
 typedef struct quire_request_claim {
     uint64_t tree_generation; /* 0 = not looked up yet */
     uint64_t cache_generation;
+    uint32_t n_gone;   /* tokens that left the text in condensings: among all that follow */
     uint32_t n_cached; /* tokens that are cached */
     uint32_t n_used;   /* of n_cached, tokens that the request would begin with */
     /* Charge of the pages of n_used tokens (quire_prefix_claim). */
@@ -61,12 +64,15 @@ typedef struct quire_request_block {
 typedef struct quire_request_kv {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
-    uint32_t n_computed;  /* tokens of the text that were computed */
-    uint32_t n_dropped;   /* of n_computed, not in the sequence any more: context_loop.h */
-    uint32_t n_published; /* tokens that other requests can find, hits included */
-    uint32_t n_found;     /* of n_computed, cached when the sequence began */
-    uint32_t n_lost;      /* computed before, released by preemption */
-    bool is_own;          /* nothing is published, so that tokens can leave in place */
+    uint32_t n_computed;       /* tokens of the text that were computed */
+    uint32_t n_dropped;        /* of n_computed, not in the sequence any more: context_loop.h,
+                                  condense_loop.h */
+    uint32_t n_published;      /* tokens that other requests can find, hits included */
+    uint32_t n_found;          /* of the sequence, cached when it began */
+    uint32_t n_lost;           /* computed before, released by preemption */
+    bool is_own;               /* nothing is published, so that tokens can leave in place */
+    quire_condensed condensed; /* the text of the last condensing */
+    uint32_t n_condensings;
     uint32_t state_ends[QUIRE_STATE_ENDS]; /* places for states: loop_states.h; 0 = none */
 } quire_request_kv;
 
@@ -123,6 +129,7 @@ struct quire_request {
     uint32_t n_held_max; /* tokens in a sequence: the context */
     quire_context_overflow overflow;
     uint32_t context_keep;
+    quire_condensing condensing;
     uint32_t n_tops;
     bool has_logprobs;
     bool ignores_eos;
@@ -179,17 +186,25 @@ static inline uint32_t quire_request_held(const quire_request *r)
     return r->kv.n_computed - r->kv.n_dropped;
 }
 
-/* The first n tokens, or as many as the tree can have of them. */
-static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t n)
+/* The first n tokens, or as many as the context has room for. */
+static inline uint32_t quire_request_reachable(const quire_request *r, uint32_t n)
 {
     return n < r->n_held_max ? n : r->n_held_max;
+}
+
+/* The first n tokens, or as many as the tree can have of them in one piece. */
+static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t n)
+{
+    const uint32_t chunk = r->condensing.chunk;
+
+    return quire_request_reachable(r, chunk != 0 && chunk < n ? chunk : n);
 }
 
 /* Whether the request publishes what it computes. */
 static inline bool quire_request_publishes(const quire_request *r)
 {
     return r->kv.ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached && !r->kv.is_own &&
-           r->kv.n_dropped == 0;
+           (r->kv.n_dropped == 0 || r->condensing.chunk != 0);
 }
 
 /* How a request ends. */

@@ -19,8 +19,8 @@ uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
     return quire_kv_price_bytes(&loop->room.price, n_tokens);
 }
 
-/* Tokens that a request must have room for at admission. */
-static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
+/* Length of the text that a request must have room for at admission. */
+static uint32_t text_target(const quire_loop *loop, const quire_request *r)
 {
     const uint32_t n_end = quire_min_u32(r->n_prompt + r->max_tokens, r->n_held_max);
     uint32_t n_ahead = 1;
@@ -32,6 +32,12 @@ static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
         n_ahead = RETURN_PAGES * loop->runtime_opts->page_tokens;
     }
     return quire_min_u32(r->n_tokens + n_ahead, n_end);
+}
+
+/* Tokens of its pages. */
+static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
+{
+    return quire_condensing_need(&r->condensing, text_target(loop, r));
 }
 
 /* Rows of the request in one step, from n_have tokens on, at most. */

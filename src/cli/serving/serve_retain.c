@@ -1,0 +1,31 @@
+/* serve_retain.c - --retain and --retain-chunk of quire serve.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serving/serve_retain.h"
+
+int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
+{
+    quire_error why = QUIRE_ERROR_INIT;
+    int rc;
+
+    if (args->retain == NULL) {
+        return QUIRE_OK;
+    }
+    rc = quire_retain_parse(args->retain, &opts->retain, &why);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "--retain %s: %s", args->retain, why.message);
+    }
+    if (opts->truncates_turns || opts->context_overflow != QUIRE_CONTEXT_REFUSE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--retain and --context-overflow: a text either keeps a share of "
+                               "its tokens or drops the oldest ones");
+    }
+    return QUIRE_OK;
+}
+
+uint32_t quire_serve_retain_chunk(const quire_serve_args *args)
+{
+    const int64_t page_tokens = args->common.page_tokens;
+
+    return (uint32_t)((args->retain_chunk + page_tokens - 1) / page_tokens * page_tokens);
+}

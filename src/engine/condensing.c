@@ -1,0 +1,246 @@
+/* condensing.c - see condensing.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/condensing.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "model/runtime_hidden.h"
+#include "model/runtime_rows.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what works ---- */
+
+/* Whether the scores follow from keys and positions, and all lanes keep the same number. */
+static bool is_plain(const quire_retain_policy *policy)
+{
+    return policy->worth == QUIRE_RETAIN_WORTH_NONE && !policy->needs_attention &&
+           !policy->expects_queries && !policy->is_across;
+}
+
+int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
+                           const char *setting, quire_error *err)
+{
+    if (!is_plain(spec->policy)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s needs more than the keys and positions that shared pages "
+                               "hold: use keydiff, window, last, stride or random, or quire run",
+                               setting, spec->policy->name);
+    }
+    if (spec->floor < 1 || spec->n_full > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s: in shared pages all heads keep the same number of tokens, "
+                               "so %s cannot be given",
+                               setting, spec->policy->name,
+                               spec->floor < 1 ? "floor" : "full_layers");
+    }
+    if (quire_runtime_rows_check(runtime) < 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s works with KV in f32, f16, bf16 and q8, and with models whose "
+                               "layers store K and V and see the whole text",
+                               setting);
+    }
+    return QUIRE_OK;
+}
+
+void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,
+                           uint32_t page_tokens)
+{
+    QUIRE_CHECK(chunk > 0 && chunk % page_tokens == 0);
+    *out = (quire_condensing){ .spec = *spec, .chunk = chunk, .page_tokens = page_tokens };
+    (void)quire_retain_text(spec, out->text, sizeof out->text);
+}
+
+bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing *b)
+{
+    return a->chunk == b->chunk && strcmp(a->text, b->text) == 0;
+}
+
+/* ---- numbers ---- */
+
+/* The number of tokens after condensing number k, given those after the one before. */
+static uint32_t kept_next(const quire_condensing *c, uint32_t k, uint32_t n_before)
+{
+    const uint64_t n_text = (uint64_t)k * c->chunk;
+    const uint64_t n_protected = quire_min_u64((uint64_t)c->spec.sinks + c->spec.recent, n_text);
+    const uint64_t n_share = (uint64_t)(c->spec.share * (double)n_text);
+    const uint64_t n = n_share > n_protected ? n_share : n_protected;
+    const uint64_t n_pages = (n + c->page_tokens - 1) / c->page_tokens;
+
+    return (uint32_t)quire_min_u64(n_pages * c->page_tokens, (uint64_t)n_before + c->chunk);
+}
+
+uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 1; i <= k; i++) {
+        n = kept_next(c, i, n);
+    }
+    return n;
+}
+
+uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
+{
+    const uint32_t k = n_tokens > 0 ? quire_condensing_before(c, n_tokens - 1) : 0;
+
+    return k == 0 ? n_tokens
+                  : quire_condensing_kept(c, k - 1) + c->chunk + quire_condensing_kept(c, k);
+}
+
+/* ---- choosing ---- */
+
+/* Scratch of a condensing; arrays have room for the tokens before it. */
+typedef struct choice_room {
+    float *scores;
+    float *keys; /* [n][d_k]; NULL: the policy does not read keys */
+    int32_t *positions;
+    bool *is_kept;
+} choice_room;
+
+static int room_init(choice_room *room, const quire_condensing *c, size_t n, size_t d_k)
+{
+    *room = (choice_room){ .scores = malloc(n * sizeof *room->scores),
+                           .positions = malloc(n * sizeof *room->positions),
+                           .is_kept = malloc(n * sizeof *room->is_kept) };
+    QUIRE_FAIL_IF(room->scores == NULL || room->positions == NULL || room->is_kept == NULL,
+                  QUIRE_NOMEM);
+    if (c->spec.policy->needs_keys) {
+        room->keys = malloc(n * d_k * sizeof *room->keys);
+        QUIRE_FAIL_IF(room->keys == NULL, QUIRE_NOMEM);
+    }
+    return QUIRE_OK;
+}
+
+static void room_fini(choice_room *room)
+{
+    free(room->is_kept);
+    free(room->positions);
+    free(room->keys);
+    free(room->scores);
+}
+
+/* is_kept of the n tokens of a lane before condensing number k. */
+static int choose(const quire_condensing *c, uint32_t k, uint64_t lane, uint32_t n, uint32_t d_k,
+                  const choice_room *room)
+{
+    const int32_t *positions = room->positions;
+    const float *scores = room->scores;
+    bool *is_kept = room->is_kept;
+    uint64_t n_kept = 0;
+    const quire_retain_lane scored = { .n_tokens = n,
+                                       .positions = positions,
+                                       .n_text = k * c->chunk,
+                                       .keys = room->keys,
+                                       .d = d_k,
+                                       .lane = lane };
+    const quire_retain_choice choice = { .n_lanes = 1,
+                                         .n_tokens = &n,
+                                         .positions = &positions,
+                                         .scores = &scores,
+                                         .n_text = k * c->chunk,
+                                         .budget = kept_next(c, k, n - c->chunk),
+                                         .granule = 1 };
+
+    quire_retain_score(&c->spec, &scored, room->scores);
+    QUIRE_TRY(quire_retain_choose(&c->spec, &choice, &is_kept));
+    for (uint32_t t = 0; t < n; t++) {
+        n_kept += is_kept[t];
+    }
+    QUIRE_CHECK(n_kept == choice.budget); /* for so many there is room */
+    return QUIRE_OK;
+}
+
+/* Positions in order, such that the protected tokens have their own: the sinks are the first
+ * tokens, and no other token is nearer to the end than its place in the sequence. */
+static void positions_by_order(const quire_condensing *c, uint32_t k, uint32_t n,
+                               int32_t *positions)
+{
+    const uint32_t n_gone = k * c->chunk - n;
+
+    for (uint32_t t = 0; t < n; t++) {
+        positions[t] = (int32_t)(t < c->spec.sinks ? t : t + n_gone);
+    }
+}
+
+/* The positions of a lane's tokens before condensing number k, for policies that score by positions
+ * alone: those condensings before are repeated. */
+static int positions_replay(const quire_condensing *c, uint32_t k, uint64_t lane,
+                            const choice_room *room)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 1; i <= k; i++) {
+        for (uint32_t t = 0; t < c->chunk; t++) {
+            room->positions[n++] = (int32_t)((i - 1) * c->chunk + t);
+        }
+        if (i < k) {
+            uint32_t n_kept = 0;
+
+            QUIRE_TRY(choose(c, i, lane, n, 0, room));
+            for (uint32_t t = 0; t < n; t++) {
+                if (room->is_kept[t]) {
+                    room->positions[n_kept++] = room->positions[t];
+                }
+            }
+            n = n_kept;
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int positions_find(const quire_condensing *c, uint32_t k, uint64_t lane, uint32_t n,
+                          const choice_room *room)
+{
+    if (c->spec.policy->reads_positions) {
+        return positions_replay(c, k, lane, room);
+    }
+    positions_by_order(c, k, n, room->positions);
+    return QUIRE_OK;
+}
+
+static int move_lanes(const quire_condensing *c, const quire_runtime_rows *rows, uint32_t k,
+                      uint32_t n, const choice_room *room)
+{
+    const bool is_by_lane = c->spec.policy->needs_keys || c->spec.policy->is_by_lane;
+    const uint32_t d_k = quire_model_desc_get(quire_runtime_model(rows->runtime))->d_k;
+
+    for (uint32_t i = 0; i < quire_runtime_n_lanes(rows->runtime); i++) {
+        const quire_runtime_lane lane = quire_runtime_lane_at(rows->runtime, i);
+
+        if (room->keys != NULL) {
+            quire_runtime_rows_keys(rows, lane, n, room->keys);
+        }
+        if (i == 0 || is_by_lane) { /* else all lanes keep the tokens of the first */
+            QUIRE_TRY(positions_find(c, k, i, n, room));
+            QUIRE_TRY(choose(c, k, i, n, d_k, room));
+        }
+        quire_runtime_rows_copy(rows, lane, room->is_kept, n);
+    }
+    return QUIRE_OK;
+}
+
+int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k, quire_seq_id from,
+                   quire_seq_id to)
+{
+    quire_cache *cache = quire_runtime_cache(runtime);
+    const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
+    const uint32_t n_kept = kept_next(c, k, n - c->chunk);
+    quire_runtime_rows rows;
+    choice_room room;
+    int rc;
+
+    QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
+    rc = room_init(&room, c, n, quire_model_desc_get(quire_runtime_model(runtime))->d_k);
+    rc = rc == QUIRE_OK ? quire_seq_reserve(cache, to, n_kept) : rc;
+    rc = rc == QUIRE_OK ? quire_seq_append(cache, to, n_kept) : rc;
+    rc = rc == QUIRE_OK ? quire_runtime_rows_begin(runtime, from, to, &rows) : rc;
+    rc = rc == QUIRE_OK ? move_lanes(c, &rows, k, n, &room) : rc;
+    room_fini(&room);
+    if (rc < 0) {
+        (void)quire_seq_truncate(cache, to, 0);
+    }
+    return rc;
+}

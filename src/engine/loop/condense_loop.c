@@ -1,0 +1,474 @@
+/* condense_loop.c - see condense_loop.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
+
+#include "base/check.h"
+#include "base/hash128.h"
+#include "base/num.h"
+#include "engine/loop/loop_object.h"
+
+#define NAME_BYTES (QUIRE_RETAIN_TEXT_MAX + QUIRE_PREFIX_SALT_MAX)
+
+int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
+                            const char *setting, quire_error *err)
+{
+    const char *other = loop->opts.retain_chunk == 0        ? "an engine without chunks"
+                        : loop->opts.tier.store != NULL     ? "a store below memory"
+                        : loop->opts.overflow.dir != NULL   ? "--kv-overflow"
+                        : loop->opts.watcher.stored != NULL ? "KV events"
+                                                            : NULL;
+
+    if (other != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s and %s: condensed pages stay in memory",
+                               setting, other);
+    }
+    return quire_condensing_check(loop->runtime, spec, setting, err);
+}
+
+/* ---- names ---- */
+
+quire_prefix_key quire_loop_condensed_key(const quire_loop *loop, const quire_request *r,
+                                          quire_condensed entry)
+{
+    quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+    unsigned char bytes[3 * sizeof(uint64_t)];
+    unsigned char hash[QUIRE_HASH128_BYTES];
+
+    if (entry != QUIRE_CONDENSED_NULL) {
+        unsigned char *at = quire_le_put(bytes, key.identity[0], 8);
+
+        at = quire_le_put(at, key.identity[1], 8);
+        (void)quire_le_put(at, quire_condensed_number(loop->condensed, entry), 8);
+        quire_hash128(bytes, sizeof bytes, hash);
+        key.identity[0] = quire_le_get(hash, 8);
+        key.identity[1] = quire_le_get(hash + 8, 8);
+    }
+    return key;
+}
+
+/* The name of a request's policy and tenant. Returns its bytes. */
+static uint32_t name_of(const quire_request *r, unsigned char name[NAME_BYTES])
+{
+    const size_t n = strlen(r->condensing.text) + 1;
+
+    memcpy(name, r->condensing.text, n);
+    memcpy(name + n, r->tenant, r->tenant_bytes);
+    return (uint32_t)n + r->tenant_bytes;
+}
+
+/* Chunk number i of a request's text. */
+static const int32_t *chunk_at(const quire_request *r, uint32_t i)
+{
+    return r->tokens + (size_t)i * r->condensing.chunk;
+}
+
+static uint32_t chunk_bytes(const quire_request *r)
+{
+    return r->condensing.chunk * (uint32_t)sizeof(int32_t);
+}
+
+/* ---- look-up ---- */
+
+/* The entry of the text's first chunks, at most k_max of them; *k: how many. */
+static quire_condensed entry_find(const quire_loop *loop, const quire_request *r, uint32_t k_max,
+                                  uint32_t *k)
+{
+    unsigned char name[NAME_BYTES];
+    quire_condensed entry =
+        quire_condensed_find(loop->condensed, QUIRE_CONDENSED_NULL, name, name_of(r, name));
+
+    *k = 0;
+    while (entry != QUIRE_CONDENSED_NULL && *k < k_max) {
+        const quire_condensed next =
+            quire_condensed_find(loop->condensed, entry, chunk_at(r, *k), chunk_bytes(r));
+
+        if (next == QUIRE_CONDENSED_NULL) {
+            break;
+        }
+        entry = next;
+        ++*k;
+    }
+    return entry;
+}
+
+static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)
+{
+    const quire_condensing *c = &r->condensing;
+
+    return (quire_condensed_hit){ .entry = k > 0 ? entry : QUIRE_CONDENSED_NULL,
+                                  .k = k,
+                                  .n_gone = quire_condensing_gone(c, k),
+                                  .n_end = c->chunk != 0 ? (k + 1) * c->chunk : UINT32_MAX };
+}
+
+static void claim_get(const quire_loop *loop, const quire_request *r,
+                      const quire_condensed_hit *hit, const uint32_t n[2],
+                      quire_prefix_claim *claim)
+{
+    const quire_prefix_key key = quire_loop_condensed_key(loop, r, hit->entry);
+    const uint32_t n_ask = quire_min_u32(n[0], hit->n_end) - hit->n_gone;
+    const uint32_t n_use = quire_min_u32(n[1], hit->n_end) - hit->n_gone;
+
+    quire_prefix_claim_get(loop->tree, &key, r->tokens + hit->n_gone, n_ask, n_use, claim);
+}
+
+quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const quire_request *r,
+                                               uint32_t n_ask, uint32_t n_use,
+                                               quire_prefix_claim *claim)
+{
+    const uint32_t k_max = quire_condensing_before(&r->condensing, n_use);
+    const uint32_t n[2] = { n_ask, n_use };
+    quire_condensed_hit hit = hit_of(r, QUIRE_CONDENSED_NULL, 0);
+
+    if (k_max > 0) {
+        uint32_t k;
+        quire_condensed entry = entry_find(loop, r, k_max, &k);
+
+        for (; k > 0; k--, entry = quire_condensed_parent(loop->condensed, entry)) {
+            hit = hit_of(r, entry, k);
+            claim_get(loop, r, &hit, n, claim);
+            if (claim->n_tokens >= quire_condensing_kept(&r->condensing, k)) {
+                return hit;
+            }
+        }
+        hit = hit_of(r, QUIRE_CONDENSED_NULL, 0);
+    }
+    claim_get(loop, r, &hit, n, claim);
+    return hit;
+}
+
+void quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_condensed_hit *hit,
+                                quire_prefix_match *match)
+{
+    if (hit->k == 0) {
+        return;
+    }
+    QUIRE_CHECK(match->n_tokens >= quire_condensing_kept(&r->condensing, hit->k));
+    quire_condensed_keep(loop->condensed, hit->entry);
+    r->kv.condensed = hit->entry;
+    r->kv.n_condensings = hit->k;
+    r->kv.n_dropped = hit->n_gone;
+    r->result.n_dropped_tokens = hit->n_gone;
+    r->result.n_condensings = hit->k;
+    loop->figures.now.condensings_found_total++;
+    match->n_tokens += hit->n_gone;
+    match->n_same_tokens += hit->n_gone;
+}
+
+uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b)
+{
+    if (quire_condensing_is_same(&a->condensing, &b->condensing)) {
+        return UINT32_MAX;
+    }
+    return quire_min_u32(a->condensing.chunk - 1, b->condensing.chunk - 1) + 1; /* 0 is none */
+}
+
+/* ---- condensing ---- */
+
+/* The entry behind the request's, for its text with one chunk more; the caller holds it. */
+static quire_condensed entry_next(quire_loop *loop, const quire_request *r)
+{
+    quire_condensed parent = r->kv.condensed;
+    quire_condensed next;
+    unsigned char name[NAME_BYTES];
+
+    if (parent != QUIRE_CONDENSED_NULL) {
+        return quire_condensed_hold(loop->condensed, parent, chunk_at(r, r->kv.n_condensings),
+                                    chunk_bytes(r));
+    }
+    if (r->kv.n_condensings > 0) {
+        return QUIRE_CONDENSED_NULL; /* there was no place for the entry before */
+    }
+    parent = quire_condensed_hold(loop->condensed, QUIRE_CONDENSED_NULL, name, name_of(r, name));
+    next = parent != QUIRE_CONDENSED_NULL
+               ? quire_condensed_hold(loop->condensed, parent, chunk_at(r, 0), chunk_bytes(r))
+               : QUIRE_CONDENSED_NULL;
+    quire_condensed_release(loop->condensed, parent);
+    return next;
+}
+
+/* A sequence with the text condensed once more, and its tie to the tree. */
+typedef struct condensed {
+    quire_condensed entry;
+    quire_seq_id seq;
+    quire_prefix_ref ref;
+    bool is_found; /* another request had condensed this text */
+} condensed;
+
+/* Tie the new sequence to the tree, and fill it if all kept pages are there. Without an entry or a
+ * tie the request shares nothing from now on. */
+static void tie(quire_loop *loop, const quire_request *r, uint32_t n_gone, uint32_t n_kept,
+                condensed *out)
+{
+    const quire_prefix_key key = quire_loop_condensed_key(loop, r, out->entry);
+    const int32_t *tokens = r->tokens + n_gone;
+    quire_prefix_acquire_opts opts = {
+        .tokens_max = n_kept,
+        .owner = r->owner,
+        .now_us = quire_loop_now_us(loop),
+        .is_private = r->is_uncached || loop->opts.no_prefix_cache || r->kv.is_own,
+        .rank = r->rank,
+        .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
+        .is_uncounted = true,
+    };
+    quire_prefix_match match;
+
+    if (out->entry == QUIRE_CONDENSED_NULL) {
+        return;
+    }
+    quire_prefix_lookup(loop->tree, &key, tokens, n_kept, &match);
+    opts.is_miss = match.n_tokens < n_kept || loop->opts.no_prefix_cache ||
+                   (r->wait.stuck_tokens == r->n_tokens && r->wait.retreat == QUIRE_RETREAT_NO_HIT);
+    if (quire_prefix_acquire(loop->tree, &key, out->seq, tokens, n_kept, &opts, &match, &out->ref) <
+        0) {
+        out->ref = QUIRE_PREFIX_REF_NULL;
+    }
+    out->is_found = quire_seq_tokens(loop->cache, out->seq) == n_kept;
+    QUIRE_CHECK(out->is_found || quire_seq_tokens(loop->cache, out->seq) == 0);
+}
+
+static int condensed_make(quire_loop *loop, const quire_request *r, condensed *out)
+{
+    const uint32_t k = r->kv.n_condensings + 1;
+    const uint32_t n_gone = quire_condensing_gone(&r->condensing, k);
+
+    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &out->seq));
+    out->entry = entry_next(loop, r);
+    tie(loop, r, n_gone, quire_condensing_kept(&r->condensing, k), out);
+    return out->is_found ? QUIRE_OK
+                         : quire_condense(&r->condensing, loop->runtime, k, r->kv.seq, out->seq);
+}
+
+static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, quire_condensed entry)
+{
+    if (ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(loop->tree, ref, quire_loop_now_us(loop));
+    }
+    if (seq != QUIRE_SEQ_NULL) {
+        (void)quire_seq_close(loop->cache, seq);
+    }
+    quire_condensed_release(loop->condensed, entry);
+}
+
+/* The request goes on with the condensed text. */
+static void take_over(quire_loop *loop, quire_request *r, const condensed *c)
+{
+    const uint32_t n_gone = quire_condensing_gone(&r->condensing, r->kv.n_condensings + 1);
+    quire_engine_stats *s = &loop->figures.now;
+
+    let_go(loop, r->kv.ref, r->kv.seq, r->kv.condensed);
+    s->condensings_total += !c->is_found;
+    s->condensings_found_total += c->is_found;
+    s->condensed_tokens_total += n_gone - r->kv.n_dropped;
+    r->kv.ref = c->ref;
+    r->kv.seq = c->seq;
+    r->kv.condensed = c->entry;
+    r->kv.n_condensings++;
+    r->kv.n_dropped = n_gone;
+    r->kv.n_found = c->is_found ? quire_request_held(r) : 0;
+    r->kv.n_published = c->is_found ? r->kv.n_computed : n_gone;
+    r->result.n_dropped_tokens = n_gone;
+    r->result.n_condensings = r->kv.n_condensings;
+    quire_loop_publish(loop, r);
+    quire_loop_released(loop);
+}
+
+static int condense_one(quire_loop *loop, quire_request *r)
+{
+    condensed c = { .seq = QUIRE_SEQ_NULL };
+    int rc;
+
+    quire_loop_publish(loop, r);
+    rc = condensed_make(loop, r, &c);
+    if (rc < 0) {
+        let_go(loop, c.ref, c.seq, c.entry);
+        return rc;
+    }
+    take_over(loop, r, &c);
+    return QUIRE_OK;
+}
+
+static bool is_due(const quire_request *r)
+{
+    return r->n_tokens > r->kv.n_computed &&
+           quire_condensing_before(&r->condensing, r->kv.n_computed) > r->kv.n_condensings;
+}
+
+bool quire_loop_condense(quire_loop *loop)
+{
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        quire_request *r = loop->set.running[i];
+        int rc;
+
+        if (!is_due(r)) {
+            continue;
+        }
+        rc = condense_one(loop, r);
+        if (rc < 0) {
+            quire_loop_relieve(loop, rc == QUIRE_LIMIT ? QUIRE_NOPAGES : rc);
+            return false;
+        }
+    }
+    return true;
+}
+
+void quire_loop_condensed_forget(quire_loop *loop, quire_request *r)
+{
+    quire_condensed_release(loop->condensed, r->kv.condensed);
+    r->kv.condensed = QUIRE_CONDENSED_NULL;
+    r->kv.n_condensings = 0;
+}
+
+/* ---- invalidation ---- */
+
+/* Whether the k chunks of an entry are the named tokens, as far as both go. */
+static bool spells(const quire_loop *loop, quire_condensed entry, uint32_t k,
+                   const quire_invalidate *what)
+{
+    for (; k > 0; k--, entry = quire_condensed_parent(loop->condensed, entry)) {
+        uint32_t n_bytes;
+        const int32_t *tokens = quire_condensed_bytes(loop->condensed, entry, &n_bytes);
+        const uint32_t n_chunk = n_bytes / (uint32_t)sizeof(int32_t);
+        const uint32_t begin = (k - 1) * n_chunk;
+
+        if (begin < what->n_tokens) {
+            const uint32_t n = quire_min_u32(n_chunk, what->n_tokens - begin);
+
+            if (memcmp(tokens, what->tokens + begin, n * sizeof(int32_t)) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* The condensings of an entry's text; *first: the entry of its policy and tenant. */
+static uint32_t depth_of(const quire_loop *loop, quire_condensed entry, quire_condensed *first)
+{
+    uint32_t k = 0;
+    quire_condensed parent;
+
+    while ((parent = quire_condensed_parent(loop->condensed, entry)) != QUIRE_CONDENSED_NULL) {
+        entry = parent;
+        k++;
+    }
+    *first = entry;
+    return k;
+}
+
+/* Whether an entry of a policy and a tenant is of this tenant. */
+static bool is_of(const quire_loop *loop, quire_condensed first, const void *tenant,
+                  uint32_t tenant_bytes)
+{
+    uint32_t n_bytes;
+    const char *name = quire_condensed_bytes(loop->condensed, first, &n_bytes);
+    const uint32_t n = (uint32_t)strlen(name) + 1;
+
+    return n_bytes - n == tenant_bytes &&
+           (tenant_bytes == 0 || memcmp(name + n, tenant, tenant_bytes) == 0);
+}
+
+static void add_dropped(quire_prefix_dropped *sum, quire_prefix_dropped one)
+{
+    sum->nodes += one.nodes;
+    sum->tokens += one.tokens;
+    sum->freed_bytes += one.freed_bytes;
+}
+
+/* Drop the roots of all texts that begin with the named tokens, or may. A root whose text is
+ * shorter goes as a whole: the text that follows in it is computed again. */
+static void drop_prefix(quire_loop *loop, const quire_invalidate *what,
+                        quire_prefix_dropped *dropped)
+{
+    quire_request tenant = { .tenant_bytes = what->tenant_bytes };
+
+    if (what->tenant_bytes > 0) {
+        memcpy(tenant.tenant, what->tenant, what->tenant_bytes);
+    }
+    for (uint32_t i = 0; i < QUIRE_CONDENSED_MAX; i++) {
+        const quire_condensed entry = quire_condensed_at(loop->condensed, i);
+        quire_condensed first;
+        uint32_t k;
+
+        if (entry == QUIRE_CONDENSED_NULL) {
+            continue;
+        }
+        k = depth_of(loop, entry, &first);
+        if (k > 0 && is_of(loop, first, what->tenant, what->tenant_bytes) &&
+            spells(loop, entry, k, what)) {
+            const quire_prefix_key key = quire_loop_condensed_key(loop, &tenant, entry);
+
+            add_dropped(dropped, quire_prefix_drop_prefix(loop->tree, &key, NULL, 0,
+                                                          quire_loop_now_us(loop)));
+        }
+    }
+}
+
+static bool is_named(const quire_request *r, const quire_invalidate *what)
+{
+    const uint32_t n_common = quire_min_u32(r->n_tokens, what->n_tokens);
+    const bool begins =
+        r->tenant_bytes >= what->tenant_bytes &&
+        (what->tenant_bytes == 0 || memcmp(r->tenant, what->tenant, what->tenant_bytes) == 0);
+
+    switch (what->what) {
+    case QUIRE_INVALIDATE_ALL:
+        return true;
+    case QUIRE_INVALIDATE_TENANTS:
+        return begins;
+    case QUIRE_INVALIDATE_TENANT:
+        return begins && r->tenant_bytes == what->tenant_bytes;
+    case QUIRE_INVALIDATE_PREFIX:
+        return begins && r->tenant_bytes == what->tenant_bytes &&
+               (n_common == 0 ||
+                memcmp(r->tokens, what->tokens, n_common * sizeof *what->tokens) == 0);
+    case QUIRE_INVALIDATE_SESSION:
+        break; /* its requests publish nothing: invalidate.c */
+    }
+    return false;
+}
+
+/* What a request computed before the invalidation must not come back with its next condensing. */
+static void silence(quire_request *r, const quire_invalidate *what)
+{
+    r->is_uncached = r->is_uncached || (r->condensing.chunk != 0 && is_named(r, what));
+}
+
+void quire_loop_condensed_invalidate(quire_loop *loop, const quire_invalidate *what,
+                                     quire_prefix_dropped *dropped)
+{
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        silence(loop->set.running[i], what);
+    }
+    for (uint32_t i = 0; i < loop->set.n_parked; i++) {
+        silence(loop->set.parked[i], what);
+    }
+    if (what->what == QUIRE_INVALIDATE_PREFIX) {
+        drop_prefix(loop, what, dropped);
+    }
+}
+
+/* ---- figures ---- */
+
+static void count_held(quire_loop *loop, const quire_request *r)
+{
+    if (r->kv.n_condensings > 0) {
+        loop->figures.now.condensed_held_bytes +=
+            quire_loop_need_bytes(loop, quire_request_held(r));
+        loop->figures.now.condensed_text_bytes += quire_loop_need_bytes(loop, r->kv.n_computed);
+    }
+}
+
+void quire_loop_condensed_stats_fill(quire_loop *loop)
+{
+    loop->figures.now.condensed_texts = quire_condensed_count(loop->condensed);
+    loop->figures.now.condensed_held_bytes = 0;
+    loop->figures.now.condensed_text_bytes = 0;
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        count_held(loop, loop->set.running[i]);
+    }
+    for (uint32_t i = 0; i < loop->set.n_parked; i++) {
+        count_held(loop, loop->set.parked[i]);
+    }
+}

@@ -1,0 +1,455 @@
+/* test_condensing.c - requests that keep a share of their text: the bits of `quire run --retain`
+ * after a miss, a hit, a preemption and an eviction, with other policies and plain requests beside
+ * them; memory that falls; what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "directory.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "engine/retention.h"
+#include "engine_fixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define N_CTX    1024u
+#define CHUNK    128u
+#define N_PROMPT 600u
+#define N_TOKENS 60u
+#define KEYDIFF  "keydiff:0.5,recent=32"
+#define STRIDE   "stride:0.5,recent=32"
+
+typedef struct setting {
+    const char *policy; /* NULL: the text keeps all tokens */
+    quire_format format;
+    uint32_t chunk_tokens; /* of a step; 0 = the default */
+    uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
+    bool no_prefix_cache;
+} setting;
+
+static engine_bench bench_of(const setting *s)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b;
+    uint64_t page_bytes;
+
+    engine.retain_chunk = CHUNK;
+    engine.n_running_max = 4;
+    engine.chunk_tokens = s->chunk_tokens;
+    engine.no_prefix_cache = s->no_prefix_cache;
+    runtime.k_format = runtime.v_format = s->format;
+    b = bench_panels(32, &engine, &runtime);
+    page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
+    runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
+    bench_close(&b);
+    return bench_panels(32, &engine, &runtime);
+}
+
+static quire_retain_spec spec_of(const char *policy)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+
+    if (quire_retain_parse(policy, &spec, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    return spec;
+}
+
+/* Tokens with the log-probabilities of each: any changed bit of KV shows. */
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    float logprobs[N_TOKENS];
+    uint32_t n;
+} answer;
+
+/* What `quire run` generates, with lanes of their own for the policy. */
+static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
+                   uint32_t n_prompt, answer *out)
+{
+    quire_retention_opts retention_opts = { .chunk = CHUNK };
+    quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
+    const quire_model_desc *desc = quire_model_desc_get(b->model);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retention *retention = NULL;
+    quire_runtime *runtime;
+    quire_seq_id seq;
+
+    opts.k_format = opts.v_format = s->format;
+    opts.n_batch = CHUNK;
+    if (s->policy != NULL) {
+        retention_opts.spec = spec_of(s->policy);
+        assert_int_equal(quire_retention_plan(desc, &retention_opts, &opts, &err), QUIRE_OK);
+    }
+    runtime = fixture_runtime(b->model, &opts);
+    seq = fixture_seq(runtime);
+    if (s->policy != NULL) {
+        assert_int_equal(quire_retention_open(&retention, runtime, desc, &retention_opts, &err),
+                         QUIRE_OK);
+    }
+    *out = (answer){ 0 };
+    for (uint32_t at = 0; out->n < N_TOKENS;) {
+        const int32_t *next = at < n_prompt ? prompt + at : &out->tokens[at - n_prompt];
+        const uint32_t n_left = at < n_prompt ? n_prompt - at : 1;
+        const quire_slice slice = { .seq = seq,
+                                    .tokens = next,
+                                    .n_tokens = n_left < CHUNK ? n_left : CHUNK,
+                                    .logits = QUIRE_LOGITS_LAST };
+        const float *logits;
+
+        assert_int_equal(retention != NULL
+                             ? quire_retention_step(retention, runtime, &slice, 1, &logits)
+                             : quire_runtime_step(runtime, &slice, 1, &logits),
+                         QUIRE_OK);
+        at += slice.n_tokens;
+        if (at >= n_prompt) {
+            out->tokens[out->n] = fixture_argmax(logits, b->n_vocab);
+            out->logprobs[out->n] =
+                quire_logits_logprob(logits, b->n_vocab, out->tokens[out->n], NULL, 0);
+            out->n++;
+        }
+    }
+    quire_runtime_destroy(runtime);
+    quire_retention_close(retention);
+}
+
+static quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
+                          uint32_t n_prompt)
+{
+    quire_request_params params = params_greedy(prompt, n_prompt, N_TOKENS);
+    quire_retain_spec spec;
+
+    params.has_logprobs = true;
+    if (policy != NULL) {
+        spec = spec_of(policy);
+        params.retain = &spec;
+    }
+    return submit(b, &params);
+}
+
+/* Compare the answer; returns how many tokens of the prompt the cache had. */
+static uint32_t answer_check(quire_request *request, const answer *want)
+{
+    quire_request_token event;
+    uint32_t n = 0, n_cached;
+    int rc;
+
+    while ((rc = quire_request_wait(request, n, FIXTURE_WAIT_MS, &event)) == 1) {
+        assert_true(n < want->n);
+        assert_int_equal(event.token, want->tokens[n]);
+        assert_memory_equal(&event.logprob, &want->logprobs[n], sizeof event.logprob);
+        n++;
+    }
+    assert_int_equal(rc, 0);
+    assert_int_equal(n, want->n);
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_LENGTH);
+    n_cached = quire_request_result_get(request)->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
+}
+
+static uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt,
+                      uint32_t n_prompt, const answer *want)
+{
+    return answer_check(ask(b, policy, prompt, n_prompt), want);
+}
+
+/* ---- answers ---- */
+
+static void same_bits(const setting *s)
+{
+    const setting plain = { .format = s->format };
+    static answer want, want_short, want_plain;
+    engine_bench b = bench_of(s);
+    const uint32_t n_again = s->no_prefix_cache ? 0 : UINT32_MAX;
+    quire_engine_stats before, after;
+    int32_t text[N_PROMPT];
+
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, s, text, N_PROMPT, &want);
+    expect(&b, s, text, 3 * CHUNK + 1, &want_short);
+    expect(&b, &plain, text, N_PROMPT, &want_plain);
+    assert_memory_not_equal(want.logprobs, want_plain.logprobs, sizeof want.logprobs);
+    assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), 0);
+    before = stats_now(b.engine);
+    assert_int_equal(before.condensings_total, (N_PROMPT + N_TOKENS - 2) / CHUNK);
+    /* A hit in the last chunk, and at the end of an earlier one; nothing is condensed again. */
+    assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
+    assert_int_equal(check(&b, s->policy, text, 3 * CHUNK + 1, &want_short), n_again & (3 * CHUNK));
+    after = stats_now(b.engine);
+    assert_true(s->no_prefix_cache || after.condensings_total <= before.condensings_total + 1);
+    assert_true(s->no_prefix_cache || after.condensings_found_total > 0);
+    /* Plain requests beside them share the text before the first condensing. */
+    assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), n_again & CHUNK);
+    assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_answers(void **state)
+{
+    static const setting settings[] = {
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 },
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_Q8, .chunk_tokens = 50 },
+        { .policy = "window:0.5,recent=32", .format = QUIRE_FORMAT_F32 },
+        { .policy = STRIDE, .format = QUIRE_FORMAT_BF16, .no_prefix_cache = true },
+        { .policy = "random:0.5,recent=32,seed=3", .format = QUIRE_FORMAT_F16 },
+        { .policy = "last:0.5", .format = QUIRE_FORMAT_F16 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        same_bits(&settings[i]);
+    }
+}
+
+/* Two policies and plain requests at once, in memory for little more than one context: evictions
+ * change no bit. */
+static void test_side_by_side(void **state)
+{
+    static const char *const policies[] = { KEYDIFF, STRIDE, NULL, KEYDIFF };
+    const setting s = { .format = QUIRE_FORMAT_F16, .n_pages = 17 };
+    static answer want[4];
+    engine_bench b = bench_of(&s);
+    quire_request *requests[4];
+    int32_t text[N_PROMPT];
+    quire_engine_stats stats;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        const setting one = { .policy = policies[i], .format = s.format };
+
+        expect(&b, &one, text, N_PROMPT, &want[i]);
+    }
+    for (uint32_t round = 0; round < 2; round++) {
+        gate *g = gate_close(b.engine);
+
+        for (uint32_t i = 0; i < 4; i++) {
+            requests[i] = ask(&b, policies[i], text, N_PROMPT);
+        }
+        gate_open(g);
+        for (uint32_t i = 0; i < 4; i++) {
+            (void)answer_check(requests[i], &want[i]);
+        }
+    }
+    stats = stats_now(b.engine);
+    assert_true(stats.prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- memory ---- */
+
+typedef struct held {
+    quire_loop *loop;
+    uint64_t live_bytes;
+    uint32_t n_tokens;
+    bool preempts;
+    bool is_done;
+} held;
+
+/* On the engine's thread: what the one request holds in its last chunk. */
+static void look(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    held *h = ctx;
+    quire_request *r = h->loop->set.n_running > 0 ? h->loop->set.running[0] : NULL;
+    quire_cache_stats stats;
+
+    (void)tree;
+    if (h->is_done || r == NULL || r->kv.n_condensings < 4 || r->state != QUIRE_REQUEST_DECODE) {
+        return;
+    }
+    quire_cache_stats_get(cache, &stats);
+    h->live_bytes = stats.live_bytes;
+    h->n_tokens = r->kv.n_computed;
+    h->is_done = true;
+    if (h->preempts) {
+        quire_loop_preempt(h->loop, r);
+        r->wait.blocked_at = 0; /* as if pages had been released since */
+    }
+}
+
+/* The pages in use are those of the share and of the last chunk; a request that was preempted goes
+ * on with them. */
+static void test_memory(void **state)
+{
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    static answer want;
+    engine_bench b = bench_of(&s);
+    const uint64_t page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    for (uint32_t i = 0; i < 2; i++) {
+        held h = { .loop = b.engine->loop, .preempts = i == 1 };
+        gate *g = gate_close(b.engine);
+        quire_request *request = ask(&b, s.policy, text, N_PROMPT);
+
+        while (!h.is_done) {
+            gate_step(g);
+            look(&h, b.engine->loop->cache, b.engine->loop->tree);
+        }
+        gate_open(g);
+        (void)answer_check(request, &want);
+        assert_true(h.live_bytes > 0);
+        /* 4 pages for 512 tokens, and 2 at most for those behind. */
+        assert_true(h.live_bytes <= 6 * page_bytes);
+        assert_true(h.n_tokens >= N_PROMPT);
+    }
+    assert_int_equal(stats_now(b.engine).condensings_total, 5);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- invalidation ---- */
+
+static quire_prefix_dropped invalidate(const engine_bench *b, quire_invalidate_what what,
+                                       const int32_t *tokens, uint32_t n)
+{
+    const quire_invalidate named = { .what = what, .tokens = tokens, .n_tokens = n };
+    quire_prefix_dropped dropped;
+
+    assert_int_equal(quire_engine_invalidate(b->engine, &named, &dropped), QUIRE_OK);
+    return dropped;
+}
+
+static void test_invalidation(void **state)
+{
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    static answer want, want_other;
+    engine_bench b = bench_of(&s);
+    int32_t text[N_PROMPT], other[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, N_PROMPT, 2);
+    expect(&b, &s, text, N_PROMPT, &want);
+    expect(&b, &s, other, N_PROMPT, &want_other);
+    (void)check(&b, s.policy, text, N_PROMPT, &want);
+    (void)check(&b, s.policy, other, N_PROMPT, &want_other);
+    /* A text that begins with the second chunk's first tokens: what came before stays. */
+    assert_true(invalidate(&b, QUIRE_INVALIDATE_PREFIX, text, CHUNK + 10).tokens > 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), CHUNK);
+    assert_int_equal(check(&b, s.policy, other, N_PROMPT, &want_other), N_PROMPT - 1);
+    assert_true(invalidate(&b, QUIRE_INVALIDATE_PREFIX, other, 20).tokens > 0);
+    assert_int_equal(check(&b, s.policy, other, N_PROMPT, &want_other), 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT - 1);
+    (void)invalidate(&b, QUIRE_INVALIDATE_TENANT, NULL, 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* A request that runs while its text is dropped publishes nothing any more. */
+static void test_invalidation_of_a_running_text(void **state)
+{
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    static answer want;
+    engine_bench b = bench_of(&s);
+    held h = { .loop = b.engine->loop };
+    int32_t text[N_PROMPT];
+    quire_request *request;
+    gate *g;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    g = gate_close(b.engine);
+    request = ask(&b, s.policy, text, N_PROMPT);
+    while (!h.is_done) {
+        gate_step(g);
+        look(&h, b.engine->loop->cache, b.engine->loop->tree);
+    }
+    gate_open(g);
+    (void)invalidate(&b, QUIRE_INVALIDATE_PREFIX, text, 1);
+    (void)answer_check(request, &want);
+    assert_int_equal(stats_now(b.engine).prefix.nodes, 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- what does not work ---- */
+
+static void refused(const engine_bench *b, const char *policy, const char *message)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, 20, 4);
+    const quire_retain_spec spec = spec_of(policy);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *request;
+
+    params.retain = &spec;
+    assert_int_equal(quire_engine_submit(b->engine, &params, &request, &err), QUIRE_UNSUPP);
+    if (strncmp(err.message, message, strlen(message)) != 0) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    const setting f16 = { .format = QUIRE_FORMAT_F16 };
+    const setting q4 = { .format = QUIRE_FORMAT_Q4 };
+    const int32_t windows[4] = { 128, 128, 0, 0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b = bench_of(&f16);
+
+    (void)state;
+    refused(&b, "snap:0.5", "retain: snap needs more than the keys and positions");
+    refused(&b, "reconstruct", "retain: reconstruct needs more");
+    refused(&b, "keydiff,floor=0.5",
+            "retain: keydiff: in shared pages all heads keep the same "
+            "number of tokens, so floor cannot be given");
+    refused(&b, "stride,full_layers=0",
+            "retain: stride: in shared pages all heads keep the same "
+            "number of tokens, so full_layers");
+    bench_close(&b);
+    b = bench_of(&q4);
+    refused(&b, KEYDIFF, "retain: works with KV in f32, f16, bf16 and q8");
+    bench_close(&b);
+    b = bench_tiny(&engine, &runtime);
+    refused(&b, KEYDIFF, "retain: and an engine without chunks");
+    bench_close(&b);
+    engine.retain_chunk = CHUNK;
+    engine.n_running_max = 4;
+    b = bench_windows(windows, &engine, &runtime);
+    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    bench_close(&b);
+    b = bench_latent(&engine, &runtime);
+    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    bench_close(&b);
+    b = bench_recurrent("lfm2", &engine, &runtime);
+    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    bench_close(&b);
+    runtime.kv_overflows = true;
+    engine.overflow.dir = test_dir;
+    engine.overflow.capacity_bytes = (uint64_t)1 << 24;
+    b = bench_deep(4, &engine, &runtime);
+    refused(&b, KEYDIFF, "retain: and --kv-overflow: condensed pages stay in memory");
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_invalidation_of_a_running_text),
+        cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);
+}

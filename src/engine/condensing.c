@@ -20,8 +20,8 @@ static bool is_plain(const quire_retain_policy *policy)
            !policy->expects_queries && !policy->is_across;
 }
 
-int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
-                           const char *setting, quire_error *err)
+int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
+                                  quire_error *err)
 {
     if (!is_plain(spec->policy)) {
         return quire_error_set(err, QUIRE_UNSUPP,
@@ -36,6 +36,13 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec
                                setting, spec->policy->name,
                                spec->floor < 1 ? "floor" : "full_layers");
     }
+    return QUIRE_OK;
+}
+
+int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
+                           const char *setting, quire_error *err)
+{
+    QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
     if (quire_runtime_rows_check(runtime) < 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s works with KV in f32, f16, bf16 and q8, and with models whose "

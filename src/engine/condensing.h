@@ -33,9 +33,14 @@ typedef struct quire_condensing {
     char text[QUIRE_RETAIN_TEXT_MAX]; /* quire_retain_text() */
 } quire_condensing;
 
-/* Whether texts of a runtime can be condensed so. `setting` begins the message: "--retain", or
- * "retain:". Errors: QUIRE_UNSUPP (the policy or one of its parameters; the model, its formats or
- * the runtime: quire_runtime_rows_check()); err names it. */
+/* Whether texts in shared pages can be condensed by a policy. `setting` begins the message:
+ * "--retain", or "retain:". Errors: QUIRE_UNSUPP (the policy or one of its parameters); err names
+ * it. */
+int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
+                                  quire_error *err);
+
+/* Whether texts of a runtime can be condensed so. Errors: also QUIRE_UNSUPP for the model, its
+ * formats or the runtime: quire_runtime_rows_check(). */
 int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
                            const char *setting, quire_error *err);
 

@@ -240,8 +240,12 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "entropy:0.1"));
     refuse(1, "K or V that it does not store",
            PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--retain", "snap"));
-    refuse(2, "'quire run' and 'quire perplexity' can drop tokens",
+    refuse(2, "--retain snap needs more than the keys and positions",
            PROGRAM("serve", "-m", model, "--retain", "snap"));
+    refuse(2, "--retain and --context-overflow",
+           PROGRAM("serve", "-m", model, "--retain", "keydiff", "--context-overflow", "shift"));
+    refuse(2, "--retain best: there is no retention policy",
+           PROGRAM("serve", "-m", model, "--retain", "best"));
     refuse(2, "'quire run' and 'quire perplexity' can drop tokens",
            PROGRAM("chat", "-m", model, "--retain", "snap"));
 }

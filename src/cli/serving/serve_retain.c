@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/serving/serve_retain.h"
 
+#include "base/check.h"
+#include "engine/condensing.h"
+
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
 {
     quire_error why = QUIRE_ERROR_INIT;
@@ -15,6 +18,7 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
     if (rc < 0) {
         return quire_error_set(err, rc, "--retain %s: %s", args->retain, why.message);
     }
+    QUIRE_TRY(quire_condensing_policy_check(&opts->retain, "--retain", err));
     if (opts->truncates_turns || opts->context_overflow != QUIRE_CONTEXT_REFUSE) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--retain and --context-overflow: a text either keeps a share of "

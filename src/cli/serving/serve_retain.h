@@ -7,7 +7,7 @@
 #include "cli/serving/serve_args.h"
 
 /* Set the policy of requests that name none; opts has its other fields. Errors: QUIRE_INVAL (the
- * policy; --context-overflow). */
+ * policy; --context-overflow), those of quire_condensing_policy_check(). */
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts,
                             quire_error *err);
 

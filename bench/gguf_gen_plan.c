@@ -86,20 +86,20 @@ static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *n
 
 /* Matrices of experts, or vectors, one behind the other. */
 static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
-                      const quire_tensor_row *r)
+                      const quire_tensor_row *r, uint32_t layer)
 {
     const gguf_gen_opts *o = p->opts;
     const bool is_expert_type = o->has_expert_type && r->depth == QUIRE_DIM_EXPERTS;
     const enum ggml_type type = is_expert_type ? o->expert_type : o->type;
-    const int64_t columns = quire_dim_size(&p->sizes, r->columns);
-    const int64_t depth = quire_dim_size(&p->sizes, r->depth);
+    const int64_t columns = quire_dim_size(&p->sizes, r->columns, layer);
+    const int64_t depth = quire_dim_size(&p->sizes, r->depth, layer);
     gguf_gen_entry *entry = &p->entries[p->n++];
 
     *entry = *like;
-    entry->tensor =
-        r->rows == QUIRE_DIM_ONE
-            ? ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, columns, depth)
-            : ggml_new_tensor_3d(p->ggml, type, columns, quire_dim_size(&p->sizes, r->rows), depth);
+    entry->tensor = r->rows == QUIRE_DIM_ONE
+                        ? ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, columns, depth)
+                        : ggml_new_tensor_3d(p->ggml, type, columns,
+                                             quire_dim_size(&p->sizes, r->rows, layer), depth);
     ggml_set_name(entry->tensor, name);
     gguf_add_tensor(p->gguf, entry->tensor);
 }
@@ -117,13 +117,13 @@ static void plan_router(gguf_gen_plan *p, const gguf_gen_entry *like, const char
 
 /* The factors of a convolution are f32 as well. */
 static void plan_taps(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
-                      const quire_tensor_row *r)
+                      const quire_tensor_row *r, uint32_t layer)
 {
     gguf_gen_entry *entry = &p->entries[p->n++];
 
     *entry = *like;
     entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->opts->conv_taps,
-                                       quire_dim_size(&p->sizes, r->rows));
+                                       quire_dim_size(&p->sizes, r->rows, layer));
     ggml_set_name(entry->tensor, name);
     gguf_add_tensor(p->gguf, entry->tensor);
 }
@@ -161,7 +161,8 @@ static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
                                                     : quire_tensor_is_in_layer(sizes, r, layer);
 }
 
-static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *name)
+/* layer: 0 of a tensor of the model. */
+static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *name, uint32_t layer)
 {
     const gguf_gen_entry like = { NULL, fill_of(r), gain_of(p, r) };
 
@@ -170,19 +171,19 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
         return;
     }
     if (r->depth != QUIRE_DIM_ONE) {
-        plan_deep(p, &like, name, r);
+        plan_deep(p, &like, name, r, layer);
         return;
     }
     if (r->columns == QUIRE_DIM_TAPS) {
-        plan_taps(p, &like, name, r);
+        plan_taps(p, &like, name, r, layer);
         return;
     }
     if (r->rows == QUIRE_DIM_EXPERTS) {
         plan_router(p, &like, name);
         return;
     }
-    plan_add(p, &like, name, (uint32_t)quire_dim_size(&p->sizes, r->columns),
-             r->rows == QUIRE_DIM_ONE ? 0 : (uint32_t)quire_dim_size(&p->sizes, r->rows));
+    plan_add(p, &like, name, (uint32_t)quire_dim_size(&p->sizes, r->columns, layer),
+             r->rows == QUIRE_DIM_ONE ? 0 : (uint32_t)quire_dim_size(&p->sizes, r->rows, layer));
 }
 
 static void plan_layer_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t layer)
@@ -194,7 +195,7 @@ static void plan_layer_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t
         return;
     }
     (void)snprintf(name, sizeof(name), "blk.%u.%s", layer, r->name);
-    plan_row(p, r, name);
+    plan_row(p, r, name, layer);
 }
 
 /* The tensors that come first in a layer, in their order; all others follow in that of the table.
@@ -259,7 +260,7 @@ static void plan_globals(gguf_gen_plan *p, bool is_before)
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
         if (r->where == QUIRE_TENSOR_OF_MODEL && (p->parts & r->part) != 0 &&
             ((r->part & before) != 0 || r->is_looked_up) == is_before) {
-            plan_row(p, r, r->name);
+            plan_row(p, r, r->name, 0);
         }
     }
 }

@@ -89,6 +89,12 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
                                "architecture %s V is a part of K",
                                desc->arch_name);
     }
+    if (desc->has_layer_sizes) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain works with models whose layers have K and V of one size; "
+                               "those of this %s model differ",
+                               desc->arch_name);
+    }
     runtime->n_batch = runtime->n_batch > opts->chunk ? opts->chunk : runtime->n_batch;
     runtime->n_ctx += quire_retention_room(&opts->spec);
     resolved = *runtime;

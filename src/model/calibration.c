@@ -71,15 +71,6 @@ static double uniform_cost(const quire_calibration *calibration, quire_kv_pair p
     return sum;
 }
 
-/* Bits per value of a pair; all layers have heads of one size. */
-static double uniform_bits(const quire_model_desc *desc, quire_kv_pair pair)
-{
-    const double n_values = (double)desc->n_stored * desc->n_kv_head *
-                            (quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
-
-    return 8.0 * (double)quire_kv_uniform_bytes_per_token(desc, pair) / n_values;
-}
-
 bool quire_calibration_uniform(const quire_calibration *calibration, const quire_model_desc *desc,
                                double bits, quire_kv_pair *out)
 {
@@ -90,7 +81,7 @@ bool quire_calibration_uniform(const quire_calibration *calibration, const quire
             const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
             const double cost = uniform_cost(calibration, pair);
 
-            if (uniform_bits(desc, pair) <= bits + 1e-9 && cost < least) {
+            if (quire_kv_uniform_bits(desc, pair) <= bits + 1e-9 && cost < least) {
                 least = cost;
                 *out = pair;
             }

@@ -112,10 +112,13 @@ static int gate_check(const quire_gguf *file, quire_model_desc *desc, const quir
 static int tensor_check(const quire_gguf *file, const quire_model_desc *desc,
                         const quire_tensor_row *r, const struct ggml_tensor *t, quire_error *err)
 {
-    const int64_t columns = quire_dim_size(desc, r->columns);
-    const int64_t deep = quire_dim_size(desc, r->depth);
+    const char *rest = t->name;
+    const uint32_t layer =
+        r->where == QUIRE_TENSOR_OF_MODEL ? 0 : (uint32_t)layer_of(t->name, &rest);
+    const int64_t columns = quire_dim_size(desc, r->columns, layer);
+    const int64_t deep = quire_dim_size(desc, r->depth, layer);
     /* Vectors one behind the other are rows of a matrix. */
-    const int64_t rows = is_vector(r) ? deep : quire_dim_size(desc, r->rows);
+    const int64_t rows = is_vector(r) ? deep : quire_dim_size(desc, r->rows, layer);
     const int64_t depth = is_vector(r) ? 1 : deep;
 
     if (t->ne[0] != columns || t->ne[1] != rows || t->ne[2] != depth || t->ne[3] != 1) {

@@ -122,14 +122,15 @@ typedef struct layer_rows {
 static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const quire_model_desc *desc = b->desc;
-    const uint32_t n_qk = desc->n_head + desc->n_kv_head;
+    const quire_layer_sizes sizes = quire_layer_sizes_of(desc, il);
+    const uint32_t n_qk = desc->n_head + sizes.n_kv_head;
     struct ggml_tensor *y = quire_linear_build_panels(b->linear, b->weights->layers[il].qkv, x);
-    struct ggml_tensor *qk = quire_graph_rope(b, heads(b, y, desc->d_k, 0, n_qk), il);
+    struct ggml_tensor *qk = quire_graph_rope(b, heads(b, y, sizes.d_k, 0, n_qk), il);
 
     ggml_build_forward_expand(b->graph->cgraph, qk);
     return (layer_rows){ .q = some_heads(b, qk, 0, desc->n_head),
-                         .k = some_heads(b, qk, desc->n_head, desc->n_kv_head),
-                         .v = heads(b, y, desc->d_v, (size_t)n_qk * desc->d_k, desc->n_kv_head) };
+                         .k = some_heads(b, qk, desc->n_head, sizes.n_kv_head),
+                         .v = heads(b, y, sizes.d_v, (size_t)n_qk * sizes.d_k, sizes.n_kv_head) };
 }
 
 /* The weights of Q or of K. */
@@ -154,7 +155,7 @@ static struct ggml_tensor *q_gate(const quire_graph_build *b, struct ggml_tensor
 static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weights *w,
                                      struct ggml_tensor *x, uint32_t il)
 {
-    const uint32_t d = b->desc->d_k;
+    const uint32_t d = quire_layer_sizes_of(b->desc, il).d_k;
     const bool is_roped_first = b->arch->qk_norm == QUIRE_QK_NORM_ROPED;
     struct ggml_tensor *y = quire_graph_linear(b, w->map, w->bias, x);
 
@@ -179,11 +180,12 @@ static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, 
                              bool has_q)
 {
     const quire_model_desc *desc = b->desc;
+    const quire_layer_sizes sizes = quire_layer_sizes_of(desc, il);
     const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_tensor *q = NULL, *gate = NULL, *k, *v;
     const side_weights wq = { l->wq, l->bq, l->q_norm, desc->n_head,
                               b->arch->has_q_gate ? &gate : NULL };
-    const side_weights wk = { l->wk, l->bk, l->k_norm, desc->n_kv_head, NULL };
+    const side_weights wk = { l->wk, l->bk, l->k_norm, sizes.n_kv_head, NULL };
 
     if (has_q) {
         q = side_rows(b, &wq, x, il);
@@ -194,7 +196,7 @@ static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, 
     }
     k = side_rows(b, &wk, x, il);
     ggml_build_forward_expand(b->graph->cgraph, k);
-    v = heads(b, quire_graph_linear(b, l->wv, l->bv, x), desc->d_v, 0, desc->n_kv_head);
+    v = heads(b, quire_graph_linear(b, l->wv, l->bv, x), sizes.d_v, 0, sizes.n_kv_head);
     return (layer_rows){ q, k, v, gate };
 }
 
@@ -333,6 +335,7 @@ struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_
     if (in->k != NULL) {
         args[n++] = in->k;
     }
-    return ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, (int64_t)b->desc->d_v * b->desc->n_head,
+    return ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32,
+                          (int64_t)quire_layer_sizes_of(b->desc, il).d_v * b->desc->n_head,
                           b->n_rows, 1, 1, args, n, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
 }

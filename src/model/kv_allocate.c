@@ -1,7 +1,7 @@
 /* kv_allocate.c - see kv_allocate.h.
  *
- * A multiple-choice knapsack: each side takes one format, sizes are whole bytes per token and kv
- * head, so a table over (side, bytes left) gives the exact optimum. A greedy descent would end
+ * A multiple-choice knapsack: each side takes one format, sizes are whole bytes per token, so a
+ * table over (side, bytes left) gives the exact optimum. A greedy descent would end
  * within one step of the optimum. But the step by which it overshoots is arbitrary, so a larger
  * size could get a worse choice than a smaller one.
  *
@@ -30,14 +30,6 @@ typedef struct problem {
     uint64_t most_units;  /* all sides in their largest, beyond that */
     uint32_t unit_bytes;
 } problem;
-
-/* Bytes of one token of one kv head; whole, since tiles are multiples of 64 bytes. */
-static uint32_t lane_bytes(const quire_model_desc *desc, quire_format format, uint32_t side)
-{
-    return (uint32_t)(quire_tile_bytes(format, (quire_side)side,
-                                       quire_kv_dims(desc, (quire_side)side)) /
-                      QUIRE_TILE_TOKENS);
-}
 
 static uint32_t gcd(uint32_t a, uint32_t b)
 {
@@ -87,7 +79,10 @@ static void problem_state(problem *p, const quire_kv_cost *costs)
             double cost = costs[i / 2].of[i % 2][f];
 
             if (isfinite(cost)) {
-                item_add(it, (quire_format)f, lane_bytes(p->desc, (quire_format)f, i % 2), cost);
+                item_add(it, (quire_format)f,
+                         (uint32_t)quire_kv_side_bytes_per_token(p->desc, i / 2, (quire_format)f,
+                                                                 (quire_side)(i % 2)),
+                         cost);
             }
         }
         QUIRE_CHECK(it->n > 0);
@@ -160,8 +155,7 @@ static void read_back(const problem *p, size_t n_units, const unsigned char *cho
 int quire_kv_allocate(const quire_model_desc *desc, const quire_kv_cost *costs, double bits,
                       quire_kv_pair *pairs, quire_error *err)
 {
-    const double n_values = (double)desc->n_stored *
-                            (quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
+    const double n_values = (double)quire_kv_values_per_token(desc);
     problem p = { .desc = desc, .n_items = 2 * desc->n_stored };
     unsigned char *chosen = NULL;
     double *best = NULL;

@@ -91,11 +91,7 @@ static bool best_uniform(const quire_model_desc *desc, double bits, const quire_
         for (uint32_t v = 0; v < QUIRE_FORMAT_COUNT; v++) {
             const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
             const double sum = cost->of[QUIRE_SIDE_K][k] + cost->of[QUIRE_SIDE_V][v];
-            const uint32_t d_k = quire_kv_dims(desc, QUIRE_SIDE_K);
-            const uint32_t d_v = quire_kv_dims(desc, QUIRE_SIDE_V);
-            const double size = (quire_format_bits(pair.k, QUIRE_SIDE_K, d_k) * d_k +
-                                 quire_format_bits(pair.v, QUIRE_SIDE_V, d_v) * d_v) /
-                                (d_k + d_v);
+            const double size = quire_kv_uniform_bits(desc, pair);
 
             if (size <= bits + 1e-9 && sum < least) {
                 least = sum;

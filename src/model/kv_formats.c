@@ -350,34 +350,33 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
 /* ---- sizes ---- */
 
 /* Tile sizes are multiples of 64 bytes and a tile holds 64 tokens, so nothing is rounded. */
-static uint64_t token_bytes(const quire_model_desc *desc, quire_format format, quire_side side)
+uint64_t quire_kv_side_bytes_per_token(const quire_model_desc *desc, uint32_t stored,
+                                       quire_format format, quire_side side)
 {
-    const uint32_t d = quire_kv_dims(desc, side);
+    const uint32_t d = quire_kv_dims(desc, stored, side);
+    const uint64_t n_heads = quire_stored_sizes_of(desc, stored).n_kv_head;
 
-    return (uint64_t)desc->n_kv_head * (quire_tile_bytes(format, side, d) / QUIRE_TILE_TOKENS);
+    return n_heads * (quire_tile_bytes(format, side, d) / QUIRE_TILE_TOKENS);
 }
 
-static uint64_t pair_bytes(const quire_model_desc *desc, quire_kv_pair pair)
-{
-    return token_bytes(desc, pair.k, QUIRE_SIDE_K) + token_bytes(desc, pair.v, QUIRE_SIDE_V);
-}
-
-static uint64_t pair_hot_bytes(const quire_model_desc *desc, quire_kv_pair pair)
+static uint64_t pair_hot_bytes(const quire_model_desc *desc, uint32_t stored, quire_kv_pair pair)
 {
     uint64_t bytes = 0;
 
     if (quire_format_is_sealed(pair.k)) {
-        bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_K);
+        bytes += quire_kv_side_bytes_per_token(desc, stored, QUIRE_FORMAT_HOT, QUIRE_SIDE_K);
     }
     if (quire_format_is_sealed(pair.v)) {
-        bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_V);
+        bytes += quire_kv_side_bytes_per_token(desc, stored, QUIRE_FORMAT_HOT, QUIRE_SIDE_V);
     }
     return bytes;
 }
 
-uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
+uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, uint32_t stored,
+                                        quire_kv_pair pair)
 {
-    return pair_bytes(desc, pair);
+    return quire_kv_side_bytes_per_token(desc, stored, pair.k, QUIRE_SIDE_K) +
+           quire_kv_side_bytes_per_token(desc, stored, pair.v, QUIRE_SIDE_V);
 }
 
 uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs)
@@ -385,7 +384,7 @@ uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_p
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < desc->n_stored; i++) {
-        bytes += pair_bytes(desc, pairs[i]);
+        bytes += quire_kv_layer_bytes_per_token(desc, i, pairs[i]);
     }
     return bytes;
 }
@@ -395,28 +394,52 @@ uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < desc->n_stored; i++) {
-        bytes += pair_hot_bytes(desc, pairs[i]);
+        bytes += pair_hot_bytes(desc, i, pairs[i]);
     }
     return bytes;
 }
 
 uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
 {
-    return desc->n_stored * pair_bytes(desc, pair);
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < desc->n_stored; i++) {
+        bytes += quire_kv_layer_bytes_per_token(desc, i, pair);
+    }
+    return bytes;
 }
 
 uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
 {
-    return desc->n_stored * pair_hot_bytes(desc, pair);
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < desc->n_stored; i++) {
+        bytes += pair_hot_bytes(desc, i, pair);
+    }
+    return bytes;
+}
+
+uint64_t quire_kv_values_per_token(const quire_model_desc *desc)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < desc->n_stored; i++) {
+        n += (uint64_t)quire_stored_sizes_of(desc, i).n_kv_head *
+             (quire_kv_dims(desc, i, QUIRE_SIDE_K) + quire_kv_dims(desc, i, QUIRE_SIDE_V));
+    }
+    return n;
 }
 
 double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs)
 {
-    const double n_values =
-        (double)desc->n_stored * desc->n_kv_head *
-        ((double)quire_kv_dims(desc, QUIRE_SIDE_K) + quire_kv_dims(desc, QUIRE_SIDE_V));
+    return 8.0 * (double)quire_kv_bytes_per_token(desc, pairs) /
+           (double)quire_kv_values_per_token(desc);
+}
 
-    return 8.0 * (double)quire_kv_bytes_per_token(desc, pairs) / n_values;
+double quire_kv_uniform_bits(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    return 8.0 * (double)quire_kv_uniform_bytes_per_token(desc, pair) /
+           (double)quire_kv_values_per_token(desc);
 }
 
 bool quire_kv_is_sealed(const quire_model_desc *desc, const quire_kv_pair *pairs)

@@ -84,11 +84,20 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
 int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs,
                   quire_error *err);
 
-/* The dimensions of a side that a layer stores: 0 for V that is a part of K. */
-static inline uint32_t quire_kv_dims(const quire_model_desc *desc, quire_side side)
+/* The dimensions of a side that a stored layer has: 0 for V that is a part of K. */
+static inline uint32_t quire_kv_dims(const quire_model_desc *desc, uint32_t stored, quire_side side)
 {
-    return side == QUIRE_SIDE_K ? desc->d_k : desc->latent.is_there ? 0 : desc->d_v;
+    const quire_layer_sizes sizes = quire_stored_sizes_of(desc, stored);
+
+    return side == QUIRE_SIDE_K ? sizes.d_k : desc->latent.is_there ? 0 : sizes.d_v;
 }
+
+/* Numbers that all stored layers keep of a token. */
+uint64_t quire_kv_values_per_token(const quire_model_desc *desc);
+
+/* Bytes of one token of all KV heads of a stored layer's K or V. */
+uint64_t quire_kv_side_bytes_per_token(const quire_model_desc *desc, uint32_t stored,
+                                       quire_format format, quire_side side);
 
 /* Average bits per stored value. */
 double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs);
@@ -100,13 +109,15 @@ bool quire_kv_is_sealed(const quire_model_desc *desc, const quire_kv_pair *pairs
 uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
 
 /* The same of one stored layer. */
-uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
+uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, uint32_t stored,
+                                        quire_kv_pair pair);
 
 /* Hot-page bytes of one token: the sealed sides in QUIRE_FORMAT_HOT. 0 when there are none. */
 uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
 
-/* The same two of one pair in all layers. */
+/* The same two of one pair in all layers, and the bits per stored value. */
 uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
+double quire_kv_uniform_bits(const quire_model_desc *desc, quire_kv_pair pair);
 uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
 
 /* Share of the (query, key) pairs of queries [begin, end) of a sequence that read a sealed side's

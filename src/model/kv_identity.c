@@ -103,6 +103,11 @@ static void add_layer(digest hash, const quire_model_desc *desc, uint32_t il)
     for (uint32_t i = 0; i < map->n_v; i++) {
         add(hash, " V %u", map->v_src[i]);
     }
+    if (desc->has_layer_sizes) {
+        const quire_layer_sizes *s = &desc->layer_sizes[il];
+
+        add(hash, " sizes %u %u %u", s->n_kv_head, s->d_k, s->d_v);
+    }
     if (desc->window[il] != 0) {
         add(hash, " window %u", desc->window[il]);
     }

@@ -11,15 +11,16 @@
 
 /* Bytes of one kv head's K or V in a page. A hot page has no bytes for a side that is not
  * sealed. */
-static size_t head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
-                         uint32_t page_tokens, bool is_hot)
+static size_t head_bytes(const quire_kv_form *form, uint32_t stored, quire_side side, bool is_hot)
 {
-    const uint32_t d = quire_kv_dims(desc, side);
+    const uint32_t d = quire_kv_dims(form->desc, stored, side);
+    const quire_kv_pair pair = form->pairs[stored];
+    const quire_format format = side == QUIRE_SIDE_K ? pair.k : pair.v;
 
     if (is_hot && !quire_format_is_sealed(format)) {
         return 0;
     }
-    return page_tokens / QUIRE_TILE_TOKENS *
+    return form->page_tokens / QUIRE_TILE_TOKENS *
            quire_tile_bytes(is_hot ? QUIRE_FORMAT_HOT : format, side, d);
 }
 
@@ -32,14 +33,13 @@ typedef struct layer_part {
 
 static layer_part part_of(const quire_kv_form *form, uint32_t stored, bool is_hot)
 {
-    const quire_model_desc *desc = form->desc;
-    const quire_kv_pair pair = form->pairs[stored];
     layer_part part = {
-        .k_head_bytes = head_bytes(desc, pair.k, QUIRE_SIDE_K, form->page_tokens, is_hot),
-        .v_head_bytes = head_bytes(desc, pair.v, QUIRE_SIDE_V, form->page_tokens, is_hot),
+        .k_head_bytes = head_bytes(form, stored, QUIRE_SIDE_K, is_hot),
+        .v_head_bytes = head_bytes(form, stored, QUIRE_SIDE_V, is_hot),
     };
 
-    part.bytes = desc->n_kv_head * (part.k_head_bytes + part.v_head_bytes);
+    part.bytes = quire_stored_sizes_of(form->desc, stored).n_kv_head *
+                 (part.k_head_bytes + part.v_head_bytes);
     return part;
 }
 
@@ -212,12 +212,14 @@ static quire_attn_lane lane_of(const layer_part *part, size_t offset, size_t hea
  * with K in q8, without -> with rotation of K: stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2,
  * 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3 (f16: 3.9e-3). Rotating V of q8 as well changes
  * neither figure beyond its error. */
-static uint32_t rotation(const quire_model_desc *desc, quire_format format, quire_side side)
+static uint32_t rotation(const quire_model_desc *desc, uint32_t stored, quire_format format,
+                         quire_side side)
 {
+    const quire_layer_sizes sizes = quire_stored_sizes_of(desc, stored);
     const bool is_rotated =
         quire_format_is_sealed(format) || (format == QUIRE_FORMAT_Q8 && side == QUIRE_SIDE_K);
-    const uint32_t k_block = quire_hadamard_block(desc->d_k);
-    const uint32_t v_block = quire_hadamard_block(desc->d_v);
+    const uint32_t k_block = quire_hadamard_block(sizes.d_k);
+    const uint32_t v_block = quire_hadamard_block(sizes.d_v);
     uint32_t block = side == QUIRE_SIDE_K ? k_block : v_block;
 
     if (desc->latent.is_there) { /* no block has numbers of V and others: V is rotated back alone */
@@ -233,6 +235,7 @@ static quire_attn_lane stored_lane(const kv_store *s, uint32_t stored, quire_sid
     const bool is_hot = is_hot_group(s, group);
     const uint32_t n_tiles = s->form->page_tokens / QUIRE_TILE_TOKENS;
     const layer_part part = part_of(s->form, stored, is_hot);
+    const size_t n_heads = quire_stored_sizes_of(s->form->desc, stored).n_kv_head;
     uint32_t n_parts;
     const size_t page_bytes = parts_of(s, group, NULL, &n_parts);
     const size_t n_pages = quire_cache_extent_pages(page_bytes, n_parts);
@@ -244,8 +247,7 @@ static quire_attn_lane stored_lane(const kv_store *s, uint32_t stored, quire_sid
     if (side == QUIRE_SIDE_K) {
         return lane_of(&part, offset, part.k_head_bytes, n_tiles);
     }
-    return lane_of(&part, offset + s->form->desc->n_kv_head * part.k_head_bytes, part.v_head_bytes,
-                   n_tiles);
+    return lane_of(&part, offset + n_heads * part.k_head_bytes, part.v_head_bytes, n_tiles);
 }
 
 /* K or V of a stored layer, in its own format. */
@@ -260,7 +262,7 @@ static quire_attn_source stored_source(const kv_store *s, uint32_t stored, quire
         .lane = stored_lane(s, stored, side, group),
     };
 
-    source.rotate = rotation(desc, source.format, side);
+    source.rotate = rotation(desc, stored, source.format, side);
     if (quire_format_is_sealed(source.format)) {
         source.hot_group = QUIRE_KV_GROUP_HOT;
         source.hot_lane = stored_lane(s, stored, side, QUIRE_KV_GROUP_HOT);
@@ -273,15 +275,16 @@ quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_la
 {
     const quire_model_desc *desc = form->desc;
     const quire_kv_map_entry *map = &desc->kv_map[model_layer];
+    const quire_layer_sizes sizes = quire_layer_sizes_of(desc, model_layer);
     kv_store s;
 
     QUIRE_CHECK(model_layer < desc->n_layer);
     store_init(form, &s);
     *layer = (quire_attn_layer){
         .n_head = desc->n_head,
-        .n_kv_head = desc->n_kv_head,
-        .d_k = desc->d_k,
-        .d_v = desc->d_v,
+        .n_kv_head = sizes.n_kv_head,
+        .d_k = sizes.d_k,
+        .d_v = sizes.d_v,
         .n_k = map->n_k,
         .n_v = desc->latent.is_there ? 0 : map->n_v,
         .v_prefix_of_k = desc->latent.is_there,
@@ -317,7 +320,7 @@ uint64_t quire_kv_tokens_bytes(const quire_kv_form *form, uint64_t n_tokens)
     for (uint32_t s = 0; s < form->desc->n_stored; s++) {
         const uint64_t n = w.of[s] != 0 && w.of[s] < n_tokens ? w.of[s] : n_tokens;
 
-        bytes += n * quire_kv_layer_bytes_per_token(form->desc, form->pairs[s]);
+        bytes += n * quire_kv_layer_bytes_per_token(form->desc, s, form->pairs[s]);
     }
     return bytes;
 }
@@ -361,7 +364,7 @@ static uint64_t member_bytes(const quire_model_desc *desc, const quire_runtime_o
 
     for (uint32_t s = 0; s < desc->n_stored; s++) {
         if ((w->of[s] != 0) == is_windowed) {
-            bytes += quire_kv_layer_bytes_per_token(desc,
+            bytes += quire_kv_layer_bytes_per_token(desc, s,
                                                     o->kv_pairs != NULL ? o->kv_pairs[s] : uniform);
         }
     }

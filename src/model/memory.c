@@ -51,6 +51,19 @@ static uint64_t mamba_floats(const quire_model_desc *desc)
            n_q;
 }
 
+/* K and V of a row, in the layer where they are largest. */
+static uint64_t kv_row(const quire_model_desc *desc)
+{
+    uint64_t most = 0;
+
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        const quire_layer_sizes sizes = quire_layer_sizes_of(desc, il);
+
+        most = larger(most, (uint64_t)sizes.n_kv_head * (sizes.d_k + sizes.d_v));
+    }
+    return most;
+}
+
 /* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
  * or at the logits. ggml also takes a copy of a product's input, rounded to the type that the
  * weights are multiplied with. Small batches also keep the result of a block, at most half of a
@@ -59,7 +72,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
 {
     const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
     const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
-    const uint64_t n_kv = (uint64_t)desc->n_kv_head * (desc->d_k + desc->d_v);
+    const uint64_t n_kv = kv_row(desc);
     const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
     /* A parallel block keeps its input and the result of attention meanwhile. */
     const uint64_t kept = quire_arch_row_get(desc->arch)->is_parallel ? 2 * n_embd : 0;

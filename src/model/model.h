@@ -178,6 +178,14 @@ typedef struct quire_recurrent_desc {
                             n_k_heads apart */
 } quire_recurrent_desc;
 
+/* The sizes of a layer's attention and of its network without experts. */
+typedef struct quire_layer_sizes {
+    uint32_t n_kv_head;
+    uint32_t d_k;
+    uint32_t d_v;
+    uint32_t n_ff;
+} quire_layer_sizes;
+
 typedef struct quire_model_desc {
     quire_arch arch;
     char arch_name[32];
@@ -189,11 +197,11 @@ typedef struct quire_model_desc {
     uint32_t last_stored;  /* the last of them or the last recurrent one; layers above only read */
     char kv_scheme[32];    /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
-    uint32_t n_ff; /* of layers without experts; 0 where the file does not say */
+    uint32_t n_ff; /* of layers without experts; 0 where the file does not say; see layer_sizes */
     quire_expert_desc experts;
     quire_recurrent_desc recurrent;
     uint32_t n_head;
-    uint32_t n_kv_head;
+    uint32_t n_kv_head; /* of the layer with the most of each: see layer_sizes */
     uint32_t d_k;
     uint32_t d_v;
     quire_latent_desc latent;
@@ -228,7 +236,25 @@ typedef struct quire_model_desc {
     uint8_t mixer[QUIRE_LAYERS_MAX];      /* quire_mixer */
     uint8_t layer_rope[QUIRE_LAYERS_MAX]; /* quire_layer_rope */
     float xielu[QUIRE_LAYERS_MAX][4];     /* alpha_n, alpha_p, beta, eps; apertus only */
+    /* Of layers that differ. quire_layer_sizes_of() and quire_stored_sizes_of() know both kinds. A
+     * layer that reads what another one stored has its sizes of K and V. */
+    bool has_layer_sizes;
+    quire_layer_sizes layer_sizes[QUIRE_LAYERS_MAX];
+    uint16_t stored_by[QUIRE_LAYERS_MAX]; /* [n_stored]: the layer that stores */
 } quire_model_desc;
+
+static inline quire_layer_sizes quire_layer_sizes_of(const quire_model_desc *desc, uint32_t il)
+{
+    return desc->has_layer_sizes
+               ? desc->layer_sizes[il]
+               : (quire_layer_sizes){ desc->n_kv_head, desc->d_k, desc->d_v, desc->n_ff };
+}
+
+/* The same of a stored layer. */
+static inline quire_layer_sizes quire_stored_sizes_of(const quire_model_desc *desc, uint32_t stored)
+{
+    return quire_layer_sizes_of(desc, desc->has_layer_sizes ? desc->stored_by[stored] : 0);
+}
 
 typedef struct quire_model quire_model;
 

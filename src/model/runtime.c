@@ -124,6 +124,7 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
     o->kv_pairs = rt->pairs;
     for (uint32_t i = 0; i < desc->n_stored; i++) {
         const quire_kv_pair pair = rt->pairs[i];
+        const quire_layer_sizes sizes = quire_stored_sizes_of(desc, i);
 
         if (desc->latent.is_there && pair.k != pair.v) {
             return quire_error_set(err, QUIRE_INVAL,
@@ -132,11 +133,11 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
                                    quire_format_name(pair.k), quire_format_name(pair.v), i,
                                    desc->arch_name);
         }
-        if (quire_tile_bytes(pair.k, QUIRE_SIDE_K, desc->d_k) == 0 ||
-            quire_tile_bytes(pair.v, QUIRE_SIDE_V, desc->d_v) == 0) {
+        if (quire_tile_bytes(pair.k, QUIRE_SIDE_K, sizes.d_k) == 0 ||
+            quire_tile_bytes(pair.v, QUIRE_SIDE_V, sizes.d_v) == 0) {
             return quire_error_set(
                 err, QUIRE_INVAL, "KV formats %s:%s of layer %u do not fit heads of %u and %u",
-                quire_format_name(pair.k), quire_format_name(pair.v), i, desc->d_k, desc->d_v);
+                quire_format_name(pair.k), quire_format_name(pair.v), i, sizes.d_k, sizes.d_v);
         }
     }
     rt->form = quire_kv_form_of(desc, o);

@@ -18,6 +18,7 @@
 typedef struct fill_lane {
     quire_tile_side tiles;
     const quire_attn_source *store;
+    uint32_t n_heads;
     float *rows;             /* [QUIRE_TILE_TOKENS][d] */
     unsigned char *tile;     /* rows in format */
     unsigned char *hot_tile; /* rows in QUIRE_FORMAT_HOT; sealed sides only */
@@ -130,7 +131,7 @@ static void lane_fill(const quire_runtime *rt, const quire_seq_table *tables, ui
         if (quire_format_is_sealed(f->store->format)) {
             span.hot_page = hot->leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page;
         }
-        for (uint32_t g = 0; g < rt->model->desc.n_kv_head; g++) {
+        for (uint32_t g = 0; g < f->n_heads; g++) {
             span_fill(rt, f, g, &span);
         }
     }
@@ -213,8 +214,9 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
             .tiles = { .codec = quire_codec_get(),
                        .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
                        .format = store->format,
-                       .d = is_k ? desc->d_k : desc->d_v },
+                       .d = is_k ? layer->d_k : layer->d_v },
             .store = store,
+            .n_heads = layer->n_kv_head,
             .rows = (float *)(void *)at,
             .tile = at + tile_bytes,
             .hot_tile = at + 2 * tile_bytes,

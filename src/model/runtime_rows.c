@@ -15,7 +15,7 @@ int quire_runtime_rows_check(const quire_runtime *rt)
     const quire_model_desc *desc = &rt->model->desc;
 
     QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous || rt->groups.n != 1 ||
-                      rt->states != NULL || desc->latent.is_there,
+                      rt->states != NULL || desc->latent.is_there || desc->has_layer_sizes,
                   QUIRE_UNSUPP);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         QUIRE_FAIL_IF(desc->window[il] != 0, QUIRE_UNSUPP);

@@ -311,11 +311,12 @@ static int64_t mamba_size(const quire_recurrent_desc *r, quire_dim which)
     }
 }
 
-int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
+int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t layer)
 {
-    const int64_t q = (int64_t)desc->n_head * desc->d_k;
-    const int64_t k = (int64_t)desc->n_kv_head * desc->d_k;
-    const int64_t v = (int64_t)desc->n_kv_head * desc->d_v;
+    const quire_layer_sizes sizes = quire_layer_sizes_of(desc, layer);
+    const int64_t q = (int64_t)desc->n_head * sizes.d_k;
+    const int64_t k = (int64_t)sizes.n_kv_head * sizes.d_k;
+    const int64_t v = (int64_t)sizes.n_kv_head * sizes.d_v;
 
     switch (which) {
     case QUIRE_DIM_EMBD:
@@ -341,9 +342,9 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
     case QUIRE_DIM_GROUP:
         return mamba_size(&desc->recurrent, which);
     case QUIRE_DIM_FF:
-        return desc->n_ff;
+        return sizes.n_ff;
     case QUIRE_DIM_FF_TWICE:
-        return 2 * (int64_t)desc->n_ff;
+        return 2 * (int64_t)sizes.n_ff;
     case QUIRE_DIM_FF_EXPERT:
         return desc->experts.n_ff;
     case QUIRE_DIM_FF_SHARED:
@@ -361,7 +362,7 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
     case QUIRE_DIM_QKV:
         return q + k + v;
     case QUIRE_DIM_HEAD:
-        return desc->d_k;
+        return sizes.d_k;
     case QUIRE_DIM_VOCAB:
         return desc->n_vocab;
     case QUIRE_DIM_ROPE:

@@ -100,7 +100,8 @@ const quire_tensor_row *quire_tensor_row_get(size_t i);
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
                               uint32_t il);
 
-/* The size of a dimension in a described model. */
-int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which);
+/* The size of a dimension in a layer of a described model; layer counts for nothing in sizes of
+ * the model's own tensors. */
+int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t layer);
 
 #endif /* QUIRE_MODEL_TENSOR_TABLE_H */

@@ -158,14 +158,14 @@ static int cuts_create(weight_load *load)
 
 /* A slot for each piece of a tensor: rows of a matrix, or elements of a vector. */
 static int want_cuts(weight_load *load, const quire_tensor_row *row, const struct ggml_tensor *meta,
-                     unsigned char *base)
+                     uint32_t il, unsigned char *base)
 {
     quire_gguf_place place = quire_gguf_tensor_place(load->file, meta->name);
     const bool is_vector = row->rows == QUIRE_DIM_ONE;
 
     QUIRE_TRY(cuts_create(load));
     for (uint32_t i = 0; i < QUIRE_TENSOR_CUTS_MAX && row->cuts[i].rows != QUIRE_DIM_ONE; i++) {
-        const int64_t n = quire_dim_size(load->desc, row->cuts[i].rows);
+        const int64_t n = quire_dim_size(load->desc, row->cuts[i].rows, il);
         struct ggml_context *ctx = load->weights->store->cuts;
         struct ggml_tensor *piece = is_vector ? ggml_new_tensor_1d(ctx, meta->type, n)
                                               : ggml_new_tensor_2d(ctx, meta->type, meta->ne[0], n);
@@ -180,9 +180,9 @@ static int want_cuts(weight_load *load, const quire_tensor_row *row, const struc
 }
 
 /* A tensor of the table, if the file has it. The description was checked against the file's
- * tensors, so each of them has the right shape. base: of the struct that the row's offsets are
- * for. */
-static int want(weight_load *load, const quire_tensor_row *row, const char *name,
+ * tensors, so each of them has the right shape. il: its layer, 0 of a tensor of the model; base: of
+ * the struct that the row's offsets are for. */
+static int want(weight_load *load, const quire_tensor_row *row, const char *name, uint32_t il,
                 unsigned char *base)
 {
     struct ggml_tensor *meta = ggml_get_tensor(quire_gguf_meta(load->file), name);
@@ -191,7 +191,7 @@ static int want(weight_load *load, const quire_tensor_row *row, const char *name
         return QUIRE_OK;
     }
     if (row->cuts[0].rows != QUIRE_DIM_ONE) {
-        return want_cuts(load, row, meta, base);
+        return want_cuts(load, row, meta, il, base);
     }
     slot_add(load, row,
              &(weight_slot){ .into = (void *)(base + row->into),
@@ -220,7 +220,7 @@ static int want_globals(weight_load *load)
             slot_add(load, r, &tied);
             continue;
         }
-        QUIRE_TRY(want(load, r, r->name, base));
+        QUIRE_TRY(want(load, r, r->name, 0, base));
     }
     return QUIRE_OK;
 }
@@ -234,7 +234,7 @@ static int want_layer(weight_load *load, uint32_t il)
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
         if (r->where != QUIRE_TENSOR_OF_MODEL) {
             (void)snprintf(name, sizeof name, "blk.%u.%s", il, r->name);
-            QUIRE_TRY(want(load, r, name, base));
+            QUIRE_TRY(want(load, r, name, il, base));
         }
     }
     return QUIRE_OK;

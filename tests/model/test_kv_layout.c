@@ -112,6 +112,54 @@ static void test_latent_source(void **state)
     assert_int_equal(layer.k[0].rotate, 8);
 }
 
+/* Layers of different sizes: a page's parts are as large as their layers, and those of the window
+ * group lie in pages of their own. Layer 3 reads layer 1. */
+static void test_layer_sizes(void **state)
+{
+    static const quire_kv_pair f16[N_STORED] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
+                                                 { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
+                                                 { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
+    static const quire_layer_sizes small = { 2, 32, 32, 0 }, large = { 1, 128, 128, 0 };
+    const quire_layer_sizes by_layer[] = { small, large, small, large };
+    quire_model_desc sized = desc;
+    const quire_kv_form sized_form = { .desc = &sized, .pairs = f16, .page_tokens = 64 };
+    quire_kv_page_bytes bytes;
+    quire_attn_layer layers[4];
+    size_t parts[N_STORED];
+    uint32_t n_parts;
+
+    (void)state;
+    sized.n_kv_head = 2;
+    sized.d_k = sized.d_v = 128;
+    sized.has_layer_sizes = true;
+    sized.kv_map[3] =
+        (quire_kv_map_entry){ .stored = -1, .n_k = 1, .n_v = 1, .k_src = { 1 }, .v_src = { 1 } };
+    for (uint16_t l = 0; l < 4; l++) {
+        sized.layer_sizes[l] = by_layer[l];
+        sized.window[l] = l == 1 || l == 3 ? 0 : 16;
+        sized.stored_by[l] = l;
+    }
+    for (uint32_t l = 0; l < 4; l++) {
+        bytes = quire_kv_layout(&sized_form, l, &layers[l]);
+        assert_int_equal(layers[l].n_kv_head, by_layer[l].n_kv_head);
+        assert_int_equal(layers[l].d_k, by_layer[l].d_k);
+        assert_int_equal(layers[l].d_v, by_layer[l].d_v);
+    }
+    assert_int_equal(bytes.main, 64 * 2 * 1 * 128 * 2);
+    assert_int_equal(bytes.window, 2 * 64 * 2 * 2 * 32 * 2);
+    assert_int_equal(
+        quire_kv_parts(&sized_form, (quire_group_id)layers[0].k[0].group, parts, &n_parts),
+        bytes.window);
+    assert_int_equal(n_parts, 2);
+    assert_int_equal(parts[0], bytes.window / 2);
+    assert_memory_equal(&layers[3].k[0], &layers[1].k[0], sizeof(layers[3].k[0]));
+    assert_int_equal(layers[2].v[0].lane.offset - layers[2].k[0].lane.offset, 2 * 64 * 32 * 2);
+    assert_int_equal(quire_kv_bytes_per_token(&sized, f16), 2 * 2 * (128 + 2 * 2 * 32));
+    assert_int_equal(quire_kv_values_per_token(&sized), 2 * (128 + 2 * 2 * 32));
+    assert_float_equal(quire_kv_bits(&sized, f16), 16.0, 1e-9);
+    assert_float_equal(quire_kv_uniform_bits(&sized, f16[0]), 16.0, 1e-9);
+}
+
 /* ---- through attention ---- */
 
 typedef struct cache {
@@ -244,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sources),
         cmocka_unit_test(test_latent_source),
+        cmocka_unit_test(test_layer_sizes),
         cmocka_unit_test(test_attention_reads_each_as_it_is),
     };
 

@@ -169,7 +169,7 @@ static void test_groups(void **state)
         quire_attn_layer layer;
         const quire_kv_page_bytes bytes = quire_kv_layout(&form, 0, &layer);
         const uint64_t stored_bytes =
-            PAGE * quire_kv_layer_bytes_per_token(desc, form.pairs[0]); /* all are alike */
+            PAGE * quire_kv_layer_bytes_per_token(desc, 0, form.pairs[0]); /* all are alike */
 
         assert_int_equal(got.n, cases[i].want.n);
         assert_int_equal(got.hot, cases[i].want.hot);

@@ -144,10 +144,7 @@ static size_t list_ctx(const quire_model_desc *desc, uint32_t *out)
 /* Average bits per stored value of a format. */
 static double bits_of(const quire_model_desc *desc, quire_format format)
 {
-    const double k = quire_format_bits(format, QUIRE_SIDE_K, desc->d_k);
-
-    return desc->latent.is_there ? k
-                                 : 0.5 * (k + quire_format_bits(format, QUIRE_SIDE_V, desc->d_v));
+    return quire_kv_uniform_bits(desc, (quire_kv_pair){ format, format });
 }
 
 static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint64_t memory_bytes)

@@ -67,7 +67,7 @@ static void fill_values(const gguf_gen_plan *p, const gguf_gen_entry *entry, qui
         break;
     case GGUF_GEN_FILL_NORM:
         for (size_t i = 0; i < n; i++) {
-            x[i] = 1.0f + 0.1f * cheap_normal(rng);
+            x[i] = entry->gain * (1.0f + 0.1f * cheap_normal(rng));
         }
         break;
     case GGUF_GEN_FILL_DECAY:

@@ -60,17 +60,25 @@ typedef struct gguf_gen_opts {
     uint32_t n_rot;   /* rotated dimensions of a head; 0 = all */
     /* Latent attention, where d_head is the size of a head of Q and n_kv_head counts for nothing.
      */
-    uint32_t n_latent;        /* numbers that K and V follow from */
-    uint32_t n_latent_q;      /* that Q follows from; 0 = it does not */
-    uint32_t d_value;         /* of a head's result */
-    bool has_joint_latent;    /* matrices of K and V in one tensor, as in older files */
-    float yarn_log_mul;       /* deepseek2's; 0 = no key */
-    uint32_t n_nextn;         /* further layers, which predict further tokens */
-    uint32_t sliding_window;  /* positions; 0 = no key */
-    uint32_t window_pattern;  /* 0 = no key */
-    bool has_window_array;    /* the pattern as one value per layer: every other one */
-    float window_rope_base;   /* 0 = no key */
-    float attn_temperature;   /* 0 = no key */
+    uint32_t n_latent;       /* numbers that K and V follow from */
+    uint32_t n_latent_q;     /* that Q follows from; 0 = it does not */
+    uint32_t d_value;        /* of a head's result */
+    bool has_joint_latent;   /* matrices of K and V in one tensor, as in older files */
+    float yarn_log_mul;      /* deepseek2's; 0 = no key */
+    uint32_t n_nextn;        /* further layers, which predict further tokens */
+    uint32_t sliding_window; /* positions; 0 = no key */
+    uint32_t window_pattern; /* 0 = no key */
+    bool has_window_array;   /* the pattern as one value per layer: every other one */
+    float window_rope_base;  /* 0 = no key */
+    float attn_temperature;  /* 0 = no key */
+    /* Layers of different sizes, where the architecture has them. */
+    uint32_t window_d_head;   /* of layers with a window; 0 = d_head */
+    uint32_t full_n_kv_head;  /* of layers without; 0 = n_kv_head */
+    uint32_t n_shared_kv;     /* last layers, which read the K and V of earlier ones */
+    bool has_spare_kv;        /* the file has maps of K and V in these layers as well */
+    bool has_wide_ff;         /* networks are twice as wide in these layers */
+    bool has_no_full_v;       /* K is V in layers without a window */
+    uint32_t n_embd_layer;    /* of the second embedding, in each layer; 0 = there is none */
     uint32_t attention_every; /* only the last of so many layers has attention, the others are
                                  recurrent, where the architecture has such; 0 = all */
     uint32_t conv_taps;       /* of recurrent layers */

@@ -1,4 +1,4 @@
-/* gguf_gen_plan.c - see gguf_gen_plan.h. The order of keys and tensors is part of a file's bytes.
+/* gguf_gen_plan.c - the tensors: see gguf_gen_plan.h. Their order is part of a file's bytes.
  *
  * SPDX-License-Identifier: MIT */
 #include "gguf_gen_plan.h"
@@ -9,12 +9,8 @@
 
 #include "gguf_gen_recurrent.h"
 #include "gguf_gen_scheme.h"
-#include "gguf_gen_vocab.h"
 
-#define KEY_BYTES     96u
 #define NEXTN_TENSORS 3u
-
-/* ---- tensors ---- */
 
 static bool has_suffix(const char *name, const char *suffix)
 {
@@ -48,6 +44,11 @@ static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
 {
     if (r->part == QUIRE_PART_ROPE_FACTORS) {
         return strstr(r->name, "long") != NULL ? 0.2f : 0.02f;
+    }
+    /* Where logits of attention are not scaled, a norm does it. */
+    if (strcmp(r->name, "attn_q_norm.weight") == 0 &&
+        quire_arch_row_get(p->sizes.arch)->attn_scale != 0.0f) {
+        return 1.0f / sqrtf((float)p->opts->d_head);
     }
     if (strcmp(r->name, "attn_output.weight") == 0 ||
         strcmp(r->name, "shortconv.out_proj.weight") == 0 ||
@@ -143,6 +144,11 @@ static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
     gguf_add_tensor(p->gguf, entry->tensor);
 }
 
+bool gguf_gen_is_windowed(const gguf_gen_opts *o, uint32_t layer)
+{
+    return o->has_window_array && layer % 2 == 0;
+}
+
 /* Whether layer `layer` has the tensor of a part of which not every layer has one. */
 static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
                         const quire_tensor_row *r, uint32_t layer)
@@ -156,6 +162,13 @@ static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
     }
     if (r->columns == QUIRE_DIM_MIX) {
         return is_stored && layer > 0 && o->has_mixes;
+    }
+    if (r->part == QUIRE_PART_V && o->has_no_full_v && !gguf_gen_is_windowed(o, layer)) {
+        return false;
+    }
+    if (o->n_shared_kv != 0 && layer + o->n_shared_kv >= o->n_layer &&
+        r->where == QUIRE_TENSOR_OF_STORED_LAYER) {
+        return o->has_spare_kv;
     }
     return r->where == QUIRE_TENSOR_OF_STORED_LAYER ? is_stored
                                                     : quire_tensor_is_in_layer(sizes, r, layer);
@@ -265,7 +278,7 @@ static void plan_globals(gguf_gen_plan *p, bool is_before)
     }
 }
 
-static const quire_expert_rule *expert_rule(const gguf_gen_opts *o)
+const quire_expert_rule *gguf_gen_expert_rule(const gguf_gen_opts *o)
 {
     return &quire_arch_row_get(quire_arch_find(o->arch))->experts;
 }
@@ -286,6 +299,8 @@ static quire_part parts_of(const gguf_gen_opts *o)
     if (o->has_qkv_bias) {
         parts |= o->is_fused ? QUIRE_PART_QKV_BIAS_FUSED : QUIRE_PART_QKV_BIAS;
     }
+    parts |= o->n_embd_layer != 0 ? QUIRE_PART_LAYER_EMBD : 0;
+    parts |= QUIRE_PART_V | QUIRE_PART_OUT_SCALE;
     parts |= o->has_choice_bias ? QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
     parts |= o->has_no_mamba_norm ? 0 : QUIRE_PART_MAMBA_NORM;
     if (o->has_biases) {
@@ -301,6 +316,25 @@ size_t gguf_gen_plan_tensors_max(const gguf_gen_opts *opts)
     return ((size_t)opts->n_layer + opts->n_nextn + 1) * (QUIRE_TENSOR_ROWS_MAX + NEXTN_TENSORS);
 }
 
+void gguf_gen_plan_sizes(gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+
+    p->sizes.n_layer = o->n_layer;
+    p->sizes.n_embd_layer = o->n_embd_layer;
+    p->sizes.arch = quire_arch_find(o->arch);
+    p->sizes.has_layer_sizes = quire_arch_row_get(p->sizes.arch)->has_layer_sizes;
+    for (uint32_t l = 0; l < o->n_layer; l++) {
+        const uint32_t d =
+            gguf_gen_is_windowed(o, l) && o->window_d_head != 0 ? o->window_d_head : o->d_head;
+        const bool is_full = !gguf_gen_is_windowed(o, l) && o->full_n_kv_head != 0;
+        const bool is_wide = o->has_wide_ff && l + o->n_shared_kv >= o->n_layer;
+
+        p->sizes.layer_sizes[l] = (quire_layer_sizes){ is_full ? o->full_n_kv_head : o->n_kv_head,
+                                                       d, d, is_wide ? 2 * o->n_ff : o->n_ff };
+    }
+}
+
 void gguf_gen_plan_tensors(gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
@@ -313,7 +347,6 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.d_k = p->sizes.d_v = o->d_head;
     p->sizes.n_vocab = o->n_vocab;
     p->sizes.rope.n_dims = o->n_rot != 0 ? o->n_rot : o->d_head;
-    p->sizes.arch = quire_arch_find(o->arch);
     p->sizes.recurrent = (quire_recurrent_desc){
         .conv_taps = o->conv_taps,
         .n_k_heads = o->n_delta_k_heads,
@@ -338,9 +371,10 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.experts = (quire_expert_desc){
         .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
-        .n_ff = expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
+        .n_ff = gguf_gen_expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
         .n_ff_shared = o->n_ff_shared,
     };
+    gguf_gen_plan_sizes(p);
     plan_globals(p, true);
     for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
         plan_layer(p, l);
@@ -349,244 +383,4 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
         }
     }
     plan_globals(p, false);
-}
-
-/* ---- keys ---- */
-
-static const char *arch_key(char *buffer, const gguf_gen_opts *opts, const char *suffix)
-{
-    (void)snprintf(buffer, KEY_BYTES, "%s.%s", opts->arch, suffix);
-    return buffer;
-}
-
-static void set_f32(const gguf_gen_plan *p, const char *suffix, float value)
-{
-    char key[KEY_BYTES];
-
-    gguf_set_val_f32(p->gguf, arch_key(key, p->opts, suffix), value);
-}
-
-static void set_u32(const gguf_gen_plan *p, const char *suffix, uint32_t value)
-{
-    char key[KEY_BYTES];
-
-    gguf_set_val_u32(p->gguf, arch_key(key, p->opts, suffix), value);
-}
-
-static void window_keys(const gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    bool pattern[GGUF_GEN_LAYERS_MAX];
-    char key[KEY_BYTES];
-
-    if (o->sliding_window != 0) {
-        set_u32(p, "attention.sliding_window", o->sliding_window);
-    }
-    if (o->window_pattern != 0) {
-        set_u32(p, "attention.sliding_window_pattern", o->window_pattern);
-    }
-    if (o->has_window_array) {
-        for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
-            pattern[l] = l % 2 == 0;
-        }
-        gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.sliding_window_pattern"),
-                          GGUF_TYPE_BOOL, pattern, o->n_layer + o->n_nextn);
-    }
-    if (o->window_rope_base != 0.0f) {
-        set_f32(p, "rope.freq_base_swa", o->window_rope_base);
-    }
-}
-
-/* xIELU's numbers, another set for each layer. */
-static void xielu_keys(const gguf_gen_plan *p)
-{
-    static const struct {
-        const char *key;
-        float value, step;
-    } keys[] = { { "xielu.alpha_n", 0.3f, 0.1f },
-                 { "xielu.alpha_p", 0.4f, -0.1f },
-                 { "xielu.beta", 0.5f, 0.05f },
-                 { "xielu.eps", -1e-6f, 0.0f } };
-    float values[GGUF_GEN_LAYERS_MAX];
-
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        for (uint32_t l = 0; l < p->opts->n_layer; l++) {
-            values[l] = keys[i].value + keys[i].step * (float)l;
-        }
-        gguf_set_arr_data(p->gguf, keys[i].key, GGUF_TYPE_FLOAT32, values, p->opts->n_layer);
-    }
-}
-
-/* The keys that the architecture reads beside those of all: values that show in the result. */
-static void feature_keys(const gguf_gen_plan *p)
-{
-    static const struct {
-        quire_arch_reads reads;
-        const char *suffix;
-        float value;
-    } keys[] = {
-        { QUIRE_READS_RESIDUAL_SCALE, "residual_scale", 0.7f },
-        { QUIRE_READS_ATTN_SCALE, "attention.scale", 0.1f },
-        { QUIRE_READS_ATTN_SOFTCAP, "attn_logit_softcapping", 1.5f },
-        { QUIRE_READS_LOGIT_SOFTCAP, "final_logit_softcapping", 3.0f },
-        { QUIRE_READS_ROPE_ALPHA, "rope.scaling.alpha", 50.0f },
-    };
-    const gguf_gen_opts *o = p->opts;
-    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
-    char key[KEY_BYTES];
-
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if ((arch->reads & keys[i].reads) != 0) {
-            set_f32(p, keys[i].suffix, keys[i].value);
-        }
-    }
-    if (arch->embd_scale == QUIRE_EMBD_SCALE_KEY) {
-        set_f32(p, "embedding_scale", 6.0f);
-    }
-    if (arch->logit_scale != QUIRE_LOGIT_SCALE_NONE) {
-        set_f32(p, "logit_scale", arch->logit_scale == QUIRE_LOGIT_SCALE_OVER ? 4.0f : 0.25f);
-    }
-    if ((arch->reads & QUIRE_READS_YARN) != 0 && strcmp(o->rope_scaling, "yarn") == 0) {
-        set_f32(p, "rope.scaling.yarn_beta_fast", 16.0f);
-        set_f32(p, "rope.scaling.yarn_beta_slow", 2.0f);
-        set_f32(p, "rope.scaling.yarn_log_multiplier", 0.5f);
-    }
-    if (o->attn_temperature != 0.0f) {
-        set_f32(p, "attention.temperature_scale", o->attn_temperature);
-        if ((arch->reads & QUIRE_READS_TEMPERATURE_LENGTH) != 0) {
-            set_u32(p, "attention.temperature_length", o->rope_ctx_orig);
-        }
-    }
-    if (o->has_no_rope) {
-        gguf_set_val_bool(p->gguf, arch_key(key, o, "rope.scaling.finetuned"), false);
-    }
-    if (o->n_nextn != 0) {
-        set_u32(p, "nextn_predict_layers", o->n_nextn);
-    }
-    if ((arch->reads & QUIRE_READS_XIELU) != 0) {
-        xielu_keys(p);
-    }
-    window_keys(p);
-}
-
-static void expert_keys(const gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    const quire_expert_rule *rule = expert_rule(o);
-    char key[KEY_BYTES];
-
-    set_u32(p, "expert_count", o->n_experts);
-    set_u32(p, "expert_used_count", o->n_experts_used);
-    /* hunyuan-moe must have the key, and does not use it. */
-    set_u32(p, "expert_feed_forward_length",
-            rule->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert);
-    if (rule->shared == QUIRE_EXPERT_SHARED_COUNT) {
-        set_u32(p, "expert_shared_count", o->n_ff_shared / o->n_ff_expert);
-    } else if (rule->shared != QUIRE_EXPERT_SHARED_NONE && o->n_ff_shared != 0) {
-        set_u32(p, "expert_shared_feed_forward_length", o->n_ff_shared);
-    }
-    if (o->n_expert_groups != 0) {
-        set_u32(p, "expert_group_count", o->n_expert_groups);
-        set_u32(p, "expert_group_used_count", o->n_expert_groups / 2);
-    }
-    if (o->expert_gating != 0) {
-        set_u32(p, "expert_gating_func", o->expert_gating);
-    }
-    if ((rule->reads & QUIRE_EXPERTS_READ_NORM) != 0) {
-        gguf_set_val_bool(p->gguf, arch_key(key, o, "expert_weights_norm"), true);
-    }
-    if ((rule->reads & QUIRE_EXPERTS_READ_SCALE) != 0) {
-        set_f32(p, "expert_weights_scale", 1.8f);
-    }
-    if ((rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {
-        set_u32(p, "leading_dense_block_count", o->n_experts_dense);
-    }
-    if ((rule->reads & QUIRE_EXPERTS_READ_STEP) != 0) {
-        set_u32(p, "interleave_moe_layer_step", 1);
-    }
-}
-
-static void rope_keys(const gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    /* Phi-3's files name no scaling: their two tensors of factors do. */
-    const bool is_named = strcmp(o->rope_scaling, "longrope") != 0 ||
-                          (strcmp(o->arch, "phi3") != 0 && strcmp(o->arch, "minicpm3") != 0);
-    char key[KEY_BYTES];
-
-    if (o->rope_scaling[0] == '\0' || strcmp(o->rope_scaling, "llama3") == 0) {
-        return;
-    }
-    if (is_named) {
-        gguf_set_val_str(p->gguf, arch_key(key, o, "rope.scaling.type"), o->rope_scaling);
-        set_f32(p, "rope.scaling.factor", o->rope_factor);
-    } else {
-        set_f32(p, "rope.scaling.attn_factor", 1.2f);
-    }
-    set_u32(p, "rope.scaling.original_context_length", o->rope_ctx_orig);
-}
-
-static void latent_keys(const gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-
-    set_u32(p, "attention.kv_lora_rank", o->n_latent);
-    if (o->n_latent_q != 0) {
-        set_u32(p, "attention.q_lora_rank", o->n_latent_q);
-    }
-    if (o->has_joint_latent) {
-        set_u32(p, "attention.key_length", o->d_head);
-        set_u32(p, "attention.value_length", o->d_value);
-    } else {
-        set_u32(p, "attention.key_length", o->n_latent + o->n_rot);
-        set_u32(p, "attention.value_length", o->n_latent);
-        set_u32(p, "attention.key_length_mla", o->d_head);
-        set_u32(p, "attention.value_length_mla", o->d_value);
-    }
-    if (o->yarn_log_mul != 0.0f) {
-        set_f32(p, "rope.scaling.yarn_log_multiplier", o->yarn_log_mul);
-    }
-}
-
-int gguf_gen_plan_keys(gguf_gen_plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
-    struct gguf_context *g = p->gguf;
-
-    gguf_set_val_str(g, "general.architecture", o->arch);
-    gguf_set_val_str(g, "general.name", o->name);
-    set_u32(p, "block_count", o->n_layer + o->n_nextn);
-    set_u32(p, "context_length", o->n_ctx);
-    set_u32(p, "embedding_length", o->n_embd);
-    set_u32(p, "feed_forward_length", o->n_ff);
-    set_u32(p, "attention.head_count", o->n_head);
-    if (!gguf_gen_recurrent_keys(g, o)) {
-        set_u32(p, "attention.head_count_kv",
-                o->n_latent == 0      ? o->n_kv_head
-                : o->has_joint_latent ? o->n_head
-                                      : 1);
-    }
-    if (o->n_latent != 0) {
-        latent_keys(p);
-    } else if (o->d_head * o->n_head != o->n_embd) {
-        set_u32(p, "attention.key_length", o->d_head);
-        set_u32(p, "attention.value_length", o->d_head);
-    }
-    set_u32(p, "rope.dimension_count", o->n_rot != 0 ? o->n_rot : o->d_head);
-    set_f32(p, "rope.freq_base", o->rope_base);
-    set_f32(p,
-            arch->norm == QUIRE_NORM_RMS ? "attention.layer_norm_rms_epsilon"
-                                         : "attention.layer_norm_epsilon",
-            1e-5f);
-    if ((arch->reads & QUIRE_READS_EPS_TWICE) != 0) {
-        set_f32(p, "attention.layer_norm_epsilon", 1e-3f); /* the other one counts */
-    }
-    rope_keys(p);
-    feature_keys(p);
-    if (o->n_experts != 0) {
-        expert_keys(p);
-    }
-    gguf_gen_scheme_keys(g, o);
-    return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
 }

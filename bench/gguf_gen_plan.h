@@ -12,7 +12,7 @@
 /* What a tensor is filled with. */
 typedef enum gguf_gen_fill {
     GGUF_GEN_FILL_MATRIX,     /* normal, variance gain^2 / columns */
-    GGUF_GEN_FILL_NORM,       /* 1 + small noise */
+    GGUF_GEN_FILL_NORM,       /* gain * (1 + small noise) */
     GGUF_GEN_FILL_BIAS,       /* small noise */
     GGUF_GEN_FILL_DECAY,      /* around -0.3 */
     GGUF_GEN_FILL_GATE,       /* around 0.7: two sources of variance one sum to about one */
@@ -38,6 +38,15 @@ typedef struct gguf_gen_plan {
 
 /* The most tensors of a model with these options. */
 size_t gguf_gen_plan_tensors_max(const gguf_gen_opts *opts);
+
+/* Whether a layer has a window, by a pattern of one value per layer. */
+bool gguf_gen_is_windowed(const gguf_gen_opts *opts, uint32_t layer);
+
+/* How the architecture reads its experts' keys. Memory: static. */
+const quire_expert_rule *gguf_gen_expert_rule(const gguf_gen_opts *opts);
+
+/* Fill in the sizes that may differ from layer to layer. */
+void gguf_gen_plan_sizes(gguf_gen_plan *p);
 
 /* Add all keys. Errors: QUIRE_NOMEM. */
 int gguf_gen_plan_keys(gguf_gen_plan *p);

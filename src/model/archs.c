@@ -441,6 +441,26 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                         QUIRE_PART_FFN_NORM_BARE | GATED | QUIRE_PART_MAMBA,
                                .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_FFN_BIAS |
                                       QUIRE_PART_FFN_GATE_BIAS | QUIRE_PART_MAMBA_NORM },
+    [QUIRE_ARCH_GEMMA4] = { .name = "gemma4",
+                            .models = "Gemma 4, text (E2B, E4B, 31B)",
+                            .rope_type = QUIRE_ROPE_NEOX,
+                            .window = { .is_there = true,
+                                        .pattern = 6,
+                                        .rope = QUIRE_WINDOW_ROPE_OWN },
+                            .has_v_norm = true,
+                            .has_layer_sizes = true,
+                            .has_shared_kv = true,
+                            .has_full_factors = true,
+                            .attn_scale = 1.0f,
+                            .act = QUIRE_ACT_GELU,
+                            .embd_scale = QUIRE_EMBD_SCALE_SQRT,
+                            .logit_softcap = 30.0f,
+                            .reads = QUIRE_READS_LOGIT_SOFTCAP,
+                            .needs = QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_QK |
+                                     QUIRE_PART_QK_NORM | PRE_NORMS | POST_NORMS | GATED |
+                                     QUIRE_PART_ROPE_FREQS,
+                            .may = QUIRE_PART_V | QUIRE_PART_OUTPUT | QUIRE_PART_LAYER_EMBD |
+                                   QUIRE_PART_OUT_SCALE },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

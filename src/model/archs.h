@@ -108,10 +108,21 @@ typedef uint64_t quire_part;
 /* QUIRE_PART_FFN_NORM under a name without ".weight". */
 #define QUIRE_PART_FFN_NORM_BARE QUIRE_PART_BIT(48)
 
+/* Q and K, where V has a part of its own: K's product is V in layers without it. */
+#define QUIRE_PART_QK QUIRE_PART_BIT(49)
+#define QUIRE_PART_V  QUIRE_PART_BIT(50)
+
+/* A second embedding with a row of each layer in a token's row, and what adds it. */
+#define QUIRE_PART_LAYER_EMBD QUIRE_PART_BIT(51)
+
+/* A factor of a layer's output. */
+#define QUIRE_PART_OUT_SCALE QUIRE_PART_BIT(52)
+
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
-     QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM)
+     QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM |            \
+     QUIRE_PART_LAYER_EMBD)
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -252,6 +263,13 @@ typedef struct quire_arch_row {
     quire_window_rule window;
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
+    bool has_v_norm;       /* heads of V are normalised, without a weight */
+    bool has_layer_sizes;  /* heads of layers with a window may have another size; KV heads and
+                              the network may differ from layer to layer */
+    bool has_shared_kv;    /* attention.shared_kv_layers: so many last layers read the K and V of
+                              the last layer of their kind, with or without a window, before them */
+    bool has_full_factors; /* rope_freqs is of layers without a window alone */
+    float attn_scale;      /* 0 = 1 / sqrt(head size) */
     bool is_parallel;      /* attention and network read the same norm, and add to one residual */
     quire_mixer recurrent; /* of recurrent layers; QUIRE_MIXER_ATTENTION: there are none */
     bool is_single;        /* a layer is attention, a recurrent block or a network */

@@ -127,6 +127,32 @@ static int eps_get(const quire_gguf *file, quire_model_desc *desc, quire_error *
                   : QUIRE_OK;
 }
 
+/* The width of the networks. */
+static int ff_get(const quire_gguf *file, quire_model_desc *desc, quire_gguf_range range,
+                  quire_error *err)
+{
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    if (quire_arch_row_get(desc->arch)->has_layer_sizes) {
+        return quire_describe_ff_by_layer(file, desc, range, err);
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "feed_forward_length");
+    return quire_gguf_get_u32_or_array(file, key, desc->n_layer_file, range, &desc->n_ff, err);
+}
+
+/* The width of a token's row of the second embedding, in each layer. */
+static int layer_embd_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    if ((quire_arch_row_get(desc->arch)->may & QUIRE_PART_LAYER_EMBD) == 0) {
+        return QUIRE_OK;
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "embedding_length_per_layer_input");
+    return quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, QUIRE_FF_MAX, true },
+                              &desc->n_embd_layer, err);
+}
+
 static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];
@@ -144,9 +170,7 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "embedding_length"),
                                  (quire_gguf_range){ 1, EMBD_MAX, true }, &desc->n_embd, err));
     if (!row->is_single) {
-        (void)quire_gguf_key(key, arch, "feed_forward_length");
-        QUIRE_TRY(quire_gguf_get_u32_or_array(
-            file, key, n, (quire_gguf_range){ 1, QUIRE_FF_MAX, has_ff }, &desc->n_ff, err));
+        QUIRE_TRY(ff_get(file, desc, (quire_gguf_range){ 1, QUIRE_FF_MAX, has_ff }, err));
     }
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "attention.head_count"),
                                           n, (quire_gguf_range){ 1, HEADS_MAX, true },
@@ -205,14 +229,21 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
         QUIRE_TRY(head_dims_get(file, desc, err));
     }
     QUIRE_TRY(quire_describe_recurrent(file, desc, err));
+    QUIRE_TRY(layer_embd_get(file, desc, err));
     QUIRE_TRY(quire_describe_windows(file, desc, err));
+    if (quire_arch_row_get(desc->arch)->has_layer_sizes) {
+        QUIRE_TRY(quire_describe_layer_heads(file, desc, err));
+    }
     QUIRE_TRY(quire_describe_rope(file, desc, err));
     QUIRE_TRY(quire_describe_scales(file, desc, err));
     if ((quire_arch_row_get(desc->arch)->may & QUIRE_PART_KV_MAP) != 0) {
         QUIRE_TRY(quire_describe_kv_map(file, desc, err));
+    } else if (quire_arch_row_get(desc->arch)->has_shared_kv) {
+        QUIRE_TRY(quire_describe_shared_kv(file, desc, err));
     } else {
         quire_kv_map_plain(desc);
     }
+    quire_layer_sizes_join(desc);
     QUIRE_TRY(quire_describe_tensors(file, desc, err));
     desc->fingerprint = quire_fingerprint(file, desc);
     return QUIRE_OK;

@@ -6,6 +6,7 @@
 #define QUIRE_MODEL_DESCRIBE_INTERNAL_H
 
 #include "model/gguf_file.h"
+#include "model/gguf_keys.h"
 
 /* Far above today's models. */
 #define QUIRE_FF_MAX (1u << 20)
@@ -39,6 +40,25 @@ int quire_describe_rope(const quire_gguf *file, quire_model_desc *desc, quire_er
  * has_qkv_bias, has_qk_norm, file_type, n_params, weight_bytes, and the gates of kv_map.
  * The shapes of the tensors must fit the sizes and the KV map in desc. */
 int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* Sizes that come by layer (describe_sizes.c). Fill in n_ff and n_kv_head, the largest ones, and
+ * those of layer_sizes; n_head and the numbers of layers are known. */
+int quire_describe_ff_by_layer(const quire_gguf *file, quire_model_desc *desc,
+                               quire_gguf_range range, quire_error *err);
+int quire_describe_kv_heads_by_layer(const quire_gguf *file, quire_model_desc *desc,
+                                     quire_error *err);
+
+/* The same of the sizes of heads; d_k and d_v are those of layers without a window, and the windows
+ * are known. */
+int quire_describe_layer_heads(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* Fill in stored_by and has_layer_sizes, and the largest heads as d_k and d_v; all sizes and the KV
+ * map are known. */
+void quire_layer_sizes_join(quire_model_desc *desc);
+
+/* Fill in kv_map, n_stored and last_stored of an architecture whose last layers read the K and V of
+ * earlier ones; windows and sizes are known. */
+int quire_describe_shared_kv(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
 /* The KV map of a model whose layers with attention each store their own. */
 void quire_kv_map_plain(quire_model_desc *desc);

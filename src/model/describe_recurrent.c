@@ -102,6 +102,9 @@ int quire_describe_kv_heads(const quire_gguf *file, quire_model_desc *desc, quir
     if (is_by_heads && is_array(file, key)) {
         return by_kv_heads(file, desc, NULL, err);
     }
+    if (quire_arch_row_get(desc->arch)->has_layer_sizes) {
+        return quire_describe_kv_heads_by_layer(file, desc, err);
+    }
     return quire_gguf_get_u32_or_array(file, key, desc->n_layer_file,
                                        (quire_gguf_range){ 1, desc->n_head, false },
                                        &desc->n_kv_head, err);

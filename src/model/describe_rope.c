@@ -49,16 +49,15 @@ static int scaling_get(const quire_gguf *file, const char *key, quire_rope_scali
         quire_gguf_path(file), key, quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
 }
 
-static int partial_check(const quire_gguf *file, const quire_model_desc *desc, const char *key,
+/* The turned numbers of heads of d. */
+static int partial_check(const quire_gguf *file, const char *key, uint32_t n_dims, uint32_t d,
                          quire_error *err)
 {
-    const uint32_t n_dims = desc->rope.n_dims;
-
-    if (n_dims == 0 || n_dims % 2 != 0 || n_dims > desc->d_k) {
+    if (n_dims == 0 || n_dims % 2 != 0 || n_dims > d) {
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: %s is %u; expected an even number up to %u, the head size "
                                "(damaged file?)",
-                               quire_gguf_path(file), key, n_dims, desc->d_k);
+                               quire_gguf_path(file), key, n_dims, d);
     }
     return QUIRE_OK;
 }
@@ -75,7 +74,7 @@ static int dims_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, UINT32_MAX, false },
                                  &desc->rope.n_dims, err));
     if (quire_arch_row_get(desc->arch)->has_partial_rope) {
-        return partial_check(file, desc, key, err);
+        return partial_check(file, key, desc->rope.n_dims, desc->d_k, err);
     }
     /* libllama refuses (llama) or asserts on (qwen2, qwen3) a partly rotated head, too. */
     if (desc->rope.n_dims != desc->d_k) {
@@ -227,8 +226,7 @@ static int main_rope_get(const quire_gguf *file, quire_model_desc *desc, quire_e
     return QUIRE_OK;
 }
 
-/* The rope of layers with a window. Such layers of other head sizes are those of architectures that
- * are not in the table. */
+/* The rope of layers with a window. */
 static int window_rope_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     const quire_window_rope kind = quire_arch_row_get(desc->arch)->window.rope;
@@ -253,6 +251,21 @@ static int window_rope_get(const quire_gguf *file, quire_model_desc *desc, quire
     }
     (void)quire_gguf_key(key, desc->arch_name, "rope.freq_base_swa");
     return quire_gguf_get_f32(file, key, base_range, &rope->freq_base, err);
+}
+
+/* Rotated dimensions of layers with a window whose heads have a size of their own. */
+static int window_dims_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    uint32_t d = desc->d_k;
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        d = desc->window[l] != 0 ? desc->layer_sizes[l].d_k : d;
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "rope.dimension_count_swa");
+    QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, UINT32_MAX, false },
+                                 &desc->rope_window.n_dims, err));
+    return partial_check(file, key, desc->rope_window.n_dims, d, err);
 }
 
 /* Head sizes and rotated dimensions of layers with a window, where the file names them. */
@@ -331,7 +344,9 @@ int quire_describe_rope(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(dims_get(file, desc, err));
     QUIRE_TRY(main_rope_get(file, desc, err));
     QUIRE_TRY(window_rope_get(file, desc, err));
-    if (quire_arch_row_get(desc->arch)->window.is_there) {
+    if (quire_arch_row_get(desc->arch)->has_layer_sizes) {
+        QUIRE_TRY(window_dims_get(file, desc, err));
+    } else if (quire_arch_row_get(desc->arch)->window.is_there) {
         QUIRE_TRY(window_dims_check(file, desc, err));
     }
     return layers_fill(file, desc, err);

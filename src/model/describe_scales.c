@@ -78,6 +78,9 @@ static int attn_scale_get(const scales *s)
         s->arch->wide_scale_layers != 0 && s->arch->wide_scale_layers == desc->n_layer;
 
     desc->attn_scale = 1.0f / sqrtf((float)(is_wide ? desc->n_embd / desc->n_head : desc->d_k));
+    if (s->arch->attn_scale != 0.0f) {
+        desc->attn_scale = s->arch->attn_scale;
+    }
     if (desc->latent.is_there) {
         desc->attn_scale = latent_scale(s);
     }

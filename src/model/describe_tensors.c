@@ -81,13 +81,19 @@ static size_t row_find(const quire_model_desc *desc, const char *name)
     return ROWS_MAX;
 }
 
-/* A layer that predicts further tokens: libllama leaves such layers out as well. */
-static bool is_left_out(const quire_model_desc *desc, const char *name)
+/* A tensor of a layer that predicts further tokens, or K and V of a layer that reads another one's:
+ * libllama does not use these either. r: the row of the name, NULL if it has none. */
+static bool is_left_out(const quire_model_desc *desc, const quire_tensor_row *r, const char *name)
 {
     const char *rest = name;
     const int32_t layer = layer_of(name, &rest);
 
-    return layer >= (int32_t)desc->n_layer && layer < (int32_t)desc->n_layer_file;
+    if (layer >= (int32_t)desc->n_layer) {
+        return layer < (int32_t)desc->n_layer_file;
+    }
+    return r != NULL && r->where == QUIRE_TENSOR_OF_STORED_LAYER &&
+           quire_arch_row_get(desc->arch)->has_shared_kv &&
+           !quire_tensor_is_in_layer(desc, r, (uint32_t)layer);
 }
 
 /* Types that ggml's CPU backend accepts for the left side of a product and for rows to look up.
@@ -261,6 +267,7 @@ static void parts_fill(quire_model_desc *desc, const uint32_t *counts)
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
         desc->parts |= counts[i] > 0 ? r->part : 0;
     }
+    desc->parts |= desc->n_embd_layer != 0 ? QUIRE_PART_LAYER_EMBD : 0;
     if ((desc->parts & QUIRE_PART_QKV_FUSED) != 0) {
         desc->parts &= ~QUIRE_PART_QKV;
     }
@@ -365,7 +372,7 @@ int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire
         const size_t i = row_find(desc, t->name);
         const quire_tensor_row *r = quire_tensor_row_get(i);
 
-        if (is_left_out(desc, t->name)) {
+        if (is_left_out(desc, r, t->name)) {
             continue;
         }
         if (r == NULL) {

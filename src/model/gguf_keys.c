@@ -250,6 +250,30 @@ int quire_gguf_get_f32_by_layer(const quire_gguf *file, const quire_gguf_f32_by_
     return QUIRE_OK;
 }
 
+int quire_gguf_get_u32_by_layer(const quire_gguf *file, const char *key, uint32_t n,
+                                quire_gguf_range range, uint32_t *out, quire_error *err)
+{
+    const struct gguf_context *gguf = quire_gguf_context(file);
+    const int64_t index = gguf_find_key(gguf, key);
+    int32_t numbers[QUIRE_LAYERS_MAX];
+
+    QUIRE_CHECK(n <= QUIRE_LAYERS_MAX && range.max <= INT32_MAX);
+    if (index < 0 || gguf_get_kv_type(gguf, index) != GGUF_TYPE_ARRAY) {
+        QUIRE_TRY(quire_gguf_get_u32(file, key, range, &out[0], err));
+        for (uint32_t i = 1; i < n && index >= 0; i++) {
+            out[i] = out[0];
+        }
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_gguf_get_i32_array(
+        file, key, n, (quire_gguf_range_i32){ (int32_t)range.min, (int32_t)range.max }, numbers,
+        err));
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = (uint32_t)numbers[i];
+    }
+    return QUIRE_OK;
+}
+
 int quire_gguf_get_bool_array(const quire_gguf *file, const char *key, uint32_t n, bool *out,
                               quire_error *err)
 {

@@ -38,6 +38,10 @@ int quire_gguf_get_u32(const quire_gguf *file, const char *key, quire_gguf_range
 int quire_gguf_get_u32_or_array(const quire_gguf *file, const char *key, uint32_t n,
                                 quire_gguf_range range, uint32_t *value, quire_error *err);
 
+/* An integer for all of n layers, or an array with one for each. out: [n]. */
+int quire_gguf_get_u32_by_layer(const quire_gguf *file, const char *key, uint32_t n,
+                                quire_gguf_range range, uint32_t *out, quire_error *err);
+
 /* The bounds of signed numbers. */
 typedef struct quire_gguf_range_i32 {
     int32_t min;

@@ -183,8 +183,11 @@ static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor
         r.recurrent = picked(b, r.recurrent);
         x = picked(b, x);
         h = b->arch->is_parallel || mixer == QUIRE_MIXER_NONE ? picked(b, h) : h;
+        quire_graph_layer_embd_pick(b);
     }
     x = residual_add(b, x, h, projected(b, &r, il), il);
+    x = quire_graph_layer_embd_add(b, x, il);
+    x = l->out_scale != NULL ? ggml_mul(g->ctx, x, l->out_scale) : x;
     ggml_build_forward_expand(g->cgraph, x);
     return x;
 }
@@ -208,6 +211,7 @@ static void layers_create(quire_graph_build *b)
 
     x = quire_graph_scaled(b, x, b->desc->embd_scale);
     ggml_build_forward_expand(g->cgraph, x);
+    quire_graph_layer_embd_begin(b, x);
     for (uint32_t il = 0; il < b->desc->n_layer; il++) {
         x = layer_create(b, x, il);
         if (x == NULL) {
@@ -236,10 +240,10 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq,      l->wk,       l->wv,      l->wo,
-                                             l->gate,    l->up,       l->down,    l->conv_in,
-                                             l->wq_a,    l->wkv_a,    l->delta_z, l->delta_b,
-                                             l->delta_a, l->mamba_out };
+        const struct ggml_tensor *maps[] = { l->wq,      l->wk,        l->wv,       l->wo,
+                                             l->gate,    l->up,        l->down,     l->conv_in,
+                                             l->wq_a,    l->wkv_a,     l->delta_z,  l->delta_b,
+                                             l->delta_a, l->embd_gate, l->embd_map, l->mamba_out };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {
@@ -252,6 +256,9 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
                 n += is_picked ? quire_linear_nodes(maps[i], n_logits, block_bytes) : 0;
             }
         }
+    }
+    if (o->weights->layer_embd_map != NULL) {
+        n += quire_linear_nodes(o->weights->layer_embd_map, n_rows, block_bytes);
     }
     return n + quire_linear_nodes(o->weights->output, n_logits, block_bytes);
 }

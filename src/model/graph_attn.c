@@ -83,12 +83,14 @@ static void op_exit(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 struct ggml_tensor *quire_graph_rope(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const uint8_t which = b->desc->layer_rope[il];
-    const quire_rope *r = which == QUIRE_LAYER_ROPE_WINDOW ? &b->desc->rope_window : &b->desc->rope;
+    const bool is_windowed = which == QUIRE_LAYER_ROPE_WINDOW;
+    const quire_rope *r = is_windowed ? &b->desc->rope_window : &b->desc->rope;
+    struct ggml_tensor *factors = is_windowed && b->arch->has_full_factors ? NULL : b->rope_factors;
 
     if (which == QUIRE_LAYER_ROPE_NONE) {
         return x;
     }
-    return ggml_rope_ext(b->graph->ctx, x, b->positions, b->rope_factors, (int)r->n_dims,
+    return ggml_rope_ext(b->graph->ctx, x, b->positions, factors, (int)r->n_dims,
                          r->type == QUIRE_ROPE_NEOX ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
                          (int)r->ctx_orig, r->freq_base, r->freq_scale, r->ext_factor,
                          r->attn_factor, r->beta_fast, r->beta_slow);
@@ -137,7 +139,8 @@ static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x
 typedef struct side_weights {
     struct ggml_tensor *map, *bias, *norm;
     uint32_t n_heads;
-    struct ggml_tensor **gate; /* gets the gate beside each head; NULL: there is none */
+    struct ggml_tensor **gate;    /* gets the gate beside each head; NULL: there is none */
+    struct ggml_tensor **product; /* gets the product as it is; NULL: nobody reads it */
 } side_weights;
 
 /* The gates of rows of which each head of Q is followed by its gate: [n_head * d][n_rows]. */
@@ -159,6 +162,9 @@ static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weig
     const bool is_roped_first = b->arch->qk_norm == QUIRE_QK_NORM_ROPED;
     struct ggml_tensor *y = quire_graph_linear(b, w->map, w->bias, x);
 
+    if (w->product != NULL) {
+        *w->product = y;
+    }
     if (w->gate != NULL) {
         *w->gate = q_gate(b, y);
         y = ggml_view_3d(b->graph->ctx, y, d, w->n_heads, b->n_rows, 2 * d * sizeof(float),
@@ -182,10 +188,12 @@ static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, 
     const quire_model_desc *desc = b->desc;
     const quire_layer_sizes sizes = quire_layer_sizes_of(desc, il);
     const quire_layer_weights *l = &b->weights->layers[il];
-    struct ggml_tensor *q = NULL, *gate = NULL, *k, *v;
-    const side_weights wq = { l->wq, l->bq, l->q_norm, desc->n_head,
-                              b->arch->has_q_gate ? &gate : NULL };
-    const side_weights wk = { l->wk, l->bk, l->k_norm, sizes.n_kv_head, NULL };
+    struct ggml_tensor *q = NULL, *gate = NULL, *k, *v = NULL;
+    const side_weights wq = {
+        l->wq, l->bq, l->q_norm, desc->n_head, b->arch->has_q_gate ? &gate : NULL, NULL
+    };
+    const side_weights wk = { l->wk,           l->bk, l->k_norm,
+                              sizes.n_kv_head, NULL,  l->wv == NULL ? &v : NULL };
 
     if (has_q) {
         q = side_rows(b, &wq, x, il);
@@ -196,7 +204,9 @@ static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, 
     }
     k = side_rows(b, &wk, x, il);
     ggml_build_forward_expand(b->graph->cgraph, k);
-    v = heads(b, quire_graph_linear(b, l->wv, l->bv, x), sizes.d_v, 0, sizes.n_kv_head);
+    v = l->wv != NULL ? quire_graph_linear(b, l->wv, l->bv, x) : v;
+    v = heads(b, v, sizes.d_v, 0, sizes.n_kv_head);
+    v = b->arch->has_v_norm ? ggml_rms_norm(b->graph->ctx, v, desc->rms_eps) : v;
     return (layer_rows){ q, k, v, gate };
 }
 

@@ -27,6 +27,7 @@ typedef struct quire_graph_build {
     /* Of the rows of the layer at hand. */
     uint32_t n_rows;
     struct ggml_tensor *positions;
+    struct ggml_tensor *layer_embd; /* [n_embd_layer * n_layer][n_rows], or NULL */
     /* Layer 0's, for layers that store a sum. */
     struct ggml_tensor *k_first;
     struct ggml_tensor *v_first;
@@ -88,6 +89,16 @@ struct ggml_tensor *quire_graph_mamba_op(const quire_graph_build *b, struct ggml
 /* The block of a recurrent layer, output projection not included. */
 struct ggml_tensor *quire_graph_recurrent_op(const quire_graph_build *b, struct ggml_tensor *x,
                                              uint32_t il);
+
+/* The second embedding of the step's tokens, mixed with the first one, x: b->layer_embd. */
+void quire_graph_layer_embd_begin(quire_graph_build *b, struct ggml_tensor *x);
+
+/* From here on of the wanted rows. */
+void quire_graph_layer_embd_pick(quire_graph_build *b);
+
+/* A layer's output x with its part of the second embedding. */
+struct ggml_tensor *quire_graph_layer_embd_add(const quire_graph_build *b, struct ggml_tensor *x,
+                                               uint32_t il);
 
 /* The network of a layer, norms not included. */
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);

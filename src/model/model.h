@@ -72,6 +72,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_GRANITE_HYBRID,
     QUIRE_ARCH_NEMOTRON_H,
     QUIRE_ARCH_FALCON_H1,
+    QUIRE_ARCH_GEMMA4,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -197,6 +198,7 @@ typedef struct quire_model_desc {
     uint32_t last_stored;  /* the last of them or the last recurrent one; layers above only read */
     char kv_scheme[32];    /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
+    uint32_t n_embd_layer; /* of a token's second embedding, in each layer; 0 = there is none */
     uint32_t n_ff; /* of layers without experts; 0 where the file does not say; see layer_sizes */
     quire_expert_desc experts;
     quire_recurrent_desc recurrent;

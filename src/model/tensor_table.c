@@ -107,6 +107,9 @@ static const quire_tensor_row table[] = {
     ROW(QKV, STORED, "attn_k.weight", EMBD, K, L(wk)),
     ROW(QKV_BIAS, STORED, "attn_k.bias", K, ONE, L(bk)),
     ROW(QKV, STORED, "attn_v.weight", EMBD, V, L(wv)),
+    ROW(QK, ATTN, "attn_q.weight", EMBD, Q_MAP, L(wq)),
+    ROW(QK, STORED, "attn_k.weight", EMBD, K, L(wk)),
+    ROW(V, STORED, "attn_v.weight", EMBD, V, L(wv)),
     ROW(QKV_BIAS, STORED, "attn_v.bias", V, ONE, L(bv)),
     ROW(LATENT, LATENT_Q, "attn_q_a.weight", EMBD, QUIRE_DIM_LATENT_Q, L(wq_a)),
     ROW(LATENT, LATENT_Q, "attn_q_a_norm.weight", QUIRE_DIM_LATENT_Q, ONE, L(q_a_norm)),
@@ -215,6 +218,20 @@ static const quire_tensor_row table[] = {
     ROW(EXPERTS_SHARED_GATE, EXPERT, "ffn_gate_inp_shexp.weight", EMBD, ONE,
         L(experts.shared_router)),
     ROW(FFN_POST_NORM, LAYER, "post_ffw_norm.weight", EMBD, ONE, L(ffn_post_norm)),
+    { .name = "per_layer_token_embd.weight",
+      .part = QUIRE_PART_LAYER_EMBD,
+      .columns = QUIRE_DIM_EMBD_LAYERS,
+      .rows = VOCAB,
+      .is_looked_up = true,
+      .into = M(layer_embd) },
+    ROW(LAYER_EMBD, MODEL, "per_layer_model_proj.weight", EMBD, QUIRE_DIM_EMBD_LAYERS,
+        M(layer_embd_map)),
+    ROW(LAYER_EMBD, MODEL, "per_layer_proj_norm.weight", QUIRE_DIM_EMBD_LAYER, ONE,
+        M(layer_embd_norm)),
+    ROW(LAYER_EMBD, LAYER, "inp_gate.weight", EMBD, QUIRE_DIM_EMBD_LAYER, L(embd_gate)),
+    ROW(LAYER_EMBD, LAYER, "proj.weight", QUIRE_DIM_EMBD_LAYER, EMBD, L(embd_map)),
+    ROW(LAYER_EMBD, LAYER, "post_norm.weight", EMBD, ONE, L(embd_post_norm)),
+    ROW(OUT_SCALE, LAYER, "layer_output_scale.weight", ONE, ONE, L(out_scale)),
     ROW(KV_MAP, LAYER, "attn_k_gate.0", GATE, ONE, L(k_gate[0])),
     ROW(KV_MAP, LAYER, "attn_k_gate.1", GATE, ONE, L(k_gate[1])),
     ROW(KV_MAP, LAYER, "attn_v_gate.0", GATE, ONE, L(v_gate[0])),
@@ -321,6 +338,10 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t l
     switch (which) {
     case QUIRE_DIM_EMBD:
         return desc->n_embd;
+    case QUIRE_DIM_EMBD_LAYER:
+        return desc->n_embd_layer;
+    case QUIRE_DIM_EMBD_LAYERS:
+        return (int64_t)desc->n_embd_layer * desc->n_layer;
     case QUIRE_DIM_EMBD_THRICE:
         return 3 * (int64_t)desc->n_embd;
     case QUIRE_DIM_Q_MAP:

@@ -18,9 +18,11 @@ typedef enum quire_dim {
     QUIRE_DIM_ONE,
     QUIRE_DIM_EMBD,
     QUIRE_DIM_EMBD_THRICE,
-    QUIRE_DIM_TAPS,  /* of convolutions */
-    QUIRE_DIM_CONV,  /* columns of the convolution of a delta net or of Mamba-2 */
-    QUIRE_DIM_DELTA, /* V of a delta net or of Mamba-2 */
+    QUIRE_DIM_EMBD_LAYER,  /* a layer's part of the second embedding */
+    QUIRE_DIM_EMBD_LAYERS, /* of all layers */
+    QUIRE_DIM_TAPS,        /* of convolutions */
+    QUIRE_DIM_CONV,        /* columns of the convolution of a delta net or of Mamba-2 */
+    QUIRE_DIM_DELTA,       /* V of a delta net or of Mamba-2 */
     QUIRE_DIM_DELTA_HEADS,
     QUIRE_DIM_DELTA_HEADS_TWICE,
     QUIRE_DIM_DELTA_HEAD,

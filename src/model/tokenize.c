@@ -144,10 +144,14 @@ void quire_tokenizer_destroy(quire_tokenizer *tokenizer)
 
 int quire_model_tokenizer_create(quire_model *model, quire_error *err)
 {
-    char pre[64] = "";
+    char pre[64] = "", kind[64] = "";
     int rc;
 
+    (void)llama_model_meta_val_str(model->llama, "tokenizer.ggml.model", kind, sizeof(kind));
     (void)llama_model_meta_val_str(model->llama, "tokenizer.ggml.pre", pre, sizeof(pre));
+    if (strcmp(kind, "gemma4") == 0) { /* libllama reads no pre-tokenizer then */
+        (void)snprintf(pre, sizeof(pre), "%s", kind);
+    }
     rc = quire_tokenizer_create(&model->tokenizer, model->vocab, pre);
     return rc < 0 ? quire_error_set(err, rc, "no memory for the tokenizer") : QUIRE_OK;
 }

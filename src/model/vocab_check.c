@@ -97,14 +97,16 @@ static int model_check(vocab *v)
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.model", true, &model, v->err));
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.pre", false, &pre, v->err));
     v->is_spm = strcmp(model, "llama") == 0;
-    v->pre = pre;
-    if (!v->is_spm && strcmp(model, "gpt2") != 0) {
+    /* Gemma 4's is BPE with a pre-tokenizer of its own, whatever the file names. */
+    v->pre = strcmp(model, "gemma4") == 0 ? model : pre;
+    if (!v->is_spm && v->pre != model && strcmp(model, "gpt2") != 0) {
         return quire_error_set(v->err, QUIRE_UNSUPP,
-                               "%s: tokenizer '%s' is not supported (supported: llama, gpt2)",
+                               "%s: tokenizer '%s' is not supported (supported: llama, gpt2, "
+                               "gemma4)",
                                quire_gguf_path(v->file),
                                quire_gguf_printable(text, sizeof(text), model, strlen(model)));
     }
-    if (!v->is_spm && strcmp(pre, "whitespace") == 0) {
+    if (!v->is_spm && strcmp(v->pre, "whitespace") == 0) {
         return quire_error_set(v->err, QUIRE_UNSUPP,
                                "%s: tokenizer.ggml.pre '%s' is not supported (V7 of vocab_check.c)",
                                quire_gguf_path(v->file), pre);

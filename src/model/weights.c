@@ -232,7 +232,8 @@ static int want_layer(weight_load *load, uint32_t il)
     char name[GGML_MAX_NAME];
 
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
-        if (r->where != QUIRE_TENSOR_OF_MODEL) {
+        /* A file may have K and V of a layer that stores neither (Gemma 4). */
+        if (r->where != QUIRE_TENSOR_OF_MODEL && quire_tensor_is_in_layer(load->desc, r, il)) {
             (void)snprintf(name, sizeof name, "blk.%u.%s", il, r->name);
             QUIRE_TRY(want(load, r, name, il, base));
         }
@@ -321,7 +322,7 @@ static void join_layers(quire_weights *weights)
         quire_layer_weights *l = &weights->layers[il];
         quire_matmul_weight *joint = weights->store->joint + (size_t)2 * il;
 
-        if (l->wk != NULL) {
+        if (l->wk != NULL && l->wv != NULL) {
             l->qkv = join(joint, (struct ggml_tensor *[]){ l->wq, l->wk, l->wv }, 3);
         }
         if (l->gate != NULL) {

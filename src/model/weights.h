@@ -41,7 +41,7 @@ typedef struct quire_layer_weights {
     struct ggml_tensor *attn_post_norm; /* of the block's result, before it is added */
     struct ggml_tensor *wq, *bq;
     struct ggml_tensor *wk, *bk; /* NULL in layers that store nothing, as wv and k_norm */
-    struct ggml_tensor *wv, *bv;
+    struct ggml_tensor *wv, *bv; /* NULL also where K's product is V */
     /* Of latent attention, where wq may read a row of fewer numbers, and wk and wv are NULL. wk_b
      * [d_plain][d_v][n_head] and wv_b [d_v][d_out][n_head] are a head's matrices of K, turned, and
      * of V; in wkv_b they lie together, and wv_b is NULL. */
@@ -72,7 +72,11 @@ typedef struct quire_layer_weights {
      * delta_dt and delta_decay as above, mamba_skip f32 [heads], mamba_norm f32 [groups][inner /
      * groups] or NULL, and its output, beside attention's wo: graph_mamba.c. */
     struct ggml_tensor *conv_b, *mamba_skip, *mamba_norm, *mamba_out;
-    struct ggml_tensor *sinks;    /* f32 [n_head] */
+    struct ggml_tensor *sinks; /* f32 [n_head] */
+    /* What adds the second embedding, [n_embd][n_embd_layer] and back; and f32 [1], a factor of
+     * the layer's output. */
+    struct ggml_tensor *embd_gate, *embd_map, *embd_post_norm;
+    struct ggml_tensor *out_scale;
     quire_expert_weights experts; /* in place of gate, up and down */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the
      * other; else NULL. */
@@ -85,6 +89,8 @@ struct quire_weights {
     struct ggml_tensor *tok_embd;
     struct ggml_tensor *output_norm, *output_norm_b;
     struct ggml_tensor *output, *output_b;
+    /* The second embedding [n_embd_layer * n_layer][n_vocab], and what adds the first one to it. */
+    struct ggml_tensor *layer_embd, *layer_embd_map, *layer_embd_norm;
     struct ggml_tensor *rope_freqs; /* [n_dims / 2] divisors of the frequencies (llama3 scaling) */
     struct ggml_tensor *rope_long, *rope_short; /* the same, by the length of the context */
     quire_layer_weights *layers;                /* [n_layer] */

@@ -33,6 +33,9 @@ typedef struct arch_case {
     uint32_t attention_every, conv_taps; /* of recurrent layers; 0 = there are none */
     uint32_t n_delta_k_heads, n_delta_v_heads, d_delta_head, d_mamba_state;
     bool has_no_mamba_norm;
+    /* Layers of different sizes; see gguf_gen_opts. */
+    uint32_t window_d_head, full_n_kv_head, n_shared_kv, n_embd_layer;
+    bool has_spare_kv, has_wide_ff, has_no_full_v;
     bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
     enum ggml_type type, type_more;
 } arch_case;

@@ -39,6 +39,13 @@ static gguf_gen_opts small(const char *arch)
         opts.n_experts_used = 2;
         opts.n_ff_expert = opts.n_ff_shared = 16;
     }
+    if (strcmp(arch, "gemma4") == 0) { /* window, full, and two that read these */
+        opts.n_layer = 4;
+        opts.has_window_array = true;
+        opts.window_d_head = 16;
+        opts.n_shared_kv = 2;
+        opts.n_embd_layer = 8;
+    }
     if (strcmp(arch, "qwen35") == 0) {
         opts.attention_every = 2;
         opts.conv_taps = 3;
@@ -301,6 +308,61 @@ static const key_case mamba_cases[] = {
       "head_count_kv is 0; expected 1..2" },
 };
 
+static const key_case sized_cases[] = {
+    { "gemma4",
+      { "gemma4.attention.shared_kv_layers", EDIT_U32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "blk.2.attn_k.weight is missing" },
+    { "gemma4",
+      { "gemma4.attention.shared_kv_layers", EDIT_U32, 4, NULL, 0 },
+      QUIRE_CORRUPT,
+      "shared_kv_layers is 4; expected 0..3" },
+    { "gemma4",
+      { "gemma4.attention.shared_kv_layers", EDIT_U32, 3, NULL, 0 },
+      QUIRE_CORRUPT,
+      "shared_kv_layers is 3 of 4 layers; the first two must have their own" },
+    { "gemma4",
+      { "gemma4.attention.shared_kv_layers", EDIT_U32, 1, NULL, 0 },
+      QUIRE_UNSUPP,
+      "layer 3 reads the K and V of layer 2, which has another window or other heads" },
+    { "gemma4",
+      { "gemma4.attention.key_length_swa", EDIT_U32, 12, NULL, 0 },
+      QUIRE_UNSUPP,
+      "key_length_swa is 12 and value_length_swa 16; supported: equal ones" },
+    { "gemma4",
+      { "gemma4.attention.key_length_swa", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_UNSUPP,
+      "key_length_swa is 8 and value_length_swa 16" },
+    { "gemma4",
+      { "gemma4.rope.dimension_count_swa", EDIT_U32, 18, NULL, 0 },
+      QUIRE_CORRUPT,
+      "dimension_count_swa is 18; expected an even number up to 16" },
+    { "gemma4",
+      { "gemma4.attention.head_count_kv", EDIT_U32_ARRAY, 2, NULL, 3 },
+      QUIRE_CORRUPT,
+      "head_count_kv has 3 elements; expected 4" },
+    { "gemma4",
+      { "gemma4.attention.head_count_kv", EDIT_U32_ARRAY, 3, NULL, 4 },
+      QUIRE_CORRUPT,
+      "element 0 of gemma4.attention.head_count_kv is 3; expected 1..2" },
+    { "gemma4",
+      { "gemma4.feed_forward_length", EDIT_U32_ARRAY, 48, NULL, 4 },
+      QUIRE_CORRUPT,
+      "expected 16 x 48" },
+    { "gemma4",
+      { "gemma4.embedding_length_per_layer_input", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key gemma4.embedding_length_per_layer_input is missing" },
+    { "gemma4",
+      { "gemma4.embedding_length_per_layer_input", EDIT_U32, 4, NULL, 0 },
+      QUIRE_CORRUPT,
+      "expected 16 x" },
+    { "gemma4",
+      { "gemma4.embedding_length_per_layer_input", EDIT_U32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "has shape" },
+};
+
 static const key_case latent_cases[] = {
     { "deepseek2",
       { "deepseek2.attention.kv_lora_rank", EDIT_REMOVE, 0, NULL, 0 },
@@ -390,6 +452,14 @@ static void damaged_keys_of_mamba(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(mamba_cases) / sizeof(mamba_cases[0]); i++) {
         key_case_check(&mamba_cases[i]);
+    }
+}
+
+static void damaged_keys_of_layer_sizes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(sized_cases) / sizeof(sized_cases[0]); i++) {
+        key_case_check(&sized_cases[i]);
     }
 }
 
@@ -694,6 +764,7 @@ int main(void)
         cmocka_unit_test(layers_with_mamba),
         cmocka_unit_test(damaged_keys_of_mamba),
         cmocka_unit_test(damaged_keys_of_latent_attention),
+        cmocka_unit_test(damaged_keys_of_layer_sizes),
         cmocka_unit_test(latent_sizes),
         cmocka_unit_test(gating_of_glm_flash),
         cmocka_unit_test(windows_follow_the_pattern),

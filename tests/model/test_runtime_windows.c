@@ -50,6 +50,19 @@ static quire_model *model_of(const char *scheme, const int32_t *windows)
     return model;
 }
 
+/* Gemma 4's: windows in every other layer, heads of two sizes, last layers that read what earlier
+ * ones stored. */
+static quire_model *sized_model(void)
+{
+    gguf_gen_opts gen;
+    quire_model *model;
+
+    assert_true(gguf_gen_shape("tiny-gemma4", &gen));
+    model = fixture_open(fixture_generate(&gen));
+    fixture_generated_remove();
+    return model;
+}
+
 static quire_runtime *runtime_of(const quire_model *model, quire_format format, bool keeps_past)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
@@ -120,6 +133,7 @@ static void test_same_bits(void **state)
     quire_model *some = model_of("gqa", some_windows);
     quire_model *all = model_of("gqa", all_windows);
     quire_model *shared = model_of("fusedkv", some_windows);
+    quire_model *sized = sized_model();
 
     (void)state;
     for (size_t i = 0; i < COUNT(formats); i++) {
@@ -129,6 +143,9 @@ static void test_same_bits(void **state)
     check_same_bits(all, QUIRE_FORMAT_Q4);
     check_same_bits(shared, QUIRE_FORMAT_F16);
     check_same_bits(shared, QUIRE_FORMAT_Q4);
+    check_same_bits(sized, QUIRE_FORMAT_F16);
+    check_same_bits(sized, QUIRE_FORMAT_Q4);
+    quire_model_close(sized);
     quire_model_close(some);
     quire_model_close(all);
     quire_model_close(shared);
@@ -316,9 +333,9 @@ static void test_cut(void **state)
     quire_model_close(model);
 }
 
-static void check_fill(quire_format format)
+/* The model is closed. */
+static void check_fill(quire_model *model, quire_format format)
 {
-    quire_model *model = model_of("gqa", some_windows);
     const quire_model_desc *desc = quire_model_desc_get(model);
     quire_runtime *kept = runtime_of(model, format, true);
     quire_runtime *runtime = runtime_of(model, format, false);
@@ -339,8 +356,9 @@ static void check_fill(quire_format format)
 static void test_fill(void **state)
 {
     (void)state;
-    check_fill(QUIRE_FORMAT_Q8);
-    check_fill(QUIRE_FORMAT_Q4);
+    check_fill(model_of("gqa", some_windows), QUIRE_FORMAT_Q8);
+    check_fill(model_of("gqa", some_windows), QUIRE_FORMAT_Q4);
+    check_fill(sized_model(), QUIRE_FORMAT_Q4);
 }
 
 /* ---- hits ---- */
@@ -376,12 +394,12 @@ static void check_hit(hits *h, uint32_t cut)
 }
 
 /* A hit gives the bits of a miss, wherever it ends: at the begin and the end of a page and of a
- * tile, inside, a token before and after, within the first window and far behind it. */
-static void check_hits(quire_format format)
+ * tile, inside, a token before and after, within the first window and far behind it. The model is
+ * closed. */
+static void check_hits(quire_model *model, quire_format format)
 {
     static const uint32_t cuts[] = { 1, 63, 64, 65, 100, 128, 130, 131, 192, 255, 320, 401, 599 };
     static const quire_prefix_key key = { .identity = { 1, 1 } };
-    quire_model *model = model_of("gqa", some_windows);
     quire_prefix_opts tree_opts = QUIRE_PREFIX_OPTS_INIT;
     hits h = { .runtime = runtime_of(model, format, false),
                .is_sealed = quire_format_is_sealed(format) };
@@ -423,9 +441,11 @@ static void check_hits(quire_format format)
 static void test_hits(void **state)
 {
     (void)state;
-    check_hits(QUIRE_FORMAT_F32);
-    check_hits(QUIRE_FORMAT_F16);
-    check_hits(QUIRE_FORMAT_Q8);
+    check_hits(model_of("gqa", some_windows), QUIRE_FORMAT_F32);
+    check_hits(model_of("gqa", some_windows), QUIRE_FORMAT_F16);
+    check_hits(model_of("gqa", some_windows), QUIRE_FORMAT_Q8);
+    check_hits(sized_model(), QUIRE_FORMAT_F16);
+    check_hits(sized_model(), QUIRE_FORMAT_Q8);
 }
 
 int main(void)

@@ -236,6 +236,21 @@ static void print_recurrent(const quire_model_desc *d)
     }
 }
 
+/* "1 to 2 kv heads, K and V 32 to 64 wide" */
+static void print_layer_sizes(const quire_model_desc *d)
+{
+    uint32_t n_least = d->n_kv_head, d_least = d->d_k;
+
+    for (uint32_t l = 0; l < d->n_layer; l++) {
+        const quire_layer_sizes sizes = quire_layer_sizes_of(d, l);
+
+        n_least = sizes.n_kv_head < n_least ? sizes.n_kv_head : n_least;
+        d_least = sizes.d_k < d_least ? sizes.d_k : d_least;
+    }
+    printf("  layers      %u to %u kv heads, K and V %u to %u wide\n", n_least, d->n_kv_head,
+           d_least, d->d_k);
+}
+
 static void print_attention(const quire_model_desc *d)
 {
     if (d->latent.is_there) {
@@ -246,6 +261,9 @@ static void print_attention(const quire_model_desc *d)
     printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
            d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
            d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+    if (d->has_layer_sizes) {
+        print_layer_sizes(d);
+    }
 }
 
 static void print_shape(const char *path, const quire_model_desc *d)

@@ -96,8 +96,9 @@ typedef struct gguf_gen_opts {
     uint32_t n_ff_expert;     /* of an expert, where the architecture has a key for it */
     uint32_t n_ff_shared;     /* of the network that all rows pass through; 0 = no key */
     uint32_t expert_gating;   /* libllama's number; 0 = no key */
-    bool has_choice_bias;     /* where the architecture may have it */
-    bool has_expert_type;     /* experts are of expert_type, all other matrices of type */
+    bool has_fused_experts; /* gate and up of an expert in one tensor, where the architecture may */
+    bool has_choice_bias;   /* where the architecture may have it */
+    bool has_expert_type;   /* experts are of expert_type, all other matrices of type */
     enum ggml_type expert_type;
     gguf_gen_vocab vocab;
     enum ggml_type type;      /* of the matrices; vectors, and routers of experts, are f32 */

@@ -301,6 +301,8 @@ static quire_part parts_of(const gguf_gen_opts *o)
     }
     parts |= o->n_embd_layer != 0 ? QUIRE_PART_LAYER_EMBD : 0;
     parts |= QUIRE_PART_V | QUIRE_PART_OUT_SCALE;
+    parts |= o->has_fused_experts ? QUIRE_PART_EXPERTS_FUSED : 0;
+    parts |= QUIRE_PART_EXPERTS_SCALE;
     parts |= o->has_choice_bias ? QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
     parts |= o->has_no_mamba_norm ? 0 : QUIRE_PART_MAMBA_NORM;
     if (o->has_biases) {
@@ -308,6 +310,9 @@ static quire_part parts_of(const gguf_gen_opts *o)
                  QUIRE_PART_OUTPUT_BIAS;
     }
     parts = arch->needs | (may & parts);
+    if ((parts & QUIRE_PART_EXPERTS_FUSED) != 0) {
+        parts &= ~QUIRE_PART_EXPERTS_APART;
+    }
     return (parts & QUIRE_PART_QKV_FUSED) != 0 ? parts & ~QUIRE_PART_QKV : parts;
 }
 
@@ -371,6 +376,7 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.experts = (quire_expert_desc){
         .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
+        .is_beside = o->n_experts != 0 && gguf_gen_expert_rule(o)->is_beside,
         .n_ff = gguf_gen_expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
         .n_ff_shared = o->n_ff_shared,
     };

@@ -341,7 +341,8 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                .reads = QUIRE_READS_NEXTN | QUIRE_READS_LOG_MUL |
                                         QUIRE_READS_TEMPERATURE | QUIRE_READS_TEMPERATURE_LENGTH,
                                .needs = LATENT | PRE_NORMS | GATED | EXPERTS_SHARED,
-                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_CHOICE_BIAS },
+                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_CHOICE_BIAS |
+                                      QUIRE_PART_EXPERTS_FUSED },
     [QUIRE_ARCH_MINICPM3] = { .name = "minicpm3",
                               .models = "MiniCPM3-4B",
                               .rope_type = QUIRE_ROPE_NEOX,
@@ -378,7 +379,7 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                .reads = QUIRE_READS_NEXTN,
                                .needs = DELTA_NETS | EXPERTS_SHARED |
                                         QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_DELTA_JOINT,
-                               .may = QUIRE_PART_OUTPUT },
+                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_FUSED },
     [QUIRE_ARCH_QWEN35] = { .name = "qwen35",
                             .models = "Qwen 3.5 and 3.6, dense, text",
                             .rope_type = QUIRE_ROPE_NEOX,
@@ -401,7 +402,7 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                .reads = QUIRE_READS_NEXTN | QUIRE_READS_MROPE,
                                .needs = DELTA_NETS | EXPERTS_SHARED |
                                         QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_DELTA_GATES,
-                               .may = QUIRE_PART_OUTPUT },
+                               .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_FUSED },
     [QUIRE_ARCH_GRANITE_HYBRID] = { .name = "granitehybrid",
                                     .models = "Granite 4 H (350M, 1B, Micro, Tiny, Small), Bamba",
                                     .rope_type = QUIRE_ROPE_NORMAL,
@@ -442,7 +443,7 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                                .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_FFN_BIAS |
                                       QUIRE_PART_FFN_GATE_BIAS | QUIRE_PART_MAMBA_NORM },
     [QUIRE_ARCH_GEMMA4] = { .name = "gemma4",
-                            .models = "Gemma 4, text (E2B, E4B, 31B)",
+                            .models = "Gemma 4, text (E2B, E4B, 26B-A4B, 31B)",
                             .rope_type = QUIRE_ROPE_NEOX,
                             .window = { .is_there = true,
                                         .pattern = 6,
@@ -453,14 +454,21 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                             .has_full_factors = true,
                             .attn_scale = 1.0f,
                             .act = QUIRE_ACT_GELU,
+                            .experts = { .is_there = true,
+                                         .is_optional = true,
+                                         .is_beside = true,
+                                         .ff = QUIRE_EXPERT_FF_KEY,
+                                         .is_normalised = true },
                             .embd_scale = QUIRE_EMBD_SCALE_SQRT,
                             .logit_softcap = 30.0f,
                             .reads = QUIRE_READS_LOGIT_SOFTCAP,
                             .needs = QUIRE_PART_BASE | QUIRE_PART_LAST_NORM | QUIRE_PART_QK |
                                      QUIRE_PART_QK_NORM | PRE_NORMS | POST_NORMS | GATED |
-                                     QUIRE_PART_ROPE_FREQS,
+                                     QUIRE_PART_ROPE_FREQS | QUIRE_PART_EXPERTS |
+                                     QUIRE_PART_EXPERTS_BESIDE,
                             .may = QUIRE_PART_V | QUIRE_PART_OUTPUT | QUIRE_PART_LAYER_EMBD |
-                                   QUIRE_PART_OUT_SCALE },
+                                   QUIRE_PART_OUT_SCALE | QUIRE_PART_EXPERTS_FUSED |
+                                   QUIRE_PART_EXPERTS_SCALE },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

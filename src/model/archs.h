@@ -69,8 +69,19 @@ typedef uint64_t quire_part;
 #define QUIRE_PART_FFN_BIAS      QUIRE_PART_BIT(23)
 #define QUIRE_PART_FFN_GATE_BIAS QUIRE_PART_BIT(24)
 
-/* Router and experts, of layers that have them. */
-#define QUIRE_PART_EXPERTS QUIRE_PART_BIT(25)
+/* Router and experts, of layers that have them; their gates and ups in one tensor each. */
+#define QUIRE_PART_EXPERTS_BASE  QUIRE_PART_BIT(25)
+#define QUIRE_PART_EXPERTS_APART QUIRE_PART_BIT(53)
+#define QUIRE_PART_EXPERTS       (QUIRE_PART_EXPERTS_BASE | QUIRE_PART_EXPERTS_APART)
+
+/* An expert's gate and up together, in place of QUIRE_PART_EXPERTS_APART. */
+#define QUIRE_PART_EXPERTS_FUSED QUIRE_PART_BIT(54)
+
+/* Norms of experts that stand beside a network, and a factor of what the router reads. */
+#define QUIRE_PART_EXPERTS_BESIDE QUIRE_PART_BIT(55)
+
+/* A factor of each expert's result. */
+#define QUIRE_PART_EXPERTS_SCALE QUIRE_PART_BIT(56)
 
 /* Of router and experts. */
 #define QUIRE_PART_EXPERTS_BIAS QUIRE_PART_BIT(26)
@@ -122,7 +133,7 @@ typedef uint64_t quire_part;
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
      QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM |            \
-     QUIRE_PART_LAYER_EMBD)
+     QUIRE_PART_LAYER_EMBD | QUIRE_PART_EXPERTS_FUSED | QUIRE_PART_EXPERTS_SCALE)
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -212,6 +223,7 @@ typedef enum quire_experts_read {
 typedef struct quire_expert_rule {
     bool is_there;
     bool is_optional; /* expert_count may be 0 */
+    bool is_beside;   /* layers have the plain network as well; both have norms of their own */
     quire_expert_ff ff;
     quire_expert_shared shared;
     quire_gating gating; /* without the key */

@@ -186,6 +186,7 @@ int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire
         desc->experts.n_dense = desc->n_layer;
         return QUIRE_OK;
     }
+    desc->experts.is_beside = arch->experts.is_beside;
     QUIRE_TRY(router_get(&x));
     QUIRE_TRY(widths_get(&x));
     if ((x.rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {

@@ -271,12 +271,16 @@ static void parts_fill(quire_model_desc *desc, const uint32_t *counts)
     if ((desc->parts & QUIRE_PART_QKV_FUSED) != 0) {
         desc->parts &= ~QUIRE_PART_QKV;
     }
+    if ((desc->parts & QUIRE_PART_EXPERTS_FUSED) != 0) {
+        desc->parts &= ~QUIRE_PART_EXPERTS_APART;
+    }
     desc->has_qkv_bias = (desc->parts & (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)) != 0;
     desc->has_qk_norm = (desc->parts & (QUIRE_PART_QK_NORM | QUIRE_PART_QK_NORM_ROW)) != 0;
     desc->has_tied_output = (desc->parts & QUIRE_PART_OUTPUT) == 0;
 }
 
-/* Q, K and V, or their biases, come in one tensor or in three. */
+/* Q, K and V, or their biases, come in one tensor or in three, gates and ups of experts in one or
+ * in two. */
 static int twice_check(const quire_gguf *file, const quire_model_desc *desc, const uint32_t *counts,
                        quire_error *err)
 {
@@ -292,6 +296,13 @@ static int twice_check(const quire_gguf *file, const quire_model_desc *desc, con
                                    "%s: tensors %s and attn_qkv.%s are both there; a layer has "
                                    "one of them (damaged file?)",
                                    quire_gguf_path(file), r->name, strchr(r->name, '.') + 1);
+        }
+        if (r->part == QUIRE_PART_EXPERTS_APART && counts[i] > 0 &&
+            (desc->parts & QUIRE_PART_EXPERTS_FUSED) != 0) {
+            return quire_error_set(err, QUIRE_CORRUPT,
+                                   "%s: tensors %s and ffn_gate_up_exps.weight are both there; a "
+                                   "layer has one of them (damaged file?)",
+                                   quire_gguf_path(file), r->name);
         }
     }
     return QUIRE_OK;

@@ -75,7 +75,9 @@ static struct ggml_tensor *network_add(const quire_graph_build *b, struct ggml_t
                                        uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
-    struct ggml_tensor *y = quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), il);
+    struct ggml_tensor *y = b->desc->experts.is_beside
+                                ? quire_graph_ffn_and_experts(b, x, il)
+                                : quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), il);
 
     y = quire_graph_scaled(b, normed(b, y, l->ffn_post_norm, NULL), b->desc->residual_scale);
     return ggml_add(b->graph->ctx, y, x);
@@ -334,7 +336,7 @@ static int experts_create(quire_graphs *graphs)
         graphs->experts[il] = (quire_graph_experts){
             .router = &o->desc->experts.router,
             .weights = &o->weights->layers[il].experts,
-            .is_clamped = quire_arch_row_get(o->desc->arch)->act == QUIRE_ACT_CLAMPED,
+            .act = quire_arch_row_get(o->desc->arch)->act,
         };
     }
     return QUIRE_OK;

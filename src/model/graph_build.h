@@ -103,4 +103,8 @@ struct ggml_tensor *quire_graph_layer_embd_add(const quire_graph_build *b, struc
 /* The network of a layer, norms not included. */
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);
 
+/* The sum of a layer's plain network and of its experts, each with its norms. */
+struct ggml_tensor *quire_graph_ffn_and_experts(const quire_graph_build *b, struct ggml_tensor *x,
+                                                uint32_t il);
+
 #endif /* QUIRE_MODEL_GRAPH_BUILD_H */

@@ -62,6 +62,7 @@ static void op_choice(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const quire_graph_experts *e = userdata;
     const struct ggml_tensor *logits = dst->src[0], *bias = e->weights->choice_b;
+    const float *scale = e->weights->down_scale != NULL ? e->weights->down_scale->data : NULL;
     const uint32_t n_used = e->router->n_used;
     const int64_t begin = logits->ne[1] * ith / nth, end = logits->ne[1] * (ith + 1) / nth;
 
@@ -69,6 +70,9 @@ static void op_choice(struct ggml_tensor *dst, int ith, int nth, void *userdata)
         quire_router_choose(e->router, (const float *)logits->data + row * logits->ne[0],
                             bias != NULL ? bias->data : NULL, choices_of(dst) + row * n_used,
                             weights_of(dst) + row * n_used);
+        for (uint32_t k = 0; scale != NULL && k < n_used; k++) {
+            weights_of(dst)[row * n_used + k] *= scale[choices_of(dst)[row * n_used + k]];
+        }
     }
 }
 
@@ -106,7 +110,7 @@ static void pack(struct ggml_tensor *dst, const quire_graph_experts *e, bool is_
                                    .n_in = (uint32_t)x->ne[0],
                                    .is_by_place = is_by_place };
 
-    quire_experts_x_pack(quire_weights_panels(e->weights->gate)->kernels, &plan, &rows, dst->data,
+    quire_experts_x_pack(quire_weights_panels(e->weights->down)->kernels, &plan, &rows, dst->data,
                          (uint32_t)ith, (uint32_t)nth);
 }
 
@@ -137,11 +141,17 @@ static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata
     const quire_graph_experts *e = userdata;
     const quire_expert_weights *w = e->weights;
     const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
-    const quire_experts_product gate = product_of(dst, w->gate, w->gate_b);
-    quire_experts_product up = product_of(dst, w->up, w->up_b);
+    quire_experts_product first, up;
 
+    if (w->gate_up != NULL) {
+        first = product_of(dst, w->gate_up, NULL);
+        quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
+        return;
+    }
+    first = product_of(dst, w->gate, w->gate_b);
+    up = product_of(dst, w->up, w->up_b);
     up.y += w->gate->ne[1];
-    quire_experts_run(&gate, &plan, (uint32_t)ith, (uint32_t)nth);
+    quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
     quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
 }
 
@@ -216,8 +226,18 @@ static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *li
 static struct ggml_tensor *activated(const quire_linear *linear, const quire_graph_experts *e,
                                      struct ggml_tensor *gate, struct ggml_tensor *up)
 {
-    return e->is_clamped ? ggml_swiglu_oai(linear->ctx, gate, up, CLAMPED_ALPHA, CLAMPED_LIMIT)
-                         : ggml_swiglu_split(linear->ctx, gate, up);
+    switch (e->act) {
+    case QUIRE_ACT_SILU:
+        return ggml_swiglu_split(linear->ctx, gate, up);
+    case QUIRE_ACT_GELU:
+        return ggml_geglu_split(linear->ctx, gate, up);
+    case QUIRE_ACT_CLAMPED:
+        return ggml_swiglu_oai(linear->ctx, gate, up, CLAMPED_ALPHA, CLAMPED_LIMIT);
+    case QUIRE_ACT_RELU2:
+    case QUIRE_ACT_XIELU:
+        break;
+    }
+    QUIRE_CHECK(false);
 }
 
 /* Products in panels. */
@@ -227,7 +247,7 @@ static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_line
     struct ggml_context *ctx = linear->ctx;
     const quire_experts_shape shape = shape_of(e->router, x->ne[1]);
     const int64_t n_pairs = x->ne[1] * e->router->n_used;
-    const int64_t n_embd = x->ne[0], n_ff = e->weights->gate->ne[1];
+    const int64_t n_embd = x->ne[0], n_ff = e->weights->down->ne[0];
     struct ggml_tensor *plan =
         custom(linear, GGML_TYPE_I32, (int64_t)quire_experts_plan_words(&shape), 1,
                (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
@@ -267,11 +287,20 @@ static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_line
     struct ggml_tensor *ids =
         ggml_view_2d(ctx, choice, n_used, n_rows, (size_t)n_used * sizeof(int32_t), 0);
     struct ggml_tensor *rows = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_rows);
-    struct ggml_tensor *gate = product_id(linear, w->gate, w->gate_b, rows, ids);
-    struct ggml_tensor *up = product_id(linear, w->up, w->up_b, rows, ids);
-    struct ggml_tensor *y =
-        product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
+    struct ggml_tensor *gate, *up, *y;
 
+    if (w->gate_up != NULL) {
+        const int64_t n_ff = w->down->ne[0];
+
+        y = product_id(linear, w->gate_up, NULL, rows, ids);
+        gate = ggml_view_3d(ctx, y, n_ff, n_used, n_rows, y->nb[1], y->nb[2], 0);
+        up = ggml_view_3d(ctx, y, n_ff, n_used, n_rows, y->nb[1], y->nb[2],
+                          (size_t)n_ff * sizeof(float));
+    } else {
+        gate = product_id(linear, w->gate, w->gate_b, rows, ids);
+        up = product_id(linear, w->up, w->up_b, rows, ids);
+    }
+    y = product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
     return custom(linear, GGML_TYPE_F32, x->ne[0], n_rows,
                   (struct ggml_tensor *[3]){ y, choice, NULL }, op_combine, e);
 }
@@ -296,15 +325,15 @@ static struct ggml_tensor *shared_build(quire_graph_experts *e, quire_linear *li
 }
 
 struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
-                                              struct ggml_tensor *x)
+                                              struct ggml_tensor *x, struct ggml_tensor *routed)
 {
     const quire_expert_weights *w = experts->weights;
     const int64_t n_pairs = x->ne[1] * experts->router->n_used;
-    struct ggml_tensor *logits = router_build(experts, linear, w->router, x);
+    struct ggml_tensor *logits = router_build(experts, linear, w->router, routed);
     struct ggml_tensor *choice =
         custom(linear, GGML_TYPE_I32, 2 * n_pairs, 1,
                (struct ggml_tensor *[3]){ logits, NULL, NULL }, op_choice, experts);
-    struct ggml_tensor *y = quire_weights_panels(w->gate) != NULL
+    struct ggml_tensor *y = quire_weights_panels(w->down) != NULL
                                 ? panels_build(experts, linear, x, choice)
                                 : mapped_build(experts, linear, x, choice);
 

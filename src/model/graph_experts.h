@@ -6,7 +6,7 @@
  *
  * Matrices in panels:
  *   pack       custom op: x to 8 bits, rows in the order of the plan
- *   gate, up   custom op: both products of all pairs
+ *   gate, up   custom op: both products of all pairs, or one where a matrix holds both
  *   activation ggml's
  *   pack, down custom ops
  *   combine    custom op: the weighted sum of a row's results
@@ -23,6 +23,7 @@
 #ifndef QUIRE_MODEL_GRAPH_EXPERTS_H
 #define QUIRE_MODEL_GRAPH_EXPERTS_H
 
+#include "model/archs.h"
 #include "model/linear.h"
 #include "model/model.h"
 #include "model/weights.h"
@@ -31,13 +32,14 @@
 typedef struct quire_graph_experts {
     const quire_router *router;
     const quire_expert_weights *weights;
-    bool is_clamped; /* the activation: gpt-oss's SwiGLU, else SiLU's */
+    quire_act act; /* SILU, GELU or CLAMPED */
 } quire_graph_experts;
 
 /* The output of the layer's network for rows x [n_embd][n_rows], [n_embd][n_rows]; adds the ops
- * that must run in order to the graph, but not the result itself. */
+ * that must run in order to the graph, but not the result itself. routed: the rows that the router
+ * reads. */
 struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
-                                              struct ggml_tensor *x);
+                                              struct ggml_tensor *x, struct ggml_tensor *routed);
 
 /* The most tensors that quire_graph_experts_build() creates in the context. */
 uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,

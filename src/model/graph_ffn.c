@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 
+#include <math.h>
+
 /* act(gate) * up, of two tensors. */
 static struct ggml_tensor *gate_times_up(const quire_graph_build *b, struct ggml_tensor *gate,
                                          struct ggml_tensor *up)
@@ -74,7 +76,7 @@ static struct ggml_tensor *ffn_plain(const quire_graph_build *b, struct ggml_ten
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     if (b->weights->layers[il].experts.router != NULL) {
-        return quire_graph_experts_build(&b->experts[il], b->linear, x);
+        return quire_graph_experts_build(&b->experts[il], b->linear, x, x);
     }
     switch (b->arch->ffn) {
     case QUIRE_FFN_GATED:
@@ -83,4 +85,23 @@ struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tens
         return ffn_plain(b, x, il);
     }
     QUIRE_CHECK(false);
+}
+
+struct ggml_tensor *quire_graph_ffn_and_experts(const quire_graph_build *b, struct ggml_tensor *x,
+                                                uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    const quire_expert_weights *e = &l->experts;
+    struct ggml_context *ctx = b->graph->ctx;
+    struct ggml_tensor *dense = ffn_gated(b, quire_graph_norm(b, x, l->ffn_norm, NULL), il);
+    struct ggml_tensor *routed = ggml_rms_norm(ctx, x, b->desc->rms_eps);
+    struct ggml_tensor *y;
+
+    dense = quire_graph_norm(b, dense, e->dense_post_norm, NULL);
+    ggml_build_forward_expand(b->graph->cgraph, dense);
+    routed = ggml_scale(ctx, routed, 1.0f / sqrtf((float)b->desc->n_embd));
+    routed = ggml_mul(ctx, routed, e->router_scale);
+    y = quire_graph_experts_build(&b->experts[il], b->linear, quire_graph_norm(b, x, e->norm, NULL),
+                                  routed);
+    return ggml_add(ctx, dense, quire_graph_norm(b, y, e->post_norm, NULL));
 }

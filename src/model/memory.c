@@ -74,8 +74,10 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
     const uint64_t n_kv = kv_row(desc);
     const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
-    /* A parallel block keeps its input and the result of attention meanwhile. */
-    const uint64_t kept = quire_arch_row_get(desc->arch)->is_parallel ? 2 * n_embd : 0;
+    /* A parallel block keeps its input and the result of attention meanwhile, experts beside a
+     * network its result and their input. */
+    const uint64_t kept =
+        quire_arch_row_get(desc->arch)->is_parallel || desc->experts.is_beside ? 2 * n_embd : 0;
     const uint64_t experts = quire_graph_experts_row_bytes(desc) / sizeof(float);
     const uint64_t feed_forward = 2 * n_embd + kept + larger(3 * n_ff, experts);
     const uint64_t logits = 2 * n_embd + desc->n_vocab;

@@ -135,6 +135,7 @@ typedef struct quire_latent_desc {
 typedef struct quire_expert_desc {
     quire_router router; /* n_experts is 0 in a model without experts */
     uint32_t n_dense; /* layers at the beginning that have a plain network; all without experts */
+    bool is_beside;   /* layers with experts have a plain network as well */
     uint32_t n_ff;    /* of one expert */
     uint32_t n_ff_shared; /* of the network that all rows pass through as well; 0 = none */
 } quire_expert_desc;

@@ -41,9 +41,10 @@ bool quire_panels_take(const struct ggml_tensor *matrix)
 
 bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices)
 {
-    static const char *const kinds[] = { "gate", "up", "down" };
+    static const char *const kinds[] = { "gate", "up", "gate_up", "down" };
     const char *rest = strstr(matrices->name, "ffn_");
     char name[GGML_MAX_NAME];
+    uint32_t n = 0;
 
     QUIRE_CHECK(rest != NULL);
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -52,11 +53,12 @@ bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_t
         (void)snprintf(name, sizeof name, "%.*sffn_%s_exps.weight", (int)(rest - matrices->name),
                        matrices->name, kinds[i]);
         t = ggml_get_tensor(tensors, name);
-        if (t == NULL || !quire_panels_take(t) || t->ne[1] * t->ne[2] > UINT32_MAX) {
+        if (t != NULL && (!quire_panels_take(t) || t->ne[1] * t->ne[2] > UINT32_MAX)) {
             return false;
         }
+        n += t != NULL;
     }
-    return true;
+    return n > 1; /* the description has checked which of them are there */
 }
 
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,

@@ -203,14 +203,21 @@ static const quire_tensor_row table[] = {
     ROW(FFN_DOWN, DENSE, "ffn_down.weight", FF, EMBD, L(down)),
     ROW(FFN_BIAS, DENSE, "ffn_down.bias", EMBD, ONE, L(down_b)),
     ROW(SINKS, ATTN, "attn_sinks.weight", HEADS, ONE, L(sinks)),
-    ROW(EXPERTS, EXPERT, "ffn_gate_inp.weight", EMBD, EXPERTS, L(experts.router)),
+    ROW(EXPERTS_BASE, EXPERT, "ffn_gate_inp.weight", EMBD, EXPERTS, L(experts.router)),
     ROW(EXPERTS_BIAS, EXPERT, "ffn_gate_inp.bias", EXPERTS, ONE, L(experts.router_b)),
     ROW(EXPERTS_CHOICE_BIAS, EXPERT, "exp_probs_b.bias", EXPERTS, ONE, L(experts.choice_b)),
-    DEEP(EXPERTS, "ffn_gate_exps.weight", EMBD, FF_EXPERT, L(experts.gate)),
+    DEEP(EXPERTS_APART, "ffn_gate_exps.weight", EMBD, FF_EXPERT, L(experts.gate)),
     DEEP(EXPERTS_BIAS, "ffn_gate_exps.bias", FF_EXPERT, ONE, L(experts.gate_b)),
-    DEEP(EXPERTS, "ffn_up_exps.weight", EMBD, FF_EXPERT, L(experts.up)),
+    DEEP(EXPERTS_APART, "ffn_up_exps.weight", EMBD, FF_EXPERT, L(experts.up)),
     DEEP(EXPERTS_BIAS, "ffn_up_exps.bias", FF_EXPERT, ONE, L(experts.up_b)),
-    DEEP(EXPERTS, "ffn_down_exps.weight", FF_EXPERT, EMBD, L(experts.down)),
+    DEEP(EXPERTS_FUSED, "ffn_gate_up_exps.weight", EMBD, QUIRE_DIM_FF_EXPERT_TWICE,
+         L(experts.gate_up)),
+    DEEP(EXPERTS_BASE, "ffn_down_exps.weight", FF_EXPERT, EMBD, L(experts.down)),
+    ROW(EXPERTS_SCALE, EXPERT, "ffn_down_exps.scale", EXPERTS, ONE, L(experts.down_scale)),
+    ROW(EXPERTS_BESIDE, EXPERT, "ffn_gate_inp.scale", EMBD, ONE, L(experts.router_scale)),
+    ROW(EXPERTS_BESIDE, EXPERT, "pre_ffw_norm_2.weight", EMBD, ONE, L(experts.norm)),
+    ROW(EXPERTS_BESIDE, EXPERT, "post_ffw_norm_1.weight", EMBD, ONE, L(experts.dense_post_norm)),
+    ROW(EXPERTS_BESIDE, EXPERT, "post_ffw_norm_2.weight", EMBD, ONE, L(experts.post_norm)),
     DEEP(EXPERTS_BIAS, "ffn_down_exps.bias", EMBD, ONE, L(experts.down_b)),
     ROW(EXPERTS_SHARED, EXPERT, "ffn_gate_shexp.weight", EMBD, FF_SHARED, L(experts.shared_gate)),
     ROW(EXPERTS_SHARED, EXPERT, "ffn_up_shexp.weight", EMBD, FF_SHARED, L(experts.shared_up)),
@@ -270,7 +277,7 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
     case QUIRE_TENSOR_OF_STORED_LAYER:
         return desc->kv_map[il].stored >= 0;
     case QUIRE_TENSOR_OF_DENSE_LAYER:
-        return il < desc->experts.n_dense && has_network(desc, il);
+        return (il < desc->experts.n_dense || desc->experts.is_beside) && has_network(desc, il);
     case QUIRE_TENSOR_OF_EXPERT_LAYER:
         return il >= desc->experts.n_dense && (!is_shared || desc->experts.n_ff_shared > 0);
     case QUIRE_TENSOR_OF_LATENT_Q:
@@ -368,6 +375,8 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t l
         return 2 * (int64_t)sizes.n_ff;
     case QUIRE_DIM_FF_EXPERT:
         return desc->experts.n_ff;
+    case QUIRE_DIM_FF_EXPERT_TWICE:
+        return 2 * (int64_t)desc->experts.n_ff;
     case QUIRE_DIM_FF_SHARED:
         return desc->experts.n_ff_shared;
     case QUIRE_DIM_EXPERTS:

@@ -32,6 +32,7 @@ typedef enum quire_dim {
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
     QUIRE_DIM_FF_EXPERT,
+    QUIRE_DIM_FF_EXPERT_TWICE,
     QUIRE_DIM_FF_SHARED,
     QUIRE_DIM_EXPERTS,
     QUIRE_DIM_HEADS, /* of queries */

@@ -26,11 +26,18 @@
 typedef struct quire_expert_weights {
     struct ggml_tensor *router, *router_b; /* [n_embd][n_experts]; f32 [n_experts] */
     struct ggml_tensor *choice_b;          /* f32 [n_experts], added for the choice alone */
-    /* [in][out][n_experts], all three in panels or all three as mapped; biases f32
-     * [out][n_experts]. Panels are those of all experts together. */
+    /* [in][out][n_experts], all of them in panels or all as mapped; biases f32 [out][n_experts].
+     * Panels are those of all experts together. gate_up has an expert's gate and behind it its up,
+     * in place of both. */
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
+    struct ggml_tensor *gate_up;
     struct ggml_tensor *down, *down_b;
+    struct ggml_tensor *down_scale; /* f32 [n_experts], factors of the results */
+    /* Of experts beside a plain network: the norms of their input and of both results, and f32
+     * [n_embd], a factor of the row that the router reads. */
+    struct ggml_tensor *norm, *post_norm, *dense_post_norm;
+    struct ggml_tensor *router_scale;
     /* The network that all rows pass through, and f32 [n_embd]: how much of it a row takes. */
     struct ggml_tensor *shared_gate, *shared_up, *shared_down;
     struct ggml_tensor *shared_router;
@@ -77,7 +84,7 @@ typedef struct quire_layer_weights {
      * the layer's output. */
     struct ggml_tensor *embd_gate, *embd_map, *embd_post_norm;
     struct ggml_tensor *out_scale;
-    quire_expert_weights experts; /* in place of gate, up and down */
+    quire_expert_weights experts; /* in place of gate, up and down, or beside them */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the
      * other; else NULL. */
     quire_matmul_weight *qkv;

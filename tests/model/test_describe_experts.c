@@ -28,6 +28,10 @@ static gguf_gen_opts small(const char *arch)
     o.n_ff_shared = 32;
     o.n_experts_dense = strcmp(arch, "glm4moe") == 0 ? 1 : 0;
     o.sliding_window = strcmp(arch, "gpt-oss") == 0 ? 32 : 0;
+    if (strcmp(arch, "gemma4") == 0) {
+        o.sliding_window = 32;
+        o.has_fused_experts = true;
+    }
     return o;
 }
 
@@ -232,6 +236,18 @@ static void damaged_tensors_are_named(void **state)
           "blk.1.exp_probs_b.bias is missing" },
         { "glm4moe", "blk.0.ffn_up.weight", "blk.1.ffn_up.weight", 0, 0, 0, QUIRE_CORRUPT,
           "blk.1.ffn_up.weight belongs to a layer with experts" },
+        { "gemma4", "blk.1.ffn_gate_up_exps.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.1.ffn_gate_up_exps.weight is missing" },
+        { "gemma4", "blk.1.ffn_gate_up_exps.weight", "blk.1.ffn_gate_exps.weight", 0, 0, 0,
+          QUIRE_CORRUPT, "has shape 16 x 32 x 8 x 1; expected 16 x 16 x 8" },
+        { "gemma4", "blk.2.ffn_down_exps.scale", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.2.ffn_down_exps.scale is missing" },
+        { "gemma4", "blk.0.pre_ffw_norm_2.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.0.pre_ffw_norm_2.weight is missing" },
+        { "gemma4", "blk.0.ffn_up.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.0.ffn_up.weight is missing" },
+        { "qwen3moe", "blk.2.ffn_up_exps.weight", "blk.2.ffn_gate_up_exps.weight", 0, 0, 0,
+          QUIRE_UNSUPP, "blk.2.ffn_gate_up_exps.weight has no place" },
         { "glm4moe", "blk.2.ffn_gate_shexp.weight", "", 0, 0, 0, QUIRE_CORRUPT,
           "blk.2.ffn_gate_shexp.weight is missing" },
     };

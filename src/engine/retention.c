@@ -5,9 +5,11 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "model/kv_identity.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
 #include "model/text.h"
+#include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -284,6 +286,64 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
     /* Without logits the last layer would compute no attention, and have no queries to score by. */
     slice.logits = slice.logits == QUIRE_LOGITS_NONE ? QUIRE_LOGITS_LAST : slice.logits;
     return quire_runtime_step(runtime, &slice, 1, logits);
+}
+
+/* ---- states ---- */
+
+int quire_retention_save(const quire_retention *retention, const quire_runtime *runtime,
+                         const int32_t *tokens, quire_block_state *out)
+{
+    *out = (quire_block_state){ .chunk = retention->opts.chunk };
+    quire_kv_identity_get(runtime, out->identity);
+    (void)quire_retain_text(&retention->opts.spec, out->policy, sizeof out->policy);
+    QUIRE_TRY(quire_lanes_save(retention->lanes, tokens, out));
+    quire_block_state_seal(out);
+    return QUIRE_OK;
+}
+
+/* Whether the rest of the state's text depends on what this retention does. */
+static int check_state(const quire_retention *retention, const quire_runtime *runtime,
+                       const quire_block_state *state, quire_error *err)
+{
+    char policy[QUIRE_RETAIN_TEXT_MAX];
+    uint64_t identity[2];
+
+    quire_kv_identity_get(runtime, identity);
+    (void)quire_retain_text(&retention->opts.spec, policy, sizeof policy);
+    if (identity[0] != state->identity[0] || identity[1] != state->identity[1]) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "it is of another model, other KV formats or another kind of CPU");
+    }
+    if (strcmp(policy, state->policy) != 0) {
+        return quire_error_set(err, QUIRE_INVAL, "its text was condensed by %s", state->policy);
+    }
+    if (retention->opts.chunk != state->chunk) {
+        return quire_error_set(err, QUIRE_INVAL, "its text was condensed every %u tokens",
+                               state->chunk);
+    }
+    return QUIRE_OK;
+}
+
+int quire_retention_load(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                         const quire_block_state *state, quire_error *err)
+{
+    quire_cache *cache = quire_runtime_cache(runtime);
+    int rc;
+
+    QUIRE_TRY(check_state(retention, runtime, state, err));
+    rc = quire_seq_reserve(cache, seq, state->n_text);
+    rc = rc == QUIRE_OK ? quire_seq_append(cache, seq, state->n_text) : rc;
+    rc = rc == QUIRE_OK ? quire_lanes_load(retention->lanes, state) : rc;
+    if (rc < 0) {
+        (void)quire_seq_truncate(cache, seq, 0);
+        return quire_error_set(err, rc, "%s",
+                               rc == QUIRE_LIMIT ? "its text is longer than the context"
+                                                 : quire_status_text(rc));
+    }
+    if (retention->text != NULL) {
+        memcpy(retention->text, state->tokens, state->n_text * sizeof *state->tokens);
+    }
+    return QUIRE_OK;
 }
 
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention)

@@ -63,6 +63,19 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
  * quire_runtime_step(). */
 int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq);
 
+/* Between two steps: the state of a sequence's text, `tokens`, sealed. Errors: QUIRE_NOMEM,
+ * QUIRE_LIMIT. Memory: quire_block_state_free(), on errors too. */
+int quire_retention_save(const quire_retention *retention, const quire_runtime *runtime,
+                         const int32_t *tokens, quire_block_state *out);
+
+/* Give an empty sequence the text of a state. The steps that follow give the bits of a text that
+ * was computed without a break, if they begin and end at the same tokens. Errors: QUIRE_INVAL (of
+ * another model, policy or chunk, or of other formats: err says which), QUIRE_CORRUPT,
+ * QUIRE_LIMIT (longer than the context), those of quire_seq_reserve(); then the sequence is empty.
+ */
+int quire_retention_load(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                         const quire_block_state *state, quire_error *err);
+
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention);
 quire_lanes *quire_retention_lanes(const quire_retention *retention);
 

@@ -57,6 +57,7 @@
 
 #include "attn/rotation.h"
 #include "quire/attn.h"
+#include "quire/block_state.h"
 #include "quire/cache.h"
 #include "retain/policy.h"
 #include "retain/predictor.h"
@@ -164,6 +165,16 @@ const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_
 /* The hidden states of a layer's tokens held in full, [quire_lanes_n_full()][n_hidden]. Memory: as
  * above. */
 const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer);
+
+/* Between two steps: make a state of the lanes, whose text is `tokens`. The caller sets its
+ * identity, policy and chunk, and seals it. Errors: QUIRE_NOMEM, QUIRE_LIMIT. Memory:
+ * quire_block_state_free(), on errors too. */
+int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_block_state *state);
+
+/* Give lanes without a text what a state has. Errors: QUIRE_INVAL (of lanes of another form),
+ * QUIRE_CORRUPT, QUIRE_LIMIT (a longer text than the lanes hold), those of quire_seq_reserve();
+ * then the lanes have no text. */
+int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state);
 
 /* The lanes' pages, for figures. Memory: borrowed. */
 const quire_cache *quire_lanes_cache(const quire_lanes *lanes);

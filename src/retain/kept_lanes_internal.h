@@ -217,6 +217,9 @@ void quire_lanes_sums_clear(quire_lanes *lanes);
 void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, float *mean,
                             float *cov);
 
+/* Room for the positions, the worth and the bounds of n tokens. Errors: QUIRE_NOMEM. */
+int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens);
+
 /* Cut a lane to the tokens before a position. */
 void quire_lane_cut(quire_lanes *lanes, lane_state *lane, uint32_t n_tokens);
 

@@ -44,7 +44,7 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
     return QUIRE_OK;
 }
 
-static int reserve_positions(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
+int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
 {
     const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
     const size_t d_k = lanes->layers[0].one.d_k;
@@ -80,7 +80,7 @@ static int reserve(quire_lanes *lanes, uint32_t n_rows)
     for (size_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
         lane_state *lane = &lanes->lanes[i];
 
-        rc = reserve_positions(lanes, lane, lane->n + n_rows);
+        rc = quire_lane_reserve_lists(lanes, lane, lane->n + n_rows);
         rc = rc == QUIRE_OK ? quire_seq_reserve(lanes->cache, lane->seq, n_rows) : rc;
     }
     for (size_t i = 0; i < n_lanes && rc < 0; i++) {

@@ -196,6 +196,56 @@ static void run_with_a_share(void **state)
     program_free(&result);
 }
 
+/* Whether a run answers as another one did. */
+static void assert_same_text(const json_t *a, const json_t *b)
+{
+    assert_true(json_equal(json_object_get(a, "text"), json_object_get(b, "text")));
+}
+
+/* The text is computed to a place, and from there on by another process. */
+static void run_goes_on_from_a_state(void **state)
+{
+#define RETAINED                                                                                   \
+    "run", "-m", model, "-n", "20", "--temp", "0", "--ignore-eos", "-c", "512", "--retain",        \
+        "snap:0.5,recent=16", "--prefill-chunk", "128", "-b", "64", "--json"
+    const char *model = program_model();
+    char *text = malloc(401);
+    const char *saved = program_file("text.state", "", 0);
+    json_t *whole, *first, *rest;
+    program_result refused;
+
+    (void)state;
+    for (size_t i = 0; i < 400; i++) {
+        text[i] = "the quire keeps what it needs. "[i * 7 % 31];
+    }
+    text[400] = '\0';
+    whole = program_json(PROGRAM(RETAINED, "-p", text));
+    first = program_json(PROGRAM(RETAINED, "-p", text, "--save-block-state", saved));
+    rest = program_json(PROGRAM(RETAINED, "-p", text, "--resume-block-state", saved));
+    assert_same_text(first, whole);
+    assert_same_text(rest, whole);
+    refused = program_expect(1, PROGRAM(RETAINED, "-p", "other", "--resume-block-state", saved));
+    assert_says(refused.err, "text.state cannot be resumed: the prompt does not begin with its");
+    program_free(&refused);
+    refused = program_expect(1, PROGRAM(RETAINED, "-p", "short", "--save-block-state", saved));
+    assert_says(refused.err, "has no whole step of 64 (-b) before its last token");
+    program_free(&refused);
+    refused = program_expect(1, PROGRAM(RETAINED, "-p", text, "--resume-block-state", model));
+    assert_says(refused.err, "cannot be resumed: it is no state of a text");
+    program_free(&refused);
+    refused = program_expect(1, PROGRAM(RETAINED, "-p", text, "--resume-block-state", "/none"));
+    assert_says(refused.err, "cannot open /none");
+    program_free(&refused);
+    /* What failed has left the file as it was. */
+    json_decref(rest);
+    rest = program_json(PROGRAM(RETAINED, "-p", text, "--resume-block-state", saved));
+    assert_same_text(rest, whole);
+    json_decref(rest);
+    json_decref(first);
+    json_decref(whole);
+    free(text);
+}
+
 static void refuse(int status, const char *says, program_args args)
 {
     program_result result = program_expect(status, args);
@@ -212,6 +262,8 @@ static void bad_combinations(void **state)
     refuse(2, "--retain snapp: there is no retention policy \"snapp\"",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snapp"));
     refuse(2, "a share of \"0\"", PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap:0"));
+    refuse(2, "--save-block-state needs --retain",
+           PROGRAM("run", "-m", model, "-p", "a", "--save-block-state", "x"));
     refuse(2, "give --retain too",
            PROGRAM("run", "-m", model, "-p", "a", "--prefill-chunk", "512"));
     refuse(2, "--retain and --cache-dir",
@@ -259,6 +311,7 @@ int main(void)
         cmocka_unit_test(perplexity_in_four_bits),
         cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
+        cmocka_unit_test(run_goes_on_from_a_state),
         cmocka_unit_test(bad_combinations),
     };
 

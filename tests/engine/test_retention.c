@@ -9,9 +9,11 @@
 
 #include <cmocka.h>
 
+#include "base/hash128.h"
 #include "engine/retention.h"
 #include "model/memory.h"
 #include "model_fixture.h"
+#include "retain/block_memory.h"
 #include "seed.h"
 
 #include <pthread.h>
@@ -276,6 +278,178 @@ static int teardown(void **state)
     return 0;
 }
 
+/* ---- states ---- */
+
+/* A copy of a state's file. Memory: free(). */
+static unsigned char *copy_of(const quire_block_state *state)
+{
+    unsigned char *copy = malloc(state->n_bytes);
+
+    assert_non_null(copy);
+    memcpy(copy, state->memory, state->n_bytes);
+    return copy;
+}
+
+/* Read half of the text, save; the other half behind the loaded state has the same logits. */
+static void go_on(world *w, const quire_runtime_opts *opts, const char *policy)
+{
+    const uint32_t n = 320;
+    const size_t n_floats = (size_t)(N_TOKENS - n) * N_VOCAB;
+    quire_block_state saved, read;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_lanes_stats before, after;
+    float *whole, *rest;
+
+    world_open(w, opts, policy);
+    whole = read_text(w, 64);
+    world_close(w);
+    world_open(w, opts, policy);
+    for (uint32_t at = 0; at < n; at += 64) {
+        (void)step(w, at, 64, QUIRE_LOGITS_LAST);
+    }
+    assert_int_equal(quire_retention_save(w->retention, w->runtime, tokens, &saved), QUIRE_OK);
+    quire_lanes_stats_get(quire_retention_lanes(w->retention), &before);
+    world_close(w);
+    assert_true(before.generations > 0);
+    if (quire_block_state_parse(&read, copy_of(&saved), saved.n_bytes, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    world_open(w, opts, policy);
+    if (quire_retention_load(w->retention, w->runtime, w->seq, &read, &err) < 0) {
+        fail_msg("%s: %s", policy, err.message);
+    }
+    quire_lanes_stats_get(quire_retention_lanes(w->retention), &after);
+    assert_int_equal(after.n_held, before.n_held);
+    assert_int_equal(after.generations, before.generations);
+    assert_int_equal(after.live_bytes, before.live_bytes);
+    rest = malloc(n_floats * sizeof *rest);
+    assert_non_null(rest);
+    for (uint32_t at = n; at < N_TOKENS; at += 64) {
+        const uint32_t now = 64 < N_TOKENS - at ? 64 : N_TOKENS - at;
+
+        memcpy(rest + (size_t)(at - n) * N_VOCAB, step(w, at, now, QUIRE_LOGITS_ALL),
+               (size_t)now * N_VOCAB * sizeof *rest);
+    }
+    assert_memory_equal(rest, whole + (size_t)n * N_VOCAB, n_floats * sizeof *rest);
+    world_close(w);
+    free(rest);
+    free(whole);
+    quire_block_state_free(&read);
+    quire_block_state_free(&saved);
+}
+
+static void test_states(void **state)
+{
+    static const struct {
+        const char *policy;
+        quire_format format;
+    } cases[] = {
+        { "keydiff:0.5,recent=16", QUIRE_FORMAT_F16 },
+        { "entropy:0.4,full_layers=none,recent=16", QUIRE_FORMAT_Q8 },
+        { "heavy:0.5,recent=16", QUIRE_FORMAT_F32 },
+        { "expected:0.5,recent=16", QUIRE_FORMAT_F16 },
+        { "reconstruct:0.5,recent=16,repeat=40", QUIRE_FORMAT_BF16 },
+        { "snap:0.5,recent=16", QUIRE_FORMAT_Q4 },
+    };
+    world w = { .model = open_model() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_runtime_opts opts = opts_of(cases[i].format, 2);
+
+        opts.kv_recent = 64;
+        go_on(&w, &opts, cases[i].policy);
+    }
+    quire_model_close(w.model);
+}
+
+static void not_loaded(world *w, const quire_runtime_opts *opts, const char *policy,
+                       const quire_block_state *state, const char *message)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    world_open(w, opts, policy);
+    assert_true(quire_retention_load(w->retention, w->runtime, w->seq, state, &err) < 0);
+    assert_non_null(strstr(err.message, message));
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(w->runtime), w->seq), 0);
+    (void)step(w, 0, 64, QUIRE_LOGITS_LAST); /* as if nothing had been tried */
+    world_close(w);
+}
+
+static void test_states_of_others(void **state)
+{
+    const char *const policy = "keydiff:0.5,recent=16";
+    const quire_runtime_opts f16 = opts_of(QUIRE_FORMAT_F16, 1);
+    const quire_runtime_opts q8 = opts_of(QUIRE_FORMAT_Q8, 1);
+    quire_runtime_opts small = f16;
+    world w = { .model = open_model() };
+    quire_block_state saved, read;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    world_open(&w, &f16, policy);
+    for (uint32_t at = 0; at < 320; at += 64) {
+        (void)step(&w, at, 64, QUIRE_LOGITS_LAST);
+    }
+    assert_int_equal(quire_retention_save(w.retention, w.runtime, tokens, &saved), QUIRE_OK);
+    world_close(&w);
+    not_loaded(&w, &q8, policy, &saved, "of another model, other KV formats");
+    not_loaded(&w, &f16, "keydiff:0.6,recent=16", &saved, "condensed by keydiff:0.5,");
+    saved.chunk = 64;
+    not_loaded(&w, &f16, policy, &saved, "condensed every 64 tokens");
+    saved.chunk = CHUNK;
+    small.n_ctx = 256;
+    not_loaded(&w, &small, policy, &saved, "longer than the context");
+    /* Any changed byte, and any other length, is one line. */
+    for (size_t at = 0; at < saved.n_bytes; at += at < 512 ? 1 : 4099) {
+        unsigned char *bytes = copy_of(&saved);
+
+        bytes[at] ^= 1;
+        assert_true(quire_block_state_parse(&read, bytes, saved.n_bytes, &err) < 0);
+        assert_null(strchr(err.message, '\n'));
+        quire_block_state_free(&read);
+    }
+    for (size_t n = 0; n < saved.n_bytes; n += n < 512 ? 1 : 4099) {
+        assert_true(quire_block_state_parse(&read, copy_of(&saved), n, &err) < 0);
+        quire_block_state_free(&read);
+    }
+    quire_block_state_free(&saved);
+    quire_model_close(w.model);
+}
+
+/* A file with a right hash whose numbers cannot be right. */
+static void test_states_that_lie(void **state)
+{
+    static const size_t numbers[] = { 24, 32, 40, 48, 56, 64, 72, 88, 96, 104, 112, 120 };
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 1);
+    world w = { .model = open_model() };
+    quire_block_state saved, read;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    world_open(&w, &opts, "heavy:0.5,recent=16");
+    (void)step(&w, 0, 64, QUIRE_LOGITS_LAST);
+    assert_int_equal(quire_retention_save(w.retention, w.runtime, tokens, &saved), QUIRE_OK);
+    world_close(&w);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        for (int byte = 0; byte < 8; byte++) {
+            unsigned char *bytes = copy_of(&saved);
+            const size_t n = saved.n_bytes - QUIRE_HASH128_BYTES;
+            int rc;
+
+            bytes[numbers[i] + (size_t)byte] ^= 0x80;
+            quire_hash128(bytes, n, bytes + n);
+            rc = quire_block_state_parse(&read, bytes, saved.n_bytes, &err);
+            if (rc == QUIRE_OK) { /* an identity, a chunk: those of another text */
+                not_loaded(&w, &opts, "heavy:0.5,recent=16", &read, "");
+            }
+            quire_block_state_free(&read);
+        }
+    }
+    quire_block_state_free(&saved);
+    quire_model_close(w.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -283,6 +457,9 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_again),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_states_of_others),
+        cmocka_unit_test(test_states_that_lie),
     };
     quire_rng rng = test_rng(3);
 

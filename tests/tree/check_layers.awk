@@ -19,6 +19,7 @@ BEGIN {
     allowed["cli"] = "base codec attn matmul core retain store offload trace train model engine server cli"
     # Public headers belong to a layer too.
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
+    public["block_state"] = "base"
     public["codec"] = "codec"
     public["attn"] = "attn"
     public["cache"] = public["prefix"] = public["pin"] = "core"

@@ -4,6 +4,7 @@
 #include "cli/commands/collect.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/kv_history.h"
+#include "cli/commands/new_file.h"
 #include "cli/commands/opened_retain.h"
 #include "cli/commands/places.h"
 #include "cli/commands/talk.h"
@@ -24,6 +25,8 @@ typedef struct run_args {
     const char *file;
     int context_overflow; /* quire_context_overflow */
     int64_t context_keep;
+    const char *save_block_state;
+    const char *resume_block_state;
 } run_args;
 
 static const char *const overflows[] = { "refuse", "shift", "sinks", NULL };
@@ -45,6 +48,13 @@ static const quire_opt options[] = {
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, context_keep),
       .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64" },
+    { .names = { "--save-block-state" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(run_args, save_block_state),
+      .help = "with --retain: write what the prompt's next chunk depends on, behind its last whole "
+              "step (-b)" },
+    { .names = { "--resume-block-state" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(run_args, resume_block_state),
+      .help = "with --retain: go on from such a file, whose text begins the prompt" },
     QUIRE_ROWS_SAMPLING(run_args),
     QUIRE_ROW_JSON,
 };
@@ -131,6 +141,7 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
     quire_collected text = { .is_streamed = !args->common.is_json,
                              .is_kept = args->common.is_json };
     quire_kv_history history;
+    quire_new_file block = { .stream = NULL };
     quire_writer *writer = NULL;
     quire_kv_disk *disk = NULL;
     quire_writer_result result;
@@ -153,6 +164,13 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
     }
     if (rc == QUIRE_OK) {
         rc = quire_kv_disk_open(&disk, &args->common, session, err);
+    }
+    if (rc == QUIRE_OK && args->resume_block_state != NULL) {
+        rc = quire_writer_block_resume(writer, args->resume_block_state, tokens, n_tokens, err);
+    }
+    if (rc == QUIRE_OK && args->save_block_state != NULL) {
+        rc = quire_new_file_open(&block, args->save_block_state, err);
+        quire_writer_block_save(writer, &block);
     }
     if (rc < 0) {
         goto out;
@@ -178,6 +196,7 @@ out:
     }
     /* Before the sequence is closed, because the file shows its pages. */
     exit_status = quire_kv_history_close(&history, exit_status);
+    quire_new_file_discard(&block);
     quire_writer_destroy(writer);
     quire_kv_disk_close(disk);
     free(tokens);
@@ -220,6 +239,13 @@ static int check(const void *opaque, quire_error *err)
                                                     : "-p and -f both give a prompt: use one");
     }
     QUIRE_TRY(quire_common_check(args, err));
+    if (args->common.retain == NULL &&
+        (args->save_block_state != NULL || args->resume_block_state != NULL)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--%s-block-state needs --retain: other texts are kept with "
+                               "--cache-dir",
+                               args->save_block_state != NULL ? "save" : "resume");
+    }
     return check_overflow(args, err);
 }
 

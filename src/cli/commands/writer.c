@@ -6,8 +6,11 @@
 #include "model/text.h"
 
 #include "base/check.h"
+#include "cli/commands/block_file.h"
 #include "cli/commands/talk.h"
+#include "engine/retention.h"
 #include "engine/text_out.h"
+#include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +27,8 @@ struct quire_writer {
     quire_bytes shown; /* text for the sink */
     quire_text_sink *sink;
     void *sink_ctx;
-    quire_kv_disk *disk; /* NULL = none */
+    quire_kv_disk *disk;        /* NULL = none */
+    quire_new_file *block_file; /* of the state of the text; NULL = none */
     quire_context_overflow overflow;
     uint32_t n_keep; /* whole tiles */
 };
@@ -157,6 +161,46 @@ static int drop_tokens(quire_writer *writer, quire_writer_result *result)
     return QUIRE_OK;
 }
 
+void quire_writer_block_save(quire_writer *writer, quire_new_file *file)
+{
+    writer->block_file = file;
+}
+
+/* The state's text must be a beginning of the prompt, whose last token is computed in any case. */
+static int load_state(quire_writer *writer, const quire_block_state *state, const int32_t *tokens,
+                      size_t n_tokens, quire_error *err)
+{
+    if (state->n_text >= n_tokens ||
+        memcmp(state->tokens, tokens, state->n_text * sizeof(*tokens)) != 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "the prompt does not begin with its text of %u tokens, or ends "
+                               "with it",
+                               state->n_text);
+    }
+    QUIRE_TRY(quire_retention_load(writer->session->retention, writer->session->runtime,
+                                   writer->seq, state, err));
+    memcpy(writer->held, state->tokens, state->n_text * sizeof(*tokens));
+    writer->n_held = state->n_text;
+    return QUIRE_OK;
+}
+
+int quire_writer_block_resume(quire_writer *writer, const char *path, const int32_t *tokens,
+                              size_t n_tokens, quire_error *err)
+{
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_block_state state;
+    int rc = quire_block_file_read(&state, path, err);
+
+    if (rc == QUIRE_OK) {
+        rc = load_state(writer, &state, tokens, n_tokens, &why);
+        if (rc < 0) {
+            quire_error_set(err, rc, "%s cannot be resumed: %s", path, why.message);
+        }
+    }
+    quire_block_state_free(&state);
+    return rc;
+}
+
 uint32_t quire_writer_tokens(const quire_writer *writer)
 {
     return writer->n_held;
@@ -180,6 +224,35 @@ void quire_writer_reset(quire_writer *writer)
 
     QUIRE_CHECK(rc == QUIRE_OK); /* nothing is shared with another sequence, so nothing is copied */
     quire_sampler_reset(writer->sampler);
+}
+
+/* Compute the whole steps of a prompt, without its last token, and write the state behind them: the
+ * steps of a longer prompt that begins with this one are the same. */
+static int save_state(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
+                      quire_writer_result *result, quire_error *err)
+{
+    const double start_s = quire_now_s();
+    const float *logits;
+    const uint32_t n_steps = (n_tokens - 1 - writer->n_held) / writer->session->n_batch;
+    const uint32_t n = n_steps * writer->session->n_batch;
+    int32_t *held = writer->held + writer->n_held;
+    int rc;
+
+    if (writer->n_held + n == 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--save-block-state: a prompt of %u tokens has no whole step of %u "
+                               "(-b) before its last token",
+                               n_tokens, writer->session->n_batch);
+    }
+    rc = quire_opened_prefill(writer->session, writer->seq, tokens + writer->n_held, n, "reading",
+                              &logits);
+    if (rc < 0) {
+        return quire_opened_step_error(writer->session, rc, err);
+    }
+    memcpy(held, tokens + writer->n_held, n * sizeof(*tokens));
+    writer->n_held += n;
+    result->prefill_s = quire_now_s() - start_s;
+    return quire_block_file_write(writer->block_file, writer->session, tokens, err);
 }
 
 static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
@@ -209,7 +282,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
     result->n_prompt = rc == QUIRE_CANCELED ? writer->n_held : n_tokens;
     result->n_reused = same;
-    result->prefill_s = quire_now_s() - start_s;
+    result->prefill_s += quire_now_s() - start_s;
     if (writer->disk != NULL && quire_kv_disk_has_windows(writer->disk)) {
         quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
     }
@@ -288,6 +361,7 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
                      quire_writer_result *result, quire_error *err)
 {
     const quire_opened *session = writer->session;
+    const uint32_t n_before = writer->n_held;
     const float *logits = NULL;
     int rc;
 
@@ -301,7 +375,13 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
                                "raise -c",
                                n_tokens, session->n_ctx);
     }
+    if (writer->block_file != NULL) {
+        QUIRE_TRY(save_state(writer, tokens, (uint32_t)n_tokens, result, err));
+    }
     rc = read_prompt(writer, tokens, (uint32_t)n_tokens, result, &logits);
+    if (writer->block_file != NULL) {
+        result->n_reused = n_before; /* the steps before the state were computed now */
+    }
     result->stop = rc == QUIRE_CANCELED ? QUIRE_STOP_INTERRUPTED : QUIRE_STOP_LIMIT;
     if (rc == QUIRE_OK && writer->n_predict != 0) {
         rc = write_on(writer, logits, result);

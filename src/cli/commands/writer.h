@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "cli/commands/kv_disk.h"
+#include "cli/commands/new_file.h"
 #include "cli/commands/opened.h"
 #include "cli/settings/args.h"
 #include "model/context_overflow.h"
@@ -74,6 +75,17 @@ void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n);
 /* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
  * borrowed; NULL = none. */
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk);
+
+/* Begin with the state of a text that keeps a share of its tokens; `tokens` are the next prompt,
+ * which begins with this text. Errors: those of quire_block_file_read() and quire_retention_load();
+ * QUIRE_INVAL (another prompt); err names the file. */
+int quire_writer_block_resume(quire_writer *writer, const char *path, const int32_t *tokens,
+                              size_t n_tokens, quire_error *err);
+
+/* Write the state behind the prompt's last whole step (session.n_batch) to a file, which the writer
+ * finishes while it reads the prompt. file is borrowed; NULL = none. A prompt without a whole step
+ * is then refused. */
+void quire_writer_block_save(quire_writer *writer, quire_new_file *file);
 
 /* Tokens that the sequence holds now. */
 uint32_t quire_writer_tokens(const quire_writer *writer);

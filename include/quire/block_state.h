@@ -1,0 +1,74 @@
+/* quire/block_state.h - what a chunk of a text hands to the next one when the text keeps a share of
+ * its tokens: all that the rest of the text depends on.
+ *
+ *   text     | chunk | chunk | chunk ...         computed in chunks; before a chunk is computed,
+ *                    ^       ^                   the tokens so far are condensed
+ *              state of the text so far
+ *
+ * A lane (quire/types.h) keeps tokens of its own, so the state has a list of positions for each
+ * lane, and K and V of these tokens in pages of 64 tokens. The tokens behind
+ * n_condensed are held in full, in all lanes.
+ *
+ * The state is one piece of memory, which is also the file (src/retain/block_memory.h): all pointers
+ * but that of the lanes point into it. Numbers are in the byte order of the machine, and the
+ * identity names the machine's kernels, so a state of another kind of machine is refused as
+ * foreign.
+ *
+ *   {head: QUIRE_BLOCK_HEAD_BYTES} {tokens} {lane 0} ... {lane n - 1} {extra} {hash}
+ *   lane: {n_tokens, n_queries: 8 bytes each} {positions} {worth} {pages} {hot pages}
+ *
+ * Each part begins at a multiple of 8 bytes. The hash is XXH3-128 of all bytes before it.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BLOCK_STATE_H
+#define QUIRE_BLOCK_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define QUIRE_BLOCK_STATE_VERSION 1u
+#define QUIRE_BLOCK_POLICY_MAX    256u /* bytes of a policy as text, its end included */
+#define QUIRE_BLOCK_HEAD_BYTES    384u
+#define QUIRE_BLOCK_PAGE_TOKENS   64u /* QUIRE_TILE_TOKENS */
+
+/* One lane's tokens. */
+typedef struct quire_block_lane {
+    uint32_t n_tokens;
+    uint64_t n_queries;             /* in the sums of `extra` */
+    const int32_t *positions;       /* [n_tokens] in the text, ascending */
+    const float *worth;             /* [n_tokens]; NULL: the policy has none */
+    const unsigned char *pages;     /* [n_pages][page_bytes] K's tile, then V's */
+    const unsigned char *hot_pages; /* [n_pages][hot_bytes], zeros where a tile is sealed; NULL: no
+                                       format is sealed */
+} quire_block_lane;
+
+typedef struct quire_block_state {
+    uint64_t identity[2]; /* of the model, formats and kernels, for quire_prefix_key */
+    char policy[QUIRE_BLOCK_POLICY_MAX]; /* with all its parameters */
+    uint32_t chunk;                      /* tokens held in full, at most */
+    uint32_t n_layers;
+    uint32_t n_kv_head;
+    uint32_t n_text;      /* tokens of the text so far */
+    uint32_t n_condensed; /* positions that were part of the last condensing */
+    uint32_t generations; /* condensings of the text so far */
+    uint32_t n_repeated;  /* positions whose worth is known, of policies that repeat the text */
+    bool has_worth;
+    uint64_t page_bytes;
+    uint64_t hot_bytes;
+    const int32_t *tokens;   /* [n_text] */
+    quire_block_lane *lanes; /* [n_layers][n_kv_head] */
+    /* What the policy remembers of the text's queries: the probe's, sums and products. */
+    const float *extra; /* [n_extra] */
+    uint64_t n_extra;
+    unsigned char *memory; /* [n_bytes] */
+    size_t n_bytes;
+} quire_block_state;
+
+/* Pages of a lane of n tokens. */
+static inline uint32_t quire_block_n_pages(uint32_t n_tokens)
+{
+    return (n_tokens + QUIRE_BLOCK_PAGE_TOKENS - 1) / QUIRE_BLOCK_PAGE_TOKENS;
+}
+
+#endif /* QUIRE_BLOCK_STATE_H */

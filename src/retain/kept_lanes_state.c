@@ -1,0 +1,211 @@
+/* kept_lanes_state.c - lanes to a quire_block_state and back.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/kept_lanes_internal.h"
+
+#include "base/check.h"
+#include "retain/block_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+static uint32_t n_lanes_of(const quire_lanes *lanes)
+{
+    return lanes->n_layers * lanes->n_kv_head;
+}
+
+/* What the policy remembers of the text's queries: arrays, one after the other. */
+typedef struct extra {
+    float *items[3];
+    size_t n[3];
+    size_t n_all;
+} extra;
+
+static extra extra_of(const quire_lanes *lanes)
+{
+    const size_t n_heads = (size_t)n_lanes_of(lanes) * lanes->group;
+    const size_t d = lanes->layers[0].one.d_k;
+    extra e = { .items = { lanes->queries, lanes->query_sums, lanes->query_products },
+                .n = { n_heads * lanes->spec.probe * d, n_heads * d, n_heads * d * d } };
+
+    for (int i = 0; i < 3; i++) {
+        e.n[i] = e.items[i] != NULL ? e.n[i] : 0;
+        e.n_all += e.n[i];
+    }
+    return e;
+}
+
+/* ---- saving ---- */
+
+static void save_lane(const quire_lanes *lanes, const lane_state *lane,
+                      const quire_block_state *state, quire_block_lane *to)
+{
+    const lane_tables tables = quire_lane_tables(lanes, lane);
+    unsigned char *pages = quire_block_part(state, to->pages);
+
+    to->n_queries = lane->n_queries;
+    if (lane->n > 0) {
+        memcpy(quire_block_part(state, to->positions), lane->positions + 1,
+               lane->n * sizeof *lane->positions);
+    }
+    if (lane->worth != NULL && to->worth != NULL) {
+        memcpy(quire_block_part(state, to->worth), lane->worth, lane->n * sizeof *lane->worth);
+    }
+    for (uint32_t i = 0; i < quire_block_n_pages(lane->n); i++) {
+        const unsigned char *hot =
+            lanes->hot_bytes > 0 ? quire_lane_hot_page(lanes, &tables, i) : NULL;
+
+        memcpy(pages + i * lanes->page_bytes, quire_lane_page(lanes, &tables, i),
+               lanes->page_bytes);
+        if (hot != NULL) {
+            unsigned char *to_hot = quire_block_part(state, to->hot_pages);
+
+            memcpy(to_hot + i * lanes->hot_bytes, hot, lanes->hot_bytes);
+        }
+    }
+}
+
+static void save_extra(const quire_lanes *lanes, const quire_block_state *state)
+{
+    const extra e = extra_of(lanes);
+    float *to = quire_block_part(state, state->extra);
+
+    for (int i = 0; i < 3; i++) {
+        if (e.n[i] > 0) {
+            memcpy(to, e.items[i], e.n[i] * sizeof *to);
+            to += e.n[i];
+        }
+    }
+}
+
+int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_block_state *state)
+{
+    uint32_t *n_tokens = calloc(n_lanes_of(lanes), sizeof *n_tokens);
+    int rc;
+
+    QUIRE_CHECK(!quire_lanes_repeats(lanes));
+    QUIRE_FAIL_IF(n_tokens == NULL, QUIRE_NOMEM);
+    state->n_layers = lanes->n_layers;
+    state->n_kv_head = lanes->n_kv_head;
+    state->n_text = lanes->n_text;
+    state->n_condensed = lanes->n_condensed;
+    state->generations = lanes->generations;
+    state->n_repeated = lanes->n_repeated;
+    state->has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
+    state->page_bytes = lanes->page_bytes;
+    state->hot_bytes = lanes->hot_bytes;
+    state->n_extra = extra_of(lanes).n_all;
+    for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
+        n_tokens[i] = lanes->lanes[i].n;
+    }
+    rc = quire_block_state_alloc(state, n_tokens);
+    free(n_tokens);
+    QUIRE_TRY(rc);
+    memcpy(quire_block_part(state, state->tokens), tokens, lanes->n_text * sizeof *tokens);
+    for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
+        save_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
+    }
+    save_extra(lanes, state);
+    return QUIRE_OK;
+}
+
+/* ---- loading ---- */
+
+/* Whether the state is of lanes like these. */
+static bool fits(const quire_lanes *lanes, const quire_block_state *state)
+{
+    const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
+
+    return state->n_layers == lanes->n_layers && state->n_kv_head == lanes->n_kv_head &&
+           state->page_bytes == lanes->page_bytes && state->hot_bytes == lanes->hot_bytes &&
+           state->has_worth == has_worth && state->n_extra == extra_of(lanes).n_all;
+}
+
+/* With sealed formats condensed tokens are whole tiles, whose hot pages go at once. */
+static int grow_lane(quire_lanes *lanes, lane_state *lane, uint32_t n, uint32_t n_condensed)
+{
+    while (lane->n < n) {
+        const uint32_t n_left = n - lane->n;
+        const uint32_t n_now = lane->n < n_condensed && n_left > TILE ? TILE : n_left;
+
+        QUIRE_TRY(quire_seq_reserve(lanes->cache, lane->seq, n_now));
+        QUIRE_TRY(quire_seq_append(lanes->cache, lane->seq, n_now));
+        lane->n += n_now;
+        if (lane->n <= n_condensed) {
+            quire_lane_cool(lanes, lane, lane->n);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int load_lane(quire_lanes *lanes, lane_state *lane, const quire_block_state *state,
+                     const quire_block_lane *from)
+{
+    const uint32_t n_condensed = from->n_tokens - (state->n_text - state->n_condensed);
+    lane_tables tables;
+
+    QUIRE_FAIL_IF(lanes->hot_bytes > 0 && n_condensed % TILE != 0, QUIRE_CORRUPT);
+    QUIRE_TRY(quire_lane_reserve_lists(lanes, lane, from->n_tokens));
+    QUIRE_TRY(grow_lane(lanes, lane, from->n_tokens, lanes->hot_bytes > 0 ? n_condensed : 0));
+    tables = quire_lane_tables(lanes, lane);
+    for (uint32_t i = 0; i < quire_block_n_pages(lane->n); i++) {
+        unsigned char *hot = lanes->hot_bytes > 0 ? quire_lane_hot_page(lanes, &tables, i) : NULL;
+
+        memcpy(quire_lane_page(lanes, &tables, i), from->pages + i * lanes->page_bytes,
+               lanes->page_bytes);
+        if (hot != NULL) {
+            memcpy(hot, from->hot_pages + i * lanes->hot_bytes, lanes->hot_bytes);
+        }
+    }
+    if (lane->n > 0) {
+        memcpy(lane->positions + 1, from->positions, lane->n * sizeof *lane->positions);
+    }
+    if (lane->worth != NULL && from->worth != NULL) {
+        memcpy(lane->worth, from->worth, lane->n * sizeof *lane->worth);
+    }
+    lane->n_queries = from->n_queries;
+    quire_lane_bound(lanes, lane, 0);
+    return QUIRE_OK;
+}
+
+static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
+{
+    const extra e = extra_of(lanes);
+    const float *from = state->extra;
+
+    for (int i = 0; i < 3; i++) {
+        if (e.n[i] > 0) {
+            memcpy(e.items[i], from, e.n[i] * sizeof *from);
+            from += e.n[i];
+        }
+    }
+    lanes->n_text = state->n_text;
+    lanes->n_condensed = state->n_condensed;
+    lanes->generations = state->generations;
+    lanes->n_repeated = state->n_repeated;
+    for (uint32_t l = 0; l < lanes->n_layers; l++) {
+        lanes->layers[l].queries_end = lanes->n_text;
+    }
+}
+
+int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state)
+{
+    int rc = QUIRE_OK;
+
+    QUIRE_CHECK(lanes->n_text == 0);
+    QUIRE_FAIL_IF(!fits(lanes, state), QUIRE_INVAL);
+    QUIRE_FAIL_IF(state->n_text > lanes->n_text_max - lanes->n_repeat_max, QUIRE_LIMIT);
+    for (uint32_t i = 0; i < n_lanes_of(lanes) && rc == QUIRE_OK; i++) {
+        rc = load_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
+    }
+    if (rc < 0) {
+        for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
+            quire_lane_cut(lanes, &lanes->lanes[i], 0);
+        }
+        return rc;
+    }
+    load_numbers(lanes, state);
+    return QUIRE_OK;
+}

@@ -6,12 +6,12 @@
  *              state of the text so far
  *
  * A lane (quire/types.h) keeps tokens of its own, so the state has a list of positions for each
- * lane, and K and V of these tokens in pages of 64 tokens. The tokens behind
- * n_condensed are held in full, in all lanes.
+ * lane, and K and V of these tokens in pages of 64 tokens. The tokens behind n_condensed are held
+ * in full, in all lanes.
  *
- * The state is one piece of memory, which is also the file (src/retain/block_memory.h): all pointers
- * but that of the lanes point into it. Numbers are in the byte order of the machine, and the
- * identity names the machine's kernels, so a state of another kind of machine is refused as
+ * The state is one piece of memory, which is also the file (src/retain/block_memory.h): all
+ * pointers but that of the lanes point into it. Numbers are in the byte order of the machine, and
+ * the identity names the machine's kernels, so a state of another kind of machine is refused as
  * foreign.
  *
  *   {head: QUIRE_BLOCK_HEAD_BYTES} {tokens} {lane 0} ... {lane n - 1} {extra} {hash}

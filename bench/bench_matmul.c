@@ -56,6 +56,9 @@ static const struct {
     { "q5_K", QUIRE_MATMUL_Q5_K, GGML_TYPE_Q5_K },
     { "q6_K", QUIRE_MATMUL_Q6_K, GGML_TYPE_Q6_K },
     { "mxfp4", QUIRE_MATMUL_MXFP4, GGML_TYPE_MXFP4 },
+    { "q2_K", QUIRE_MATMUL_Q2_K, GGML_TYPE_Q2_K },
+    { "q3_K", QUIRE_MATMUL_Q3_K, GGML_TYPE_Q3_K },
+    { "iq4_xs", QUIRE_MATMUL_IQ4_XS, GGML_TYPE_IQ4_XS },
 };
 #define TYPES (sizeof types / sizeof types[0])
 

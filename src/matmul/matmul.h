@@ -18,11 +18,15 @@
  *   w = s (c - o)         y = fma((float)(sum(c n) - o sum(n)), s * d, y)
  *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16
  *     MXFP4 (128, c from a table): s is a power of two
+ *     IQ4_XS (128, c from a table): s is an f16 of 256 inputs times an integer of 6 bits, less 32
  *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
  *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
  *     6-bit integer of the block, exact in f32
- *   w = s (c - 32)        y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
- *     Q6_K: s and sum for each half of the block; s is an f16 of 256 inputs times an int8
+ *   w = s (c - o)         y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
+ *     Q6_K (o = 32), Q3_K (4): s and sum for each half of the block; s is an f16 of 256 inputs
+ * times an int8, or an integer of 6 bits less 32 w = s c - m           y = fma(t, d, y), then y =
+ * fma(u, d, y), u = fma(-n1, m1, -n0 m0) Q2_K: t as above; n0 and n1 are sums of n. s and m are
+ * f16s of 256 inputs times integers of 4 bits
  *
  * Blocks are added in ascending order. A block whose max |x| is below QUIRE_MATMUL_TINY counts as
  * zero; NaN and Inf in x give NaN or Inf.
@@ -32,17 +36,21 @@
  * one after the other and [output] each:
  *   s f16; m f16                                       (m: Q4_1, Q5_1)
  *   f16 of s; f16 of m; [3] of GGUF's 12 bytes as u32  (Q4_K, Q5_K)
+ *   f16 of s; f16 of m; [4] of GGUF's 16 bytes as u32  (Q2_K)
+ *   f16 of s; [3] of GGUF's 12 bytes as u32            (Q3_K)
  *   f16 of s; [16] int8                                (Q6_K)
+ *   f16 of s; GGUF's upper two bits of 8 as u16; its nibbles as u32   (IQ4_XS)
  *   [2] exponents of s, u8                             (MXFP4, whose blocks are taken in pairs)
  * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
- *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on;
- *     of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte
- *     of 6 bits: then [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of
- *       input 4 k + byte, 16 further on in the second
- * Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as can be. A tile holds for
- * each block n as [input / 4][row][4] int8, then [row] of -128 sum(n) int32, -32 sum(n) of the
- * first 16 int32, d f32, d * sum(n) f32.
+ *   Q2_K, Q3_K: [2][output][4] bytes, bits 2 k and 2 k + 1 of which are those of input 4 k + byte,
+ * 16 further on in the second; of Q3_K: then [output][4] bytes whose bit k is the third of input 4
+ * k + byte the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further
+ * on; of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte of 6 bits:
+ * then [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of input 4 k + byte,
+ * 16 further on in the second Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as
+ * can be. A tile holds for each block n as [input / 4][row][4] int8, then [row] of -128 sum(n)
+ * int32, -32 sum(n) of the first 16 int32, d f32, d * sum(n) f32.
  *
  * Thread: any. Weights and packed x are read only; each call names its part of the work.
  *
@@ -71,9 +79,12 @@ typedef enum quire_matmul_type {
     QUIRE_MATMUL_Q4_K,
     QUIRE_MATMUL_Q5_K,
     QUIRE_MATMUL_Q6_K,
-    QUIRE_MATMUL_MXFP4
+    QUIRE_MATMUL_MXFP4,
+    QUIRE_MATMUL_Q2_K,
+    QUIRE_MATMUL_Q3_K,
+    QUIRE_MATMUL_IQ4_XS
 } quire_matmul_type;
-#define QUIRE_MATMUL_TYPES 10u
+#define QUIRE_MATMUL_TYPES 13u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 

@@ -167,6 +167,71 @@ static void q6_k_head_read(const unsigned char *head, quire_matmul_scales *s)
     }
 }
 
+/* `bits` bits of each word from bit `at` on. */
+INLINE __m256i field_of(__m256i words, uint32_t at, uint32_t bits)
+{
+    return _mm256_and_si256(_mm256_srl_epi32(words, _mm_cvtsi32_si128((int)at)),
+                            _mm256_set1_epi32((1 << bits) - 1));
+}
+
+/* 16 bytes of nibbles: scales, and above them mins. */
+static void q2_k_head_read(const unsigned char *head, quire_matmul_scales *s)
+{
+    for (uint32_t lane = 0; lane < PANEL; lane += 8) {
+        const __m256 scale = halves_at(head, lane), min = halves_at(head + 2 * PANEL, lane);
+
+        for (uint32_t i = 0; i < 2 * QUIRE_MATMUL_STEP_BLOCKS; i++) {
+            const __m256i words = words_at(head + (size_t)(1 + i / 4) * WORDS, lane);
+            const __m256i nibble = field_of(words, 8 * (i % 4), 4);
+            const __m256i upper = field_of(words, 8 * (i % 4) + 4, 4);
+
+            _mm256_store_ps(s->scale[i] + lane, _mm256_mul_ps(scale, _mm256_cvtepi32_ps(nibble)));
+            _mm256_store_ps(s->min[i] + lane, _mm256_mul_ps(min, _mm256_cvtepi32_ps(upper)));
+        }
+    }
+}
+
+/* A scale from its nibble and its upper two bits. */
+INLINE __m256 scale_of_6(__m256 scale, __m256i nibble, __m256i high)
+{
+    const __m256i whole = _mm256_or_si256(nibble, _mm256_slli_epi32(high, 4));
+
+    return _mm256_mul_ps(scale, _mm256_cvtepi32_ps(_mm256_sub_epi32(whole, _mm256_set1_epi32(32))));
+}
+
+/* Nibbles in 8 bytes, the lower 8 scales' first; the last 4 bytes have the upper two bits. */
+static void q3_k_head_read(const unsigned char *head, quire_matmul_scales *s)
+{
+    for (uint32_t lane = 0; lane < PANEL; lane += 8) {
+        const __m256 scale = halves_at(head, lane);
+        const unsigned char *words = head + 2 * PANEL;
+        const __m256i high = words_at(words + 2 * WORDS, lane);
+
+        for (uint32_t i = 0; i < 2 * QUIRE_MATMUL_STEP_BLOCKS; i++) {
+            const __m256i low = words_at(words + (size_t)i / 4 % 2 * WORDS, lane);
+
+            _mm256_store_ps(s->scale[i] + lane,
+                            scale_of_6(scale, field_of(low, 8 * (i % 4) + (i < 8 ? 0 : 4), 4),
+                                       field_of(high, 8 * (i % 4) + 2 * (i / 4), 2)));
+        }
+    }
+}
+
+static void iq4_xs_head_read(const unsigned char *head, quire_matmul_scales *s)
+{
+    for (uint32_t lane = 0; lane < PANEL; lane += 8) {
+        const __m256 scale = halves_at(head, lane);
+        const __m256i high = _mm256_cvtepu16_epi32(
+            _mm_load_si128((const void *)(head + 2 * PANEL + (size_t)2 * lane)));
+        const __m256i low = words_at(head + WORDS, lane);
+
+        for (uint32_t b = 0; b < QUIRE_MATMUL_STEP_BLOCKS; b++) {
+            _mm256_store_ps(s->scale[b] + lane,
+                            scale_of_6(scale, field_of(low, 4 * b, 4), field_of(high, 2 * b, 2)));
+        }
+    }
+}
+
 /* Heads of n blocks, which come in pairs. */
 static void mxfp4_heads_read(const unsigned char *heads, const quire_matmul_layout *l, uint32_t n,
                              quire_matmul_scales *s)
@@ -228,6 +293,29 @@ INLINE void side_run(const quire_matmul_passes *passes, const quire_matmul_panel
     }
 }
 
+/* The head of a group that is a step. */
+static void super_head_read(quire_matmul_type type, const unsigned char *head,
+                            quire_matmul_scales *s)
+{
+    switch (type) {
+    case QUIRE_MATMUL_Q2_K:
+        q2_k_head_read(head, s);
+        break;
+    case QUIRE_MATMUL_Q3_K:
+        q3_k_head_read(head, s);
+        break;
+    case QUIRE_MATMUL_IQ4_XS:
+        iq4_xs_head_read(head, s);
+        break;
+    case QUIRE_MATMUL_Q6_K:
+        q6_k_head_read(head, s);
+        break;
+    default:
+        k_head_read(head, s);
+        break;
+    }
+}
+
 /* A step that begins with block b; y is added to. */
 INLINE void step_run(const quire_matmul_passes *passes, const quire_matmul_panel *p, uint32_t b,
                      float *y)
@@ -244,10 +332,8 @@ INLINE void step_run(const quire_matmul_passes *passes, const quire_matmul_panel
         heads_read(head, l, n_blocks, &scales);
     } else if (type == QUIRE_MATMUL_MXFP4) {
         mxfp4_heads_read(head, l, n_blocks, &scales);
-    } else if (type == QUIRE_MATMUL_Q6_K) {
-        q6_k_head_read(head, &scales);
     } else {
-        k_head_read(head, &scales);
+        super_head_read(type, head, &scales);
     }
     for (uint32_t side = 0; side < SIDES; side++) {
         const uint32_t lane = side * QUIRE_MATMUL_SIDE;

@@ -14,11 +14,11 @@
 #define QUIRE_MATMUL_SIDE        16u /* outputs */
 #define QUIRE_MATMUL_PASS_ROWS   4u  /* at most: half a tile */
 
-/* Of Q6_K: scale[2 b] and [2 b + 1] of the halves of block b; of the others: scale[b] and, where
- * the type has one, min[b]. */
+/* scale[b] and, where the type has one, min[b] of block b; of types whose halves have scales, [2 b]
+ * and [2 b + 1]. */
 typedef struct quire_matmul_scales {
     _Alignas(32) float scale[2 * QUIRE_MATMUL_STEP_BLOCKS][QUIRE_MATMUL_PANEL];
-    _Alignas(32) float min[QUIRE_MATMUL_STEP_BLOCKS][QUIRE_MATMUL_PANEL];
+    _Alignas(32) float min[2 * QUIRE_MATMUL_STEP_BLOCKS][QUIRE_MATMUL_PANEL];
 } quire_matmul_scales;
 
 /* Some rows of a tile over a side of a step. Pointers are to the side's outputs of the first block

@@ -51,7 +51,25 @@ INLINE __m256i with_high(__m256i nibbles, __m256i high, uint32_t i, uint32_t bit
 /* Whether codes are 8 bits wide. */
 INLINE bool is_wide(quire_matmul_type type)
 {
-    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL || type == QUIRE_MATMUL_MXFP4;
+    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL ||
+           type == QUIRE_MATMUL_IQ4_XS || type == QUIRE_MATMUL_MXFP4;
+}
+
+/* Half of quad k of codes of two bits. */
+INLINE __m256i twos_at(const unsigned char *codes, uint32_t k, uint32_t half)
+{
+    const __m256i four = load(codes + (size_t)k / 4 * QUAD_BYTES, half);
+
+    return _mm256_and_si256(_mm256_srli_epi16(four, (int)(2 * (k % 4))), _mm256_set1_epi8(3));
+}
+
+/* The third bits of quad k above them. */
+INLINE __m256i with_third(__m256i twos, __m256i bits, uint32_t k)
+{
+    const __m256i there =
+        k > 2 ? _mm256_srli_epi16(bits, (int)k - 2) : _mm256_slli_epi16(bits, 2 - (int)k);
+
+    return _mm256_or_si256(_mm256_and_si256(there, _mm256_set1_epi8(4)), twos);
 }
 
 /* Half of quad k of a block. */
@@ -64,10 +82,17 @@ INLINE __m256i half_quad_at(quire_matmul_type type, const unsigned char *codes, 
     if (type == QUIRE_MATMUL_Q8_0) {
         return load(codes + (size_t)k * QUAD_BYTES, half);
     }
+    if (type == QUIRE_MATMUL_Q2_K) {
+        return twos_at(codes, k, half);
+    }
+    if (type == QUIRE_MATMUL_Q3_K) {
+        return with_third(twos_at(codes, k, half), load(codes + (size_t)2 * QUAD_BYTES, half), k);
+    }
     four = load(codes + (size_t)k % 4 * QUAD_BYTES, half);
     four = _mm256_and_si256(k < 4 ? four : _mm256_srli_epi16(four, 4), _mm256_set1_epi8(15));
     switch (type) {
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
         return _mm256_shuffle_epi8(
             _mm256_broadcastsi128_si256(
@@ -112,6 +137,7 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
         return PASSES_VNNI ? sum : _mm256_setzero_si256();
     case QUIRE_MATMUL_Q4_0:
@@ -120,6 +146,9 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
         return _mm256_srai_epi32(sum, 3);
     case QUIRE_MATMUL_Q6_K:
         return quad == 0 ? half : _mm256_sub_epi32(_mm256_srai_epi32(sum, 2), half);
+    case QUIRE_MATMUL_Q3_K:
+        return quad == 0 ? _mm256_srai_epi32(half, 3)
+                         : _mm256_sub_epi32(_mm256_srai_epi32(sum, 5), _mm256_srai_epi32(half, 3));
     default:
         return _mm256_setzero_si256();
     }
@@ -164,6 +193,8 @@ INLINE uint32_t n_run_quads(quire_matmul_type type)
     switch (type) {
     case QUIRE_MATMUL_Q6_K:
         return 2;
+    case QUIRE_MATMUL_Q2_K: /* a half has no more */
+    case QUIRE_MATMUL_Q3_K:
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
@@ -328,19 +359,32 @@ INLINE void block_add(quire_matmul_type type, uint32_t n, const quire_matmul_pas
     }
 }
 
-/* Add block b of Q6_K. */
-INLINE void q6_k_add(uint32_t n, const quire_matmul_pass *p, uint32_t b, __m256 y[ROWS][2])
+/* What the mins of a block's halves take from half h of a row's side: minus the sums of its inputs,
+ * times the mins. */
+INLINE __m256 mins_of(const quire_matmul_pass *p, const char *x, uint32_t b, uint32_t h)
+{
+    const __m256i n0 = _mm256_srai_epi32(int_at(x + QUIRE_MATMUL_X_HALF * p->x_stride), 5);
+    const __m256i n1 =
+        _mm256_sub_epi32(_mm256_srai_epi32(int_at(x + QUIRE_MATMUL_X_SUM * p->x_stride), 7), n0);
+
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(n1), floats_at(p->min, 2 * b + 1, h),
+                           _mm256_mul_ps(_mm256_cvtepi32_ps(n0), floats_at(p->min, 2 * b, h)));
+}
+
+/* Add block b, whose halves have scales. */
+INLINE void halves_add(quire_matmul_type type, uint32_t n, const quire_matmul_pass *p, uint32_t b,
+                       __m256 y[ROWS][2])
 {
     __m256 first[ROWS][2];
     pair acc[ROWS];
 
-    sums(QUIRE_MATMUL_Q6_K, n, p, 0, QUADS / 2, acc);
+    sums(type, n, p, 0, QUADS / 2, acc);
     UNROLL
     for (uint32_t i = 0; i < 2 * n; i++) {
         first[i / 2][i % 2] = _mm256_mul_ps(_mm256_cvtepi32_ps(acc[i / 2].half[i % 2]),
                                             floats_at(p->scale, 2 * b, i % 2));
     }
-    sums(QUIRE_MATMUL_Q6_K, n, p, QUADS / 2, QUADS, acc);
+    sums(type, n, p, QUADS / 2, QUADS, acc);
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
         const __m256 d = float_at(p->x + (size_t)4 * r + QUIRE_MATMUL_X_D * p->x_stride);
@@ -351,6 +395,9 @@ INLINE void q6_k_add(uint32_t n, const quire_matmul_pass *p, uint32_t b, __m256 
                                                 floats_at(p->scale, 2 * b + 1, h), first[r][h]);
 
             y[r][h] = _mm256_fmadd_ps(both, d, y[r][h]);
+            if (type == QUIRE_MATMUL_Q2_K) {
+                y[r][h] = _mm256_fmadd_ps(mins_of(p, p->x + (size_t)4 * r, b, h), d, y[r][h]);
+            }
         }
     }
 }
@@ -370,8 +417,8 @@ INLINE void rows_pass(quire_matmul_type type, uint32_t n, const quire_matmul_pas
         for (uint32_t i = 0; i < p.ahead_bytes; i += LINE) {
             _mm_prefetch((const char *)p.ahead + i, _MM_HINT_T0);
         }
-        if (type == QUIRE_MATMUL_Q6_K) {
-            q6_k_add(n, &p, b, y);
+        if (quire_matmul_has_halves(type)) {
+            halves_add(type, n, &p, b, y);
         } else {
             block_add(type, n, &p, b, y);
         }
@@ -413,6 +460,9 @@ PASS_FNS(Q4_K)
 PASS_FNS(Q5_K)
 PASS_FNS(Q6_K)
 PASS_FNS(MXFP4)
+PASS_FNS(Q2_K)
+PASS_FNS(Q3_K)
+PASS_FNS(IQ4_XS)
 
 const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST(Q8_0),
@@ -425,4 +475,7 @@ const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST(Q5_K),
     PASS_LIST(Q6_K),
     PASS_LIST(MXFP4),
+    PASS_LIST(Q2_K),
+    PASS_LIST(Q3_K),
+    PASS_LIST(IQ4_XS),
 } };

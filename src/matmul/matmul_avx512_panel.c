@@ -42,10 +42,10 @@ typedef enum ahead_to {
     AHEAD_TO_L2
 } ahead_to;
 
-/* The scales of a group's blocks, from its head. Of Q6_K: scales of halves of blocks. */
+/* The scales of a group's blocks, from its head; of types that have them, of halves of blocks. */
 typedef struct group_scales {
     __m512 scale[2 * GROUP_BLOCKS][SIDES];
-    __m512 min[GROUP_BLOCKS][SIDES];
+    __m512 min[2 * GROUP_BLOCKS][SIDES];
 } group_scales;
 
 /* ---- heads ---- */
@@ -100,6 +100,66 @@ INLINE void q6_k_head(const unsigned char *head, uint32_t side, group_scales *s)
     }
 }
 
+/* `bits` bits of each lane from bit `at` on. */
+INLINE __m512i field_of(__m512i words, uint32_t at, uint32_t bits)
+{
+    return _mm512_and_si512(_mm512_srli_epi32(words, at), _mm512_set1_epi32((1 << bits) - 1));
+}
+
+/* 16 bytes of nibbles: scales, and above them mins. */
+INLINE void q2_k_head(const unsigned char *head, uint32_t side, group_scales *s)
+{
+    const __m512 scale = halves_at(head, side), min = halves_at(head + REG, side);
+
+    UNROLL
+    for (uint32_t i = 0; i < 2 * GROUP_BLOCKS; i++) {
+        const __m512i words =
+            _mm512_load_si512(head + (size_t)(1 + i / 4) * LINE + (size_t)side * REG);
+
+        s->scale[i][side] =
+            _mm512_mul_ps(scale, _mm512_cvtepi32_ps(field_of(words, 8 * (i % 4), 4)));
+        s->min[i][side] =
+            _mm512_mul_ps(min, _mm512_cvtepi32_ps(field_of(words, 8 * (i % 4) + 4, 4)));
+    }
+}
+
+/* A scale from its nibble and its upper two bits. */
+INLINE __m512 scale_of_6(__m512 scale, __m512i nibble, __m512i high)
+{
+    const __m512i whole = _mm512_or_si512(nibble, _mm512_slli_epi32(high, 4));
+
+    return _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_sub_epi32(whole, _mm512_set1_epi32(32))));
+}
+
+/* Nibbles in 8 bytes, the lower 8 scales' first; the last 4 bytes have the upper two bits. */
+INLINE void q3_k_head(const unsigned char *head, uint32_t side, group_scales *s)
+{
+    const __m512 scale = halves_at(head, side);
+    const unsigned char *words = head + REG + (size_t)side * REG;
+    const __m512i low[2] = { _mm512_load_si512(words), _mm512_load_si512(words + LINE) };
+    const __m512i high = _mm512_load_si512(words + 2 * LINE);
+
+    UNROLL
+    for (uint32_t i = 0; i < 2 * GROUP_BLOCKS; i++) {
+        s->scale[i][side] =
+            scale_of_6(scale, field_of(low[i / 4 % 2], 8 * (i % 4) + (i < 8 ? 0 : 4), 4),
+                       field_of(high, 8 * (i % 4) + 2 * (i / 4), 2));
+    }
+}
+
+INLINE void iq4_xs_head(const unsigned char *head, uint32_t side, group_scales *s)
+{
+    const __m512 scale = halves_at(head, side);
+    const __m512i high = _mm512_cvtepu16_epi32(
+        _mm256_load_si256((const void *)(head + REG + (size_t)side * REG / 2)));
+    const __m512i low = _mm512_load_si512(head + LINE + (size_t)side * REG);
+
+    UNROLL
+    for (uint32_t b = 0; b < GROUP_BLOCKS; b++) {
+        s->scale[b][side] = scale_of_6(scale, field_of(low, 4 * b, 4), field_of(high, 2 * b, 2));
+    }
+}
+
 /* 2^(e - 128) of each lane's e. */
 INLINE __m512 power_of(__m512i e)
 {
@@ -128,6 +188,12 @@ INLINE void head_read(quire_matmul_type type, const unsigned char *head, group_s
     for (uint32_t side = 0; side < SIDES; side++) {
         if (type == QUIRE_MATMUL_Q6_K) {
             q6_k_head(head, side, s);
+        } else if (type == QUIRE_MATMUL_Q2_K) {
+            q2_k_head(head, side, s);
+        } else if (type == QUIRE_MATMUL_Q3_K) {
+            q3_k_head(head, side, s);
+        } else if (type == QUIRE_MATMUL_IQ4_XS) {
+            iq4_xs_head(head, side, s);
         } else if (type == QUIRE_MATMUL_MXFP4) {
             mxfp4_head(head, side, s);
         } else if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
@@ -154,6 +220,24 @@ INLINE __m512i with_high(__m512i nibbles, const unsigned char *at, uint32_t i, u
     return _mm512_ternarylogic_epi32(there, mask, nibbles, 0xea); /* (there & mask) | nibbles */
 }
 
+/* Quad k of codes of two bits. */
+INLINE __m512i twos_at(const unsigned char *codes, uint32_t k)
+{
+    const __m512i four = _mm512_load_si512(codes + (size_t)k / 4 * LINE);
+
+    return _mm512_and_si512(_mm512_srli_epi16(four, 2 * (k % 4)), _mm512_set1_epi8(3));
+}
+
+/* The third bits of quad k above them. */
+INLINE __m512i with_third(__m512i twos, const unsigned char *at, uint32_t k)
+{
+    const __m512i bits = _mm512_load_si512(at);
+    const __m512i there = k > 2 ? _mm512_srli_epi16(bits, k - 2) : _mm512_slli_epi16(bits, 2 - k);
+
+    /* (there & mask) | twos */
+    return _mm512_ternarylogic_epi32(there, _mm512_set1_epi8(4), twos, 0xea);
+}
+
 /* Quad k of a block; codes begin with the side's. */
 INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint32_t k)
 {
@@ -163,10 +247,17 @@ INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint3
     if (type == QUIRE_MATMUL_Q8_0) {
         return _mm512_load_si512(codes + (size_t)k * LINE);
     }
+    if (type == QUIRE_MATMUL_Q2_K) {
+        return twos_at(codes, k);
+    }
+    if (type == QUIRE_MATMUL_Q3_K) {
+        return with_third(twos_at(codes, k), codes + (size_t)2 * LINE, k);
+    }
     four = _mm512_load_si512(codes + (size_t)k % 4 * LINE);
     four = _mm512_and_si512(k < 4 ? four : _mm512_srli_epi16(four, 4), _mm512_set1_epi8(15));
     switch (type) {
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
         return _mm512_shuffle_epi8(
             _mm512_broadcast_i32x4(
@@ -214,6 +305,7 @@ INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint3
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
         return sum;
     case QUIRE_MATMUL_Q4_0:
@@ -222,6 +314,9 @@ INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint3
         return _mm512_srai_epi32(sum, 3);
     case QUIRE_MATMUL_Q6_K:
         return quad == 0 ? half : _mm512_sub_epi32(_mm512_srai_epi32(sum, 2), half);
+    case QUIRE_MATMUL_Q3_K:
+        return quad == 0 ? _mm512_srai_epi32(half, 3)
+                         : _mm512_sub_epi32(_mm512_srai_epi32(sum, 5), _mm512_srai_epi32(half, 3));
     default:
         return _mm512_setzero_si512();
     }
@@ -231,7 +326,7 @@ INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint3
 INLINE void sums(quire_matmul_type type, uint32_t n, const unsigned char *codes, const char *x,
                  uint32_t begin, __m512i acc[ROWS][SIDES])
 {
-    const uint32_t end = type == QUIRE_MATMUL_Q6_K ? begin + QUADS / 2 : QUADS;
+    const uint32_t end = quire_matmul_has_halves(type) ? begin + QUADS / 2 : QUADS;
 
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
@@ -283,14 +378,14 @@ INLINE void block_add(quire_matmul_type type, uint32_t n, const unsigned char *c
     }
 }
 
-/* Add block b of a group of Q6_K. */
-INLINE void q6_k_add(uint32_t n, const unsigned char *codes, const char *x, const group_scales *s,
-                     uint32_t b, __m512 y[ROWS][SIDES])
+/* Add block b of a group whose halves have scales. */
+INLINE void halves_add(quire_matmul_type type, uint32_t n, const unsigned char *codes,
+                       const char *x, const group_scales *s, uint32_t b, __m512 y[ROWS][SIDES])
 {
     __m512i acc[ROWS][SIDES];
     __m512 first[ROWS][SIDES];
 
-    sums(QUIRE_MATMUL_Q6_K, n, codes, x, 0, acc);
+    sums(type, n, codes, x, 0, acc);
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
         UNROLL
@@ -298,10 +393,14 @@ INLINE void q6_k_add(uint32_t n, const unsigned char *codes, const char *x, cons
             first[r][i] = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), s->scale[2 * b][i]);
         }
     }
-    sums(QUIRE_MATMUL_Q6_K, n, codes, x, QUADS / 2, acc);
+    sums(type, n, codes, x, QUADS / 2, acc);
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
         const __m512 d = float_at(x, QUIRE_MATMUL_X_D * n + r);
+        /* Minus the sums of the halves. */
+        const __m512i n0 = _mm512_srai_epi32(int_at(x, QUIRE_MATMUL_X_HALF * n + r), 5);
+        const __m512i n1 =
+            _mm512_sub_epi32(_mm512_srai_epi32(int_at(x, QUIRE_MATMUL_X_SUM * n + r), 7), n0);
 
         UNROLL
         for (uint32_t i = 0; i < SIDES; i++) {
@@ -309,6 +408,13 @@ INLINE void q6_k_add(uint32_t n, const unsigned char *codes, const char *x, cons
                 _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r][i]), s->scale[2 * b + 1][i], first[r][i]);
 
             y[r][i] = _mm512_fmadd_ps(both, d, y[r][i]);
+            if (type == QUIRE_MATMUL_Q2_K) {
+                const __m512 least =
+                    _mm512_fmadd_ps(_mm512_cvtepi32_ps(n1), s->min[2 * b + 1][i],
+                                    _mm512_mul_ps(_mm512_cvtepi32_ps(n0), s->min[2 * b][i]));
+
+                y[r][i] = _mm512_fmadd_ps(least, d, y[r][i]);
+            }
         }
     }
 }
@@ -379,8 +485,8 @@ INLINE void panel_rows(quire_matmul_type type, uint32_t n, const quire_matmul_pa
         at += l->head_bytes;
         for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
             prefetch(at, l->code_bytes, to);
-            if (type == QUIRE_MATMUL_Q6_K) {
-                q6_k_add(n, at, x, &s, b, y);
+            if (quire_matmul_has_halves(type)) {
+                halves_add(type, n, at, x, &s, b, y);
             } else {
                 block_add(type, n, at, x, &s, b, y);
             }
@@ -421,12 +527,17 @@ PANEL_FNS(Q4_K)
 PANEL_FNS(Q5_K)
 PANEL_FNS(Q6_K)
 PANEL_FNS(MXFP4)
+PANEL_FNS(Q2_K)
+PANEL_FNS(Q3_K)
+PANEL_FNS(IQ4_XS)
 
 void quire_matmul_avx512_panel(const quire_matmul_panel *panel)
 {
     static void (*const runs[QUIRE_MATMUL_TYPES][ROWS])(const quire_matmul_panel *) = {
-        PANEL_LIST(Q8_0),   PANEL_LIST(Q4_0), PANEL_LIST(Q4_1), PANEL_LIST(Q5_0), PANEL_LIST(Q5_1),
-        PANEL_LIST(IQ4_NL), PANEL_LIST(Q4_K), PANEL_LIST(Q5_K), PANEL_LIST(Q6_K), PANEL_LIST(MXFP4),
+        PANEL_LIST(Q8_0),   PANEL_LIST(Q4_0),   PANEL_LIST(Q4_1), PANEL_LIST(Q5_0),
+        PANEL_LIST(Q5_1),   PANEL_LIST(IQ4_NL), PANEL_LIST(Q4_K), PANEL_LIST(Q5_K),
+        PANEL_LIST(Q6_K),   PANEL_LIST(MXFP4),  PANEL_LIST(Q2_K), PANEL_LIST(Q3_K),
+        PANEL_LIST(IQ4_XS),
     };
 
     runs[panel->weight->type][panel->n_rows - 1](panel);

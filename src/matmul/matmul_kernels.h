@@ -42,12 +42,20 @@ typedef struct quire_matmul_layout {
 } quire_matmul_layout;
 
 static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
-    [QUIRE_MATMUL_Q8_0] = { 32, 34, 64, 1024 },   [QUIRE_MATMUL_Q4_0] = { 32, 18, 64, 512 },
-    [QUIRE_MATMUL_Q4_1] = { 32, 20, 128, 512 },   [QUIRE_MATMUL_Q5_0] = { 32, 22, 64, 640 },
-    [QUIRE_MATMUL_Q5_1] = { 32, 24, 128, 640 },   [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 64, 512 },
-    [QUIRE_MATMUL_Q4_K] = { 256, 144, 512, 512 }, [QUIRE_MATMUL_Q5_K] = { 256, 176, 512, 640 },
-    [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 }, [QUIRE_MATMUL_MXFP4] = { 64, 34, 64, 512 },
+    [QUIRE_MATMUL_Q8_0] = { 32, 34, 64, 1024 },     [QUIRE_MATMUL_Q4_0] = { 32, 18, 64, 512 },
+    [QUIRE_MATMUL_Q4_1] = { 32, 20, 128, 512 },     [QUIRE_MATMUL_Q5_0] = { 32, 22, 64, 640 },
+    [QUIRE_MATMUL_Q5_1] = { 32, 24, 128, 640 },     [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 64, 512 },
+    [QUIRE_MATMUL_Q4_K] = { 256, 144, 512, 512 },   [QUIRE_MATMUL_Q5_K] = { 256, 176, 512, 640 },
+    [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 },   [QUIRE_MATMUL_MXFP4] = { 64, 34, 64, 512 },
+    [QUIRE_MATMUL_Q2_K] = { 256, 84, 640, 256 },    [QUIRE_MATMUL_Q3_K] = { 256, 110, 448, 384 },
+    [QUIRE_MATMUL_IQ4_XS] = { 256, 136, 256, 512 },
 };
+
+/* Whether the halves of a block have scales of their own. */
+static inline bool quire_matmul_has_halves(quire_matmul_type type)
+{
+    return type == QUIRE_MATMUL_Q6_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_Q2_K;
+}
 
 /* Bytes of a panel. */
 size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in);

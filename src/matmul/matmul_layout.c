@@ -33,7 +33,16 @@ enum {
     Q5_K_CODES = 48,
     Q6_K_HIGH = 128,
     Q6_K_SCALES = 192,
-    Q6_K_D = 208
+    Q6_K_D = 208,
+    Q2_K_CODES = 16,
+    Q2_K_D = 80,
+    Q2_K_MIN = 82,
+    Q3_K_CODES = 32,
+    Q3_K_SCALES = 96,
+    Q3_K_D = 108,
+    IQ4_XS_HIGH = 2,
+    IQ4_XS_LOW = 4,
+    IQ4_XS_CODES = 8
 };
 
 const uint8_t quire_matmul_iq4_nl[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
@@ -114,6 +123,14 @@ static void q6_k_read(const unsigned char *block, uint32_t b, uint32_t words[WOR
     }
 }
 
+/* Block b of Q2_K's or Q3_K's codes of two bits: four blocks share 32 bytes. */
+static void twos_read(const unsigned char *from, uint32_t b, uint32_t words[WORDS])
+{
+    for (uint32_t k = 0; k < WORDS; k++) {
+        words[k] = word_at(from + (size_t)b / 4 * QUIRE_MATMUL_BLOCK, k) >> (2 * (b % 4)) & LOW_TWO;
+    }
+}
+
 /* Codes of the 32 inputs b of a block of GGUF's. */
 static void codes_read(quire_matmul_type type, const unsigned char *block, uint32_t b,
                        uint32_t words[WORDS])
@@ -149,6 +166,18 @@ static void codes_read(quire_matmul_type type, const unsigned char *block, uint3
             words[k] |= (word_at(block + Q5_K_HIGH, k) >> b & LOW_ONE) << 4;
         }
         break;
+    case QUIRE_MATMUL_Q2_K:
+        twos_read(block + Q2_K_CODES, b, words);
+        break;
+    case QUIRE_MATMUL_Q3_K:
+        twos_read(block + Q3_K_CODES, b, words);
+        for (uint32_t k = 0; k < WORDS; k++) {
+            words[k] |= (word_at(block, k) >> b & LOW_ONE) << 2;
+        }
+        break;
+    case QUIRE_MATMUL_IQ4_XS:
+        nibbles_read(block + IQ4_XS_CODES + (size_t)b * QUIRE_MATMUL_BLOCK / 2, words);
+        break;
     case QUIRE_MATMUL_Q6_K:
     default:
         q6_k_read(block, b, words);
@@ -163,6 +192,23 @@ static void word_put(unsigned char *lane, uint32_t line, uint32_t word)
     memcpy(lane + (size_t)line * 4 * PANEL, &word, sizeof word);
 }
 
+/* Codes of two bits; a third one in a line of its own. */
+static void twos_write(quire_matmul_type type, const uint32_t words[WORDS], unsigned char *lane)
+{
+    uint32_t twos[2] = { 0, 0 };
+    uint32_t third = 0;
+
+    for (uint32_t k = 0; k < WORDS; k++) {
+        twos[k / 4] |= (words[k] & LOW_TWO) << (2 * (k % 4));
+        third |= (words[k] >> 2 & LOW_ONE) << k;
+    }
+    word_put(lane, 0, twos[0]);
+    word_put(lane, 1, twos[1]);
+    if (type == QUIRE_MATMUL_Q3_K) {
+        word_put(lane, 2, third);
+    }
+}
+
 static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], unsigned char *lane)
 {
     const uint32_t n_lines = quire_matmul_layouts[type].code_bytes / (4 * PANEL);
@@ -172,6 +218,10 @@ static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], uns
         for (uint32_t k = 0; k < WORDS; k++) {
             word_put(lane, k, words[k]);
         }
+        return;
+    }
+    if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K) {
+        twos_write(type, words, lane);
         return;
     }
     for (uint32_t k = 0; k < WORDS / 2; k++) {
@@ -189,6 +239,36 @@ static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], uns
     }
 }
 
+/* n words of GGUF's, of an output, to lines that begin at `lines`. */
+static void words_write(const unsigned char *from, uint32_t n, unsigned char *lines, uint32_t lane)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        word_put(lines + (size_t)lane * 4, i, word_at(from, i));
+    }
+}
+
+/* Heads of Q2_K, Q3_K and IQ4_XS. */
+static void low_head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
+                           uint32_t lane)
+{
+    unsigned char *scale = head + (size_t)lane * HALF_BYTES;
+    unsigned char *second = scale + (size_t)PANEL * HALF_BYTES;
+    unsigned char *behind_two = head + (size_t)2 * PANEL * HALF_BYTES;
+
+    if (type == QUIRE_MATMUL_Q3_K) {
+        memcpy(scale, block + Q3_K_D, HALF_BYTES);
+        words_write(block + Q3_K_SCALES, K_SCALE_WORDS, head + (size_t)PANEL * HALF_BYTES, lane);
+    } else if (type == QUIRE_MATMUL_Q2_K) {
+        memcpy(scale, block + Q2_K_D, HALF_BYTES);
+        memcpy(second, block + Q2_K_MIN, HALF_BYTES);
+        words_write(block, SUPER / 16 / 4, behind_two, lane);
+    } else {
+        memcpy(scale, block, HALF_BYTES);
+        memcpy(second, block + IQ4_XS_HIGH, HALF_BYTES);
+        words_write(block + IQ4_XS_LOW, 1, behind_two, lane);
+    }
+}
+
 static void head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
                        uint32_t lane)
 {
@@ -198,6 +278,10 @@ static void head_write(quire_matmul_type type, const unsigned char *block, unsig
     if (type == QUIRE_MATMUL_MXFP4) {
         head[lane] = block[0];
         head[PANEL + lane] = block[QUIRE_MATMUL_MXFP4_BYTES];
+        return;
+    }
+    if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_IQ4_XS) {
+        low_head_write(type, block, head, lane);
         return;
     }
     if (type == QUIRE_MATMUL_Q6_K) {

@@ -103,7 +103,7 @@ static x_block x_read(const char *x, uint32_t n_rows)
 typedef struct w_block {
     uint8_t c[BLOCK];
     float scale[2]; /* of the halves; most types have one */
-    float min;
+    float min[2];
 } w_block;
 
 static float f16_at(const unsigned char *halves, uint32_t lane)
@@ -120,12 +120,19 @@ static uint8_t code_at(quire_matmul_type type, const unsigned char *codes, uint3
     const uint32_t k = i / 4;
     const unsigned char *quad = codes + i % 4;
     const unsigned char *high = quad + 4 * LINE;
-    const uint32_t four = (uint32_t)quad[k % 4 * LINE] >> (4 * (k / 4)) & 15;
+    uint32_t four;
 
+    if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K) {
+        const uint32_t third = type == QUIRE_MATMUL_Q3_K ? (uint32_t)quad[2 * LINE] >> k & 1 : 0;
+
+        return (uint8_t)(((uint32_t)quad[k / 4 * LINE] >> (2 * (k % 4)) & 3) | third << 2);
+    }
+    four = (uint32_t)quad[k % 4 * LINE] >> (4 * (k / 4)) & 15;
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
         return quad[k * LINE];
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
         return quire_matmul_iq4_nl[four];
     case QUIRE_MATMUL_MXFP4:
         return quire_matmul_mxfp4[four];
@@ -148,7 +155,44 @@ static void k_scales_read(const unsigned char *head, uint32_t lane, uint32_t b, 
     const uint32_t s = words[0], m = words[LINE], both = words[2 * LINE];
 
     w->scale[0] *= (float)(b < 4 ? s & 63 : (both & 15) | s >> 6 << 4);
-    w->min *= -(float)(b < 4 ? m & 63 : both >> 4 | m >> 6 << 4);
+    w->min[0] *= -(float)(b < 4 ? m & 63 : both >> 4 | m >> 6 << 4);
+}
+
+/* The scales and mins of the halves of block b, of 4 bits each. */
+static void q2_k_scales_read(const unsigned char *head, uint32_t lane, uint32_t b, w_block *w)
+{
+    const float scale = w->scale[0], min = f16_at(head + LINE / 2, lane);
+
+    for (uint32_t i = 2 * b; i < 2 * b + 2; i++) {
+        const uint32_t both = head[(1 + i / 4) * LINE + 4 * lane + i % 4];
+
+        w->scale[i % 2] = scale * (float)(both & 15);
+        w->min[i % 2] = min * (float)(both >> 4);
+    }
+}
+
+/* The scales of the halves of block b: nibbles in 8 bytes, their upper two bits in the next 4. */
+static void q3_k_scales_read(const unsigned char *head, uint32_t lane, uint32_t b, w_block *w)
+{
+    const unsigned char *words = head + LINE / 2 + (size_t)4 * lane;
+    const float scale = w->scale[0];
+
+    for (uint32_t i = 2 * b; i < 2 * b + 2; i++) {
+        const uint32_t low = (uint32_t)words[i / 4 % 2 * LINE + i % 4] >> (i < 8 ? 0 : 4) & 15;
+        const uint32_t high = (uint32_t)words[2 * LINE + i % 4] >> (2 * (i / 4)) & 3;
+
+        w->scale[i % 2] = scale * (float)((int32_t)(low | high << 4) - 32);
+    }
+}
+
+static void iq4_xs_scale_read(const unsigned char *head, uint32_t lane, uint32_t b, w_block *w)
+{
+    const unsigned char *high = head + LINE / 2 + (size_t)2 * lane + b / 4;
+    const unsigned char *low = head + LINE + (size_t)4 * lane + b / 2;
+    const uint32_t scale =
+        ((uint32_t)*low >> (4 * (b % 2)) & 15) | ((uint32_t)*high >> (2 * (b % 4)) & 3) << 4;
+
+    w->scale[0] *= (float)((int32_t)scale - 32);
 }
 
 /* Block b of a group. */
@@ -169,8 +213,14 @@ static w_block w_read(quire_matmul_type type, const unsigned char *head, const u
 
         w.scale[1] = w.scale[0] * (float)scales[PANEL];
         w.scale[0] *= (float)scales[0];
+    } else if (type == QUIRE_MATMUL_Q2_K) {
+        q2_k_scales_read(head, lane, b, &w);
+    } else if (type == QUIRE_MATMUL_Q3_K) {
+        q3_k_scales_read(head, lane, b, &w);
+    } else if (type == QUIRE_MATMUL_IQ4_XS) {
+        iq4_xs_scale_read(head, lane, b, &w);
     } else if (quire_matmul_layouts[type].head_bytes >= LINE) {
-        w.min = f16_at(head + LINE / 2, lane);
+        w.min[0] = f16_at(head + LINE / 2, lane);
     }
     if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
         k_scales_read(head, lane, b, &w);
@@ -200,6 +250,7 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
         return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
     case QUIRE_MATMUL_Q4_0:
@@ -210,8 +261,18 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
         first = sum_of(w, x, 0, HALF) + x->half;
         second = sum_of(w, x, HALF, BLOCK) + x->sum / 4 - x->half;
         return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
+    case QUIRE_MATMUL_Q3_K:
+        first = sum_of(w, x, 0, HALF) + x->half / 8;
+        second = sum_of(w, x, HALF, BLOCK) + x->sum / 32 - x->half / 8;
+        return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
+    case QUIRE_MATMUL_Q2_K:
+        first = sum_of(w, x, 0, HALF);
+        y = fmaf(fmaf((float)(sum - first), w->scale[1], (float)first * w->scale[0]), x->d, y);
+        first = x->half / 32;
+        second = x->sum / 128 - first;
+        return fmaf(fmaf((float)second, w->min[1], (float)first * w->min[0]), x->d, y);
     default:
-        return fmaf(w->min, x->dsum, fmaf((float)sum, w->scale[0] * x->d, y));
+        return fmaf(w->min[0], x->dsum, fmaf((float)sum, w->scale[0] * x->d, y));
     }
 }
 

@@ -20,6 +20,8 @@ static bool type_of(enum ggml_type type, quire_matmul_type *out)
         { GGML_TYPE_Q5_1, QUIRE_MATMUL_Q5_1 },     { GGML_TYPE_Q4_K, QUIRE_MATMUL_Q4_K },
         { GGML_TYPE_Q5_K, QUIRE_MATMUL_Q5_K },     { GGML_TYPE_Q6_K, QUIRE_MATMUL_Q6_K },
         { GGML_TYPE_IQ4_NL, QUIRE_MATMUL_IQ4_NL }, { GGML_TYPE_MXFP4, QUIRE_MATMUL_MXFP4 },
+        { GGML_TYPE_Q2_K, QUIRE_MATMUL_Q2_K },     { GGML_TYPE_Q3_K, QUIRE_MATMUL_Q3_K },
+        { GGML_TYPE_IQ4_XS, QUIRE_MATMUL_IQ4_XS },
     };
 
     for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES; i++) {

@@ -24,6 +24,9 @@ const gguf_block *gguf_block_of(quire_matmul_type type)
         [QUIRE_MATMUL_Q5_K] = { "q5_K", 256, 176, 0, 2 },
         [QUIRE_MATMUL_Q6_K] = { "q6_K", 256, 210, 208, 0 },
         [QUIRE_MATMUL_MXFP4] = { "mxfp4", 32, 17, 0, 0 },
+        [QUIRE_MATMUL_Q2_K] = { "q2_K", 256, 84, 80, 82 },
+        [QUIRE_MATMUL_Q3_K] = { "q3_K", 256, 110, 108, 0 },
+        [QUIRE_MATMUL_IQ4_XS] = { "iq4_xs", 256, 136, 0, 0 },
     };
 
     return &blocks[type];
@@ -88,6 +91,39 @@ static double q6_k_weight_at(const unsigned char *block, uint32_t i)
     return f16_at(block + 208) * (int8_t)block[192 + i / 16] * (low + 16 * high - 32);
 }
 
+/* Two bits of weight i of 64 bytes: four times 32 weights share 32 bytes. */
+static int two_at(const unsigned char *bytes, uint32_t i)
+{
+    return bytes[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+static double q2_k_weight_at(const unsigned char *block, uint32_t i)
+{
+    const int scale = block[i / 16] % 16, min = block[i / 16] / 16;
+
+    return f16_at(block + 80) * scale * two_at(block + 16, i) - f16_at(block + 82) * min;
+}
+
+static double q3_k_weight_at(const unsigned char *block, uint32_t i)
+{
+    const unsigned char *scales = block + 96;
+    const uint32_t s = i / 16;
+    const int low = s < 8 ? scales[s] % 16 : scales[s - 8] / 16;
+    const int high = scales[8 + s % 4] >> s / 4 * 2 & 3;
+    const int code = two_at(block + 32, i) + 4 * (block[i % 32] >> i / 32 & 1);
+
+    return f16_at(block + 108) * (low + 16 * high - 32) * (code - 4);
+}
+
+static double iq4_xs_weight_at(const unsigned char *block, uint32_t i)
+{
+    const uint32_t b = i / 32;
+    const int low = block[4 + b / 2] >> b % 2 * 4 & 15;
+    const int high = (block[2] + 256 * block[3]) >> 2 * b & 3;
+
+    return f16_at(block) * (low + 16 * high - 32) * iq4_nl[nibble_at(block + 8 + 16 * b, i % 32)];
+}
+
 void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
 {
     const uint16_t half = quire_f32_to_f16(scale);
@@ -127,6 +163,12 @@ double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t
         return k_weight_at(block, i, false);
     case QUIRE_MATMUL_Q5_K:
         return k_weight_at(block, i, true);
+    case QUIRE_MATMUL_Q2_K:
+        return q2_k_weight_at(block, i);
+    case QUIRE_MATMUL_Q3_K:
+        return q3_k_weight_at(block, i);
+    case QUIRE_MATMUL_IQ4_XS:
+        return iq4_xs_weight_at(block, i);
     case QUIRE_MATMUL_Q6_K:
     default:
         return q6_k_weight_at(block, i);

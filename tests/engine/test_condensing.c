@@ -181,6 +181,7 @@ static void same_bits(const setting *s)
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), 0);
     before = stats_now(b.engine);
     assert_int_equal(before.condensings_total, (N_PROMPT + N_TOKENS - 2) / CHUNK);
+    assert_int_equal(before.condensed_texts, before.condensings_total);
     /* A hit in the last chunk, and at the end of an earlier one; nothing is condensed again. */
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
     assert_int_equal(check(&b, s->policy, text, 3 * CHUNK + 1, &want_short), n_again & (3 * CHUNK));

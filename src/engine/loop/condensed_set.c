@@ -27,7 +27,7 @@ struct quire_condensed_set {
     entry *entries; /* [1 + n_max]; entry 0 is none */
     quire_condensed buckets[N_BUCKETS];
     uint32_t n_max;
-    uint32_t n;
+    uint32_t n_texts;
     uint64_t n_numbers;
     uint64_t tick;
 };
@@ -99,9 +99,9 @@ static void remove_entry(quire_condensed_set *set, quire_condensed i)
     }
     *at = e->next;
     set->entries[e->parent].n_children--;
+    set->n_texts -= e->parent != QUIRE_CONDENSED_NULL;
     free(e->bytes);
     *e = (entry){ 0 };
-    set->n--;
 }
 
 /* A place for an entry; the oldest one that nobody needs makes way. */
@@ -145,7 +145,7 @@ static quire_condensed add(quire_condensed_set *set, uint32_t bucket, quire_cond
                                .bytes = copy };
     set->buckets[bucket] = i;
     set->entries[parent].n_children++;
-    set->n++;
+    set->n_texts += parent != QUIRE_CONDENSED_NULL;
     return i;
 }
 
@@ -202,5 +202,5 @@ quire_condensed quire_condensed_at(const quire_condensed_set *set, uint32_t i)
 
 uint32_t quire_condensed_count(const quire_condensed_set *set)
 {
-    return set->n;
+    return set->n_texts;
 }

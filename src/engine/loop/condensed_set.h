@@ -52,6 +52,7 @@ const void *quire_condensed_bytes(const quire_condensed_set *set, quire_condense
                                   uint32_t *n_bytes);
 /* Entry number i < QUIRE_CONDENSED_MAX in no order, or QUIRE_CONDENSED_NULL where there is none. */
 quire_condensed quire_condensed_at(const quire_condensed_set *set, uint32_t i);
+/* Entries of texts: without those of a policy and a tenant. */
 uint32_t quire_condensed_count(const quire_condensed_set *set);
 
 #endif /* QUIRE_ENGINE_CONDENSED_SET_H */

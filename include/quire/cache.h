@@ -39,10 +39,11 @@
  *
  * States. A model with recurrent layers has, beside KV, a state at each place of a text. A cache
  * with state_bytes > 0 has pages for states: each holds the state behind one token of one text.
- * These pages belong to nodes of the prefix tree alone (quire/prefix.h, "States"). Sequences have
- * no table for them: the state of a sequence at work lies with the cache's owner, since every step
- * changes it, and cuts and forks are the owner's business as well. In lists of pages and events,
- * states are the group behind the last one (quire_cache_groups()).
+ * These pages belong to nodes of the prefix tree (quire/prefix.h, "States") and to sequences. A
+ * sequence has no table for them, but two pages (quire_seq_states()): for the state of its last
+ * token, and for that of the step at hand. Their contents are the owner's business, since every
+ * step changes them, and so are cuts and forks. In lists of pages and events, states are the group
+ * behind the last one (quire_cache_groups()).
  *
  * Plan, then apply. A call that takes memory first computes its needs in every group. When
  * something is missing, the call asks the prefix tree to evict cached pages. When that is not
@@ -292,6 +293,12 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 /* The payload bytes of a page of this group: quire_cache_opts.page_bytes; 0 for a group without
  * payload or an unknown group. */
 size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group);
+
+/* The two pages for states of a sequence. The first call takes them, and evicts cached pages for
+ * them; they are charged to the sequence's region, and go when the sequence closes. A fork begins
+ * without them. Errors: QUIRE_NOTFOUND, QUIRE_NOPAGES, QUIRE_NOMEM, QUIRE_LIMIT (page ids); then
+ * nothing has changed, apart from evicted pages. The cache has states. */
+int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2]);
 
 /* The payload of a page with a state: state_bytes bytes. Memory: borrowed, until the page ends or
  * moves (quire_cache_coalesce()). The page is in use and holds a state. */

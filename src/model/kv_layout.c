@@ -5,6 +5,7 @@
 #include "model/runtime.h"
 
 #include "base/check.h"
+#include "model/recurrent.h"
 
 /* Of a main page without a stored layer: attention asks for memory. */
 #define EMPTY_PAGE_BYTES 64u
@@ -445,6 +446,7 @@ uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtim
 {
     const quire_kv_price price = quire_kv_price_make(desc, o);
 
-    return o->kv_elsewhere_bytes != 0 ? o->kv_elsewhere_bytes
-                                      : quire_kv_price_bytes(&price, o->n_ctx);
+    return o->kv_elsewhere_bytes != 0
+               ? o->kv_elsewhere_bytes
+               : add(quire_kv_price_bytes(&price, o->n_ctx), quire_state_seq_bytes(desc));
 }

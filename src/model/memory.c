@@ -95,7 +95,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 
     return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES +
-           quire_attn_workspace_bytes(&attn) + quire_states_bytes(desc, o->n_seqs_max);
+           quire_attn_workspace_bytes(&attn);
 }
 
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,

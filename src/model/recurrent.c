@@ -8,20 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The place of a sequence's state: two buffers, of which one counts. */
+/* What is known of a sequence's state. */
 typedef struct state_place {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: free */
     uint32_t n_tokens;
     uint32_t n_tokens_next; /* behind the step at hand */
-    bool is_second;         /* the buffer that counts */
+    bool is_second;         /* the page that counts */
+    quire_page_id pages[2];
 } state_place;
 
 struct quire_states {
+    quire_cache *cache;
     size_t n_floats;
     uint32_t n_places;
     uint32_t n_runs;
     uint32_t n_rows;       /* of the runs */
-    float *memory;         /* [n_places][2][n_floats] */
     state_place *places;   /* [n_places] */
     quire_state_run *runs; /* [n_places] */
     uint32_t *run_places;  /* [n_places] */
@@ -41,24 +42,30 @@ size_t quire_state_floats(const quire_model_desc *desc)
     return desc->recurrent.n_layers * quire_state_layer_floats(desc);
 }
 
-uint64_t quire_states_bytes(const quire_model_desc *desc, uint32_t n_seqs_max)
+size_t quire_state_page_bytes(const quire_model_desc *desc)
 {
-    return (uint64_t)quire_state_floats(desc) * sizeof(float) * 2 * n_seqs_max;
+    return (quire_state_floats(desc) * sizeof(float) + 63) / 64 * 64;
 }
 
-int quire_states_create(quire_states **out, const quire_model_desc *desc, uint32_t n_seqs_max)
+uint64_t quire_state_seq_bytes(const quire_model_desc *desc)
+{
+    return 2 * (uint64_t)quire_state_page_bytes(desc);
+}
+
+int quire_states_create(quire_states **out, const quire_model_desc *desc, quire_cache *cache,
+                        uint32_t n_seqs_max)
 {
     quire_states *s = calloc(1, sizeof *s);
 
     *out = NULL;
     QUIRE_FAIL_IF(s == NULL, QUIRE_NOMEM);
+    s->cache = cache;
     s->n_floats = quire_state_floats(desc);
     s->n_places = n_seqs_max;
-    s->memory = calloc((size_t)2 * n_seqs_max, s->n_floats * sizeof(float));
     s->places = calloc(n_seqs_max, sizeof *s->places);
     s->runs = calloc(n_seqs_max, sizeof *s->runs);
     s->run_places = calloc(n_seqs_max, sizeof *s->run_places);
-    if (s->memory == NULL || s->places == NULL || s->runs == NULL || s->run_places == NULL) {
+    if (s->places == NULL || s->runs == NULL || s->run_places == NULL) {
         quire_states_destroy(s);
         return QUIRE_NOMEM;
     }
@@ -72,14 +79,21 @@ void quire_states_destroy(quire_states *s)
         free(s->run_places);
         free(s->runs);
         free(s->places);
-        free(s->memory);
         free(s);
     }
 }
 
-static float *buffer_of(const quire_states *s, uint32_t place, bool is_second)
+/* Pages move between steps, so that addresses are asked for anew. */
+static float *buffer_of(const quire_states *s, const state_place *place, bool is_second)
 {
-    return s->memory + (2 * (size_t)place + (is_second ? 1 : 0)) * s->n_floats;
+    return quire_cache_state(s->cache, place->pages[is_second ? 1 : 0]);
+}
+
+static bool is_open(const quire_states *s, quire_seq_id seq)
+{
+    quire_seq_table table;
+
+    return quire_seq_table_get(s->cache, seq, 0, &table) == QUIRE_OK;
 }
 
 /* The place of a sequence, n_places without one. */
@@ -95,26 +109,32 @@ static uint32_t place_find(const quire_states *s, quire_seq_id seq)
 
 /* A place for a sequence without one. The cache opens at most n_places sequences, so one place is
  * free or belongs to a closed sequence. */
-static uint32_t place_take(quire_states *s, quire_seq_id seq,
-                           bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+static int place_take(quire_states *s, quire_seq_id seq, uint32_t *out)
 {
+    quire_page_id pages[2];
     uint32_t i = 0;
 
-    while (i < s->n_places && s->places[i].seq != QUIRE_SEQ_NULL &&
-           is_open(ctx, s->places[i].seq)) {
+    QUIRE_TRY(quire_seq_states(s->cache, seq, pages));
+    while (i < s->n_places && s->places[i].seq != QUIRE_SEQ_NULL && is_open(s, s->places[i].seq)) {
         i++;
     }
     QUIRE_CHECK(i < s->n_places);
-    s->places[i] = (state_place){ .seq = seq };
-    return i;
+    s->places[i] = (state_place){ .seq = seq, .pages = { pages[0], pages[1] } };
+    *out = i;
+    return QUIRE_OK;
 }
 
-static uint32_t place_get(quire_states *s, quire_seq_id seq,
-                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+static int place_get(quire_states *s, quire_seq_id seq, uint32_t *out)
 {
-    const uint32_t i = place_find(s, seq);
+    *out = place_find(s, seq);
+    return *out < s->n_places ? QUIRE_OK : place_take(s, seq, out);
+}
 
-    return i < s->n_places ? i : place_take(s, seq, is_open, ctx);
+int quire_states_reserve(quire_states *s, quire_seq_id seq)
+{
+    uint32_t i;
+
+    return place_get(s, seq, &i);
 }
 
 bool quire_states_has(const quire_states *s, quire_seq_id seq, uint32_t n_tokens)
@@ -130,23 +150,22 @@ void quire_states_begin(quire_states *s)
     s->n_rows = 0;
 }
 
-int quire_states_add(quire_states *s, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows,
-                     bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+int quire_states_add(quire_states *s, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows)
 {
     state_place *place;
     uint32_t i;
 
     QUIRE_FAIL_IF(!quire_states_has(s, seq, n_tokens), QUIRE_INVAL);
-    i = place_get(s, seq, is_open, ctx);
+    QUIRE_TRY(place_get(s, seq, &i));
     place = &s->places[i];
     if (n_tokens == 0) { /* a sequence begins with zeros */
-        memset(buffer_of(s, i, place->is_second), 0, s->n_floats * sizeof(float));
+        memset(buffer_of(s, place, place->is_second), 0, s->n_floats * sizeof(float));
         place->n_tokens = 0;
     }
     place->n_tokens_next = n_tokens + n_rows;
     s->run_places[s->n_runs] = i;
-    s->runs[s->n_runs++] = (quire_state_run){ .from = buffer_of(s, i, place->is_second),
-                                              .to = buffer_of(s, i, !place->is_second),
+    s->runs[s->n_runs++] = (quire_state_run){ .from = buffer_of(s, place, place->is_second),
+                                              .to = buffer_of(s, place, !place->is_second),
                                               .first_row = s->n_rows,
                                               .n_rows = n_rows };
     s->n_rows += n_rows;
@@ -178,27 +197,21 @@ const float *quire_states_get(const quire_states *s, quire_seq_id seq)
 {
     const uint32_t i = place_find(s, seq);
 
-    return i < s->n_places ? buffer_of(s, i, s->places[i].is_second) : NULL;
+    return i < s->n_places ? buffer_of(s, &s->places[i], s->places[i].is_second) : NULL;
 }
 
-float *quire_states_place(quire_states *s, quire_seq_id seq, uint32_t n_tokens,
-                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
+int quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, const float *state)
 {
-    const uint32_t i = place_get(s, seq, is_open, ctx);
+    uint32_t i;
+    float *to;
 
+    QUIRE_TRY(place_get(s, seq, &i));
+    to = buffer_of(s, &s->places[i], s->places[i].is_second);
     s->places[i].n_tokens = n_tokens;
-    return buffer_of(s, i, s->places[i].is_second);
-}
-
-void quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,
-                      bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx)
-{
-    const float *source = from != QUIRE_SEQ_NULL ? quire_states_get(s, from) : NULL;
-    float *to = quire_states_place(s, seq, n_tokens, is_open, ctx);
-
-    if (source != NULL) {
-        memcpy(to, source, s->n_floats * sizeof(float));
+    if (state != NULL) {
+        memcpy(to, state, s->n_floats * sizeof(float));
     } else {
         memset(to, 0, s->n_floats * sizeof(float));
     }
+    return QUIRE_OK;
 }

@@ -10,11 +10,11 @@
  *             of a delta net and of Mamba-2 the matrices of the heads,
  *             [n_v_heads][d_state][d_head] }
  *
- * Ownership. A sequence of the cache owns one state, from its first step on. A step computes the
- * new states beside the old ones, and they count when the whole step has succeeded: a step that
- * fails or is given up changes nothing. A fork gets a copy. A sequence that was cut or filled in
- * another way than by steps has no state, unless it is empty; the next step refuses it. The state
- * of a closed sequence is forgotten when its place is needed.
+ * Ownership. A sequence of the cache owns two pages for states, which it takes when it first needs
+ * a state (quire_seq_states()), and which go when it closes. One has the state that counts. A step
+ * computes the new state into the other one, which counts when the whole step has succeeded: a step
+ * that fails or is given up changes nothing. A fork gets a copy. A sequence that was cut or filled
+ * in another way than by steps has no state, unless it is empty; the next step refuses it.
  *
  * Results. A row depends on the state before its slice and on the rows of its slice alone, and each
  * number is computed in one fixed order. So the results are the same bits for every split of a text
@@ -27,7 +27,7 @@
 #define QUIRE_MODEL_RECURRENT_H
 
 #include "model/model.h"
-#include "quire/types.h"
+#include "quire/cache.h"
 
 /* The rows of one sequence in a step. */
 typedef struct quire_state_run {
@@ -43,22 +43,27 @@ typedef struct quire_states quire_states;
 size_t quire_state_layer_floats(const quire_model_desc *desc);
 size_t quire_state_floats(const quire_model_desc *desc);
 
-/* The memory of the states of n_seqs_max sequences; 0 without recurrent layers. */
-uint64_t quire_states_bytes(const quire_model_desc *desc, uint32_t n_seqs_max);
+/* The bytes of a page with a state, a multiple of 64, and of the two pages of a sequence; 0 without
+ * recurrent layers. */
+size_t quire_state_page_bytes(const quire_model_desc *desc);
+uint64_t quire_state_seq_bytes(const quire_model_desc *desc);
 
-/* Of a model with recurrent layers. Errors: QUIRE_NOMEM. Memory: quire_states_destroy(). */
-int quire_states_create(quire_states **out, const quire_model_desc *desc, uint32_t n_seqs_max);
+/* Of a model with recurrent layers. The cache has pages for its states and is borrowed; at most
+ * n_seqs_max sequences are open at once. Errors: QUIRE_NOMEM. Memory: quire_states_destroy(). */
+int quire_states_create(quire_states **out, const quire_model_desc *desc, quire_cache *cache,
+                        uint32_t n_seqs_max);
 void quire_states_destroy(quire_states *states);
 
 /* Whether a sequence of n_tokens tokens can be continued. */
 bool quire_states_has(const quire_states *states, quire_seq_id seq, uint32_t n_tokens);
 
-/* Begin a step: the runs of a sequence that has n_tokens tokens before it. is_open tells whether a
- * sequence is open; places of others are taken. Errors: QUIRE_INVAL (the state of the sequence is
- * not that of its last token). */
+/* Make sure that a sequence has its pages. Errors: quire_seq_states(). */
+int quire_states_reserve(quire_states *states, quire_seq_id seq);
+
+/* Begin a step: the runs of a sequence that has n_tokens tokens before it. Errors: QUIRE_INVAL (the
+ * state of the sequence is not that of its last token), those of quire_seq_states(). */
 void quire_states_begin(quire_states *states);
-int quire_states_add(quire_states *states, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows,
-                     bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
+int quire_states_add(quire_states *states, quire_seq_id seq, uint32_t n_tokens, uint32_t n_rows);
 
 /* The runs of the step at hand. */
 uint32_t quire_states_n_runs(const quire_states *states);
@@ -67,15 +72,12 @@ const quire_state_run *quire_states_run(const quire_states *states, uint32_t i);
 /* The step has succeeded: its states count. */
 void quire_states_commit(quire_states *states);
 
-/* The state of a sequence that has one, and a place for the state of a sequence of n_tokens tokens:
- * quire_state_floats() floats, until the next step. */
+/* The state of a sequence, quire_state_floats() floats; NULL when it has none. Memory: borrowed,
+ * until the next step or until pages move. */
 const float *quire_states_get(const quire_states *states, quire_seq_id seq);
-float *quire_states_place(quire_states *states, quire_seq_id seq, uint32_t n_tokens,
-                          bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
 
-/* Give a sequence of n_tokens tokens the state of another one, or zeros where `from` is
- * QUIRE_SEQ_NULL (texts that were not computed). */
-void quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, quire_seq_id from,
-                      bool (*is_open)(const void *ctx, quire_seq_id seq), const void *ctx);
+/* Give a sequence of n_tokens tokens a state, or zeros where `state` is NULL (texts that were not
+ * computed). Errors: those of quire_seq_states(). */
+int quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, const float *state);
 
 #endif /* QUIRE_MODEL_RECURRENT_H */

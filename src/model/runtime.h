@@ -143,7 +143,12 @@ uint32_t quire_runtime_keepable(const quire_runtime *runtime, quire_seq_id seq, 
  * layers. */
 size_t quire_runtime_state_bytes(const quire_runtime *runtime);
 void quire_runtime_state_save(const quire_runtime *runtime, quire_seq_id seq, void *to);
-void quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);
+int quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);
+
+/* Take the two pages for states that a sequence of a model with recurrent layers has
+ * (quire_seq_states()), so that neither load nor a step needs more. Errors of both functions:
+ * those of quire_seq_states(). */
+int quire_runtime_state_reserve(quire_runtime *runtime, quire_seq_id seq);
 
 /* quire_seq_fork() of the cache, and the fork gets the state of the sequence. */
 int quire_runtime_fork(quire_runtime *runtime, quire_seq_id seq, quire_seq_id *out);
@@ -180,7 +185,7 @@ void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *
 
 /* The most bytes of KV pages that one sequence of opts->n_ctx tokens takes: main pages for all
  * tokens, hot pages for the sinks, the recent window and a step, pages of the window group for the
- * window and a step; kv_elsewhere_bytes if it is set.
+ * window and a step, the two pages for states; kv_elsewhere_bytes if it is set.
  * n_ctx, n_batch and page_tokens must not be 0. UINT64_MAX when the number does not fit. */
 uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
 

@@ -245,10 +245,9 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     lanes = heap->alloc(heap->ctx, n_lanes * sizeof(*lanes));
     if (memory != NULL && lanes != NULL) {
         patterns_make(rt, seed, memory, tile_bytes, lanes);
-        rc = fill_pieces(rt, seq, n_tokens, lanes);
-        if (rc == QUIRE_OK) {
-            quire_runtime_recurrent_set(rt, seq, QUIRE_SEQ_NULL);
-        }
+        rc = quire_runtime_state_reserve(rt, seq);
+        rc = rc == QUIRE_OK ? fill_pieces(rt, seq, n_tokens, lanes) : rc;
+        rc = rc == QUIRE_OK ? quire_runtime_recurrent_clear(rt, seq) : rc;
     }
     heap->free(heap->ctx, lanes);
     heap->free(heap->ctx, memory);

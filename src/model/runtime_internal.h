@@ -50,12 +50,13 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
 
 /* The recurrent layers; see recurrent.h. open: errors QUIRE_NOMEM, QUIRE_UNSUPP. begin: the states
- * of a step's sequences, before the sequences grow; error QUIRE_INVAL. set: quire_states_set(). */
+ * of a step's sequences, before the sequences grow; errors: quire_states_add(). clear: a state of
+ * zeros; errors: quire_states_set(). */
 int quire_runtime_recurrent_open(quire_runtime *runtime, quire_error *err);
 void quire_runtime_recurrent_close(quire_runtime *runtime);
 int quire_runtime_recurrent_begin(quire_runtime *runtime, const quire_slice *slices,
                                   uint32_t n_slices);
-void quire_runtime_recurrent_set(quire_runtime *runtime, quire_seq_id seq, quire_seq_id from);
+int quire_runtime_recurrent_clear(quire_runtime *runtime, quire_seq_id seq);
 
 /* Release the sequence's hot pages from token `from` on that no later token can read. */
 void quire_runtime_release_hot(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);

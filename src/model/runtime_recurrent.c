@@ -90,7 +90,7 @@ int quire_runtime_recurrent_open(quire_runtime *rt, quire_error *err)
                                "supported with them",
                                desc->arch_name);
     }
-    rc = quire_states_create(&rt->states, desc, rt->opts.n_seqs_max);
+    rc = quire_states_create(&rt->states, desc, rt->cache, rt->opts.n_seqs_max);
     if (rc == QUIRE_OK) {
         rc = layers_fill(rt);
     }
@@ -106,14 +106,6 @@ void quire_runtime_recurrent_close(quire_runtime *rt)
     quire_states_destroy(rt->states);
 }
 
-static bool is_open(const void *ctx, quire_seq_id seq)
-{
-    const quire_runtime *rt = ctx;
-    quire_seq_table table;
-
-    return quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &table) == QUIRE_OK;
-}
-
 int quire_runtime_recurrent_begin(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
     if (rt->states == NULL) {
@@ -121,24 +113,27 @@ int quire_runtime_recurrent_begin(quire_runtime *rt, const quire_slice *slices, 
     }
     quire_states_begin(rt->states);
     for (uint32_t i = 0; i < n_slices; i++) {
-        QUIRE_FAIL_IF(!is_open(rt, slices[i].seq), QUIRE_NOTFOUND);
         QUIRE_TRY(quire_states_add(rt->states, slices[i].seq,
-                                   quire_seq_tokens(rt->cache, slices[i].seq), slices[i].n_tokens,
-                                   is_open, rt));
+                                   quire_seq_tokens(rt->cache, slices[i].seq), slices[i].n_tokens));
     }
     return QUIRE_OK;
 }
 
-void quire_runtime_recurrent_set(quire_runtime *rt, quire_seq_id seq, quire_seq_id from)
+int quire_runtime_recurrent_clear(quire_runtime *rt, quire_seq_id seq)
 {
-    if (rt->states != NULL) {
-        quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from, is_open, rt);
-    }
+    return rt->states != NULL
+               ? quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), NULL)
+               : QUIRE_OK;
 }
 
 size_t quire_runtime_state_bytes(const quire_runtime *rt)
 {
-    return (quire_state_floats(&rt->model->desc) * sizeof(float) + 63) / 64 * 64;
+    return quire_state_page_bytes(&rt->model->desc);
+}
+
+int quire_runtime_state_reserve(quire_runtime *rt, quire_seq_id seq)
+{
+    return rt->states != NULL ? quire_states_reserve(rt->states, seq) : QUIRE_OK;
 }
 
 void quire_runtime_state_save(const quire_runtime *rt, quire_seq_id seq, void *to)
@@ -150,11 +145,9 @@ void quire_runtime_state_save(const quire_runtime *rt, quire_seq_id seq, void *t
     memcpy(to, state, quire_state_floats(&rt->model->desc) * sizeof(float));
 }
 
-void quire_runtime_state_load(quire_runtime *rt, quire_seq_id seq, const void *from)
+int quire_runtime_state_load(quire_runtime *rt, quire_seq_id seq, const void *from)
 {
-    float *to = quire_states_place(rt->states, seq, quire_seq_tokens(rt->cache, seq), is_open, rt);
-
-    memcpy(to, from, quire_state_floats(&rt->model->desc) * sizeof(float));
+    return quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from);
 }
 
 bool quire_runtime_is_recurrent(const quire_runtime *rt)
@@ -171,9 +164,16 @@ uint32_t quire_runtime_keepable(const quire_runtime *rt, quire_seq_id seq, uint3
 
 int quire_runtime_fork(quire_runtime *rt, quire_seq_id seq, quire_seq_id *out)
 {
-    QUIRE_TRY(quire_seq_fork(rt->cache, seq, out));
-    if (quire_seq_tokens(rt->cache, seq) > 0) {
-        quire_runtime_recurrent_set(rt, *out, seq);
+    int rc = quire_seq_fork(rt->cache, seq, out);
+
+    if (rc == QUIRE_OK && rt->states != NULL && quire_seq_tokens(rt->cache, seq) > 0) {
+        /* Pages may be taken, but none moves. */
+        rc = quire_states_set(rt->states, *out, quire_seq_tokens(rt->cache, seq),
+                              quire_states_get(rt->states, seq));
+        if (rc < 0) {
+            (void)quire_seq_close(rt->cache, *out);
+            *out = QUIRE_SEQ_NULL;
+        }
     }
-    return QUIRE_OK;
+    return rc;
 }

@@ -301,6 +301,95 @@ static void test_random(void **state)
     test_prefix_destroy(&p);
 }
 
+static quire_region_stats stats_of(const test_prefix *p, quire_region_id region)
+{
+    quire_region_stats stats;
+
+    assert_int_equal(quire_region_stats_get(p->cache, region, &stats), QUIRE_OK);
+    return stats;
+}
+
+/* A sequence's two pages come with the first call, out of the budget, and go with the sequence. */
+static void test_sequences(void **state)
+{
+    enum {
+        N = 3
+    };
+    int32_t text[TEXT];
+    quire_page_id pages[N + 1][2], again[2];
+    quire_seq_id seqs[N + 1];
+    uint64_t content;
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 2 * N);
+    test_text(text, TEXT, 1);
+    compute(&p, text, 2 * P, P, 0); /* cached pages make room */
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(quire_seq_open(p.cache, QUIRE_REGION_DYNAMIC, &seqs[i]), QUIRE_OK);
+        assert_int_equal(quire_seq_states(p.cache, seqs[i], pages[i]), QUIRE_OK);
+        assert_int_not_equal(pages[i][0], pages[i][1]);
+        for (uint64_t k = 0; k < 2; k++) {
+            content = 2 * i + k;
+            memcpy(quire_cache_state(p.cache, pages[i][k]), &content, sizeof content);
+        }
+        quire_prefix_validate(p.tree);
+    }
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 2 * N * PAGE_BYTES);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 0);
+    assert_int_equal(quire_seq_fork(p.cache, seqs[0], &seqs[N]), QUIRE_OK);
+    assert_int_equal(quire_seq_states(p.cache, seqs[N], pages[N]), QUIRE_NOPAGES);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).refused_total, 1);
+    assert_int_equal(quire_seq_close(p.cache, seqs[0]), QUIRE_OK);
+    (void)quire_cache_coalesce(p.cache, UINT32_MAX);
+    for (uint32_t i = 1; i < N; i++) {
+        assert_int_equal(quire_seq_states(p.cache, seqs[i], again), QUIRE_OK);
+        assert_memory_equal(again, pages[i], sizeof again);
+        for (uint64_t k = 0; k < 2; k++) {
+            memcpy(&content, quire_cache_state(p.cache, again[k]), sizeof content);
+            assert_true(content == 2 * i + k);
+        }
+    }
+    assert_int_equal(quire_seq_states(p.cache, seqs[N], pages[N]), QUIRE_OK);
+    assert_int_equal(quire_seq_states(p.cache, 12345, again), QUIRE_NOTFOUND);
+    for (uint32_t i = 1; i <= N; i++) {
+        assert_int_equal(quire_seq_close(p.cache, seqs[i]), QUIRE_OK);
+    }
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 0);
+    test_prefix_destroy(&p);
+}
+
+/* Of a pinned region: charged to it, or for want of room to the dynamic one, until there is room.
+ */
+static void test_sequences_of_a_region(void **state)
+{
+    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
+    quire_page_id pages[2];
+    quire_seq_id seqs[2];
+    quire_region_id region;
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 8);
+    opts.budget_bytes = 3 * PAGE_BYTES;
+    opts.spills_to_dynamic = true;
+    assert_int_equal(quire_region_open(p.cache, &opts, &region), QUIRE_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(quire_seq_open(p.cache, region, &seqs[i]), QUIRE_OK);
+        assert_int_equal(quire_seq_states(p.cache, seqs[i], pages), QUIRE_OK);
+    }
+    assert_int_equal(stats_of(&p, region).charged_bytes, 3 * PAGE_BYTES);
+    assert_int_equal(stats_of(&p, region).spilled_bytes, PAGE_BYTES);
+    assert_int_equal(quire_seq_close(p.cache, seqs[0]), QUIRE_OK);
+    quire_cache_maintain(p.cache);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(stats_of(&p, region).charged_bytes, 2 * PAGE_BYTES);
+    assert_int_equal(stats_of(&p, region).spilled_bytes, 0);
+    assert_int_equal(quire_seq_close(p.cache, seqs[1]), QUIRE_OK);
+    assert_int_equal(quire_region_close(p.cache, region), QUIRE_OK);
+    test_prefix_destroy(&p);
+}
+
 static void test_options(void **state)
 {
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
@@ -332,6 +421,8 @@ int main(void)
         cmocka_unit_test(test_lack_of_room),
         cmocka_unit_test(test_pins_hold_no_states),
         cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_sequences_of_a_region),
         cmocka_unit_test(test_options),
     };
 

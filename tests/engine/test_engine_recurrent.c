@@ -12,6 +12,7 @@
 #include "tier_kit.h"
 
 #include "engine/overflow.h"
+#include "model/recurrent.h"
 
 #include <string.h>
 
@@ -203,6 +204,46 @@ static void test_tight(void **state)
     bench_close(&b);
 }
 
+/* A budget for the states of few requests, and places for many: requests take turns. */
+static void test_many_places(void **state)
+{
+    enum {
+        N = 12,
+        N_SHORT = 20
+    };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(2 * PAGE, N);
+    int32_t texts[N][N_SHORT], got[N_TOKENS], expected[N_TOKENS];
+    quire_request *requests[N];
+    const quire_model_desc *desc;
+    engine_bench b;
+
+    runtime.n_batch = 64;
+    b = bench_recurrent(*state, &engine, &runtime);
+    desc = quire_model_desc_get(b.model);
+    runtime.kv_budget_bytes = quire_runtime_kv_bytes(desc, quire_runtime_opts_get(b.runtime)) +
+                              2 * quire_state_seq_bytes(desc);
+    bench_close(&b);
+    b = bench_recurrent(*state, &engine, &runtime);
+    desc = quire_model_desc_get(b.model);
+    assert_true(N * quire_state_seq_bytes(desc) > runtime.kv_budget_bytes);
+    for (uint32_t i = 0; i < N; i++) {
+        quire_request_params params = params_greedy(texts[i], N_SHORT, N_TOKENS);
+
+        tokens_make(texts[i], N_SHORT, 120 + i);
+        requests[i] = submit(&b, &params);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(collect(requests[i], got, N_TOKENS), N_TOKENS);
+        quire_request_release(requests[i]);
+        if (reference(&b, texts[i], N_SHORT, expected, N_TOKENS) > REFERENCE_GAP_MIN) {
+            assert_memory_equal(got, expected, sizeof expected);
+        }
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* A request that is parked goes on from its state. */
 static void test_parked(void **state)
 {
@@ -282,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_sealed_formats),
         cmocka_unit_test(test_common_beginning),
         cmocka_unit_test(test_tight),
+        cmocka_unit_test_prestate(test_many_places, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "lfm2"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test(test_what_is_refused),

@@ -308,6 +308,55 @@ static void latent_models(void **state)
     }
 }
 
+static gguf_gen_opts recurrent_shape(const char *arch, enum ggml_type type)
+{
+    gguf_gen_opts gen = shape(type, true);
+
+    (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
+    gen.vocab = GGUF_GEN_VOCAB_BPE;
+    gen.n_layer = 5;
+    gen.n_vocab = 300;
+    gen.n_ff = 128;
+    gen.attention_every = 2;
+    gen.conv_taps = 4;
+    if (strcmp(arch, "lfm2") != 0) {
+        gen.n_delta_k_heads = 2;
+        gen.n_delta_v_heads = 8;
+        gen.d_delta_head = 64; /* the convolution is the widest */
+        gen.d_mamba_state = strcmp(arch, "qwen35") != 0 ? 96 : 0;
+    }
+    return gen;
+}
+
+/* Recurrent layers: the KV of a context is what a text of its length takes in the pool, states
+ * included, and the buffers of a step have room for what the layers need. */
+static void recurrent_models(void **state)
+{
+    static const char *const archs[] = { "lfm2", "qwen35", "granitehybrid", "nemotron_h",
+                                         "falcon-h1" };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof archs / sizeof archs[0]; i++) {
+        const gguf_gen_opts gen =
+            recurrent_shape(archs[i / 2], i % 2 == 0 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0);
+        quire_model *model = fixture_open(fixture_generate(&gen));
+        const quire_runtime_opts opts = opts_of(1000);
+        quire_runtime *runtime = fixture_runtime(model, &opts);
+        quire_cache_stats stats;
+        quire_memory_need need;
+
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(quire_runtime_fill(runtime, fixture_seq(runtime), 1000, 1), QUIRE_OK);
+        quire_cache_stats_get(quire_runtime_cache(runtime), &stats);
+        assert_int_equal(need.kv_bytes, stats.charged_bytes);
+        quire_runtime_destroy(runtime);
+        quire_model_close(model);
+        fixture_generated_remove();
+        buffers_check(&gen, 512, i);
+        buffers_check(&gen, 1, i);
+    }
+}
+
 /* Threads and sequences count: each thread has its scratch, sequences may share a cascade. */
 static void buffers_grow_with_threads_and_sequences(void **state)
 {
@@ -483,6 +532,7 @@ int main(void)
         cmocka_unit_test(buffers_are_bounded),
         cmocka_unit_test(buffers_of_experts_are_bounded),
         cmocka_unit_test(latent_models),
+        cmocka_unit_test(recurrent_models),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(longest_context_fits),

@@ -264,24 +264,94 @@ static void test_what_is_refused(void **state)
     bench_close(&b);
 }
 
-/* States count in the need for memory, twice for each sequence. */
+static uint64_t charged_bytes(quire_runtime *runtime)
+{
+    quire_cache_stats stats;
+
+    quire_cache_stats_get(quire_runtime_cache(runtime), &stats);
+    return stats.charged_bytes;
+}
+
+/* States are charged to the KV budget, two for each sequence that was begun. A context needs them;
+ * sequences that may be opened do not. */
 static void test_memory(void **state)
 {
     bench b;
     quire_runtime_opts opts = runtime_options();
     const quire_model_desc *desc;
     quire_memory_need few, many;
+    quire_kv_price price;
+    quire_seq_id seqs[N_SEQS];
+    uint64_t seq_bytes, page_bytes;
 
     bench_open(&b, state);
     desc = quire_model_desc_get(b.model);
+    seq_bytes = quire_state_seq_bytes(desc);
+    price = quire_kv_price_make(desc, quire_runtime_opts_get(b.runtime));
+    page_bytes = quire_kv_price_bytes(&price, 1);
     assert_int_equal(desc->recurrent.n_layers, 3);
     assert_int_equal(desc->n_stored, 2);
-    assert_int_equal(quire_state_floats(desc), 3 * 3 * desc->n_embd);
-    assert_int_equal(quire_states_bytes(desc, 5), 5 * 2 * 9 * desc->n_embd * sizeof(float));
+    assert_int_equal(quire_state_page_bytes(desc), quire_runtime_state_bytes(b.runtime));
+    assert_int_equal(seq_bytes, 2 * quire_state_floats(desc) * sizeof(float));
+    assert_int_equal(quire_runtime_kv_bytes(desc, quire_runtime_opts_get(b.runtime)),
+                     quire_kv_price_bytes(&price, opts.n_ctx) + seq_bytes);
+
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        seqs[i] = fixture_seq(b.runtime);
+    }
+    assert_int_equal(charged_bytes(b.runtime), 0);
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        (void)fixture_step(b.runtime, seqs[i], b.tokens, 1, QUIRE_LOGITS_NONE);
+        assert_int_equal(charged_bytes(b.runtime), (i + 1) * (seq_bytes + page_bytes));
+    }
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        assert_int_equal(quire_seq_close(quire_runtime_cache(b.runtime), seqs[i]), QUIRE_OK);
+    }
+    assert_int_equal(charged_bytes(b.runtime), 0);
+
+    opts.kv_budget_bytes = 0;
+    opts.n_batch = opts.n_seqs_max = 64;
     quire_memory_need_get(desc, &opts, &few);
-    opts.n_seqs_max += 1000;
+    opts.n_seqs_max = 80;
     quire_memory_need_get(desc, &opts, &many);
-    assert_true(many.buffers_bytes - few.buffers_bytes >= quire_states_bytes(desc, 1000));
+    assert_int_equal(few.kv_bytes, many.kv_bytes);
+    assert_true(many.buffers_bytes - few.buffers_bytes < 16 * seq_bytes);
+    bench_close(&b);
+}
+
+/* A budget for two sequences: the third has no state, until another one is closed. */
+static void test_lack_of_room(void **state)
+{
+    bench b;
+    quire_runtime_opts opts = runtime_options();
+    quire_runtime *runtime;
+    quire_seq_id seqs[3], fork;
+    quire_slice slice;
+    const float *logits;
+
+    bench_open(&b, state);
+    opts.n_ctx = opts.n_batch = 128;
+    opts.kv_budget_bytes = 2 * quire_runtime_kv_bytes(quire_model_desc_get(b.model), &opts);
+    runtime = fixture_runtime(b.model, &opts);
+    for (uint32_t i = 0; i < 2; i++) {
+        seqs[i] = fixture_seq(runtime);
+        (void)fixture_step(runtime, seqs[i], b.tokens, opts.n_ctx, QUIRE_LOGITS_NONE);
+    }
+    seqs[2] = fixture_seq(runtime);
+    slice = (quire_slice){
+        .seq = seqs[2], .tokens = b.tokens, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
+    };
+    assert_int_equal(quire_runtime_step(runtime, &slice, 1, &logits), QUIRE_NOPAGES);
+    assert_int_equal(quire_runtime_state_reserve(runtime, seqs[2]), QUIRE_NOPAGES);
+    assert_int_equal(quire_runtime_fill(runtime, seqs[2], 1, 1), QUIRE_NOPAGES);
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seqs[2]), 0);
+    assert_int_equal(quire_runtime_fork(runtime, seqs[0], &fork), QUIRE_NOPAGES);
+    assert_int_equal(fork, QUIRE_SEQ_NULL);
+    quire_seq_close(quire_runtime_cache(runtime), seqs[0]);
+    assert_int_equal(quire_runtime_step(runtime, &slice, 1, &logits), QUIRE_OK);
+    assert_memory_equal(logits, b.whole, N_VOCAB * sizeof *logits);
+    quire_cache_validate(quire_runtime_cache(runtime));
+    quire_runtime_destroy(runtime);
     bench_close(&b);
 }
 
@@ -294,7 +364,8 @@ int main(void)
         cmocka_unit_test_prestate(test_failed_steps_change_nothing, LFM2),
         cmocka_unit_test_prestate(test_cuts, LFM2),
         cmocka_unit_test_prestate(test_what_is_refused, LFM2),
-        cmocka_unit_test_prestate(test_memory, LFM2),
+        cmocka_unit_test_prestate(test_memory, QWEN35),
+        cmocka_unit_test_prestate(test_lack_of_room, QWEN35),
         cmocka_unit_test_prestate(test_splits_give_equal_bits, QWEN35),
         cmocka_unit_test_prestate(test_company_changes_no_bit, QWEN35),
         cmocka_unit_test_prestate(test_fork_has_the_state, QWEN35),

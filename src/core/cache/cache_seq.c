@@ -141,13 +141,13 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
     return rc;
 }
 
-quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq)
+/* Plan n pages for states, evicting cached pages if needed. */
+static int states_plan(quire_cache *cache, quire_region_id region, uint32_t n)
 {
-    const uint32_t g = cache->opts.n_groups;
     uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
     int rc;
 
-    n_pages[g] = 1;
+    n_pages[cache->opts.n_groups] = n;
     do {
         if (quire_charge_make_room(cache, region, n_pages)) {
             rc = QUIRE_AGAIN;
@@ -158,8 +158,50 @@ quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region,
             rc = QUIRE_AGAIN;
         }
     } while (rc == QUIRE_AGAIN);
-    return rc == QUIRE_OK ? quire_pool_take(&cache->pool, (quire_group_id)g, region, seq)
-                          : QUIRE_PAGE_NULL;
+    return rc;
+}
+
+static quire_page_id state_page(quire_cache *cache, quire_region_id region, quire_seq_id seq)
+{
+    return quire_pool_take(&cache->pool, (quire_group_id)cache->opts.n_groups, region, seq);
+}
+
+quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq)
+{
+    return states_plan(cache, region, 1) == QUIRE_OK ? state_page(cache, region, seq)
+                                                     : QUIRE_PAGE_NULL;
+}
+
+int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2])
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    QUIRE_CHECK(cache->opts.state_bytes != 0);
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    if (found->states[0] == QUIRE_PAGE_NULL) {
+        const int rc = states_plan(cache, found->region, 2);
+
+        if (rc == QUIRE_NOPAGES) {
+            quire_counter_add(&cache->regions.items[found->region].refused, 1);
+        }
+        QUIRE_TRY(rc);
+        for (uint32_t i = 0; i < 2; i++) {
+            found->states[i] = state_page(cache, found->region, seq);
+            quire_pool_fill_set(&cache->pool, found->states[i], cache->opts.page_tokens);
+        }
+        QUIRE_CACHE_CHECKED(cache);
+    }
+    pages[0] = found->states[0];
+    pages[1] = found->states[1];
+    return QUIRE_OK;
+}
+
+static void states_clear(quire_cache *cache, quire_seq *seq)
+{
+    for (uint32_t i = 0; i < 2 && seq->states[i] != QUIRE_PAGE_NULL; i++) {
+        quire_pool_unref(&cache->pool, seq->states[i], seq->id);
+        seq->states[i] = QUIRE_PAGE_NULL;
+    }
 }
 
 /* The slow part of reserve: pages, copies or leaves are needed. */
@@ -378,6 +420,7 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq)
 
         quire_table_clear(&ctx, &found->tables[g], &cache->allocator);
     }
+    states_clear(cache, found);
     quire_counter_sub(&cache->regions.items[found->region].n_seqs, 1);
     quire_region_changed(&cache->regions, found->region); /* even without pages: seqs_max */
     quire_seqs_close(&cache->seqs, found);

@@ -22,6 +22,25 @@ static void leaves_visit(const quire_cache *cache,
     }
 }
 
+/* Take the references of sequences to their pages with states, or put them back. */
+static void states_count(const quire_cache *cache, bool is_taken)
+{
+    for (uint32_t i = 0; i < cache->seqs.n_items; i++) {
+        const quire_seq *seq = cache->seqs.items[i];
+
+        for (uint32_t k = 0; seq->id != QUIRE_SEQ_NULL && k < 2; k++) {
+            quire_page *page = &cache->pool.pages[seq->states[k]];
+
+            QUIRE_CHECK((seq->states[0] == QUIRE_PAGE_NULL) == (seq->states[1] == QUIRE_PAGE_NULL));
+            if (seq->states[k] == QUIRE_PAGE_NULL) {
+                continue;
+            }
+            QUIRE_CHECK(page->group == cache->opts.n_groups && page->refs == (is_taken ? 1 : 0));
+            page->refs = is_taken ? 0 : 1;
+        }
+    }
+}
+
 static void leaf_take_refs(const quire_cache *cache, quire_leaf *leaf)
 {
     if (leaf->n_seen++ > 0) {
@@ -162,12 +181,14 @@ void quire_cache_validate(const quire_cache *cache)
     quire_pool_validate(&cache->pool);
     quire_history_validate(&cache->history);
     seqs_validate(cache);
+    states_count(cache, true);
     leaves_visit(cache, leaf_take_refs);
     leaves_visit(cache, leaf_check_seen);
     for (quire_page_id id = 1; id < cache->pool.id_end; id++) {
         QUIRE_CHECK(cache->pool.pages[id].refs == 0);
     }
     leaves_visit(cache, leaf_put_refs);
+    states_count(cache, false);
     for (const quire_leaf *leaf = cache->stock.spare; leaf != NULL; leaf = leaf->next_spare) {
         n_spare++;
     }

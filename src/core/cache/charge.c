@@ -30,6 +30,9 @@ static void seq_pages_visit(quire_charge_move *move, const quire_seq *seq, page_
             }
         }
     }
+    for (uint32_t i = 0; i < 2 && seq->states[i] != QUIRE_PAGE_NULL; i++) {
+        visit(move, seq->states[i]);
+    }
 }
 
 /* The pages of the open sequences of a region, or of all others. */

@@ -84,6 +84,7 @@ quire_seq *quire_seqs_open(quire_seqs *seqs, quire_region_id region)
     seq->cut_tokens = UINT32_MAX;
     seq->tied_ref = 0;
     seq->region = region;
+    seq->states[0] = seq->states[1] = QUIRE_PAGE_NULL;
     quire_counter_add(&seqs->n_open, 1);
     return seq;
 }

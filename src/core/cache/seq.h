@@ -33,7 +33,8 @@ typedef struct quire_seq {
                             none. A ref that outlives its sequence does not act on a later sequence
                             with the same id */
     quire_region_id region;
-    quire_table tables[]; /* [n_groups] */
+    quire_page_id states[2]; /* quire_seq_states(); QUIRE_PAGE_NULL before */
+    quire_table tables[];    /* [n_groups] */
 } quire_seq;
 
 typedef struct quire_seqs {

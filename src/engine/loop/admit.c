@@ -242,9 +242,9 @@ static bool waits_below(quire_loop *loop, quire_request *r)
 
 /* ---- admission ---- */
 
-/* Open a sequence with the cached part of the prompt. If the tree has no reference left, the
- * request runs uncached. */
-static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
+/* Open a sequence with the cached part of the prompt, or without it (is_miss). If the tree has no
+ * reference left, the request runs uncached. */
+static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_prefix_match *match)
 {
     const uint32_t n_use = tokens_to_use(loop, r);
     quire_prefix_claim claim;
@@ -255,7 +255,7 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
         .owner = r->owner,
         .now_us = quire_loop_now_us(loop),
         .is_private = r->is_uncached || loop->opts.no_prefix_cache,
-        .is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT,
+        .is_miss = is_miss,
         .rank = r->rank,
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
     };
@@ -269,11 +269,24 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
         hit = (quire_condensed_hit){ 0 };
     }
     quire_loop_condensed_begin(loop, r, &hit, match);
+    return quire_loop_state_begin(loop, r, match);
+}
+
+/* A hit for whose state there is no room is given up: without a hit, what it holds can go. */
+static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
+{
+    const bool is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT;
+    int rc = seq_open(loop, r, is_miss, match);
+
+    if (rc < 0 && r->kv.seq != QUIRE_SEQ_NULL) {
+        quire_loop_seq_end(loop, r);
+        rc = seq_open(loop, r, true, match);
+    }
+    QUIRE_TRY(rc);
     r->kv.is_own = r->overflow != QUIRE_CONTEXT_REFUSE && retreat_of(r) == QUIRE_RETREAT_NO_HIT;
     r->kv.n_computed = match->n_tokens;
     r->kv.n_published = match->n_tokens;
     r->kv.n_found = match->n_tokens - r->kv.n_dropped;
-    quire_loop_state_begin(loop, r, match);
     return QUIRE_OK;
 }
 

@@ -13,7 +13,7 @@
 
 /* ---- letting go of pages ---- */
 
-static void seq_end(quire_loop *loop, quire_request *r)
+void quire_loop_seq_end(quire_loop *loop, quire_request *r)
 {
     if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
         (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
@@ -33,7 +33,7 @@ static void let_go(quire_loop *loop, quire_request *r)
 {
     quire_loop_publish(loop, r);
     quire_loop_state_leave(loop, r, true);
-    seq_end(loop, r);
+    quire_loop_seq_end(loop, r);
     if (r->is_parked) {
         quire_loop_unpark(loop, r);
     } else {

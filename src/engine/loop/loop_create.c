@@ -10,6 +10,7 @@
 #include "engine/pins.h"
 #include "model/kv_formats.h"
 #include "model/kv_identity.h"
+#include "model/recurrent.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -244,6 +245,7 @@ static void figures_init(quire_loop *loop)
 
     loop->room.page_bytes = page.main + page.window;
     loop->room.price = quire_kv_price_make(loop->desc, o);
+    loop->room.states_bytes = quire_state_seq_bytes(loop->desc);
     loop->room.is_page_exact = quire_kv_is_sealed(loop->desc, o->kv_pairs);
     loop->created_us = quire_loop_now_us(loop);
     loop->upkeep_us = loop->created_us;

@@ -64,6 +64,8 @@ void quire_loop_tokens_have(const quire_loop *loop, quire_request *request, uint
 void quire_loop_end(quire_loop *loop, quire_request *request, const quire_ending *ending);
 /* End cancelled requests. */
 void quire_loop_cancels_apply(quire_loop *loop);
+/* Close the sequence of a request, and release its hold on the tree. */
+void quire_loop_seq_end(quire_loop *loop, quire_request *request);
 /* Publish the computed tokens of a request, release its pages and queue it again. */
 void quire_loop_preempt(quire_loop *loop, quire_request *request);
 /* React to a failed step: preempt a request, or end the only running one, to make the next step

@@ -18,23 +18,27 @@ static bool is_off(const quire_loop *loop, const quire_request *r)
            r->kv.ref == QUIRE_PREFIX_REF_NULL;
 }
 
-void quire_loop_state_begin(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
+int quire_loop_state_begin(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
 {
+    const int rc = quire_runtime_state_reserve(loop->runtime, r->kv.seq);
     quire_page_id page;
 
     if (is_off(loop, r)) {
-        return;
+        return QUIRE_OK;
     }
     r->kv.state_ends[0] = page_floor(loop, r->n_tokens - 1);
     r->kv.state_ends[1] = page_floor(loop, match->n_same_tokens);
     r->kv.state_ends[2] = 0;
     if (match->n_tokens == 0) {
-        return;
+        return QUIRE_OK;
     }
+    QUIRE_TRY(rc);
     page = quire_prefix_state_get(loop->tree, r->kv.ref, match->n_tokens);
     QUIRE_CHECK(page != QUIRE_PAGE_NULL); /* the hit ended here for its sake */
-    quire_runtime_state_load(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page));
+    QUIRE_TRY(
+        quire_runtime_state_load(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page)));
     loop->figures.now.states_used_total++;
+    return QUIRE_OK;
 }
 
 void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32_t n_tokens)

@@ -23,9 +23,10 @@
 
 #include "engine/loop/request.h"
 
-/* The request's sequence was filled by a hit: it gets the state there. */
-void quire_loop_state_begin(quire_loop *loop, quire_request *request,
-                            const quire_prefix_match *match);
+/* The request's sequence was filled by a hit: it gets the state there, and the memory for states.
+ * Errors: there was no room for the state of a hit. Without a hit the first step asks again. */
+int quire_loop_state_begin(quire_loop *loop, quire_request *request,
+                           const quire_prefix_match *match);
 
 /* Another request waits until this one has published n_tokens tokens. */
 void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32_t n_tokens);

@@ -48,7 +48,8 @@ static uint32_t rows_max(const quire_loop *loop, const quire_request *r, uint32_
     return quire_min_u32(n_left, loop->runtime_opts->n_batch);
 }
 
-/* Includes one page, for the copy of a partly filled page. Behind a window a request gives up pages
+/* Includes one page, for the copy of a partly filled page, and the states of a request without a
+ * sequence. Behind a window a request gives up pages
  * as it goes on, so it needs more than it has only for the rows of a step. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, uint32_t n_have)
 {
@@ -65,7 +66,7 @@ uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, 
         return loop->room.page_bytes; /* the pin has set the rest aside */
     }
     return quire_overflow_ahead(loop, r, need, need > have ? need - have : 0) +
-           loop->room.page_bytes;
+           loop->room.page_bytes + (r->kv.seq == QUIRE_SEQ_NULL ? loop->room.states_bytes : 0);
 }
 
 /* ---- available room ---- */

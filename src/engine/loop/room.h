@@ -11,6 +11,7 @@ typedef struct quire_room {
     /* Constant after create. */
     uint64_t page_bytes;    /* charge of a page of all tokens */
     quire_kv_price price;   /* of a sequence's pages */
+    uint64_t states_bytes;  /* of a sequence's states; 0 without recurrent layers */
     bool is_page_exact;     /* hits end at full pages */
     quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = no pinned region */
     /* The engine's thread. */

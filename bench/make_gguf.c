@@ -52,6 +52,12 @@ static const struct {
     { "latent", offsetof(gguf_gen_opts, n_latent) },
     { "latent-q", offsetof(gguf_gen_opts, n_latent_q) },
     { "value-dim", offsetof(gguf_gen_opts, d_value) },
+    { "attention-every", offsetof(gguf_gen_opts, attention_every) },
+    { "conv-taps", offsetof(gguf_gen_opts, conv_taps) },
+    { "ssm-groups", offsetof(gguf_gen_opts, n_delta_k_heads) },
+    { "ssm-heads", offsetof(gguf_gen_opts, n_delta_v_heads) },
+    { "ssm-head-dim", offsetof(gguf_gen_opts, d_delta_head) },
+    { "ssm-state", offsetof(gguf_gen_opts, d_mamba_state) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
 #define N_OTHERS 13u
@@ -68,6 +74,9 @@ static int usage(FILE *stream)
                           "[--window N]\n"
                           "       [--arch NAME] [--sliding-window N] [--rotated N] [--latent N] "
                           "[--latent-q N] [--value-dim N]\n"
+                          "       [--attention-every N] [--conv-taps N] [--ssm-groups N] "
+                          "[--ssm-heads N] [--ssm-head-dim N]\n"
+                          "       [--ssm-state N]\n"
                           "shapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));

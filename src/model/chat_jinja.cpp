@@ -244,6 +244,84 @@ common_chat_msg read(const quire_chat_parser *p, const std::string &text, bool i
     return common_chat_parse(text, is_partial, p->reading);
 }
 
+/* The library's grammar of formats that put each call between tags of its own takes any number of
+ * calls and of blanks, whatever parallel_tool_calls says. */
+void bound_calls(std::string *grammar, bool is_parallel)
+{
+    static const std::string begin = "\ntool-calls ::= (tool-call", end = " space)+\n";
+    const size_t at = grammar->find(begin);
+    const size_t behind = at != std::string::npos ? grammar->find('\n', at + 1) : at;
+
+    if (behind == std::string::npos || grammar->compare(behind + 1 - end.size(), end.size(), end)) {
+        return;
+    }
+    grammar->replace(
+        at, behind - at,
+        "\ntool-calls ::= tool-call" +
+            (is_parallel ? " (space tool-call){0," + std::to_string(QUIRE_CHAT_CALLS_MAX - 1) + "}"
+                         : ""));
+}
+
+/* The library's grammar of strings has an escaped blank, which its parser refuses: the call would
+ * be lost. */
+void mend_escapes(std::string *grammar)
+{
+    static const std::string escapes = R"(["\\/ bfnrt])";
+
+    for (size_t at = 0; (at = grammar->find(escapes, at)) != std::string::npos;) {
+        grammar->erase(at + escapes.find(' '), 1);
+    }
+}
+
+/* The parameters of a function without the schemas of its arguments, but with their names. */
+std::string names_of(const std::string &parameters)
+{
+    common_json from = common_json::parse(parameters);
+    common_json properties = common_json::object();
+    common_json out = common_json::object();
+
+    if (from.contains("properties") && from.at("properties").is_object()) {
+        for (const auto &item : from.at("properties").items()) {
+            const bool is_string = item.value().is_object() && item.value().contains("type") &&
+                                   item.value().at("type") == "string";
+
+            properties[item.key()] =
+                is_string ? common_json::parse("{\"type\":\"string\"}") : common_json::object();
+        }
+    }
+    out["type"] = "object";
+    out["properties"] = properties;
+    if (from.contains("required") && from.at("required").is_array()) {
+        out["required"] = from.at("required");
+    }
+    return out.dump();
+}
+
+/* Apply the template. The library refuses a request for a schema that it cannot read; the grammar
+ * of such tools then knows the names of their arguments alone, and the prompt has their schemas. */
+common_chat_params apply_template(const quire_chat_jinja *jinja,
+                                  const common_chat_templates_inputs &in)
+{
+    try {
+        return common_chat_templates_apply(jinja->templates.get(), in);
+    } catch (const std::exception &e) {
+        if (std::strstr(e.what(), "JSON schema") == nullptr || in.tools.empty()) {
+            throw;
+        }
+    }
+    common_chat_templates_inputs plain = in, described = in;
+
+    for (auto &tool : plain.tools) {
+        tool.parameters = names_of(tool.parameters);
+    }
+    described.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+
+    common_chat_params params = common_chat_templates_apply(jinja->templates.get(), plain);
+
+    params.prompt = common_chat_templates_apply(jinja->templates.get(), described).prompt;
+    return params;
+}
+
 /* Make a call required. The library's grammars for that allow any text before the call; so the
  * grammar of voluntary calls is taken where it begins at a fixed text, and this text is demanded.
  */
@@ -255,14 +333,14 @@ void require_call(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
 
     if (ask->tool_choice == QUIRE_TOOL_CHOICE_NAMED) {
         in->tools = tools_of(ask, text_or_empty(ask->tool_name));
-        p->params = common_chat_templates_apply(jinja->templates.get(), *in);
+        p->params = apply_template(jinja, *in);
     }
     if (p->params.grammar_lazy && !p->params.grammar_triggers.empty() &&
         p->params.grammar_triggers[0].type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
         p->must_begin = p->params.grammar_triggers[0].value;
     } else {
         in->tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
-        p->params = common_chat_templates_apply(jinja->templates.get(), *in);
+        p->params = apply_template(jinja, *in);
     }
     if (p->params.grammar.empty()) {
         throw quire::failure{ QUIRE_UNSUPP, "it has no form for calls of tools, so none can be "
@@ -275,10 +353,12 @@ void apply(const quire_chat_jinja *jinja, const quire_chat_ask *ask, quire_chat_
 {
     common_chat_templates_inputs in = inputs_of(jinja, ask);
 
-    p->params = common_chat_templates_apply(jinja->templates.get(), in);
+    p->params = apply_template(jinja, in);
     if (ask->tool_choice >= QUIRE_TOOL_CHOICE_REQUIRED) {
         require_call(jinja, ask, &in, p);
     }
+    bound_calls(&p->params.grammar, in.parallel_tool_calls);
+    mend_escapes(&p->params.grammar);
     if (p->params.prompt.size() > QUIRE_CHAT_PROMPT_BYTES_MAX) {
         throw quire::failure{ QUIRE_LIMIT, "it writes more than QUIRE_CHAT_PROMPT_BYTES_MAX" };
     }

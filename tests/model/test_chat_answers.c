@@ -329,8 +329,8 @@ static void expect_edit(const quire_chat_prompt *prompt, const char *text)
     assert_int_equal(quire_chat_reader_create(&reader, prompt, &err), QUIRE_OK);
     assert_int_equal(quire_chat_reader_feed(reader, text, strlen(text), true, &err), QUIRE_OK);
     quire_chat_reader_answer(reader, &answer);
-    if (answer.n_calls == 0) {
-        fail_msg("no call in: %s", text);
+    if (answer.n_calls != 1) {
+        fail_msg("%u calls in: %s", answer.n_calls, text);
     }
     for (uint32_t i = 0; i < answer.n_calls; i++) {
         assert_text(answer.calls[i].name, "edit");
@@ -348,7 +348,8 @@ static void expect_edit(const quire_chat_prompt *prompt, const char *text)
     quire_chat_reader_destroy(reader);
 }
 
-/* A required call has valid arguments, whatever the model would say. */
+/* A required call has valid arguments, whatever the model would say. Without parallel calls it is
+ * one call, in formats that tag each call, too. */
 static void required_calls_have_valid_arguments(void **state)
 {
     static const char *const names[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct",
@@ -366,6 +367,7 @@ static void required_calls_have_valid_arguments(void **state)
         ask.tools = SCHEMA_TOOLS;
         ask.tool_choice = QUIRE_TOOL_CHOICE_REQUIRED;
         ask.thinking = QUIRE_CHAT_OFF;
+        ask.parallel_calls = QUIRE_CHAT_OFF;
         prompt = prompt_of(names[i], &ask);
         quire_chat_prompt_rules(prompt, &rules);
         assert_non_null(rules.grammar);
@@ -374,10 +376,12 @@ static void required_calls_have_valid_arguments(void **state)
             uint32_t n;
             char *text = random_answer(&rules, -1, &rng, NULL, &n);
 
-            if (n == 2000) {
+            if (n < 2000) {
+                expect_edit(prompt, text);
+            } else if (rules
+                           .is_grammar_lazy) { /* others let text come first, as much as it likes */
                 fail_msg("%s: does not end: %.300s", names[i], text);
             }
-            expect_edit(prompt, text);
             free(text);
         }
         quire_chat_prompt_destroy(prompt);

@@ -391,6 +391,31 @@ static void survives_damaged_templates(void **state)
     assert_true(n_made > 0);
 }
 
+/* The library cannot read "items": false. The prompt has the schema, the grammar the names. */
+static void a_schema_that_the_library_refuses_is_described(void **state)
+{
+    char *text = chat_fixture_template("Qwen-Qwen2.5-7B-Instruct");
+    quire_chat_format *format = chat_fixture_format(model, text);
+    quire_error err = QUIRE_ERROR_INIT;
+    size_t n_cases;
+    quire_chat_ask ask = chat_fixture_cases(&n_cases)[0].ask;
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+
+    (void)state;
+    ask.tools = "[{\"type\":\"function\",\"function\":{\"name\":\"pair\",\"parameters\":{\"type\":"
+                "\"object\",\"properties\":{\"both\":{\"type\":\"array\",\"items\":false},\"name\":"
+                "{\"type\":\"string\"}},\"required\":[\"both\"]}}}]";
+    assert_int_equal(quire_chat_format_apply(format, &ask, &prompt, &err), QUIRE_OK);
+    quire_chat_prompt_rules(prompt, &rules);
+    assert_non_null(strstr(rules.text.data, "\"items\": false"));
+    assert_non_null(strstr(rules.grammar, "tool-pair-schema ::="));
+    assert_non_null(strstr(rules.grammar, "both"));
+    quire_chat_prompt_destroy(prompt);
+    quire_chat_format_destroy(format);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +423,7 @@ int main(void)
         cmocka_unit_test(runs_all_templates_of_the_tree),
         cmocka_unit_test(writes_what_the_library_writes),
         cmocka_unit_test(refuses_tools_with_a_built_in_template),
+        cmocka_unit_test(a_schema_that_the_library_refuses_is_described),
         cmocka_unit_test(stops_templates_at_their_limits),
         cmocka_unit_test(says_why_a_template_fails),
         cmocka_unit_test(survives_damaged_templates),

@@ -303,6 +303,7 @@ static json_t *tool_of(translation *t, quire_fields *tool)
     const char *name =
         quire_field_required(tool, "name") != NULL ? quire_field_string(tool, "name", 256) : NULL;
     json_t *schema = quire_field_object(tool, "input_schema");
+    const bool is_strict = quire_field_bool(tool, "strict", false);
 
     if (type != NULL && strcmp(type, "custom") != 0) {
         quire_field_error(tool, "type",
@@ -314,8 +315,8 @@ static json_t *tool_of(translation *t, quire_fields *tool)
     if (tool->err->http != 0) {
         return NULL;
     }
-    return json_pack("{s:s, s:{s:s, s:s*, s:O*}}", "type", "function", "function", "name", name,
-                     "description", description, "parameters", schema);
+    return json_pack("{s:s, s:{s:s, s:s*, s:O*, s:b}}", "type", "function", "function", "name",
+                     name, "description", description, "parameters", schema, "strict", is_strict);
 }
 
 static void set_tools(translation *t, quire_fields *fields)

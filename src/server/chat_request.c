@@ -39,6 +39,7 @@ static void check_tool(quire_fields *fields, const char *field, json_t *tool, un
     json_t *name = json_object_get(function, "name");
     json_t *description = json_object_get(function, "description");
     json_t *parameters = json_object_get(function, "parameters");
+    json_t *strict = json_object_get(function, "strict");
 
     if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0) {
         quire_field_error(fields, field, "element %u: only the type \"function\" is supported", i);
@@ -54,6 +55,8 @@ static void check_tool(quire_fields *fields, const char *field, json_t *tool, un
     } else if (parameters != NULL && !json_is_object(parameters) && !json_is_null(parameters)) {
         quire_field_error(fields, field,
                           "element %u: function.parameters must be a JSON Schema, an object", i);
+    } else if (strict != NULL && !json_is_boolean(strict) && !json_is_null(strict)) {
+        quire_field_error(fields, field, "element %u: function.strict must be true or false", i);
     } else if (json_is_null(description)) {
         (void)json_object_del(function, "description");
     }

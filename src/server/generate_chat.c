@@ -4,6 +4,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "server/schema_graft.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,9 +34,31 @@ static int add_stops(quire_generation *gen, const quire_chat_rules *rules)
     return QUIRE_OK;
 }
 
+/* The rules of the chat prompt, with our grammars of schemas in the format's grammar. */
+static int rules_create(quire_generation *gen, quire_chat_rules *rules)
+{
+    quire_bytes grafted = { 0 };
+    quire_error cause = QUIRE_ERROR_INIT;
+    int rc = QUIRE_OK;
+
+    if (rules->grammar != NULL) {
+        rc = quire_schema_graft(rules->grammar, gen->chat.tools, gen->schema, &grafted, &cause);
+        rules->grammar = grafted.data;
+    }
+    if (rc == QUIRE_INVAL || rc == QUIRE_LIMIT) {
+        rc = quire_api_error_set(&gen->http->err, 400, "invalid_value", "tools", "%s",
+                                 cause.message);
+    } else if (rc < 0 ||
+               (rc = quire_answer_rules_create(&gen->rules, quire_engine_model(gen->http->engine),
+                                               rules, gen->chat.thinking_tokens, &cause)) < 0) {
+        rc = quire_api_error_from(&gen->http->err, &cause);
+    }
+    quire_bytes_fini(&grafted);
+    return rc;
+}
+
 int quire_generation_prompt_obey(quire_generation *gen)
 {
-    quire_error cause = QUIRE_ERROR_INIT;
     quire_chat_rules rules;
 
     quire_chat_prompt_rules(gen->chat_prompt, &rules);
@@ -49,10 +72,7 @@ int quire_generation_prompt_obey(quire_generation *gen)
     if (rules.grammar == NULL && rules.n_shown_tokens == 0 && rules.thinking_end == NULL) {
         return QUIRE_OK;
     }
-    if (quire_answer_rules_create(&gen->rules, quire_engine_model(gen->http->engine), &rules,
-                                  gen->chat.thinking_tokens, &cause) < 0) {
-        return quire_api_error_from(&gen->http->err, &cause);
-    }
+    QUIRE_TRY(rules_create(gen, &rules));
     gen->params.sampler.rules = gen->rules;
     return QUIRE_OK;
 }

@@ -172,6 +172,9 @@ static int summarize(const schema_maker *m, const json_t *schema, const schema_p
             continue;
         }
         if (!quire_schema_keyword_find(name, &kind, &type)) {
+            if (m->skips_unknown) {
+                continue;
+            }
             return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the keyword", name);
         }
         if (kind == SCHEMA_KEYWORD_WHOLE) {
@@ -349,21 +352,36 @@ static int schema_make(schema_maker *m)
     return quire_bytes_add(m->out, COMMON, strlen(COMMON));
 }
 
-int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err)
+static int grammar_make(schema_maker *m)
 {
-    schema_maker m = { .root = schema, .out = gbnf, .err = err, .merged = json_array() };
-    const size_t n_before = gbnf->n;
+    const size_t n_before = m->out->n;
     quire_error cause = QUIRE_ERROR_INIT;
-    int rc = m.merged != NULL ? schema_make(&m) : QUIRE_NOMEM;
+    int rc;
 
-    json_decref(m.merged);
+    m->merged = json_array();
+    rc = m->merged != NULL ? schema_make(m) : QUIRE_NOMEM;
+    json_decref(m->merged);
     if (rc == QUIRE_NOMEM) {
-        return quire_error_set(err, rc, "no memory for the grammar of a schema");
+        return quire_error_set(m->err, rc, "no memory for the grammar of a schema");
     }
     QUIRE_TRY(rc);
-    rc = quire_grammar_check(gbnf->data + n_before, &cause);
+    rc = quire_grammar_check(m->out->data + n_before, &cause);
     if (rc < 0) {
-        return quire_error_set(err, rc, "json_schema: %.400s", cause.message);
+        return quire_error_set(m->err, rc, "json_schema: %.400s", cause.message);
     }
     return QUIRE_OK;
+}
+
+int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err)
+{
+    schema_maker m = { .root = schema, .out = gbnf, .err = err };
+
+    return grammar_make(&m);
+}
+
+int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err)
+{
+    schema_maker m = { .root = schema, .out = gbnf, .err = err, .skips_unknown = true };
+
+    return grammar_make(&m);
 }

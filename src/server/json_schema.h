@@ -30,6 +30,9 @@
  * gives the place, "#/properties/name: ..."), QUIRE_LIMIT (a limit above, or of model/grammar.h),
  * QUIRE_NOMEM. */
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err);
+/* The same of a schema that describes more than it constrains: keywords that are not known
+ * constrain nothing. */
+int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err);
 
 /* The grammar of any JSON object. Memory: static. */
 const char *quire_json_object_grammar(void);

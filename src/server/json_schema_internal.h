@@ -21,6 +21,7 @@ typedef struct schema_maker {
     const json_t *root;
     quire_bytes *out;
     quire_error *err;
+    bool skips_unknown; /* keywords that are not known constrain nothing */
     uint32_t n_rules;
     const json_t *refs[QUIRE_SCHEMA_REFS_MAX]; /* targets: def-0 .. */
     const char *ref_names[QUIRE_SCHEMA_REFS_MAX];

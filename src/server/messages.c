@@ -57,6 +57,21 @@ static void add_content(quire_messages *messages, quire_fields *message, const c
     (void)quire_bytes_add(&messages->texts, "", 1); /* its end */
 }
 
+/* Whether the arguments of a call are JSON; an answer that was cut off can have others. */
+static void check_arguments(quire_fields *message, json_t *arguments, unsigned i)
+{
+    json_error_t error;
+    json_t *value = json_loadb(json_string_value(arguments), json_string_length(arguments),
+                               JSON_DECODE_ANY, &error);
+
+    if (value == NULL) {
+        quire_field_error(message, "tool_calls",
+                          "element %u: function.arguments is no JSON: line %d, column %d: %s", i,
+                          error.line, error.column, error.text);
+    }
+    json_decref(value);
+}
+
 /* One call of a message: id, type, and the function with its arguments as text. */
 static void check_call(quire_fields *message, json_t *call, unsigned i)
 {
@@ -75,8 +90,11 @@ static void check_call(quire_fields *message, json_t *call, unsigned i)
     } else if (!json_is_string(json_object_get(function, "arguments"))) {
         quire_field_error(message, "tool_calls",
                           "element %u: function.arguments must be a string of JSON", i);
-    } else if (type == NULL) {
-        (void)json_object_set_new(call, "type", json_string("function"));
+    } else {
+        check_arguments(message, json_object_get(function, "arguments"), i);
+        if (type == NULL) {
+            (void)json_object_set_new(call, "type", json_string("function"));
+        }
     }
 }
 

@@ -204,6 +204,7 @@ static json_t *tool_of(quire_fields *tool)
     const char *name = quire_field_string(tool, "name", 256);
     const char *description = quire_field_string(tool, "description", SIZE_MAX);
     json_t *parameters = quire_field_object(tool, "parameters");
+    const bool is_strict = quire_field_bool(tool, "strict", false);
 
     if (type != NULL && strcmp(type, "function") != 0) {
         quire_field_error(tool, "type",
@@ -215,8 +216,9 @@ static json_t *tool_of(quire_fields *tool)
     if (tool->err->http != 0) {
         return NULL;
     }
-    return json_pack("{s:s, s:{s:s, s:s*, s:O*}}", "type", "function", "function", "name", name,
-                     "description", description, "parameters", parameters);
+    return json_pack("{s:s, s:{s:s, s:s*, s:O*, s:b}}", "type", "function", "function", "name",
+                     name, "description", description, "parameters", parameters, "strict",
+                     is_strict);
 }
 
 static void set_tools(translation *t, quire_fields *fields)

@@ -210,6 +210,9 @@ static void refuses_tools_that_are_none(void **state)
         { "{" ASK_ADD ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}}",
           "chat_template", "not in tools" },
         { "{" ASK_ADD ",\"grammar\":\"root ::= [a]\"}", "invalid_value", "not together" },
+        { "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":true,"
+          "\"parameters\":{\"properties\":{\"b\":{\"not\":{}}}}}}]}",
+          "invalid_value", "#/properties/b: not supported is the keyword \"not\"" },
         { "{" HI ",\"reasoning_format\":\"loud\"}", "invalid_value", "reasoning_format" },
         { "{" HI ",\"chat_template_kwargs\":{\"enable_thinking\":\"no\"}}", "invalid_value",
           "enable_thinking" },
@@ -219,6 +222,11 @@ static void refuses_tools_that_are_none(void **state)
         { "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"a\","
           "\"arguments\":{}}}]}]}",
           "invalid_value", "string of JSON" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"a\","
+          "\"arguments\":\"{oops\"}}]}]}",
+          "invalid_value", "element 0: function.arguments is no JSON: line 1, column" },
+        { "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":1}}]}",
+          "invalid_value", "function.strict" },
         { "{\"messages\":[{\"role\":\"function\",\"content\":\"x\"}]}", "invalid_value", "role" },
     };
 

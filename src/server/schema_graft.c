@@ -1,0 +1,348 @@
+/* schema_graft.c - see schema_graft.h.
+ *
+ * A grammar is a line for each rule, "name ::= text". The rules of our grammars get a prefix of
+ * their own for each schema; those that all of our grammars share are taken once.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/schema_graft.h"
+
+#include "base/check.h"
+#include "model/chat_format.h"
+#include "server/json_schema.h"
+
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARED_PREFIX "shared-"
+#define MARK          " ::= "
+
+typedef struct graft {
+    quire_bytes rules; /* all rules, also unused ones */
+    json_t *roots; /* name of a rule of the library -> the text that replaces its own; null = two
+                      schemas have this name */
+    bool has_shared;
+    quire_error cause; /* of the last schema */
+} graft;
+
+/* ---- names in a grammar ---- */
+
+/* The next name of a rule in a text of a grammar, at or behind `at`; NULL = none. *n: its bytes. */
+static const char *name_next(const char *at, const char *end, size_t *n)
+{
+    while (at < end) {
+        const char closing = *at == '"' ? '"' : *at == '[' ? ']' : *at == '{' ? '}' : '\0';
+
+        if (closing != '\0') {
+            for (at++; at < end && *at != closing; at++) {
+                at += *at == '\\' ? 1 : 0;
+            }
+            at++;
+        } else if (isalnum((unsigned char)*at) || *at == '-') {
+            const char *first = at;
+
+            while (at < end && (isalnum((unsigned char)*at) || *at == '-')) {
+                at++;
+            }
+            *n = (size_t)(at - first);
+            return first;
+        } else {
+            at++;
+        }
+    }
+    return NULL;
+}
+
+/* Append a text with a prefix before each name; a name that begins with one of the rules of one
+ * schema ("s-", "def-") gets `own`. */
+static void rename_all(const char *text, const char *end, const char *own, quire_bytes *out)
+{
+    size_t n;
+
+    for (const char *name; (name = name_next(text, end, &n)) != NULL; text = name + n) {
+        const bool is_own = strncmp(name, "s-", 2) == 0 || strncmp(name, "def-", 4) == 0 ||
+                            (n == 4 && strncmp(name, "root", 4) == 0);
+
+        (void)quire_bytes_add(out, text, (size_t)(name - text));
+        (void)quire_bytes_addf(out, "%s", is_own ? own : SHARED_PREFIX);
+        (void)quire_bytes_add(out, name, n);
+    }
+    (void)quire_bytes_add(out, text, (size_t)(end - text));
+}
+
+/* ---- our rules ---- */
+
+/* The rules that all grammars of schemas share, behind the first line. */
+static const char *shared_rules(void)
+{
+    return strchr(quire_json_object_grammar(), '\n') + 1;
+}
+
+static void shared_add(graft *g)
+{
+    const char *shared = shared_rules();
+
+    if (!g->has_shared) {
+        rename_all(shared, shared + strlen(shared), "", &g->rules);
+        g->has_shared = true;
+    }
+}
+
+/* Put the grammar of a schema in place of a rule, as schema number `number`. */
+static int graft_add(graft *g, const char *rule, const quire_bytes *gbnf, unsigned number)
+{
+    const char *shared = shared_rules();
+    const size_t n_shared = strlen(shared);
+    char prefix[32], root[64];
+
+    QUIRE_CHECK(gbnf->n > n_shared && strcmp(gbnf->data + gbnf->n - n_shared, shared) == 0);
+    (void)snprintf(prefix, sizeof prefix, "schema%u-", number);
+    (void)snprintf(root, sizeof root, "%sroot", prefix);
+    rename_all(gbnf->data, gbnf->data + gbnf->n - n_shared, prefix, &g->rules);
+    shared_add(g);
+    return json_object_set_new(g->roots, rule, json_string(root)) == 0 ? g->rules.status
+                                                                       : QUIRE_NOMEM;
+}
+
+/* Let a rule be any object. */
+static int any_object_add(graft *g, const char *rule)
+{
+    shared_add(g);
+    return json_object_set_new(g->roots, rule, json_string(SHARED_PREFIX "object")) == 0
+               ? g->rules.status
+               : QUIRE_NOMEM;
+}
+
+/* The library's name of the rule of a function's arguments: each run of characters other than
+ * letters, digits and '-' becomes one '-'. */
+static void rule_name(const char *function, char *out, size_t size)
+{
+    size_t n = (size_t)snprintf(out, size, "tool-");
+    bool is_run = false;
+
+    for (; *function != '\0' && n + 1 < size; function++) {
+        const bool is_kept = isalnum((unsigned char)*function) || *function == '-';
+
+        if (is_kept || !is_run) {
+            out[n++] = is_kept ? *function : '-';
+        }
+        is_run = !is_kept;
+    }
+    (void)snprintf(out + n, size - n, "-schema");
+}
+
+/* Arguments are an object, whether their schema says so or not. */
+static json_t *arguments_of(json_t *parameters)
+{
+    json_t *copy = json_copy(parameters);
+
+    if (copy != NULL && json_object_get(copy, "type") == NULL) {
+        (void)json_object_set_new(copy, "type", json_string("object"));
+    }
+    return copy;
+}
+
+/* make: quire_json_schema_grammar() or its like. */
+static int schema_add(graft *g, const char *rule, unsigned number, const json_t *schema,
+                      int (*make)(const json_t *schema, quire_bytes *gbnf, quire_error *err))
+{
+    quire_bytes gbnf = { 0 };
+    int rc = make(schema, &gbnf, &g->cause);
+
+    if (rc == QUIRE_OK) {
+        rc = graft_add(g, rule, &gbnf, number);
+    }
+    quire_bytes_fini(&gbnf);
+    return rc;
+}
+
+static int tool_add(graft *g, json_t *tool, unsigned number, quire_error *err)
+{
+    json_t *function = json_object_get(tool, "function");
+    json_t *parameters = json_object_get(function, "parameters");
+    const char *name = json_string_value(json_object_get(function, "name"));
+    const bool is_strict = json_is_true(json_object_get(function, "strict"));
+    char rule[96];
+    json_t *schema;
+    int rc;
+
+    if (name == NULL || json_object_size(parameters) == 0) {
+        return QUIRE_OK; /* without arguments: the library's rule is the empty object */
+    }
+    rule_name(name, rule, sizeof rule);
+    if (json_object_get(g->roots, rule) != NULL) {
+        return json_object_set_new(g->roots, rule, json_null()) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+    }
+    schema = arguments_of(parameters);
+    QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
+    rc = schema_add(g, rule, number, schema,
+                    is_strict ? quire_json_schema_grammar : quire_json_schema_grammar_of_known);
+    json_decref(schema);
+    if (rc == QUIRE_LIMIT && !is_strict) { /* its size would be too much for the library, too */
+        return any_object_add(g, rule);
+    }
+    if (rc < 0 && rc != QUIRE_NOMEM && is_strict) {
+        return quire_error_set(err, rc, "tools: the strict function \"%.64s\": %.600s", name,
+                               g->cause.message);
+    }
+    return rc == QUIRE_NOMEM ? rc : QUIRE_OK;
+}
+
+static int tools_add(graft *g, const char *text, quire_error *err)
+{
+    json_t *tools = text != NULL ? json_loads(text, 0, NULL) : NULL;
+    int rc = text != NULL && tools == NULL ? QUIRE_NOMEM : QUIRE_OK;
+
+    for (unsigned i = 0; i < json_array_size(tools) && rc == QUIRE_OK; i++) {
+        rc = tool_add(g, json_array_get(tools, i), i, err);
+    }
+    json_decref(tools);
+    return rc;
+}
+
+/* The rule of the answer's schema is named in one of two ways. */
+static int answer_add(graft *g, const char *grammar, const char *text)
+{
+    static const char longer[] = "response-format-schema";
+    json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
+    int rc;
+
+    QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
+    rc = schema_add(g, strstr(grammar, longer) != NULL ? longer : "response-format",
+                    QUIRE_CHAT_TOOLS_MAX, schema, quire_json_schema_grammar);
+    json_decref(schema);
+    return rc == QUIRE_NOMEM ? rc : QUIRE_OK;
+}
+
+/* ---- the rules that are used ---- */
+
+typedef struct rule {
+    const char *name, *text, *end; /* end: of the text; the name ends at the mark */
+    bool is_used;
+} rule;
+
+typedef struct rule_table {
+    rule *rules;
+    size_t n;
+    size_t *waiting; /* [n] used rules whose texts were not looked at yet */
+    size_t n_waiting;
+    json_t *index; /* name -> place in rules */
+} rule_table;
+
+static void use(rule_table *t, const char *name, size_t n)
+{
+    json_t *at = json_object_getn(t->index, name, n);
+    const size_t i = (size_t)json_integer_value(at);
+
+    if (at != NULL && !t->rules[i].is_used) {
+        t->rules[i].is_used = true;
+        t->waiting[t->n_waiting++] = i;
+    }
+}
+
+/* The rule in a line; false when there is none. */
+static bool rule_read(const graft *g, const char *line, const char *end, rule *out, size_t *n_name)
+{
+    const char *mark = strstr(line, MARK);
+    const char *other;
+
+    if (mark == NULL || mark >= end) {
+        return false;
+    }
+    *n_name = (size_t)(mark - line);
+    *out = (rule){ line, mark + strlen(MARK), end, false };
+    other = json_string_value(json_object_getn(g->roots, line, *n_name));
+    if (other != NULL) {
+        out->text = other;
+        out->end = other + strlen(other);
+    }
+    return true;
+}
+
+static int table_fill(rule_table *t, const graft *g)
+{
+    const char *end;
+
+    for (const char *line = g->rules.data; *line != '\0'; line = *end != '\0' ? end + 1 : end) {
+        size_t n_name;
+
+        end = line + strcspn(line, "\n");
+        if (!rule_read(g, line, end, &t->rules[t->n], &n_name)) {
+            continue;
+        }
+        QUIRE_FAIL_IF(
+            json_object_setn_new(t->index, line, n_name, json_integer((json_int_t)t->n)) != 0,
+            QUIRE_NOMEM);
+        t->n++;
+    }
+    return QUIRE_OK;
+}
+
+static int used_add(rule_table *t, quire_bytes *out)
+{
+    use(t, "root", strlen("root"));
+    while (t->n_waiting > 0) {
+        const rule *r = &t->rules[t->waiting[--t->n_waiting]];
+        const char *at = r->text;
+        size_t n;
+
+        (void)quire_bytes_add(out, r->name, (size_t)(strstr(r->name, MARK) - r->name));
+        (void)quire_bytes_addf(out, MARK);
+        (void)quire_bytes_add(out, r->text, (size_t)(r->end - r->text));
+        (void)quire_bytes_add(out, "\n", 1);
+        while ((at = name_next(at, r->end, &n)) != NULL) {
+            use(t, at, n);
+            at += n;
+        }
+    }
+    return out->status;
+}
+
+/* Append the rules that root leads to, the replaced ones with their other texts. */
+static int rules_write(const graft *g, quire_bytes *out)
+{
+    rule_table t = { .index = json_object() };
+    size_t n_lines = 1;
+    int rc = QUIRE_NOMEM;
+
+    for (const char *c = g->rules.data; *c != '\0'; c++) {
+        n_lines += *c == '\n';
+    }
+    t.rules = calloc(n_lines, sizeof t.rules[0]);
+    t.waiting = calloc(n_lines, sizeof t.waiting[0]);
+    if (t.rules != NULL && t.waiting != NULL && t.index != NULL) {
+        rc = table_fill(&t, g);
+    }
+    if (rc == QUIRE_OK) {
+        rc = used_add(&t, out);
+    }
+    free(t.rules);
+    free(t.waiting);
+    json_decref(t.index);
+    return rc;
+}
+
+int quire_schema_graft(const char *grammar, const char *tools, const char *schema, quire_bytes *out,
+                       quire_error *err)
+{
+    graft g = { .roots = json_object(), .cause = QUIRE_ERROR_INIT };
+    int rc = g.roots != NULL ? quire_bytes_add(&g.rules, grammar, strlen(grammar)) : QUIRE_NOMEM;
+
+    if (rc == QUIRE_OK) {
+        rc = quire_bytes_add(&g.rules, "\n", 1);
+    }
+    if (rc == QUIRE_OK) {
+        rc = tools_add(&g, tools, err);
+    }
+    if (rc == QUIRE_OK && schema != NULL) {
+        rc = answer_add(&g, grammar, schema);
+    }
+    if (rc == QUIRE_OK) {
+        rc = rules_write(&g, out);
+    }
+    quire_bytes_fini(&g.rules);
+    json_decref(g.roots);
+    return rc == QUIRE_NOMEM ? quire_error_set(err, rc, "no memory for the grammar of tools") : rc;
+}

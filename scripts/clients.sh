@@ -1,5 +1,6 @@
 # shellcheck shell=sh
-# clients.sh - programs that talk to a server: the pinned npm packages of OpenAI and Anthropic, curl, wrk.
+# clients.sh - programs that talk to a server: the pinned npm packages of OpenAI and Anthropic, ajv, curl,
+# wrk.
 # Needs env.sh and packages.sh.
 #
 # SPDX-License-Identifier: MIT
@@ -7,6 +8,7 @@
 clients_dir() {
     npm_dir "$OPENAI_NPM"
     npm_dir "$ANTHROPIC_NPM"
+    npm_dir "$AJV_NPM"
 }
 
 setup_clients() {
@@ -15,4 +17,5 @@ setup_clients() {
     need_program node nodejs
     fetch_npm "$OPENAI_NPM" "$OPENAI_NPM_SHA256" 2
     fetch_npm "$ANTHROPIC_NPM" "$ANTHROPIC_NPM_SHA256" 1
+    fetch_npm "$AJV_NPM" "$AJV_NPM_SHA256" 2
 }

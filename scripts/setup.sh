@@ -8,7 +8,8 @@
 #                            their folder
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
 #                            packages' folders, one by line
-#   scripts/setup.sh clients curl, wrk and the openai npm package only; prints the package's folder
+#   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the packages' folders,
+#                            one by line
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.
 #

@@ -4,6 +4,7 @@
 #   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys (openai.mjs)
 #   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
 #   agent   a coding agent's loop, replayed from a transcript (agent.mjs)
+#   tools   arguments of required calls, validated by ajv (scripts/tool-calls.mjs)
 #   curl    command lines as in the manual: headers, streams, wrong requests
 #   wrk     many connections: /health, and a short completion (completion.lua)
 #   soak    500 mixed requests with random cancels (scripts/serve/soak.mjs; `make soak` runs 20,000)
@@ -203,6 +204,17 @@ try_agent() {
     stop
 }
 
+try_tools() {
+    need node
+    package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    package=$(printf '%s\n' "$package" | grep ajv)
+    use_tools
+    serve
+    node scripts/tool-calls.mjs --ajv "$package" --url "$url" --only grep,glob,get_weather,make_chart --brief ||
+        fail "tool-calls.mjs: exit $?"
+    stop
+}
+
 try_soak() {
     need node
     node scripts/serve/soak.mjs --quire "$quire" --model "$model" --requests 500 --clients 20 --prompts 50 \
@@ -213,8 +225,9 @@ case $what in
 openai) try_openai ;;
 anthropic) try_anthropic ;;
 agent) try_agent ;;
+tools) try_tools ;;
 curl) try_curl ;;
 wrk) try_wrk ;;
 soak) try_soak ;;
-*) fail "usage: clients.sh openai|anthropic|agent|curl|wrk|soak QUIRE" ;;
+*) fail "usage: clients.sh openai|anthropic|agent|tools|curl|wrk|soak QUIRE" ;;
 esac

@@ -1,0 +1,53 @@
+// transcript.mjs - made-up transcripts of agents: the same arguments give the same messages.
+//
+// The sizes follow published figures of coding agents: 43 turns, most of the prompt from results of tools, short answers.
+//
+// SPDX-License-Identifier: MIT
+
+// A generator of 32-bit numbers (a linear congruence with a mixed output).
+function numbers(seed) {
+    let state = seed >>> 0;
+    return (below) => {
+        state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+        return ((state ^ (state >>> 15)) >>> 0) % below;
+    };
+}
+
+const WORDS = ("the file table list of pages in memory holds each entry that a reader needs when its test fails because a " +
+    "value was not written before another thread looked at this place so we check the size first and return an error with " +
+    "a line for the user who runs it again after the change").split(" ");
+const STEMS = ["read", "table", "cache", "parse", "main", "store", "index", "queue"];
+
+const SYSTEM = "You are an agent that repairs programs. Work in small steps. Read before you write, run the tests after each " +
+    "change, and say what you found in one or two sentences. Paths are absolute. Ask when a request can be read in two ways. " +
+    "Never delete what you did not make. When a command fails, read its output before you try another.";
+
+// tools: of OpenAI's form. Returns { system, turns: [{ messages, answer }] }: what a turn adds before its request, and the
+// recorded answer that the next turn's history has.
+export function transcript({ seed, turns }) {
+    const below = numbers(seed);
+    const text = (n) => Array.from({ length: n }, () => WORDS[below(WORDS.length)]).join(" ");
+    const path = () => `/src/${STEMS[below(STEMS.length)]}/${STEMS[below(STEMS.length)]}.c`;
+    // Results are short at times, and long at others.
+    const result = () => Array.from({ length: 1 + below(4) + (below(6) === 0 ? 12 : 0) }, (_, i) =>
+        `${100 + 7 * i}: ${text(8 + below(24))};`).join("\n");
+    const call = (number) => {
+        const [name, args] = below(3) === 0 ? ["run_shell", { command: `make test-${STEMS[below(STEMS.length)]}`, timeout_s: 60 }]
+            : below(2) === 0 ? ["read_file", { path: path(), offset: 1 + below(400), limit: 80 }]
+                : ["grep", { pattern: STEMS[below(STEMS.length)], mode: "content", before: 2 }];
+        return { id: `call_${seed}_${number}`, type: "function", function: { name, arguments: JSON.stringify(args) } };
+    };
+    const list = [];
+    let pending = [{ role: "user", content: `Repair the test of ${path()}. ${text(40)}.` }];
+    for (let turn = 0; turn < turns; turn++) {
+        const isEnd = turn % 11 === 10; // the agent is done, and a person asks for more
+        const answer = { role: "assistant", content: `${text(6 + below(30))}.` };
+        if (!isEnd) {
+            answer.tool_calls = [call(turn)];
+        }
+        list.push({ messages: pending, answer });
+        pending = isEnd ? [{ role: "user", content: `${text(10 + below(60))}.` }]
+            : [{ role: "tool", tool_call_id: answer.tool_calls[0].id, content: result() }];
+    }
+    return { system: SYSTEM, turns: list };
+}

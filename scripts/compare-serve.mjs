@@ -1,6 +1,6 @@
 // compare-serve.mjs - quire serve and llama-server under the same load, on one machine, in one run.
 //
-//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,fit]
+//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,agents,fit]
 //                                  [--repeats 3] [--threads 2] [--tune [--settings TEXT]] [--quick] [--out FILE]
 //
 // `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs, settings and targets in
@@ -15,6 +15,7 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { measuredOn, need, number, places, Report, shapeModel } from "./compare/tools.mjs";
+import { agents } from "./serve/agents.mjs";
 import { fit } from "./serve/fit.mjs";
 import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, verdict } from "./serve/race.mjs";
 import { CACHED_PREFIX, FIT, LOADS, MINIMUM, PEER_SETTINGS } from "./serve/sides.mjs";
@@ -28,7 +29,7 @@ const { values: options } = parseArgs({
         peer: { type: "string" },
         generator: { type: "string", default: join(root, "build", "make_gguf") },
         fit: { type: "string", default: join(root, "build", "bench_fit") },
-        only: { type: "string", default: "conversations,arrivals,document,prefix,fit" },
+        only: { type: "string", default: "conversations,arrivals,document,prefix,agents,fit" },
         repeats: { type: "string", default: "3" },
         threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
         tune: { type: "boolean", default: false },
@@ -37,7 +38,7 @@ const { values: options } = parseArgs({
         out: { type: "string" },
     },
 });
-const parts = [...Object.keys(LOADS), "prefix", "fit"];
+const parts = [...Object.keys(LOADS), "prefix", "agents", "fit"];
 const only = options.only.split(",");
 const unknown = only.find((part) => !parts.includes(part));
 if (!options.peer || unknown !== undefined) {
@@ -127,6 +128,8 @@ for (const part of only) {
         await raceLoad(part);
     } else if (!options.tune && part === "prefix") {
         await racePrefix();
+    } else if (!options.tune && part === "agents") {
+        tables.push(await agents(c, report, at, { repeats, turns: options.quick ? 4 : undefined }));
     } else if (!options.tune) {
         await fit(c, report, { ...FIT, program: options.fit });
     }

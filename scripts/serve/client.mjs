@@ -50,7 +50,8 @@ export class Client {
     }
 
     // Stream a completion. Never throws: what went wrong is in `error`, "cancelled" when it was the signal. Times are in
-    // milliseconds since the request was sent; firstMs and lastMs are those of the first and last text.
+    // milliseconds since the request was sent; firstMs and lastMs are those of the first and last text,
+    // thought or part of a call.
     stream(path, body, { signal, onText, stuckMs = STUCK_MS } = {}) {
         const begin = performance.now();
         const reply = { text: "", pieces: 0 };
@@ -141,6 +142,10 @@ function take(reply, event, ms, onText) {
         reply.text += text;
         reply.pieces++;
         onText?.(reply);
+    }
+    if (choice?.delta?.reasoning_content || choice?.delta?.tool_calls) {
+        reply.firstMs ??= ms; // of an answer that has no text, or not yet
+        reply.lastMs = ms;
     }
     reply.id ??= said.id;
     reply.finish = choice?.finish_reason ?? reply.finish;

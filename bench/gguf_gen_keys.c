@@ -281,5 +281,5 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
         expert_keys(p);
     }
     gguf_gen_scheme_keys(g, o);
-    return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
+    return gguf_gen_vocab_add(g, o);
 }

@@ -1,7 +1,8 @@
 /* gguf_gen_vocab.c - vocabularies that are small, valid and made up.
  *
  *   SPM   <unk> <s> </s> <0x00>..<0xFF>, then pieces from the sequence below
- *   BPE   <|endoftext|> <|im_start|> <|im_end|>, the 256 byte characters of GPT-2, then pieces
+ *   BPE   <|endoftext|> <|im_start|> <|im_end|>, the 256 byte characters of GPT-2, tokens for
+ *         filling in where they are asked for, then pieces
  *
  * Pieces: one space and each letter (SPM only: BPE has them as bytes), space + letter, letter
  * pairs, then fillers "w0", "w1", ... that no text reaches. So a text of n letters becomes n/2 to n
@@ -157,7 +158,10 @@ static void bpe_byte_text(unsigned byte, char *text)
     }
 }
 
-static void bpe_fill(vocab *v)
+static const char *const fim_texts[] = { "<|fim_prefix|>", "<|fim_suffix|>", "<|fill|>",
+                                         "<|repo_name|>", "<|file_sep|>" };
+
+static void bpe_fill(vocab *v, bool has_fim)
 {
     char text[TEXT_BYTES];
 
@@ -168,17 +172,30 @@ static void bpe_fill(vocab *v)
         bpe_byte_text(byte, text);
         vocab_push(v, text, TYPE_NORMAL);
     }
+    for (unsigned i = 0; has_fim && i < sizeof fim_texts / sizeof fim_texts[0]; i++) {
+        vocab_push(v, fim_texts[i], TYPE_CONTROL);
+    }
     bpe_byte_text(' ', text);
     pieces_push(v, text);
 }
 
-int gguf_gen_vocab_add(struct gguf_context *gguf, gguf_gen_vocab kind, uint32_t n_vocab)
+/* The number of a token; 0 = none. */
+static uint32_t find(const vocab *v, const char *text)
 {
-    bool is_spm = kind == GGUF_GEN_VOCAB_SPM;
+    uint32_t i = v->n;
+
+    while (i > 0 && strcmp(v->pointers[--i], text) != 0) {
+    }
+    return i;
+}
+
+int gguf_gen_vocab_add(struct gguf_context *gguf, const gguf_gen_opts *opts)
+{
+    const bool is_spm = opts->vocab == GGUF_GEN_VOCAB_SPM;
     int rc = QUIRE_NOMEM;
     vocab v;
 
-    if (!vocab_alloc(&v, n_vocab)) {
+    if (!vocab_alloc(&v, opts->n_vocab)) {
         goto out;
     }
     gguf_set_val_str(gguf, "tokenizer.ggml.model", is_spm ? "llama" : "gpt2");
@@ -186,9 +203,12 @@ int gguf_gen_vocab_add(struct gguf_context *gguf, gguf_gen_vocab kind, uint32_t 
         spm_fill(&v);
         gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, v.scores, v.n);
     } else {
-        bpe_fill(&v);
+        bpe_fill(&v, opts->has_fim);
         gguf_set_val_str(gguf, "tokenizer.ggml.pre", "qwen2");
         gguf_set_arr_str(gguf, "tokenizer.ggml.merges", v.merge_pointers, v.n_merges);
+        if (opts->has_fim) {
+            gguf_set_val_u32(gguf, "tokenizer.ggml.fim_mid_token_id", find(&v, "<|fill|>"));
+        }
     }
     gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", v.pointers, v.n);
     gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, v.types, v.n);

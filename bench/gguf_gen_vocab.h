@@ -10,7 +10,7 @@
 
 #define GGUF_GEN_VOCAB_MIN 262u
 
-/* Add the tokenizer.* keys for n_vocab tokens. Errors: QUIRE_NOMEM. */
-int gguf_gen_vocab_add(struct gguf_context *gguf, gguf_gen_vocab kind, uint32_t n_vocab);
+/* Add the tokenizer.* keys for the options' vocab, n_vocab and has_fim. Errors: QUIRE_NOMEM. */
+int gguf_gen_vocab_add(struct gguf_context *gguf, const gguf_gen_opts *opts);
 
 #endif /* QUIRE_BENCH_GGUF_GEN_VOCAB_H */

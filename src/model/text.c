@@ -80,6 +80,19 @@ int32_t quire_model_eos(const quire_model *model)
     return is_token(model, eos) ? eos : -1;
 }
 
+void quire_model_fim(const quire_model *model, quire_fim_tokens *out)
+{
+    const struct llama_vocab *vocab = model->vocab;
+    int32_t *const tokens[] = { &out->prefix, &out->suffix, &out->middle, &out->repo, &out->file };
+
+    *out = (quire_fim_tokens){ llama_vocab_fim_pre(vocab), llama_vocab_fim_suf(vocab),
+                               llama_vocab_fim_mid(vocab), llama_vocab_fim_rep(vocab),
+                               llama_vocab_fim_sep(vocab) };
+    for (size_t i = 0; i < sizeof tokens / sizeof tokens[0]; i++) {
+        *tokens[i] = is_token(model, *tokens[i]) ? *tokens[i] : -1;
+    }
+}
+
 const struct llama_model *quire_model_llama(const quire_model *model)
 {
     return model->llama;

@@ -83,6 +83,18 @@ bool quire_model_adds_bos(const quire_model *model);
 int32_t quire_model_bos(const quire_model *model); /* -1 if none */
 int32_t quire_model_eos(const quire_model *model); /* the end of a text; -1 if none */
 
+/* Tokens for filling in the middle of a text: those that the file names
+ * (tokenizer.ggml.fim_pre_token_id, ...), or whose texts libllama knows ("<|fim_prefix|>", ...). -1
+ * = none. */
+typedef struct quire_fim_tokens {
+    int32_t prefix;
+    int32_t suffix;
+    int32_t middle;
+    int32_t repo; /* the name of a repository follows */
+    int32_t file; /* the name of a file and its text follow */
+} quire_fim_tokens;
+void quire_model_fim(const quire_model *model, quire_fim_tokens *out);
+
 /* The template in the file (tokenizer.chat_template), NULL if none. */
 const char *quire_model_chat_template(const quire_model *model);
 

@@ -1,4 +1,4 @@
-/* api_completions.c - POST /v1/completions.
+/* api_completions.c - POST /v1/completions, and llama-server's /completion.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/text.h"
@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keep the text of the prompt added last if the reply needs it. text NULL: of its tokens. */
-static int keep_text(quire_generation *gen, const char *text, size_t n)
+int quire_generation_prompt_keep(quire_generation *gen, const char *text, size_t n)
 {
     quire_prompt *prompt = &gen->prompts[gen->n_prompts - 1];
     const quire_model *model = quire_engine_model(gen->http->engine);
@@ -33,40 +32,34 @@ static int keep_text(quire_generation *gen, const char *text, size_t n)
     return prompt->text.status < 0 ? quire_api_error_nomem(&gen->http->err) : QUIRE_OK;
 }
 
+/* Whether a value is one prompt of tokens, or of tokens and texts; else an array has prompts. */
 static bool is_token_array(json_t *value)
 {
-    return json_is_array(value) && json_is_integer(json_array_get(value, 0));
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        if (json_is_integer(json_array_get(value, i))) {
+            return true;
+        }
+    }
+    return false;
 }
 
-static int add_tokens(quire_generation *gen, quire_fields *fields, json_t *array)
+static int add_pieces(quire_generation *gen, quire_fields *fields, json_t *array)
 {
-    const size_t n = json_array_size(array);
+    static const quire_piece_opts opts = { "prompt", true, true };
     const uint32_t n_ctx = quire_engine_n_ctx(gen->http->engine);
-    const uint32_t n_vocab = quire_model_desc_get(quire_engine_model(gen->http->engine))->n_vocab;
-    int32_t *tokens;
+    quire_piece_tokens out = { 0 };
+    int rc = quire_piece_tokens_add(gen->http, fields, &opts, array, &out);
 
-    if (n > n_ctx) {
-        return quire_api_error_set(fields->err, 400, "context_length_exceeded", "prompt",
-                                   "prompt: %zu tokens, the context has %u", n, n_ctx);
+    if (rc == QUIRE_OK && out.n > n_ctx) {
+        rc = quire_api_error_set(fields->err, 400, "context_length_exceeded", "prompt",
+                                 "prompt: %zu tokens, the context has %u", out.n, n_ctx);
     }
-    tokens = calloc(n, sizeof tokens[0]);
-    if (tokens == NULL) {
-        return quire_api_error_nomem(fields->err);
+    if (rc < 0) {
+        free(out.tokens);
+        return rc;
     }
-    for (size_t i = 0; i < n; i++) {
-        json_t *value = json_array_get(array, i);
-        const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
-
-        if (token < 0 || token >= (json_int_t)n_vocab) {
-            quire_field_error(fields, "prompt", "element %zu is no token of the model (0 .. %u)", i,
-                              n_vocab - 1);
-            free(tokens);
-            return QUIRE_INVAL;
-        }
-        tokens[i] = (int32_t)token;
-    }
-    (void)quire_generation_prompt_add(gen, tokens, (uint32_t)n);
-    return keep_text(gen, NULL, 0);
+    (void)quire_generation_prompt_add(gen, out.tokens, (uint32_t)out.n);
+    return quire_generation_prompt_keep(gen, NULL, 0);
 }
 
 static int add_text(quire_generation *gen, const char *text, size_t n)
@@ -83,7 +76,7 @@ static int add_text(quire_generation *gen, const char *text, size_t n)
                                    "prompt: must not be empty");
     }
     (void)quire_generation_prompt_add(gen, joined.tokens, joined.n);
-    return keep_text(gen, text, n);
+    return quire_generation_prompt_keep(gen, text, n);
 }
 
 static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value)
@@ -92,7 +85,7 @@ static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value
         return add_text(gen, json_string_value(value), json_string_length(value));
     }
     if (is_token_array(value)) {
-        return add_tokens(gen, fields, value);
+        return add_pieces(gen, fields, value);
     }
     quire_field_error(fields, "prompt", "must be a string, tokens, or an array of these");
     return QUIRE_INVAL;

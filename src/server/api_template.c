@@ -1,36 +1,39 @@
 /* api_template.c - POST /apply-template: the prompt that a chat request becomes.
  *
+ * The body is read as that of a chat completion, so that the prompt is that one's: a schema of the
+ * answer may be part of it, and fields that a chat refuses are refused.
+ *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
 
+#include "server/generate.h"
+
 #include "base/check.h"
-#include "server/chat_request.h"
+
+static int read_request(quire_generation *gen, quire_fields *fields)
+{
+    QUIRE_TRY(quire_generation_fields(gen, fields));
+    if (gen->session_id[0] != '\0') {
+        quire_field_error(fields, "session_id", "the turns of a session are not written here");
+        return QUIRE_INVAL;
+    }
+    QUIRE_TRY(quire_chat_request_read(&gen->chat, fields, "messages"));
+    return QUIRE_OK;
+}
 
 int quire_api_template(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
-    quire_chat_request request = QUIRE_CHAT_REQUEST_INIT;
-    quire_chat_prompt *prompt = NULL;
+    quire_generation *gen;
     quire_chat_rules rules;
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
-    int rc;
 
-    QUIRE_TRY(quire_http_json(http, &fields.object));
-    rc = quire_chat_request_read(&request, &fields, "messages");
-    quire_http_json_release(http, fields.object);
-    if (rc == QUIRE_OK) {
-        rc = quire_chat_request_apply(http, &request, request.messages.list, request.messages.n,
-                                      NULL, &prompt);
-    }
-    if (rc == QUIRE_OK) {
-        quire_chat_prompt_rules(prompt, &rules);
-        quire_json_object(&json, NULL);
-        quire_json_text(&json, "prompt", rules.text.data, rules.text.n);
-        quire_json_object_end(&json);
-        rc = quire_http_reply_json(http, 200, &body);
-    }
-    quire_chat_prompt_destroy(prompt);
-    quire_chat_request_fini(&request);
-    return rc;
+    QUIRE_TRY(quire_generation_read(http, &quire_form_chat, read_request, &gen));
+    QUIRE_TRY(quire_chat_request_apply(http, &gen->chat, gen->chat.messages.list,
+                                       gen->chat.messages.n, gen->schema, &gen->chat_prompt));
+    quire_chat_prompt_rules(gen->chat_prompt, &rules);
+    quire_json_object(&json, NULL);
+    quire_json_text(&json, "prompt", rules.text.data, rules.text.n);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
 }

@@ -432,10 +432,9 @@ static int reply_whole(quire_generation *gen)
     return quire_http_reply_json(gen->http, 200, &body);
 }
 
-/* Parse the body and read it. Errors: http->err. */
-static int generation_read(quire_http *http, const quire_answer_form *form,
-                           int (*read)(quire_generation *gen, quire_fields *fields),
-                           quire_generation **out)
+int quire_generation_read(quire_http *http, const quire_answer_form *form,
+                          int (*read)(quire_generation *gen, quire_fields *fields),
+                          quire_generation **out)
 {
     quire_fields fields = { NULL, NULL, &http->err };
     int rc;
@@ -452,7 +451,7 @@ int quire_generation_answer(quire_http *http, const quire_answer_form *form,
 {
     quire_generation *gen;
 
-    QUIRE_TRY(generation_read(http, form, read, &gen));
+    QUIRE_TRY(quire_generation_read(http, form, read, &gen));
     QUIRE_TRY(generation_submit(gen));
     return gen->is_stream ? quire_generation_stream(gen) : reply_whole(gen);
 }
@@ -464,7 +463,7 @@ int quire_generation_count(quire_http *http, const quire_answer_form *form,
     quire_json_out json = { &body, false };
     quire_generation *gen;
 
-    QUIRE_TRY(generation_read(http, form, read, &gen));
+    QUIRE_TRY(quire_generation_read(http, form, read, &gen));
     quire_json_object(&json, NULL);
     quire_json_u64(&json, "input_tokens", gen->prompts[0].n_tokens);
     quire_json_object_end(&json);

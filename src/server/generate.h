@@ -119,6 +119,12 @@ struct quire_generation {
  * http->work owns the generation. Errors: http->err. */
 int quire_generation_answer(quire_http *http, const quire_answer_form *form,
                             int (*read)(quire_generation *gen, quire_fields *fields));
+/* Parse the body and let `read` fill a generation from it, which http->work owns. Errors:
+ * http->err.
+ */
+int quire_generation_read(quire_http *http, const quire_answer_form *form,
+                          int (*read)(quire_generation *gen, quire_fields *fields),
+                          quire_generation **out);
 /* Reply with the number of tokens of the prompt, and compute nothing: {"input_tokens"}. Errors:
  * http->err. */
 int quire_generation_count(quire_http *http, const quire_answer_form *form,
@@ -170,6 +176,12 @@ void quire_generation_note(const quire_generation *gen);
 /* All fields but the prompt. Errors: http->err. */
 int quire_generation_fields(quire_generation *gen, quire_fields *fields);
 
+/* ---- api_completions.c ---- */
+
+/* Keep the text of the prompt added last if the reply needs it. text NULL: of its tokens. Errors:
+ * http->err. */
+int quire_generation_prompt_keep(quire_generation *gen, const char *text, size_t n);
+
 /* ---- api_chat.c ---- */
 
 /* Read the body of a chat completion: fields, messages, prompt. Errors: http->err. */
@@ -200,7 +212,7 @@ void quire_event_end(quire_generation *gen);
 
 extern const quire_answer_form quire_form_chat; /* OpenAI's */
 extern const quire_answer_form quire_form_text;
-extern const quire_answer_form quire_form_llama;     /* answer_llama.c: /completion */
+extern const quire_answer_form quire_form_llama;     /* answer_llama.c: /completion, /infill */
 extern const quire_answer_form quire_form_anthropic; /* answer_anthropic.c: /v1/messages */
 extern const quire_answer_form quire_form_responses; /* answer_responses.c: /v1/responses */
 

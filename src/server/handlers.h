@@ -31,6 +31,9 @@ int quire_api_chat(quire_http *http);
 int quire_api_completions(quire_http *http);
 int quire_api_completion(quire_http *http); /* llama-server's */
 
+/* api_infill.c */
+int quire_api_infill(quire_http *http);
+
 /* api_messages.c */
 int quire_api_messages(quire_http *http);
 int quire_api_messages_count(quire_http *http);

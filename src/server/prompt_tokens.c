@@ -7,6 +7,7 @@
 #include "server/chat_request.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static bool is_over(void *ctx)
 {
@@ -105,5 +106,85 @@ int quire_prompt_tokens_array(quire_http *http, const quire_prompt_source *sourc
         (*tokens)[i] = (int32_t)token;
     }
     *n_tokens = (uint32_t)n;
+    return QUIRE_OK;
+}
+
+/* ---- texts and tokens, mixed ---- */
+
+int quire_piece_tokens_push(quire_http *http, const int32_t *tokens, size_t n,
+                            quire_piece_tokens *out)
+{
+    int32_t *grown;
+
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    grown = realloc(out->tokens, (out->n + n) * sizeof *grown);
+    if (grown == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    memcpy(grown + out->n, tokens, n * sizeof *grown);
+    out->tokens = grown;
+    out->n += n;
+    return QUIRE_OK;
+}
+
+static int push_text(quire_http *http, const quire_piece_opts *opts, quire_chat_text text,
+                     quire_piece_tokens *out)
+{
+    const size_t n_max = (size_t)quire_engine_n_ctx(http->engine) * QUIRE_CONTEXTS_MAX;
+    quire_error cause = QUIRE_ERROR_INIT;
+    quire_tokenize_opts how;
+    int32_t *tokens;
+    size_t n;
+    int rc;
+
+    quire_http_tokenize_opts(http, n_max, &how);
+    how.add_special = opts->add_special && out->n == 0;
+    how.parse_special = opts->parse_special;
+    if (quire_model_tokenize_all(quire_engine_model(http->engine), text.data, text.n, &how, &tokens,
+                                 &n, &cause) < 0) {
+        return quire_http_tokenize_error(http, opts->field, &cause);
+    }
+    rc = quire_piece_tokens_push(http, tokens, n, out);
+    free(tokens);
+    return rc;
+}
+
+int quire_piece_tokens_text(quire_http *http, const quire_piece_opts *opts, const char *text,
+                            quire_piece_tokens *out)
+{
+    return push_text(http, opts, (quire_chat_text){ text, strlen(text) }, out);
+}
+
+int quire_piece_tokens_add(quire_http *http, quire_fields *fields, const quire_piece_opts *opts,
+                           json_t *value, quire_piece_tokens *out)
+{
+    const uint32_t n_vocab = quire_model_desc_get(quire_engine_model(http->engine))->n_vocab;
+
+    if (json_is_string(value)) {
+        return push_text(http, opts,
+                         (quire_chat_text){ json_string_value(value), json_string_length(value) },
+                         out);
+    }
+    if (!json_is_array(value)) {
+        quire_field_type_error(fields, opts->field, "a string, or an array of strings and tokens",
+                               value);
+        return QUIRE_INVAL;
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        json_t *piece = json_array_get(value, i);
+        const json_int_t token = json_is_integer(piece) ? json_integer_value(piece) : -1;
+
+        if (json_is_string(piece)) {
+            QUIRE_TRY(quire_piece_tokens_add(http, fields, opts, piece, out));
+        } else if (token < 0 || token >= (json_int_t)n_vocab) {
+            quire_field_error(fields, opts->field, "element %zu is no token of the model (0 .. %u)",
+                              i, n_vocab - 1);
+            return QUIRE_INVAL;
+        } else {
+            QUIRE_TRY(quire_piece_tokens_push(http, &(int32_t){ (int32_t)token }, 1, out));
+        }
+    }
     return QUIRE_OK;
 }

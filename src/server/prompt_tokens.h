@@ -1,5 +1,5 @@
 /* prompt_tokens.h - tokenize texts of a request, within its time and the context; and read the
- * tokens of a field that is given as text, tokens or messages. For src/server only.
+ * tokens of a field that is given as text, tokens, both, or messages. For src/server only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_PROMPT_TOKENS_H
@@ -30,5 +30,28 @@ int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *so
 /* The tokens of an array of numbers; not compared with the vocabulary. */
 int quire_prompt_tokens_array(quire_http *http, const quire_prompt_source *source, json_t *value,
                               int32_t **tokens, uint32_t *n_tokens);
+
+/* ---- texts and tokens, mixed ---- */
+
+typedef struct quire_piece_tokens {
+    int32_t *tokens; /* [n]; free() */
+    size_t n;
+} quire_piece_tokens;
+
+typedef struct quire_piece_opts {
+    const char *field;  /* for error messages */
+    bool add_special;   /* BOS before a text that comes first */
+    bool parse_special; /* texts of control tokens are these tokens */
+} quire_piece_opts;
+
+/* Append the tokens of a text, or of an array of texts and tokens. At most QUIRE_CONTEXTS_MAX
+ * contexts of tokens. Errors: http->err; *out stays the caller's to free. */
+int quire_piece_tokens_add(quire_http *http, quire_fields *fields, const quire_piece_opts *opts,
+                           json_t *value, quire_piece_tokens *out);
+/* The same of a C text. */
+int quire_piece_tokens_text(quire_http *http, const quire_piece_opts *opts, const char *text,
+                            quire_piece_tokens *out);
+int quire_piece_tokens_push(quire_http *http, const int32_t *tokens, size_t n,
+                            quire_piece_tokens *out);
 
 #endif /* QUIRE_SERVER_PROMPT_TOKENS_H */

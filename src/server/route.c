@@ -29,6 +29,7 @@ static const quire_route routes[] = {
     { "POST", "/chat/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_chat },
     { "POST", "/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_completion },
     { "POST", "/completion", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_completion },
+    { "POST", "/infill", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_infill },
     { "POST", "/v1/messages", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_messages },
     { "POST", "/v1/messages/count_tokens", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN,
       quire_api_messages_count },

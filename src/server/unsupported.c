@@ -19,6 +19,7 @@
 #define TOKEN_SETS "use `logit_bias`, -100 for a token that must not be chosen"
 #define TEMPLATE   "the prompt is made of the messages by the server's chat template"
 #define PROMPT     "a prompt is text or tokens, used as it is"
+#define INFILL     "use `/infill`, where it is part of the prompt"
 #define TRUNCATION "use `context_overflow` and `context_keep`"
 #define THOUGHTS   "use `enable_thinking`, `reasoning_effort` and `reasoning_budget`"
 #define MEDIA      "requests and answers are text"
@@ -83,7 +84,10 @@ const quire_unsupported quire_unsupported_list[] = {
     { "add_special_tokens", "false", TEMPLATE, IN_CHAT },
     { "add_special_tokens", "true", PROMPT, IN_TEXT },
     { "prompt_embeds", NOTHING, PROMPT, 0 },
-    { "suffix", NOTHING, PROMPT, 0 },
+    { "suffix", NOTHING, INFILL, 0 },
+    { "input_prefix", NOTHING, INFILL, 0 },
+    { "input_suffix", NOTHING, INFILL, 0 },
+    { "input_extra", NOTHING, INFILL, 0 },
     { "echo", "false", "the answer of a chat does not repeat the prompt", IN_CHAT },
     { "truncate_prompt_tokens", "", TRUNCATION, 0 },
     { "n_keep", "0", TRUNCATION, 0 },

@@ -91,6 +91,11 @@ const CHECKS = {
     "`/v1/responses`": async (s) => assert.equal((await good(s, "POST", "/v1/responses", { input: "x", max_output_tokens: 4 })).json.object, "response"),
     "`/v1/messages`": async (s) => assert.equal((await good(s, "POST", "/v1/messages", { messages: MESSAGES, max_tokens: 4 })).json.type, "message"),
     "`/v1/embeddings`": async (s) => assert.ok((await good(s, "POST", "/v1/embeddings", { input: "x" })).json.data[0].embedding.length > 1),
+    // The model of this test has no tokens for it.
+    "`/infill`": async (s) => {
+        const reply = await call(s, "POST", "/infill", { input_prefix: "a", input_suffix: "b" });
+        assert.ok(reply.status === 501 && /fim_pre_token_id/.test(reply.text), `${reply.status} ${reply.text}`);
+    },
     "`/tokenize`, `/detokenize`": async (s) => {
         const { tokens } = (await good(s, "POST", "/tokenize", { content: "a dog" })).json;
         assert.match((await good(s, "POST", "/detokenize", { tokens })).json.content, /a dog/);

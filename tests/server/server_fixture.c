@@ -58,14 +58,21 @@ quire_server_opts server_fixture_opts(void)
 
 void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts)
 {
+    gguf_gen_opts shape;
+
+    assert_true(gguf_gen_shape("tiny-llama", &shape));
+    server_fixture_start_shape(fixture, opts, &shape);
+}
+
+void server_fixture_start_shape(server_fixture *fixture, const quire_server_opts *opts,
+                                const gguf_gen_opts *shape)
+{
     quire_server_opts own = opts != NULL ? *opts : server_fixture_opts();
     quire_error err = QUIRE_ERROR_INIT;
-    gguf_gen_opts shape;
 
     *fixture = (server_fixture){ 0 };
     (void)pthread_mutex_init(&fixture->lock, NULL);
-    assert_true(gguf_gen_shape("tiny-llama", &shape));
-    fixture->model = fixture_open(fixture_generate(&shape));
+    fixture->model = fixture_open(fixture_generate(shape));
     fixture->engine = engine_double_create(fixture->model);
     engine_double_script(fixture->engine, &engine_script_hello);
     own.log = note_line;

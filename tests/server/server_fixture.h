@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "engine_double.h"
+#include "gguf_gen.h"
 #include "http_client.h"
 #include "server/server.h"
 
@@ -25,6 +26,9 @@ void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts
 /* The same with the default classes and these keys, of static storage; NULL and 0 = none. */
 void server_fixture_start_with(server_fixture *fixture, const quire_server_key *keys,
                                uint32_t n_keys);
+/* The same with a generated model of this shape. */
+void server_fixture_start_shape(server_fixture *fixture, const quire_server_opts *opts,
+                                const gguf_gen_opts *shape);
 void server_fixture_stop(server_fixture *fixture);
 quire_server_opts server_fixture_opts(void);
 

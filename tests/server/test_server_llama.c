@@ -1,5 +1,5 @@
-/* test_server_llama.c - llama-server's paths: /completion, /apply-template, /slots, /props and the
- * aliases; and echo of text completions.
+/* test_server_llama.c - llama-server's paths: /completion, /infill, /apply-template, /slots, /props
+ * and the aliases; and echo of text completions.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,6 +10,9 @@
 
 #include "server_fixture.h"
 
+#include "model/text.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #define COMPLETION "/completion"
@@ -54,6 +57,158 @@ static void a_completion_has_content(void **state)
     root = http_post_json(f.port, COMPLETION, "{\"prompt\":[\"a\",\"b\"]}", 200);
     assert_int_equal(json_array_size(root), 2);
     assert_string_equal(json_string_at(root, "1.prompt"), "b");
+    json_decref(root);
+}
+
+static void a_prompt_of_texts_and_tokens(void **state)
+{
+    json_t *root = http_post_json(f.port, COMPLETION, "{\"prompt\":[300,\"a\",301]}", 200);
+    const engine_seen seen = engine_double_seen(f.engine);
+
+    (void)state;
+    assert_true(json_is_object(root));
+    assert_int_equal(seen.tokens[0], 300);
+    assert_int_equal(seen.tokens[seen.params.n_tokens - 1], 301);
+    json_decref(root);
+    root = http_post_json(f.port, COMPLETION, "{\"prompt\":[\"a\",-1]}", 400);
+    assert_non_null(strstr(json_string_at(root, "error.message"), "element 1 is no token"));
+    json_decref(root);
+    root = http_post_json(f.port, COMPLETION, "{\"prompt\":\"a\",\"input_prefix\":\"b\"}", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "input_prefix");
+    json_decref(root);
+}
+
+/* ---- /infill ---- */
+
+#define INFILL "/infill"
+
+/* With tokens for filling in. */
+static int start_infill(void **state)
+{
+    gguf_gen_opts shape;
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-llama", &shape));
+    shape.vocab = GGUF_GEN_VOCAB_BPE;
+    shape.has_fim = true;
+    server_fixture_start_shape(&f, NULL, &shape);
+    return 0;
+}
+
+static void a_gap_is_filled_in(void **state)
+{
+    json_t *root = http_post_json(
+        f.port, INFILL, "{\"input_prefix\":\"x = \",\"input_suffix\":\";\\n\",\"n_predict\":8}",
+        200);
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "content"), "Hello there");
+    assert_string_equal(json_string_at(root, "prompt"),
+                        "<|repo_name|>myproject\n<|file_sep|>filename\n"
+                        "<|fim_prefix|>x = <|fim_suffix|>;\n<|fill|>");
+    json_decref(root);
+    root =
+        http_post_json(f.port, INFILL,
+                       "{\"input_prefix\":[\"a\",98],\"input_suffix\":\"<|fim_middle|>\","
+                       "\"prompt\":\"c<|fill|>\",\"input_extra\":[{\"filename\":\"b.c\",\"text\":"
+                       "\"int b;\"},{\"text\":\"t\"}]}",
+                       200);
+    assert_non_null(strstr(json_string_at(root, "prompt"),
+                           "<|repo_name|>myproject\n<|file_sep|>b.c\nint b;<|file_sep|>tmp\nt"
+                           "<|file_sep|>filename\n<|fim_prefix|>a"));
+    assert_non_null(strstr(json_string_at(root, "prompt"), "c<|fill|><|fim_suffix|>"));
+    json_decref(root);
+}
+
+/* The texts are those of the token numbers, not of control tokens: only "prompt" has such. */
+static void the_middle_comes_last(void **state)
+{
+    http_reply reply = http_post(f.port, INFILL,
+                                 "{\"input_prefix\":\"<|fill|>\",\"input_suffix\":\"<|fill|>\","
+                                 "\"n_predict\":8,\"stream\":true}");
+    const engine_seen seen = engine_double_seen(f.engine);
+    quire_fim_tokens fim;
+    unsigned n = 0;
+
+    (void)state;
+    quire_model_fim(f.model, &fim);
+    assert_int_equal(reply.status, 200);
+    assert_int_equal(seen.tokens[seen.params.n_tokens - 1], fim.middle);
+    for (uint32_t i = 0; i < seen.params.n_tokens; i++) {
+        n += seen.tokens[i] == fim.middle;
+    }
+    assert_int_equal(n, 1);
+    http_reply_free(&reply);
+}
+
+/* Texts beyond the context of 256: their ends at the gap stay. */
+static void texts_are_cut_to_the_context(void **state)
+{
+    static const char *const extras[] = { "[]", "[{\"text\":\"%s\"}]" };
+    char text[801] = "";
+    char extra[1024];
+    char body[4096];
+
+    (void)state;
+    memset(text, '1', sizeof text - 1);
+    for (unsigned i = 0; i < 2; i++) {
+        json_t *root;
+        engine_seen seen;
+
+        (void)snprintf(extra, sizeof extra, extras[i], text);
+        (void)snprintf(body, sizeof body,
+                       "{\"input_prefix\":\"%s2\",\"input_suffix\":\"3%s\",\"n_predict\":32,"
+                       "\"input_extra\":%s}",
+                       i == 0 ? text : "", i == 0 ? text : "", extra);
+        root = http_post_json(f.port, INFILL, body, 200);
+        seen = engine_double_seen(f.engine);
+        assert_in_range(seen.params.n_tokens, 160, 256 - 32);
+        assert_non_null(strstr(json_string_at(root, "prompt"), "2<|fim_suffix|>3"));
+        json_decref(root);
+    }
+    (void)snprintf(body, sizeof body,
+                   "{\"input_prefix\":\"\",\"input_suffix\":\"\",\"prompt\":\"%s\"}", text);
+    json_decref(http_post_json(f.port, INFILL, body, 400));
+}
+
+static void infill_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *body;
+        const char *param;
+    } cases[] = {
+        { "{\"input_suffix\":\"a\"}", "input_prefix" },
+        { "{\"input_prefix\":\"a\"}", "input_suffix" },
+        { "{\"input_prefix\":3,\"input_suffix\":\"a\"}", "input_prefix" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":[true]}", "input_suffix" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"prompt\":[1]}", "prompt" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"input_extra\":\"b\"}", "input_extra" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"input_extra\":[3]}", "input_extra" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"input_extra\":[{\"filename\":\"b\"}]}",
+          "input_extra[0].text" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"echo\":true}", "echo" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"session_id\":\"s\"}", "session_id" },
+        { "{\"input_prefix\":\"a\",\"input_suffix\":\"\",\"samplers\":[\"infill\"]}", "samplers" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = http_post_json(f.port, INFILL, cases[i].body, 400);
+
+        assert_string_equal(json_string_at(root, "error.param"), cases[i].param);
+        json_decref(root);
+    }
+}
+
+static void a_model_without_such_tokens_says_so(void **state)
+{
+    json_t *root =
+        http_post_json(f.port, INFILL, "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"}", 501);
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "error.code"), "no_infill_tokens");
+    assert_non_null(strstr(json_string_at(root, "error.message"),
+                           "fim_pre_token_id, fim_suf_token_id, fim_mid_token_id"));
     json_decref(root);
 }
 
@@ -126,6 +281,16 @@ static void an_answer_may_begin_with_the_prompt(void **state)
 
 static void a_template_is_applied(void **state)
 {
+    /* What a chat request refuses: the prompt would be another one. */
+    static const struct {
+        const char *field;
+        const char *param;
+    } refused[] = {
+        { "\"chat_template\":\"{{ 1 }}\"", "chat_template" },
+        { "\"response_format\":{\"type\":\"xml\"}", "response_format.type" },
+        { "\"json_schema\":{\"type\":3}", "json_schema" },
+        { "\"session_id\":\"s\"", "session_id" },
+    };
     json_t *root = http_post_json(f.port, "/apply-template",
                                   "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", 200);
 
@@ -136,6 +301,16 @@ static void a_template_is_applied(void **state)
     root = http_post_json(f.port, "/apply-template", "{\"messages\":3}", 400);
     assert_string_equal(json_string_at(root, "error.param"), "messages");
     json_decref(root);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        char body[256];
+
+        (void)snprintf(body, sizeof body,
+                       "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],%s}",
+                       refused[i].field);
+        root = http_post_json(f.port, "/apply-template", body, 400);
+        assert_string_equal(json_string_at(root, "error.param"), refused[i].param);
+        json_decref(root);
+    }
 }
 
 static void slots_and_properties(void **state)
@@ -173,6 +348,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_completion_has_content, start, stop),
+        cmocka_unit_test_setup_teardown(a_prompt_of_texts_and_tokens, start, stop),
+        cmocka_unit_test_setup_teardown(a_gap_is_filled_in, start_infill, stop),
+        cmocka_unit_test_setup_teardown(the_middle_comes_last, start_infill, stop),
+        cmocka_unit_test_setup_teardown(texts_are_cut_to_the_context, start_infill, stop),
+        cmocka_unit_test_setup_teardown(infill_is_refused_by_name, start_infill, stop),
+        cmocka_unit_test_setup_teardown(a_model_without_such_tokens_says_so, start, stop),
         cmocka_unit_test_setup_teardown(a_stop_text_is_the_stopping_word, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_the_figures, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_may_begin_with_the_prompt, start, stop),

@@ -141,7 +141,8 @@ static void expert_keys(const gguf_gen_plan *p)
             rule->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert);
     if (rule->shared == QUIRE_EXPERT_SHARED_COUNT) {
         set_u32(p, "expert_shared_count", o->n_ff_shared / o->n_ff_expert);
-    } else if (rule->shared != QUIRE_EXPERT_SHARED_NONE && o->n_ff_shared != 0) {
+    } else if (rule->shared != QUIRE_EXPERT_SHARED_NONE &&
+               rule->shared != QUIRE_EXPERT_SHARED_ONE && o->n_ff_shared != 0) {
         set_u32(p, "expert_shared_feed_forward_length", o->n_ff_shared);
     }
     if (o->n_expert_groups != 0) {
@@ -160,8 +161,8 @@ static void expert_keys(const gguf_gen_plan *p)
     if ((rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {
         set_u32(p, "leading_dense_block_count", o->n_experts_dense);
     }
-    if ((rule->reads & QUIRE_EXPERTS_READ_STEP) != 0) {
-        set_u32(p, "interleave_moe_layer_step", 1);
+    if ((rule->reads & (QUIRE_EXPERTS_READ_STEP | QUIRE_EXPERTS_READ_STEPS)) != 0) {
+        set_u32(p, "interleave_moe_layer_step", o->expert_step != 0 ? o->expert_step : 1);
     }
 }
 

@@ -378,7 +378,9 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
         .is_beside = o->n_experts != 0 && gguf_gen_expert_rule(o)->is_beside,
         .n_ff = gguf_gen_expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
-        .n_ff_shared = o->n_ff_shared,
+        .n_ff_shared = gguf_gen_expert_rule(o)->shared == QUIRE_EXPERT_SHARED_ONE ? o->n_ff_expert
+                                                                                  : o->n_ff_shared,
+        .step = o->expert_step,
     };
     gguf_gen_plan_sizes(p);
     plan_globals(p, true);

@@ -124,6 +124,8 @@ typedef struct quire_attn_layer {
     float scale;        /* on the logits, usually 1/sqrt(d_k) */
     float softcap;      /* on the scaled logits; 0 = none */
     uint32_t window;    /* positions that a row sees, its own included; 0 = all before it */
+    bool has_chunks;    /* a row sees of its window only what lies in its own chunk: those begin at
+                           multiples of window */
     const float *sinks; /* [n_head] logits, neither scaled nor capped; NULL = none */
     quire_attn_source k[QUIRE_ATTN_SOURCES_MAX]; /* that run() reads */
     quire_attn_source v[QUIRE_ATTN_SOURCES_MAX];

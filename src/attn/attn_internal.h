@@ -164,6 +164,13 @@ static inline uint32_t quire_attn_seen_begin(uint32_t window, uint32_t index)
     return window == 0 || index < window ? 0 : index - window + 1;
 }
 
+/* The same in a layer that may have chunks. */
+static inline uint32_t quire_attn_row_begin(const quire_attn_layer *layer, uint32_t index)
+{
+    return layer->has_chunks ? index - index % layer->window
+                             : quire_attn_seen_begin(layer->window, index);
+}
+
 /* The last of n splits that begins at a position or before it; 0 when the first begins behind. */
 static inline uint32_t quire_attn_split_of(const uint32_t *split_pos, uint32_t n, uint32_t pos)
 {

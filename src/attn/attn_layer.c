@@ -101,6 +101,7 @@ int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_at
 
     QUIRE_FAIL_IF(layer->n_head == 0 || layer->n_kv_head == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(layer->n_head % layer->n_kv_head != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(layer->has_chunks && layer->window == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, layer->d_k) == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_V, layer->d_v) == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(!isfinite(layer->scale), QUIRE_INVAL);

@@ -210,6 +210,9 @@ static bool is_seen(const quire_attn_layer *layer, const stored_head *head, uint
 {
     uint32_t pos = head->pos[t];
 
+    if (layer->has_chunks && pos / layer->window != row / layer->window) {
+        return false;
+    }
     return pos <= row && (layer->window == 0 || row - pos < layer->window);
 }
 

@@ -469,6 +469,26 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                             .may = QUIRE_PART_V | QUIRE_PART_OUTPUT | QUIRE_PART_LAYER_EMBD |
                                    QUIRE_PART_OUT_SCALE | QUIRE_PART_EXPERTS_FUSED |
                                    QUIRE_PART_EXPERTS_SCALE },
+    [QUIRE_ARCH_LLAMA4] = { .name = "llama4",
+                            .models = "Llama 4 Scout and Maverick, text",
+                            .rope_type = QUIRE_ROPE_NORMAL,
+                            .rope_where = QUIRE_ROPE_NOT_EVERY_4TH,
+                            .window = { .is_there = true,
+                                        .is_chunked = true,
+                                        .tokens = 8192,
+                                        .pattern = 4,
+                                        .rope = QUIRE_WINDOW_ROPE_LIKE },
+                            .mean_qk_experts = 128, /* Maverick */
+                            .unroped_temperature = 0.1f,
+                            .experts = { .is_there = true,
+                                         .ff = QUIRE_EXPERT_FF_KEY,
+                                         .shared = QUIRE_EXPERT_SHARED_ONE,
+                                         .gating = QUIRE_GATING_SIGMOID,
+                                         .chooses_by_logits = true,
+                                         .weighs_input = true,
+                                         .reads = QUIRE_EXPERTS_READ_STEPS },
+                            .needs = ATTENTION | PRE_NORMS | GATED | EXPERTS_SHARED,
+                            .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FREQS },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

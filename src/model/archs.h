@@ -192,6 +192,7 @@ typedef struct quire_window_rule {
     uint32_t tokens;    /* without the key; 0 = the key is required, unless optional */
     uint32_t pattern;   /* without its key: every pattern-th layer has none */
     uint32_t in_layers; /* of models with so many layers only; 0 = of all */
+    bool is_chunked;    /* chunks of `tokens`, whatever the key says */
     quire_window_rope rope;
 } quire_window_rule;
 
@@ -207,7 +208,8 @@ typedef enum quire_expert_shared {
     QUIRE_EXPERT_SHARED_NONE,
     QUIRE_EXPERT_SHARED_COUNT,  /* expert_shared_count times the size of an expert */
     QUIRE_EXPERT_SHARED_LENGTH, /* expert_shared_feed_forward_length; 0 = none */
-    QUIRE_EXPERT_SHARED_ALWAYS  /* the same, or feed_forward_length */
+    QUIRE_EXPERT_SHARED_ALWAYS, /* the same, or feed_forward_length */
+    QUIRE_EXPERT_SHARED_ONE     /* as wide as an expert */
 } quire_expert_shared;
 
 /* Keys that a rule reads. */
@@ -216,7 +218,8 @@ typedef enum quire_experts_read {
     QUIRE_EXPERTS_READ_NORM = 1u << 1,
     QUIRE_EXPERTS_READ_SCALE = 1u << 2,
     QUIRE_EXPERTS_READ_LEAD = 1u << 3, /* leading_dense_block_count */
-    QUIRE_EXPERTS_READ_STEP = 1u << 4  /* interleave_moe_layer_step, which must be 1 */
+    QUIRE_EXPERTS_READ_STEP = 1u << 4, /* interleave_moe_layer_step, which must be 1 */
+    QUIRE_EXPERTS_READ_STEPS = 1u << 5 /* the same, of any size */
 } quire_experts_read;
 
 /* The experts of a model. */
@@ -228,7 +231,9 @@ typedef struct quire_expert_rule {
     quire_expert_shared shared;
     quire_gating gating; /* without the key */
     bool is_normalised;  /* weights of a row's choices; without the key */
-    uint32_t reads;      /* quire_experts_read */
+    bool chooses_by_logits;
+    bool weighs_input;
+    uint32_t reads; /* quire_experts_read */
 } quire_expert_rule;
 
 typedef enum quire_embd_scale {
@@ -275,13 +280,17 @@ typedef struct quire_arch_row {
     quire_window_rule window;
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
-    bool has_v_norm;       /* heads of V are normalised, without a weight */
-    bool has_layer_sizes;  /* heads of layers with a window may have another size; KV heads and
-                              the network may differ from layer to layer */
-    bool has_shared_kv;    /* attention.shared_kv_layers: so many last layers read the K and V of
-                              the last layer of their kind, with or without a window, before them */
-    bool has_full_factors; /* rope_freqs is of layers without a window alone */
-    float attn_scale;      /* 0 = 1 / sqrt(head size) */
+    bool has_v_norm;          /* heads of V are normalised, without a weight */
+    bool has_layer_sizes;     /* heads of layers with a window may have another size; KV heads and
+                                 the network may differ from layer to layer */
+    bool has_shared_kv;       /* attention.shared_kv_layers: so many last layers read the K and V of
+                                 the last layer of their kind, with or without a window, before
+                                 them */
+    bool has_full_factors;    /* rope_freqs is of layers without a window alone */
+    float attn_scale;         /* 0 = 1 / sqrt(head size) */
+    uint32_t mean_qk_experts; /* Q and K are divided by their mean square behind the rope, but not
+                                 in models of so many experts; 0 = never */
+    float unroped_temperature; /* of layers without a rope, from the window's size on; 0 = none */
     bool is_parallel;      /* attention and network read the same norm, and add to one residual */
     quire_mixer recurrent; /* of recurrent layers; QUIRE_MIXER_ATTENTION: there are none */
     bool is_single;        /* a layer is attention, a recurrent block or a network */

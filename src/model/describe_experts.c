@@ -124,6 +124,7 @@ static int router_get(const experts *x)
     }
     router->gating = gating == GATING_NONE ? default_gating(x) : gatings[gating];
     router->is_normalised = x->rule->is_normalised;
+    router->chooses_by_logits = x->rule->chooses_by_logits;
     if ((reads & QUIRE_EXPERTS_READ_NORM) != 0) {
         (void)quire_gguf_key(key, x->desc->arch_name, "expert_weights_norm");
         QUIRE_TRY(quire_gguf_get_bool(x->file, key, &router->is_normalised, x->err));
@@ -154,6 +155,9 @@ static int widths_get(const experts *x)
     }
     switch (x->rule->shared) {
     case QUIRE_EXPERT_SHARED_NONE:
+        break;
+    case QUIRE_EXPERT_SHARED_ONE:
+        e->n_ff_shared = e->n_ff;
         break;
     case QUIRE_EXPERT_SHARED_COUNT:
         QUIRE_TRY(
@@ -187,18 +191,20 @@ int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire
         return QUIRE_OK;
     }
     desc->experts.is_beside = arch->experts.is_beside;
+    desc->experts.weighs_input = arch->experts.weighs_input;
     QUIRE_TRY(router_get(&x));
     QUIRE_TRY(widths_get(&x));
     if ((x.rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {
         QUIRE_TRY(u32_get(&x, "leading_dense_block_count",
                           (quire_gguf_range){ 0, desc->n_layer, false }, &desc->experts.n_dense));
     }
-    if ((x.rule->reads & QUIRE_EXPERTS_READ_STEP) != 0) {
-        uint32_t step = 1;
+    desc->experts.step = 1;
+    if ((x.rule->reads & (QUIRE_EXPERTS_READ_STEP | QUIRE_EXPERTS_READ_STEPS)) != 0) {
+        /* libllama's loader of ernie4_5-moe knows no other step than 1 either. */
+        const uint32_t most = (x.rule->reads & QUIRE_EXPERTS_READ_STEP) != 0 ? 1 : desc->n_layer;
 
-        /* libllama's loader knows no other step either. */
-        QUIRE_TRY(
-            u32_get(&x, "interleave_moe_layer_step", (quire_gguf_range){ 1, 1, true }, &step));
+        QUIRE_TRY(u32_get(&x, "interleave_moe_layer_step", (quire_gguf_range){ 1, most, true },
+                          &desc->experts.step));
     }
     return QUIRE_OK;
 }

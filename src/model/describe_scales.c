@@ -133,6 +133,12 @@ static int temperature_get(const scales *s)
     quire_model_desc *desc = s->desc;
     char key[QUIRE_GGUF_KEY_NAME_MAX];
 
+    if (s->arch->unroped_temperature != 0.0f) {
+        desc->attn_temperature = s->arch->unroped_temperature;
+        desc->attn_temperature_tokens = s->arch->window.tokens;
+        desc->attn_temperature_first = 1;
+        desc->is_temperature_unroped = true;
+    }
     if ((s->arch->reads & QUIRE_READS_TEMPERATURE) == 0) {
         return QUIRE_OK;
     }
@@ -241,6 +247,8 @@ int quire_describe_scales(const quire_gguf *file, quire_model_desc *desc, quire_
     QUIRE_TRY(logit_scale_get(&s));
     QUIRE_TRY(softcaps_get(&s));
     QUIRE_TRY(temperature_get(&s));
+    desc->has_unit_qk =
+        s.arch->mean_qk_experts != 0 && s.arch->mean_qk_experts != desc->experts.router.n_experts;
     QUIRE_TRY(xielu_get(&s));
     QUIRE_TRY(sections_check(&s));
     QUIRE_TRY(mrope_check(&s));

@@ -26,7 +26,9 @@ static int width_get(const quire_gguf *file, const quire_model_desc *desc, uint3
     }
     *tokens = rule->tokens;
     (void)quire_gguf_key(key, desc->arch_name, "attention.sliding_window");
-    return quire_gguf_get_u32(file, key, range, tokens, err);
+    QUIRE_TRY(quire_gguf_get_u32(file, key, range, tokens, err));
+    *tokens = rule->is_chunked ? rule->tokens : *tokens;
+    return QUIRE_OK;
 }
 
 static bool is_array(const quire_gguf *file, const char *key)
@@ -47,6 +49,7 @@ int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire
     if (tokens == 0) {
         return QUIRE_OK;
     }
+    desc->has_chunks = quire_arch_row_get(desc->arch)->window.is_chunked;
     (void)quire_gguf_key(key, desc->arch_name, "attention.sliding_window_pattern");
     if (is_array(file, key)) {
         QUIRE_TRY(quire_gguf_get_bool_array(file, key, desc->n_layer_file, has_window, err));

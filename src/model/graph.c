@@ -337,6 +337,7 @@ static int experts_create(quire_graphs *graphs)
             .router = &o->desc->experts.router,
             .weights = &o->weights->layers[il].experts,
             .act = quire_arch_row_get(o->desc->arch)->act,
+            .weighs_input = o->desc->experts.weighs_input,
         };
     }
     return QUIRE_OK;

@@ -120,6 +120,14 @@ typedef struct layer_rows {
     struct ggml_tensor *gate; /* of attention's result; NULL: there is none, or nobody reads it */
 } layer_rows;
 
+/* Heads of one length, where the model has that behind a rope. */
+static struct ggml_tensor *unit(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const bool is_there = b->desc->has_unit_qk && b->desc->layer_rope[il] != QUIRE_LAYER_ROPE_NONE;
+
+    return is_there ? ggml_rms_norm(b->graph->ctx, x, b->desc->rms_eps) : x;
+}
+
 /* Compute them by one product and one rope: Q and K have heads of the same size. */
 static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
@@ -127,7 +135,7 @@ static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x
     const quire_layer_sizes sizes = quire_layer_sizes_of(desc, il);
     const uint32_t n_qk = desc->n_head + sizes.n_kv_head;
     struct ggml_tensor *y = quire_linear_build_panels(b->linear, b->weights->layers[il].qkv, x);
-    struct ggml_tensor *qk = quire_graph_rope(b, heads(b, y, sizes.d_k, 0, n_qk), il);
+    struct ggml_tensor *qk = unit(b, quire_graph_rope(b, heads(b, y, sizes.d_k, 0, n_qk), il), il);
 
     ggml_build_forward_expand(b->graph->cgraph, qk);
     return (layer_rows){ .q = some_heads(b, qk, 0, desc->n_head),
@@ -179,7 +187,7 @@ static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weig
     if (w->norm != NULL && (b->desc->parts & QUIRE_PART_QK_NORM_ROW) == 0) {
         y = quire_graph_norm(b, y, w->norm, NULL);
     }
-    return is_roped_first ? y : quire_graph_rope(b, y, il);
+    return is_roped_first ? y : unit(b, quire_graph_rope(b, y, il), il);
 }
 
 static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
@@ -290,7 +298,8 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
     } else {
         rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
     }
-    if (b->graph->q_scales != NULL && rows.q != NULL) {
+    if (b->graph->q_scales != NULL && rows.q != NULL &&
+        (!b->desc->is_temperature_unroped || b->desc->layer_rope[il] == QUIRE_LAYER_ROPE_NONE)) {
         rows.q = ggml_mul(b->graph->ctx, rows.q, b->graph->q_scales);
     }
     if (il == 0) {

@@ -145,11 +145,13 @@ static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata
 
     if (w->gate_up != NULL) {
         first = product_of(dst, w->gate_up, NULL);
+        first.is_by_place = e->weighs_input;
         quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
         return;
     }
     first = product_of(dst, w->gate, w->gate_b);
     up = product_of(dst, w->up, w->up_b);
+    first.is_by_place = up.is_by_place = e->weighs_input;
     up.y += w->gate->ne[1];
     quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
     quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
@@ -163,6 +165,27 @@ static void op_down(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 
     down.is_by_place = true;
     quire_experts_run(&down, &plan, (uint32_t)ith, (uint32_t)nth);
+}
+
+/* A row times its weight for each of its choices, by the plan's places, or without a plan by row
+ * and choice. */
+static void op_spread(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const struct ggml_tensor *x = dst->src[0], *choice = dst->src[1], *plan = dst->src[2];
+    const uint32_t *places = plan != NULL ? plan_of(e->router, plan).places : NULL;
+    const int64_t begin = dst->ne[1] * ith / nth, end = dst->ne[1] * (ith + 1) / nth;
+
+    for (int64_t pair = begin; pair < end; pair++) {
+        const int64_t place = places != NULL ? places[pair] : pair;
+        const float *from = (const float *)x->data + pair / e->router->n_used * x->ne[0];
+        const float weight = weights_of(choice)[pair];
+        float *to = (float *)dst->data + place * x->ne[0];
+
+        for (int64_t i = 0; i < x->ne[0]; i++) {
+            to[i] = from[i] * weight;
+        }
+    }
 }
 
 /* The weighted sum of a row's results, in the order of its choices. Results lie by the plan's
@@ -182,7 +205,7 @@ static void op_combine(struct ggml_tensor *dst, int ith, int nth, void *userdata
             const size_t pair = (size_t)row * n_used + k;
             const size_t place = places != NULL ? places[pair] : pair;
             const float *from = (const float *)y->data + place * (size_t)dst->ne[0];
-            const float weight = weights_of(choice)[pair];
+            const float weight = e->weighs_input ? 1.0f : weights_of(choice)[pair];
 
             for (int64_t i = begin; i < end; i++) {
                 to[i] = k == 0 ? weight * from[i] : to[i] + weight * from[i];
@@ -253,8 +276,12 @@ static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_line
                (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
     struct ggml_tensor *packed, *both, *y;
 
+    packed = e->weighs_input ? custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
+                                      (struct ggml_tensor *[3]){ x, choice, plan }, op_spread, e)
+                             : x;
     packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
-                    1, (struct ggml_tensor *[3]){ x, plan, NULL }, op_pack_rows, e);
+                    1, (struct ggml_tensor *[3]){ packed, plan, NULL },
+                    e->weighs_input ? op_pack_places : op_pack_rows, e);
     both = custom(linear, GGML_TYPE_F32, 2 * n_ff, n_pairs,
                   (struct ggml_tensor *[3]){ packed, plan, NULL }, op_gate_up, e);
     y = activated(
@@ -289,6 +316,11 @@ static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_line
     struct ggml_tensor *rows = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_rows);
     struct ggml_tensor *gate, *up, *y;
 
+    if (e->weighs_input) {
+        rows = custom(linear, GGML_TYPE_F32, x->ne[0], n_used * n_rows,
+                      (struct ggml_tensor *[3]){ x, choice, NULL }, op_spread, e);
+        rows = ggml_reshape_3d(ctx, rows, x->ne[0], n_used, n_rows);
+    }
     if (w->gate_up != NULL) {
         const int64_t n_ff = w->down->ne[0];
 
@@ -364,7 +396,8 @@ uint64_t quire_graph_experts_row_bytes(const quire_model_desc *desc)
     const uint64_t n_used = e->router.n_used, n_embd = desc->n_embd, n_ff = e->n_ff;
     const uint64_t choice = sizeof(float) * (e->router.n_experts + 4 * n_used);
     /* gate and up with their packed x, or with their product; the results with their packed x. */
-    const uint64_t packed = quire_matmul_x_bytes((uint32_t)n_embd, 1) * n_used;
+    const uint64_t spread = e->weighs_input ? sizeof(float) * n_embd * n_used : 0;
+    const uint64_t packed = quire_matmul_x_bytes((uint32_t)n_embd, 1) * n_used + spread;
     const uint64_t first = sizeof(float) * 2 * n_ff * n_used + packed;
     const uint64_t second = sizeof(float) * 3 * n_ff * n_used;
     const uint64_t third =

@@ -6,6 +6,8 @@
  *
  * Matrices in panels:
  *   pack       custom op: x to 8 bits, rows in the order of the plan
+ *   (spread    custom op: a weighted row for each pair, where weights are of the input; these are
+ *              packed)
  *   gate, up   custom op: both products of all pairs, or one where a matrix holds both
  *   activation ggml's
  *   pack, down custom ops
@@ -33,6 +35,7 @@ typedef struct quire_graph_experts {
     const quire_router *router;
     const quire_expert_weights *weights;
     quire_act act; /* SILU, GELU or CLAMPED */
+    bool weighs_input;
 } quire_graph_experts;
 
 /* The output of the layer's network for rows x [n_embd][n_rows], [n_embd][n_rows]; adds the ops

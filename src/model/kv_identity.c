@@ -83,6 +83,9 @@ static void add_features(digest hash, const quire_kv_identity_facts *facts)
     if (desc->attn_temperature != 0.0f) {
         add(hash, "temperature from %u\n", desc->attn_temperature_tokens);
     }
+    if (desc->has_chunks) {
+        add(hash, "chunks\n");
+    }
     if (facts->is_long) {
         add(hash, "long\n");
     }

@@ -292,6 +292,7 @@ quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_la
         .scale = desc->attn_scale,
         .softcap = desc->attn_softcap,
         .window = desc->window[model_layer],
+        .has_chunks = desc->has_chunks && desc->window[model_layer] != 0,
     };
     for (uint32_t i = 0; i < map->n_k; i++) {
         layer->k[i] = stored_source(&s, map->k_src[i], QUIRE_SIDE_K);

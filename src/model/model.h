@@ -73,6 +73,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_NEMOTRON_H,
     QUIRE_ARCH_FALCON_H1,
     QUIRE_ARCH_GEMMA4,
+    QUIRE_ARCH_LLAMA4,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -134,9 +135,11 @@ typedef struct quire_latent_desc {
 /* The experts of a model's layers. */
 typedef struct quire_expert_desc {
     quire_router router; /* n_experts is 0 in a model without experts */
-    uint32_t n_dense; /* layers at the beginning that have a plain network; all without experts */
-    bool is_beside;   /* layers with experts have a plain network as well */
-    uint32_t n_ff;    /* of one expert */
+    uint32_t step;       /* only every so many-th layer has experts; 0 or 1 = every */
+    uint32_t n_dense;  /* layers at the beginning that have a plain network; all without experts */
+    bool weighs_input; /* a row's weights are factors of the experts' input, not of the results */
+    bool is_beside;    /* layers with experts have a plain network as well */
+    uint32_t n_ff;     /* of one expert */
     uint32_t n_ff_shared; /* of the network that all rows pass through as well; 0 = none */
 } quire_expert_desc;
 
@@ -217,6 +220,10 @@ typedef struct quire_model_desc {
     float attn_softcap;     /* of the logits of attention; 0 = none */
     float attn_temperature; /* Q grows with its position by this much; 0 = not */
     uint32_t attn_temperature_tokens;
+    uint32_t attn_temperature_first; /* added to a position */
+    bool is_temperature_unroped;     /* only in layers without a rope */
+    bool has_unit_qk;     /* Q and K have length sqrt(d_k) where they have a rope, behind it */
+    bool has_chunks;      /* windows are chunks: quire/attn.h */
     float embd_scale;     /* of the embedding; 1 = as it is */
     float residual_scale; /* of what a layer adds to the residual; 1 = as it is */
     float logit_scale;    /* of the logits, before the softcap; 1 = as they are */

@@ -232,7 +232,8 @@ void quire_router_choose(const quire_router *router, const float *logits, const 
     memcpy(probs, logits, n * sizeof *probs);
     gate(router->gating, probs, n);
     for (uint32_t e = 0; e < n; e++) {
-        const float score = choice_bias != NULL ? probs[e] + choice_bias[e] : probs[e];
+        const float of = router->chooses_by_logits ? logits[e] : probs[e];
+        const float score = choice_bias != NULL ? of + choice_bias[e] : of;
 
         scores[e] = score == score ? score : -INFINITY;
     }

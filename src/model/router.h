@@ -2,7 +2,7 @@
  *
  *   l = W x (+ b)                     of each expert
  *   p = softmax(l), sigmoid(l) or l   by gating
- *   s = p + choice bias               decides alone, does not weigh
+ *   s = p (or l) + choice bias        decides alone, does not weigh
  *   groups: only experts of the groups with the largest sums of their two largest s may be chosen
  *   the n_used largest s, descending; of equal ones the expert of the lower index
  *   w = p of the chosen; softmax(w) over the chosen, if gating is over the chosen; w / sum(w) if
@@ -37,7 +37,8 @@ typedef struct quire_router {
     uint32_t n_groups_used; /* 1 to n_groups; the groups used hold n_used experts or more */
     quire_gating gating;
     bool is_normalised;
-    float scale; /* of the weights; 1 = none */
+    bool chooses_by_logits; /* by l in place of p */
+    float scale;            /* of the weights; 1 = none */
 } quire_router;
 
 /* The products of rows x [n_in] with rows w [n_in] of a matrix. */

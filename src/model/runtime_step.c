@@ -199,7 +199,8 @@ static quire_attn_batch exit_batch(const quire_runtime *rt, const quire_slice *s
 /* By how much Q grows at a position, as libllama computes it. */
 static float q_scale(const quire_model_desc *desc, int32_t position)
 {
-    const float n = floorf((float)position / (float)desc->attn_temperature_tokens);
+    const float n = floorf((float)(position + (int32_t)desc->attn_temperature_first) /
+                           (float)desc->attn_temperature_tokens);
 
     return (float)(log((double)n + 1.0) * (double)desc->attn_temperature + 1.0);
 }

@@ -258,6 +258,13 @@ static bool has_network(const quire_model_desc *desc, uint32_t il)
     return !quire_arch_row_get(desc->arch)->is_single || desc->mixer[il] == QUIRE_MIXER_NONE;
 }
 
+static bool has_experts(const quire_model_desc *desc, uint32_t il)
+{
+    const quire_expert_desc *e = &desc->experts;
+
+    return il >= e->n_dense && (e->step <= 1 || (il + 1) % e->step == 0);
+}
+
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
                               uint32_t il)
 {
@@ -277,9 +284,9 @@ bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_r
     case QUIRE_TENSOR_OF_STORED_LAYER:
         return desc->kv_map[il].stored >= 0;
     case QUIRE_TENSOR_OF_DENSE_LAYER:
-        return (il < desc->experts.n_dense || desc->experts.is_beside) && has_network(desc, il);
+        return (!has_experts(desc, il) || desc->experts.is_beside) && has_network(desc, il);
     case QUIRE_TENSOR_OF_EXPERT_LAYER:
-        return il >= desc->experts.n_dense && (!is_shared || desc->experts.n_ff_shared > 0);
+        return has_experts(desc, il) && (!is_shared || desc->experts.n_ff_shared > 0);
     case QUIRE_TENSOR_OF_LATENT_Q:
         return desc->latent.n_q > 0;
     case QUIRE_TENSOR_OF_LATENT_PLAIN_Q:

@@ -42,6 +42,7 @@ void fixture_vary(fixture_opts *opts, quire_rng *rng)
     static const float softcaps[] = { 0.0f, 0.0f, 3.0f, 50.0f };
 
     opts->window = windows[quire_rng_below(rng, sizeof(windows) / sizeof(windows[0]))];
+    opts->has_chunks = opts->window != 0 && quire_rng_below(rng, 3) == 0;
     opts->softcap = softcaps[quire_rng_below(rng, sizeof(softcaps) / sizeof(softcaps[0]))];
     opts->has_sinks = quire_rng_below(rng, 2) != 0;
     opts->rotate_k = random_rotation(rng, opts->d_k);
@@ -174,6 +175,7 @@ static void init_layer(fixture *f)
                                  .n_v = o->n_v,
                                  .v_prefix_of_k = o->n_v == 0,
                                  .window = o->window,
+                                 .has_chunks = o->has_chunks,
                                  .softcap = o->softcap,
                                  .recent_tiles = o->recent_tiles,
                                  .sink_tiles = o->sink_tiles,

@@ -34,6 +34,7 @@ typedef struct fixture_opts {
     uint32_t rotate_v_2;
     bool has_two_groups; /* the second sources lie in groups of their own */
     uint32_t window;
+    bool has_chunks;
     float softcap;
     bool has_sinks;
     bool has_holes; /* pages that no row sees, because of the window, are holes */

@@ -59,6 +59,9 @@ static double by_formula(const fixture *f, const uint32_t *positions, uint32_t n
         if (o->window != 0 && positions[t] + o->window <= row) {
             continue;
         }
+        if (o->has_chunks && positions[t] / o->window != row / o->window) {
+            continue;
+        }
         for (uint32_t s = 0; s < o->n_k; s++) {
             const float *q = f->q[s] + q_row * f->layer.q_stride + (size_t)h * o->d_k;
             const float *k = vector(f, f->k[s], positions[t], g, o->d_k);

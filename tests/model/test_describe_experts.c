@@ -28,6 +28,10 @@ static gguf_gen_opts small(const char *arch)
     o.n_ff_shared = 32;
     o.n_experts_dense = strcmp(arch, "glm4moe") == 0 ? 1 : 0;
     o.sliding_window = strcmp(arch, "gpt-oss") == 0 ? 32 : 0;
+    if (strcmp(arch, "llama4") == 0) {
+        o.n_layer = 4;
+        o.expert_step = 2;
+    }
     if (strcmp(arch, "gemma4") == 0) {
         o.sliding_window = 32;
         o.has_fused_experts = true;
@@ -236,6 +240,10 @@ static void damaged_tensors_are_named(void **state)
           "blk.1.exp_probs_b.bias is missing" },
         { "glm4moe", "blk.0.ffn_up.weight", "blk.1.ffn_up.weight", 0, 0, 0, QUIRE_CORRUPT,
           "blk.1.ffn_up.weight belongs to a layer with experts" },
+        { "llama4", "blk.3.ffn_up_shexp.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.3.ffn_up_shexp.weight is missing" },
+        { "llama4", "blk.2.ffn_up.weight", "blk.3.ffn_up.weight", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.3.ffn_up.weight belongs to a layer with experts" },
         { "gemma4", "blk.1.ffn_gate_up_exps.weight", "", 0, 0, 0, QUIRE_CORRUPT,
           "blk.1.ffn_gate_up_exps.weight is missing" },
         { "gemma4", "blk.1.ffn_gate_up_exps.weight", "blk.1.ffn_gate_exps.weight", 0, 0, 0,

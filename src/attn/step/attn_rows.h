@@ -63,7 +63,7 @@ static inline uint32_t quire_attn_slot_begin(const quire_attn_ctx *c,
                                              const quire_attn_query *query)
 {
     return pos->slot_begin +
-           quire_attn_slots_before(pos, quire_attn_seen_begin(c->layer->window, query->pos));
+           quire_attn_slots_before(pos, quire_attn_row_begin(c->layer, query->pos));
 }
 
 static inline void quire_attn_prefetch(const quire_attn_ctx *c, const char *line)

@@ -57,8 +57,8 @@ static void set_bounds(const quire_attn_ctx *c, quire_attn_block *b)
         b->first_pos = quire_min_u32(b->first_pos, b->queries[i].pos);
         last_pos = quire_max_u32(last_pos, b->queries[i].pos);
     }
-    b->seen_begin = quire_attn_seen_begin(c->layer->window, b->first_pos);
-    b->all_seen_begin = quire_attn_seen_begin(c->layer->window, last_pos);
+    b->seen_begin = quire_attn_row_begin(c->layer, b->first_pos);
+    b->all_seen_begin = quire_attn_row_begin(c->layer, last_pos);
 }
 
 /* Rows of sequence i of the unit, with their own table; the queries lie in the context. */

@@ -34,9 +34,8 @@ static uint32_t first_split(const quire_attn_ctx *c, uint32_t s)
     if (c->layer->window == 0) {
         return 0;
     }
-    return quire_attn_split_of(
-        quire_attn_split_pos(c, s), quire_attn_splits_of(c, s),
-        quire_attn_seen_begin(c->layer->window, seq->n_tokens - seq->n_rows));
+    return quire_attn_split_of(quire_attn_split_pos(c, s), quire_attn_splits_of(c, s),
+                               quire_attn_row_begin(c->layer, seq->n_tokens - seq->n_rows));
 }
 
 /* Cost of n_queries queries over n_tokens tokens for one kv head, in arbitrary units: every tile

@@ -35,10 +35,11 @@
 /* One lane's tokens. */
 typedef struct quire_block_lane {
     uint32_t n_tokens;
-    uint64_t n_queries;             /* in the sums of `extra` */
-    const int32_t *positions;       /* [n_tokens] in the text, ascending */
-    const float *worth;             /* [n_tokens]; NULL: the policy has none */
-    const unsigned char *pages;     /* [n_pages][page_bytes] K's tile, then V's */
+    uint64_t n_queries;       /* in the sums of `extra` */
+    const int32_t *positions; /* [n_tokens] in the text, ascending */
+    const float *worth;       /* [n_tokens]; NULL: the policy has none */
+    /* n_pages: as many pages as n_tokens need. [n_pages][page_bytes]: K's tile, then V's. */
+    const unsigned char *pages;
     const unsigned char *hot_pages; /* [n_pages][hot_bytes], zeros where a tile is sealed; NULL: no
                                        format is sealed */
 } quire_block_lane;
@@ -64,11 +65,5 @@ typedef struct quire_block_state {
     unsigned char *memory; /* [n_bytes] */
     size_t n_bytes;
 } quire_block_state;
-
-/* Pages of a lane of n tokens. */
-static inline uint32_t quire_block_n_pages(uint32_t n_tokens)
-{
-    return (n_tokens + QUIRE_BLOCK_PAGE_TOKENS - 1) / QUIRE_BLOCK_PAGE_TOKENS;
-}
 
 #endif /* QUIRE_BLOCK_STATE_H */

@@ -12,6 +12,12 @@
 #include "quire/block_state.h"
 #include "quire/error.h"
 
+/* Pages of a lane of n tokens. */
+static inline uint32_t quire_block_n_pages(uint32_t n_tokens)
+{
+    return (n_tokens + QUIRE_BLOCK_PAGE_TOKENS - 1) / QUIRE_BLOCK_PAGE_TOKENS;
+}
+
 /* Make room for the tokens of n_tokens[lane], [n_layers * n_kv_head], and set all pointers. The
  * parts are zeros. Errors: QUIRE_NOMEM, QUIRE_LIMIT. Memory: quire_block_state_free(). */
 int quire_block_state_alloc(quire_block_state *state, const uint32_t *n_tokens);

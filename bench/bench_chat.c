@@ -116,7 +116,8 @@ static int render(const quire_chat_format *format, const quire_chat_request *req
     const quire_chat_ask ask = { .messages = request->messages.list,
                                  .n_messages = n,
                                  .tools = request->tools,
-                                 .omits_generation_prompt = is_ended };
+                                 .omits_generation_prompt = is_ended,
+                                 .is_text_only = is_ended };
     quire_error err = QUIRE_ERROR_INIT;
 
     return quire_chat_format_apply(format, &ask, out, &err) < 0 ? fail("apply", &err) : QUIRE_OK;

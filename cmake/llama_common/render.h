@@ -30,7 +30,55 @@ struct memo {
     bool marks_input = false;
     bool has[2] = { false, false };
     std::string texts[2];
+    const void *place = nullptr; /* of the inputs, while they cannot have changed */
 };
+
+inline memo &last_memo()
+{
+    static thread_local memo last;
+
+    return last;
+}
+
+/* ---- the beginning of an answer, without looking at the inputs again ----
+ *
+ * A format first renders its inputs, which are const, and then asks for the beginning of an answer
+ * to the same inputs. Where the inputs lie at the same place, and nothing else was rendered
+ * between, they are the same. */
+
+inline void begin_request()
+{
+    last_memo().place = nullptr;
+}
+
+inline void begin_render()
+{
+    last_memo().place = nullptr;
+}
+
+inline void end_render(const void *inputs)
+{
+    memo &last = last_memo();
+
+    last.place = last.tmpl != nullptr && last.has[false] && last.has[true] ? inputs : nullptr;
+}
+
+/* The text that the beginning of an answer adds. */
+inline bool find_end(const void *inputs, std::string *end)
+{
+    const memo &last = last_memo();
+    size_t n = 0;
+
+    if (last.place != inputs) {
+        return false;
+    }
+    while (n < last.texts[false].size() && n < last.texts[true].size() &&
+           last.texts[false][n] == last.texts[true][n]) {
+        n++;
+    }
+    *end = last.texts[true].substr(n);
+    return true;
+}
 
 /* Calls that change nothing. */
 inline bool is_harmless_call(const jinja::call_expression *call)
@@ -136,7 +184,7 @@ inline std::string run_end(const jinja::program &program, size_t from, const jin
 inline std::string render(const common_chat_template &tmpl, jinja::context &ctx, common_json &input,
                           bool begins_answer, bool marks_input)
 {
-    static thread_local memo last;
+    memo &last = last_memo();
     const jinja::program &program = tmpl.prog;
     const bool is_free = !input.contains("add_generation_prompt");
     size_t fork = program.body.size();

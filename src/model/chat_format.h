@@ -116,9 +116,11 @@ typedef struct quire_chat_ask {
     const char *reasoning_effort; /* "low", "medium", "high", ...; "none" = thinking off; NULL */
     const char *kwargs;           /* JSON object: chat_template_kwargs; NULL = none */
     bool omits_generation_prompt; /* the prompt ends behind the last message */
-    bool continues_final;         /* the answer goes on with the last message (assistant) */
-    const char *schema; /* JSON Schema of the content; NULL = none. Not together with tools that
-                           may be called */
+    bool is_text_only; /* the text of the prompt is wanted, not the rules of an answer: no grammar,
+                          and what is read by the prompt is content */
+    bool continues_final; /* the answer goes on with the last message (assistant) */
+    const char *schema;   /* JSON Schema of the content; NULL = none. Not together with tools that
+                             may be called */
 } quire_chat_ask;
 
 #define QUIRE_CHAT_ASK_INIT                                                                        \
@@ -154,7 +156,7 @@ typedef struct quire_chat_rules {
     uint32_t n_triggers;
     const char *must_begin;   /* a trigger that has to come, behind thoughts at most: a call is
                                  required; NULL = none */
-    const char *const *stops; /* texts that end the answer */
+    const char *const *stops; /* texts that end the answer, none of them empty */
     uint32_t n_stops;
     const char *const *shown_tokens; /* special tokens that the reader needs as text */
     uint32_t n_shown_tokens;

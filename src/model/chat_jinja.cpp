@@ -1,26 +1,17 @@
-/* chat_jinja.cpp - chat formats by llama.cpp's common library: see chat_internal.h.
+/* chat_jinja.cpp - chat formats by llama.cpp's common library, up to the prompt: see
+ * chat_internal.h.
  *
  * All calls of the library run in guard_run(), which turns exceptions into statuses.
  *
  * SPDX-License-Identifier: MIT */
-#include "model/chat_guard.h"
-#include "model/chat_internal.h"
+#include "model/chat_jinja.h"
 
-/* Headers of the library call it: see cmake/llama_common/limits.h. */
-extern "C" void quire_jinja_step(void);
-
-#include <chat.h>
 #include <common.h>
 #include <jinja/lexer.h>
 #include <jinja/parser.h>
 
-#include <sys/random.h>
-
-#include <atomic>
 #include <cstring>
 #include <memory>
-#include <new>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -67,27 +58,7 @@ struct quire_chat_jinja {
     common_chat_templates_ptr templates;
     std::string text;
     quire_chat_abilities abilities;
-};
-
-struct quire_chat_parser {
-    std::atomic<unsigned> n_holders{ 1 };
-    common_chat_params params;
-    common_chat_parser_params reading;
-    common_chat_msg before; /* what the prompt already holds of a continued message */
-    bool has_short_ids = false;
-    bool begins_thinking = false;
-    std::string must_begin;
-    /* the same as C's arrays */
-    std::vector<std::string> trigger_texts;
-    std::vector<quire_chat_trigger> triggers;
-    std::vector<const char *> stops, shown_tokens;
-};
-
-struct quire_chat_reading {
-    quire_chat_parser *parser;
-    common_chat_msg message;
-    std::vector<std::string> ids;
-    std::vector<quire_chat_call> calls;
+    mutable quire::parser_cache parsers;
 };
 
 bool quire_chat_jinja_exists(void)
@@ -232,94 +203,13 @@ void add_arrays(quire_chat_parser *p)
               p->params.grammar_triggers[i].type != COMMON_GRAMMAR_TRIGGER_TYPE_WORD });
     }
     for (const auto &stop : p->params.additional_stops) {
-        p->stops.push_back(stop.c_str());
+        if (!stop.empty()) {
+            p->stops.push_back(stop.c_str());
+        }
     }
     for (const auto &token : p->params.preserved_tokens) {
         p->shown_tokens.push_back(token.c_str());
     }
-}
-
-common_chat_msg read(const quire_chat_parser *p, const std::string &text, bool is_partial)
-{
-    return common_chat_parse(text, is_partial, p->reading);
-}
-
-/* The library's grammar of formats that put each call between tags of its own takes any number of
- * calls and of blanks, whatever parallel_tool_calls says. */
-void bound_calls(std::string *grammar, bool is_parallel)
-{
-    static const std::string begin = "\ntool-calls ::= (tool-call", end = " space)+\n";
-    const size_t at = grammar->find(begin);
-    const size_t behind = at != std::string::npos ? grammar->find('\n', at + 1) : at;
-
-    if (behind == std::string::npos || grammar->compare(behind + 1 - end.size(), end.size(), end)) {
-        return;
-    }
-    grammar->replace(
-        at, behind - at,
-        "\ntool-calls ::= tool-call" +
-            (is_parallel ? " (space tool-call){0," + std::to_string(QUIRE_CHAT_CALLS_MAX - 1) + "}"
-                         : ""));
-}
-
-/* The library's grammar of strings has an escaped blank, which its parser refuses: the call would
- * be lost. */
-void mend_escapes(std::string *grammar)
-{
-    static const std::string escapes = R"(["\\/ bfnrt])";
-
-    for (size_t at = 0; (at = grammar->find(escapes, at)) != std::string::npos;) {
-        grammar->erase(at + escapes.find(' '), 1);
-    }
-}
-
-/* The parameters of a function without the schemas of its arguments, but with their names. */
-std::string names_of(const std::string &parameters)
-{
-    common_json from = common_json::parse(parameters);
-    common_json properties = common_json::object();
-    common_json out = common_json::object();
-
-    if (from.contains("properties") && from.at("properties").is_object()) {
-        for (const auto &item : from.at("properties").items()) {
-            const bool is_string = item.value().is_object() && item.value().contains("type") &&
-                                   item.value().at("type") == "string";
-
-            properties[item.key()] =
-                is_string ? common_json::parse("{\"type\":\"string\"}") : common_json::object();
-        }
-    }
-    out["type"] = "object";
-    out["properties"] = properties;
-    if (from.contains("required") && from.at("required").is_array()) {
-        out["required"] = from.at("required");
-    }
-    return out.dump();
-}
-
-/* Apply the template. The library refuses a request for a schema that it cannot read; the grammar
- * of such tools then knows the names of their arguments alone, and the prompt has their schemas. */
-common_chat_params apply_template(const quire_chat_jinja *jinja,
-                                  const common_chat_templates_inputs &in)
-{
-    try {
-        return common_chat_templates_apply(jinja->templates.get(), in);
-    } catch (const std::exception &e) {
-        if (std::strstr(e.what(), "JSON schema") == nullptr || in.tools.empty()) {
-            throw;
-        }
-    }
-    common_chat_templates_inputs plain = in, described = in;
-
-    for (auto &tool : plain.tools) {
-        tool.parameters = names_of(tool.parameters);
-    }
-    described.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
-
-    common_chat_params params = common_chat_templates_apply(jinja->templates.get(), plain);
-
-    params.prompt = common_chat_templates_apply(jinja->templates.get(), described).prompt;
-    return params;
 }
 
 /* Make a call required. The library's grammars for that allow any text before the call; so the
@@ -333,16 +223,16 @@ void require_call(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
 
     if (ask->tool_choice == QUIRE_TOOL_CHOICE_NAMED) {
         in->tools = tools_of(ask, text_or_empty(ask->tool_name));
-        p->params = apply_template(jinja, *in);
+        jinja->parsers.apply(jinja->templates.get(), *in, p);
     }
     if (p->params.grammar_lazy && !p->params.grammar_triggers.empty() &&
         p->params.grammar_triggers[0].type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
         p->must_begin = p->params.grammar_triggers[0].value;
     } else {
         in->tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
-        p->params = apply_template(jinja, *in);
+        jinja->parsers.apply(jinja->templates.get(), *in, p);
     }
-    if (p->params.grammar.empty()) {
+    if (p->built->grammar.empty()) {
         throw quire::failure{ QUIRE_UNSUPP, "it has no form for calls of tools, so none can be "
                                             "demanded (tool_choice)" };
     }
@@ -353,26 +243,25 @@ void apply(const quire_chat_jinja *jinja, const quire_chat_ask *ask, quire_chat_
 {
     common_chat_templates_inputs in = inputs_of(jinja, ask);
 
-    p->params = apply_template(jinja, in);
-    if (ask->tool_choice >= QUIRE_TOOL_CHOICE_REQUIRED) {
+    if (ask->is_text_only) {
+        quire::apply_text(jinja->templates.get(), in, p);
+    } else {
+        jinja->parsers.apply(jinja->templates.get(), in, p);
+    }
+    if (ask->tool_choice >= QUIRE_TOOL_CHOICE_REQUIRED && !ask->is_text_only) {
         require_call(jinja, ask, &in, p);
     }
-    bound_calls(&p->params.grammar, in.parallel_tool_calls);
-    mend_escapes(&p->params.grammar);
     if (p->params.prompt.size() > QUIRE_CHAT_PROMPT_BYTES_MAX) {
         throw quire::failure{ QUIRE_LIMIT, "it writes more than QUIRE_CHAT_PROMPT_BYTES_MAX" };
     }
     p->reading = common_chat_parser_params(p->params);
     p->reading.reasoning_format = in.reasoning_format;
     p->reading.parse_tool_calls = in.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
-    if (!p->params.parser.empty()) {
-        p->reading.parser.load(p->params.parser);
-    }
     if (ask->omits_generation_prompt) {
         p->reading.generation_prompt.clear();
     }
-    if (ask->continues_final) {
-        p->before = read(p, "", true);
+    if (ask->continues_final && !ask->is_text_only) {
+        p->before = quire::parse_answer(p, "", true);
     }
     p->has_short_ids = jinja->text.find("[TOOL_CALLS]") != std::string::npos;
     p->begins_thinking = is_within_thoughts(p->params);
@@ -409,7 +298,7 @@ void quire_chat_parser_rules(const quire_chat_parser *p, quire_chat_rules *out)
 
     *out = {};
     out->text = { from.prompt.c_str(), from.prompt.size() };
-    out->grammar = from.grammar.empty() ? nullptr : from.grammar.c_str();
+    out->grammar = p->built->grammar.empty() ? nullptr : p->built->grammar.c_str();
     out->is_grammar_lazy = from.grammar_lazy;
     out->triggers = p->triggers.data();
     out->n_triggers = (uint32_t)p->triggers.size();
@@ -526,167 +415,4 @@ void quire_chat_jinja_destroy(quire_chat_jinja *jinja)
 void quire_chat_jinja_abilities(const quire_chat_jinja *jinja, quire_chat_abilities *out)
 {
     *out = jinja->abilities;
-}
-
-/* ---- reading answers ---- */
-
-namespace
-{
-
-std::string new_id(bool is_short)
-{
-    static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    unsigned char random[24];
-    const size_t n = is_short ? 9 : sizeof random;
-    std::string id = is_short ? "" : "call_";
-
-    if (getrandom(random, n, 0) != (ssize_t)n) {
-        throw quire::failure{ QUIRE_IO, "no random bytes for the id of a call" };
-    }
-    for (size_t i = 0; i < n; i++) {
-        id += letters[random[i] % (sizeof letters - 1)];
-    }
-    return id;
-}
-
-/* Take the part of a field that the prompt already has out of it. */
-void cut(std::string *field, const std::string &before)
-{
-    if (!before.empty() && field->compare(0, before.size(), before) == 0) {
-        field->erase(0, before.size());
-    }
-}
-
-/* The answer as far as it keeps to the format. */
-common_chat_msg read_or_partly(const quire_chat_parser *p, const std::string &text, bool is_last)
-{
-    if (is_last) {
-        try {
-            return read(p, text, false);
-        } catch (const std::bad_alloc &) {
-            throw;
-        } catch (const std::exception &) {
-            /* cut off, or not of the format: what can be read counts */
-        }
-    }
-    return read(p, text, true);
-}
-
-bool is_empty(const common_chat_msg &message)
-{
-    return message.content.empty() && message.reasoning_content.empty() &&
-           message.tool_calls.empty();
-}
-
-void read_answer(quire_chat_reading *r, const std::string &text, bool is_last)
-{
-    const quire_chat_parser *p = r->parser;
-    common_chat_msg message;
-
-    try {
-        message = read_or_partly(p, text, is_last);
-    } catch (const std::bad_alloc &) {
-        throw;
-    } catch (const std::exception &) {
-        if (!is_last) {
-            return; /* more text may decide */
-        }
-    }
-    if (is_last && is_empty(message)) {
-        message.content = text;
-    }
-    if (message.tool_calls.size() > QUIRE_CHAT_CALLS_MAX) {
-        message.tool_calls.resize(QUIRE_CHAT_CALLS_MAX);
-    }
-    cut(&message.reasoning_content, p->before.reasoning_content);
-    cut(&message.content, p->before.content);
-    message.set_tool_call_ids(r->ids, [&]() { return new_id(p->has_short_ids); });
-    for (auto &call : message.tool_calls) {
-        if (is_last && call.arguments.empty()) {
-            call.arguments = "{}";
-        }
-    }
-    r->message = std::move(message);
-    r->calls.clear();
-    for (const auto &call : r->message.tool_calls) {
-        r->calls.push_back({ { call.id.c_str(), call.id.size() },
-                             { call.name.c_str(), call.name.size() },
-                             { call.arguments.c_str(), call.arguments.size() } });
-    }
-}
-
-} // namespace
-
-int quire_chat_reading_create(quire_chat_reading **out, quire_chat_parser *parser, quire_error *err)
-{
-    *out = new (std::nothrow) quire_chat_reading();
-    if (*out == nullptr) {
-        return quire_error_set(err, QUIRE_NOMEM, "no memory for reading an answer");
-    }
-    (*out)->parser = quire_chat_parser_hold(parser);
-    return QUIRE_OK;
-}
-
-void quire_chat_reading_destroy(quire_chat_reading *reading)
-{
-    if (reading != nullptr) {
-        quire_chat_parser_release(reading->parser);
-        delete reading;
-    }
-}
-
-int quire_chat_reading_read(quire_chat_reading *reading, const char *text, size_t n, bool is_last,
-                            quire_error *err)
-{
-    return quire::guard_run(
-        "answer", [&]() { read_answer(reading, std::string(text, n), is_last); }, err);
-}
-
-void quire_chat_reading_answer(const quire_chat_reading *r, quire_chat_answer *out)
-{
-    out->reasoning = { r->message.reasoning_content.c_str(), r->message.reasoning_content.size() };
-    out->content = { r->message.content.c_str(), r->message.content.size() };
-    out->calls = r->calls.data();
-    out->n_calls = (uint32_t)r->calls.size();
-}
-
-/* ---- grammars ---- */
-
-int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token)
-{
-    try {
-        llama_sampler_accept(grammar, token);
-    } catch (...) {
-        return QUIRE_INVAL;
-    }
-    return QUIRE_OK;
-}
-
-bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
-                             size_t *at)
-{
-    const size_t length = std::strlen(pattern);
-    const bool is_whole = length > 1 && pattern[0] == '^' && pattern[length - 1] == '$';
-    const auto flags =
-        is_at_start ? std::regex_constants::match_default : std::regex_constants::match_not_bol;
-    std::cmatch match;
-
-    try {
-        const std::regex regex(pattern);
-
-        if (is_whole ? !is_at_start || !std::regex_match(text, text + n, match, regex)
-                     : !std::regex_search(text, text + n, match, regex, flags)) {
-            return false;
-        }
-    } catch (...) {
-        return false;
-    }
-    *at = (size_t)match.position(0);
-    for (size_t i = 1; i < match.size(); i++) {
-        if (match.length(i) > 0) {
-            *at = (size_t)match.position(i);
-            break;
-        }
-    }
-    return true;
 }

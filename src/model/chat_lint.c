@@ -54,7 +54,7 @@ typedef struct pair {
     {                                                                                              \
         .messages = list, .n_messages = n, __VA_ARGS__                                             \
     }
-#define END .omits_generation_prompt = true
+#define END .omits_generation_prompt = true, .is_text_only = true
 
 /* clang-format off */
 static const pair pairs[QUIRE_CHAT_LINT_CASES] = {

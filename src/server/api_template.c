@@ -18,6 +18,7 @@ static int read_request(quire_generation *gen, quire_fields *fields)
         return QUIRE_INVAL;
     }
     QUIRE_TRY(quire_chat_request_read(&gen->chat, fields, "messages"));
+    gen->chat.is_text_only = true;
     return QUIRE_OK;
 }
 

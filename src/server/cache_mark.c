@@ -78,6 +78,7 @@ static int find(quire_generation *gen, const quire_chat_message *list, size_t n)
     int rc;
 
     request.omits_generation_prompt = true;
+    request.is_text_only = true;
     request.continues_final = false;
     if (quire_chat_request_apply(http, &request, list, n, NULL, &prompt) < 0) {
         http->err = ignored;

@@ -300,6 +300,7 @@ int quire_chat_request_apply(quire_http *http, const quire_chat_request *request
         .kwargs = request->kwargs,
         .omits_generation_prompt = request->omits_generation_prompt,
         .continues_final = request->continues_final,
+        .is_text_only = request->is_text_only,
         .schema = schema,
     };
     quire_error cause = QUIRE_ERROR_INIT;

@@ -29,6 +29,7 @@ typedef struct quire_chat_request {
     int32_t thinking_tokens; /* budget; -1 = none, 0 = thoughts end at once */
     bool omits_generation_prompt;
     bool continues_final;
+    bool is_text_only; /* no request's: no answer will follow */
 } quire_chat_request;
 
 #define QUIRE_CHAT_REQUEST_INIT                                                                    \

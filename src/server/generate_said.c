@@ -14,9 +14,9 @@ char *quire_chat_end_find(const quire_chat_format *format)
 {
     static const quire_chat_message messages[] = { { "user", "1", NULL },
                                                    { "assistant", MARK, NULL } };
-    const quire_chat_ask ask = { .messages = messages,
-                                 .n_messages = 2,
-                                 .omits_generation_prompt = true };
+    const quire_chat_ask ask = {
+        .messages = messages, .n_messages = 2, .omits_generation_prompt = true, .is_text_only = true
+    };
     quire_chat_prompt *prompt = NULL;
     quire_chat_rules rules;
     char *end = NULL;
@@ -134,6 +134,7 @@ void quire_generation_said_keep(quire_generation *gen)
     messages = calloc(gen->n_history + 1, sizeof messages[0]);
     n = messages != NULL ? quire_generation_messages(gen, messages, &content, &extra) : 0;
     request.omits_generation_prompt = true;
+    request.is_text_only = true;
     if (n > 0 &&
         quire_chat_request_apply(gen->http, &request, messages, n, NULL, &prompt) == QUIRE_OK) {
         quire_chat_prompt_rules(prompt, &rules);

@@ -73,6 +73,7 @@ int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *so
 
     if (rc == QUIRE_OK) {
         request.omits_generation_prompt = true;
+        request.is_text_only = true;
         rc = quire_chat_request_apply(http, &request, request.messages.list, request.messages.n,
                                       NULL, &prompt);
     }

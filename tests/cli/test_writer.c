@@ -77,6 +77,54 @@ static uint32_t write_on(quire_writer *writer, const int32_t *tokens, uint32_t n
     return result.n_reused;
 }
 
+/* A stop text ends what is written, and is no part of it; without stop texts all is as before. */
+static void stop_text_ends_it(void **state)
+{
+    static const char *const window[2] = { "0", "0" };
+    const char *dir = getenv("TMPDIR");
+    void *args = malloc(quire_command_run.args_bytes);
+    quire_writer_result result;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_opened session;
+    quire_writer *writer;
+    gguf_gen_opts gen;
+    written whole, cut;
+    int32_t tokens[8];
+    char stop[4] = "";
+    const char *stops[] = { "none of this model's", stop };
+    char path[200];
+
+    (void)state;
+    assert_non_null(args);
+    assert_true(gguf_gen_shape("tiny-llama", &gen));
+    (void)snprintf(path, sizeof(path), "%s/quire-test-stop-%ld.gguf", dir != NULL ? dir : "/tmp",
+                   (long)getpid());
+    assert_int_equal(gguf_gen_write(&gen, path, NULL), QUIRE_OK);
+    for (int32_t i = 0; i < 8; i++) {
+        tokens[i] = 300 + i;
+    }
+    writer = writer_on(&session, path, "f16", window, args);
+    (void)write_on(writer, tokens, 8, &whole);
+    assert_true(whole.n >= 6);
+    memcpy(stop, whole.text + whole.n / 2, 3); /* letters of two tokens at least */
+    whole.text[whole.n] = '\0';
+    assert_int_equal(quire_writer_stops_set(writer, stops, 2), QUIRE_OK);
+    cut.n = 0;
+    quire_writer_sink_set(writer, collect, &cut);
+    assert_int_equal(quire_writer_run(writer, tokens, 8, &result, &err), QUIRE_OK);
+    assert_int_equal(result.stop, QUIRE_STOP_END);
+    assert_true(result.n_output < N_WRITE);
+    assert_int_equal(cut.n, (size_t)(strstr(whole.text, stop) - whole.text));
+    assert_memory_equal(cut.text, whole.text, cut.n);
+    assert_int_equal(quire_writer_stops_set(writer, NULL, 0), QUIRE_OK);
+    (void)write_on(writer, tokens, 8, &cut);
+    assert_int_equal(cut.n, whole.n);
+    quire_writer_destroy(writer);
+    quire_opened_close(&session);
+    (void)unlink(path);
+    free(args);
+}
+
 /* 150 tokens are shared. With sealed formats those behind token 128 are in a page that cannot be
  * written on any more: they are computed again. The text is the same where nothing was kept hot;
  * else it may part, since tokens that were read hot are read sealed (test_runtime_sealed bounds by
@@ -185,6 +233,7 @@ static void recurrent_prompt_goes_on_or_begins_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stop_text_ends_it),
         cmocka_unit_test(prompt_goes_back),
         cmocka_unit_test(recurrent_prompt_goes_on_or_begins_again),
     };

@@ -120,6 +120,7 @@ static int make_prompt(quire_chat *c, quire_chat_prompt **prompt, int32_t **toke
     QUIRE_TRY(quire_opened_tokenize(&c->session, rules.text.data, rules.text.n, true, tokens,
                                     n_tokens, err));
     quire_writer_show(c->writer, NULL, 0);
+    QUIRE_TRY(quire_writer_stops_set(c->writer, rules.stops, rules.n_stops));
     quire_answer_rules_release(c->rules);
     c->rules = NULL;
     QUIRE_TRY(quire_answer_rules_create(&c->rules, c->session.model, &rules, -1, err));

@@ -130,6 +130,16 @@ void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n)
     quire_text_out_show(writer->text, tokens, n);
 }
 
+int quire_writer_stops_set(quire_writer *writer, const char *const *texts, uint32_t n)
+{
+    quire_text_out *text;
+
+    QUIRE_TRY(quire_text_out_create(&text, writer->session->model, texts, n, false));
+    quire_text_out_destroy(writer->text);
+    writer->text = text;
+    return QUIRE_OK;
+}
+
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
 {
     writer->disk = disk;
@@ -298,12 +308,13 @@ static int show(const quire_writer *writer)
                : QUIRE_CANCELED;
 }
 
-static int emit(quire_writer *writer, int32_t token)
+static int emit(quire_writer *writer, int32_t token, bool *is_end)
 {
-    int32_t stop_index; /* there are none */
+    int32_t stop_index;
 
     quire_bytes_clear(&writer->shown);
     QUIRE_TRY(quire_text_out_feed(writer->text, token, &writer->shown, &stop_index));
+    *is_end = stop_index >= 0;
     return show(writer);
 }
 
@@ -318,6 +329,7 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
         quire_slice slice = {
             .seq = writer->seq, .tokens = &token, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
         };
+        bool is_end;
         int rc;
 
         if (result->n_steps == 0) {
@@ -327,13 +339,17 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
             result->stop = QUIRE_STOP_END;
             return QUIRE_OK;
         }
-        rc = emit(writer, token);
+        rc = emit(writer, token, &is_end);
         if (rc == QUIRE_CANCELED) {
             result->stop = QUIRE_STOP_SINK;
             return QUIRE_OK;
         }
         QUIRE_TRY(rc);
         result->n_output++;
+        if (is_end) {
+            result->stop = QUIRE_STOP_END;
+            return QUIRE_OK;
+        }
         if (writer->n_predict >= 0 && result->n_output >= writer->n_predict) {
             result->stop = QUIRE_STOP_LIMIT;
             return QUIRE_OK;

@@ -19,7 +19,7 @@
 #include "model/sampler.h"
 
 typedef enum quire_stop {
-    QUIRE_STOP_END,         /* the model ended the text */
+    QUIRE_STOP_END,         /* the model ended the text, by its token or a stop text */
     QUIRE_STOP_LIMIT,       /* -n */
     QUIRE_STOP_CONTEXT,     /* the context is full */
     QUIRE_STOP_INTERRUPTED, /* Ctrl-C */
@@ -71,6 +71,10 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
 
 /* Control tokens whose text is shown, in later runs. tokens: borrowed until the next call. */
 void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n);
+
+/* Texts that end an answer, in later runs; copied, none of them empty. They are not part of it. To
+ * be called before quire_writer_show(). Errors: QUIRE_NOMEM: the texts are as before. */
+int quire_writer_stops_set(quire_writer *writer, const char *const *texts, uint32_t n);
 
 /* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
  * borrowed; NULL = none. */

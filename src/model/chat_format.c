@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define WARNING_BYTES (QUIRE_ERROR_MESSAGE_MAX + 128u)
+#define QUOTE_BYTES   40
 
 struct quire_chat_format {
     const quire_model *model;
@@ -52,6 +53,17 @@ static int fall_back(quire_chat_format *format, const quire_error *why, quire_er
     return QUIRE_OK;
 }
 
+/* The part of a text that a message quotes: of the first line. */
+static int shown_bytes(const char *text)
+{
+    int n = 0;
+
+    while (n < QUOTE_BYTES && (unsigned char)text[n] >= ' ') {
+        n++;
+    }
+    return n;
+}
+
 static int begin(quire_chat_format *format, quire_error *err)
 {
     const char *own = format->chat_template;
@@ -68,9 +80,9 @@ static int begin(quire_chat_format *format, quire_error *err)
     }
     if (own != NULL && strstr(own, "{{") == NULL && strstr(own, "{%") == NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "chat template: \"%.40s\" is neither the name of a built-in "
+                               "chat template: \"%.*s\" is neither the name of a built-in "
                                "template nor a Jinja template (--chat-template NAME)",
-                               own);
+                               shown_bytes(own), own);
     }
     rc = quire_chat_jinja_create(&format->jinja, format->model, own, &why);
     if (rc == QUIRE_NOMEM) {

@@ -64,16 +64,16 @@ static void block_scores(const attention_run *run, const query_block *b, const r
 {
     const QT(attention) *o = run->o;
 
-    run->c->product(&(QT(product)){ .m = b->end - b->first,
-                                    .n = b->key_end - b->key,
-                                    .k = o->d,
-                                    .a = x + b->q_at,
-                                    .lda = o->n_head * o->d,
-                                    .b = y + b->kv_at,
-                                    .ldb = o->n_kv_head * o->d,
-                                    .is_b_transposed = true,
-                                    .c = scores,
-                                    .ldc = b->key_end - b->key });
+    run->c->rows->product(&(QT(product)){ .m = b->end - b->first,
+                                          .n = b->key_end - b->key,
+                                          .k = o->d,
+                                          .a = x + b->q_at,
+                                          .lda = o->n_head * o->d,
+                                          .b = y + b->kv_at,
+                                          .ldb = o->n_kv_head * o->d,
+                                          .is_b_transposed = true,
+                                          .c = scores,
+                                          .ldc = b->key_end - b->key });
 }
 
 /* by query (out or dq) = scores y, y by key (v or k). */
@@ -82,15 +82,15 @@ static void block_by_query(const attention_run *run, const query_block *b, const
 {
     const QT(attention) *o = run->o;
 
-    run->c->product(&(QT(product)){ .m = b->end - b->first,
-                                    .n = o->d,
-                                    .k = b->key_end - b->key,
-                                    .a = scores,
-                                    .lda = b->key_end - b->key,
-                                    .b = y + b->kv_at,
-                                    .ldb = o->n_kv_head * o->d,
-                                    .c = to + b->q_at,
-                                    .ldc = o->n_head * o->d });
+    run->c->rows->product(&(QT(product)){ .m = b->end - b->first,
+                                          .n = o->d,
+                                          .k = b->key_end - b->key,
+                                          .a = scores,
+                                          .lda = b->key_end - b->key,
+                                          .b = y + b->kv_at,
+                                          .ldb = o->n_kv_head * o->d,
+                                          .c = to + b->q_at,
+                                          .ldc = o->n_head * o->d });
 }
 
 /* by key (dk or dv) += scores^T x, x by query (q or dout). */
@@ -99,17 +99,17 @@ static void block_by_key(const attention_run *run, const query_block *b, const r
 {
     const QT(attention) *o = run->o;
 
-    run->c->product(&(QT(product)){ .m = b->key_end - b->key,
-                                    .n = o->d,
-                                    .k = b->end - b->first,
-                                    .a = scores,
-                                    .lda = b->key_end - b->key,
-                                    .is_a_transposed = true,
-                                    .b = x + b->q_at,
-                                    .ldb = o->n_head * o->d,
-                                    .c = to + b->kv_at,
-                                    .ldc = o->n_kv_head * o->d,
-                                    .is_added = true });
+    run->c->rows->product(&(QT(product)){ .m = b->key_end - b->key,
+                                          .n = o->d,
+                                          .k = b->end - b->first,
+                                          .a = scores,
+                                          .lda = b->key_end - b->key,
+                                          .is_a_transposed = true,
+                                          .b = x + b->q_at,
+                                          .ldb = o->n_head * o->d,
+                                          .c = to + b->kv_at,
+                                          .ldc = o->n_kv_head * o->d,
+                                          .is_added = true });
 }
 
 static real *block_lse(const QT(attention) * o, const query_block *b)

@@ -15,7 +15,6 @@
 
 #include "base/team.h"
 #include "quire/error.h"
-#include "train/product.h"
 #include "train/row_kernels.h"
 
 #include <stdbool.h>

@@ -7,7 +7,6 @@ typedef struct QT(compute) {
     quire_team *team;
     uint32_t n_threads;
     const QT(rows) * rows;
-    QT(product_fn) * product;
     real *sums;         /* [QUIRE_TRAIN_SUM_PARTS][sum_max] partial sums of vectors */
     uint32_t sum_max;   /* the longest vector whose gradient is summed */
     real *scratch;      /* [n_threads][scratch_max] */

@@ -26,13 +26,7 @@
 #include "train/as_f64.h"
 #include "train/product_decl.h"
 
-/* The widest that this CPU has; QUIRE_ISA=portable or avx2 in the environment narrows it. */
-quire_f32_product_fn *quire_f32_product_best(void);
-quire_f64_product_fn *quire_f64_product_best(void);
-
-/* By name ("portable", "avx2", "avx512"); NULL when this CPU or this build lacks it. */
-quire_f32_product_fn *quire_f32_product_find(const char *name);
-
+/* Those of the kernel sets (row_kernels.h). */
 quire_f32_product_fn quire_f32_product_portable;
 quire_f32_product_fn quire_f32_product_avx2;
 quire_f32_product_fn quire_f32_product_avx512;

@@ -1,13 +1,15 @@
-/* row_kernels.h - what training computes on one row of numbers, beside matrix products.
+/* row_kernels.h - what training computes on one row of numbers, and its matrix products.
  *
  * Sums run in 16 lanes which are added in one order, and no product is contracted with a sum, so
- * single precision gives the same bits on every ISA.
+ * single precision gives the same bits on every ISA; products have rules of their own (product.h).
  *
  * Thread: any.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRAIN_ROW_KERNELS_H
 #define QUIRE_TRAIN_ROW_KERNELS_H
+
+#include "train/product.h"
 
 #include <stddef.h>
 

@@ -5,6 +5,7 @@
 
 #include "train/as_f32.h"
 
-#define ROWS_NAME  "avx2"
-#define ROWS_TABLE quire_f32_rows_avx2
+#define ROWS_NAME    "avx2"
+#define ROWS_TABLE   quire_f32_rows_avx2
+#define ROWS_PRODUCT quire_f32_product_avx2
 #include "train/row_kernels_body.h"

@@ -1,6 +1,6 @@
 /* row_kernels_body.h - row functions in one precision and for one ISA; see row_kernels.h. The file
- * that includes it has included as_f32.h or as_f64.h and defined ROWS_NAME, a name for people, and
- * ROWS_TABLE, the symbol of the table.
+ * that includes it has included as_f32.h or as_f64.h and defined ROWS_NAME, a name for people,
+ * ROWS_TABLE, the symbol of the table, and ROWS_PRODUCT, the matrix product.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -300,4 +300,5 @@ const QT(rows) ROWS_TABLE = {
     .swiglu_back = row_swiglu_back,
     .rope = row_rope,
     .adamw = row_adamw,
+    .product = ROWS_PRODUCT,
 };

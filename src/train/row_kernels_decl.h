@@ -41,4 +41,5 @@ typedef struct QT(rows) {
     /* One step of AdamW on n parameters and their moments m and v. */
     void (*adamw)(const QT(adamw) * step, real *parameters, const real *gradients, real *moments[2],
                   size_t n);
+    QT(product_fn) * product;
 } QT(rows);

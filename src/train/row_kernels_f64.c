@@ -5,6 +5,7 @@
 
 #include "train/as_f64.h"
 
-#define ROWS_NAME  "portable"
-#define ROWS_TABLE quire_f64_rows_portable
+#define ROWS_NAME    "portable"
+#define ROWS_TABLE   quire_f64_rows_portable
+#define ROWS_PRODUCT quire_f64_product_portable
 #include "train/row_kernels_body.h"

@@ -5,6 +5,7 @@
 
 #include "train/as_f32.h"
 
-#define ROWS_NAME  "portable"
-#define ROWS_TABLE quire_f32_rows_portable
+#define ROWS_NAME    "portable"
+#define ROWS_TABLE   quire_f32_rows_portable
+#define ROWS_PRODUCT quire_f32_product_portable
 #include "train/row_kernels_body.h"

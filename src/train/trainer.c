@@ -546,7 +546,7 @@ double quire_trainer_product_rate(const quire_trainer *t)
 {
     const quire_f32_compute *c = quire_f32_pass_compute(t->pass);
     size_t size = (size_t)RATE_SIZE * RATE_SIZE;
-    rate_run run = { .product = c->product,
+    rate_run run = { .product = c->rows->product,
                      .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
     double best = 0;
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "seed.h"
-#include "train/product.h"
+#include "train/row_kernels.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -23,6 +23,14 @@
 
 static float a[SIZE], b[SIZE], start[SIZE], out[SIZE], other[SIZE];
 static double a64[SIZE], b64[SIZE], out64[SIZE];
+
+/* NULL: this CPU lacks the set. */
+static quire_f32_product_fn *product_find(const char *name)
+{
+    const quire_f32_rows *rows = quire_f32_rows_find(name);
+
+    return rows != NULL ? rows->product : NULL;
+}
 
 static int setup(void **state)
 {
@@ -90,9 +98,9 @@ static void run_f64(const quire_f32_product *p)
     for (size_t i = 0; i < SIZE; i++) {
         out64[i] = (double)start[i];
     }
-    quire_f64_product_best()(&(quire_f64_product){ p->m, p->n, p->k, a64, b64, out64, p->lda,
-                                                   p->ldb, p->ldc, p->is_a_transposed,
-                                                   p->is_b_transposed, p->is_added });
+    quire_f64_rows_best()->product(&(quire_f64_product){ p->m, p->n, p->k, a64, b64, out64, p->lda,
+                                                         p->ldb, p->ldc, p->is_a_transposed,
+                                                         p->is_b_transposed, p->is_added });
     for (size_t i = 0; i < SIZE; i++) {
         out[i] = (float)out64[i];
     }
@@ -114,7 +122,7 @@ static void test_values(void **state)
         quire_f32_product p = product_of(shape[0], shape[1], shape[2], s % 8);
 
         for (uint32_t i = 0; i < 3; i++) {
-            quire_f32_product_fn *run = quire_f32_product_find(names[i]);
+            quire_f32_product_fn *run = product_find(names[i]);
 
             if (run == NULL) {
                 continue;
@@ -127,13 +135,13 @@ static void test_values(void **state)
         run_f64(&p);
         check(&p);
     }
-    assert_null(quire_f32_product_find("sse"));
+    assert_null(product_find("sse"));
 }
 
 static void test_bits_of_sets(void **state)
 {
-    quire_f32_product_fn *avx2 = quire_f32_product_find("avx2");
-    quire_f32_product_fn *avx512 = quire_f32_product_find("avx512");
+    quire_f32_product_fn *avx2 = product_find("avx2");
+    quire_f32_product_fn *avx512 = product_find("avx512");
 
     (void)state;
     if (avx2 == NULL || avx512 == NULL) {
@@ -156,7 +164,7 @@ static void test_bits_of_sets(void **state)
 /* Each row alone has the bits that it has among others. */
 static void test_bits_of_rows(void **state)
 {
-    quire_f32_product_fn *run = quire_f32_product_best();
+    quire_f32_product_fn *run = quire_f32_rows_best()->product;
     quire_f32_product p = product_of(SIDE, 47, DEEP, 2);
 
     (void)state;

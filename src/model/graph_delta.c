@@ -13,11 +13,11 @@
  * The result is norm(o) * SiLU(z); the output projection follows.
  *
  * A thread computes heads of k with their heads of v, row after row, so each number has one order
- * of additions. The convolution's state is that of graph_recurrent.c, the matrices follow it:
+ * of additions. The convolution's state is that of graph_conv.h, the matrices follow it:
  * [n_v_heads][d_head of k][d_head of v].
  *
  * SPDX-License-Identifier: MIT */
-#include "model/graph_build.h"
+#include "model/graph_conv.h"
 
 #include "base/check.h"
 
@@ -41,37 +41,25 @@ static float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
-static const float *row_of(const struct ggml_tensor *t, size_t row)
-{
-    return (const float *)t->data + row * (size_t)t->ne[0];
-}
-
 /* ---- convolution ---- */
 
-/* Input row r of a run, where rows before the run are in the state. */
-static const float *conv_input(const delta_task *t, const quire_state_run *run, int64_t r)
+static quire_conv conv_of(const delta_task *t)
 {
-    if (r < 0) {
-        return run->from + t->op->offset + (size_t)(r + t->op->taps - 1) * t->op->width;
-    }
-    return row_of(t->qkv, run->first_row + (size_t)r);
+    return (quire_conv){ t->op, t->qkv, 0 };
+}
+
+static quire_columns columns(size_t first, uint32_t n)
+{
+    return (quire_columns){ (uint32_t)first, (uint32_t)first + n };
 }
 
 /* SiLU of the convolution of row r at n columns from `first` on. */
 static void conv_at(const delta_task *t, const quire_state_run *run, uint32_t r, size_t first,
                     uint32_t n, float *out)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        out[i] = 0.0f;
-    }
-    for (uint32_t k = 0; k < t->op->taps; k++) {
-        const float *x = conv_input(t, run, (int64_t)r + k + 1 - t->op->taps) + first;
-        const float *w = t->op->kernel + (size_t)k * t->op->width + first;
+    const quire_conv conv = conv_of(t);
 
-        for (uint32_t i = 0; i < n; i++) {
-            out[i] += w[i] * x[i];
-        }
-    }
+    quire_conv_row(&conv, run, r, columns(first, n), out);
     for (uint32_t i = 0; i < n; i++) {
         out[i] *= sigmoid(out[i]);
     }
@@ -79,11 +67,9 @@ static void conv_at(const delta_task *t, const quire_state_run *run, uint32_t r,
 
 static void conv_keep(const delta_task *t, const quire_state_run *run, size_t first, uint32_t n)
 {
-    for (uint32_t k = 0; k + 1 < t->op->taps; k++) {
-        const float *x = conv_input(t, run, (int64_t)run->n_rows + k + 1 - t->op->taps) + first;
+    const quire_conv conv = conv_of(t);
 
-        memcpy(run->to + t->op->offset + (size_t)k * t->op->width + first, x, n * sizeof *x);
-    }
+    quire_conv_keep(&conv, run, columns(first, n));
 }
 
 /* ---- heads ---- */
@@ -123,10 +109,11 @@ static void gates_of(const delta_task *t, size_t row, uint32_t k_head, uint32_t 
 {
     const uint32_t v = v_head(t->shape, k_head, i);
     const uint32_t n = t->shape->n_v_heads / t->shape->n_k_heads;
-    const float *both = row_of(t->beta, row);
+    const float *both = quire_graph_row(t->beta, row);
 
     *b = t->alpha != NULL ? both[v] : both[(size_t)2 * n * k_head + i];
-    *a = t->alpha != NULL ? row_of(t->alpha, row)[v] : both[(size_t)2 * n * k_head + n + i];
+    *a =
+        t->alpha != NULL ? quire_graph_row(t->alpha, row)[v] : both[(size_t)2 * n * k_head + n + i];
 }
 
 /* A row's change of a head's matrix, and what it reads. */
@@ -161,7 +148,7 @@ static void matrix_step(float *m, uint32_t d, const float *q, const float *k, co
 static void result_put(const delta_task *t, size_t row, uint32_t v, const float *o)
 {
     const uint32_t d = t->shape->d_head;
-    const float *z = row_of(t->z, row) + (size_t)v * d;
+    const float *z = quire_graph_row(t->z, row) + (size_t)v * d;
     float *out = (float *)t->out->data + row * (size_t)t->out->ne[0] + (size_t)v * d;
     double sum = 0.0;
     float scale;
@@ -173,11 +160,6 @@ static void result_put(const delta_task *t, size_t row, uint32_t v, const float 
     for (uint32_t j = 0; j < d; j++) {
         out[j] = o[j] * scale * t->op->norm[j] * (z[j] * sigmoid(z[j]));
     }
-}
-
-static float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(expf(x));
 }
 
 /* Row r of a run, a head of k and its heads of v. */
@@ -200,7 +182,7 @@ static void head_row(const delta_task *t, const quire_state_run *run, uint32_t r
         gates_of(t, row, k_head, i, &b, &a);
         conv_at(t, run, r, 2 * keys + (size_t)h * d, d, v);
         matrix_step(matrix_of(t, run->to, h), d, q, k, v,
-                    expf(t->op->decay[h] * softplus(a + t->op->dt[h])), sigmoid(b), o);
+                    expf(t->op->decay[h] * quire_softplus(a + t->op->dt[h])), sigmoid(b), o);
         result_put(t, row, h, o);
     }
 }

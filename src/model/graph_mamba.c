@@ -16,10 +16,10 @@
  * own, and the change of S, whose threads have heads of their own. Both go row after row, so each
  * number has one order of additions. The other operations are ggml's, row by row.
  *
- * The convolution's state is that of graph_recurrent.c, the matrices of the heads follow it.
+ * The convolution's state is that of graph_conv.h, the matrices of the heads follow it.
  *
  * SPDX-License-Identifier: MIT */
-#include "model/graph_build.h"
+#include "model/graph_conv.h"
 
 #include "base/check.h"
 #include "base/num.h"
@@ -27,88 +27,33 @@
 #include <math.h>
 #include <string.h>
 
-#define COLUMNS 16u /* floats of a cache line: threads share none */
+#define COLUMNS 16u /* of a matrix that are changed together: one cache line */
 
 static size_t inner_width(const quire_recurrent_desc *s)
 {
     return (size_t)s->n_v_heads * s->d_head;
 }
 
-static const float *row_of(const struct ggml_tensor *t, size_t row)
-{
-    return (const float *)t->data + row * (size_t)t->ne[0];
-}
-
 /* ---- convolution ---- */
-
-/* Columns [begin, end) of a step. */
-typedef struct conv_task {
-    const quire_graph_recurrent *op;
-    const struct ggml_tensor *in;
-    struct ggml_tensor *out; /* [conv_width][n_rows] */
-    uint32_t begin, end;
-} conv_task;
-
-/* Input row r of a run, where rows before the run are in the state. */
-static const float *conv_input(const conv_task *t, const quire_state_run *run, int64_t r)
-{
-    if (r < 0) {
-        return run->from + t->op->offset + (size_t)(r + t->op->taps - 1) * t->op->width;
-    }
-    return row_of(t->in, run->first_row + (size_t)r) + inner_width(t->op->shape);
-}
-
-static void conv_row(const conv_task *t, const quire_state_run *run, uint32_t r)
-{
-    float *out = (float *)t->out->data + ((size_t)run->first_row + r) * t->op->width;
-
-    for (uint32_t i = t->begin; i < t->end; i++) {
-        out[i] = 0.0f;
-    }
-    for (uint32_t k = 0; k < t->op->taps; k++) {
-        const float *x = conv_input(t, run, (int64_t)r + k + 1 - t->op->taps);
-        const float *w = t->op->kernel + (size_t)k * t->op->width;
-
-        for (uint32_t i = t->begin; i < t->end; i++) {
-            out[i] += w[i] * x[i];
-        }
-    }
-    for (uint32_t i = t->begin; i < t->end; i++) {
-        out[i] += t->op->bias[i];
-    }
-}
-
-static void conv_keep(const conv_task *t, const quire_state_run *run)
-{
-    const size_t n = t->end - t->begin;
-
-    for (uint32_t k = 0; k + 1 < t->op->taps; k++) {
-        const float *x = conv_input(t, run, (int64_t)run->n_rows + k + 1 - t->op->taps);
-
-        memcpy(run->to + t->op->offset + (size_t)k * t->op->width + t->begin, x + t->begin,
-               n * sizeof *x);
-    }
-}
 
 static void op_conv(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const quire_graph_recurrent *op = userdata;
-    const uint32_t n_units = (op->width + COLUMNS - 1) / COLUMNS;
-    const uint32_t first = (uint32_t)((uint64_t)n_units * (uint32_t)ith / (uint32_t)nth);
-    const uint32_t last = (uint32_t)((uint64_t)n_units * ((uint32_t)ith + 1) / (uint32_t)nth);
-    const conv_task task = { .op = op,
-                             .in = dst->src[0],
-                             .out = dst,
-                             .begin = first * COLUMNS,
-                             .end = quire_min_u32(last * COLUMNS, op->width) };
+    const quire_conv conv = { op, dst->src[0], inner_width(op->shape) };
+    const quire_columns c = quire_columns_of(op->width, ith, nth);
 
-    for (uint32_t i = 0; i < quire_states_n_runs(op->states) && task.begin < task.end; i++) {
+    for (uint32_t i = 0; i < quire_states_n_runs(op->states) && c.begin < c.end; i++) {
         const quire_state_run *run = quire_states_run(op->states, i);
 
         for (uint32_t r = 0; r < run->n_rows; r++) {
-            conv_row(&task, run, r);
+            float *out = (float *)dst->data + ((size_t)run->first_row + r) * op->width;
+
+            quire_conv_row(&conv, run, r, c, out + c.begin);
+            for (uint32_t j = c.begin; j < c.end; j++) {
+                out[j] += op->bias[j];
+            }
         }
-        conv_keep(&task, run);
+        quire_conv_keep(&conv, run, c);
     }
 }
 
@@ -146,11 +91,6 @@ static void columns_change(float *m, const scan_row *r, uint32_t n, float *y)
     }
 }
 
-static float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(expf(x));
-}
-
 /* Row r of a run, n columns of head h from `first` on. */
 static void columns_row(const scan_task *t, size_t row, uint32_t h, uint32_t first, uint32_t n,
                         float *m)
@@ -158,8 +98,9 @@ static void columns_row(const scan_task *t, size_t row, uint32_t h, uint32_t fir
     const quire_recurrent_desc *s = t->shape;
     const size_t inner = inner_width(s), at = (size_t)h * s->d_head + first;
     const uint32_t group = h / (s->n_v_heads / s->n_k_heads);
-    const float *x = row_of(t->xbc, row);
-    const float dt = softplus(row_of(t->in, row)[inner + t->op->width + h] + t->op->dt[h]);
+    const float *x = quire_graph_row(t->xbc, row);
+    const float dt =
+        quire_softplus(quire_graph_row(t->in, row)[inner + t->op->width + h] + t->op->dt[h]);
     float *out = (float *)t->out->data + row * inner + at;
     float scaled[COLUMNS], y[COLUMNS];
     const scan_row change = { .d_state = s->d_state,

@@ -5,12 +5,9 @@
  * the output projection follows. The state holds z of the last taps - 1 rows.
  *
  * SPDX-License-Identifier: MIT */
-#include "model/graph_build.h"
+#include "model/graph_conv.h"
 
 #include "base/check.h"
-#include "base/num.h"
-
-#define WIDTH_UNIT 16u /* floats of a cache line: threads share none */
 
 /* Columns [begin, end) of a step. */
 typedef struct conv_task {
@@ -111,14 +108,10 @@ static void conv_run(const conv_task *t, const quire_state_run *run)
 static void op_conv(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const quire_graph_recurrent *op = userdata;
-    const uint32_t n_units = (op->width + WIDTH_UNIT - 1) / WIDTH_UNIT;
-    const uint32_t first = (uint32_t)((uint64_t)n_units * (uint32_t)ith / (uint32_t)nth);
-    const uint32_t last = (uint32_t)((uint64_t)n_units * ((uint32_t)ith + 1) / (uint32_t)nth);
-    const conv_task task = { .op = op,
-                             .x = dst->src[0],
-                             .out = dst,
-                             .begin = first * WIDTH_UNIT,
-                             .end = quire_min_u32(last * WIDTH_UNIT, op->width) };
+    const quire_columns c = quire_columns_of(op->width, ith, nth);
+    const conv_task task = {
+        .op = op, .x = dst->src[0], .out = dst, .begin = c.begin, .end = c.end
+    };
 
     for (uint32_t i = 0; i < quire_states_n_runs(op->states); i++) {
         conv_run(&task, quire_states_run(op->states, i));

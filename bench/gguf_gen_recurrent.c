@@ -69,30 +69,17 @@ static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     }
 }
 
-/* Recurrent layers are those without KV heads. */
-static void kv_heads_key(struct gguf_context *gguf, const gguf_gen_opts *o)
+/* A key with a value for each layer: that of layers whose first block is `mixer`, and 0. */
+static void layers_key(struct gguf_context *gguf, const gguf_gen_opts *o, const char *suffix,
+                       quire_mixer mixer, uint32_t value)
 {
-    int32_t heads[GGUF_GEN_LAYERS_MAX];
+    int32_t values[GGUF_GEN_LAYERS_MAX];
     char key[KEY_BYTES];
 
     for (uint32_t l = 0; l < o->n_layer; l++) {
-        heads[l] = gguf_gen_mixer(o, l) == QUIRE_MIXER_ATTENTION ? (int32_t)o->n_kv_head : 0;
+        values[l] = gguf_gen_mixer(o, l) == mixer ? (int32_t)value : 0;
     }
-    gguf_set_arr_data(gguf, arch_key(key, o, "attention.head_count_kv"), GGUF_TYPE_INT32, heads,
-                      o->n_layer);
-}
-
-/* The widths of networks, of an architecture whose layers are one block each. */
-static void widths_key(struct gguf_context *gguf, const gguf_gen_opts *o)
-{
-    int32_t widths[GGUF_GEN_LAYERS_MAX];
-    char key[KEY_BYTES];
-
-    for (uint32_t l = 0; l < o->n_layer; l++) {
-        widths[l] = gguf_gen_mixer(o, l) == QUIRE_MIXER_NONE ? (int32_t)o->n_ff : 0;
-    }
-    gguf_set_arr_data(gguf, arch_key(key, o, "feed_forward_length"), GGUF_TYPE_INT32, widths,
-                      o->n_layer);
+    gguf_set_arr_data(gguf, arch_key(key, o, suffix), GGUF_TYPE_INT32, values, o->n_layer);
 }
 
 bool gguf_gen_recurrent_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
@@ -101,7 +88,7 @@ bool gguf_gen_recurrent_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     char key[KEY_BYTES];
 
     if (arch->is_single) {
-        widths_key(gguf, o);
+        layers_key(gguf, o, "feed_forward_length", QUIRE_MIXER_NONE, o->n_ff);
     }
     switch (arch->recurrent) {
     case QUIRE_MIXER_DELTA_NET:
@@ -121,6 +108,6 @@ bool gguf_gen_recurrent_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     if (arch->recurrent == QUIRE_MIXER_BOTH || o->attention_every == 0) {
         return false;
     }
-    kv_heads_key(gguf, o);
+    layers_key(gguf, o, "attention.head_count_kv", QUIRE_MIXER_ATTENTION, o->n_kv_head);
     return true;
 }

@@ -34,7 +34,8 @@ struct built_parser {
 class parser_cache
 {
   public:
-    /* Render, and give p its params and its parser, a known one where there is one. Throws. */
+    /* Render the prompt into p. A parser of an earlier request serves p as well, if tools and
+     * switches are equal; otherwise a new parser is made and kept. Throws. */
     void apply(const common_chat_templates *templates, const common_chat_templates_inputs &in,
                quire_chat_parser *p);
 

@@ -247,7 +247,7 @@ typedef struct quire_model_desc {
     uint8_t layer_rope[QUIRE_LAYERS_MAX]; /* quire_layer_rope */
     float xielu[QUIRE_LAYERS_MAX][4];     /* alpha_n, alpha_p, beta, eps; apertus only */
     /* Of layers that differ. quire_layer_sizes_of() and quire_stored_sizes_of() know both kinds. A
-     * layer that reads what another one stored has its sizes of K and V. */
+     * layer that reads the K and V of an earlier layer has that layer's sizes of K and V. */
     bool has_layer_sizes;
     quire_layer_sizes layer_sizes[QUIRE_LAYERS_MAX];
     uint16_t stored_by[QUIRE_LAYERS_MAX]; /* [n_stored]: the layer that stores */

@@ -1,7 +1,7 @@
 /* api_template.c - POST /apply-template: the prompt that a chat request becomes.
  *
- * The body is read as that of a chat completion, so that the prompt is that one's: a schema of the
- * answer may be part of it, and fields that a chat refuses are refused.
+ * The body is read as a chat completion's, so both have the same prompt: a schema of the answer may
+ * be part of the prompt, and fields that a chat completion refuses are refused here too.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"

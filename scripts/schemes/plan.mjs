@@ -30,7 +30,7 @@ export function sharedSettings(size, { tokens, data, tokenizer }) {
     const steps = Math.max(1, Math.round((tokens ?? tokensDefault) / (shape.rows * shape.ctx)));
     return { ...shape, data, tokenizer: tokenizer ?? tokenizerDefault, steps, warmup: Math.ceil(steps / 20), rate_end: shape.rate / 10,
         doc_bytes: DOC_BYTES, tasks: data ? TASK_SHARE : 1, task_kinds: "recall", task_bytes_min: TASK_BYTES_MIN, held: 0.03,
-        log_every: Math.max(1, Math.round(steps / 200)), held_every: Math.max(1, Math.round(steps / 20)),
+        log_every: Math.max(1, Math.round(steps / 200)), held_every: Math.max(1, Math.round(steps / 10)),
         held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
 }
 

@@ -479,7 +479,10 @@ typedef struct quire_prefix_copy {
                                    with windows that no end needs: a copy can do without them. When
                                    an end needs them later, the mark is NONE again */
     bool has_windows;           /* pages of groups with windows are among them */
-    const int32_t *tokens;      /* [n_tokens] of this node */
+    bool has_state;   /* the node's state is among them: pages[n_groups - 1]. When the node gets a
+                         state later, the mark is NONE again */
+    bool needs_state; /* the cache has states: hits end where one is */
+    const int32_t *tokens; /* [n_tokens] of this node */
     uint32_t n_tokens;
     uint32_t first_token; /* position of tokens[0] */
     bool is_full;

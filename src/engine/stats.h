@@ -88,8 +88,9 @@ typedef struct quire_engine_stats {
     uint64_t finished_error_total;
     uint64_t rejected_queue_full_total;
     uint64_t rejected_invalid_total;
-    uint64_t states_left_total; /* of recurrent layers, put into the prefix tree */
-    uint64_t states_used_total; /* from which a request went on */
+    uint64_t states_left_total;    /* of recurrent layers, put into the prefix tree */
+    uint64_t states_used_total;    /* from which a request went on */
+    uint64_t states_fetched_total; /* read from the store, put into the prefix tree */
     uint64_t preemptions_total;
     uint64_t prefix_waits_total; /* held back while another request computed the same prefix */
     uint32_t requests_waiting;

@@ -200,6 +200,14 @@ const float *quire_states_get(const quire_states *s, quire_seq_id seq)
     return i < s->n_places ? buffer_of(s, &s->places[i], s->places[i].is_second) : NULL;
 }
 
+quire_page_id quire_states_page(const quire_states *s, quire_seq_id seq, uint32_t n_tokens)
+{
+    const uint32_t i = place_find(s, seq);
+    const bool has = i < s->n_places && n_tokens > 0 && s->places[i].n_tokens == n_tokens;
+
+    return has ? s->places[i].pages[s->places[i].is_second] : QUIRE_PAGE_NULL;
+}
+
 int quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, const float *state)
 {
     uint32_t i;

@@ -76,6 +76,9 @@ void quire_states_commit(quire_states *states);
  * until the next step or until pages move. */
 const float *quire_states_get(const quire_states *states, quire_seq_id seq);
 
+/* The page with that state; QUIRE_PAGE_NULL when it has none behind n_tokens tokens. */
+quire_page_id quire_states_page(const quire_states *states, quire_seq_id seq, uint32_t n_tokens);
+
 /* Give a sequence of n_tokens tokens a state, or zeros where `state` is NULL (texts that were not
  * computed). Errors: those of quire_seq_states(). */
 int quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, const float *state);

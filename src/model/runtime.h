@@ -145,6 +145,10 @@ size_t quire_runtime_state_bytes(const quire_runtime *runtime);
 void quire_runtime_state_save(const quire_runtime *runtime, quire_seq_id seq, void *to);
 int quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);
 
+/* The page with the state behind a sequence's last token; QUIRE_PAGE_NULL where there is none. The
+ * next step changes it. */
+quire_page_id quire_runtime_state_page(const quire_runtime *runtime, quire_seq_id seq);
+
 /* Take the two pages for states that a sequence of a model with recurrent layers has
  * (quire_seq_states()), so that neither load nor a step needs more. Errors of both functions:
  * those of quire_seq_states(). */

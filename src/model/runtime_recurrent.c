@@ -150,6 +150,12 @@ int quire_runtime_state_load(quire_runtime *rt, quire_seq_id seq, const void *fr
     return quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from);
 }
 
+quire_page_id quire_runtime_state_page(const quire_runtime *rt, quire_seq_id seq)
+{
+    return rt->states != NULL ? quire_states_page(rt->states, seq, quire_seq_tokens(rt->cache, seq))
+                              : QUIRE_PAGE_NULL;
+}
+
 bool quire_runtime_is_recurrent(const quire_runtime *rt)
 {
     return rt->states != NULL;

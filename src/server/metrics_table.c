@@ -143,11 +143,12 @@ static const quire_metric_family families[] = {
       "Nodes of the prefix tree (up to one page of tokens each), including nodes whose pages are "
       "in use.",
       ONE(VALUE_U64, prefix.nodes) },
-    { "quire_states_total", "counter", "states", "`event`: `left`, `used`",
-      "States of recurrent layers that requests left in the prefix cache, and from which requests "
-      "went on.",
+    { "quire_states_total", "counter", "states", "`event`: `left`, `used`, `fetched`",
+      "States of recurrent layers that requests left in the prefix cache, from which requests went "
+      "on, and which came into the prefix cache from the store.",
       SAMPLES(ENGINE("event=\"left\"", VALUE_U64, states_left_total),
-              ENGINE("event=\"used\"", VALUE_U64, states_used_total)) },
+              ENGINE("event=\"used\"", VALUE_U64, states_used_total),
+              ENGINE("event=\"fetched\"", VALUE_U64, states_fetched_total)) },
     { "quire_prefix_cache_tokens", "gauge", "tokens", NULL, "Tokens in the prefix cache now.",
       ONE(VALUE_U64, prefix.tokens) },
     { "quire_prefix_cache_evictable_bytes", "gauge", "bytes", NULL,

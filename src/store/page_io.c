@@ -7,6 +7,8 @@
 
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out)
 {
+    size_t state_bytes;
+
     *out = (quire_page_parts){ .page_tokens = page_tokens };
     while (out->n_groups < quire_cache_groups(cache)) {
         const size_t bytes = quire_cache_payload_bytes(cache, (quire_group_id)out->n_groups);
@@ -17,6 +19,11 @@ int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_p
         out->bytes[out->n_groups++] = bytes;
     }
     QUIRE_FAIL_IF(out->n_groups == 0, QUIRE_INVAL);
+    state_bytes = quire_cache_payload_bytes(cache, (quire_group_id)quire_cache_groups(cache));
+    if (state_bytes > 0) {
+        out->state = out->n_groups;
+        out->bytes[out->n_groups++] = state_bytes;
+    }
     out->record_bytes =
         quire_page_record_bytes(page_tokens, QUIRE_PREFIX_SALT_MAX, out->n_groups, out->bytes);
     return out->record_bytes > 0 ? QUIRE_OK : QUIRE_RANGE;
@@ -42,7 +49,12 @@ int quire_page_write(const quire_cache *cache, const quire_page_parts *parts,
     return QUIRE_OK;
 }
 
-/* A group other than 0 may have a hole at a full page. */
+/* Whether a group may have a hole in the first n_tokens tokens of a page. */
+static bool may_lack(const quire_page_parts *parts, uint32_t group, uint32_t n_tokens)
+{
+    return group > 0 && (group == parts->state || n_tokens == parts->page_tokens);
+}
+
 static bool has_parts(const quire_page_parts *parts, const quire_page_record *record,
                       uint32_t n_tokens)
 {
@@ -50,7 +62,7 @@ static bool has_parts(const quire_page_parts *parts, const quire_page_record *re
         return false;
     }
     for (uint32_t g = 0; g < parts->n_groups; g++) {
-        const bool is_hole = record->part_bytes[g] == 0 && g > 0 && n_tokens == parts->page_tokens;
+        const bool is_hole = record->part_bytes[g] == 0 && may_lack(parts, g, n_tokens);
 
         if (record->part_bytes[g] != parts->bytes[g] && !is_hole) {
             return false;
@@ -73,6 +85,9 @@ int quire_page_read(quire_cache *cache, const quire_page_parts *parts, quire_seq
         const quire_group_id group = (quire_group_id)g;
         quire_seq_table table;
 
+        if (g > 0 && g == parts->state) {
+            continue;
+        }
         if (record->part_bytes[g] == 0) {
             QUIRE_TRY(quire_seq_release(cache, seq, group, first, first + n_tokens, NULL));
             continue;
@@ -83,6 +98,15 @@ int quire_page_read(quire_cache *cache, const quire_page_parts *parts, quire_seq
             record->parts[g], record->part_bytes[g]));
     }
     return QUIRE_OK;
+}
+
+const void *quire_page_state(const quire_page_parts *parts, const quire_page_record *record,
+                             uint32_t n_tokens)
+{
+    const bool has_state = parts->state > 0 && record->part_bytes[parts->state] > 0 &&
+                           record->text.n_tokens == n_tokens;
+
+    return has_state ? record->parts[parts->state] : NULL;
 }
 
 uint32_t quire_page_same(const quire_page_record *record, const int32_t *tokens, uint32_t n_tokens)

@@ -41,11 +41,11 @@ static bool collect(void *ctx, const char *text, size_t text_bytes)
 
 /* window: tokens of --kv-recent and of --kv-sinks. */
 static quire_writer *writer_on(quire_opened *session, const char *path, const char *kv,
-                               const char *const window[2], quire_common_args *args)
+                               const char *const window[2], int n_predict, quire_common_args *args)
 {
     const char *const words[] = { "-m",          path,      "-p",         "x",       "--kv", kv,
                                   "--kv-recent", window[0], "--kv-sinks", window[1], "-t",   "1" };
-    quire_sampling_args sampling = { .temperature = 0, .top_p = 1, .n_predict = N_WRITE };
+    quire_sampling_args sampling = { .temperature = 0, .top_p = 1, .n_predict = n_predict };
     char kept[12][256];
     char *argv[12];
     quire_error err = QUIRE_ERROR_INIT;
@@ -103,7 +103,7 @@ static void stop_text_ends_it(void **state)
     for (int32_t i = 0; i < 8; i++) {
         tokens[i] = 300 + i;
     }
-    writer = writer_on(&session, path, "f16", window, args);
+    writer = writer_on(&session, path, "f16", window, N_WRITE, args);
     (void)write_on(writer, tokens, 8, &whole);
     assert_true(whole.n >= 6);
     memcpy(stop, whole.text + whole.n / 2, 3); /* letters of two tokens at least */
@@ -162,7 +162,8 @@ static void prompt_goes_back(void **state)
     }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         quire_opened session;
-        quire_writer *writer = writer_on(&session, path, cases[i].kv, cases[i].window, args);
+        quire_writer *writer =
+            writer_on(&session, path, cases[i].kv, cases[i].window, N_WRITE, args);
         written kept, fresh;
 
         assert_int_equal(write_on(writer, first, N_FIRST, &kept), 0);
@@ -181,53 +182,135 @@ static void prompt_goes_back(void **state)
     free(args);
 }
 
-/* A model with recurrent layers goes on at the end of its text or begins again. */
-static void recurrent_prompt_goes_on_or_begins_again(void **state)
+/* A small model with recurrent layers, and a text for it. */
+static void recurrent_make(char *path, size_t path_bytes, int32_t *tokens)
 {
-    static const char *const window[2] = { "0", "0" };
     const char *dir = getenv("TMPDIR");
-    quire_common_args *args = malloc(quire_command_run.args_bytes);
-    int32_t tokens[N_FIRST];
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_kv_disk *disk;
-    quire_opened session;
-    quire_writer *writer;
     gguf_gen_opts gen;
-    written kept, fresh;
-    uint32_t n_held;
-    char path[200];
 
-    (void)state;
-    assert_non_null(args);
     assert_true(gguf_gen_shape("tiny-llama", &gen));
     (void)snprintf(gen.arch, sizeof(gen.arch), "lfm2");
     gen.vocab = GGUF_GEN_VOCAB_BPE;
     gen.attention_every = 2;
     gen.conv_taps = 3;
-    (void)snprintf(path, sizeof(path), "%s/quire-test-writer-%ld.gguf", dir != NULL ? dir : "/tmp",
+    (void)snprintf(path, path_bytes, "%s/quire-test-writer-%ld.gguf", dir != NULL ? dir : "/tmp",
                    (long)getpid());
     assert_int_equal(gguf_gen_write(&gen, path, NULL), QUIRE_OK);
     for (uint32_t i = 0; i < N_FIRST; i++) {
         tokens[i] = (int32_t)(3 + i * 7 % 200);
     }
-    writer = writer_on(&session, path, "f16", window, args);
+}
+
+static void assert_same(const written *a, const written *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->text, b->text, b->n);
+}
+
+/* A model with recurrent layers goes on at the end of its text or begins again. */
+static void recurrent_prompt_goes_on_or_begins_again(void **state)
+{
+    static const char *const window[2] = { "0", "0" };
+    quire_common_args *args = malloc(quire_command_run.args_bytes);
+    int32_t tokens[N_FIRST];
+    quire_opened session;
+    quire_writer *writer;
+    written kept, fresh;
+    char path[200];
+
+    (void)state;
+    assert_non_null(args);
+    recurrent_make(path, sizeof(path), tokens);
+    writer = writer_on(&session, path, "f16", window, N_WRITE, args);
     assert_int_equal(write_on(writer, tokens, N_SHARED, &kept), 0);
-    n_held = quire_writer_tokens(writer);
-    assert_true(n_held >= N_SHARED);
+    assert_true(quire_writer_tokens(writer) >= N_SHARED);
     /* Other words behind the shared ones. */
     assert_int_equal(write_on(writer, tokens, N_SECOND, &kept), 0);
     quire_writer_reset(writer);
     assert_int_equal(write_on(writer, tokens, N_SECOND, &fresh), 0);
-    assert_int_equal(kept.n, fresh.n);
-    assert_memory_equal(kept.text, fresh.text, fresh.n);
+    assert_same(&kept, &fresh);
     quire_writer_destroy(writer);
-    args->cache_dir = "/nowhere";
-    assert_int_equal(quire_kv_disk_open(&disk, args, &session, &err), QUIRE_UNSUPP);
-    assert_non_null(strstr(err.message, "lfm2 has recurrent layers, whose states are not stored: "
-                                        "leave out --cache-dir"));
     quire_opened_close(&session);
     (void)unlink(path);
     free(args);
+}
+
+/* One prompt in a program that begins anew, with the pages of a directory; NULL = none. */
+typedef struct anew {
+    const char *path;
+    const char *kv;
+    const char *dir;
+    int n_predict;
+} anew;
+
+/* Returns how much of the prompt was found in the directory. */
+static uint32_t write_anew(const anew *a, const int32_t *tokens, uint32_t n, written *out)
+{
+    static const char *const window[2] = { "0", "0" };
+    quire_common_args *args = malloc(quire_command_run.args_bytes);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_kv_disk *disk = NULL;
+    quire_writer_result result;
+    quire_opened session;
+    quire_writer *writer;
+
+    assert_non_null(args);
+    writer = writer_on(&session, a->path, a->kv, window, a->n_predict, args);
+    args->cache_dir = a->dir;
+    assert_int_equal(quire_kv_disk_open(&disk, args, &session, &err), QUIRE_OK);
+    quire_writer_disk_set(writer, disk);
+    out->n = 0;
+    quire_writer_sink_set(writer, collect, out);
+    assert_int_equal(quire_writer_run(writer, tokens, n, &result, &err), QUIRE_OK);
+    assert_int_equal(result.n_reused, result.n_stored);
+    quire_writer_destroy(writer);
+    quire_kv_disk_close(disk);
+    quire_opened_close(&session);
+    free(args);
+    return result.n_stored;
+}
+
+/* What is found, and the text is that of a program without the directory. */
+static void expect_anew(const anew *a, const int32_t *tokens, uint32_t n, uint32_t n_found)
+{
+    anew alone = *a;
+    written fresh, kept;
+
+    alone.dir = NULL;
+    assert_int_equal(write_anew(&alone, tokens, n, &fresh), 0);
+    assert_int_equal(write_anew(a, tokens, n, &kept), n_found);
+    assert_same(&kept, &fresh);
+}
+
+/* The states of recurrent layers are stored at the last end of a page before the last token of a
+ * prompt, and at the end of a text where its last page can be stored. */
+static void recurrent_text_is_found_again(void **state)
+{
+    static const char *const kv[] = { "f16", "q4" };
+    int32_t tokens[N_FIRST];
+    char path[200], dir[220], command[240];
+
+    (void)state;
+    recurrent_make(path, sizeof(path), tokens);
+    (void)snprintf(dir, sizeof(dir), "%s.dir", path);
+    (void)snprintf(command, sizeof(command), "rm -r %s", dir);
+    for (size_t i = 0; i < 2; i++) {
+        anew a = { .path = path, .kv = kv[i], .dir = dir, .n_predict = N_WRITE };
+
+        expect_anew(&a, tokens, N_FIRST, 0);
+        expect_anew(&a, tokens, N_FIRST, 384);
+        /* Of a beginning of this text there is a state only where one was left. */
+        expect_anew(&a, tokens, N_SHARED, 0);
+        expect_anew(&a, tokens, N_SHARED, 128);
+        expect_anew(&a, tokens, N_SECOND, 128);
+        tokens[0]++;     /* another text */
+        a.n_predict = 0; /* it ends with the prompt */
+        expect_anew(&a, tokens, N_SECOND, 0);
+        a.n_predict = N_WRITE;
+        expect_anew(&a, tokens, N_FIRST, i == 0 ? N_SECOND : 192);
+        assert_int_equal(system(command), 0);
+    }
+    (void)unlink(path);
 }
 
 int main(void)
@@ -236,6 +319,7 @@ int main(void)
         cmocka_unit_test(stop_text_ends_it),
         cmocka_unit_test(prompt_goes_back),
         cmocka_unit_test(recurrent_prompt_goes_on_or_begins_again),
+        cmocka_unit_test(recurrent_text_is_found_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,6 +262,89 @@ static void test_pins_hold_no_states(void **state)
     test_prefix_destroy(&p);
 }
 
+typedef struct copies {
+    uint32_t n;
+    quire_prefix_copy items[PAGES + 1];
+    quire_page_key keys[PAGES + 1];
+    quire_page_id states[PAGES + 1];
+} copies;
+
+/* By place in the text. */
+static void see(void *ctx, const quire_prefix_copy *copy)
+{
+    copies *c = ctx;
+    const uint32_t i = copy->first_token / P;
+
+    assert_true(i <= PAGES);
+    c->items[i] = *copy;
+    c->keys[i] = *copy->key;
+    c->states[i] = copy->pages[STATE];
+    c->n++;
+}
+
+static copies copies_of(const test_prefix *p)
+{
+    copies c = { 0 };
+
+    (void)quire_prefix_copies_visit(p->tree, 1, UINT32_MAX, see, &c);
+    return c;
+}
+
+static void keep(const test_prefix *p, const copies *c, uint32_t i)
+{
+    assert_int_equal(
+        quire_prefix_copy_mark_set(p->tree, c->items[i].node, &c->keys[i], QUIRE_COPY_ASKED),
+        QUIRE_OK);
+    assert_int_equal(
+        quire_prefix_copy_mark_set(p->tree, c->items[i].node, &c->keys[i], QUIRE_COPY_KEPT),
+        QUIRE_OK);
+}
+
+/* A copy has the state that its node has; a state that comes later makes it old. */
+static void test_copies(void **state)
+{
+    int32_t text[TEXT];
+    test_prefix p;
+    test_run run;
+    copies c;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    run = start(&p, text, TEXT);
+    test_run_extend(&p, &run, text, 2 * P);
+    assert_true(leave(&p, &run, text, 2 * P));
+    test_run_extend(&p, &run, text, 3 * P);
+    c = copies_of(&p);
+    assert_int_equal(c.n, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(c.items[i].needs_state && c.items[i].mark == QUIRE_COPY_NONE);
+        assert_int_equal(c.items[i].has_state, i == 1);
+        assert_int_equal(c.states[i] != QUIRE_PAGE_NULL, i == 1);
+        keep(&p, &c, i);
+    }
+    c = copies_of(&p);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(c.items[i].mark, QUIRE_COPY_KEPT);
+    }
+    assert_true(leave(&p, &run, text, 3 * P));
+    c = copies_of(&p);
+    assert_int_equal(c.items[2].mark, QUIRE_COPY_NONE);
+    assert_true(c.items[2].has_state);
+    keep(&p, &c, 2);
+    c = copies_of(&p);
+    assert_int_equal(c.items[2].mark, QUIRE_COPY_KEPT);
+
+    /* A node that came from a copy has the state of the copy. */
+    test_run_extend(&p, &run, text, 4 * P);
+    assert_true(leave(&p, &run, text, 4 * P));
+    assert_int_equal(quire_prefix_copy_mark_ref(p.tree, run.ref, QUIRE_COPY_KEPT), QUIRE_OK);
+    c = copies_of(&p);
+    assert_int_equal(c.items[3].mark, QUIRE_COPY_KEPT);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
 /* Random texts that begin like each other, states at random places, in little memory. */
 static void test_random(void **state)
 {
@@ -420,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_ends_keep_states),
         cmocka_unit_test(test_lack_of_room),
         cmocka_unit_test(test_pins_hold_no_states),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_sequences),
         cmocka_unit_test(test_sequences_of_a_region),

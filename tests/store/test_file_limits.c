@@ -219,6 +219,30 @@ static void test_record_of_a_segment(void **state)
     mem_disk_free(disk);
 }
 
+/* Segments are made as large as the largest record needs; the capacity has room for four. */
+static void test_large_records(void **state)
+{
+    mem_disk *disk = mem_disk_new();
+    quire_file_store_opts opts = kit_opts("/disk", QUIRE_READS_POOL);
+    quire_store *store;
+
+    (void)state;
+    opts.ops = mem_disk_ops(disk);
+    opts.record_bytes = 2 * opts.segment_bytes;
+    refused(opts, "cache capacity of 4194304 bytes: at least 67108864 are needed");
+    opts.capacity_bytes = (uint64_t)64 << 20;
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(put_of(store, 2 * KIT_SEGMENT - KIT_RECORD), QUIRE_STORE_OK);
+    }
+    kit_close(store);
+    opts.record_bytes = 0;
+    store = kit_open(&opts);
+    assert_int_equal(put_of(store, 2 * KIT_SEGMENT - KIT_RECORD), QUIRE_STORE_FORMAT);
+    kit_close(store);
+    mem_disk_free(disk);
+}
+
 /* ---- drops ---- */
 
 static void ready_wait(quire_store *store)
@@ -308,7 +332,8 @@ int main(void)
         cmocka_unit_test(test_options),        cmocka_unit_test(test_fds),
         cmocka_unit_test(test_short_segments), cmocka_unit_test(test_last_number),
         cmocka_unit_test(test_long_file),      cmocka_unit_test(test_record_of_a_segment),
-        cmocka_unit_test(test_drops),          cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_large_records),  cmocka_unit_test(test_drops),
+        cmocka_unit_test(test_interrupted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

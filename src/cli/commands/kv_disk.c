@@ -32,6 +32,9 @@ struct quire_kv_disk {
     quire_page_key root;
     bool is_sealed; /* open pages are not kept */
     quire_kv_groups groups;
+    void *state;       /* of recurrent layers, the last one that was read; NULL without such layers
+                        */
+    uint32_t n_stated; /* tokens before it; 0 = none was read */
     quire_transfer *unused;
     uint32_t n_away;
     quire_store_wait *wait;
@@ -88,6 +91,11 @@ bool quire_kv_disk_has_windows(const quire_kv_disk *disk)
     return disk->groups.window != 0;
 }
 
+uint32_t quire_kv_disk_state_end(const quire_kv_disk *disk, uint32_t n_tokens)
+{
+    return disk->parts.state > 0 ? n_tokens - n_tokens % disk->parts.page_tokens : 0;
+}
+
 void quire_kv_disk_stats(const quire_kv_disk *disk, quire_store_stats *out)
 {
     disk->store->ops->stats(disk->store, out);
@@ -101,6 +109,10 @@ static int parts_open(quire_kv_disk *d)
         quire_page_parts_get(quire_runtime_cache(d->session->runtime), o->page_tokens, &d->parts));
     d->groups = quire_kv_groups_of(d->session->desc, o);
     d->is_sealed = d->groups.hot != 0;
+    if (d->parts.state > 0) {
+        d->state = malloc(d->parts.bytes[d->parts.state]);
+        QUIRE_FAIL_IF(d->state == NULL, QUIRE_NOMEM);
+    }
     d->wait = quire_store_wait_new();
     QUIRE_FAIL_IF(d->wait == NULL, QUIRE_NOMEM);
     for (uint32_t i = 0; i < TRANSFERS; i++) {
@@ -133,6 +145,7 @@ static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_err
 
     opts.dir = args->cache_dir;
     QUIRE_TRY(capacity_get(args, &opts.capacity_bytes, err));
+    opts.record_bytes = d->parts.record_bytes;
     opts.write_rate = 0; /* one text: it is written once */
     opts.log = quire_stored_say_trouble;
     QUIRE_TRY(quire_file_store_create(&d->store, &opts, err));
@@ -149,12 +162,6 @@ int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire
     *out = NULL;
     if (args->cache_dir == NULL) {
         return QUIRE_OK;
-    }
-    if (quire_runtime_is_recurrent(session->runtime)) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s has recurrent layers, whose states are not stored: leave out "
-                               "--cache-dir",
-                               session->desc->arch_name);
     }
     d = calloc(1, sizeof *d);
     if (d == NULL) {
@@ -192,6 +199,7 @@ void quire_kv_disk_close(quire_kv_disk *d)
         quire_transfer_free(t);
     }
     quire_store_wait_free(d->wait);
+    free(d->state);
     free(d);
 }
 
@@ -282,12 +290,18 @@ static quire_transfer *arrival_of(quire_kv_disk *d, quire_transfer **arrived, ui
 static int page_append(quire_kv_disk *d, quire_seq_id seq, const quire_page_record *record,
                        uint32_t n)
 {
+    const void *state;
     int rc;
 
     do {
         rc = quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq, record, n);
     } while (rc == QUIRE_NOPAGES && quire_opened_relieve(d->session, seq));
     quire_runtime_release(d->session->runtime, seq);
+    state = rc == QUIRE_OK ? quire_page_state(&d->parts, record, n) : NULL;
+    if (state != NULL) {
+        memcpy(d->state, state, d->parts.bytes[d->parts.state]);
+        d->n_stated = record->text.first_token + n;
+    }
     return rc;
 }
 
@@ -357,16 +371,34 @@ static uint32_t windows_cut(const quire_kv_disk *d, quire_seq_id seq)
     return n == n_have || quire_seq_truncate(cache, seq, n) == QUIRE_OK ? n : n_have;
 }
 
+/* Cut a sequence that had n_before tokens back to the last state that was read, and give it this
+ * state; without one, to the state that it had. Returns the tokens that are left. */
+static uint32_t states_cut(const quire_kv_disk *d, quire_seq_id seq, uint32_t n_before)
+{
+    quire_runtime *runtime = d->session->runtime;
+    quire_cache *cache = quire_runtime_cache(runtime);
+
+    if (d->n_stated > 0 && quire_seq_truncatable(cache, seq, d->n_stated) == d->n_stated &&
+        quire_seq_truncate(cache, seq, d->n_stated) == QUIRE_OK &&
+        quire_runtime_state_load(runtime, seq, d->state) == QUIRE_OK) {
+        return d->n_stated;
+    }
+    QUIRE_CHECK(quire_seq_truncate(cache, seq, n_before) == QUIRE_OK); /* whole pages */
+    return n_before;
+}
+
 uint32_t quire_kv_disk_read(quire_kv_disk *d, quire_seq_id seq, const int32_t *tokens,
                             uint32_t n_tokens)
 {
     const quire_cache *cache = quire_runtime_cache(d->session->runtime);
-    uint32_t n_have = quire_seq_tokens(cache, seq);
+    const uint32_t n_before = quire_seq_tokens(cache, seq);
+    uint32_t n_have = n_before;
     text_walk w;
 
     if (n_have % d->parts.page_tokens != 0) {
         return n_have;
     }
+    d->n_stated = 0;
     w = walk_to(d, tokens, n_tokens, n_have / d->parts.page_tokens);
     read_full(d, seq, &w, n_tokens / d->parts.page_tokens);
     n_have = quire_seq_tokens(cache, seq);
@@ -374,7 +406,7 @@ uint32_t quire_kv_disk_read(quire_kv_disk *d, quire_seq_id seq, const int32_t *t
         w = walk_to(d, tokens, n_tokens, n_have / d->parts.page_tokens);
         read_open(d, seq, &w);
     }
-    return windows_cut(d, seq);
+    return d->parts.state > 0 ? states_cut(d, seq, n_before) : windows_cut(d, seq);
 }
 
 /* ---- writing ---- */
@@ -384,17 +416,25 @@ static int put(quire_kv_disk *d, quire_seq_id seq, const text_walk *w, quire_tra
     const quire_cache *cache = quire_runtime_cache(d->session->runtime);
     quire_page_text text = text_of(d, w);
     quire_page_id pages[QUIRE_GROUPS_MAX];
+    bool has_state = false;
 
-    for (uint32_t g = 0; g < d->parts.n_groups; g++) {
+    for (uint32_t g = 0; g < quire_cache_groups(cache); g++) {
         quire_seq_table table;
 
         QUIRE_TRY(quire_seq_table_get(cache, seq, (quire_group_id)g, &table));
         pages[g] = table.leaves[w->page / QUIRE_LEAF_ENTRIES][w->page % QUIRE_LEAF_ENTRIES].page;
     }
+    if (d->parts.state > 0) { /* there is the state of the last token alone */
+        const bool is_last = text.first_token + text.n_tokens == quire_seq_tokens(cache, seq);
+
+        pages[d->parts.state] =
+            is_last ? quire_runtime_state_page(d->session->runtime, seq) : QUIRE_PAGE_NULL;
+        has_state = pages[d->parts.state] != QUIRE_PAGE_NULL;
+    }
     if (text.n_tokens < d->parts.page_tokens) {
         quire_page_record_slot(&text.parent, text.tokens[0], &text.key);
     }
-    t->is_replacing = text.n_tokens < d->parts.page_tokens || /* an older record may lack it */
+    t->is_replacing = text.n_tokens < d->parts.page_tokens || has_state || /* older ones lack it */
                       (d->groups.window != 0 && pages[d->groups.window] != QUIRE_PAGE_NULL);
     QUIRE_TRY(quire_page_write(cache, &d->parts, &text, pages, t));
     d->store->ops->put(d->store, &t, 1);

@@ -265,10 +265,38 @@ static int save_state(quire_writer *writer, const int32_t *tokens, uint32_t n_to
     return quire_block_file_write(writer->block_file, writer->session, tokens, err);
 }
 
+/* Append tokens [n_held, n) of a prompt. */
+static int prompt_step(quire_writer *writer, const int32_t *tokens, uint32_t n,
+                       const float **logits)
+{
+    const uint32_t from = writer->n_held;
+    const int rc = quire_opened_prefill(writer->session, writer->seq, tokens + from, n - from,
+                                        "reading", logits);
+
+    writer->n_held = quire_seq_tokens(quire_runtime_cache(writer->session->runtime), writer->seq);
+    memcpy(writer->held + from, tokens + from, (writer->n_held - from) * sizeof(*tokens));
+    return rc;
+}
+
+/* Of a model with recurrent layers: compute a prompt up to where its state is stored, and store it.
+ * The same prompt, or one that begins with it, goes on from there. */
+static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
+                        const float **logits)
+{
+    const uint32_t n =
+        writer->disk != NULL ? quire_kv_disk_state_end(writer->disk, n_tokens - 1) : 0;
+
+    if (n <= writer->n_held) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(prompt_step(writer, tokens, n, logits));
+    quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
+    return QUIRE_OK;
+}
+
 static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
                        quire_writer_result *result, const float **logits)
 {
-    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
     double start_s = quire_now_s();
     uint32_t same = 0;
     int rc;
@@ -286,10 +314,8 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
         result->n_stored = writer->n_held - same;
     }
     same = writer->n_held;
-    rc = quire_opened_prefill(writer->session, writer->seq, tokens + same, n_tokens - same,
-                              "reading", logits);
-    writer->n_held = quire_seq_tokens(cache, writer->seq);
-    memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
+    rc = prompt_begin(writer, tokens, n_tokens, logits);
+    rc = rc == QUIRE_OK ? prompt_step(writer, tokens, n_tokens, logits) : rc;
     result->n_prompt = rc == QUIRE_CANCELED ? writer->n_held : n_tokens;
     result->n_reused = same;
     result->prefill_s += quire_now_s() - start_s;

@@ -19,6 +19,7 @@
 #include "cli/serving/serve_template.h"
 #include "cli/serving/serve_tune.h"
 #include "model/kv_identity.h"
+#include "store/page_io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -343,6 +344,7 @@ static int start_record(serving *s, quire_error *err)
 static int start(serving *s, quire_error *err)
 {
     quire_serve_store_from from;
+    quire_page_parts parts;
     quire_opened_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
@@ -358,8 +360,13 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
-    from = (quire_serve_store_from){ s->args, &s->tenants, &s->log, { 0 } };
+    from = (quire_serve_store_from){ .args = s->args, .tenants = &s->tenants, .log = &s->log };
     quire_kv_identity_get(s->session.runtime, from.identity);
+    if (quire_page_parts_get(quire_runtime_cache(s->session.runtime),
+                             quire_runtime_opts_get(s->session.runtime)->page_tokens,
+                             &parts) == QUIRE_OK) {
+        from.record_bytes = parts.record_bytes; /* else the engine says what is wrong */
+    }
     QUIRE_TRY(quire_serve_store_open(&s->store, &from, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;

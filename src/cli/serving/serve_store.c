@@ -122,6 +122,7 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
     }
     opts.dir = args->cache_dir;
     opts.capacity_bytes = page_bytes(args);
+    opts.record_bytes = from->record_bytes;
     opts.write_rate = args->store_write_rate;
     opts.is_readonly = args->cache_dir_readonly;
     opts.log = log_trouble;

@@ -19,6 +19,7 @@ typedef struct quire_serve_store_from {
     quire_serve_tenants *tenants;
     const quire_serve_log *log; /* of trouble */
     uint64_t identity[2];       /* of the model */
+    uint64_t record_bytes;      /* of the largest record of the model; 0 = not known */
 } quire_serve_store_from;
 
 /* Open the store: a directory, a shared store, or one behind the other; *out is NULL if the

@@ -5,15 +5,27 @@
 
 #include <string.h>
 
-/* Whether a node has its pages of all groups with windows, of which there are some. */
+/* Whether a node has its pages of all groups of KV with windows, of which there are some. */
 static bool has_windows(const quire_prefix *tree, const quire_prefix_node *node)
 {
-    for (uint32_t g = 1; g < tree->n_groups; g++) {
+    bool is_any = false;
+
+    for (uint32_t g = 1; g < quire_prefix_seq_groups(tree); g++) {
         if (quire_prefix_window(tree, g) != 0 && node->pages[g] == QUIRE_PAGE_NULL) {
             return false;
         }
+        is_any = is_any || quire_prefix_window(tree, g) != 0;
     }
-    return tree->window_tokens != 0;
+    return is_any;
+}
+
+/* Whether a node has a state. Requests leave states where hits are likely to end, so a copy has
+ * the state that its node has. */
+static bool has_state(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    const uint32_t g = quire_prefix_seq_groups(tree);
+
+    return g < tree->n_groups && node->pages[g] != QUIRE_PAGE_NULL;
 }
 
 /* Whether the copy of a node shall have these pages: an end or a pin needs them. */
@@ -29,16 +41,21 @@ static quire_prefix_copy copy_of(const quire_prefix *tree, uint32_t id, quire_pa
     const quire_prefix_node *node = quire_prefix_at(tree, id);
     const quire_prefix_node *parent = quire_prefix_at(tree, node->parent);
     const bool is_wanted = wants_windows(tree, node);
-    const bool is_old = node->copy == QUIRE_COPY_KEPT && is_wanted && !node->copied_windows;
+    const bool is_old =
+        node->copy == QUIRE_COPY_KEPT &&
+        ((is_wanted && !node->copied_windows) || (has_state(tree, node) && !node->copied_state));
 
     for (uint32_t g = 0; g < tree->n_groups; g++) {
-        pages[g] =
-            is_wanted || quire_prefix_window(tree, g) == 0 ? node->pages[g] : QUIRE_PAGE_NULL;
+        const bool may_lack = quire_prefix_window(tree, g) != 0 && !quire_prefix_is_state(tree, g);
+
+        pages[g] = is_wanted || !may_lack ? node->pages[g] : QUIRE_PAGE_NULL;
     }
     return (quire_prefix_copy){
         .node = id,
         .mark = is_old ? QUIRE_COPY_NONE : (quire_copy_mark)node->copy,
         .has_windows = is_wanted,
+        .has_state = has_state(tree, node),
+        .needs_state = tree->n_groups > quire_prefix_seq_groups(tree),
         .parent_mark =
             parent->kind == QUIRE_NODE_ROOT ? QUIRE_COPY_KEPT : (quire_copy_mark)parent->copy,
         .n_groups = tree->n_groups,
@@ -126,8 +143,10 @@ static void mark_set(const quire_prefix *tree, quire_prefix_node *node, quire_co
 {
     if (mark == QUIRE_COPY_NONE) {
         node->copied_windows = 0;
+        node->copied_state = 0;
     } else if (mark == QUIRE_COPY_ASKED) {
         node->copied_windows = wants_windows(tree, node);
+        node->copied_state = has_state(tree, node);
     }
     node->copy = (uint8_t)mark;
 }
@@ -170,5 +189,6 @@ int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_c
     node = quire_prefix_at(tree, tie->node);
     mark_set(tree, node, mark);
     node->copied_windows = mark == QUIRE_COPY_KEPT && has_windows(tree, node); /* came from it */
+    node->copied_state = mark == QUIRE_COPY_KEPT && has_state(tree, node);
     return QUIRE_OK;
 }

@@ -54,6 +54,7 @@ quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, u
     }
     quire_prefix_node_leave(tree, id);
     node->pages[g] = page;
+    node->copied_state = 0;
     quire_pool_fill_set(pool, page, node->n_tokens);
     quire_pool_keep(pool, page, node->n_tokens);
     quire_prefix_node_enter(tree, id);

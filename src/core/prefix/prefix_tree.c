@@ -234,6 +234,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     node_set(tree, id, tokens, n_tokens, fill);
     quire_prefix_at(tree, id)->copy = QUIRE_COPY_NONE;
     quire_prefix_at(tree, id)->copied_windows = 0;
+    quire_prefix_at(tree, id)->copied_state = 0;
     copy_recall(tree, quire_prefix_at(tree, id));
     if (node->region != fill->region) {
         quire_evict_move(&tree->evict, id, fill->region, node->rank);

@@ -22,9 +22,9 @@
 
 /* ---- create ---- */
 
-/* A hit needs the states of recurrent layers where it ends. Stores have none; pins do not hold
- * them, and pre-caching does not make them. */
-static int recurrent_resolve(quire_loop *loop, quire_error *err)
+/* A hit needs the states of recurrent layers where it ends. Pins do not hold them, and computing in
+ * advance does not make them. */
+static void recurrent_resolve(quire_loop *loop)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     quire_engine_opts *o = &loop->opts;
@@ -32,17 +32,10 @@ static int recurrent_resolve(quire_loop *loop, quire_error *err)
     o->state_every_tokens = o->state_every_tokens != 0 ? o->state_every_tokens : STATE_EVERY_TOKENS;
     o->state_every_tokens = (o->state_every_tokens + page_tokens - 1) / page_tokens * page_tokens;
     if (!quire_runtime_is_recurrent(loop->runtime)) {
-        return QUIRE_OK;
+        return;
     }
     o->pins_max = 0;
     o->precache.is_off = true;
-    if (o->tier.store != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s has recurrent layers, whose states are not stored: serve it "
-                               "without cache_dir and store",
-                               loop->desc->arch_name);
-    }
-    return QUIRE_OK;
 }
 
 static int retain_resolve(const quire_loop *loop, quire_error *err)
@@ -85,7 +78,7 @@ static int opts_resolve(quire_loop *loop, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u accounts: at most %u are possible",
                                o->accounts.n, QUIRE_ACCOUNTS_MAX - 1);
     }
-    QUIRE_TRY(recurrent_resolve(loop, err));
+    recurrent_resolve(loop);
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));

@@ -35,7 +35,8 @@ static bool is_worth(const walk *w, const quire_prefix_copy *c)
 {
     const quire_tier *tier = w->loop->tier;
 
-    if (c->mark != QUIRE_COPY_NONE || c->parent_mark == QUIRE_COPY_NONE) {
+    if (c->mark != QUIRE_COPY_NONE || c->parent_mark == QUIRE_COPY_NONE ||
+        (!c->is_full && c->needs_state && !c->has_state)) { /* no hit could end in it */
         return false;
     }
     if (w->is_forced) {
@@ -72,7 +73,8 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
     /* For quire_copy_done(): the node's own key, which may differ from the record's. */
     t->text.key = *c->key;
     t->text.first_token = c->node;
-    t->is_replacing = !c->is_full || c->has_windows; /* an older record may lack the windows */
+    /* An older record may lack the windows or the state. */
+    t->is_replacing = !c->is_full || c->has_windows || c->has_state;
     return QUIRE_OK;
 }
 

@@ -310,13 +310,14 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
             ? page_tokens
             : quire_page_same(&t->found, f->request->tokens + (size_t)page * page_tokens,
                               f->n_open);
-    QUIRE_FAIL_IF(n == 0, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(!quire_fetch_is_useful(loop, t, n), QUIRE_NOTFOUND);
     do {
         rc = quire_page_read(loop->cache, &loop->tier->parts, f->seq, &t->found, n);
     } while (rc == QUIRE_NOPAGES && quire_overflow_fetch_room(loop, f->request, f->seq));
     QUIRE_FAIL_IF(rc < 0, rc == QUIRE_CORRUPT ? QUIRE_NOTFOUND : rc);
     QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, f->request->tokens, page * page_tokens + n,
                                    now_us));
+    quire_fetch_state(loop, f, t, n);
     if (page < f->n_pages) { /* NOTFOUND: the text was invalidated meanwhile */
         QUIRE_TRY(quire_prefix_copy_mark_ref(loop->tree, f->ref, QUIRE_COPY_KEPT));
     }
@@ -508,8 +509,10 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
     if (is_led(loop, r, n_have)) {
         return true;
     }
+    /* For a few tokens no state is read. */
     if (n_want / page_tokens <= n_have / page_tokens &&
-        (loop->room.is_page_exact || n_have % page_tokens != 0 || n_want <= n_have)) {
+        (loop->room.is_page_exact || loop->tier->parts.state > 0 || n_have % page_tokens != 0 ||
+         n_want <= n_have)) {
         r->wait.has_fetched = true;
         return false; /* all of it is in memory, up to the page where texts part */
     }

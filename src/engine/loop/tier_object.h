@@ -125,6 +125,14 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us);
 void quire_fetches_destroy(quire_loop *loop);
 /* Mean time of reading a record in microseconds; 0 = not known. */
 double quire_tier_page_us(const quire_loop *loop);
+/* Whether the first n_tokens tokens of a page that came are of use. Where there are states, a hit
+ * ends in an open page behind its last token or nowhere. */
+bool quire_fetch_is_useful(const quire_loop *loop, const quire_transfer *transfer,
+                           uint32_t n_tokens);
+/* Give the tree the state behind these tokens, which the fetch has published. Without room the tree
+ * has none. */
+void quire_fetch_state(quire_loop *loop, const quire_fetch *fetch, const quire_transfer *transfer,
+                       uint32_t n_tokens);
 /* A query came back. */
 void quire_touch_done(quire_loop *loop, quire_transfer *transfer);
 /* A put came back. */

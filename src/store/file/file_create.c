@@ -15,22 +15,34 @@
 #include <unistd.h>
 
 #define RECORD_EXPECT (256u << 10) /* bytes of a record, for the first size of the index */
+#define RECORD_ROOM   (1u << 20)   /* of a segment, beside its largest record */
+#define SEGMENT_STEP  (16u << 20)  /* segments for large records have multiples of this */
 
-static int opts_check(const quire_file_store_opts *o, quire_error *err)
+/* The size of segments that can hold the largest record, beside records carried forward. */
+static uint64_t segment_bytes_of(const quire_file_store_opts *o)
 {
     const uint64_t least =
-        QUIRE_FILE_SEGMENTS_MIN * o->segment_bytes; /* segment_bytes is checked first */
+        (uint64_t)((double)o->record_bytes / (1.0 - QUIRE_FILE_CARRY)) + RECORD_ROOM;
+
+    return o->record_bytes == 0 || least <= o->segment_bytes
+               ? o->segment_bytes
+               : (least + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+}
+
+static int opts_check(const quire_file_store_opts *o, uint64_t segment_bytes, quire_error *err)
+{
+    const uint64_t least =
+        QUIRE_FILE_SEGMENTS_MIN * segment_bytes; /* segment_bytes is checked first */
 
     if (o->dir == NULL || o->dir[0] == '\0' || strlen(o->dir) > FILE_PATH_MAX - 128) {
         return quire_error_set(err, QUIRE_INVAL, "cache directory: a path of 1 to %u bytes",
                                FILE_PATH_MAX - 128);
     }
-    if (o->segment_bytes < QUIRE_FILE_SEGMENT_BYTES_MIN ||
-        o->segment_bytes > QUIRE_FILE_SEGMENT_BYTES_MAX ||
-        o->segment_bytes % QUIRE_SEGMENT_BLOCK != 0) {
+    if (segment_bytes < QUIRE_FILE_SEGMENT_BYTES_MIN ||
+        segment_bytes > QUIRE_FILE_SEGMENT_BYTES_MAX || segment_bytes % QUIRE_SEGMENT_BLOCK != 0) {
         return quire_error_set(err, QUIRE_INVAL,
                                "segment_bytes %llu: a multiple of 4096 from %u to %u",
-                               (unsigned long long)o->segment_bytes, QUIRE_FILE_SEGMENT_BYTES_MIN,
+                               (unsigned long long)segment_bytes, QUIRE_FILE_SEGMENT_BYTES_MIN,
                                QUIRE_FILE_SEGMENT_BYTES_MAX);
     }
     if (!o->is_readonly && o->capacity_bytes < least) {
@@ -38,7 +50,7 @@ static int opts_check(const quire_file_store_opts *o, quire_error *err)
                                "cache capacity of %llu bytes: at least %llu are needed, for %u "
                                "segments of %llu bytes",
                                (unsigned long long)o->capacity_bytes, (unsigned long long)least,
-                               QUIRE_FILE_SEGMENTS_MIN, (unsigned long long)o->segment_bytes);
+                               QUIRE_FILE_SEGMENTS_MIN, (unsigned long long)segment_bytes);
     }
     if (o->reads_max == 0 || o->reads_max > QUIRE_READS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "reads_max %u: 1 to %u", o->reads_max,
@@ -186,6 +198,7 @@ static int store_init(file_store *st, const quire_file_store_opts *opts)
 
     st->store = (quire_store){ .ops = &quire_file_store_ops, .name = "file" };
     st->opts = *opts;
+    st->opts.segment_bytes = segment_bytes_of(opts);
     st->ops = opts->ops != NULL ? opts->ops : quire_file_ops_default();
     st->lock_fd = -1;
     st->open.fd = -1;
@@ -214,7 +227,7 @@ int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(opts_check(opts, err));
+    QUIRE_TRY(opts_check(opts, segment_bytes_of(opts), err));
     st = calloc(1, sizeof *st);
     if (st == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "cannot open %s: out of memory", opts->dir);

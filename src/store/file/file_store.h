@@ -100,6 +100,8 @@ typedef struct quire_file_store_opts {
     const char *dir; /* made with mode 0700 if it is missing; its parent must be there */
     uint64_t capacity_bytes;
     uint64_t segment_bytes; /* multiple of 4 KiB */
+    uint64_t record_bytes;  /* of the largest record that shall be kept: segments are made larger
+                               where such a record would not fit; 0 = segments stay as they are */
     uint64_t write_rate;    /* bytes per second; 0 = no limit. A put may exceed it by one record */
     uint64_t queue_bytes;   /* of puts that wait; more are FULL */
     uint32_t reads_max;     /* under way at once, 1 .. QUIRE_READS_MAX */

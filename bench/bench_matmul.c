@@ -59,6 +59,7 @@ static const struct {
     { "q2_K", QUIRE_MATMUL_Q2_K, GGML_TYPE_Q2_K },
     { "q3_K", QUIRE_MATMUL_Q3_K, GGML_TYPE_Q3_K },
     { "iq4_xs", QUIRE_MATMUL_IQ4_XS, GGML_TYPE_IQ4_XS },
+    { "iq2_xxs", QUIRE_MATMUL_IQ2_XXS, GGML_TYPE_IQ2_XXS },
 };
 #define TYPES (sizeof types / sizeof types[0])
 
@@ -193,22 +194,28 @@ static bool gguf_fill(matrices *m)
 {
     const size_t row_bytes = ggml_row_size(types[m->type].ggml, m->shape.n_in);
     float *values = malloc((size_t)SOME_ROWS * m->shape.n_in * sizeof *values);
+    float *importance = malloc(m->shape.n_in * sizeof *importance); /* some types need it */
     quire_rng rng = { 1 };
 
     m->gguf = malloc(m->shape.n_out * row_bytes);
-    if (values == NULL || m->gguf == NULL) {
+    if (values == NULL || importance == NULL || m->gguf == NULL) {
         free(values);
+        free(importance);
         return false;
     }
     for (size_t i = 0; i < (size_t)SOME_ROWS * m->shape.n_in; i++) {
         values[i] = (float)quire_rng_normal(&rng);
     }
+    for (uint32_t i = 0; i < m->shape.n_in; i++) {
+        importance[i] = 1.0f;
+    }
     (void)ggml_quantize_chunk(types[m->type].ggml, values, m->gguf, 0, SOME_ROWS, m->shape.n_in,
-                              NULL);
+                              importance);
     for (uint32_t row = SOME_ROWS; row < m->shape.n_out; row++) {
         memcpy(m->gguf + row * row_bytes, m->gguf + row % SOME_ROWS * row_bytes, row_bytes);
     }
     free(values);
+    free(importance);
     return true;
 }
 

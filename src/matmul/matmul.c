@@ -97,6 +97,11 @@ void quire_matmul_run_panels(const quire_matmul_weight *weight, const void *pack
 
 /* ---- sets ---- */
 
+bool quire_matmul_is_fast(const quire_matmul_kernels *kernels, quire_matmul_type type)
+{
+    return kernels->has_fast_grids || !quire_matmul_has_grid(type);
+}
+
 /* By name; a set is NULL where the CPU lacks it. */
 static const quire_matmul_kernels *find_named(const char *name)
 {

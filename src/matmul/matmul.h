@@ -19,6 +19,8 @@
  *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16
  *     MXFP4 (128, c from a table): s is a power of two
  *     IQ4_XS (128, c from a table): s is an f16 of 256 inputs times an integer of 6 bits, less 32
+ *     IQ2_XXS (128, c from a grid and signs): s is an f16 of 256 inputs times an odd integer of 5
+ *     bits, over 8
  *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
  *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
  *     6-bit integer of the block, exact in f32
@@ -40,9 +42,11 @@
  *   f16 of s; [3] of GGUF's 12 bytes as u32            (Q3_K)
  *   f16 of s; [16] int8                                (Q6_K)
  *   f16 of s; GGUF's upper two bits of 8 as u16; its nibbles as u32   (IQ4_XS)
+ *   f16 of s                                                          (IQ2_XXS)
  *   [2] exponents of s, u8                             (MXFP4, whose blocks are taken in pairs)
  * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
+ *   IQ2_XXS: [output][4] indices; [output] GGUF's signs and scale as u32
  *   Q2_K, Q3_K: [2][output][4] bytes, bits 2 k and 2 k + 1 of which are those of input 4 k + byte,
  * 16 further on in the second; of Q3_K: then [output][4] bytes whose bit k is the third of input 4
  * k + byte the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further
@@ -82,9 +86,10 @@ typedef enum quire_matmul_type {
     QUIRE_MATMUL_MXFP4,
     QUIRE_MATMUL_Q2_K,
     QUIRE_MATMUL_Q3_K,
-    QUIRE_MATMUL_IQ4_XS
+    QUIRE_MATMUL_IQ4_XS,
+    QUIRE_MATMUL_IQ2_XXS /* from here on: types with grids (matmul_grids.h) */
 } quire_matmul_type;
-#define QUIRE_MATMUL_TYPES 13u
+#define QUIRE_MATMUL_TYPES 14u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 
@@ -100,6 +105,9 @@ typedef struct quire_matmul_weight {
 
 /* Whether a matrix has whole blocks of GGUF and whole panels, as all functions here require. */
 bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out);
+
+/* Whether the set multiplies a type faster than ggml does, for one row and for many. */
+bool quire_matmul_is_fast(const quire_matmul_kernels *kernels, quire_matmul_type type);
 
 /* Bytes of a matrix in panels: as many as in GGUF, a multiple of 64. */
 size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out);

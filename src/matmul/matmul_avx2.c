@@ -375,24 +375,32 @@ INLINE void panel_run(const quire_matmul_passes *passes, const quire_matmul_pane
 
 static void panel_avx2(const quire_matmul_panel *p)
 {
+    if (quire_matmul_has_grid(p->weight->type)) {
+        quire_matmul_kernels_portable()->panel(p);
+        return;
+    }
     panel_run(&quire_matmul_avx2_passes, p);
 }
 
 static void panel_avxvnni(const quire_matmul_panel *p)
 {
+    if (quire_matmul_has_grid(p->weight->type)) {
+        quire_matmul_kernels_portable()->panel(p);
+        return;
+    }
     panel_run(&quire_matmul_avxvnni_passes, p);
 }
 
 const quire_matmul_kernels *quire_matmul_kernels_avx2(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2 };
+    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2, false };
 
     return quire_cpu_get()->has_avx2 ? &kernels : NULL;
 }
 
 const quire_matmul_kernels *quire_matmul_kernels_avxvnni(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni };
+    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni, false };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : NULL;
 }

@@ -195,10 +195,32 @@ static void tile_pack(const quire_matmul_tile *tile)
     }
 }
 
+static void panel_with_vbmi(const quire_matmul_panel *panel)
+{
+    if (quire_matmul_has_grid(panel->weight->type)) {
+        quire_matmul_avx512_grid_panel(panel);
+    } else {
+        quire_matmul_avx512_panel(panel);
+    }
+}
+
+static void panel_without_vbmi(const quire_matmul_panel *panel)
+{
+    if (quire_matmul_has_grid(panel->weight->type)) {
+        quire_matmul_kernels_portable()->panel(panel);
+    } else {
+        quire_matmul_avx512_panel(panel);
+    }
+}
+
 const quire_matmul_kernels *quire_matmul_kernels_avx512(void)
 {
-    static const quire_matmul_kernels kernels = { "avx512+vnni", tile_pack,
-                                                  quire_matmul_avx512_panel };
+    static const quire_matmul_kernels without = { "avx512+vnni", tile_pack, panel_without_vbmi,
+                                                  false };
+    static const quire_matmul_kernels with = { "avx512+vnni", tile_pack, panel_with_vbmi, true };
 
-    return quire_cpu_get()->has_avx512_vnni ? &kernels : NULL;
+    if (!quire_cpu_get()->has_avx512_vnni) {
+        return NULL;
+    }
+    return quire_cpu_get()->has_avx512_vbmi ? &with : &without;
 }

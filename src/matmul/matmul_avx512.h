@@ -9,4 +9,7 @@
 /* One panel times one tile. */
 void quire_matmul_avx512_panel(const quire_matmul_panel *panel);
 
+/* The same of types with grids (matmul_grids.h), where the CPU has VBMI. */
+void quire_matmul_avx512_grid_panel(const quire_matmul_panel *panel);
+
 #endif /* QUIRE_MATMUL_AVX512_H */

@@ -8,39 +8,9 @@
  * and 12 rows were slower by a fifth.
  *
  * SPDX-License-Identifier: MIT */
-#include "base/cpu.h"
-#include "matmul/matmul_avx512.h"
+#include "matmul/matmul_avx512_rows.h"
 
-#include <immintrin.h>
-
-/* Accumulators stay in registers only where the loops over them are unrolled. With sanitizers that
- * takes the compiler minutes. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define INLINE static
-#define UNROLL
-#else
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-
-enum {
-    ROWS = QUIRE_MATMUL_TILE_ROWS,
-    QUADS = QUIRE_MATMUL_BLOCK / 4,
-    REG = 64,         /* bytes of a register */
-    LINE = 2 * REG,   /* bytes of four inputs' codes */
-    SIDES = 2,        /* registers that hold something of all outputs of a panel */
-    GROUP_BLOCKS = 8, /* at most */
-    /* The distance of prefetches from memory; the CPU's own prefetchers stop at the end of a page.
-     * With half of this distance 8 rows of Q8_0 took a fifth longer. */
-    AHEAD_BYTES = 8192
-};
-
-/* Where prefetches go. */
-typedef enum ahead_to {
-    AHEAD_TO_NONE,
-    AHEAD_TO_L1,
-    AHEAD_TO_L2
-} ahead_to;
+#define GROUP_BLOCKS 8u /* at most */
 
 /* The scales of a group's blocks, from its head; of types that have them, of halves of blocks. */
 typedef struct group_scales {
@@ -49,12 +19,6 @@ typedef struct group_scales {
 } group_scales;
 
 /* ---- heads ---- */
-
-/* A side of [output] f16. */
-INLINE __m512 halves_at(const unsigned char *at, uint32_t side)
-{
-    return _mm512_cvtph_ps(_mm256_load_si256((const void *)(at + (size_t)side * REG / 2)));
-}
 
 /* 6 bits of byte i of each lane. */
 INLINE __m512 byte_of(__m512i words, uint32_t i)
@@ -277,24 +241,6 @@ INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint3
 
 /* ---- products ---- */
 
-/* acc plus codes times one row's quad. As assembly because gcc 12 copies and spills accumulators
- * around the intrinsic. */
-INLINE __m512i dot(__m512i acc, __m512i codes, __m512i quad)
-{
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(codes), "v"(quad));
-    return acc;
-}
-
-INLINE __m512i int_at(const char *x, uint32_t i)
-{
-    return _mm512_set1_epi32(*(const int32_t *)(const void *)(x + (size_t)4 * i));
-}
-
-INLINE __m512 float_at(const char *x, uint32_t i)
-{
-    return _mm512_set1_ps(*(const float *)(const void *)(x + (size_t)4 * i));
-}
-
 /* What a row's sum of quads from `quad` begins with: the offset of codes. */
 INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint32_t r,
                         uint32_t quad)
@@ -416,51 +362,6 @@ INLINE void halves_add(quire_matmul_type type, uint32_t n, const unsigned char *
                 y[r][i] = _mm512_fmadd_ps(least, d, y[r][i]);
             }
         }
-    }
-}
-
-/* Zen 4's own prefetchers are as fast as memory if no software prefetches interfere and codes are
- * read in a short time. Prefetches into L1 disturb these prefetchers. 2048x8192, one thread, GB/s
- * with prefetches into L1 / L2 / none: of one row q8_0 21 / 28 / 33, q4_0 28 / 24 / 32, q4_K 25 /
- * 27 / 31, q6_K 16 / 24 / 26 (q5_K 19 / 25 / 23); of 4 rows q8_0 15 / 28 / 31, q4_0 22 / 24 / 23,
- * q4_K 19 / 21 / 18, q5_K 18 / 23 / 18, q6_K 19 / 26 / 21. Granite Rapids, 576x1536, two threads,
- * into L1 / L2: of one row q8_0 30 / 30, q4_0 25 / 28, q5_0 23 / 25, iq4_nl 25 / 28; of 4 rows q8_0
- * 25 / 28, q4_0 22 / 23, q5_1 20 / 22; without any a model of 136 MB decodes a fifth slower. */
-INLINE ahead_to ahead_of(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
-{
-    if (!p->is_first) {
-        return AHEAD_TO_NONE;
-    }
-    if (!quire_cpu_get()->prefetch_to_l2) {
-        return AHEAD_TO_L1;
-    }
-    return quire_cpu_get()->reads_ahead && (n == 1 || type == QUIRE_MATMUL_Q8_0) ? AHEAD_TO_NONE
-                                                                                 : AHEAD_TO_L2;
-}
-
-INLINE void prefetch(const unsigned char *at, size_t bytes, ahead_to to)
-{
-    const char *ahead = (const char *)at + AHEAD_BYTES;
-
-    if (to == AHEAD_TO_L1) {
-        UNROLL
-        for (size_t i = 0; i < bytes; i += REG) {
-            _mm_prefetch(ahead + i, _MM_HINT_T0);
-        }
-    } else if (to == AHEAD_TO_L2) {
-        UNROLL
-        for (size_t i = 0; i < bytes; i += REG) {
-            _mm_prefetch(ahead + i, _MM_HINT_T1);
-        }
-    }
-}
-
-INLINE void y_store(uint32_t n, const quire_matmul_panel *p, __m512 y[ROWS][SIDES])
-{
-    UNROLL
-    for (uint32_t r = 0; r < n; r++) {
-        _mm512_storeu_ps(p->y + r * p->y_stride, y[r][0]);
-        _mm512_storeu_ps(p->y + r * p->y_stride + REG / sizeof(float), y[r][1]);
     }
 }
 

@@ -239,6 +239,15 @@ static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], uns
     }
 }
 
+/* The 32 inputs b of a block of a type with a grid: words of indices, and of signs and scale. */
+static void grid_write(const unsigned char *block, uint32_t b, unsigned char *lane)
+{
+    const unsigned char *words = block + HALF_BYTES + (size_t)8 * b;
+
+    word_put(lane, 0, word_at(words, 0));
+    word_put(lane, 1, word_at(words, 1));
+}
+
 /* n words of GGUF's, of an output, to lines that begin at `lines`. */
 static void words_write(const unsigned char *from, uint32_t n, unsigned char *lines, uint32_t lane)
 {
@@ -295,7 +304,7 @@ static void head_write(quire_matmul_type type, const unsigned char *block, unsig
     if (quire_matmul_layouts[type].head_bytes > PANEL * HALF_BYTES) {
         memcpy(min, block + HALF_BYTES, HALF_BYTES);
     }
-    if (quire_matmul_layouts[type].group == SUPER) {
+    if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
         for (uint32_t i = 0; i < K_SCALE_WORDS; i++) {
             word_put(head + (size_t)lane * 4, i + 1, word_at(block + K_SCALES, i));
         }
@@ -319,10 +328,15 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
 
             head_write(type, block, head, lane);
             for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
+                unsigned char *to = codes + (size_t)b * l->code_bytes;
                 uint32_t words[WORDS];
 
+                if (quire_matmul_has_grid(type)) {
+                    grid_write(block, b, to);
+                    continue;
+                }
                 codes_read(type, block, b, words);
-                codes_write(type, words, codes + (size_t)b * l->code_bytes);
+                codes_write(type, words, to);
             }
             block += l->gguf_bytes;
             head += (size_t)PANEL * l->gguf_bytes;

@@ -1,6 +1,7 @@
 /* matmul_portable.c - the matrix products in plain C. The other sets must give the same bits.
  *
  * SPDX-License-Identifier: MIT */
+#include "matmul/matmul_grids.h"
 #include "matmul/matmul_kernels.h"
 
 #include "codec/half.h"
@@ -122,6 +123,9 @@ static uint8_t code_at(quire_matmul_type type, const unsigned char *codes, uint3
     const unsigned char *high = quad + 4 * LINE;
     uint32_t four;
 
+    if (quire_matmul_has_grid(type)) {
+        return quire_matmul_grid_code(type, codes, i);
+    }
     if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K) {
         const uint32_t third = type == QUIRE_MATMUL_Q3_K ? (uint32_t)quad[2 * LINE] >> k & 1 : 0;
 
@@ -195,6 +199,15 @@ static void iq4_xs_scale_read(const unsigned char *head, uint32_t lane, uint32_t
     w->scale[0] *= (float)((int32_t)scale - 32);
 }
 
+/* The scale of a block of a type with a grid: an odd integer of 5 bits times an f16, over 8. */
+static float grid_scale(float scale, const unsigned char *codes, uint32_t lane)
+{
+    uint32_t word;
+
+    memcpy(&word, codes + LINE + (size_t)4 * lane, sizeof word);
+    return scale * 0.125f * (float)(word >> 27 | 1);
+}
+
 /* Block b of a group. */
 static w_block w_read(quire_matmul_type type, const unsigned char *head, const unsigned char *codes,
                       uint32_t lane, uint32_t b)
@@ -219,6 +232,8 @@ static w_block w_read(quire_matmul_type type, const unsigned char *head, const u
         q3_k_scales_read(head, lane, b, &w);
     } else if (type == QUIRE_MATMUL_IQ4_XS) {
         iq4_xs_scale_read(head, lane, b, &w);
+    } else if (quire_matmul_has_grid(type)) {
+        w.scale[0] = grid_scale(w.scale[0], codes, lane);
     } else if (quire_matmul_layouts[type].head_bytes >= LINE) {
         w.min[0] = f16_at(head + LINE / 2, lane);
     }
@@ -252,6 +267,7 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     case QUIRE_MATMUL_IQ4_NL:
     case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
+    case QUIRE_MATMUL_IQ2_XXS:
         return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
     case QUIRE_MATMUL_Q4_0:
         return fmaf((float)(sum + x->sum / 16), w->scale[0] * x->d, y);
@@ -309,7 +325,7 @@ static void panel_run(const quire_matmul_panel *p)
 
 const quire_matmul_kernels *quire_matmul_kernels_portable(void)
 {
-    static const quire_matmul_kernels kernels = { "portable", tile_pack, panel_run };
+    static const quire_matmul_kernels kernels = { "portable", tile_pack, panel_run, false };
 
     return &kernels;
 }

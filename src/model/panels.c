@@ -21,7 +21,7 @@ static bool type_of(enum ggml_type type, quire_matmul_type *out)
         { GGML_TYPE_Q5_K, QUIRE_MATMUL_Q5_K },     { GGML_TYPE_Q6_K, QUIRE_MATMUL_Q6_K },
         { GGML_TYPE_IQ4_NL, QUIRE_MATMUL_IQ4_NL }, { GGML_TYPE_MXFP4, QUIRE_MATMUL_MXFP4 },
         { GGML_TYPE_Q2_K, QUIRE_MATMUL_Q2_K },     { GGML_TYPE_Q3_K, QUIRE_MATMUL_Q3_K },
-        { GGML_TYPE_IQ4_XS, QUIRE_MATMUL_IQ4_XS },
+        { GGML_TYPE_IQ4_XS, QUIRE_MATMUL_IQ4_XS }, { GGML_TYPE_IQ2_XXS, QUIRE_MATMUL_IQ2_XXS },
     };
 
     for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES; i++) {
@@ -33,15 +33,16 @@ static bool type_of(enum ggml_type type, quire_matmul_type *out)
     return false;
 }
 
-bool quire_panels_take(const struct ggml_tensor *matrix)
+bool quire_panels_take(const struct ggml_tensor *matrix, const quire_matmul_kernels *kernels)
 {
     quire_matmul_type type;
 
-    return type_of(matrix->type, &type) &&
+    return type_of(matrix->type, &type) && quire_matmul_is_fast(kernels, type) &&
            quire_matmul_takes(type, (uint64_t)matrix->ne[0], (uint64_t)matrix->ne[1]);
 }
 
-bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices)
+bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices,
+                               const quire_matmul_kernels *kernels)
 {
     static const char *const kinds[] = { "gate", "up", "gate_up", "down" };
     const char *rest = strstr(matrices->name, "ffn_");
@@ -55,7 +56,7 @@ bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_t
         (void)snprintf(name, sizeof name, "%.*sffn_%s_exps.weight", (int)(rest - matrices->name),
                        matrices->name, kinds[i]);
         t = ggml_get_tensor(tensors, name);
-        if (t != NULL && (!quire_panels_take(t) || t->ne[1] * t->ne[2] > UINT32_MAX)) {
+        if (t != NULL && (!quire_panels_take(t, kernels) || t->ne[1] * t->ne[2] > UINT32_MAX)) {
             return false;
         }
         n += t != NULL;

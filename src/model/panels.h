@@ -8,12 +8,13 @@
 
 #include <ggml.h>
 
-/* Whether a matrix has the type and the size. */
-bool quire_panels_take(const struct ggml_tensor *matrix);
+/* Whether the kernels multiply a matrix of this type and size, and faster than ggml does. */
+bool quire_panels_take(const struct ggml_tensor *matrix, const quire_matmul_kernels *kernels);
 
-/* Whether the matrices of a layer's experts, of which this is one kind, all have the type and the
- * size. tensors has the other kinds. */
-bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices);
+/* The same of all the matrices of a layer's experts, of which this is one kind. tensors has the
+ * other kinds. */
+bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices,
+                               const quire_matmul_kernels *kernels);
 
 /* The description of such a matrix, or of experts' matrices as one, without its panels. They take
  * as many bytes as the matrix has in the file, a multiple of 64.

@@ -113,8 +113,9 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
     /* Panels and repacked weights are of one matrix, or of experts. */
 
     if (is_factor && store->kernels != NULL &&
-        (is_of_experts ? quire_panels_take_experts(quire_gguf_meta(load->file), meta)
-                       : quire_panels_take(meta))) {
+        (is_of_experts
+             ? quire_panels_take_experts(quire_gguf_meta(load->file), meta, store->kernels)
+             : quire_panels_take(meta, store->kernels))) {
         return KIND_PANELS;
     }
     if (is_factor && !is_of_experts && !load->opts->no_repack) {

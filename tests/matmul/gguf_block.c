@@ -4,6 +4,7 @@
 #include "gguf_block.h"
 
 #include "codec/half.h"
+#include "matmul/matmul_grids.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,6 +28,7 @@ const gguf_block *gguf_block_of(quire_matmul_type type)
         [QUIRE_MATMUL_Q2_K] = { "q2_K", 256, 84, 80, 82 },
         [QUIRE_MATMUL_Q3_K] = { "q3_K", 256, 110, 108, 0 },
         [QUIRE_MATMUL_IQ4_XS] = { "iq4_xs", 256, 136, 0, 0 },
+        [QUIRE_MATMUL_IQ2_XXS] = { "iq2_xxs", 256, 66, 0, 0 },
     };
 
     return &blocks[type];
@@ -124,6 +126,48 @@ static double iq4_xs_weight_at(const unsigned char *block, uint32_t i)
     return f16_at(block) * (low + 16 * high - 32) * iq4_nl[nibble_at(block + 8 + 16 * b, i % 32)];
 }
 
+/* Bits [at, at + n) of bytes. */
+static uint32_t bits_at(const unsigned char *bytes, uint32_t at, uint32_t n)
+{
+    uint32_t bits = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        bits |= (uint32_t)bit_at(bytes, at + i) << i;
+    }
+    return bits;
+}
+
+/* Sign i of 8 weights from 7 bits: the eighth makes the number of negative ones even. */
+static int sign_of_seven(uint32_t seven, uint32_t i)
+{
+    uint32_t n = 0;
+
+    for (uint32_t bit = 0; bit < 7; bit++) {
+        n += seven >> bit & 1;
+    }
+    return (i < 7 ? seven >> i : n) & 1 ? -1 : 1;
+}
+
+/* Size i of the 8 of an index, from planes of 4 of 2 bits each. */
+static int iq2_size(const uint8_t *low, const uint8_t *high, uint32_t index, uint32_t i)
+{
+    static const int sizes[4] = { 8, 25, 43, 0 };
+
+    return sizes[(i < 4 ? low : high)[index] >> 2 * (i % 4) & 3];
+}
+
+/* 32 weights in 8 bytes: 4 indices, 4 times 7 signs, 4 bits of scale. */
+static double iq2_xxs_weight_at(const unsigned char *block, uint32_t i)
+{
+    const unsigned char *some = block + 2 + i / 32 * 8;
+    const int scale = 2 * (int)bits_at(some, 60, 4) + 1;
+    const int size = iq2_size(quire_matmul_iq2_xxs_grid[0], quire_matmul_iq2_xxs_grid[1],
+                              some[i % 32 / 8], i % 8);
+
+    return f16_at(block) / 8 * scale * size *
+           sign_of_seven(bits_at(some, 32 + i % 32 / 8 * 7, 7), i % 8);
+}
+
 void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
 {
     const uint16_t half = quire_f32_to_f16(scale);
@@ -169,6 +213,8 @@ double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t
         return q3_k_weight_at(block, i);
     case QUIRE_MATMUL_IQ4_XS:
         return iq4_xs_weight_at(block, i);
+    case QUIRE_MATMUL_IQ2_XXS:
+        return iq2_xxs_weight_at(block, i);
     case QUIRE_MATMUL_Q6_K:
     default:
         return q6_k_weight_at(block, i);

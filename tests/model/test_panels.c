@@ -31,7 +31,7 @@ static const enum ggml_type ggml_types[QUIRE_MATMUL_TYPES] = {
     [QUIRE_MATMUL_Q4_K] = GGML_TYPE_Q4_K,     [QUIRE_MATMUL_Q5_K] = GGML_TYPE_Q5_K,
     [QUIRE_MATMUL_Q6_K] = GGML_TYPE_Q6_K,     [QUIRE_MATMUL_MXFP4] = GGML_TYPE_MXFP4,
     [QUIRE_MATMUL_Q2_K] = GGML_TYPE_Q2_K,     [QUIRE_MATMUL_Q3_K] = GGML_TYPE_Q3_K,
-    [QUIRE_MATMUL_IQ4_XS] = GGML_TYPE_IQ4_XS,
+    [QUIRE_MATMUL_IQ4_XS] = GGML_TYPE_IQ4_XS, [QUIRE_MATMUL_IQ2_XXS] = GGML_TYPE_IQ2_XXS,
 };
 
 static quire_rng rng;
@@ -83,9 +83,13 @@ static void test_product(void **state)
     static float values[N_OUT * N_IN], weights[N_OUT * N_IN], x[N_ROWS * N_IN], y[N_ROWS * N_OUT];
     static unsigned char rows[N_OUT * N_IN / 32 * 34];
     _Alignas(64) static unsigned char panels[N_OUT * N_IN / 32 * 34];
+    static float importance[N_IN]; /* some types need it */
     _Alignas(64) static char packed[N_ROWS * N_IN / 32 * QUIRE_MATMUL_BLOCK_BYTES];
 
     (void)state;
+    for (uint32_t i = 0; i < N_IN; i++) {
+        importance[i] = 1.0f;
+    }
     for (uint32_t i = 0; i < SETS * QUIRE_MATMUL_TYPES; i++) {
         const char *set = sets[i / QUIRE_MATMUL_TYPES];
         const quire_matmul_type type = (quire_matmul_type)(i % QUIRE_MATMUL_TYPES);
@@ -100,7 +104,7 @@ static void test_product(void **state)
         }
         random_fill(values, N_OUT * N_IN);
         random_fill(x, N_ROWS * N_IN);
-        (void)ggml_quantize_chunk(ggml_types[type], values, rows, 0, N_OUT, N_IN, NULL);
+        (void)ggml_quantize_chunk(ggml_types[type], values, rows, 0, N_OUT, N_IN, importance);
         ggml_get_type_traits(ggml_types[type])->to_float(rows, weights, N_OUT * N_IN);
         assert_true(quire_matmul_weight_bytes(type, N_IN, N_OUT) <= sizeof panels);
         quire_matmul_weight_pack(&w, rows);

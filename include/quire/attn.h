@@ -180,8 +180,10 @@ typedef struct quire_attn_workspace_opts {
     uint32_t n_layers_max; /* run() calls between two begin() calls */
     uint32_t n_groups;     /* tables of each sequence; 0 = one, without a window */
     quire_attn_group groups[QUIRE_GROUPS_MAX];
-    bool no_cascade; /* never read pages that sequences share once for all; for comparisons */
-    const char *isa; /* NULL = fastest, or what the environment variable QUIRE_ISA names */
+    bool no_cascade;     /* never read pages that sequences share once for all; for comparisons */
+    quire_memory memory; /* that begin() wants pages in. Another one than the host's is for the plan
+                            of a device (quire/device.h): append() and run() read the host's */
+    const char *isa;     /* NULL = fastest, or what the environment variable QUIRE_ISA names */
     const quire_allocator *allocator;
 } quire_attn_workspace_opts;
 
@@ -210,7 +212,8 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 /* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
  * all layers. The batch (and all it points to) is borrowed until the last run() of the step.
  * Errors: QUIRE_INVAL (tables: see quire_attn_seq, quire_attn_group), QUIRE_LIMIT, QUIRE_UNSUPP (a
- * page in another memory than the host's). Cost: O(table entries and lists + rows + 256 * sequences
+ * page in another memory than the workspace's). Cost: O(table entries and lists + rows + 256 *
+ * sequences
  * * e), where e is 1 for sequences that differ in their first page and split_entries at most for
  * the others, for each group that is not hot; no allocation. After a failure the step is empty:
  * append() and run() have nothing to do. */

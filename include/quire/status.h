@@ -28,7 +28,8 @@ extern "C" {
     X(NOTFOUND, -8, 404, "notfound", "no such object")                                             \
     X(LIMIT, -9, 429, "limit", "a configured limit was reached")                                   \
     X(AGAIN, -10, 503, "again", "not ready, try again")                                            \
-    X(RANGE, -11, 400, "range", "value out of range")
+    X(RANGE, -11, 400, "range", "value out of range")                                              \
+    X(LOST, -12, 503, "lost", "the device was lost")
 
 typedef enum quire_status {
 #define X(sym, val, http, label, text) QUIRE_##sym = (val),

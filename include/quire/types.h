@@ -58,7 +58,8 @@ typedef struct quire_page_entry {
 /* Which memory an address belongs to. A device reads pages in its own memory only. */
 typedef enum quire_memory {
     QUIRE_MEMORY_HOST,
-    QUIRE_MEMORY_OFFLOADED /* none: `slot` is the owner's (quire/cache.h, offloaded pages) */
+    QUIRE_MEMORY_OFFLOADED, /* none: `slot` is the owner's (quire/cache.h, offloaded pages) */
+    QUIRE_MEMORY_DEVICE     /* a device's own: `extent` is an address there (quire/device.h) */
 } quire_memory;
 
 /* Where a page's payload lies. A page may be cut into parts (a layer's K and V, say), and an extent

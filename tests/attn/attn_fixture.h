@@ -132,8 +132,16 @@ typedef struct fixture_run_opts {
 /* For 2 sequences of 3 entries of 64 tokens, 8 rows, 4 heads of up to 64, 2 threads, 2 layers. */
 quire_attn_workspace_opts fixture_small_opts(void);
 
+/* Limits of a workspace for the fixture's batch. */
+quire_attn_workspace_opts fixture_workspace_opts(const fixture *f, const fixture_run_opts *opts);
+
 /* A workspace for the fixture's batch. */
 quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts);
+
+/* K or V, [n_tokens][row_floats], of the batch's rows, [n_rows][row_floats], in row order. Memory:
+ * release with free(). */
+float *fixture_new_rows(const fixture *f, const quire_attn_batch *batch, const float *x,
+                        uint32_t row_floats);
 
 /* Attention over batch (NULL: the fixture's own) with a workspace of its own. */
 void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_opts *opts,

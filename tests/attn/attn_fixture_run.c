@@ -60,9 +60,8 @@ static void work_all(quire_attn_workspace *workspace, const quire_attn_layer *la
     }
 }
 
-/* K and V of the rows that are appended, in row order. */
-static float *gather_new(const fixture *f, const quire_attn_batch *batch, const float *x,
-                         uint32_t row_floats)
+float *fixture_new_rows(const fixture *f, const quire_attn_batch *batch, const float *x,
+                        uint32_t row_floats)
 {
     float *rows = fixture_take((size_t)f->n_rows * row_floats * sizeof(float));
 
@@ -98,10 +97,9 @@ quire_attn_workspace_opts fixture_small_opts(void)
     return opts;
 }
 
-quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts)
+quire_attn_workspace_opts fixture_workspace_opts(const fixture *f, const fixture_run_opts *opts)
 {
     quire_attn_workspace_opts ws_opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
-    quire_attn_workspace *workspace;
 
     ws_opts.n_threads_max = opts->n_threads;
     ws_opts.n_seqs_max = FIXTURE_SEQS_MAX;
@@ -125,6 +123,14 @@ quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts
     }
     ws_opts.no_cascade = opts->no_cascade;
     ws_opts.isa = opts->isa;
+    return ws_opts;
+}
+
+quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts)
+{
+    const quire_attn_workspace_opts ws_opts = fixture_workspace_opts(f, opts);
+    quire_attn_workspace *workspace;
+
     assert_int_equal(quire_attn_workspace_create(&workspace, &ws_opts), QUIRE_OK);
     return workspace;
 }
@@ -147,10 +153,10 @@ void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_op
     if (opts->has_append) {
         layer.k_new_stride = (size_t)o->n_kv_head * o->d_k;
         layer.v_new_stride = (size_t)o->n_kv_head * o->d_v;
-        k_new = gather_new(f, batch, f->k[0], (uint32_t)layer.k_new_stride);
+        k_new = fixture_new_rows(f, batch, f->k[0], (uint32_t)layer.k_new_stride);
         layer.k_new = k_new;
         if (o->n_v > 0) {
-            v_new = gather_new(f, batch, f->v[0], (uint32_t)layer.v_new_stride);
+            v_new = fixture_new_rows(f, batch, f->v[0], (uint32_t)layer.v_new_stride);
             layer.v_new = v_new;
         }
         work_all(workspace, &layer, true, opts->n_threads);

@@ -6,6 +6,7 @@ BEGIN {
     allowed["base"] = "base"
     allowed["codec"] = "base codec"
     allowed["attn"] = "base codec attn"
+    allowed["device"] = "base codec attn device"
     allowed["matmul"] = "base codec matmul"
     allowed["core"] = "base codec core"
     allowed["retain"] = "base codec attn core retain"
@@ -16,12 +17,13 @@ BEGIN {
     allowed["model"] = "base codec attn matmul core model"
     allowed["engine"] = "base core retain store offload trace model engine"
     allowed["server"] = "base core trace model engine server"
-    allowed["cli"] = "base codec attn matmul core retain store offload trace train model engine server cli"
+    allowed["cli"] = "base codec attn device matmul core retain store offload trace train model engine server cli"
     # Public headers belong to a layer too.
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
     public["block_state"] = "base"
     public["codec"] = "codec"
     public["attn"] = "attn"
+    public["device"] = "device"
     public["cache"] = public["prefix"] = public["pin"] = "core"
 }
 

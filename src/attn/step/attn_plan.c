@@ -50,7 +50,7 @@ static int check_page(const quire_attn_workspace *ws, quire_page_id page)
     const quire_page_addr *addr = &ws->batch.page_addr[page];
 
     QUIRE_FAIL_IF(addr->extent == NULL, QUIRE_INVAL);
-    QUIRE_FAIL_IF(addr->memory != QUIRE_MEMORY_HOST, QUIRE_UNSUPP);
+    QUIRE_FAIL_IF(addr->memory != ws->limits.memory, QUIRE_UNSUPP);
     return QUIRE_OK;
 }
 

@@ -1,0 +1,195 @@
+/* quire/device.h - a device: memory for pages, a queue of copies, and attention on pages there.
+ *
+ * A cache keeps its pages in extents (quire/cache.h). A device gives the memory of such extents,
+ * moves bytes between its own memory and the host's, and computes the attention of a step on the
+ * pages that lie in its memory. The CPU is a device whose memory is the host's. libquire's devices
+ * and their limits: docs/gpu.md.
+ *
+ *   open   ->  alloc   extents, and pinned memory for what comes and goes
+ *              copy    pages there and back; record, wait: an event behind them
+ *   a step ->  plan    the batch's tables, once for all layers
+ *              enter   the rows of a layer: q, k_new, v_new
+ *              append  K and V of the rows into their pages       (as quire_attn_append())
+ *              attn    attention of the rows over their pages     (as quire_attn_run())
+ *              leave   the result back to the caller
+ *   sync   ->  everything is done
+ *   close
+ *
+ * Order. Work is queued: copy, enter, append and attn return before their work is done. A device
+ * does its work in the order of the calls, so attn sees what append wrote, and a copy out of a page
+ * sees both. record() gives an event; wait() returns when all work before the event is done.
+ * leave() waits for the result that it returns. On the CPU each call has done its work when it
+ * returns.
+ *
+ * Ownership. Memory belongs to the device that gave it, and ends with quire_device_free() or with
+ * the device. The caller frees no memory that queued work uses, and changes no bytes that a queued
+ * copy reads. plan() borrows the batch, and all it points to, until the last leave() of the step:
+ * page addresses included, which are those of the device's memory. enter() takes copies of the
+ * rows: the caller's may change as soon as it has returned, unless the device is the CPU's, which
+ * reads them in place until leave().
+ *
+ * Threads. One thread owns a device and makes all calls, with one exception: append() and attn()
+ * are called by all threads of a step, as quire_attn_append() and quire_attn_run() are, with a
+ * barrier between two calls. A device with a queue of its own has its work from thread 0, and the
+ * other threads return at once. A step on such a device may as well have one thread.
+ *
+ * Errors. A call that cannot be queued says so itself and has no effect. Work that fails later is
+ * reported once, by the first wait(), leave() or sync() that waits for it: QUIRE_IO (a copy; its
+ * target then holds anything). append() and attn() return nothing; their failures come the same
+ * way. Memory that is used up is QUIRE_NOMEM: the device goes on, and the caller frees memory or
+ * does with less.
+ *
+ * Loss. A device can be lost at any time: a driver was reset, a card fell out. From then on every
+ * call returns QUIRE_LOST, the memory's contents are gone, and queued work may be done or not. A
+ * lost device takes free() and close(), and nothing repairs it: the owner opens another one.
+ *
+ * Results. A device rounds as its kernels do, so it is an ISA of its own (quire_device_info.isa):
+ * pages that two devices computed from the same tokens may differ in bits, and so may results on
+ * the same pages. The same calls on the same device give the same bits. What a result depends on is
+ * said in quire/attn.h ("Dependence"), for all devices. How far a result may be from
+ * quire_attn_ref() is the table of tests/device.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_DEVICE_H
+#define QUIRE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/attn.h"
+#include "quire/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+typedef struct quire_device quire_device;
+
+typedef struct quire_device_opts {
+    uint32_t struct_bytes;
+    uint64_t memory_bytes_max; /* that alloc() gives together; 0 = what the device has */
+    /* The limits of a step. `isa` is the CPU's alone; `memory` is the device's own choice. */
+    quire_attn_workspace_opts attn;
+} quire_device_opts;
+
+#define QUIRE_DEVICE_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_device_opts),                                       \
+        .attn = QUIRE_ATTN_WORKSPACE_OPTS_INIT                                                     \
+    }
+
+/* Open a device by name: "cpu". *err, which may be NULL, names the reason.
+ * Errors: QUIRE_NOTFOUND (no such device here), QUIRE_INVAL (limits), QUIRE_UNSUPP (not in this
+ * build, or the device lacks a feature), QUIRE_NOMEM. Memory: quire_device_close(). */
+int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
+                      quire_error *err);
+
+/* Waits for queued work, and ends the memory that the device gave. Accepts NULL. */
+void quire_device_close(quire_device *device);
+
+typedef struct quire_device_info {
+    char name[16];         /* as open() takes it */
+    char description[128]; /* for people: the card, the driver */
+    const char *isa;       /* names the rounding of its kernels: "avx512" and so on. Static */
+    quire_memory memory;   /* in which it reads pages: quire_page_addr.memory */
+    uint64_t memory_bytes; /* that alloc() may give; 0 = not known */
+    uint64_t used_bytes;   /* that it has given */
+    bool is_lost;
+} quire_device_info;
+void quire_device_info_get(const quire_device *device, quire_device_info *out);
+
+/* ---- memory ---- */
+
+typedef enum quire_device_kind {
+    QUIRE_DEVICE_PAGES, /* the device reads and writes it fast: extents */
+    QUIRE_DEVICE_PINNED /* the host's, where copies are as fast as the link: the ends of copies */
+} quire_device_kind;
+
+/* A piece of memory, aligned to 64 bytes. Its contents are anything until they are written. */
+typedef struct quire_device_memory {
+    unsigned char
+        *addr; /* as the device sees it, for quire_page_addr.extent; NULL: not for pages */
+    unsigned char *host; /* as the host sees it; NULL: by copy() alone */
+    uint64_t bytes;
+    void *ctx; /* the device's */
+} quire_device_memory;
+
+/* Errors: QUIRE_INVAL (0 bytes), QUIRE_NOMEM, QUIRE_LOST. Then *out is empty. */
+int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
+                       quire_device_memory *out);
+
+/* No queued work may use it. *memory becomes empty; empty memory is accepted. */
+void quire_device_free(quire_device *device, quire_device_memory *memory);
+
+/* Bytes from one piece of a device's memory to another one, or to another place of the same that
+ * does not overlap. */
+typedef struct quire_device_piece {
+    const quire_device_memory *to;
+    uint64_t to_offset;
+    const quire_device_memory *from;
+    uint64_t from_offset;
+    uint64_t bytes;
+} quire_device_piece;
+
+/* Queue copies. The pieces are read before it returns; their bytes are not. Pieces of one call may
+ * be copied in any order. Errors: QUIRE_INVAL (beyond the memory), QUIRE_NOMEM, QUIRE_LOST. */
+int quire_device_copy(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces);
+
+/* ---- order ---- */
+
+/* A place in the queue: behind all work that was queued before. 0 is before everything. */
+typedef uint64_t quire_device_event;
+
+/* Errors: QUIRE_LOST. */
+int quire_device_record(quire_device *device, quire_device_event *out);
+
+/* Wait until all work before the event is done. Errors: QUIRE_INVAL (an event that record() did not
+ * give), QUIRE_IO (work before it has failed), QUIRE_LOST. */
+int quire_device_wait(quire_device *device, quire_device_event event);
+
+/* Wait until all queued work is done. Errors: as wait(). */
+int quire_device_sync(quire_device *device);
+
+/* ---- a step ---- */
+
+/* Whether the device computes a layer: its constants, not its pointers. Once, when a model is
+ * opened. Errors: as quire_attn_layer_check(), and QUIRE_UNSUPP for what the device's kernels lack.
+ */
+int quire_device_check(const quire_device *device, const quire_attn_layer *layer);
+
+/* Check the batch, and take what attention needs to know of it. Pages must lie in the device's
+ * memory. Errors: as quire_attn_begin(), QUIRE_LOST. After a failure the step is empty. */
+int quire_device_plan(quire_device *device, const quire_attn_batch *batch);
+
+/* The rows of a layer come to the device: q, k_new, v_new, gates, sinks, those that are not NULL.
+ * *own is the layer as append() and attn() take it, with rows where the device has them. Room for
+ * two layers' rows: a third enter() waits for the end of the first one's work. The layer must
+ * satisfy quire_device_check(). Errors: QUIRE_IO (earlier work), QUIRE_LOST. */
+int quire_device_enter(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own);
+
+/* own: of enter(). Threads: see above. */
+void quire_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
+                         uint32_t n_threads);
+void quire_device_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
+                       uint32_t thread, uint32_t n_threads);
+
+/* The rows' result into layer->out. layer: that enter() was given; with `out` NULL there is no
+ * result, and nothing to wait for. Errors: QUIRE_IO, QUIRE_LOST; then `out` holds anything. */
+int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
+                       const quire_attn_layer *own);
+
+/* The device as a step of the model sees it (quire/attn.h), with rows in the host's memory: append
+ * and run enter, do their work, and leave. It is valid as long as the device. */
+quire_attn_device quire_device_attention(quire_device *device);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_DEVICE_H */

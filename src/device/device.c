@@ -1,0 +1,166 @@
+/* device.c - the public functions of devices: arguments, bounds, loss; then the device's own.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "device/device_internal.h"
+
+#include <string.h>
+
+void quire_device_init(quire_device *device, const quire_device_ops *ops,
+                       const quire_device_opts *opts)
+{
+    device->ops = ops;
+    device->allocator =
+        opts->attn.allocator != NULL ? *opts->attn.allocator : *quire_allocator_default();
+    device->memory_bytes_max = opts->memory_bytes_max;
+}
+
+int quire_device_lose(quire_device *device)
+{
+    device->is_lost = true;
+    return QUIRE_LOST;
+}
+
+int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
+                      quire_error *err)
+{
+    *out = NULL;
+    if (opts->struct_bytes != sizeof(*opts)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "device %s: options of another version of libquire", name);
+    }
+    if (strcmp(name, "cpu") == 0) {
+        return quire_cpu_device_open(out, opts, QUIRE_MEMORY_HOST, err);
+    }
+    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (there is: cpu)", name);
+}
+
+void quire_device_close(quire_device *device)
+{
+    if (device != NULL) {
+        device->ops->close(device);
+    }
+}
+
+void quire_device_info_get(const quire_device *device, quire_device_info *out)
+{
+    *out = (quire_device_info){ .used_bytes = device->used_bytes, .is_lost = device->is_lost };
+    device->ops->info(device, out);
+    if (device->memory_bytes_max != 0 &&
+        (out->memory_bytes == 0 || device->memory_bytes_max < out->memory_bytes)) {
+        out->memory_bytes = device->memory_bytes_max;
+    }
+}
+
+int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
+                       quire_device_memory *out)
+{
+    *out = (quire_device_memory){ 0 };
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_FAIL_IF(bytes == 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(device->memory_bytes_max != 0 &&
+                      bytes > device->memory_bytes_max - device->used_bytes,
+                  QUIRE_NOMEM);
+    QUIRE_TRY(device->ops->alloc(device, kind, bytes, out));
+    out->bytes = bytes;
+    device->used_bytes += bytes;
+    return QUIRE_OK;
+}
+
+void quire_device_free(quire_device *device, quire_device_memory *memory)
+{
+    if (memory->bytes != 0) {
+        QUIRE_CHECK(memory->bytes <= device->used_bytes);
+        device->ops->free(device, memory);
+        device->used_bytes -= memory->bytes;
+    }
+    *memory = (quire_device_memory){ 0 };
+}
+
+static bool is_inside(const quire_device_memory *memory, uint64_t offset, uint64_t bytes)
+{
+    return offset <= memory->bytes && bytes <= memory->bytes - offset;
+}
+
+int quire_device_copy(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        const quire_device_piece *p = &pieces[i];
+
+        QUIRE_FAIL_IF(p->bytes == 0, QUIRE_INVAL);
+        QUIRE_FAIL_IF(!is_inside(p->to, p->to_offset, p->bytes), QUIRE_INVAL);
+        QUIRE_FAIL_IF(!is_inside(p->from, p->from_offset, p->bytes), QUIRE_INVAL);
+        QUIRE_FAIL_IF(p->to->ctx == p->from->ctx && p->to_offset < p->from_offset + p->bytes &&
+                          p->from_offset < p->to_offset + p->bytes,
+                      QUIRE_INVAL);
+    }
+    return n_pieces > 0 ? device->ops->copy(device, pieces, n_pieces) : QUIRE_OK;
+}
+
+int quire_device_record(quire_device *device, quire_device_event *out)
+{
+    *out = 0;
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_TRY(device->ops->record(device, out));
+    device->last_event = *out;
+    return QUIRE_OK;
+}
+
+int quire_device_wait(quire_device *device, quire_device_event event)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_FAIL_IF(event > device->last_event, QUIRE_INVAL);
+    return device->ops->wait(device, event);
+}
+
+int quire_device_sync(quire_device *device)
+{
+    quire_device_event event;
+
+    QUIRE_TRY(quire_device_record(device, &event));
+    return quire_device_wait(device, event);
+}
+
+int quire_device_check(const quire_device *device, const quire_attn_layer *layer)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    return device->ops->check(device, layer);
+}
+
+int quire_device_plan(quire_device *device, const quire_attn_batch *batch)
+{
+    device->step_status = QUIRE_OK;
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    return device->ops->plan(device, batch);
+}
+
+int quire_device_enter(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own)
+{
+    *own = *layer;
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    return device->ops->is_in_place ? QUIRE_OK : device->ops->enter(device, layer, own);
+}
+
+void quire_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
+                         uint32_t n_threads)
+{
+    if (device->ops->is_in_place || (thread == 0 && !device->is_lost)) {
+        device->ops->append(device, own, thread, n_threads);
+    }
+}
+
+void quire_device_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
+                       uint32_t thread, uint32_t n_threads)
+{
+    if (device->ops->is_in_place || (thread == 0 && !device->is_lost)) {
+        device->ops->attn(device, own, call, thread, n_threads);
+    }
+}
+
+int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
+                       const quire_attn_layer *own)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    return device->ops->is_in_place ? QUIRE_OK : device->ops->leave(device, layer, own);
+}

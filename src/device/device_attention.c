@@ -1,0 +1,84 @@
+/* device_attention.c - a device behind the interface of a model's step.
+ *
+ * A device with a queue gets its calls from thread 0, which waits for each layer's result: the next
+ * operation of the model reads it. The first failure of a step stays until sync(), and the calls
+ * after it do nothing.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "device/device_internal.h"
+
+static int step_check(void *ctx, const quire_attn_layer *layer)
+{
+    return quire_device_check(ctx, layer);
+}
+
+static int step_plan(void *ctx, const quire_attn_batch *batch)
+{
+    return quire_device_plan(ctx, batch);
+}
+
+static void step_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
+                        uint32_t n_threads)
+{
+    quire_device *device = ctx;
+    quire_attn_layer given = *layer;
+    quire_attn_layer own;
+
+    if (device->ops->is_in_place) {
+        device->ops->append(device, layer, thread, n_threads);
+        return;
+    }
+    if (thread != 0 || device->step_status < 0) {
+        return;
+    }
+    given.out = NULL; /* nothing to wait for */
+    device->step_status = quire_device_enter(device, &given, &own);
+    if (device->step_status == QUIRE_OK) {
+        quire_device_append(device, &own, 0, 1);
+        device->step_status = quire_device_leave(device, &given, &own);
+    }
+}
+
+static void step_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                     uint32_t n_threads)
+{
+    quire_device *device = ctx;
+    quire_attn_layer own;
+
+    if (device->ops->is_in_place) {
+        device->ops->attn(device, layer, call, thread, n_threads);
+        return;
+    }
+    if (thread != 0 || device->step_status < 0) {
+        return;
+    }
+    device->step_status = quire_device_enter(device, layer, &own);
+    if (device->step_status == QUIRE_OK) {
+        quire_device_attn(device, &own, call, 0, 1);
+        device->step_status = quire_device_leave(device, layer, &own);
+    }
+}
+
+static int step_sync(void *ctx)
+{
+    quire_device *device = ctx;
+    const int rc = quire_device_sync(device);
+
+    return device->step_status < 0 ? device->step_status : rc;
+}
+
+quire_attn_device quire_device_attention(quire_device *device)
+{
+    quire_device_info info;
+
+    quire_device_info_get(device, &info);
+    return (quire_attn_device){ .name = info.isa,
+                                .memory = info.memory,
+                                .ctx = device,
+                                .check = step_check,
+                                .plan = step_plan,
+                                .append = step_append,
+                                .run = step_run,
+                                .sync = step_sync };
+}

@@ -1,0 +1,56 @@
+/* device_internal.h - the functions of a device behind quire/device.h; for src/device alone.
+ *
+ * device.c checks arguments, counts memory, and answers for a lost device. So the functions here
+ * get arguments that are in order, of a device that is not known to be lost.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_DEVICE_DEVICE_INTERNAL_H
+#define QUIRE_DEVICE_DEVICE_INTERNAL_H
+
+#include "quire/device.h"
+
+/* As the public functions of the same names. */
+typedef struct quire_device_ops {
+    bool is_in_place; /* rows are read where they are, by all threads; enter and leave are NULL */
+    void (*close)(quire_device *device);
+    void (*info)(const quire_device *device, quire_device_info *out);
+    int (*alloc)(quire_device *device, quire_device_kind kind, uint64_t bytes,
+                 quire_device_memory *out);
+    void (*free)(quire_device *device, quire_device_memory *memory);
+    int (*copy)(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces);
+    int (*record)(quire_device *device, quire_device_event *out);
+    int (*wait)(quire_device *device, quire_device_event event);
+    int (*check)(const quire_device *device, const quire_attn_layer *layer);
+    int (*plan)(quire_device *device, const quire_attn_batch *batch);
+    int (*enter)(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own);
+    void (*append)(quire_device *device, const quire_attn_layer *own, uint32_t thread,
+                   uint32_t n_threads);
+    void (*attn)(quire_device *device, const quire_attn_layer *own, uint32_t call, uint32_t thread,
+                 uint32_t n_threads);
+    int (*leave)(quire_device *device, const quire_attn_layer *layer, const quire_attn_layer *own);
+} quire_device_ops;
+
+/* The beginning of every device. */
+struct quire_device {
+    const quire_device_ops *ops;
+    quire_allocator allocator; /* for what is not pages */
+    uint64_t memory_bytes_max; /* 0: no bound of the owner's */
+    uint64_t used_bytes;
+    quire_device_event last_event; /* that record() has given */
+    bool is_lost;
+    int step_status; /* of the step at hand, seen through quire_device_attention() */
+};
+
+/* The fields that all devices have alike. */
+void quire_device_init(quire_device *device, const quire_device_ops *ops,
+                       const quire_device_opts *opts);
+
+/* Note the loss. Returns QUIRE_LOST. */
+int quire_device_lose(quire_device *device);
+
+/* The CPU; its pages claim to lie in `memory`, which is the host's but for a device over this one.
+ */
+int quire_cpu_device_open(quire_device **out, const quire_device_opts *opts, quire_memory memory,
+                          quire_error *err);
+
+#endif /* QUIRE_DEVICE_DEVICE_INTERNAL_H */

@@ -1,0 +1,238 @@
+/* test_device_mock.c - a mock device: the suite on a slow one; then what it is for: delay, failed
+ * copies, loss, capacity.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "device/conformance.h"
+#include "device/mock_device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int open_slow(quire_device **out, const quire_device_opts *opts, quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 3 };
+
+    return quire_mock_device_open(out, opts, &slow, err);
+}
+
+#define BYTES 1000u
+
+typedef struct bench {
+    quire_device *device;
+    quire_device_memory pages;
+    quire_device_memory in;
+    quire_device_memory out;
+} bench;
+
+static void bench_open(bench *b, const quire_mock_device_opts *mock, uint64_t memory_bytes_max)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+
+    opts.attn = fixture_small_opts();
+    opts.memory_bytes_max = memory_bytes_max;
+    assert_int_equal(quire_mock_device_open(&b->device, &opts, mock, NULL), QUIRE_OK);
+    assert_int_equal(quire_device_alloc(b->device, QUIRE_DEVICE_PAGES, BYTES, &b->pages), QUIRE_OK);
+    assert_int_equal(quire_device_alloc(b->device, QUIRE_DEVICE_PINNED, BYTES, &b->in), QUIRE_OK);
+    assert_int_equal(quire_device_alloc(b->device, QUIRE_DEVICE_PINNED, BYTES, &b->out), QUIRE_OK);
+    memset(b->in.host, 1, BYTES);
+    memset(b->out.host, 2, BYTES);
+}
+
+static int copy(const bench *b, const quire_device_memory *to, const quire_device_memory *from)
+{
+    return quire_device_copy(b->device,
+                             &(quire_device_piece){ .to = to, .from = from, .bytes = BYTES }, 1);
+}
+
+/* Pages cannot be seen by the host, and pinned memory holds no pages. */
+static void test_memory(void **state)
+{
+    const quire_mock_device_opts none = { 0 };
+    quire_device_memory more;
+    quire_device_info info;
+    bench b;
+
+    (void)state;
+    bench_open(&b, &none, 4 * BYTES);
+    assert_null(b.pages.host);
+    assert_null(b.in.addr);
+    quire_device_info_get(b.device, &info);
+    assert_string_equal(info.name, "mock");
+    assert_int_equal(info.memory, QUIRE_MEMORY_DEVICE);
+    assert_int_equal(info.memory_bytes, 4 * BYTES);
+    assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, BYTES + 1, &more),
+                     QUIRE_NOMEM);
+    assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, BYTES, &more), QUIRE_OK);
+    quire_device_close(b.device);
+}
+
+/* Work is done when its time has come, and in order. */
+static void test_delay(void **state)
+{
+    quire_mock_device_opts slow = { .delay_ticks = 2 };
+    quire_device_event event;
+    bench b;
+
+    (void)state;
+    bench_open(&b, &slow, 0);
+    assert_int_equal(copy(&b, &b.pages, &b.in), QUIRE_OK);
+    quire_mock_device_tick(b.device);
+    slow.delay_ticks = 0; /* behind slow work all the same */
+    quire_mock_device_set(b.device, &slow);
+    assert_int_equal(copy(&b, &b.out, &b.pages), QUIRE_OK);
+    assert_int_equal(b.out.host[0], 2);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 2);
+    quire_mock_device_tick(b.device);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 0);
+    assert_int_equal(b.out.host[BYTES - 1], 1);
+
+    slow.delay_ticks = 1000;
+    quire_mock_device_set(b.device, &slow);
+    memset(b.in.host, 3, BYTES);
+    assert_int_equal(copy(&b, &b.pages, &b.in), QUIRE_OK);
+    assert_int_equal(copy(&b, &b.out, &b.pages), QUIRE_OK);
+    assert_int_equal(quire_device_record(b.device, &event), QUIRE_OK);
+    assert_int_equal(copy(&b, &b.pages, &b.out), QUIRE_OK);
+    assert_int_equal(b.out.host[0], 1);
+    assert_int_equal(quire_device_wait(b.device, event), QUIRE_OK); /* lets the time pass */
+    assert_int_equal(b.out.host[0], 3);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 1); /* behind the event */
+    quire_device_close(b.device);
+}
+
+/* A failed copy is reported once, by the first that waits for it; its target holds garbage. */
+static void test_failures(void **state)
+{
+    quire_mock_device_opts faults = { .copy_failure = 1.0 };
+    bench b;
+
+    (void)state;
+    bench_open(&b, &faults, 0);
+    assert_int_equal(copy(&b, &b.out, &b.in), QUIRE_OK);
+    assert_int_equal(quire_device_sync(b.device), QUIRE_IO);
+    assert_int_equal(quire_device_sync(b.device), QUIRE_OK);
+    assert_int_not_equal(b.out.host[0], 1);
+    assert_int_not_equal(b.out.host[0], 2);
+    faults.copy_failure = 0.0;
+    quire_mock_device_set(b.device, &faults);
+    assert_int_equal(copy(&b, &b.out, &b.in), QUIRE_OK);
+    assert_int_equal(quire_device_sync(b.device), QUIRE_OK);
+    assert_memory_equal(b.out.host, b.in.host, BYTES);
+    quire_device_close(b.device);
+}
+
+/* The same seed gives the same faults, with and without delay. */
+static void test_seed(void **state)
+{
+    int seen[2][40];
+    uint32_t n_failed = 0;
+
+    (void)state;
+    for (uint32_t run = 0; run < 2; run++) {
+        const quire_mock_device_opts faults = { .seed = 7,
+                                                .copy_failure = 0.4,
+                                                .delay_ticks = 5 * run };
+        bench b;
+
+        bench_open(&b, &faults, 0);
+        for (uint32_t i = 0; i < 40; i++) {
+            assert_int_equal(copy(&b, &b.out, &b.in), QUIRE_OK);
+            seen[run][i] = quire_device_sync(b.device);
+            n_failed += seen[run][i] != QUIRE_OK;
+        }
+        quire_device_close(b.device);
+    }
+    assert_memory_equal(seen[0], seen[1], sizeof(seen[0]));
+    assert_true(n_failed > 10 && n_failed < 60);
+}
+
+/* From the loss on every call says so; memory and the device can still be given up. */
+static void test_loss(void **state)
+{
+    const quire_mock_device_opts faults = { .lose_at = 3, .delay_ticks = 1 };
+    quire_device_memory more;
+    quire_device_event event;
+    quire_device_info info;
+    quire_attn_batch batch = { .page_tokens = 64 };
+    quire_attn_layer layer = { .n_head = 1 };
+    quire_attn_layer own;
+    bench b;
+
+    (void)state;
+    bench_open(&b, &faults, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(copy(&b, &b.out, &b.in), QUIRE_OK);
+    }
+    assert_int_equal(quire_device_record(b.device, &event), QUIRE_OK);
+    assert_int_equal(quire_device_wait(b.device, event), QUIRE_LOST);
+    quire_device_info_get(b.device, &info);
+    assert_true(info.is_lost);
+    assert_int_equal(copy(&b, &b.out, &b.in), QUIRE_LOST);
+    assert_int_equal(quire_device_record(b.device, &event), QUIRE_LOST);
+    assert_int_equal(quire_device_sync(b.device), QUIRE_LOST);
+    assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, 1, &more), QUIRE_LOST);
+    assert_int_equal(quire_device_check(b.device, &layer), QUIRE_LOST);
+    assert_int_equal(quire_device_plan(b.device, &batch), QUIRE_LOST);
+    assert_int_equal(quire_device_enter(b.device, &layer, &own), QUIRE_LOST);
+    quire_device_append(b.device, &layer, 0, 1); /* nothing happens */
+    quire_device_attn(b.device, &layer, 0, 0, 1);
+    assert_int_equal(quire_device_leave(b.device, &layer, &own), QUIRE_LOST);
+    quire_device_free(b.device, &b.pages);
+    quire_device_close(b.device);
+}
+
+/* A device that is lost in the middle of a model's step: sync() says so, whichever piece it was. */
+static void test_loss_in_step(void **state)
+{
+    fixture_opts opts = fixture_defaults();
+    uint32_t n_lost = 0;
+    fixture f;
+
+    (void)state;
+    conformance_rng.state = fixture_seed();
+    fixture_init(&f, &opts, &conformance_rng);
+    for (uint64_t at = 1; at <= 5; at++) {
+        const quire_mock_device_opts faults = { .lose_at = at, .delay_ticks = 2 };
+        quire_attn_layer layer = f.layer;
+        quire_attn_device attention;
+        device_pages p;
+        int rc;
+
+        conformance = &(conformance_device){ .name = "mock", .open = open_slow };
+        device_pages_open(&p, &f, NULL); /* one copy */
+        quire_mock_device_set(p.device, &faults);
+        attention = quire_device_attention(p.device);
+        layer.out = fixture_take(f.n_rows * layer.out_stride * sizeof(float));
+        layer.k_new = f.keys;
+        layer.v_new = NULL;
+        rc = attention.plan(attention.ctx, &p.batch);
+        if (rc == QUIRE_OK) {
+            attention.append(attention.ctx, &layer, 0, 1);
+            attention.run(attention.ctx, &layer, 0, 0, 1);
+            rc = attention.sync(attention.ctx);
+        }
+        assert_int_equal(rc, at <= 3 ? QUIRE_LOST : QUIRE_OK);
+        n_lost += rc == QUIRE_LOST;
+        free(layer.out);
+        device_pages_close(&p);
+    }
+    assert_int_equal(n_lost, 3); /* copy, append, attn */
+    fixture_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory),   cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_failures), cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_loss),     cmocka_unit_test(test_loss_in_step),
+    };
+    const int rc = conformance_run(
+        &(conformance_device){ .name = "mock", .open = open_slow, .rounds_as_cpu = true });
+
+    return rc != 0 ? rc : cmocka_run_group_tests_name("mock faults", tests, NULL, NULL);
+}

@@ -47,7 +47,8 @@
  * (quire_prefix_state_put()) and copies the state to the sequence after a hit
  * (quire_prefix_state_get()). A node that grows loses its state. For eviction and ends, states are
  * pages of a group whose window is the last token: those that no end needs go before all nodes, and
- * a node behind which no hit can end goes with the last node below it. Pins do not hold states.
+ * a node behind which no hit can end goes with the last node below it. Pins hold the states of
+ * their last pages.
  *
  * A sequence that was truncated and continues with other tokens publishes the new tokens beside the
  * old ones.
@@ -302,8 +303,8 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
 /* The page with the state behind the n_tokens tokens of a text that a ref's sequence was filled
  * with or has published: to copy from (get), or to fill before any other call (put). get:
  * QUIRE_PAGE_NULL when no node ends there or it has no state. put: QUIRE_PAGE_NULL also when the
- * node has a state already, is pinned, or there is no room. Cached pages make room. The cache has
- * states. */
+ * node has a state already, or there is no room. Cached pages make room. A state of a pinned node
+ * is pinned, if its region can promise the bytes. The cache has states. */
 quire_page_id quire_prefix_state_get(const quire_prefix *tree, quire_prefix_ref ref,
                                      uint32_t n_tokens);
 quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, uint32_t n_tokens);

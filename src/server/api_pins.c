@@ -231,8 +231,7 @@ static int refused(const new_pin *pin, const quire_error *cause, uint64_t missin
                                    "path, or drop it first");
     case QUIRE_UNSUPP:
         return quire_api_error_set(err, 501, "no_pins", NULL,
-                                   "this server keeps no pins (max_pins, no_prefix_cache, or a "
-                                   "model with recurrent layers)");
+                                   "this server keeps no pins (max_pins, or no_prefix_cache)");
     case QUIRE_LIMIT:
         err->missing_bytes = missing_bytes; /* of the tenant's quota */
         return quire_api_error_set(err, 429, "pin_limit", NULL, "%s", cause->message);

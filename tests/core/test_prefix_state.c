@@ -231,12 +231,35 @@ static void test_lack_of_room(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Pins hold KV, no states; a pinned node takes no state. */
-static void test_pins_hold_no_states(void **state)
+static quire_region_stats stats_of(const test_prefix *p, quire_region_id region)
+{
+    quire_region_stats stats;
+
+    assert_int_equal(quire_region_stats_get(p->cache, region, &stats), QUIRE_OK);
+    return stats;
+}
+
+static quire_pin_info pin_hold(quire_pins *pins, const char *name, const int32_t *text, uint32_t n)
+{
+    quire_pin_spec spec = { .name = name, .key = test_key(), .tokens = text, .n_tokens = n };
+    quire_pin_info info;
+    uint64_t missing;
+    quire_pin_id id;
+
+    assert_int_equal(quire_pins_reserve(pins, &spec, 0, &id, &missing), QUIRE_OK);
+    assert_int_equal(quire_pins_get(pins, id, &info), QUIRE_OK);
+    assert_true(info.bytes >= 3 * PAGE_BYTES); /* set aside for states */
+    assert_int_equal(quire_pins_hold(pins, id, 0, &missing), QUIRE_OK);
+    assert_int_equal(quire_pins_get(pins, id, &info), QUIRE_OK);
+    assert_int_equal(info.n_held_tokens, n);
+    quire_pins_validate(pins);
+    return info;
+}
+
+/* Pins hold the states of their last pages. */
+static void test_pins_hold_states(void **state)
 {
     int32_t text[TEXT];
-    quire_pin_spec spec = { .name = "pin", .key = test_key(), .tokens = text, .n_tokens = 2 * P };
-    uint64_t missing;
     quire_pins *pins;
     quire_pin_id id;
     test_prefix p;
@@ -246,18 +269,55 @@ static void test_pins_hold_no_states(void **state)
     begin(&p, 100);
     test_text(text, TEXT, 1);
     pins = test_pins_create(&p, 0);
-    compute(&p, text, 3 * P, P, 2 * P);
-    assert_int_equal(quire_pins_reserve(pins, &spec, 0, &id, &missing), QUIRE_OK);
-    assert_int_equal(quire_pins_hold(pins, id, 0, &missing), QUIRE_OK);
-    quire_prefix_validate(p.tree);
-    run = start(&p, text, TEXT);
-    test_run_extend(&p, &run, text, TEXT);
-    assert_true(leave(&p, &run, text, TEXT));
-    test_run_end(&p, &run);
+    compute(&p, text, TEXT, 2 * P, 4 * P);
+    id = pin_hold(pins, "pin", text, 4 * P).id; /* 4 pages, states at 2 P and 4 P */
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).pinned_bytes, 6 * PAGE_BYTES);
     (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
     quire_prefix_validate(p.tree);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_same_tokens, 4 * P);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 4 * P);
+    /* A node of the pin takes a state, which the pin holds from then on. */
+    run = start(&p, text, 3 * P + 1);
+    assert_int_equal(run.match.n_tokens, 2 * P);
+    test_run_extend(&p, &run, text, 3 * P);
+    assert_true(leave(&p, &run, text, 3 * P));
+    test_run_end(&p, &run);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).pinned_bytes, 7 * PAGE_BYTES);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(test_lookup(&p, text, 3 * P + 1).n_tokens, 3 * P);
+    assert_int_equal(quire_pins_drop(pins, id, 0), QUIRE_OK);
+    quire_prefix_validate(p.tree);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 0);
+    quire_pins_destroy(pins);
+    test_prefix_destroy(&p);
+}
+
+/* A pin's partly filled node grows with another text and loses its state: hits end at the state of
+ * the page before. */
+static void test_pinned_growth(void **state)
+{
+    int32_t text[TEXT];
+    quire_pins *pins;
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    pins = test_pins_create(&p, 0);
+    compute(&p, text, 2 * P + 1, 2 * P, 0);
+    (void)pin_hold(pins, "pin", text, 2 * P + 1); /* 3 pages, 2 states */
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).pinned_bytes, 5 * PAGE_BYTES);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 2 * P + 1);
+    run = start(&p, text, TEXT);
+    test_run_extend(&p, &run, text, 3 * P);
+    test_run_end(&p, &run);
     quire_pins_validate(pins);
-    assert_int_equal(test_lookup(&p, text, TEXT).n_same_tokens, 2 * P);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).pinned_bytes, 4 * PAGE_BYTES);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 2 * P);
     quire_pins_destroy(pins);
     test_prefix_destroy(&p);
 }
@@ -384,14 +444,6 @@ static void test_random(void **state)
     test_prefix_destroy(&p);
 }
 
-static quire_region_stats stats_of(const test_prefix *p, quire_region_id region)
-{
-    quire_region_stats stats;
-
-    assert_int_equal(quire_region_stats_get(p->cache, region, &stats), QUIRE_OK);
-    return stats;
-}
-
 /* A sequence's two pages come with the first call, out of the budget, and go with the sequence. */
 static void test_sequences(void **state)
 {
@@ -502,7 +554,8 @@ int main(void)
         cmocka_unit_test(test_eviction),
         cmocka_unit_test(test_ends_keep_states),
         cmocka_unit_test(test_lack_of_room),
-        cmocka_unit_test(test_pins_hold_no_states),
+        cmocka_unit_test(test_pins_hold_states),
+        cmocka_unit_test(test_pinned_growth),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_sequences),

@@ -12,6 +12,7 @@
 #include "tier_kit.h"
 
 #include "engine/overflow.h"
+#include "engine/pins.h"
 #include "model/recurrent.h"
 
 #include <string.h>
@@ -286,6 +287,48 @@ static void test_parked(void **state)
     bench_close(&b);
 }
 
+static void evict_everything(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+}
+
+/* A pinned text keeps its state: texts that begin with it compute the rest alone, whatever was
+ * evicted. The pin computes its text, or holds what is cached. */
+static void test_pin(void **state)
+{
+    const uint32_t ends[] = { N_FULL, N_PROMPT };
+
+    for (uint32_t i = 0; i < 4; i++) {
+        engine_bench b = bench_of(*state, 3);
+        int32_t text[N_CTX], got[N_TOKENS];
+        const uint32_t n = ends[i % 2];
+        quire_request_params params = params_greedy(text, N_PROMPT + 90, N_TOKENS);
+        const quire_engine_pin_params pin_params = {
+            .name = "pin", .tokens = text, .n_tokens = n, .ttl_s = 60
+        };
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_engine_pin pin;
+
+        tokens_make(text, N_CTX, 3);
+        if (i >= 2) {
+            expect(&b, &params, 0, got);
+        }
+        assert_int_equal(quire_engine_pin_create(b.engine, &pin_params, &pin, NULL, &err),
+                         QUIRE_OK);
+        assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+        assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
+        /* The full page of the cached text has no room for a state inside. */
+        expect(&b, &params, i < 2 ? n : N_FULL, got);
+        assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
+        tokens_make(text + n, N_CTX - n, 50); /* another text behind the pin */
+        expect(&b, &params, N_FULL, got);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 static void test_what_is_refused(void **state)
 {
     engine_bench b = bench_of("lfm2", 2);
@@ -313,6 +356,8 @@ int main(void)
         cmocka_unit_test_prestate(test_many_places, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "lfm2"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "qwen35"),
+        cmocka_unit_test_prestate(test_pin, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_pin, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test(test_what_is_refused),
     };
 

@@ -7,6 +7,10 @@
 
 #include <string.h>
 
+#define STATES_MAX                                                                                 \
+    3u /* that a pin holds: those within its reach (quire_prefix_window_reach()), at most one of   \
+          each page */
+
 static quire_region *region_of(const quire_pins *pins, quire_region_id region)
 {
     return &pins->tree->cache->regions.items[region];
@@ -94,6 +98,9 @@ uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec
 
         sum += (has_window ? window_pages(pins->tree, spec->n_tokens) : n_window) *
                (uint64_t)opts->charge_bytes[g];
+    }
+    if (opts->state_bytes != 0) {
+        sum += STATES_MAX * (uint64_t)opts->charge_bytes[opts->n_groups];
     }
     return sum;
 }
@@ -188,8 +195,7 @@ static uint64_t held_bytes(const quire_prefix *tree, uint32_t id, uint32_t end, 
     uint64_t sum = 0;
 
     for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
-        if (node->pages[g] != QUIRE_PAGE_NULL && !quire_prefix_is_state(tree, g) &&
-            quire_prefix_window_reaches(tree, end, id, g) &&
+        if (node->pages[g] != QUIRE_PAGE_NULL && quire_prefix_window_reaches(tree, end, id, g) &&
             (!only_new || quire_prefix_page_pins(tree, node, g) == 0)) {
             sum += tree->cache->opts.charge_bytes[g];
         }

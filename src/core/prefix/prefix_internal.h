@@ -205,9 +205,6 @@ static inline bool quire_prefix_is_state(const quire_prefix *tree, uint32_t grou
 static inline uint32_t quire_prefix_page_pins(const quire_prefix *tree,
                                               const quire_prefix_node *node, uint32_t group)
 {
-    if (quire_prefix_is_state(tree, group)) {
-        return 0;
-    }
     return quire_prefix_window(tree, group) != 0 ? node->n_window_pins : node->n_pins;
 }
 

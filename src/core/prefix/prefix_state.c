@@ -28,6 +28,17 @@ quire_page_id quire_prefix_state_get(const quire_prefix *tree, quire_prefix_ref 
                                  : QUIRE_PAGE_NULL;
 }
 
+/* Whether a node may take a page for a state. A page of a pinned node adds to the bytes of pins,
+ * which its region must be able to promise. */
+static bool may_take(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    const quire_region *region = &tree->cache->regions.items[node->region];
+    const uint64_t state_bytes = tree->cache->opts.charge_bytes[quire_prefix_seq_groups(tree)];
+
+    return node->n_window_pins == 0 || quire_region_promised_bytes(region) + state_bytes <=
+                                           quire_counter_get(&region->budget_bytes);
+}
+
 /* The node is tied, so that making room evicts other nodes only. */
 quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, uint32_t n_tokens)
 {
@@ -39,7 +50,7 @@ quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, u
     quire_seq_id seq;
 
     if (id == QUIRE_NODE_NULL || quire_prefix_at(tree, id)->pages[g] != QUIRE_PAGE_NULL ||
-        quire_prefix_at(tree, id)->n_window_pins > 0) {
+        !may_take(tree, quire_prefix_at(tree, id))) {
         return QUIRE_PAGE_NULL;
     }
     seq = quire_prefix_tie_find(tree, ref)->seq;
@@ -57,6 +68,9 @@ quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, u
     node->copied_state = 0;
     quire_pool_fill_set(pool, page, node->n_tokens);
     quire_pool_keep(pool, page, node->n_tokens);
+    if (node->n_window_pins > 0) {
+        quire_pool_pin(pool, page);
+    }
     quire_prefix_node_enter(tree, id);
     quire_pool_unref(pool, page, seq);
     quire_prefix_changed(tree);

@@ -248,8 +248,7 @@ void quire_prefix_window_use(quire_prefix *tree, uint32_t id)
 static void window_pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is_pinned)
 {
     for (uint32_t g = 1; g < tree->n_groups; g++) {
-        if (quire_prefix_window(tree, g) == 0 || node->pages[g] == QUIRE_PAGE_NULL ||
-            quire_prefix_is_state(tree, g)) {
+        if (quire_prefix_window(tree, g) == 0 || node->pages[g] == QUIRE_PAGE_NULL) {
             continue;
         }
         if (is_pinned) {

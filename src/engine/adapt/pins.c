@@ -313,6 +313,14 @@ int quire_adapt_pin_begin(quire_adapt *adapt, quire_pin_entry *entry, quire_erro
     return compute_start(adapt, entry, err);
 }
 
+/* Whether a pin holds states, too. */
+static bool has_states(const quire_adapt *adapt)
+{
+    const quire_cache *cache = adapt->parts->cache;
+
+    return quire_cache_payload_bytes(cache, (quire_group_id)quire_cache_groups(cache)) > 0;
+}
+
 void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
                             const quire_ending *ending)
 {
@@ -330,7 +338,10 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
     }
     rc = hold(adapt, entry);
     if (rc == QUIRE_AGAIN) {
-        fail(adapt, entry, QUIRE_CANCELED, "its text was invalidated while it was computed");
+        fail(adapt, entry, QUIRE_CANCELED,
+             has_states(adapt) ? "its text was invalidated while it was computed, or there was no "
+                                 "room for its state"
+                               : "its text was invalidated while it was computed");
     } else if (rc < 0 && rc != QUIRE_NOPAGES) {
         fail(adapt, entry, rc, quire_status_text(rc));
     }

@@ -22,8 +22,8 @@
 
 /* ---- create ---- */
 
-/* A hit needs the states of recurrent layers where it ends. Pins do not hold them, and computing in
- * advance does not make them. */
+/* A hit needs the states of recurrent layers where it ends. Computing in advance does not make
+ * them. */
 static void recurrent_resolve(quire_loop *loop)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
@@ -34,7 +34,6 @@ static void recurrent_resolve(quire_loop *loop)
     if (!quire_runtime_is_recurrent(loop->runtime)) {
         return;
     }
-    o->pins_max = 0;
     o->precache.is_off = true;
 }
 

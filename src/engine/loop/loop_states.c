@@ -63,7 +63,8 @@ uint32_t quire_loop_state_until(const quire_loop *loop, const quire_request *r, 
 
 static bool is_place(const quire_loop *loop, const quire_request *r)
 {
-    bool is_it = r->kv.n_computed % loop->opts.state_every_tokens == 0;
+    bool is_it = r->kv.n_computed % loop->opts.state_every_tokens == 0 ||
+                 (r->pin != 0 && r->kv.n_computed == r->n_prompt);
 
     for (uint32_t i = 0; i < QUIRE_STATE_ENDS; i++) {
         is_it = is_it || r->kv.n_computed == r->kv.state_ends[i];

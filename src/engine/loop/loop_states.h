@@ -9,6 +9,7 @@
  *   - where its prompt parts from a cached text, or from the prompt of a request that waits for it:
  *     at the end of the last page in common
  *   - every state_every_tokens tokens
+ *   - at the end of the text of a pin, which the pin then holds
  *   - at the end of its text, when it ends or is preempted, so that the next turn computes its new
  *     tokens only
  *

@@ -61,12 +61,13 @@ uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, 
                               : quire_loop_need_bytes(loop, target);
     const uint64_t have =
         has_window ? quire_kv_price_held_bytes(price, n_have) : quire_loop_need_bytes(loop, n_have);
+    const uint64_t states = r->kv.seq == QUIRE_SEQ_NULL ? loop->room.states_bytes : 0;
 
     if (r->pin != 0) {
-        return loop->room.page_bytes; /* the pin has set the rest aside */
+        return loop->room.page_bytes + states; /* the pin has set the rest aside */
     }
     return quire_overflow_ahead(loop, r, need, need > have ? need - have : 0) +
-           loop->room.page_bytes + (r->kv.seq == QUIRE_SEQ_NULL ? loop->room.states_bytes : 0);
+           loop->room.page_bytes + states;
 }
 
 /* ---- available room ---- */

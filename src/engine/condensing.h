@@ -65,6 +65,12 @@ static inline uint32_t quire_condensing_gone(const quire_condensing *c, uint32_t
     return k * c->chunk - quire_condensing_kept(c, k);
 }
 
+/* Tokens that a text condensed k times is made of, at least. */
+static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint32_t k)
+{
+    return k * c->chunk;
+}
+
 /* The most tokens that the pages of a text of n_tokens tokens have room for at a time: before the
  * last condensing the tokens held, and beside them the kept ones. */
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens);

@@ -26,6 +26,8 @@
  * should be able to begin within so many steps: when as many running requests as stand before it
  * are due to end by then. Pages fetched ahead are cached pages; others may evict them again.
  *
+ * Condensed texts (condensing.h) are found under names of their own: loop/tier_condensed.c.
+ *
  * Sessions that are expected to continue soon are fetched in idle time (precache.h).
  *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin

@@ -40,7 +40,9 @@
 /* The name of a page of text. Pointers are borrowed. */
 typedef struct quire_page_text {
     quire_page_key key;    /* of the text up to the page's end */
-    quire_page_key parent; /* of the text before the page; of the root for the first page */
+    quire_page_key parent; /* of the text before the page; of the root for the first page, or of a
+                              root of its own for the first page of a condensed text
+                              (engine/loop/tier_condensed.c) */
     quire_page_key root;   /* of {identity, salt}: quire_prefix_key_root() */
     uint32_t first_token;  /* position of tokens[0] */
     uint32_t n_tokens;     /* 1 .. QUIRE_PAGE_TOKENS_MAX */

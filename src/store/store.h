@@ -49,6 +49,7 @@ typedef struct quire_transfer {
     size_t capacity;             /* multiple of QUIRE_PAGE_RECORD_ALIGN */
     quire_page_record found;     /* get, result OK, no query: the verified record */
     void *owner;                 /* the caller's */
+    uint32_t number;             /* likewise */
     struct {                     /* of a store above this one (chain_store.h) */
         uint32_t drops;
         uint32_t copy;

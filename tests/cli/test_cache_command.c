@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "served.h"
 #include "stored_dirs.h"
 
 #include <fcntl.h>
@@ -245,6 +246,50 @@ static void a_server_may_run(void **state)
     stored_dir_remove(dir);
 }
 
+static json_int_t retaining_serve(const char *dir, char *text, size_t text_bytes)
+{
+    program_running running = program_start(
+        PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--cache-dir", dir,
+                "--cache-disk", "512MiB", "--log-level", "errors", "--retain",
+                "keydiff:0.5,recent=16", "--retain-chunk", "64", "--store-all"));
+    const json_int_t n_cached = served_complete(served_port(&running), text, text_bytes);
+
+    served_end(&running, SIGTERM);
+    return n_cached;
+}
+
+/* Texts that a server condensed are there after a restart. They are listed as such, verified, and
+ * no orphans. */
+static void condensed_texts_are_texts(void **state)
+{
+    const char *dir = stored_dir_new("condensed-cache");
+    char first[256], again[256];
+    json_t *document;
+    size_t i, n_condensed = 0;
+    const json_t *text;
+
+    (void)state;
+    assert_int_equal(retaining_serve(dir, first, sizeof first), 0);
+    assert_true(retaining_serve(dir, again, sizeof again) > 128);
+    assert_string_equal(first, again);
+    document = program_json(PROGRAM("cache", "ls", dir, "--json"));
+    assert_int_equal(stored_number(document, "orphans"), 0);
+    json_array_foreach(json_object_get(document, "texts"), i, text)
+    {
+        n_condensed += json_is_true(json_object_get(text, "condensed"));
+    }
+    assert_true(n_condensed >= 2);
+    assert_true(json_array_size(json_object_get(document, "texts")) > n_condensed);
+    json_decref(document);
+    document = program_json(PROGRAM("cache", "verify", dir, "--json"));
+    assert_int_equal(json_array_size(json_object_get(document, "broken")), 0);
+    json_decref(document);
+    document = program_json(PROGRAM("cache", "gc", dir, "--json"));
+    assert_int_equal(stored_number(document, "dropped"), 0);
+    json_decref(document);
+    stored_dir_remove(dir);
+}
+
 static void file_make(const char *path)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -327,7 +372,7 @@ int main(void)
         cmocka_unit_test(ls_lists_the_texts),  cmocka_unit_test(ls_follows_a_text),
         cmocka_unit_test(stats_sums_up),       cmocka_unit_test(ls_says_what_it_cannot_read),
         cmocka_unit_test(verify_finds_damage), cmocka_unit_test(verify_shows_progress),
-        cmocka_unit_test(verify_reads_many),
+        cmocka_unit_test(verify_reads_many),   cmocka_unit_test(condensed_texts_are_texts),
 
         cmocka_unit_test(a_server_may_run),    cmocka_unit_test(bad_uses_are_named),
         cmocka_unit_test(each_has_help),

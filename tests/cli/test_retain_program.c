@@ -296,6 +296,9 @@ static void bad_combinations(void **state)
            PROGRAM("serve", "-m", model, "--retain", "snap"));
     refuse(2, "--retain and --context-overflow",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--context-overflow", "shift"));
+    refuse(2, "--retain and --kv-overflow tier",
+           PROGRAM("serve", "-m", model, "--retain", "keydiff", "--kv-overflow", "tier",
+                   "--cache-dir", "x"));
     refuse(2, "--retain best: there is no retention policy",
            PROGRAM("serve", "-m", model, "--retain", "best"));
     refuse(2, "'quire run' and 'quire perplexity' can drop tokens",

@@ -10,157 +10,13 @@
 
 #include <cmocka.h>
 
+#include "condense_kit.h"
 #include "directory.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
-#include "engine/retention.h"
-#include "engine_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define N_CTX    1024u
-#define CHUNK    128u
-#define N_PROMPT 600u
-#define N_TOKENS 60u
-#define KEYDIFF  "keydiff:0.5,recent=32"
-#define STRIDE   "stride:0.5,recent=32"
-
-typedef struct setting {
-    const char *policy; /* NULL: the text keeps all tokens */
-    quire_format format;
-    uint32_t chunk_tokens; /* of a step; 0 = the default */
-    uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
-    bool no_prefix_cache;
-} setting;
-
-static engine_bench bench_of(const setting *s)
-{
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
-    engine_bench b;
-    uint64_t page_bytes;
-
-    engine.retain_chunk = CHUNK;
-    engine.n_running_max = 4;
-    engine.chunk_tokens = s->chunk_tokens;
-    engine.no_prefix_cache = s->no_prefix_cache;
-    runtime.k_format = runtime.v_format = s->format;
-    b = bench_panels(32, &engine, &runtime);
-    page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
-    runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
-    bench_close(&b);
-    return bench_panels(32, &engine, &runtime);
-}
-
-static quire_retain_spec spec_of(const char *policy)
-{
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_retain_spec spec;
-
-    if (quire_retain_parse(policy, &spec, &err) < 0) {
-        fail_msg("%s", err.message);
-    }
-    return spec;
-}
-
-/* Tokens with the log-probabilities of each: any changed bit of KV shows. */
-typedef struct answer {
-    int32_t tokens[N_TOKENS];
-    float logprobs[N_TOKENS];
-    uint32_t n;
-} answer;
-
-/* What `quire run` generates, with lanes of their own for the policy. */
-static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
-                   uint32_t n_prompt, answer *out)
-{
-    quire_retention_opts retention_opts = { .chunk = CHUNK };
-    quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
-    const quire_model_desc *desc = quire_model_desc_get(b->model);
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_retention *retention = NULL;
-    quire_runtime *runtime;
-    quire_seq_id seq;
-
-    opts.k_format = opts.v_format = s->format;
-    opts.n_batch = CHUNK;
-    if (s->policy != NULL) {
-        retention_opts.spec = spec_of(s->policy);
-        assert_int_equal(quire_retention_plan(desc, &retention_opts, &opts, &err), QUIRE_OK);
-    }
-    runtime = fixture_runtime(b->model, &opts);
-    seq = fixture_seq(runtime);
-    if (s->policy != NULL) {
-        assert_int_equal(quire_retention_open(&retention, runtime, desc, &retention_opts, &err),
-                         QUIRE_OK);
-    }
-    *out = (answer){ 0 };
-    for (uint32_t at = 0; out->n < N_TOKENS;) {
-        const int32_t *next = at < n_prompt ? prompt + at : &out->tokens[at - n_prompt];
-        const uint32_t n_left = at < n_prompt ? n_prompt - at : 1;
-        const quire_slice slice = { .seq = seq,
-                                    .tokens = next,
-                                    .n_tokens = n_left < CHUNK ? n_left : CHUNK,
-                                    .logits = QUIRE_LOGITS_LAST };
-        const float *logits;
-
-        assert_int_equal(retention != NULL
-                             ? quire_retention_step(retention, runtime, &slice, 1, &logits)
-                             : quire_runtime_step(runtime, &slice, 1, &logits),
-                         QUIRE_OK);
-        at += slice.n_tokens;
-        if (at >= n_prompt) {
-            out->tokens[out->n] = fixture_argmax(logits, b->n_vocab);
-            out->logprobs[out->n] =
-                quire_logits_logprob(logits, b->n_vocab, out->tokens[out->n], NULL, 0);
-            out->n++;
-        }
-    }
-    quire_runtime_destroy(runtime);
-    quire_retention_close(retention);
-}
-
-static quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
-                          uint32_t n_prompt)
-{
-    quire_request_params params = params_greedy(prompt, n_prompt, N_TOKENS);
-    quire_retain_spec spec;
-
-    params.has_logprobs = true;
-    if (policy != NULL) {
-        spec = spec_of(policy);
-        params.retain = &spec;
-    }
-    return submit(b, &params);
-}
-
-/* Compare the answer; returns how many tokens of the prompt the cache had. */
-static uint32_t answer_check(quire_request *request, const answer *want)
-{
-    quire_request_token event;
-    uint32_t n = 0, n_cached;
-    int rc;
-
-    while ((rc = quire_request_wait(request, n, FIXTURE_WAIT_MS, &event)) == 1) {
-        assert_true(n < want->n);
-        assert_int_equal(event.token, want->tokens[n]);
-        assert_memory_equal(&event.logprob, &want->logprobs[n], sizeof event.logprob);
-        n++;
-    }
-    assert_int_equal(rc, 0);
-    assert_int_equal(n, want->n);
-    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_LENGTH);
-    n_cached = quire_request_result_get(request)->n_cached_tokens;
-    quire_request_release(request);
-    return n_cached;
-}
-
-static uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt,
-                      uint32_t n_prompt, const answer *want)
-{
-    return answer_check(ask(b, policy, prompt, n_prompt), want);
-}
 
 /* ---- answers ---- */
 
@@ -168,7 +24,7 @@ static void same_bits(const setting *s)
 {
     const setting plain = { .format = s->format };
     static answer want, want_short, want_plain;
-    engine_bench b = bench_of(s);
+    engine_bench b = condense_bench(s);
     const uint32_t n_again = s->no_prefix_cache ? 0 : UINT32_MAX;
     quire_engine_stats before, after;
     int32_t text[N_PROMPT];
@@ -219,7 +75,7 @@ static void test_side_by_side(void **state)
     static const char *const policies[] = { KEYDIFF, STRIDE, NULL, KEYDIFF };
     const setting s = { .format = QUIRE_FORMAT_F16, .n_pages = 17 };
     static answer want[4];
-    engine_bench b = bench_of(&s);
+    engine_bench b = condense_bench(&s);
     quire_request *requests[4];
     int32_t text[N_PROMPT];
     quire_engine_stats stats;
@@ -285,7 +141,7 @@ static void test_memory(void **state)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
     static answer want;
-    engine_bench b = bench_of(&s);
+    engine_bench b = condense_bench(&s);
     const uint64_t page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
     int32_t text[N_PROMPT];
 
@@ -329,7 +185,7 @@ static void test_invalidation(void **state)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
     static answer want, want_other;
-    engine_bench b = bench_of(&s);
+    engine_bench b = condense_bench(&s);
     int32_t text[N_PROMPT], other[N_PROMPT];
 
     (void)state;
@@ -357,7 +213,7 @@ static void test_invalidation_of_a_running_text(void **state)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
     static answer want;
-    engine_bench b = bench_of(&s);
+    engine_bench b = condense_bench(&s);
     held h = { .loop = b.engine->loop };
     int32_t text[N_PROMPT];
     quire_request *request;
@@ -404,7 +260,7 @@ static void test_refusals(void **state)
     const int32_t windows[4] = { 128, 128, 0, 0 };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
-    engine_bench b = bench_of(&f16);
+    engine_bench b = condense_bench(&f16);
 
     (void)state;
     refused(&b, "snap:0.5", "retain: snap needs more than the keys and positions");
@@ -416,7 +272,7 @@ static void test_refusals(void **state)
             "retain: stride: in shared pages all heads keep the same "
             "number of tokens, so full_layers");
     bench_close(&b);
-    b = bench_of(&q4);
+    b = condense_bench(&q4);
     refused(&b, KEYDIFF, "retain: works with KV in f32, f16, bf16 and q8");
     bench_close(&b);
     b = bench_tiny(&engine, &runtime);
@@ -437,7 +293,7 @@ static void test_refusals(void **state)
     engine.overflow.dir = test_dir;
     engine.overflow.capacity_bytes = (uint64_t)1 << 24;
     b = bench_deep(4, &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: and --kv-overflow: condensed pages stay in memory");
+    refused(&b, KEYDIFF, "retain: and --kv-overflow: a text that is condensed is in memory");
     bench_close(&b);
 }
 

@@ -233,10 +233,13 @@ static void print_classes(const serving *s)
 /* Printed by --check-config and when serving begins; NULL = none. */
 static const char *overflow_note(const serving *s)
 {
-    return s->args->no_kv_overflow
-               ? "layers of this model share their KV, so requests larger than the KV budget are "
-                 "refused (kv_overflow)"
-               : NULL;
+    if (!s->args->no_kv_overflow) {
+        return NULL;
+    }
+    return s->args->retain != NULL
+               ? "with retain requests larger than the KV budget are refused (kv_overflow)"
+               : "layers of this model share their KV, so requests larger than the KV budget are "
+                 "refused (kv_overflow)";
 }
 
 /* Pages are to be read ahead, and there is no store to read them from. */

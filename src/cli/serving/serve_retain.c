@@ -24,6 +24,11 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
                                "--retain and --context-overflow: a text either keeps a share of "
                                "its tokens or drops the oldest ones");
     }
+    if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--retain and --kv-overflow tier: a text that is condensed is in "
+                               "memory");
+    }
     return QUIRE_OK;
 }
 

@@ -140,7 +140,7 @@ int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         return quire_overflow_check(desc, err);
     }
-    args->no_kv_overflow = quire_overflow_check(desc, NULL) < 0;
+    args->no_kv_overflow = args->retain != NULL || quire_overflow_check(desc, NULL) < 0;
     return QUIRE_OK;
 }
 

@@ -28,8 +28,8 @@ typedef struct quire_serve_store_from {
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
 
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
- * the model cannot, args->no_kv_overflow is set: such requests are refused.
- * Errors: quire_overflow_check(), if kv_overflow is tier. */
+ * the model cannot, or texts are condensed (retain), args->no_kv_overflow is set: such requests are
+ * refused. Errors: quire_overflow_check(), if kv_overflow is tier. */
 int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *desc,
                                 quire_error *err);
 /* Where pages of requests larger than the KV budget go; NULL = such requests are refused. */

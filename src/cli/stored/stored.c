@@ -245,9 +245,10 @@ static void link_all(quire_stored *s)
         r->before = before;
         r->first = before != NULL ? before->first : r;
         r->text_bytes = r->n_bytes + (before != NULL ? before->text_bytes : 0);
-        r->is_orphan = before != NULL ? before->is_orphan
-                                      : memcmp(&r->parent, &r->root, sizeof r->root) != 0 ||
-                                            r->first_token != 0;
+        r->is_orphan = before != NULL ? before->is_orphan : r->first_token != 0;
+        r->is_condensed = before != NULL ? before->is_condensed
+                                         : r->first_token == 0 &&
+                                               memcmp(&r->parent, &r->root, sizeof r->root) != 0;
         r->is_end = true;
         if (before != NULL) {
             before->is_end = false;

@@ -40,6 +40,7 @@ typedef struct quire_stored_record {
     const struct quire_stored_record *before; /* NULL: none */
     const struct quire_stored_record *first;
     uint64_t text_bytes;
+    bool is_condensed; /* of a text that kept a share of its tokens */
     bool is_orphan;
     bool is_end;
 } quire_stored_record;

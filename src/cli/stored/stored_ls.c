@@ -239,6 +239,7 @@ static int print_text(ls *l)
                quire_format_bytes(end->text_bytes, bytes, sizeof(bytes)), end->uses,
                age_text(age_of(l, end), age, sizeof(age)));
         print_tenant(l, end);
+        printf("%s", end->is_condensed ? "(condensed) " : "");
         print_beginning(l, &l->beginnings[end->first - l->stored.records]);
         (void)putchar('\n');
     }
@@ -265,10 +266,10 @@ static json_t *text_json(ls *l, const quire_stored_record *end)
     const beginning *b = &l->beginnings[end->first - l->stored.records];
     quire_tenant_names names = { "", "" };
     const bool has_names = quire_stored_names(&l->stored, end, &names);
-    json_t *text = json_pack("{s:I, s:I, s:i, s:I, s:s, s:o}", "tokens",
-                             (json_int_t)end->first_token + end->n_tokens, "bytes",
-                             (json_int_t)end->text_bytes, "uses", (int)end->uses, "age_s",
-                             (json_int_t)age_of(l, end), "first_record",
+    json_t *text = json_pack("{s:I, s:b, s:I, s:i, s:I, s:s, s:o}", "tokens",
+                             (json_int_t)end->first_token + end->n_tokens, "condensed",
+                             end->is_condensed, "bytes", (json_int_t)end->text_bytes, "uses",
+                             (int)end->uses, "age_s", (json_int_t)age_of(l, end), "first_record",
                              quire_store_result_name(b->result), "first_tokens", tokens_json(b));
 
     if (text != NULL) {

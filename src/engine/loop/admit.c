@@ -14,6 +14,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/condense_loop.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
@@ -84,20 +85,20 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
     const quire_region_id pinned = loop->room.pinned;
     quire_request_claim *kept = &r->wait.claim;
     quire_prefix_claim claim;
-    uint32_t n_gone;
+    quire_condensed_hit hit;
 
     if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
         return kept;
     }
-    n_gone = quire_loop_condensed_claim(loop, r, quire_request_reachable(r, r->n_tokens - 1),
-                                        tokens_to_use(loop, r), &claim)
-                 .n_gone;
+    hit = quire_loop_condensed_claim(loop, r, quire_request_reachable(r, r->n_tokens - 1),
+                                     tokens_to_use(loop, r), &claim);
     *kept = (quire_request_claim){
         .tree_generation = tree_generation,
         .cache_generation = cache_generation,
-        .n_gone = n_gone,
-        .n_cached = loop->opts.no_prefix_cache ? 0 : n_gone + claim.match.n_tokens,
-        .n_used = n_gone + claim.n_tokens,
+        .n_condensings = hit.k,
+        .n_gone = hit.n_gone,
+        .n_cached = loop->opts.no_prefix_cache ? 0 : hit.n_gone + claim.match.n_tokens,
+        .n_used = hit.n_gone + claim.n_tokens,
         .cached_dynamic_bytes = claim.cached_bytes[QUIRE_REGION_DYNAMIC],
         .live_dynamic_bytes = claim.live_bytes[QUIRE_REGION_DYNAMIC],
         .cached_pinned_bytes = pinned != QUIRE_REGION_DYNAMIC ? claim.cached_bytes[pinned] : 0,
@@ -249,7 +250,8 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
     const uint32_t n_use = tokens_to_use(loop, r);
     quire_prefix_claim claim;
     quire_condensed_hit hit = quire_loop_condensed_claim(loop, r, n_use, n_use, &claim);
-    const quire_prefix_key key = quire_loop_condensed_key(loop, r, hit.entry);
+    const quire_prefix_key key =
+        quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, hit.entry);
     const quire_prefix_acquire_opts opts = {
         .tokens_max = quire_min_u32(n_use, hit.n_end) - hit.n_gone,
         .owner = r->owner,

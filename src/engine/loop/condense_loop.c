@@ -4,93 +4,26 @@
 #include "engine/loop/condense_loop.h"
 
 #include "base/check.h"
-#include "base/hash128.h"
 #include "base/num.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
-
-#define NAME_BYTES (QUIRE_RETAIN_TEXT_MAX + QUIRE_PREFIX_SALT_MAX)
 
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err)
 {
-    const char *other = loop->opts.retain_chunk == 0        ? "an engine without chunks"
-                        : loop->opts.tier.store != NULL     ? "a store below memory"
-                        : loop->opts.overflow.dir != NULL   ? "--kv-overflow"
-                        : loop->opts.watcher.stored != NULL ? "KV events"
+    const char *other = loop->opts.retain_chunk == 0 ? "an engine without chunks"
+                        : loop->opts.overflow.dir != NULL
+                            ? "--kv-overflow: a text that is condensed is in memory"
+                        : loop->opts.watcher.stored != NULL ? "KV events: they name whole texts"
                                                             : NULL;
 
     if (other != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s and %s: condensed pages stay in memory",
-                               setting, other);
+        return quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other);
     }
     return quire_condensing_check(loop->runtime, spec, setting, err);
 }
 
-/* ---- names ---- */
-
-quire_prefix_key quire_loop_condensed_key(const quire_loop *loop, const quire_request *r,
-                                          quire_condensed entry)
-{
-    quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
-    unsigned char bytes[3 * sizeof(uint64_t)];
-    unsigned char hash[QUIRE_HASH128_BYTES];
-
-    if (entry != QUIRE_CONDENSED_NULL) {
-        unsigned char *at = quire_le_put(bytes, key.identity[0], 8);
-
-        at = quire_le_put(at, key.identity[1], 8);
-        (void)quire_le_put(at, quire_condensed_number(loop->condensed, entry), 8);
-        quire_hash128(bytes, sizeof bytes, hash);
-        key.identity[0] = quire_le_get(hash, 8);
-        key.identity[1] = quire_le_get(hash + 8, 8);
-    }
-    return key;
-}
-
-/* The name of a request's policy and tenant. Returns its bytes. */
-static uint32_t name_of(const quire_request *r, unsigned char name[NAME_BYTES])
-{
-    const size_t n = strlen(r->condensing.text) + 1;
-
-    memcpy(name, r->condensing.text, n);
-    memcpy(name + n, r->tenant, r->tenant_bytes);
-    return (uint32_t)n + r->tenant_bytes;
-}
-
-/* Chunk number i of a request's text. */
-static const int32_t *chunk_at(const quire_request *r, uint32_t i)
-{
-    return r->tokens + (size_t)i * r->condensing.chunk;
-}
-
-static uint32_t chunk_bytes(const quire_request *r)
-{
-    return r->condensing.chunk * (uint32_t)sizeof(int32_t);
-}
-
 /* ---- look-up ---- */
-
-/* The entry of the text's first chunks, at most k_max of them; *k: how many. */
-static quire_condensed entry_find(const quire_loop *loop, const quire_request *r, uint32_t k_max,
-                                  uint32_t *k)
-{
-    unsigned char name[NAME_BYTES];
-    quire_condensed entry =
-        quire_condensed_find(loop->condensed, QUIRE_CONDENSED_NULL, name, name_of(r, name));
-
-    *k = 0;
-    while (entry != QUIRE_CONDENSED_NULL && *k < k_max) {
-        const quire_condensed next =
-            quire_condensed_find(loop->condensed, entry, chunk_at(r, *k), chunk_bytes(r));
-
-        if (next == QUIRE_CONDENSED_NULL) {
-            break;
-        }
-        entry = next;
-        ++*k;
-    }
-    return entry;
-}
 
 static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)
 {
@@ -106,7 +39,8 @@ static void claim_get(const quire_loop *loop, const quire_request *r,
                       const quire_condensed_hit *hit, const uint32_t n[2],
                       quire_prefix_claim *claim)
 {
-    const quire_prefix_key key = quire_loop_condensed_key(loop, r, hit->entry);
+    const quire_prefix_key key =
+        quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, hit->entry);
     const uint32_t n_ask = quire_min_u32(n[0], hit->n_end) - hit->n_gone;
     const uint32_t n_use = quire_min_u32(n[1], hit->n_end) - hit->n_gone;
 
@@ -122,8 +56,9 @@ quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const qui
     quire_condensed_hit hit = hit_of(r, QUIRE_CONDENSED_NULL, 0);
 
     if (k_max > 0) {
+        const quire_condensed_text text = quire_condensed_text_of(r);
         uint32_t k;
-        quire_condensed entry = entry_find(loop, r, k_max, &k);
+        quire_condensed entry = quire_loop_condensed_find(loop, &text, k_max, &k);
 
         for (; k > 0; k--, entry = quire_condensed_parent(loop->condensed, entry)) {
             hit = hit_of(r, entry, k);
@@ -166,28 +101,6 @@ uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request
 
 /* ---- condensing ---- */
 
-/* The entry behind the request's, for its text with one chunk more; the caller holds it. */
-static quire_condensed entry_next(quire_loop *loop, const quire_request *r)
-{
-    quire_condensed parent = r->kv.condensed;
-    quire_condensed next;
-    unsigned char name[NAME_BYTES];
-
-    if (parent != QUIRE_CONDENSED_NULL) {
-        return quire_condensed_hold(loop->condensed, parent, chunk_at(r, r->kv.n_condensings),
-                                    chunk_bytes(r));
-    }
-    if (r->kv.n_condensings > 0) {
-        return QUIRE_CONDENSED_NULL; /* there was no place for the entry before */
-    }
-    parent = quire_condensed_hold(loop->condensed, QUIRE_CONDENSED_NULL, name, name_of(r, name));
-    next = parent != QUIRE_CONDENSED_NULL
-               ? quire_condensed_hold(loop->condensed, parent, chunk_at(r, 0), chunk_bytes(r))
-               : QUIRE_CONDENSED_NULL;
-    quire_condensed_release(loop->condensed, parent);
-    return next;
-}
-
 /* A sequence with the text condensed once more, and its tie to the tree. */
 typedef struct condensed {
     quire_condensed entry;
@@ -201,7 +114,8 @@ typedef struct condensed {
 static void tie(quire_loop *loop, const quire_request *r, uint32_t n_gone, uint32_t n_kept,
                 condensed *out)
 {
-    const quire_prefix_key key = quire_loop_condensed_key(loop, r, out->entry);
+    const quire_prefix_key key =
+        quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, out->entry);
     const int32_t *tokens = r->tokens + n_gone;
     quire_prefix_acquire_opts opts = {
         .tokens_max = n_kept,
@@ -232,9 +146,10 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
 {
     const uint32_t k = r->kv.n_condensings + 1;
     const uint32_t n_gone = quire_condensing_gone(&r->condensing, k);
+    const quire_condensed_text text = quire_condensed_text_of(r);
 
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &out->seq));
-    out->entry = entry_next(loop, r);
+    out->entry = quire_loop_condensed_hold(loop, &text, k);
     tie(loop, r, n_gone, quire_condensing_kept(&r->condensing, k), out);
     return out->is_found ? QUIRE_OK
                          : quire_condense(&r->condensing, loop->runtime, k, r->kv.seq, out->seq);
@@ -343,30 +258,24 @@ static bool spells(const quire_loop *loop, quire_condensed entry, uint32_t k,
     return true;
 }
 
-/* The condensings of an entry's text; *first: the entry of its policy and tenant. */
-static uint32_t depth_of(const quire_loop *loop, quire_condensed entry, quire_condensed *first)
+/* The condensings of an entry's text. */
+static uint32_t depth_of(const quire_loop *loop, quire_condensed entry)
 {
     uint32_t k = 0;
-    quire_condensed parent;
 
-    while ((parent = quire_condensed_parent(loop->condensed, entry)) != QUIRE_CONDENSED_NULL) {
-        entry = parent;
+    while ((entry = quire_condensed_parent(loop->condensed, entry)) != QUIRE_CONDENSED_NULL) {
         k++;
     }
-    *first = entry;
     return k;
 }
 
-/* Whether an entry of a policy and a tenant is of this tenant. */
-static bool is_of(const quire_loop *loop, quire_condensed first, const void *tenant,
-                  uint32_t tenant_bytes)
+static bool is_of(const quire_loop *loop, quire_condensed entry, const quire_invalidate *what)
 {
     uint32_t n_bytes;
-    const char *name = quire_condensed_bytes(loop->condensed, first, &n_bytes);
-    const uint32_t n = (uint32_t)strlen(name) + 1;
+    const void *tenant = quire_loop_condensed_tenant(loop, entry, &n_bytes);
 
-    return n_bytes - n == tenant_bytes &&
-           (tenant_bytes == 0 || memcmp(name + n, tenant, tenant_bytes) == 0);
+    return n_bytes == what->tenant_bytes &&
+           (n_bytes == 0 || memcmp(tenant, what->tenant, n_bytes) == 0);
 }
 
 static void add_dropped(quire_prefix_dropped *sum, quire_prefix_dropped one)
@@ -381,23 +290,13 @@ static void add_dropped(quire_prefix_dropped *sum, quire_prefix_dropped one)
 static void drop_prefix(quire_loop *loop, const quire_invalidate *what,
                         quire_prefix_dropped *dropped)
 {
-    quire_request tenant = { .tenant_bytes = what->tenant_bytes };
-
-    if (what->tenant_bytes > 0) {
-        memcpy(tenant.tenant, what->tenant, what->tenant_bytes);
-    }
     for (uint32_t i = 0; i < QUIRE_CONDENSED_MAX; i++) {
         const quire_condensed entry = quire_condensed_at(loop->condensed, i);
-        quire_condensed first;
-        uint32_t k;
+        const uint32_t k = entry != QUIRE_CONDENSED_NULL ? depth_of(loop, entry) : 0;
 
-        if (entry == QUIRE_CONDENSED_NULL) {
-            continue;
-        }
-        k = depth_of(loop, entry, &first);
-        if (k > 0 && is_of(loop, first, what->tenant, what->tenant_bytes) &&
-            spells(loop, entry, k, what)) {
-            const quire_prefix_key key = quire_loop_condensed_key(loop, &tenant, entry);
+        if (k > 0 && is_of(loop, entry, what) && spells(loop, entry, k, what)) {
+            const quire_prefix_key key =
+                quire_loop_condensed_key(loop, what->tenant, what->tenant_bytes, entry);
 
             add_dropped(dropped, quire_prefix_drop_prefix(loop->tree, &key, NULL, 0,
                                                           quire_loop_now_us(loop)));

@@ -5,10 +5,10 @@
  *   root of the text's first k chunks     [ label of kept(k) tokens ][ the chunk behind them ]
  *
  * A text that was condensed k times is found under a root of its own, whose identity is made of the
- * model's and of the number of the entry for policy, tenant and the first k chunks
- * (condensed_set.h). There it is spelled by the text's tokens from `gone(k)` on: the first kept(k)
- * of them only label the kept pages, and the text is whole through the root. So the tree's pages,
- * hits, references, owners, ranks and accounts work as ever, and a tenant's salt is the root's.
+ * name of the entry for model, policy, tenant and the first k chunks (condense_names.h). There it
+ * is spelled by the text's tokens from `gone(k)` on: the first kept(k) of them only label the kept
+ * pages, and the text is whole through the root. So the tree's pages, hits, references, owners,
+ * ranks and accounts work as ever, and a tenant's salt is the root's.
  *
  * A hit needs all kept pages of its root. Where some were evicted, the request begins with those of
  * an earlier condensing, or with the plain text, and condenses again: the bytes are the same.
@@ -39,10 +39,6 @@ quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const qui
  * from the begin of the text afterwards. */
 void quire_loop_condensed_begin(quire_loop *loop, quire_request *request,
                                 const quire_condensed_hit *hit, quire_prefix_match *match);
-
-/* The key of the tree's root for a request and an entry. Memory: salt is borrowed. */
-quire_prefix_key quire_loop_condensed_key(const quire_loop *loop, const quire_request *request,
-                                          quire_condensed entry);
 
 /* Tokens up to which both requests find the same pages for the same text. */
 uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/hash128.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,38 +13,38 @@
 #define N_BUCKETS 4096u
 
 typedef struct entry {
-    uint64_t number; /* 0: free */
-    uint64_t used;   /* tick of the last use */
+    quire_condensed_name name;
+    uint64_t used; /* tick of the last use */
     quire_condensed parent;
     quire_condensed next; /* in its bucket */
     uint32_t bucket;
     uint32_t n_children;
     uint32_t n_holders;
     uint32_t n_bytes;
-    unsigned char *bytes;
+    unsigned char *bytes; /* NULL: free */
 } entry;
 
 struct quire_condensed_set {
-    entry *entries; /* [1 + n_max]; entry 0 is none */
+    quire_condensed_set_opts opts;
+    entry *entries; /* [1 + n_max]; entry 0 is none, and has the base as its name */
     quire_condensed buckets[N_BUCKETS];
-    uint32_t n_max;
     uint32_t n_texts;
-    uint64_t n_numbers;
     uint64_t tick;
 };
 
-int quire_condensed_set_create(quire_condensed_set **out, uint32_t n_max)
+int quire_condensed_set_create(quire_condensed_set **out, const quire_condensed_set_opts *opts)
 {
     quire_condensed_set *set = calloc(1, sizeof *set);
 
     *out = NULL;
     QUIRE_FAIL_IF(set == NULL, QUIRE_NOMEM);
-    set->n_max = n_max;
-    set->entries = calloc((size_t)n_max + 1, sizeof *set->entries);
+    set->opts = *opts;
+    set->entries = calloc((size_t)opts->n_max + 1, sizeof *set->entries);
     if (set->entries == NULL) {
         free(set);
         return QUIRE_NOMEM;
     }
+    set->entries[QUIRE_CONDENSED_NULL].name = opts->base;
     *out = set;
     return QUIRE_OK;
 }
@@ -51,7 +52,7 @@ int quire_condensed_set_create(quire_condensed_set **out, uint32_t n_max)
 void quire_condensed_set_destroy(quire_condensed_set *set)
 {
     if (set != NULL) {
-        for (uint32_t i = 0; i <= set->n_max; i++) {
+        for (uint32_t i = 0; i <= set->opts.n_max; i++) {
             free(set->entries[i].bytes);
         }
         free(set->entries);
@@ -94,6 +95,9 @@ static void remove_entry(quire_condensed_set *set, quire_condensed i)
     entry *e = &set->entries[i];
     quire_condensed *at = &set->buckets[e->bucket];
 
+    if (set->opts.leaves != NULL) {
+        set->opts.leaves(set->opts.ctx, i);
+    }
     while (*at != i) {
         at = &set->entries[*at].next;
     }
@@ -109,10 +113,10 @@ static quire_condensed place_find(quire_condensed_set *set, quire_condensed pare
 {
     quire_condensed oldest = QUIRE_CONDENSED_NULL;
 
-    for (quire_condensed i = 1; i <= set->n_max; i++) {
+    for (quire_condensed i = 1; i <= set->opts.n_max; i++) {
         const entry *e = &set->entries[i];
 
-        if (e->number == 0) {
+        if (e->bytes == NULL) {
             return i;
         }
         if (i != parent && e->n_children == 0 && e->n_holders == 0 &&
@@ -137,12 +141,12 @@ static quire_condensed add(quire_condensed_set *set, uint32_t bucket, quire_cond
         return i;
     }
     memcpy(copy, bytes, n_bytes);
-    set->entries[i] = (entry){ .number = ++set->n_numbers,
-                               .parent = parent,
+    set->entries[i] = (entry){ .parent = parent,
                                .next = set->buckets[bucket],
                                .bucket = bucket,
                                .n_bytes = n_bytes,
                                .bytes = copy };
+    quire_condensed_name_add(&set->entries[parent].name, bytes, n_bytes, &set->entries[i].name);
     set->buckets[bucket] = i;
     set->entries[parent].n_children++;
     set->n_texts += parent != QUIRE_CONDENSED_NULL;
@@ -178,9 +182,24 @@ void quire_condensed_release(quire_condensed_set *set, quire_condensed i)
     }
 }
 
-uint64_t quire_condensed_number(const quire_condensed_set *set, quire_condensed i)
+const quire_condensed_name *quire_condensed_name_of(const quire_condensed_set *set,
+                                                    quire_condensed i)
 {
-    return set->entries[i].number;
+    return &set->entries[i].name;
+}
+
+void quire_condensed_name_add(const quire_condensed_name *parent, const void *bytes,
+                              uint32_t n_bytes, quire_condensed_name *out)
+{
+    unsigned char n[4];
+    quire_sha256 hash;
+
+    (void)quire_le_put(n, n_bytes, sizeof n);
+    quire_sha256_init(&hash);
+    quire_sha256_add(&hash, parent->bytes, sizeof parent->bytes);
+    quire_sha256_add(&hash, n, sizeof n);
+    quire_sha256_add(&hash, bytes, n_bytes);
+    quire_sha256_get(&hash, out->bytes);
 }
 
 quire_condensed quire_condensed_parent(const quire_condensed_set *set, quire_condensed i)
@@ -197,7 +216,7 @@ const void *quire_condensed_bytes(const quire_condensed_set *set, quire_condense
 
 quire_condensed quire_condensed_at(const quire_condensed_set *set, uint32_t i)
 {
-    return i < set->n_max && set->entries[i + 1].number != 0 ? i + 1 : QUIRE_CONDENSED_NULL;
+    return i < set->opts.n_max && set->entries[i + 1].bytes != NULL ? i + 1 : QUIRE_CONDENSED_NULL;
 }
 
 uint32_t quire_condensed_count(const quire_condensed_set *set)

@@ -1,6 +1,7 @@
 /* loop_create.c - creation and destruction of the loop: options, parts.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
@@ -178,7 +179,7 @@ static int contents_create(quire_loop *loop, quire_error *err)
         return quire_error_set(err, rc, "cannot create the table of sessions: %s",
                                quire_status_text(rc));
     }
-    if (quire_condensed_set_create(&loop->condensed, QUIRE_CONDENSED_MAX) < 0) {
+    if (quire_loop_condensed_create(loop) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
     QUIRE_TRY(tree_create(loop, err));

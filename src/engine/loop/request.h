@@ -41,9 +41,10 @@ typedef enum quire_retreat {
 typedef struct quire_request_claim {
     uint64_t tree_generation; /* 0 = not looked up yet */
     uint64_t cache_generation;
-    uint32_t n_gone;   /* tokens that left the text in condensings: among all that follow */
-    uint32_t n_cached; /* tokens that are cached */
-    uint32_t n_used;   /* of n_cached, tokens that the request would begin with */
+    uint32_t n_condensings; /* behind the text that is cached, */
+    uint32_t n_gone;        /* tokens that left in these: among all that follow */
+    uint32_t n_cached;      /* tokens that are cached */
+    uint32_t n_used;        /* of n_cached, tokens that the request would begin with */
     /* Charge of the pages of n_used tokens (quire_prefix_claim). */
     uint64_t cached_dynamic_bytes;
     uint64_t live_dynamic_bytes;

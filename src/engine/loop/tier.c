@@ -41,6 +41,28 @@ void quire_tier_buffer_give(quire_tier *tier, quire_transfer *t)
     tier->unused = t;
 }
 
+quire_transfer *quire_tier_query_take(quire_tier *tier)
+{
+    quire_transfer *t = tier->unused_queries;
+
+    if (t != NULL) {
+        tier->unused_queries = t->next;
+    } else if ((t = quire_transfer_new(0, 0)) == NULL) {
+        return NULL;
+    }
+    t->next = NULL;
+    t->is_query = true;
+    t->owner = NULL;
+    t->urgency = 0;
+    return t;
+}
+
+void quire_tier_query_give(quire_tier *tier, quire_transfer *t)
+{
+    t->next = tier->unused_queries;
+    tier->unused_queries = t;
+}
+
 /* ---- life ---- */
 
 static void wake(void *ctx)
@@ -189,7 +211,9 @@ void quire_tier_poll(quire_loop *loop, uint64_t step_us)
     do {
         n = tier->store->ops->poll(tier->store, done, POLL_MAX);
         for (uint32_t i = 0; i < n; i++) {
-            if (done[i]->is_query) {
+            if (done[i]->is_query && done[i]->owner != NULL) {
+                quire_fetch_heard(loop, done[i]);
+            } else if (done[i]->is_query) {
                 quire_touch_done(loop, done[i]);
             } else if (done[i]->is_put) {
                 quire_copy_done(loop, done[i]);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "core/prefix/prefix_learned.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 
 #include <float.h>
@@ -63,6 +64,9 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
                              .tokens = c->tokens };
 
     quire_prefix_copy_root(loop->tree, c->node, &root);
+    if (quire_loop_is_condensed(loop, &root)) {
+        root = quire_loop_key(loop, root.salt, root.salt_bytes); /* tier_condensed.c */
+    }
     quire_prefix_key_root(&root, &text.root);
     text.salt = root.salt;
     text.salt_bytes = root.salt_bytes;
@@ -161,23 +165,16 @@ static void touch(void *ctx, const quire_prefix_copy *c)
 {
     quire_loop *loop = ctx;
     quire_tier *tier = loop->tier;
-    quire_transfer *t = tier->unused_queries;
+    quire_transfer *t;
 
-    if (c->mark != QUIRE_COPY_KEPT || !c->is_full) {
+    if (c->mark != QUIRE_COPY_KEPT || !c->is_full || (t = quire_tier_query_take(tier)) == NULL) {
         return;
     }
-    if (t != NULL) {
-        tier->unused_queries = t->next;
-    } else if ((t = quire_transfer_new(0, 0)) == NULL) {
-        return;
-    }
-    t->next = NULL;
-    t->is_query = true;
     t->text = (quire_page_text){
         .key = *c->key, .parent = *c->parent_key, .first_token = c->first_token, .n_tokens = 0
     };
     t->text.root = tier->touched_root;
-    t->owner = (void *)(uintptr_t)c->node;
+    t->number = c->node;
     tier->store->ops->get(tier->store, &t, 1);
 }
 
@@ -195,11 +192,9 @@ void quire_tier_touch(quire_loop *loop, const quire_request *r)
 void quire_touch_done(quire_loop *loop, quire_transfer *t)
 {
     if (t->result == QUIRE_STORE_ABSENT) { /* the store has let go of it */
-        (void)quire_prefix_copy_mark_set(loop->tree, (uint32_t)(uintptr_t)t->owner, &t->text.key,
-                                         QUIRE_COPY_NONE);
+        (void)quire_prefix_copy_mark_set(loop->tree, t->number, &t->text.key, QUIRE_COPY_NONE);
     }
-    t->next = loop->tier->unused_queries;
-    loop->tier->unused_queries = t;
+    quire_tier_query_give(loop->tier, t);
 }
 
 void quire_tier_copy_request(quire_loop *loop, const quire_request *r)

@@ -4,18 +4,21 @@
  * tree has, and grows by one page at a time: append, scatter, publish. So a fetched page comes into
  * the tree in the same way as a computed one, and all rules for pages hold for it.
  *
+ * Pages and tokens of a fetch count from the begin of its root on: behind the tokens that left a
+ * condensed text (tier_condensed.c).
+ *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/num.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_patience.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define SLOTS_MAX   64u /* pages of one fetch under way at once */
 #define READS_KNOWN 8u  /* records read before the store's speed counts as known */
@@ -69,6 +72,7 @@ static void fetch_stop(quire_loop *loop, quire_fetch *f)
         (void)quire_seq_close(loop->cache, f->seq);
         quire_loop_released(loop);
     }
+    quire_condensed_release(loop->condensed, f->entry);
     f->request->wait.fetch = NULL;
     f->request = NULL;
     loop->figures.now.tier.fetching--;
@@ -93,44 +97,39 @@ void quire_fetches_destroy(quire_loop *loop)
     }
 }
 
-static quire_fetch *fetch_alloc(uint32_t n_pages, uint32_t n_slots)
+/* Memory for the pages of a fetch that has none yet. */
+static int pages_alloc(quire_fetch *f, uint32_t n_pages, uint32_t n_slots)
 {
-    quire_fetch *f = calloc(1, sizeof *f);
-
-    if (f == NULL) {
-        return NULL;
-    }
+    free(f->keys);
     f->keys = calloc((size_t)n_pages + 1, sizeof *f->keys);
-    f->arrived = calloc(n_slots, sizeof(quire_transfer *));
-    if (f->keys == NULL || f->arrived == NULL) {
-        free(f->keys);
-        free(f->arrived);
-        free(f);
-        return NULL;
+    if (f->arrived == NULL) {
+        f->arrived = calloc(n_slots, sizeof(quire_transfer *));
+        f->n_slots = f->arrived != NULL ? n_slots : 0;
     }
+    QUIRE_FAIL_IF(f->keys == NULL || f->arrived == NULL, QUIRE_NOMEM);
     f->n_pages = n_pages;
-    f->n_slots = n_slots;
-    return f;
+    return QUIRE_OK;
 }
 
-static void keys_make(const quire_loop *loop, quire_fetch *f, const quire_request *r)
+static void keys_make(const quire_loop *loop, quire_fetch *f)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const int32_t *tokens = f->request->tokens + f->n_gone;
 
-    f->key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
-    quire_prefix_key_root(&f->key, &f->root);
-    f->keys[0] = f->root;
+    quire_prefix_key_root(&f->key, &f->keys[0]);
     for (uint32_t i = 0; i < f->n_pages; i++) {
-        quire_prefix_key_add(&f->keys[i], r->tokens + (size_t)i * page_tokens, page_tokens,
+        quire_prefix_key_add(&f->keys[i], tokens + (size_t)i * page_tokens, page_tokens,
                              &f->keys[i + 1]);
     }
 }
 
-/* Open the sequence with the full pages that the tree has. */
-static int seq_begin(quire_loop *loop, quire_fetch *f, const quire_request *r, uint32_t n_tokens)
+/* Open the sequence with the full pages that the tree has; n_tokens: of the fetch's root. */
+static int seq_begin(quire_loop *loop, quire_fetch *f, uint32_t n_tokens)
 {
-    const quire_prefix_acquire_opts opts = {
-        .tokens_max = n_tokens,
+    const quire_request *r = f->request;
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const int32_t *tokens = r->tokens + f->n_gone;
+    quire_prefix_acquire_opts opts = {
         .owner = r->owner,
         .now_us = quire_loop_now_us(loop),
         .rank = r->rank,
@@ -139,15 +138,17 @@ static int seq_begin(quire_loop *loop, quire_fetch *f, const quire_request *r, u
     };
     quire_prefix_match match;
 
+    quire_prefix_lookup(loop->tree, &f->key, tokens, f->n_pages * page_tokens, &match);
+    opts.tokens_max = match.n_tokens - match.n_tokens % page_tokens;
     QUIRE_TRY(quire_seq_open(loop->cache,
                              r == loop->tier->ahead ? QUIRE_REGION_DYNAMIC
                                                     : quire_loop_region(loop, r->class_index),
                              &f->seq));
-    QUIRE_TRY(quire_prefix_acquire(loop->tree, &f->key, f->seq, r->tokens, r->n_tokens, &opts,
-                                   &match, &f->ref));
-    f->next_use = match.n_tokens / loop->runtime_opts->page_tokens;
+    QUIRE_TRY(quire_prefix_acquire(loop->tree, &f->key, f->seq, tokens, n_tokens, &opts, &match,
+                                   &f->ref));
+    f->next_use = match.n_tokens / page_tokens;
     f->next_get = f->next_use;
-    return match.n_tokens % loop->runtime_opts->page_tokens == 0 ? QUIRE_OK : QUIRE_AGAIN;
+    return match.n_tokens % page_tokens == 0 ? QUIRE_OK : QUIRE_AGAIN;
 }
 
 /* Enter a fetch behind those of its rank. */
@@ -162,8 +163,7 @@ static void fetch_link(quire_tier *tier, quire_fetch *f)
     *at = f;
 }
 
-/* A request of a higher rank waits for this fetch as well. */
-static void fetch_raise(quire_tier *tier, quire_fetch *f, uint8_t rank)
+void quire_fetch_raise(quire_tier *tier, quire_fetch *f, uint8_t rank)
 {
     quire_fetch **at = &tier->fetches;
 
@@ -177,9 +177,7 @@ static void fetch_raise(quire_tier *tier, quire_fetch *f, uint8_t rank)
     }
 }
 
-/* Give up the last fetch of a lower rank, so that a request of this rank may fetch. Its request may
- * fetch again later. Returns whether there was one. */
-static bool fetch_displace(quire_loop *loop, uint8_t rank)
+bool quire_fetch_displace(quire_loop *loop, uint8_t rank)
 {
     quire_fetch *last = NULL;
 
@@ -193,29 +191,57 @@ static bool fetch_displace(quire_loop *loop, uint8_t rank)
     return last != NULL;
 }
 
+int quire_fetch_open(quire_loop *loop, quire_fetch *f, uint32_t k)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_request *r = f->request;
+    const quire_condensing *c = &r->condensing;
+    const quire_condensed_text text = quire_condensed_text_of(r);
+    const uint32_t n_end = c->chunk != 0 ? (k + 1) * c->chunk : UINT32_MAX;
+    uint32_t n_text, n_want;
+
+    f->k = k;
+    f->n_gone = quire_condensing_gone(c, k);
+    f->stage = QUIRE_FETCH_READS;
+    if (k > 0) {
+        f->entry = quire_loop_condensed_hold(loop, &text, k);
+        QUIRE_FAIL_IF(f->entry == QUIRE_CONDENSED_NULL, QUIRE_NOMEM);
+    }
+    f->key = quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, f->entry);
+    n_text = quire_min_u32(r->n_tokens, n_end) - f->n_gone;
+    n_want = quire_min_u32(f->n_want, n_end) - f->n_gone;
+    f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
+    f->is_open_full = n_text - (n_want - n_want % page_tokens) >= page_tokens;
+    QUIRE_TRY(
+        pages_alloc(f, n_want / page_tokens, quire_min_u32(SLOTS_MAX, loop->tier->n_buffers_max)));
+    keys_make(loop, f);
+    return seq_begin(loop, f, n_text);
+}
+
 /* Begin a fetch of the pages behind n_have tokens, up to n_want. */
 static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uint32_t n_want)
 {
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
     quire_tier *tier = loop->tier;
-    quire_fetch *f =
-        fetch_alloc(n_want / page_tokens, quire_min_u32(SLOTS_MAX, tier->n_buffers_max));
+    quire_fetch *f = calloc(1, sizeof *f);
 
     if (f == NULL) {
         return false;
     }
     f->begun_us = quire_loop_now_us(loop);
     f->moved_us = f->begun_us;
-    f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
-    f->is_open_full = r->n_tokens - (n_want - n_want % page_tokens) >= page_tokens;
+    quire_prefix_key_root(&key, &f->root);
+    f->n_have = n_have;
+    f->n_want = n_want;
+    f->k_have = r->wait.claim.n_condensings;
+    f->k_max = quire_condensing_before(&r->condensing, n_want);
     f->request = r;
     f->rank = r->rank;
     r->wait.fetch = f;
     loop->figures.now.tier.fetching++;
     fetch_link(tier, f);
-    keys_make(loop, f, r);
     loop->figures.now.tier.fetches_total++;
-    if (seq_begin(loop, f, r, n_have - n_have % page_tokens) < 0) {
+    if (!quire_fetch_look(loop, f)) {
         fetch_stop(loop, f);
         return false;
     }
@@ -227,7 +253,7 @@ static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uin
 static quire_page_text text_of(const quire_loop *loop, const quire_fetch *f, uint32_t page)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const int32_t *tokens = f->request->tokens + (size_t)page * page_tokens;
+    const int32_t *tokens = f->request->tokens + f->n_gone + (size_t)page * page_tokens;
     quire_page_text text = { .parent = f->keys[page],
                              .root = f->root,
                              .first_token = page * page_tokens,
@@ -257,7 +283,7 @@ static uint32_t page_end(const quire_fetch *f)
 /* Whether a fetch could ask for another page, had it a buffer. */
 static bool is_hungry(const quire_fetch *f)
 {
-    return f->request != NULL && f->next_get < page_end(f) &&
+    return f->request != NULL && f->stage == QUIRE_FETCH_READS && f->next_get < page_end(f) &&
            f->next_get - f->next_use < f->n_slots;
 }
 
@@ -284,7 +310,7 @@ void quire_fetch_arrived(quire_loop *loop, quire_transfer *t)
     quire_fetch *f = t->owner;
 
     f->n_away--;
-    if (f->request == NULL || page > f->n_pages) {
+    if (f->request == NULL || f->stage != QUIRE_FETCH_READS || page > f->n_pages) {
         quire_tier_buffer_give(loop->tier, t);
     } else {
         f->arrived[page % f->n_slots] = t;
@@ -301,6 +327,7 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     const uint32_t page = f->next_use;
     const uint64_t now_us = quire_loop_now_us(loop);
+    const int32_t *tokens = f->request->tokens + f->n_gone;
     uint32_t n;
     int rc;
 
@@ -308,15 +335,13 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     /* The store has compared the tokens of full pages. */
     n = page < f->n_pages
             ? page_tokens
-            : quire_page_same(&t->found, f->request->tokens + (size_t)page * page_tokens,
-                              f->n_open);
+            : quire_page_same(&t->found, tokens + (size_t)page * page_tokens, f->n_open);
     QUIRE_FAIL_IF(!quire_fetch_is_useful(loop, t, n), QUIRE_NOTFOUND);
     do {
         rc = quire_page_read(loop->cache, &loop->tier->parts, f->seq, &t->found, n);
     } while (rc == QUIRE_NOPAGES && quire_overflow_fetch_room(loop, f->request, f->seq));
     QUIRE_FAIL_IF(rc < 0, rc == QUIRE_CORRUPT ? QUIRE_NOTFOUND : rc);
-    QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, f->request->tokens, page * page_tokens + n,
-                                   now_us));
+    QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, tokens, page * page_tokens + n, now_us));
     quire_fetch_state(loop, f, t, n);
     if (page < f->n_pages) { /* NOTFOUND: the text was invalidated meanwhile */
         QUIRE_TRY(quire_prefix_copy_mark_ref(loop->tree, f->ref, QUIRE_COPY_KEPT));
@@ -325,6 +350,29 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     loop->figures.now.tier.fetched_tokens_total += n;
     loop->figures.now.tier.fetched_bytes_total += t->found.record_bytes;
     return QUIRE_OK;
+}
+
+/* Whether the next page is one of those that a condensed text is made of. */
+static bool is_made_of_less(const quire_loop *loop, const quire_fetch *f)
+{
+    return f->next_use * loop->runtime_opts->page_tokens <
+           quire_condensing_kept(&f->request->condensing, f->k);
+}
+
+/* Without that page the others are of no use: look for an earlier condensing, when the transfers
+ * under way are back. */
+static void turn_back(quire_loop *loop, quire_fetch *f)
+{
+    slots_give(loop->tier, f);
+    (void)quire_prefix_release(loop->tree, f->ref, quire_loop_now_us(loop));
+    (void)quire_seq_close(loop->cache, f->seq);
+    quire_loop_released(loop);
+    quire_condensed_release(loop->condensed, f->entry);
+    f->ref = QUIRE_PREFIX_REF_NULL;
+    f->seq = QUIRE_SEQ_NULL;
+    f->entry = QUIRE_CONDENSED_NULL;
+    f->k_max = f->k - 1;
+    f->stage = QUIRE_FETCH_ENDS;
 }
 
 /* A full page is not there: its begin may be, as an open page. Returns whether that is asked for.
@@ -352,7 +400,7 @@ static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
     const uint64_t begin_ns = quire_clock_ns();
     double spent_ns = 0.0;
 
-    while (f->request != NULL && spent_ns < may_ns) {
+    while (f->request != NULL && f->stage == QUIRE_FETCH_READS && spent_ns < may_ns) {
         quire_transfer *t = f->arrived[f->next_use % f->n_slots];
         int rc;
 
@@ -369,6 +417,8 @@ static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
             quire_tier_buffer_give(loop->tier, t);
             f->next_use++;
             loop->tier->pause_us = 0; /* the store works */
+        } else if (rc == QUIRE_NOTFOUND && is_made_of_less(loop, f)) {
+            turn_back(loop, f);
         } else if (rc != QUIRE_NOTFOUND || !open_turn_to(loop, f)) {
             loop->figures.now.tier.short_total += rc != QUIRE_NOTFOUND;
             fetch_stop(loop, f);
@@ -390,7 +440,10 @@ static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t n
         .compute_us = compute_us(loop, f->next_use, f->n_pages),
     };
 
-    return f->n_away > 0 && f->arrived[f->next_use % f->n_slots] == NULL &&
+    const bool is_there =
+        f->stage == QUIRE_FETCH_READS && f->arrived[f->next_use % f->n_slots] != NULL;
+
+    return f->n_away > 0 && !is_there &&
            (double)(now_us - f->moved_us) > quire_tier_patience_us(&patience);
 }
 
@@ -420,6 +473,11 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us)
             fetch_free(tier, f);
             continue;
         }
+        if (f->request != NULL && f->n_away == 0 && f->stage != QUIRE_FETCH_READS &&
+            !(f->stage == QUIRE_FETCH_LOOKS ? quire_fetch_looked(loop, f)
+                                            : quire_fetch_look(loop, f))) {
+            fetch_stop(loop, f);
+        }
         if (f->request != NULL) {
             may_ns -= pages_use(loop, f, may_ns);
             if ((int32_t)f->rank >= hungry_rank) { /* buffers that become free go to higher ranks */
@@ -440,28 +498,6 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us)
 }
 
 /* ---- requests ---- */
-
-/* Another request fetches a prefix that this one needs too: at least a page more than it has. */
-static bool is_led(quire_loop *loop, const quire_request *r, uint32_t n_have)
-{
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-
-    for (quire_fetch *f = loop->tier->fetches; f != NULL; f = f->next) {
-        const quire_request *o = f->request;
-        uint32_t n_max;
-
-        if (o == NULL || o == r || !quire_request_is_same_tenant(o, r)) {
-            continue;
-        }
-        n_max = quire_min_u32(r->n_tokens - 1, f->n_pages * page_tokens);
-        if (n_max >= n_have + page_tokens && n_have <= f->next_use * page_tokens &&
-            memcmp(r->tokens, o->tokens, (n_have + page_tokens) * sizeof r->tokens[0]) == 0) {
-            fetch_raise(loop->tier, f, r->rank);
-            return true;
-        }
-    }
-    return false;
-}
 
 /* Whether asking the store is worth it. */
 static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
@@ -491,78 +527,6 @@ bool quire_fetch_start(quire_loop *loop, quire_request *r, uint32_t n_have, uint
     ask(loop, r->wait.fetch);
     quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
     return r->wait.fetch != NULL;
-}
-
-bool quire_tier_holds(quire_loop *loop, quire_request *r)
-{
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    uint32_t n_have;
-    uint32_t n_want;
-
-    if (loop->tier == NULL) {
-        return false;
-    }
-    if (r->wait.fetch != NULL || r->wait.has_fetched) {
-        return r->wait.fetch != NULL;
-    }
-    quire_loop_tokens_have(loop, r, &n_have, &n_want);
-    if (is_led(loop, r, n_have)) {
-        return true;
-    }
-    /* For a few tokens no state is read. */
-    if (n_want / page_tokens <= n_have / page_tokens &&
-        (loop->room.is_page_exact || loop->tier->parts.state > 0 || n_have % page_tokens != 0 ||
-         n_want <= n_have)) {
-        r->wait.has_fetched = true;
-        return false; /* all of it is in memory, up to the page where texts part */
-    }
-    if (loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX &&
-        !fetch_displace(loop, r->rank)) {
-        return true;
-    }
-    r->wait.has_fetched = true;
-    return quire_fetch_start(loop, r, n_have, n_want);
-}
-
-/* Steps until a running request ends, at most. */
-static uint32_t steps_left(const quire_loop *loop, const quire_request *r)
-{
-    const uint32_t n_end = r->n_prompt + r->max_tokens;
-    const uint32_t n_prefill = r->n_tokens > r->kv.n_computed ? r->n_tokens - r->kv.n_computed : 0;
-
-    return n_end - r->n_tokens + n_prefill / loop->opts.chunk_tokens;
-}
-
-/* Running requests that end within so many steps. */
-static uint32_t ending_within(const quire_loop *loop, uint32_t n_steps)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < loop->set.n_running; i++) {
-        n += steps_left(loop, loop->set.running[i]) <= n_steps;
-    }
-    return n;
-}
-
-void quire_tier_prefetch(quire_loop *loop)
-{
-    uint32_t n_next;
-
-    if (loop->tier == NULL || loop->tier->opts.prefetch_steps == 0 || loop->set.n_queued == 0) {
-        return;
-    }
-    n_next = ending_within(loop, loop->tier->opts.prefetch_steps);
-    for (uint32_t c = loop->opts.classes.n; c > 0 && n_next > 0; c--) {
-        for (quire_queue_link *l = loop->set.queues[c - 1].first; l != NULL && n_next > 0;
-             l = l->next) {
-            quire_request *r = quire_request_of(l);
-
-            if (!r->is_parked) {
-                (void)quire_tier_holds(loop, r);
-                n_next--;
-            }
-        }
-    }
 }
 
 bool quire_tier_is_fetching(const quire_loop *loop)

@@ -8,9 +8,17 @@
 #ifndef QUIRE_ENGINE_TIER_OBJECT_H
 #define QUIRE_ENGINE_TIER_OBJECT_H
 
+#include "engine/loop/condensed_set.h"
 #include "engine/loop/loop.h"
 #include "engine/tier.h"
 #include "store/page_io.h"
+
+/* What a fetch does. */
+typedef enum quire_fetch_stage {
+    QUIRE_FETCH_READS, /* pages come, in order */
+    QUIRE_FETCH_LOOKS, /* the store is asked which condensed texts it has: tier_condensed.c */
+    QUIRE_FETCH_ENDS   /* of a condensed text a page is missing; an earlier one is looked for */
+} quire_fetch_stage;
 
 /* Pages of one request on their way into the tree. */
 typedef struct quire_fetch {
@@ -20,7 +28,16 @@ typedef struct quire_fetch {
     quire_seq_id seq;       /* holds what has arrived */
     quire_prefix_ref ref;
     quire_prefix_key key; /* salt: of the request */
-    quire_page_key root;
+    quire_page_key root;  /* of the tenant's plain texts: that of all records */
+    quire_fetch_stage stage;
+    quire_condensed entry;    /* whose text is fetched; held. QUIRE_CONDENSED_NULL: a plain one */
+    uint32_t k;               /* condensings behind it */
+    uint32_t n_gone;          /* tokens of the text that left in these; pages count behind them */
+    uint32_t k_have;          /* condensings behind the text that the tree has, */
+    uint32_t n_have;          /* its tokens, */
+    uint32_t k_max;           /* condensings that a text from the store may have, */
+    uint32_t n_want;          /* its tokens */
+    uint32_t k_found;         /* the most condensings of a text that the store has */
     quire_page_key *keys;     /* [n_pages + 1] of the text before page i */
     uint32_t n_pages;         /* full pages wanted: [next_use, n_pages) are not there yet */
     uint32_t next_get;        /* next page to ask for */
@@ -118,6 +135,24 @@ void quire_tier_ahead_free(quire_tier *tier);
 /* A buffer, or NULL: none is free. */
 quire_transfer *quire_tier_buffer_take(quire_tier *tier);
 void quire_tier_buffer_give(quire_tier *tier, quire_transfer *transfer);
+/* A query for the owner of a tier: tier_condensed.c has those whose owner is a fetch. NULL: no
+ * memory. */
+quire_transfer *quire_tier_query_take(quire_tier *tier);
+void quire_tier_query_give(quire_tier *tier, quire_transfer *transfer);
+/* Enter the pages of the request's text behind k condensings. Errors: QUIRE_NOMEM, QUIRE_AGAIN,
+ * those of quire_seq_open() and quire_prefix_acquire(). */
+int quire_fetch_open(quire_loop *loop, quire_fetch *fetch, uint32_t k);
+/* Ask for the condensed texts that are more than the tree has; without any, for pages at once.
+ * Returns whether there is something to wait for. */
+bool quire_fetch_look(quire_loop *loop, quire_fetch *fetch);
+/* A query came back; all of them did. The latter returns as quire_fetch_look(). */
+void quire_fetch_heard(quire_loop *loop, quire_transfer *transfer);
+bool quire_fetch_looked(quire_loop *loop, quire_fetch *fetch);
+/* A request of a higher rank waits for this fetch as well. */
+void quire_fetch_raise(quire_tier *tier, quire_fetch *fetch, uint8_t rank);
+/* Give up the last fetch of a lower rank, so that a request of this rank may fetch. Its request may
+ * fetch again later. Returns whether there was one. */
+bool quire_fetch_displace(quire_loop *loop, uint8_t rank);
 /* A get came back. */
 void quire_fetch_arrived(quire_loop *loop, quire_transfer *transfer);
 /* Write arrived pages of all fetches, ask for more, end the complete and the given-up ones. */

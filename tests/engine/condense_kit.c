@@ -1,0 +1,137 @@
+/* condense_kit.c - see condense_kit.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "condense_kit.h"
+
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "engine/retention.h"
+
+#include <string.h>
+
+engine_bench condense_bench(const setting *s)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b;
+    uint64_t page_bytes;
+
+    engine.retain_chunk = CHUNK;
+    engine.n_running_max = 4;
+    engine.chunk_tokens = s->chunk_tokens;
+    engine.no_prefix_cache = s->no_prefix_cache;
+    runtime.k_format = runtime.v_format = s->format;
+    b = bench_panels(32, &engine, &runtime);
+    page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
+    runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
+    bench_close(&b);
+    engine.tier = (quire_tier_opts){ .store = s->store, .copies_all = true };
+    return bench_panels(32, &engine, &runtime);
+}
+
+quire_retain_spec spec_of(const char *policy)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+
+    if (quire_retain_parse(policy, &spec, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    return spec;
+}
+
+void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
+            answer *out)
+{
+    quire_retention_opts retention_opts = { .chunk = CHUNK };
+    quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
+    const quire_model_desc *desc = quire_model_desc_get(b->model);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retention *retention = NULL;
+    quire_runtime *runtime;
+    quire_seq_id seq;
+
+    opts.k_format = opts.v_format = s->format;
+    opts.n_batch = CHUNK;
+    if (s->policy != NULL) {
+        retention_opts.spec = spec_of(s->policy);
+        assert_int_equal(quire_retention_plan(desc, &retention_opts, &opts, &err), QUIRE_OK);
+    }
+    runtime = fixture_runtime(b->model, &opts);
+    seq = fixture_seq(runtime);
+    if (s->policy != NULL) {
+        assert_int_equal(quire_retention_open(&retention, runtime, desc, &retention_opts, &err),
+                         QUIRE_OK);
+    }
+    *out = (answer){ 0 };
+    for (uint32_t at = 0; out->n < N_TOKENS;) {
+        const int32_t *next = at < n_prompt ? prompt + at : &out->tokens[at - n_prompt];
+        const uint32_t n_left = at < n_prompt ? n_prompt - at : 1;
+        const quire_slice slice = { .seq = seq,
+                                    .tokens = next,
+                                    .n_tokens = n_left < CHUNK ? n_left : CHUNK,
+                                    .logits = QUIRE_LOGITS_LAST };
+        const float *logits;
+
+        assert_int_equal(retention != NULL
+                             ? quire_retention_step(retention, runtime, &slice, 1, &logits)
+                             : quire_runtime_step(runtime, &slice, 1, &logits),
+                         QUIRE_OK);
+        at += slice.n_tokens;
+        if (at >= n_prompt) {
+            out->tokens[out->n] = fixture_argmax(logits, b->n_vocab);
+            out->logprobs[out->n] =
+                quire_logits_logprob(logits, b->n_vocab, out->tokens[out->n], NULL, 0);
+            out->n++;
+        }
+    }
+    quire_runtime_destroy(runtime);
+    quire_retention_close(retention);
+}
+
+quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
+                   uint32_t n_prompt)
+{
+    quire_request_params params = params_greedy(prompt, n_prompt, N_TOKENS);
+    quire_retain_spec spec;
+
+    params.has_logprobs = true;
+    if (policy != NULL) {
+        spec = spec_of(policy);
+        params.retain = &spec;
+    }
+    return submit(b, &params);
+}
+
+uint32_t answer_check(quire_request *request, const answer *want)
+{
+    quire_request_token event;
+    uint32_t n = 0, n_cached;
+    int rc;
+
+    while ((rc = quire_request_wait(request, n, FIXTURE_WAIT_MS, &event)) == 1) {
+        assert_true(n < want->n);
+        assert_int_equal(event.token, want->tokens[n]);
+        assert_memory_equal(&event.logprob, &want->logprobs[n], sizeof event.logprob);
+        n++;
+    }
+    assert_int_equal(rc, 0);
+    assert_int_equal(n, want->n);
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_LENGTH);
+    n_cached = quire_request_result_get(request)->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
+}
+
+uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt, uint32_t n_prompt,
+               const answer *want)
+{
+    return answer_check(ask(b, policy, prompt, n_prompt), want);
+}

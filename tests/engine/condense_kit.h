@@ -1,0 +1,50 @@
+/* condense_kit.h - common parts of the tests of condensed texts: engines, requests with a policy,
+ * and the answers of `quire run --retain`.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_CONDENSE_KIT_H
+#define QUIRE_TESTS_CONDENSE_KIT_H
+
+#include "engine_fixture.h"
+
+#define N_CTX    1024u
+#define CHUNK    128u
+#define N_PROMPT 600u
+#define N_TOKENS 60u
+#define KEYDIFF  "keydiff:0.5,recent=32"
+#define STRIDE   "stride:0.5,recent=32"
+
+typedef struct setting {
+    const char *policy; /* NULL: the text keeps all tokens */
+    quire_format format;
+    uint32_t chunk_tokens; /* of a step; 0 = the default */
+    uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
+    bool no_prefix_cache;
+    quire_store *store; /* NULL: none. It gets all pages */
+} setting;
+
+engine_bench condense_bench(const setting *s);
+
+quire_retain_spec spec_of(const char *policy);
+
+/* Tokens with the log-probabilities of each: any changed bit of KV shows. */
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    float logprobs[N_TOKENS];
+    uint32_t n;
+} answer;
+
+/* What `quire run` generates, with lanes of their own for the policy. */
+void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
+            answer *out);
+
+/* policy NULL: none. */
+quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
+                   uint32_t n_prompt);
+/* Compare the answer; returns how many tokens of the prompt the cache had. */
+uint32_t answer_check(quire_request *request, const answer *want);
+/* Both. */
+uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt, uint32_t n_prompt,
+               const answer *want);
+
+#endif /* QUIRE_TESTS_CONDENSE_KIT_H */

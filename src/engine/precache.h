@@ -24,6 +24,9 @@
  * pre-caching pauses: for a minute at first, then twice as long each time. After a pause the full
  * slack is available again.
  *
+ * With recurrent layers a run leaves states at the ends of the text's last pages, every
+ * state_every_tokens tokens, and where it ends; memory for them must be free, too.
+ *
  * Thread: the engine's.
  *
  * SPDX-License-Identifier: MIT */

@@ -56,7 +56,8 @@ static void pass(uint64_t us)
     atomic_fetch_add(&the_clock.now_us, us);
 }
 
-static engine_bench bench_begin(quire_engine_opts engine)
+/* arch: of a model with recurrent layers; NULL = one without. */
+static engine_bench bench_begin_arch(quire_engine_opts engine, const char *arch)
 {
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
 
@@ -66,7 +67,12 @@ static engine_bench bench_begin(quire_engine_opts engine)
     engine.clock_us = clock_read;
     engine.clock_ctx = &the_clock;
     engine.precache.slack_tokens = PAGE;
-    return bench_tiny(&engine, &runtime);
+    return arch != NULL ? bench_recurrent(arch, &engine, &runtime) : bench_tiny(&engine, &runtime);
+}
+
+static engine_bench bench_begin(quire_engine_opts engine)
+{
+    return bench_begin_arch(engine, NULL);
 }
 
 static quire_precache_stats precache_stats(const engine_bench *b)
@@ -348,6 +354,53 @@ static void test_a_session_about_to_go_on(void **state)
     bench_close(&b);
 }
 
+static void evict_everything(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+}
+
+/* What is computed in advance leaves its state at its end, so requests go on from there. */
+static void test_recurrent_layers(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    engine_bench b;
+    int32_t tokens[N_PROMPT], got, expected;
+    quire_request_params params;
+    quire_request *request;
+
+    engine.state_every_tokens = 2 * PAGE;
+    b = bench_begin_arch(engine, *state);
+    assert_int_equal(ask_shared(&b, 10), 0);
+    assert_int_equal(ask_shared(&b, 11), N_SHARED);
+    assert_int_equal(ask_shared(&b, 12), N_SHARED);
+    assert_int_equal(ask_shared(&b, 13), N_SHARED);
+    assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
+    wait_computed(&b, N_SHARED);
+    tokens_make(tokens, N_SHARED, 1);
+    tokens_make(tokens + N_SHARED, N_PROMPT - N_SHARED, 14);
+    params = params_greedy(tokens, N_PROMPT, 1);
+    (void)reference(&b, tokens, N_PROMPT, &expected, 1);
+    request = submit(&b, &params);
+    assert_int_equal(collect(request, &got, 1), 1);
+    assert_int_equal(got, expected);
+    assert_int_equal(finish(request)->n_cached_tokens, N_SHARED);
+    quire_request_release(request);
+    assert_int_equal(stats_now(b.engine).memory.precache.gain_tokens_total, N_SHARED);
+
+    tokens_make(tokens, N_PROMPT, 3);
+    session_talk(&b, tokens, N_PROMPT - 8);
+    assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
+    pass(SECOND);
+    while (precache_stats(&b).tokens_total < N_SHARED + N_PROMPT - 8) {
+        (void)sched_yield();
+    }
+    assert_int_equal(ask(&b, tokens, N_PROMPT, ""), N_PROMPT - 8);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +410,8 @@ int main(void)
         cmocka_unit_test(test_it_stops_when_it_wastes),
         cmocka_unit_test(test_a_request_waits_for_one_step_at_most),
         cmocka_unit_test(test_a_session_about_to_go_on),
+        cmocka_unit_test_prestate(test_recurrent_layers, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_recurrent_layers, (void *)(uintptr_t) "qwen35"),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,9 @@ static bool has_free(const quire_adapt *adapt, uint32_t n_cached, uint32_t n_tok
     quire_region_stats region;
 
     return quire_region_stats_get(adapt->parts->cache, QUIRE_REGION_DYNAMIC, &region) == QUIRE_OK &&
-           region.charged_bytes + need + adapt->parts->page_bytes <= region.budget_bytes;
+           region.charged_bytes + need + adapt->parts->page_bytes +
+                   quire_loop_text_states_bytes(adapt->loop, n_cached, n_tokens) <=
+               region.budget_bytes;
 }
 
 static int run_take(quire_precache_run *run, const quire_precache_text *text, uint64_t owner)
@@ -178,6 +180,11 @@ static void run_close(quire_adapt *adapt)
     quire_loop_released(adapt->loop);
 }
 
+static quire_loop_text_at run_at(const quire_precache_run *run)
+{
+    return (quire_loop_text_at){ .seq = run->seq, .ref = run->ref, .n_tokens = run->n_tokens };
+}
+
 static void run_end(quire_adapt *adapt)
 {
     quire_precache_run *run = &adapt->run;
@@ -187,7 +194,9 @@ static void run_end(quire_adapt *adapt)
         .tokens = run->tokens,
         .n_tokens = run->n_computed,
     };
+    const quire_loop_text_at at = run_at(run);
 
+    quire_loop_text_states_leave(adapt->loop, &at, run->n_computed, true);
     run_close(adapt);
     if (run->n_computed > run->n_begin) {
         /* Tokens that cannot be entered count neither as gain nor as waste. */
@@ -207,6 +216,7 @@ static bool run_begin(quire_adapt *adapt)
         .account = quire_loop_account(adapt->loop, run->tenant, run->tenant_bytes),
         .is_uncounted = true,
     };
+    quire_loop_text_at at;
     quire_prefix_match match;
 
     if (quire_seq_open(adapt->parts->cache, QUIRE_REGION_DYNAMIC, &run->seq) < 0) {
@@ -220,6 +230,11 @@ static bool run_begin(quire_adapt *adapt)
     }
     run->n_begin = match.n_tokens;
     run->n_computed = match.n_tokens;
+    at = run_at(run);
+    if (quire_loop_text_states_begin(adapt->loop, &at, match.n_tokens) < 0) {
+        run_close(adapt);
+        return false;
+    }
     adapt->figures.precache.runs_total++;
     return true;
 }
@@ -230,7 +245,9 @@ static uint32_t step_rows(const quire_adapt *adapt)
     const quire_precache_run *run = &adapt->run;
     const uint32_t n_max =
         quire_min_u32(adapt->parts->runtime_opts->page_tokens, adapt->parts->runtime_opts->n_batch);
-    const uint32_t n_left = quire_min_u32(n_max, run->n_tokens - run->n_computed);
+    const quire_loop_text_at at = run_at(run);
+    const uint32_t n_left = quire_loop_text_states_until(
+        adapt->loop, &at, run->n_computed, quire_min_u32(n_max, run->n_tokens - run->n_computed));
     const quire_cost_step none = { 0 };
     const uint32_t n_fit =
         quire_cost_prefill_fit(adapt->parts->cost, &none, run->n_computed, n_left, STEP_US);
@@ -249,6 +266,7 @@ static bool run_step(quire_adapt *adapt)
         .n_tokens = step_rows(adapt),
         .logits = QUIRE_LOGITS_NONE,
     };
+    quire_loop_text_at at;
     int rc = QUIRE_INVAL;
 
     if (slice.n_tokens > 0) {
@@ -267,7 +285,10 @@ static bool run_step(quire_adapt *adapt)
                              quire_loop_now_us(adapt->loop)) < 0 ||
         run->n_computed == run->n_tokens) {
         run_end(adapt);
+        return true;
     }
+    at = run_at(run);
+    quire_loop_text_states_leave(adapt->loop, &at, run->n_computed, false);
     return true;
 }
 

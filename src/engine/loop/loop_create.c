@@ -23,19 +23,14 @@
 
 /* ---- create ---- */
 
-/* A hit needs the states of recurrent layers where it ends. Computing in advance does not make
- * them. */
-static void recurrent_resolve(quire_loop *loop)
+/* States are at ends of pages. */
+static void state_every_resolve(quire_loop *loop)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     quire_engine_opts *o = &loop->opts;
 
     o->state_every_tokens = o->state_every_tokens != 0 ? o->state_every_tokens : STATE_EVERY_TOKENS;
     o->state_every_tokens = (o->state_every_tokens + page_tokens - 1) / page_tokens * page_tokens;
-    if (!quire_runtime_is_recurrent(loop->runtime)) {
-        return;
-    }
-    o->precache.is_off = true;
 }
 
 static int retain_resolve(const quire_loop *loop, quire_error *err)
@@ -78,7 +73,7 @@ static int opts_resolve(quire_loop *loop, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u accounts: at most %u are possible",
                                o->accounts.n, QUIRE_ACCOUNTS_MAX - 1);
     }
-    recurrent_resolve(loop);
+    state_every_resolve(loop);
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));

@@ -18,10 +18,30 @@ static bool is_off(const quire_loop *loop, const quire_request *r)
            r->kv.ref == QUIRE_PREFIX_REF_NULL;
 }
 
+/* A sequence that was filled with n tokens gets the state there. */
+static int state_load(quire_loop *loop, quire_seq_id seq, quire_prefix_ref ref, uint32_t n)
+{
+    const quire_page_id page = quire_prefix_state_get(loop->tree, ref, n);
+
+    QUIRE_CHECK(page != QUIRE_PAGE_NULL); /* the hit ended here for its sake */
+    QUIRE_TRY(quire_runtime_state_load(loop->runtime, seq, quire_cache_state(loop->cache, page)));
+    loop->figures.now.states_used_total++;
+    return QUIRE_OK;
+}
+
+static void state_save(quire_loop *loop, quire_seq_id seq, quire_prefix_ref ref, uint32_t n)
+{
+    const quire_page_id page = quire_prefix_state_put(loop->tree, ref, n);
+
+    if (page != QUIRE_PAGE_NULL) {
+        quire_runtime_state_save(loop->runtime, seq, quire_cache_state(loop->cache, page));
+        loop->figures.now.states_left_total++;
+    }
+}
+
 int quire_loop_state_begin(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
 {
     const int rc = quire_runtime_state_reserve(loop->runtime, r->kv.seq);
-    quire_page_id page;
 
     if (is_off(loop, r)) {
         return QUIRE_OK;
@@ -33,12 +53,7 @@ int quire_loop_state_begin(quire_loop *loop, quire_request *r, const quire_prefi
         return QUIRE_OK;
     }
     QUIRE_TRY(rc);
-    page = quire_prefix_state_get(loop->tree, r->kv.ref, match->n_tokens);
-    QUIRE_CHECK(page != QUIRE_PAGE_NULL); /* the hit ended here for its sake */
-    QUIRE_TRY(
-        quire_runtime_state_load(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page)));
-    loop->figures.now.states_used_total++;
-    return QUIRE_OK;
+    return state_load(loop, r->kv.seq, r->kv.ref, match->n_tokens);
 }
 
 void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32_t n_tokens)
@@ -74,15 +89,59 @@ static bool is_place(const quire_loop *loop, const quire_request *r)
 
 void quire_loop_state_leave(quire_loop *loop, quire_request *r, bool is_end)
 {
-    quire_page_id page;
-
     if (is_off(loop, r) || r->is_uncached || r->kv.n_computed == 0 ||
         r->kv.n_published != r->kv.n_computed || (!is_end && !is_place(loop, r))) {
         return;
     }
-    page = quire_prefix_state_put(loop->tree, r->kv.ref, r->kv.n_computed);
-    if (page != QUIRE_PAGE_NULL) {
-        quire_runtime_state_save(loop->runtime, r->kv.seq, quire_cache_state(loop->cache, page));
-        loop->figures.now.states_left_total++;
+    state_save(loop, r->kv.seq, r->kv.ref, r->kv.n_computed);
+}
+
+/* ---- texts without a request ---- */
+
+uint64_t quire_loop_text_states_bytes(const quire_loop *loop, uint32_t n_begin, uint32_t n_tokens)
+{
+    /* Two of the sequence are in states_bytes; two stay at the text's last pages, one where the
+     * computation is given up. */
+    const uint32_t n = 3 + (n_tokens - n_begin) / loop->opts.state_every_tokens + 1;
+
+    return loop->room.states_bytes + n * (loop->room.states_bytes / 2);
+}
+
+int quire_loop_text_states_begin(quire_loop *loop, const quire_loop_text_at *at,
+                                 uint32_t n_computed)
+{
+    if (!quire_runtime_is_recurrent(loop->runtime)) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_runtime_state_reserve(loop->runtime, at->seq));
+    return n_computed > 0 ? state_load(loop, at->seq, at->ref, n_computed) : QUIRE_OK;
+}
+
+/* The last end of a page before the last token of a text. */
+static uint32_t last_page_end(const quire_loop *loop, const quire_loop_text_at *at)
+{
+    return page_floor(loop, at->n_tokens - 1);
+}
+
+uint32_t quire_loop_text_states_until(const quire_loop *loop, const quire_loop_text_at *at,
+                                      uint32_t n_computed, uint32_t n_left)
+{
+    const uint32_t every = loop->opts.state_every_tokens;
+    const uint32_t last = last_page_end(loop, at);
+
+    if (!quire_runtime_is_recurrent(loop->runtime)) {
+        return n_left;
+    }
+    n_left = last > n_computed ? quire_min_u32(n_left, last - n_computed) : n_left;
+    return quire_min_u32(n_left, every - n_computed % every);
+}
+
+void quire_loop_text_states_leave(quire_loop *loop, const quire_loop_text_at *at,
+                                  uint32_t n_computed, bool is_end)
+{
+    if (quire_runtime_is_recurrent(loop->runtime) && n_computed > 0 &&
+        (is_end || n_computed == last_page_end(loop, at) ||
+         n_computed % loop->opts.state_every_tokens == 0)) {
+        state_save(loop, at->seq, at->ref, n_computed);
     }
 }

@@ -46,9 +46,9 @@
  * leaves the tree; KV beyond is not used. The owner gives a node its state behind publication
  * (quire_prefix_state_put()) and copies the state to the sequence after a hit
  * (quire_prefix_state_get()). A node that grows loses its state. For eviction and ends, states are
- * pages of a group whose window is the last token: those that no end needs go before all nodes, and
- * a node behind which no hit can end goes with the last node below it. Pins hold the states of
- * their last pages.
+ * pages of a group whose window is the last token: those that no end needs go before all nodes,
+ * unless a state is smaller than a page of group 0 and goes with its node; and a node behind which
+ * no hit can end goes with the last node below it. Pins hold the states of their last pages.
  *
  * A sequence that was truncated and continues with other tokens publishes the new tokens beside the
  * old ones.

@@ -191,6 +191,27 @@ static void test_eviction(void **state)
     test_prefix_destroy(&p);
 }
 
+/* States that are smaller than KV go with their nodes. */
+static void test_small_states(void **state)
+{
+    quire_cache_opts cache = test_opts(100);
+    int32_t text[TEXT];
+    test_prefix p;
+
+    (void)state;
+    cache.state_bytes = PAGE_BYTES;
+    cache.charge_bytes[0] = 2 * PAGE_BYTES;
+    test_prefix_create_in(&p, &cache, NULL);
+    test_text(text, TEXT, 1);
+    compute(&p, text, TEXT, P, 2 * P);
+    assert_true(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1) >= 9 * PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(counts(&p).n_nodes, 2); /* to the last state that is left */
+    assert_int_equal(counts(&p).n[1], 2);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 2 * P);
+    test_prefix_destroy(&p);
+}
+
 /* The state of the last whole page before an end stays with the end. */
 static void test_ends_keep_states(void **state)
 {
@@ -552,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_growth),
         cmocka_unit_test(test_branches),
         cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_small_states),
         cmocka_unit_test(test_ends_keep_states),
         cmocka_unit_test(test_lack_of_room),
         cmocka_unit_test(test_pins_hold_states),

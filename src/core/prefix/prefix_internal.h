@@ -28,7 +28,8 @@
  *   P12 a node that the watcher knows is full, and the watcher knows its parent
  *   P13 n_ends of a node is the number of nodes with end flags, at the node or below, whose window
  *       reaches the node. A full node with pages of groups with windows is in a list of its region,
- *       unless pins hold these pages: in KEPT_LIST if n_ends > 0, else in FREE_LIST
+ *       unless pins hold these pages: in KEPT_LIST if n_ends > 0 or if it has a state that is
+ *       smaller than its page of group 0, else in FREE_LIST
  *
  * Thread: owner.
  *

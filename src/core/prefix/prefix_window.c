@@ -189,6 +189,18 @@ static bool has_window_pages(const quire_prefix *tree, const quire_prefix_node *
     return false;
 }
 
+/* The list for a node's pages. A state that takes less memory than a node's KV, and saves at least
+ * the computation of a node, goes with its node, as KV does. */
+static quire_window_list list_of(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    const uint32_t state = quire_prefix_seq_groups(tree);
+    const size_t *bytes = tree->cache->opts.charge_bytes;
+    const bool is_small =
+        state < tree->n_groups && node->pages[state] != QUIRE_PAGE_NULL && bytes[state] < bytes[0];
+
+    return node->n_ends > 0 || is_small ? QUIRE_WINDOW_KEPT : QUIRE_WINDOW_FREE;
+}
+
 void quire_prefix_window_enter(quire_prefix *tree, uint32_t id)
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -199,7 +211,7 @@ void quire_prefix_window_enter(quire_prefix *tree, uint32_t id)
         return;
     }
     QUIRE_CHECK(node->window_list == QUIRE_WINDOW_NONE);
-    node->window_list = (node->n_ends > 0 ? QUIRE_WINDOW_KEPT : QUIRE_WINDOW_FREE) & 3u;
+    node->window_list = list_of(tree, node) & 3u;
     queue = &tree->windows[node->region][node->window_list];
     node->window_prev = queue->last;
     node->window_next = QUIRE_NODE_NULL;
@@ -437,9 +449,7 @@ static void node_validate(const quire_prefix *tree, uint32_t id)
                            has_window_pages(tree, node);
 
     QUIRE_CHECK(((node->ends & QUIRE_NODE_ENDS_BRANCH) != 0) == (node->n_children > 1));
-    QUIRE_CHECK(node->window_list == (!is_listed         ? QUIRE_WINDOW_NONE
-                                      : node->n_ends > 0 ? QUIRE_WINDOW_KEPT
-                                                         : QUIRE_WINDOW_FREE));
+    QUIRE_CHECK(node->window_list == (is_listed ? list_of(tree, node) : QUIRE_WINDOW_NONE));
 }
 
 void quire_prefix_windows_validate(const quire_prefix *tree)

@@ -30,7 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIST_MAX    16u
+#define LIST_MAX    32u
 #define SET_BYTES   ((size_t)16 << 20)
 #define TOTAL_BYTES ((size_t)256 << 20)
 #define ROUNDS      2   /* of measuring both */
@@ -60,6 +60,10 @@ static const struct {
     { "q3_K", QUIRE_MATMUL_Q3_K, GGML_TYPE_Q3_K },
     { "iq4_xs", QUIRE_MATMUL_IQ4_XS, GGML_TYPE_IQ4_XS },
     { "iq2_xxs", QUIRE_MATMUL_IQ2_XXS, GGML_TYPE_IQ2_XXS },
+    { "iq2_xs", QUIRE_MATMUL_IQ2_XS, GGML_TYPE_IQ2_XS },
+    { "iq2_s", QUIRE_MATMUL_IQ2_S, GGML_TYPE_IQ2_S },
+    { "iq3_xxs", QUIRE_MATMUL_IQ3_XXS, GGML_TYPE_IQ3_XXS },
+    { "iq3_s", QUIRE_MATMUL_IQ3_S, GGML_TYPE_IQ3_S },
 };
 #define TYPES (sizeof types / sizeof types[0])
 

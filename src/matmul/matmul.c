@@ -12,6 +12,8 @@
  * in half of a small L2 cache while panels pass by. */
 #define X_PART_BYTES ((size_t)256 << 10)
 
+#define GRID_TILES 16u /* that share codes of a type with a grid */
+
 /* ---- tiles of x ---- */
 
 size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows)
@@ -53,8 +55,13 @@ void quire_matmul_x_pack(const quire_matmul_kernels *kernels, const quire_matmul
 static void run_panel(quire_matmul_panel p, const quire_matmul_y *y, const char *packed,
                       uint32_t begin, uint32_t end)
 {
+    const quire_matmul_kernels *kernels = p.weight->kernels;
+    const bool is_shared =
+        end - begin > 1 && quire_matmul_has_grid(p.weight->type) && kernels->grid_tiles != NULL;
     const uint32_t n_tiles = quire_matmul_tiles(y->n_rows);
+    quire_matmul_panel shared[GRID_TILES];
     float *const to = p.y;
+    uint32_t n_shared = 0;
 
     p.is_first = true;
     for (uint32_t tile = begin; tile < end; tile++) {
@@ -63,8 +70,17 @@ static void run_panel(quire_matmul_panel p, const quire_matmul_y *y, const char 
         p.n_rows = quire_matmul_tile_row(y->n_rows, n_tiles, tile + 1) - first;
         p.tile = packed + quire_matmul_x_bytes(p.weight->n_in, first);
         p.y = to + first * y->stride;
-        p.weight->kernels->panel(&p);
-        p.is_first = false;
+        if (!is_shared) {
+            kernels->panel(&p);
+            p.is_first = false;
+            continue;
+        }
+        shared[n_shared++] = p;
+        if (n_shared == GRID_TILES || tile + 1 == end) {
+            kernels->grid_tiles(shared, n_shared);
+            n_shared = 0;
+            p.is_first = false;
+        }
     }
 }
 
@@ -99,7 +115,7 @@ void quire_matmul_run_panels(const quire_matmul_weight *weight, const void *pack
 
 bool quire_matmul_is_fast(const quire_matmul_kernels *kernels, quire_matmul_type type)
 {
-    return kernels->has_fast_grids || !quire_matmul_has_grid(type);
+    return kernels->grid_tiles != NULL || !quire_matmul_has_grid(type);
 }
 
 /* By name; a set is NULL where the CPU lacks it. */

@@ -19,16 +19,18 @@
  *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16
  *     MXFP4 (128, c from a table): s is a power of two
  *     IQ4_XS (128, c from a table): s is an f16 of 256 inputs times an integer of 6 bits, less 32
- *     IQ2_XXS (128, c from a grid and signs): s is an f16 of 256 inputs times an odd integer of 5
- *     bits, over 8
+ *     IQ2_XXS, IQ3_XXS, IQ3_S (128, c from a grid and signs): s is an f16 of 256 inputs times an
+ *     odd integer of 5 bits, over 8, 4 and 1
  *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
  *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
  *     6-bit integer of the block, exact in f32
  *   w = s (c - o)         y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
- *     Q6_K (o = 32), Q3_K (4): s and sum for each half of the block; s is an f16 of 256 inputs
- * times an int8, or an integer of 6 bits less 32 w = s c - m           y = fma(t, d, y), then y =
- * fma(u, d, y), u = fma(-n1, m1, -n0 m0) Q2_K: t as above; n0 and n1 are sums of n. s and m are
- * f16s of 256 inputs times integers of 4 bits
+ *     Q6_K (o = 32), Q3_K (4), IQ2_XS and IQ2_S (128, c from a grid and signs): s and sum for each
+ *     half of the block; s is an f16 of 256 inputs times an int8, an integer of 6 bits less 32, or
+ *     an odd integer of 5 bits over 8
+ *   w = s c - m           y = fma(t, d, y), then y = fma(u, d, y), u = fma(-n1, m1, -n0 m0)
+ *     Q2_K: t as above; n0 and n1 are sums of n. s and m are f16s of 256 inputs times integers of 4
+ *     bits
  *
  * Blocks are added in ascending order. A block whose max |x| is below QUIRE_MATMUL_TINY counts as
  * zero; NaN and Inf in x give NaN or Inf.
@@ -42,19 +44,30 @@
  *   f16 of s; [3] of GGUF's 12 bytes as u32            (Q3_K)
  *   f16 of s; [16] int8                                (Q6_K)
  *   f16 of s; GGUF's upper two bits of 8 as u16; its nibbles as u32   (IQ4_XS)
- *   f16 of s                                                          (IQ2_XXS)
+ *   f16 of s                                                          (IQ2_XXS, IQ3_XXS)
+ *   f16 of s; [2] of GGUF's 8 bytes of scales as u32                  (IQ2_XS, IQ2_S)
+ *   f16 of s; GGUF's 4 bytes of scales as u32                         (IQ3_S)
+ *   then of IQ2_S and IQ3_S: [block][output / 16][2] u64 of upper bits of indices, bit 4 (output %
+ *   16) + k of which belongs to byte k of the output: the two bits of an index (IQ2_S), or the bits
+ *   of the two lines of indices (IQ3_S)
  *   [2] exponents of s, u8                             (MXFP4, whose blocks are taken in pairs)
  * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
- *   IQ2_XXS: [output][4] indices; [output] GGUF's signs and scale as u32
+ *   IQ2: [output][4] lower 8 bits of indices; [output] GGUF's signs and scale as u32 (XXS), or [4]
+ *   bytes: 7 signs and the ninth bit of the index (XS), 8 signs (S)
+ *   IQ3: [2][output][4] lower 8 bits of indices, of even quads and of odd ones; [output] GGUF's
+ *   signs and scale as u32 (XXS), or [4] bytes of 8 signs (S)
  *   Q2_K, Q3_K: [2][output][4] bytes, bits 2 k and 2 k + 1 of which are those of input 4 k + byte,
- * 16 further on in the second; of Q3_K: then [output][4] bytes whose bit k is the third of input 4
- * k + byte the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further
- * on; of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte of 6 bits:
- * then [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of input 4 k + byte,
- * 16 further on in the second Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as
- * can be. A tile holds for each block n as [input / 4][row][4] int8, then [row] of -128 sum(n)
- * int32, -32 sum(n) of the first 16 int32, d f32, d * sum(n) f32.
+ *   16 further on in the second; of Q3_K: then [output][4] bytes whose bit k is the third of input
+ *   4 k + byte
+ *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on; of
+ * 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte; of 6 bits: then
+ *   [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of input 4 k + byte, 16
+ *   further on in the second
+ *
+ * Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as can be. A tile holds for
+ * each block n as [input / 4][row][4] int8, then [row] of -128 sum(n) int32, -32 sum(n) of the
+ * first 16 int32, d f32, d * sum(n) f32.
  *
  * Thread: any. Weights and packed x are read only; each call names its part of the work.
  *
@@ -87,9 +100,13 @@ typedef enum quire_matmul_type {
     QUIRE_MATMUL_Q2_K,
     QUIRE_MATMUL_Q3_K,
     QUIRE_MATMUL_IQ4_XS,
-    QUIRE_MATMUL_IQ2_XXS /* from here on: types with grids (matmul_grids.h) */
+    QUIRE_MATMUL_IQ2_XXS, /* from here on: types with grids (matmul_grids.h) */
+    QUIRE_MATMUL_IQ2_XS,
+    QUIRE_MATMUL_IQ2_S,
+    QUIRE_MATMUL_IQ3_XXS,
+    QUIRE_MATMUL_IQ3_S
 } quire_matmul_type;
-#define QUIRE_MATMUL_TYPES 14u
+#define QUIRE_MATMUL_TYPES 18u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 

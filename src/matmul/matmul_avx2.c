@@ -393,14 +393,14 @@ static void panel_avxvnni(const quire_matmul_panel *p)
 
 const quire_matmul_kernels *quire_matmul_kernels_avx2(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2, false };
+    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2, NULL };
 
     return quire_cpu_get()->has_avx2 ? &kernels : NULL;
 }
 
 const quire_matmul_kernels *quire_matmul_kernels_avxvnni(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni, false };
+    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni, NULL };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : NULL;
 }

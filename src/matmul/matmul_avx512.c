@@ -216,8 +216,9 @@ static void panel_without_vbmi(const quire_matmul_panel *panel)
 const quire_matmul_kernels *quire_matmul_kernels_avx512(void)
 {
     static const quire_matmul_kernels without = { "avx512+vnni", tile_pack, panel_without_vbmi,
-                                                  false };
-    static const quire_matmul_kernels with = { "avx512+vnni", tile_pack, panel_with_vbmi, true };
+                                                  NULL };
+    static const quire_matmul_kernels with = { "avx512+vnni", tile_pack, panel_with_vbmi,
+                                               quire_matmul_avx512_grid_tiles };
 
     if (!quire_cpu_get()->has_avx512_vnni) {
         return NULL;

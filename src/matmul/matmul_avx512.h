@@ -11,5 +11,6 @@ void quire_matmul_avx512_panel(const quire_matmul_panel *panel);
 
 /* The same of types with grids (matmul_grids.h), where the CPU has VBMI. */
 void quire_matmul_avx512_grid_panel(const quire_matmul_panel *panel);
+void quire_matmul_avx512_grid_tiles(const quire_matmul_panel *panels, uint32_t n);
 
 #endif /* QUIRE_MATMUL_AVX512_H */

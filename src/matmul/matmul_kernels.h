@@ -31,7 +31,9 @@ struct quire_matmul_kernels {
     const char *isa;
     void (*tile_pack)(const quire_matmul_tile *tile);
     void (*panel)(const quire_matmul_panel *panel);
-    bool has_fast_grids; /* multiplies types with grids faster than ggml does */
+    /* Panels that are one, of a type with a grid, times n tiles, which share its codes. NULL in
+     * sets whose products of these types are slower than ggml's. */
+    void (*grid_tiles)(const quire_matmul_panel *panels, uint32_t n);
 };
 
 /* The layout of a type in GGUF and in panels. */
@@ -50,12 +52,15 @@ static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
     [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 },   [QUIRE_MATMUL_MXFP4] = { 64, 34, 64, 512 },
     [QUIRE_MATMUL_Q2_K] = { 256, 84, 640, 256 },    [QUIRE_MATMUL_Q3_K] = { 256, 110, 448, 384 },
     [QUIRE_MATMUL_IQ4_XS] = { 256, 136, 256, 512 }, [QUIRE_MATMUL_IQ2_XXS] = { 256, 66, 64, 256 },
+    [QUIRE_MATMUL_IQ2_XS] = { 256, 74, 320, 256 },  [QUIRE_MATMUL_IQ2_S] = { 256, 82, 576, 256 },
+    [QUIRE_MATMUL_IQ3_XXS] = { 256, 98, 64, 384 },  [QUIRE_MATMUL_IQ3_S] = { 256, 110, 448, 384 },
 };
 
 /* Whether the halves of a block have scales of their own. */
 static inline bool quire_matmul_has_halves(quire_matmul_type type)
 {
-    return type == QUIRE_MATMUL_Q6_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_Q2_K;
+    return type == QUIRE_MATMUL_Q6_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_Q2_K ||
+           type == QUIRE_MATMUL_IQ2_XS || type == QUIRE_MATMUL_IQ2_S;
 }
 
 /* Whether indices stand for several weights (matmul_grids.h). */

@@ -4,7 +4,7 @@
  * layout of panels.
  *
  * SPDX-License-Identifier: MIT */
-#include "matmul/matmul_kernels.h"
+#include "matmul/matmul_grids.h"
 
 #include "base/check.h"
 
@@ -42,7 +42,14 @@ enum {
     Q3_K_D = 108,
     IQ4_XS_HIGH = 2,
     IQ4_XS_LOW = 4,
-    IQ4_XS_CODES = 8
+    IQ4_XS_CODES = 8,
+    IQ2_S_SIGNS = 34,
+    IQ3_XXS_SIGNS = 66,
+    IQ3_S_SIGNS = 74,
+    IQ_S_HIGH = 66, /* of IQ2_S and IQ3_S */
+    IQ2_XS_SCALES = 66,
+    IQ2_S_SCALES = 74,
+    IQ3_S_SCALES = 106
 };
 
 const uint8_t quire_matmul_iq4_nl[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
@@ -239,13 +246,63 @@ static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], uns
     }
 }
 
-/* The 32 inputs b of a block of a type with a grid: words of indices, and of signs and scale. */
-static void grid_write(const unsigned char *block, uint32_t b, unsigned char *lane)
+/* Four bytes of eight, one of each two. */
+static uint32_t evens_at(const unsigned char *from)
 {
-    const unsigned char *words = block + HALF_BYTES + (size_t)8 * b;
+    return from[0] | (uint32_t)from[2] << 8 | (uint32_t)from[4] << 16 | (uint32_t)from[6] << 24;
+}
 
-    word_put(lane, 0, word_at(words, 0));
-    word_put(lane, 1, word_at(words, 1));
+/* Upper bits of indices: the even ones of 8 to the first number of a side, the odd ones to the
+ * second. Outputs come in ascending order. */
+static void high_write(uint32_t bits, unsigned char *high, uint32_t lane)
+{
+    for (uint32_t p = 0; p < 2; p++) {
+        unsigned char *byte = high + (size_t)lane / 16 * 16 + (size_t)8 * p + lane % 16 / 2;
+        const uint32_t some = bits >> p;
+        const uint32_t four = (some & 1) | (some >> 1 & 2) | (some >> 2 & 4) | (some >> 3 & 8);
+
+        *byte = (unsigned char)(lane % 2 == 0 ? four : *byte | four << 4);
+    }
+}
+
+/* The 32 inputs b of a block of a type with a grid, to a panel's group. */
+static void grid_write(quire_matmul_type type, const unsigned char *block, uint32_t b,
+                       unsigned char *head, uint32_t lane)
+{
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
+    const unsigned char *eight = block + HALF_BYTES + (size_t)8 * b;
+    unsigned char *to = head + l->head_bytes + (size_t)b * l->code_bytes + (size_t)4 * lane;
+    unsigned char *high = head + (size_t)QUIRE_MATMUL_HIGH_BYTES * b;
+    uint32_t word;
+
+    switch (type) {
+    case QUIRE_MATMUL_IQ2_XS:
+        word_put(to, 0, evens_at(eight));
+        word = evens_at(eight + 1); /* the ninth bit of an index, seven signs */
+        word_put(to, 1, (word >> 1 & 0x7f7f7f7fu) | (word & LOW_ONE) << 7);
+        break;
+    case QUIRE_MATMUL_IQ2_S:
+        word_put(to, 0, word_at(block + HALF_BYTES, b));
+        word_put(to, 1, word_at(block + IQ2_S_SIGNS, b));
+        high_write(block[IQ_S_HIGH + b], high + QUIRE_MATMUL_IQ2_S_HIGH, lane);
+        break;
+    case QUIRE_MATMUL_IQ3_XXS:
+    case QUIRE_MATMUL_IQ3_S:
+        word_put(to, 0, evens_at(eight));
+        word_put(to, 1, evens_at(eight + 1));
+        if (type == QUIRE_MATMUL_IQ3_XXS) {
+            word_put(to, 2, word_at(block + IQ3_XXS_SIGNS, b));
+        } else {
+            word_put(to, 2, word_at(block + IQ3_S_SIGNS, b));
+            high_write(block[IQ_S_HIGH + b], high + QUIRE_MATMUL_IQ3_S_HIGH, lane);
+        }
+        break;
+    case QUIRE_MATMUL_IQ2_XXS:
+    default:
+        word_put(to, 0, word_at(eight, 0));
+        word_put(to, 1, word_at(eight, 1));
+        break;
+    }
 }
 
 /* n words of GGUF's, of an output, to lines that begin at `lines`. */
@@ -278,6 +335,22 @@ static void low_head_write(quire_matmul_type type, const unsigned char *block, u
     }
 }
 
+/* Heads of types with grids, but for upper bits of indices. */
+static void grid_head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
+                            uint32_t lane)
+{
+    unsigned char *scales = head + QUIRE_MATMUL_GRID_SCALES;
+
+    memcpy(head + (size_t)lane * HALF_BYTES, block, HALF_BYTES);
+    if (type == QUIRE_MATMUL_IQ2_XS) {
+        words_write(block + IQ2_XS_SCALES, 2, scales, lane);
+    } else if (type == QUIRE_MATMUL_IQ2_S) {
+        words_write(block + IQ2_S_SCALES, 2, scales, lane);
+    } else if (type == QUIRE_MATMUL_IQ3_S) {
+        words_write(block + IQ3_S_SCALES, 1, scales, lane);
+    }
+}
+
 static void head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
                        uint32_t lane)
 {
@@ -287,6 +360,10 @@ static void head_write(quire_matmul_type type, const unsigned char *block, unsig
     if (type == QUIRE_MATMUL_MXFP4) {
         head[lane] = block[0];
         head[PANEL + lane] = block[QUIRE_MATMUL_MXFP4_BYTES];
+        return;
+    }
+    if (quire_matmul_has_grid(type)) {
+        grid_head_write(type, block, head, lane);
         return;
     }
     if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_IQ4_XS) {
@@ -328,15 +405,14 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
 
             head_write(type, block, head, lane);
             for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
-                unsigned char *to = codes + (size_t)b * l->code_bytes;
                 uint32_t words[WORDS];
 
                 if (quire_matmul_has_grid(type)) {
-                    grid_write(block, b, to);
+                    grid_write(type, block, b, head, lane);
                     continue;
                 }
                 codes_read(type, block, b, words);
-                codes_write(type, words, to);
+                codes_write(type, words, codes + (size_t)b * l->code_bytes);
             }
             block += l->gguf_bytes;
             head += (size_t)PANEL * l->gguf_bytes;

@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_grids.h"
-#include "matmul/matmul_kernels.h"
 
 #include "codec/half.h"
 
@@ -123,9 +122,6 @@ static uint8_t code_at(quire_matmul_type type, const unsigned char *codes, uint3
     const unsigned char *high = quad + 4 * LINE;
     uint32_t four;
 
-    if (quire_matmul_has_grid(type)) {
-        return quire_matmul_grid_code(type, codes, i);
-    }
     if (type == QUIRE_MATMUL_Q2_K || type == QUIRE_MATMUL_Q3_K) {
         const uint32_t third = type == QUIRE_MATMUL_Q3_K ? (uint32_t)quad[2 * LINE] >> k & 1 : 0;
 
@@ -199,13 +195,99 @@ static void iq4_xs_scale_read(const unsigned char *head, uint32_t lane, uint32_t
     w->scale[0] *= (float)((int32_t)scale - 32);
 }
 
-/* The scale of a block of a type with a grid: an odd integer of 5 bits times an f16, over 8. */
-static float grid_scale(float scale, const unsigned char *codes, uint32_t lane)
+/* ---- weights of types with grids ---- */
+
+static uint32_t word_at(const unsigned char *at)
 {
     uint32_t word;
 
-    memcpy(&word, codes + LINE + (size_t)4 * lane, sizeof word);
-    return scale * 0.125f * (float)(word >> 27 | 1);
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+/* Upper bit p of the index that is byte k of an output. */
+static uint32_t high_at(const unsigned char *high, uint32_t lane, uint32_t k, uint32_t p)
+{
+    const uint32_t bit = 4 * (lane % 16) + k;
+
+    return (uint32_t)high[lane / 16 * 16 + 8 * p + bit / 8] >> (bit % 8) & 1;
+}
+
+/* Eight signs of seven: an even number of weights is negative. */
+static uint32_t signs_of(uint32_t seven)
+{
+    const uint32_t four = seven ^ seven >> 4;
+    const uint32_t two = four ^ four >> 2;
+
+    return seven | ((two ^ two >> 1) & 1) << 7;
+}
+
+/* Code of input i of block b; codes begin with the output's. */
+static uint8_t grid_code_at(quire_matmul_type type, const unsigned char *head,
+                            const unsigned char *codes, uint32_t lane, uint32_t b, uint32_t i)
+{
+    const uint32_t k = i / 8, q = i / 4 % 2, shift = 2 * (i % 4);
+    const unsigned char *high = head + (size_t)QUIRE_MATMUL_HIGH_BYTES * b;
+    const uint8_t *sizes = quire_matmul_iq2_sizes;
+    const unsigned char *signs = codes + LINE;
+    uint32_t index = codes[k], eight, size;
+
+    if (type == QUIRE_MATMUL_IQ3_XXS || type == QUIRE_MATMUL_IQ3_S) {
+        index = codes[q * LINE + k];
+        signs += LINE;
+    }
+    switch (type) {
+    case QUIRE_MATMUL_IQ2_XS:
+        eight = signs_of(signs[k] & 127u);
+        index |= (uint32_t)signs[k] >> 7 << 8;
+        size = (uint32_t)quire_matmul_iq2_xs_grid[q][index] >> shift & 3;
+        break;
+    case QUIRE_MATMUL_IQ2_S:
+        eight = signs[k];
+        high += QUIRE_MATMUL_IQ2_S_HIGH;
+        index |= high_at(high, lane, k, 0) << 8 | high_at(high, lane, k, 1) << 9;
+        size = (uint32_t)quire_matmul_iq2_s_grid[q][index] >> shift & 3;
+        break;
+    case QUIRE_MATMUL_IQ3_XXS:
+        eight = signs_of(word_at(signs) >> (7 * k) & 127);
+        sizes = quire_matmul_iq3_xxs_sizes;
+        size = ((uint32_t)quire_matmul_iq3_xxs_grid[0][index] >> shift & 3) |
+               ((uint32_t)quire_matmul_iq3_xxs_grid[1][index] >> (i % 4) & 1) << 2;
+        break;
+    case QUIRE_MATMUL_IQ3_S:
+        eight = signs[k];
+        index |= high_at(high + QUIRE_MATMUL_IQ3_S_HIGH, lane, k, q) << 8;
+        sizes = quire_matmul_iq3_s_sizes;
+        size = ((uint32_t)quire_matmul_iq3_s_grid[0][index] >> shift & 3) |
+               ((uint32_t)quire_matmul_iq3_s_grid[1][index] >> (i % 4) & 1) << 2;
+        break;
+    default:
+        eight = signs_of(word_at(signs) >> (7 * k) & 127);
+        size = (uint32_t)quire_matmul_iq2_xxs_grid[q][index] >> shift & 3;
+        break;
+    }
+    return (uint8_t)(eight >> (i % 8) & 1 ? 128 - sizes[size] : 128 + sizes[size]);
+}
+
+/* The scales of block b or its halves: odd integers of 5 bits times the f16 and a factor. */
+static void grid_scales_read(quire_matmul_type type, const unsigned char *head,
+                             const unsigned char *codes, uint32_t lane, uint32_t b, w_block *w)
+{
+    const unsigned char *scales = head + QUIRE_MATMUL_GRID_SCALES + (size_t)4 * lane;
+    const float scale = w->scale[0] * quire_matmul_grid_factor(type);
+
+    if (type == QUIRE_MATMUL_IQ2_XXS) {
+        w->scale[0] = scale * (float)(word_at(codes + LINE) >> 27 | 1);
+    } else if (type == QUIRE_MATMUL_IQ3_XXS) {
+        w->scale[0] = scale * (float)(word_at(codes + 2 * LINE) >> 27 | 1);
+    } else if (type == QUIRE_MATMUL_IQ3_S) {
+        w->scale[0] = scale * (float)(2 * (word_at(scales) >> (4 * b) & 15) + 1);
+    } else {
+        const uint32_t both = word_at(scales + b / 4 * LINE) >> (8 * (b % 4));
+
+        w->scale[0] = scale * (float)(2 * (both & 15) + 1);
+        w->scale[1] = scale * (float)(2 * (both >> 4 & 15) + 1);
+    }
 }
 
 /* Block b of a group. */
@@ -219,7 +301,9 @@ static w_block w_read(quire_matmul_type type, const unsigned char *head, const u
     };
 
     for (uint32_t i = 0; i < BLOCK; i++) {
-        w.c[i] = code_at(type, codes + (size_t)4 * lane, i);
+        w.c[i] = quire_matmul_has_grid(type)
+                     ? grid_code_at(type, head, codes + (size_t)4 * lane, lane, b, i)
+                     : code_at(type, codes + (size_t)4 * lane, i);
     }
     if (type == QUIRE_MATMUL_Q6_K) {
         const int8_t *scales = (const int8_t *)head + LINE / 2 + (size_t)2 * b * PANEL + lane;
@@ -233,7 +317,7 @@ static w_block w_read(quire_matmul_type type, const unsigned char *head, const u
     } else if (type == QUIRE_MATMUL_IQ4_XS) {
         iq4_xs_scale_read(head, lane, b, &w);
     } else if (quire_matmul_has_grid(type)) {
-        w.scale[0] = grid_scale(w.scale[0], codes, lane);
+        grid_scales_read(type, head, codes + (size_t)4 * lane, lane, b, &w);
     } else if (quire_matmul_layouts[type].head_bytes >= LINE) {
         w.min[0] = f16_at(head + LINE / 2, lane);
     }
@@ -268,6 +352,8 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
     case QUIRE_MATMUL_IQ2_XXS:
+    case QUIRE_MATMUL_IQ3_XXS:
+    case QUIRE_MATMUL_IQ3_S:
         return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
     case QUIRE_MATMUL_Q4_0:
         return fmaf((float)(sum + x->sum / 16), w->scale[0] * x->d, y);
@@ -280,6 +366,11 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     case QUIRE_MATMUL_Q3_K:
         first = sum_of(w, x, 0, HALF) + x->half / 8;
         second = sum_of(w, x, HALF, BLOCK) + x->sum / 32 - x->half / 8;
+        return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
+    case QUIRE_MATMUL_IQ2_XS:
+    case QUIRE_MATMUL_IQ2_S:
+        first = sum_of(w, x, 0, HALF) + x->half * 4;
+        second = sum_of(w, x, HALF, BLOCK) + x->sum - x->half * 4;
         return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
     case QUIRE_MATMUL_Q2_K:
         first = sum_of(w, x, 0, HALF);
@@ -325,7 +416,7 @@ static void panel_run(const quire_matmul_panel *p)
 
 const quire_matmul_kernels *quire_matmul_kernels_portable(void)
 {
-    static const quire_matmul_kernels kernels = { "portable", tile_pack, panel_run, false };
+    static const quire_matmul_kernels kernels = { "portable", tile_pack, panel_run, NULL };
 
     return &kernels;
 }

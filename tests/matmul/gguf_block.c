@@ -29,6 +29,10 @@ const gguf_block *gguf_block_of(quire_matmul_type type)
         [QUIRE_MATMUL_Q3_K] = { "q3_K", 256, 110, 108, 0 },
         [QUIRE_MATMUL_IQ4_XS] = { "iq4_xs", 256, 136, 0, 0 },
         [QUIRE_MATMUL_IQ2_XXS] = { "iq2_xxs", 256, 66, 0, 0 },
+        [QUIRE_MATMUL_IQ2_XS] = { "iq2_xs", 256, 74, 0, 0 },
+        [QUIRE_MATMUL_IQ2_S] = { "iq2_s", 256, 82, 0, 0 },
+        [QUIRE_MATMUL_IQ3_XXS] = { "iq3_xxs", 256, 98, 0, 0 },
+        [QUIRE_MATMUL_IQ3_S] = { "iq3_s", 256, 110, 0, 0 },
     };
 
     return &blocks[type];
@@ -168,6 +172,51 @@ static double iq2_xxs_weight_at(const unsigned char *block, uint32_t i)
            sign_of_seven(bits_at(some, 32 + i % 32 / 8 * 7, 7), i % 8);
 }
 
+/* 8 weights in 16 bits: 9 of index, 7 signs; behind them a nibble of scale for 16 weights. */
+static double iq2_xs_weight_at(const unsigned char *block, uint32_t i)
+{
+    const uint32_t some = bits_at(block + 2, i / 8 * 16, 16);
+    const int scale = 2 * (int)bits_at(block + 66, i / 16 * 4, 4) + 1;
+    const int size =
+        iq2_size(quire_matmul_iq2_xs_grid[0], quire_matmul_iq2_xs_grid[1], some % 512, i % 8);
+
+    return f16_at(block) / 8 * scale * size * sign_of_seven(some / 512, i % 8);
+}
+
+/* Lower 8 bits of 32 indices, 256 signs, two upper bits of each index, scales. */
+static double iq2_s_weight_at(const unsigned char *block, uint32_t i)
+{
+    const uint32_t index = block[2 + i / 8] + 256 * bits_at(block + 66, i / 8 * 2, 2);
+    const int scale = 2 * (int)bits_at(block + 74, i / 16 * 4, 4) + 1;
+    const int size = iq2_size(quire_matmul_iq2_s_grid[0], quire_matmul_iq2_s_grid[1], index, i % 8);
+
+    return f16_at(block) / 8 * scale * size * (bit_at(block + 34, i) ? -1 : 1);
+}
+
+/* 64 indices of 4 weights; of 32 weights 4 times 7 signs and 4 bits of scale. */
+static double iq3_xxs_weight_at(const unsigned char *block, uint32_t i)
+{
+    static const int sizes[8] = { 4, 12, 20, 28, 36, 44, 52, 62 };
+    const unsigned char *signs = block + 66 + i / 32 * 4;
+    const uint32_t index = block[2 + i / 4];
+    const int size = sizes[(quire_matmul_iq3_xxs_grid[0][index] >> 2 * (i % 4) & 3) +
+                           4 * (quire_matmul_iq3_xxs_grid[1][index] >> i % 4 & 1)];
+
+    return f16_at(block) / 4 * (2 * (int)bits_at(signs, 28, 4) + 1) * size *
+           sign_of_seven(bits_at(signs, i % 32 / 8 * 7, 7), i % 8);
+}
+
+/* Lower 8 bits of 64 indices, their ninth bits, 256 signs, a nibble of scale for 32 weights. */
+static double iq3_s_weight_at(const unsigned char *block, uint32_t i)
+{
+    const uint32_t index = block[2 + i / 4] + 256u * (uint32_t)bit_at(block + 66, i / 4);
+    const int size = 2 * (quire_matmul_iq3_s_grid[0][index] >> 2 * (i % 4) & 3) +
+                     8 * (quire_matmul_iq3_s_grid[1][index] >> i % 4 & 1) + 1;
+
+    return f16_at(block) * (2 * (int)bits_at(block + 106, i / 32 * 4, 4) + 1) * size *
+           (bit_at(block + 74, i) ? -1 : 1);
+}
+
 void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
 {
     const uint16_t half = quire_f32_to_f16(scale);
@@ -215,6 +264,14 @@ double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t
         return iq4_xs_weight_at(block, i);
     case QUIRE_MATMUL_IQ2_XXS:
         return iq2_xxs_weight_at(block, i);
+    case QUIRE_MATMUL_IQ2_XS:
+        return iq2_xs_weight_at(block, i);
+    case QUIRE_MATMUL_IQ2_S:
+        return iq2_s_weight_at(block, i);
+    case QUIRE_MATMUL_IQ3_XXS:
+        return iq3_xxs_weight_at(block, i);
+    case QUIRE_MATMUL_IQ3_S:
+        return iq3_s_weight_at(block, i);
     case QUIRE_MATMUL_Q6_K:
     default:
         return q6_k_weight_at(block, i);

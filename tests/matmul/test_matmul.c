@@ -283,36 +283,45 @@ static void test_extremes(void **state)
     }
 }
 
-/* More tiles of x than are worked on at a time. */
-static void test_many_rows(void **state)
+enum {
+    MANY_IN = 2048,
+    MANY_ROWS = 301
+};
+
+/* Rows of a matrix together, and each alone. */
+static void check_many_rows(quire_matmul_type type, uint32_t n_in)
 {
-    enum {
-        N_IN = 2048,
-        ROWS = 301
-    };
-    static float many[ROWS * N_IN], all[ROWS * QUIRE_MATMUL_PANEL], one[QUIRE_MATMUL_PANEL];
-    static unsigned char rows[QUIRE_MATMUL_PANEL * N_IN / BLOCK * 34];
+    static float many[MANY_ROWS * MANY_IN], all[MANY_ROWS * QUIRE_MATMUL_PANEL];
+    static unsigned char rows[QUIRE_MATMUL_PANEL * MANY_IN / BLOCK * 34];
     const quire_matmul_kernels *sets[SETS_MAX];
     const quire_matmul_kernels *kernels = sets[all_sets(sets) - 1];
+    const uint32_t block_bytes = gguf_block_of(type)->bytes;
+    float one[QUIRE_MATMUL_PANEL];
 
-    (void)state;
-    m.weight = (quire_matmul_weight){ .type = QUIRE_MATMUL_Q8_0,
-                                      .n_in = N_IN,
-                                      .n_out = QUIRE_MATMUL_PANEL };
-    for (size_t i = 0; i < sizeof rows; i++) {
-        rows[i] = i % 34 < 2 ? 0x24 : (unsigned char)quire_rng_next(&rng);
+    m.weight = (quire_matmul_weight){ .type = type, .n_in = n_in, .n_out = QUIRE_MATMUL_PANEL };
+    for (size_t i = 0; i < QUIRE_MATMUL_PANEL * row_bytes(); i++) {
+        rows[i] = i % block_bytes < 2 ? 0x24 : (unsigned char)quire_rng_next(&rng);
     }
-    m.weight.panels = take(quire_matmul_weight_bytes(QUIRE_MATMUL_Q8_0, N_IN, QUIRE_MATMUL_PANEL));
+    m.weight.panels = take(quire_matmul_weight_bytes(type, n_in, QUIRE_MATMUL_PANEL));
     quire_matmul_weight_pack(&m.weight, rows);
-    for (size_t i = 0; i < (size_t)ROWS * N_IN; i++) {
+    for (size_t i = 0; i < (size_t)MANY_ROWS * n_in; i++) {
         many[i] = (float)quire_rng_normal(&rng);
     }
-    product(kernels, many, ROWS, 2, all);
-    for (uint32_t row = 0; row < ROWS; row++) {
-        product(kernels, many + (size_t)row * N_IN, 1, 1, one);
+    product(kernels, many, MANY_ROWS, 2, all);
+    for (uint32_t row = 0; row < MANY_ROWS; row++) {
+        product(kernels, many + (size_t)row * n_in, 1, 1, one);
         assert_memory_equal(one, all + (size_t)row * QUIRE_MATMUL_PANEL, sizeof one);
     }
     give(m.weight.panels);
+}
+
+/* More tiles of x than are worked on at a time, and than share a reading of a grid's codes. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    check_many_rows(QUIRE_MATMUL_Q8_0, MANY_IN);
+    check_many_rows(QUIRE_MATMUL_IQ2_XXS, 512);
+    check_many_rows(QUIRE_MATMUL_IQ2_S, 512);
 }
 
 /* NaN and Inf stay in their row, next to nothing counts as zero, and the largest values are exact.

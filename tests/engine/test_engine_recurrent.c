@@ -298,12 +298,12 @@ static void evict_everything(void *ctx, quire_cache *cache, quire_prefix *tree)
  * evicted. The pin computes its text, or holds what is cached. */
 static void test_pin(void **state)
 {
-    const uint32_t ends[] = { N_FULL, N_PROMPT };
+    const uint32_t ends[] = { N_FULL, N_PROMPT, N_FULL + 1 }; /* the last one in a step alone */
 
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < 6; i++) {
         engine_bench b = bench_of(*state, 3);
         int32_t text[N_CTX], got[N_TOKENS];
-        const uint32_t n = ends[i % 2];
+        const uint32_t n = ends[i % 3];
         quire_request_params params = params_greedy(text, N_PROMPT + 90, N_TOKENS);
         const quire_engine_pin_params pin_params = {
             .name = "pin", .tokens = text, .n_tokens = n, .ttl_s = 60
@@ -312,7 +312,7 @@ static void test_pin(void **state)
         quire_engine_pin pin;
 
         tokens_make(text, N_CTX, 3);
-        if (i >= 2) {
+        if (i >= 3) {
             expect(&b, &params, 0, got);
         }
         assert_int_equal(quire_engine_pin_create(b.engine, &pin_params, &pin, NULL, &err),
@@ -320,7 +320,7 @@ static void test_pin(void **state)
         assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
         assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
         /* The full page of the cached text has no room for a state inside. */
-        expect(&b, &params, i < 2 ? n : N_FULL, got);
+        expect(&b, &params, i < 3 ? n : N_FULL, got);
         assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
         tokens_make(text + n, N_CTX - n, 50); /* another text behind the pin */
         expect(&b, &params, N_FULL, got);

@@ -10,17 +10,21 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-int quire_runtime_rows_check(const quire_runtime *rt)
+int quire_desc_rows_check(const quire_model_desc *desc)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-
-    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous || rt->groups.n != 1 ||
-                      rt->states != NULL || desc->latent.is_there || desc->has_layer_sizes,
+    QUIRE_FAIL_IF(desc->recurrent.n_layers > 0 || desc->latent.is_there || desc->has_layer_sizes,
                   QUIRE_UNSUPP);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         QUIRE_FAIL_IF(desc->window[il] != 0, QUIRE_UNSUPP);
     }
     return QUIRE_OK;
+}
+
+int quire_runtime_rows_check(const quire_runtime *rt)
+{
+    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous || rt->groups.n != 1,
+                  QUIRE_UNSUPP);
+    return quire_desc_rows_check(&rt->model->desc);
 }
 
 uint32_t quire_runtime_n_lanes(const quire_runtime *rt)

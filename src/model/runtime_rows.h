@@ -30,6 +30,9 @@ typedef struct quire_runtime_rows {
 /* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, layers with windows, recurrent layers, latent
  * attention, kv_elsewhere_bytes, is_contiguous. */
 int quire_runtime_rows_check(const quire_runtime *runtime);
+/* The part of that check that the model decides: whether its layers store K and V of one size, and
+ * see the whole text. Errors: QUIRE_UNSUPP. Thread: any. */
+int quire_desc_rows_check(const quire_model_desc *desc);
 
 uint32_t quire_runtime_n_lanes(const quire_runtime *runtime);
 /* Lane i < n_lanes, by layer and then by head. */

@@ -256,6 +256,19 @@ static void write_memory(quire_json_out *json, const quire_memory_stats *s)
     quire_json_object_end(json);
 }
 
+/* Texts that keep a share of their tokens. */
+static void write_condensed(quire_json_out *json, const quire_engine_stats *s)
+{
+    quire_json_object(json, "condensed");
+    quire_json_u64(json, "texts", s->condensed_texts);
+    quire_json_u64(json, "held_bytes", s->condensed_held_bytes);
+    quire_json_u64(json, "text_bytes", s->condensed_text_bytes);
+    quire_json_u64(json, "computed_total", s->condensings_total);
+    quire_json_u64(json, "found_total", s->condensings_found_total);
+    quire_json_u64(json, "dropped_tokens_total", s->condensed_tokens_total);
+    quire_json_object_end(json);
+}
+
 static void write_classes(quire_json_out *json, const quire_classes *classes,
                           const quire_engine_stats *stats)
 {
@@ -292,6 +305,7 @@ int quire_api_cache_stats(quire_http *http)
     write_prefix(&json, &stats.prefix);
     write_cache(&json, &stats.cache);
     write_memory(&json, &stats.memory);
+    write_condensed(&json, &stats);
     write_tier(&json, &stats.tier);
     write_overflow(&json, &stats.overflow);
     write_state(&json, &stats.saver);

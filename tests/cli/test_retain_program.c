@@ -246,6 +246,39 @@ static void run_goes_on_from_a_state(void **state)
     free(text);
 }
 
+/* The bytes of a text that quire serve condenses: kept pages, and what follows the last place. */
+static void info_of_a_share(void **state)
+{
+    json_t *info =
+        program_json(PROGRAM("info", "-m", program_model(), "--retain", "keydiff:0.25,recent=64",
+                             "--retain-chunk", "500", "--json"));
+    const json_t *retained = json_object_get(info, "retained");
+    const json_t *row = json_array_get(json_object_get(retained, "kv"), 1);
+    const json_t *plain = json_array_get(json_object_get(info, "kv"), 1);
+    const double token_bytes = number(plain, "bytes_per_token");
+    size_t i;
+    const json_t *context;
+
+    (void)state;
+    assert_string_equal(json_string_value(json_object_get(row, "kv")),
+                        json_string_value(json_object_get(plain, "kv")));
+    assert_true(number(retained, "chunk") == 512);
+    json_array_foreach(json_object_get(row, "contexts"), i, context)
+    {
+        const uint32_t n = (uint32_t)number(context, "tokens");
+        const uint32_t n_places = (n - 1) / 512;
+        /* A quarter of 512 is two whole pages; the protected 68 are less. */
+        const uint32_t n_held = n_places * 128 + n - n_places * 512;
+        const uint32_t n_most = n_places == 0 ? n : (n_places - 1) * 128 + 512 + n_places * 128;
+
+        assert_true(number(context, "held_tokens") == n_held);
+        assert_true(number(context, "bytes") == token_bytes * ((n_held + 63) / 64 * 64));
+        assert_true(number(context, "most_bytes") == token_bytes * ((n_most + 63) / 64 * 64));
+    }
+    assert_true(i >= 4);
+    json_decref(info);
+}
+
 static void refuse(int status, const char *says, program_args args)
 {
     program_result result = program_expect(status, args);
@@ -299,6 +332,8 @@ static void bad_combinations(void **state)
     refuse(2, "--retain and --kv-overflow tier",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--kv-overflow", "tier",
                    "--cache-dir", "x"));
+    refuse(1, "--retain snap needs more than the keys and positions",
+           PROGRAM("info", "-m", model, "--retain", "snap"));
     refuse(2, "--retain best: there is no retention policy",
            PROGRAM("serve", "-m", model, "--retain", "best"));
     refuse(2, "'quire run' and 'quire perplexity' can drop tokens",
@@ -315,6 +350,7 @@ int main(void)
         cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
         cmocka_unit_test(run_goes_on_from_a_state),
+        cmocka_unit_test(info_of_a_share),
         cmocka_unit_test(bad_combinations),
     };
 

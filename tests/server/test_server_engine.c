@@ -344,6 +344,12 @@ static void a_text_keeps_a_share(void **state)
     other = get(&s, 200, "/props");
     assert_non_null(strstr(json_string_at(other, "quire.retain"), "keydiff:0.5,"));
     json_decref(other);
+    other = get(&s, 200, "/v1/cache/stats");
+    assert_true(json_int_at(other, "condensed.texts") > 0);
+    assert_int_equal(json_int_at(other, "condensed.found_total"), 1);
+    assert_true(json_int_at(other, "condensed.dropped_tokens_total") > 0);
+    assert_int_equal(json_int_at(other, "condensed.held_bytes"), 0); /* nothing runs */
+    json_decref(other);
     metrics = http_get(s.port, "/metrics");
     assert_non_null(strstr(metrics.body, "\nquire_condensings_total{cache_source=\"prefix\"} 1\n"));
     assert_null(strstr(metrics.body, "\nquire_condensed_tokens_total 0\n"));

@@ -4,6 +4,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
+#include "cli/commands/info_retain.h"
 #include "cli/commands/opened.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
@@ -23,6 +24,8 @@
 typedef struct info_args {
     quire_common_args common;
     bool lists_architectures;
+    const char *retain; /* NULL = texts keep all tokens */
+    int64_t retain_chunk;
 } info_args;
 
 /* clang-format off */
@@ -39,6 +42,13 @@ static const quire_opt options[] = {
       .max = 1e18, .initial_text = "the available memory",
       .offset = offsetof(info_args, common.memory_limit_bytes),
       .help = "memory into which weights, KV pages and buffers must fit" },
+    { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",
+      .offset = offsetof(info_args, retain),
+      .help = "also the KV bytes of texts that quire serve --retain condenses so" },
+    { .names = { "--retain-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,
+      .max = QUIRE_TOKENS_MAX, .initial = "1024", .offset = offsetof(info_args, retain_chunk),
+      .help = "tokens between two places at which such a text drops tokens, rounded up to whole "
+              "pages" },
     QUIRE_ROWS_STEP,
     QUIRE_ROW_JSON,
 };
@@ -172,6 +182,34 @@ static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint
     return rows;
 }
 
+/* Texts that keep a share of their tokens: bytes at their end, and the most on the way. */
+static json_t *retained_json(const info_args *args, const quire_model_desc *desc,
+                             const quire_condensing *retained, uint64_t memory_bytes)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    size_t n_ctx = list_ctx(desc, ctx);
+    json_t *rows = json_array();
+
+    for (int f = 0; f < (int)QUIRE_FORMATS_DIRECT; f++) {
+        const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
+        json_t *contexts = json_array();
+
+        for (size_t i = 0; i < n_ctx; i++) {
+            const uint32_t n_held = quire_info_retain_held(retained, ctx[i]);
+            const uint32_t n_most = quire_condensing_need(retained, ctx[i]);
+
+            json_array_append_new(
+                contexts, json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
+                                    (int)n_held, "bytes", (json_int_t)context_bytes(&c, n_held),
+                                    "most_bytes", (json_int_t)context_bytes(&c, n_most)));
+        }
+        json_array_append_new(
+            rows, json_pack("{s:s, s:o}", "kv", quire_format_name(c.format), "contexts", contexts));
+    }
+    return json_pack("{s:s, s:i, s:o}", "policy", retained->text, "chunk", (int)retained->chunk,
+                     "kv", rows);
+}
+
 static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
 {
     const quire_memory_need need = asked->need;
@@ -186,11 +224,10 @@ static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
 }
 
 static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
-                      uint64_t memory_bytes)
+                      const quire_condensing *retained, uint64_t memory_bytes)
 {
     const char *path = args->common.model;
-
-    return quire_stdout_json(json_pack(
+    json_t *document = json_pack(
         "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
         "s:I, "
         "s:o, s:o}",
@@ -202,7 +239,13 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
         (int)d->n_embd, "n_ff", (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head",
         (int)d->n_kv_head, "d_k", (int)d->d_k, "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab,
         "n_ctx_train", (int)d->n_ctx_train, "memory_bytes", (json_int_t)memory_bytes, "need",
-        need_json(asked, memory_bytes), "kv", kv_json(args, d, memory_bytes)));
+        need_json(asked, memory_bytes), "kv", kv_json(args, d, memory_bytes));
+
+    if (document != NULL && args->retain != NULL) {
+        (void)json_object_set_new(document, "retained",
+                                  retained_json(args, d, retained, memory_bytes));
+    }
+    return quire_stdout_json(document);
 }
 
 /* "2 of 6 layers see 48 to 64 tokens" */
@@ -328,6 +371,42 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
            (unsigned)args->common.page_tokens, (unsigned)QUIRE_TOKENS_MAX);
 }
 
+static void print_retained_row(const quire_model_desc *d, const cost *c,
+                               const quire_condensing *retained)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    const size_t n_ctx = list_ctx(d, ctx);
+    char text[16];
+
+    printf("  %-21s", quire_format_name(c->format));
+    for (size_t i = 0; i < n_ctx; i++) {
+        const uint64_t bytes = context_bytes(c, quire_info_retain_held(retained, ctx[i]));
+
+        printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
+    }
+    printf("\n  %-21s", "  most on the way");
+    for (size_t i = 0; i < n_ctx; i++) {
+        const uint64_t bytes = context_bytes(c, quire_condensing_need(retained, ctx[i]));
+
+        printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
+    }
+    printf("\n");
+}
+
+/* Bytes as those of print_costs(), of texts that keep a share of their tokens. */
+static void print_retained(const info_args *args, const quire_model_desc *d,
+                           const quire_condensing *retained, uint64_t memory_bytes)
+{
+    printf("\n  KV bytes with --retain %s, every %u tokens\n", retained->text, retained->chunk);
+    for (int f = 0; f < (int)QUIRE_FORMATS_DIRECT; f++) {
+        const cost c = cost_of(args, d, (quire_format)f, memory_bytes);
+
+        print_retained_row(d, &c, retained);
+    }
+    printf("  The kept tokens of the last place in whole pages, and the tokens behind it. While a "
+           "text is\n  condensed, the pages before and after are both there.\n");
+}
+
 static void print_need(const asked_need *asked, uint64_t memory_bytes)
 {
     const quire_memory_need need = asked->need;
@@ -395,6 +474,7 @@ static int run(void *opaque)
     quire_model_opts opts = { .describe_only = true };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
+    quire_condensing retained = { .chunk = 0 };
     asked_need asked;
     int exit_status = QUIRE_EXIT_OK;
 
@@ -408,13 +488,21 @@ static int run(void *opaque)
     if (quire_model_open(&model, path, &opts, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
-    if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0) {
+    if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0 ||
+        (args->retain != NULL &&
+         quire_info_retain_read(args->retain, (uint32_t)args->retain_chunk,
+                                (uint32_t)args->common.page_tokens, quire_model_desc_get(model),
+                                &retained, &err) < 0)) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else if (args->common.is_json) {
-        exit_status = print_json(args, quire_model_desc_get(model), &asked, memory_bytes);
+        exit_status =
+            print_json(args, quire_model_desc_get(model), &asked, &retained, memory_bytes);
     } else {
         print_shape(path, quire_model_desc_get(model));
         print_costs(args, quire_model_desc_get(model), memory_bytes);
+        if (args->retain != NULL) {
+            print_retained(args, quire_model_desc_get(model), &retained, memory_bytes);
+        }
         print_need(&asked, memory_bytes);
     }
     quire_model_close(model);

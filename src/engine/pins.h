@@ -15,6 +15,9 @@
  * Names are unique per tenant. With sealed formats, where hits end at full pages, a pin holds only
  * the full pages of its tokens; n_held_tokens tells how many tokens those are.
  *
+ * A pin with a policy holds the text as requests with this policy find it (condensing.h): the pages
+ * of the last condensing, and those behind it.
+ *
  * Invalidation overrides pins: an invalidated text must never be served again. The pin is dropped,
  * with an event that names it; later lookups of its name return QUIRE_NOTFOUND.
  *
@@ -51,6 +54,9 @@ typedef struct quire_engine_pin_params {
     uint32_t class_index;  /* into quire_engine_opts.classes */
     const void *tenant;    /* as in quire_request_params */
     uint32_t tenant_bytes;
+    /* The text is held as requests with this policy condense it (condensing.h): its kept tokens,
+     * and those behind the last place. Copied; NULL = all tokens are held. */
+    const quire_retain_spec *retain;
     bool is_background; /* return when the pin is accepted; else when it is held */
 } quire_engine_pin_params;
 
@@ -60,8 +66,9 @@ typedef struct quire_engine_pin {
     uint32_t tenant_bytes;
     quire_engine_pin_state state;
     uint32_t class_index;
+    char retain[QUIRE_RETAIN_TEXT_MAX]; /* its policy; "" = none */
     uint32_t n_tokens;
-    uint32_t n_held_tokens;   /* 0 while computing */
+    uint32_t n_held_tokens;   /* 0 while computing; with a policy those that are kept */
     uint32_t n_cached_tokens; /* of n_tokens, already cached at creation */
     uint64_t bytes;           /* charged; while computing: bytes set aside */
     uint64_t age_s;

@@ -38,6 +38,11 @@ static void write_pin(quire_json_out *json, const quire_http *http, const quire_
     quire_json_string(json, "cache_salt", names.cache_salt);
     quire_json_string(json, "state", quire_engine_pin_state_name(pin->state));
     quire_json_string(json, "class", http->server->tiers.classes.items[pin->class_index].name);
+    if (pin->retain[0] != '\0') {
+        quire_json_string(json, "retain", pin->retain);
+    } else {
+        quire_json_null(json, "retain");
+    }
     quire_json_u64(json, "tokens", pin->n_tokens);
     quire_json_u64(json, "held_tokens", pin->n_held_tokens);
     quire_json_u64(json, "cached_tokens", pin->n_cached_tokens);
@@ -75,6 +80,7 @@ typedef struct new_pin {
     quire_engine_pin_params params;
     quire_tenant_salt salt;
     char name[QUIRE_ENGINE_PIN_NAME_MAX];
+    quire_retain_spec retain;
     int32_t *tokens;
     quire_prompt_source source; /* the field with the tokens */
     bool is_background;
@@ -178,6 +184,10 @@ static int read_new(quire_http *http, quire_fields *fields, new_pin *to)
 
     to->params.ttl_s = read_ttl(fields, 0);
     to->is_background = quire_field_bool(fields, "background", false);
+    if (!quire_field_retain(fields, &to->retain)) { /* as requests that do not name it */
+        to->retain = http->server->opts.retain;
+    }
+    to->params.retain = to->retain.policy != NULL ? &to->retain : NULL;
     if (name != NULL) {
         (void)snprintf(to->name, sizeof to->name, "%s", name);
     } else {
@@ -230,6 +240,9 @@ static int refused(const new_pin *pin, const quire_error *cause, uint64_t missin
                                    "name: there is a pin of this name; renew it with POST to its "
                                    "path, or drop it first");
     case QUIRE_UNSUPP:
+        if (strncmp(cause->message, "retain:", strlen("retain:")) == 0) {
+            return quire_api_error_set(err, 400, "invalid_value", "retain", "%s", cause->message);
+        }
         return quire_api_error_set(err, 501, "no_pins", NULL,
                                    "this server keeps no pins (max_pins, or no_prefix_cache)");
     case QUIRE_LIMIT:

@@ -141,9 +141,17 @@ static uint32_t tokens_of_name(const char *name)
                : 0;
 }
 
-static uint64_t hash_of(const int32_t *tokens, uint32_t n)
+/* Of a text and the policy by which it is condensed. */
+static uint64_t hash_of(const quire_generation *gen, const int32_t *tokens, uint32_t n)
 {
-    return quire_hash_add(QUIRE_HASH_INIT, tokens, n * sizeof *tokens);
+    char policy[QUIRE_RETAIN_TEXT_MAX] = "";
+    uint64_t hash = QUIRE_HASH_INIT;
+
+    if (gen->params.retain != NULL) {
+        (void)quire_retain_text(gen->params.retain, policy, sizeof policy);
+        hash = quire_hash_add(hash, policy, strlen(policy));
+    }
+    return quire_hash_add(hash, tokens, n * sizeof *tokens);
 }
 
 /* Drop the pins of this tenant whose text the new pin begins with. */
@@ -165,7 +173,7 @@ static void drop_shorter(const quire_generation *gen, const int32_t *tokens, uin
         if (n_old == 0 || n_old >= n_tokens) {
             continue;
         }
-        name_make(name, sizeof name, n_old, hash_of(tokens, n_old));
+        name_make(name, sizeof name, n_old, hash_of(gen, tokens, n_old));
         if (strcmp(name, pins[i].name) == 0) {
             (void)quire_engine_pin_drop(
                 engine, &(quire_engine_pin_name){ gen->salt.bytes, gen->salt.n, name });
@@ -188,6 +196,7 @@ void quire_cache_mark_pin(quire_generation *gen)
         .class_index = gen->params.class_index,
         .tenant = gen->salt.bytes,
         .tenant_bytes = gen->salt.n,
+        .retain = gen->params.retain,
         .is_background = true,
     };
     quire_error err = QUIRE_ERROR_INIT;
@@ -196,7 +205,7 @@ void quire_cache_mark_pin(quire_generation *gen)
     if (mark->n_tokens == 0) {
         return;
     }
-    name_make(name, sizeof name, mark->n_tokens, hash_of(prompt->tokens, mark->n_tokens));
+    name_make(name, sizeof name, mark->n_tokens, hash_of(gen, prompt->tokens, mark->n_tokens));
     if (quire_engine_pin_renew(gen->http->engine, &whole, mark->ttl_s, &pin) == QUIRE_OK) {
         return; /* written by an earlier request */
     }

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *quire_json_type_text(json_t *value)
 {
@@ -84,6 +85,20 @@ json_t *quire_field_required(quire_fields *fields, const char *name)
         quire_field_error(fields, name, "is required");
     }
     return value;
+}
+
+bool quire_field_retain(quire_fields *fields, quire_retain_spec *out)
+{
+    const char *policy = quire_field_string(fields, "retain", QUIRE_RETAIN_TEXT_MAX);
+    quire_error why = QUIRE_ERROR_INIT;
+
+    out->policy = NULL;
+    if (policy != NULL && strcmp(policy, "none") != 0 &&
+        quire_retain_parse(policy, out, &why) < 0) {
+        quire_field_error(fields, "retain", "%s", why.message);
+        out->policy = NULL;
+    }
+    return policy != NULL;
 }
 
 bool quire_field_bool(quire_fields *fields, const char *name, bool fallback)

@@ -15,6 +15,7 @@
 
 #include <jansson.h>
 
+#include "engine/engine.h"
 #include "server/api_error.h"
 
 typedef struct quire_fields {
@@ -26,6 +27,8 @@ typedef struct quire_fields {
 /* NULL when absent or null. */
 json_t *quire_field(const quire_fields *fields, const char *name);
 
+/* A policy of retention, or "none": *out has no policy then. Returns whether the field is there. */
+bool quire_field_retain(quire_fields *fields, quire_retain_spec *out);
 bool quire_field_bool(quire_fields *fields, const char *name, bool fallback);
 int64_t quire_field_int(quire_fields *fields, const char *name, int64_t fallback, int64_t min,
                         int64_t max);

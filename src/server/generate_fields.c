@@ -256,23 +256,16 @@ static void read_overflow(quire_generation *gen, quire_fields *fields)
  * tokens unless the request itself names a policy, which the engine then refuses. */
 static void read_retain(quire_generation *gen, quire_fields *fields)
 {
-    const char *policy = quire_field_string(fields, "retain", QUIRE_RETAIN_TEXT_MAX);
     const bool overflows =
         gen->truncates_turns || gen->params.context_overflow != QUIRE_CONTEXT_REFUSE;
-    quire_error why = QUIRE_ERROR_INIT;
+    const bool is_named = quire_field_retain(fields, &gen->retain);
 
-    gen->retain = gen->http->server->opts.retain;
-    if (policy != NULL && strcmp(policy, "none") != 0) {
-        if (quire_retain_parse(policy, &gen->retain, &why) < 0) {
-            quire_field_error(fields, "retain", "%s", why.message);
-            return;
-        }
-        if (gen->truncates_turns) {
-            quire_field_error(fields, "retain",
-                              "not with \"context_overflow\": \"truncate_turns\"");
-        }
-    } else if (policy != NULL || overflows) {
-        gen->retain.policy = NULL;
+    if (is_named && gen->retain.policy != NULL && gen->truncates_turns) {
+        quire_field_error(fields, "retain", "not with \"context_overflow\": \"truncate_turns\"");
+    }
+    if (!is_named) {
+        gen->retain = gen->http->server->opts.retain;
+        gen->retain.policy = overflows ? NULL : gen->retain.policy;
     }
     gen->params.retain = gen->retain.policy != NULL ? &gen->retain : NULL;
 }

@@ -27,6 +27,7 @@ engine_bench condense_bench(const setting *s)
     engine.n_running_max = 4;
     engine.chunk_tokens = s->chunk_tokens;
     engine.no_prefix_cache = s->no_prefix_cache;
+    engine.pins_max = 4;
     runtime.k_format = runtime.v_format = s->format;
     b = bench_panels(32, &engine, &runtime);
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;

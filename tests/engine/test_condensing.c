@@ -14,6 +14,7 @@
 #include "directory.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
+#include "engine/pins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -236,6 +237,62 @@ static void test_invalidation_of_a_running_text(void **state)
     bench_close(&b);
 }
 
+/* ---- pins ---- */
+
+static int pin_create(const engine_bench *b, const char *policy, const int32_t *text, uint32_t n,
+                      quire_engine_pin *out)
+{
+    const quire_retain_spec spec = spec_of(policy);
+    const quire_engine_pin_params params = {
+        .name = "p", .tokens = text, .n_tokens = n, .retain = &spec
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    return quire_engine_pin_create(b->engine, &params, out, NULL, &err);
+}
+
+/* A pin of a policy holds the kept pages of the last place and those behind it: they stay while
+ * other texts take all other memory, and requests of the policy begin with them. */
+static void test_pins(void **state)
+{
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16, .n_pages = 24 };
+    const quire_engine_pin_name name = { .name = "p" };
+    static answer want, want_other;
+    engine_bench b = condense_bench(&s);
+    const uint64_t page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
+    int32_t text[N_PROMPT], other[N_PROMPT];
+    quire_engine_pin pin;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    assert_int_equal(pin_create(&b, KEYDIFF, text, 560, &pin), QUIRE_OK);
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+    assert_int_equal(pin.n_tokens, 560);
+    assert_int_equal(pin.n_held_tokens, 256 + 560 - 512);
+    assert_int_equal(pin.bytes, 5 * page_bytes);
+    assert_true(strncmp(pin.retain, "keydiff:0.5,", 12) == 0);
+    for (uint64_t seed = 2; seed < 5; seed++) {
+        tokens_make(other, N_PROMPT, seed);
+        expect(&b, &s, other, N_PROMPT, &want_other);
+        (void)check(&b, s.policy, other, N_PROMPT, &want_other);
+    }
+    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 560);
+    validate(b.engine);
+    /* An invalidation of a text that the pinned one begins with ends the pin. */
+    assert_true(invalidate(&b, QUIRE_INVALIDATE_PREFIX, text, 3 * CHUNK).tokens > 0);
+    assert_int_equal(quire_engine_pin_get(b.engine, &name, &pin), QUIRE_NOTFOUND);
+    /* A text before the first place is held as a plain one, which all requests share. */
+    assert_int_equal(pin_create(&b, KEYDIFF, text, CHUNK, &pin), QUIRE_OK);
+    assert_int_equal(pin.n_held_tokens, CHUNK);
+    assert_int_equal(pin.bytes, 2 * page_bytes);
+    assert_int_equal(quire_engine_pin_drop(b.engine, &name), QUIRE_OK);
+    assert_int_equal(pin_create(&b, "snap", text, CHUNK, &pin), QUIRE_UNSUPP);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* ---- what does not work ---- */
 
 static void refused(const engine_bench *b, const char *policy, const char *message)
@@ -305,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_invalidation_of_a_running_text),
+        cmocka_unit_test(test_pins),
         cmocka_unit_test(test_refusals),
     };
 

@@ -425,6 +425,45 @@ static void test_pins(void **state)
     place_end(&p);
 }
 
+/* A pin of a policy comes back with its policy: the kept pages come from the store. */
+static void test_pin_of_a_policy(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+    int32_t text[N_PROMPT];
+    quire_engine_pin_params params = {
+        .name = "kept", .tokens = text, .n_tokens = N_PROMPT, .retain = &spec
+    };
+    quire_engine_pin pin;
+    engine_bench b;
+    place p;
+
+    (void)state;
+    assert_int_equal(quire_retain_parse("keydiff:0.5,recent=16", &spec, &err), QUIRE_OK);
+    tokens_make(text, N_PROMPT, 1);
+    place_make(&p);
+    p.opts.retain_chunk = 128;
+    p.opts.n_running_max = 4;
+    b = open_at(&p);
+    assert_int_equal(quire_engine_pin_create(b.engine, &params, &pin, NULL, &err), QUIRE_OK);
+    assert_int_equal(pin.n_held_tokens, 64 + N_PROMPT - 128);
+    bench_close(&b);
+    b = open_at(&p);
+    assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_PIN], 1);
+    pin = pin_wait(&b, "", "kept");
+    assert_int_equal(pin.n_tokens, N_PROMPT);
+    assert_int_equal(pin.n_held_tokens, 64 + N_PROMPT - 128);
+    assert_true(strncmp(pin.retain, "keydiff:0.5,", 12) == 0);
+    assert_int_equal(stats_now(b.engine).condensings_total, 0);
+    bench_close(&b);
+    /* An engine that condenses no texts does not take it for another pin. */
+    p.opts.retain_chunk = 0;
+    b = open_at(&p);
+    assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_PIN], 0);
+    bench_close(&b);
+    place_end(&p);
+}
+
 /* A class that is no longer there, and a pin that there is no more room for. */
 static void test_pins_refused(void **state)
 {
@@ -739,11 +778,17 @@ static void test_vanished(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sessions),     cmocka_unit_test(test_kill),
-        cmocka_unit_test(test_expired),      cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_pins_refused), cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_parts),        cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_damage),       cmocka_unit_test(test_full),
+        cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_expired),
+        cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_pin_of_a_policy),
+        cmocka_unit_test(test_pins_refused),
+        cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_full),
         cmocka_unit_test(test_vanished),
     };
 

@@ -344,6 +344,18 @@ static void a_text_keeps_a_share(void **state)
     other = get(&s, 200, "/props");
     assert_non_null(strstr(json_string_at(other, "quire.retain"), "keydiff:0.5,"));
     json_decref(other);
+    other = post(&s, 201, "/v1/cache/pins",
+                 "{\"name\":\"p\",\"tenant\":\"\",\"text\":\"a b c d e f g h\"}");
+    assert_non_null(strstr(json_string_at(other, "retain"), "keydiff:0.5,"));
+    json_decref(other);
+    other = post(&s, 201, "/v1/cache/pins",
+                 "{\"name\":\"q\",\"tenant\":\"\",\"text\":\"a b\",\"retain\":\"none\"}");
+    assert_true(json_is_null(json_at(other, "retain")));
+    json_decref(other);
+    other = post(&s, 400, "/v1/cache/pins",
+                 "{\"name\":\"r\",\"tenant\":\"\",\"text\":\"a b\",\"retain\":\"snap\"}");
+    assert_string_equal(json_string_at(other, "error.param"), "retain");
+    json_decref(other);
     other = get(&s, 200, "/v1/cache/stats");
     assert_true(json_int_at(other, "condensed.texts") > 0);
     assert_int_equal(json_int_at(other, "condensed.found_total"), 1);

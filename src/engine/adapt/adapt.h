@@ -67,6 +67,7 @@ typedef struct quire_adapt_pin_view {
     uint64_t ttl_s;
     uint64_t expires_us; /* 0 = never, or its lifetime begins when it is held */
     uint64_t created_us;
+    const char *retain; /* the policy by which the text is condensed; "" = none */
     const int32_t *tokens;
     uint32_t n_tokens;
     uint64_t changed; /* quire_adapt_pins_changes() after its last change */

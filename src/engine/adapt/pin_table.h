@@ -26,6 +26,12 @@ typedef struct quire_pin_entry {
     uint32_t n_tokens; /* as requested; with sealed formats core holds only their full pages */
     uint32_t n_cached_tokens; /* when the pin was requested */
     uint32_t n_attempts;
+    /* Of a pin with a policy: */
+    int32_t *tokens;    /* [n_tokens] the whole text, owned; core has what follows n_gone. NULL
+                           without a policy */
+    uint32_t n_gone;    /* tokens that left the text in condensings */
+    uint32_t condensed; /* quire_retained_text.entry, held */
+    quire_retain_spec retain;
     uint64_t ttl_s;
     uint64_t until_us; /* of a pin from before a restart: its lifetime ends then; 0 = it begins when
                           the pin is held */
@@ -58,7 +64,7 @@ void quire_adapt_pin_describe(const quire_adapt *adapt, const quire_pin_entry *e
 void quire_adapt_pin_changed(quire_pin_table *pins, quire_pin_entry *entry);
 /* Append a copy of entry and return its place; or remove the last entry. */
 quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entry *entry);
-void quire_adapt_pin_take_back(quire_pin_table *pins);
+void quire_adapt_pin_take_back(quire_adapt *adapt);
 /* Begin a new entry: held at once if its text is cached, else computed. On error the caller removes
  * the entry. */
 int quire_adapt_pin_begin(quire_adapt *adapt, quire_pin_entry *entry, quire_error *err);

@@ -101,6 +101,9 @@ static void show(quire_pin_table *pins, quire_pin_entry *entry, const quire_pin_
     };
 
     (void)snprintf(shown.name, sizeof shown.name, "%s", info->name);
+    if (entry->tokens != NULL) {
+        (void)quire_retain_text(&entry->retain, shown.retain, sizeof shown.retain);
+    }
     if (info->key.salt_bytes > 0) {
         memcpy(shown.tenant, info->key.salt, info->key.salt_bytes);
     }
@@ -143,8 +146,17 @@ quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entr
     return &pins->entries[pins->n - 1];
 }
 
-void quire_adapt_pin_take_back(quire_pin_table *pins)
+static void entry_fini(quire_adapt *adapt, quire_pin_entry *entry)
 {
+    quire_loop_retained_release(adapt->loop, entry->condensed);
+    free(entry->tokens);
+}
+
+void quire_adapt_pin_take_back(quire_adapt *adapt)
+{
+    quire_pin_table *pins = adapt->pins;
+
+    entry_fini(adapt, &pins->entries[pins->n - 1]);
     (void)pthread_mutex_lock(&pins->lock);
     pins->n--;
     (void)pthread_mutex_unlock(&pins->lock);
@@ -152,8 +164,11 @@ void quire_adapt_pin_take_back(quire_pin_table *pins)
 }
 
 /* Remove an entry; the order of the others stays. */
-static void entry_cut(quire_pin_table *pins, quire_pin_entry *entry)
+static void entry_cut(quire_adapt *adapt, quire_pin_entry *entry)
 {
+    quire_pin_table *pins = adapt->pins;
+
+    entry_fini(adapt, entry);
     (void)pthread_mutex_lock(&pins->lock);
     pins->n--;
     memmove(entry, entry + 1, (pins->n - (size_t)(entry - pins->entries)) * sizeof *entry);
@@ -217,7 +232,7 @@ static void count(quire_adapt *adapt)
 static void entry_remove(quire_adapt *adapt, quire_pin_entry *entry)
 {
     (void)quire_pins_drop(adapt->pins->table, entry->id, quire_loop_now_us(adapt->loop));
-    entry_cut(adapt->pins, entry);
+    entry_cut(adapt, entry);
     quire_loop_released(adapt->loop);
     count(adapt);
 }
@@ -269,8 +284,9 @@ static int compute_start(quire_adapt *adapt, quire_pin_entry *entry, quire_error
     const quire_pin_info info = info_of(adapt, entry);
     char id[QUIRE_REQUEST_ID_MAX];
     const quire_request_params params = {
-        .tokens = info.tokens,
-        .n_tokens = info.n_tokens,
+        .tokens = entry->tokens != NULL ? entry->tokens : info.tokens,
+        .n_tokens = entry->tokens != NULL ? entry->n_tokens : info.n_tokens,
+        .retain = entry->tokens != NULL ? &entry->retain : NULL,
         .max_tokens = 1,
         .sampler = QUIRE_SAMPLER_OPTS_INIT,
         .tenant = info.key.salt,
@@ -378,7 +394,7 @@ static void expired(void *ctx, const quire_pin_info *info)
     QUIRE_ASSERT(entry != NULL);
     say(adapt, entry, QUIRE_EVENT_PIN_EXPIRED, "has expired");
     adapt->figures.pins_expired_total++;
-    entry_cut(adapt->pins, entry); /* core drops its pin itself */
+    entry_cut(adapt, entry); /* core drops its pin itself */
     quire_loop_released(adapt->loop);
 }
 
@@ -444,6 +460,7 @@ void quire_adapt_pins_close(quire_adapt *adapt)
     }
     for (uint32_t i = 0; i < pins->n; i++) {
         waiter_end(adapt, &pins->entries[i], QUIRE_AGAIN, "the engine has ended");
+        free(pins->entries[i].tokens);
     }
     quire_pins_destroy(pins->table);
     (void)pthread_cond_destroy(&pins->changed);

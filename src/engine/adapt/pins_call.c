@@ -7,6 +7,7 @@
 #include "base/num.h"
 
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define US_PER_S 1000000u
@@ -62,6 +63,9 @@ static int check_params(const quire_adapt *adapt, const quire_engine_pin_params 
                                p->tenant_bytes, QUIRE_PREFIX_SALT_MAX);
     }
     QUIRE_TRY(quire_loop_tokens_check(adapt->loop, &prompt, err));
+    if (p->retain != NULL) {
+        QUIRE_TRY(quire_loop_retain_check(adapt->loop, p->retain, "retain:", err));
+    }
     if (adapt->parts->is_page_exact && p->n_tokens < page_tokens) {
         return quire_error_set(err, QUIRE_INVAL,
                                "tokens: %u, but whole pages of %u are what can be held",
@@ -83,15 +87,17 @@ typedef struct creation {
     bool is_waiting; /* the engine's thread has the waiter */
 } creation;
 
-static quire_pin_spec spec_of(const quire_adapt *adapt, const quire_engine_pin_params *p)
+static quire_pin_spec spec_of(const quire_adapt *adapt, const quire_engine_pin_params *p,
+                              const quire_retained_text *text)
 {
     const quire_runtime_opts *runtime = adapt->parts->runtime_opts;
     const uint32_t n_open = adapt->parts->is_page_exact ? p->n_tokens % runtime->page_tokens : 0;
     const quire_pin_spec spec = {
         .name = p->name,
-        .key = quire_loop_key(adapt->loop, p->tenant, p->tenant_bytes),
-        .tokens = p->tokens,
-        .n_tokens = p->n_tokens - n_open, /* open pages of sealed formats are never found */
+        .key = text->key,
+        .tokens = p->tokens + text->n_gone,
+        .n_tokens =
+            p->n_tokens - text->n_gone - n_open, /* open pages of sealed formats are never found */
         /* The second group, if any, keeps the first and the last tokens. */
         .n_windowed_tokens =
             runtime->kv_sinks + runtime->kv_recent + runtime->n_batch + 2 * runtime->page_tokens,
@@ -199,15 +205,57 @@ static int reserve(creation *c, const quire_pin_spec *spec, quire_pin_id *id)
     return rc;
 }
 
-/* Set the pin's bytes aside and enter it into both tables, not begun. */
+/* What the entry of a pin with a policy has beside that of other pins. Errors: QUIRE_NOMEM. */
+static int retained_fill(const quire_engine_pin_params *p, const quire_retained_text *text,
+                         quire_pin_entry *entry)
+{
+    if (p->retain != NULL) {
+        entry->tokens = malloc(p->n_tokens * sizeof *entry->tokens);
+        QUIRE_FAIL_IF(entry->tokens == NULL, QUIRE_NOMEM);
+        memcpy(entry->tokens, p->tokens, p->n_tokens * sizeof *entry->tokens);
+        entry->retain = *p->retain;
+        entry->n_gone = text->n_gone;
+        entry->condensed = text->entry;
+    }
+    return QUIRE_OK;
+}
+
+/* Set the bytes of the pin's text aside and enter it into both tables, not begun. */
+static int enter_text(creation *c, const quire_retained_text *text, quire_pin_entry **out)
+{
+    quire_adapt *adapt = c->adapt;
+    const quire_engine_pin_params *p = c->params;
+    const quire_pin_spec spec = spec_of(adapt, p, text);
+    quire_pin_entry entry = { .class_index = p->class_index,
+                              .n_tokens = p->n_tokens,
+                              .ttl_s = p->ttl_s };
+    quire_prefix_match match;
+    int rc;
+
+    QUIRE_TRY(reserve(c, &spec, &entry.id));
+    rc = retained_fill(p, text, &entry);
+    if (rc < 0) {
+        (void)quire_pins_drop(adapt->pins->table, entry.id, quire_loop_now_us(adapt->loop));
+        return refuse(c, rc, "");
+    }
+    quire_prefix_lookup(adapt->parts->tree, &spec.key, spec.tokens, spec.n_tokens, &match);
+    entry.n_cached_tokens = match.n_tokens > 0 ? text->n_gone + match.n_tokens : 0;
+    *out = quire_adapt_pin_add(adapt->pins, &entry);
+    quire_adapt_pin_show(adapt, *out);
+    return QUIRE_OK;
+}
+
 static int enter(creation *c, quire_pin_entry **out)
 {
     quire_adapt *adapt = c->adapt;
     quire_pin_table *pins = adapt->pins;
     const quire_engine_pin_params *p = c->params;
-    const quire_pin_spec spec = spec_of(adapt, p);
-    quire_prefix_match match;
-    quire_pin_id id;
+    const quire_loop_text of = { .tokens = p->tokens,
+                                 .n_tokens = p->n_tokens,
+                                 .tenant = p->tenant,
+                                 .tenant_bytes = p->tenant_bytes };
+    quire_retained_text text;
+    int rc;
 
     if (pins->n == adapt->parts->opts->pins_max) {
         return quire_error_set(c->err, QUIRE_LIMIT, "there are %u pins, no more are allowed",
@@ -216,17 +264,14 @@ static int enter(creation *c, quire_pin_entry **out)
     if (quire_pins_find(pins->table, p->tenant, p->tenant_bytes, p->name) != QUIRE_PIN_NULL) {
         return refuse(c, QUIRE_AGAIN, "");
     }
-    QUIRE_TRY(reserve(c, &spec, &id));
-    quire_prefix_lookup(adapt->parts->tree, &spec.key, spec.tokens, spec.n_tokens, &match);
-    *out = quire_adapt_pin_add(pins, &(quire_pin_entry){
-                                         .id = id,
-                                         .class_index = p->class_index,
-                                         .n_tokens = p->n_tokens,
-                                         .n_cached_tokens = match.n_tokens,
-                                         .ttl_s = p->ttl_s,
-                                     });
-    quire_adapt_pin_show(adapt, *out);
-    return QUIRE_OK;
+    if (quire_loop_retained_hold(adapt->loop, p->retain, &of, &text) < 0) {
+        return quire_error_set(c->err, QUIRE_LIMIT, "retain: too many texts are condensed");
+    }
+    rc = enter_text(c, &text, out);
+    if (rc < 0) {
+        quire_loop_retained_release(adapt->loop, text.entry);
+    }
+    return rc;
 }
 
 static int create(creation *c)
@@ -241,7 +286,7 @@ static int create(creation *c)
     if (rc < 0) {
         const quire_pin_id id = entry->id;
 
-        quire_adapt_pin_take_back(pins);
+        quire_adapt_pin_take_back(adapt);
         (void)quire_pins_drop(pins->table, id, quire_loop_now_us(adapt->loop));
         return rc;
     }
@@ -409,9 +454,13 @@ void quire_adapt_pins_visit(quire_adapt *adapt,
 
     for (uint32_t i = 0; pins != NULL && i < pins->n; i++) {
         const quire_pin_entry *entry = &pins->entries[i];
+        char retain[QUIRE_RETAIN_TEXT_MAX] = "";
         quire_pin_info info;
 
         QUIRE_CHECK(quire_pins_get(pins->table, entry->id, &info) == QUIRE_OK);
+        if (entry->tokens != NULL) {
+            (void)quire_retain_text(&entry->retain, retain, sizeof retain);
+        }
         visit(ctx, &(quire_adapt_pin_view){
                        .name = info.name,
                        .tenant = info.key.salt,
@@ -420,8 +469,9 @@ void quire_adapt_pins_visit(quire_adapt *adapt,
                        .ttl_s = entry->ttl_s,
                        .expires_us = info.expires_us != 0 ? info.expires_us : entry->until_us,
                        .created_us = info.created_us,
-                       .tokens = info.tokens,
-                       .n_tokens = info.n_tokens,
+                       .retain = retain,
+                       .tokens = entry->tokens != NULL ? entry->tokens : info.tokens,
+                       .n_tokens = entry->tokens != NULL ? entry->n_tokens : info.n_tokens,
                        .changed = entry->changed,
                    });
     }

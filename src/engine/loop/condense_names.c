@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/condense_names.h"
 
+#include "base/check.h"
 #include "base/hash128.h"
 #include "engine/loop/loop_object.h"
 
@@ -95,6 +96,35 @@ quire_condensed quire_loop_condensed_hold(quire_loop *loop, const quire_condense
         quire_condensed_release(loop->condensed, parent);
     }
     return entry;
+}
+
+/* ---- pins ---- */
+
+int quire_loop_retained_hold(quire_loop *loop, const quire_retain_spec *spec,
+                             const quire_loop_text *of, quire_retained_text *out)
+{
+    quire_condensing condensing = { .chunk = 0 };
+    const quire_condensed_text text = { &condensing, of->tokens, of->tenant, of->tenant_bytes };
+    uint32_t k;
+
+    *out = (quire_retained_text){ .entry = QUIRE_CONDENSED_NULL };
+    if (spec != NULL) {
+        quire_condensing_init(&condensing, spec, loop->opts.retain_chunk,
+                              loop->runtime_opts->page_tokens);
+    }
+    k = quire_condensing_before(&condensing, of->n_tokens - 1);
+    if (k > 0) {
+        out->entry = quire_loop_condensed_hold(loop, &text, k);
+        QUIRE_FAIL_IF(out->entry == QUIRE_CONDENSED_NULL, QUIRE_LIMIT);
+    }
+    out->n_gone = quire_condensing_gone(&condensing, k);
+    out->key = quire_loop_condensed_key(loop, of->tenant, of->tenant_bytes, out->entry);
+    return QUIRE_OK;
+}
+
+void quire_loop_retained_release(quire_loop *loop, uint32_t entry)
+{
+    quire_condensed_release(loop->condensed, entry);
 }
 
 /* ---- names and keys ---- */

@@ -123,6 +123,19 @@ bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text);
 /* End it; what was fetched stays cached. */
 void quire_loop_fetch_ahead_end(quire_loop *loop);
 
+/* Where requests of a policy find a text in the tree (loop/condense_names.h). */
+typedef struct quire_retained_text {
+    quire_prefix_key key; /* of its root; the salt is borrowed */
+    uint32_t n_gone;      /* under this root the text begins behind so many tokens */
+    uint32_t entry;       /* held: quire_loop_retained_release(). 0 = that of all plain texts */
+} quire_retained_text;
+
+/* Where the first n_tokens tokens of a text are found, all computed. spec NULL: as a plain text.
+ * Errors: QUIRE_LIMIT (no entry is left, or no memory). */
+int quire_loop_retained_hold(quire_loop *loop, const quire_retain_spec *spec,
+                             const quire_loop_text *text, quire_retained_text *out);
+void quire_loop_retained_release(quire_loop *loop, uint32_t entry);
+
 /* Pages or budget may have become free: requests waiting for room are tried again. */
 void quire_loop_released(quire_loop *loop);
 /* Limit the running requests of a class; requests above the limit are parked. */

@@ -65,7 +65,8 @@ size_t quire_saved_session_bytes(const quire_session_info *s)
 size_t quire_saved_pin_bytes(const quire_adapt_pin_view *pin)
 {
     return QUIRE_STATE_HEAD_BYTES + pin->tenant_bytes + strlen(pin->name) +
-           strlen(pin->class_name) + 3 * TEXT_EXTRA + 8 + 8 + 4 + (size_t)pin->n_tokens * 4;
+           strlen(pin->class_name) + 3 * TEXT_EXTRA + 8 + 8 + 4 + (size_t)pin->n_tokens * 4 +
+           (pin->retain[0] != '\0' ? strlen(pin->retain) + TEXT_EXTRA : 0);
 }
 
 static void put_string(quire_bytes *item, const char *text)
@@ -150,6 +151,9 @@ int quire_saved_pin_write(quire_bytes *item, const quire_adapt_pin_view *pin,
     (void)quire_state_put(
         item, pin->expires_us != 0 ? quire_saved_wall_us(&how->clock, pin->expires_us) : 0, 8);
     put_tokens(item, pin->tokens, pin->n_tokens);
+    if (pin->retain[0] != '\0') { /* programs that did not know policies refuse such an item */
+        put_string(item, pin->retain);
+    }
     return seal(item, quire_saved_pin_name(pin), quire_saved_wall_us(&how->clock, pin->created_us),
                 how);
 }
@@ -260,6 +264,11 @@ static quire_state_result pin_read(quire_saved *out, quire_state_reader *body,
                   QUIRE_STATE_FIELDS_RESULT);
     result = get_tokens(body, &out->tokens, &pin->n_tokens, n_vocab);
     pin->tokens = out->tokens;
+    pin->retain = "";
+    if (result == QUIRE_STATE_OK_RESULT && !quire_state_is_whole(body)) {
+        pin->retain = quire_state_get_text(body, true, QUIRE_RETAIN_TEXT_MAX - 1, &n);
+        QUIRE_FAIL_IF(body->is_bad, QUIRE_STATE_FIELDS_RESULT);
+    }
     if (result == QUIRE_STATE_OK_RESULT && pin->ttl_s != 0 && end_us != 0) {
         QUIRE_FAIL_IF(end_us <= clock->wall_us, QUIRE_STATE_EXPIRED_RESULT);
         /* A clock that was set back does not make a pin live longer than it may. */

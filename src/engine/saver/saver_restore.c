@@ -104,6 +104,8 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
                                        .tenant = pin->tenant,
                                        .tenant_bytes = pin->tenant_bytes,
                                        .is_background = true };
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_retain_spec retain;
 
     while (params.class_index < classes->n &&
            strcmp(classes->items[params.class_index].name, pin->class_name) != 0) {
@@ -112,6 +114,12 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
     if (params.class_index == classes->n) {
         return quire_error_set(err, QUIRE_LIMIT, "there is no class '%.40s' any more",
                                pin->class_name);
+    }
+    if (pin->retain[0] != '\0') {
+        if (quire_retain_parse(pin->retain, &retain, &why) < 0) {
+            return quire_error_set(err, QUIRE_INVAL, "retain: %s", why.message);
+        }
+        params.retain = &retain;
     }
     return quire_adapt_pin_restore(saver->adapt, &params, pin->expires_us, change, err);
 }

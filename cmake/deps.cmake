@@ -8,7 +8,8 @@ set(QUIRE_PULL AUTO CACHE STRING "Fetching models by name (quire pull): libcurl,
 set(QUIRE_JINJA AUTO CACHE STRING "Chat templates of models, tools, thoughts: the chat part of llama.cpp's common library")
 set(QUIRE_EDIT AUTO CACHE STRING "Line editing in quire chat: libedit")
 set(QUIRE_TRAIN AUTO CACHE STRING "Training: quire train")
-set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
+set(QUIRE_VULKAN AUTO CACHE STRING "Devices by Vulkan: its headers, glslc; the loader is found at run time")
+set_property(CACHE QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -114,6 +115,21 @@ if(QUIRE_TRAIN STREQUAL "OFF")
     set(QUIRE_HAS_TRAIN OFF)
 endif()
 
+set(QUIRE_HAS_VULKAN OFF)
+if(NOT QUIRE_VULKAN STREQUAL "OFF")
+    find_path(QUIRE_VULKAN_INCLUDE vulkan/vulkan.h DOC "Vulkan's headers (package libvulkan-dev)")
+    find_program(QUIRE_GLSLC glslc DOC "Compiler of kernels (package glslc)")
+    if(CMAKE_CROSSCOMPILING)
+        message(STATUS "QUIRE_VULKAN: off (cross-compiling)")
+    elseif(NOT QUIRE_VULKAN_INCLUDE)
+        quire_dep_missing(QUIRE_VULKAN "Vulkan's headers were not found (package libvulkan-dev)")
+    elseif(NOT QUIRE_GLSLC)
+        quire_dep_missing(QUIRE_VULKAN "glslc was not found (package glslc)")
+    else()
+        set(QUIRE_HAS_VULKAN ON)
+    endif()
+endif()
+
 set(QUIRE_HAS_EDIT OFF)
 if(NOT QUIRE_EDIT STREQUAL "OFF")
     quire_pkg(EDIT IMPORTED_TARGET libedit)
@@ -181,5 +197,6 @@ function(quire_deps_summary)
     message(STATUS "  KV events      ${QUIRE_HAS_KV_EVENTS}")
     message(STATUS "  quire pull     ${QUIRE_HAS_PULL}")
     message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
+    message(STATUS "  Vulkan         ${QUIRE_HAS_VULKAN}")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

@@ -4,11 +4,11 @@
 # SPDX-License-Identifier: MIT
 
 # Programs as command:package, libraries as pkg-config-name:package.
-NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
+NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config glslc:glslc"
 NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev libmicrohttpd:libmicrohttpd-dev
 libxxhash:libxxhash-dev liburing:liburing-dev hiredis:libhiredis-dev libsodium:libsodium-dev
 openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev
-libedit:libedit-dev"
+libedit:libedit-dev vulkan:libvulkan-dev"
 
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache), and three
 # hundred programs are linked in a quarter of the time (lld).
@@ -16,6 +16,10 @@ FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
 # Servers and tools that some tests use, and without which those tests are skipped.
 TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2
 nginx:nginx-light caddy:caddy"
+# Files that some tests use, as folder/name:package: a Vulkan driver for the CPU, and the layer that checks
+# calls of Vulkan.
+TEST_FILES="/usr/share/vulkan/icd.d/lvp_icd.*.json:mesa-vulkan-drivers
+/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json:vulkan-validationlayers"
 # What only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 
@@ -28,6 +32,16 @@ missing_packages() {
     done
     for pair in $NEED_LIBRARIES; do
         pkg-config --exists "${pair%%:*}" 2>/dev/null || missing="$missing ${pair#*:}"
+    done
+    printf '%s' "${missing# }"
+}
+
+# missing_files FILE:PACKAGE...: print the packages of files that are not there. A name may have a star.
+missing_files() {
+    missing=
+    for pair in "$@"; do
+        # shellcheck disable=SC2086
+        ls ${pair%%:*} >/dev/null 2>&1 || missing="$missing ${pair#*:}"
     done
     printf '%s' "${missing# }"
 }
@@ -94,7 +108,9 @@ setup_packages() {
     case $1 in
     build) missing=$(missing_packages $NEED_PROGRAMS) ;;
     test)
-        missing=$(missing_packages $NEED_PROGRAMS $FASTER_PROGRAMS $TEST_PROGRAMS)
+        missing="$(missing_packages $NEED_PROGRAMS $FASTER_PROGRAMS $TEST_PROGRAMS) $(missing_files $TEST_FILES)"
+        missing=${missing# }
+        missing=${missing% }
         if [ "$(id -u)" -ne 0 ]; then
             [ -z "$missing" ] || say "not installed: $missing (some only make the builds faster, or are used by tests that are skipped)"
             missing=$(missing_packages $NEED_PROGRAMS)

@@ -82,9 +82,10 @@ typedef struct quire_device_opts {
         .attn = QUIRE_ATTN_WORKSPACE_OPTS_INIT                                                     \
     }
 
-/* Open a device by name: "cpu". *err, which may be NULL, names the reason.
- * Errors: QUIRE_NOTFOUND (no such device here), QUIRE_INVAL (limits), QUIRE_UNSUPP (not in this
- * build, or the device lacks a feature), QUIRE_NOMEM. Memory: quire_device_close(). */
+/* Open a device by name: "cpu", or "vulkan0" to "vulkan9" in the order of Vulkan's loader. *err,
+ * which may be NULL, names the reason. Errors: QUIRE_NOTFOUND (no such device here), QUIRE_INVAL
+ * (limits), QUIRE_UNSUPP (not in this build, or the device lacks a feature), QUIRE_NOMEM. Memory:
+ * quire_device_close(). */
 int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
                       quire_error *err);
 

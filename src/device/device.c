@@ -3,6 +3,9 @@
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
 #include "device/device_internal.h"
+#ifdef QUIRE_DEVICE_HAS_VULKAN
+#include "device/vulkan/vulkan_device.h"
+#endif
 
 #include <string.h>
 
@@ -21,6 +24,25 @@ int quire_device_lose(quire_device *device)
     return QUIRE_LOST;
 }
 
+/* vulkan0, vulkan1, ... */
+static int open_vulkan(quire_device **out, const char *name, const quire_device_opts *opts,
+                       quire_error *err)
+{
+#ifdef QUIRE_DEVICE_HAS_VULKAN
+    const char *digits = name + sizeof("vulkan") - 1;
+
+    if (digits[0] >= '0' && digits[0] <= '9' && digits[1] == '\0') {
+        return quire_vulkan_device_open(out, (uint32_t)(digits[0] - '0'), false, opts, err);
+    }
+    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (vulkan0 to vulkan9)",
+                           name);
+#else
+    (void)out;
+    (void)opts;
+    return quire_error_set(err, QUIRE_UNSUPP, "device %s: this build is without Vulkan", name);
+#endif
+}
+
 int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
                       quire_error *err)
 {
@@ -32,7 +54,10 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
     if (strcmp(name, "cpu") == 0) {
         return quire_cpu_device_open(out, opts, QUIRE_MEMORY_HOST, err);
     }
-    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (there is: cpu)", name);
+    if (strncmp(name, "vulkan", sizeof("vulkan") - 1) == 0) {
+        return open_vulkan(out, name, opts, err);
+    }
+    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (cpu, vulkan0 ...)", name);
 }
 
 void quire_device_close(quire_device *device)

@@ -26,6 +26,9 @@ static void test_names(void **state)
     assert_int_equal(quire_device_open(&device, "abacus", &opts, &err), QUIRE_NOTFOUND);
     assert_null(device);
     assert_non_null(strstr(err.message, "'abacus'"));
+    assert_int_not_equal(quire_device_open(&device, "vulkan12", &opts, &err), QUIRE_OK);
+    assert_null(device);
+    assert_non_null(strstr(err.message, "vulkan12"));
     opts.struct_bytes--;
     assert_int_equal(quire_device_open(&device, "cpu", &opts, &err), QUIRE_INVAL);
     opts.struct_bytes++;

@@ -1,0 +1,122 @@
+/* vulkan_context.h - what the devices of a process share of one card: the loader's functions, the
+ * VkDevice, its queue, the pipelines made so far.
+ *
+ * Devices on the same card have one context, which ends with the last of them.
+ *
+ * Thread: any; a context has a lock for its queue and its pipelines.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_DEVICE_VULKAN_CONTEXT_H
+#define QUIRE_DEVICE_VULKAN_CONTEXT_H
+
+#include "quire/error.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#define VK_NO_PROTOTYPES
+#include <vulkan/vulkan.h>
+
+#define QUIRE_VULKAN_INSTANCE_CALLS(X)                                                             \
+    X(DestroyInstance)                                                                             \
+    X(EnumeratePhysicalDevices)                                                                    \
+    X(GetPhysicalDeviceProperties)                                                                 \
+    X(GetPhysicalDeviceFeatures2)                                                                  \
+    X(GetPhysicalDeviceMemoryProperties)                                                           \
+    X(GetPhysicalDeviceQueueFamilyProperties)                                                      \
+    X(CreateDevice)                                                                                \
+    X(GetDeviceProcAddr)
+
+#define QUIRE_VULKAN_DEVICE_CALLS(X)                                                               \
+    X(DestroyDevice)                                                                               \
+    X(GetDeviceQueue)                                                                              \
+    X(QueueSubmit)                                                                                 \
+    X(AllocateMemory)                                                                              \
+    X(FreeMemory)                                                                                  \
+    X(MapMemory)                                                                                   \
+    X(CreateBuffer)                                                                                \
+    X(DestroyBuffer)                                                                               \
+    X(GetBufferMemoryRequirements)                                                                 \
+    X(BindBufferMemory)                                                                            \
+    X(GetBufferDeviceAddress)                                                                      \
+    X(CreateCommandPool)                                                                           \
+    X(DestroyCommandPool)                                                                          \
+    X(AllocateCommandBuffers)                                                                      \
+    X(BeginCommandBuffer)                                                                          \
+    X(EndCommandBuffer)                                                                            \
+    X(CreateSemaphore)                                                                             \
+    X(DestroySemaphore)                                                                            \
+    X(WaitSemaphores)                                                                              \
+    X(CreateShaderModule)                                                                          \
+    X(DestroyShaderModule)                                                                         \
+    X(CreatePipelineLayout)                                                                        \
+    X(DestroyPipelineLayout)                                                                       \
+    X(CreateComputePipelines)                                                                      \
+    X(DestroyPipeline)                                                                             \
+    X(CmdBindPipeline)                                                                             \
+    X(CmdPushConstants)                                                                            \
+    X(CmdDispatch)                                                                                 \
+    X(CmdPipelineBarrier)                                                                          \
+    X(CmdCopyBuffer)
+
+typedef enum quire_vulkan_shader {
+    QUIRE_VULKAN_ATTN,
+    QUIRE_VULKAN_MERGE,
+    QUIRE_VULKAN_APPEND,
+    QUIRE_VULKAN_SEAL,
+    QUIRE_VULKAN_SHADERS
+} quire_vulkan_shader;
+
+#define QUIRE_VULKAN_CONSTANTS_MAX 3u
+
+typedef struct quire_vulkan_pipeline {
+    struct quire_vulkan_pipeline *next;
+    quire_vulkan_shader shader;
+    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX]; /* specialisation, by constant_id */
+    VkPipeline pipeline;
+} quire_vulkan_pipeline;
+
+typedef struct quire_vulkan_context {
+    struct quire_vulkan_context *next;
+    uint32_t n_users;
+    uint32_t index;
+    bool validates;
+    void *loader;
+    VkInstance instance;
+    VkDebugUtilsMessengerEXT messenger;
+    VkPhysicalDevice card;
+    VkPhysicalDeviceProperties properties;
+    VkPhysicalDeviceMemoryProperties memory;
+    uint32_t family;
+    VkDevice device;
+    VkQueue queue;
+    VkPipelineLayout layout;
+    VkShaderModule modules[QUIRE_VULKAN_SHADERS];
+    quire_vulkan_pipeline *pipelines;
+    pthread_mutex_t lock;
+    PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
+#define X(name) PFN_vk##name name;
+    QUIRE_VULKAN_INSTANCE_CALLS(X)
+    QUIRE_VULKAN_DEVICE_CALLS(X)
+#undef X
+} quire_vulkan_context;
+
+/* Errors: QUIRE_NOTFOUND (no loader, no such device), QUIRE_UNSUPP (no validation layer),
+ * QUIRE_NOMEM, QUIRE_IO (the driver refused). Memory: quire_vulkan_context_release(). */
+int quire_vulkan_context_get(quire_vulkan_context **out, uint32_t index, bool validates,
+                             quire_error *err);
+void quire_vulkan_context_release(quire_vulkan_context *context);
+
+/* The pipeline of a shader with these constants; made when it is wanted first. Errors: QUIRE_NOMEM,
+ * QUIRE_IO. */
+int quire_vulkan_pipeline_get(quire_vulkan_context *context, quire_vulkan_shader shader,
+                              const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX],
+                              VkPipeline *out);
+
+/* SPIR-V of the shaders, made by the build. */
+extern const unsigned char quire_spirv_attn[], quire_spirv_merge[];
+extern const unsigned char quire_spirv_append[], quire_spirv_seal[];
+extern const size_t quire_spirv_attn_bytes, quire_spirv_merge_bytes;
+extern const size_t quire_spirv_append_bytes, quire_spirv_seal_bytes;
+
+#endif /* QUIRE_DEVICE_VULKAN_CONTEXT_H */

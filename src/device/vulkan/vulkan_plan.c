@@ -1,0 +1,197 @@
+/* vulkan_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, and
+ * the segments of new tokens.
+ *
+ * The workspace of src/attn checks the batch and lists the segments; what it plans for the CPU's
+ * threads is not used.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "device/vulkan/vulkan_internal.h"
+
+#include <string.h>
+
+#define UNIT 64u /* bytes, between the parts of a plan */
+
+/* How many there are of each. */
+typedef struct plan_size {
+    uint64_t n_entries;
+    uint64_t n_positions; /* the first place is never used: 0 means none */
+    uint64_t n_rows;
+} plan_size;
+
+static uint32_t n_groups_of(const quire_vulkan *v)
+{
+    return v->workspace->limits.n_groups;
+}
+
+static plan_size size_of(const quire_vulkan *v, const quire_attn_batch *batch)
+{
+    plan_size size = { .n_positions = 1 };
+
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        const quire_attn_seq *seq = &batch->seqs[s];
+
+        size.n_rows += seq->n_rows;
+        for (uint32_t g = 0; g < n_groups_of(v); g++) {
+            size.n_entries += seq->tables[g].n_entries;
+            for (uint32_t i = 0; i < seq->tables[g].n_entries; i++) {
+                const quire_page_entry *entry = quire_attn_entry(&seq->tables[g], i);
+
+                size.n_positions += entry->positions != 0 ? entry->n_tokens : 0;
+            }
+        }
+    }
+    return size;
+}
+
+/* Where the parts of the plan lie at the host while it is written. */
+typedef struct plan_writer {
+    uint64_t bytes; /* of the parts so far */
+    unsigned char *host;
+    quire_vulkan_entry *entries;
+    quire_vulkan_seq *seqs;
+    quire_vulkan_row *rows;
+    uint32_t *positions;
+    quire_vulkan_segment *segments[QUIRE_GROUPS_MAX];
+    uint32_t n_entries;
+    uint32_t n_positions;
+    uint32_t n_rows;
+} plan_writer;
+
+static uint64_t part(plan_writer *w, uint64_t n, size_t element_bytes)
+{
+    const uint64_t at = w->bytes;
+
+    w->bytes += (n * element_bytes + UNIT - 1) / UNIT * UNIT;
+    return at;
+}
+
+static void write_entry(plan_writer *w, const quire_attn_batch *batch,
+                        const quire_page_entry *entry)
+{
+    quire_vulkan_entry *to = &w->entries[w->n_entries++];
+
+    *to = (quire_vulkan_entry){ .first_slot = entry->first_slot,
+                                .n_tokens = entry->n_tokens,
+                                .first_pos = (uint32_t)entry->first_pos };
+    if (entry->page != QUIRE_PAGE_NULL) {
+        to->extent = (uint64_t)(uintptr_t)batch->page_addr[entry->page].extent;
+        to->slot = batch->page_addr[entry->page].slot;
+    }
+    if (entry->positions != 0) {
+        to->positions = w->n_positions;
+        memcpy(w->positions + w->n_positions, batch->positions + entry->positions,
+               entry->n_tokens * sizeof(uint32_t));
+        w->n_positions += entry->n_tokens;
+    }
+}
+
+static void write_seq(quire_vulkan *v, plan_writer *w, const quire_attn_batch *batch, uint32_t s)
+{
+    const quire_attn_seq *seq = &batch->seqs[s];
+    const uint32_t split_entries = v->workspace->limits.split_entries;
+
+    w->seqs[s] = (quire_vulkan_seq){ .n_tokens = seq->n_tokens };
+    for (uint32_t g = 0; g < n_groups_of(v); g++) {
+        const uint32_t n = seq->tables[g].n_entries;
+        const uint32_t n_splits = (n + split_entries - 1) / split_entries;
+
+        w->seqs[s].first_entry[g] = w->n_entries;
+        w->seqs[s].n_entries = n; /* all groups of a sequence have as many (quire_attn_begin()) */
+        v->n_splits_max[g] = v->n_splits_max[g] > n_splits ? v->n_splits_max[g] : n_splits;
+        for (uint32_t i = 0; i < n; i++) {
+            write_entry(w, batch, quire_attn_entry(&seq->tables[g], i));
+        }
+    }
+    for (uint32_t i = 0; i < seq->n_rows; i++) {
+        w->rows[w->n_rows++] = (quire_vulkan_row){ .seq = s,
+                                                   .pos = seq->n_tokens - seq->n_rows + i,
+                                                   .index = seq->first_row + i };
+    }
+}
+
+static void write_segments(const quire_vulkan *v, const plan_writer *w, uint32_t g)
+{
+    const quire_attn_plan *plan = &v->workspace->plans[g];
+
+    for (uint32_t i = 0; i < plan->n_segments; i++) {
+        const quire_attn_segment *segment = &plan->segments[i];
+
+        w->segments[g][i] =
+            (quire_vulkan_segment){ .seq = (uint32_t)(segment->seq - v->workspace->batch.seqs),
+                                    .entry = segment->entry,
+                                    .tile = segment->tile,
+                                    .first_slot = segment->first_slot,
+                                    .n_tokens = segment->n_tokens,
+                                    .first_row = segment->first_row };
+    }
+}
+
+/* Lay the parts out, and find room for them. */
+static int plan_place(quire_vulkan *v, const quire_attn_batch *batch, plan_writer *w)
+{
+    const plan_size size = size_of(v, batch);
+    const uint64_t entries = part(w, size.n_entries, sizeof(quire_vulkan_entry));
+    const uint64_t seqs = part(w, batch->n_seqs, sizeof(quire_vulkan_seq));
+    const uint64_t rows = part(w, size.n_rows, sizeof(quire_vulkan_row));
+    const uint64_t positions = part(w, size.n_positions, sizeof(uint32_t));
+    uint64_t segments[QUIRE_GROUPS_MAX];
+    uint64_t addr;
+
+    QUIRE_FAIL_IF(size.n_entries > UINT32_MAX || size.n_positions > UINT32_MAX, QUIRE_LIMIT);
+    for (uint32_t g = 0; g < n_groups_of(v); g++) {
+        segments[g] = part(w, v->workspace->plans[g].n_segments, sizeof(quire_vulkan_segment));
+    }
+    QUIRE_TRY(quire_vulkan_twin_reserve(v, w->bytes, &v->plan));
+    addr = (uint64_t)(uintptr_t)v->plan.own.addr;
+    v->at_entries = addr + entries;
+    v->at_seqs = addr + seqs;
+    v->at_rows = addr + rows;
+    v->at_positions = addr + positions;
+    w->host = v->plan.pinned.host;
+    w->entries = (void *)(w->host + entries);
+    w->seqs = (void *)(w->host + seqs);
+    w->rows = (void *)(w->host + rows);
+    w->positions = (void *)(w->host + positions);
+    for (uint32_t g = 0; g < n_groups_of(v); g++) {
+        v->at_segments[g] = addr + segments[g];
+        w->segments[g] = (void *)(w->host + segments[g]);
+    }
+    return QUIRE_OK;
+}
+
+static int plan_write(quire_vulkan *v, const quire_attn_batch *batch)
+{
+    plan_writer w = { .n_positions = 1 };
+
+    QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted)); /* a kernel may read the plan before */
+    QUIRE_TRY(plan_place(v, batch, &w));
+    w.positions[0] = 0;
+    memset(v->n_splits_max, 0, sizeof(v->n_splits_max));
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        write_seq(v, &w, batch, s);
+    }
+    for (uint32_t g = 0; g < n_groups_of(v); g++) {
+        write_segments(v, &w, g);
+    }
+    v->n_rows = w.n_rows;
+    return w.bytes > 0 ? quire_vulkan_twin_send(v, &v->plan, w.bytes) : QUIRE_OK;
+}
+
+int quire_vulkan_plan(quire_vulkan *v, const quire_attn_batch *batch)
+{
+    const quire_attn_batch empty = { .page_tokens = v->workspace->limits.page_tokens };
+    int rc;
+
+    v->batch = (quire_attn_batch){ 0 };
+    v->n_rows = 0;
+    QUIRE_TRY(quire_attn_begin(v->workspace, batch));
+    rc = plan_write(v, batch);
+    if (rc < 0) {
+        (void)quire_attn_begin(v->workspace, &empty);
+        v->n_rows = 0;
+        return rc;
+    }
+    v->batch = *batch;
+    return QUIRE_OK;
+}

@@ -1,0 +1,142 @@
+/* vulkan_queue.c - the queue of a card: command buffers in turn, a timeline behind them, copies.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "device/vulkan/vulkan_internal.h"
+
+int quire_vulkan_status(quire_vulkan *v, VkResult result)
+{
+    switch (result) {
+    case VK_SUCCESS:
+        return QUIRE_OK;
+    case VK_ERROR_DEVICE_LOST:
+        return quire_device_lose(&v->base);
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+    case VK_ERROR_TOO_MANY_OBJECTS:
+        return QUIRE_NOMEM;
+    default:
+        return QUIRE_IO;
+    }
+}
+
+int quire_vulkan_queue_open(quire_vulkan *v)
+{
+    const quire_vulkan_context *c = v->context;
+    const VkSemaphoreTypeCreateInfo type = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+                                             .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE };
+    const VkSemaphoreCreateInfo semaphore = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
+                                              .pNext = &type };
+    const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                           .queueFamilyIndex = c->family };
+    VkCommandBufferAllocateInfo take = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+                                         .commandBufferCount = QUIRE_VULKAN_COMMANDS };
+
+    QUIRE_TRY(
+        quire_vulkan_status(v, c->CreateSemaphore(c->device, &semaphore, NULL, &v->timeline)));
+    QUIRE_TRY(quire_vulkan_status(v, c->CreateCommandPool(c->device, &pool, NULL, &v->pool)));
+    take.commandPool = v->pool;
+    return quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->commands));
+}
+
+void quire_vulkan_queue_close(quire_vulkan *v)
+{
+    const quire_vulkan_context *c = v->context;
+
+    c->DestroyCommandPool(c->device, v->pool, NULL);
+    c->DestroySemaphore(c->device, v->timeline, NULL);
+}
+
+int quire_vulkan_wait(quire_vulkan *v, uint64_t value)
+{
+    const VkSemaphoreWaitInfo info = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+                                       .semaphoreCount = 1,
+                                       .pSemaphores = &v->timeline,
+                                       .pValues = &value };
+
+    return quire_vulkan_status(v,
+                               v->context->WaitSemaphores(v->context->device, &info, UINT64_MAX));
+}
+
+void quire_vulkan_barrier(const quire_vulkan *v, VkCommandBuffer commands)
+{
+    const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                      .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
+                                      .dstAccessMask =
+                                          VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT };
+
+    v->context->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                   VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, 1, &barrier, 0, NULL, 0,
+                                   NULL);
+}
+
+int quire_vulkan_begin(quire_vulkan *v, VkCommandBuffer *out)
+{
+    const VkCommandBufferBeginInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                            .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
+    const uint32_t at = v->n_submitted % QUIRE_VULKAN_COMMANDS;
+
+    QUIRE_TRY(quire_vulkan_wait(v, v->command_value[at]));
+    *out = v->commands[at];
+    QUIRE_TRY(quire_vulkan_status(v, v->context->BeginCommandBuffer(*out, &info)));
+    quire_vulkan_barrier(v, *out);
+    return QUIRE_OK;
+}
+
+/* What the work wrote can be read by the host when the timeline has come so far. */
+int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status)
+{
+    quire_vulkan_context *c = v->context;
+    const uint64_t value = v->n_submitted + 1;
+    const VkMemoryBarrier to_host = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                                      .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
+                                      .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
+    const VkTimelineSemaphoreSubmitInfo timeline = {
+        .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+        .signalSemaphoreValueCount = 1,
+        .pSignalSemaphoreValues = &value
+    };
+    const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                                  .pNext = &timeline,
+                                  .commandBufferCount = 1,
+                                  .pCommandBuffers = &commands,
+                                  .signalSemaphoreCount = 1,
+                                  .pSignalSemaphores = &v->timeline };
+    VkResult r;
+
+    c->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_HOST_BIT,
+                          0, 1, &to_host, 0, NULL, 0, NULL);
+    QUIRE_TRY(quire_vulkan_status(v, c->EndCommandBuffer(commands)));
+    QUIRE_TRY(status);
+    (void)pthread_mutex_lock(&c->lock);
+    r = c->QueueSubmit(c->queue, 1, &submit, VK_NULL_HANDLE);
+    (void)pthread_mutex_unlock(&c->lock);
+    QUIRE_TRY(quire_vulkan_status(v, r));
+    v->command_value[v->n_submitted % QUIRE_VULKAN_COMMANDS] = value;
+    v->n_submitted = value;
+    return QUIRE_OK;
+}
+
+int quire_vulkan_copy(quire_vulkan *v, const quire_device_piece *pieces, uint32_t n_pieces)
+{
+    VkCommandBuffer commands;
+
+    QUIRE_TRY(quire_vulkan_begin(v, &commands));
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        const VkBufferCopy region = { pieces[i].from_offset, pieces[i].to_offset, pieces[i].bytes };
+        const quire_vulkan_piece *from = pieces[i].from->ctx;
+        const quire_vulkan_piece *to = pieces[i].to->ctx;
+
+        v->context->CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
+    }
+    return quire_vulkan_end(v, commands, QUIRE_OK);
+}
+
+int quire_vulkan_twin_send(quire_vulkan *v, const quire_vulkan_twin *twin, uint64_t bytes)
+{
+    const quire_device_piece piece = { .to = &twin->own, .from = &twin->pinned, .bytes = bytes };
+
+    return quire_vulkan_copy(v, &piece, 1);
+}

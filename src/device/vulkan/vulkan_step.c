@@ -1,0 +1,291 @@
+/* vulkan_step.c - a layer on the card: rows there and back, and the kernels.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "codec/sealed.h"
+#include "device/vulkan/vulkan_internal.h"
+
+#include <string.h>
+
+#define SHARED_FLOATS   7680u /* of attn.comp */
+#define HEADS_MAX       8u    /* of one of its workgroups; a power of two */
+#define GROUPS_MAX      65535u
+#define PARTIALS_FLOATS (16u << 20) /* of one dispatch, about */
+#define PARAMS_BYTES    ((sizeof(quire_vulkan_params) + 63u) / 64u * 64u)
+
+/* ---- tables of levels ---- */
+
+/* The n-th cell has the code of the upper half nearest to n / 2 level units: codec/sealed_body.h.
+ */
+static void levels_fill(quire_format format, quire_vulkan_levels *to)
+{
+    const int8_t *levels = quire_sealed_levels(format, QUIRE_SIDE_K);
+    const float *starts = quire_sealed_starts(format, &to->n_starts);
+    uint32_t code = quire_sealed_n_levels(format) / 2;
+
+    to->n_levels = quire_sealed_n_levels(format);
+    for (uint32_t i = 0; i < QUIRE_SEALED_LEVELS_MAX; i++) {
+        to->level[i] = levels[i];
+    }
+    for (uint32_t c = 0; c < 256; c++) {
+        while (code + 1 < to->n_levels && levels[code] + levels[code + 1] <= (int)c) {
+            code++;
+        }
+        to->cell[c] = code | (uint32_t)levels[code] << 8;
+    }
+    QUIRE_CHECK(to->n_starts <= sizeof(to->start) / sizeof(to->start[0]));
+    memcpy(to->start, starts, to->n_starts * sizeof(float));
+}
+
+int quire_vulkan_levels_make(quire_vulkan *v)
+{
+    const size_t bytes = QUIRE_VULKAN_LEVELS * sizeof(quire_vulkan_levels);
+    quire_vulkan_levels *tables;
+
+    QUIRE_TRY(quire_vulkan_twin_reserve(v, bytes, &v->levels));
+    tables = (void *)v->levels.pinned.host;
+    memset(tables, 0, bytes);
+    for (uint32_t i = 0; i < QUIRE_VULKAN_LEVELS; i++) {
+        levels_fill((quire_format)(QUIRE_FORMAT_Q6 + i), &tables[i]);
+    }
+    return quire_vulkan_twin_send(v, &v->levels, bytes);
+}
+
+/* ---- params ---- */
+
+static quire_vulkan_lane lane_of(const quire_attn_lane *lane)
+{
+    return (quire_vulkan_lane){ lane->offset, lane->page_stride, lane->head_stride,
+                                lane->tile_stride };
+}
+
+static quire_vulkan_source source_of(const quire_attn_source *source)
+{
+    return (quire_vulkan_source){ .lane = lane_of(&source->lane),
+                                  .hot_lane = lane_of(&source->hot_lane),
+                                  .format = (uint32_t)source->format,
+                                  .rotate = source->rotate,
+                                  .group = source->group,
+                                  .hot_group = source->hot_group };
+}
+
+/* On the card, of what lies at a place of the rows; 0: the layer has none. */
+static uint64_t address_of(const quire_vulkan_area *area, size_t at)
+{
+    return at != SIZE_MAX
+               ? (uint64_t)(uintptr_t)area->twin.own.addr + PARAMS_BYTES + at * sizeof(float)
+               : 0;
+}
+
+static void params_fill(const quire_vulkan *v, const quire_vulkan_area *area,
+                        const quire_attn_layer *layer, quire_vulkan_params *p)
+{
+    *p = (quire_vulkan_params){ .k_new = address_of(area, area->rows.k_new),
+                                .v_new = address_of(area, area->rows.v_new),
+                                .sinks = address_of(area, area->rows.sinks),
+                                .result = address_of(area, area->rows.out),
+                                .entries = v->at_entries,
+                                .seqs = v->at_seqs,
+                                .rows = v->at_rows,
+                                .positions = v->at_positions,
+                                .tables = (uint64_t)(uintptr_t)v->levels.own.addr,
+                                .k_store = source_of(&layer->k_store),
+                                .v_store = source_of(&layer->v_store),
+                                .n_head = layer->n_head,
+                                .n_kv_head = layer->n_kv_head,
+                                .d_k = layer->d_k,
+                                .d_v = layer->d_v,
+                                .window = layer->window,
+                                .has_chunks = layer->has_chunks,
+                                .recent_tiles = layer->recent_tiles,
+                                .sink_tiles = layer->sink_tiles,
+                                .scale = layer->scale,
+                                .softcap = layer->softcap,
+                                .is_prefix = layer->v_prefix_of_k,
+                                .split_entries = v->workspace->limits.split_entries };
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        p->q[i] = address_of(area, area->rows.q[i]);
+        p->gate[i] = address_of(area, area->rows.gate[i]);
+        p->k[i] = source_of(&layer->k[i]);
+        p->v[i] = source_of(&layer->v[i]);
+    }
+}
+
+int quire_vulkan_enter(quire_vulkan *v, const quire_attn_layer *layer, quire_attn_layer *own)
+{
+    quire_vulkan_area *area = &v->areas[++v->area % QUIRE_VULKAN_AREAS];
+    const quire_device_rows rows = quire_device_rows_of(layer, quire_device_n_rows(&v->batch));
+    const size_t n_in = rows.out != SIZE_MAX ? rows.out : rows.n_floats;
+
+    QUIRE_TRY(quire_vulkan_wait(v, area->last));
+    QUIRE_TRY(
+        quire_vulkan_twin_reserve(v, PARAMS_BYTES + rows.n_floats * sizeof(float), &area->twin));
+    area->rows = rows;
+    quire_device_rows_take(&rows, layer, (float *)(void *)(area->twin.pinned.host + PARAMS_BYTES),
+                           own);
+    params_fill(v, area, layer, (quire_vulkan_params *)(void *)area->twin.pinned.host);
+    QUIRE_TRY(quire_vulkan_twin_send(v, &area->twin, PARAMS_BYTES + n_in * sizeof(float)));
+    area->last = v->n_submitted;
+    return QUIRE_OK;
+}
+
+/* ---- kernels ---- */
+
+static const quire_vulkan_area *area_of(const quire_vulkan *v)
+{
+    return &v->areas[v->area % QUIRE_VULKAN_AREAS];
+}
+
+static int dispatch(quire_vulkan *v, VkCommandBuffer commands, quire_vulkan_shader shader,
+                    const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX],
+                    const quire_vulkan_push *push, const uint32_t groups[3])
+{
+    quire_vulkan_context *c = v->context;
+    VkPipeline pipeline;
+
+    QUIRE_TRY(quire_vulkan_pipeline_get(c, shader, constants, &pipeline));
+    c->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    c->CmdPushConstants(commands, c->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(*push), push);
+    c->CmdDispatch(commands, groups[0], groups[1], groups[2]);
+    return QUIRE_OK;
+}
+
+/* One side of the new rows: into hot or main tiles, then full tiles of sealed formats. */
+static int append_side(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
+                       quire_side side)
+{
+    const quire_attn_source *store = side == QUIRE_SIDE_K ? &own->k_store : &own->v_store;
+    const uint32_t n_segments = v->workspace->plans[store->group].n_segments;
+    const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX] = { side == QUIRE_SIDE_V,
+                                                             (uint32_t)store->format };
+    const uint32_t groups[3] = { n_segments, own->n_kv_head, 1 };
+    const quire_vulkan_push push = { .params = (uint64_t)(uintptr_t)area_of(v)->twin.own.addr,
+                                     .segments = v->at_segments[store->group] };
+
+    if (n_segments == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_APPEND, constants, &push, groups));
+    if (quire_format_is_sealed(store->format)) {
+        quire_vulkan_barrier(v, commands);
+        QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_SEAL, constants, &push, groups));
+    }
+    return QUIRE_OK;
+}
+
+static int append_sides(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own)
+{
+    if (own->k_new != NULL) {
+        QUIRE_TRY(append_side(v, commands, own, QUIRE_SIDE_K));
+    }
+    if (own->v_new != NULL && !own->v_prefix_of_k) {
+        QUIRE_TRY(append_side(v, commands, own, QUIRE_SIDE_V));
+    }
+    return QUIRE_OK;
+}
+
+int quire_vulkan_append(quire_vulkan *v, const quire_attn_layer *own)
+{
+    VkCommandBuffer commands;
+
+    QUIRE_TRY(quire_vulkan_begin(v, &commands));
+    QUIRE_TRY(quire_vulkan_end(v, commands, append_sides(v, commands, own)));
+    v->areas[v->area % QUIRE_VULKAN_AREAS].last = v->n_submitted;
+    return QUIRE_OK;
+}
+
+/* The constants of attn.comp: heads of a workgroup, a power of two that its memory holds; no more
+ * than half of them are beyond the group. Powers of two, so that there are few pipelines. */
+static void attn_constants(const quire_attn_layer *own,
+                           uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX])
+{
+    const uint32_t group = own->n_head / own->n_kv_head;
+    const uint32_t n_v = own->v_prefix_of_k ? 1 : own->n_v;
+    const uint32_t head_floats = own->n_k * own->d_k + n_v * own->d_v + QUIRE_TILE_TOKENS + 3;
+    uint32_t heads = 1;
+
+    while (heads < HEADS_MAX && heads < group && 2 * heads * head_floats <= SHARED_FLOATS) {
+        heads *= 2;
+    }
+    constants[0] = heads;
+    constants[1] = own->n_k;
+    constants[2] = n_v;
+}
+
+/* Rows [push->first_row, + n_rows): partials of all splits, and their merge. */
+static int attn_rows(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
+                     const quire_vulkan_push *push, uint32_t n_rows)
+{
+    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX] = { 0 };
+    uint32_t merge[QUIRE_VULKAN_CONSTANTS_MAX] = { 0 };
+    const uint32_t group = own->n_head / own->n_kv_head;
+
+    attn_constants(own, constants);
+    merge[0] = constants[2];
+    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_ATTN, constants, push,
+                       (uint32_t[3]){ n_rows,
+                                      own->n_kv_head * ((group + constants[0] - 1) / constants[0]),
+                                      push->n_splits_max }));
+    quire_vulkan_barrier(v, commands);
+    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_MERGE, merge, push,
+                       (uint32_t[3]){ n_rows, own->n_head, 1 }));
+    quire_vulkan_barrier(v, commands);
+    return QUIRE_OK;
+}
+
+/* All rows, rows_max at a time. */
+static int attn_all(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
+                    quire_vulkan_push push, uint32_t rows_max)
+{
+    for (; push.first_row < v->n_rows; push.first_row += rows_max) {
+        const uint32_t n_left = v->n_rows - push.first_row;
+
+        QUIRE_TRY(attn_rows(v, commands, own, &push, n_left < rows_max ? n_left : rows_max));
+    }
+    return QUIRE_OK;
+}
+
+int quire_vulkan_attn(quire_vulkan *v, const quire_attn_layer *own)
+{
+    const uint32_t n_splits = v->n_splits_max[own->k[0].group];
+    const uint32_t n_v = own->v_prefix_of_k ? 1 : own->n_v;
+    const uint64_t row_floats = (uint64_t)own->n_head * n_splits * (2 + n_v * own->d_v);
+    quire_vulkan_push push = { .params = (uint64_t)(uintptr_t)area_of(v)->twin.own.addr,
+                               .n_splits_max = n_splits };
+    uint64_t rows_max = row_floats > 0 ? PARTIALS_FLOATS / row_floats : 0;
+    VkCommandBuffer commands;
+
+    if (v->n_rows == 0) {
+        return QUIRE_OK;
+    }
+    rows_max = rows_max < 1 ? 1 : rows_max < GROUPS_MAX ? rows_max : GROUPS_MAX;
+    rows_max = rows_max < v->n_rows ? rows_max : v->n_rows;
+    if (v->partials.bytes < rows_max * row_floats * sizeof(float)) {
+        QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted)); /* a kernel may still use it */
+        QUIRE_TRY(quire_vulkan_reserve(v, QUIRE_DEVICE_PAGES, rows_max * row_floats * sizeof(float),
+                                       &v->partials));
+    }
+    push.partials = (uint64_t)(uintptr_t)v->partials.addr;
+    QUIRE_TRY(quire_vulkan_begin(v, &commands));
+    QUIRE_TRY(quire_vulkan_end(v, commands, attn_all(v, commands, own, push, (uint32_t)rows_max)));
+    v->areas[v->area % QUIRE_VULKAN_AREAS].last = v->n_submitted;
+    return QUIRE_OK;
+}
+
+int quire_vulkan_leave(quire_vulkan *v, const quire_attn_layer *layer, const quire_attn_layer *own)
+{
+    const quire_vulkan_area *area = area_of(v);
+    const uint64_t at = PARAMS_BYTES + area->rows.out * sizeof(float);
+    quire_device_piece piece = {
+        .to = &area->twin.pinned, .to_offset = at, .from = &area->twin.own, .from_offset = at
+    };
+
+    if (layer->out == NULL || v->n_rows == 0) {
+        return QUIRE_OK;
+    }
+    piece.bytes = (area->rows.n_floats - area->rows.out) * sizeof(float);
+    QUIRE_TRY(quire_vulkan_copy(v, &piece, 1));
+    QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted));
+    quire_device_rows_give(layer, &v->batch, own->out);
+    return QUIRE_OK;
+}

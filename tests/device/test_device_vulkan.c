@@ -1,0 +1,63 @@
+/* test_device_vulkan.c - the first Vulkan device, with the validation layer where it is installed:
+ * the suite, and no message of the layer. Skipped where there is no device.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "device/conformance.h"
+#include "device/vulkan/vulkan_device.h"
+
+#include <stdio.h>
+
+#define SKIPPED 77
+
+/* What lavapipe keeps when its devices are gone is not ours. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libvulkan_lvp.so";
+}
+
+static bool validates = true;
+
+static int open_vulkan(quire_device **out, const quire_device_opts *opts, quire_error *err)
+{
+    return quire_vulkan_device_open(out, 0, validates, opts, err);
+}
+
+static int finish(void)
+{
+    const uint64_t n = quire_vulkan_messages();
+
+    (void)printf("messages of the validation layer: %llu\n", (unsigned long long)n);
+    return n != 0;
+}
+
+int main(void)
+{
+    const conformance_device device = { .name = "vulkan", .open = open_vulkan, .finish = finish };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_device *first; /* stays open, so that all share its pipelines */
+    quire_device_info info;
+    quire_error err;
+    int rc;
+
+    opts.attn = fixture_small_opts();
+    rc = open_vulkan(&first, &opts, &err);
+    if (rc == QUIRE_UNSUPP) {
+        (void)printf("%s: the suite runs without it\n", err.message);
+        validates = false;
+        rc = open_vulkan(&first, &opts, &err);
+    }
+    if (rc == QUIRE_NOTFOUND) {
+        (void)printf("skipped: %s\n", err.message);
+        return SKIPPED;
+    }
+    if (rc < 0) {
+        (void)printf("%s\n", err.message);
+        return 1;
+    }
+    quire_device_info_get(first, &info);
+    (void)printf("%s: %s%s\n", info.name, info.description, validates ? ", validated" : "");
+    rc = conformance_run(&device);
+    quire_device_close(first);
+    return rc;
+}

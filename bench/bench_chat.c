@@ -10,7 +10,7 @@
  *   prompt    messages to the text of the prompt, and the rules of the answer
  *   said      the look-up of earlier answers in the text
  *   tokens    text to tokens, with those of the history known except for the last turn
- *   behind    the history with the answer in it, rendered again
+ *   behind    the history with the answer in it (model/chat_ended.h)
  *   request   the sum of all but load
  *
  * Without -m the vocabulary is a small one without special tokens, whose tokens are shorter.
@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "engine/kept_tokens.h"
 #include "model/backend.h"
+#include "model/chat_ended.h"
 #include "model/model_internal.h"
 #include "server/chat_request.h"
 #include "server/said.h"
@@ -123,6 +124,26 @@ static int render(const quire_chat_format *format, const quire_chat_request *req
     return quire_chat_format_apply(format, &ask, out, &err) < 0 ? fail("apply", &err) : QUIRE_OK;
 }
 
+/* The history with an answer in it. */
+static int render_ended(const quire_chat_format *format, const quire_chat_request *request,
+                        quire_chat_text prompt, quire_bytes *out)
+{
+    const size_t n = request->messages.n;
+    quire_chat_message *messages = calloc(n + 1, sizeof messages[0]);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_chat_ask ask;
+    int rc = QUIRE_NOMEM;
+
+    if (messages != NULL) {
+        memcpy(messages, request->messages.list, n * sizeof messages[0]);
+        messages[n] = (quire_chat_message){ "assistant", "It is done.", NULL };
+        quire_chat_request_ask(request, messages, n + 1, &ask);
+        rc = quire_chat_ended_render(format, &ask, prompt, out, NULL, &err);
+    }
+    free(messages);
+    return rc < 0 ? fail("behind", &err) : QUIRE_OK;
+}
+
 static int tokenize(bench *b, const quire_kept_tokens *kept, const quire_chat_prompt *prompt,
                     quire_joined_tokens *out)
 {
@@ -143,7 +164,7 @@ static int round_run(bench *b, const quire_chat_format *format, const quire_kept
 {
     quire_chat_request request = QUIRE_CHAT_REQUEST_INIT;
     quire_chat_prompt *prompt = NULL;
-    quire_chat_prompt *ended = NULL;
+    quire_bytes ended = { 0 };
     quire_joined_tokens joined = { 0 };
     quire_said_prompt before = { 0 };
     quire_chat_rules rules;
@@ -162,7 +183,7 @@ static int round_run(bench *b, const quire_chat_format *format, const quire_kept
     at[TOKENS] = process_ms();
     rc = rc < 0 ? rc : tokenize(b, kept, prompt, &joined);
     at[BEHIND] = process_ms();
-    rc = rc < 0 ? rc : render(format, &request, request.messages.n, true, &ended);
+    rc = rc < 0 ? rc : render_ended(format, &request, rules.text, &ended);
     at[REQUEST] = process_ms();
     for (unsigned i = BODY; i < REQUEST; i++) {
         b->ms[i][r] = at[i + 1] - at[i];
@@ -172,7 +193,7 @@ static int round_run(bench *b, const quire_chat_format *format, const quire_kept
     free(joined.tokens);
     quire_said_prompt_fini(&before);
     quire_chat_prompt_destroy(prompt);
-    quire_chat_prompt_destroy(ended);
+    quire_bytes_fini(&ended);
     quire_chat_request_fini(&request);
     return rc;
 }

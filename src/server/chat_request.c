@@ -283,11 +283,10 @@ static int apply_error(quire_http *http, const quire_error *cause)
     }
 }
 
-int quire_chat_request_apply(quire_http *http, const quire_chat_request *request,
-                             const quire_chat_message *messages, size_t n, const char *schema,
-                             quire_chat_prompt **out)
+void quire_chat_request_ask(const quire_chat_request *request, const quire_chat_message *messages,
+                            size_t n, quire_chat_ask *out)
 {
-    const quire_chat_ask ask = {
+    *out = (quire_chat_ask){
         .messages = messages,
         .n_messages = n,
         .tools = request->tools,
@@ -301,11 +300,19 @@ int quire_chat_request_apply(quire_http *http, const quire_chat_request *request
         .omits_generation_prompt = request->omits_generation_prompt,
         .continues_final = request->continues_final,
         .is_text_only = request->is_text_only,
-        .schema = schema,
     };
+}
+
+int quire_chat_request_apply(quire_http *http, const quire_chat_request *request,
+                             const quire_chat_message *messages, size_t n, const char *schema,
+                             quire_chat_prompt **out)
+{
     quire_error cause = QUIRE_ERROR_INIT;
+    quire_chat_ask ask;
 
     *out = NULL;
+    quire_chat_request_ask(request, messages, n, &ask);
+    ask.schema = schema;
     if (http->server->chat == NULL) {
         return quire_api_error_set(&http->err, 501, "no_chat_template", NULL, "%s",
                                    http->server->chat_error.message);

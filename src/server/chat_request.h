@@ -49,6 +49,9 @@ void quire_chat_request_fini(quire_chat_request *request);
 int quire_chat_request_tools(quire_chat_request *request, quire_fields *fields, const char *name,
                              json_t *tools);
 
+/* The question to the format for messages [n], which are borrowed. */
+void quire_chat_request_ask(const quire_chat_request *request, const quire_chat_message *messages,
+                            size_t n, quire_chat_ask *out);
 /* Render messages, which may be others than the request's, with all that the request says about
  * tools and thoughts. schema: JSON Schema of the content, NULL = none. Memory:
  * quire_chat_prompt_destroy(). Errors: http->err. */

@@ -4,6 +4,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "model/chat_ended.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,12 +117,11 @@ static void keep(quire_generation *gen, quire_chat_text rendered, const quire_ch
 void quire_generation_said_keep(quire_generation *gen)
 {
     const quire_choice *choice = &gen->choices[0];
+    quire_bytes rendered = { 0 };
     quire_chat_message *messages;
-    quire_chat_prompt *prompt = NULL;
-    quire_chat_request request = gen->chat;
-    quire_api_error ignored = gen->http->err;
     quire_chat_answer answer;
     quire_chat_rules rules;
+    quire_chat_ask ask;
     char *content = NULL;
     char *extra = NULL;
     size_t n;
@@ -133,16 +133,14 @@ void quire_generation_said_keep(quire_generation *gen)
     }
     messages = calloc(gen->n_history + 1, sizeof messages[0]);
     n = messages != NULL ? quire_generation_messages(gen, messages, &content, &extra) : 0;
-    request.omits_generation_prompt = true;
-    request.is_text_only = true;
-    if (n > 0 &&
-        quire_chat_request_apply(gen->http, &request, messages, n, NULL, &prompt) == QUIRE_OK) {
-        quire_chat_prompt_rules(prompt, &rules);
+    quire_chat_request_ask(&gen->chat, messages, n, &ask);
+    quire_chat_prompt_rules(gen->chat_prompt, &rules);
+    if (n > 0 && quire_chat_ended_render(gen->http->server->chat, &ask, rules.text, &rendered, NULL,
+                                         NULL) == QUIRE_OK) {
         quire_chat_reader_answer(choice->reader, &answer);
-        keep(gen, rules.text, &answer);
+        keep(gen, (quire_chat_text){ rendered.data, rendered.n }, &answer);
     }
-    gen->http->err = ignored;
-    quire_chat_prompt_destroy(prompt);
+    quire_bytes_fini(&rendered);
     free(messages);
     free(content);
     free(extra);

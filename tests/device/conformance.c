@@ -63,6 +63,7 @@ void device_pages_open(device_pages *p, const fixture *f, const quire_attn_batch
 
 void device_pages_close(device_pages *p)
 {
+    (void)quire_device_sync(p->device); /* copies that no one has waited for use the memory */
     quire_device_free(p->device, &p->pages);
     quire_device_free(p->device, &p->pinned);
     quire_device_close(p->device);

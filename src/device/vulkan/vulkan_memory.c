@@ -120,6 +120,9 @@ int quire_vulkan_reserve(quire_vulkan *v, quire_device_kind kind, uint64_t bytes
                          quire_device_memory *memory)
 {
     if (bytes > memory->bytes) {
+        if (memory->bytes > 0) { /* queued work may use it */
+            QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted));
+        }
         quire_vulkan_free(v, memory);
         *memory = (quire_device_memory){ 0 };
         QUIRE_TRY(quire_vulkan_alloc(v, kind, bytes + bytes / 2, memory));

@@ -501,27 +501,6 @@ void quire_matmul_avx512_grid_tiles(const quire_matmul_panel *panels, uint32_t n
 
 /* ---- one tile ---- */
 
-/* One function for each type and number of rows. */
-#define PANEL_FN(type, n)                                                                          \
-    static void panel_##type##_##n(const quire_matmul_panel *p)                                    \
-    {                                                                                              \
-        panel_rows(QUIRE_MATMUL_##type, n, p);                                                     \
-    }
-#define PANEL_FNS(type)                                                                            \
-    PANEL_FN(type, 1)                                                                              \
-    PANEL_FN(type, 2)                                                                              \
-    PANEL_FN(type, 3)                                                                              \
-    PANEL_FN(type, 4)                                                                              \
-    PANEL_FN(type, 5)                                                                              \
-    PANEL_FN(type, 6)                                                                              \
-    PANEL_FN(type, 7)                                                                              \
-    PANEL_FN(type, 8)
-#define PANEL_LIST(type)                                                                           \
-    {                                                                                              \
-        panel_##type##_1, panel_##type##_2, panel_##type##_3, panel_##type##_4, panel_##type##_5,  \
-            panel_##type##_6, panel_##type##_7, panel_##type##_8                                   \
-    }
-
 PANEL_FNS(IQ2_XXS)
 PANEL_FNS(IQ2_XS)
 PANEL_FNS(IQ2_S)
@@ -530,9 +509,10 @@ PANEL_FNS(IQ3_S)
 
 void quire_matmul_avx512_grid_panel(const quire_matmul_panel *panel)
 {
-    static void (*const runs[][ROWS])(
-        const quire_matmul_panel *) = { PANEL_LIST(IQ2_XXS), PANEL_LIST(IQ2_XS), PANEL_LIST(IQ2_S),
-                                        PANEL_LIST(IQ3_XXS), PANEL_LIST(IQ3_S) };
+    static void (*const runs[QUIRE_MATMUL_TYPES][ROWS])(const quire_matmul_panel *) = {
+        PANEL_LIST(IQ2_XXS), PANEL_LIST(IQ2_XS), PANEL_LIST(IQ2_S),
+        PANEL_LIST(IQ3_XXS), PANEL_LIST(IQ3_S),
+    };
 
-    runs[panel->weight->type - QUIRE_MATMUL_IQ2_XXS][panel->n_rows - 1](panel);
+    runs[panel->weight->type][panel->n_rows - 1](panel);
 }

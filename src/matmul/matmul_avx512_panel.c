@@ -398,26 +398,6 @@ INLINE void panel_rows(quire_matmul_type type, uint32_t n, const quire_matmul_pa
     y_store(n, p, y);
 }
 
-/* One function for each type and number of rows. */
-#define PANEL_FN(type, n)                                                                          \
-    static void panel_##type##_##n(const quire_matmul_panel *p)                                    \
-    {                                                                                              \
-        panel_rows(QUIRE_MATMUL_##type, n, p);                                                     \
-    }
-#define PANEL_FNS(type)                                                                            \
-    PANEL_FN(type, 1)                                                                              \
-    PANEL_FN(type, 2)                                                                              \
-    PANEL_FN(type, 3)                                                                              \
-    PANEL_FN(type, 4)                                                                              \
-    PANEL_FN(type, 5)                                                                              \
-    PANEL_FN(type, 6)                                                                              \
-    PANEL_FN(type, 7)                                                                              \
-    PANEL_FN(type, 8)
-#define PANEL_LIST(type)                                                                           \
-    [QUIRE_MATMUL_##type] = { panel_##type##_1, panel_##type##_2, panel_##type##_3,                \
-                              panel_##type##_4, panel_##type##_5, panel_##type##_6,                \
-                              panel_##type##_7, panel_##type##_8 }
-
 PANEL_FNS(Q8_0)
 PANEL_FNS(Q4_0)
 PANEL_FNS(Q4_1)

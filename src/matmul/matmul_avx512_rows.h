@@ -106,4 +106,24 @@ INLINE void y_store(uint32_t n, const quire_matmul_panel *p, __m512 y[ROWS][SIDE
     }
 }
 
+/* One function for each type and number of rows: of the including file's panel_rows(). */
+#define PANEL_FN(type, n)                                                                          \
+    static void panel_##type##_##n(const quire_matmul_panel *p)                                    \
+    {                                                                                              \
+        panel_rows(QUIRE_MATMUL_##type, n, p);                                                     \
+    }
+#define PANEL_FNS(type)                                                                            \
+    PANEL_FN(type, 1)                                                                              \
+    PANEL_FN(type, 2)                                                                              \
+    PANEL_FN(type, 3)                                                                              \
+    PANEL_FN(type, 4)                                                                              \
+    PANEL_FN(type, 5)                                                                              \
+    PANEL_FN(type, 6)                                                                              \
+    PANEL_FN(type, 7)                                                                              \
+    PANEL_FN(type, 8)
+#define PANEL_LIST(type)                                                                           \
+    [QUIRE_MATMUL_##type] = { panel_##type##_1, panel_##type##_2, panel_##type##_3,                \
+                              panel_##type##_4, panel_##type##_5, panel_##type##_6,                \
+                              panel_##type##_7, panel_##type##_8 }
+
 #endif /* QUIRE_MATMUL_AVX512_ROWS_H */

@@ -87,3 +87,13 @@ void quire_bytes_fini(quire_bytes *bytes)
     free(bytes->data);
     *bytes = (quire_bytes){ 0 };
 }
+
+size_t quire_bytes_same(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    size_t n = 0;
+
+    while (n < n_a && n < n_b && a[n] == b[n]) {
+        n++;
+    }
+    return n;
+}

@@ -28,4 +28,7 @@ __attribute__((format(printf, 2, 3))) int quire_bytes_addf(quire_bytes *bytes, c
 void quire_bytes_clear(quire_bytes *bytes);
 void quire_bytes_fini(quire_bytes *bytes);
 
+/* The number of equal bytes at the beginning of both. */
+size_t quire_bytes_same(const char *a, size_t n_a, const char *b, size_t n_b);
+
 #endif /* QUIRE_BASE_BYTES_H */

@@ -19,12 +19,7 @@ static bool is_answer(const quire_chat_message *message)
     return strcmp(message->role, "assistant") == 0;
 }
 
-static bool has_calls(const quire_chat_message *message)
-{
-    return message->extra != NULL && strstr(message->extra, "\"tool_calls\"") != NULL;
-}
-
-/* The last one before the message `at`; its number counts from 1, 0 = none. */
+/* The user's last message before the message `at`. Its number counts from 1; 0 = none. */
 static size_t question_before(const quire_chat_message *all, size_t at)
 {
     while (at > 0 && strcmp(all[at - 1].role, "user") != 0) {
@@ -57,7 +52,8 @@ static bool talk_find(const quire_chat_ask *ask, short_talk *talk)
     question = answer > 0 ? question_before(all, answer - 1) : 0;
     if (question == 0 || n_instructions > INSTRUCTIONS_MAX ||
         last - answer + 2 > QUIRE_CHAT_ENDED_MESSAGES_MAX ||
-        (has_calls(&all[last]) && !has_calls(&all[answer - 1]))) {
+        (quire_chat_message_has_calls(&all[last]) &&
+         !quire_chat_message_has_calls(&all[answer - 1]))) {
         return false;
     }
     talk->n = 0;
@@ -88,16 +84,6 @@ static int render(const quire_chat_format *format, const quire_chat_ask *ask, si
     return rc;
 }
 
-static size_t same_begin(const quire_bytes *a, const quire_bytes *b)
-{
-    size_t n = 0;
-
-    while (n < a->n && n < b->n && a->data[n] == b->data[n]) {
-        n++;
-    }
-    return n;
-}
-
 static size_t same_end(const quire_bytes *a, quire_chat_text b)
 {
     size_t n = 0;
@@ -117,7 +103,8 @@ static bool splice(const quire_bytes *question, const quire_bytes *asked, const 
     const size_t n_same = same_end(asked, prompt);
     const size_t from = asked->n - n_same;
 
-    return same_begin(question, asked) >= from && same_begin(asked, ended) > from &&
+    return quire_bytes_same(question->data, question->n, asked->data, asked->n) >= from &&
+           quire_bytes_same(asked->data, asked->n, ended->data, ended->n) > from &&
            quire_bytes_add(out, prompt.data, prompt.n - n_same) == QUIRE_OK &&
            quire_bytes_add(out, ended->data + from, ended->n - from) == QUIRE_OK;
 }
@@ -162,6 +149,5 @@ int quire_chat_ended_render(const quire_chat_format *format, const quire_chat_as
         return QUIRE_OK;
     }
     quire_bytes_clear(out);
-    out->status = QUIRE_OK;
     return render(format, ask, ask->n_messages, true, out, err);
 }

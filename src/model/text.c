@@ -178,3 +178,8 @@ bool quire_chat_message_instructs(const quire_chat_message *message)
 {
     return strcmp(message->role, "system") == 0 || strcmp(message->role, "developer") == 0;
 }
+
+bool quire_chat_message_has_calls(const quire_chat_message *message)
+{
+    return message->extra != NULL && strstr(message->extra, "\"tool_calls\"") != NULL;
+}

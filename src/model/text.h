@@ -111,6 +111,8 @@ typedef struct quire_chat_message {
 /* Whether a message instructs the model and is no part of a turn: its role is "system", or
  * "developer", the newer name. */
 bool quire_chat_message_instructs(const quire_chat_message *message);
+/* Whether a message has calls of tools. */
+bool quire_chat_message_has_calls(const quire_chat_message *message);
 
 /* Render messages with a template name or text (NULL = the model's). Returns the length, also when
  * it exceeds cap; QUIRE_UNSUPP for a template that is not recognised. */

@@ -235,8 +235,7 @@ static void read_end(quire_chat_request *request, quire_fields *fields)
         quire_field_error(fields, "continue_final_message",
                           "not together with "
                           "add_generation_prompt");
-    } else if (strcmp(last->role, "assistant") != 0 ||
-               (last->extra != NULL && strstr(last->extra, "\"tool_calls\"") != NULL)) {
+    } else if (strcmp(last->role, "assistant") != 0 || quire_chat_message_has_calls(last)) {
         quire_field_error(fields, "continue_final_message",
                           "the last message must be an assistant's, without tool_calls");
     }

@@ -57,16 +57,6 @@ int quire_generation_said_apply(quire_generation *gen, const quire_chat_rules *r
 
 /* ---- behind the answer ---- */
 
-static size_t same_bytes(quire_chat_text a, quire_chat_text b)
-{
-    size_t n = 0;
-
-    while (n < a.n && n < b.n && a.data[n] == b.data[n]) {
-        n++;
-    }
-    return n;
-}
-
 /* Whether a rendered answer has the thoughts, where there are any. */
 static bool has_thoughts(quire_chat_text rendered, size_t at, quire_chat_text thoughts)
 {
@@ -91,7 +81,7 @@ static void keep(quire_generation *gen, quire_chat_text rendered, const quire_ch
     quire_chat_rules rules;
 
     quire_chat_prompt_rules(gen->chat_prompt, &rules);
-    turn.at = same_bytes(rules.text, rendered);
+    turn.at = quire_bytes_same(rules.text.data, rules.text.n, rendered.data, rendered.n);
     if (turn.at < turn.parent.n || turn.at + strlen(rules.answer_begin) < rules.text.n ||
         rendered.n < turn.at + n_end ||
         memcmp(rendered.data + rendered.n - n_end, end, n_end) != 0 ||

@@ -31,8 +31,9 @@ struct quire_matmul_kernels {
     const char *isa;
     void (*tile_pack)(const quire_matmul_tile *tile);
     void (*panel)(const quire_matmul_panel *panel);
-    /* Panels that are one, of a type with a grid, times n tiles, which share its codes. NULL in
-     * sets whose products of these types are slower than ggml's. */
+    /* The product of one panel of a type with a grid and n tiles: panels[n] differ in the tile
+     * alone, and the tiles share the panel's codes. NULL in sets whose products of these types are
+     * slower than ggml's. */
     void (*grid_tiles)(const quire_matmul_panel *panels, uint32_t n);
 };
 

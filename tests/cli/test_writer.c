@@ -299,7 +299,7 @@ static void recurrent_text_is_found_again(void **state)
 
         expect_anew(&a, tokens, N_FIRST, 0);
         expect_anew(&a, tokens, N_FIRST, 384);
-        /* Of a beginning of this text there is a state only where one was left. */
+        /* A beginning of this text is found at the places of states alone. */
         expect_anew(&a, tokens, N_SHARED, 0);
         expect_anew(&a, tokens, N_SHARED, 128);
         expect_anew(&a, tokens, N_SECOND, 128);

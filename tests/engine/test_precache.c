@@ -361,7 +361,7 @@ static void evict_everything(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
 }
 
-/* What is computed in advance leaves its state at its end, so requests go on from there. */
+/* A text computed in advance leaves the state at its end. Requests go on from this state. */
 static void test_recurrent_layers(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

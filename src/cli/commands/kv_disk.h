@@ -40,9 +40,9 @@ void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *t
  * was written when it ended there. */
 bool quire_kv_disk_has_windows(const quire_kv_disk *disk);
 
-/* Where in a prompt of n_tokens tokens a state of recurrent layers is to be stored: a text is found
- * again only at places where it was written when it ended there. The last end of a page at or below
- * n_tokens; 0 without recurrent layers. */
+/* The place in a prompt of n_tokens tokens at which a state of recurrent layers is to be stored:
+ * the last end of a page at or below n_tokens; 0 without recurrent layers. Prompts are found at
+ * places with a stored state alone. */
 uint32_t quire_kv_disk_state_end(const quire_kv_disk *disk, uint32_t n_tokens);
 
 /* The names under which a session's pages are kept: the tenant's salt and the key of the root. */

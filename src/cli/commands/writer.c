@@ -279,7 +279,7 @@ static int prompt_step(quire_writer *writer, const int32_t *tokens, uint32_t n,
 }
 
 /* Of a model with recurrent layers: compute a prompt up to where its state is stored, and store it.
- * The same prompt, or one that begins with it, goes on from there. */
+ * A later prompt that begins with these tokens goes on from the state. */
 static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
                         const float **logits)
 {

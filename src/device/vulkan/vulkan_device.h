@@ -12,9 +12,9 @@
 
 #include "quire/device.h"
 
-/* Device `index` of those that the loader lists and that have what is needed. validates: with
- * Vulkan's validation layer, whose messages go to stderr and are counted; QUIRE_UNSUPP where it is
- * not installed. Errors: as quire_device_open(). */
+/* Device `index` of the loader's list, in which devices without a needed feature (docs/gpu.md) do
+ * not count. validates: with Vulkan's validation layer, whose messages go to stderr and are
+ * counted; QUIRE_UNSUPP where the layer is not installed. Errors: as quire_device_open(). */
 int quire_vulkan_device_open(quire_device **out, uint32_t index, bool validates,
                              const quire_device_opts *opts, quire_error *err);
 

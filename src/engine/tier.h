@@ -51,6 +51,8 @@
 
 #define QUIRE_TIER_BUFFER_BYTES 67108864u /* default of buffer_bytes */
 #define QUIRE_TIER_WAIT_US      50000u    /* default of wait_us */
+#define QUIRE_TIER_WAIT_ALWAYS                                                                     \
+    UINT64_MAX /* wait_us: every request waits for its pages, also where computing costs less */
 #define QUIRE_TIER_WAIT_LOCAL_US                                                                   \
     1000000u                              /* with the default, and a store of this machine alone:  \
                                              the longest wait (loop/tier_patience.h) */

@@ -33,7 +33,9 @@ engine_bench condense_bench(const setting *s)
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
     runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
     bench_close(&b);
-    engine.tier = (quire_tier_opts){ .store = s->store, .copies_all = true };
+    engine.tier = (quire_tier_opts){ .store = s->store,
+                                     .copies_all = true,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_panels(32, &engine, &runtime);
 }
 

@@ -30,7 +30,8 @@ static engine_bench bench_of(const char *scheme, quire_store *store, quire_forma
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
 
     runtime.k_format = runtime.v_format = format;
-    engine.tier = (quire_tier_opts){ .store = store, .copies_all = true };
+    engine.tier =
+        (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     engine.pins_max = 4;
     engine.precache.is_off = true;
     return strcmp(scheme, "latent") == 0 ? bench_latent(&engine, &runtime)

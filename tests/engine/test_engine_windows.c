@@ -28,7 +28,8 @@ static engine_bench bench_of(const int32_t *windows, quire_store *store, quire_f
 
     runtime.k_format = runtime.v_format = format;
     runtime.kv_recent = 64;
-    engine.tier = (quire_tier_opts){ .store = store, .copies_all = true };
+    engine.tier =
+        (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     engine.pins_max = 4;
     engine.precache.is_off = true;
     return bench_windows(windows, &engine, &runtime);

@@ -238,12 +238,16 @@ static void test_hung(void **state)
 {
     const quire_memory_store_opts hung = { .outlives = true, .delay_ticks = 1u << 30 };
     quire_store *store = tier_store_new();
-    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b;
     int32_t text[N_PROMPT], got[N_TOKENS];
     quire_request_params params = params_greedy(text, N_PROMPT, 1);
     quire_engine_stats stats;
 
     (void)state;
+    engine.tier = (quire_tier_opts){ .store = store, .copies_all = true };
+    b = bench_tiny(&engine, &runtime);
     tokens_make(text, N_PROMPT, 1);
     (void)tier_run(&b, &params, got);
     tier_wait_records(&b, 5);
@@ -274,7 +278,8 @@ static void test_cancel(void **state)
     quire_request *request;
 
     (void)state;
-    engine.tier = (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = 1u << 30 };
+    engine.tier =
+        (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     b = bench_tiny(&engine, &runtime);
     tokens_make(text, N_PROMPT, 1);
     (void)tier_run(&b, &params, got);
@@ -355,7 +360,7 @@ static void test_short_of_pages(void **state)
     bench_close(&b);
 
     runtime.kv_budget_bytes = 17 * tiny_page_bytes(PAGE); /* N_CTX tokens and a page */
-    engine.tier = (quire_tier_opts){ .store = store };
+    engine.tier = (quire_tier_opts){ .store = store, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     b = bench_tiny(&engine, &runtime);
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < 2; i++) {
@@ -394,6 +399,7 @@ static void test_prefetch(void **state)
         engine.n_running_max = 1;
         engine.tier = (quire_tier_opts){ .store = store,
                                          .copies_all = true,
+                                         .wait_us = QUIRE_TIER_WAIT_ALWAYS,
                                          .prefetch_steps = prefetch_steps };
         b = bench_tiny(&engine, &runtime);
         tokens_make(text[0], N_PROMPT, 1);

@@ -30,8 +30,9 @@ static engine_bench bench_of(const spec *s, quire_store *store)
     runtime.k_format = runtime.v_format = s->format;
     engine.precache.is_off = true;
     engine.state_every_tokens = s->state_every;
-    engine.tier =
-        (quire_tier_opts){ .store = store, .copies_all = s->copies_all, .wait_us = 1u << 30 };
+    engine.tier = (quire_tier_opts){ .store = store,
+                                     .copies_all = s->copies_all,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_recurrent(s->arch, &engine, &runtime);
 }
 

@@ -26,7 +26,9 @@ engine_bench tier_bench(quire_store *store, quire_format format, bool copies_all
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
 
     runtime.k_format = runtime.v_format = format;
-    engine.tier = (quire_tier_opts){ .store = store, .copies_all = copies_all };
+    engine.tier = (quire_tier_opts){ .store = store,
+                                     .copies_all = copies_all,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_tiny(&engine, &runtime);
 }
 

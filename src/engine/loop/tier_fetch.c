@@ -443,7 +443,7 @@ static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t n
     const bool is_there =
         f->stage == QUIRE_FETCH_READS && f->arrived[f->next_use % f->n_slots] != NULL;
 
-    return f->n_away > 0 && !is_there &&
+    return f->n_away > 0 && !is_there && loop->tier->opts.wait_us != QUIRE_TIER_WAIT_ALWAYS &&
            (double)(now_us - f->moved_us) > quire_tier_patience_us(&patience);
 }
 
@@ -507,12 +507,13 @@ static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
     const uint32_t end = n_want / page_tokens;
     const double compute = compute_us(loop, begin, end);
     const double fetch = quire_tier_page_us(loop) * (end - begin);
+    const bool is_dear =
+        compute > 0.0 && fetch > compute && loop->tier->opts.wait_us != QUIRE_TIER_WAIT_ALWAYS;
 
     /* A sequence stays free for a request. */
     if (loop->set.n_running + loop->set.n_parked + loop->figures.now.tier.fetching + 2 >
             loop->runtime_opts->n_seqs_max ||
-        quire_loop_now_us(loop) < loop->tier->paused_until_us ||
-        (compute > 0.0 && fetch > compute)) {
+        quire_loop_now_us(loop) < loop->tier->paused_until_us || is_dear) {
         loop->figures.now.tier.skipped_total++;
         return false;
     }

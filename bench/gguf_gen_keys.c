@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "gguf_gen_plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,6 +77,25 @@ static void xielu_keys(const gguf_gen_plan *p)
     }
 }
 
+/* Numbers that libllama does not read: they say what it computes with. */
+static void stream_keys(const gguf_gen_plan *p)
+{
+    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(p->opts->arch));
+    float scales[GGUF_GEN_LAYERS_MAX];
+    char key[KEY_BYTES];
+
+    for (uint32_t l = 0; l < p->opts->n_layer; l++) {
+        scales[l] = l < arch->sparse_layers ? 1.6448534f : -INFINITY;
+    }
+    set_u32(p, "altup.num_inputs", QUIRE_STREAMS);
+    set_u32(p, "altup.active_idx", 0);
+    set_u32(p, "embedding_length_per_layer_input", p->opts->n_embd_layer);
+    set_u32(p, "attention.shared_kv_layers", p->opts->n_shared_kv);
+    set_f32(p, "final_logit_softcapping", arch->logit_softcap);
+    gguf_set_arr_data(p->gguf, arch_key(key, p->opts, "activation_sparsity_scale"),
+                      GGUF_TYPE_FLOAT32, scales, p->opts->n_layer);
+}
+
 /* The keys that the architecture reads beside those of all: values that show in the result. */
 static void feature_keys(const gguf_gen_plan *p)
 {
@@ -124,6 +144,9 @@ static void feature_keys(const gguf_gen_plan *p)
     }
     if ((arch->reads & QUIRE_READS_XIELU) != 0) {
         xielu_keys(p);
+    }
+    if (arch->has_streams) {
+        stream_keys(p);
     }
     window_keys(p);
 }

@@ -50,6 +50,14 @@ static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
         quire_arch_row_get(p->sizes.arch)->attn_scale != 0.0f) {
         return 1.0f / sqrtf((float)p->opts->d_head);
     }
+    /* The router of streams reads rows that are divided by their width, and the factors of many
+     * layers multiply. */
+    if (strcmp(r->name, "altup_router.weight") == 0) {
+        return (float)p->opts->n_embd;
+    }
+    if (r->columns == QUIRE_DIM_STREAMS) {
+        return 0.2f;
+    }
     if (strcmp(r->name, "attn_output.weight") == 0 ||
         strcmp(r->name, "shortconv.out_proj.weight") == 0 ||
         strcmp(r->name, "ssm_out.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
@@ -70,13 +78,25 @@ static bool needs_more(const char *name)
            (has_suffix(name, "attn_v.weight") || has_suffix(name, "ffn_down.weight"));
 }
 
+/* What a matrix is of, unless it needs more bits. Files keep the maps of streams in 16 bits. */
+static enum ggml_type type_of(const gguf_gen_plan *p, const char *name)
+{
+    const bool is_of_streams = strstr(name, "altup_") != NULL || strstr(name, "laurel_") != NULL ||
+                               strcmp(name, "per_layer_model_proj.weight") == 0;
+
+    return is_of_streams && ggml_is_quantized(p->opts->type) &&
+                   quire_arch_row_get(p->sizes.arch)->has_streams
+               ? GGML_TYPE_F16
+               : p->opts->type;
+}
+
 /* rows == 0: a vector. */
 static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
                      uint32_t columns, uint32_t rows)
 {
     gguf_gen_entry *entry = &p->entries[p->n++];
     const bool is_more = p->opts->type_more != GGML_TYPE_F32 && needs_more(name);
-    const enum ggml_type type = is_more ? p->opts->type_more : p->opts->type;
+    const enum ggml_type type = is_more ? p->opts->type_more : type_of(p, name);
 
     *entry = *like;
     entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, GGML_TYPE_F32, columns)
@@ -91,7 +111,7 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 {
     const gguf_gen_opts *o = p->opts;
     const bool is_expert_type = o->has_expert_type && r->depth == QUIRE_DIM_EXPERTS;
-    const enum ggml_type type = is_expert_type ? o->expert_type : o->type;
+    const enum ggml_type type = is_expert_type ? o->expert_type : type_of(p, name);
     const int64_t columns = quire_dim_size(&p->sizes, r->columns, layer);
     const int64_t depth = quire_dim_size(&p->sizes, r->depth, layer);
     gguf_gen_entry *entry = &p->entries[p->n++];
@@ -105,26 +125,23 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
     gguf_add_tensor(p->gguf, entry->tensor);
 }
 
-/* The matrix that chooses experts is f32, as in files of all kinds. */
-static void plan_router(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
+/* Matrices that choose experts or streams, and the factors of convolutions, are f32, as in files of
+ * all kinds. */
+static bool is_plain_f32(const quire_tensor_row *r)
 {
-    gguf_gen_entry *entry = &p->entries[p->n++];
-
-    *entry = *like;
-    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->sizes.n_embd, p->opts->n_experts);
-    ggml_set_name(entry->tensor, name);
-    gguf_add_tensor(p->gguf, entry->tensor);
+    return r->rows == QUIRE_DIM_EXPERTS || r->columns == QUIRE_DIM_TAPS ||
+           r->rows == QUIRE_DIM_STREAMS || r->columns == QUIRE_DIM_STREAMS;
 }
 
-/* The factors of a convolution are f32 as well. */
-static void plan_taps(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
-                      const quire_tensor_row *r, uint32_t layer)
+static void plan_f32(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
+                     const quire_tensor_row *r, uint32_t layer)
 {
     gguf_gen_entry *entry = &p->entries[p->n++];
 
     *entry = *like;
-    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->opts->conv_taps,
-                                       quire_dim_size(&p->sizes, r->rows, layer));
+    entry->tensor =
+        ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, quire_dim_size(&p->sizes, r->columns, layer),
+                           quire_dim_size(&p->sizes, r->rows, layer));
     ggml_set_name(entry->tensor, name);
     gguf_add_tensor(p->gguf, entry->tensor);
 }
@@ -187,12 +204,8 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
         plan_deep(p, &like, name, r, layer);
         return;
     }
-    if (r->columns == QUIRE_DIM_TAPS) {
-        plan_taps(p, &like, name, r, layer);
-        return;
-    }
-    if (r->rows == QUIRE_DIM_EXPERTS) {
-        plan_router(p, &like, name);
+    if (is_plain_f32(r)) {
+        plan_f32(p, &like, name, r, layer);
         return;
     }
     plan_add(p, &like, name, (uint32_t)quire_dim_size(&p->sizes, r->columns, layer),

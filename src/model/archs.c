@@ -469,6 +469,25 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                             .may = QUIRE_PART_V | QUIRE_PART_OUTPUT | QUIRE_PART_LAYER_EMBD |
                                    QUIRE_PART_OUT_SCALE | QUIRE_PART_EXPERTS_FUSED |
                                    QUIRE_PART_EXPERTS_SCALE },
+    [QUIRE_ARCH_GEMMA3N] = { .name = "gemma3n",
+                             .models = "Gemma 3n, text (E2B, E4B)",
+                             .rope_type = QUIRE_ROPE_NEOX,
+                             .window = { .is_there = true,
+                                         .pattern = 5,
+                                         .rope = QUIRE_WINDOW_ROPE_OWN },
+                             .has_v_norm = true,
+                             .has_shared_kv = true,
+                             .own_kv_layers = 20,
+                             .has_streams = true,
+                             .sparse_layers = 10,
+                             .attn_scale = 1.0f,
+                             .act = QUIRE_ACT_GELU,
+                             .embd_scale = QUIRE_EMBD_SCALE_SQRT,
+                             .logit_softcap = 30.0f,
+                             .needs = ATTENTION | PRE_NORMS | POST_NORMS |
+                                      GATED | QUIRE_PART_QK_NORM | QUIRE_PART_LAYER_EMBD |
+                                      QUIRE_PART_STREAMS,
+                             .may = QUIRE_PART_OUTPUT },
     [QUIRE_ARCH_LLAMA4] = { .name = "llama4",
                             .models = "Llama 4 Scout and Maverick, text",
                             .rope_type = QUIRE_ROPE_NORMAL,

@@ -129,11 +129,20 @@ typedef uint64_t quire_part;
 /* A factor of a layer's output. */
 #define QUIRE_PART_OUT_SCALE QUIRE_PART_BIT(52)
 
+/* A residual of several streams, and a map beside attention: graph_streams.c. */
+#define QUIRE_PART_STREAMS QUIRE_PART_BIT(57)
+
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
      QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM |            \
      QUIRE_PART_LAYER_EMBD | QUIRE_PART_EXPERTS_FUSED | QUIRE_PART_EXPERTS_SCALE)
+
+/* Of models that have them: the streams of the residual, the numbers between the two maps beside
+ * attention, and those of the second embedding in each layer. libllama fixes all three. */
+#define QUIRE_STREAMS      4u
+#define QUIRE_LAUREL_RANK  64u
+#define QUIRE_STREAMS_EMBD 256u
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -280,16 +289,20 @@ typedef struct quire_arch_row {
     quire_window_rule window;
     quire_norm_kind norm;
     quire_qk_norm qk_norm;
-    bool has_v_norm;          /* heads of V are normalised, without a weight */
-    bool has_layer_sizes;     /* heads of layers with a window may have another size; KV heads and
-                                 the network may differ from layer to layer */
-    bool has_shared_kv;       /* attention.shared_kv_layers: so many last layers read the K and V of
-                                 the last layer of their kind, with or without a window, before
-                                 them */
-    bool has_full_factors;    /* rope_freqs is of layers without a window alone */
-    float attn_scale;         /* 0 = 1 / sqrt(head size) */
-    uint32_t mean_qk_experts; /* Q and K are divided by their mean square behind the rope, but not
-                                 in models of so many experts; 0 = never */
+    bool has_v_norm;        /* heads of V are normalised, without a weight */
+    bool has_layer_sizes;   /* heads of layers with a window may have another size; KV heads and
+                               the network may differ from layer to layer */
+    bool has_shared_kv;     /* attention.shared_kv_layers: so many last layers read the K and V of
+                               the last layer of their kind, with or without a window, before
+                               them */
+    uint32_t own_kv_layers; /* the same of all layers but the first so many, whatever the key says;
+                               0 = the key counts */
+    bool has_streams;       /* the residual has QUIRE_STREAMS streams: graph_streams.c */
+    uint32_t sparse_layers; /* the first so many networks keep the largest gates alone */
+    bool has_full_factors;  /* rope_freqs is of layers without a window alone */
+    float attn_scale;       /* 0 = 1 / sqrt(head size) */
+    uint32_t mean_qk_experts;  /* Q and K are divided by their mean square behind the rope, but not
+                                  in models of so many experts; 0 = never */
     float unroped_temperature; /* of layers without a rope, from the window's size on; 0 = none */
     bool is_parallel;      /* attention and network read the same norm, and add to one residual */
     quire_mixer recurrent; /* of recurrent layers; QUIRE_MIXER_ATTENTION: there are none */

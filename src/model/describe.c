@@ -230,6 +230,9 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     }
     QUIRE_TRY(quire_describe_recurrent(file, desc, err));
     QUIRE_TRY(layer_embd_get(file, desc, err));
+    if (quire_arch_row_get(desc->arch)->has_streams) {
+        QUIRE_TRY(quire_describe_streams(file, desc, err));
+    }
     QUIRE_TRY(quire_describe_windows(file, desc, err));
     if (quire_arch_row_get(desc->arch)->has_layer_sizes) {
         QUIRE_TRY(quire_describe_layer_heads(file, desc, err));

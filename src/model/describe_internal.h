@@ -60,6 +60,10 @@ void quire_layer_sizes_join(quire_model_desc *desc);
  * earlier ones; windows and sizes are known. */
 int quire_describe_shared_kv(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
+/* Fill in n_embd_layer of an architecture whose residual has streams; refuse keys that differ from
+ * the numbers that libllama fixes. n_layer is known. */
+int quire_describe_streams(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
 /* The KV map of a model whose layers with attention each store their own. */
 void quire_kv_map_plain(quire_model_desc *desc);
 

@@ -116,11 +116,11 @@ static int softcaps_get(const scales *s)
         QUIRE_TRY(quire_gguf_get_f32(s->file, key, (quire_gguf_range_f32){ 1e-3f, 1e6f, false },
                                      &desc->attn_softcap, s->err));
     }
+    desc->logit_softcap = s->arch->logit_softcap;
     if ((s->arch->reads & QUIRE_READS_LOGIT_SOFTCAP) != 0) {
         /* 0 means none where there is no default. */
         const float min = s->arch->logit_softcap == 0.0f ? 0.0f : 1e-3f;
 
-        desc->logit_softcap = s->arch->logit_softcap;
         (void)quire_gguf_key(key, desc->arch_name, "final_logit_softcapping");
         QUIRE_TRY(quire_gguf_get_f32(s->file, key, (quire_gguf_range_f32){ min, 1e6f, false },
                                      &desc->logit_softcap, s->err));

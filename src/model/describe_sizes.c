@@ -147,11 +147,15 @@ static int source_check(const quire_gguf *file, const quire_model_desc *desc, ui
 int quire_describe_shared_kv(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];
+    const uint32_t n_fixed = quire_arch_row_get(desc->arch)->own_kv_layers;
     uint32_t n_shared = 0, n_own;
 
     (void)quire_gguf_key(key, desc->arch_name, "attention.shared_kv_layers");
     QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, desc->n_layer - 1, false },
                                  &n_shared, err));
+    if (n_fixed != 0) {
+        n_shared = desc->n_layer > n_fixed ? desc->n_layer - n_fixed : 0;
+    }
     quire_kv_map_plain(desc);
     n_own = desc->n_layer - n_shared;
     if (n_shared > 0 && n_own < 2) {

@@ -10,6 +10,7 @@
 
 #define NODES_PER_LAYER 80u
 #define NODES_FIXED     40u
+#define NODES_STREAMS   48u /* of a layer */
 
 /* ---- operations that blocks share ---- */
 
@@ -100,6 +101,7 @@ static struct ggml_tensor *residual_add(const quire_graph_build *b, struct ggml_
         return ggml_add(ctx, ggml_add(ctx, quire_graph_ffn(b, h, il), x), y);
     }
     x = ggml_add(ctx, y, x);
+    x = b->arch->has_streams ? quire_graph_laurel_add(b, x, h, il) : x;
     return b->arch->is_single ? x : network_add(b, x, il);
 }
 
@@ -159,6 +161,12 @@ static struct ggml_tensor *projected(const quire_graph_build *b, const layer_res
     return attention != NULL ? ggml_add(b->graph->ctx, attention, recurrent) : recurrent;
 }
 
+/* Whether a layer reads its normalised input once more behind its first block. */
+static bool reads_input_late(const quire_graph_build *b, uint8_t mixer)
+{
+    return b->arch->is_parallel || b->arch->has_streams || mixer == QUIRE_MIXER_NONE;
+}
+
 /* A layer, and its rows that go on: all of them, or behind the append of the last layer that stores
  * the wanted ones. NULL when none goes on. */
 static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
@@ -168,9 +176,14 @@ static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor
     quire_graph *g = b->graph;
     const bool is_last = il == b->desc->last_stored;
     const bool is_append_only = is_last && g->n_logits == 0;
-    struct ggml_tensor *h = normed(b, x, l->attn_norm, l->attn_norm_b);
+    struct ggml_tensor *streams = NULL, *h;
     layer_results r = { 0 };
 
+    if (b->arch->has_streams) {
+        streams = quire_graph_streams_predict(b, x, il);
+        x = quire_graph_streams_active(b, streams);
+    }
+    h = normed(b, x, l->attn_norm, l->attn_norm_b);
     if (quire_mixer_attends(mixer)) {
         r.attention = attention_create(b, h, il, is_append_only);
     }
@@ -183,12 +196,14 @@ static struct ggml_tensor *layer_create(quire_graph_build *b, struct ggml_tensor
     if (is_last && g->out_rows != NULL) {
         r.attention = g->out_positions != NULL ? r.attention : picked(b, r.attention);
         r.recurrent = picked(b, r.recurrent);
-        x = picked(b, x);
-        h = b->arch->is_parallel || mixer == QUIRE_MIXER_NONE ? picked(b, h) : h;
+        streams = picked(b, streams);
+        x = streams != NULL ? quire_graph_streams_active(b, streams) : picked(b, x);
+        h = reads_input_late(b, mixer) ? picked(b, h) : h;
         quire_graph_layer_embd_pick(b);
     }
     x = residual_add(b, x, h, projected(b, &r, il), il);
-    x = quire_graph_layer_embd_add(b, x, il);
+    x = streams != NULL ? quire_graph_streams_correct(b, streams, x, il)
+                        : quire_graph_layer_embd_add(b, x, il);
     x = l->out_scale != NULL ? ggml_mul(g->ctx, x, l->out_scale) : x;
     ggml_build_forward_expand(g->cgraph, x);
     return x;
@@ -214,12 +229,14 @@ static void layers_create(quire_graph_build *b)
     x = quire_graph_scaled(b, x, b->desc->embd_scale);
     ggml_build_forward_expand(g->cgraph, x);
     quire_graph_layer_embd_begin(b, x);
+    x = b->arch->has_streams ? quire_graph_streams_begin(b, x) : x;
     for (uint32_t il = 0; il < b->desc->n_layer; il++) {
         x = layer_create(b, x, il);
         if (x == NULL) {
             return;
         }
     }
+    x = b->arch->has_streams ? quire_graph_streams_end(b, x) : x;
     g->hidden = quire_graph_norm(b, x, b->weights->output_norm, b->weights->output_norm_b);
     ggml_set_output(g->hidden);
     g->logits = logits_create(b, g->hidden);
@@ -238,14 +255,33 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 {
     const quire_graphs_opts *o = &graphs->opts;
     const size_t block_bytes = graphs->linear_block_bytes;
-    size_t n = (size_t)o->desc->n_layer * NODES_PER_LAYER + NODES_FIXED;
+    const bool has_streams = quire_arch_row_get(o->desc->arch)->has_streams;
+    const size_t n_of_layer = NODES_PER_LAYER + (has_streams ? NODES_STREAMS : 0);
+    size_t n = (size_t)o->desc->n_layer * n_of_layer + NODES_FIXED;
 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq,      l->wk,        l->wv,       l->wo,
-                                             l->gate,    l->up,        l->down,     l->conv_in,
-                                             l->wq_a,    l->wkv_a,     l->delta_z,  l->delta_b,
-                                             l->delta_a, l->embd_gate, l->embd_map, l->mamba_out };
+        const struct ggml_tensor *maps[] = { l->wq,
+                                             l->wk,
+                                             l->wv,
+                                             l->wo,
+                                             l->gate,
+                                             l->up,
+                                             l->down,
+                                             l->conv_in,
+                                             l->wq_a,
+                                             l->wkv_a,
+                                             l->delta_z,
+                                             l->delta_b,
+                                             l->delta_a,
+                                             l->embd_gate,
+                                             l->embd_map,
+                                             l->mamba_out,
+                                             l->stream_router,
+                                             l->stream_predict,
+                                             l->stream_correct,
+                                             l->laurel_in,
+                                             l->laurel_out };
         const bool is_picked = il >= o->desc->last_stored;
 
         if (l->experts.router != NULL) {
@@ -261,6 +297,10 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
     }
     if (o->weights->layer_embd_map != NULL) {
         n += quire_linear_nodes(o->weights->layer_embd_map, n_rows, block_bytes);
+    }
+    for (uint32_t i = 0; has_streams && i + 1 < QUIRE_STREAMS; i++) {
+        n += quire_linear_nodes(o->weights->streams_in[i], n_rows, block_bytes);
+        n += quire_linear_nodes(o->weights->streams_out[i], n_rows, block_bytes);
     }
     return n + quire_linear_nodes(o->weights->output, n_logits, block_bytes);
 }

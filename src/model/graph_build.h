@@ -41,6 +41,11 @@ struct ggml_tensor *quire_graph_norm(const quire_graph_build *b, struct ggml_ten
 struct ggml_tensor *quire_graph_linear(const quire_graph_build *b, struct ggml_tensor *weight,
                                        struct ggml_tensor *bias, struct ggml_tensor *x);
 
+/* The same without a bias, with bits that do not depend on the other rows also where weight is of
+ * floats. */
+struct ggml_tensor *quire_graph_exact(const quire_graph_build *b, struct ggml_tensor *weight,
+                                      struct ggml_tensor *x);
+
 /* x times a constant; x itself where that is 1. */
 struct ggml_tensor *quire_graph_scaled(const quire_graph_build *b, struct ggml_tensor *x,
                                        float factor);
@@ -99,6 +104,36 @@ void quire_graph_layer_embd_pick(quire_graph_build *b);
 /* A layer's output x with its part of the second embedding. */
 struct ggml_tensor *quire_graph_layer_embd_add(const quire_graph_build *b, struct ggml_tensor *x,
                                                uint32_t il);
+
+/* What layer il adds of the second embedding to rows that it reads as x. */
+struct ggml_tensor *quire_graph_layer_embd_part(const quire_graph_build *b, struct ggml_tensor *x,
+                                                uint32_t il);
+
+/* A residual of streams, [n_embd][QUIRE_STREAMS][rows] as rows of n_embd * QUIRE_STREAMS, of rows
+ * of the embedding. */
+struct ggml_tensor *quire_graph_streams_begin(const quire_graph_build *b, struct ggml_tensor *x);
+
+/* What layer il makes of the streams before its blocks. */
+struct ggml_tensor *quire_graph_streams_predict(const quire_graph_build *b, struct ggml_tensor *x,
+                                                uint32_t il);
+
+/* The stream that blocks read and change. */
+struct ggml_tensor *quire_graph_streams_active(const quire_graph_build *b, struct ggml_tensor *x);
+
+/* The streams after layer il: predicted, and y, what its blocks made of the active one. */
+struct ggml_tensor *quire_graph_streams_correct(const quire_graph_build *b,
+                                                struct ggml_tensor *predicted,
+                                                struct ggml_tensor *y, uint32_t il);
+
+/* The residual behind attention, x, with the map beside attention, which reads the same rows h. */
+struct ggml_tensor *quire_graph_laurel_add(const quire_graph_build *b, struct ggml_tensor *x,
+                                           struct ggml_tensor *h, uint32_t il);
+
+/* The mean of the streams: [n_embd][rows]. */
+struct ggml_tensor *quire_graph_streams_end(const quire_graph_build *b, struct ggml_tensor *x);
+
+/* Gates of a network of which the largest stay, and only by how much they exceed the others. */
+struct ggml_tensor *quire_graph_sparse(const quire_graph_build *b, struct ggml_tensor *gate);
 
 /* The network of a layer, norms not included. */
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);

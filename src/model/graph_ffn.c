@@ -36,15 +36,17 @@ static struct ggml_tensor *gate_up_halves(const quire_graph_build *b, struct ggm
 static struct ggml_tensor *ffn_gated(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
+    const bool is_sparse = il < b->arch->sparse_layers;
     struct ggml_tensor *up, *gate, *y;
 
-    if (l->gate_up != NULL && l->gate_b == NULL && l->up_b == NULL) {
+    if (l->gate_up != NULL && l->gate_b == NULL && l->up_b == NULL && !is_sparse) {
         y = gate_up_halves(b, quire_linear_build_panels(b->linear, l->gate_up, x));
         return quire_graph_linear(b, l->down, l->down_b, y);
     }
     up = quire_graph_linear(b, l->up, l->up_b, x);
     ggml_build_forward_expand(b->graph->cgraph, up);
     gate = quire_graph_linear(b, l->gate, l->gate_b, x);
+    gate = is_sparse ? quire_graph_sparse(b, gate) : gate;
     return quire_graph_linear(b, l->down, l->down_b, gate_times_up(b, gate, up));
 }
 

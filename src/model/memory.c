@@ -86,8 +86,12 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t mixer = larger(larger(attention, convolution), mamba_floats(desc));
     /* The second embedding: a row of all layers stays; two more while it is made. */
     const uint64_t layer_embd = (uint64_t)desc->n_embd_layer * desc->n_layer;
-    const uint64_t widest = larger(layer_embd + larger(larger(mixer, feed_forward), logits),
-                                   2 * n_embd + 3 * layer_embd);
+    /* Streams before a layer, as it predicts them and behind it, beside the residual itself. */
+    const uint64_t streams =
+        quire_arch_row_get(desc->arch)->has_streams ? 3 * QUIRE_STREAMS * n_embd : 0;
+    const uint64_t widest =
+        streams + larger(layer_embd + larger(larger(mixer, feed_forward), logits),
+                         2 * n_embd + 3 * layer_embd);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
     const uint64_t block_rows =
         o->n_batch < QUIRE_LINEAR_CUT_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_CUT_ROWS_MAX;

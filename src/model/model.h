@@ -74,6 +74,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_FALCON_H1,
     QUIRE_ARCH_GEMMA4,
     QUIRE_ARCH_LLAMA4,
+    QUIRE_ARCH_GEMMA3N,
     QUIRE_ARCH_COUNT
 } quire_arch;
 

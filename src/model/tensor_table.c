@@ -45,6 +45,7 @@
 #define TAPS        QUIRE_DIM_TAPS
 #define EMBD3       QUIRE_DIM_EMBD_THRICE
 #define MIX         QUIRE_DIM_MIX
+#define STREAMS     QUIRE_DIM_STREAMS
 #define GATE        QUIRE_DIM_GATE
 
 /* A row is a line. */
@@ -65,6 +66,17 @@
         .name = (name_), .part = QUIRE_PART_##part_, .where = (where_), .columns = (columns_),     \
         .depth = (depth_), .into = (into_)                                                         \
     }
+/* A matrix of each stream but the first, one behind the other. */
+#define STREAM_MAPS(name_, field_)                                                                 \
+    {                                                                                              \
+        .name = (name_), .part = QUIRE_PART_STREAMS, .columns = EMBD, .rows = EMBD,                \
+        .depth = QUIRE_DIM_STREAMS_MORE, .cuts = {                                                 \
+            { EMBD, M(field_[0]) },                                                                \
+            { EMBD, M(field_[1]) },                                                                \
+            { EMBD, M(field_[2]) }                                                                 \
+        }                                                                                          \
+    }
+_Static_assert(QUIRE_STREAMS == QUIRE_TENSOR_CUTS_MAX + 1, "a cut for each stream but the first");
 #define CUT_QKV(q, k, v)                                                                           \
     {                                                                                              \
         { Q, L(q) }, { K, L(k) },                                                                  \
@@ -239,6 +251,17 @@ static const quire_tensor_row table[] = {
     ROW(LAYER_EMBD, LAYER, "proj.weight", QUIRE_DIM_EMBD_LAYER, EMBD, L(embd_map)),
     ROW(LAYER_EMBD, LAYER, "post_norm.weight", EMBD, ONE, L(embd_post_norm)),
     ROW(OUT_SCALE, LAYER, "layer_output_scale.weight", ONE, ONE, L(out_scale)),
+    STREAM_MAPS("altup_proj.weight", streams_in),
+    STREAM_MAPS("altup_unembd_proj.weight", streams_out),
+    ROW(STREAMS, LAYER, "altup_router.weight", EMBD, STREAMS, L(stream_router)),
+    ROW(STREAMS, LAYER, "altup_router_norm.weight", EMBD, ONE, L(stream_router_norm)),
+    ROW(STREAMS, LAYER, "altup_predict_coef.weight", STREAMS, QUIRE_DIM_STREAMS_SQUARED,
+        L(stream_predict)),
+    ROW(STREAMS, LAYER, "altup_correct_coef.weight", STREAMS, STREAMS, L(stream_correct)),
+    ROW(STREAMS, LAYER, "altup_correct_scale.weight", EMBD, ONE, L(stream_scale)),
+    ROW(STREAMS, LAYER, "laurel_l.weight", EMBD, QUIRE_DIM_LAUREL, L(laurel_in)),
+    ROW(STREAMS, LAYER, "laurel_r.weight", QUIRE_DIM_LAUREL, EMBD, L(laurel_out)),
+    ROW(STREAMS, LAYER, "laurel_post_norm.weight", EMBD, ONE, L(laurel_norm)),
     ROW(KV_MAP, LAYER, "attn_k_gate.0", GATE, ONE, L(k_gate[0])),
     ROW(KV_MAP, LAYER, "attn_k_gate.1", GATE, ONE, L(k_gate[1])),
     ROW(KV_MAP, LAYER, "attn_v_gate.0", GATE, ONE, L(v_gate[0])),
@@ -406,6 +429,14 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t l
         return desc->rope.n_dims / 2;
     case QUIRE_DIM_MIX:
         return 2;
+    case QUIRE_DIM_STREAMS:
+        return QUIRE_STREAMS;
+    case QUIRE_DIM_STREAMS_MORE:
+        return QUIRE_STREAMS - 1;
+    case QUIRE_DIM_STREAMS_SQUARED:
+        return (int64_t)QUIRE_STREAMS * QUIRE_STREAMS;
+    case QUIRE_DIM_LAUREL:
+        return QUIRE_LAUREL_RANK;
     case QUIRE_DIM_O:
         return desc->latent.is_there ? (int64_t)desc->n_head * desc->latent.d_out : q;
     case QUIRE_DIM_GATE:

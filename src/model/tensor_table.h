@@ -52,8 +52,12 @@ typedef enum quire_dim {
     QUIRE_DIM_LATENT_PLAIN,    /* of a head's Q: not turned */
     QUIRE_DIM_LATENT_OUT,      /* of a head's result */
     QUIRE_DIM_LATENT_TOGETHER, /* of all heads: the two above */
-    QUIRE_DIM_MIX,             /* factors of layer 0 and of the own layer */
-    QUIRE_DIM_GATE             /* a gate's tensor is checked by describe_kv_map.c */
+    QUIRE_DIM_STREAMS,         /* of the residual */
+    QUIRE_DIM_STREAMS_MORE,    /* but the first one */
+    QUIRE_DIM_STREAMS_SQUARED,
+    QUIRE_DIM_LAUREL, /* between the two maps beside attention */
+    QUIRE_DIM_MIX,    /* factors of layer 0 and of the own layer */
+    QUIRE_DIM_GATE    /* a gate's tensor is checked by describe_kv_map.c */
 } quire_dim;
 
 /* How many tensors of a name a model has. */

@@ -16,6 +16,7 @@
 
 #include "base/hash128.h"
 #include "matmul/matmul.h"
+#include "model/archs.h"
 #include "model/gguf_file.h"
 #include "model/model.h"
 
@@ -84,6 +85,11 @@ typedef struct quire_layer_weights {
      * the layer's output. */
     struct ggml_tensor *embd_gate, *embd_map, *embd_post_norm;
     struct ggml_tensor *out_scale;
+    /* Of a residual of streams: graph_streams.c. */
+    struct ggml_tensor *stream_router, *stream_router_norm; /* [n_embd][streams]; f32 [n_embd] */
+    struct ggml_tensor *stream_predict, *stream_correct; /* [streams][streams^2]; [..][streams] */
+    struct ggml_tensor *stream_scale;                    /* f32 [n_embd] */
+    struct ggml_tensor *laurel_in, *laurel_out, *laurel_norm;
     quire_expert_weights experts; /* in place of gate, up and down, or beside them */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the
      * other; else NULL. */
@@ -98,6 +104,8 @@ struct quire_weights {
     struct ggml_tensor *output, *output_b;
     /* The second embedding [n_embd_layer * n_layer][n_vocab], and what adds the first one to it. */
     struct ggml_tensor *layer_embd, *layer_embd_map, *layer_embd_norm;
+    /* [n_embd][n_embd], of each stream of the residual but the first: into it and out of it. */
+    struct ggml_tensor *streams_in[QUIRE_STREAMS - 1], *streams_out[QUIRE_STREAMS - 1];
     struct ggml_tensor *rope_freqs; /* [n_dims / 2] divisors of the frequencies (llama3 scaling) */
     struct ggml_tensor *rope_long, *rope_short; /* the same, by the length of the context */
     quire_layer_weights *layers;                /* [n_layer] */

@@ -46,6 +46,9 @@ static gguf_gen_opts small(const char *arch)
         opts.n_shared_kv = 2;
         opts.n_embd_layer = 8;
     }
+    if (strcmp(arch, "gemma3n") == 0) {
+        opts.n_embd_layer = 256;
+    }
     if (strcmp(arch, "qwen35") == 0) {
         opts.attention_every = 2;
         opts.conv_taps = 3;
@@ -309,6 +312,26 @@ static const key_case mamba_cases[] = {
 };
 
 static const key_case sized_cases[] = {
+    { "gemma3n",
+      { "gemma3n.altup.num_inputs", EDIT_U32, 3, NULL, 0 },
+      QUIRE_UNSUPP,
+      "altup.num_inputs is 3; supported: 4" },
+    { "gemma3n",
+      { "gemma3n.embedding_length_per_layer_input", EDIT_U32, 128, NULL, 0 },
+      QUIRE_UNSUPP,
+      "embedding_length_per_layer_input is 128; supported: 256" },
+    { "gemma3n",
+      { "gemma3n.attention.shared_kv_layers", EDIT_U32, 1, NULL, 0 },
+      QUIRE_UNSUPP,
+      "shared_kv_layers is 1; supported: 0" },
+    { "gemma3n",
+      { "gemma3n.final_logit_softcapping", EDIT_F32, 20, NULL, 0 },
+      QUIRE_UNSUPP,
+      "final_logit_softcapping is 20; supported: 30" },
+    { "gemma3n",
+      { "gemma3n.activation_sparsity_scale", EDIT_F32, 1, NULL, 0 },
+      QUIRE_UNSUPP,
+      "activation_sparsity_scale of layer 0 is 1; supported: 1.64485 in the first 10 layers" },
     { "gemma4",
       { "gemma4.attention.shared_kv_layers", EDIT_U32, 0, NULL, 0 },
       QUIRE_CORRUPT,
@@ -735,7 +758,7 @@ static void scales_have_their_defaults(void **state)
 static void the_nearest_name_is_offered(void **state)
 {
     (void)state;
-    assert_string_equal(quire_arch_nearest("gemma3n"), "gemma3");
+    assert_string_equal(quire_arch_nearest("gemma3x"), "gemma3");
     assert_string_equal(quire_arch_nearest("qwen3vlmoe"), "qwen3moe");
     assert_string_equal(quire_arch_nearest("lama"), "llama");
     assert_string_equal(quire_arch_nearest("graniteswa"), "granite");

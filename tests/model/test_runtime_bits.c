@@ -128,13 +128,17 @@ static void assert_same(float *got, const float *want)
 static void check(const char *arch, enum ggml_type type, quire_format k_format,
                   quire_format v_format)
 {
-    const bool has_window =
-        strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 || strcmp(arch, "gpt-oss") == 0;
+    const bool is_streams = strcmp(arch, "gemma3n") == 0;
+    const bool has_window = strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 ||
+                            strcmp(arch, "gpt-oss") == 0 || is_streams;
     const bool is_latent = strcmp(arch, "deepseek2") == 0;
     const bool has_experts =
         strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0 || is_latent;
     gguf_gen_opts gen = { .name = "bits",
-                          .n_layer = 3,
+                          .n_layer = is_streams ? 22 : 3,
+                          .n_shared_kv = is_streams ? 2 : 0,
+                          .has_spare_kv = is_streams,
+                          .n_embd_layer = is_streams ? 256 : 0,
                           .n_embd = 256,
                           .n_ff = 512,
                           .n_head = 4,
@@ -146,7 +150,7 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
                           .is_tied = true,
                           .has_qkv_bias = strcmp(arch, "qwen2") == 0,
                           .sliding_window = has_window ? 24 : 0,
-                          .window_pattern = has_window ? 2 : 0,
+                          .window_pattern = has_window && !is_streams ? 2 : 0,
                           .is_fused = strcmp(arch, "phi3") == 0,
                           .has_qk_norm = strncmp(arch, "qwen3", 5) == 0,
                           .n_experts = has_experts ? 8 : 0,
@@ -213,6 +217,8 @@ static void test_bits_do_not_depend_on_steps(void **state)
     check("qwen3moe", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("gpt-oss", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     check("glm4moe", GGML_TYPE_Q5_1, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    /* Streams, whose matrices are of floats; layers that read the KV of earlier ones. */
+    check("gemma3n", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     /* Latent attention: products by head are ggml's. */
     check("deepseek2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("deepseek2", GGML_TYPE_Q4_0, QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4);

@@ -64,11 +64,13 @@ if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null 2>&1; then
     export CMAKE_GENERATOR=Ninja
 fi
 # Presets share most of their objects: compiled once, kept here. NOHASHDIR: the build folder is no part
-# of an object, since sources are named by absolute paths. Settings of the user's own count.
+# of an object, since sources are named by absolute paths. DEPEND: includes are known by the compiler's list,
+# where ccache would run the preprocessor on its own, half a compilation of a test. Settings of the user's
+# own count.
 if [ -z "${CMAKE_C_COMPILER_LAUNCHER:-}" ] && command -v ccache >/dev/null 2>&1; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache
     export CCACHE_DIR="${CCACHE_DIR:-$CACHE_DIR/ccache}" CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-2G}"
-    export CCACHE_NOHASHDIR=1
+    export CCACHE_NOHASHDIR="${CCACHE_NOHASHDIR:-1}" CCACHE_DEPEND="${CCACHE_DEPEND:-1}"
 fi
 # A make above us must not hand its job slots to builds that count their own.
 unset MAKEFLAGS MFLAGS MAKELEVEL

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 need_program lcov lcov
-setup_packages test
+setup_packages faster test
 scripts/setup.sh
 # As in test.sh: tests skip what cannot be fetched, and their lines count as not run.
 scripts/fetch-model.sh >/dev/null || say "going on without the default model"

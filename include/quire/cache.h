@@ -125,6 +125,8 @@ typedef struct quire_cache_opts {
     size_t state_bytes; /* payload of a page with a state, multiple of 64; 0 = no states. With
                            states n_groups is below QUIRE_GROUPS_MAX */
     const quire_allocator *allocator; /* metadata; NULL = C library */
+    const quire_page_memory *memory;  /* of pages; NULL = the host's. Copied; its ctx outlives the
+                                         cache. Not with lock_memory or state_bytes */
     uint64_t (*clock_us)(void *ctx);  /* for the history only; NULL = event numbers */
     void *clock_ctx;
 } quire_cache_opts;
@@ -309,7 +311,7 @@ void *quire_cache_state(const quire_cache *cache, quire_page_id page);
  * equal in every cache with the same parts. buffer_bytes must equal quire_cache_payload_bytes().
  * An offloaded page is read from its slot, which may wait for the medium.
  * Errors: QUIRE_NOTFOUND (the page is not in use), QUIRE_INVAL (buffer_bytes, or no payload), those
- * of quire_offload_ops.read(). */
+ * of quire_offload_ops.read() and of quire_page_memory.copy(). */
 int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *buffer,
                             size_t buffer_bytes);
 

@@ -52,6 +52,8 @@ static int opts_check(const quire_cache_opts *opts)
     QUIRE_FAIL_IF(opts->seq_tokens_max == 0 || opts->seq_tokens_max > QUIRE_SEQ_TOKENS_MAX,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->history_events > QUIRE_HISTORY_EVENTS_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->memory != NULL && (opts->lock_memory || opts->state_bytes != 0),
+                  QUIRE_INVAL);
     return QUIRE_OK;
 }
 
@@ -74,6 +76,7 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                           const quire_cache_env *env)
 {
     const quire_allocator *allocator;
+    quire_extent_source source = { 0 };
     quire_pool_opts pool_opts;
     quire_cache *cache;
 
@@ -86,6 +89,7 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
     memset(cache, 0, sizeof(*cache));
     cache->allocator = *allocator;
     cache->opts = *opts;
+    cache->opts.memory = NULL;
     cache->opts.allocator = NULL; /* the caller's struct may not outlive this call; the copy does */
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         if (opts->charge_bytes[g] == 0) {
@@ -96,6 +100,11 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
     quire_regions_init(&cache->regions, opts->budget_bytes);
     quire_leaf_stock_init(&cache->stock, allocator);
     quire_seqs_init(&cache->seqs, allocator, opts->seqs_max, opts->n_groups);
+    if (opts->memory != NULL) {
+        source = (quire_extent_source){ .map = opts->memory->map,
+                                        .unmap = opts->memory->unmap,
+                                        .ctx = opts->memory->ctx };
+    }
     pool_opts = (quire_pool_opts){ .page_tokens = opts->page_tokens,
                                    .n_groups = quire_cache_all_groups(cache),
                                    .page_bytes = cache->opts.page_bytes,
@@ -106,7 +115,8 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                                    .extents_max = env->extents_max,
                                    .lock_memory = opts->lock_memory,
                                    .allocator = allocator,
-                                   .source = env->source,
+                                   .source = opts->memory != NULL ? &source : env->source,
+                                   .memory = opts->memory,
                                    .regions = &cache->regions,
                                    .history = &cache->history };
     if (quire_history_init(&cache->history, allocator, opts->history_events, opts->clock_us,
@@ -212,8 +222,7 @@ int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *
 
         return ops->read(ops->ctx, cache->pool.pages[page].extent, buffer, buffer_bytes);
     }
-    quire_payload_gather(class, buffer, cache->pool.addrs[page]);
-    return QUIRE_OK;
+    return quire_payload_gather(&cache->pool, class, buffer, cache->pool.addrs[page]);
 }
 
 int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void *buffer,
@@ -225,8 +234,7 @@ int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void 
     QUIRE_TRY(payload_find(cache, page, buffer_bytes, &class));
     found = quire_pool_page(&cache->pool, page);
     QUIRE_FAIL_IF(found->refs != 1 || found->n_kept > 0 || found->is_offloaded, QUIRE_AGAIN);
-    quire_payload_scatter(class, cache->pool.addrs[page], buffer);
-    return QUIRE_OK;
+    return quire_payload_scatter(&cache->pool, class, cache->pool.addrs[page], buffer);
 }
 
 uint64_t quire_cache_generation(const quire_cache *cache)

@@ -5,9 +5,15 @@
 
 #include <string.h>
 
-quire_page_addr quire_payload_addr(const quire_extent *extent, uint32_t slot)
+/* Pieces of one call to a memory's copy. */
+#define PIECES_MAX 64u
+
+quire_page_addr quire_payload_addr(const quire_pool *pool, const quire_extent *extent,
+                                   uint32_t slot)
 {
-    return extent->base != NULL ? (quire_page_addr){ .extent = extent->base, .slot = slot }
+    return extent->base != NULL ? (quire_page_addr){ .extent = extent->base,
+                                                     .slot = slot,
+                                                     .memory = pool->memory.memory }
                                 : (quire_page_addr){ .extent = NULL };
 }
 
@@ -18,18 +24,43 @@ typedef struct place {
     size_t skip;
 } place;
 
-static void parts_copy(const quire_pool_class *class, unsigned char *to, place to_place,
-                       const unsigned char *from, place from_place)
+static int pieces_copy(const quire_pool *pool, quire_page_copy kind, const quire_page_piece *pieces,
+                       uint32_t n)
 {
+    if (pool->memory.copy != NULL) {
+        return pool->memory.copy(pool->memory.ctx, kind, pieces, n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+    }
+    return QUIRE_OK;
+}
+
+static int parts_copy(const quire_pool *pool, const quire_pool_class *class, quire_page_copy kind,
+                      unsigned char *to, place to_place, const unsigned char *from,
+                      place from_place)
+{
+    quire_page_piece pieces[PIECES_MAX];
     size_t before = 0;
+    uint32_t n = 0;
 
     for (uint32_t p = 0; p < class->n_parts; p++) {
         const size_t bytes = class->part_bytes[p];
 
-        memcpy(to + to_place.skip * before + to_place.slot * bytes,
-               from + from_place.skip * before + from_place.slot * bytes, bytes);
+        if (bytes > 0) {
+            pieces[n++] =
+                (quire_page_piece){ .to = to + to_place.skip * before + to_place.slot * bytes,
+                                    .from =
+                                        from + from_place.skip * before + from_place.slot * bytes,
+                                    .bytes = bytes };
+        }
         before += bytes;
+        if (n == PIECES_MAX || (p + 1 == class->n_parts && n > 0)) {
+            QUIRE_TRY(pieces_copy(pool, kind, pieces, n));
+            n = 0;
+        }
     }
+    return QUIRE_OK;
 }
 
 static place in_extent(const quire_pool_class *class, quire_page_addr addr)
@@ -39,18 +70,24 @@ static place in_extent(const quire_pool_class *class, quire_page_addr addr)
 
 static const place in_one_piece = { .slot = 0, .skip = 1 };
 
-void quire_payload_copy(const quire_pool_class *class, quire_page_addr to, quire_page_addr from)
+void quire_payload_copy(const quire_pool *pool, const quire_pool_class *class, quire_page_addr to,
+                        quire_page_addr from)
 {
-    parts_copy(class, to.extent, in_extent(class, to), from.extent, in_extent(class, from));
+    /* A device reports the failure of its copy to the step that would read it. */
+    (void)parts_copy(pool, class, QUIRE_PAGE_COPY_WITHIN, to.extent, in_extent(class, to),
+                     from.extent, in_extent(class, from));
 }
 
-void quire_payload_gather(const quire_pool_class *class, unsigned char *to, quire_page_addr from)
+int quire_payload_gather(const quire_pool *pool, const quire_pool_class *class, unsigned char *to,
+                         quire_page_addr from)
 {
-    parts_copy(class, to, in_one_piece, from.extent, in_extent(class, from));
+    return parts_copy(pool, class, QUIRE_PAGE_COPY_OUT, to, in_one_piece, from.extent,
+                      in_extent(class, from));
 }
 
-void quire_payload_scatter(const quire_pool_class *class, quire_page_addr to,
-                           const unsigned char *from)
+int quire_payload_scatter(const quire_pool *pool, const quire_pool_class *class, quire_page_addr to,
+                          const unsigned char *from)
 {
-    parts_copy(class, to.extent, in_extent(class, to), from, in_one_piece);
+    return parts_copy(pool, class, QUIRE_PAGE_COPY_IN, to.extent, in_extent(class, to), from,
+                      in_one_piece);
 }

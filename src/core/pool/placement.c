@@ -238,7 +238,7 @@ static int extent_map(quire_pool *pool, quire_pool_class *class)
         extent->is_locked = pool->lock_memory &&
                             pool->source.lock(pool->source.ctx, extent->base, extent->size_bytes);
     }
-    if (extent->base == NULL || extent->is_locked) {
+    if (extent->base == NULL || extent->is_locked || pool->memory.copy != NULL) {
         extent->n_touched = extent->n_slots; /* nothing left to touch */
     }
     extent->number = number;

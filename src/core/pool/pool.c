@@ -125,6 +125,9 @@ int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
     memset(pool, 0, sizeof(*pool));
     pool->allocator = *opts->allocator;
     pool->source = *opts->source;
+    if (opts->memory != NULL) {
+        pool->memory = *opts->memory;
+    }
     pool->regions = opts->regions;
     pool->history = opts->history;
     pool->pages_max = opts->pages_max;
@@ -243,7 +246,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
                           .group = group & 0xfu,
                           .region = charged & 0xfu,
                           .home = (charged != region ? region : 0) & 0xfu };
-    pool->addrs[id] = quire_payload_addr(extent, slot);
+    pool->addrs[id] = quire_payload_addr(pool, extent, slot);
     class->taken_pages++;
     quire_counter_add(&class->live_pages, 1);
     quire_counter_add(&class->slack_slots, pool->page_tokens);
@@ -459,7 +462,7 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
     QUIRE_CHECK(target->group == page_in_use(pool, from)->group);
     QUIRE_CHECK(!target->is_offloaded && !pool->pages[from].is_offloaded);
     if (pool->addrs[to].extent != NULL) {
-        quire_payload_copy(page_class(pool, target), pool->addrs[to], pool->addrs[from]);
+        quire_payload_copy(pool, page_class(pool, target), pool->addrs[to], pool->addrs[from]);
     }
     quire_counter_add(&pool->page_copies_total, 1);
     quire_pool_history(pool, QUIRE_HISTORY_COPY, to, seq);

@@ -132,13 +132,15 @@ typedef struct quire_pool_opts {
     bool lock_memory;
     const quire_allocator *allocator;
     const quire_extent_source *source;
-    quire_regions *regions; /* borrowed for the life of the pool, as is history */
+    const quire_page_memory *memory; /* that the source gives; NULL = the host's */
+    quire_regions *regions;          /* borrowed for the life of the pool, as is history */
     quire_history *history;
 } quire_pool_opts;
 
 typedef struct quire_pool {
     quire_allocator allocator;
     quire_extent_source source;
+    quire_page_memory memory; /* copy is NULL: the host's */
     quire_regions *regions;
     quire_history *history;
     quire_page *pages;      /* [ids_capacity], entry 0 unused */

@@ -35,8 +35,8 @@ int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot)
     quire_page *page = &pool->pages[id];
 
     QUIRE_FAIL_IF(quire_pool_state(pool, id) == QUIRE_PAGE_FREE, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(pool->offload.release == NULL || pool->addrs[id].extent == NULL ||
-                      page->n_filled < pool->page_tokens,
+    QUIRE_FAIL_IF(pool->offload.release == NULL || pool->memory.copy != NULL ||
+                      pool->addrs[id].extent == NULL || page->n_filled < pool->page_tokens,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(page->is_pinned || page->refs > 1, QUIRE_AGAIN);
     counted(pool, page, false);
@@ -82,8 +82,8 @@ int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *p
     page->is_offloaded = 0;
     page->extent = extent->number;
     page->slot = (uint16_t)slot;
-    pool->addrs[id] = quire_payload_addr(extent, slot);
-    quire_payload_scatter(class, pool->addrs[id], payload);
+    pool->addrs[id] = quire_payload_addr(pool, extent, slot);
+    (void)quire_payload_scatter(pool, class, pool->addrs[id], payload); /* in the host's memory */
     counted(pool, page, true);
     quire_counter_add(&pool->onloads_total, 1);
     quire_pool_history(pool, QUIRE_HISTORY_ONLOAD, id, QUIRE_SEQ_NULL);

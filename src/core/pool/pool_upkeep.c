@@ -216,9 +216,9 @@ static void page_move(quire_pool *pool, quire_pool_class *class, quire_page_id i
     uint32_t slot = quire_placement_take_in(class, to);
 
     if (to->base != NULL) {
-        quire_page_addr addr = quire_payload_addr(to, slot);
+        quire_page_addr addr = quire_payload_addr(pool, to, slot);
 
-        quire_payload_copy(class, addr, pool->addrs[id]);
+        quire_payload_copy(pool, class, addr, pool->addrs[id]);
         pool->addrs[id] = addr;
     }
     to->slots[slot] = id;

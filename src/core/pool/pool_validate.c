@@ -100,7 +100,8 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
     QUIRE_CHECK(page->slot < extent->n_fresh && extent->slots[page->slot] == id);
     QUIRE_CHECK(pool->addrs[id].extent == extent->base);
-    QUIRE_CHECK(extent->base == NULL || pool->addrs[id].slot == page->slot);
+    QUIRE_CHECK(extent->base == NULL || (pool->addrs[id].slot == page->slot &&
+                                         pool->addrs[id].memory == pool->memory.memory));
 }
 
 /* Check sums over pages against the counters of classes and regions. */

@@ -43,11 +43,11 @@
  * call returns QUIRE_LOST, the memory's contents are gone, and queued work may be done or not. A
  * lost device takes free() and close(), and nothing repairs it: the owner opens another one.
  *
- * Results. A device rounds as its kernels do, so it is an ISA of its own (quire_device_info.isa):
- * pages that two devices computed from the same tokens may differ in bits, and so may results on
- * the same pages. The same calls on the same device give the same bits. What a result depends on is
- * said in quire/attn.h ("Dependence"), for all devices. How far a result may be from
- * quire_attn_ref() is the table of tests/device.
+ * Results. A device rounds as its kernels do, so it is an ISA of its own
+ * (quire_device_info.rounding): pages that two devices computed from the same tokens may differ in
+ * bits, and so may results on the same pages. The same calls on the same device give the same bits.
+ * What a result depends on is said in quire/attn.h ("Dependence"), for all devices. How far a
+ * result may be from quire_attn_ref() is the table of tests/device.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_H
@@ -57,6 +57,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "quire/alloc.h"
 #include "quire/attn.h"
 #include "quire/error.h"
 
@@ -95,7 +96,10 @@ void quire_device_close(quire_device *device);
 typedef struct quire_device_info {
     char name[16];         /* as open() takes it */
     char description[128]; /* for people: the card, the driver */
-    const char *isa;       /* names the rounding of its kernels: "avx512" and so on. Static */
+    const char *isa;       /* its kind of kernels: "avx512", "vulkan" and so on. Static */
+    char rounding[64];     /* all that the bits of its results depend on: isa, card and driver. Part
+                              of the identity of pages */
+    bool is_software;      /* the CPU computes for it: the CPU itself, or Mesa's lavapipe */
     quire_memory memory;   /* in which it reads pages: quire_page_addr.memory */
     uint64_t memory_bytes; /* that alloc() may give; 0 = not known */
     uint64_t used_bytes;   /* that it has given */
@@ -186,6 +190,11 @@ int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
 /* The device as a step of the model sees it (quire/attn.h), with rows in the host's memory: append
  * and run enter, do their work, and leave. It is valid as long as the device. */
 quire_attn_device quire_device_attention(quire_device *device);
+
+/* The device's memory as that of a cache's pages (quire_cache_opts.memory): a piece of its memory
+ * per extent, and copies by way of pinned memory. A copy that fails for another reason than want of
+ * memory loses the device. It is valid as long as the device; the cache ends before it. */
+quire_page_memory quire_device_page_memory(quire_device *device);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -31,6 +31,8 @@ static void cpu_info(const quire_device *device, quire_device_info *out)
     (void)snprintf(out->description, sizeof(out->description), "this CPU, kernels %s",
                    quire_attn_workspace_isa(d->workspace));
     out->isa = quire_attn_workspace_isa(d->workspace);
+    (void)snprintf(out->rounding, sizeof(out->rounding), "%s", out->isa);
+    out->is_software = true;
     out->memory = QUIRE_MEMORY_HOST;
 }
 

@@ -63,6 +63,10 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
 void quire_device_close(quire_device *device)
 {
     if (device != NULL) {
+        if (device->stage.bytes > 0) {
+            (void)quire_device_sync(device);
+        }
+        quire_device_pages_end(device);
         device->ops->close(device);
     }
 }
@@ -155,7 +159,6 @@ int quire_device_check(const quire_device *device, const quire_attn_layer *layer
 
 int quire_device_plan(quire_device *device, const quire_attn_batch *batch)
 {
-    device->step_status = QUIRE_OK;
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
     return device->ops->plan(device, batch);
 }

@@ -2,7 +2,7 @@
  *
  * A device with a queue gets its calls from thread 0, which waits for each layer's result: the next
  * operation of the model reads it. The first failure of a step stays until sync(), and the calls
- * after it do nothing.
+ * after it do nothing. plan() may come twice in a step: rows leave in front of the last layer.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -15,7 +15,10 @@ static int step_check(void *ctx, const quire_attn_layer *layer)
 
 static int step_plan(void *ctx, const quire_attn_batch *batch)
 {
-    return quire_device_plan(ctx, batch);
+    quire_device *device = ctx;
+
+    QUIRE_TRY(device->step_status);
+    return quire_device_plan(device, batch);
 }
 
 static void step_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
@@ -63,9 +66,11 @@ static void step_run(void *ctx, const quire_attn_layer *layer, uint32_t call, ui
 static int step_sync(void *ctx)
 {
     quire_device *device = ctx;
+    const int failure = device->step_status;
     const int rc = quire_device_sync(device);
 
-    return device->step_status < 0 ? device->step_status : rc;
+    device->step_status = QUIRE_OK;
+    return failure < 0 ? failure : rc;
 }
 
 quire_attn_device quire_device_attention(quire_device *device)

@@ -30,6 +30,13 @@ typedef struct quire_device_ops {
     int (*leave)(quire_device *device, const quire_attn_layer *layer, const quire_attn_layer *own);
 } quire_device_ops;
 
+/* Extents that the device gave to a cache: device_pages.c. */
+typedef struct quire_device_extents {
+    quire_device_memory *items; /* by address */
+    uint32_t n;
+    uint32_t max;
+} quire_device_extents;
+
 /* The beginning of every device. */
 struct quire_device {
     const quire_device_ops *ops;
@@ -39,6 +46,8 @@ struct quire_device {
     quire_device_event last_event; /* that record() has given */
     bool is_lost;
     int step_status; /* of the step at hand, seen through quire_device_attention() */
+    quire_device_extents extents;
+    quire_device_memory stage; /* pinned: bytes of pages on their way */
 };
 
 /* The fields that all devices have alike. */
@@ -47,6 +56,9 @@ void quire_device_init(quire_device *device, const quire_device_ops *ops,
 
 /* Note the loss. Returns QUIRE_LOST. */
 int quire_device_lose(quire_device *device);
+
+/* Free what device_pages.c has taken. The cache has ended. */
+void quire_device_pages_end(quire_device *device);
 
 /* The CPU; its pages claim to lie in `memory`, which is the host's but for a device over this one.
  */

@@ -19,6 +19,8 @@ static void mock_info(const quire_device *device, quire_device_info *out)
     (void)snprintf(out->description, sizeof(out->description), "a mock over %.100s",
                    inner.description);
     out->isa = inner.isa;
+    (void)snprintf(out->rounding, sizeof(out->rounding), "mock %.40s", inner.isa);
+    out->is_software = true;
     out->memory = QUIRE_MEMORY_DEVICE;
 }
 

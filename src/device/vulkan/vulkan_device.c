@@ -11,10 +11,17 @@
 static void vulkan_info(const quire_device *device, quire_device_info *out)
 {
     const quire_vulkan_context *c = ((const quire_vulkan *)device)->context;
+    int n;
 
     (void)snprintf(out->name, sizeof(out->name), "vulkan%u", c->index);
     (void)snprintf(out->description, sizeof(out->description), "%.127s", c->properties.deviceName);
     out->isa = "vulkan";
+    out->is_software = c->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    n = snprintf(out->rounding, sizeof(out->rounding), "vulkan ");
+    for (uint32_t i = 0; i < VK_UUID_SIZE; i++) { /* one for each card and driver */
+        n += snprintf(out->rounding + n, sizeof(out->rounding) - (size_t)n, "%02x",
+                      c->properties.pipelineCacheUUID[i]);
+    }
     out->memory = QUIRE_MEMORY_DEVICE;
     for (uint32_t i = 0; i < c->memory.memoryHeapCount; i++) {
         const VkMemoryHeap *heap = &c->memory.memoryHeaps[i];

@@ -55,6 +55,12 @@ int quire_context_overflow_check(const quire_runtime *runtime, const quire_model
     if (overflow == QUIRE_CONTEXT_REFUSE) {
         return QUIRE_OK;
     }
+    if (quire_runtime_memory_device(runtime) != NULL) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "%s %s moves tokens in the host's memory, and the KV is on device %s", setting, name,
+            opts->device);
+    }
     if (quire_runtime_shift_check(runtime) < 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s %s works with KV in f32, f16, bf16 and q8, and "

@@ -205,18 +205,19 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
     const quire_model_desc *desc = &rt->model->desc;
     quire_kv_identity_layer stored[QUIRE_LAYERS_MAX] = { 0 };
     char ggml[QUIRE_BACKEND_KERNELS_BYTES];
-    quire_kv_identity_facts facts = { .desc = desc,
-                                      .weights = rt->model->weights->digest,
-                                      .stored = stored,
-                                      .page_tokens = rt->opts.page_tokens,
-                                      .kv_recent = rt->opts.kv_recent,
-                                      .kv_sinks = rt->opts.kv_sinks,
-                                      .has_window_group = rt->groups.window != 0,
-                                      .is_long = rt->model->weights->rope_long != NULL &&
-                                                 quire_runtime_is_long(rt),
-                                      .attn_isa = quire_attn_workspace_isa(rt->workspace),
-                                      .ggml = ggml,
-                                      .versions = QUIRE_KV_IDENTITY_VERSIONS };
+    quire_kv_identity_facts facts = {
+        .desc = desc,
+        .weights = rt->model->weights->digest,
+        .stored = stored,
+        .page_tokens = rt->opts.page_tokens,
+        .kv_recent = rt->opts.kv_recent,
+        .kv_sinks = rt->opts.kv_sinks,
+        .has_window_group = rt->groups.window != 0,
+        .is_long = rt->model->weights->rope_long != NULL && quire_runtime_is_long(rt),
+        .attn_isa = rt->memory_device != NULL ? rt->device_info.rounding : quire_runtime_isa(rt),
+        .ggml = ggml,
+        .versions = QUIRE_KV_IDENTITY_VERSIONS
+    };
 
     quire_backend_kernels(ggml, sizeof ggml);
     for (uint32_t il = 0; il < desc->n_layer; il++) {

@@ -2,6 +2,7 @@
  * runtime_step.c.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/runtime_device.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_internal.h"
 
@@ -221,6 +222,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
     opts.lock_memory = o->lock_memory;
+    opts.memory = rt->memory_device != NULL ? &rt->page_memory : NULL;
     opts.clock_us = us_since_created;
     opts.clock_ctx = rt;
     rt->created_ns = quire_clock_ns();
@@ -263,13 +265,16 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
     return opts;
 }
 
-static int attention_open(quire_runtime *rt, quire_error *err)
+/* The device's kernels, or the CPU's. */
+static int kernels_open(quire_runtime *rt, quire_error *err)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-    const quire_runtime_opts *o = &rt->opts;
-    quire_attn_workspace_opts opts = quire_runtime_attn_opts(desc, o);
+    quire_attn_workspace_opts opts = quire_runtime_attn_opts(&rt->model->desc, &rt->opts);
     int rc;
 
+    if (rt->memory_device != NULL) {
+        rt->device = quire_device_attention(rt->memory_device);
+        return QUIRE_OK;
+    }
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
         return quire_error_set(err, rc, "cannot set up attention%s: %s",
@@ -277,6 +282,16 @@ static int attention_open(quire_runtime *rt, quire_error *err)
                                quire_status_text(rc));
     }
     rt->device = quire_attn_device_cpu(rt->workspace);
+    return QUIRE_OK;
+}
+
+static int attention_open(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const quire_runtime_opts *o = &rt->opts;
+    int rc;
+
+    QUIRE_TRY(kernels_open(rt, err));
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
         const struct ggml_tensor *sinks = rt->model->weights->layers[il].sinks;
@@ -294,8 +309,8 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         op->layer_index = il;
         rc = rt->device.check(rt->device.ctx, &op->layer);
         if (rc < 0) {
-            return quire_error_set(err, rc, "layer %u: attention cannot run it: %s", il,
-                                   quire_status_text(rc));
+            return quire_error_set(err, rc, "layer %u: attention on %s cannot run it: %s", il,
+                                   rt->device.name, quire_status_text(rc));
         }
     }
     rt->exit.device = &rt->device;
@@ -331,7 +346,8 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     rt->opts = *opts;
     quire_runtime_opts_resolve(desc, &rt->opts);
     if ((rc = model_check(rt, err)) < 0 || (rc = opts_check(&rt->opts, err)) < 0 ||
-        (rc = formats_resolve(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
+        (rc = formats_resolve(rt, err)) < 0 || (rc = quire_runtime_device_open(rt, err)) < 0 ||
+        (rc = cache_open(rt, err)) < 0) {
         goto out;
     }
     rt->ops = calloc(desc->n_layer, sizeof *rt->ops);
@@ -377,6 +393,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
+    quire_device_close(rt->memory_device); /* whose memory the cache's pages were */
     quire_runtime_recurrent_close(rt);
     free(rt->before_tokens);
     free(rt->exit_seqs);
@@ -400,6 +417,16 @@ const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *rt)
 quire_attn_device *quire_runtime_device(quire_runtime *rt)
 {
     return &rt->device;
+}
+
+const char *quire_runtime_isa(const quire_runtime *rt)
+{
+    return rt->memory_device != NULL ? rt->device.name : quire_attn_workspace_isa(rt->workspace);
+}
+
+const quire_device *quire_runtime_memory_device(const quire_runtime *rt)
+{
+    return rt->memory_device;
 }
 
 void quire_runtime_hidden_set(quire_runtime *rt, quire_hidden_fn *fn, void *ctx)

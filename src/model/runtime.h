@@ -39,6 +39,7 @@
 #include "model/model.h"
 #include "quire/attn.h"
 #include "quire/cache.h"
+#include "quire/device.h"
 
 /* Groups of the cache. */
 #define QUIRE_KV_GROUP_MAIN 0u /* lanes in their formats */
@@ -70,7 +71,13 @@ typedef struct quire_runtime_opts {
     uint64_t kv_elsewhere_bytes; /* not 0: K and V lie with a device of the caller's, which takes so
                                     much memory at most; the cache counts tokens, and its pages have
                                     no payload. The caller sets the device before the first step */
-    bool no_cascade;             /* see quire_attn_workspace_opts */
+    const char *device; /* of pages, append and attention (quire/device.h), as "vulkan0"; NULL or
+                           "cpu": none, the CPU's kernels read the host's memory. Borrowed for the
+                           runtime's life */
+    /* In place of quire_device_open(), for tests; NULL = that one. */
+    int (*device_open)(quire_device **out, const char *name, const quire_device_opts *opts,
+                       quire_error *err);
+    bool no_cascade; /* see quire_attn_workspace_opts */
     bool lock_memory;
     bool keeps_past;    /* no window group: layers with windows keep all tokens; for comparisons */
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
@@ -88,8 +95,8 @@ typedef struct quire_runtime_opts {
 void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts *opts);
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
- * figures), QUIRE_UNSUPP (sealed formats with is_contiguous; what this build cannot run). The model
- * must outlive the runtime. */
+ * figures), QUIRE_UNSUPP (sealed formats with is_contiguous; what this build or the device cannot
+ * run), QUIRE_NOTFOUND (no such device). The model must outlive the runtime. */
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);
@@ -101,6 +108,10 @@ const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *runtime);
 /* The device of attention that steps go to. The caller may put another one in its place between two
  * steps; layers were checked by the first. */
 quire_attn_device *quire_runtime_device(quire_runtime *runtime);
+/* The names of the attention's kernels: those of the CPU or the device. Memory: static. */
+const char *quire_runtime_isa(const quire_runtime *runtime);
+/* The device of the options; NULL without one. */
+const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 
 typedef enum quire_logits {
@@ -127,7 +138,9 @@ void quire_runtime_release(quire_runtime *runtime, quire_seq_id seq);
 /* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
  * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.
  * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range; no state),
- * QUIRE_NOTFOUND, QUIRE_NOMEM, QUIRE_CANCELED (see below). On an error no sequence has changed. */
+ * QUIRE_NOTFOUND, QUIRE_NOMEM, QUIRE_CANCELED (see below), QUIRE_IO (work of the device failed),
+ * QUIRE_LOST (the device; all pages are gone, and every later step returns this). On an error no
+ * sequence has changed. */
 int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
                        const float **logits);
 

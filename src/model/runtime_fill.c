@@ -2,7 +2,7 @@
  *
  * One tile of normally distributed K and V is encoded per stored lane, and copied to every tile
  * with new tokens; for a sealed side both forms are copied. Speed does not depend on the values.
- * Older tokens stay unchanged.
+ * Older tokens stay unchanged. Pages of a device get tiles by its copies.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_internal.h"
@@ -13,6 +13,8 @@
 #include "model/model_internal.h"
 
 #include <string.h>
+
+#define FILL_PIECES 64u /* of one copy to a device */
 
 /* The pattern of one side of a layer, the same for all kv heads. */
 typedef struct fill_lane {
@@ -33,6 +35,66 @@ typedef struct fill_span {
     uint32_t first_slot;
     uint32_t end_slot;
 } fill_span;
+
+/* Tiles on their way to their places. */
+typedef struct fill_out {
+    const quire_runtime *rt;
+    quire_page_piece pieces[FILL_PIECES]; /* of whole tiles, to a device */
+    uint32_t n_pieces;
+    unsigned char *edited[2]; /* copies of a device's tiles that change in part */
+    int status;               /* of the copies */
+} fill_out;
+
+static void out_flush(fill_out *o)
+{
+    if (o->n_pieces > 0 && o->status == QUIRE_OK) {
+        o->status = o->rt->page_memory.copy(o->rt->page_memory.ctx, QUIRE_PAGE_COPY_IN, o->pieces,
+                                            o->n_pieces);
+    }
+    o->n_pieces = 0;
+}
+
+static size_t bytes_of(const fill_lane *f, quire_format format)
+{
+    return quire_tile_bytes(format, f->tiles.side, f->tiles.d);
+}
+
+/* Write a whole tile; the bytes stay as they are until the last flush. */
+static void tile_put(fill_out *o, unsigned char *tile, const unsigned char *from, size_t bytes)
+{
+    if (o->rt->memory_device == NULL) {
+        memcpy(tile, from, bytes);
+        return;
+    }
+    o->pieces[o->n_pieces++] = (quire_page_piece){ .to = tile, .from = from, .bytes = bytes };
+    if (o->n_pieces == FILL_PIECES) {
+        out_flush(o);
+    }
+}
+
+/* A tile as the host may read and write it; of a device, copy number i of two. */
+static unsigned char *tile_edit(fill_out *o, uint32_t i, unsigned char *tile, size_t bytes)
+{
+    const quire_page_piece piece = { .to = o->edited[i], .from = tile, .bytes = bytes };
+
+    if (o->rt->memory_device == NULL) {
+        return tile;
+    }
+    out_flush(o);
+    if (o->status == QUIRE_OK) {
+        o->status = o->rt->page_memory.copy(o->rt->page_memory.ctx, QUIRE_PAGE_COPY_OUT, &piece, 1);
+    }
+    return o->edited[i];
+}
+
+/* What was edited goes to its place. */
+static void tile_edited(fill_out *o, unsigned char *tile, const unsigned char *edited, size_t bytes)
+{
+    if (o->rt->memory_device != NULL) {
+        tile_put(o, tile, edited, bytes);
+        out_flush(o);
+    }
+}
 
 static void encode(const fill_lane *f, uint32_t first_slot, uint32_t n_tokens, void *tile)
 {
@@ -67,41 +129,46 @@ static unsigned char *tile_at(const quire_runtime *rt, quire_page_id page,
            tile * lane->tile_stride;
 }
 
-static void copy_tile(const fill_lane *f, quire_format format, const unsigned char *pattern,
-                      unsigned char *tile)
-{
-    memcpy(tile, pattern, quire_tile_bytes(format, f->tiles.side, f->tiles.d));
-}
-
 /* Copy the pattern into the slots of a tile whose tokens are written one by one. A tile without
- * older tokens is copied whole, because slots beyond the valid tokens may have any contents. */
-static void write_slots(const fill_lane *f, const unsigned char *pattern, const fill_span *span,
-                        unsigned char *tile)
+ * older tokens is copied whole, because slots beyond the valid tokens may have any contents.
+ * Returns the tile as the host may read it where it has older tokens. */
+static const unsigned char *write_slots(fill_out *o, const fill_lane *f,
+                                        const unsigned char *pattern, const fill_span *span,
+                                        unsigned char *tile)
 {
+    const size_t bytes = bytes_of(f, quire_tile_open_format(&f->tiles));
+    unsigned char *seen = tile;
+
     if (span->first_slot == 0) {
-        copy_tile(f, quire_tile_open_format(&f->tiles), pattern, tile);
+        tile_put(o, tile, pattern, bytes);
     } else {
-        encode(f, span->first_slot, span->end_slot - span->first_slot, tile);
+        seen = tile_edit(o, 0, tile, bytes);
+        encode(f, span->first_slot, span->end_slot - span->first_slot, seen);
+        tile_edited(o, tile, seen, bytes);
     }
+    return seen;
 }
 
-static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
-                      const fill_span *span)
+static void span_fill(fill_out *o, const fill_lane *f, uint32_t g, const fill_span *span)
 {
-    unsigned char *tile = tile_at(rt, span->page, &f->store->lane, g, span->tile);
-    unsigned char *hot;
+    const size_t bytes = bytes_of(f, f->tiles.format);
+    unsigned char *tile = tile_at(o->rt, span->page, &f->store->lane, g, span->tile);
+    const unsigned char *hot;
+    unsigned char *sealed;
 
     if (!quire_format_is_sealed(f->tiles.format)) {
-        write_slots(f, f->tile, span, tile);
+        (void)write_slots(o, f, f->tile, span, tile);
         return;
     }
-    hot = tile_at(rt, span->hot_page, &f->store->hot_lane, g, span->tile);
-    write_slots(f, f->hot_tile, span, hot);
+    hot = write_slots(o, f, f->hot_tile, span,
+                      tile_at(o->rt, span->hot_page, &f->store->hot_lane, g, span->tile));
     if (span->end_slot == QUIRE_TILE_TOKENS) {
         if (span->first_slot == 0) {
-            copy_tile(f, f->tiles.format, f->tile, tile);
+            tile_put(o, tile, f->tile, bytes);
         } else {
-            quire_tile_seal(&f->tiles, hot, tile, f->decoded);
+            sealed = tile_edit(o, 1, tile, bytes);
+            quire_tile_seal(&f->tiles, hot, sealed, f->decoded);
+            tile_edited(o, tile, sealed, bytes);
         }
     }
 }
@@ -109,12 +176,12 @@ static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
 /* Fill a lane of all heads from token `begin` to the end of the tables. Pages are never used in
  * part by the runtime's sequences, so token i lies in slot i % page_tokens of entry i /
  * page_tokens. */
-static void lane_fill(const quire_runtime *rt, const quire_seq_table *tables, uint32_t begin,
+static void lane_fill(fill_out *o, const quire_seq_table *tables, uint32_t begin,
                       const fill_lane *f)
 {
     const quire_seq_table *table = &tables[f->store->group];
     const quire_seq_table *hot = &tables[f->store->hot_group];
-    const uint32_t page_tokens = rt->opts.page_tokens;
+    const uint32_t page_tokens = o->rt->opts.page_tokens;
 
     for (uint32_t t = begin, end; t < table->n_tokens; t = end) {
         const uint32_t entry = t / page_tokens;
@@ -132,29 +199,30 @@ static void lane_fill(const quire_runtime *rt, const quire_seq_table *tables, ui
             span.hot_page = hot->leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page;
         }
         for (uint32_t g = 0; g < f->n_heads; g++) {
-            span_fill(rt, f, g, &span);
+            span_fill(o, f, g, &span);
         }
     }
 }
 
 /* Fill every lane from token `begin` on. */
-static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
-                       const fill_lane *lanes)
+static int tokens_fill(fill_out *o, quire_seq_id seq, uint32_t begin, const fill_lane *lanes)
 {
+    const quire_runtime *rt = o->rt;
     quire_seq_table tables[QUIRE_GROUPS_MAX] = { { 0 } };
 
     for (quire_group_id g = 0; g < rt->groups.n; g++) {
         QUIRE_TRY(quire_seq_table_get(rt->cache, seq, g, &tables[g]));
     }
     for (const fill_lane *f = lanes; f->store != NULL; f++) {
-        lane_fill(rt, tables, begin, f);
+        lane_fill(o, tables, begin, f);
     }
-    return QUIRE_OK;
+    out_flush(o);
+    return o->status;
 }
 
 /* Fill in pieces, so that pages that a step would release do not pile up. Those of older tokens are
  * released only at the end, because a failure cuts back to them. */
-static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
+static int fill_pieces(quire_runtime *rt, fill_out *o, quire_seq_id seq, uint32_t n_tokens,
                        const fill_lane *lanes)
 {
     const uint32_t begin = quire_seq_tokens(rt->cache, seq);
@@ -171,7 +239,7 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
             rc = quire_seq_append(rt->cache, seq, n_piece);
         }
         if (rc == QUIRE_OK) {
-            rc = tokens_fill(rt, seq, begin + done, lanes);
+            rc = tokens_fill(o, seq, begin + done, lanes);
         }
         if (rc == QUIRE_OK) {
             quire_runtime_release_hot(rt, seq, new_pages_token);
@@ -191,12 +259,12 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
 }
 
 /* The patterns of all stored layers and sides, in `memory`: three tiles of floats for each (no
- * format takes more), and one for sealing. */
+ * format takes more), one for sealing, and two for a device's tiles. */
 static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char *memory,
                           size_t tile_bytes, fill_lane *lanes)
 {
     const quire_model_desc *desc = &rt->model->desc;
-    unsigned char *at = memory + tile_bytes;
+    unsigned char *at = memory + 3 * tile_bytes;
     quire_rng rng = { seed };
 
     for (uint32_t i = 0; i < 2 * desc->n_layer; i++) {
@@ -235,18 +303,21 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     const uint32_t d_max = desc->d_k > desc->d_v ? desc->d_k : desc->d_v;
     const size_t tile_bytes = sizeof(float) * QUIRE_TILE_TOKENS * d_max;
     const size_t n_lanes = 2 * (size_t)desc->n_stored + 1; /* the last ends them */
+    fill_out out = { .rt = rt };
     unsigned char *memory;
     fill_lane *lanes;
     int rc = QUIRE_NOMEM;
 
     QUIRE_FAIL_IF(n_tokens == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0, QUIRE_UNSUPP); /* pages without payload */
-    memory = heap->alloc(heap->ctx, (3 * n_lanes + 1) * tile_bytes);
+    memory = heap->alloc(heap->ctx, (3 * n_lanes + 3) * tile_bytes);
     lanes = heap->alloc(heap->ctx, n_lanes * sizeof(*lanes));
     if (memory != NULL && lanes != NULL) {
         patterns_make(rt, seed, memory, tile_bytes, lanes);
+        out.edited[0] = memory + tile_bytes;
+        out.edited[1] = memory + 2 * tile_bytes;
         rc = quire_runtime_state_reserve(rt, seq);
-        rc = rc == QUIRE_OK ? fill_pieces(rt, seq, n_tokens, lanes) : rc;
+        rc = rc == QUIRE_OK ? fill_pieces(rt, &out, seq, n_tokens, lanes) : rc;
         rc = rc == QUIRE_OK ? quire_runtime_recurrent_clear(rt, seq) : rc;
     }
     heap->free(heap->ctx, lanes);

@@ -16,9 +16,12 @@ struct quire_runtime {
     quire_kv_form form;
     quire_kv_groups groups;
     quire_cache *cache;
-    uint64_t created_ns; /* the history counts from here */
-    quire_attn_workspace *workspace;
-    quire_attn_device device; /* that steps go to: the workspace's */
+    uint64_t created_ns;             /* the history counts from here */
+    quire_attn_workspace *workspace; /* of the CPU's kernels; NULL with a device */
+    quire_device *memory_device;     /* of opts.device; NULL without one */
+    quire_device_info device_info;   /* as it was opened */
+    quire_page_memory page_memory;   /* the device's */
+    quire_attn_device device;        /* that steps go to: the workspace's or the device's */
     quire_backend backend;
     quire_graph_op *ops; /* [n_layer] */
     quire_graphs graphs;

@@ -22,7 +22,8 @@ int quire_desc_rows_check(const quire_model_desc *desc)
 
 int quire_runtime_rows_check(const quire_runtime *rt)
 {
-    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous || rt->groups.n != 1,
+    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->memory_device != NULL ||
+                      rt->opts.is_contiguous || rt->groups.n != 1,
                   QUIRE_UNSUPP);
     return quire_desc_rows_check(&rt->model->desc);
 }

@@ -98,8 +98,9 @@ static void move_tokens(const shift *s, uint32_t begin, uint32_t end)
 
 int quire_runtime_shift_check(const quire_runtime *rt)
 {
-    const bool is_shiftable = rt->opts.kv_elsewhere_bytes == 0 && rt->groups.n == 1 &&
-                              rt->states == NULL && quire_model_rope_is_plain(&rt->model->desc);
+    const bool is_shiftable = rt->opts.kv_elsewhere_bytes == 0 && rt->memory_device == NULL &&
+                              rt->groups.n == 1 && rt->states == NULL &&
+                              quire_model_rope_is_plain(&rt->model->desc);
 
     return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
 }

@@ -279,7 +279,12 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         rt->exit.status = QUIRE_OK;
         rc = status_of(quire_backend_compute(&rt->backend, graph->cgraph));
         rc = rc == QUIRE_OK ? rt->exit.status : rc;
-        rc = rc == QUIRE_OK ? rt->device.sync(rt->device.ctx) : rc;
+    }
+    if (rc == QUIRE_OK ||
+        rt->memory_device != NULL) { /* whose queue may hold a failed step's work */
+        const int synced = rt->device.sync(rt->device.ctx);
+
+        rc = rc == QUIRE_OK || synced == QUIRE_LOST ? synced : rc;
     }
     if (rc < 0) {
         step_undo(rt, slices, n_slices);

@@ -14,7 +14,7 @@ BEGIN {
     allowed["offload"] = "base codec attn core store offload"
     allowed["trace"] = "base core trace"
     allowed["train"] = "base codec core train"
-    allowed["model"] = "base codec attn matmul core model"
+    allowed["model"] = "base codec attn device matmul core model"
     allowed["engine"] = "base core retain store offload trace model engine"
     allowed["server"] = "base core trace model engine server"
     allowed["cli"] = "base codec attn device matmul core retain store offload trace train model engine server cli"

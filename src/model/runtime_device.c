@@ -1,0 +1,49 @@
+/* runtime_device.c - see runtime_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_device.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+bool quire_runtime_has_device(const quire_runtime_opts *o)
+{
+    return o->device != NULL && strcmp(o->device, "cpu") != 0;
+}
+
+/* What works with pages in the host's memory alone; NULL: nothing of this model and options. */
+static const char *missing(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    if (desc->recurrent.n_layers != 0) {
+        return "states of recurrent layers";
+    }
+    if (o->kv_elsewhere_bytes != 0) {
+        return "texts that keep a share of their tokens (--retain, --attend)";
+    }
+    if (o->kv_overflows) {
+        return "pages in a file (--kv-overflow tier)";
+    }
+    return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
+}
+
+int quire_runtime_device_open(quire_runtime *rt, quire_error *err)
+{
+    const quire_runtime_opts *o = &rt->opts;
+    const char *what = missing(&rt->model->desc, o);
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+
+    if (!quire_runtime_has_device(o)) {
+        return QUIRE_OK;
+    }
+    if (what != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "device %s: %s are not possible on devices yet",
+                               o->device, what);
+    }
+    opts.attn = quire_runtime_attn_opts(&rt->model->desc, o);
+    QUIRE_TRY((o->device_open != NULL ? o->device_open : quire_device_open)(&rt->memory_device,
+                                                                            o->device, &opts, err));
+    quire_device_info_get(rt->memory_device, &rt->device_info);
+    rt->page_memory = quire_device_page_memory(rt->memory_device);
+    return QUIRE_OK;
+}

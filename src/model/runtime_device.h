@@ -1,0 +1,21 @@
+/* runtime_device.h - the device that a runtime's pages and attention are on; for
+ * src/model/runtime*.c.
+ *
+ * The matrix products stay on the CPU: the graph is cut at append and attention, whose rows come
+ * to the device and back (quire/device.h).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RUNTIME_DEVICE_H
+#define QUIRE_MODEL_RUNTIME_DEVICE_H
+
+#include "model/runtime_internal.h"
+
+/* Whether the options name a device with memory of its own. */
+bool quire_runtime_has_device(const quire_runtime_opts *opts);
+
+/* Open the device that the options name, with the limits of the runtime; nothing without one.
+ * Errors: QUIRE_UNSUPP (a device does not have what the model or an option needs; err names it),
+ * those of quire_device_open(). Memory: quire_device_close(rt->memory_device). */
+int quire_runtime_device_open(quire_runtime *rt, quire_error *err);
+
+#endif /* QUIRE_MODEL_RUNTIME_DEVICE_H */

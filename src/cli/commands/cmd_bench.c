@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "base/parse.h"
-#include "quire/attn.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,6 +42,7 @@ static const char *const caches[] = { "paged", "contiguous", "none", NULL }; /* 
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
     QUIRE_ROW_THREADS,
+    QUIRE_ROW_DEVICE,
     QUIRE_ROW_CTX("what the tests need"),
     { .names = { "--kv" }, .type = QUIRE_OPT_KV_LIST, .unit = "K[:V],...", .initial = "f16",
       .offset = offsetof(bench_args, kv), .help = "number formats of the KV cache" },
@@ -101,6 +101,7 @@ typedef struct table {
     quire_opened session;
     double bandwidth; /* bytes per second */
     uint32_t n_threads;
+    const char *isa; /* of attention */
     row *rows;
     size_t n_rows;
 } table;
@@ -190,6 +191,7 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
     }
     QUIRE_TRY(quire_opened_open_runtime(&t->session, &common, &want, err));
     t->n_threads = quire_runtime_n_threads(t->session.runtime);
+    t->isa = quire_runtime_isa(t->session.runtime);
     for (uint32_t i = 0; rc == QUIRE_OK && i < args->depths.n; i++) {
         uint32_t depth = (uint32_t)args->depths.items[i];
 
@@ -248,7 +250,7 @@ static json_t *setting_json(const table *t)
     return json_pack("{s:o, s:s, s:s, s:b, s:i, s:s, s:o}", "read_bandwidth_bytes_per_second",
                      quire_json_real(t->bandwidth), "cache", caches[args->cache], "fill",
                      fills[args->fill], "cascade", !args->no_cascade, "threads", (int)t->n_threads,
-                     "isa", quire_attn_isa(), "model",
+                     "isa", t->isa, "model",
                      quire_json_bytes(args->common.model, strlen(args->common.model)));
 }
 
@@ -288,8 +290,8 @@ static void print_text(const table *t)
 
     printf("%s, %s, weights %s; %u threads, %s, reads %.1f GB/s; cache %s, depth filled: %s\n",
            args->common.model, desc->file_type,
-           quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads,
-           quire_attn_isa(), t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
+           quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads, t->isa,
+           t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
     if (args->n_seqs > 1 || args->shared_prefix > 0) {
         printf("%u sequences in a step, a prefix of %u tokens shared by all%s\n",
                (unsigned)args->n_seqs, (unsigned)args->shared_prefix,

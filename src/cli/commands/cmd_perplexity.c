@@ -33,6 +33,7 @@ typedef struct perplexity_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
+    QUIRE_ROW_DEVICE,
     QUIRE_ROWS_RETAIN,
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(perplexity_args, file), .help = "text whose tokens the model predicts; -: "

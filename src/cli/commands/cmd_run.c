@@ -35,6 +35,7 @@ static const char *const overflows[] = { "refuse", "shift", "sinks", NULL };
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL_OPTIONAL,
     QUIRE_ROWS_RUNTIME_BUT_MODEL("the context of the training, or less if memory allows only less"),
+    QUIRE_ROW_DEVICE,
     QUIRE_ROWS_CACHE_DIR,
     QUIRE_ROWS_RETAIN,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/opened.h"
 
+#include "cli/commands/device_choice.h"
 #include "cli/commands/opened_retain.h"
 #include "model/text.h"
 
@@ -211,6 +212,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
+    opts->device = quire_device_choose(args->device);
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
@@ -288,6 +290,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
                   opts.n_ctx - room, session->desc->n_ctx_train);
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
+    quire_device_say(args->device, session->runtime);
     QUIRE_TRY(overflow_open(session, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
@@ -311,9 +314,10 @@ quire_opened quire_opened_beside(const quire_opened *session)
 
 static const char *overflow_dir(const quire_common_args *args, const quire_model_desc *desc)
 {
-    const bool is_on = args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
-                       (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO &&
-                        quire_overflow_check(desc, NULL) == QUIRE_OK);
+    const bool is_on =
+        args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
+        (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO && quire_device_is_cpu(args->device) &&
+         quire_overflow_check(desc, NULL) == QUIRE_OK);
 
     return is_on ? args->cache_dir : NULL;
 }
@@ -423,6 +427,11 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
         return quire_error_set(err, status, "out of memory: choose a smaller -c or --kv format");
     case QUIRE_CANCELED:
         return quire_error_set(err, status, "interrupted");
+    case QUIRE_LOST:
+        return quire_error_set(err, status,
+                               "device %s was lost, and the KV on it: repeat the command, or use "
+                               "--device cpu",
+                               quire_runtime_opts_get(session->runtime)->device);
     default:
         return quire_error_set(err, status, "a step failed: %s", quire_status_text(status));
     }

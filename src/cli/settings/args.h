@@ -37,6 +37,7 @@ typedef struct quire_common_args {
     const char *cache_dir;  /* of run, chat and bench; NULL = none */
     int kv_overflow;        /* quire_kv_overflow */
     uint64_t cache_disk_bytes;
+    const char *device; /* of run, perplexity and bench; NULL = cpu */
     bool is_json;
 } quire_common_args;
 
@@ -77,6 +78,13 @@ typedef struct quire_sampling_args {
     { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \
       .offset = offsetof(quire_common_args, is_json),                                              \
       .help = "print one JSON document on stdout instead of text" }
+
+/* Of commands that can have their KV on a device. */
+#define QUIRE_ROW_DEVICE                                                                           \
+    { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
+      .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
+      .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., or auto: the first "  \
+              "card that Vulkan lists, else cpu. Matrix products stay on the CPU" }
 
 #define QUIRE_ROW_THREADS                                                                          \
     { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \

@@ -1,0 +1,80 @@
+/* device_choice.c - see device_choice.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/device_choice.h"
+
+#include "cli/commands/talk.h"
+
+#include <string.h>
+
+#define PEEK_ENTRIES 16u /* of a page table: attention's least, about */
+
+const char *quire_device_name(uint32_t i)
+{
+    static const char *const names[QUIRE_DEVICES_MAX] = { "vulkan0", "vulkan1", "vulkan2",
+                                                          "vulkan3", "vulkan4", "vulkan5",
+                                                          "vulkan6", "vulkan7", "vulkan8",
+                                                          "vulkan9" };
+
+    return names[i];
+}
+
+int quire_device_peek(quire_device **out, const char *name, quire_error *err)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+
+    opts.attn.n_threads_max = 1;
+    opts.attn.n_seqs_max = 1;
+    opts.attn.n_rows_max = 1;
+    opts.attn.n_head_max = 1;
+    opts.attn.head_dim_max = 64;
+    opts.attn.n_entries_max = PEEK_ENTRIES;
+    opts.attn.page_tokens = 64;
+    opts.attn.n_layers_max = 1;
+    return quire_device_open(out, name, &opts, err);
+}
+
+bool quire_device_is_cpu(const char *wanted)
+{
+    return wanted == NULL || strcmp(wanted, "cpu") == 0;
+}
+
+const char *quire_device_choose(const char *wanted)
+{
+    if (wanted == NULL || strcmp(wanted, "auto") != 0) {
+        return wanted;
+    }
+    for (uint32_t i = 0; i < QUIRE_DEVICES_MAX; i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_device_info info;
+        quire_device *device;
+
+        if (quire_device_peek(&device, quire_device_name(i), &err) < 0) {
+            break;
+        }
+        quire_device_info_get(device, &info);
+        quire_device_close(device);
+        if (!info.is_software) {
+            return quire_device_name(i);
+        }
+    }
+    return "cpu";
+}
+
+void quire_device_say(const char *wanted, const quire_runtime *runtime)
+{
+    const quire_device *device = quire_runtime_memory_device(runtime);
+    const uint32_t n_threads = quire_runtime_n_threads(runtime);
+    quire_device_info info;
+
+    if (wanted == NULL) {
+        return;
+    }
+    if (device == NULL) {
+        quire_say("device cpu (%s): everything, %u threads", quire_runtime_isa(runtime), n_threads);
+        return;
+    }
+    quire_device_info_get(device, &info);
+    quire_say("device %s (%s): KV pages and attention; CPU: matrix products, %u threads", info.name,
+              info.description, n_threads);
+}

@@ -1,0 +1,30 @@
+/* device_choice.h - the value of --device: which device it is, and a line that says so.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_DEVICE_CHOICE_H
+#define QUIRE_CLI_DEVICE_CHOICE_H
+
+#include "model/runtime.h"
+#include "quire/device.h"
+
+#define QUIRE_DEVICES_MAX 10u /* of Vulkan: vulkan0 to vulkan9 */
+
+/* "vulkan0" and so on. Memory: static. i < QUIRE_DEVICES_MAX. */
+const char *quire_device_name(uint32_t i);
+
+/* Open a device for looking at it, with room for hardly any attention. Errors: as
+ * quire_device_open(). Memory: quire_device_close(). */
+int quire_device_peek(quire_device **out, const char *name, quire_error *err);
+
+/* The name for quire_runtime_opts.device: of "auto" the first card of Vulkan's that is not
+ * computed by the CPU, else cpu. wanted: the value of --device; NULL = cpu. Lives as
+ * long as `wanted`. An unknown name is returned as it is: opening it fails. */
+const char *quire_device_choose(const char *wanted);
+
+/* Whether the value of --device is certainly the CPU. */
+bool quire_device_is_cpu(const char *wanted);
+
+/* Say what runs where, if --device was given. */
+void quire_device_say(const char *wanted, const quire_runtime *runtime);
+
+#endif /* QUIRE_CLI_DEVICE_CHOICE_H */

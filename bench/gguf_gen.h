@@ -95,6 +95,7 @@ typedef struct gguf_gen_opts {
     uint32_t expert_step;     /* every so many-th layer has experts; 0 = every */
     uint32_t n_expert_groups; /* of which half are used; 0 = no key */
     uint32_t n_ff_expert;     /* of an expert, where the architecture has a key for it */
+    uint32_t n_embd_expert;   /* that experts read and make; 0 = n_embd */
     uint32_t n_ff_shared;     /* of the network that all rows pass through; 0 = no key */
     uint32_t expert_gating;   /* libllama's number; 0 = no key */
     bool has_fused_experts; /* gate and up of an expert in one tensor, where the architecture may */

@@ -172,6 +172,9 @@ static void expert_keys(const gguf_gen_plan *p)
         set_u32(p, "expert_group_count", o->n_expert_groups);
         set_u32(p, "expert_group_used_count", o->n_expert_groups / 2);
     }
+    if (o->n_embd_expert != 0) {
+        set_u32(p, "moe_latent_size", o->n_embd_expert);
+    }
     if (o->expert_gating != 0) {
         set_u32(p, "expert_gating_func", o->expert_gating);
     }

@@ -316,6 +316,7 @@ static quire_part parts_of(const gguf_gen_opts *o)
     parts |= QUIRE_PART_V | QUIRE_PART_OUT_SCALE;
     parts |= o->has_fused_experts ? QUIRE_PART_EXPERTS_FUSED : 0;
     parts |= QUIRE_PART_EXPERTS_SCALE;
+    parts |= o->n_embd_expert != 0 ? QUIRE_PART_EXPERTS_NARROW : 0;
     parts |= o->has_choice_bias ? QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
     parts |= o->has_no_mamba_norm ? 0 : QUIRE_PART_MAMBA_NORM;
     if (o->has_biases) {
@@ -390,6 +391,7 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
         .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
         .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
         .is_beside = o->n_experts != 0 && gguf_gen_expert_rule(o)->is_beside,
+        .n_embd = o->n_embd_expert,
         .n_ff = gguf_gen_expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
         .n_ff_shared = gguf_gen_expert_rule(o)->shared == QUIRE_EXPERT_SHARED_ONE ? o->n_ff_expert
                                                                                   : o->n_ff_shared,

@@ -136,13 +136,22 @@ typedef uint64_t quire_part;
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
      QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS | QUIRE_PART_MAMBA_NORM |            \
-     QUIRE_PART_LAYER_EMBD | QUIRE_PART_EXPERTS_FUSED | QUIRE_PART_EXPERTS_SCALE)
+     QUIRE_PART_LAYER_EMBD | QUIRE_PART_EXPERTS_FUSED | QUIRE_PART_EXPERTS_SCALE |                 \
+     QUIRE_PART_EXPERTS_NARROW)
 
 /* Of models that have them: the streams of the residual, the numbers between the two maps beside
  * attention, and those of the second embedding in each layer. libllama fixes all three. */
 #define QUIRE_STREAMS      4u
 #define QUIRE_LAUREL_RANK  64u
 #define QUIRE_STREAMS_EMBD 256u
+
+/* Experts, and the network that all rows pass through, without gates: in place of
+ * QUIRE_PART_EXPERTS_APART and QUIRE_PART_EXPERTS_SHARED. */
+#define QUIRE_PART_EXPERTS_PLAIN        QUIRE_PART_BIT(58)
+#define QUIRE_PART_EXPERTS_SHARED_PLAIN QUIRE_PART_BIT(59)
+
+/* Maps to fewer numbers before experts, and back. */
+#define QUIRE_PART_EXPERTS_NARROW QUIRE_PART_BIT(60)
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -158,8 +167,8 @@ typedef enum quire_qk_norm {
 typedef enum quire_act {
     QUIRE_ACT_SILU,
     QUIRE_ACT_GELU,
-    QUIRE_ACT_RELU2,  /* max(x, 0) squared; of plain networks only, as the next */
-    QUIRE_ACT_XIELU,  /* arXiv 2411.13010 */
+    QUIRE_ACT_RELU2,  /* max(x, 0) squared; of networks and experts without gates */
+    QUIRE_ACT_XIELU,  /* arXiv 2411.13010; of plain networks only */
     QUIRE_ACT_CLAMPED /* SiLU of a bounded gate times a bounded up; of experts only (gpt-oss) */
 } quire_act;
 

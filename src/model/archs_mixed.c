@@ -121,6 +121,28 @@ const quire_arch_row quire_archs_mixed[QUIRE_ARCH_COUNT] = {
                                          QUIRE_PART_MAMBA_NORM,
                                 .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_O_BIAS |
                                        QUIRE_PART_FFN_BIAS },
+    [QUIRE_ARCH_NEMOTRON_H_MOE] = { .name = "nemotron_h_moe",
+                                    .models = "Nemotron 3 Nano (30B-A3B), Super (120B-A12B)",
+                                    .rope_type = QUIRE_ROPE_NORMAL,
+                                    .rope_where = QUIRE_ROPE_NOWHERE,
+                                    .recurrent = QUIRE_MIXER_MAMBA,
+                                    .is_single = true,
+                                    .ffn = QUIRE_FFN_PLAIN,
+                                    .act = QUIRE_ACT_RELU2,
+                                    .experts = { .is_there = true,
+                                                 .ff = QUIRE_EXPERT_FF_SHARE,
+                                                 .shared = QUIRE_EXPERT_SHARED_LENGTH,
+                                                 .gating = QUIRE_GATING_SIGMOID,
+                                                 .reads = QUIRE_EXPERTS_READ_NORM |
+                                                          QUIRE_EXPERTS_READ_SCALE },
+                                    .reads = QUIRE_READS_EPS_TWICE | QUIRE_READS_NEXTN,
+                                    .needs = ATTENTION | QUIRE_PART_ATTN_NORM | QUIRE_PART_MAMBA |
+                                             QUIRE_PART_MAMBA_NORM | QUIRE_PART_EXPERTS_BASE |
+                                             QUIRE_PART_EXPERTS_PLAIN |
+                                             QUIRE_PART_EXPERTS_SHARED_PLAIN |
+                                             QUIRE_PART_EXPERTS_CHOICE_BIAS,
+                                    .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_O_BIAS |
+                                           QUIRE_PART_EXPERTS_NARROW },
     [QUIRE_ARCH_FALCON_H1] = { .name = "falcon-h1",
                                .models = "Falcon-H1 (0.5B to 34B)",
                                .rope_type = QUIRE_ROPE_NEOX,

@@ -146,6 +146,9 @@ static int widths_get(const experts *x)
     quire_expert_desc *e = &x->desc->experts;
     uint32_t n = 0;
 
+    if ((quire_arch_row_get(x->desc->arch)->may & QUIRE_PART_EXPERTS_NARROW) != 0) {
+        QUIRE_TRY(u32_get(x, "moe_latent_size", optional, &e->n_embd));
+    }
     e->n_ff = x->desc->n_ff;
     if (x->rule->ff == QUIRE_EXPERT_FF_SHARE) {
         e->n_ff = x->desc->n_ff / e->router.n_used;

@@ -268,6 +268,7 @@ static void parts_fill(quire_model_desc *desc, const uint32_t *counts)
         desc->parts |= counts[i] > 0 ? r->part : 0;
     }
     desc->parts |= desc->n_embd_layer != 0 ? QUIRE_PART_LAYER_EMBD : 0;
+    desc->parts |= desc->experts.n_embd != 0 ? QUIRE_PART_EXPERTS_NARROW : 0;
     if ((desc->parts & QUIRE_PART_QKV_FUSED) != 0) {
         desc->parts &= ~QUIRE_PART_QKV;
     }

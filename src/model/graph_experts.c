@@ -135,7 +135,7 @@ static quire_experts_product product_of(const struct ggml_tensor *dst,
                                     .y_stride = dst->nb[1] / sizeof(float) };
 }
 
-/* A row of the result: gate, then up. */
+/* A row of the result: gate, then up, or up alone. */
 static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const quire_graph_experts *e = userdata;
@@ -143,6 +143,12 @@ static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata
     const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
     quire_experts_product first, up;
 
+    if (w->gate == NULL && w->gate_up == NULL) {
+        up = product_of(dst, w->up, w->up_b);
+        up.is_by_place = e->weighs_input;
+        quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
+        return;
+    }
     if (w->gate_up != NULL) {
         first = product_of(dst, w->gate_up, NULL);
         first.is_by_place = e->weighs_input;
@@ -245,10 +251,14 @@ static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *li
                : y;
 }
 
-/* The activation of gates and ups. */
+/* The activation of gates and ups; gate: NULL in experts without. */
 static struct ggml_tensor *activated(const quire_linear *linear, const quire_graph_experts *e,
                                      struct ggml_tensor *gate, struct ggml_tensor *up)
 {
+    if (gate == NULL) {
+        QUIRE_CHECK(e->act == QUIRE_ACT_RELU2);
+        return ggml_sqr(linear->ctx, ggml_relu(linear->ctx, up));
+    }
     switch (e->act) {
     case QUIRE_ACT_SILU:
         return ggml_swiglu_split(linear->ctx, gate, up);
@@ -271,6 +281,7 @@ static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_line
     const quire_experts_shape shape = shape_of(e->router, x->ne[1]);
     const int64_t n_pairs = x->ne[1] * e->router->n_used;
     const int64_t n_embd = x->ne[0], n_ff = e->weights->down->ne[0];
+    const bool has_gate = e->weights->gate != NULL || e->weights->gate_up != NULL;
     struct ggml_tensor *plan =
         custom(linear, GGML_TYPE_I32, (int64_t)quire_experts_plan_words(&shape), 1,
                (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
@@ -282,11 +293,12 @@ static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_line
     packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
                     1, (struct ggml_tensor *[3]){ packed, plan, NULL },
                     e->weighs_input ? op_pack_places : op_pack_rows, e);
-    both = custom(linear, GGML_TYPE_F32, 2 * n_ff, n_pairs,
+    both = custom(linear, GGML_TYPE_F32, has_gate ? 2 * n_ff : n_ff, n_pairs,
                   (struct ggml_tensor *[3]){ packed, plan, NULL }, op_gate_up, e);
-    y = activated(
-        linear, e, ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], 0),
-        ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], (size_t)n_ff * sizeof(float)));
+    y = has_gate ? activated(linear, e, ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], 0),
+                             ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1],
+                                          (size_t)n_ff * sizeof(float)))
+                 : activated(linear, e, NULL, both);
     packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_ff), 1,
                     (struct ggml_tensor *[3]){ y, plan, NULL }, op_pack_places, e);
     y = custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
@@ -329,7 +341,7 @@ static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_line
         up = ggml_view_3d(ctx, y, n_ff, n_used, n_rows, y->nb[1], y->nb[2],
                           (size_t)n_ff * sizeof(float));
     } else {
-        gate = product_id(linear, w->gate, w->gate_b, rows, ids);
+        gate = w->gate != NULL ? product_id(linear, w->gate, w->gate_b, rows, ids) : NULL;
         up = product_id(linear, w->up, w->up_b, rows, ids);
     }
     y = product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
@@ -342,12 +354,15 @@ static struct ggml_tensor *shared_build(quire_graph_experts *e, quire_linear *li
                                         struct ggml_tensor *x)
 {
     const quire_expert_weights *w = e->weights;
-    struct ggml_tensor *gate = quire_linear_build(linear, w->shared_gate, x);
-    struct ggml_tensor *up, *y, *share;
+    struct ggml_tensor *gate = NULL, *up, *y, *share;
 
-    ggml_build_forward_expand(linear->cgraph, gate);
+    if (w->shared_gate != NULL) {
+        gate = quire_linear_build(linear, w->shared_gate, x);
+        ggml_build_forward_expand(linear->cgraph, gate);
+    }
     up = quire_linear_build(linear, w->shared_up, x);
-    y = quire_linear_build(linear, w->shared_down, ggml_swiglu_split(linear->ctx, gate, up));
+    y = gate != NULL ? ggml_swiglu_split(linear->ctx, gate, up) : activated(linear, e, NULL, up);
+    y = quire_linear_build(linear, w->shared_down, y);
     if (w->shared_router == NULL) {
         return y;
     }
@@ -365,11 +380,16 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
     struct ggml_tensor *choice =
         custom(linear, GGML_TYPE_I32, 2 * n_pairs, 1,
                (struct ggml_tensor *[3]){ logits, NULL, NULL }, op_choice, experts);
-    struct ggml_tensor *y = quire_weights_panels(w->down) != NULL
-                                ? panels_build(experts, linear, x, choice)
-                                : mapped_build(experts, linear, x, choice);
+    struct ggml_tensor *narrow = x, *y;
 
-    if (w->shared_gate == NULL) {
+    if (w->narrow != NULL) {
+        ggml_build_forward_expand(linear->cgraph, choice);
+        narrow = quire_linear_build(linear, w->narrow, x);
+    }
+    y = quire_weights_panels(w->down) != NULL ? panels_build(experts, linear, narrow, choice)
+                                              : mapped_build(experts, linear, narrow, choice);
+    y = w->widen != NULL ? quire_linear_build(linear, w->widen, y) : y;
+    if (w->shared_up == NULL) {
         return y;
     }
     ggml_build_forward_expand(linear->cgraph, y);
@@ -379,9 +399,10 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
 uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
                                    size_t block_bytes)
 {
-    const struct ggml_tensor *maps[] = { weights->router, weights->shared_router,
+    const struct ggml_tensor *maps[] = { weights->router,      weights->shared_router,
                                          weights->shared_gate, weights->shared_up,
-                                         weights->shared_down };
+                                         weights->shared_down, weights->narrow,
+                                         weights->widen };
     uint32_t n = NODES_FIXED;
 
     for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {

@@ -34,7 +34,7 @@
 typedef struct quire_graph_experts {
     const quire_router *router;
     const quire_expert_weights *weights;
-    quire_act act; /* SILU, GELU or CLAMPED */
+    quire_act act; /* SILU, GELU or CLAMPED; without gates RELU2 */
     bool weighs_input;
 } quire_graph_experts;
 

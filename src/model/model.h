@@ -75,6 +75,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_GEMMA4,
     QUIRE_ARCH_LLAMA4,
     QUIRE_ARCH_GEMMA3N,
+    QUIRE_ARCH_NEMOTRON_H_MOE,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -140,6 +141,7 @@ typedef struct quire_expert_desc {
     uint32_t n_dense;  /* layers at the beginning that have a plain network; all without experts */
     bool weighs_input; /* a row's weights are factors of the experts' input, not of the results */
     bool is_beside;    /* layers with experts have a plain network as well */
+    uint32_t n_embd;   /* that experts read and make; 0 = the residual's */
     uint32_t n_ff;     /* of one expert */
     uint32_t n_ff_shared; /* of the network that all rows pass through as well; 0 = none */
 } quire_expert_desc;

@@ -39,6 +39,7 @@
 #define VOCAB       QUIRE_DIM_VOCAB
 #define HEADS       QUIRE_DIM_HEADS
 #define EXPERTS     QUIRE_DIM_EXPERTS
+#define EMBD_EXPERT QUIRE_DIM_EMBD_EXPERT
 #define FF_EXPERT   QUIRE_DIM_FF_EXPERT
 #define FF_SHARED   QUIRE_DIM_FF_SHARED
 #define ROPE        QUIRE_DIM_ROPE
@@ -224,7 +225,10 @@ static const quire_tensor_row table[] = {
     DEEP(EXPERTS_BIAS, "ffn_up_exps.bias", FF_EXPERT, ONE, L(experts.up_b)),
     DEEP(EXPERTS_FUSED, "ffn_gate_up_exps.weight", EMBD, QUIRE_DIM_FF_EXPERT_TWICE,
          L(experts.gate_up)),
-    DEEP(EXPERTS_BASE, "ffn_down_exps.weight", FF_EXPERT, EMBD, L(experts.down)),
+    DEEP(EXPERTS_PLAIN, "ffn_up_exps.weight", EMBD_EXPERT, FF_EXPERT, L(experts.up)),
+    DEEP(EXPERTS_BASE, "ffn_down_exps.weight", FF_EXPERT, EMBD_EXPERT, L(experts.down)),
+    ROW(EXPERTS_NARROW, EXPERT, "ffn_latent_down.weight", EMBD, EMBD_EXPERT, L(experts.narrow)),
+    ROW(EXPERTS_NARROW, EXPERT, "ffn_latent_up.weight", EMBD_EXPERT, EMBD, L(experts.widen)),
     ROW(EXPERTS_SCALE, EXPERT, "ffn_down_exps.scale", EXPERTS, ONE, L(experts.down_scale)),
     ROW(EXPERTS_BESIDE, EXPERT, "ffn_gate_inp.scale", EMBD, ONE, L(experts.router_scale)),
     ROW(EXPERTS_BESIDE, EXPERT, "pre_ffw_norm_2.weight", EMBD, ONE, L(experts.norm)),
@@ -234,6 +238,9 @@ static const quire_tensor_row table[] = {
     ROW(EXPERTS_SHARED, EXPERT, "ffn_gate_shexp.weight", EMBD, FF_SHARED, L(experts.shared_gate)),
     ROW(EXPERTS_SHARED, EXPERT, "ffn_up_shexp.weight", EMBD, FF_SHARED, L(experts.shared_up)),
     ROW(EXPERTS_SHARED, EXPERT, "ffn_down_shexp.weight", FF_SHARED, EMBD, L(experts.shared_down)),
+    ROW(EXPERTS_SHARED_PLAIN, EXPERT, "ffn_up_shexp.weight", EMBD, FF_SHARED, L(experts.shared_up)),
+    ROW(EXPERTS_SHARED_PLAIN, EXPERT, "ffn_down_shexp.weight", FF_SHARED, EMBD,
+        L(experts.shared_down)),
     ROW(EXPERTS_SHARED_GATE, EXPERT, "ffn_gate_inp_shexp.weight", EMBD, ONE,
         L(experts.shared_router)),
     ROW(FFN_POST_NORM, LAYER, "post_ffw_norm.weight", EMBD, ONE, L(ffn_post_norm)),
@@ -285,13 +292,14 @@ static bool has_experts(const quire_model_desc *desc, uint32_t il)
 {
     const quire_expert_desc *e = &desc->experts;
 
-    return il >= e->n_dense && (e->step <= 1 || (il + 1) % e->step == 0);
+    return il >= e->n_dense && (e->step <= 1 || (il + 1) % e->step == 0) && has_network(desc, il);
 }
 
 bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
                               uint32_t il)
 {
-    const bool is_shared = row->part == QUIRE_PART_EXPERTS_SHARED;
+    const bool is_shared =
+        (row->part & (QUIRE_PART_EXPERTS_SHARED | QUIRE_PART_EXPERTS_SHARED_PLAIN)) != 0;
 
     switch (row->where) {
     case QUIRE_TENSOR_OF_LAYER:
@@ -403,6 +411,8 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which, uint32_t l
         return sizes.n_ff;
     case QUIRE_DIM_FF_TWICE:
         return 2 * (int64_t)sizes.n_ff;
+    case QUIRE_DIM_EMBD_EXPERT:
+        return desc->experts.n_embd != 0 ? desc->experts.n_embd : desc->n_embd;
     case QUIRE_DIM_FF_EXPERT:
         return desc->experts.n_ff;
     case QUIRE_DIM_FF_EXPERT_TWICE:

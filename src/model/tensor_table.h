@@ -31,6 +31,7 @@ typedef enum quire_dim {
     QUIRE_DIM_GROUP,    /* V of a group */
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
+    QUIRE_DIM_EMBD_EXPERT, /* that experts read and make */
     QUIRE_DIM_FF_EXPERT,
     QUIRE_DIM_FF_EXPERT_TWICE,
     QUIRE_DIM_FF_SHARED,

@@ -29,11 +29,13 @@ typedef struct quire_expert_weights {
     struct ggml_tensor *choice_b;          /* f32 [n_experts], added for the choice alone */
     /* [in][out][n_experts], all of them in panels or all as mapped; biases f32 [out][n_experts].
      * Panels are those of all experts together. gate_up has an expert's gate and behind it its up,
-     * in place of both. */
+     * in place of both. Experts without gates have up alone, as has the network of all rows. */
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
     struct ggml_tensor *gate_up;
     struct ggml_tensor *down, *down_b;
+    /* [n_embd][fewer] and back, around the experts; NULL: they read the residual's numbers. */
+    struct ggml_tensor *narrow, *widen;
     struct ggml_tensor *down_scale; /* f32 [n_experts], factors of the results */
     /* Of experts beside a plain network: the norms of their input and of both results, and f32
      * [n_embd], a factor of the row that the router reads. */

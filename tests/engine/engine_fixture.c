@@ -121,6 +121,11 @@ engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
         gen.d_delta_head = 32;
         gen.d_mamba_state = strcmp(arch, "qwen35") != 0 ? 16 : 0;
     }
+    if (strcmp(arch, "nemotron_h_moe") == 0) {
+        gen.n_experts = 4;
+        gen.n_experts_used = 2;
+        gen.n_ff_expert = gen.n_ff_shared = gen.n_embd_expert = 64;
+    }
     gen.vocab = GGUF_GEN_VOCAB_BPE;
     return bench_generated(&gen, engine, runtime);
 }

@@ -349,6 +349,7 @@ int main(void)
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "granitehybrid"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h"),
+        cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h_moe"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "falcon-h1"),
         cmocka_unit_test(test_sealed_formats),
         cmocka_unit_test(test_common_beginning),

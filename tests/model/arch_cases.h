@@ -27,7 +27,7 @@ typedef struct arch_case {
     uint32_t n_nextn;
     /* n_ff_shared: 0 = none; experts: 0 = none; n_ff of an expert is 64, where it has a key. */
     uint32_t n_experts, n_experts_used, n_experts_dense, n_expert_groups, n_ff_shared;
-    uint32_t expert_gating, expert_step;
+    uint32_t expert_gating, expert_step, n_embd_expert;
     bool has_choice_bias, has_expert_type, has_fused_experts, has_qk_norm;
     enum ggml_type expert_type;
     uint32_t attention_every, conv_taps; /* of recurrent layers; 0 = there are none */

@@ -32,6 +32,16 @@ static gguf_gen_opts small(const char *arch)
         o.n_layer = 4;
         o.expert_step = 2;
     }
+    if (strcmp(arch, "nemotron_h_moe") == 0) { /* Mamba-2, experts, attention, experts */
+        o.n_layer = 4;
+        o.attention_every = 2;
+        o.conv_taps = 3;
+        o.n_delta_k_heads = 2;
+        o.n_delta_v_heads = 4;
+        o.d_delta_head = 8;
+        o.d_mamba_state = 16;
+        o.n_embd_expert = 8;
+    }
     if (strcmp(arch, "gemma4") == 0) {
         o.sliding_window = 32;
         o.has_fused_experts = true;
@@ -108,6 +118,14 @@ static const struct {
     int status;
     const char *needle;
 } key_cases[] = {
+    { "nemotron_h_moe",
+      { "nemotron_h_moe.moe_latent_size", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "has shape" },
+    { "nemotron_h_moe",
+      { "nemotron_h_moe.expert_used_count", EDIT_U32, 9, NULL, 0 },
+      QUIRE_CORRUPT,
+      "expert_used_count is 9; expected 1..8" },
     { "qwen3moe",
       { "qwen3moe.expert_count", EDIT_REMOVE, 0, NULL, 0 },
       QUIRE_CORRUPT,
@@ -254,6 +272,12 @@ static void damaged_tensors_are_named(void **state)
           "blk.0.pre_ffw_norm_2.weight is missing" },
         { "gemma4", "blk.0.ffn_up.weight", "", 0, 0, 0, QUIRE_CORRUPT,
           "blk.0.ffn_up.weight is missing" },
+        { "nemotron_h_moe", "blk.1.ffn_latent_down.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.1.ffn_latent_down.weight is missing" },
+        { "nemotron_h_moe", "blk.3.ffn_up_exps.weight", "blk.2.ffn_up_exps.weight", 0, 0, 0,
+          QUIRE_CORRUPT, "blk.2.ffn_up_exps.weight belongs to a layer of another kind" },
+        { "nemotron_h_moe", "blk.3.ffn_down_shexp.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.3.ffn_down_shexp.weight is missing" },
         { "qwen3moe", "blk.2.ffn_up_exps.weight", "blk.2.ffn_gate_up_exps.weight", 0, 0, 0,
           QUIRE_UNSUPP, "blk.2.ffn_gate_up_exps.weight has no place" },
         { "glm4moe", "blk.2.ffn_gate_shexp.weight", "", 0, 0, 0, QUIRE_CORRUPT,

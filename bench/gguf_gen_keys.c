@@ -148,6 +148,9 @@ static void feature_keys(const gguf_gen_plan *p)
     if (arch->has_streams) {
         stream_keys(p);
     }
+    if ((arch->reads & QUIRE_READS_MROPE) != 0 && arch->recurrent == QUIRE_MIXER_ATTENTION) {
+        gguf_gen_sections_key(p->gguf, o);
+    }
     window_keys(p);
 }
 
@@ -162,7 +165,7 @@ static void expert_keys(const gguf_gen_plan *p)
     /* hunyuan-moe must have the key, and does not use it. */
     set_u32(p, "expert_feed_forward_length",
             rule->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert);
-    if (rule->shared == QUIRE_EXPERT_SHARED_COUNT) {
+    if (rule->shared == QUIRE_EXPERT_SHARED_COUNT || rule->shared == QUIRE_EXPERT_SHARED_TIMES) {
         set_u32(p, "expert_shared_count", o->n_ff_shared / o->n_ff_expert);
     } else if (rule->shared != QUIRE_EXPERT_SHARED_NONE &&
                rule->shared != QUIRE_EXPERT_SHARED_ONE && o->n_ff_shared != 0) {

@@ -54,18 +54,25 @@ static void ssm_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     }
 }
 
-static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
+void gguf_gen_sections_key(struct gguf_context *gguf, const gguf_gen_opts *o)
 {
     const uint32_t n_pairs = (o->n_rot != 0 ? o->n_rot : o->d_head) / 2;
     const int32_t sections[4] = { (int32_t)(n_pairs + 2) / 3, (int32_t)(n_pairs + 1) / 3,
                                   (int32_t)n_pairs / 3, 0 };
     char key[KEY_BYTES];
 
+    gguf_set_arr_data(gguf, arch_key(key, o, "rope.dimension_sections"), GGUF_TYPE_INT32, sections,
+                      4);
+}
+
+static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
+{
+    char key[KEY_BYTES];
+
     gguf_set_val_u32(gguf, arch_key(key, o, "full_attention_interval"), o->attention_every);
     ssm_keys(gguf, o);
     if ((arch_of(o)->reads & QUIRE_READS_MROPE) != 0) {
-        gguf_set_arr_data(gguf, arch_key(key, o, "rope.dimension_sections"), GGUF_TYPE_INT32,
-                          sections, 4);
+        gguf_gen_sections_key(gguf, o);
     }
 }
 

@@ -224,10 +224,12 @@ typedef enum quire_expert_ff {
 /* The network that all rows pass through as well. */
 typedef enum quire_expert_shared {
     QUIRE_EXPERT_SHARED_NONE,
-    QUIRE_EXPERT_SHARED_COUNT,  /* expert_shared_count times the size of an expert */
-    QUIRE_EXPERT_SHARED_LENGTH, /* expert_shared_feed_forward_length; 0 = none */
-    QUIRE_EXPERT_SHARED_ALWAYS, /* the same, or feed_forward_length */
-    QUIRE_EXPERT_SHARED_ONE     /* as wide as an expert */
+    QUIRE_EXPERT_SHARED_COUNT,         /* expert_shared_count times the size of an expert */
+    QUIRE_EXPERT_SHARED_LENGTH,        /* expert_shared_feed_forward_length; 0 = none */
+    QUIRE_EXPERT_SHARED_ALWAYS,        /* the same, or feed_forward_length */
+    QUIRE_EXPERT_SHARED_ONE,           /* as wide as an expert */
+    QUIRE_EXPERT_SHARED_LENGTH_OR_ONE, /* expert_shared_feed_forward_length; 0 = as an expert */
+    QUIRE_EXPERT_SHARED_TIMES          /* the same, times expert_shared_count */
 } quire_expert_shared;
 
 /* Keys that a rule reads. */

@@ -31,6 +31,22 @@ const quire_arch_row quire_archs_mixed[QUIRE_ARCH_COUNT] = {
                                .needs = LATENT | PRE_NORMS | GATED | EXPERTS_SHARED,
                                .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_CHOICE_BIAS |
                                       QUIRE_PART_EXPERTS_FUSED },
+    [QUIRE_ARCH_MISTRAL4] = { .name = "mistral4",
+                              .models = "Mistral Small 4",
+                              .rope_type = QUIRE_ROPE_NORMAL,
+                              .has_partial_rope = true,
+                              .latent = QUIRE_LATENT_SPLIT,
+                              .experts = { .is_there = true,
+                                           .ff = QUIRE_EXPERT_FF_KEY,
+                                           .shared = QUIRE_EXPERT_SHARED_COUNT,
+                                           .reads =
+                                               QUIRE_EXPERTS_READ_GATING | QUIRE_EXPERTS_READ_NORM |
+                                               QUIRE_EXPERTS_READ_SCALE | QUIRE_EXPERTS_READ_LEAD },
+                              .reads = QUIRE_READS_NEXTN | QUIRE_READS_LOG_MUL |
+                                       QUIRE_READS_TEMPERATURE | QUIRE_READS_TEMPERATURE_LENGTH,
+                              .needs = LATENT | PRE_NORMS | GATED | EXPERTS_SHARED,
+                              .may = QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_CHOICE_BIAS |
+                                     QUIRE_PART_EXPERTS_FUSED },
     [QUIRE_ARCH_MINICPM3] = { .name = "minicpm3",
                               .models = "MiniCPM3-4B",
                               .rope_type = QUIRE_ROPE_NEOX,

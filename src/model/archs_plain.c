@@ -298,4 +298,79 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                                  .needs =
                                      ATTENTION | PRE_NORMS | EXPERTS_SHARED | QUIRE_PART_QK_NORM,
                                  .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_QWEN3VL] = { .name = "qwen3vl",
+                             .models = "Qwen 3-VL, dense, text",
+                             .rope_type = QUIRE_ROPE_NEOX,
+                             .reads = QUIRE_READS_MROPE,
+                             .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_QK_NORM,
+                             .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_QWEN3VLMOE] = { .name = "qwen3vlmoe",
+                                .models = "Qwen 3-VL with experts, text",
+                                .rope_type = QUIRE_ROPE_NEOX,
+                                .experts = { .is_there = true,
+                                             .ff = QUIRE_EXPERT_FF_SHARE,
+                                             .is_normalised = true },
+                                .reads = QUIRE_READS_MROPE,
+                                .needs =
+                                    ATTENTION | PRE_NORMS | QUIRE_PART_QK_NORM | QUIRE_PART_EXPERTS,
+                                .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_DOTS1] = { .name = "dots1",
+                           .models = "dots.llm1",
+                           .rope_type = QUIRE_ROPE_NEOX,
+                           .experts = { .is_there = true,
+                                        .ff = QUIRE_EXPERT_FF_KEY,
+                                        .shared = QUIRE_EXPERT_SHARED_COUNT,
+                                        .gating = QUIRE_GATING_SIGMOID,
+                                        .reads =
+                                            QUIRE_EXPERTS_READ_GATING | QUIRE_EXPERTS_READ_NORM |
+                                            QUIRE_EXPERTS_READ_SCALE | QUIRE_EXPERTS_READ_LEAD },
+                           .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_QK_NORM |
+                                    EXPERTS_SHARED | QUIRE_PART_OUTPUT,
+                           .may = QKV_MAY | QUIRE_PART_EXPERTS_CHOICE_BIAS },
+    [QUIRE_ARCH_BAILINGMOE2] = { .name = "bailingmoe2",
+                                 .models = "Ling 2.0 and Ring 2.0 (mini, flash)",
+                                 .rope_type = QUIRE_ROPE_NEOX,
+                                 .has_partial_rope = true,
+                                 .experts = { .is_there = true,
+                                              .ff = QUIRE_EXPERT_FF_KEY,
+                                              .shared = QUIRE_EXPERT_SHARED_TIMES,
+                                              .gating = QUIRE_GATING_SIGMOID,
+                                              .reads = QUIRE_EXPERTS_READ_GATING |
+                                                       QUIRE_EXPERTS_READ_NORM |
+                                                       QUIRE_EXPERTS_READ_SCALE |
+                                                       QUIRE_EXPERTS_READ_LEAD },
+                                 .reads = QUIRE_READS_NEXTN,
+                                 .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_QK_NORM |
+                                          EXPERTS_SHARED | QUIRE_PART_OUTPUT,
+                                 .may = QUIRE_PART_QKV_FUSED | QUIRE_PART_EXPERTS_CHOICE_BIAS },
+    [QUIRE_ARCH_MINIMAX_M2] = { .name = "minimax-m2",
+                                .models = "MiniMax-M2, M2.1",
+                                .rope_type = QUIRE_ROPE_NEOX,
+                                .has_partial_rope = true,
+                                .experts = { .is_there = true,
+                                             .gating = QUIRE_GATING_SIGMOID,
+                                             .is_normalised = true,
+                                             .reads = QUIRE_EXPERTS_READ_GATING },
+                                .needs = ATTENTION | PRE_NORMS | QUIRE_PART_QK_NORM_ROW |
+                                         QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_CHOICE_BIAS |
+                                         QUIRE_PART_OUTPUT,
+                                .may = QKV_MAY },
+    [QUIRE_ARCH_EXAONE_MOE] = { .name = "exaone-moe",
+                                .models = "K-EXAONE (236B-A23B)",
+                                .rope_type = QUIRE_ROPE_NEOX,
+                                .rope_where = QUIRE_ROPE_WINDOWED,
+                                .window = { .is_there = true, .pattern = 4 },
+                                .experts = { .is_there = true,
+                                             .ff = QUIRE_EXPERT_FF_KEY,
+                                             .shared = QUIRE_EXPERT_SHARED_LENGTH_OR_ONE,
+                                             .gating = QUIRE_GATING_SIGMOID,
+                                             .reads = QUIRE_EXPERTS_READ_GATING |
+                                                      QUIRE_EXPERTS_READ_NORM |
+                                                      QUIRE_EXPERTS_READ_SCALE |
+                                                      QUIRE_EXPERTS_READ_LEAD },
+                                .reads = QUIRE_READS_NEXTN,
+                                .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_QK_NORM |
+                                         EXPERTS_SHARED | QUIRE_PART_OUTPUT,
+                                .may = QKV_MAY | QUIRE_PART_ROPE_FREQS |
+                                       QUIRE_PART_EXPERTS_CHOICE_BIAS },
 };

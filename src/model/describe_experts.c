@@ -167,6 +167,16 @@ static int widths_get(const experts *x)
             u32_get(x, "expert_shared_count", (quire_gguf_range){ 0, FF_MAX / e->n_ff, true }, &n));
         e->n_ff_shared = n * e->n_ff;
         break;
+    case QUIRE_EXPERT_SHARED_LENGTH_OR_ONE:
+    case QUIRE_EXPERT_SHARED_TIMES:
+        QUIRE_TRY(u32_get(x, "expert_shared_feed_forward_length", optional, &e->n_ff_shared));
+        e->n_ff_shared = e->n_ff_shared != 0 ? e->n_ff_shared : e->n_ff;
+        if (x->rule->shared == QUIRE_EXPERT_SHARED_TIMES) {
+            QUIRE_TRY(u32_get(x, "expert_shared_count",
+                              (quire_gguf_range){ 1, FF_MAX / e->n_ff_shared, true }, &n));
+            e->n_ff_shared *= n;
+        }
+        break;
     case QUIRE_EXPERT_SHARED_LENGTH:
     case QUIRE_EXPERT_SHARED_ALWAYS:
         QUIRE_TRY(u32_get(x, "expert_shared_feed_forward_length", optional, &e->n_ff_shared));

@@ -14,6 +14,7 @@
 #include "gguf_block.h"
 #include "matmul/matmul_kernels.h"
 #include "quire/alloc.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <math.h>
@@ -25,7 +26,7 @@
 #define N_OUT_MAX 96u
 #define ROWS_MAX  40u
 #define SETS_MAX  4u
-#define CASES     (20u * QUIRE_MATMUL_TYPES)
+#define CASES     (TEST_ROUNDS(20u, 8u) * QUIRE_MATMUL_TYPES)
 #define BLOCK     QUIRE_MATMUL_BLOCK
 #define ROW_BYTES (N_IN_MAX / BLOCK * 34u) /* of Q8_0, the largest */
 

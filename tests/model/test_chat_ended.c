@@ -12,6 +12,7 @@
 #include "chat_fixture.h"
 #include "model/chat_ended.h"
 #include "model/chat_internal.h"
+#include "rounds.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +118,7 @@ static void test_all_templates(void **state)
     counts sum = { 0, 0 };
 
     (void)state;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += TEST_STRIDE(9u)) {
         const counts c = template_check(model, names[i]);
 
         sum.n_all += c.n_all;

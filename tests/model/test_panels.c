@@ -13,6 +13,7 @@
 #include "gguf_block.h"
 #include "matmul/matmul.h"
 #include "quire/alloc.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <math.h>
@@ -52,7 +53,7 @@ static void test_blocks_are_ggmls(void **state)
     static float want[N_IN];
 
     (void)state;
-    for (uint32_t i = 0; i < 20 * QUIRE_MATMUL_TYPES; i++) {
+    for (uint32_t i = 0; i < TEST_ROUNDS(20u, 4u) * QUIRE_MATMUL_TYPES; i++) {
         const quire_matmul_type type = (quire_matmul_type)(i % QUIRE_MATMUL_TYPES);
         const gguf_block *what = gguf_block_of(type);
 

@@ -17,37 +17,46 @@ enum {
 
 /* ---- log-probabilities ---- */
 
-/* {"token", "logprob", "bytes"}, left open for top_logprobs. */
-static void chat_entry_begin(quire_json_out *json, const quire_token_text *text, double logprob)
+/* {"id", "token", "logprob", "bytes"}, left open for top_logprobs. */
+static void logprob_begin(quire_json_out *json, const quire_model *model, int32_t token,
+                          double logprob, bool with_id)
 {
+    quire_token_text text;
+
+    quire_token_text_get(model, token, &text);
     quire_json_object(json, NULL);
-    quire_json_text(json, "token", text->text, text->n);
+    if (with_id) {
+        quire_json_i64(json, "id", token);
+    }
+    quire_json_text(json, "token", text.text, text.n);
     quire_json_number(json, "logprob", logprob);
     quire_json_array(json, "bytes");
-    for (size_t i = 0; i < text->n; i++) {
-        quire_json_u64(json, NULL, (unsigned char)text->text[i]);
+    for (size_t i = 0; i < text.n; i++) {
+        quire_json_u64(json, NULL, (unsigned char)text.text[i]);
     }
     quire_json_array_end(json);
+}
+
+void quire_answer_logprob_add(const quire_generation *gen, quire_bytes *out,
+                              const quire_request_token *token, bool with_ids)
+{
+    const quire_model *model = quire_engine_model(gen->http->engine);
+    quire_json_out json = { out, out->n > 0 };
+
+    logprob_begin(&json, model, token->token, (double)token->logprob, with_ids);
+    quire_json_array(&json, "top_logprobs");
+    for (uint32_t i = 0; i < token->n_tops; i++) {
+        logprob_begin(&json, model, token->tops[i].token, (double)token->tops[i].logprob, with_ids);
+        quire_json_object_end(&json);
+    }
+    quire_json_array_end(&json);
+    quire_json_object_end(&json);
 }
 
 static void take_chat_logprobs(quire_generation *gen, quire_choice *choice,
                                const quire_request_token *token)
 {
-    quire_bytes *out = &choice->logprobs[CHAT_ENTRIES];
-    quire_json_out json = { out, out->n > 0 };
-    const quire_model *model = quire_engine_model(gen->http->engine);
-    quire_token_text text;
-
-    quire_token_text_get(model, token->token, &text);
-    chat_entry_begin(&json, &text, (double)token->logprob);
-    quire_json_array(&json, "top_logprobs");
-    for (uint32_t i = 0; i < token->n_tops; i++) {
-        quire_token_text_get(model, token->tops[i].token, &text);
-        chat_entry_begin(&json, &text, (double)token->tops[i].logprob);
-        quire_json_object_end(&json);
-    }
-    quire_json_array_end(&json);
-    quire_json_object_end(&json);
+    quire_answer_logprob_add(gen, &choice->logprobs[CHAT_ENTRIES], token, false);
 }
 
 static void take_text_logprobs(quire_generation *gen, quire_choice *choice,
@@ -79,7 +88,9 @@ static void take_text_logprobs(quire_generation *gen, quire_choice *choice,
 void quire_choice_take(quire_generation *gen, quire_choice *choice,
                        const quire_request_token *token)
 {
-    if (gen->params.has_logprobs && gen->is_chat) {
+    if (gen->form->take != NULL) {
+        gen->form->take(gen, choice, token);
+    } else if (gen->params.has_logprobs && gen->is_chat) {
         take_chat_logprobs(gen, choice, token);
     } else if (gen->params.has_logprobs) {
         take_text_logprobs(gen, choice, token);
@@ -89,7 +100,7 @@ void quire_choice_take(quire_generation *gen, quire_choice *choice,
     }
 }
 
-static void add_elements(quire_json_out *json, const char *key, quire_bytes *elements)
+void quire_answer_elements_write(quire_json_out *json, const char *key, quire_bytes *elements)
 {
     quire_json_array(json, key);
     if (elements->n > 0) {
@@ -113,11 +124,11 @@ static void add_logprobs(quire_json_out *json, const quire_generation *gen, quir
     }
     quire_json_object(json, "logprobs");
     if (gen->is_chat) {
-        add_elements(json, "content", &choice->logprobs[CHAT_ENTRIES]);
+        quire_answer_elements_write(json, "content", &choice->logprobs[CHAT_ENTRIES]);
         quire_json_null(json, "refusal");
     } else {
         for (unsigned i = 0; i < 4; i++) {
-            add_elements(json, names[i], &choice->logprobs[i]);
+            quire_answer_elements_write(json, names[i], &choice->logprobs[i]);
         }
     }
     quire_json_object_end(json);

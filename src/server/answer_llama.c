@@ -19,6 +19,39 @@ void quire_answer_sampling_write(quire_json_out *json, const char *key,
     quire_json_object_end(json);
 }
 
+/* Arrays of a choice's elements. */
+enum {
+    PROBABILITIES,
+    TOKENS
+};
+
+static void take(quire_generation *gen, quire_choice *choice, const quire_request_token *token)
+{
+    if (gen->params.has_logprobs) {
+        quire_answer_logprob_add(gen, &choice->logprobs[PROBABILITIES], token, true);
+    }
+    if (gen->returns_tokens) {
+        quire_json_out json = { &choice->logprobs[TOKENS], choice->logprobs[TOKENS].n > 0 };
+
+        quire_json_i64(&json, NULL, token->token);
+    }
+}
+
+/* Of the tokens since the last event. */
+static void write_tokens(quire_json_out *json, quire_choice *choice)
+{
+    quire_answer_elements_write(json, "tokens", &choice->logprobs[TOKENS]);
+}
+
+static void write_probabilities(quire_json_out *json, const quire_generation *gen,
+                                quire_choice *choice)
+{
+    if (gen->params.has_logprobs) {
+        quire_answer_elements_write(json, "completion_probabilities",
+                                    &choice->logprobs[PROBABILITIES]);
+    }
+}
+
 static const char *stop_type(const quire_request_result *result)
 {
     if (result->finish != QUIRE_FINISH_STOP) {
@@ -28,7 +61,7 @@ static const char *stop_type(const quire_request_result *result)
 }
 
 /* The last event of an answer, or its whole reply. */
-static void write_end(quire_json_out *json, const quire_generation *gen, const quire_choice *choice,
+static void write_end(quire_json_out *json, const quire_generation *gen, quire_choice *choice,
                       const quire_bytes *text)
 {
     const quire_request_result *result = choice->result;
@@ -37,8 +70,7 @@ static void write_end(quire_json_out *json, const quire_generation *gen, const q
     quire_json_object(json, NULL);
     quire_json_u64(json, "index", (uint64_t)(choice - gen->choices));
     quire_json_text(json, "content", text->data, text->n);
-    quire_json_array(json, "tokens");
-    quire_json_array_end(json);
+    write_tokens(json, choice);
     quire_json_i64(json, "id_slot", -1);
     quire_json_bool(json, "stop", true);
     quire_json_string(json, "model", gen->http->server->opts.model_name);
@@ -53,6 +85,7 @@ static void write_end(quire_json_out *json, const quire_generation *gen, const q
     quire_json_u64(json, "tokens_cached",
                    (uint64_t)result->n_prompt_tokens + result->n_generated_tokens);
     quire_answer_timings_write(json, result);
+    write_probabilities(json, gen, choice);
     quire_json_object_end(json);
 }
 
@@ -82,12 +115,12 @@ static void add_text(quire_generation *gen, quire_choice *choice, const char *te
     quire_json_object(&json, NULL);
     quire_json_u64(&json, "index", (uint64_t)(choice - gen->choices));
     quire_json_text(&json, "content", text, n);
-    quire_json_array(&json, "tokens");
-    quire_json_array_end(&json);
+    write_tokens(&json, choice);
     quire_json_bool(&json, "stop", false);
     quire_json_i64(&json, "id_slot", -1);
     quire_json_u64(&json, "tokens_predicted", choice->n_taken);
     quire_json_u64(&json, "tokens_evaluated", choice->prompt->n_tokens);
+    write_probabilities(&json, gen, choice);
     quire_json_object_end(&json);
     quire_event_end(gen);
 }
@@ -116,6 +149,8 @@ static void add_error(quire_generation *gen)
 }
 
 const quire_answer_form quire_form_llama = { .keeps_prompts = true,
+                                             .is_llama = true,
+                                             .take = take,
                                              .id_prefix = "cmpl",
                                              .whole = write_whole,
                                              .text = add_text,

@@ -30,7 +30,8 @@ typedef struct quire_choice {
     quire_chat_reader *reader; /* chat: the answer's parts; NULL = text */
     size_t text_chars;         /* shown so far */
     /* Elements of JSON arrays to be sent. Chat uses the first; completions use all: tokens,
-     * token_logprobs, top_logprobs, text_offset. */
+     * token_logprobs, top_logprobs, text_offset; llama-server's form uses two:
+     * completion_probabilities, tokens. */
     quire_bytes logprobs[4];
     const quire_request_result *result; /* when done */
     bool is_begun;                      /* stream: its role was sent */
@@ -49,6 +50,9 @@ typedef struct quire_answer_form {
     bool is_chat;          /* the prompt is made of messages; answers have parts */
     bool keeps_prompts;    /* the reply needs the texts of the prompts */
     const char *id_prefix; /* of http->id */
+    bool is_llama;         /* the request may have `n_probs` and `return_tokens` */
+    /* Note a token's log-probabilities for the reply; NULL = as OpenAI's forms show them. */
+    void (*take)(quire_generation *gen, quire_choice *choice, const quire_request_token *token);
     /* The whole reply. */
     void (*whole)(quire_bytes *out, quire_generation *gen);
     /* Before the first token; NULL = nothing. */
@@ -71,6 +75,7 @@ struct quire_generation {
     bool has_usage_event; /* stream_options.include_usage */
     bool has_explanation; /* explain_cache */
     bool truncates_turns;
+    bool returns_tokens;         /* llama-server's form: with the tokens' numbers */
     bool has_echo;               /* text completions: the answer begins with the prompt */
     quire_request_params params; /* of all choices, except prompt, seed and id */
     quire_tier tier;
@@ -222,6 +227,12 @@ void quire_choice_take(quire_generation *gen, quire_choice *choice,
 /* The word for the end of a choice: "tool_calls" when the answer ended by itself and calls tools.
  */
 const char *quire_choice_finish(const quire_choice *choice);
+/* Append a token's log-probabilities: {"token", "logprob", "bytes", "top_logprobs"}, with_ids: each
+ * with its "id". */
+void quire_answer_logprob_add(const quire_generation *gen, quire_bytes *out,
+                              const quire_request_token *token, bool with_ids);
+/* The array `key` of the elements noted so far; forgets them. */
+void quire_answer_elements_write(quire_json_out *json, const char *key, quire_bytes *elements);
 /* Quire's own fields, if the request asks for them. */
 void quire_answer_quire_write(quire_json_out *json, const quire_generation *gen,
                               const quire_choice *choice);

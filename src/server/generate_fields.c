@@ -184,10 +184,20 @@ static void read_stop_tokens(quire_generation *gen, quire_fields *fields)
     sampler->stop_tokens = gen->stop_tokens;
 }
 
+/* llama-server's names; `logprobs` is that of OpenAI's completions. */
+static int64_t read_n_probs(quire_generation *gen, quire_fields *fields)
+{
+    const int64_t n = quire_field_int(fields, "n_probs", 0, 0, QUIRE_LOGPROBS_MAX);
+
+    gen->returns_tokens = quire_field_bool(fields, "return_tokens", false);
+    return n > 0 ? n : -1;
+}
+
 static void read_logprobs(quire_generation *gen, quire_fields *fields)
 {
     if (!gen->is_chat) {
-        const int64_t n = quire_field_int(fields, "logprobs", -1, 0, QUIRE_LOGPROBS_MAX);
+        const int64_t n_probs = gen->form->is_llama ? read_n_probs(gen, fields) : -1;
+        const int64_t n = quire_field_int(fields, "logprobs", n_probs, 0, QUIRE_LOGPROBS_MAX);
 
         gen->params.has_logprobs = n >= 0;
         gen->params.n_top_logprobs = n > 0 ? (uint32_t)n : 0;
@@ -299,10 +309,18 @@ static void read_stream(quire_generation *gen, quire_fields *fields)
     quire_field_refuse(&options, "continuous_usage_stats", "false", "usage comes once, at the end");
 }
 
+static quire_unsupported_kind request_kind(const quire_generation *gen)
+{
+    if (gen->is_chat) {
+        return QUIRE_UNSUPPORTED_OF_CHAT;
+    }
+    return gen->form->is_llama ? QUIRE_UNSUPPORTED_OF_LLAMA : QUIRE_UNSUPPORTED_OF_TEXT;
+}
+
 int quire_generation_fields(quire_generation *gen, quire_fields *fields)
 {
     gen->params.sampler = gen->http->server->opts.sampler;
-    quire_unsupported_refuse(fields, gen->is_chat);
+    quire_unsupported_refuse(fields, request_kind(gen));
     (void)quire_field_string(fields, "model", 1024); /* any name selects the only model */
     read_stream(gen, fields);
     read_sampling(gen, fields);

@@ -5,9 +5,10 @@
 
 #include <string.h>
 
-#define IN_CHAT QUIRE_UNSUPPORTED_IN_CHAT
-#define IN_TEXT QUIRE_UNSUPPORTED_IN_TEXT
-#define NOTHING QUIRE_FIELD_NOTHING
+#define IN_CHAT   QUIRE_UNSUPPORTED_IN_CHAT
+#define IN_TEXT   QUIRE_UNSUPPORTED_IN_TEXT
+#define IN_OPENAI QUIRE_UNSUPPORTED_IN_OPENAI
+#define NOTHING   QUIRE_FIELD_NOTHING
 
 #define TOOLS      "use `tools` and `tool_choice`"
 #define TEXT_ONLY  "only chats have tools, thoughts and a template"
@@ -119,11 +120,11 @@ const quire_unsupported quire_unsupported_list[] = {
     { "web_search_options", "false", "there is no web search", 0 },
     { "store", "false", "answers are not stored", 0 },
 
-    { "n_probs", "0", "use `logprobs`", 0 },
+    { "n_probs", "0", "use `logprobs`", IN_OPENAI },
     { "post_sampling_probs", "false", "use `logprobs`", 0 },
     { "prompt_logprobs", "false", REPLY, 0 },
     { "logprob_token_ids", NOTHING, REPLY, 0 },
-    { "return_tokens", "false", REPLY, 0 },
+    { "return_tokens", "false", REPLY, IN_OPENAI },
     { "return_token_ids", "false", REPLY, 0 },
     { "return_tokens_as_token_ids", "false", REPLY, 0 },
     { "return_progress", "false", REPLY, 0 },
@@ -134,15 +135,27 @@ const quire_unsupported quire_unsupported_list[] = {
 /* clang-format on */
 const size_t quire_unsupported_n = sizeof quire_unsupported_list / sizeof quire_unsupported_list[0];
 
-void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
+static bool applies(const quire_unsupported *row, quire_unsupported_kind kind)
 {
-    const quire_unsupported_in other =
-        is_chat ? QUIRE_UNSUPPORTED_IN_TEXT : QUIRE_UNSUPPORTED_IN_CHAT;
+    switch (row->in) {
+    case QUIRE_UNSUPPORTED_IN_CHAT:
+        return kind == QUIRE_UNSUPPORTED_OF_CHAT;
+    case QUIRE_UNSUPPORTED_IN_TEXT:
+        return kind != QUIRE_UNSUPPORTED_OF_CHAT;
+    case QUIRE_UNSUPPORTED_IN_OPENAI:
+        return kind != QUIRE_UNSUPPORTED_OF_LLAMA;
+    case QUIRE_UNSUPPORTED_ALWAYS:
+        break;
+    }
+    return true;
+}
 
+void quire_unsupported_refuse(quire_fields *fields, quire_unsupported_kind kind)
+{
     for (size_t i = 0; i < quire_unsupported_n; i++) {
         const quire_unsupported *row = &quire_unsupported_list[i];
 
-        if (row->in != other) {
+        if (applies(row, kind)) {
             quire_field_refuse(fields, row->name, row->accepted, row->why);
         }
     }
@@ -155,7 +168,8 @@ void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
 /* Document a field: its kind of completions and its accepted values. */
 static void document_field(quire_bytes *out, const quire_unsupported *row)
 {
-    static const char *const kinds[] = { "", " in chats", " in text completions" };
+    static const char *const kinds[] = { "", " in chats", " in text completions",
+                                         " outside `/completion` and `/infill`" };
 
     (void)quire_bytes_addf(out, " `%s`%s", row->name, kinds[row->in]);
     if (strcmp(row->accepted, NOTHING) != 0) {

@@ -15,8 +15,16 @@
 typedef enum quire_unsupported_in {
     QUIRE_UNSUPPORTED_ALWAYS,
     QUIRE_UNSUPPORTED_IN_CHAT,
-    QUIRE_UNSUPPORTED_IN_TEXT
+    QUIRE_UNSUPPORTED_IN_TEXT,  /* those in llama-server's form too */
+    QUIRE_UNSUPPORTED_IN_OPENAI /* all but those in llama-server's form */
 } quire_unsupported_in;
+
+/* Of a request. */
+typedef enum quire_unsupported_kind {
+    QUIRE_UNSUPPORTED_OF_CHAT,
+    QUIRE_UNSUPPORTED_OF_TEXT,
+    QUIRE_UNSUPPORTED_OF_LLAMA /* text, in llama-server's form: /completion, /infill */
+} quire_unsupported_kind;
 
 typedef struct quire_unsupported {
     const char *name;
@@ -29,7 +37,7 @@ extern const quire_unsupported quire_unsupported_list[];
 extern const size_t quire_unsupported_n;
 
 /* Refuse the first unsupported field whose value has an effect. Errors: fields->err. */
-void quire_unsupported_refuse(quire_fields *fields, bool is_chat);
+void quire_unsupported_refuse(quire_fields *fields, quire_unsupported_kind kind);
 
 /* The table of docs/server.md. Errors: QUIRE_NOMEM. */
 int quire_unsupported_document(quire_bytes *out);

@@ -226,6 +226,67 @@ static void a_stop_text_is_the_stopping_word(void **state)
     json_decref(root);
 }
 
+/* Numbers, texts, and log-probabilities of tokens, each only if asked for. */
+static void an_answer_has_probabilities_and_tokens(void **state)
+{
+    json_t *root = http_post_json(f.port, COMPLETION,
+                                  "{\"prompt\":\"a\",\"n_probs\":2,\"return_tokens\":true}", 200);
+    json_t *entries = json_at(root, "completion_probabilities");
+
+    (void)state;
+    assert_int_equal(json_array_size(entries), 2);
+    assert_int_equal(json_array_size(json_at(root, "tokens")), 2);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *entry = json_array_get(entries, i);
+
+        assert_int_equal(json_int_at(entry, "id"),
+                         json_integer_value(json_array_get(json_at(root, "tokens"), i)));
+        assert_true(json_is_string(json_at(entry, "token")));
+        assert_true(json_is_number(json_at(entry, "logprob")));
+        assert_true(json_is_array(json_at(entry, "bytes")));
+        assert_int_equal(json_array_size(json_at(entry, "top_logprobs")), 2);
+        assert_true(json_is_integer(json_at(entry, "top_logprobs.1.id")));
+    }
+    json_decref(root);
+    root = http_post_json(f.port, COMPLETION, "{\"prompt\":\"a\",\"n_probs\":0}", 200);
+    assert_null(json_object_get(root, "completion_probabilities"));
+    assert_int_equal(json_array_size(json_at(root, "tokens")), 0);
+    json_decref(root);
+    root = http_post_json(f.port, COMPLETION, "{\"prompt\":\"a\",\"n_probs\":21}", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "n_probs");
+    json_decref(root);
+}
+
+typedef struct counted {
+    size_t n_tokens, n_entries;
+} counted;
+
+static void count(void *ctx, const char *data)
+{
+    counted *c = ctx;
+    json_t *root = json_loads(data, 0, NULL);
+
+    c->n_tokens += json_array_size(json_at(root, "tokens"));
+    c->n_entries += json_array_size(json_object_get(root, "completion_probabilities"));
+    json_decref(root);
+}
+
+/* Each token is in one event. */
+static void a_stream_has_them_too(void **state)
+{
+    counted c = { 0 };
+    http_reply reply =
+        http_post(f.port, COMPLETION,
+                  "{\"prompt\":\"a\",\"stream\":true,\"n_probs\":1,\"return_tokens\":true}");
+
+    (void)state;
+    assert_int_equal(reply.status, 200);
+    (void)http_events(&reply, count, &c);
+    assert_int_equal(c.n_tokens, 2);
+    assert_int_equal(c.n_entries, 2);
+    http_reply_free(&reply);
+}
+
 typedef struct heard {
     char text[64];
     unsigned n, n_ends;
@@ -355,6 +416,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(infill_is_refused_by_name, start_infill, stop),
         cmocka_unit_test_setup_teardown(a_model_without_such_tokens_says_so, start, stop),
         cmocka_unit_test_setup_teardown(a_stop_text_is_the_stopping_word, start, stop),
+        cmocka_unit_test_setup_teardown(an_answer_has_probabilities_and_tokens, start, stop),
+        cmocka_unit_test_setup_teardown(a_stream_has_them_too, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_ends_with_the_figures, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_may_begin_with_the_prompt, start, stop),
         cmocka_unit_test_setup_teardown(a_template_is_applied, start, stop),

@@ -89,6 +89,7 @@ typedef struct quire_attn_seq {
     uint32_t n_tokens;                         /* the position after its last row */
     uint32_t first_row; /* index of its first row in q, k_new, v_new and out */
     uint32_t n_rows;    /* >= 1, <= n_tokens */
+    void *lanes;        /* for a device that knows more of the sequence than its tables; or NULL */
 } quire_attn_seq;
 
 /* Where a stored K or V lies: tile i (of page_tokens / 64) of kv head g of the page in slot s of an

@@ -13,34 +13,94 @@
 
 /* ---- what works ---- */
 
-/* Whether the scores follow from keys and positions, and all lanes keep the same number. */
-static bool is_plain(const quire_retain_policy *policy)
+/* What a policy reads that neither pages nor the last queries hold; NULL: nothing. */
+static const char *missing_of(const quire_retain_policy *policy)
 {
-    return policy->worth == QUIRE_RETAIN_WORTH_NONE && !policy->needs_attention &&
-           !policy->expects_queries && !policy->is_across;
+    switch (policy->worth) {
+    case QUIRE_RETAIN_WORTH_SUM:
+        return "sums up the attention of all rows of the text";
+    case QUIRE_RETAIN_WORTH_REPEATED:
+        return "has the model repeat the text";
+    case QUIRE_RETAIN_WORTH_PREDICTED:
+        return "reads the hidden states of the whole text";
+    case QUIRE_RETAIN_WORTH_NONE:
+        break;
+    }
+    return policy->expects_queries ? "sums up the queries of all rows of the text" : NULL;
+}
+
+bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
+{
+    return spec->policy->needs_attention || spec->floor < 1 || spec->n_full > 0 ||
+           spec->granule > 1;
 }
 
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
                                   quire_error *err)
 {
-    if (!is_plain(spec->policy)) {
+    const char *missing = missing_of(spec->policy);
+
+    if (missing != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s needs more than the keys and positions that shared pages "
-                               "hold: use keydiff, window, last, stride or random, or quire run",
-                               setting, spec->policy->name);
+                               "%s %s %s, which shared pages do not hold: use entropy, snap, "
+                               "keydiff, window, last, stride or random, or quire run",
+                               setting, spec->policy->name, missing);
     }
-    if (spec->floor < 1 || spec->n_full > 0) {
+    if (spec->granule != 1 && spec->granule != QUIRE_TILE_TOKENS) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s: in shared pages all heads keep the same number of tokens, "
-                               "so %s cannot be given",
-                               setting, spec->policy->name,
-                               spec->floor < 1 ? "floor" : "full_layers");
+                               "%s %s: in shared pages a lane keeps whole tiles of %u tokens, so "
+                               "granule=%u cannot be given",
+                               setting, spec->policy->name, QUIRE_TILE_TOKENS, spec->granule);
     }
     return QUIRE_OK;
 }
 
-int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
-                           const char *setting, quire_error *err)
+/* Layers that are kept whole. Errors: quire_retain_full_layers(). */
+static int count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_t *n,
+                       quire_error *err)
+{
+    bool is_full[QUIRE_LAYERS_MAX];
+
+    *n = 0;
+    QUIRE_TRY(quire_retain_full_layers(spec, n_layers, is_full, err));
+    for (uint32_t l = 0; l < n_layers; l++) {
+        *n += is_full[l];
+    }
+    return QUIRE_OK;
+}
+
+static int check_by_lane(const quire_packing *packing, const quire_retain_spec *spec,
+                         uint32_t chunk, const char *setting, quire_error *err)
+{
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_condensing c;
+    uint32_t n_whole;
+    int rc;
+
+    if (packing->n_layers == 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s keeps tokens by lane, which works on the CPU with K and V in "
+                               "one format and of one size, in models whose layers store their own",
+                               setting, spec->policy->name);
+    }
+    rc = count_whole(spec, packing->n_layers, &n_whole, &why);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "%s %s", setting, why.message);
+    }
+    quire_condensing_init(&c, spec, chunk, packing->page_tokens, packing);
+    if (quire_condensing_kept(&c, 1) > chunk) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s %s of %u tokens takes as many pages as the tokens themselves: "
+                               "a smaller share or recent, or condensing after more tokens "
+                               "(--retain-chunk), is needed",
+                               setting, c.text, chunk);
+    }
+    return QUIRE_OK;
+}
+
+int quire_condensing_check(const quire_runtime *runtime, const quire_packing *packing,
+                           const quire_retain_spec *spec, uint32_t chunk, const char *setting,
+                           quire_error *err)
 {
     QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
     if (quire_runtime_memory_device(runtime) != NULL) {
@@ -54,15 +114,20 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec
                                "layers store K and V and see the whole text",
                                setting);
     }
-    return QUIRE_OK;
+    return quire_condensing_is_by_lane(spec) ? check_by_lane(packing, spec, chunk, setting, err)
+                                             : QUIRE_OK;
 }
 
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,
-                           uint32_t page_tokens)
+                           uint32_t page_tokens, const quire_packing *packing)
 {
     QUIRE_CHECK(chunk > 0 && chunk % page_tokens == 0);
     *out = (quire_condensing){ .spec = *spec, .chunk = chunk, .page_tokens = page_tokens };
-    (void)quire_retain_text(spec, out->text, sizeof out->text);
+    if (packing != NULL && quire_condensing_is_by_lane(spec)) {
+        out->packing = *packing;
+        out->spec.granule = QUIRE_TILE_TOKENS;
+    }
+    (void)quire_retain_text(&out->spec, out->text, sizeof out->text);
 }
 
 bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing *b)
@@ -71,6 +136,26 @@ bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing 
 }
 
 /* ---- numbers ---- */
+
+/* Tokens of the pages for the most that all lanes together may keep of n_text tokens. */
+static uint32_t kept_by_lane(const quire_condensing *c, uint64_t n_text)
+{
+    const uint64_t n_lanes = quire_packing_n_lanes(&c->packing);
+    const uint64_t n_protected = quire_min_u64((uint64_t)c->spec.sinks + c->spec.recent, n_text);
+    const uint64_t n_share = (uint64_t)(c->spec.share * (double)n_text * (double)n_lanes);
+    uint64_t n_whole, n_least, n_most;
+    uint32_t n_layers;
+
+    if (count_whole(&c->spec, c->packing.n_layers, &n_layers, NULL) < 0) {
+        n_layers = c->packing.n_layers; /* refused: quire_condensing_check() */
+    }
+    n_whole = (uint64_t)n_layers * c->packing.n_kv_head;
+    n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
+    n_most = (n_share > n_least ? n_share : n_least) +
+             (n_protected % QUIRE_TILE_TOKENS != 0 ? (n_lanes - n_whole) * QUIRE_TILE_TOKENS : 0);
+    n_most = quire_min_u64(n_most, n_text * n_lanes);
+    return (uint32_t)(quire_packing_pages(&c->packing, n_most) * c->page_tokens);
+}
 
 /* The number of tokens after condensing number k, given those after the one before. */
 static uint32_t kept_next(const quire_condensing *c, uint32_t k, uint32_t n_before)
@@ -88,6 +173,9 @@ uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k)
 {
     uint32_t n = 0;
 
+    if (c->packing.n_layers > 0) {
+        return k > 0 ? kept_by_lane(c, (uint64_t)k * c->chunk) : 0;
+    }
     for (uint32_t i = 1; i <= k; i++) {
         n = kept_next(c, i, n);
     }
@@ -234,23 +322,35 @@ static int move_lanes(const quire_condensing *c, const quire_runtime_rows *rows,
     return QUIRE_OK;
 }
 
-int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k, quire_seq_id from,
-                   quire_seq_id to)
+static int condense_evenly(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                           quire_seq_id from, quire_seq_id to)
 {
-    quire_cache *cache = quire_runtime_cache(runtime);
     const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
-    const uint32_t n_kept = kept_next(c, k, n - c->chunk);
     quire_runtime_rows rows;
     choice_room room;
-    int rc;
+    int rc = room_init(&room, c, n, quire_model_desc_get(quire_runtime_model(runtime))->d_k);
 
-    QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
-    rc = room_init(&room, c, n, quire_model_desc_get(quire_runtime_model(runtime))->d_k);
-    rc = rc == QUIRE_OK ? quire_seq_reserve(cache, to, n_kept) : rc;
-    rc = rc == QUIRE_OK ? quire_seq_append(cache, to, n_kept) : rc;
     rc = rc == QUIRE_OK ? quire_runtime_rows_begin(runtime, from, to, &rows) : rc;
     rc = rc == QUIRE_OK ? move_lanes(c, &rows, k, n, &room) : rc;
     room_fini(&room);
+    return rc;
+}
+
+int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                   const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
+{
+    quire_cache *cache = quire_runtime_cache(runtime);
+    const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
+    const uint32_t n_kept = quire_condensing_kept(c, k);
+    int rc;
+
+    QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
+    rc = quire_seq_reserve(cache, to, n_kept);
+    rc = rc == QUIRE_OK ? quire_seq_append(cache, to, n_kept) : rc;
+    if (rc == QUIRE_OK) {
+        rc = c->packing.n_layers > 0 ? quire_condense_lanes(c, runtime, k, text, from, to)
+                                     : condense_evenly(c, runtime, k, from, to);
+    }
     if (rc < 0) {
         (void)quire_seq_truncate(cache, to, 0);
     }

@@ -5,16 +5,31 @@
  *   before the token at position k * chunk is computed, condensing number k takes place:
  *   sequence  [ kept(k) tokens of each lane, of the first k * chunk ][ the rest, in full ]
  *
- * The places depend on the text alone, and so does the number of kept tokens, which is the same for
- * all lanes. Thus the kept pages are a function of the text, the policy with its parameters, the
- * chunk and the model: requests of one policy share them as they share other pages. Condensing
- * number k reads the result of number k - 1: k is the text's count of generations.
+ * The places depend on the text alone, and so does kept(k). The kept pages are a function of the
+ * text, the policy with its parameters, the chunk and the model: requests of one policy share them
+ * as they share other pages. Condensing number k reads the result of number k - 1: k is the text's
+ * count of generations.
  *
- * Each lane keeps tokens of its own. kept(k) is the share of the text so far, and at least the
- * tokens that the policy protects, rounded up to whole pages.
+ * Each lane keeps tokens of its own. With an even policy (keydiff, window, last, stride and random,
+ * with the same number for all lanes) a page holds a token of each lane in each slot, and kept(k)
+ * is the share of the text so far, and at least the protected tokens, rounded up to whole pages.
  *
- * The policies are those that score by keys or positions, since pages hold these alone: keydiff,
- * window, last, stride, random.
+ * Other policies give each lane a number of its own: entropy, snap, and the above with floor below
+ * 1 or full_layers. Their kept tokens lie in packed pages (retain/packed.h), where the tiles of all
+ * lanes follow each other and a list names them. A condensing is one unit: its pages are found,
+ * or made, together. kept(k) counts the tokens that so many pages have in a plain text: those of
+ * the most tiles that the policy can keep (the share of all lanes, whole layers and protected
+ * tokens at least, a tile more for each lane whose protected tokens end inside a tile) and of the
+ * list. It does not depend on the choice. Lanes keep whole tiles (granule=64), so that the full
+ * pages behind them are the same for all lanes.
+ *
+ * entropy and snap score by the queries of the last `probe` tokens before the place. These are
+ * tokens of the text that the condensing's name covers, never later ones, so their pages are shared
+ * like the others'; no policy here is private to a request. A request that would begin inside of
+ * these tokens begins before them and computes them once more, because pages hold no queries.
+ *
+ * Not here are policies whose scores need more than the last queries: heavy and expected sum up
+ * over all rows of the text, predict reads hidden states, reconstruct repeats the text.
  *
  * Thread: any; quire_condense(): the owner of the runtime.
  *
@@ -24,14 +39,19 @@
 
 #include "model/runtime.h"
 #include "quire/error.h"
+#include "retain/packed_device.h"
 #include "retain/policy.h"
 
 typedef struct quire_condensing {
     quire_retain_spec spec;
     uint32_t chunk; /* tokens, a multiple of page_tokens; 0: the text keeps all tokens */
     uint32_t page_tokens;
+    quire_packing packing;            /* of policies by lane; n_layers 0: the policy is even */
     char text[QUIRE_RETAIN_TEXT_MAX]; /* quire_retain_text() */
 } quire_condensing;
+
+/* Whether lanes may keep different numbers of tokens. */
+bool quire_condensing_is_by_lane(const quire_retain_spec *spec);
 
 /* Whether texts in shared pages can be condensed by a policy. `setting` begins the message:
  * "--retain", or "retain:". Errors: QUIRE_UNSUPP (the policy or one of its parameters); err names
@@ -39,13 +59,17 @@ typedef struct quire_condensing {
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
                                   quire_error *err);
 
-/* Whether texts of a runtime can be condensed so. Errors: also QUIRE_UNSUPP for the model, its
- * formats or the runtime: quire_runtime_rows_check(). */
-int quire_condensing_check(const quire_runtime *runtime, const quire_retain_spec *spec,
-                           const char *setting, quire_error *err);
+/* Whether texts of a runtime can be condensed so every `chunk` tokens. packing: of the runtime's
+ * pages; n_layers 0: they cannot be packed. Errors: also QUIRE_UNSUPP for the model, its formats or
+ * the runtime (quire_runtime_rows_check()), QUIRE_INVAL (whole layers; the pages would be as many
+ * as those of the text). */
+int quire_condensing_check(const quire_runtime *runtime, const quire_packing *packing,
+                           const quire_retain_spec *spec, uint32_t chunk, const char *setting,
+                           quire_error *err);
 
+/* packing: of the runtime's pages, copied; NULL: the policy is even. */
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,
-                           uint32_t page_tokens);
+                           uint32_t page_tokens, const quire_packing *packing);
 
 /* Whether both condense every text alike. */
 bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing *b);
@@ -56,7 +80,8 @@ static inline uint32_t quire_condensing_before(const quire_condensing *c, uint32
     return c->chunk != 0 ? position / c->chunk : 0;
 }
 
-/* Tokens that each lane holds after condensing number k; 0 for k = 0. Cost: O(k). */
+/* Tokens whose pages hold what is kept after condensing number k; 0 for k = 0. With an even policy
+ * each lane has so many. Cost: O(k). */
 uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k);
 
 /* Tokens that left the sequence in the first k condensings: a multiple of page_tokens. */
@@ -75,10 +100,23 @@ static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint3
  * last condensing the tokens held, and beside them the kept ones. */
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens);
 
+/* The queries of so many tokens before a place must be seen by the request that condenses there. */
+static inline uint32_t quire_condensing_probe(const quire_condensing *c)
+{
+    const bool is_probed = c->chunk != 0 && c->spec.policy->needs_attention;
+
+    return is_probed ? (c->spec.probe < c->chunk ? c->spec.probe : c->chunk) : 0;
+}
+
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
- * sequence `to` gets the kept(k) tokens of it in pages of its own. Errors: those of
- * quire_seq_reserve(), QUIRE_NOMEM; then `to` has no tokens. */
-int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k, quire_seq_id from,
-                   quire_seq_id to);
+ * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by
+ * lane. Errors: those of quire_seq_reserve(), QUIRE_NOMEM, QUIRE_INVAL (queries are missing); then
+ * `to` has no tokens. */
+int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                   const quire_packed_text *text, quire_seq_id from, quire_seq_id to);
+
+/* condensing_lanes.c: the same of a policy by lane. `to` has room for kept(k) tokens. */
+int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                         const quire_packed_text *text, quire_seq_id from, quire_seq_id to);
 
 #endif /* QUIRE_ENGINE_CONDENSING_H */

@@ -127,6 +127,7 @@ typedef struct quire_slice {
     quire_logits logits;
     uint32_t n_gone; /* tokens of the text that are not in the sequence any more: by so much are the
                         positions of new tokens above their places in the sequence */
+    void *lanes;     /* quire_attn_seq.lanes */
 } quire_slice;
 
 /* Release the pages of a sequence's window group that no later token sees. A step does this for its

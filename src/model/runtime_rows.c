@@ -46,6 +46,11 @@ quire_runtime_lane quire_runtime_lane_at(const quire_runtime *rt, uint32_t i)
     return (quire_runtime_lane){ .layer = il, .head = i % desc->n_kv_head };
 }
 
+void quire_runtime_layer_get(const quire_runtime *rt, uint32_t layer, quire_attn_layer *out)
+{
+    (void)quire_kv_layout(&rt->form, layer, out);
+}
+
 int quire_runtime_rows_begin(const quire_runtime *rt, quire_seq_id from, quire_seq_id to,
                              quire_runtime_rows *out)
 {

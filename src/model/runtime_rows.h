@@ -38,6 +38,9 @@ uint32_t quire_runtime_n_lanes(const quire_runtime *runtime);
 /* Lane i < n_lanes, by layer and then by head. */
 quire_runtime_lane quire_runtime_lane_at(const quire_runtime *runtime, uint32_t i);
 
+/* A layer's constants: where its K and V lie in a page. */
+void quire_runtime_layer_get(const quire_runtime *runtime, uint32_t layer, quire_attn_layer *out);
+
 /* Errors: QUIRE_NOTFOUND (a sequence). */
 int quire_runtime_rows_begin(const quire_runtime *runtime, quire_seq_id from, quire_seq_id to,
                              quire_runtime_rows *out);

@@ -154,7 +154,8 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
 
         *seq = (quire_attn_seq){ .n_tokens = quire_seq_tokens(rt->cache, slices[i].seq),
                                  .first_row = first_row,
-                                 .n_rows = slices[i].n_tokens };
+                                 .n_rows = slices[i].n_tokens,
+                                 .lanes = slices[i].lanes };
         for (quire_group_id g = 0; g < rt->groups.n; g++) {
             quire_seq_table table;
 

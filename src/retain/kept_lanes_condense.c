@@ -296,7 +296,7 @@ static int choose_layers(condensing *c, uint32_t first, uint32_t n_layers, uint6
                                    .scores = scores,
                                    .n_text = lanes->n_text,
                                    .budget = budget,
-                                   .granule = lanes->hot_bytes > 0 ? TILE : 1 };
+                                   .granule = lanes->hot_bytes > 0 ? TILE : lanes->spec.granule };
     int rc = QUIRE_NOMEM;
 
     if (n_tokens != NULL && positions != NULL && scores != NULL && is_kept != NULL) {

@@ -124,6 +124,10 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
                      const lane_tables *tables, quire_side side, uint32_t i, uint32_t slot,
                      uint32_t n_tokens, float *rows);
 
+/* Head g of a call's layer, given the layer as one head of `group` query heads is computed. */
+quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_attn_layer *call,
+                                 uint32_t group, uint32_t g);
+
 /* ---- kept_lanes_sealed.c: lanes of sealed formats ---- */
 
 /* Tokens of a lane that were condensed. The others are the last ones. */

@@ -142,12 +142,11 @@ static int check(void *ctx, const quire_attn_layer *layer)
     return find_layer(ctx, layer, &l) != NULL ? QUIRE_OK : QUIRE_UNSUPP;
 }
 
-/* Head g of a call's layer. */
-static quire_attn_layer head_of(const quire_lanes *lanes, const quire_attn_layer *constants,
-                                const quire_attn_layer *call, uint32_t g)
+quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_attn_layer *call,
+                                 uint32_t group, uint32_t g)
 {
     quire_attn_layer one = *constants;
-    const size_t q_head = (size_t)g * lanes->group;
+    const size_t q_head = (size_t)g * group;
 
     one.q[0] = call->q[0] != NULL ? call->q[0] + q_head * one.d_k : NULL;
     one.q_stride = call->q_stride;
@@ -219,7 +218,7 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
     (void)n_threads;
     while ((g = atomic_fetch_add_explicit(&layer->next_append, 1, memory_order_relaxed)) <
            lanes->n_kv_head) {
-        const quire_attn_layer one = head_of(lanes, &layer->one, call, g);
+        const quire_attn_layer one = quire_lane_call(&layer->one, call, lanes->group, g);
         int rc = plan_head(lanes, l, g);
 
         if (rc < 0) {
@@ -272,7 +271,7 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
            lanes->n_kv_head * n_members) {
         const uint32_t g = unit / n_members;
         const uint32_t member = unit % n_members;
-        const quire_attn_layer one = head_of(lanes, &layer->one, call, g);
+        const quire_attn_layer one = quire_lane_call(&layer->one, call, lanes->group, g);
         int rc =
             quire_lanes_chooses(lanes, l) ? quire_lanes_choose_pages(lanes, &one, l, g) : QUIRE_OK;
 

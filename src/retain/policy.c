@@ -158,6 +158,7 @@ static const param params[] = {
     { "repeat", PARAM_COUNT, READ_BY_REPEATED, AT(repeat), 16, QUIRE_RETAIN_REPEAT_MAX },
     { "future", PARAM_COUNT, READ_BY_EXPECTED, AT(future), 1, QUIRE_RETAIN_FUTURE_MAX },
     { "threshold", PARAM_REAL, READ_BY_THRESHOLD, AT(threshold), 0, 1e6 },
+    { "granule", PARAM_COUNT, READ_BY_ALL, AT(granule), 1, QUIRE_RETAIN_GRANULE_MAX },
     { "full_layers", PARAM_LAYERS, READ_BY_ALL, 0, 0, 0 },
 };
 
@@ -227,7 +228,8 @@ static int find_policy(const char *name, quire_retain_spec *out, quire_error *er
                                         .tau1 = TAU1,
                                         .tau2 = TAU2,
                                         .repeat = REPEAT,
-                                        .future = FUTURE };
+                                        .future = FUTURE,
+                                        .granule = 1 };
             return QUIRE_OK;
         }
     }
@@ -378,7 +380,8 @@ static int put_param(const quire_retain_spec *spec, const param *p, char *text, 
     const void *at = (const char *)spec + p->offset;
     size_t n = 0;
 
-    if (p->offset == AT(threshold) && spec->threshold <= 0) {
+    if ((p->offset == AT(threshold) && spec->threshold <= 0) ||
+        (p->offset == AT(granule) && spec->granule <= 1)) {
         return 0;
     }
     if (p->kind == PARAM_REAL) {

@@ -30,13 +30,14 @@
 
 #include "quire/error.h"
 
-#define QUIRE_RETAIN_FULL_MAX   64u    /* layers named by full_layers */
-#define QUIRE_RETAIN_PROBE_MAX  256u   /* queries of the probe window */
-#define QUIRE_RETAIN_POOL_MAX   63u    /* width of the average over neighbours */
-#define QUIRE_RETAIN_TEXT_MAX   256u   /* bytes of a policy as text */
-#define QUIRE_RETAIN_POS_MAX    65536u /* sinks and recent */
-#define QUIRE_RETAIN_REPEAT_MAX 8192u  /* tokens that `reconstruct` has repeated at once */
-#define QUIRE_RETAIN_FUTURE_MAX 65536u /* positions of `expected` */
+#define QUIRE_RETAIN_FULL_MAX    64u    /* layers named by full_layers */
+#define QUIRE_RETAIN_PROBE_MAX   256u   /* queries of the probe window */
+#define QUIRE_RETAIN_POOL_MAX    63u    /* width of the average over neighbours */
+#define QUIRE_RETAIN_TEXT_MAX    256u   /* bytes of a policy as text */
+#define QUIRE_RETAIN_POS_MAX     65536u /* sinks and recent */
+#define QUIRE_RETAIN_REPEAT_MAX  8192u  /* tokens that `reconstruct` has repeated at once */
+#define QUIRE_RETAIN_FUTURE_MAX  65536u /* positions of `expected` */
+#define QUIRE_RETAIN_GRANULE_MAX 1024u  /* tokens */
 
 /* How the worth of a token comes about. */
 typedef enum quire_retain_worth {
@@ -106,6 +107,7 @@ typedef struct quire_retain_spec {
     uint64_t seed;    /* of `random` */
     uint32_t repeat;  /* tokens that `reconstruct` has repeated at once */
     uint32_t future;  /* positions over which `expected` turns the queries */
+    uint32_t granule; /* each lane keeps a multiple of so many tokens, if it has a multiple */
     double threshold; /* the least score that is kept; 0 = none. See quire_retain_choose() */
     uint32_t n_full;  /* layers kept whole */
     int32_t full[QUIRE_RETAIN_FULL_MAX]; /* their numbers; negative ones count from the last */
@@ -116,9 +118,9 @@ typedef struct quire_retain_spec {
 const quire_retain_policy *quire_retain_policies(size_t *n);
 
 /* Parse "POLICY[:SHARE][,key=value...]". Keys: sinks, recent, probe, pool, floor, gamma, tau1,
- * tau2, seed, repeat, future, threshold, full_layers (numbers with + between them, or "none"). A
- * key that the policy does not read is refused by name. With a threshold and no share the share
- * is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
+ * tau2, seed, repeat, future, granule, threshold, full_layers (numbers with + between them, or
+ * "none"). A key that the policy does not read is refused by name. With a threshold and no share
+ * the share is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
 int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err);
 
 /* The policy and all parameters that it reads, in one order: equal texts mean equal choices.

@@ -325,14 +325,14 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "entropy:0.1"));
     refuse(1, "K or V that it does not store",
            PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--retain", "snap"));
-    refuse(2, "--retain snap needs more than the keys and positions",
-           PROGRAM("serve", "-m", model, "--retain", "snap"));
+    refuse(2, "--retain heavy sums up the attention of all rows",
+           PROGRAM("serve", "-m", model, "--retain", "heavy"));
     refuse(2, "--retain and --context-overflow",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--context-overflow", "shift"));
     refuse(2, "--retain and --kv-overflow tier",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--kv-overflow", "tier",
                    "--cache-dir", "x"));
-    refuse(1, "--retain snap needs more than the keys and positions",
+    refuse(1, "--retain snap gives each lane a number of tokens of its own",
            PROGRAM("info", "-m", model, "--retain", "snap"));
     refuse(2, "--retain best: there is no retention policy",
            PROGRAM("serve", "-m", model, "--retain", "best"));

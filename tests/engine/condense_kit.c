@@ -23,7 +23,7 @@ engine_bench condense_bench(const setting *s)
     engine_bench b;
     uint64_t page_bytes;
 
-    engine.retain_chunk = CHUNK;
+    engine.retain_chunk = s->chunk != 0 ? s->chunk : CHUNK;
     engine.n_running_max = 4;
     engine.chunk_tokens = s->chunk_tokens;
     engine.no_prefix_cache = s->no_prefix_cache;
@@ -53,7 +53,8 @@ quire_retain_spec spec_of(const char *policy)
 void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
             answer *out)
 {
-    quire_retention_opts retention_opts = { .chunk = CHUNK };
+    const uint32_t chunk = s->chunk != 0 ? s->chunk : CHUNK;
+    quire_retention_opts retention_opts = { .chunk = chunk };
     quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
     const quire_model_desc *desc = quire_model_desc_get(b->model);
     quire_error err = QUIRE_ERROR_INIT;
@@ -62,7 +63,7 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
     quire_seq_id seq;
 
     opts.k_format = opts.v_format = s->format;
-    opts.n_batch = CHUNK;
+    opts.n_batch = chunk;
     if (s->policy != NULL) {
         retention_opts.spec = spec_of(s->policy);
         assert_int_equal(quire_retention_plan(desc, &retention_opts, &opts, &err), QUIRE_OK);
@@ -79,7 +80,7 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
         const uint32_t n_left = at < n_prompt ? n_prompt - at : 1;
         const quire_slice slice = { .seq = seq,
                                     .tokens = next,
-                                    .n_tokens = n_left < CHUNK ? n_left : CHUNK,
+                                    .n_tokens = n_left < chunk ? n_left : chunk,
                                     .logits = QUIRE_LOGITS_LAST };
         const float *logits;
 

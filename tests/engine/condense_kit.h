@@ -17,6 +17,7 @@
 typedef struct setting {
     const char *policy; /* NULL: the text keeps all tokens */
     quire_format format;
+    uint32_t chunk;        /* between two condensings; 0 = CHUNK */
     uint32_t chunk_tokens; /* of a step; 0 = the default */
     uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
     bool no_prefix_cache;

@@ -288,7 +288,7 @@ static void test_pins(void **state)
     assert_int_equal(pin.n_held_tokens, CHUNK);
     assert_int_equal(pin.bytes, 2 * page_bytes);
     assert_int_equal(quire_engine_pin_drop(b.engine, &name), QUIRE_OK);
-    assert_int_equal(pin_create(&b, "snap", text, CHUNK, &pin), QUIRE_UNSUPP);
+    assert_int_equal(pin_create(&b, "heavy", text, CHUNK, &pin), QUIRE_UNSUPP);
     validate(b.engine);
     bench_close(&b);
 }
@@ -320,14 +320,8 @@ static void test_refusals(void **state)
     engine_bench b = condense_bench(&f16);
 
     (void)state;
-    refused(&b, "snap:0.5", "retain: snap needs more than the keys and positions");
-    refused(&b, "reconstruct", "retain: reconstruct needs more");
-    refused(&b, "keydiff,floor=0.5",
-            "retain: keydiff: in shared pages all heads keep the same "
-            "number of tokens, so floor cannot be given");
-    refused(&b, "stride,full_layers=0",
-            "retain: stride: in shared pages all heads keep the same "
-            "number of tokens, so full_layers");
+    refused(&b, "reconstruct", "retain: reconstruct has the model repeat the text");
+    refused(&b, "heavy", "retain: heavy sums up the attention of all rows of the text");
     bench_close(&b);
     b = condense_bench(&q4);
     refused(&b, KEYDIFF, "retain: works with KV in f32, f16, bf16 and q8");

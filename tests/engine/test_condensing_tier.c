@@ -251,7 +251,7 @@ static void lose_page(void *ctx, quire_cache *cache, quire_prefix *tree)
 
     (void)cache;
     (void)tree;
-    quire_condensing_init(&condensing, &spec, CHUNK, 64);
+    quire_condensing_init(&condensing, &spec, CHUNK, 64, NULL);
     name = quire_loop_condensed_name(l->loop, &text);
     for (uint32_t k = 0; k < l->k; k++) {
         quire_condensed_text_next(&text, k, &name);

@@ -57,6 +57,10 @@ static void test_parse(void **state)
                         "tau2=3,full_layers=0+-1");
     copy = spec_of(text);
     assert_string_equal(quire_retain_text(&copy, again, sizeof again), text);
+    copy = spec_of("window,granule=64");
+    assert_int_equal(copy.granule, 64);
+    assert_string_equal(quire_retain_text(&copy, text, sizeof text),
+                        "window:0.5,sinks=4,recent=128,floor=1,granule=64");
     copy = spec_of("reconstruct:0.3,repeat=100,threshold=0.5");
     assert_string_equal(quire_retain_text(&copy, again, sizeof again),
                         "reconstruct:0.3,sinks=4,recent=128,floor=0.2,repeat=100,threshold=0.5");
@@ -94,6 +98,7 @@ static void test_refusals(void **state)
         { "reconstruct,future=8", "no parameter \"future\"" },
         { "expected,future=0", "future=0" },
         { "random,seed=-1", "seed=-1" },
+        { "snap,granule=0", "a whole number from 1 to 1024" },
         { "entropy,tau1=0", "tau1=0: a number from 0.01 to 100" },
         { "entropy,full_layers=0+x", "\"x\" is no number of a layer" },
         { "entropy,full_layers=", "\"\" is no number of a layer" },

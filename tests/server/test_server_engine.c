@@ -312,8 +312,8 @@ static void a_text_keeps_a_share(void **state)
         const char *field;
         const char *message;
     } refusals[] = {
-        { "\"retain\":\"snap\"", "retain: snap needs more than the keys and positions" },
-        { "\"retain\":\"keydiff,floor=0\"", "retain: keydiff: in shared pages" },
+        { "\"retain\":\"heavy\"", "retain: heavy sums up the attention of all rows" },
+        { "\"retain\":\"keydiff,floor=0\"", "retain: keydiff:0.5," },
         { "\"retain\":\"stride\",\"context_overflow\":\"shift\"",
           "retain: stride and context_overflow: shift cannot go together" },
         { "\"retain\":\"best\"", "" },

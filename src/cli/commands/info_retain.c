@@ -17,13 +17,19 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
         return quire_error_set(err, rc, "--retain %s: %s", policy, why.message);
     }
     QUIRE_TRY(quire_condensing_policy_check(&spec, "--retain", err));
+    if (quire_condensing_is_by_lane(&spec)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain %s gives each lane a number of tokens of its own: quire "
+                               "info shows texts whose lanes keep the same number",
+                               policy);
+    }
     if (quire_desc_rows_check(desc) < 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "--retain works with models whose layers store K and V and see the "
                                "whole text");
     }
     quire_condensing_init(out, &spec, (chunk + page_tokens - 1) / page_tokens * page_tokens,
-                          page_tokens);
+                          page_tokens, NULL);
     return QUIRE_OK;
 }
 

@@ -253,7 +253,7 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
     const quire_prefix_key key =
         quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, hit.entry);
     const quire_prefix_acquire_opts opts = {
-        .tokens_max = quire_min_u32(n_use, hit.n_end) - hit.n_gone,
+        .tokens_max = quire_min_u32(n_use, hit.n_use_end) - hit.n_gone,
         .owner = r->owner,
         .now_us = quire_loop_now_us(loop),
         .is_private = r->is_uncached || loop->opts.no_prefix_cache,
@@ -270,7 +270,7 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
         *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
         hit = (quire_condensed_hit){ 0 };
     }
-    quire_loop_condensed_begin(loop, r, &hit, match);
+    QUIRE_TRY(quire_loop_condensed_begin(loop, r, &hit, match));
     return quire_loop_state_begin(loop, r, match);
 }
 

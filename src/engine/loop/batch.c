@@ -76,6 +76,15 @@ static void items_fill(quire_loop *loop)
     loop->step.begin_us = quire_loop_now_us(loop);
 }
 
+/* The logits of a request's rows in the step. */
+static quire_logits logits_of(const quire_request *r, uint32_t n_rows)
+{
+    const quire_logits wanted = quire_request_pool_wants(r, n_rows, left_of(r));
+
+    return wanted == QUIRE_LOGITS_NONE && quire_request_lanes_want(r, n_rows) ? QUIRE_LOGITS_LAST
+                                                                              : wanted;
+}
+
 static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 {
     uint32_t n = 0;
@@ -89,8 +98,9 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
                 .seq = r->kv.seq,
                 .tokens = r->tokens + r->kv.n_computed,
                 .n_tokens = item->n_rows,
-                .logits = quire_request_pool_wants(r, item->n_rows, left_of(r)),
+                .logits = logits_of(r, item->n_rows),
                 .n_gone = r->condensing.chunk != 0 ? r->kv.n_dropped : 0,
+                .lanes = r->kv.lanes,
             };
         }
     }
@@ -265,7 +275,7 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
 {
     quire_request *r = item->request;
     const bool has_logits = item->n_rows == left_of(r);
-    const quire_logits wanted = quire_request_pool_wants(r, item->n_rows, left_of(r));
+    const quire_logits wanted = logits_of(r, item->n_rows);
     const uint32_t n_out = wanted == QUIRE_LOGITS_ALL    ? item->n_rows
                            : wanted == QUIRE_LOGITS_LAST ? 1
                                                          : 0;

@@ -20,7 +20,8 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
     if (other != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other);
     }
-    return quire_condensing_check(loop->runtime, spec, setting, err);
+    return quire_condensing_check(loop->runtime, &loop->lanes.packing, spec,
+                                  loop->opts.retain_chunk, setting, err);
 }
 
 /* ---- look-up ---- */
@@ -28,11 +29,13 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
 static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)
 {
     const quire_condensing *c = &r->condensing;
+    const uint32_t n_end = c->chunk != 0 ? (k + 1) * c->chunk : UINT32_MAX;
 
     return (quire_condensed_hit){ .entry = k > 0 ? entry : QUIRE_CONDENSED_NULL,
                                   .k = k,
                                   .n_gone = quire_condensing_gone(c, k),
-                                  .n_end = c->chunk != 0 ? (k + 1) * c->chunk : UINT32_MAX };
+                                  .n_end = n_end,
+                                  .n_use_end = n_end - quire_condensing_probe(c) };
 }
 
 static void claim_get(const quire_loop *loop, const quire_request *r,
@@ -42,7 +45,7 @@ static void claim_get(const quire_loop *loop, const quire_request *r,
     const quire_prefix_key key =
         quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, hit->entry);
     const uint32_t n_ask = quire_min_u32(n[0], hit->n_end) - hit->n_gone;
-    const uint32_t n_use = quire_min_u32(n[1], hit->n_end) - hit->n_gone;
+    const uint32_t n_use = quire_min_u32(n[1], hit->n_use_end) - hit->n_gone;
 
     quire_prefix_claim_get(loop->tree, &key, r->tokens + hit->n_gone, n_ask, n_use, claim);
 }
@@ -73,11 +76,11 @@ quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const qui
     return hit;
 }
 
-void quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_condensed_hit *hit,
-                                quire_prefix_match *match)
+int quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_condensed_hit *hit,
+                               quire_prefix_match *match)
 {
     if (hit->k == 0) {
-        return;
+        return quire_loop_lanes_begin(loop, r);
     }
     QUIRE_CHECK(match->n_tokens >= quire_condensing_kept(&r->condensing, hit->k));
     quire_condensed_keep(loop->condensed, hit->entry);
@@ -89,6 +92,7 @@ void quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_
     loop->figures.now.condensings_found_total++;
     match->n_tokens += hit->n_gone;
     match->n_same_tokens += hit->n_gone;
+    return quire_loop_lanes_begin(loop, r);
 }
 
 uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b)
@@ -151,8 +155,9 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &out->seq));
     out->entry = quire_loop_condensed_hold(loop, &text, k);
     tie(loop, r, n_gone, quire_condensing_kept(&r->condensing, k), out);
-    return out->is_found ? QUIRE_OK
-                         : quire_condense(&r->condensing, loop->runtime, k, r->kv.seq, out->seq);
+    return out->is_found
+               ? QUIRE_OK
+               : quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
 }
 
 static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, quire_condensed entry)
@@ -167,7 +172,7 @@ static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, qui
 }
 
 /* The request goes on with the condensed text. */
-static void take_over(quire_loop *loop, quire_request *r, const condensed *c)
+static int take_over(quire_loop *loop, quire_request *r, const condensed *c)
 {
     const uint32_t n_gone = quire_condensing_gone(&r->condensing, r->kv.n_condensings + 1);
     quire_engine_stats *s = &loop->figures.now;
@@ -187,6 +192,7 @@ static void take_over(quire_loop *loop, quire_request *r, const condensed *c)
     r->result.n_condensings = r->kv.n_condensings;
     quire_loop_publish(loop, r);
     quire_loop_released(loop);
+    return quire_loop_lanes_follow(loop, r);
 }
 
 static int condense_one(quire_loop *loop, quire_request *r)
@@ -200,8 +206,7 @@ static int condense_one(quire_loop *loop, quire_request *r)
         let_go(loop, c.ref, c.seq, c.entry);
         return rc;
     }
-    take_over(loop, r, &c);
-    return QUIRE_OK;
+    return take_over(loop, r, &c);
 }
 
 static bool is_due(const quire_request *r)
@@ -231,6 +236,7 @@ bool quire_loop_condense(quire_loop *loop)
 void quire_loop_condensed_forget(quire_loop *loop, quire_request *r)
 {
     quire_condensed_release(loop->condensed, r->kv.condensed);
+    quire_loop_lanes_end(r);
     r->kv.condensed = QUIRE_CONDENSED_NULL;
     r->kv.n_condensings = 0;
 }

@@ -27,6 +27,7 @@ typedef struct quire_condensed_hit {
     uint32_t k;            /* condensings behind it */
     uint32_t n_gone;       /* tokens that left in these */
     uint32_t n_end;        /* the text under this root ends here, at most */
+    uint32_t n_use_end;    /* and the request begins here, at most: it must see the last queries */
 } quire_condensed_hit;
 
 /* Look up the first n_ask tokens of a request, of which n_use may be used, in the tree: the last
@@ -36,9 +37,9 @@ quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const qui
                                                quire_prefix_claim *claim);
 
 /* A request has acquired a hit: its sequence has tokens without those that left. The match counts
- * from the begin of the text afterwards. */
-void quire_loop_condensed_begin(quire_loop *loop, quire_request *request,
-                                const quire_condensed_hit *hit, quire_prefix_match *match);
+ * from the begin of the text afterwards. Errors: quire_loop_lanes_begin(). */
+int quire_loop_condensed_begin(quire_loop *loop, quire_request *request,
+                               const quire_condensed_hit *hit, quire_prefix_match *match);
 
 /* Tokens up to which both requests find the same pages for the same text. */
 uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b);

@@ -110,7 +110,7 @@ int quire_loop_retained_hold(quire_loop *loop, const quire_retain_spec *spec,
     *out = (quire_retained_text){ .entry = QUIRE_CONDENSED_NULL };
     if (spec != NULL) {
         quire_condensing_init(&condensing, spec, loop->opts.retain_chunk,
-                              loop->runtime_opts->page_tokens);
+                              loop->runtime_opts->page_tokens, &loop->lanes.packing);
     }
     k = quire_condensing_before(&condensing, of->n_tokens - 1);
     if (k > 0) {

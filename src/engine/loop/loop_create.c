@@ -174,7 +174,7 @@ static int contents_create(quire_loop *loop, quire_error *err)
         return quire_error_set(err, rc, "cannot create the table of sessions: %s",
                                quire_status_text(rc));
     }
-    if (quire_loop_condensed_create(loop) < 0) {
+    if (quire_loop_condensed_create(loop) < 0 || quire_loop_lanes_create(loop) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
     QUIRE_TRY(tree_create(loop, err));
@@ -188,6 +188,7 @@ static void contents_destroy(quire_loop *loop)
     quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
     quire_condensed_set_destroy(loop->condensed);
+    quire_loop_lanes_destroy(loop);
     quire_overflow_destroy(loop);
     quire_room_close(loop);
     quire_sessions_destroy(loop->sessions);

@@ -8,6 +8,7 @@
 #include "engine/loop/condensed_set.h"
 #include "engine/loop/figures.h"
 #include "engine/loop/inbox.h"
+#include "engine/loop/lanes_loop.h"
 #include "engine/loop/loop.h"
 #include "engine/loop/room.h"
 #include "engine/loop/running_set.h"
@@ -38,6 +39,7 @@ struct quire_loop {
     /* The engine's thread. */
     quire_prefix *tree;
     quire_condensed_set *condensed;
+    quire_loop_lanes lanes;
     quire_room room;
     struct quire_tier *tier; /* NULL = nothing below memory */
     quire_loop_overflow overflow;

@@ -74,6 +74,7 @@ typedef struct quire_request_kv {
     bool is_own;               /* nothing is published, so that tokens can leave in place */
     quire_condensed condensed; /* the text of the last condensing */
     uint32_t n_condensings;
+    quire_packed_text *lanes;              /* of a policy by lane; NULL: of none */
     uint32_t state_ends[QUIRE_STATE_ENDS]; /* places for states: loop_states.h; 0 = none */
 } quire_request_kv;
 

@@ -1,0 +1,36 @@
+/* lanes_loop.h - requests whose policy lets lanes keep different numbers of tokens: their packed
+ * pages (retain/packed.h), and the device of attention on these, which the engine sets up with the
+ * first such request.
+ *
+ * Thread: the engine's; create and destroy: the owner of the loop.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_LANES_LOOP_H
+#define QUIRE_ENGINE_LANES_LOOP_H
+
+#include "engine/loop/request.h"
+
+/* What the loop has for them. */
+typedef struct quire_loop_lanes {
+    quire_attn_layer *layers;    /* [n_layer] */
+    quire_packing packing;       /* constant; n_layers 0: the runtime's pages cannot be packed */
+    quire_packed_device *device; /* NULL: no request needed it yet */
+} quire_loop_lanes;
+
+/* Errors: QUIRE_NOMEM. */
+int quire_loop_lanes_create(quire_loop *loop);
+/* After the last step. */
+void quire_loop_lanes_destroy(quire_loop *loop);
+
+/* The request begins with the tokens of its sequence, n_pages of whose pages are packed. Nothing,
+ * for an even policy. Errors: QUIRE_NOMEM, QUIRE_CORRUPT. Memory: quire_loop_lanes_end(). */
+int quire_loop_lanes_begin(quire_loop *loop, quire_request *request);
+/* Its sequence is another one now. Errors: QUIRE_CORRUPT. */
+int quire_loop_lanes_follow(quire_loop *loop, quire_request *request);
+void quire_loop_lanes_end(quire_request *request);
+
+/* Of the request's next n_rows rows in a step: whether their queries are to be kept, for which the
+ * last layer must be computed. */
+bool quire_request_lanes_want(const quire_request *request, uint32_t n_rows);
+
+#endif /* QUIRE_ENGINE_LANES_LOOP_H */

@@ -1,0 +1,245 @@
+/* packed.c - see packed.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/packed.h"
+
+#include "base/check.h"
+#include "codec/slot_copy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE       QUIRE_TILE_TOKENS
+#define WORD_BYTES sizeof(uint32_t)
+
+/* ---- numbers ---- */
+
+static bool is_same_place(const quire_attn_source *a, const quire_attn_source *b)
+{
+    return a->group == b->group && a->format == b->format && a->lane.offset == b->lane.offset;
+}
+
+/* Whether K is followed by V with the strides that packing counts on. */
+static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
+{
+    const quire_attn_lane *k = &layer->k_store.lane, *v = &layer->v_store.lane;
+
+    return k->tile_stride == p->tile_bytes && v->tile_stride == p->tile_bytes &&
+           k->head_stride == v->head_stride && v->page_stride == k->page_stride &&
+           k->head_stride == p->page_tokens / TILE * p->tile_bytes &&
+           v->offset == k->offset + quire_packing_v_offset(p) &&
+           k->page_stride == 2 * quire_packing_v_offset(p);
+}
+
+int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint32_t n_layers,
+                       uint32_t page_tokens)
+{
+    const quire_attn_layer *first = &layers[0];
+
+    *out = (quire_packing){ .n_layers = n_layers,
+                            .n_kv_head = first->n_kv_head,
+                            .page_tokens = page_tokens,
+                            .layers = layers };
+    QUIRE_FAIL_IF(quire_format_is_sealed(first->k_store.format), QUIRE_UNSUPP);
+    out->tile_bytes = quire_tile_bytes(first->k_store.format, QUIRE_SIDE_K, first->d_k);
+    for (uint32_t l = 0; l < n_layers; l++) {
+        const quire_attn_layer *layer = &layers[l];
+
+        QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v != 1, QUIRE_UNSUPP);
+        QUIRE_FAIL_IF(!is_same_place(&layer->k[0], &layer->k_store) ||
+                          !is_same_place(&layer->v[0], &layer->v_store),
+                      QUIRE_UNSUPP);
+        QUIRE_FAIL_IF(layer->k_store.format != first->k_store.format ||
+                          layer->v_store.format != layer->k_store.format ||
+                          layer->n_kv_head != first->n_kv_head,
+                      QUIRE_UNSUPP);
+        QUIRE_FAIL_IF(!is_regular(out, layer), QUIRE_UNSUPP);
+    }
+    return QUIRE_OK;
+}
+
+static size_t part_bytes(const quire_packing *p)
+{
+    return 2 * quire_packing_v_offset(p);
+}
+
+static uint32_t part_places(const quire_packing *p)
+{
+    return p->n_kv_head * (p->page_tokens / TILE);
+}
+
+static uint64_t list_parts(const quire_packing *p, uint64_t n_tokens)
+{
+    const uint64_t n_bytes = (1 + quire_packing_n_lanes(p) + n_tokens) * WORD_BYTES;
+
+    return (n_bytes + part_bytes(p) - 1) / part_bytes(p);
+}
+
+uint64_t quire_packing_pages(const quire_packing *p, uint64_t n_tokens)
+{
+    const uint64_t n_places = (n_tokens + TILE - 1) / TILE;
+    const uint64_t n_parts =
+        list_parts(p, n_places * TILE) + (n_places + part_places(p) - 1) / part_places(p);
+
+    return (n_parts + p->n_layers - 1) / p->n_layers;
+}
+
+int quire_packed_lanes_init(quire_packed_lanes *lanes, const quire_packing *p)
+{
+    *lanes = (quire_packed_lanes){ 0 };
+    lanes->first = calloc((size_t)quire_packing_n_lanes(p) + 1, sizeof *lanes->first);
+    return lanes->first != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+void quire_packed_lanes_fini(quire_packed_lanes *lanes)
+{
+    free(lanes->first);
+}
+
+/* ---- contents ---- */
+
+static unsigned char *part_at(const quire_packing *p, const quire_packed_pages *pages,
+                              uint32_t part)
+{
+    const uint32_t i = part / p->n_layers;
+    const quire_page_id id = pages->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+
+    QUIRE_CHECK(i < pages->n);
+    return quire_full_tile(p, &pages->addrs[id], part % p->n_layers * p->n_kv_head, 0,
+                           QUIRE_SIDE_K);
+}
+
+/* Copy bytes of the list from `offset` on, to or from memory. */
+static void list_copy(const quire_packing *p, const quire_packed_pages *pages, size_t offset,
+                      void *bytes, size_t n_bytes, bool is_put)
+{
+    char *at = bytes;
+
+    while (n_bytes > 0) {
+        const size_t inside = offset % part_bytes(p);
+        const size_t n = n_bytes < part_bytes(p) - inside ? n_bytes : part_bytes(p) - inside;
+        unsigned char *page = part_at(p, pages, (uint32_t)(offset / part_bytes(p))) + inside;
+
+        if (is_put) {
+            memcpy(page, at, n);
+        } else {
+            memcpy(at, page, n);
+        }
+        at += n;
+        offset += n;
+        n_bytes -= n;
+    }
+}
+
+/* Whether the list and the places of n_places tiles are within the pages. */
+static bool has_room(const quire_packing *p, const quire_packed_pages *pages, uint64_t n_places)
+{
+    return n_places <= UINT32_MAX / TILE && quire_packing_pages(p, n_places * TILE) <= pages->n;
+}
+
+static void lanes_clear(const quire_packing *p, quire_packed_lanes *lanes)
+{
+    lanes->n_pages = 0;
+    memset(lanes->first, 0, (quire_packing_n_lanes(p) + 1) * sizeof *lanes->first);
+}
+
+int quire_packed_read(const quire_packing *p, const quire_packed_pages *pages,
+                      quire_packed_lanes *lanes)
+{
+    const uint32_t n_lanes = quire_packing_n_lanes(p);
+    uint64_t n_places = 0;
+    uint32_t word;
+
+    lanes_clear(p, lanes);
+    QUIRE_FAIL_IF(quire_packing_pages(p, 0) > pages->n, QUIRE_CORRUPT);
+    list_copy(p, pages, 0, &word, sizeof word, false);
+    QUIRE_FAIL_IF(word != n_lanes, QUIRE_CORRUPT);
+    list_copy(p, pages, WORD_BYTES, lanes->first + 1, n_lanes * WORD_BYTES, false);
+    for (uint32_t i = 1; i <= n_lanes; i++) {
+        n_places += lanes->first[i];
+        lanes->first[i] = (uint32_t)n_places;
+    }
+    if (!has_room(p, pages, n_places)) {
+        lanes_clear(p, lanes);
+        return QUIRE_CORRUPT;
+    }
+    lanes->n_pages = pages->n;
+    lanes->n_list_parts = (uint32_t)list_parts(p, n_places * TILE);
+    return QUIRE_OK;
+}
+
+static size_t positions_offset(const quire_packing *p, const quire_packed_lanes *lanes,
+                               uint32_t lane)
+{
+    return (1 + quire_packing_n_lanes(p) + (size_t)lanes->first[lane] * TILE) * WORD_BYTES;
+}
+
+static size_t positions_bytes(const quire_packed_lanes *lanes, uint32_t lane)
+{
+    return (size_t)(lanes->first[lane + 1] - lanes->first[lane]) * TILE * WORD_BYTES;
+}
+
+void quire_packed_positions(const quire_packing *p, const quire_packed_pages *pages,
+                            const quire_packed_lanes *lanes, uint32_t lane, int32_t *positions)
+{
+    list_copy(p, pages, positions_offset(p, lanes, lane), positions, positions_bytes(lanes, lane),
+              false);
+}
+
+int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
+                        const uint32_t *n_tiles, quire_packed_lanes *lanes)
+{
+    const uint32_t n_lanes = quire_packing_n_lanes(p);
+    uint64_t n_places = 0;
+    uint32_t word = n_lanes;
+
+    lanes_clear(p, lanes);
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        n_places += n_tiles[i];
+    }
+    QUIRE_FAIL_IF(!has_room(p, pages, n_places), QUIRE_LIMIT);
+    list_copy(p, pages, 0, &word, sizeof word, true);
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        word = n_tiles[i];
+        list_copy(p, pages, (1 + i) * WORD_BYTES, &word, sizeof word, true);
+        lanes->first[i + 1] = lanes->first[i] + n_tiles[i];
+    }
+    lanes->n_pages = pages->n;
+    lanes->n_list_parts = (uint32_t)list_parts(p, n_places * TILE);
+    return QUIRE_OK;
+}
+
+void quire_packed_positions_put(const quire_packing *p, const quire_packed_pages *pages,
+                                const quire_packed_lanes *lanes, uint32_t lane,
+                                const int32_t *positions)
+{
+    int32_t block[TILE];
+
+    for (uint32_t i = lanes->first[lane]; i < lanes->first[lane + 1]; i++) {
+        const size_t done = (size_t)(i - lanes->first[lane]) * TILE;
+
+        memcpy(block, positions + done, sizeof block);
+        list_copy(p, pages, positions_offset(p, lanes, lane) + done * WORD_BYTES, block,
+                  sizeof block, true);
+    }
+}
+
+unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,
+                                 const quire_packed_lanes *lanes, uint32_t place, quire_side side)
+{
+    unsigned char *part = part_at(p, pages, lanes->n_list_parts + place / part_places(p));
+
+    return part + place % part_places(p) * p->tile_bytes +
+           (side == QUIRE_SIDE_V ? quire_packing_v_offset(p) : 0);
+}
+
+void quire_packing_row_copy(const quire_packing *p, uint32_t lane, quire_side side,
+                            const void *from_tile, uint32_t from, void *to_tile, uint32_t to)
+{
+    const quire_attn_layer *layer = &p->layers[lane / p->n_kv_head];
+    const bool is_k = side == QUIRE_SIDE_K;
+    const quire_tile_kind kind = { is_k ? layer->k_store.format : layer->v_store.format, side,
+                                   is_k ? layer->d_k : layer->d_v };
+
+    quire_tile_slot_copy(&kind, from_tile, from, to_tile, to);
+}

@@ -1,0 +1,434 @@
+/* packed_device.c - see packed_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/packed_device.h"
+
+#include "base/check.h"
+#include "retain/kept_lanes_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+/* What a thread computes a job with. */
+typedef struct worker {
+    quire_attn_workspace *workspace;
+    quire_page_entry *entries; /* [n_entries_max] */
+    const quire_page_entry **leaves;
+    quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
+    quire_attn_seq seq;
+} worker;
+
+/* Jobs of a layer that threads took. */
+typedef struct layer_jobs {
+    _Atomic uint32_t next_append;
+    _Atomic uint32_t next_run;
+} layer_jobs;
+
+struct quire_packed_device {
+    quire_attn_device base;
+    quire_packing packing;
+    uint32_t group; /* query heads of a KV head */
+    uint32_t n_entries_max;
+    uint32_t n_threads;
+    uint32_t n_seqs_max;
+    worker *workers;         /* [n_threads] */
+    quire_attn_layer *heads; /* [n_layers] as one head of a layer is computed on its lane's tiles */
+    layer_jobs *jobs;        /* [n_layers] */
+    /* Of the step: */
+    quire_attn_batch batch;
+    quire_attn_seq *plain;         /* [n_seqs_max] */
+    const quire_attn_seq **packed; /* [n_seqs_max] */
+    const quire_attn_seq **probed; /* [n_seqs_max] */
+    uint32_t n_plain, n_packed, n_probed;
+    _Atomic int status;
+};
+
+/* ---- plan ---- */
+
+static quire_packed_text *text_of(const quire_attn_seq *seq)
+{
+    return seq->lanes;
+}
+
+/* The rows of the step follow those that were seen, or begin anew. A step that failed is made
+ * again. */
+static void expect_queries(const quire_attn_seq *seq)
+{
+    quire_packed_text *text = text_of(seq);
+    const uint32_t end = text->n_gone + seq->n_tokens;
+    const uint32_t begin = end - seq->n_rows;
+
+    if (begin < text->queries_begin || begin > text->queries_end) {
+        text->queries_begin = begin;
+    }
+    text->queries_end = end;
+}
+
+static void divide(quire_packed_device *d, const quire_attn_batch *batch)
+{
+    d->batch = *batch;
+    d->n_plain = d->n_packed = d->n_probed = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const quire_attn_seq *seq = &batch->seqs[i];
+        const quire_packed_text *text = text_of(seq);
+
+        if (text != NULL && text->lanes.n_pages > 0) {
+            d->packed[d->n_packed++] = seq;
+        } else {
+            d->plain[d->n_plain++] = *seq;
+        }
+        if (text != NULL && text->queries != NULL) {
+            d->probed[d->n_probed++] = seq;
+            expect_queries(seq);
+        }
+    }
+}
+
+static int plan(void *ctx, const quire_attn_batch *batch)
+{
+    quire_packed_device *d = ctx;
+    quire_attn_batch plain = *batch;
+
+    QUIRE_FAIL_IF(batch->n_seqs > d->n_seqs_max, QUIRE_LIMIT);
+    divide(d, batch);
+    for (uint32_t l = 0; l < d->packing.n_layers; l++) {
+        atomic_store_explicit(&d->jobs[l].next_append, 0, memory_order_relaxed);
+        atomic_store_explicit(&d->jobs[l].next_run, 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&d->status, QUIRE_OK, memory_order_relaxed);
+    if (d->n_packed > 0) {
+        plain.seqs = d->plain;
+        plain.n_seqs = d->n_plain;
+    }
+    return d->n_plain > 0 ? d->base.plan(d->base.ctx, &plain) : QUIRE_OK;
+}
+
+/* ---- jobs ---- */
+
+static const quire_page_entry *entry_at(const quire_attn_seq *seq, uint32_t i)
+{
+    const quire_attn_table *table = &seq->tables[0];
+
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+static void tile_add(worker *w, unsigned char *k, uint32_t *n, uint32_t first_pos,
+                     uint32_t n_tokens)
+{
+    w->addrs[1 + *n] = (quire_page_addr){ .extent = k, .memory = QUIRE_MEMORY_HOST };
+    w->entries[*n] = (quire_page_entry){ .page = 1 + *n,
+                                         .n_tokens = (uint16_t)n_tokens,
+                                         .first_pos = (int32_t)first_pos };
+    ++*n;
+}
+
+/* The tiles of a lane of a sequence, or those of its rows alone. Positions are the lane's own: all
+ * its tokens come before the rows, and nothing else counts. Returns the number of tiles. */
+static uint32_t tiles_fill(const quire_packed_device *d, worker *w, const quire_attn_seq *seq,
+                           uint32_t lane, bool rows_only)
+{
+    const quire_packed_lanes *lanes = &text_of(seq)->lanes;
+    const quire_packed_pages pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages };
+    const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
+    const uint32_t n_full = seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
+    const uint32_t first = rows_only ? (n_full - seq->n_rows) / TILE : 0;
+    const uint32_t tiles = d->packing.page_tokens / TILE;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_packed && !rows_only; i++) {
+        tile_add(
+            w, quire_packed_tile(&d->packing, &pages, lanes, lanes->first[lane] + i, QUIRE_SIDE_K),
+            &n, i * TILE, TILE);
+    }
+    for (uint32_t t = first; t * TILE < n_full; t++) {
+        const quire_page_entry *entry = entry_at(seq, lanes->n_pages + t / tiles);
+        const uint32_t n_left = n_full - t * TILE;
+
+        tile_add(w,
+                 quire_full_tile(&d->packing, &d->batch.page_addr[entry->page], lane, t % tiles,
+                                 QUIRE_SIDE_K),
+                 &n, (n_packed + t) * TILE, n_left < TILE ? n_left : TILE);
+    }
+    w->seq = (quire_attn_seq){ .tables[0] = { w->leaves, n },
+                               .n_tokens = n_packed * TILE + n_full,
+                               .first_row = seq->first_row,
+                               .n_rows = seq->n_rows };
+    return n;
+}
+
+static bool job_begin(quire_packed_device *d, worker *w, const quire_attn_seq *seq, uint32_t lane,
+                      bool rows_only)
+{
+    const quire_attn_batch batch = {
+        .seqs = &w->seq, .n_seqs = 1, .page_tokens = TILE, .page_addr = w->addrs
+    };
+    int rc;
+
+    (void)tiles_fill(d, w, seq, lane, rows_only);
+    rc = quire_attn_begin(w->workspace, &batch);
+    if (rc < 0) {
+        atomic_store_explicit(&d->status, rc, memory_order_relaxed);
+    }
+    return rc == QUIRE_OK;
+}
+
+static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *call)
+{
+    uint32_t l = 0;
+
+    while (d->packing.layers[l].k_store.lane.offset != call->k_store.lane.offset) {
+        l++;
+        QUIRE_CHECK(l < d->packing.n_layers);
+    }
+    return l;
+}
+
+/* ---- a layer ---- */
+
+static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
+{
+    quire_packed_device *d = ctx;
+    const uint32_t n_heads = d->packing.n_kv_head;
+    uint32_t l, job;
+
+    if (d->n_plain > 0) {
+        d->base.append(d->base.ctx, call, thread, n_threads);
+    }
+    if (d->n_packed == 0 || thread >= d->n_threads) {
+        return;
+    }
+    l = layer_of(d, call);
+    while ((job = atomic_fetch_add_explicit(&d->jobs[l].next_append, 1, memory_order_relaxed)) <
+           d->n_packed * n_heads) {
+        const uint32_t g = job % n_heads;
+        const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
+        worker *w = &d->workers[thread];
+
+        if (job_begin(d, w, d->packed[job / n_heads], l * n_heads + g, true)) {
+            quire_attn_append(w->workspace, &one, 0, 1);
+        }
+    }
+}
+
+/* Keep the queries of a head's last rows. */
+static void keep_queries(const quire_attn_layer *call, uint32_t l, const quire_attn_seq *seq,
+                         uint32_t head)
+{
+    const quire_packed_text *text = text_of(seq);
+    const uint32_t n = seq->n_rows < text->probe ? seq->n_rows : text->probe;
+
+    for (uint32_t i = seq->n_rows - n; i < seq->n_rows; i++) {
+        const uint32_t position = text->n_gone + seq->n_tokens - seq->n_rows + i;
+        const size_t place = ((size_t)l * call->n_head + head) * text->probe;
+        float *to = text->queries + (place + position % text->probe) * call->d_k;
+
+        memcpy(to, call->q[0] + (seq->first_row + i) * call->q_stride + (size_t)head * call->d_k,
+               call->d_k * sizeof *to);
+        if (call->k[0].rotate != 0) {
+            quire_hadamard(to, call->d_k, call->k[0].rotate);
+        }
+    }
+}
+
+static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_t thread,
+                uint32_t n_threads)
+{
+    quire_packed_device *d = ctx;
+    const uint32_t n_heads = d->packing.n_kv_head;
+    uint32_t l, job;
+
+    if (d->n_plain > 0) {
+        d->base.run(d->base.ctx, call, index, thread, n_threads);
+    }
+    if ((d->n_packed == 0 && d->n_probed == 0) || thread >= d->n_threads) {
+        return;
+    }
+    l = layer_of(d, call);
+    while ((job = atomic_fetch_add_explicit(&d->jobs[l].next_run, 1, memory_order_relaxed)) <
+           d->n_packed * n_heads + d->n_probed * call->n_head) {
+        const uint32_t g = job % n_heads;
+        worker *w = &d->workers[thread];
+
+        if (job >= d->n_packed * n_heads) {
+            const uint32_t i = job - d->n_packed * n_heads;
+
+            keep_queries(call, l, d->probed[i / call->n_head], i % call->n_head);
+        } else if (job_begin(d, w, d->packed[job / n_heads], l * n_heads + g, false)) {
+            const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
+
+            quire_attn_run(w->workspace, &one, 0, 0, 1);
+        }
+    }
+}
+
+static int sync_step(void *ctx)
+{
+    quire_packed_device *d = ctx;
+    int rc = d->n_plain > 0 ? d->base.sync(d->base.ctx) : QUIRE_OK;
+
+    return rc < 0 ? rc : atomic_load_explicit(&d->status, memory_order_relaxed);
+}
+
+static int check(void *ctx, const quire_attn_layer *layer)
+{
+    const quire_packed_device *d = ctx;
+
+    return d->base.check(d->base.ctx, layer);
+}
+
+/* ---- creating ---- */
+
+static int worker_init(worker *w, const quire_packed_device *d, const quire_packed_device_opts *o)
+{
+    const quire_attn_layer *layer = &d->packing.layers[0];
+    const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+
+    opts.n_threads_max = 1;
+    opts.n_seqs_max = 1;
+    opts.n_rows_max = o->n_rows_max;
+    opts.n_head_max = d->group;
+    opts.head_dim_max = layer->d_k > layer->d_v ? layer->d_k : layer->d_v;
+    opts.n_entries_max = d->n_entries_max;
+    opts.page_tokens = TILE;
+    opts.n_layers_max = 1;
+    opts.n_groups = 1;
+    w->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *w->entries);
+    w->leaves = calloc(n_leaves, sizeof *w->leaves);
+    w->addrs = calloc((size_t)d->n_entries_max + 1, sizeof *w->addrs);
+    QUIRE_FAIL_IF(w->entries == NULL || w->leaves == NULL || w->addrs == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        w->leaves[i] = w->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+    }
+    return quire_attn_workspace_create(&w->workspace, &opts);
+}
+
+/* A layer as one head of it is computed: an entry's address is that of K of its tile. */
+static quire_attn_layer head_layer(const quire_packed_device *d, const quire_attn_layer *layer)
+{
+    quire_attn_layer one = *layer;
+
+    one.n_head = d->group;
+    one.n_kv_head = 1;
+    one.k[0].group = one.v[0].group = 0;
+    one.k[0].lane = (quire_attn_lane){ .offset = 0 };
+    one.v[0].lane = (quire_attn_lane){ .offset = quire_packing_v_offset(&d->packing) };
+    one.k_store = one.k[0];
+    one.v_store = one.v[0];
+    return one;
+}
+
+static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o)
+{
+    const uint32_t n_layers = d->packing.n_layers;
+
+    d->workers = calloc(d->n_threads, sizeof *d->workers);
+    d->heads = calloc(n_layers, sizeof *d->heads);
+    d->jobs = calloc(n_layers, sizeof *d->jobs);
+    d->plain = calloc(d->n_seqs_max, sizeof *d->plain);
+    d->packed = calloc(d->n_seqs_max, sizeof *d->packed);
+    d->probed = calloc(d->n_seqs_max, sizeof *d->probed);
+    QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
+                      d->packed == NULL || d->probed == NULL,
+                  QUIRE_NOMEM);
+    for (uint32_t i = 0; i < d->n_threads; i++) {
+        QUIRE_TRY(worker_init(&d->workers[i], d, o));
+    }
+    for (uint32_t l = 0; l < n_layers; l++) {
+        d->heads[l] = head_layer(d, &d->packing.layers[l]);
+        QUIRE_TRY(quire_attn_layer_check(d->workers[0].workspace, &d->heads[l]));
+    }
+    return QUIRE_OK;
+}
+
+int quire_packed_device_create(quire_packed_device **out, const quire_packed_device_opts *o)
+{
+    quire_packed_device *d = calloc(1, sizeof *d);
+    int rc;
+
+    *out = NULL;
+    QUIRE_FAIL_IF(d == NULL, QUIRE_NOMEM);
+    d->base = o->base;
+    d->packing = *o->packing;
+    d->group = d->packing.layers[0].n_head / d->packing.n_kv_head;
+    d->n_entries_max = o->n_text_max / TILE + 2;
+    d->n_threads = o->n_threads;
+    d->n_seqs_max = o->n_seqs_max;
+    rc = o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;
+    if (rc < 0) {
+        quire_packed_device_destroy(d);
+        return rc;
+    }
+    *out = d;
+    return QUIRE_OK;
+}
+
+void quire_packed_device_destroy(quire_packed_device *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; d->workers != NULL && i < d->n_threads; i++) {
+        quire_attn_workspace_destroy(d->workers[i].workspace);
+        free(d->workers[i].addrs);
+        free(d->workers[i].leaves);
+        free(d->workers[i].entries);
+    }
+    free(d->probed);
+    free(d->packed);
+    free(d->plain);
+    free(d->jobs);
+    free(d->heads);
+    free(d->workers);
+    free(d);
+}
+
+quire_attn_device quire_packed_device_get(quire_packed_device *d)
+{
+    return (quire_attn_device){ .name = d->base.name,
+                                .memory = QUIRE_MEMORY_HOST,
+                                .ctx = d,
+                                .check = check,
+                                .plan = plan,
+                                .append = append,
+                                .run = run,
+                                .sync = sync_step };
+}
+
+quire_attn_device quire_packed_device_base(const quire_packed_device *d)
+{
+    return d->base;
+}
+
+/* ---- texts ---- */
+
+int quire_packed_text_create(quire_packed_text **out, const quire_packing *packing, uint32_t probe)
+{
+    const quire_attn_layer *layer = &packing->layers[0];
+    const size_t n_floats = (size_t)packing->n_layers * layer->n_head * probe * layer->d_k;
+    quire_packed_text *text = calloc(1, sizeof *text);
+    int rc;
+
+    *out = NULL;
+    QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
+    text->probe = probe;
+    text->queries = probe > 0 ? malloc(n_floats * sizeof *text->queries) : NULL;
+    rc = quire_packed_lanes_init(&text->lanes, packing);
+    if (rc < 0 || (probe > 0 && text->queries == NULL)) {
+        quire_packed_text_destroy(text);
+        return QUIRE_NOMEM;
+    }
+    *out = text;
+    return QUIRE_OK;
+}
+
+void quire_packed_text_destroy(quire_packed_text *text)
+{
+    if (text != NULL) {
+        quire_packed_lanes_fini(&text->lanes);
+        free(text->queries);
+        free(text);
+    }
+}

@@ -1,0 +1,61 @@
+/* packed_device.h - attention for sequences that begin with packed pages (packed.h), beside plain
+ * ones in the same step, and the queries of their texts' last tokens.
+ *
+ * The device stands before a runtime's own. Sequences without a text of this kind, which is the
+ * quire_attn_seq.lanes of a batch, go to the runtime's device as they are, with its cascades and
+ * bits; a step without such a text goes there as a whole. Of the others each KV head of a layer is
+ * a job of one thread: a page table of the lane's packed tiles and of its tiles in full pages,
+ * planned in the thread's own workspace. The kernels, the order of tiles and the splits are those
+ * of lanes with a cache of their own (kept_lanes.h), so the bits are the same.
+ *
+ *   plan     divides the batch
+ *   append   the runtime's device, then jobs: a head's rows into their full pages
+ *   run      the runtime's device, then jobs: attention; then queries are kept
+ *
+ * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
+ * it has packed pages.
+ *
+ * Thread: owner; append() and run() of the device on all threads of a step.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_RETAIN_PACKED_DEVICE_H
+#define QUIRE_RETAIN_PACKED_DEVICE_H
+
+#include "retain/packed.h"
+
+typedef struct quire_packed_device quire_packed_device;
+
+/* A text of a sequence, by which a batch names it. */
+typedef struct quire_packed_text {
+    quire_packed_lanes lanes; /* n_pages 0: no page is packed */
+    uint32_t n_gone;          /* by so much are positions above the places in the sequence */
+    uint32_t probe;           /* queries that are kept; 0 = none */
+    float *queries;           /* [n_layers][n_head][probe][d_k], at position % probe, as K is turned
+                                 and transformed; NULL: none */
+    uint32_t queries_begin;   /* positions whose queries were seen one after the other: the last */
+    uint32_t queries_end;     /* `probe` of them are there */
+} quire_packed_text;
+
+typedef struct quire_packed_device_opts {
+    quire_attn_device base;       /* in host memory */
+    const quire_packing *packing; /* borrowed */
+    uint32_t n_text_max;          /* tokens of a text */
+    uint32_t n_rows_max;          /* of a step */
+    uint32_t n_seqs_max;
+    uint32_t n_threads;
+} quire_packed_device_opts;
+
+/* Errors: QUIRE_NOMEM, QUIRE_UNSUPP. Memory: quire_packed_device_destroy(). */
+int quire_packed_device_create(quire_packed_device **out, const quire_packed_device_opts *opts);
+void quire_packed_device_destroy(quire_packed_device *device);
+
+/* Memory: valid until quire_packed_device_destroy(). */
+quire_attn_device quire_packed_device_get(quire_packed_device *device);
+/* The device behind it. */
+quire_attn_device quire_packed_device_base(const quire_packed_device *device);
+
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
+int quire_packed_text_create(quire_packed_text **out, const quire_packing *packing, uint32_t probe);
+void quire_packed_text_destroy(quire_packed_text *text);
+
+#endif /* QUIRE_RETAIN_PACKED_DEVICE_H */

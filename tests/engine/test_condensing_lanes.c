@@ -1,0 +1,366 @@
+/* test_condensing_lanes.c - requests whose lanes keep different numbers of tokens: the bits of
+ * `quire run --retain` after a miss, a hit, an eviction, a preemption and a restart, with other
+ * policies and plain requests beside them; memory that falls; what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "condense_kit.h"
+#include "mem_disk.h"
+
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "engine/pins.h"
+#include "store/file/file_store.h"
+
+#include <string.h>
+
+#define WIDE    256u /* tokens between two condensings */
+#define ENTROPY "entropy:0.4,recent=60,full_layers=none,granule=64"
+#define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
+#define DIFF    "keydiff:0.4,recent=60,floor=0.1,granule=64"
+
+/* ---- answers ---- */
+
+/* Whether two lanes of the running text keep different numbers of tokens. */
+static bool is_uneven(const quire_loop *loop)
+{
+    const quire_request *r = loop->set.n_running > 0 ? loop->set.running[0] : NULL;
+    const quire_packed_lanes *lanes = r != NULL && r->kv.lanes != NULL ? &r->kv.lanes->lanes : NULL;
+    const uint32_t n_lanes = quire_packing_n_lanes(&loop->lanes.packing);
+
+    for (uint32_t i = 1; lanes != NULL && lanes->n_pages > 0 && i < n_lanes; i++) {
+        if (lanes->first[i + 1] - lanes->first[i] != lanes->first[1]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Compute a text step by step; whether its lanes were uneven at some time. */
+static bool check_uneven(const engine_bench *b, const char *policy, const int32_t *text,
+                         const answer *want)
+{
+    gate *g = gate_close(b->engine);
+    quire_request *request = ask(b, policy, text, N_PROMPT);
+    bool is_seen = false;
+
+    for (uint32_t i = 0; i < 40 && !is_seen; i++) {
+        gate_step(g);
+        is_seen = is_uneven(b->engine->loop);
+    }
+    gate_open(g);
+    assert_int_equal(answer_check(request, want), 0);
+    return is_seen;
+}
+
+static void same_bits(const setting *s)
+{
+    const setting plain = { .format = s->format };
+    static answer want, want_short, want_plain;
+    engine_bench b = condense_bench(s);
+    const uint32_t n_again = s->no_prefix_cache ? 0 : UINT32_MAX;
+    quire_engine_stats before, after;
+    int32_t text[N_PROMPT];
+
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, s, text, N_PROMPT, &want);
+    expect(&b, s, text, 2 * WIDE + 1, &want_short);
+    expect(&b, &plain, text, N_PROMPT, &want_plain);
+    assert_memory_not_equal(want.logprobs, want_plain.logprobs, sizeof want.logprobs);
+    assert_true(check_uneven(&b, s->policy, text, &want));
+    before = stats_now(b.engine);
+    assert_int_equal(before.condensings_total, (N_PROMPT + N_TOKENS - 2) / WIDE);
+    /* A hit in the last chunk, and at the end of an earlier one; nothing is condensed again. */
+    assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
+    assert_int_equal(check(&b, s->policy, text, 2 * WIDE + 1, &want_short), n_again & (2 * WIDE));
+    after = stats_now(b.engine);
+    assert_true(s->no_prefix_cache || after.condensings_total == before.condensings_total);
+    assert_true(s->no_prefix_cache || after.condensings_found_total > 0);
+    /* Plain requests beside them share the text before the first condensing. */
+    assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), n_again & WIDE);
+    assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_answers(void **state)
+{
+    static const setting settings[] = {
+        { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = ENTROPY, .format = QUIRE_FORMAT_F32, .chunk = WIDE, .chunk_tokens = 50 },
+        { .policy = "entropy:0.6,recent=60,full_layers=-1,granule=64",
+          .format = QUIRE_FORMAT_BF16,
+          .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .no_prefix_cache = true },
+        { .policy = DIFF, .format = QUIRE_FORMAT_BF16, .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_Q8, .chunk = WIDE, .chunk_tokens = 70 },
+        { .policy = "stride:0.6,recent=60,full_layers=0,granule=64",
+          .format = QUIRE_FORMAT_F16,
+          .chunk = WIDE },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        same_bits(&settings[i]);
+    }
+}
+
+/* A text that a plain request has computed: the last queries before the place are computed once
+ * more. */
+static void test_after_plain_text(void **state)
+{
+    const setting s = { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    const setting plain = { .format = s.format };
+    static answer want, want_plain;
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    expect(&b, &plain, text, N_PROMPT, &want_plain);
+    assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), WIDE - 32);
+    bench_close(&b);
+}
+
+/* Policies by lane, an even one and plain requests at once, in memory for little more than one
+ * context: evictions and preemptions change no bit. */
+static void test_side_by_side(void **state)
+{
+    static const char *const policies[] = { ENTROPY, SNAP, NULL, "keydiff:0.5,recent=32" };
+    const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24 };
+    static answer want[4];
+    engine_bench b = condense_bench(&s);
+    quire_request *requests[4];
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        const setting one = { .policy = policies[i], .format = s.format, .chunk = WIDE };
+
+        expect(&b, &one, text, N_PROMPT, &want[i]);
+    }
+    for (uint32_t round = 0; round < 3; round++) {
+        gate *g = gate_close(b.engine);
+
+        for (uint32_t i = 0; i < 4; i++) {
+            requests[i] = ask(&b, policies[i], text, N_PROMPT);
+        }
+        gate_open(g);
+        for (uint32_t i = 0; i < 4; i++) {
+            (void)answer_check(requests[i], &want[i]);
+        }
+    }
+    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- memory ---- */
+
+/* What a running request holds in its last chunk is the kept share of all lanes, with a tile more
+ * for each lane, the list, and the full pages behind; a preempted request goes on with it. */
+static void test_memory(void **state)
+{
+    const setting s = { .policy = "entropy:0.25,recent=60,full_layers=none,granule=64",
+                        .format = QUIRE_FORMAT_F16,
+                        .chunk = WIDE };
+    static answer want;
+    engine_bench b = condense_bench(&s);
+    quire_loop *loop = b.engine->loop;
+    const uint64_t page_bytes = quire_loop_parts_get(loop)->page_bytes;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    for (uint32_t i = 0; i < 2; i++) {
+        gate *g = gate_close(b.engine);
+        quire_request *request = ask(&b, s.policy, text, N_PROMPT);
+        bool is_done = false;
+
+        while (!is_done) {
+            quire_request *r;
+            quire_cache_stats stats;
+
+            gate_step(g);
+            r = loop->set.n_running > 0 ? loop->set.running[0] : NULL;
+            if (r == NULL || r->kv.n_condensings < 2 || r->state != QUIRE_REQUEST_DECODE) {
+                continue;
+            }
+            quire_cache_stats_get(loop->cache, &stats);
+            /* A quarter of 512 tokens in 2 pages, the list in one, and 3 for the rest. */
+            assert_true(stats.live_bytes > 0);
+            assert_true(stats.live_bytes <= 6 * page_bytes);
+            is_done = true;
+            if (i == 1) {
+                quire_loop_preempt(loop, r);
+                r->wait.blocked_at = 0; /* as if pages had been released since */
+            }
+        }
+        gate_open(g);
+        (void)answer_check(request, &want);
+    }
+    assert_int_equal(stats_now(b.engine).condensings_total, 2);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- below memory, pins, invalidation ---- */
+
+static quire_store *store_at(mem_disk *disk)
+{
+    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
+    quire_store *store;
+
+    opts.dir = "/disk";
+    opts.ops = mem_disk_ops(disk);
+    opts.segment_bytes = (uint64_t)1 << 20;
+    opts.capacity_bytes = 64 * opts.segment_bytes;
+    opts.reads_kind = QUIRE_READS_POOL;
+    opts.reads_max = 2;
+    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
+    return store;
+}
+
+/* The list in the pages is all that another process needs. */
+static void test_restart(void **state)
+{
+    setting s = { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    mem_disk *disk = mem_disk_new();
+    static answer want;
+    engine_bench b;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    s.store = store_at(disk);
+    b = condense_bench(&s);
+    expect(&b, &s, text, N_PROMPT, &want);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
+    bench_close(&b);
+    s.store = store_at(disk);
+    b = condense_bench(&s);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT / 64 * 64);
+    assert_int_equal(stats_now(b.engine).condensings_total, 0);
+    validate(b.engine);
+    bench_close(&b);
+    mem_disk_free(disk);
+}
+
+static void test_invalidation(void **state)
+{
+    const setting s = { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    static answer want;
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+    const quire_invalidate named = { .what = QUIRE_INVALIDATE_PREFIX,
+                                     .tokens = text,
+                                     .n_tokens = WIDE + 10 };
+    quire_prefix_dropped dropped;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    (void)check(&b, s.policy, text, N_PROMPT, &want);
+    assert_int_equal(quire_engine_invalidate(b.engine, &named, &dropped), QUIRE_OK);
+    assert_true(dropped.tokens > 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), WIDE - 32);
+    bench_close(&b);
+}
+
+/* A pin holds the packed pages of the last place and the full ones behind it while other texts take
+ * all other memory. */
+static void test_pins(void **state)
+{
+    const setting s = {
+        .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 30
+    };
+    const quire_retain_spec spec = spec_of(ENTROPY);
+    static answer want, want_other;
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT], other[N_PROMPT];
+    const quire_engine_pin_params params = {
+        .name = "p", .tokens = text, .n_tokens = 560, .retain = &spec
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pin;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    assert_int_equal(quire_engine_pin_create(b.engine, &params, &pin, NULL, &err), QUIRE_OK);
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+    for (uint64_t seed = 2; seed < 5; seed++) {
+        tokens_make(other, N_PROMPT, seed);
+        expect(&b, &s, other, N_PROMPT, &want_other);
+        (void)check(&b, s.policy, other, N_PROMPT, &want_other);
+    }
+    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 560);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* ---- refusals ---- */
+
+static void refused(const engine_bench *b, const char *policy, const char *message)
+{
+    static const int32_t prompt[] = { 1, 2, 3 };
+    quire_request_params params = params_greedy(prompt, 3, 1);
+    const quire_retain_spec spec = spec_of(policy);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *request;
+
+    params.retain = &spec;
+    assert_true(quire_engine_submit(b->engine, &params, &request, &err) < 0);
+    if (strncmp(err.message, message, strlen(message)) != 0) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    const setting f16 = { .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b = condense_bench(&f16);
+
+    (void)state;
+    refused(&b, "heavy:0.5", "retain: heavy sums up the attention of all rows");
+    refused(&b, "expected:0.5", "retain: expected sums up the queries of all rows");
+    refused(&b, "predict:0.5", "retain: predict reads the hidden states");
+    refused(&b, "reconstruct:0.5", "retain: reconstruct has the model repeat the text");
+    refused(&b, "entropy:0.5", "retain: entropy:0.5 with 2 of 2 layers kept whole");
+    refused(&b, "snap:0.5,full_layers=9", "retain: full_layers names layer 9");
+    refused(&b, "snap:0.5,granule=128", "retain: snap: in shared pages a lane keeps whole tiles");
+    refused(&b, "snap:0.95", "retain: snap:0.95,sinks=4");
+    bench_close(&b);
+    engine.retain_chunk = WIDE;
+    engine.n_running_max = 4;
+    runtime.k_format = QUIRE_FORMAT_F16;
+    runtime.v_format = QUIRE_FORMAT_Q8;
+    b = bench_panels(32, &engine, &runtime);
+    refused(&b, SNAP, "retain: snap keeps tokens by lane, which works on the CPU");
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),      cmocka_unit_test(test_after_plain_text),
+        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_restart),      cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_pins),         cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -47,9 +47,9 @@ static const key_case key_cases[] = {
       QUIRE_UNSUPP,
       ": architecture 'mamba' is not supported (all: docs/architectures.md or quire info "
       "--architectures)" },
-    { { "general.architecture", EDIT_STR, 0, "qwen3vl", 0 },
+    { { "general.architecture", EDIT_STR, 0, "qwen3tts", 0 },
       QUIRE_UNSUPP,
-      ": architecture 'qwen3vl' is not supported (the nearest that is: qwen3; all: "
+      ": architecture 'qwen3tts' is not supported (the nearest that is: qwen3; all: "
       "docs/architectures.md" },
     { { "general.architecture", EDIT_STR, 0, "two\nlines", 0 }, QUIRE_UNSUPP, "'two?lines'" },
     { { "general.architecture", EDIT_U32, 3, NULL, 0 },

@@ -2,15 +2,18 @@
  *
  * Positions end and begin are whole tiles apart, so each tile moves as a whole: V byte for byte, K
  * decoded, turned by the difference of positions and coded again. Tiles move up one after the other
- * into tiles that were read before.
+ * into tiles that were read before. Of tokens that are thinned out by lane, the kept rows gather in
+ * a buffer of one tile, whose place was read before the buffer is full.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_shift.h"
 
 #include "base/check.h"
+#include "codec/slot_copy.h"
 #include "model/model_internal.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_internal.h"
+#include "model/runtime_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +43,18 @@ static unsigned char *tile_at(const shift *s, const quire_seq_table *table,
            tile % tiles * lane->tile_stride;
 }
 
+static void turn_row(const shift *s, const quire_attn_source *k, uint32_t d, const float *turns,
+                     float *row)
+{
+    if (k->rotate != 0) {
+        quire_hadamard(row, d, k->rotate);
+    }
+    quire_rotation_apply(&s->rotation, turns, row);
+    if (k->rotate != 0) {
+        quire_hadamard(row, d, k->rotate);
+    }
+}
+
 /* K of n tokens in a tile. */
 static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned char *from,
                    unsigned char *to, uint32_t n)
@@ -48,17 +63,13 @@ static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned
     const quire_tile_rows rows = { .d = layer->d_k, .n_tokens = n, .stride = layer->d_k };
     const quire_codec *codec = quire_codec_get();
 
+    if (s->delta == 0) {
+        memcpy(to, from, quire_tile_bytes(k->format, QUIRE_SIDE_K, layer->d_k));
+        return;
+    }
     codec->decode_k(k->format, &rows, from, s->rows);
     for (uint32_t i = 0; i < n; i++) {
-        float *row = s->rows + (size_t)i * layer->d_k;
-
-        if (k->rotate != 0) {
-            quire_hadamard(row, layer->d_k, k->rotate);
-        }
-        quire_rotation_apply(&s->rotation, s->turns, row);
-        if (k->rotate != 0) {
-            quire_hadamard(row, layer->d_k, k->rotate);
-        }
+        turn_row(s, k, layer->d_k, s->turns, s->rows + (size_t)i * layer->d_k);
     }
     codec->encode_k(k->format, &rows, s->rows, to);
 }
@@ -138,6 +149,118 @@ int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uin
     free(s.rows);
     return quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin));
 }
+
+/* ---- thinning ---- */
+
+/* What the lanes of a thinning share. */
+typedef struct thin_room {
+    float *turns; /* [tokens that leave + 1][d_k]: to a position by so many lower */
+    float *rows;  /* [TILE][d_k] kept rows of the tile to come */
+} thin_room;
+
+static int room_init(thin_room *room, const shift *s)
+{
+    const uint32_t d = s->rt->model->desc.d_k;
+
+    room->turns = malloc(((size_t)s->delta + 1) * d * sizeof *room->turns);
+    room->rows = malloc((size_t)TILE * d * sizeof *room->rows);
+    QUIRE_FAIL_IF(room->turns == NULL || room->rows == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i <= s->delta; i++) {
+        quire_rotation_turns(&s->rotation, -(double)i, room->turns + (size_t)i * d);
+    }
+    return QUIRE_OK;
+}
+
+static void room_fini(thin_room *room)
+{
+    free(room->rows);
+    free(room->turns);
+}
+
+static void thin_k(const shift *s, const thin_room *room, const quire_thinning *t,
+                   const quire_attn_layer *layer, uint32_t head, const bool *is_kept)
+{
+    const quire_attn_source *k = &layer->k_store;
+    const quire_tile_rows tile = { .d = layer->d_k, .n_tokens = TILE, .stride = layer->d_k };
+    const size_t d = layer->d_k;
+    uint32_t to = t->begin;
+
+    for (uint32_t from = t->begin; from < t->end; from++) {
+        float *row = room->rows + to % TILE * d;
+
+        if (from % TILE == 0) {
+            quire_codec_get()->decode_k(k->format, &tile,
+                                        tile_at(s, &s->from, &k->lane, head, from / TILE), s->rows);
+        }
+        if (!is_kept[from - t->begin]) {
+            continue;
+        }
+        memcpy(row, s->rows + from % TILE * d, d * sizeof *row);
+        if (from != to) {
+            turn_row(s, k, layer->d_k, room->turns + (from - to) * d, row);
+        }
+        if (++to % TILE == 0) {
+            quire_codec_get()->encode_k(k->format, &tile, room->rows,
+                                        tile_at(s, &s->to, &k->lane, head, to / TILE - 1));
+        }
+    }
+    QUIRE_CHECK(to == t->begin + t->n_kept);
+}
+
+static void thin_v(const shift *s, const quire_thinning *t, const quire_attn_layer *layer,
+                   uint32_t head, const bool *is_kept)
+{
+    const quire_attn_lane *v = &layer->v_store.lane;
+    const quire_tile_kind kind = { layer->v_store.format, QUIRE_SIDE_V, layer->d_v };
+    uint32_t to = t->begin;
+
+    for (uint32_t from = t->begin; from < t->end; from++) {
+        if (is_kept[from - t->begin]) {
+            quire_tile_slot_copy(&kind, tile_at(s, &s->from, v, head, from / TILE), from % TILE,
+                                 tile_at(s, &s->to, v, head, to / TILE), to % TILE);
+            to++;
+        }
+    }
+}
+
+static void thin_lanes(const shift *s, const thin_room *room, const quire_thinning *t)
+{
+    const bool *is_kept = t->is_kept;
+
+    for (uint32_t i = 0; i < quire_runtime_n_lanes(s->rt); i++, is_kept += t->end - t->begin) {
+        const quire_runtime_lane lane = quire_runtime_lane_at(s->rt, i);
+        quire_attn_layer layer;
+
+        (void)quire_kv_layout(&s->rt->form, lane.layer, &layer);
+        thin_k(s, room, t, &layer, lane.head, is_kept);
+        thin_v(s, t, &layer, lane.head, is_kept);
+    }
+}
+
+int quire_runtime_thin(quire_runtime *rt, quire_seq_id seq, const quire_thinning *t)
+{
+    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
+    thin_room room = { 0 };
+    shift s;
+    int rc;
+
+    QUIRE_TRY(quire_runtime_rows_check(rt));
+    QUIRE_FAIL_IF(t->begin > t->end || t->n_kept > t->end - t->begin || t->begin % TILE != 0 ||
+                      t->n_kept % TILE != 0,
+                  QUIRE_INVAL);
+    QUIRE_TRY(shift_begin(&s, rt, seq, t->begin + t->n_kept, t->end));
+    s.to = s.from;
+    rc = room_init(&room, &s);
+    if (rc == QUIRE_OK && s.delta > 0) {
+        thin_lanes(&s, &room, t);
+        move_tokens(&s, t->end, n_tokens);
+    }
+    room_fini(&room);
+    free(s.rows);
+    return rc == QUIRE_OK ? quire_seq_truncate(rt->cache, seq, n_tokens - s.delta) : rc;
+}
+
+/* ---- a move into other pages ---- */
 
 /* Move the tokens from `end` on into pages that `to` gets one by one. Before each page but the
  * first, `from` gives up the pages that were read and those of the tokens that leave. */

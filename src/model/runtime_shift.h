@@ -20,9 +20,24 @@ int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin
  * gives the page up, so the move needs little memory beyond the pages that others hold. Afterwards
  * seq can only be closed. Errors: as
  * quire_runtime_shift(), and those of quire_seq_reserve() and quire_seq_fork(); then *out is
- * QUIRE_SEQ_NULL, and seq is whole only if *is_torn is false. */
+ * QUIRE_SEQ_NULL, and seq is whole only if *is_torn is false. With begin = end no token leaves, and
+ * the bytes stay those of seq. */
 int quire_runtime_shift_away(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end,
                              quire_seq_id *out, bool *is_torn);
+/* Which of the tokens [begin, end) of a sequence stay. begin, end and n_kept are multiples of
+ * QUIRE_TILE_TOKENS. */
+typedef struct quire_thinning {
+    uint32_t begin;
+    uint32_t end;
+    uint32_t n_kept;     /* in each lane */
+    const bool *is_kept; /* [quire_runtime_n_lanes()][end - begin] */
+} quire_thinning;
+/* Each lane drops tokens of its own: its kept ones move together, to the positions from `begin` on,
+ * and the tokens behind `end` follow. Each K is turned by the difference of its positions and coded
+ * again; V moves byte for byte. No other holder has the pages from `begin` on, or relies on them.
+ * Errors: QUIRE_INVAL (the range), QUIRE_UNSUPP (shift_check(), quire_runtime_rows_check()),
+ * QUIRE_NOMEM (scratch: a row of f32 for each token that leaves); then nothing has changed. */
+int quire_runtime_thin(quire_runtime *runtime, quire_seq_id seq, const quire_thinning *thinning);
 /* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, a rope that is not plain (rope_frequencies.h), layers
  * that keep their windows alone, recurrent layers, kv_elsewhere_bytes. */
 int quire_runtime_shift_check(const quire_runtime *runtime);

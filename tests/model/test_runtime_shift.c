@@ -1,5 +1,6 @@
 /* test_runtime_shift.c - in a model of one layer K and V depend on the token and its position
- * alone: after a shift the next token's logits are those of the shorter text, computed anew.
+ * alone: after a shift the next token's logits are those of the shorter text, computed anew. After
+ * a thinning each lane is that of a text of its own.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -9,6 +10,8 @@
 
 #include <cmocka.h>
 
+#include "model/runtime_hidden.h"
+#include "model/runtime_rows.h"
 #include "model/runtime_shift.h"
 #include "model_fixture.h"
 
@@ -217,6 +220,203 @@ static void a_part_of_a_head_is_refused(void **state)
     fixture_generated_remove();
 }
 
+/* ---- thinning ---- */
+
+#define N_LANES 2u /* of fixture_llama() with one layer */
+
+/* Choose n_kept of n tokens, others in each lane. */
+static void choose(bool *is_kept, uint32_t n, uint32_t n_kept, uint32_t lane)
+{
+    memset(is_kept, 0, n * sizeof *is_kept);
+    for (uint32_t i = 0, at = lane * 5; i < n_kept; i++) {
+        at = (at + 3 + i % 5 + lane * 2) % n;
+        while (is_kept[at]) {
+            at = (at + 1) % n;
+        }
+        is_kept[at] = true;
+    }
+}
+
+/* The text of a lane's tokens. Returns its length. */
+static uint32_t kept_text(const quire_thinning *t, uint32_t lane, int32_t *out)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < N_TEXT; i++) {
+        const bool is_old = i >= t->begin && i < t->end;
+
+        if (!is_old || t->is_kept[lane * (t->end - t->begin) + i - t->begin]) {
+            out[n++] = text[i];
+        }
+    }
+    return n;
+}
+
+/* A sequence each of whose lanes holds the rows of its own text, computed as a text. */
+static quire_seq_id expected_lanes(quire_runtime *runtime, const quire_thinning *t)
+{
+    const quire_seq_id out = fixture_seq(runtime);
+    static bool all[N_TEXT];
+    int32_t kept[N_TEXT];
+    uint32_t n = kept_text(t, 0, kept);
+
+    memset(all, true, sizeof all);
+    (void)fixture_step(runtime, out, kept, n, QUIRE_LOGITS_NONE);
+    for (uint32_t lane = 1; lane < N_LANES; lane++) {
+        const quire_seq_id other = fixture_seq(runtime);
+        quire_runtime_rows rows;
+
+        assert_int_equal(kept_text(t, lane, kept), n);
+        (void)fixture_step(runtime, other, kept, n, QUIRE_LOGITS_NONE);
+        assert_int_equal(quire_runtime_rows_begin(runtime, other, out, &rows), QUIRE_OK);
+        quire_runtime_rows_copy(&rows, quire_runtime_lane_at(runtime, lane), all, n);
+        assert_int_equal(quire_seq_close(quire_runtime_cache(runtime), other), QUIRE_OK);
+    }
+    return out;
+}
+
+static void check_keys(quire_runtime *runtime, quire_seq_id seq, quire_seq_id expected,
+                       double within)
+{
+    const uint32_t n = quire_seq_tokens(quire_runtime_cache(runtime), expected);
+    const uint32_t d = quire_model_desc_get(quire_runtime_model(runtime))->d_k;
+    float *keys = malloc(2 * (size_t)n * d * sizeof *keys);
+    quire_runtime_rows rows;
+
+    assert_non_null(keys);
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), n);
+    for (uint32_t lane = 0; lane < N_LANES; lane++) {
+        assert_int_equal(quire_runtime_rows_begin(runtime, seq, seq, &rows), QUIRE_OK);
+        quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, lane), n, keys);
+        assert_int_equal(quire_runtime_rows_begin(runtime, expected, expected, &rows), QUIRE_OK);
+        quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, lane), n,
+                                keys + (size_t)n * d);
+        for (uint32_t i = 0; i < n; i++) {
+            const double diff =
+                fixture_diff_max(keys + (size_t)i * d, keys + (size_t)(n + i) * d, d);
+
+            if (diff > within) {
+                fail_msg("lane %u, row %u: off by %g", lane, i, diff);
+            }
+        }
+    }
+    free(keys);
+}
+
+static void check_thin(const quire_model *model, quire_format format, uint32_t page_tokens,
+                       double within)
+{
+    static const struct {
+        uint32_t begin, end, n_kept;
+    } cases[] = { { 64, 256, 64 }, { 0, 192, 128 }, { 128, 256, 0 }, { 64, 256, 192 } };
+    static bool is_kept[N_LANES * N_TEXT];
+    const int32_t next = 65;
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const uint32_t n = cases[i].end - cases[i].begin;
+        const quire_thinning t = { cases[i].begin, cases[i].end, cases[i].n_kept, is_kept };
+        quire_runtime *runtime = open_runtime(model, format, format, page_tokens);
+        const quire_seq_id seq = fixture_seq(runtime);
+        float want[N_VOCAB];
+        quire_seq_id expected;
+
+        assert_int_equal(quire_runtime_n_lanes(runtime), N_LANES);
+        for (uint32_t lane = 0; lane < N_LANES; lane++) {
+            choose(is_kept + lane * n, n, t.n_kept, lane);
+        }
+        assert_true(t.n_kept == 0 || t.n_kept == n || memcmp(is_kept, is_kept + n, n) != 0);
+        expected = expected_lanes(runtime, &t);
+        (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+        assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_OK);
+        check_keys(runtime, seq, expected, within);
+        memcpy(want, fixture_step(runtime, expected, &next, 1, QUIRE_LOGITS_LAST), sizeof want);
+        if (fixture_diff_max(fixture_step(runtime, seq, &next, 1, QUIRE_LOGITS_LAST), want,
+                             N_VOCAB) > within) {
+            fail_msg("case %zu: V or the places of tokens differ", i);
+        }
+        quire_cache_validate(quire_runtime_cache(runtime));
+        quire_runtime_destroy(runtime);
+    }
+}
+
+/* Row by row, K within the roundings of a turn, and the logits that V shows in. */
+static void each_lane_keeps_its_own(void **state)
+{
+    gguf_gen_opts o = fixture_llama("thinned", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+
+    (void)state;
+    check_thin(model, QUIRE_FORMAT_F32, 64, 1e-3);
+    check_thin(model, QUIRE_FORMAT_F16, 128, 2e-2);
+    check_thin(model, QUIRE_FORMAT_BF16, 256, 0.1);
+    quire_model_close(model);
+    fixture_generated_remove();
+    (void)snprintf(o.arch, sizeof o.arch, "qwen2");
+    o.vocab = GGUF_GEN_VOCAB_BPE;
+    (void)snprintf(o.rope_scaling, sizeof o.rope_scaling, "yarn");
+    o.rope_factor = 4.0f;
+    o.rope_ctx_orig = 64;
+    model = fixture_open(fixture_generate(&o));
+    check_thin(model, QUIRE_FORMAT_F32, 64, 1e-3);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* Tokens that stay at their places keep their bytes. */
+static void the_first_tokens_keep_their_bits(void **state)
+{
+    const gguf_gen_opts o = fixture_llama("thinned", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+    quire_runtime *runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
+    const quire_seq_id seq = fixture_seq(runtime), whole = fixture_seq(runtime);
+    static bool is_kept[N_LANES * 128];
+    const quire_thinning t = { 64, 192, 64, is_kept };
+
+    (void)state;
+    (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+    (void)fixture_step(runtime, whole, text, 64, QUIRE_LOGITS_NONE);
+    for (uint32_t lane = 0; lane < N_LANES; lane++) {
+        choose(is_kept + lane * 128, 128, 64, lane);
+    }
+    assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_OK);
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(runtime), seq, 64), QUIRE_OK);
+    check_keys(runtime, seq, whole, 0);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+static void thinning_is_refused(void **state)
+{
+    static const struct {
+        uint32_t begin, end, n_kept;
+    } ranges[] = { { 10, 128, 64 },  { 64, 100, 0 }, { 64, 192, 10 },
+                   { 64, 128, 128 }, { 128, 64, 0 }, { 64, 320, 64 } };
+    static const bool is_kept[N_LANES * 512] = { false };
+    const gguf_gen_opts o = fixture_llama("thinned", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+    quire_runtime *runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
+    quire_seq_id seq = fixture_seq(runtime);
+    quire_thinning t;
+
+    (void)state;
+    (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        t = (quire_thinning){ ranges[i].begin, ranges[i].end, ranges[i].n_kept, is_kept };
+        assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_INVAL);
+    }
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), N_TEXT);
+    quire_runtime_destroy(runtime);
+    runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_Q4, 64);
+    seq = fixture_seq(runtime);
+    (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+    t = (quire_thinning){ 64, 128, 0, is_kept };
+    assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_UNSUPP);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +425,9 @@ int main(void)
         cmocka_unit_test(short_memory),
         cmocka_unit_test(refusals),
         cmocka_unit_test(a_part_of_a_head_is_refused),
+        cmocka_unit_test(each_lane_keeps_its_own),
+        cmocka_unit_test(the_first_tokens_keep_their_bits),
+        cmocka_unit_test(thinning_is_refused),
     };
 
     for (uint32_t i = 0; i < N_TEXT; i++) {

@@ -80,6 +80,12 @@ int quire_engine_context_check(const quire_engine *engine, quire_context_overflo
     return quire_loop_context_check(engine->loop, overflow, keep, setting, err);
 }
 
+int quire_engine_context_condense_check(const quire_engine *engine, const quire_retain_spec *spec,
+                                        uint32_t keep, const char *setting, quire_error *err)
+{
+    return quire_loop_context_condense_check(engine->loop, spec, keep, setting, err);
+}
+
 int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spec *spec,
                               const char *setting, quire_error *err)
 {

@@ -189,7 +189,9 @@ typedef struct quire_request_params {
     quire_context_overflow context_overflow;
     uint32_t context_keep; /* first tokens that never leave, rounded up to whole tiles */
     /* The text keeps a share of its tokens (engine/condensing.h): read by submit; NULL = all. Not
-     * with context_overflow, nor with pooling. */
+     * with context_overflow, nor with pooling. With QUIRE_CONTEXT_CONDENSE the text is whole until
+     * it fills the context, and this is the policy by which it is condensed then; NULL =
+     * QUIRE_CONTEXT_RETAIN (engine/context_condense.h). */
     const quire_retain_spec *retain;
     quire_pooling pooling; /* compute the prompt and its vector, and generate nothing */
     const char *id;        /* id of the reply, the key of explanations; copied */
@@ -199,6 +201,11 @@ typedef struct quire_request_params {
  * Errors: quire_context_overflow_check(); QUIRE_UNSUPP with the file of overflow.h. */
 int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
                                uint32_t keep, const char *setting, quire_error *err);
+
+/* The same for QUIRE_CONTEXT_CONDENSE and its policy; NULL = QUIRE_CONTEXT_RETAIN. Errors: also
+ * quire_context_condense_check(). */
+int quire_engine_context_condense_check(const quire_engine *engine, const quire_retain_spec *spec,
+                                        uint32_t keep, const char *setting, quire_error *err);
 
 /* Whether texts can keep a share of their tokens so. `setting` begins the message. Errors:
  * quire_condensing_check(); QUIRE_UNSUPP without retain_chunk, with a store, with the file of

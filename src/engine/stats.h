@@ -105,6 +105,10 @@ typedef struct quire_engine_stats {
     uint64_t generated_tokens_total;
     uint64_t context_shifts_total; /* times that tokens left a full context */
     uint64_t context_dropped_tokens_total;
+    /* Of context_shifts_total, those of QUIRE_CONTEXT_CONDENSE: of a sequence with all tokens of
+     * its text, and of one that was condensed before. */
+    uint64_t context_condensings_whole_total;
+    uint64_t context_condensings_again_total;
     uint64_t condensings_total;       /* of texts that keep a share of their tokens */
     uint64_t condensings_found_total; /* times that the result was in the prefix tree */
     uint64_t condensed_tokens_total;  /* tokens that left sequences so */

@@ -13,7 +13,8 @@
 
 static const char *const names[] = { [QUIRE_CONTEXT_REFUSE] = "refuse",
                                      [QUIRE_CONTEXT_SHIFT] = "shift",
-                                     [QUIRE_CONTEXT_SINKS] = "sinks" };
+                                     [QUIRE_CONTEXT_SINKS] = "sinks",
+                                     [QUIRE_CONTEXT_CONDENSE] = "condense" };
 
 const char *quire_context_overflow_name(quire_context_overflow overflow)
 {
@@ -68,11 +69,13 @@ int quire_context_overflow_check(const quire_runtime *runtime, const quire_model
                                setting, name);
     }
     for (uint32_t l = 0; l < desc->n_stored; l++) {
-        if (overflow == QUIRE_CONTEXT_SINKS && opts->kv_pairs[l].k == QUIRE_FORMAT_Q8) {
+        if (overflow != QUIRE_CONTEXT_SHIFT && opts->kv_pairs[l].k == QUIRE_FORMAT_Q8) {
             return quire_error_set(err, QUIRE_UNSUPP,
-                                   "%s %s turns K every %u tokens: in q8 each time adds an error. "
+                                   "%s %s turns K %s: in q8 each time adds an error. "
                                    "Use f32, f16 or bf16, or shift",
-                                   setting, name, TILE);
+                                   setting, name,
+                                   overflow == QUIRE_CONTEXT_SINKS ? "every 64 tokens"
+                                                                   : "again and again");
         }
     }
     /* keep may be any number of a request. */

@@ -17,14 +17,16 @@
 #include "quire/error.h"
 
 typedef enum quire_context_overflow {
-    QUIRE_CONTEXT_REFUSE, /* none: the text ends there */
-    QUIRE_CONTEXT_SHIFT,  /* half of the tokens behind those that are kept; a token's K is coded
-                             once more at most, since it leaves with the next half */
-    QUIRE_CONTEXT_SINKS   /* the oldest 64 tokens behind those that are kept (StreamingLLM, arXiv
-                             2309.17453): positions stay those in the cache */
+    QUIRE_CONTEXT_REFUSE,  /* none: the text ends there */
+    QUIRE_CONTEXT_SHIFT,   /* half of the tokens behind those that are kept; a token's K is coded
+                              once more at most, since it leaves with the next half */
+    QUIRE_CONTEXT_SINKS,   /* the oldest 64 tokens behind those that are kept (StreamingLLM, arXiv
+                              2309.17453): positions stay those in the cache */
+    QUIRE_CONTEXT_CONDENSE /* a part of the oldest tokens behind those that are kept, chosen by a
+                              policy of retention for each lane (engine/context_condense.h) */
 } quire_context_overflow;
 
-/* "refuse", "shift", "sinks". Memory: static. */
+/* "refuse", "shift", "sinks", "condense". Memory: static. */
 const char *quire_context_overflow_name(quire_context_overflow overflow);
 /* The one with that name. Returns false, and leaves *out, if there is none. */
 bool quire_context_overflow_find(const char *name, quire_context_overflow *out);
@@ -32,13 +34,14 @@ bool quire_context_overflow_find(const char *name, quire_context_overflow *out);
 /* `keep` first tokens, rounded up to whole tiles. */
 uint32_t quire_context_overflow_keep(uint32_t keep);
 /* How many tokens behind the first n_keep ones leave a sequence of n_held tokens: a multiple of
- * QUIRE_TILE_TOKENS. n_keep as by quire_context_overflow_keep(). */
+ * QUIRE_TILE_TOKENS. n_keep as by quire_context_overflow_keep(). Of shift and sinks. */
 uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n_keep,
                                      uint32_t n_held);
 
 /* Whether texts of the runtime can overflow so. `setting` begins the message: "--context-overflow",
  * or "context_overflow:". Errors: QUIRE_UNSUPP (formats, windows, rope:
- * quire_runtime_shift_check(); sinks in q8), QUIRE_INVAL (the context is too short); err tells. */
+ * quire_runtime_shift_check(); sinks and condense in q8), QUIRE_INVAL (the context is too short);
+ * err tells. */
 int quire_context_overflow_check(const quire_runtime *runtime, const quire_model_desc *desc,
                                  quire_context_overflow overflow, uint32_t keep,
                                  const char *setting, quire_error *err);

@@ -131,6 +131,94 @@ static int fit(quire_generation *gen, history *h)
     return QUIRE_OK;
 }
 
+/* ---- what a condensed context keeps ---- */
+
+/* Whether the text can be longer than the context. */
+static bool may_overflow(const quire_generation *gen, uint32_t n_tokens)
+{
+    const uint32_t n_ctx = quire_engine_n_ctx(gen->http->engine);
+
+    return gen->params.max_tokens == 0 ||
+           (uint64_t)n_tokens + gen->params.max_tokens > (uint64_t)n_ctx;
+}
+
+/* Tokens of n messages, with all that the request says about tools and thoughts. Errors: http->err;
+ * none, and no tokens, when the template refuses these messages. */
+static int tokens_of(const quire_generation *gen, const quire_chat_message *messages, size_t n,
+                     quire_piece_tokens *out)
+{
+    quire_http *http = gen->http;
+    quire_error cause = QUIRE_ERROR_INIT;
+    quire_chat_prompt *prompt = NULL;
+    quire_tokenize_opts opts;
+    quire_chat_rules rules;
+    quire_chat_ask ask;
+    int rc;
+
+    quire_chat_request_ask(&gen->chat, messages, n, &ask);
+    ask.schema = gen->schema;
+    rc = quire_chat_format_apply(http->server->chat, &ask, &prompt, &cause);
+    if (rc < 0) {
+        return rc == QUIRE_NOMEM ? quire_api_error_nomem(&http->err) : QUIRE_OK;
+    }
+    quire_chat_prompt_rules(prompt, &rules);
+    quire_http_tokenize_opts(http, 0, &opts);
+    opts.add_special = true;
+    opts.parse_special = true;
+    rc = quire_model_tokenize_all(quire_engine_model(http->engine), rules.text.data, rules.text.n,
+                                  &opts, &out->tokens, &out->n, &cause);
+    quire_chat_prompt_destroy(prompt);
+    return rc < 0 ? quire_http_tokenize_error(http, "messages", &cause) : QUIRE_OK;
+}
+
+/* Tokens of the leading instructions and the tools, with another question behind them; none without
+ * such. Errors: http->err. */
+static int other_prompt(const quire_generation *gen, const history *h, quire_piece_tokens *out)
+{
+    quire_chat_message *messages;
+    size_t n = 0;
+    int rc;
+
+    while (n < h->n_all && quire_chat_message_instructs(&h->all[n])) {
+        n++;
+    }
+    if (n == h->n_all || (n == 0 && gen->chat.n_tools == 0)) {
+        return QUIRE_OK;
+    }
+    messages = calloc(n + 1, sizeof *messages);
+    if (messages == NULL) {
+        return quire_api_error_nomem(&gen->http->err);
+    }
+    if (n > 0) {
+        memcpy(messages, h->all, n * sizeof *messages);
+    }
+    messages[n] = (quire_chat_message){ .role = "user", .content = "x" };
+    rc = tokens_of(gen, messages, n + 1, out);
+    free(messages);
+    return rc;
+}
+
+/* Raise context_keep to the instructions and tools at the prompt's beginning: the tokens that it
+ * has in common with one of another question, and the one at the seam. */
+static int keep_instructions(quire_generation *gen, const history *h)
+{
+    quire_piece_tokens other = { 0 };
+    uint32_t n = 0;
+
+    if (!gen->keeps_instructions || !may_overflow(gen, h->n_tokens)) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(other_prompt(gen, h, &other));
+    while (n < h->n_tokens && n < other.n && h->tokens[n] == other.tokens[n]) {
+        n++;
+    }
+    free(other.tokens);
+    if (n > 0 && n + 1 > gen->params.context_keep) {
+        gen->params.context_keep = n + 1;
+    }
+    return QUIRE_OK;
+}
+
 static int history_begin(quire_generation *gen, history *h)
 {
     quire_error cause = QUIRE_ERROR_INIT;
@@ -182,6 +270,9 @@ static int add_prompt(quire_generation *gen)
     }
     if (rc == QUIRE_OK) {
         rc = quire_generation_prompt_obey(gen);
+    }
+    if (rc == QUIRE_OK) {
+        rc = keep_instructions(gen, &h);
     }
     if (rc == QUIRE_OK) {
         rc = quire_generation_prompt_add(gen, h.tokens, h.n_tokens);

@@ -199,6 +199,8 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
 {
     const quire_error named = name_constraint(gen, engine);
     const quire_error *cause = &named;
+    const bool is_retain =
+        gen->params.retain != NULL && gen->params.context_overflow != QUIRE_CONTEXT_CONDENSE;
     quire_api_error *err = &gen->http->err;
 
     switch (cause->status) {
@@ -214,8 +216,7 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
         return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
     case QUIRE_UNSUPP:
         return quire_api_error_set(err, 400, "unsupported_parameter",
-                                   gen->params.retain != NULL ? "retain" : "context_overflow", "%s",
-                                   cause->message);
+                                   is_retain ? "retain" : "context_overflow", "%s", cause->message);
     case QUIRE_RANGE:
         return quire_api_error_set(err, 400, "context_length_exceeded",
                                    gen->is_chat ? "messages" : "prompt", "%s", cause->message);

@@ -76,6 +76,7 @@ struct quire_generation {
     bool has_explanation; /* explain_cache */
     bool truncates_turns;
     bool returns_tokens;         /* llama-server's form: with the tokens' numbers */
+    bool keeps_instructions;     /* context_keep covers the first instruction and the tools */
     bool has_echo;               /* text completions: the answer begins with the prompt */
     quire_request_params params; /* of all choices, except prompt, seed and id */
     quire_tier tier;

@@ -246,7 +246,8 @@ static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
         }
     } else if (!quire_context_overflow_find(name, &gen->params.context_overflow)) {
         quire_field_error(fields, "context_overflow",
-                          "must be \"refuse\", \"truncate_turns\", \"shift\" or \"sinks\"");
+                          "must be \"refuse\", \"truncate_turns\", \"shift\", \"sinks\" or "
+                          "\"condense\"");
     }
 }
 
@@ -258,24 +259,37 @@ static void read_overflow(quire_generation *gen, quire_fields *fields)
     gen->params.context_keep = keep >= 0 ? (uint32_t)keep : gen->http->server->opts.context_keep;
     if (keep >= 0 && gen->params.context_overflow == QUIRE_CONTEXT_REFUSE) {
         quire_field_error(fields, "context_keep",
-                          "needs \"context_overflow\": \"shift\" or \"sinks\"");
+                          "needs \"context_overflow\": \"shift\", \"sinks\" or \"condense\"");
     }
+    gen->keeps_instructions =
+        keep < 0 && gen->params.context_overflow == QUIRE_CONTEXT_CONDENSE && gen->is_chat;
 }
 
 /* retain: a policy, "none", or the server's default. A text that may overflow its context keeps all
- * tokens unless the request itself names a policy, which the engine then refuses. */
+ * tokens unless the request itself names a policy, which the engine then refuses; with "condense"
+ * the policy says what the overflow keeps. */
 static void read_retain(quire_generation *gen, quire_fields *fields)
 {
     const bool overflows =
         gen->truncates_turns || gen->params.context_overflow != QUIRE_CONTEXT_REFUSE;
+    const bool condenses = gen->params.context_overflow == QUIRE_CONTEXT_CONDENSE;
     const bool is_named = quire_field_retain(fields, &gen->retain);
 
+    if (is_named && gen->retain.policy == NULL && condenses) {
+        if (quire_field(fields, "context_overflow") != NULL) {
+            quire_field_error(fields, "retain",
+                              "\"none\" keeps all tokens, \"context_overflow\": \"condense\" does "
+                              "not");
+        }
+        gen->params.context_overflow = QUIRE_CONTEXT_REFUSE; /* against the server's default */
+        gen->keeps_instructions = false;
+    }
     if (is_named && gen->retain.policy != NULL && gen->truncates_turns) {
         quire_field_error(fields, "retain", "not with \"context_overflow\": \"truncate_turns\"");
     }
     if (!is_named) {
         gen->retain = gen->http->server->opts.retain;
-        gen->retain.policy = overflows ? NULL : gen->retain.policy;
+        gen->retain.policy = overflows && !condenses ? NULL : gen->retain.policy;
     }
     gen->params.retain = gen->retain.policy != NULL ? &gen->retain : NULL;
 }

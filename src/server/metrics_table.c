@@ -28,6 +28,7 @@ static const char *const build_names[] = { "version", NULL };
 #define STATE(name)    "state=\"" name "\""
 #define FINISHED(name) "finished_reason=\"" name "\""
 #define SOURCE(name)   "cache_source=\"" name "\""
+#define INPUT(name)    "input=\"" name "\""
 
 #define REGION(name) "region=\"" name "\""
 #define REGIONS      "`region`: `dynamic`, `pinned`"
@@ -96,11 +97,16 @@ static const quire_metric_family families[] = {
       "Tokens that were computed again because of preemptions.",
       ONE(VALUE_U64, recomputed_tokens_total) },
     { "quire_context_shifts_total", "counter", "shifts", NULL,
-      "Times that tokens left a full context (context_overflow: shift, sinks), again after a "
-      "preemption included.",
+      "Times that tokens left a full context (context_overflow: shift, sinks, condense), again "
+      "after a preemption included.",
       ONE(VALUE_U64, context_shifts_total) },
     { "quire_context_dropped_tokens_total", "counter", "tokens", NULL,
       "Tokens that left a full context so.", ONE(VALUE_U64, context_dropped_tokens_total) },
+    { "quire_context_condensings_total", "counter", "condensings", "`input`: `whole`, `condensed`",
+      "Times that a full context was condensed (context_overflow: condense), by its input: all "
+      "tokens of the text (whole), or what an earlier condensing left of them (condensed).",
+      SAMPLES(ENGINE(INPUT("whole"), VALUE_U64, context_condensings_whole_total),
+              ENGINE(INPUT("condensed"), VALUE_U64, context_condensings_again_total)) },
     { "quire_condensings_total", "counter", "condensings", "`cache_source`: `computed`, `prefix`",
       "Times that a text kept a share of its tokens (retain): computed, or found in the prefix "
       "cache.",

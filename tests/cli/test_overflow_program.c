@@ -73,6 +73,27 @@ static void same_text_before(void **state)
     json_decref(refused);
 }
 
+/* Twice and more, by the default policy and by another. */
+static void contexts_are_condensed(void **state)
+{
+    static const char *const policies[] = { "keydiff:0.5", "window:0.25" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        json_t *longer = program_json(PROGRAM(
+            "run", "-m", program_model(), "-p", "abc", "-c", "384", "-n", "700", "--temp", "0",
+            "--ignore-eos", "--context-overflow", "condense", "--retain", policies[i], "--json"));
+        const int64_t dropped = count(longer, "dropped_tokens");
+        const int64_t n = count(longer, "prompt_tokens") + count(longer, "output_tokens") - 1;
+
+        assert_int_equal(count(longer, "output_tokens"), 700);
+        assert_true(count(longer, "condensings") > 1);
+        assert_int_equal(dropped % 64, 0);
+        assert_true(n - dropped <= 384);
+        json_decref(longer);
+    }
+}
+
 static void refuse(int status, const char *says, program_args args)
 {
     program_result result = program_expect(status, args);
@@ -99,7 +120,21 @@ static void bad_combinations(void **state)
     refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "shift", "--context-keep",
                    "65", "-c", "320"));
-    refuse(2, "condense", PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense"));
+    refuse(2, "compress", PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "compress"));
+    refuse(2, "--context-overflow condense by snap needs more than keys and positions",
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--retain",
+                   "snap"));
+    refuse(2, "--context-overflow condense and --attend",
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--attend",
+                   "top:0.5"));
+    refuse(2, "--context-overflow condense and --save-block-state",
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--retain",
+                   "keydiff", "--save-block-state", "x"));
+    refuse(1, "condense turns K again and again: in q8 each time adds an error",
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--kv", "q8"));
+    refuse(1, "condense with 64 first tokens kept and the last 300 (recent of keydiff)",
+           PROGRAM("run", "-m", model, "-p", "a", "-c", "384", "--context-overflow", "condense",
+                   "--retain", "keydiff,recent=300"));
 }
 
 int main(void)
@@ -107,6 +142,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_go_on),
         cmocka_unit_test(same_text_before),
+        cmocka_unit_test(contexts_are_condensed),
         cmocka_unit_test(bad_combinations),
     };
 

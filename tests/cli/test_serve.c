@@ -276,7 +276,7 @@ static void refused(void **state)
         { 2, PROGRAM("serve", "-m", m, "--tune-interval", "1ms"), "0, or at least 1s" },
         { 2, PROGRAM("serve", "-m", m, "--auto-tune", "--tune-interval", "0"),
           "auto_tune needs a tune_interval" },
-        { 2, PROGRAM("serve", "-m", m, "--context-overflow", "condense"), "condense" },
+        { 2, PROGRAM("serve", "-m", m, "--context-overflow", "compress"), "compress" },
         { 2, PROGRAM("serve", "-m", m, "--class-aging", "0"), "from 0.001 to 86400 seconds" },
     };
 

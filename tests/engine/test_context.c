@@ -1,6 +1,6 @@
 /* test_context.c - requests whose texts are longer than the context: the bits of a plain loop that
- * shifts at the same places, after a miss, a hit, a preemption and for every chunk; what is
- * refused.
+ * shifts or condenses at the same places, after a miss, a hit, a preemption and for every chunk;
+ * what is refused.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -11,9 +11,12 @@
 #include <cmocka.h>
 
 #include "directory.h"
+#include "engine/context_condense.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "engine_fixture.h"
+#include "model/runtime_hidden.h"
+#include "model/runtime_rows.h"
 #include "model/runtime_shift.h"
 
 #include <stdlib.h>
@@ -29,6 +32,7 @@ typedef struct setting {
     quire_format format;
     quire_context_overflow overflow;
     uint32_t keep;
+    const char *retain;   /* of condense; NULL = the default */
     uint32_t page_tokens; /* 0 = 64 */
     uint32_t chunk_tokens;
     uint32_t n_seqs;     /* 0 = 8 */
@@ -64,11 +68,35 @@ typedef struct answer {
     uint32_t n;
 } answer;
 
+static void spec_of(const setting *s, quire_retain_spec *out)
+{
+    assert_int_equal(
+        quire_retain_parse(s->retain != NULL ? s->retain : QUIRE_CONTEXT_RETAIN, out, NULL),
+        QUIRE_OK);
+}
+
+/* Make room in a full sequence. */
+static void clear(const setting *s, quire_runtime *runtime, quire_seq_id seq)
+{
+    const uint32_t n_keep = quire_context_overflow_keep(s->keep);
+    quire_retain_spec spec;
+
+    if (s->overflow == QUIRE_CONTEXT_CONDENSE) {
+        spec_of(s, &spec);
+        assert_int_equal(quire_context_condense(&spec, runtime, seq,
+                                                quire_context_condense_keep(&spec, s->keep)),
+                         QUIRE_OK);
+    } else {
+        const uint32_t n_drop = quire_context_overflow_drop(s->overflow, n_keep, N_CTX);
+
+        assert_int_equal(quire_runtime_shift(runtime, seq, n_keep, n_keep + n_drop), QUIRE_OK);
+    }
+}
+
 /* What a sequence alone generates that drops tokens whenever it is full. */
 static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
                    uint32_t n_prompt, uint32_t n, answer *out)
 {
-    const uint32_t n_keep = quire_context_overflow_keep(s->keep);
     quire_runtime_opts opts = *quire_runtime_opts_get(b->runtime);
     quire_runtime *runtime;
     quire_seq_id seq;
@@ -80,13 +108,10 @@ static void expect(const engine_bench *b, const setting *s, const int32_t *promp
     *out = (answer){ 0 };
     for (uint32_t i = 0; out->n < n; i++) {
         const int32_t token = i < n_prompt ? prompt[i] : out->tokens[i - n_prompt];
-        const uint32_t n_held = quire_seq_tokens(quire_runtime_cache(runtime), seq);
         const float *logits;
 
-        if (n_held == N_CTX) {
-            const uint32_t n_drop = quire_context_overflow_drop(s->overflow, n_keep, n_held);
-
-            assert_int_equal(quire_runtime_shift(runtime, seq, n_keep, n_keep + n_drop), QUIRE_OK);
+        if (quire_seq_tokens(quire_runtime_cache(runtime), seq) == N_CTX) {
+            clear(s, runtime, seq);
         }
         logits = fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
         if (i + 1 >= n_prompt) {
@@ -103,10 +128,15 @@ static quire_request *ask(const engine_bench *b, const setting *s, const int32_t
                           uint32_t n_prompt, uint32_t n)
 {
     quire_request_params params = params_greedy(prompt, n_prompt, n);
+    quire_retain_spec spec;
 
     params.has_logprobs = true;
     params.context_overflow = s->overflow;
     params.context_keep = s->keep;
+    if (s->retain != NULL) {
+        spec_of(s, &spec);
+        params.retain = &spec; /* read by submit */
+    }
     return submit(b, &params);
 }
 
@@ -147,6 +177,7 @@ static uint32_t check(const engine_bench *b, const setting *s, const int32_t *pr
     assert_same(&got, want);
     assert_true(result->n_dropped_tokens >= n_prompt + want->n - 1 - N_CTX);
     assert_int_equal(result->n_dropped_tokens % 64, 0);
+    assert_true((result->n_condensings > 0) == (s->overflow == QUIRE_CONTEXT_CONDENSE));
     n_cached = result->n_cached_tokens;
     quire_request_release(request);
     return n_cached;
@@ -204,6 +235,22 @@ static void test_answers_beyond_the_context(void **state)
           .keep = 200,
           .n_contexts = 3,
           .no_prefix_cache = true },
+        { .format = QUIRE_FORMAT_F16,
+          .overflow = QUIRE_CONTEXT_CONDENSE,
+          .keep = 100,
+          .n_contexts = 3 },
+        { .format = QUIRE_FORMAT_BF16,
+          .overflow = QUIRE_CONTEXT_CONDENSE,
+          .retain = "random:0.9,sinks=70,recent=10",
+          .n_contexts = 3,
+          .page_tokens = 128,
+          .chunk_tokens = 64 },
+        { .format = QUIRE_FORMAT_F32,
+          .overflow = QUIRE_CONTEXT_CONDENSE,
+          .retain = "stride:0.01,recent=1",
+          .keep = 64,
+          .n_contexts = 3,
+          .no_prefix_cache = true },
     };
 
     (void)state;
@@ -226,11 +273,17 @@ static void test_prompts_beyond_the_context(void **state)
           .keep = 64,
           .n_contexts = 2,
           .page_tokens = 128 },
+        { .format = QUIRE_FORMAT_F16,
+          .overflow = QUIRE_CONTEXT_CONDENSE,
+          .keep = 64,
+          .n_contexts = 3,
+          .chunk_tokens = 100 },
     };
 
     (void)state;
     same_bits(&settings[0], N_LONG, 20);
     same_bits(&settings[1], N_CTX, 20); /* the prompt fills the context */
+    same_bits(&settings[2], N_LONG, 20);
 }
 
 /* Memory for exactly one context, or one sequence: the request ends with pages of its own. */
@@ -241,27 +294,27 @@ static void test_memory_for_one_context(void **state)
     const setting single = {
         .format = QUIRE_FORMAT_F16, .overflow = QUIRE_CONTEXT_SHIFT, .n_seqs = 1, .n_contexts = 1
     };
+    const setting condense = { .format = QUIRE_FORMAT_F16, .overflow = QUIRE_CONTEXT_CONDENSE };
 
     (void)state;
+    same_bits(&condense, N_PROMPT, 300);
+    same_bits(&condense, N_LONG, 10);
     same_bits(&shift, N_PROMPT, 300);
     same_bits(&sinks, N_LONG, 10);
     same_bits(&single, N_LONG, 10);
 }
 
 /* Several at once in memory for two: preempted ones are computed again, with the same bits. */
-static void test_several(void **state)
+static void several(quire_context_overflow overflow)
 {
     static answer want[N_OTHERS], got;
-    const setting s = { .format = QUIRE_FORMAT_F16,
-                        .overflow = QUIRE_CONTEXT_SHIFT,
-                        .n_contexts = 2 };
+    const setting s = { .format = QUIRE_FORMAT_F16, .overflow = overflow, .n_contexts = 2 };
     engine_bench b = bench_of(&s);
     quire_request *requests[N_OTHERS];
     int32_t text[N_OTHERS][N_LONG];
     uint32_t n_preemptions = 0;
     gate *g = gate_close(b.engine);
 
-    (void)state;
     for (uint32_t i = 0; i < N_OTHERS; i++) {
         tokens_make(text[i], N_LONG, 10 + i);
         memcpy(text[i], text[0], 200 * sizeof text[0][0]);
@@ -279,6 +332,13 @@ static void test_several(void **state)
     assert_true(n_preemptions > 0);
     validate(b.engine);
     bench_close(&b);
+}
+
+static void test_several(void **state)
+{
+    (void)state;
+    several(QUIRE_CONTEXT_SHIFT);
+    several(QUIRE_CONTEXT_CONDENSE);
 }
 
 typedef struct preemption {
@@ -303,11 +363,11 @@ static void preempt(void *ctx, quire_cache *cache, quire_prefix *tree)
 
 /* A request that loses its pages after tokens have left begins again, with its whole text. Its
  * answer is longer than the compared part, so that the preemption finds the request running. */
-static void test_preempted_after_a_shift(void **state)
+static void preempted(quire_context_overflow overflow)
 {
     static answer want;
     const setting s = {
-        .format = QUIRE_FORMAT_F16, .overflow = QUIRE_CONTEXT_SHIFT, .keep = 64, .n_contexts = 2
+        .format = QUIRE_FORMAT_F16, .overflow = overflow, .keep = 64, .n_contexts = 2
     };
     engine_bench b = bench_of(&s);
     quire_request_token event = { 0 };
@@ -315,7 +375,6 @@ static void test_preempted_after_a_shift(void **state)
     quire_request *request;
     preemption p = { b.engine->loop, false };
 
-    (void)state;
     tokens_make(text, N_PROMPT, 1);
     expect(&b, &s, text, N_PROMPT, N_TOKENS, &want);
     request = ask(&b, &s, text, N_PROMPT, 10 * N_CTX);
@@ -333,6 +392,137 @@ static void test_preempted_after_a_shift(void **state)
     quire_request_release(request);
     validate(b.engine);
     bench_close(&b);
+}
+
+static void test_preempted_after_a_shift(void **state)
+{
+    (void)state;
+    preempted(QUIRE_CONTEXT_SHIFT);
+    preempted(QUIRE_CONTEXT_CONDENSE);
+}
+
+/* ---- first tokens ---- */
+
+#define N_INSTRUCTIONS 150u /* tokens, as a system prompt has */
+#define N_GENERATIONS  3u
+
+/* K of the first tokens of a sequence, of all lanes. */
+typedef struct first_keys {
+    quire_loop *loop;
+    quire_runtime *runtime;
+    uint32_t n_condensings; /* of the request they were read from */
+    float *keys;            /* [lane][N_INSTRUCTIONS][d_k] */
+    size_t bytes;
+} first_keys;
+
+static void first_keys_init(first_keys *f, const engine_bench *b)
+{
+    *f = (first_keys){ .loop = b->engine->loop, .runtime = b->runtime };
+    f->bytes = (size_t)quire_runtime_n_lanes(b->runtime) * N_INSTRUCTIONS *
+               quire_model_desc_get(b->model)->d_k * sizeof *f->keys;
+    f->keys = calloc(1, f->bytes);
+    assert_non_null(f->keys);
+}
+
+static void read_keys(first_keys *f, quire_runtime *runtime, quire_seq_id seq)
+{
+    const size_t d = quire_model_desc_get(quire_runtime_model(runtime))->d_k;
+    quire_runtime_rows rows;
+
+    assert_int_equal(quire_runtime_rows_begin(runtime, seq, seq, &rows), QUIRE_OK);
+    for (uint32_t i = 0; i < quire_runtime_n_lanes(runtime); i++) {
+        quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, i), N_INSTRUCTIONS,
+                                f->keys + i * N_INSTRUCTIONS * d);
+    }
+}
+
+/* On the engine's thread. */
+static void read_running(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    first_keys *f = ctx;
+    const quire_request *r = f->loop->set.n_running > 0 ? f->loop->set.running[0] : NULL;
+
+    (void)cache;
+    (void)tree;
+    if (r != NULL && r->kv.n_condensings >= N_GENERATIONS) {
+        f->n_condensings = r->kv.n_condensings;
+        read_keys(f, f->runtime, r->kv.seq);
+    }
+}
+
+/* After several condensings the instructions are all there, bit for bit. */
+static void test_first_tokens_stay(void **state)
+{
+    const setting s = { .format = QUIRE_FORMAT_F16,
+                        .overflow = QUIRE_CONTEXT_CONDENSE,
+                        .keep = N_INSTRUCTIONS,
+                        .n_contexts = 3 };
+    engine_bench b = bench_of(&s);
+    quire_runtime_opts opts = *quire_runtime_opts_get(b.runtime);
+    quire_request_token event = { 0 };
+    int32_t text[N_PROMPT];
+    quire_engine_stats stats;
+    quire_request *request;
+    quire_runtime *alone;
+    first_keys got, want;
+    quire_seq_id seq;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    first_keys_init(&got, &b);
+    first_keys_init(&want, &b);
+    opts.n_seqs_max = 1;
+    opts.kv_budget_bytes = 0;
+    alone = fixture_runtime(b.model, &opts);
+    seq = fixture_seq(alone);
+    (void)fixture_step(alone, seq, text, N_PROMPT, QUIRE_LOGITS_NONE);
+    read_keys(&want, alone, seq);
+    quire_runtime_destroy(alone);
+    request = ask(&b, &s, text, N_PROMPT, 10 * N_CTX);
+    while (got.n_condensings == 0) {
+        assert_int_equal(engine_call(b.engine, read_running, &got), QUIRE_OK);
+        assert_int_not_equal(quire_request_wait(request, UINT32_MAX, 0, &event), 0);
+    }
+    assert_memory_equal(got.keys, want.keys, want.bytes);
+    quire_request_cancel(request);
+    assert_true(finish(request)->n_condensings >= N_GENERATIONS);
+    quire_request_release(request);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.context_condensings_whole_total, 1);
+    assert_true(stats.context_condensings_again_total >= N_GENERATIONS - 1);
+    assert_int_equal(stats.context_condensings_whole_total + stats.context_condensings_again_total,
+                     stats.context_shifts_total);
+    free(want.keys);
+    free(got.keys);
+    bench_close(&b);
+}
+
+/* How many tokens are read, and how many stay. */
+static void test_sizes(void **state)
+{
+    static const struct {
+        const char *retain;
+        uint32_t n_keep, n_held, n_old, n_kept;
+    } cases[] = {
+        { "keydiff:0.5,recent=64", 64, 512, 256, 128 },
+        { "keydiff:0.5,recent=400", 0, 576, 128, 64 }, /* the last tokens leave no more */
+        { "stride:0.3,recent=1", 0, 512, 256, 128 },   /* 76.8, in whole tiles */
+        { "stride:1,recent=1", 0, 512, 256, 192 },     /* at least 64 leave */
+        { "stride:0.001,recent=1", 64, 512, 256, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_retain_spec spec;
+        quire_context_sizes sizes;
+
+        assert_int_equal(quire_retain_parse(cases[i].retain, &spec, NULL), QUIRE_OK);
+        sizes = quire_context_condense_sizes(&spec, cases[i].n_keep, cases[i].n_held);
+        assert_int_equal(sizes.n_old, cases[i].n_old);
+        assert_int_equal(sizes.n_kept, cases[i].n_kept);
+    }
+    assert_int_equal(quire_context_condense_keep(&(quire_retain_spec){ .sinks = 65 }, 0), 128);
+    assert_int_equal(quire_context_condense_keep(&(quire_retain_spec){ .sinks = 4 }, 130), 192);
 }
 
 /* The tokens for the next turn are those that the tree has; limits of the text's length. */
@@ -378,8 +568,8 @@ static void test_lengths(void **state)
     bench_close(&b);
 }
 
-static void refused(const engine_bench *b, quire_context_overflow overflow, uint32_t keep,
-                    int status, const char *message)
+static void refused_by(const engine_bench *b, quire_context_overflow overflow, uint32_t keep,
+                       const quire_retain_spec *retain, int status, const char *message)
 {
     int32_t text[N_PROMPT] = { 0 };
     quire_request_params params = params_greedy(text, N_PROMPT, 4);
@@ -389,10 +579,17 @@ static void refused(const engine_bench *b, quire_context_overflow overflow, uint
     tokens_make(text, N_PROMPT, 1);
     params.context_overflow = overflow;
     params.context_keep = keep;
+    params.retain = retain;
     assert_int_equal(quire_engine_submit(b->engine, &params, &request, &err), status);
     if (strstr(err.message, message) != err.message) {
         fail_msg("%s", err.message);
     }
+}
+
+static void refused(const engine_bench *b, quire_context_overflow overflow, uint32_t keep,
+                    int status, const char *message)
+{
+    refused_by(b, overflow, keep, NULL, status, message);
 }
 
 static void test_refusals(void **state)
@@ -413,6 +610,12 @@ static void test_refusals(void **state)
           "context_overflow: shift with 320 tokens kept needs a context of at least 576 tokens" },
         { QUIRE_FORMAT_F16, QUIRE_CONTEXT_SHIFT, UINT32_MAX, QUIRE_INVAL,
           "context_overflow: shift with 512 tokens kept needs a context of at least 768 tokens" },
+        { QUIRE_FORMAT_Q4, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP,
+          "context_overflow: condense works with KV in f32" },
+        { QUIRE_FORMAT_Q8, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP,
+          "context_overflow: condense turns K again and again: in q8 each time adds an error. " },
+        { QUIRE_FORMAT_F16, QUIRE_CONTEXT_CONDENSE, UINT32_MAX, QUIRE_INVAL,
+          "context_overflow: condense with 512 tokens kept needs a context of at least 768" },
     };
     const int32_t windows[4] = { 128, 128, 0, 0 };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -447,6 +650,55 @@ static void test_refusals(void **state)
     b = bench_deep(4, &engine, &runtime);
     refused(&b, QUIRE_CONTEXT_SINKS, 0, QUIRE_UNSUPP,
             "context_overflow: sinks and --kv-overflow: K of offloaded pages cannot be turned");
+    refused(&b, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP,
+            "context_overflow: condense and --kv-overflow: K of offloaded pages cannot be turned");
+    bench_close(&b);
+}
+
+/* Policies that cannot choose here, and models. */
+static void test_condense_refusals(void **state)
+{
+    static const struct {
+        const char *retain;
+        int status;
+        const char *message;
+    } cases[] = {
+        { "snap:0.5", QUIRE_UNSUPP,
+          "context_overflow: condense by snap needs more than keys and positions: use keydiff" },
+        { "heavy:0.5", QUIRE_UNSUPP, "context_overflow: condense by heavy needs more" },
+        { "keydiff:0.5,floor=0.5", QUIRE_UNSUPP,
+          "context_overflow: condense by keydiff: all heads keep the same number of tokens, so "
+          "floor cannot be given" },
+        { "keydiff:0.5,full_layers=0", QUIRE_UNSUPP,
+          "context_overflow: condense by keydiff: all heads keep the same number of tokens, so "
+          "full_layers cannot be given" },
+        { "keydiff:0.5,recent=400", QUIRE_INVAL,
+          "context_overflow: condense with 64 first tokens kept and the last 400 (recent of "
+          "keydiff) needs a context of at least 640 tokens: raise -c" },
+    };
+    const int32_t windows[4] = { 128, 128, 0, 0 };
+    const setting s = { .format = QUIRE_FORMAT_F16 };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b = bench_of(&s);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_retain_spec spec;
+
+        assert_int_equal(quire_retain_parse(cases[i].retain, &spec, NULL), QUIRE_OK);
+        refused_by(&b, QUIRE_CONTEXT_CONDENSE, 0, &spec, cases[i].status, cases[i].message);
+    }
+    bench_close(&b);
+    b = bench_windows(windows, &engine, &runtime);
+    refused(&b, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP,
+            "context_overflow: condense works with KV in f32");
+    bench_close(&b);
+    b = bench_recurrent("lfm2", &engine, &runtime);
+    refused(&b, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP, "context_overflow: condense works with");
+    bench_close(&b);
+    b = bench_latent(&engine, &runtime);
+    refused(&b, QUIRE_CONTEXT_CONDENSE, 0, QUIRE_UNSUPP, "context_overflow: condense works with");
     bench_close(&b);
 }
 
@@ -458,8 +710,11 @@ int main(void)
         cmocka_unit_test(test_memory_for_one_context),
         cmocka_unit_test(test_several),
         cmocka_unit_test(test_preempted_after_a_shift),
+        cmocka_unit_test(test_first_tokens_stay),
+        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_condense_refusals),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

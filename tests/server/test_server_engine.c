@@ -57,6 +57,18 @@ static int start_retaining(void **state)
     return 0;
 }
 
+/* Full contexts are condensed, unless a request says something else. */
+static int start_condensing(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    (void)state;
+    opts.n_contexts = 4;
+    opts.server.context_overflow = QUIRE_CONTEXT_CONDENSE;
+    engine_server_start_with(&s, N_CTX, &opts);
+    return 0;
+}
+
 static int start_with_keys(void **state)
 {
     (void)state;
@@ -302,6 +314,79 @@ static void a_full_context_goes_on(void **state)
     assert_string_equal(json_string_at(reply, "error.param"), "prompt");
     assert_string_equal(json_string_at(reply, "error.message"),
                         "prompt: more than 16384 tokens, 16 times the context");
+    json_decref(reply);
+    free(body);
+}
+
+static void a_full_context_is_condensed(void **state)
+{
+    static const struct {
+        const char *fields;
+        const char *param;
+        const char *message;
+    } refusals[] = {
+        { "\"context_keep\":1000,", "context_overflow",
+          "context_overflow: condense with 1024 tokens kept needs a context of at least 1280" },
+        { "\"retain\":\"snap\",", "context_overflow",
+          "context_overflow: condense by snap needs more than keys and positions" },
+        { "\"retain\":\"keydiff,full_layers=0\",", "context_overflow",
+          "context_overflow: condense by keydiff: all heads keep the same number of tokens" },
+        { "\"retain\":\"none\",", "retain", "" },
+    };
+    char *body = long_text(2 * N_CTX, GREEDY ",\"context_overflow\":\"condense\","
+                                             "\"retain\":\"stride:0.5\",");
+    json_t *cold = post(&s, 200, TEXT, body);
+    json_t *warm = post(&s, 200, TEXT, body);
+    json_t *other;
+    http_reply metrics;
+
+    (void)state;
+    free(body);
+    assert_true(json_int_at(cold, "quire.condensings") > 2);
+    assert_int_equal(json_int_at(warm, "quire.condensings"),
+                     json_int_at(cold, "quire.condensings"));
+    assert_true(json_int_at(cold, "quire.dropped_tokens") >= prompt_tokens(cold) + 7 - N_CTX);
+    assert_int_equal(cached_tokens(warm), N_CTX);
+    assert_string_equal(json_string_at(warm, "choices.0.text"),
+                        json_string_at(cold, "choices.0.text"));
+    other = get(&s, 200, "/v1/cache/stats");
+    assert_int_equal(json_int_at(other, "condensed.context_whole_total"), 2);
+    assert_int_equal(json_int_at(other, "condensed.context_again_total"),
+                     2 * (json_int_at(cold, "quire.condensings") - 1));
+    json_decref(other);
+    json_decref(cold);
+    json_decref(warm);
+    metrics = http_get(s.port, "/metrics");
+    assert_non_null(strstr(metrics.body, "\nquire_context_condensings_total{input=\"whole\"} 2\n"));
+    assert_null(strstr(metrics.body, "\nquire_context_condensings_total{input=\"condensed\"} 0\n"));
+    http_reply_free(&metrics);
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        char fields[128];
+
+        (void)snprintf(fields, sizeof fields, "\"context_overflow\":\"condense\",%s",
+                       refusals[i].fields);
+        body = long_text(10, fields);
+        other = post(&s, 400, TEXT, body);
+        assert_string_equal(json_string_at(other, "error.param"), refusals[i].param);
+        assert_non_null(strstr(json_string_at(other, "error.message"), refusals[i].message));
+        json_decref(other);
+        free(body);
+    }
+}
+
+/* The server's default, and "none" against it. */
+static void contexts_are_condensed_by_default(void **state)
+{
+    char *body = long_text(N_CTX + 100, GREEDY ",");
+    json_t *reply = post(&s, 200, TEXT, body);
+
+    (void)state;
+    assert_true(json_int_at(reply, "quire.condensings") > 0);
+    json_decref(reply);
+    free(body);
+    body = long_text(N_CTX + 100, GREEDY ",\"retain\":\"none\",");
+    reply = post(&s, 400, TEXT, body);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
     json_decref(reply);
     free(body);
 }
@@ -590,6 +675,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
         cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),
         cmocka_unit_test_setup_teardown(a_full_context_goes_on, start_with_room, stop),
+        cmocka_unit_test_setup_teardown(a_full_context_is_condensed, start_with_room, stop),
+        cmocka_unit_test_setup_teardown(contexts_are_condensed_by_default, start_condensing, stop),
         cmocka_unit_test_setup_teardown(a_text_keeps_a_share, start_retaining, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_beyond_the_context, start_with_room,
                                         stop),

@@ -120,7 +120,10 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"cache_prompt\":\"no\"", "cache_prompt" },
     { CHAT, HI ",\"explain_cache\":\"no\"", "explain_cache" },
     { CHAT, HI ",\"ignore_eos\":0", "ignore_eos" },
-    { CHAT, HI ",\"context_overflow\":\"condense\"", "context_overflow" },
+    { CHAT, HI ",\"context_overflow\":\"compress\"", "context_overflow" },
+    { CHAT, HI ",\"context_overflow\":\"condense\",\"context_keep\":-1", "context_keep" },
+    { CHAT, HI ",\"context_overflow\":\"condense\",\"retain\":\"none\"", "retain" },
+    { TEXT, "\"prompt\":\"a\",\"context_overflow\":\"condense\",\"retain\":\"best\"", "retain" },
     { CHAT, HI ",\"context_overflow\":\"shift\",\"context_keep\":-1", "context_keep" },
     { CHAT, HI ",\"context_keep\":64", "context_keep" },
     { CHAT, HI ",\"context_overflow\":\"truncate_turns\",\"context_keep\":64", "context_keep" },
@@ -456,13 +459,14 @@ static void tokenizes_and_back(void **state)
 
 /* ---- turns that are dropped ---- */
 
-/* The prompt that the engine got, as text. */
-static char *prompt_text(void)
+/* The first n tokens of the prompt that the engine got, as text. Memory: free(). */
+static char *first_text(uint32_t n_tokens)
 {
     const engine_seen seen = engine_double_seen(f.engine);
     quire_bytes text = { 0 };
 
-    for (uint32_t i = 0; i < seen.params.n_tokens; i++) {
+    assert_true(n_tokens <= seen.params.n_tokens);
+    for (uint32_t i = 0; i < n_tokens; i++) {
         char piece[64];
         const int64_t n =
             quire_model_token_text(f.model, seen.tokens[i], true, piece, sizeof piece);
@@ -471,6 +475,11 @@ static char *prompt_text(void)
         assert_int_equal(quire_bytes_add(&text, piece, (size_t)n), QUIRE_OK);
     }
     return text.data;
+}
+
+static char *prompt_text(void)
+{
+    return first_text(engine_double_seen(f.engine).params.n_tokens);
 }
 
 /* Turns of about 50 tokens each. */
@@ -505,6 +514,9 @@ static void full_contexts_go_on(void **state)
           QUIRE_CONTEXT_SINKS, 0 },
         { TEXT, "{\"prompt\":\"a\",\"context_overflow\":\"shift\",\"context_keep\":4294967295}",
           QUIRE_CONTEXT_SHIFT, UINT32_MAX },
+        { CHAT, "{" HI ",\"context_overflow\":\"condense\"}", QUIRE_CONTEXT_CONDENSE, 64 },
+        { TEXT, "{\"prompt\":\"a\",\"context_overflow\":\"condense\",\"retain\":\"stride:0.3\"}",
+          QUIRE_CONTEXT_CONDENSE, 64 },
     };
 
     (void)state;
@@ -515,6 +527,47 @@ static void full_contexts_go_on(void **state)
         seen = engine_double_seen(f.engine);
         assert_int_equal(seen.params.context_overflow, cases[i].overflow);
         assert_int_equal(seen.params.context_keep, cases[i].keep);
+    }
+}
+
+#define INSTRUCTION                                                                                \
+    "Be brief and answer in the language of the question, with the date of each source you name"
+
+/* A chat's context_keep covers its first instructions, unless the request gives the number. */
+static void condense_keeps_the_instructions(void **state)
+{
+    static const struct {
+        const char *fields;
+        bool keeps;
+        uint32_t keep; /* else */
+    } cases[] = {
+        { "\"context_overflow\":\"condense\"", true, 0 },
+        { "\"context_overflow\":\"condense\",\"max_tokens\":250", true, 0 },
+        { "\"context_overflow\":\"condense\",\"max_tokens\":4", false, 64 }, /* it fits */
+        { "\"context_overflow\":\"condense\",\"context_keep\":70", false, 70 },
+        { "\"context_overflow\":\"shift\"", false, 64 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[512];
+        engine_seen seen;
+        char *text;
+
+        (void)snprintf(body, sizeof body,
+                       "{%s,\"messages\":[{\"role\":\"system\",\"content\":\"" INSTRUCTION
+                       "\"},{\"role\":\"user\",\"content\":\"Why is that?\"}]}",
+                       cases[i].fields);
+        json_decref(http_post_json(f.port, CHAT, body, 200));
+        seen = engine_double_seen(f.engine);
+        if (!cases[i].keeps) {
+            assert_int_equal(seen.params.context_keep, cases[i].keep);
+            continue;
+        }
+        text = first_text(seen.params.context_keep);
+        assert_non_null(strstr(text, INSTRUCTION));
+        assert_null(strstr(text, "Why"));
+        free(text);
     }
 }
 
@@ -659,6 +712,7 @@ int main(void)
         cmocka_unit_test(text_logprobs_have_their_shape),
         cmocka_unit_test(tokenizes_and_back),
         cmocka_unit_test(full_contexts_go_on),
+        cmocka_unit_test(condense_keeps_the_instructions),
         cmocka_unit_test(drops_the_oldest_turns),
         cmocka_unit_test(tells_the_engines_errors),
         cmocka_unit_test(a_full_queue_says_when),

@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "engine/context_condense.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,11 +26,12 @@ typedef struct run_args {
     const char *file;
     int context_overflow; /* quire_context_overflow */
     int64_t context_keep;
+    const char *overflow_retain; /* of condense: --retain */
     const char *save_block_state;
     const char *resume_block_state;
 } run_args;
 
-static const char *const overflows[] = { "refuse", "shift", "sinks", NULL };
+static const char *const overflows[] = { "refuse", "shift", "sinks", "condense", NULL };
 
 /* clang-format off */
 static const quire_opt options[] = {
@@ -45,10 +47,11 @@ static const quire_opt options[] = {
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
       .initial = "refuse", .offset = offsetof(run_args, context_overflow),
       .help = "when the context is full: end the text, drop half of the tokens and move the others "
-              "to lower positions (shift), or drop 64 tokens at a time (sinks)" },
+              "to lower positions (shift), drop 64 tokens at a time (sinks), or drop some of the "
+              "oldest tokens, chosen by the policy of --retain or keydiff:0.5 (condense)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, context_keep),
-      .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64" },
+      .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64" },
     { .names = { "--save-block-state" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, save_block_state),
       .help = "with --retain: write what the prompt's next chunk depends on, behind its last whole "
@@ -65,10 +68,11 @@ static int print_json(const run_args *args, const quire_opened *session, const q
                       const quire_writer_result *result, uint32_t n_held)
 {
     return quire_stdout_json(json_pack(
-        "{s:o, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text",
+        "{s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text",
         quire_collected_json(c), "stop", quire_stop_word(result->stop), "prompt_tokens",
         (int)result->n_prompt, "stored_tokens", (int)result->n_stored, "output_tokens",
-        (int)result->n_output, "dropped_tokens", (int)result->n_dropped, "prompt_tokens_per_second",
+        (int)result->n_output, "dropped_tokens", (int)result->n_dropped, "condensings",
+        (int)result->n_condensings, "prompt_tokens_per_second",
         quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
         "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
@@ -95,6 +99,10 @@ static void print_summary(const run_args *args, const quire_opened *session,
     if (result->n_dropped > 0) {
         quire_say("%u tokens left the context (--context-overflow %s)", result->n_dropped,
                   overflows[args->context_overflow]);
+    }
+    if (result->n_condensings > 0) {
+        quire_say("the context was condensed %u times by %s", result->n_condensings,
+                  args->overflow_retain != NULL ? args->overflow_retain : QUIRE_CONTEXT_RETAIN);
     }
     quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
               quire_opened_kv_text(session, kv, sizeof(kv)), n_held,
@@ -137,6 +145,18 @@ static int prepare(const run_args *args, const quire_opened *session, int32_t **
     return rc;
 }
 
+static int set_overflow(const run_args *args, quire_writer *writer, quire_error *err)
+{
+    quire_retain_spec spec;
+
+    if (args->overflow_retain != NULL) {
+        QUIRE_TRY(quire_retain_parse(args->overflow_retain, &spec, err));
+        quire_writer_retain_set(writer, &spec);
+    }
+    return quire_writer_overflow_set(writer, (quire_context_overflow)args->context_overflow,
+                                     (uint32_t)args->context_keep, err);
+}
+
 static int generate(run_args *args, quire_opened *session, quire_error *err)
 {
     quire_collected text = { .is_streamed = !args->common.is_json,
@@ -160,8 +180,7 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
         rc = quire_writer_create(&writer, session, &args->sampling, err);
     }
     if (rc == QUIRE_OK) {
-        rc = quire_writer_overflow_set(writer, (quire_context_overflow)args->context_overflow,
-                                       (uint32_t)args->context_keep, err);
+        rc = set_overflow(args, writer, err);
     }
     if (rc == QUIRE_OK) {
         rc = quire_kv_disk_open(&disk, &args->common, session, err);
@@ -205,7 +224,25 @@ out:
     return exit_status;
 }
 
-/* What shift and sinks cannot go with. */
+/* What condense cannot go with, beyond the others. */
+static int check_condense(const run_args *args, quire_error *err)
+{
+    quire_retain_spec spec;
+
+    if (args->save_block_state != NULL || args->resume_block_state != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow condense and --%s-block-state: such a text is "
+                               "condensed when its context is full, not in chunks",
+                               args->save_block_state != NULL ? "save" : "resume");
+    }
+    if (args->common.retain == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_retain_parse(args->common.retain, &spec, err)); /* checked before */
+    return quire_context_condense_policy_check(&spec, "--context-overflow", err);
+}
+
+/* What shift, sinks and condense cannot go with. */
 static int check_overflow(const run_args *args, quire_error *err)
 {
     const char *name = overflows[args->context_overflow];
@@ -213,12 +250,16 @@ static int check_overflow(const run_args *args, quire_error *err)
     if (args->context_overflow == QUIRE_CONTEXT_REFUSE) {
         return QUIRE_OK;
     }
-    if (args->common.retain != NULL || args->common.attend != NULL) {
+    if (args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(check_condense(args, err));
+    }
+    if (args->common.attend != NULL ||
+        (args->common.retain != NULL && args->context_overflow != QUIRE_CONTEXT_CONDENSE)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--context-overflow %s and --%s: there each head has pages of its "
                                "own, whose tokens do not move; a larger -c costs little with "
-                               "--retain",
-                               name, args->common.retain != NULL ? "retain" : "attend");
+                               "--retain, and condense has its policies",
+                               name, args->common.attend != NULL ? "attend" : "retain");
     }
     if (args->common.cache_dir != NULL) {
         return quire_error_set(
@@ -263,6 +304,11 @@ static int run(void *opaque)
             return quire_say_error(&err, QUIRE_EXIT_USAGE);
         }
         args->common.model = model;
+    }
+    if (args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+        args->overflow_retain =
+            args->common.retain; /* the text is whole until its context is full */
+        args->common.retain = NULL;
     }
     quire_sampling_seed(&args->sampling);
     if (quire_opened_open(&session, &args->common, &err) < 0) {

@@ -17,7 +17,8 @@
 #define SECONDS(us) ((uint32_t)((us) / 1000000))
 
 static const char *const admissions[] = { "grow", "reserve", NULL };
-static const char *const overflows[] = { "refuse", "truncate_turns", "shift", "sinks", NULL };
+static const char *const overflows[] = { "refuse", "truncate_turns", "shift",
+                                         "sinks",  "condense",       NULL };
 #define NAME(symbol, value, name) name,
 static const char *const policies[] = { QUIRE_EVICT_POLICY_MAP(NAME) NULL };
 #undef NAME
@@ -320,11 +321,13 @@ static const quire_opt options[] = {
       .initial = "refuse", .offset = offsetof(quire_serve_args, context_overflow),
       .help = "when a text no longer fits the context: refuse the request, drop the oldest turns "
               "of a conversation, drop half of the tokens and move the others to lower positions "
-              "(shift), or drop 64 tokens at a time (sinks); the field context_overflow of a "
-              "request overrides this" },
+              "(shift), drop 64 tokens at a time (sinks), or drop some of the oldest tokens, "
+              "chosen by the policy of --retain or keydiff:0.5 (condense); the field "
+              "context_overflow of a request overrides this" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_serve_args, context_keep),
-      .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64; the field "
+      .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "
+              "of chats condense keeps the first instruction and the tools as well; the field "
               "context_keep of a request overrides this" },
     { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",
       .offset = offsetof(quire_serve_args, retain),

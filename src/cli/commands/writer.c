@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "cli/commands/block_file.h"
 #include "cli/commands/talk.h"
+#include "engine/context_condense.h"
 #include "engine/retention.h"
 #include "engine/text_out.h"
 #include "retain/block_memory.h"
@@ -21,7 +22,8 @@ struct quire_writer {
     quire_sampler *sampler;
     quire_seq_id seq;
     int64_t n_predict;
-    int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
+    int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV; behind a condensing each lane has
+                      other ones, and these are the last */
     uint32_t n_held;
     quire_text_out *text;
     quire_bytes shown; /* text for the sink */
@@ -30,7 +32,8 @@ struct quire_writer {
     quire_kv_disk *disk;        /* NULL = none */
     quire_new_file *block_file; /* of the state of the text; NULL = none */
     quire_context_overflow overflow;
-    uint32_t n_keep; /* whole tiles */
+    uint32_t n_keep;          /* whole tiles */
+    quire_retain_spec retain; /* of QUIRE_CONTEXT_CONDENSE */
 };
 
 static const struct {
@@ -94,6 +97,7 @@ int quire_writer_create(quire_writer **out, quire_opened *session,
     *out = NULL;
     if (writer != NULL) {
         writer->session = session;
+        quire_context_condense_default(&writer->retain);
         rc = writer_init(writer, sampling);
     }
     if (rc < 0) {
@@ -145,13 +149,23 @@ void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
     writer->disk = disk;
 }
 
+void quire_writer_retain_set(quire_writer *writer, const quire_retain_spec *spec)
+{
+    writer->retain = *spec;
+}
+
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err)
 {
     QUIRE_TRY(quire_context_overflow_check(writer->session->runtime, writer->session->desc,
                                            overflow, keep, "--context-overflow", err));
-    writer->overflow = overflow;
     writer->n_keep = quire_context_overflow_keep(keep);
+    if (overflow == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(quire_context_condense_check(writer->session->runtime, &writer->retain, keep,
+                                               "--context-overflow", err));
+        writer->n_keep = quire_context_condense_keep(&writer->retain, keep);
+    }
+    writer->overflow = overflow;
     return QUIRE_OK;
 }
 
@@ -159,12 +173,18 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
 static int drop_tokens(quire_writer *writer, quire_writer_result *result)
 {
     const uint32_t n_middle = writer->n_held - writer->n_keep;
-    const uint32_t n =
-        quire_context_overflow_drop(writer->overflow, writer->n_keep, writer->n_held);
+    quire_runtime *runtime = writer->session->runtime;
     int32_t *held = writer->held + writer->n_keep;
+    uint32_t n;
 
-    QUIRE_TRY(quire_runtime_shift(writer->session->runtime, writer->seq, writer->n_keep,
-                                  writer->n_keep + n));
+    if (writer->overflow == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(quire_context_condense(&writer->retain, runtime, writer->seq, writer->n_keep));
+        n = writer->n_held - quire_seq_tokens(quire_runtime_cache(runtime), writer->seq);
+        result->n_condensings++;
+    } else {
+        n = quire_context_overflow_drop(writer->overflow, writer->n_keep, writer->n_held);
+        QUIRE_TRY(quire_runtime_shift(runtime, writer->seq, writer->n_keep, writer->n_keep + n));
+    }
     memmove(held, held + n, (n_middle - n) * sizeof(*held));
     writer->n_held -= n;
     result->n_dropped += n;

@@ -17,6 +17,7 @@
 #include "cli/settings/args.h"
 #include "model/context_overflow.h"
 #include "model/sampler.h"
+#include "retain/policy.h"
 
 typedef enum quire_stop {
     QUIRE_STOP_END,         /* the model ended the text, by its token or a stop text */
@@ -31,15 +32,16 @@ const char *quire_stop_text(quire_stop stop);
 const char *quire_stop_word(quire_stop stop);
 
 typedef struct quire_writer_result {
-    uint32_t n_prompt;  /* tokens of the prompt; if interrupted, those read */
-    uint32_t n_reused;  /* of n_prompt, already in KV */
-    uint32_t n_stored;  /* of n_reused, read from disk */
-    uint32_t n_output;  /* tokens written */
-    uint32_t n_steps;   /* of one token each, after the prompt */
-    uint32_t n_dropped; /* tokens that left the context */
-    double prefill_s;   /* computing the prompt's new tokens */
-    double first_s;     /* from the call until the first token is sampled */
-    double decode_s;    /* the steps after the prompt */
+    uint32_t n_prompt;      /* tokens of the prompt; if interrupted, those read */
+    uint32_t n_reused;      /* of n_prompt, already in KV */
+    uint32_t n_stored;      /* of n_reused, read from disk */
+    uint32_t n_output;      /* tokens written */
+    uint32_t n_steps;       /* of one token each, after the prompt */
+    uint32_t n_dropped;     /* tokens that left the context */
+    uint32_t n_condensings; /* of the context */
+    double prefill_s;       /* computing the prompt's new tokens */
+    double first_s;         /* from the call until the first token is sampled */
+    double decode_s;        /* the steps after the prompt */
     quire_stop stop;
 } quire_writer_result;
 
@@ -65,9 +67,13 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
 
 /* Whether the session's context can overflow so: `keep` tokens at the beginning stay, rounded up to
- * whole tiles. Errors: quire_context_overflow_check(). */
+ * whole tiles. Errors: quire_context_overflow_check(), quire_context_condense_check(). */
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err);
+
+/* The policy of QUIRE_CONTEXT_CONDENSE, before quire_writer_overflow_set(); without it the writer
+ * has QUIRE_CONTEXT_RETAIN. spec is copied. */
+void quire_writer_retain_set(quire_writer *writer, const quire_retain_spec *spec);
 
 /* Control tokens whose text is shown, in later runs. tokens: borrowed until the next call. */
 void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n);

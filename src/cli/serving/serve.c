@@ -383,6 +383,11 @@ static int start(serving *s, quire_error *err)
     s->store = NULL;
     QUIRE_TRY(quire_engine_context_check(s->engine, s->opts.context_overflow, s->opts.context_keep,
                                          "--context-overflow", err));
+    if (s->opts.context_overflow == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(quire_engine_context_condense_check(
+            s->engine, s->opts.retain.policy != NULL ? &s->opts.retain : NULL, s->opts.context_keep,
+            "--context-overflow", err));
+    }
     if (s->opts.retain.policy != NULL) {
         QUIRE_TRY(quire_engine_retain_check(s->engine, &s->opts.retain, "--retain", err));
     }

@@ -100,7 +100,7 @@ typedef struct quire_serve_args {
     /* sessions */
     int64_t max_sessions;
     uint64_t session_ttl_us;
-    int context_overflow; /* 0 = refuse, 1 = truncate_turns, 2 = shift, 3 = sinks */
+    int context_overflow; /* 0 = refuse, 1 = truncate_turns, 2 = shift, 3 = sinks, 4 = condense */
     int64_t context_keep;
     const char *retain; /* a policy; NULL = texts keep all tokens */
     int64_t retain_chunk;

@@ -19,10 +19,11 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
         return quire_error_set(err, rc, "--retain %s: %s", args->retain, why.message);
     }
     QUIRE_TRY(quire_condensing_policy_check(&opts->retain, "--retain", err));
-    if (opts->truncates_turns || opts->context_overflow != QUIRE_CONTEXT_REFUSE) {
+    if (opts->truncates_turns || (opts->context_overflow != QUIRE_CONTEXT_REFUSE &&
+                                  opts->context_overflow != QUIRE_CONTEXT_CONDENSE)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--retain and --context-overflow: a text either keeps a share of "
-                               "its tokens or drops the oldest ones");
+                               "its tokens or drops the oldest ones; condense does both");
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         return quire_error_set(err, QUIRE_INVAL,

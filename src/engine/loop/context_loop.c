@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/context_condense.h"
 #include "engine/loop/loop_object.h"
 #include "model/runtime_shift.h"
 
@@ -27,6 +28,19 @@ int quire_loop_context_check(const quire_loop *loop, quire_context_overflow over
     return quire_context_overflow_check(loop->runtime, loop->desc, overflow, keep, setting, err);
 }
 
+int quire_loop_context_condense_check(const quire_loop *loop, const quire_retain_spec *spec,
+                                      uint32_t keep, const char *setting, quire_error *err)
+{
+    quire_retain_spec initial;
+
+    if (spec == NULL) {
+        quire_context_condense_default(&initial);
+        spec = &initial;
+    }
+    QUIRE_TRY(quire_loop_context_check(loop, QUIRE_CONTEXT_CONDENSE, keep, setting, err));
+    return quire_context_condense_check(loop->runtime, spec, keep, setting, err);
+}
+
 uint32_t quire_loop_text_max(const quire_loop *loop, quire_context_overflow overflow)
 {
     const uint64_t n_ctx = loop->runtime_opts->n_ctx;
@@ -42,17 +56,12 @@ static bool has_own_pages(const quire_request *r, uint32_t n_keep)
     return r->kv.n_dropped > 0 || r->kv.n_published <= n_keep;
 }
 
-/* Errors: those of quire_runtime_shift_away(); *is_torn: the sequence has lost pages. */
-static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
+/* The tokens [n_keep, n_keep + n) leave, and the others get pages of their own. Errors: those of
+ * quire_runtime_shift_away(). */
+static int move_away(quire_loop *loop, quire_request *r, uint32_t n_keep, uint32_t n, bool *is_torn)
 {
-    const uint32_t n_keep = quire_context_overflow_keep(r->context_keep);
-    const uint32_t n = quire_context_overflow_drop(r->overflow, n_keep, quire_request_held(r));
     quire_seq_id seq;
 
-    *is_torn = false;
-    if (has_own_pages(r, n_keep)) {
-        return quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n);
-    }
     if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
         /* Without the reference, pages that the sequence gives up can be evicted. */
         (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
@@ -65,6 +74,36 @@ static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
     return QUIRE_OK;
 }
 
+/* Errors: those of quire_runtime_shift_away(); *is_torn: the sequence has lost pages. */
+static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
+{
+    const uint32_t n_keep = quire_context_overflow_keep(r->context_keep);
+    const uint32_t n = quire_context_overflow_drop(r->overflow, n_keep, quire_request_held(r));
+
+    *is_torn = false;
+    return has_own_pages(r, n_keep)
+               ? quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n)
+               : move_away(loop, r, n_keep, n, is_torn);
+}
+
+/* The same where a policy chooses the tokens that leave. */
+static int condense(quire_loop *loop, quire_request *r, bool *is_torn)
+{
+    const uint32_t n_keep = quire_context_overflow_keep(r->context_keep);
+    int rc;
+
+    *is_torn = false;
+    if (!has_own_pages(r, n_keep)) {
+        QUIRE_TRY(move_away(loop, r, n_keep, 0, is_torn));
+        *is_torn = false; /* of the sequence before */
+    }
+    rc = quire_context_condense(&r->context_retain, loop->runtime, r->kv.seq, n_keep);
+    if (rc < 0 && r->kv.ref == QUIRE_PREFIX_REF_NULL) {
+        r->kv.n_published = quire_min_u32(r->kv.n_published, n_keep); /* the rest is its own now */
+    }
+    return rc;
+}
+
 static void count_dropped(quire_loop *loop, quire_request *r, uint32_t n_before)
 {
     const uint32_t n = n_before - quire_seq_tokens(loop->cache, r->kv.seq);
@@ -74,6 +113,11 @@ static void count_dropped(quire_loop *loop, quire_request *r, uint32_t n_before)
     r->result.n_dropped_tokens = r->kv.n_dropped;
     loop->figures.now.context_shifts_total++;
     loop->figures.now.context_dropped_tokens_total += n;
+    if (r->overflow == QUIRE_CONTEXT_CONDENSE) {
+        loop->figures.now.context_condensings_whole_total += r->kv.n_condensings == 0;
+        loop->figures.now.context_condensings_again_total += r->kv.n_condensings > 0;
+        r->result.n_condensings = ++r->kv.n_condensings;
+    }
     quire_loop_released(loop);
 }
 
@@ -107,7 +151,8 @@ bool quire_loop_contexts_clear(quire_loop *loop)
             continue;
         }
         quire_loop_publish(loop, r);
-        rc = drop_tokens(loop, r, &is_torn);
+        rc = r->overflow == QUIRE_CONTEXT_CONDENSE ? condense(loop, r, &is_torn)
+                                                   : drop_tokens(loop, r, &is_torn);
         if (rc < 0) {
             give_up(loop, r, rc, is_torn);
             return false;

@@ -8,6 +8,9 @@
  * The tree keeps the first n_ctx tokens of such a text, published before the first ones leave. From
  * then on the request publishes nothing, because its values depend on tokens that are gone.
  *
+ * With QUIRE_CONTEXT_CONDENSE all tokens behind the kept ones get pages of their own first, and
+ * then a part of them leaves in place (engine/context_condense.h).
+ *
  *   tokens    0 ........ keep ........................ n_ctx ............. n_tokens
  *   sequence  [ kept ] [ leave | move into pages of its own ]
  *             shared with the tree     '--> behind the kept ones

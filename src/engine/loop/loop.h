@@ -58,6 +58,10 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
 int quire_loop_context_check(const quire_loop *loop, quire_context_overflow overflow, uint32_t keep,
                              const char *setting, quire_error *err);
 
+/* ... and condense it: quire_engine_context_condense_check(). */
+int quire_loop_context_condense_check(const quire_loop *loop, const quire_retain_spec *spec,
+                                      uint32_t keep, const char *setting, quire_error *err);
+
 /* Whether texts of requests can keep a share of their tokens so: quire_engine_retain_check(). */
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err);

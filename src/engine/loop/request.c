@@ -1,6 +1,7 @@
 /* request.c - the client's side of a request: submit, wait, cancel, release.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/context_condense.h"
 #include "engine/loop/condense_loop.h"
 #include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
@@ -58,6 +59,10 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
 
         QUIRE_TRY(quire_loop_context_check(loop, p->context_overflow, p->context_keep,
                                            "context_overflow:", err));
+        if (p->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+            QUIRE_TRY(quire_loop_context_condense_check(loop, p->retain, p->context_keep,
+                                                        "context_overflow:", err));
+        }
         if (p->n_tokens >= n_max) {
             return quire_error_set(err, QUIRE_RANGE,
                                    "prompt: %u tokens and one to generate are more than %u, %u "
@@ -79,10 +84,16 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     return QUIRE_OK;
 }
 
+/* Whether retain says what a text keeps before its context is full. */
+static bool condenses(const quire_request_params *p)
+{
+    return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;
+}
+
 static void condensing_fill(const quire_loop *loop, const quire_request_params *p,
                             quire_condensing *out)
 {
-    if (p->retain != NULL) {
+    if (condenses(p)) {
         quire_condensing_init(out, p->retain, loop->opts.retain_chunk,
                               loop->runtime_opts->page_tokens, &loop->lanes.packing);
     }
@@ -90,7 +101,7 @@ static void condensing_fill(const quire_loop *loop, const quire_request_params *
 
 static int check_retain(const quire_loop *loop, const quire_request_params *p, quire_error *err)
 {
-    if (p->retain == NULL) {
+    if (!condenses(p)) {
         return QUIRE_OK;
     }
     QUIRE_TRY(quire_loop_retain_check(loop, p->retain, "retain:", err));
@@ -144,6 +155,21 @@ static uint32_t tokens_to_generate(const quire_loop *loop, const quire_request_p
     return n;
 }
 
+static void overflow_fill(quire_request *r, const quire_request_params *p)
+{
+    r->overflow = p->context_overflow;
+    r->context_keep = p->context_keep;
+    if (p->context_overflow != QUIRE_CONTEXT_CONDENSE) {
+        return;
+    }
+    if (p->retain != NULL) {
+        r->context_retain = *p->retain;
+    } else {
+        quire_context_condense_default(&r->context_retain);
+    }
+    r->context_keep = quire_context_condense_keep(&r->context_retain, p->context_keep);
+}
+
 static int request_fill(quire_request *r, const quire_request_params *p, quire_error *err)
 {
     quire_loop *loop = r->loop;
@@ -151,8 +177,7 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->n_prompt = p->n_tokens;
     r->max_tokens = tokens_to_generate(loop, p);
     r->n_held_max = loop->runtime_opts->n_ctx;
-    r->overflow = p->context_overflow;
-    r->context_keep = p->context_keep;
+    overflow_fill(r, p);
     condensing_fill(loop, p, &r->condensing);
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
     if (r->n_tops > loop->desc->n_vocab) {

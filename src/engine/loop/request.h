@@ -131,6 +131,7 @@ struct quire_request {
     uint32_t n_held_max; /* tokens in a sequence: the context */
     quire_context_overflow overflow;
     uint32_t context_keep;
+    quire_retain_spec context_retain; /* with QUIRE_CONTEXT_CONDENSE */
     quire_condensing condensing;
     uint32_t n_tops;
     bool has_logprobs;

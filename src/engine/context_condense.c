@@ -1,0 +1,197 @@
+/* context_condense.c - see context_condense.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/context_condense.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "model/context_overflow.h"
+#include "model/runtime_hidden.h"
+#include "model/runtime_rows.h"
+#include "model/runtime_shift.h"
+
+#include <stdlib.h>
+
+#define TILE    QUIRE_TILE_TOKENS
+#define OLD_MIN 2u /* tiles */
+
+void quire_context_condense_default(quire_retain_spec *out)
+{
+    const int rc = quire_retain_parse(QUIRE_CONTEXT_RETAIN, out, NULL);
+
+    QUIRE_CHECK(rc == QUIRE_OK);
+}
+
+/* ---- what works ---- */
+
+int quire_context_condense_policy_check(const quire_retain_spec *spec, const char *setting,
+                                        quire_error *err)
+{
+    const quire_retain_policy *policy = spec->policy;
+
+    if (policy->worth != QUIRE_RETAIN_WORTH_NONE || policy->needs_attention ||
+        policy->expects_queries || policy->is_across) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s condense by %s needs more than keys and positions: use keydiff, "
+                               "window, last, stride or random",
+                               setting, policy->name);
+    }
+    if (spec->floor < 1 || spec->n_full > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s condense by %s: all heads keep the same number of tokens, so %s "
+                               "cannot be given",
+                               setting, policy->name, spec->floor < 1 ? "floor" : "full_layers");
+    }
+    return QUIRE_OK;
+}
+
+int quire_context_condense_check(const quire_runtime *runtime, const quire_retain_spec *spec,
+                                 uint32_t keep, const char *setting, quire_error *err)
+{
+    const uint64_t n_ctx = quire_runtime_opts_get(runtime)->n_ctx;
+    uint64_t n_least;
+
+    QUIRE_TRY(quire_context_condense_policy_check(spec, setting, err));
+    if (quire_runtime_rows_check(runtime) < 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s condense works with models whose layers store K and V of one "
+                               "size",
+                               setting);
+    }
+    /* keep may be any number of a request. */
+    n_least = (uint64_t)quire_context_condense_keep(spec, (uint32_t)quire_min_u64(keep, n_ctx)) +
+              quire_context_overflow_keep(spec->recent) + OLD_MIN * TILE;
+    return n_ctx >= n_least
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "%s condense with %u first tokens kept and the last %u (recent of "
+                                 "%s) needs a context of at least %llu tokens: raise -c",
+                                 setting, quire_context_condense_keep(spec, keep), spec->recent,
+                                 spec->policy->name, (unsigned long long)n_least);
+}
+
+/* ---- numbers ---- */
+
+uint32_t quire_context_condense_keep(const quire_retain_spec *spec, uint32_t keep)
+{
+    return quire_context_overflow_keep(quire_max_u32(keep, spec->sinks));
+}
+
+quire_context_sizes quire_context_condense_sizes(const quire_retain_spec *spec, uint32_t n_keep,
+                                                 uint32_t n_held)
+{
+    const uint32_t n_middle = n_held - n_keep;
+    const uint32_t n_half = (n_middle / 2 + TILE - 1) / TILE * TILE;
+    const uint32_t n_old_max = (n_middle - spec->recent) / TILE * TILE;
+    const uint32_t n_old = quire_min_u32(n_half, n_old_max);
+    const uint32_t n_share = (uint32_t)(spec->share * (double)n_old);
+
+    return (quire_context_sizes){
+        .n_old = n_old,
+        .n_kept = quire_min_u32((n_share + TILE - 1) / TILE * TILE, n_old - TILE),
+    };
+}
+
+/* ---- choosing ---- */
+
+/* A condensing under way. */
+typedef struct condensing {
+    const quire_retain_spec *spec;
+    quire_runtime_rows rows;
+    uint32_t n_held;
+    uint32_t n_keep;
+    quire_context_sizes sizes;
+    float *keys; /* [n_keep + n_old][d_k]; NULL: the policy does not read keys */
+    float *scores;
+    int32_t *positions;
+    bool *is_kept; /* [lane][n_old] */
+} condensing;
+
+static int condensing_init(condensing *c, uint32_t n_lanes, uint32_t d_k)
+{
+    const uint32_t n_old = c->sizes.n_old;
+
+    c->scores = malloc(n_old * sizeof *c->scores);
+    c->positions = malloc(n_old * sizeof *c->positions);
+    c->is_kept = malloc((size_t)n_lanes * n_old * sizeof *c->is_kept);
+    QUIRE_FAIL_IF(c->scores == NULL || c->positions == NULL || c->is_kept == NULL, QUIRE_NOMEM);
+    if (c->spec->policy->needs_keys) {
+        c->keys = malloc((size_t)(c->n_keep + n_old) * d_k * sizeof *c->keys);
+        QUIRE_FAIL_IF(c->keys == NULL, QUIRE_NOMEM);
+    }
+    for (uint32_t t = 0; t < n_old; t++) {
+        c->positions[t] = (int32_t)(c->n_keep + t);
+    }
+    return QUIRE_OK;
+}
+
+static void condensing_fini(condensing *c)
+{
+    free(c->is_kept);
+    free(c->positions);
+    free(c->scores);
+    free(c->keys);
+}
+
+static int choose(const condensing *c, uint32_t lane, uint32_t d_k)
+{
+    const uint32_t n = c->sizes.n_old;
+    const int32_t *positions = c->positions;
+    const float *scores = c->scores;
+    bool *is_kept = c->is_kept + (size_t)lane * n;
+    uint32_t n_kept = 0;
+    const quire_retain_lane scored = { .n_tokens = n,
+                                       .positions = positions,
+                                       .n_text = c->n_held,
+                                       .keys = c->keys != NULL ? c->keys + (size_t)c->n_keep * d_k
+                                                               : NULL,
+                                       .d = d_k,
+                                       .lane = lane };
+    const quire_retain_choice choice = { .n_lanes = 1,
+                                         .n_tokens = &n,
+                                         .positions = &positions,
+                                         .scores = &scores,
+                                         .n_text = c->n_held,
+                                         .budget = c->sizes.n_kept,
+                                         .granule = 1 };
+
+    if (c->keys != NULL) {
+        quire_runtime_rows_keys(&c->rows, quire_runtime_lane_at(c->rows.runtime, lane),
+                                c->n_keep + n, c->keys);
+    }
+    quire_retain_score(c->spec, &scored, c->scores);
+    QUIRE_TRY(quire_retain_choose(c->spec, &choice, &is_kept));
+    for (uint32_t t = 0; t < n; t++) {
+        n_kept += is_kept[t];
+    }
+    QUIRE_CHECK(n_kept == c->sizes.n_kept);
+    return QUIRE_OK;
+}
+
+int quire_context_condense(const quire_retain_spec *spec, quire_runtime *runtime, quire_seq_id seq,
+                           uint32_t n_keep)
+{
+    const uint32_t n_held = quire_seq_tokens(quire_runtime_cache(runtime), seq);
+    const uint32_t n_lanes = quire_runtime_n_lanes(runtime);
+    const uint32_t d_k = quire_model_desc_get(quire_runtime_model(runtime))->d_k;
+    condensing c = { .spec = spec,
+                     .n_held = n_held,
+                     .n_keep = n_keep,
+                     .sizes = quire_context_condense_sizes(spec, n_keep, n_held) };
+    int rc = condensing_init(&c, n_lanes, d_k);
+
+    rc = rc == QUIRE_OK ? quire_runtime_rows_begin(runtime, seq, seq, &c.rows) : rc;
+    for (uint32_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
+        rc = choose(&c, i, d_k);
+    }
+    if (rc == QUIRE_OK) {
+        const quire_thinning thinning = { .begin = n_keep,
+                                          .end = n_keep + c.sizes.n_old,
+                                          .n_kept = c.sizes.n_kept,
+                                          .is_kept = c.is_kept };
+
+        rc = quire_runtime_thin(runtime, seq, &thinning);
+    }
+    condensing_fini(&c);
+    return rc;
+}

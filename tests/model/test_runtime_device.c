@@ -181,8 +181,8 @@ static void test_mock_bits(void **state)
 }
 
 /* The perplexity of a text is the CPU's, within a band: the band of f16 is that of float additions
- * in another order. With fewer bits the CPU rounds K with the queries in view, and the card does
- * not, so codes differ. */
+ * in another order. With fewer bits a sum in another order can move a code, and the CPU rounds
+ * queries, which the card does not. */
 static void test_vulkan_perplexity(void **state)
 {
     static const double bands[N_FORMATS] = { 0.001, 0.01, 0.03 };

@@ -156,8 +156,9 @@ static int append_side(quire_vulkan *v, VkCommandBuffer commands, const quire_at
 {
     const quire_attn_source *store = side == QUIRE_SIDE_K ? &own->k_store : &own->v_store;
     const uint32_t n_segments = v->workspace->plans[store->group].n_segments;
+    const bool pairs = side == QUIRE_SIDE_K && own->q[0] != NULL && quire_attn_pairs_qk(own);
     const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX] = { side == QUIRE_SIDE_V,
-                                                             (uint32_t)store->format };
+                                                             (uint32_t)store->format, pairs };
     const uint32_t groups[3] = { n_segments, own->n_kv_head, 1 };
     const quire_vulkan_push push = { .params = (uint64_t)(uintptr_t)area_of(v)->twin.own.addr,
                                      .segments = v->at_segments[store->group] };

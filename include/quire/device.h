@@ -43,7 +43,7 @@
  * call returns QUIRE_LOST, the memory's contents are gone, and queued work may be done or not. A
  * lost device takes free() and close(), and nothing repairs it: the owner opens another one.
  *
- * Results. A device rounds as its kernels do, so it is an ISA of its own
+ * Results. Each device has kernels of its own, and they have a rounding of their own
  * (quire_device_info.rounding): pages that two devices computed from the same tokens may differ in
  * bits, and so may results on the same pages. The same calls on the same device give the same bits.
  * What a result depends on is said in quire/attn.h ("Dependence"), for all devices. How far a

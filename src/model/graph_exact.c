@@ -1,8 +1,9 @@
 /* graph_exact.c - products of float matrices whose bits do not depend on a step's other rows.
  *
- * ggml's products of f32, f16 and bf16 add in an order that depends on the number of rows. Where
- * files have such matrices between quantised ones, these are multiplied here, in f32 and in the
- * order of router.h, so that a model keeps the bits that its panels promise (docs/matmul.md).
+ * ggml's products of f32, f16 and bf16 add in an order that depends on the number of rows. Quire's
+ * products of quantised matrices do not (docs/matmul.md). A file may have float matrices between
+ * quantised ones. This file multiplies the float matrices in f32, in the order of router.h, so the
+ * whole model computes a row with the same bits in every batch.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/graph_build.h"

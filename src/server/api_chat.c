@@ -198,8 +198,8 @@ static int other_prompt(const quire_generation *gen, const history *h, quire_pie
     return rc;
 }
 
-/* Raise context_keep to the instructions and tools at the prompt's beginning: the tokens that it
- * has in common with one of another question, and the one at the seam. */
+/* Raise context_keep to the instructions and tools at the prompt's beginning: the common tokens of
+ * this prompt and a prompt with another question, and the next token. */
 static int keep_instructions(quire_generation *gen, const history *h)
 {
     quire_piece_tokens other = { 0 };

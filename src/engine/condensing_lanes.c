@@ -1,13 +1,15 @@
 /* condensing_lanes.c - condensing with a policy by lane: scores, budgets of layers, the choice of
  * each lane's tokens, and their rows into packed pages. See condensing.h.
  *
- * The arithmetic is that of quire_lanes_condense() (retain/kept_lanes.h) on the same numbers in the
- * same order, so the choice is the same.
+ * Scores come from the same numbers in the same order as in quire_lanes_condense()
+ * (retain/kept_lanes.h), and the choice is the same code (retain/lanes_choice.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/condensing.h"
 
 #include "base/check.h"
+#include "base/num.h"
+#include "retain/lanes_choice.h"
 #include "retain/probe.h"
 
 #include <stdlib.h>
@@ -15,7 +17,7 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-/* One condensing. Arrays of tokens hold one lane after the other. */
+/* One condensing. */
 typedef struct packing_job {
     const quire_condensing *c;
     const quire_packing *packing;
@@ -24,14 +26,9 @@ typedef struct packing_job {
     quire_packed_pages to;
     uint32_t n_text;
     uint32_t n_lanes;
-    size_t *first; /* [n_lanes + 1] of a lane in the arrays of tokens */
-    int32_t *positions;
-    float *scores;
-    bool *is_kept;
-    quire_retain_measure *measures; /* [n_lanes] */
-    bool *is_full;                  /* [n_layers] */
-    quire_retain_layer *layers;     /* [n_layers] */
-    uint64_t *budgets;              /* [n_layers] */
+    quire_lanes_choice choice;
+    int32_t **positions;    /* [n_lanes] of their tokens, */
+    int32_t *all_positions; /* one lane after the other */
     /* Scratch of the longest lane. */
     float *keys;
     float *attention;
@@ -40,7 +37,7 @@ typedef struct packing_job {
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
 {
-    return (uint32_t)(j->first[lane + 1] - j->first[lane]);
+    return j->choice.n_tokens[lane];
 }
 
 /* ---- memory ---- */
@@ -63,31 +60,35 @@ static int scratch_init(packing_job *j, size_t n_max)
     return QUIRE_OK;
 }
 
-static int job_init(packing_job *j)
+/* Arrays for the tokens of all lanes. Errors: QUIRE_NOMEM. */
+static int tokens_init(packing_job *j)
 {
     const uint32_t *places = j->text->lanes.first;
-    const uint32_t n_layers = j->packing->n_layers;
-    size_t n_max = 0;
+    size_t n = 0, n_max = 0;
 
-    j->first = calloc((size_t)j->n_lanes + 1, sizeof *j->first);
-    j->measures = calloc(j->n_lanes, sizeof *j->measures);
-    j->is_full = calloc(n_layers, sizeof *j->is_full);
-    j->layers = calloc(n_layers, sizeof *j->layers);
-    j->budgets = calloc(n_layers, sizeof *j->budgets);
-    QUIRE_FAIL_IF(j->first == NULL || j->measures == NULL || j->is_full == NULL ||
-                      j->layers == NULL || j->budgets == NULL,
-                  QUIRE_NOMEM);
     for (uint32_t i = 0; i < j->n_lanes; i++) {
-        const size_t n = (size_t)(places[i + 1] - places[i]) * TILE + j->c->chunk;
-
-        j->first[i + 1] = j->first[i] + n;
-        n_max = n > n_max ? n : n_max;
+        j->choice.n_tokens[i] = (places[i + 1] - places[i]) * TILE + j->c->chunk;
+        n_max = quire_max_u64(n_max, n_of(j, i));
+        n += n_of(j, i);
     }
-    j->positions = malloc(j->first[j->n_lanes] * sizeof *j->positions);
-    j->scores = malloc(j->first[j->n_lanes] * sizeof *j->scores);
-    j->is_kept = malloc(j->first[j->n_lanes] * sizeof *j->is_kept);
-    QUIRE_FAIL_IF(j->positions == NULL || j->scores == NULL || j->is_kept == NULL, QUIRE_NOMEM);
+    j->positions = calloc(j->n_lanes, sizeof *j->positions);
+    j->all_positions = malloc(n * sizeof *j->all_positions);
+    QUIRE_FAIL_IF(j->positions == NULL || j->all_positions == NULL, QUIRE_NOMEM);
+    n = 0;
+    for (uint32_t i = 0; i < j->n_lanes; i++) {
+        j->choice.positions[i] = j->positions[i] = j->all_positions + n;
+        n += n_of(j, i);
+    }
+    QUIRE_TRY(quire_lanes_choice_room(&j->choice));
     return scratch_init(j, n_max);
+}
+
+static int job_init(packing_job *j)
+{
+    QUIRE_TRY(quire_lanes_choice_init(&j->choice, &j->c->spec, j->packing->n_layers,
+                                      j->packing->n_kv_head, j->n_text));
+    QUIRE_TRY(quire_retain_full_layers(&j->c->spec, j->packing->n_layers, j->choice.is_full, NULL));
+    return tokens_init(j);
 }
 
 static void job_fini(packing_job *j)
@@ -95,14 +96,9 @@ static void job_fini(packing_job *j)
     free(j->queries);
     free(j->attention);
     free(j->keys);
-    free(j->is_kept);
-    free(j->scores);
+    free(j->all_positions);
     free(j->positions);
-    free(j->budgets);
-    free(j->layers);
-    free(j->is_full);
-    free(j->measures);
-    free(j->first);
+    quire_lanes_choice_fini(&j->choice);
 }
 
 /* ---- scores ---- */
@@ -141,7 +137,7 @@ static void read_positions(const packing_job *j, uint32_t lane)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
     const uint32_t n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE;
-    int32_t *positions = j->positions + j->first[lane];
+    int32_t *positions = j->positions[lane];
 
     if (n_packed > 0) {
         quire_packed_positions(j->packing, &j->from, lanes, lane, positions);
@@ -180,14 +176,14 @@ static void attend(packing_job *j, uint32_t lane, quire_retain_lane *scored)
     scored->attention = j->attention;
     scored->n_rows = group * n;
     if (j->c->spec.policy->weighs_layers) {
-        quire_retain_measure_add(&j->measures[lane], scored, n);
+        quire_retain_measure_add(&j->choice.measures[lane], scored, n);
     }
 }
 
 static void score(packing_job *j, uint32_t lane)
 {
     quire_retain_lane scored = { .n_tokens = n_of(j, lane),
-                                 .positions = j->positions + j->first[lane],
+                                 .positions = j->positions[lane],
                                  .n_text = j->n_text,
                                  .keys = j->keys,
                                  .d = j->packing->layers[0].d_k,
@@ -199,85 +195,19 @@ static void score(packing_job *j, uint32_t lane)
     if (j->attention != NULL) {
         attend(j, lane, &scored);
     }
-    quire_retain_score(&j->c->spec, &scored, j->scores + j->first[lane]);
-}
-
-/* ---- choice ---- */
-
-static void layer_fill(const packing_job *j, uint32_t l)
-{
-    quire_retain_layer *layer = &j->layers[l];
-
-    *layer = (quire_retain_layer){ .n_lanes = j->packing->n_kv_head, .is_full = j->is_full[l] };
-    for (uint32_t lane = l * layer->n_lanes; lane < (l + 1) * layer->n_lanes; lane++) {
-        layer->n_held += n_of(j, lane);
-        layer->measure.entropy += j->measures[lane].entropy;
-        layer->measure.variance += j->measures[lane].variance;
-        for (size_t t = j->first[lane]; t < j->first[lane + 1]; t++) {
-            layer->n_protected +=
-                quire_retain_is_protected(&j->c->spec, j->n_text, (uint32_t)j->positions[t]);
-        }
-    }
-}
-
-/* Choose among the tokens of a layer. Errors: QUIRE_NOMEM. */
-static int choose(const packing_job *j, uint32_t l)
-{
-    const uint32_t n = j->packing->n_kv_head;
-    uint32_t *n_tokens = calloc(n, sizeof *n_tokens);
-    const int32_t **positions = calloc(n, sizeof *positions);
-    const float **scores = calloc(n, sizeof *scores);
-    bool **is_kept = calloc(n, sizeof *is_kept);
-    const quire_retain_choice choice = { .n_lanes = n,
-                                         .n_tokens = n_tokens,
-                                         .positions = positions,
-                                         .scores = scores,
-                                         .n_text = j->n_text,
-                                         .budget = j->budgets[l],
-                                         .granule = j->c->spec.granule };
-    int rc = QUIRE_NOMEM;
-
-    if (n_tokens != NULL && positions != NULL && scores != NULL && is_kept != NULL) {
-        for (uint32_t g = 0; g < n; g++) {
-            const size_t first = j->first[l * n + g];
-
-            n_tokens[g] = n_of(j, l * n + g);
-            positions[g] = j->positions + first;
-            scores[g] = j->scores + first;
-            is_kept[g] = j->is_kept + first;
-        }
-        rc = quire_retain_choose(&j->c->spec, &choice, is_kept);
-    }
-    free(is_kept);
-    free(scores);
-    free(positions);
-    free(n_tokens);
-    return rc;
+    quire_retain_score(&j->c->spec, &scored, j->choice.scores[lane]);
 }
 
 static int choose_all(packing_job *j)
 {
     for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
         read_positions(j, lane);
-        if (!j->is_full[lane / j->packing->n_kv_head]) {
+        if (!j->choice.is_full[lane / j->packing->n_kv_head]) {
             score(j, lane);
         }
     }
-    for (uint32_t l = 0; l < j->packing->n_layers; l++) {
-        layer_fill(j, l);
-    }
-    quire_retain_layer_budgets(&j->c->spec, j->n_text, j->layers, j->packing->n_layers, j->budgets);
-    for (uint32_t l = 0; l < j->packing->n_layers; l++) {
-        const size_t begin = j->first[l * j->packing->n_kv_head];
-        const size_t end = j->first[(l + 1) * j->packing->n_kv_head];
-
-        if (j->is_full[l] || (j->c->spec.threshold <= 0 && j->budgets[l] >= j->layers[l].n_held)) {
-            memset(j->is_kept + begin, true, end - begin);
-        } else {
-            QUIRE_TRY(choose(j, l));
-        }
-    }
-    return QUIRE_OK;
+    quire_lanes_choice_budgets(&j->choice);
+    return quire_lanes_choice_share(&j->choice, 0, 1);
 }
 
 /* ---- moving ---- */
@@ -285,8 +215,8 @@ static int choose_all(packing_job *j)
 /* Copy the kept rows of a lane to its places, and their positions. */
 static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
 {
-    int32_t *positions = j->positions + j->first[lane];
-    const bool *is_kept = j->is_kept + j->first[lane];
+    int32_t *positions = j->positions[lane];
+    const bool *is_kept = j->choice.is_kept[lane];
     uint32_t n = 0;
 
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
@@ -327,8 +257,8 @@ static int move_all(packing_job *j)
     for (uint32_t lane = 0; rc == QUIRE_OK && lane < j->n_lanes; lane++) {
         uint32_t n = 0;
 
-        for (size_t t = j->first[lane]; t < j->first[lane + 1]; t++) {
-            n += j->is_kept[t];
+        for (uint32_t t = 0; t < n_of(j, lane); t++) {
+            n += j->choice.is_kept[lane][t];
         }
         QUIRE_CHECK(n % TILE == 0); /* the granule, and all lanes have whole tiles */
         n_tiles[lane] = n / TILE;
@@ -373,9 +303,6 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
     j.to =
         (quire_packed_pages){ to_table.leaves, quire_cache_page_addrs(cache), to_table.n_entries };
     rc = job_init(&j);
-    if (rc == QUIRE_OK) {
-        rc = quire_retain_full_layers(&c->spec, c->packing.n_layers, j.is_full, NULL);
-    }
     rc = rc == QUIRE_OK ? choose_all(&j) : rc;
     rc = rc == QUIRE_OK ? move_all(&j) : rc;
     job_fini(&j);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "codec/slot_copy.h"
+#include "retain/lanes_choice.h"
 #include "retain/probe.h"
 
 #include <math.h>
@@ -14,37 +15,17 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-/* One condensing. Arrays of tokens hold one lane after the other. */
+/* One condensing. */
 typedef struct condensing {
     quire_lanes *lanes;
-    size_t *first; /* [n_lanes] of a lane in the arrays of tokens */
-    float *scores;
-    bool *is_kept;
-    quire_retain_measure *measures; /* [n_lanes] */
-    quire_retain_layer *layers;     /* [n_layers] */
-    uint64_t *budgets;              /* [n_layers] */
-    uint64_t n_across;              /* tokens that all layers hold that are not whole */
-    uint64_t across_budget;         /* sum of these layers' budgets */
-    uint32_t edge;                  /* tokens from this position on stay in full */
+    quire_lanes_choice choice;
+    uint32_t edge; /* tokens from this position on stay in full */
     _Atomic int status;
 } condensing;
 
 static size_t n_lanes_of(const quire_lanes *lanes)
 {
     return (size_t)lanes->n_layers * lanes->n_kv_head;
-}
-
-/* Whether tokens of a layer are to be chosen. */
-static bool is_cut(const condensing *c, uint32_t l)
-{
-    if (c->layers[l].is_full) {
-        return false;
-    }
-    if (c->lanes->spec.threshold > 0) {
-        return true;
-    }
-    return c->lanes->spec.policy->is_across ? c->across_budget < c->n_across
-                                            : c->budgets[l] < c->layers[l].n_held;
 }
 
 static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads))
@@ -158,10 +139,10 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
         lane.attention = scratch->attention;
         lane.n_rows = lanes->group * probe.n_queries;
         if (lanes->spec.policy->weighs_layers) {
-            quire_retain_measure_add(&c->measures[index], &lane, probe.n_queries);
+            quire_retain_measure_add(&c->choice.measures[index], &lane, probe.n_queries);
         }
     }
-    quire_retain_score(&lanes->spec, &lane, c->scores + c->first[index]);
+    quire_retain_score(&lanes->spec, &lane, c->choice.scores[index]);
 }
 
 /* n_max: tokens of the longest lane of the thread. Errors: QUIRE_NOMEM. */
@@ -225,125 +206,11 @@ static void score_share(void *ctx, uint32_t thread, uint32_t n_threads)
     scratch_fini(&scratch);
 }
 
-/* ---- budgets and choice ---- */
-
-/* With sealed formats condensed tokens stay, as do those from the edge on: the others get what is
- * left of the budget. */
-static void leave_sealed(condensing *c, uint32_t l)
-{
-    const quire_lanes *lanes = c->lanes;
-    uint64_t n_new = 0;
-
-    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-        const lane_state *lane = quire_lane_at(lanes, l, g);
-
-        n_new += lane->n - quire_lane_n_condensed(lanes, lane) - (lanes->n_text - c->edge);
-    }
-    if (c->layers[l].is_full) {
-        c->budgets[l] = n_new;
-    } else {
-        const uint64_t n_stay = c->layers[l].n_held - n_new;
-
-        c->budgets[l] = c->budgets[l] > n_stay ? c->budgets[l] - n_stay : 0;
-    }
-    c->layers[l].n_held = n_new;
-}
-
-static void set_budgets(condensing *c)
-{
-    const quire_lanes *lanes = c->lanes;
-
-    for (uint32_t l = 0; l < lanes->n_layers; l++) {
-        quire_retain_layer *layer = &c->layers[l];
-
-        *layer = (quire_retain_layer){ .n_lanes = lanes->n_kv_head,
-                                       .is_full = lanes->layers[l].is_full };
-        for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-            const lane_state *lane = quire_lane_at(lanes, l, g);
-            const quire_retain_measure *measure = &c->measures[l * lanes->n_kv_head + g];
-
-            layer->n_held += lane->n;
-            layer->measure.entropy += measure->entropy;
-            layer->measure.variance += measure->variance;
-            for (uint32_t t = 0; t < lane->n; t++) {
-                layer->n_protected += quire_retain_is_protected(&lanes->spec, lanes->n_text,
-                                                                (uint32_t)lane->positions[1 + t]);
-            }
-        }
-    }
-    quire_retain_layer_budgets(&lanes->spec, lanes->n_text, c->layers, lanes->n_layers, c->budgets);
-    for (uint32_t l = 0; lanes->hot_bytes > 0 && l < lanes->n_layers; l++) {
-        leave_sealed(c, l);
-    }
-    for (uint32_t l = 0; l < lanes->n_layers; l++) {
-        c->n_across += c->layers[l].is_full ? 0 : c->layers[l].n_held;
-        c->across_budget += c->layers[l].is_full ? 0 : c->budgets[l];
-    }
-}
-
-/* Choose among the tokens of layers [first, first + n_layers), apart from whole ones. Errors:
- * QUIRE_NOMEM. */
-static int choose_layers(condensing *c, uint32_t first, uint32_t n_layers, uint64_t budget)
-{
-    const quire_lanes *lanes = c->lanes;
-    const size_t n_max = (size_t)n_layers * lanes->n_kv_head;
-    uint32_t *n_tokens = calloc(n_max, sizeof *n_tokens);
-    const int32_t **positions = calloc(n_max, sizeof *positions);
-    const float **scores = calloc(n_max, sizeof *scores);
-    bool **is_kept = calloc(n_max, sizeof *is_kept);
-    quire_retain_choice choice = { .n_tokens = n_tokens,
-                                   .positions = positions,
-                                   .scores = scores,
-                                   .n_text = lanes->n_text,
-                                   .budget = budget,
-                                   .granule = lanes->hot_bytes > 0 ? TILE : lanes->spec.granule };
-    int rc = QUIRE_NOMEM;
-
-    if (n_tokens != NULL && positions != NULL && scores != NULL && is_kept != NULL) {
-        for (size_t i = 0; i < n_max; i++) {
-            const size_t lane = (size_t)first * lanes->n_kv_head + i;
-            const uint32_t n = choice.n_lanes;
-
-            if (!c->layers[lane / lanes->n_kv_head].is_full) {
-                const lane_state *state = &lanes->lanes[lane];
-                const uint32_t from =
-                    lanes->hot_bytes > 0 ? quire_lane_n_condensed(lanes, state) : 0;
-
-                n_tokens[n] = state->n - from - (lanes->n_text - c->edge);
-                positions[n] = state->positions + 1 + from;
-                scores[n] = c->scores + c->first[lane] + from;
-                is_kept[n] = c->is_kept + c->first[lane] + from;
-                choice.n_lanes++;
-            }
-        }
-        rc = quire_retain_choose(&lanes->spec, &choice, is_kept);
-    }
-    free(is_kept);
-    free(scores);
-    free(positions);
-    free(n_tokens);
-    return rc;
-}
-
 static void choose_share(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     condensing *c = ctx;
-    const uint32_t n_layers = c->lanes->n_layers;
-    int rc = QUIRE_OK;
 
-    if (c->lanes->spec.policy->is_across) {
-        const bool is_wanted =
-            c->across_budget < c->n_across || (c->lanes->spec.threshold > 0 && c->n_across > 0);
-
-        if (thread == 0 && is_wanted) {
-            rc = choose_layers(c, 0, n_layers, c->across_budget);
-        }
-    } else {
-        for (uint32_t l = thread; l < n_layers && rc == QUIRE_OK; l += n_threads) {
-            rc = is_cut(c, l) ? choose_layers(c, l, 1, c->budgets[l]) : QUIRE_OK;
-        }
-    }
-    if (rc < 0) {
+    if (quire_lanes_choice_share(&c->choice, thread, n_threads) < 0) {
         atomic_store(&c->status, QUIRE_NOMEM);
     }
 }
@@ -384,10 +251,10 @@ static void move_share(void *ctx, uint32_t thread, uint32_t n_threads)
 
     for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
         const uint32_t l = (uint32_t)(i / lanes->n_kv_head);
-        const bool *is_kept = c->is_kept + c->first[i];
+        const bool *is_kept = c->choice.is_kept[i];
         lane_state *lane = &lanes->lanes[i];
 
-        if (is_cut(c, l)) {
+        if (quire_lanes_choice_cuts(&c->choice, l)) {
             lane->n = lanes->hot_bytes > 0 ? quire_lane_seal(lanes, lane, is_kept, c->edge, thread)
                                            : move_lane(lanes, &lanes->layers[l].one, lane, is_kept);
         }
@@ -406,36 +273,28 @@ static void bound_share(void *ctx, uint32_t thread, uint32_t n_threads)
 
 /* ---- all of it ---- */
 
+/* With sealed formats condensed tokens stay, as do those from the edge on. */
 static int condensing_init(condensing *c, quire_lanes *lanes)
 {
-    const size_t n_lanes = n_lanes_of(lanes);
-    size_t n_tokens = 0;
+    const bool is_sealed = lanes->hot_bytes > 0;
+    quire_lanes_choice *choice = &c->choice;
 
     *c = (condensing){ .lanes = lanes, .edge = quire_lanes_edge(lanes) };
-    c->first = calloc(n_lanes, sizeof *c->first);
-    c->measures = calloc(n_lanes, sizeof *c->measures);
-    c->layers = calloc(lanes->n_layers, sizeof *c->layers);
-    c->budgets = calloc(lanes->n_layers, sizeof *c->budgets);
-    QUIRE_FAIL_IF(c->first == NULL || c->measures == NULL || c->layers == NULL ||
-                      c->budgets == NULL,
-                  QUIRE_NOMEM);
-    for (size_t i = 0; i < n_lanes; i++) {
-        c->first[i] = n_tokens;
-        n_tokens += lanes->lanes[i].n;
-    }
-    c->scores = malloc(n_tokens * sizeof *c->scores + 1);
-    c->is_kept = malloc(n_tokens * sizeof *c->is_kept + 1);
-    return c->scores != NULL && c->is_kept != NULL ? QUIRE_OK : QUIRE_NOMEM;
-}
+    QUIRE_TRY(quire_lanes_choice_init(choice, &lanes->spec, lanes->n_layers, lanes->n_kv_head,
+                                      lanes->n_text));
+    choice->granule = is_sealed ? TILE : choice->granule;
+    choice->n_behind = lanes->n_text - c->edge;
+    for (size_t i = 0; i < n_lanes_of(lanes); i++) {
+        const lane_state *lane = &lanes->lanes[i];
 
-static void condensing_fini(condensing *c)
-{
-    free(c->is_kept);
-    free(c->scores);
-    free(c->budgets);
-    free(c->layers);
-    free(c->measures);
-    free(c->first);
+        choice->n_tokens[i] = lane->n;
+        choice->n_before[i] = is_sealed ? quire_lane_n_condensed(lanes, lane) : 0;
+        choice->positions[i] = lane->positions + 1;
+    }
+    for (uint32_t l = 0; l < lanes->n_layers; l++) {
+        choice->is_full[l] = lanes->layers[l].is_full;
+    }
+    return quire_lanes_choice_room(choice);
 }
 
 /* Whether the queries of the text's last tokens are there. */
@@ -458,7 +317,7 @@ static int condense(condensing *c)
 
     in_parallel(c, score_share);
     QUIRE_TRY(atomic_load(&c->status));
-    set_budgets(c);
+    quire_lanes_choice_budgets(&c->choice);
     in_parallel(c, choose_share);
     QUIRE_TRY(atomic_load(&c->status));
     in_parallel(c, move_share);
@@ -486,7 +345,7 @@ int quire_lanes_condense(quire_lanes *lanes)
     QUIRE_FAIL_IF(!has_queries(lanes), QUIRE_INVAL);
     rc = condensing_init(&c, lanes);
     rc = rc == QUIRE_OK ? condense(&c) : rc;
-    condensing_fini(&c);
+    quire_lanes_choice_fini(&c.choice);
     lanes->condense_ns += quire_clock_ns() - begin_ns;
     return rc;
 }

@@ -75,6 +75,7 @@ async function testTurns(page) {
     assert.ok(second[0] >= total, `the second turn shares the first: ${second} after ${total}`);
     assert.match(await page.textContent("#context"), /^[0-9,]+ of [0-9,]+ tokens of context$/);
     assert.match(await page.locator("article.assistant .actions").first().textContent(), /ended at the limit of tokens/);
+    assert.equal(await page.locator("article.assistant .figures").first().locator("span").last().textContent(), "nothing was cached before");
 }
 
 async function testBranches(page) {
@@ -85,7 +86,13 @@ async function testBranches(page) {
     assert.ok(cached >= total - 1, `all of the prompt is there already: ${cached} of ${total}`);
     assert.equal(await page.locator("article").count(), before);
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /2 of 2/);
-    await page.locator("article.assistant .branches").last().getByRole("button", { name: "Earlier branch" }).click();
+    // The keyboard stays where it was: on the other button where this one has come to its end.
+    await page.locator("article.assistant .branches").last().getByRole("button", { name: "Earlier branch" }).focus();
+    await page.keyboard.press("Enter");
+    assert.match(await page.locator("article.assistant .branches").last().textContent(), /1 of 2/);
+    assert.equal(await page.evaluate(() => document.activeElement.title), "Later branch");
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("Enter");
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /1 of 2/);
     const last = page.locator("article.user").last();
     await last.getByRole("button", { name: "Edit this message, as a branch" }).click();
@@ -228,6 +235,15 @@ async function testThoughtsAndTools(page) {
     const thoughts = page.locator("article.assistant .thoughts");
     assert.equal(await thoughts.evaluate((d) => d.open), false);
     assert.match(await thoughts.textContent(), /The user wants the weather\./);
+    await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+    await page.getByRole("button", { name: "Copy this answer" }).click();
+    await page.waitForFunction(() => [...document.querySelectorAll("article button")].some((each) => each.textContent === "copied"), null, WAIT);
+    // Unfolded thoughts stay so when the turn is drawn anew.
+    await thoughts.locator("summary").click();
+    await page.evaluate(() => draw());
+    assert.equal(await thoughts.evaluate((d) => d.open), true);
+    await look(page, "call");
+    await thoughts.locator("summary").click();
     assert.equal(await page.locator(".tool pre").textContent(), '{\n  "city": "Rome"\n}');
     assert.equal(RECORDED.at(-1).tools[0].function.name, "weather");
     await play(page, [delta({ content: "<think>Sun means nice.</think>" }), delta({ content: "It is sunny." }), end("stop"), USAGE]);
@@ -279,17 +295,41 @@ async function testPhone(page) {
     await page.setViewportSize(before);
 }
 
+// Keys of a screen: Enter makes a line, the button sends.
+async function testTouch(browser, port) {
+    const context = await browser.newContext({ viewport: WINDOWS[0], hasTouch: true, isMobile: true });
+    const { page, problems } = await openPage(context, port);
+    await page.waitForFunction(() => props !== null, null, WAIT);
+    assert.ok(await page.isHidden("#keys"));
+    await page.locator("#text").tap();
+    await page.keyboard.type("Once");
+    await page.keyboard.press("Enter");
+    await page.keyboard.type("more");
+    assert.equal(await page.inputValue("#text"), "Once\nmore");
+    await page.evaluate(() => { chat.settings.max_tokens = 4; });
+    await page.locator("#send").tap();
+    await idle(page);
+    assert.equal(await page.locator("article.user .text").textContent(), "Once\nmore");
+    await page.locator("#menu").tap();
+    await look(page, "menu", WINDOWS.slice(0, 1));
+    await page.touchscreen.tap(WINDOWS[0].width - 20, WINDOWS[0].height - 200);
+    assert.ok(await page.isHidden("#side"), "a tap beside the drawer closes it");
+    assert.deepEqual(problems, []);
+    await context.close();
+}
+
+const look = (page, name, windows = WINDOWS) => checkPage(page, { axe: args.axe, windows, screenshot: args.windows && `${args.windows}-${name}`,
+    settle: () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))) });
+
 async function testLooks(page) {
-    const look = (name) => checkPage(page, { axe: args.axe, windows: WINDOWS, screenshot: args.windows && `${args.windows}-${name}`,
-        settle: () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))) });
     await page.locator("#list li button").filter({ hasText: "Show <b>all</b>" }).first().click();
-    await look("markdown");
+    await look(page, "markdown");
     await page.locator("#list li button").filter({ hasText: "weather in Rome" }).first().click();
-    await look("tools");
+    await look(page, "tools");
     await page.locator("#list li button").filter({ hasText: "Tell me a story." }).first().click();
-    await look("turns");
+    await look(page, "turns");
     await page.click("#settings");
-    await look("settings");
+    await look(page, "settings");
     await page.keyboard.press("Escape");
 }
 
@@ -307,6 +347,7 @@ async function testAll(browser) {
         await testErrors(page);
         await testPhone(page);
         await testLooks(page);
+        await testTouch(browser, server.port);
         await page.getByRole("link", { name: "Dashboard" }).click();
         await page.waitForSelector("#state", WAIT);
         await page.getByRole("link", { name: "Chat" }).click();
@@ -318,7 +359,7 @@ async function testAll(browser) {
     } finally {
         await server.stop();
     }
-    console.log("ok - turns, figures, branches, reload, stop, Markdown, thoughts, tools, errors, phone, looks");
+    console.log("ok - turns, figures, branches, reload, stop, Markdown, thoughts, tools, errors, phone, looks, touch");
 }
 
 async function testKey(browser) {

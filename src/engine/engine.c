@@ -69,6 +69,11 @@ bool quire_engine_is_idle(const quire_engine *engine)
     return quire_loop_is_idle(engine->loop);
 }
 
+bool quire_engine_is_lost(const quire_engine *engine)
+{
+    return quire_loop_is_lost(engine->loop);
+}
+
 const quire_model *quire_engine_model(const quire_engine *engine)
 {
     return quire_loop_parts_get(engine->loop)->model;

@@ -151,6 +151,10 @@ void quire_engine_destroy(quire_engine *engine);
 /* Whether no request is waiting or running. */
 bool quire_engine_is_idle(const quire_engine *engine);
 
+/* Whether the runtime's device was lost. Then all requests have failed, or are about to, and new
+ * ones are refused (QUIRE_LOST). Nothing repairs it: the owner ends the engine. */
+bool quire_engine_is_lost(const quire_engine *engine);
+
 const quire_model *quire_engine_model(const quire_engine *engine);
 uint32_t quire_engine_n_ctx(const quire_engine *engine);
 quire_sessions *quire_engine_sessions(quire_engine *engine);
@@ -217,8 +221,8 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
  * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
  * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
  * grammar that does not parse), quire_engine_context_check(), quire_engine_retain_check(),
- * QUIRE_AGAIN (the engine is ending),
- * QUIRE_NOMEM; err names the field. Memory: end with quire_request_release(). */
+ * QUIRE_AGAIN (the engine is ending), QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names
+ * the field. Memory: end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 

@@ -112,6 +112,12 @@ quire_attn_device *quire_runtime_device(quire_runtime *runtime);
 const char *quire_runtime_isa(const quire_runtime *runtime);
 /* The device of the options; NULL without one. */
 const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
+/* Whether that device was lost: then every step returns QUIRE_LOST. */
+bool quire_runtime_is_lost(const quire_runtime *runtime);
+/* Whether a model with these options can be on the device that they name, as far as is known
+ * without the device. Errors: QUIRE_UNSUPP (err names what devices lack). Thread: any. */
+int quire_runtime_device_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                               quire_error *err);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 
 typedef enum quire_logits {

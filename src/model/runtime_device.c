@@ -27,18 +27,36 @@ static const char *missing(const quire_model_desc *desc, const quire_runtime_opt
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
 }
 
+int quire_runtime_device_check(const quire_model_desc *desc, const quire_runtime_opts *o,
+                               quire_error *err)
+{
+    const char *what = quire_runtime_has_device(o) ? missing(desc, o) : NULL;
+
+    return what != NULL
+               ? quire_error_set(err, QUIRE_UNSUPP, "device %s: %s are not possible on devices yet",
+                                 o->device, what)
+               : QUIRE_OK;
+}
+
+bool quire_runtime_is_lost(const quire_runtime *rt)
+{
+    quire_device_info info;
+
+    if (rt->memory_device == NULL) {
+        return false;
+    }
+    quire_device_info_get(rt->memory_device, &info);
+    return info.is_lost;
+}
+
 int quire_runtime_device_open(quire_runtime *rt, quire_error *err)
 {
     const quire_runtime_opts *o = &rt->opts;
-    const char *what = missing(&rt->model->desc, o);
     quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
 
+    QUIRE_TRY(quire_runtime_device_check(&rt->model->desc, o, err));
     if (!quire_runtime_has_device(o)) {
         return QUIRE_OK;
-    }
-    if (what != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "device %s: %s are not possible on devices yet",
-                               o->device, what);
     }
     opts.attn = quire_runtime_attn_opts(&rt->model->desc, o);
     QUIRE_TRY((o->device_open != NULL ? o->device_open : quire_device_open)(&rt->memory_device,

@@ -64,6 +64,8 @@ static const char *code_of(int status)
         return "limit_reached";
     case QUIRE_NOTFOUND:
         return "not_found";
+    case QUIRE_LOST:
+        return "device_lost";
     default:
         return NULL;
     }

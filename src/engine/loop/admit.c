@@ -398,6 +398,9 @@ static admission begin(quire_loop *loop, quire_request *r, uint8_t rank_now)
         return NO_ROOM;
     }
     rc = seq_begin(loop, r, &match);
+    if (rc == QUIRE_LOST) {
+        return NO_ROOM; /* the round ends all requests */
+    }
     if (rc < 0) {
         /* The end of another request will help, or that of fetches. */
         if (!is_alone(loop, r) || quire_tier_yield(loop)) {

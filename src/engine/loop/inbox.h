@@ -24,6 +24,7 @@ typedef struct quire_loop_task {
 typedef struct quire_inbox {
     atomic_uint n_unfinished; /* requests accepted and not done */
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
+    atomic_bool is_lost;    /* the device was lost: all requests have failed, and new ones do */
     atomic_int urgent_rank; /* highest rank in `requests`; -1 = empty. Set under lock */
 
     pthread_mutex_t lock;

@@ -135,6 +135,30 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     quire_request_finish(r, &result);
 }
 
+void quire_loop_all_end(quire_loop *loop, const quire_ending *ending)
+{
+    while (loop->set.n_running > 0) {
+        quire_loop_end(loop, loop->set.running[loop->set.n_running - 1], ending);
+    }
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        while (loop->set.queues[i].first != NULL) {
+            quire_loop_end(loop, quire_request_of(loop->set.queues[i].first), ending);
+        }
+    }
+}
+
+void quire_loop_lost(quire_loop *loop)
+{
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+
+    atomic_store(&loop->inbox.is_lost, true);
+    (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
+    quire_loop_all_end(loop, &(quire_ending){ .finish = QUIRE_FINISH_ERROR,
+                                              .status = QUIRE_LOST,
+                                              .stop_index = -1,
+                                              .message = message });
+}
+
 /* ---- cancel ---- */
 
 void quire_loop_cancels_apply(quire_loop *loop)
@@ -232,6 +256,9 @@ void quire_loop_relieve(quire_loop *loop, int status)
     quire_victim_ask ask = { .has_parked = is_short, .by_cost = is_short };
     quire_request *victim;
 
+    if (status == QUIRE_LOST) {
+        return; /* the round ends all requests */
+    }
     if ((status == QUIRE_NOPAGES && quire_overflow_relieve(loop)) ||
         quire_overflow_lost(loop, status)) {
         return;

@@ -83,10 +83,14 @@ static void upkeep(quire_loop *loop)
 /* The loop is idle: the listener may use the time. Returns the milliseconds until the next call. */
 static uint32_t be_idle(quire_loop *loop)
 {
-    const bool is_busy = tidy(loop);
+    const bool is_busy = !quire_runtime_is_lost(loop->runtime) && tidy(loop);
     const quire_loop_idle idle = { .is_busy = is_busy, .again_ms = is_busy ? 1 : IDLE_MS };
     uint32_t again_ms;
 
+    if (quire_runtime_is_lost(loop->runtime)) {
+        quire_loop_lost(loop);
+        return IDLE_MS;
+    }
     upkeep(loop);
     again_ms = loop->events.idle(loop->events.ctx, &idle);
     quire_tier_stats_fill(loop);
@@ -154,14 +158,7 @@ static void end_all(quire_loop *loop)
 
     inbox_fetch(loop);
     idle_over(loop);
-    while (loop->set.n_running > 0) {
-        quire_loop_end(loop, loop->set.running[loop->set.n_running - 1], &ending);
-    }
-    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
-        while (loop->set.queues[i].first != NULL) {
-            quire_loop_end(loop, quire_request_of(loop->set.queues[i].first), &ending);
-        }
-    }
+    quire_loop_all_end(loop, &ending);
     quire_loop_tasks_run(loop, true);
     quire_loop_chores_end(loop);
     quire_tier_close(loop);
@@ -177,8 +174,13 @@ static void go_round(quire_loop *loop)
     loop->step.told = (quire_loop_step){ 0 };
     quire_tier_hear(loop);
     quire_tier_poll(loop, loop->tier_step_us);
-    quire_loop_admit(loop);
-    quire_loop_step_do(loop);
+    if (!quire_loop_is_lost(loop)) {
+        quire_loop_admit(loop);
+        quire_loop_step_do(loop);
+    }
+    if (quire_runtime_is_lost(loop->runtime)) {
+        quire_loop_lost(loop);
+    }
     loop->events.step(loop->events.ctx, &loop->step.told);
     step_us = loop->set.n_running > 0 ? (quire_clock_ns() - begin_ns) / 1000u + 1 : 0;
     loop->tier_step_us = step_us;
@@ -249,6 +251,11 @@ uint64_t quire_loop_uptime_us(const quire_loop *loop)
 bool quire_loop_is_idle(const quire_loop *loop)
 {
     return atomic_load(&loop->inbox.n_unfinished) == 0;
+}
+
+bool quire_loop_is_lost(const quire_loop *loop)
+{
+    return atomic_load(&loop->inbox.is_lost);
 }
 
 const uint32_t *quire_loop_running_of(const quire_loop *loop)

@@ -45,6 +45,7 @@ int quire_loop_explain(quire_loop *loop, const char *request_id, const void *ten
                        uint32_t tenant_bytes, quire_explanation *out);
 uint32_t quire_loop_explain_last(quire_loop *loop, quire_explanation *out, uint32_t n);
 bool quire_loop_is_idle(const quire_loop *loop);
+bool quire_loop_is_lost(const quire_loop *loop);
 /* All but `memory`. */
 void quire_loop_stats_get(quire_loop *loop, quire_engine_stats *out);
 
@@ -65,6 +66,9 @@ int quire_loop_context_condense_check(const quire_loop *loop, const quire_retain
 /* Whether texts of requests can keep a share of their tokens so: quire_engine_retain_check(). */
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err);
+
+/* To users: of the device with this name. */
+#define QUIRE_LOST_MESSAGE "device %s was lost, and the KV on it"
 
 /* ---- queries. Thread: any ---- */
 

@@ -70,6 +70,10 @@ void quire_loop_cancels_apply(quire_loop *loop);
 void quire_loop_seq_end(quire_loop *loop, quire_request *request);
 /* Publish the computed tokens of a request, release its pages and queue it again. */
 void quire_loop_preempt(quire_loop *loop, quire_request *request);
+/* End all requests, those that wait too. */
+void quire_loop_all_end(quire_loop *loop, const quire_ending *ending);
+/* The runtime's device was lost, and all pages with it: requests fail from now on. */
+void quire_loop_lost(quire_loop *loop);
 /* React to a failed step: preempt a request, or end the only running one, to make the next step
  * smaller. */
 void quire_loop_relieve(quire_loop *loop, int status);

@@ -288,7 +288,9 @@ static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
 
     (void)pthread_mutex_lock(&loop->inbox.lock);
     n_max = loop->figures.shared.classes[class_index].running_limit + queue_max;
-    if (loop->inbox.is_stopping) {
+    if (quire_loop_is_lost(loop)) {
+        rc = quire_error_set(err, QUIRE_LOST, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
+    } else if (loop->inbox.is_stopping) {
         rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
     } else if (atomic_load(&loop->inbox.n_unfinished_of[class_index]) >= n_max) {
         loop->inbox.n_queue_full++;

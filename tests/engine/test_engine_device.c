@@ -1,0 +1,225 @@
+/* test_engine_device.c - the engine with its KV on a device, a mock and the first Vulkan device:
+ * hits give the bits of a miss, requests do not change each other's bits, and a lost device fails
+ * all requests by name.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include "device/mock_device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define N_CTX    512u
+#define N_PROMPT 200u /* tokens: three full pages and an open one */
+#define N_TOKENS 12u
+#define N_SEQS   6u
+
+/* What lavapipe keeps when its devices are gone is not ours. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libvulkan_lvp.so";
+}
+
+static quire_device *mock; /* opened last */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts none = { 0 };
+    const int rc = quire_mock_device_open(out, opts, &none, err);
+
+    assert_string_equal(name, "mock");
+    mock = *out;
+    return rc;
+}
+
+static quire_runtime_opts opts_of(const char *device, quire_format format)
+{
+    quire_runtime_opts opts = bench_runtime_opts(N_CTX, N_SEQS);
+
+    opts.n_batch = 128;
+    opts.k_format = opts.v_format = format;
+    opts.kv_recent = opts.kv_sinks = 64;
+    opts.device = device;
+    opts.device_open = strcmp(device, "mock") == 0 ? open_mock : NULL;
+    return opts;
+}
+
+/* Whether a device of this name is there. */
+static bool is_there(const char *name)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_device *device;
+
+    if (strcmp(name, "mock") == 0) {
+        return true;
+    }
+    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
+    opts.attn.n_head_max = opts.attn.n_layers_max = 1;
+    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
+    opts.attn.n_entries_max = 16;
+    if (quire_device_open(&device, name, &opts, &err) < 0) {
+        (void)printf("%s: skipped: %s\n", name, err.message);
+        return false;
+    }
+    quire_device_close(device);
+    return true;
+}
+
+/* An answer: its tokens and the logarithms of their probabilities. */
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    float logprobs[N_TOKENS];
+    uint32_t n_cached;
+} answer;
+
+static quire_request *ask(const engine_bench *b, uint64_t seed)
+{
+    int32_t text[N_PROMPT];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    tokens_make(text, N_PROMPT, seed);
+    params.has_logprobs = true;
+    return submit(b, &params);
+}
+
+static answer take(quire_request *request)
+{
+    const quire_request_result *result;
+    quire_request_token token;
+    answer a = { .n_cached = 0 };
+
+    for (uint32_t i = 0; i < N_TOKENS; i++) {
+        assert_int_equal(quire_request_wait(request, i, FIXTURE_WAIT_MS, &token), 1);
+        a.tokens[i] = token.token;
+        a.logprobs[i] = token.logprob;
+    }
+    result = finish(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+    a.n_cached = result->n_cached_tokens;
+    quire_request_release(request);
+    return a;
+}
+
+static void assert_same(const answer *a, const answer *b)
+{
+    assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
+    assert_memory_equal(a->logprobs, b->logprobs, sizeof a->logprobs);
+}
+
+static void check_hits(const char *device, quire_format format)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = opts_of(device, format);
+    engine_bench b = bench_panels(32, &engine, &runtime);
+    quire_request *requests[2];
+    answer first[2];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        first[i] = take(ask(&b, i));
+        assert_int_equal(first[i].n_cached, 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) { /* both at once, with prefixes of the cache */
+        requests[i] = ask(&b, i);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const answer again = take(requests[i]);
+
+        assert_true(again.n_cached >= N_PROMPT / 64 * 64);
+        assert_same(&first[i], &again);
+    }
+    bench_close(&b);
+
+    b = bench_panels(32, &engine, &runtime); /* both at once, computed */
+    for (uint32_t i = 0; i < 2; i++) {
+        requests[i] = ask(&b, i);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        const answer again = take(requests[i]);
+
+        assert_same(&first[i], &again);
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_hits(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+    static const char *const devices[] = { "mock", "vulkan0" };
+
+    (void)state;
+    for (size_t d = 0; d < 2; d++) {
+        for (size_t f = 0; is_there(devices[d]) && f < 3; f++) {
+            check_hits(devices[d], formats[f]);
+        }
+    }
+}
+
+static void fails_by_name(quire_request *request)
+{
+    const quire_request_result *result = finish(request);
+
+    assert_int_equal(result->finish, QUIRE_FINISH_ERROR);
+    assert_int_equal(result->status, QUIRE_LOST);
+    assert_string_equal(result->message, "device mock was lost, and the KV on it");
+    quire_request_release(request);
+}
+
+/* Two requests run and others wait: all fail, and so does one that comes later. The engine ends in
+ * order. */
+static void test_loss(void **state)
+{
+    const quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F16);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const int32_t tokens[] = { 270, 271 };
+    const quire_request_params params = params_greedy(tokens, 2, 1);
+    quire_request *requests[5];
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    engine.n_running_max = 2;
+    b = bench_panels(32, &engine, &runtime);
+    (void)take(ask(&b, 0)); /* pages that the cache has */
+    g = gate_close(b.engine);
+    for (uint32_t i = 0; i < 5; i++) {
+        requests[i] = ask(&b, i);
+    }
+    gate_step(g);
+    assert_false(quire_engine_is_lost(b.engine));
+    quire_mock_device_set(mock, &faults); /* its thread waits at the gate */
+    gate_open(g);
+    for (uint32_t i = 0; i < 5; i++) {
+        fails_by_name(requests[i]);
+    }
+    assert_true(quire_engine_is_lost(b.engine));
+    assert_int_equal(quire_engine_submit(b.engine, &params, &requests[0], &err), QUIRE_LOST);
+    assert_null(requests[0]);
+    assert_string_equal(err.message, "device mock was lost, and the KV on it");
+    assert_true(quire_engine_is_idle(b.engine));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hits),
+        cmocka_unit_test(test_loss),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

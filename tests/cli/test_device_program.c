@@ -1,5 +1,5 @@
 /* test_device_program.c - --device and quire devices, by the built program. What needs a Vulkan
- * device is skipped where none is.
+ * device is skipped where none is. Losses are those of a mock (mock_program.c).
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,8 +10,11 @@
 #include <cmocka.h>
 
 #include "program.h"
+#include "served.h"
 
+#include <signal.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void test_names(void **state)
@@ -110,12 +113,206 @@ static void test_text(void **state)
     program_free(&r[1]);
 }
 
+/* ---- quire serve ---- */
+
+static program_running serve_on(const char *device)
+{
+    return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                 "--kv", "q8", "--device", device));
+}
+
+/* A hit gives the text of a miss, which is the CPU's. */
+static void test_serve(void **state)
+{
+    char text[2][256];
+    char cpu[256];
+    program_running running;
+    uint16_t port;
+
+    (void)state;
+    if (!has_vulkan) {
+        skip();
+    }
+    running = serve_on("vulkan0");
+    free(program_line_with(running.err, "quire: device vulkan0 ("));
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text[0], sizeof text[0]), 0);
+    assert_true(served_complete(port, text[1], sizeof text[1]) > 64);
+    assert_string_equal(text[0], text[1]);
+    served_end(&running, SIGTERM);
+
+    running = serve_on("cpu");
+    port = served_port(&running);
+    (void)served_complete(port, cpu, sizeof cpu);
+    assert_string_equal(text[0], cpu);
+    served_end(&running, SIGTERM);
+}
+
+/* Pages survive a restart in a directory, and those of the device are no hit for the CPU. */
+static void test_serve_dir(void **state)
+{
+    static const char *const devices[] = { "vulkan0", "vulkan0", "cpu" };
+    const char *dir = program_path("dir");
+    char text[3][256];
+
+    (void)state;
+    if (!has_vulkan) {
+        skip();
+    }
+    for (size_t i = 0; i < 3; i++) {
+        program_running running = program_start(
+            PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB", "--kv", "q8",
+                    "--device", devices[i], "--cache-dir", dir, "--store-all"));
+        const json_int_t n_cached = served_complete(served_port(&running), text[i], sizeof text[i]);
+
+        assert_int_equal(n_cached > 64, i == 1);
+        assert_string_equal(text[0], text[i]);
+        served_end(&running, SIGTERM);
+    }
+    (void)served_remove_dir(dir);
+}
+
+/* Before the weights are loaded, where the model and the settings say it. */
+static void test_serve_refusals(void **state)
+{
+    static const struct {
+        const char *words[2];
+        const char *says;
+    } cases[] = {
+        { { "--lock-memory" }, "device vulkan0: locked memory (--lock-memory) are not possible" },
+        { { "--retain", "keydiff:0.5" }, "--retain moves tokens in the host's memory" },
+        { { "--context-overflow", "shift" }, "--context-overflow shift moves tokens" },
+        { { "--context-overflow", "sinks" }, "--context-overflow sinks moves tokens" },
+        { { "--context-overflow", "condense" }, "--context-overflow condense moves tokens" },
+    };
+
+    (void)state;
+    if (!has_vulkan) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        program_result r = program_expect(
+            1, PROGRAM("serve", program_model(), "--port", "0", "--kv", "f16", "--kv-budget",
+                       "1MiB", "--device", "vulkan0", cases[i].words[0], cases[i].words[1]));
+
+        assert_says(r.err, cases[i].says);
+        program_free(&r);
+    }
+}
+
+/* A file for large requests: refused if it is asked for, else a warning. */
+static void test_serve_overflow(void **state)
+{
+    const char *dir = program_path("pages");
+    program_result r;
+
+    (void)state;
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
+                                  "--cache-dir", dir, "--kv-overflow", "tier"));
+    assert_says(r.err, "device vulkan0: pages in a file (--kv-overflow tier)");
+    program_free(&r);
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                  has_vulkan ? "vulkan0" : "auto", "--cache-dir", dir));
+    if (has_vulkan) {
+        assert_says(r.out, "with KV on a device requests larger than the KV budget are refused");
+    }
+    program_free(&r);
+}
+
+/* ---- a lost device ---- */
+
+#define LOST "device mock was lost, and the KV on it"
+
+/* From here on the program is the one with the mock, lost at this piece of its work. */
+static void mock_begin(const char *lose_at)
+{
+    assert_int_equal(setenv("QUIRE_PROGRAM", QUIRE_PROGRAM_MOCK, 1), 0);
+    assert_int_equal(setenv("MOCK_LOSE_AT", lose_at, 1), 0);
+}
+
+static int mock_end(void **state)
+{
+    (void)state;
+    (void)unsetenv("QUIRE_PROGRAM");
+    (void)unsetenv("MOCK_LOSE_AT");
+    return 0;
+}
+
+/* The commands end by name, at the prompt and later. */
+static void test_lost(void **state)
+{
+    static const char *const places[] = { "3", "60" };
+    const char *text = program_text("text.txt", 2000);
+    program_result r;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        mock_begin(places[i]);
+        r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "some words", "-n", "30",
+                                      "--ignore-eos", "--device", "mock"));
+        assert_says(r.err, LOST ": repeat the command, or use --device cpu");
+        program_free(&r);
+        r = program_expect(1, PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "128",
+                                      "--device", "mock"));
+        assert_says(r.err, LOST ": repeat the command, or use --device cpu");
+        program_free(&r);
+    }
+}
+
+/* A conversation ends, and says why once. */
+static void test_lost_chat(void **state)
+{
+    const program_args args = PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml",
+                                      "-n", "4", "--device", "mock");
+    program_result r;
+    const char *said;
+
+    (void)state;
+    mock_begin("20");
+    r = program_run_with("hello\nhello again\n", args);
+    assert_int_equal(r.exit_status, 1);
+    assert_says(r.err, LOST);
+    said = strstr(r.err, LOST);
+    assert_null(strstr(said + 1, LOST));
+    program_free(&r);
+}
+
+/* A request fails by name, and the server ends, so that a supervisor starts it again. */
+static void test_lost_serve(void **state)
+{
+    program_running running;
+    const char *reply;
+    char *line;
+    uint16_t port;
+
+    (void)state;
+    mock_begin("6");
+    running = serve_on("mock");
+    port = served_port(&running);
+    reply = served_ask(port, "POST", "/v1/completions", served_story);
+    assert_says(reply, LOST);
+    assert_says(reply, "\"device_lost\"");
+    line = program_line_with(running.err, LOST);
+    assert_says(line, ": all requests failed, and the server ends. Start it again");
+    free(line);
+    assert_int_equal(program_end(&running), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),  cmocka_unit_test(test_list_json),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_list_json),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_serve),
+        cmocka_unit_test(test_serve_dir),
+        cmocka_unit_test(test_serve_refusals),
+        cmocka_unit_test(test_serve_overflow),
+        cmocka_unit_test_teardown(test_lost, mock_end),
+        cmocka_unit_test_teardown(test_lost_chat, mock_end),
+        cmocka_unit_test_teardown(test_lost_serve, mock_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

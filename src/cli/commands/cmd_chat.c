@@ -15,6 +15,7 @@
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROW_DEVICE,
     QUIRE_ROWS_CACHE_DIR,
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(quire_chat_args, system), .help = "system message at the start of the "
@@ -42,8 +43,10 @@ static void take_line(quire_chat *c, const char *line, bool is_terminal)
         return;
     }
     if (quire_chat_answer_to(c, line, &err) < 0) {
-        /* A user at a terminal can retry; a script must learn of the failure. */
-        c->has_failed = c->has_failed || !is_terminal;
+        /* A user at a terminal can retry, but not on a lost device; a script must learn of the
+         * failure. */
+        c->is_over = c->is_over || err.status == QUIRE_LOST;
+        c->has_failed = c->has_failed || !is_terminal || err.status == QUIRE_LOST;
         (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
 }

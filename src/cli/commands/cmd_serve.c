@@ -36,7 +36,7 @@ static const quire_opt options[] = {
       .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",
       .offset = offsetof(quire_serve_args, cache_memory_ratio),
       .help = "KV pages get this share of the memory that is left beside weights and buffers" },
-    QUIRE_ROW_PAGE,
+    QUIRE_ROW_PAGE, QUIRE_ROW_DEVICE,
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },

@@ -213,6 +213,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     }
     opts->kv_pairs = session->kv_pairs;
     opts->device = quire_device_choose(args->device);
+    QUIRE_TRY(quire_runtime_device_check(session->desc, opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "base/text_buffer.h"
+#include "cli/commands/device_choice.h"
 #include "cli/commands/talk.h"
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
@@ -29,7 +30,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOK_MS 20 /* how often a draining server is asked whether it is done */
+#define LOOK_MS        20  /* how often a draining server is asked whether it is done */
+#define DEVICE_LOOK_MS 200 /* how often the engine is asked whether its device was lost */
 
 /* ---- signals: a handler writes to a pipe, the main thread reads it ---- */
 
@@ -175,6 +177,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     int rc;
 
     name_model(s);
+    s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
         rc = quire_serve_overflow_settle(s->args, described.desc, err);
@@ -235,6 +238,9 @@ static const char *overflow_note(const serving *s)
 {
     if (!s->args->no_kv_overflow) {
         return NULL;
+    }
+    if (!quire_device_is_cpu(s->args->common.device)) {
+        return "with KV on a device requests larger than the KV budget are refused (kv_overflow)";
     }
     return s->args->retain != NULL
                ? "with retain requests larger than the KV budget are refused (kv_overflow)"
@@ -415,6 +421,18 @@ static bool print_ready(const serving *s)
     return quire_stdout_write("", 0);
 }
 
+/* Wait for a signal; 0: the device was lost. */
+static int wait_for_end(const serving *s)
+{
+    const bool has_device = quire_runtime_memory_device(s->session.runtime) != NULL;
+    int number = 0;
+
+    while (number == 0 && !quire_engine_is_lost(s->engine)) {
+        number = signal_next(has_device ? DEVICE_LOOK_MS : -1);
+    }
+    return number;
+}
+
 /* Wait for the running generations. False if a signal interrupts the wait. */
 static bool drain(const serving *s)
 {
@@ -425,6 +443,17 @@ static bool drain(const serving *s)
         }
     }
     return true;
+}
+
+/* The requests have failed; their answers go out. A supervisor starts the server again. */
+static int end_lost(const serving *s)
+{
+    quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
+                         "device %s was lost, and the KV on it: all requests failed, and the "
+                         "server ends. Start it again, or use --device cpu",
+                         s->args->common.device);
+    (void)drain(s);
+    return QUIRE_EXIT_FAILED;
 }
 
 static int serve(serving *s)
@@ -438,7 +467,10 @@ static int serve(serving *s)
     quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
                          "serving %s, KV %s, %u tokens of context, %u requests at once",
                          s->opts.model_name, s->kv_name, s->session.n_ctx, s->opts.n_running_max);
-    number = signal_next(-1);
+    number = wait_for_end(s);
+    if (number == 0) {
+        return end_lost(s);
+    }
     quire_engine_stats_get(s->engine, &stats);
     quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
                          "%s: requests to finish: %u; new ones are refused, once more stops",

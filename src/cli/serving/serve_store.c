@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "cli/commands/device_choice.h"
 #include "cli/serving/serve_shared.h"
 #include "store/chain_store.h"
 #include "store/file/file_store.h"
@@ -140,7 +141,8 @@ int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         return quire_overflow_check(desc, err);
     }
-    args->no_kv_overflow = args->retain != NULL || quire_overflow_check(desc, NULL) < 0;
+    args->no_kv_overflow = args->retain != NULL || !quire_device_is_cpu(args->common.device) ||
+                           quire_overflow_check(desc, NULL) < 0;
     return QUIRE_OK;
 }
 

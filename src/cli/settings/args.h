@@ -37,7 +37,7 @@ typedef struct quire_common_args {
     const char *cache_dir;  /* of run, chat and bench; NULL = none */
     int kv_overflow;        /* quire_kv_overflow */
     uint64_t cache_disk_bytes;
-    const char *device; /* of run, perplexity and bench; NULL = cpu */
+    const char *device; /* of run, chat, serve, perplexity and bench; NULL = cpu */
     bool is_json;
 } quire_common_args;
 

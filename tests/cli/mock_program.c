@@ -1,0 +1,31 @@
+/* mock_program.c - the quire program with a device "mock", which is lost at a piece of its work:
+ * MOCK_LOSE_AT in the environment, counted from 1; without it, never.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "device/mock_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int __real_quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
+                             quire_error *err);
+int __wrap_quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
+                             quire_error *err);
+
+int __wrap_quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
+                             quire_error *err)
+{
+    const char *lose_at = getenv("MOCK_LOSE_AT");
+    const quire_mock_device_opts mock = {
+        .lose_at = lose_at != NULL ? strtoull(lose_at, NULL, 10) : 0,
+    };
+
+    return strcmp(name, "mock") == 0 ? quire_mock_device_open(out, opts, &mock, err)
+                                     : __real_quire_device_open(out, name, opts, err);
+}
+
+int main(int argc, char **argv)
+{
+    return quire_main(argc, argv);
+}

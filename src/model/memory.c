@@ -19,6 +19,9 @@
  * vocabulary of 49,152; texts can be longer. */
 #define VOCAB_TOKEN_BYTES ((uint64_t)512)
 
+#define DEVICE_PARTIALS    ((uint64_t)16 << 20) /* floats of partial results, about */
+#define DEVICE_ENTRY_BYTES ((uint64_t)32)       /* of a table, on a device */
+
 #define ROW_INPUTS      4u /* of a graph, 4 bytes each: token, position; row, position of logits */
 #define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */
 
@@ -102,6 +105,23 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
            quire_attn_workspace_bytes(&attn);
 }
 
+/* Rows of two layers, partial results, and a batch's tables, each as src/device/vulkan takes them:
+ * half as much again as was asked for. */
+static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t n_q = (uint64_t)desc->n_head * (2 * desc->d_k + desc->d_v);
+    const uint64_t rows = 2 * (uint64_t)o->n_batch * (n_q + kv_row(desc));
+    const uint64_t n_splits =
+        1 + ((uint64_t)o->n_ctx + QUIRE_ATTN_SPLIT_TOKENS - 1) / QUIRE_ATTN_SPLIT_TOKENS;
+    const uint64_t row = (uint64_t)desc->n_head * n_splits * (2 + 2 * desc->d_v);
+    const uint64_t partials =
+        o->n_batch < DEVICE_PARTIALS / row + 1 ? o->n_batch * row : larger(DEVICE_PARTIALS, row);
+    const uint64_t n_entries =
+        (uint64_t)o->n_seqs_max * QUIRE_GROUPS_MAX * (o->n_ctx / o->page_tokens + 2);
+
+    return (sizeof(float) * (rows + partials) + DEVICE_ENTRY_BYTES * n_entries) / 2 * 3;
+}
+
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
                            quire_memory_need *out)
 {
@@ -114,12 +134,29 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .kv_bytes = kv_bytes(desc, &o),
         .buffers_bytes = buffers_bytes(desc, &o),
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
+        .device_bytes = device_bytes(desc, &o),
     };
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
 }
 
+uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place)
+{
+    if (place == NULL) {
+        return need->total_bytes;
+    }
+    return place->is_hosts ? need->total_bytes + need->device_bytes
+                           : need->total_bytes - need->kv_bytes;
+}
+
+static bool fits_device(const quire_memory_need *need, const quire_memory_place *place)
+{
+    return place == NULL || (need->device_bytes <= place->bytes &&
+                             need->kv_bytes <= place->bytes - need->device_bytes);
+}
+
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                                 uint64_t limit_bytes, uint32_t tokens_max)
+                                 uint64_t limit_bytes, const quire_memory_place *place,
+                                 uint32_t tokens_max)
 {
     quire_runtime_opts o = *opts;
     uint32_t fits = 0;
@@ -135,7 +172,7 @@ uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runti
 
         o.n_ctx = n_pages * o.page_tokens;
         quire_memory_need_get(desc, &o, &need);
-        if (need.total_bytes <= limit_bytes) {
+        if (quire_memory_host_bytes(&need, place) <= limit_bytes && fits_device(&need, place)) {
             fits = n_pages;
         } else {
             too_many = n_pages;
@@ -144,16 +181,18 @@ uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runti
     return fits * o.page_tokens;
 }
 
-/* "16.1 GB (weights 7.16 GB, KV 8.72 GB, ...)" */
-static void need_text(const quire_memory_need *need, char *text, size_t text_bytes)
+/* "16.1 GB (weights 7.16 GB, KV 8.72 GB, ...)": what the host has to have. */
+static void need_text(const quire_memory_need *need, const quire_memory_place *place, char *text,
+                      size_t text_bytes)
 {
+    const bool has_kv = place == NULL || place->is_hosts;
     const struct {
         const char *name;
         uint64_t bytes;
     } parts[] = {
         { "weights", need->weights_bytes },
-        { "KV", need->kv_bytes },
-        { "buffers", need->buffers_bytes },
+        { "KV", has_kv ? need->kv_bytes : 0 },
+        { "buffers", need->buffers_bytes + (place != NULL && has_kv ? need->device_bytes : 0) },
         { "program", need->program_bytes },
     };
     char bytes[16];
@@ -161,6 +200,9 @@ static void need_text(const quire_memory_need *need, char *text, size_t text_byt
 
     text[0] = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && n < text_bytes; i++) {
+        if (i == 1 && !has_kv) {
+            continue;
+        }
         n += (size_t)snprintf(text + n, text_bytes - n, "%s%s %s", i > 0 ? ", " : "", parts[i].name,
                               quire_format_bytes(parts[i].bytes, bytes, sizeof bytes));
     }
@@ -175,29 +217,59 @@ static char *formats_text(const quire_model_desc *desc, const quire_runtime_opts
                                   : quire_kv_pair_name(pair, buffer, buffer_bytes);
 }
 
-int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                       uint64_t limit_bytes, quire_error *err)
+/* "a shorter context (-c 4096 fits), ", or nothing. */
+static void ctx_text(uint32_t tokens, char *text, size_t text_bytes)
 {
-    const uint32_t tokens = quire_memory_tokens_max(desc, opts, limit_bytes, 1u << 30);
+    text[0] = '\0';
+    if (tokens > 0) {
+        (void)snprintf(text, text_bytes, "a shorter context (-c %u fits), ", tokens);
+    }
+}
+
+static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                       const quire_memory_need *need, const quire_memory_place *place,
+                       uint32_t tokens, quire_error *err)
+{
+    const uint64_t bytes = need->kv_bytes + need->device_bytes;
+    char formats[64], kv[16], buffers[16], total[16], has[16], missing[16], ctx[48];
+
+    ctx_text(tokens, ctx, sizeof ctx);
+    return quire_error_set(
+        err, QUIRE_NOMEM,
+        "%u tokens of KV %s need %s on device %s (KV %s, buffers %s), its memory is %s: %s too "
+        "much. Choose %sa smaller KV format (--kv), or --device cpu",
+        need->n_ctx, formats_text(desc, opts, formats, sizeof formats),
+        quire_format_bytes(bytes, total, sizeof total), place->name,
+        quire_format_bytes(need->kv_bytes, kv, sizeof kv),
+        quire_format_bytes(need->device_bytes, buffers, sizeof buffers),
+        quire_format_bytes(place->bytes, has, sizeof has),
+        quire_format_bytes(bytes - place->bytes, missing, sizeof missing), ctx);
+}
+
+int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                       uint64_t limit_bytes, const quire_memory_place *place, quire_error *err)
+{
+    const uint32_t tokens = quire_memory_tokens_max(desc, opts, limit_bytes, place, 1u << 30);
     quire_memory_need need;
-    char formats[64], parts[128], total[16], limit[16], missing[16], ctx[48];
+    char formats[64], parts[160], total[16], limit[16], missing[16], ctx[48];
+    uint64_t bytes;
 
     quire_memory_need_get(desc, opts, &need);
-    if (need.total_bytes <= limit_bytes) {
+    if (!fits_device(&need, place)) {
+        return fail_device(desc, opts, &need, place, tokens, err);
+    }
+    bytes = quire_memory_host_bytes(&need, place);
+    if (bytes <= limit_bytes) {
         return QUIRE_OK;
     }
-    need_text(&need, parts, sizeof parts);
-    if (tokens > 0) {
-        (void)snprintf(ctx, sizeof ctx, "a shorter context (-c %u fits), ", tokens);
-    } else {
-        ctx[0] = '\0';
-    }
+    need_text(&need, place, parts, sizeof parts);
+    ctx_text(tokens, ctx, sizeof ctx);
     return quire_error_set(
         err, QUIRE_NOMEM,
         "%u tokens of KV %s need %s (%s), the limit is %s: %s too much. Choose %sa smaller KV "
         "format (--kv) or smaller weights, or set --memory-limit",
         need.n_ctx, formats_text(desc, opts, formats, sizeof formats),
-        quire_format_bytes(need.total_bytes, total, sizeof total), parts,
+        quire_format_bytes(bytes, total, sizeof total), parts,
         quire_format_bytes(limit_bytes, limit, sizeof limit),
-        quire_format_bytes(need.total_bytes - limit_bytes, missing, sizeof missing), ctx);
+        quire_format_bytes(bytes - limit_bytes, missing, sizeof missing), ctx);
 }

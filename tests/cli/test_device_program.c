@@ -235,6 +235,7 @@ static int mock_end(void **state)
     (void)state;
     (void)unsetenv("QUIRE_PROGRAM");
     (void)unsetenv("MOCK_LOSE_AT");
+    (void)unsetenv("MOCK_MEMORY");
     return 0;
 }
 
@@ -298,6 +299,33 @@ static void test_lost_serve(void **state)
     assert_int_equal(program_end(&running), 1);
 }
 
+/* KV and buffers must fit the device's memory, before anything is loaded; a mock's is the host's,
+ * so that they count there as well. */
+static void test_memory(void **state)
+{
+    program_result r;
+
+    (void)state;
+    mock_begin("0");
+    assert_int_equal(setenv("MOCK_MEMORY", "1000000", 1), 0);
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "-c", "512k",
+                                  "--device", "mock"));
+    assert_says(r.err, " tokens of KV f16 need ");
+    assert_says(r.err, " on device mock (KV ");
+    assert_says(r.err, ", its memory is 1.00 MB: ");
+    program_free(&r);
+    r = program_expect(
+        1, PROGRAM("serve", program_model(), "--check-config", "-c", "512k", "--device", "mock"));
+    assert_says(r.err, " device mock");
+    program_free(&r);
+
+    assert_int_equal(setenv("MOCK_MEMORY", "4000000000", 1), 0);
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "-c", "512k",
+                                  "--memory-limit", "60MB", "--device", "mock"));
+    assert_says(r.err, ", the limit is 60.0 MB: ");
+    program_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_serve_dir),
         cmocka_unit_test(test_serve_refusals),
         cmocka_unit_test(test_serve_overflow),
+        cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_lost, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),
         cmocka_unit_test_teardown(test_lost_serve, mock_end),

@@ -389,12 +389,13 @@ static void limit_is_exact(void **state)
 
     (void)state;
     quire_memory_need_get(&model->desc, &opts, &need);
-    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes, &err), QUIRE_OK);
-    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &err), QUIRE_OK);
-    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes - 1, &err),
+    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes, NULL, &err),
+                     QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, NULL, &err), QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes - 1, NULL, &err),
                      QUIRE_NOMEM);
     assert_int_equal(
-        quire_memory_check(&model->desc, &opts, need.total_bytes - 10 * 1000 * 1000, &err),
+        quire_memory_check(&model->desc, &opts, need.total_bytes - 10 * 1000 * 1000, NULL, &err),
         QUIRE_NOMEM);
     assert_non_null(strstr(err.message, "65536 tokens of KV f16 need "));
     assert_non_null(strstr(err.message, ": 10.0 MB too much"));
@@ -402,8 +403,48 @@ static void limit_is_exact(void **state)
     assert_non_null(strstr(err.message, "--kv"));
     assert_non_null(strstr(err.message, "--memory-limit"));
     /* Where not a page fits, no context is offered. */
-    assert_int_equal(quire_memory_check(&model->desc, &opts, 1000, &err), QUIRE_NOMEM);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, 1000, NULL, &err), QUIRE_NOMEM);
     assert_null(strstr(err.message, "(-c "));
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* KV on a device of its own memory is no need of the host; where the memory is the host's, it is a
+ * need of both. */
+static void kv_may_be_on_a_device(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_memory_place place = { .name = "card0" };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime_opts opts = opts_of(512);
+    quire_memory_need need;
+    uint64_t host;
+
+    (void)state;
+    quire_memory_need_get(&model->desc, &opts, &need);
+    assert_true(need.device_bytes > 0 && need.kv_bytes > 0);
+    place.bytes = need.kv_bytes + need.device_bytes;
+    host = need.total_bytes - need.kv_bytes;
+    assert_int_equal(quire_memory_host_bytes(&need, &place), host);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, host, &place, &err), QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, host - 1, &place, &err), QUIRE_NOMEM);
+    assert_null(strstr(err.message, ", KV "));
+    assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, host, &place, 1u << 20), 512);
+
+    place.bytes--;
+    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &place, &err),
+                     QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, " on device card0 (KV "));
+    assert_non_null(strstr(err.message, "--device cpu"));
+    assert_true(quire_memory_tokens_max(&model->desc, &opts, UINT64_MAX, &place, 1u << 20) < 512);
+
+    place.bytes++;
+    place.is_hosts = true;
+    host = need.total_bytes + need.device_bytes;
+    assert_int_equal(quire_memory_check(&model->desc, &opts, host, &place, &err), QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, host - 1, &place, &err), QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, ", KV "));
     quire_model_close(model);
     fixture_generated_remove();
 }
@@ -417,16 +458,16 @@ static void longest_context_fits(void **state)
 
     (void)state;
     for (uint64_t limit = 32 * MIB; limit <= 512 * MIB; limit *= 2) {
-        opts.n_ctx = quire_memory_tokens_max(&model->desc, &opts, limit, 1u << 20);
+        opts.n_ctx = quire_memory_tokens_max(&model->desc, &opts, limit, NULL, 1u << 20);
         assert_int_equal(opts.n_ctx % 64, 0);
         assert_in_range(opts.n_ctx, 64, (1u << 20) - 64);
-        assert_int_equal(quire_memory_check(&model->desc, &opts, limit, NULL), QUIRE_OK);
+        assert_int_equal(quire_memory_check(&model->desc, &opts, limit, NULL, NULL), QUIRE_OK);
         opts.n_ctx += 64;
         quire_memory_need_get(&model->desc, &opts, &need);
         assert_true(need.total_bytes > limit);
-        assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, limit, 640), 640);
+        assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, limit, NULL, 640), 640);
     }
-    assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, 1 * MIB, 1u << 20), 0);
+    assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, 1 * MIB, NULL, 1u << 20), 0);
     quire_model_close(model);
     fixture_generated_remove();
 }
@@ -535,6 +576,7 @@ int main(void)
         cmocka_unit_test(recurrent_models),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
+        cmocka_unit_test(kv_may_be_on_a_device),
         cmocka_unit_test(longest_context_fits),
         cmocka_unit_test_setup_teardown(available_of_the_machine, fake_begin, fake_end),
         cmocka_unit_test_setup_teardown(available_of_a_group, fake_begin, fake_end),

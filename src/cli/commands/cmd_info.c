@@ -92,7 +92,7 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     c.price.hot_page_bytes = 0;
     c.token_bytes = c.price.main_page_bytes / c.price.page_tokens;
     /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
-    c.longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX);
+    c.longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, NULL, QUIRE_TOKENS_MAX);
     return c;
 }
 

@@ -12,7 +12,6 @@
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
 #include "cli/measuring/parallel.h"
-#include "model/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -86,6 +85,12 @@ typedef struct admission {
     const quire_common_args *args;
 } admission;
 
+/* Where KV is, for quire_memory_check(). */
+static const quire_memory_place *place_of(const quire_opened *session)
+{
+    return session->device.name != NULL ? &session->device : NULL;
+}
+
 static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
 {
     static const quire_opened_want nothing_special;
@@ -100,10 +105,34 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
         rc = quire_opened_retain_plan(a->session, a->args, desc, &opts, err);
     }
     if (rc == QUIRE_OK) {
-        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, err);
+        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, place_of(a->session),
+                                err);
     }
     free(pairs);
     return rc;
+}
+
+/* The memory that there is: of the host, and of the device of args. Errors: quire_device_open(). */
+static int memory_look(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    const char *name = quire_device_choose(args->device);
+    quire_device_info info;
+    quire_device *device;
+
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    if (quire_device_is_cpu(name)) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_device_peek(&device, name, err));
+    quire_device_info_get(device, &info);
+    quire_device_close(device);
+    session->device = (quire_memory_place){
+        .name = name,
+        .bytes = info.memory_bytes != 0 ? info.memory_bytes : UINT64_MAX,
+        .is_hosts = info.is_software,
+    };
+    return QUIRE_OK;
 }
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
@@ -113,8 +142,7 @@ int quire_opened_open_model(quire_opened *session, const quire_common_args *args
     int rc;
 
     memset(session, 0, sizeof(*session));
-    session->memory_limit_bytes =
-        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    QUIRE_TRY(memory_look(session, args, err));
     rc = quire_model_open(&session->model, args->model, &opts, err);
     quire_progress_end();
     if (rc == QUIRE_OK) {
@@ -130,19 +158,18 @@ int quire_opened_describe(quire_opened *session, const quire_common_args *args, 
     const quire_model_opts opts = { .describe_only = true };
 
     memset(session, 0, sizeof(*session));
-    session->memory_limit_bytes =
-        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    QUIRE_TRY(memory_look(session, args, err));
     QUIRE_TRY(quire_model_open(&session->model, args->model, &opts, err));
     session->desc = quire_model_desc_get(session->model);
     return QUIRE_OK;
 }
 
-/* The trained context, or as much of it as memory up to a limit holds. */
+/* The trained context, or as much of it as memory up to a limit, and the device, hold. */
 static uint32_t default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
-                            uint64_t limit_bytes)
+                            uint64_t limit_bytes, const quire_memory_place *place)
 {
     const uint32_t trained = session->desc->n_ctx_train;
-    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, trained);
+    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, place, trained);
 
     if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
         return trained;
@@ -168,36 +195,65 @@ static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts
            opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
 }
 
+/* What weights and buffers leave for KV, of the host's memory or of the device's; 0: nothing.
+ * rest: their need, of the host and of the device. */
+static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need *need,
+                            uint64_t rest[2])
+{
+    const quire_memory_place *place = place_of(session);
+    const bool is_hosts = place == NULL || place->is_hosts;
+    const uint64_t limit_bytes = session->memory_limit_bytes;
+    uint64_t left[2] = { 0, UINT64_MAX };
+
+    rest[0] = quire_memory_host_bytes(need, place) - (is_hosts ? need->kv_bytes : 0);
+    rest[1] = place != NULL ? need->device_bytes : 0;
+    left[0] = rest[0] <= limit_bytes ? limit_bytes - rest[0] : 0;
+    if (place != NULL) {
+        left[1] = rest[1] < place->bytes ? place->bytes - rest[1] : 0;
+    }
+    if (!is_hosts) {
+        return rest[0] <= limit_bytes ? left[1] : 0;
+    }
+    return left[0] < left[1] ? left[0] : left[1];
+}
+
 /* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
  * fits. */
 static int share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
                         quire_error *err)
 {
-    const uint64_t limit_bytes = session->memory_limit_bytes;
+    quire_memory_place place = session->device;
     quire_runtime_opts one = *opts;
     quire_memory_need need;
-    uint64_t rest_bytes, left_bytes;
+    uint64_t rest[2];
+    uint64_t left_bytes, host_bytes;
     char seq[16], budget[16], left[16];
 
     one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
     quire_memory_need_get(session->desc, &one, &need);
-    rest_bytes = need.total_bytes - need.kv_bytes;
-    if (rest_bytes >= limit_bytes) {
-        return quire_memory_check(session->desc, &one, limit_bytes, err);
+    left_bytes = left_for_kv(session, &need, rest);
+    if (left_bytes == 0) {
+        return quire_memory_check(session->desc, &one, session->memory_limit_bytes,
+                                  place_of(session), err);
     }
-    left_bytes = limit_bytes - rest_bytes;
     opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
     if (need.kv_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
-        return quire_error_set(err, QUIRE_NOMEM,
-                               "%u tokens of context take %s of KV, but weights and buffers leave "
-                               "%s of memory, and %g of that are %s: lower -c, choose a smaller "
-                               "--kv format or raise --cache-memory-ratio",
-                               one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
-                               quire_format_bytes(left_bytes, left, sizeof(left)), share,
-                               quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)));
+        return quire_error_set(
+            err, QUIRE_NOMEM,
+            "%u tokens of context take %s of KV, but weights and buffers leave %s of memory, and "
+            "%g of that are %s: lower -c, choose a smaller --kv format or raise "
+            "--cache-memory-ratio%s%s",
+            one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
+            quire_format_bytes(left_bytes, left, sizeof(left)), share,
+            quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)),
+            place.name != NULL ? "; the memory is that of device " : "",
+            place.name != NULL ? place.name : "");
     }
     if (opts->n_ctx == 0) {
-        opts->n_ctx = default_ctx(session, opts, rest_bytes + opts->kv_budget_bytes);
+        host_bytes = place.name == NULL || place.is_hosts ? rest[0] + opts->kv_budget_bytes
+                                                          : session->memory_limit_bytes;
+        place.bytes = rest[1] + opts->kv_budget_bytes;
+        opts->n_ctx = default_ctx(session, opts, host_bytes, place.name != NULL ? &place : NULL);
     }
     return QUIRE_OK;
 }
@@ -212,18 +268,20 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
-    opts->device = quire_device_choose(args->device);
+    opts->device = session->device.name;
     QUIRE_TRY(quire_runtime_device_check(session->desc, opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
     }
-    opts->n_ctx =
-        opts->n_ctx != 0 ? opts->n_ctx : default_ctx(session, opts, session->memory_limit_bytes);
+    opts->n_ctx = opts->n_ctx != 0
+                      ? opts->n_ctx
+                      : default_ctx(session, opts, session->memory_limit_bytes, place_of(session));
     if (want->n_tokens != 0 && opts->kv_budget_bytes == 0) {
         opts->kv_budget_bytes = budget_of(session->desc, opts, want->n_tokens);
     }
-    return quire_memory_check(session->desc, opts, session->memory_limit_bytes, err);
+    return quire_memory_check(session->desc, opts, session->memory_limit_bytes, place_of(session),
+                              err);
 }
 
 /* Where the budget holds the whole context, there is nothing to offload. */
@@ -295,7 +353,9 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     QUIRE_TRY(overflow_open(session, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
-    session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
+    session->runtime_bytes =
+        quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
+    session->device_bytes = need.kv_bytes + need.device_bytes;
     session->n_ctx = opts.n_ctx - room;
     session->n_batch = opts.n_batch;
     return QUIRE_OK;
@@ -306,6 +366,9 @@ quire_opened quire_opened_beside(const quire_opened *session)
     quire_opened other = *session;
 
     other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
+    if (other.device.name != NULL && other.device.bytes != UINT64_MAX) {
+        other.device.bytes -= session->device_bytes;
+    }
     other.runtime = NULL;
     other.offload = NULL;
     other.retention = NULL;

@@ -12,6 +12,7 @@
 #include "cli/settings/args.h"
 #include "engine/overflow.h"
 #include "engine/retention.h"
+#include "model/memory.h"
 #include "model/model.h"
 #include "model/runtime.h"
 
@@ -27,7 +28,9 @@ typedef struct quire_opened {
     uint32_t n_ctx;
     uint32_t n_batch;
     uint64_t memory_limit_bytes;    /* limit before the weights were loaded */
-    uint64_t runtime_bytes;         /* computed size of the runtime's KV and buffers */
+    quire_memory_place device;      /* of KV; name NULL: it is in the host's memory */
+    uint64_t runtime_bytes;         /* computed size of the runtime's KV and buffers at the host */
+    uint64_t device_bytes;          /* and on the device */
     quire_calibration *calibration; /* of the model; NULL = none, or not looked for yet */
     bool has_looked;                /* for a calibration */
     bool has_warned;                /* about a context beyond the trained one; once per session */

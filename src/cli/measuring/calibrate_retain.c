@@ -92,7 +92,7 @@ static int open_runtime(fitting *f, quire_error *err)
     QUIRE_TRY(quire_retain_parse(policy, &retention.spec, err));
     f->sinks = retention.spec.sinks;
     QUIRE_TRY(quire_retention_plan(desc, &retention, &opts, err));
-    QUIRE_TRY(quire_memory_check(desc, &opts, f->session.memory_limit_bytes, err));
+    QUIRE_TRY(quire_memory_check(desc, &opts, f->session.memory_limit_bytes, NULL, err));
     QUIRE_TRY(quire_runtime_create(&f->session.runtime, f->session.model, &opts, err));
     QUIRE_TRY(
         quire_retention_open(&f->session.retention, f->session.runtime, desc, &retention, err));

@@ -124,6 +124,7 @@ typedef struct quire_cache_opts {
     bool lock_memory;             /* mlock extents; stats.locked_bytes: the locked part */
     size_t state_bytes; /* payload of a page with a state, multiple of 64; 0 = no states. With
                            states n_groups is below QUIRE_GROUPS_MAX */
+    size_t state_charge_bytes;        /* charged for it; 0 = state_bytes */
     const quire_allocator *allocator; /* metadata; NULL = C library */
     const quire_page_memory *memory;  /* of pages; NULL = the host's. Copied; its ctx outlives the
                                          cache. Not with lock_memory or state_bytes */

@@ -192,6 +192,48 @@ static void sim_memory(void **state)
     json_decref(cells);
 }
 
+/* Windows and states take memory of their own, and hits end where they are. */
+static void sim_windows_and_states(void **state)
+{
+    /* Of a block of 512 tokens, layers of both kinds take 2 MiB in f16. */
+    static const char windows[] = "8x8x16,8x8x16@1024";
+    static const char states[] = "8x8x16,state=10MB";
+    json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory",
+                                         "100MB,3MB", "--model", windows, "--json"));
+    json_t *plain = program_json(
+        PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "100,1", "--json"));
+    program_result result;
+
+    (void)state;
+    assert_int_equal(number(cell(cells, "lru", 47), "hit_blocks"),
+                     number(cell(plain, "lru", 100), "hit_blocks"));
+    assert_int_equal(number(cell(cells, "lru", 47), "memory_bytes"), 100000000);
+    assert_null(json_object_get(cell(cells, "lru", 47), "states_left"));
+    /* Room for a block of full layers, not for its windows. */
+    assert_int_equal(number(cell(cells, "lru", 1), "hit_blocks"), 0);
+    json_decref(cells);
+    json_decref(plain);
+
+    cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "100MB",
+                                 "--model", states, "--state-every", "512", "--json"));
+    assert_int_equal(number(cell(cells, "lru", 47), "hit_blocks"), 2);
+    assert_int_equal(number(cell(cells, "lru", 47), "states_left"), 7); /* each block's end */
+    plain = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "100MB",
+                                 "--model", states, "--mode", "time", "--json"));
+    assert_true(number(cell(plain, "lru", 47), "states_left") > 0);
+    json_decref(cells);
+    json_decref(plain);
+    result =
+        program_expect(0, PROGRAM("sim", small_trace(), "--capacity", "10", "--model", states));
+    assert_says(result.out, "states left in the cache");
+    assert_says(result.out, "memory        21.0 MB");
+    program_free(&result);
+    result =
+        program_expect(1, PROGRAM("sim", small_trace(), "--disk-blocks", "99", "--model", windows));
+    assert_says(result.err, "8x8x16,8x8x16@1024");
+    program_free(&result);
+}
+
 static void sim_time(void **state)
 {
     json_t *a = program_json(PROGRAM("sim", small_trace(), "--mode", "time", "--policy", "lru",
@@ -282,21 +324,37 @@ static void shapes(void **state)
 {
     const quire_kv_pair f16 = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 };
     const quire_kv_pair q8 = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 };
-    uint64_t bytes;
-    uint64_t smaller;
+    static const char *const wrong[] = { "32x8",      "32x8x128x2",     "0x8x128", "32x8x129",
+                                         "4x2x64@0",  "4x2x64,",        "state=",  "state=0",
+                                         "4x2x64@1x", "state=1,state=1" };
+    quire_sim_shape shape, other;
+    quire_sim_kv kv;
     quire_error err = QUIRE_ERROR_INIT;
 
     (void)state;
-    assert_int_equal(quire_sim_shape_bytes("32x8x128", f16, &bytes, &err), QUIRE_OK);
-    assert_int_equal(bytes, 131072);
-    assert_int_equal(quire_sim_shape_bytes("llama-3-8b", f16, &smaller, &err), QUIRE_OK);
-    assert_int_equal(smaller, bytes);
-    assert_int_equal(quire_sim_shape_bytes("32x8x128", q8, &smaller, &err), QUIRE_OK);
-    assert_true(smaller < bytes * 6 / 10);
-    assert_int_equal(quire_sim_shape_bytes("32x8", f16, &bytes, &err), QUIRE_INVAL);
-    assert_int_equal(quire_sim_shape_bytes("32x8x128x2", f16, &bytes, &err), QUIRE_INVAL);
-    assert_int_equal(quire_sim_shape_bytes("0x8x128", f16, &bytes, &err), QUIRE_INVAL);
-    assert_int_equal(quire_sim_shape_bytes("32x8x129", f16, &bytes, &err), QUIRE_INVAL);
+    assert_int_equal(quire_sim_shape_find("32x8x128", f16, &shape, &err), QUIRE_OK);
+    assert_int_equal(shape.token_bytes, 131072);
+    assert_int_equal(quire_sim_shape_kv(&shape, 64, 1024).block_bytes, 0);
+    assert_int_equal(quire_sim_shape_find("llama-3-8b", f16, &other, &err), QUIRE_OK);
+    assert_memory_equal(&other, &shape, sizeof shape);
+    assert_int_equal(quire_sim_shape_find("32x8x128", q8, &other, &err), QUIRE_OK);
+    assert_true(other.token_bytes < shape.token_bytes * 6 / 10);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        assert_int_equal(quire_sim_shape_find(wrong[i], f16, &other, &err), QUIRE_INVAL);
+    }
+    assert_int_equal(
+        quire_sim_shape_find("5x4x256,29x4x256@1024,1x4x256@512,state=50MB", f16, &shape, &err),
+        QUIRE_OK);
+    assert_int_equal(shape.token_bytes, 5 * 4 * 256 * 4);
+    assert_int_equal(shape.window_token_bytes, 30 * 4 * 256 * 4);
+    assert_int_equal(shape.window_tokens, 1024);
+    assert_int_equal(shape.state_bytes, 50000000);
+    kv = quire_sim_shape_kv(&shape, 512, 2048);
+    assert_int_equal(kv.block_bytes, 512 * shape.token_bytes);
+    assert_int_equal(kv.window_bytes, 512 * shape.window_token_bytes);
+    assert_int_equal(kv.state_every_tokens, 2048);
+    assert_int_equal(quire_sim_shape_find("state=1MB", f16, &shape, &err), QUIRE_OK);
+    assert_int_equal(shape.token_bytes, 1);
 }
 
 static void classes(void **state)
@@ -400,6 +458,7 @@ int main(void)
         cmocka_unit_test(sim_json),
         cmocka_unit_test(sim_default_table),
         cmocka_unit_test(sim_memory),
+        cmocka_unit_test(sim_windows_and_states),
         cmocka_unit_test(sim_time),
         cmocka_unit_test(sim_cost_file),
         cmocka_unit_test(sim_refuses),

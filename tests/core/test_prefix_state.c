@@ -71,6 +71,30 @@ static void compute(test_prefix *p, const int32_t *tokens, uint32_t n, uint32_t 
     test_run_end(p, &run);
 }
 
+/* A state may be charged more than its payload, as in simulators. */
+static void test_charge(void **state)
+{
+    quire_cache_opts opts = test_opts(10);
+    const uint64_t page_bytes = opts.charge_bytes[0] != 0 ? opts.charge_bytes[0] : PAGE_BYTES;
+    quire_region_stats stats;
+    quire_page_id pages[2];
+    test_prefix p;
+    quire_seq_id seq;
+
+    (void)state;
+    opts.state_bytes = 64;
+    opts.state_charge_bytes = QUIRE_PAGE_BYTES_MAX + 1;
+    assert_int_equal(quire_cache_create(&p.cache, &opts), QUIRE_INVAL);
+    opts.state_charge_bytes = 3 * page_bytes;
+    test_prefix_create_in(&p, &opts, NULL);
+    assert_int_equal(quire_seq_open(p.cache, QUIRE_REGION_DYNAMIC, &seq), QUIRE_OK);
+    assert_int_equal(quire_seq_states(p.cache, seq, pages), QUIRE_OK);
+    assert_int_equal(quire_region_stats_get(p.cache, QUIRE_REGION_DYNAMIC, &stats), QUIRE_OK);
+    assert_int_equal(stats.charged_bytes, 6 * page_bytes);
+    assert_int_equal(quire_seq_close(p.cache, seq), QUIRE_OK);
+    test_prefix_destroy(&p);
+}
+
 static void test_hits_end_at_states(void **state)
 {
     int32_t text[TEXT];
@@ -569,19 +593,13 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hits_end_at_states),
-        cmocka_unit_test(test_growth),
-        cmocka_unit_test(test_branches),
-        cmocka_unit_test(test_eviction),
-        cmocka_unit_test(test_small_states),
-        cmocka_unit_test(test_ends_keep_states),
-        cmocka_unit_test(test_lack_of_room),
-        cmocka_unit_test(test_pins_hold_states),
-        cmocka_unit_test(test_pinned_growth),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_sequences_of_a_region),
+        cmocka_unit_test(test_charge),           cmocka_unit_test(test_hits_end_at_states),
+        cmocka_unit_test(test_growth),           cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_eviction),         cmocka_unit_test(test_small_states),
+        cmocka_unit_test(test_ends_keep_states), cmocka_unit_test(test_lack_of_room),
+        cmocka_unit_test(test_pins_hold_states), cmocka_unit_test(test_pinned_growth),
+        cmocka_unit_test(test_copies),           cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sequences),        cmocka_unit_test(test_sequences_of_a_region),
         cmocka_unit_test(test_options),
     };
 

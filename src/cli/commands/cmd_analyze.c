@@ -143,12 +143,12 @@ static int sample(quire_analyzed *a, uint64_t seed)
 static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err)
 {
     const quire_load_cost cost = { 1e6 / args->prefill_rate, 1e6 / args->decode_rate };
-    uint64_t token_bytes = 0;
+    quire_sim_shape shape = { 0 };
     int rc;
 
     if (args->shape != NULL) {
-        QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &token_bytes, err));
-        a->token_bytes = (double)token_bytes;
+        QUIRE_TRY(quire_sim_shape_find(args->shape, args->kv.pair, &shape, err));
+        a->token_bytes = (double)shape.token_bytes;
     }
     choose_capacities(a);
     rc = quire_analysis_create(&a->analysis, a->trace, &cost, NULL);

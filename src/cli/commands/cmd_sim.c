@@ -31,6 +31,7 @@ typedef struct sim_args {
     quire_count_list memory;
     const char *shape;
     quire_kv_choice kv;
+    int64_t state_every;
     const char *classes;
     uint64_t disk_bytes;
     int64_t disk_blocks;
@@ -61,12 +62,7 @@ static const quire_opt options[] = {
     { .names = { "--memory" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "BYTES,...", .min = 1,
       .max = 1e18, .initial_text = "none", .offset = offsetof(sim_args, memory),
       .help = "sizes of the cache in memory, instead of --capacity; needs --model" },
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",
-      .offset = offsetof(sim_args, shape),
-      .help = "shape of the model whose KV is cached: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a "
-              "name such as llama-7b" },
-    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",
-      .offset = offsetof(sim_args, kv), .help = "number format of this KV" },
+    QUIRE_ROWS_SIM_SHAPE(sim_args, "f16"),
     { .names = { "--classes" }, .type = QUIRE_OPT_TEXT, .unit = "NAME:RANK[:SHARE[:TTL]],...",
       .offset = offsetof(sim_args, classes),
       .help = "service classes of the trace: importance (0 is the lowest), reserved share of the "
@@ -151,13 +147,24 @@ static int policies_parse(quire_sim_grid *grid, const char *text, quire_error *e
     }
 }
 
-static int memory_columns(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+/* What the model's memory is like; 0 bytes of a block without --model. */
+static int shape_make(quire_sim_grid *grid, const sim_args *args, uint64_t *block_bytes,
+                      quire_error *err)
 {
-    uint64_t token_bytes = 0;
-    uint64_t block_bytes;
+    quire_sim_shape shape = { 0 };
 
-    QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &token_bytes, err));
-    block_bytes = token_bytes * grid->trace->block_tokens;
+    if (args->shape != NULL) {
+        QUIRE_TRY(quire_sim_shape_find(args->shape, args->kv.pair, &shape, err));
+    }
+    *block_bytes = shape.token_bytes * grid->trace->block_tokens;
+    grid->opts.kv =
+        quire_sim_shape_kv(&shape, grid->trace->block_tokens, (uint32_t)args->state_every);
+    return QUIRE_OK;
+}
+
+static int memory_columns(quire_sim_grid *grid, const sim_args *args, uint64_t block_bytes,
+                          quire_error *err)
+{
     for (uint32_t i = 0; i < args->memory.n; i++) {
         uint64_t bytes = (uint64_t)args->memory.items[i];
         quire_sim_column column = { .blocks = bytes / block_bytes, .memory_bytes = bytes };
@@ -174,17 +181,19 @@ static int memory_columns(quire_sim_grid *grid, const sim_args *args, quire_erro
     return QUIRE_OK;
 }
 
-static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+static int disk_make(quire_sim_grid *grid, const sim_args *args, uint64_t block_bytes,
+                     quire_error *err)
 {
     quire_sim_disk_opts *disk = &grid->opts.disk;
-    uint64_t block_bytes = 0;
 
     if (args->disk_bytes == 0 && args->disk_blocks == 0) {
         return QUIRE_OK;
     }
-    if (args->shape != NULL) {
-        QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &block_bytes, err));
-        block_bytes *= grid->trace->block_tokens;
+    if (grid->opts.kv.block_bytes != 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--disk: a disk is not simulated below layers with windows or "
+                               "states, which %.80s has",
+                               args->shape);
     }
     disk->capacity_blocks =
         args->disk_bytes > 0 ? args->disk_bytes / block_bytes : (uint64_t)args->disk_blocks;
@@ -202,16 +211,22 @@ static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *er
     return QUIRE_OK;
 }
 
-static int columns_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+/* Sizes in blocks are memory, too, where blocks take bytes: so many blocks of layers that keep all
+ * tokens. */
+static int columns_make(quire_sim_grid *grid, const sim_args *args, uint64_t block_bytes,
+                        quire_error *err)
 {
     static const quire_count_list usual = { 4, { 1000, 3000, 10000, 30000 } };
     const quire_count_list *list = args->capacities.n > 0 ? &args->capacities : &usual;
 
     if (args->memory.n > 0) {
-        return memory_columns(grid, args, err);
+        return memory_columns(grid, args, block_bytes, err);
     }
     for (uint32_t i = 0; i < list->n; i++) {
-        grid->columns[grid->n_columns++].blocks = (uint64_t)list->items[i];
+        grid->columns[grid->n_columns++] = (quire_sim_column){
+            .blocks = (uint64_t)list->items[i],
+            .memory_bytes = (uint64_t)list->items[i] * grid->opts.kv.block_bytes,
+        };
     }
     return QUIRE_OK;
 }
@@ -316,6 +331,7 @@ static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *er
 {
     uint32_t n_threads =
         args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
+    uint64_t block_bytes;
 
     grid->opts.mode = (quire_sim_mode)args->mode;
     grid->opts.seed = (uint64_t)args->trace.seed;
@@ -324,8 +340,9 @@ static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *er
     grid->opts.cost.chunk_tokens = (uint32_t)args->chunk_tokens;
     grid->opts.cost.n_running_max = (uint32_t)args->n_running_max;
     QUIRE_TRY(policies_parse(grid, args->policies, err));
-    QUIRE_TRY(columns_make(grid, args, err));
-    QUIRE_TRY(disk_make(grid, args, err));
+    QUIRE_TRY(shape_make(grid, args, &block_bytes, err));
+    QUIRE_TRY(columns_make(grid, args, block_bytes, err));
+    QUIRE_TRY(disk_make(grid, args, block_bytes, err));
     return quire_sim_grid_run(grid, n_threads, err);
 }
 

@@ -45,6 +45,7 @@ static int cell_run(quire_sim_grid *grid, uint32_t cell, quire_error *err)
     quire_sim_opts opts = grid->opts;
 
     opts.capacity_blocks = grid->columns[cell % grid->n_columns].blocks;
+    opts.capacity_bytes = grid->columns[cell % grid->n_columns].memory_bytes;
     if (row == grid->n_policies) {
         /* Memory and disk together hold no more than one cache of both sizes. */
         int rc = quire_belady(grid->trace, opts.capacity_blocks + opts.disk.capacity_blocks,

@@ -18,8 +18,8 @@
 #define QUIRE_SIM_COLUMNS_MAX  32u
 
 typedef struct quire_sim_column {
-    uint64_t blocks;
-    uint64_t memory_bytes; /* 0: given in blocks */
+    uint64_t blocks;       /* that fit, of layers that keep all tokens */
+    uint64_t memory_bytes; /* 0: given in blocks; not with opts.kv */
 } quire_sim_column;
 
 typedef struct quire_sim_grid {

@@ -15,6 +15,7 @@ typedef struct figure {
     int decimals;
     bool is_of_belady; /* his bound has it too */
     bool is_of_disk;   /* only if there is a disk */
+    bool is_of_states; /* only if there are states */
 } figure;
 
 static double percent(uint64_t part, uint64_t whole)
@@ -67,6 +68,11 @@ static double evictions(const quire_sim_result *r)
     return (double)r->evictions;
 }
 
+static double states_left(const quire_sim_result *r)
+{
+    return (double)r->states_left;
+}
+
 static double ttft_p50(const quire_sim_result *r)
 {
     return r->ttft.p50_us * 1e-3;
@@ -98,31 +104,34 @@ static double refused(const quire_sim_result *r)
 }
 
 static const figure of_hits[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true, false },
-    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true },
-    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true },
-    { "hits, % of prompt tokens", hit_token_percent, 1, true, false },
-    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false, false },
-    { "evictions, blocks", evictions, 0, false, false },
-    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true },
-    { "written to disk, blocks", disk_written, 0, false, true },
-    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
+    { "hits, % of prompt blocks", hit_percent, 1, true, false, false },
+    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true, false },
+    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true, false },
+    { "hits, % of prompt tokens", hit_token_percent, 1, true, false, false },
+    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false, false,
+      false },
+    { "evictions, blocks", evictions, 0, false, false, false },
+    { "states left in the cache", states_left, 0, false, false, true },
+    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true, false },
+    { "written to disk, blocks", disk_written, 0, false, true, false },
+    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true, false },
 };
 
 static const figure of_time[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true, false },
-    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true },
-    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true },
-    { "time to first token, median, ms", ttft_p50, 0, false, false },
-    { "time to first token, 95 %, ms", ttft_p95, 0, false, false },
-    { "waited in the queue, 95 %, ms", queued_p95, 0, false, false },
-    { "until the last token, s", makespan_s, 0, false, false },
-    { "preemptions", preemptions, 0, false, false },
-    { "never fitted", refused, 0, false, false },
-    { "evictions, blocks", evictions, 0, false, false },
-    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true },
-    { "written to disk, blocks", disk_written, 0, false, true },
-    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
+    { "hits, % of prompt blocks", hit_percent, 1, true, false, false },
+    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true, false },
+    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true, false },
+    { "time to first token, median, ms", ttft_p50, 0, false, false, false },
+    { "time to first token, 95 %, ms", ttft_p95, 0, false, false, false },
+    { "waited in the queue, 95 %, ms", queued_p95, 0, false, false, false },
+    { "until the last token, s", makespan_s, 0, false, false, false },
+    { "preemptions", preemptions, 0, false, false, false },
+    { "never fitted", refused, 0, false, false, false },
+    { "evictions, blocks", evictions, 0, false, false, false },
+    { "states left in the cache", states_left, 0, false, false, true },
+    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true, false },
+    { "written to disk, blocks", disk_written, 0, false, true, false },
+    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true, false },
 };
 
 static void figure_print(const quire_sim_grid *grid, const figure *f, FILE *out)
@@ -164,7 +173,8 @@ void quire_sim_grid_print(const quire_sim_grid *grid, FILE *out)
     }
     fprintf(out, "\n");
     for (size_t i = 0; i < n_figures; i++) {
-        if (!figures[i].is_of_disk || grid->opts.disk.capacity_blocks > 0) {
+        if ((!figures[i].is_of_disk || grid->opts.disk.capacity_blocks > 0) &&
+            (!figures[i].is_of_states || grid->opts.kv.state_bytes > 0)) {
             figure_print(grid, &figures[i], out);
         }
     }
@@ -207,6 +217,9 @@ static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t colu
         set(cell, "disk_skipped_blocks", json_integer((json_int_t)r->disk_skipped_blocks));
         set(cell, "disk_written_blocks", json_integer((json_int_t)r->disk_written_blocks));
         set(cell, "disk_carried_blocks", json_integer((json_int_t)r->disk_carried_blocks));
+    }
+    if (grid->opts.kv.state_bytes > 0 && row < grid->n_policies) {
+        set(cell, "states_left", json_integer((json_int_t)r->states_left));
     }
     if (row < grid->n_policies) {
         set(cell, "regret_blocks", json_integer((json_int_t)r->regret_blocks));

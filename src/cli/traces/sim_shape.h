@@ -1,4 +1,4 @@
-/* sim_shape.h - memory per token of context, for a model that need not be present.
+/* sim_shape.h - the memory of a text, for a model that need not be present.
  *
  * Thread: any.
  *
@@ -10,11 +10,41 @@
 
 #include "model/kv_formats.h"
 #include "quire/error.h"
+#include "trace/sim/sim.h"
 
-/* shape: a GGUF file; LAYERSxKVHEADSxHEADSIZE, as 32x8x128; or the name of a well-known model, as
- * llama-7b (an unknown one is refused with the names). *token_bytes: bytes of a token in the given
- * formats, K and V of all layers. Errors: QUIRE_INVAL, as quire_model_open(). */
-int quire_sim_shape_bytes(const char *shape, quire_kv_pair pair, uint64_t *token_bytes,
-                          quire_error *err);
+typedef struct quire_sim_shape {
+    uint64_t token_bytes;        /* K and V of a token, of layers that keep all tokens */
+    uint64_t window_token_bytes; /* of layers with windows; 0 = none */
+    uint32_t window_tokens;      /* the widest window */
+    uint64_t state_bytes;        /* of all recurrent layers; 0 = none */
+} quire_sim_shape;
+
+/* clang-format off */
+/* For a struct `args_type` with members shape, kv and state_every. */
+#define QUIRE_ROWS_SIM_SHAPE(args_type, kv_initial)                                                \
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",                       \
+      .offset = offsetof(args_type, shape),                                                        \
+      .help = "shape of the model whose KV is cached: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a " \
+              "name such as llama-7b. With commas: layers with a window (29x4x256@1024), the "     \
+              "bytes of a state of recurrent layers (state=50MB)" },                               \
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = kv_initial,           \
+      .offset = offsetof(args_type, kv), .help = "number format of this KV" },                     \
+    { .names = { "--state-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
+      .max = 1u << 30, .initial = "1024", .offset = offsetof(args_type, state_every),              \
+      .help = "of models with recurrent layers: a state is cached every N tokens of a text, as "   \
+              "with --state-every of quire serve" }
+/* clang-format on */
+
+/* text: a GGUF file; LAYERSxKVHEADSxHEADSIZE, as 32x8x128, with @WINDOW for layers with a window,
+ * and state=BYTES, with commas between; or the name of a well-known model, as llama-7b (an unknown
+ * one is refused with the names). Bytes are those of the given formats. Errors: QUIRE_INVAL, as
+ * quire_model_open(). */
+int quire_sim_shape_find(const char *text, quire_kv_pair pair, quire_sim_shape *out,
+                         quire_error *err);
+
+/* The memory of a block of a trace. All 0 when the shape has neither windows nor states: then a
+ * block is one page. */
+quire_sim_kv quire_sim_shape_kv(const quire_sim_shape *model, uint32_t block_tokens,
+                                uint32_t state_every_tokens);
 
 #endif /* QUIRE_CLI_SIM_SHAPE_H */

@@ -43,6 +43,7 @@ static int opts_check(const quire_cache_opts *opts)
     QUIRE_FAIL_IF(opts->state_bytes != 0 &&
                       (opts->n_groups == QUIRE_GROUPS_MAX || !is_page_size_ok(opts->state_bytes)),
                   QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->state_charge_bytes > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         QUIRE_FAIL_IF(!is_page_size_ok(opts->page_bytes[g]), QUIRE_INVAL);
         QUIRE_FAIL_IF(opts->charge_bytes[g] > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
@@ -65,7 +66,9 @@ static void states_init(quire_cache *cache)
 
     if (cache->opts.state_bytes != 0) {
         cache->opts.page_bytes[g] = cache->opts.state_bytes;
-        cache->opts.charge_bytes[g] = cache->opts.state_bytes;
+        cache->opts.charge_bytes[g] = cache->opts.state_charge_bytes != 0
+                                          ? cache->opts.state_charge_bytes
+                                          : cache->opts.state_bytes;
         cache->opts.n_parts[g] = 1;
         cache->opts.part_bytes[g] = NULL;
         cache->opts.needs_last_tokens[g] = 2;

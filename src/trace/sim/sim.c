@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "trace/sim/sim_disk.h"
 #include "trace/sim/sim_internal.h"
+#include "trace/sim/sim_text.h"
 
 #include <string.h>
 
@@ -35,16 +36,12 @@ void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree
     quire_sim_result *out = line->result;
     uint64_t blocks = out->blocks - line->blocks;
     quire_sim_point point = { .time_us = time_us };
-    quire_cache_stats stats;
 
     if (line->points_max == 0 || ++line->n_requests % line->every != 0 ||
         out->n_points == line->points_max) {
         return;
     }
-    quire_cache_stats_get(tree->cache, &stats);
-    point.live_blocks = stats.pages_live;
-    point.cached_blocks = stats.pages_cached;
-    point.pinned_blocks = quire_sim_tree_pinned(tree);
+    quire_sim_tree_held(tree, &point);
     point.hit_rate =
         blocks > 0 ? (double)(out->hit_blocks - line->hit_blocks) / (double)blocks : 0.0;
     out->timeline[out->n_points++] = point;
@@ -75,6 +72,7 @@ void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree)
     out->evictions = stats.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] +
                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC] +
                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_TTL];
+    out->states_left = tree->states_left;
 }
 
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request)
@@ -93,34 +91,40 @@ typedef struct hits_run {
     bool has_disk;
 } hits_run;
 
-/* Open a sequence with the part of the text that the tree has, append the rest and publish. */
-static int text_run(hits_run *run, const quire_trace_request *request, uint32_t n_blocks,
-                    bool is_fetch, quire_prefix_match *match)
+/* What is computed becomes known, and leaves states behind it. */
+static int text_compute(hits_run *run, quire_sim_text *text, const quire_sim_text_ask *ask)
 {
     quire_sim_tree *t = &run->tree;
-    const uint32_t n_tokens = n_blocks * QUIRE_PAGE_TOKENS_MIN;
-    const int32_t *tokens =
-        quire_sim_tree_text(t, quire_trace_blocks(run->trace, request), n_blocks);
-    quire_prefix_acquire_opts acquire = { .tokens_max = n_tokens,
-                                          .owner = request->session,
-                                          .now_us = request->time_us,
-                                          .rank = quire_sim_rank(run->opts, request),
-                                          .is_uncounted = is_fetch };
-    quire_prefix_ref ref;
-    quire_seq_id seq;
+    uint32_t n = text->hit_blocks;
+
+    QUIRE_TRY(quire_sim_text_grow(t, text, ask->n_blocks));
+    QUIRE_TRY(quire_sim_text_publish(t, text, ask->tokens, ask->n_blocks, ask->now_us));
+    while ((n = quire_sim_text_next(t, text, n)) < ask->n_blocks) {
+        quire_sim_text_state(t, text, n, false);
+    }
+    quire_sim_text_state(t, text, ask->n_blocks, true);
+    return QUIRE_OK;
+}
+
+/* Open a sequence with the part of the text that the tree has, append the rest and publish. */
+static int text_run(hits_run *run, const quire_trace_request *request, uint32_t n_blocks,
+                    bool is_fetch, quire_sim_text *text)
+{
+    quire_sim_tree *t = &run->tree;
+    const quire_sim_text_ask ask = {
+        .request = request,
+        .tokens = quire_sim_tree_text(t, quire_trace_blocks(run->trace, request), n_blocks),
+        .n_blocks = n_blocks,
+        .n_tokens = request->n_input_tokens,
+        .now_us = request->time_us,
+        .rank = quire_sim_rank(run->opts, request),
+        .is_uncounted = is_fetch,
+    };
     int rc;
 
-    QUIRE_TRY(quire_seq_open(t->cache, quire_sim_tree_region(t, request->class_index), &seq));
-    rc =
-        quire_prefix_acquire(t->tree, &quire_sim_key, seq, tokens, n_tokens, &acquire, match, &ref);
-    if (rc == QUIRE_OK) {
-        rc = quire_seq_append(t->cache, seq, n_tokens - match->n_tokens);
-        if (rc == QUIRE_OK) {
-            rc = quire_prefix_publish(t->tree, ref, tokens, n_tokens, request->time_us);
-        }
-        (void)quire_prefix_release(t->tree, ref, request->time_us);
-    }
-    (void)quire_seq_close(t->cache, seq);
+    QUIRE_TRY(quire_sim_text_begin(t, &ask, text));
+    rc = text_compute(run, text, &ask);
+    quire_sim_text_end(t, text, request->time_us);
     return rc;
 }
 
@@ -142,6 +146,7 @@ static int request_fetch(hits_run *run, const quire_trace_request *request)
     quire_sim_tree *t = &run->tree;
     const uint32_t *ids = quire_trace_blocks(run->trace, request);
     quire_prefix_match match;
+    quire_sim_text text;
     uint32_t n_memory;
     uint32_t n_fetched;
 
@@ -154,7 +159,7 @@ static int request_fetch(hits_run *run, const quire_trace_request *request)
         n_fetched = 0;
     }
     if (n_fetched > 0) {
-        QUIRE_TRY(text_run(run, request, n_memory + n_fetched, true, &match));
+        QUIRE_TRY(text_run(run, request, n_memory + n_fetched, true, &text));
     }
     quire_sim_disk_request(&run->disk, ids, request->n_blocks, n_memory, n_fetched,
                            request->session != 0);
@@ -162,25 +167,39 @@ static int request_fetch(hits_run *run, const quire_trace_request *request)
     return QUIRE_OK;
 }
 
-static int request_run(hits_run *run, const quire_trace_request *request, quire_prefix_match *match)
+static int request_run(hits_run *run, const quire_trace_request *request, quire_sim_text *text)
 {
     quire_sim_tree_tick(&run->tree, request->time_us);
     if (run->has_disk) {
         QUIRE_TRY(request_fetch(run, request));
     }
-    QUIRE_TRY(text_run(run, request, request->n_blocks, false, match));
-    quire_sim_tree_evict(&run->tree, run->opts->capacity_blocks);
+    QUIRE_TRY(text_run(run, request, request->n_blocks, false, text));
+    quire_sim_tree_evict(&run->tree, quire_sim_capacity(run->opts));
     if (run->has_disk && run->opts->disk.copy == QUIRE_SIM_COPY_EVICTED) {
         quire_sim_disk_evicted(&run->disk, run->tree.tree);
     }
     return QUIRE_OK;
 }
 
+/* The charge of the longest text, and of the states that it leaves. */
+static uint64_t text_charge(const hits_run *run, uint32_t n_blocks)
+{
+    const quire_sim_kv *kv = &run->opts->kv;
+    uint64_t charge = quire_sim_charge(run->opts, n_blocks) + n_blocks * kv->window_bytes;
+
+    if (kv->state_bytes != 0) {
+        charge += kv->state_bytes *
+                  (4 + (uint64_t)n_blocks * run->trace->block_tokens / kv->state_every_tokens);
+    }
+    return charge;
+}
+
 static int hits_begin(hits_run *run, quire_error *err)
 {
     const uint32_t longest = quire_trace_longest_blocks(run->trace);
     const quire_sim_tree_opts tree_opts = { .sim = run->opts,
-                                            .budget_blocks = run->opts->capacity_blocks + longest,
+                                            .budget = quire_sim_capacity(run->opts) +
+                                                      text_charge(run, longest),
                                             .blocks_max = longest,
                                             .seqs_max = 1,
                                             .block_tokens = run->trace->block_tokens };
@@ -221,13 +240,13 @@ int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_s
     rc = quire_sim_timeline_begin(&line, trace, opts, out);
     for (uint32_t i = 0; i < trace->n_requests && rc == QUIRE_OK; i++) {
         const quire_trace_request *request = &trace->requests[i];
-        quire_prefix_match match = { 0 };
+        quire_sim_text text = { 0 };
 
         if (request->n_blocks > 0) {
-            rc = request_run(&run, request, &match);
+            rc = request_run(&run, request, &text);
         }
-        quire_sim_count_hits(out, trace, request, match.n_tokens / QUIRE_PAGE_TOKENS_MIN);
-        out->regret_blocks += match.n_gone_tokens / QUIRE_PAGE_TOKENS_MIN;
+        quire_sim_count_hits(out, trace, request, text.hit_blocks);
+        out->regret_blocks += text.gone_blocks;
         quire_sim_timeline_add(&line, &run.tree, request->time_us);
     }
     hits_end(&run);
@@ -237,12 +256,45 @@ int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_s
 
 /* ---- both modes ---- */
 
+/* A capacity in blocks; with kv the blocks of layers that keep all tokens that it has room for. */
+static int capacity_check(const quire_sim_opts *opts, quire_error *err)
+{
+    const uint64_t n_blocks = quire_sim_capacity(opts) / quire_sim_charge(opts, 1);
+
+    if (n_blocks == 0 || n_blocks > QUIRE_PAGES_MAX / 2) {
+        return quire_error_set(err, QUIRE_INVAL, "a capacity of %llu blocks: 1 to %u can be had",
+                               (unsigned long long)n_blocks, QUIRE_PAGES_MAX / 2);
+    }
+    return QUIRE_OK;
+}
+
+static int kv_check(const quire_sim_opts *opts, quire_error *err)
+{
+    const quire_sim_kv *kv = &opts->kv;
+
+    if ((kv->block_bytes == 0 && (kv->window_bytes != 0 || kv->state_bytes != 0)) ||
+        kv->block_bytes > QUIRE_PAGE_BYTES_MAX || kv->window_bytes > QUIRE_PAGE_BYTES_MAX ||
+        kv->state_bytes > QUIRE_PAGE_BYTES_MAX ||
+        (kv->window_bytes != 0 && kv->window_tokens == 0) ||
+        (kv->state_bytes != 0 && kv->state_every_tokens == 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "the memory of a block: %llu bytes, %llu behind a window of %u "
+                               "tokens, a state of %llu bytes every %u tokens",
+                               (unsigned long long)kv->block_bytes,
+                               (unsigned long long)kv->window_bytes, kv->window_tokens,
+                               (unsigned long long)kv->state_bytes, kv->state_every_tokens);
+    }
+    if (opts->disk.capacity_blocks > 0 && (kv->window_bytes != 0 || kv->state_bytes != 0)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "a disk is not simulated with layers that have windows or states");
+    }
+    return QUIRE_OK;
+}
+
 static int opts_check(const quire_sim_opts *opts, quire_error *err)
 {
-    if (opts->capacity_blocks == 0 || opts->capacity_blocks > QUIRE_PAGES_MAX / 2) {
-        return quire_error_set(err, QUIRE_INVAL, "a capacity of %llu blocks: 1 to %u can be had",
-                               (unsigned long long)opts->capacity_blocks, QUIRE_PAGES_MAX / 2);
-    }
+    QUIRE_TRY(kv_check(opts, err));
+    QUIRE_TRY(capacity_check(opts, err));
     if (opts->disk.capacity_blocks > 0 && opts->mode == QUIRE_SIM_TIME) {
         return quire_error_set(err, QUIRE_UNSUPP, "a disk can only be simulated in mode hits");
     }

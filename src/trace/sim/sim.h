@@ -13,6 +13,9 @@
  *         and row), hold pages of prompt and output while they run, and leave them cached. Gives
  *         TTFT and queueing too.
  *
+ * With windows or states (quire_sim_kv) a page has the windowed layers' KV of a block apart, texts
+ * leave states where the engine's do (engine/loop/loop_states.h), and memory is counted in bytes.
+ *
  * Deterministic: the same trace, options and seed give the same figures.
  *
  * Thread: one at a time per run; several runs may go on in several threads.
@@ -63,9 +66,21 @@ typedef enum quire_sim_copy {
     QUIRE_SIM_COPY_EVICTED /* when memory evicts them: for comparison, no engine does it */
 } quire_sim_copy;
 
+/* The memory of a block, of a model in which not all layers keep all tokens. Pages of layers with
+ * windows and states of recurrent layers are charged apart, and hits end where the last window is
+ * whole and where a state is, as in the server: quire/prefix.h. All 0: a block is one page, and
+ * memory is counted in blocks. */
+typedef struct quire_sim_kv {
+    uint64_t block_bytes;   /* of layers that keep all tokens; never 0 with one of the others */
+    uint64_t window_bytes;  /* of a block, of layers with windows; 0 = there are none */
+    uint32_t window_tokens; /* the widest window */
+    uint64_t state_bytes;   /* of one state of all recurrent layers; 0 = there are none */
+    uint32_t state_every_tokens; /* a text leaves a state each so many tokens, in whole blocks */
+} quire_sim_kv;
+
 #define QUIRE_SIM_DISK_CARRY 0.9 /* of the file store: QUIRE_FILE_CARRY_SEGMENT */
 
-/* A disk below memory: see sim_disk.h. HITS only. */
+/* A disk below memory: see sim_disk.h. HITS only, and without windows and states. */
 typedef struct quire_sim_disk_opts {
     uint64_t capacity_blocks; /* 0 = no disk; at least three segments */
     uint32_t segment_blocks;  /* of the log */
@@ -78,7 +93,9 @@ typedef struct quire_sim_disk_opts {
 typedef struct quire_sim_opts {
     quire_sim_mode mode;
     quire_evict_policy policy;
-    uint64_t capacity_blocks; /* >= 1 */
+    uint64_t capacity_blocks; /* >= 1; with kv: capacity_bytes counts, and this is not read */
+    quire_sim_kv kv;
+    uint64_t capacity_bytes; /* with kv: >= kv.block_bytes */
     uint64_t seed;
     quire_sim_cost cost;            /* TIME, and disk.block_us */
     const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
@@ -106,7 +123,8 @@ typedef struct quire_sim_result {
     uint64_t disk_hit_blocks; /* of them, from disk */
     uint64_t tokens;          /* of all prompts */
     uint64_t hit_tokens;
-    uint64_t evictions;
+    uint64_t evictions;           /* blocks; windows and states that went alone are not counted */
+    uint64_t states_left;         /* with states: put into the cache */
     uint64_t regret_blocks;       /* asked for after they had been evicted */
     uint64_t disk_skipped_blocks; /* on disk, but computing took less time */
     uint64_t disk_written_blocks;
@@ -123,7 +141,8 @@ typedef struct quire_sim_result {
     uint32_t n_points;
 } quire_sim_result;
 
-/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT; err says what. */
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk in mode TIME, or with kv);
+ * err says what. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);

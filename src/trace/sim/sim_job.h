@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#include "trace/sim/sim_tree.h"
+#include "trace/sim/sim_text.h"
 
 typedef struct quire_sim_job {
     const quire_trace_request *request;
@@ -26,13 +26,11 @@ typedef struct quire_sim_job {
     bool has_been;     /* admitted before: it was preempted */
     double arrived_us; /* virtual time */
     /* While it runs: */
-    quire_seq_id seq;
-    quire_prefix_ref ref;
-    uint32_t n_rows;      /* tokens that it computes in this step */
-    uint32_t n_computed;  /* tokens in the cache */
-    uint32_t n_published; /* blocks */
-    uint32_t hit_blocks;  /* of its prompt, at admission */
-    uint32_t gone_blocks; /* that had been there, at admission */
+    quire_sim_text text;
+    uint64_t promised;   /* charge of blocks to come, with windows or states */
+    uint32_t n_rows;     /* tokens that it computes in this step */
+    uint32_t n_computed; /* tokens in the cache */
+    uint32_t hit_blocks; /* of its prompt, at admission */
 } quire_sim_job;
 
 /* Tokens that must be computed before the next one can be written. */
@@ -44,16 +42,24 @@ static inline uint32_t quire_sim_job_wants(const quire_sim_job *job)
 /* Blocks of prompt and answer. */
 uint32_t quire_sim_job_blocks(const quire_trace *trace, const quire_trace_request *request);
 
+/* The charge of a sequence of n_blocks blocks that computes chunk_tokens tokens in a step at most.
+ */
+uint64_t quire_sim_job_charge(const quire_sim_tree *tree, uint32_t n_blocks, uint32_t chunk_tokens);
+
 /* What a job needs of the simulation. */
 typedef struct quire_sim_place {
     quire_sim_tree *tree;
     const quire_trace *trace;
     uint64_t now_us;
+    uint32_t chunk_tokens;
 } quire_sim_place;
 
 /* Open the job's sequence, find its prefix and make room for it. Errors: QUIRE_NOPAGES (the job
  * then holds nothing), others as the core's. */
 int quire_sim_job_admit(quire_sim_job *job, const quire_sim_place *place);
+
+/* Of n tokens that a job could compute next, those up to the place of its next state. */
+uint32_t quire_sim_job_until(const quire_sim_job *job, const quire_sim_tree *tree, uint32_t n);
 
 /* The job has computed n more tokens: publish its whole blocks. Errors: QUIRE_NOPAGES (the answer
  * needs a page; nothing has changed), others as the core's. */

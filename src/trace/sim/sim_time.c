@@ -84,8 +84,9 @@ static int arrivals_take(sim_clock *c)
         quire_sim_job *job;
 
         if (request->n_blocks == 0 ||
-            quire_sim_job_blocks(c->trace, request) >
-                quire_sim_tree_reach(&c->tree, c->opts->capacity_blocks, request->class_index)) {
+            quire_sim_job_charge(&c->tree, quire_sim_job_blocks(c->trace, request),
+                                 c->opts->cost.chunk_tokens) >
+                quire_sim_tree_reach(&c->tree, quire_sim_capacity(c->opts), request->class_index)) {
             c->out->refused++;
             continue;
         }
@@ -106,7 +107,7 @@ static int arrivals_take(sim_clock *c)
 
 static quire_sim_place place_of(sim_clock *c)
 {
-    return (quire_sim_place){ &c->tree, c->trace, (uint64_t)c->now_us };
+    return (quire_sim_place){ &c->tree, c->trace, (uint64_t)c->now_us, c->opts->cost.chunk_tokens };
 }
 
 static void admitted(sim_clock *c, quire_sim_job *job)
@@ -114,7 +115,7 @@ static void admitted(sim_clock *c, quire_sim_job *job)
     if (!job->has_been) {
         job->has_been = true;
         c->queued_us[c->n_queued++] = c->now_us - job->arrived_us;
-        c->out->regret_blocks += job->gone_blocks;
+        c->out->regret_blocks += job->text.gone_blocks;
         quire_sim_count_hits(c->out, c->trace, job->request, job->hit_blocks);
         quire_sim_timeline_add(&c->line, &c->tree, (uint64_t)c->now_us);
     }
@@ -181,14 +182,14 @@ static void preempt(sim_clock *c, uint32_t i)
 }
 
 /* Tokens that a job computes in this step, given the rest of the chunk. */
-static uint32_t rows_of(const quire_sim_job *job, uint32_t *n_chunk)
+static uint32_t rows_of(const quire_sim_tree *tree, const quire_sim_job *job, uint32_t *n_chunk)
 {
     uint32_t n = quire_sim_job_wants(job) - job->n_computed;
 
     if (n == 1 && job->n_written > 0) {
         return 1; /* writes */
     }
-    n = n < *n_chunk ? n : *n_chunk;
+    n = quire_sim_job_until(job, tree, n < *n_chunk ? n : *n_chunk);
     *n_chunk -= n;
     return n;
 }
@@ -213,7 +214,7 @@ static double step_plan(const sim_clock *c)
     for (uint32_t i = 0; i < c->n_running; i++) {
         quire_sim_job *job = c->running[i];
 
-        job->n_rows = rows_of(job, &n_chunk);
+        job->n_rows = rows_of(&c->tree, job, &n_chunk);
         us += rows_us(cost, job, job->n_rows);
     }
     return us;
@@ -341,14 +342,14 @@ static int clock_init(sim_clock *c, quire_error *err)
     const quire_trace *trace = c->trace;
     const uint32_t n_running_max = c->opts->cost.n_running_max;
     quire_sim_tree_opts opts = { .sim = c->opts,
-                                 .budget_blocks = c->opts->capacity_blocks,
+                                 .budget = quire_sim_capacity(c->opts),
                                  .seqs_max = n_running_max,
                                  .block_tokens = trace->block_tokens };
 
     for (uint32_t i = 0; i < trace->n_requests; i++) {
         uint32_t n = quire_sim_job_blocks(trace, &trace->requests[i]);
 
-        if (n > opts.blocks_max && n <= c->opts->capacity_blocks) {
+        if (n > opts.blocks_max && quire_sim_charge(c->opts, n) <= quire_sim_capacity(c->opts)) {
             opts.blocks_max = n;
         }
     }

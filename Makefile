@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels bench-chat tool-calls compare compare-serve bench-qos bench-tiers compare-tiers compare-schemes bench-schemes chaos soak quality retention docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels bench-chat bench-agents tool-calls compare compare-serve bench-qos bench-tiers compare-tiers compare-schemes bench-schemes chaos soak quality retention docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -46,7 +46,12 @@ compare-serve: build ## quire serve and llama-server under the same load: ARGS="
 tool-calls: build ## whether arguments of required calls are valid, with 20 schemas of agents: ARGS="--seeds 1 --only grep,glob"
 	@model=$$(scripts/fetch-model.sh) && ajv=$$(scripts/setup.sh clients | grep ajv) && prefix=$$(scripts/setup.sh prefix) && \
 	node scripts/tool-calls.mjs --quire build/quire --ajv "$$ajv" --model "$$model" \
-	    --template "$$prefix/quire-common/templates/Qwen-Qwen2.5-7B-Instruct.jinja" $(ARGS)
+	    $(if $(MODEL),,--template "$$prefix/quire-common/templates/Qwen-Qwen2.5-7B-Instruct.jinja") $(ARGS)
+
+bench-agents: build ## prompt tokens computed for each new one, transcripts of agents with 43 turns: MODEL=file.gguf ARGS="--agents 4 --sizes 2"
+	@model=$$(scripts/fetch-model.sh) && prefix=$$(scripts/setup.sh prefix) && \
+	node scripts/agents/replay.mjs --quire build/quire --model "$$model" \
+	    $(if $(MODEL),,--template "$$prefix/quire-common/templates/Qwen-Qwen2.5-7B-Instruct.jinja") $(ARGS)
 
 bench-chat: build ## what template and parsing cost a request with 50,000 tokens of history: ARGS="-t 43 -r 21"
 	@prefix=$$(scripts/setup.sh prefix) && source=$${prefix%-*}-src && t=$$prefix/quire-common/templates && \

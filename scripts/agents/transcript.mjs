@@ -18,19 +18,33 @@ const WORDS = ("the file table list of pages in memory holds each entry that a r
     "a line for the user who runs it again after the change").split(" ");
 const STEMS = ["read", "table", "cache", "parse", "main", "store", "index", "queue"];
 
+const MORE_SEED = 1 << 20;
+
+function writer(seed) {
+    const below = numbers(seed);
+    return { below, text: (n) => Array.from({ length: n }, () => WORDS[below(WORDS.length)]).join(" ") };
+}
+
 const SYSTEM = "You are an agent that repairs programs. Work in small steps. Read before you write, run the tests after each " +
     "change, and say what you found in one or two sentences. Paths are absolute. Ask when a request can be read in two ways. " +
     "Never delete what you did not make. When a command fails, read its output before you try another.";
 
-// tools: of OpenAI's form. Returns { system, turns: [{ messages, answer }] }: what a turn adds before its request, and the
+// size: the lines of a tool's result are multiplied by it, at least one is left; 1 gives prompts of about 14,000 tokens
+// in the end, 43 turns and 8 tools given. Calls are of OpenAI's form. Returns { system, turns: [{ messages, answer }] }: what a turn adds before its request, and the
 // recorded answer that the next turn's history has.
-export function transcript({ seed, turns }) {
-    const below = numbers(seed);
-    const text = (n) => Array.from({ length: n }, () => WORDS[below(WORDS.length)]).join(" ");
+export function transcript({ seed, turns, size = 1 }) {
+    const { below, text } = writer(seed);
+    const more = writer(seed + MORE_SEED); // of its own, so that all sizes have the same calls
     const path = () => `/src/${STEMS[below(STEMS.length)]}/${STEMS[below(STEMS.length)]}.c`;
     // Results are short at times, and long at others.
-    const result = () => Array.from({ length: 1 + below(4) + (below(6) === 0 ? 12 : 0) }, (_, i) =>
-        `${100 + 7 * i}: ${text(8 + below(24))};`).join("\n");
+    const result = () => {
+        const lines = Array.from({ length: 1 + below(4) + (below(6) === 0 ? 12 : 0) }, () => text(8 + below(24)));
+        const wanted = Math.max(1, Math.round(size * lines.length));
+        while (lines.length < wanted) {
+            lines.push(more.text(8 + more.below(24)));
+        }
+        return lines.slice(0, wanted).map((line, i) => `${100 + 7 * i}: ${line};`).join("\n");
+    };
     const call = (number) => {
         const [name, args] = below(3) === 0 ? ["run_shell", { command: `make test-${STEMS[below(STEMS.length)]}`, timeout_s: 60 }]
             : below(2) === 0 ? ["read_file", { path: path(), offset: 1 + below(400), limit: 80 }]

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 import { existsSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 import { transcript } from "../agents/transcript.mjs";
 import { asset, median } from "../compare/tools.mjs";
 import { Client } from "./client.mjs";
@@ -40,9 +41,16 @@ function sides(c, at) {
     ];
 }
 
-// One agent's conversation, a request at each call of next().
-function agent(port, tools, seed, turns) {
-    const { system, turns: list } = transcript({ seed, turns });
+// The tools that the agents have.
+export function agentTools() {
+    const path = join(dirname(fileURLToPath(import.meta.url)), "..", "agents", "tools.json");
+    return JSON.parse(readFileSync(path, "utf8")).filter((tool) => TOOLS.includes(tool.name))
+        .map((tool) => ({ type: "function", function: tool }));
+}
+
+// One agent's conversation, a request at each call of turn().
+function agent(port, tools, seed, { turns, size }) {
+    const { system, turns: list } = transcript({ seed, turns, size });
     const client = new Client(port);
     const messages = [{ role: "system", content: system }];
     let before = 0;
@@ -64,9 +72,9 @@ function agent(port, tools, seed, turns) {
     };
 }
 
-async function replay(side, tools, turns, { agents, isAtOnce }) {
-    const server = await fresh(side);
-    const all = Array.from({ length: agents }, (_, i) => agent(server.port, tools, i + 1, turns));
+// Replay the conversations on a server that runs: sums over all turns after the first of each agent.
+export async function replayOn(port, tools, { agents = 1, isAtOnce = false, turns, size }) {
+    const all = Array.from({ length: agents }, (_, i) => agent(port, tools, i + 1, { turns, size }));
     try {
         for (let number = 0; number < turns; number++) {
             if (isAtOnce) {
@@ -79,7 +87,6 @@ async function replay(side, tools, turns, { agents, isAtOnce }) {
         }
     } finally {
         all.forEach((each) => each.close());
-        await server.stop();
     }
     const replies = all.flatMap((each) => each.replies);
     const later = all.flatMap((each) => each.replies.slice(1));
@@ -90,16 +97,25 @@ async function replay(side, tools, turns, { agents, isAtOnce }) {
         computed: sum(later, "computed"),
         fresh: sum(later, "fresh"),
         last: Math.max(...replies.map((each) => each.prompt)),
+        asked: sum(replies, "prompt"),
         cold: all[0].replies[0].firstMs,
     };
+}
+
+async function replay(side, tools, load) {
+    const server = await fresh(side);
+    try {
+        return await replayOn(server.port, tools, load);
+    } finally {
+        await server.stop();
+    }
 }
 
 const middle = (runs) => Object.fromEntries(Object.keys(runs[0]).map((field) => [field, median(runs.map((run) => run[field]))]));
 
 // Adds rows to the report; returns a table of all figures.
 export async function agents(c, report, at, { repeats, turns = AGENTS.turns }) {
-    const tools = JSON.parse(readFileSync(join(at.root, "scripts", "agents", "tools.json"), "utf8"))
-        .filter((tool) => TOOLS.includes(tool.name)).map((tool) => ({ type: "function", function: tool }));
+    const tools = agentTools();
     const lines = ["| load | server | TTFT p50 ms | p95 ms | first turn ms | tokens at the end | new | computed | computed : new |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|"];
     for (const [name, load] of Object.entries(AGENTS.loads)) {
@@ -108,7 +124,7 @@ export async function agents(c, report, at, { repeats, turns = AGENTS.turns }) {
             for (let round = 0; round < repeats; round++) {
                 for (const each of round % 2 ? [...all].reverse() : all) {
                     const begin = performance.now();
-                    each.runs.push(await replay(each.side, tools, turns, load));
+                    each.runs.push(await replay(each.side, tools, { ...load, turns }));
                     process.stderr.write(`agents   ${name}, ${each.side.name}: ${((performance.now() - begin) / 1000).toFixed(1)} s\n`);
                 }
             }

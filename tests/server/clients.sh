@@ -3,7 +3,8 @@
 #
 #   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys (openai.mjs)
 #   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
-#   agent   a coding agent's loop, replayed from a transcript (agent.mjs)
+#   agent   a coding agent's loop, replayed from a transcript (agent.mjs), and 43 turns of a made-up
+#           one on /v1/chat/completions (scripts/agents/replay.mjs)
 #   tools   arguments of required calls, validated by ajv (scripts/tool-calls.mjs)
 #   curl    command lines as in the manual: headers, streams, wrong requests
 #   wrk     many connections: /health, and a short completion (completion.lua)
@@ -201,6 +202,11 @@ try_agent() {
     use_tools
     serve
     node tests/server/agent.mjs tests/server/agent.json "$url" || fail "agent.mjs: exit $?"
+    stop
+    # The small vocabulary makes a token of nearly each letter.
+    template="${template% -c *} -c 65536"
+    serve
+    node scripts/agents/replay.mjs --url "$url" --sizes 0.2 || fail "replay.mjs: exit $?"
     stop
 }
 

@@ -37,7 +37,7 @@ static void write_sample(void)
 {
     quire_rng rng = { 3 };
     int32_t tokens[N_CHUNKS * N_CTX];
-    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens };
+    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens, 0 };
     unsigned char row[ROW_BYTES] __attribute__((aligned(8)));
     quire_logits_file file;
     quire_error err = QUIRE_ERROR_INIT;
@@ -88,11 +88,12 @@ static int read_all(quire_error *err)
     int rc;
 
     *err = (quire_error)QUIRE_ERROR_INIT;
-    rc = quire_logits_file_open(&file, path, N_VOCAB, err);
+    rc = quire_logits_file_open(&file, path, N_VOCAB, 0, err);
     if (rc < 0) {
         return rc;
     }
-    for (uint32_t r = 0; rc == QUIRE_OK && r < file.n_chunks * quire_logits_rows(file.n_ctx); r++) {
+    for (uint32_t r = 0; rc == QUIRE_OK && r < file.n_chunks * quire_logits_rows(file.n_ctx, 0);
+         r++) {
         rc = quire_logits_file_read(&file, (void *)row, err);
     }
     quire_logits_file_close(&file);
@@ -115,7 +116,7 @@ static void comes_back(void **state)
     assert_int_equal(n_bytes, FILE_BYTES);
     assert_memory_equal(bytes, "_logits_\x08\0\0\0\x0b\0\0\0\x02\0\0\0", 20);
     free(bytes);
-    assert_int_equal(quire_logits_file_open(&file, path, N_VOCAB, &err), QUIRE_OK);
+    assert_int_equal(quire_logits_file_open(&file, path, N_VOCAB, 0, &err), QUIRE_OK);
     assert_int_equal(file.n_ctx, N_CTX);
     assert_int_equal(file.n_chunks, N_CHUNKS);
     for (size_t i = 0; i < N_CHUNKS * N_CTX; i++) {
@@ -233,14 +234,14 @@ static void random_damage(void **state)
 static void absent_and_unfinished(void **state)
 {
     int32_t tokens[N_CHUNKS * N_CTX] = { 0 };
-    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens };
+    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens, 0 };
     quire_logits_file file;
     quire_error err = QUIRE_ERROR_INIT;
     char work[160];
 
     (void)state;
     unlink(path);
-    assert_int_equal(quire_logits_file_open(&file, path, N_VOCAB, &err), QUIRE_IO);
+    assert_int_equal(quire_logits_file_open(&file, path, N_VOCAB, 0, &err), QUIRE_IO);
     assert_non_null(strstr(err.message, "No such file"));
     assert_int_equal(quire_logits_file_create(&file, "/nonexistent/dir/file", &head, &err),
                      QUIRE_IO);
@@ -270,7 +271,7 @@ static void absent_and_unfinished(void **state)
 static void only_files_are_replaced(void **state)
 {
     int32_t tokens[N_CHUNKS * N_CTX] = { 0 };
-    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens };
+    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens, 0 };
     quire_logits_file file;
     quire_error err = QUIRE_ERROR_INIT;
     struct stat status;

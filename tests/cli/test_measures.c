@@ -71,6 +71,41 @@ static void perplexity_counts(void **state)
     json_decref(some);
 }
 
+/* --score-from: the rows behind N, and files of log-probabilities with as many. */
+static void perplexity_scores_from(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    const char *logits = program_path("from.logits");
+    json_t *half = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                        "--chunks", "3", "--kv", "f32", "--json"));
+    json_t *same =
+        program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                             "--chunks", "3", "--kv", "f32", "--score-from", "32", "--json"));
+    json_t *late = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                        "--chunks", "3", "--kv", "f32", "--score-from", "50",
+                                        "--save-logits", logits, "--json"));
+    json_t *again =
+        program_json(PROGRAM("perplexity", "-m", program_model(), "-c", "64", "--kv", "f32",
+                             "--score-from", "50", "--logits-base", logits, "--json"));
+    program_result other = program_expect(
+        1, PROGRAM("perplexity", "-m", program_model(), "-c", "64", "--logits-base", logits));
+    program_result none = program_expect(1, PROGRAM("perplexity", "-m", program_model(), "-f", text,
+                                                    "-c", "64", "--score-from", "63"));
+
+    (void)state;
+    assert_true(real(half, "ppl") == real(same, "ppl"));
+    assert_int_equal(integer(late, "n_scored"), 3 * (64 - 1 - 50));
+    assert_true(real(late, "ppl") != real(half, "ppl"));
+    assert_true(real(json_object_get(again, "base"), "top1_agreement") == 1.0);
+    assert_true(real(json_object_get(json_object_get(again, "base"), "kld"), "mean") < 1e-3);
+    assert_says(other.err, "its header calls for");
+    assert_says(none.err, "--score-from 63 leaves nothing to score of a context of 64");
+    json_decref(half);
+    json_decref(same);
+    json_decref(late);
+    json_decref(again);
+}
+
 static void perplexity_against_itself(void **state)
 {
     const char *text = program_text("text.txt", 4000);
@@ -484,6 +519,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(perplexity_counts),
+        cmocka_unit_test(perplexity_scores_from),
         cmocka_unit_test(perplexity_against_itself),
         cmocka_unit_test(perplexity_against_f32),
         cmocka_unit_test(perplexity_kld),

@@ -27,7 +27,8 @@ typedef struct perplexity_args {
     quire_kv_choice against;
     bool has_against;
     bool is_kld;
-    int64_t n_chunks; /* 0 = all */
+    int64_t n_chunks;   /* 0 = all */
+    int64_t score_from; /* 0 = the half of a chunk */
 } perplexity_args;
 
 /* clang-format off */
@@ -41,6 +42,10 @@ static const quire_opt options[] = {
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = INT32_MAX,
       .initial_text = "all", .offset = offsetof(perplexity_args, n_chunks),
       .help = "stop after N chunks, each as long as the context" },
+    { .names = { "--score-from" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TOKENS_MAX, .initial_text = "half of the context",
+      .offset = offsetof(perplexity_args, score_from),
+      .help = "tokens of each chunk that are context only; those behind them are scored" },
     { .names = { "--kld" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(perplexity_args, is_kld),
       .help = "the same as --kld-against f16" },
     { .names = { "--kld-against" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",
@@ -83,8 +88,8 @@ static int open_base_file(perplexity *p, quire_error *err)
 {
     const perplexity_args *args = p->args;
 
-    QUIRE_TRY(
-        quire_logits_file_open(&p->base_file, args->logits_base, p->session.desc->n_vocab, err));
+    QUIRE_TRY(quire_logits_file_open(&p->base_file, args->logits_base, p->session.desc->n_vocab,
+                                     (uint32_t)args->score_from, err));
     if (args->common.n_ctx != 0 && (uint32_t)args->common.n_ctx != p->base_file.n_ctx) {
         return quire_error_set(err, QUIRE_INVAL, "%s was made with -c %u, not -c %lld",
                                args->logits_base, p->base_file.n_ctx,
@@ -115,20 +120,26 @@ static int check_same_tokens(const perplexity *p, quire_error *err)
 static int choose_text(perplexity *p, quire_error *err)
 {
     const perplexity_args *args = p->args;
-    uint32_t n_chunks;
+    uint32_t n_chunks, n_least; /* llama-perplexity wants two chunks */
 
     p->n_ctx = args->common.n_ctx != 0 ? (uint32_t)args->common.n_ctx : CTX_DEFAULT;
     if (args->logits_base != NULL) {
         QUIRE_TRY(open_base_file(p, err));
     }
+    if (args->score_from >= (int64_t)p->n_ctx - 1) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--score-from %lld leaves nothing to score of a context of %u",
+                               (long long)args->score_from, p->n_ctx);
+    }
     if (args->file != NULL) {
         QUIRE_TRY(quire_evaluate_text(&p->session, args->file, &p->from_text, &p->n_tokens, err));
         p->tokens = p->from_text;
-        if (p->n_tokens < 2 * (size_t)p->n_ctx) {
+        n_least = args->score_from != 0 ? p->n_ctx : 2 * p->n_ctx;
+        if (p->n_tokens < n_least) {
             return quire_error_set(err, QUIRE_INVAL,
                                    "%s has %zu tokens, a context of %u needs at least %u: give "
                                    "more text or a smaller -c",
-                                   args->file, p->n_tokens, p->n_ctx, 2 * p->n_ctx);
+                                   args->file, p->n_tokens, p->n_ctx, n_least);
         }
         n_chunks = (uint32_t)(p->n_tokens / p->n_ctx);
         p->n_chunks = args->logits_base == NULL || n_chunks < p->n_chunks ? n_chunks : p->n_chunks;
@@ -179,12 +190,14 @@ static int evaluate(perplexity *p, quire_error *err)
         .tokens = p->tokens,
         .n_ctx = p->n_ctx,
         .n_chunks = p->n_chunks,
+        .score_from = (uint32_t)p->args->score_from,
     };
 
     QUIRE_TRY(quire_kv_history_open(&p->history, quire_runtime_cache(p->session.runtime),
                                     p->args->common.kv_history, err));
     if (is_saved) {
-        quire_logits_head head = { p->n_ctx, p->session.desc->n_vocab, p->n_chunks, p->tokens };
+        quire_logits_head head = { p->n_ctx, p->session.desc->n_vocab, p->n_chunks, p->tokens,
+                                   (uint32_t)p->args->score_from };
 
         QUIRE_TRY(quire_logits_file_create(&p->save_file, p->args->save_logits, &head, err));
     }
@@ -223,6 +236,11 @@ static json_t *base_json(const perplexity *p, const char *name)
                      quire_json_real(share_stderr(same_top, r->kld.n)));
 }
 
+static uint32_t score_from(const perplexity *p)
+{
+    return p->args->score_from != 0 ? (uint32_t)p->args->score_from : p->n_ctx / 2;
+}
+
 /* Share of the scored queries' (query, key) pairs that read sealed sides at 8 bit; 0 without any.
  */
 static double hot_share(const perplexity *p)
@@ -232,7 +250,7 @@ static double hot_share(const perplexity *p)
     if (!quire_kv_is_sealed(s->desc, s->kv_pairs)) {
         return 0;
     }
-    return quire_kv_hot_share(p->n_ctx / 2, p->n_ctx, (uint32_t)s->kv.recent,
+    return quire_kv_hot_share(score_from(p), p->n_ctx, (uint32_t)s->kv.recent,
                               (uint32_t)s->kv.sinks);
 }
 
@@ -414,7 +432,8 @@ const quire_command quire_command_perplexity = {
                "predictions.",
     .notes =
         "The text is cut into chunks as long as the context, and the second half of each chunk is\n"
-        "scored. llama-perplexity does the same, so its figures can be compared with these.\n"
+        "scored. llama-perplexity does the same, so its figures can be compared with these. With\n"
+        "--score-from they cannot, and --logits-base takes files of the same N only.\n"
         "--kv-history describes the cache of --kv, not that of --kld-against.\n\n"
         "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
     .options = options,

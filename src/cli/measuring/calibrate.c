@@ -101,7 +101,7 @@ static int fail_limit(const quire_meter *m, quire_error *err)
 int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_error *err)
 {
     const quire_model_desc *desc = opts->session->desc;
-    const uint64_t n_rows = (uint64_t)opts->n_chunks * quire_logits_rows(opts->n_ctx);
+    const uint64_t n_rows = (uint64_t)opts->n_chunks * quire_logits_rows(opts->n_ctx, 0);
     const uint64_t bytes = n_rows * desc->n_vocab * sizeof(float);
     quire_evaluation base;
     int rc;
@@ -307,7 +307,7 @@ int quire_calibrate(quire_calibration *calibration, quire_meter *meter, uint32_t
     quire_evaluation_fini(&floor);
     calibration->n_ctx = meter->opts.n_ctx;
     calibration->n_chunks = meter->opts.n_chunks;
-    calibration->n_scored = meter->opts.n_chunks * quire_logits_rows(meter->opts.n_ctx);
+    calibration->n_scored = meter->opts.n_chunks * quire_logits_rows(meter->opts.n_ctx, 0);
     calibration->kv_recent = (uint32_t)meter->opts.common->kv.recent;
     calibration->kv_sinks = (uint32_t)meter->opts.common->kv.sinks;
     calibration->measured = formats | 1u << QUIRE_FORMAT_Q8;

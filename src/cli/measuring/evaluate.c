@@ -118,6 +118,11 @@ static int score_step(evaluator *e)
     return QUIRE_OK;
 }
 
+static uint32_t scored_from(const quire_evaluate_opts *o)
+{
+    return o->score_from != 0 ? o->score_from : o->n_ctx / 2;
+}
+
 static int compute(quire_opened *session, const quire_slice *slice, const float **logits,
                    quire_error *err)
 {
@@ -126,11 +131,11 @@ static int compute(quire_opened *session, const quire_slice *slice, const float 
     return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
 }
 
-/* Tokens first .. first + n of the chunk, scored when they lie in its second half. */
+/* Tokens first .. first + n of the chunk, scored when they lie in its scored part. */
 static int run_step(evaluator *e, uint32_t first, uint32_t n)
 {
     const quire_evaluate_opts *o = e->opts;
-    bool is_scored = first >= o->n_ctx / 2;
+    bool is_scored = first >= scored_from(o);
     quire_slice slice = { .seq = e->seq,
                           .tokens = e->chunk + first,
                           .n_tokens = n,
@@ -174,14 +179,14 @@ static int run_chunk(evaluator *e, uint32_t index)
 {
     const quire_evaluate_opts *o = e->opts;
     const quire_model *model = o->session->model;
-    uint32_t half = o->n_ctx / 2;
+    const uint32_t from = scored_from(o);
 
     memcpy(e->chunk, o->tokens + (size_t)index * o->n_ctx, o->n_ctx * sizeof(*e->chunk));
     if (quire_model_adds_bos(model)) {
         e->chunk[0] = quire_model_bos(model);
     }
     for (uint32_t first = 0; first < o->n_ctx;) {
-        uint32_t end = first < half ? half : o->n_ctx;
+        uint32_t end = first < from ? from : o->n_ctx;
         uint32_t n = end - first < o->session->n_batch ? end - first : o->session->n_batch;
 
         QUIRE_TRY(run_step(e, first, n));
@@ -226,8 +231,8 @@ static int prepare(evaluator *e)
     r->chunk_ppl = calloc(o->n_chunks, sizeof(*r->chunk_ppl));
     QUIRE_FAIL_IF(e->chunk == NULL || s->scores == NULL || r->chunk_ppl == NULL, QUIRE_NOMEM);
     if (r->has_base) {
-        r->kld_values =
-            calloc((size_t)o->n_chunks * quire_logits_rows(o->n_ctx), sizeof(*r->kld_values));
+        r->kld_values = calloc((size_t)o->n_chunks * quire_logits_rows(o->n_ctx, o->score_from),
+                               sizeof(*r->kld_values));
         QUIRE_FAIL_IF(r->kld_values == NULL, QUIRE_NOMEM);
     }
     if (o->base_file != NULL) {

@@ -2,7 +2,7 @@
  *
  * The text's tokens are cut into chunks of n_ctx; each chunk is computed from an empty context,
  * with BOS in place of its first token if the model uses BOS. The predictions of its second half
- * are scored (the first half is context), as in llama-perplexity.
+ * are scored (the first half is context), as in llama-perplexity, or those from score_from on.
  *
  * The base is a second runtime that computes the same steps (exact), a file of log-probabilities
  * (16 bit), or logits that an earlier evaluation kept (exact).
@@ -36,6 +36,7 @@ typedef struct quire_evaluate_opts {
     const float *base_logits;     /* NULL = none; [n_chunks][quire_logits_rows()][n_vocab] */
     quire_logits_file *save_file; /* NULL = none; rows are appended */
     float *keep_logits;           /* NULL = none; gets the logits, shaped like base_logits */
+    uint32_t score_from;          /* first position of a chunk that is scored; 0 = its half */
     const char *progress;         /* begins the progress line; NULL = nothing before the chunk */
     const int32_t *tokens;        /* [n_chunks][n_ctx] */
     uint32_t n_ctx;

@@ -15,9 +15,9 @@
 #define MAGIC      "_logits_"
 #define HEAD_BYTES 20u
 
-uint32_t quire_logits_rows(uint32_t n_ctx)
+uint32_t quire_logits_rows(uint32_t n_ctx, uint32_t score_from)
 {
-    return n_ctx - 1 - n_ctx / 2;
+    return n_ctx - 1 - (score_from != 0 ? score_from : n_ctx / 2);
 }
 
 static int fail_read(const quire_logits_file *file, quire_error *err)
@@ -33,7 +33,7 @@ static uint64_t expected_bytes(const quire_logits_file *file)
     /* n_ctx <= 2^20, n_chunks < 2^31, a row under 2^33 bytes: checked before, fits 64 bits only
      * when the rows are few, so the product is guarded by check_head(). */
     uint64_t n_tokens = (uint64_t)file->n_chunks * file->n_ctx;
-    uint64_t n_rows = (uint64_t)file->n_chunks * quire_logits_rows(file->n_ctx);
+    uint64_t n_rows = (uint64_t)file->n_chunks * quire_logits_rows(file->n_ctx, file->score_from);
 
     return HEAD_BYTES + n_tokens * sizeof(int32_t) + n_rows * quire_coded_row_bytes(file->n_vocab);
 }
@@ -48,7 +48,7 @@ static int check_head(const quire_logits_file *file, uint32_t n_vocab, quire_err
                                file->path, file->n_vocab, n_vocab);
     }
     if (file->n_ctx < 4 || file->n_ctx > QUIRE_TOKENS_MAX || file->n_chunks == 0 ||
-        file->n_chunks > INT32_MAX / file->n_ctx) {
+        file->n_chunks > INT32_MAX / file->n_ctx || file->score_from >= file->n_ctx - 1) {
         return quire_error_set(err, QUIRE_CORRUPT, "%s: %u chunks of %u tokens cannot be",
                                file->path, file->n_chunks, file->n_ctx);
     }
@@ -116,11 +116,12 @@ static int set_path(quire_logits_file *file, const char *path, quire_error *err)
 }
 
 int quire_logits_file_open(quire_logits_file *out, const char *path, uint32_t n_vocab,
-                           quire_error *err)
+                           uint32_t score_from, quire_error *err)
 {
     int rc;
 
     QUIRE_TRY(set_path(out, path, err));
+    out->score_from = score_from;
     out->file = fopen(path, "rb");
     if (out->file == NULL) {
         return quire_error_set_errno(err, errno, "cannot open %s", path);
@@ -158,6 +159,7 @@ int quire_logits_file_create(quire_logits_file *out, const char *path,
     out->n_ctx = head->n_ctx;
     out->n_vocab = head->n_vocab;
     out->n_chunks = head->n_chunks;
+    out->score_from = head->score_from;
     stream = out->new_file.stream;
     errno = 0;
     if (fwrite(MAGIC, 1, 8, stream) != 8 || fwrite(sizes, sizeof(sizes[0]), 3, stream) != 3 ||

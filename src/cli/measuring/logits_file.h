@@ -9,6 +9,9 @@
  *   20      i32[n_chunks*n_ctx] tokens, as tokenized (a BOS put at a chunk's start is not in here)
  *   ...     coded rows          n_rows = n_ctx - 1 - n_ctx / 2 per chunk (score.h), chunk by chunk
  *
+ * With --score-from N a chunk has n_ctx - 1 - N rows. The header does not say so: the reader gives
+ * the same N, and the file's length tells another one. llama-perplexity cannot read such a file.
+ *
  * Little-endian, as that program writes it on every machine we run on. Source of the format:
  * llama.cpp v0.5.0, tools/perplexity/perplexity.cpp.
  *
@@ -33,16 +36,19 @@ typedef struct quire_logits_file {
     uint32_t n_ctx;
     uint32_t n_vocab;
     uint32_t n_chunks;
-    int32_t *tokens; /* reading: [n_chunks][n_ctx]; NULL when writing */
+    uint32_t score_from; /* first position of a chunk that has a row */
+    int32_t *tokens;     /* reading: [n_chunks][n_ctx]; NULL when writing */
 } quire_logits_file;
 
-/* Rows that are scored in a chunk: the second half, short of its last token. */
-uint32_t quire_logits_rows(uint32_t n_ctx);
+/* Rows that are scored in a chunk: from score_from on, short of its last token. 0: from the half
+ * on. */
+uint32_t quire_logits_rows(uint32_t n_ctx, uint32_t score_from);
 
-/* Open for reading and check the header. Errors: QUIRE_IO, QUIRE_CORRUPT, QUIRE_INVAL (made with
- * another vocabulary), QUIRE_NOMEM. Memory: quire_logits_file_close(). */
+/* Open for reading and check the header; score_from as the file was made with. Errors: QUIRE_IO,
+ * QUIRE_CORRUPT, QUIRE_INVAL (made with another vocabulary), QUIRE_NOMEM. Memory:
+ * quire_logits_file_close(). */
 int quire_logits_file_open(quire_logits_file *out, const char *path, uint32_t n_vocab,
-                           quire_error *err);
+                           uint32_t score_from, quire_error *err);
 
 /* The next row, in file order. Errors: QUIRE_IO, QUIRE_CORRUPT. */
 int quire_logits_file_read(quire_logits_file *file, quire_coded_row *row, quire_error *err);
@@ -53,6 +59,7 @@ typedef struct quire_logits_head {
     uint32_t n_vocab;
     uint32_t n_chunks;
     const int32_t *tokens; /* [n_chunks][n_ctx] */
+    uint32_t score_from;   /* 0: the half */
 } quire_logits_head;
 
 /* Begin a file, which appears under its name when it is finished. Errors: QUIRE_IO, QUIRE_INVAL

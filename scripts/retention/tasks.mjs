@@ -30,8 +30,11 @@ function keyText(number) {
     return letter(Math.floor(number / 676)) + letter(Math.floor(number / 26)) + letter(number);
 }
 
+// Sentences of filler in a text of so many bytes, of which the task needs `other`.
+const fillers = (bytes, other) => Math.max(0, Math.floor((bytes - other) / FILLER.length));
+
 function recall(bytes, below) {
-    const n = Math.max(1, Math.min(KEYS, Math.floor(bytes / 8)));
+    const n = Math.max(1, Math.min(KEYS, Math.floor((bytes - 8) / 8)));
     const first = below(KEYS);
     const asked = below(n);
     let text = "";
@@ -45,19 +48,19 @@ function recall(bytes, below) {
 }
 
 function passkey(bytes, below) {
-    const n = Math.floor(bytes / FILLER.length);
+    const n = fillers(bytes, 80);
     const key = `${below(100000)}`.padStart(5, "0");
     const place = below(n + 1);
     const text = Array.from({ length: n + 1 }, (_, i) => (i === place ? `The pass key is ${key}. Remember it. ` : "") +
         (i < n ? FILLER : "")).join("");
-    return { text, question: "What is the pass key? ", answer: key };
+    return { text, question: "What is the pass key? The pass key is ", answer: key };
 }
 
 function instruction(bytes, below) {
     const kinds = Object.keys(THINGS);
     const asked = kinds[below(kinds.length)];
     const first = below(kinds.length);
-    let text = `At the end, say the ${asked}. ${FILLER.repeat(Math.max(0, Math.floor(bytes / FILLER.length) - 1))}`;
+    let text = `At the end, say the ${asked}. ${FILLER.repeat(fillers(bytes, 159))}`;
     let answer = "";
     for (let i = 0; i < kinds.length; i++) {
         const kind = kinds[(first + i) % kinds.length];
@@ -65,7 +68,7 @@ function instruction(bytes, below) {
         text += `The ${kind} is ${word}. `;
         answer = kind === asked ? word : answer;
     }
-    return { text, question: "Do as I said at first:", answer: ` ${answer}` };
+    return { text, question: "Do as I said at first: say the", answer: ` ${asked} is ${answer}` };
 }
 
 export function taskText(task, bytes, seed) {

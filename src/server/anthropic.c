@@ -146,7 +146,7 @@ static void add_call(quire_fields *block, draft *d)
 }
 
 /* content of a result: a string, or blocks of text. */
-static void add_result_text(quire_fields *block, quire_bytes *text)
+static void add_result_text(translation *t, quire_fields *block, quire_bytes *text)
 {
     json_t *content = quire_field(block, "content");
 
@@ -166,6 +166,7 @@ static void add_result_text(quire_fields *block, quire_bytes *text)
         }
         (void)quire_bytes_addf(text, "%s", text->n > 0 ? "\n" : "");
         add_field(&part, "text", text);
+        read_mark(t, &part, text->n > 0 ? text->n : SIZE_MAX);
     }
 }
 
@@ -180,7 +181,7 @@ static void add_result(translation *t, quire_fields *block)
     if (is_error) { /* chats have no such mark */
         (void)quire_bytes_addf(&text, "Error:");
     }
-    add_result_text(block, &text);
+    add_result_text(t, block, &text);
     read_mark(t, block, SIZE_MAX);
     if (block->err->http == 0) {
         message_add(t, block,
@@ -311,6 +312,10 @@ static json_t *tool_of(translation *t, quire_fields *tool)
                           "with an input_schema are supported",
                           type);
     }
+    quire_field_refuse(tool, "defer_loading", "false", "the template gets every tool");
+    quire_field_refuse(tool, "allowed_callers", "[\"direct\"]", "no code runs here");
+    quire_field_refuse(tool, "input_examples", QUIRE_FIELD_NOTHING,
+                       "the description can hold examples");
     read_mark(t, tool, 0);
     if (tool->err->http != 0) {
         return NULL;
@@ -388,6 +393,7 @@ static void set_thinking(translation *t, quire_fields *fields)
         return;
     }
     type = type_of(&thinking);
+    quire_field_refuse(&thinking, "display", "\"summarized\"", "thoughts come whole");
     if (strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0) {
         const int64_t n = quire_field_int(&thinking, "budget_tokens", -1, 1, INT32_MAX);
 
@@ -412,6 +418,10 @@ static void set_format(translation *t, quire_fields *fields)
     json_t *chat = t->out->chat;
 
     format = format == NULL && config != NULL ? quire_field_object(&inner, "format") : format;
+    if (config != NULL) {
+        quire_field_refuse(&inner, "task_budget", QUIRE_FIELD_NOTHING,
+                           "use `max_tokens` and `thinking.budget_tokens`");
+    }
     if (effort != NULL) {
         (void)json_object_set_new(chat, "reasoning_effort", json_string(effort));
     }
@@ -448,6 +458,8 @@ static void set_fields(translation *t, quire_fields *fields, bool needs_max_toke
     quire_field_refuse(fields, "mcp_servers", QUIRE_FIELD_NOTHING, "the client calls tools");
     quire_field_refuse(fields, "container", QUIRE_FIELD_NOTHING, "no code runs here");
     quire_field_refuse(fields, "context_management", QUIRE_FIELD_NOTHING, "use `context_overflow`");
+    quire_field_refuse(fields, "inference_geo", QUIRE_FIELD_NOTHING, "one machine computes");
+    quire_field_refuse(fields, "speed", "\"standard\"", "use `service_tier`");
     if (needs_max_tokens) {
         (void)quire_field_required(fields, "max_tokens");
     }

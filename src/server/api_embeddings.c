@@ -118,6 +118,7 @@ static void read_fields(embedding *e, quire_fields *fields)
     quire_field_refuse(fields, "embd_normalize", "2",
                        "vectors have length 1, or with `normalize` false the model's");
     quire_field_refuse(fields, "truncate_prompt_tokens", "", "texts are not cut");
+    quire_field_refuse(fields, "add_special_tokens", "true", "the model file says which");
     quire_field_refuse(fields, "input_type", "", "the text says all that the model reads");
     read_pooling(e, fields);
     e->params.is_uncached = !quire_field_bool(fields, "cache_prompt", false);

@@ -321,6 +321,7 @@ static void read_stream(quire_generation *gen, quire_fields *fields)
     }
     gen->has_usage_event = quire_field_bool(&options, "include_usage", false);
     quire_field_refuse(&options, "continuous_usage_stats", "false", "usage comes once, at the end");
+    quire_field_refuse(&options, "include_obfuscation", "false", QUIRE_NO_OBFUSCATION);
 }
 
 static quire_unsupported_kind request_kind(const quire_generation *gen)
@@ -329,6 +330,14 @@ static quire_unsupported_kind request_kind(const quire_generation *gen)
         return QUIRE_UNSUPPORTED_OF_CHAT;
     }
     return gen->form->is_llama ? QUIRE_UNSUPPORTED_OF_LLAMA : QUIRE_UNSUPPORTED_OF_TEXT;
+}
+
+/* n_cmpl is llama-server's name. */
+static uint32_t read_n(quire_fields *fields)
+{
+    const int64_t n = quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
+
+    return (uint32_t)quire_field_int(fields, "n_cmpl", n, 1, QUIRE_SERVER_CHOICES_MAX);
 }
 
 int quire_generation_fields(quire_generation *gen, quire_fields *fields)
@@ -350,7 +359,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_class(gen, fields);
     /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
-    gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
+    gen->n_per_prompt = read_n(fields);
     (void)quire_field_int(fields, "best_of", gen->n_per_prompt, gen->n_per_prompt,
                           gen->n_per_prompt);
     if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {

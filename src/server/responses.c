@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "server/unsupported.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,6 +207,7 @@ static json_t *tool_of(quire_fields *tool)
     json_t *parameters = quire_field_object(tool, "parameters");
     const bool is_strict = quire_field_bool(tool, "strict", false);
 
+    quire_field_refuse(tool, "defer_loading", "false", "the template gets every tool");
     if (type != NULL && strcmp(type, "function") != 0) {
         quire_field_error(tool, "type",
                           "\"%.48s\" is a tool of OpenAI's servers; only \"function\" "
@@ -311,6 +313,17 @@ static void check_include(quire_fields *fields)
     }
 }
 
+/* The usage comes with the last event anyway. */
+static void check_stream_options(quire_fields *fields)
+{
+    json_t *object = quire_field_object(fields, "stream_options");
+    quire_fields options = { object, "stream_options", fields->err };
+
+    if (object != NULL) {
+        quire_field_refuse(&options, "include_obfuscation", "false", QUIRE_NO_OBFUSCATION);
+    }
+}
+
 static void set_truncation(translation *t, quire_fields *fields)
 {
     const char *truncation = quire_field_string(fields, "truncation", 32);
@@ -358,6 +371,8 @@ static void set_fields(translation *t, quire_fields *fields)
     quire_field_refuse(fields, "prompt", QUIRE_FIELD_NOTHING, "there are no stored prompts");
     quire_field_refuse(fields, "max_tool_calls", "", "the client calls tools");
     quire_field_refuse(fields, "top_logprobs", "0", "items hold no log probabilities");
+    quire_field_refuse(fields, "context_management", QUIRE_FIELD_NOTHING, "use `truncation`");
+    check_stream_options(fields);
     check_include(fields);
     t->out->is_stored = quire_field_bool(fields, "store", true);
     if (previous != NULL) {
@@ -369,7 +384,7 @@ static void set_fields(translation *t, quire_fields *fields)
     }
     (void)json_object_del(chat, "input");
     (void)json_object_del(chat, "store");
-    (void)json_object_del(chat, "stream_options"); /* obfuscation: there is none */
+    (void)json_object_del(chat, "stream_options");
     (void)json_object_del(chat, "top_logprobs");
     set_truncation(t, fields);
     set_format(t, fields);

@@ -25,6 +25,8 @@
 #define THOUGHTS   "use `enable_thinking`, `reasoning_effort` and `reasoning_budget`"
 #define MEDIA      "requests and answers are text"
 #define REPLY      "replies do not hold this"
+#define INNER      "the server's own chat format says it"
+#define BUDGET_END "a budget of thoughts ends by the template's own tag"
 
 /* clang-format off */
 const quire_unsupported quire_unsupported_list[] = {
@@ -41,8 +43,11 @@ const quire_unsupported quire_unsupported_list[] = {
     { "ebnf", NOTHING, CONSTRAINT, 0 },
     { "grammar_lazy", "false", FROM_START, 0 },
     { "grammar_triggers", NOTHING, FROM_START, 0 },
+    { "grammar_type", NOTHING, FROM_START, 0 },
 
     { "include_stop_str_in_output", "false", ENDS, 0 },
+    { "no_stop_trim", "false", ENDS, 0 },
+    { "stop_regex", NOTHING, ENDS, 0 },
     { "n_indent", "0", ENDS, 0 },
     { "t_max_prompt_ms", "0, -1", ENDS, 0 },
     { "t_max_predict_ms", "0, -1", ENDS, 0 },
@@ -68,6 +73,12 @@ const quire_unsupported quire_unsupported_list[] = {
     { "samplers", "", SAMPLING, 0 },
     { "min_keep", "0, 1", SAMPLING, 0 },
     { "logits_processors", NOTHING, SAMPLING, 0 },
+    { "custom_logit_processor", NOTHING, SAMPLING, 0 },
+    { "custom_params", NOTHING, SAMPLING, 0 },
+    { "vllm_xargs", NOTHING, SAMPLING, 0 },
+    { "repetition_detection", NOTHING, SAMPLING, 0 },
+    { "top_a", "0", SAMPLING, 0 },
+    { "backend_sampling", "false", SAMPLING, 0 },
     { "repeat_last_n", "64", "penalties count the last 64 tokens", 0 },
     { "repetition_penalty", "1", "use `repeat_penalty`", 0 },
     { "use_beam_search", "false", SEARCH, 0 },
@@ -76,15 +87,24 @@ const quire_unsupported quire_unsupported_list[] = {
     { "allowed_token_ids", NOTHING, TOKEN_SETS, 0 },
     { "bad_words", NOTHING, TOKEN_SETS, 0 },
     { "lora", NOTHING, "there are no adapters", 0 },
+    { "lora_path", NOTHING, "there are no adapters", 0 },
 
     { "chat_template", NOTHING, TEMPLATE, 0 },
     { "chat_template_kwargs", NOTHING, TEXT_ONLY, IN_TEXT },
     { "documents", NOTHING, TEMPLATE, 0 },
+    { "generation_prompt", NOTHING, TEMPLATE, 0 },
+    { "chat_format", "0", INNER, 0 },
+    { "chat_parser", NOTHING, INNER, 0 },
+    { "parse_tool_calls", "true", INNER, 0 },
+    { "preserved_tokens", NOTHING, INNER, 0 },
+    { "message_delimiters", NOTHING, INNER, 0 },
     { "add_generation_prompt", "true", TEXT_ONLY, IN_TEXT },
     { "continue_final_message", "false", TEXT_ONLY, IN_TEXT },
     { "add_special_tokens", "false", TEMPLATE, IN_CHAT },
     { "add_special_tokens", "true", PROMPT, IN_TEXT },
     { "prompt_embeds", NOTHING, PROMPT, 0 },
+    { "input_ids", NOTHING, PROMPT, 0 },
+    { "input_embeds", NOTHING, PROMPT, 0 },
     { "suffix", NOTHING, INFILL, 0 },
     { "input_prefix", NOTHING, INFILL, 0 },
     { "input_suffix", NOTHING, INFILL, 0 },
@@ -95,6 +115,7 @@ const quire_unsupported quire_unsupported_list[] = {
     { "n_discard", "0", TRUNCATION, 0 },
     { "n_cache_reuse", "0", "the cache is used where a prompt's beginning is the same", 0 },
     { "kv_transfer_params", NOTHING, "the cache is this server's alone", 0 },
+    { "session_params", NOTHING, "use `session_id`", 0 },
 
     { "reasoning_effort", "", TEXT_ONLY, IN_TEXT },
     { "reasoning_format", "\"none\"", TEXT_ONLY, IN_TEXT },
@@ -108,6 +129,13 @@ const quire_unsupported quire_unsupported_list[] = {
     { "include_reasoning", "true", THOUGHTS, 0 },
     { "thinking", NOTHING, THOUGHTS, 0 },
     { "thinking_forced_open", "false", THOUGHTS, 0 },
+    { "separate_reasoning", "true", "use `reasoning_format`", 0 },
+    { "stream_reasoning", "true", "use `reasoning_format`", 0 },
+    { "reasoning_control", "false", BUDGET_END, 0 },
+    { "reasoning_budget_message", NOTHING, BUDGET_END, 0 },
+    { "reasoning_budget_start_tag", NOTHING, BUDGET_END, 0 },
+    { "reasoning_budget_end_tag", NOTHING, BUDGET_END, 0 },
+    { "reasoning_budget_end_tags", NOTHING, BUDGET_END, 0 },
     { "verbosity", "\"medium\"", "a system message can say how long an answer shall be", 0 },
 
     { "modalities", "[], [\"text\"]", MEDIA, 0 },
@@ -115,6 +143,7 @@ const quire_unsupported quire_unsupported_list[] = {
     { "image_data", NOTHING, MEDIA, 0 },
     { "multimodal_data", NOTHING, MEDIA, 0 },
     { "mm_processor_kwargs", NOTHING, MEDIA, 0 },
+    { "media_io_kwargs", NOTHING, MEDIA, 0 },
     { "prediction", NOTHING, "an answer is not compared with an expected one", 0 },
     /* {} switches the search on. */
     { "web_search_options", "false", "there is no web search", 0 },
@@ -128,7 +157,16 @@ const quire_unsupported quire_unsupported_list[] = {
     { "return_token_ids", "false", REPLY, 0 },
     { "return_tokens_as_token_ids", "false", REPLY, 0 },
     { "return_progress", "false", REPLY, 0 },
+    { "return_hidden_states", "false", REPLY, 0 },
+    { "return_routed_experts", "false", REPLY, 0 },
+    { "top_logprobs_num", "0", REPLY, 0 },
+    { "logprob_start_len", "-1", REPLY, 0 },
+    { "verbose", "false", REPLY, 0 },
+    { "detokenize", "true", REPLY, 0 },
     { "response_fields", NOTHING, REPLY, 0 },
+    { "request_id", NOTHING, "the server chooses the ids of its replies", 0 },
+    { "rid", NOTHING, "the server chooses the ids of its replies", 0 },
+    { "sse_ping_interval", "-1", "a stream has the events of its answer alone", 0 },
     { "skip_special_tokens", "true", "special tokens are never text of an answer", 0 },
     { "spaces_between_special_tokens", "true", "special tokens are never text of an answer", 0 },
 };

@@ -26,6 +26,9 @@ typedef enum quire_unsupported_kind {
     QUIRE_UNSUPPORTED_OF_LLAMA /* text, in llama-server's form: /completion, /infill */
 } quire_unsupported_kind;
 
+/* Why stream_options.include_obfuscation is refused. */
+#define QUIRE_NO_OBFUSCATION "events have no padding against a guess of their text by their length"
+
 typedef struct quire_unsupported {
     const char *name;
     const char *accepted; /* JSON values, comma-separated; "" = null alone */

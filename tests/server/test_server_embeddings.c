@@ -144,6 +144,7 @@ static void wrong_fields_are_named(void **state)
         { "{\"input\":\"a\",\"encoding_format\":\"hex\"}", "encoding_format" },
         { "{\"input\":\"a\",\"pooling\":\"rank\"}", "pooling" },
         { "{\"input\":\"a\",\"embd_normalize\":-1}", "embd_normalize" },
+        { "{\"input\":\"a\",\"add_special_tokens\":false}", "add_special_tokens" },
         { "{\"input\":\"a\",\"truncate_prompt_tokens\":5}", "truncate_prompt_tokens" },
         { "{\"input\":\"a\",\"service_tier\":\"none\"}", "service_tier" },
     };

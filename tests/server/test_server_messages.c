@@ -231,6 +231,16 @@ static void wrong_requests_are_named(void **state)
         { "\"tools\":[{}]," HI, "tools[0].name" },
         { "\"tool_choice\":{\"type\":\"some\"}," HI, "tool_choice.type" },
         { "\"thinking\":{\"type\":\"loud\"}," HI, "thinking.type" },
+        { "\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"}," HI, "thinking.display" },
+        { "\"output_config\":{\"task_budget\":{\"total\":5}}," HI, "output_config.task_budget" },
+        { "\"tools\":[{\"name\":\"a\",\"defer_loading\":true}]," HI, "tools[0].defer_loading" },
+        { "\"tools\":[{\"name\":\"a\",\"allowed_callers\":[\"code_execution_20250825\"]}]," HI,
+          "tools[0].allowed_callers" },
+        { "\"tools\":[{\"name\":\"a\",\"input_examples\":[{}]}]," HI, "tools[0].input_examples" },
+        { "\"context_management\":{\"edits\":[]}," HI, "context_management" },
+        { "\"container\":\"c\"," HI, "container" },
+        { "\"inference_geo\":\"eu\"," HI, "inference_geo" },
+        { "\"speed\":\"fast\"," HI, "speed" },
         { "\"mcp_servers\":[{}]," HI, "mcp_servers" },
         { "\"n\":2," HI, "n:" },
         { "\"guided_grammar\":\"x\"," HI, "guided_grammar" },
@@ -314,6 +324,26 @@ static void a_breakpoint_becomes_a_pin(void **state)
     assert_int_equal(memory->n_pins, 1);
     assert_int_equal(json_int_at(root, "usage.cache_creation_input_tokens"), 0);
     json_decref(root);
+}
+
+/* A result's texts are blocks too. */
+static void a_breakpoint_in_a_result_becomes_a_pin(void **state)
+{
+    engine_memory *memory = engine_double_memory(f.engine);
+
+    (void)state;
+    json_decref(
+        ask("\"messages\":[{\"role\":\"user\",\"content\":\"add\"},{\"role\":\"assistant\","
+            "\"content\":[{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"add\",\"input\":{}}]},"
+            "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t\","
+            "\"content\":[{\"type\":\"text\",\"text\":\"three\",\"cache_control\":{\"type\":"
+            "\"ephemeral\"}}]},{\"type\":\"text\",\"text\":\"go on\"}]}]",
+            200));
+    assert_int_equal(memory->n_pins, 1);
+    assert_int_equal(memory->created.ttl_s, 300);
+    assert_true(memory->created.n_tokens < engine_double_seen(f.engine).params.n_tokens);
+    assert_memory_equal(memory->tokens, engine_double_seen(f.engine).tokens,
+                        memory->created.n_tokens * sizeof(int32_t));
 }
 
 /* A conversation has one pin: the longer one replaces the shorter. */
@@ -452,6 +482,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(thinking_and_choices_are_translated, start, stop),
         cmocka_unit_test_setup_teardown(wrong_requests_are_named, start, stop),
         cmocka_unit_test_setup_teardown(more_breakpoints_than_four_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(a_breakpoint_in_a_result_becomes_a_pin, start, stop),
         cmocka_unit_test_setup_teardown(a_breakpoint_becomes_a_pin, start, stop),
         cmocka_unit_test_setup_teardown(pins_grow_with_a_conversation, start, stop),
         cmocka_unit_test_setup_teardown(a_pin_without_memory_is_not_made, start, stop),

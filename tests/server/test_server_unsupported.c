@@ -110,6 +110,30 @@ static void constraints_are_not_dropped(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
 }
 
+/* Fields inside others, and llama-server's name for n. */
+static void inner_fields_are_not_dropped(void **state)
+{
+    static const char *const inner[][2] = {
+        { "\"stream\":true,\"stream_options\":{\"include_obfuscation\":true}",
+          "stream_options.include_obfuscation" },
+        { "\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}",
+          "stream_options.continuous_usage_stats" },
+        { "\"n_cmpl\":\"2\"", "n_cmpl" },
+        { "\"n_cmpl\":0", "n_cmpl" },
+    };
+    json_t *root;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof inner / sizeof inner[0]; i++) {
+        root = post(true, inner[i][0], 400);
+        assert_string_equal(json_string_at(root, "error.param"), inner[i][1]);
+        json_decref(root);
+    }
+    root = post(true, "\"n_cmpl\":2", 200);
+    assert_int_equal(json_array_size(json_object_get(root, "choices")), 2);
+    json_decref(root);
+}
+
 /* No row accepts this. */
 static const char asks[] = "[\"something\"]";
 
@@ -203,6 +227,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constraints_are_not_dropped),
+        cmocka_unit_test(inner_fields_are_not_dropped),
         cmocka_unit_test(every_row_is_refused),
         cmocka_unit_test(values_that_ask_for_nothing_are_accepted),
         cmocka_unit_test(numbers_are_compared_by_value),

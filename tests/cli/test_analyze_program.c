@@ -73,6 +73,29 @@ static void text_and_files(void **state)
     assert_int_equal(remove(yaml), 0);
 }
 
+/* The memory of a model with windows and states is larger than that of its full layers, and the
+ * simulations know it. */
+static void windows_and_states(void **state)
+{
+    const char *trace = make_trace("windows.jsonl");
+    program_result plain =
+        program_expect(0, PROGRAM("analyze", trace, "--model", "8x8x64", "-t", "2"));
+    program_result result =
+        program_expect(0, PROGRAM("analyze", trace, "--model", "8x8x64,24x8x64@1024,state=20MB",
+                                  "--state-every", "2048", "-t", "2"));
+    const char *sizes[] = { strstr(plain.out, "\nkv_budget: "),
+                            strstr(result.out, "\nkv_budget: ") };
+
+    (void)state;
+    assert_non_null(sizes[0]);
+    assert_non_null(sizes[1]);
+    assert_true(atof(sizes[1] + 12) > 1.5 * atof(sizes[0] + 12));
+    assert_null(strstr(plain.out, "A cached request"));
+    assert_says(result.out, "A cached request");
+    program_free(&plain);
+    program_free(&result);
+}
+
 /* A recorded trace with two classes. */
 static const char *make_recorded(const char *name)
 {
@@ -213,8 +236,9 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_and_files), cmocka_unit_test(server_reads_it), cmocka_unit_test(json),
-        cmocka_unit_test(lengths_alone),  cmocka_unit_test(refusals),
+        cmocka_unit_test(text_and_files),  cmocka_unit_test(windows_and_states),
+        cmocka_unit_test(server_reads_it), cmocka_unit_test(json),
+        cmocka_unit_test(lengths_alone),   cmocka_unit_test(refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -74,6 +74,18 @@ static void test_sizes(void **state)
     assert_int_equal(sizes.live_tokens, quire_dist_quantile(&s.analysis->load.held_tokens, 0.99));
     assert_int_equal(sizes.memory_bytes, (sizes.capacity_blocks * 64 + sizes.live_tokens) * 100000);
     assert_int_equal(sizes.pinned_bytes, 0);
+    /* Windows and states come on top. */
+    s.ask.text_bytes = 5e6;
+    s.ask.running_bytes = 3e6;
+    quire_recommend_sizes_find(&s.ask, &less);
+    assert_int_equal(less.capacity_blocks, sizes.capacity_blocks);
+    assert_true(quire_recommend_block_bytes(&s.ask) > 64e5);
+    assert_in_range(
+        less.memory_bytes - sizes.memory_bytes,
+        (uint64_t)((double)sizes.capacity_blocks * (quire_recommend_block_bytes(&s.ask) - 64e5)) +
+            3000000,
+        sizes.capacity_blocks * 5000000 + 3000000 * UINT64_C(2000));
+    s.ask.text_bytes = s.ask.running_bytes = 0;
     /* Half of it. */
     s.ask.memory_bytes = sizes.memory_bytes / 2;
     quire_recommend_sizes_find(&s.ask, &less);

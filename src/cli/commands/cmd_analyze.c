@@ -22,6 +22,7 @@
 #define CAPACITIES      12u
 #define SAMPLES         8192u
 #define TIMELINE_POINTS 240u
+#define STEP_TOKENS     512u /* of prefill */
 #define CAPACITY_MAX    (QUIRE_PAGES_MAX / 2)
 
 typedef struct analyze_args {
@@ -30,6 +31,7 @@ typedef struct analyze_args {
     quire_count_list capacities;
     const char *shape;
     quire_kv_choice kv;
+    int64_t state_every;
     uint64_t memory_bytes;
     uint64_t disk_bytes;
     const char *pinned_class;
@@ -52,12 +54,7 @@ static const quire_opt options[] = {
       .max = CAPACITY_MAX, .initial_text = "the recommended size; with --html a dozen sizes",
       .offset = offsetof(analyze_args, capacities),
       .help = "sizes of the cache, in blocks, for which all policies are simulated" },
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",
-      .offset = offsetof(analyze_args, shape),
-      .help = "shape of the model whose KV is cached: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a "
-              "name such as llama-7b" },
-    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "q8",
-      .offset = offsetof(analyze_args, kv), .help = "number format of this KV" },
+    QUIRE_ROWS_SIM_SHAPE(analyze_args, "q8"),
     { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "the recommended size", .offset = offsetof(analyze_args, memory_bytes),
       .help = "memory for KV pages" },
@@ -140,6 +137,37 @@ static int sample(quire_analyzed *a, uint64_t seed)
     return QUIRE_OK;
 }
 
+/* What windows and states take: a request leaves its last window, up to a block more, and states at
+ * the end of its prompt, at its own end, and on the way. */
+static void kv_set(quire_analyzed *a, const quire_sim_shape *shape, uint32_t state_every)
+{
+    const uint32_t block_tokens = a->trace->block_tokens;
+    quire_sim_kv *kv = &a->kv;
+    double n_window, n_states;
+
+    *kv = quire_sim_shape_kv(shape, block_tokens, state_every);
+    if (kv->block_bytes == 0) {
+        return;
+    }
+    n_window = kv->window_tokens > 0 ? ceil((kv->window_tokens - 1.0) / block_tokens) : 0.0;
+    n_states = 2.0 + quire_dist_mean(&a->analysis->fresh) / kv->state_every_tokens;
+    a->text_bytes =
+        (n_window + 1.0) * (double)kv->window_bytes + n_states * (double)kv->state_bytes;
+    a->running_bytes =
+        (n_window + ceil((double)STEP_TOKENS / block_tokens)) * (double)kv->window_bytes +
+        2.0 * (double)kv->state_bytes;
+}
+
+static void shape_set(quire_analyzed *a, const quire_sim_shape *shape, uint32_t state_every)
+{
+    quire_recommend_ask ask = { .analysis = a->analysis };
+
+    kv_set(a, shape, state_every);
+    a->token_bytes = ask.token_bytes = (double)shape->token_bytes;
+    ask.text_bytes = a->text_bytes;
+    a->block_bytes = quire_recommend_block_bytes(&ask);
+}
+
 static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err)
 {
     const quire_load_cost cost = { 1e6 / args->prefill_rate, 1e6 / args->decode_rate };
@@ -148,11 +176,11 @@ static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err
 
     if (args->shape != NULL) {
         QUIRE_TRY(quire_sim_shape_find(args->shape, args->kv.pair, &shape, err));
-        a->token_bytes = (double)shape.token_bytes;
     }
     choose_capacities(a);
     rc = quire_analysis_create(&a->analysis, a->trace, &cost, NULL);
     if (rc == QUIRE_OK) {
+        shape_set(a, &shape, (uint32_t)args->state_every);
         rc = quire_mrc_init(&a->mrc, a->trace, NULL);
     }
     if (rc == QUIRE_OK) {
@@ -216,6 +244,10 @@ static void choose_columns(quire_analyzed *a, const analyze_args *args, uint64_t
         a->column = grid->n_columns++;
     }
     grid->columns[a->column] = (quire_sim_column){ .blocks = recommended };
+    for (uint32_t c = 0; c < grid->n_columns && grid->opts.kv.block_bytes != 0; c++) {
+        grid->columns[c].memory_bytes =
+            (uint64_t)((double)grid->columns[c].blocks * a->block_bytes);
+    }
 }
 
 static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recommended,
@@ -225,7 +257,8 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
         args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
 
     a->grid.trace = a->trace;
-    a->grid.opts = (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .seed = (uint64_t)args->trace.seed };
+    a->grid.opts =
+        (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .kv = a->kv, .seed = (uint64_t)args->trace.seed };
     choose_columns(a, args, recommended < CAPACITY_MAX ? recommended : CAPACITY_MAX);
     return quire_sim_grid_run(&a->grid, n_threads, err);
 }
@@ -238,7 +271,7 @@ static int simulate_disk(const quire_analyzed *a, const quire_recommend_sizes *s
     quire_sim_opts opts = a->grid.opts;
     double rates[2];
 
-    if (sizes->disk_blocks < QUIRE_SIM_DISK_BLOCKS_MIN) {
+    if (sizes->disk_blocks < QUIRE_SIM_DISK_BLOCKS_MIN || a->kv.block_bytes != 0) {
         return QUIRE_OK;
     }
     opts.policy = QUIRE_EVICT_DEFAULT;
@@ -271,6 +304,10 @@ static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire
                                   .policy = QUIRE_EVICT_DEFAULT,
                                   .capacity_blocks =
                                       capacity < CAPACITY_MAX ? capacity : CAPACITY_MAX,
+                                  .kv = a->kv,
+                                  .capacity_bytes = sizes->memory_bytes > a->kv.block_bytes
+                                                        ? sizes->memory_bytes
+                                                        : a->kv.block_bytes,
                                   .seed = a->grid.opts.seed,
                                   .cost = QUIRE_SIM_COST_INIT,
                                   .classes = classes,
@@ -293,6 +330,8 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
     quire_recommend_ask ask = { .analysis = a->analysis,
                                 .mrc = &a->mrc,
                                 .token_bytes = a->token_bytes,
+                                .text_bytes = a->text_bytes,
+                                .running_bytes = a->running_bytes,
                                 .memory_bytes = args->memory_bytes,
                                 .disk_bytes = args->disk_bytes };
     quire_recommend_policies policies = { .policies = a->grid.policies };

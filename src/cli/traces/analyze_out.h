@@ -19,8 +19,12 @@ typedef struct quire_analyzed {
     quire_analysis *analysis;
     quire_mrc mrc;
     quire_shards *shards;
-    double shards_error;                        /* the greatest, over the capacities of the table */
-    double token_bytes;                         /* 0 = not known */
+    double shards_error;  /* the greatest, over the capacities of the table */
+    double token_bytes;   /* of layers that keep all tokens; 0 = not known */
+    quire_sim_kv kv;      /* windows and states; all 0 = none */
+    double text_bytes;    /* of them, of a cached request */
+    double running_bytes; /* of them, of a running request */
+    double block_bytes;   /* of a cached block, its share of them included; 0 = not known */
     uint64_t capacities[QUIRE_SIM_COLUMNS_MAX]; /* of LRU's curve; those of the grid besides */
     uint32_t n_capacities;
     quire_sim_grid grid; /* of all policies; without columns when there are no contents */

@@ -106,7 +106,7 @@ static void print_curve(const quire_analyzed *a, FILE *out)
     fprintf(out, " %10s %10s %10s\n", "memory", "exact", "sampled");
     for (uint32_t i = 0; i < a->n_capacities; i++) {
         const uint64_t c = a->capacities[i];
-        const double bytes = (double)c * a->analysis->block_tokens * a->token_bytes;
+        const double bytes = (double)c * a->block_bytes;
 
         fprintf(out, "  %30s %10" PRIu64 " %10s %8.2f %% %8.2f %%\n", "", c,
                 bytes > 0.0 ? quire_format_bytes((uint64_t)bytes, text, sizeof(text)) : "-",

@@ -178,8 +178,7 @@ static void add_simulated(json_t *report, const quire_analyzed *a)
 {
     const double capacity = (double)a->recommendation.sizes.capacity_blocks;
     char what[96];
-    json_t *plot =
-        quire_sim_report_curves(report, &a->grid, a->token_bytes * a->analysis->block_tokens);
+    json_t *plot = quire_sim_report_curves(report, &a->grid, a->block_bytes);
 
     quire_report_mark(plot, "recommended", capacity);
     (void)snprintf(what, sizeof(what), "policy default, %.0f blocks and what runs at once",

@@ -46,10 +46,25 @@ static uint64_t worth_it(const quire_mrc *mrc)
     return knee > most ? knee : most;
 }
 
+/* The windows and states of a request are shared out among the blocks that it adds. */
+double quire_recommend_block_bytes(const quire_recommend_ask *ask)
+{
+    const double block_tokens = ask->analysis->block_tokens;
+    const double n_blocks = quire_dist_mean(&ask->analysis->fresh) / block_tokens;
+
+    return ask->token_bytes * block_tokens + ask->text_bytes / (n_blocks > 1.0 ? n_blocks : 1.0);
+}
+
+static double live_bytes_of(const quire_recommend_ask *ask, uint64_t live_tokens)
+{
+    return ask->token_bytes * (double)live_tokens +
+           ask->running_bytes * (double)quire_dist_quantile(&ask->analysis->load.running, 0.99);
+}
+
 static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes *out)
 {
-    const double block_bytes = ask->token_bytes * ask->analysis->block_tokens;
-    const double live_bytes = ask->token_bytes * (double)out->live_tokens;
+    const double block_bytes = quire_recommend_block_bytes(ask);
+    const double live_bytes = live_bytes_of(ask, out->live_tokens);
     const double room_bytes = (double)ask->memory_bytes - live_bytes;
 
     out->capacity_blocks = worth_it(ask->mrc);
@@ -72,7 +87,7 @@ static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes 
  * only for those that memory has lost. */
 static void choose_disk(const quire_recommend_ask *ask, quire_recommend_sizes *out)
 {
-    const double block_bytes = ask->token_bytes * ask->analysis->block_tokens;
+    const double block_bytes = quire_recommend_block_bytes(ask);
     uint64_t room_blocks;
 
     if (ask->disk_bytes == 0 || block_bytes <= 0.0) {
@@ -102,8 +117,9 @@ void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_
     choose_disk(ask, out);
     out->hit_rate = quire_mrc_hit_rate(ask->mrc, out->capacity_blocks);
     if (ask->pinned_class != QUIRE_RECOMMEND_NO_CLASS && out->memory_bytes > 0) {
-        const double need =
-            PINNED_HEADROOM * ask->token_bytes * (double)held_tokens(ask, ask->pinned_class);
+        const double share = (double)held_tokens(ask, ask->pinned_class) /
+                             (out->live_tokens > 0 ? (double)out->live_tokens : 1.0);
+        const double need = PINNED_HEADROOM * share * live_bytes_of(ask, out->live_tokens);
         const double most = PINNED_SHARE_MAX * (double)out->memory_bytes;
 
         out->pinned_bytes = (uint64_t)(need < most ? need : most);
@@ -213,6 +229,14 @@ static void add_memory(const quire_recommend_ask *ask, quire_recommendation *r)
     say_capacity(ask, s, item);
     say_why(item, " Requests that run at once hold %" PRIu64 " tokens besides (p99).",
             s->live_tokens);
+    if (ask->text_bytes > 0.0) {
+        char text[16];
+        char running[16];
+
+        say_why(item, " A cached request has %s of windows and states, a running one %s.",
+                quire_format_bytes((uint64_t)ask->text_bytes, text, sizeof(text)),
+                quire_format_bytes((uint64_t)ask->running_bytes, running, sizeof(running)));
+    }
     if (s->memory_bytes == 0) {
         say_why(item, " How many bytes that is depends on the model: give --model.");
     }

@@ -28,7 +28,10 @@
 typedef struct quire_recommend_ask {
     const quire_analysis *analysis;
     const quire_mrc *mrc;
-    double token_bytes;     /* KV of a token; 0 = not known: no sizes in bytes */
+    double token_bytes;     /* KV of a token; 0 = not known: no sizes in bytes. Without layers that
+                               have windows */
+    double text_bytes;      /* windows and states that a cached request leaves besides; 0 = none */
+    double running_bytes;   /* those that a running request holds */
     uint64_t memory_bytes;  /* for KV; 0 = as much as is worth it */
     uint64_t disk_bytes;    /* for copies of KV at most; 0 = no disk */
     uint32_t pinned_class;  /* index of the class to keep memory for, or QUIRE_RECOMMEND_NO_CLASS */
@@ -46,6 +49,9 @@ typedef struct quire_recommend_sizes {
     uint64_t disk_blocks;  /* 0 = none, or not known */
     uint64_t disk_bytes;
 } quire_recommend_sizes;
+
+/* The memory of a cached block, its share of windows and states included; 0 = not known. */
+double quire_recommend_block_bytes(const quire_recommend_ask *ask);
 
 void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out);
 

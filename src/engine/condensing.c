@@ -8,6 +8,7 @@
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,6 @@ static const char *missing_of(const quire_retain_policy *policy)
     case QUIRE_RETAIN_WORTH_REPEATED:
         return "has the model repeat the text";
     case QUIRE_RETAIN_WORTH_PREDICTED:
-        return "reads the hidden states of the whole text";
     case QUIRE_RETAIN_WORTH_NONE:
         break;
     }
@@ -31,8 +31,8 @@ static const char *missing_of(const quire_retain_policy *policy)
 
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
 {
-    return spec->policy->needs_attention || spec->floor < 1 || spec->n_full > 0 ||
-           spec->granule > 1;
+    return spec->policy->needs_attention || spec->policy->worth != QUIRE_RETAIN_WORTH_NONE ||
+           spec->floor < 1 || spec->n_full > 0 || spec->granule > 1;
 }
 
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
@@ -42,8 +42,8 @@ int quire_condensing_policy_check(const quire_retain_spec *spec, const char *set
 
     if (missing != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s %s, which shared pages do not hold: use entropy, snap, "
-                               "keydiff, window, last, stride or random, or quire run",
+                               "%s %s %s, which shared pages do not hold: use predict, entropy, "
+                               "snap, keydiff, window, last, stride or random, or quire run",
                                setting, spec->policy->name, missing);
     }
     if (spec->granule != 1 && spec->granule != QUIRE_TILE_TOKENS) {
@@ -69,9 +69,10 @@ static int count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_
     return QUIRE_OK;
 }
 
-static int check_by_lane(const quire_packing *packing, const quire_retain_spec *spec,
+static int check_by_lane(const quire_condensing_parts *parts, const quire_retain_spec *spec,
                          uint32_t chunk, const char *setting, quire_error *err)
 {
+    const quire_packing *packing = &parts->packing;
     quire_error why = QUIRE_ERROR_INIT;
     quire_condensing c;
     uint32_t n_whole;
@@ -83,11 +84,17 @@ static int check_by_lane(const quire_packing *packing, const quire_retain_spec *
                                "one format and of one size, in models whose layers store their own",
                                setting, spec->policy->name);
     }
+    if (spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED && parts->predictor == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s has learned nothing about this model: quire calibrate "
+                               "--retain comes first, and a new start of the server",
+                               setting, spec->policy->name);
+    }
     rc = count_whole(spec, packing->n_layers, &n_whole, &why);
     if (rc < 0) {
         return quire_error_set(err, rc, "%s %s", setting, why.message);
     }
-    quire_condensing_init(&c, spec, chunk, packing->page_tokens, packing);
+    quire_condensing_init(&c, spec, chunk, packing->page_tokens, parts);
     if (quire_condensing_kept(&c, 1) > chunk) {
         return quire_error_set(err, QUIRE_INVAL,
                                "%s %s of %u tokens takes as many pages as the tokens themselves: "
@@ -98,7 +105,7 @@ static int check_by_lane(const quire_packing *packing, const quire_retain_spec *
     return QUIRE_OK;
 }
 
-int quire_condensing_check(const quire_runtime *runtime, const quire_packing *packing,
+int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
                            const quire_retain_spec *spec, uint32_t chunk, const char *setting,
                            quire_error *err)
 {
@@ -114,25 +121,42 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_packing *pa
                                "layers store K and V and see the whole text",
                                setting);
     }
-    return quire_condensing_is_by_lane(spec) ? check_by_lane(packing, spec, chunk, setting, err)
+    return quire_condensing_is_by_lane(spec) ? check_by_lane(parts, spec, chunk, setting, err)
                                              : QUIRE_OK;
 }
 
+/* The name covers all that the kept tokens depend on, apart from model and text. */
+static void name_fill(quire_condensing *c, const quire_condensing_parts *parts)
+{
+    char maps[2 * QUIRE_HASH128_BYTES + 1] = "";
+
+    for (uint32_t i = 0; c->predictor != NULL && i < QUIRE_HASH128_BYTES; i++) {
+        (void)snprintf(maps + 2 * i, 3, "%02x", parts->maps[i]);
+    }
+    (void)snprintf(c->name, sizeof c->name, c->predictor != NULL ? "%s,maps=%s" : "%s%s", c->text,
+                   maps);
+}
+
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,
-                           uint32_t page_tokens, const quire_packing *packing)
+                           uint32_t page_tokens, const quire_condensing_parts *parts)
 {
     QUIRE_CHECK(chunk > 0 && chunk % page_tokens == 0);
     *out = (quire_condensing){ .spec = *spec, .chunk = chunk, .page_tokens = page_tokens };
-    if (packing != NULL && quire_condensing_is_by_lane(spec)) {
-        out->packing = *packing;
+    if (parts != NULL && quire_condensing_is_by_lane(spec)) {
+        out->packing = parts->packing;
+        out->packing.has_worth = spec->policy->worth != QUIRE_RETAIN_WORTH_NONE;
         out->spec.granule = QUIRE_TILE_TOKENS;
     }
+    if (parts != NULL && spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED) {
+        out->predictor = parts->predictor;
+    }
     (void)quire_retain_text(&out->spec, out->text, sizeof out->text);
+    name_fill(out, parts);
 }
 
 bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing *b)
 {
-    return a->chunk == b->chunk && strcmp(a->text, b->text) == 0;
+    return a->chunk == b->chunk && strcmp(a->name, b->name) == 0;
 }
 
 /* ---- numbers ---- */

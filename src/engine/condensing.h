@@ -23,13 +23,22 @@
  * list. It does not depend on the choice. Lanes keep whole tiles (granule=64), so that the full
  * pages behind them are the same for all lanes.
  *
+ * Policies whose layers compete for one budget (predict) have a number for each lane in any case.
+ *
  * entropy and snap score by the queries of the last `probe` tokens before the place. These are
  * tokens of the text that the condensing's name covers, never later ones, so their pages are shared
  * like the others'; no policy here is private to a request. A request that would begin inside of
  * these tokens begins before them and computes them once more, because pages hold no queries.
  *
- * Not here are policies whose scores need more than the last queries: heavy and expected sum up
- * over all rows of the text, predict reads hidden states, reconstruct repeats the text.
+ * predict gives each token a worth when its chunk is computed, from the hidden states of the layers
+ * by maps that were learned before (retain/predictor.h). The worth of kept tokens lies in the list
+ * of packed pages, that of the chunk's tokens with the request. Full pages hold none: a request
+ * whose prompt passes the next place begins at the last one, and a request that comes to a place
+ * without having seen all tokens of the chunk begins again there (condense_loop.c). A hash of the
+ * maps belongs to the condensing's name.
+ *
+ * Not here are policies whose scores need more: heavy and expected sum up over all rows of the
+ * text, reconstruct repeats the text.
  *
  * Thread: any; quire_condense(): the owner of the runtime.
  *
@@ -42,12 +51,23 @@
 #include "retain/packed_device.h"
 #include "retain/policy.h"
 
+#define QUIRE_CONDENSING_NAME_MAX (QUIRE_RETAIN_TEXT_MAX + 64u) /* bytes */
+
+/* What condensings need of an engine's model; constant. */
+typedef struct quire_condensing_parts {
+    quire_packing packing;                   /* n_layers 0: pages cannot be packed */
+    const quire_predictor *predictor;        /* of the model; NULL: nothing was learned */
+    unsigned char maps[QUIRE_HASH128_BYTES]; /* quire_predictor_hash() */
+} quire_condensing_parts;
+
 typedef struct quire_condensing {
     quire_retain_spec spec;
     uint32_t chunk; /* tokens, a multiple of page_tokens; 0: the text keeps all tokens */
     uint32_t page_tokens;
-    quire_packing packing;            /* of policies by lane; n_layers 0: the policy is even */
-    char text[QUIRE_RETAIN_TEXT_MAX]; /* quire_retain_text() */
+    quire_packing packing;                /* of policies by lane; n_layers 0: the policy is even */
+    const quire_predictor *predictor;     /* of policies with a predicted worth */
+    char text[QUIRE_RETAIN_TEXT_MAX];     /* quire_retain_text() */
+    char name[QUIRE_CONDENSING_NAME_MAX]; /* the text, with the maps if there are any */
 } quire_condensing;
 
 /* Whether lanes may keep different numbers of tokens. */
@@ -59,17 +79,16 @@ bool quire_condensing_is_by_lane(const quire_retain_spec *spec);
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
                                   quire_error *err);
 
-/* Whether texts of a runtime can be condensed so every `chunk` tokens. packing: of the runtime's
- * pages; n_layers 0: they cannot be packed. Errors: also QUIRE_UNSUPP for the model, its formats or
- * the runtime (quire_runtime_rows_check()), QUIRE_INVAL (whole layers; the pages would be as many
- * as those of the text). */
-int quire_condensing_check(const quire_runtime *runtime, const quire_packing *packing,
+/* Whether texts of a runtime can be condensed so every `chunk` tokens. Errors: also QUIRE_UNSUPP
+ * for the model, its formats, the runtime (quire_runtime_rows_check()) or a predictor that is
+ * missing, QUIRE_INVAL (whole layers; the pages would be as many as those of the text). */
+int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
                            const quire_retain_spec *spec, uint32_t chunk, const char *setting,
                            quire_error *err);
 
-/* packing: of the runtime's pages, copied; NULL: the policy is even. */
+/* parts: read; NULL: the policy is even. */
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,
-                           uint32_t page_tokens, const quire_packing *packing);
+                           uint32_t page_tokens, const quire_condensing_parts *parts);
 
 /* Whether both condense every text alike. */
 bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing *b);
@@ -100,7 +119,7 @@ static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint3
  * last condensing the tokens held, and beside them the kept ones. */
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens);
 
-/* The queries of so many tokens before a place must be seen by the request that condenses there. */
+/* The queries of so many tokens before a place are read there. */
 static inline uint32_t quire_condensing_probe(const quire_condensing *c)
 {
     const bool is_probed = c->chunk != 0 && c->spec.policy->needs_attention;
@@ -108,10 +127,31 @@ static inline uint32_t quire_condensing_probe(const quire_condensing *c)
     return is_probed ? (c->spec.probe < c->chunk ? c->spec.probe : c->chunk) : 0;
 }
 
+static inline bool quire_condensing_is_predicted(const quire_condensing *c)
+{
+    return c->chunk != 0 && c->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
+}
+
+/* So many tokens before a place must be computed by the request that condenses there. */
+static inline uint32_t quire_condensing_seen(const quire_condensing *c)
+{
+    return quire_condensing_is_predicted(c) ? c->chunk : quire_condensing_probe(c);
+}
+
+/* Whether the request of a text has seen what condensing number k reads. text: of policies by lane.
+ */
+static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t k,
+                                             const quire_packed_text *text)
+{
+    const uint32_t n = quire_condensing_seen(c), end = k * c->chunk;
+
+    return n == 0 || (text->seen_end == end && text->seen_begin <= end - n);
+}
+
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
  * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by
- * lane. Errors: those of quire_seq_reserve(), QUIRE_NOMEM, QUIRE_INVAL (queries are missing); then
- * `to` has no tokens. */
+ * lane. Errors: those of quire_seq_reserve(), QUIRE_NOMEM, QUIRE_INVAL
+ * (quire_condensing_has_seen()); then `to` has no tokens. */
 int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                    const quire_packed_text *text, quire_seq_id from, quire_seq_id to);
 

@@ -29,6 +29,8 @@ typedef struct packing_job {
     quire_lanes_choice choice;
     int32_t **positions;    /* [n_lanes] of their tokens, */
     int32_t *all_positions; /* one lane after the other */
+    float **worth;          /* the same; NULL: the policy has none */
+    float *all_worth;
     /* Scratch of the longest lane. */
     float *keys;
     float *attention;
@@ -74,9 +76,17 @@ static int tokens_init(packing_job *j)
     j->positions = calloc(j->n_lanes, sizeof *j->positions);
     j->all_positions = malloc(n * sizeof *j->all_positions);
     QUIRE_FAIL_IF(j->positions == NULL || j->all_positions == NULL, QUIRE_NOMEM);
+    if (j->packing->has_worth) {
+        j->worth = calloc(j->n_lanes, sizeof *j->worth);
+        j->all_worth = malloc(n * sizeof *j->all_worth);
+        QUIRE_FAIL_IF(j->worth == NULL || j->all_worth == NULL, QUIRE_NOMEM);
+    }
     n = 0;
     for (uint32_t i = 0; i < j->n_lanes; i++) {
         j->choice.positions[i] = j->positions[i] = j->all_positions + n;
+        if (j->worth != NULL) {
+            j->worth[i] = j->all_worth + n;
+        }
         n += n_of(j, i);
     }
     QUIRE_TRY(quire_lanes_choice_room(&j->choice));
@@ -96,6 +106,8 @@ static void job_fini(packing_job *j)
     free(j->queries);
     free(j->attention);
     free(j->keys);
+    free(j->all_worth);
+    free(j->worth);
     free(j->all_positions);
     free(j->positions);
     quire_lanes_choice_fini(&j->choice);
@@ -147,6 +159,21 @@ static void read_positions(const packing_job *j, uint32_t lane)
     }
 }
 
+static void read_worth(const packing_job *j, uint32_t lane)
+{
+    const quire_packed_lanes *lanes = &j->text->lanes;
+    const uint32_t n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE;
+    const float *seen = j->text->worth + (size_t)lane * j->text->n_worth;
+    float *worth = j->worth[lane];
+
+    if (n_packed > 0) {
+        quire_packed_worth(j->packing, &j->from, lanes, lane, worth);
+    }
+    for (uint32_t t = 0; t < j->c->chunk; t++) {
+        worth[n_packed + t] = seen[(j->n_text - j->c->chunk + t) % j->text->n_worth];
+    }
+}
+
 /* The attention of the probe's queries to a lane's tokens. */
 static void attend(packing_job *j, uint32_t lane, quire_retain_lane *scored)
 {
@@ -195,6 +222,9 @@ static void score(packing_job *j, uint32_t lane)
     if (j->attention != NULL) {
         attend(j, lane, &scored);
     }
+    if (j->worth != NULL) {
+        scored.worth = j->worth[lane];
+    }
     quire_retain_score(&j->c->spec, &scored, j->choice.scores[lane]);
 }
 
@@ -202,6 +232,9 @@ static int choose_all(packing_job *j)
 {
     for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
         read_positions(j, lane);
+        if (j->worth != NULL) {
+            read_worth(j, lane);
+        }
         if (!j->choice.is_full[lane / j->packing->n_kv_head]) {
             score(j, lane);
         }
@@ -228,10 +261,16 @@ static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uin
                     j->packing, lane, side, tile_of(j, lane, t / TILE, side), t % TILE,
                     quire_packed_tile(j->packing, &j->to, lanes, place, side), n % TILE);
             }
+            if (j->worth != NULL) {
+                j->worth[lane][n] = j->worth[lane][t];
+            }
             positions[n++] = positions[t];
         }
     }
     quire_packed_positions_put(j->packing, &j->to, lanes, lane, positions);
+    if (j->worth != NULL) {
+        quire_packed_worth_put(j->packing, &j->to, lanes, lane, j->worth[lane]);
+    }
 }
 
 /* No byte of the new pages stays as it was before: stores compare and check whole pages. */
@@ -276,13 +315,6 @@ static int move_all(packing_job *j)
     return rc;
 }
 
-static bool has_queries(const packing_job *j)
-{
-    const uint32_t n = quire_condensing_probe(j->c);
-
-    return n == 0 || (j->text->queries_end == j->n_text && j->text->queries_begin <= j->n_text - n);
-}
-
 int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                          const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
 {
@@ -295,7 +327,7 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
     quire_seq_table from_table, to_table;
     int rc;
 
-    QUIRE_FAIL_IF(!has_queries(&j), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!quire_condensing_has_seen(c, k, text), QUIRE_INVAL);
     QUIRE_TRY(quire_seq_table_get(cache, from, 0, &from_table));
     QUIRE_TRY(quire_seq_table_get(cache, to, 0, &to_table));
     j.from = (quire_packed_pages){ from_table.leaves, quire_cache_page_addrs(cache),

@@ -55,6 +55,7 @@
 #include "quire/error.h"
 #include "quire/prefix.h"
 #include "retain/policy.h"
+#include "retain/predictor.h"
 
 typedef struct quire_engine quire_engine;
 typedef struct quire_request quire_request;
@@ -104,6 +105,8 @@ typedef struct quire_engine_opts {
     uint32_t retain_chunk;       /* texts with params.retain are condensed each so many tokens, a
                                     multiple of page_tokens; then the runtime's n_seqs_max must be
                                     above n_running_max. 0 = no request is */
+    const quire_predictor *predictor; /* of the policy predict, of the model; borrowed; NULL = texts
+                                         cannot be condensed by it */
     quire_evict_policy cache_policy;
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;

@@ -70,7 +70,8 @@ static uint32_t part_places(const quire_packing *p)
 
 static uint64_t list_parts(const quire_packing *p, uint64_t n_tokens)
 {
-    const uint64_t n_bytes = (1 + quire_packing_n_lanes(p) + n_tokens) * WORD_BYTES;
+    const uint64_t n_words = 1 + quire_packing_n_lanes(p) + n_tokens * (p->has_worth ? 2 : 1);
+    const uint64_t n_bytes = n_words * WORD_BYTES;
 
     return (n_bytes + part_bytes(p) - 1) / part_bytes(p);
 }
@@ -168,13 +169,23 @@ int quire_packed_read(const quire_packing *p, const quire_packed_pages *pages,
     return QUIRE_OK;
 }
 
-static size_t positions_offset(const quire_packing *p, const quire_packed_lanes *lanes,
-                               uint32_t lane)
+/* A list of words for each token. */
+typedef enum token_list {
+    LIST_POSITIONS,
+    LIST_WORTH
+} token_list;
+
+/* Where the words of a place's tokens begin. */
+static size_t words_offset(const quire_packing *p, const quire_packed_lanes *lanes, token_list list,
+                           uint32_t place)
 {
-    return (1 + quire_packing_n_lanes(p) + (size_t)lanes->first[lane] * TILE) * WORD_BYTES;
+    const uint32_t n_lanes = quire_packing_n_lanes(p);
+    const size_t n_before = list == LIST_WORTH ? lanes->first[n_lanes] : 0;
+
+    return (1 + n_lanes + (n_before + place) * TILE) * WORD_BYTES;
 }
 
-static size_t positions_bytes(const quire_packed_lanes *lanes, uint32_t lane)
+static size_t words_bytes(const quire_packed_lanes *lanes, uint32_t lane)
 {
     return (size_t)(lanes->first[lane + 1] - lanes->first[lane]) * TILE * WORD_BYTES;
 }
@@ -182,8 +193,16 @@ static size_t positions_bytes(const quire_packed_lanes *lanes, uint32_t lane)
 void quire_packed_positions(const quire_packing *p, const quire_packed_pages *pages,
                             const quire_packed_lanes *lanes, uint32_t lane, int32_t *positions)
 {
-    list_copy(p, pages, positions_offset(p, lanes, lane), positions, positions_bytes(lanes, lane),
-              false);
+    list_copy(p, pages, words_offset(p, lanes, LIST_POSITIONS, lanes->first[lane]), positions,
+              words_bytes(lanes, lane), false);
+}
+
+void quire_packed_worth(const quire_packing *p, const quire_packed_pages *pages,
+                        const quire_packed_lanes *lanes, uint32_t lane, float *worth)
+{
+    QUIRE_CHECK(p->has_worth);
+    list_copy(p, pages, words_offset(p, lanes, LIST_WORTH, lanes->first[lane]), worth,
+              words_bytes(lanes, lane), false);
 }
 
 int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
@@ -209,19 +228,31 @@ int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
     return QUIRE_OK;
 }
 
+static void words_put(const quire_packing *p, const quire_packed_pages *pages,
+                      const quire_packed_lanes *lanes, token_list list, uint32_t lane,
+                      const void *words)
+{
+    unsigned char block[TILE * WORD_BYTES];
+
+    for (uint32_t i = lanes->first[lane]; i < lanes->first[lane + 1]; i++) {
+        memcpy(block, (const char *)words + (size_t)(i - lanes->first[lane]) * sizeof block,
+               sizeof block);
+        list_copy(p, pages, words_offset(p, lanes, list, i), block, sizeof block, true);
+    }
+}
+
 void quire_packed_positions_put(const quire_packing *p, const quire_packed_pages *pages,
                                 const quire_packed_lanes *lanes, uint32_t lane,
                                 const int32_t *positions)
 {
-    int32_t block[TILE];
+    words_put(p, pages, lanes, LIST_POSITIONS, lane, positions);
+}
 
-    for (uint32_t i = lanes->first[lane]; i < lanes->first[lane + 1]; i++) {
-        const size_t done = (size_t)(i - lanes->first[lane]) * TILE;
-
-        memcpy(block, positions + done, sizeof block);
-        list_copy(p, pages, positions_offset(p, lanes, lane) + done * WORD_BYTES, block,
-                  sizeof block, true);
-    }
+void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pages,
+                            const quire_packed_lanes *lanes, uint32_t lane, const float *worth)
+{
+    QUIRE_CHECK(p->has_worth);
+    words_put(p, pages, lanes, LIST_WORTH, lane, worth);
 }
 
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,

@@ -16,6 +16,7 @@
  * of this machine, as K and V are:
  *
  *   number of lanes | tiles of each lane | position in the text of each token, lane after lane
+ *   | worth of each token (policy.h), lane after lane: with has_worth alone
  *
  * The difference between the addresses of a place's K and V is the same for all places, as K and V
  * tiles have one size: attention on a lane reads packed and full pages with the same strides.
@@ -36,6 +37,7 @@ typedef struct quire_packing {
     uint32_t n_kv_head;
     uint32_t page_tokens;
     size_t tile_bytes;              /* of K of a lane, and of V */
+    bool has_worth;                 /* the list has the worth of each token */
     const quire_attn_layer *layers; /* [n_layers] constants; borrowed */
 } quire_packing;
 
@@ -77,14 +79,20 @@ int quire_packed_read(const quire_packing *p, const quire_packed_pages *pages,
 void quire_packed_positions(const quire_packing *p, const quire_packed_pages *pages,
                             const quire_packed_lanes *lanes, uint32_t lane, int32_t *positions);
 
+/* The worth of a lane's packed tokens, [64 tokens a place]; with has_worth. */
+void quire_packed_worth(const quire_packing *p, const quire_packed_pages *pages,
+                        const quire_packed_lanes *lanes, uint32_t lane, float *worth);
+
 /* Give each lane so many places, [n_lanes], and write the head of the list. Errors: QUIRE_LIMIT
  * (the pages are too few). */
 int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
                         const uint32_t *n_tiles, quire_packed_lanes *lanes);
-/* Write the positions of a lane. */
+/* Write the positions of a lane, and the worth. */
 void quire_packed_positions_put(const quire_packing *p, const quire_packed_pages *pages,
                                 const quire_packed_lanes *lanes, uint32_t lane,
                                 const int32_t *positions);
+void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pages,
+                            const quire_packed_lanes *lanes, uint32_t lane, const float *worth);
 
 /* A side of a place. */
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,

@@ -20,10 +20,12 @@ typedef struct worker {
     quire_attn_seq seq;
 } worker;
 
-/* Jobs of a layer that threads took. */
+/* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
 typedef struct layer_jobs {
     _Atomic uint32_t next_append;
     _Atomic uint32_t next_run;
+    _Atomic(const float *) hidden;
+    _Atomic size_t hidden_stride;
 } layer_jobs;
 
 struct quire_packed_device {
@@ -38,10 +40,11 @@ struct quire_packed_device {
     layer_jobs *jobs;        /* [n_layers] */
     /* Of the step: */
     quire_attn_batch batch;
-    quire_attn_seq *plain;         /* [n_seqs_max] */
-    const quire_attn_seq **packed; /* [n_seqs_max] */
-    const quire_attn_seq **probed; /* [n_seqs_max] */
-    uint32_t n_plain, n_packed, n_probed;
+    quire_attn_seq *plain;            /* [n_seqs_max] */
+    const quire_attn_seq **packed;    /* [n_seqs_max] */
+    const quire_attn_seq **probed;    /* [n_seqs_max] */
+    const quire_attn_seq **predicted; /* [n_seqs_max] */
+    uint32_t n_plain, n_packed, n_probed, n_predicted;
     _Atomic int status;
 };
 
@@ -54,22 +57,22 @@ static quire_packed_text *text_of(const quire_attn_seq *seq)
 
 /* The rows of the step follow those that were seen, or begin anew. A step that failed is made
  * again. */
-static void expect_queries(const quire_attn_seq *seq)
+static void expect_rows(const quire_attn_seq *seq)
 {
     quire_packed_text *text = text_of(seq);
     const uint32_t end = text->n_gone + seq->n_tokens;
     const uint32_t begin = end - seq->n_rows;
 
-    if (begin < text->queries_begin || begin > text->queries_end) {
-        text->queries_begin = begin;
+    if (begin < text->seen_begin || begin > text->seen_end) {
+        text->seen_begin = begin;
     }
-    text->queries_end = end;
+    text->seen_end = end;
 }
 
 static void divide(quire_packed_device *d, const quire_attn_batch *batch)
 {
     d->batch = *batch;
-    d->n_plain = d->n_packed = d->n_probed = 0;
+    d->n_plain = d->n_packed = d->n_probed = d->n_predicted = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const quire_attn_seq *seq = &batch->seqs[i];
         const quire_packed_text *text = text_of(seq);
@@ -81,7 +84,12 @@ static void divide(quire_packed_device *d, const quire_attn_batch *batch)
         }
         if (text != NULL && text->queries != NULL) {
             d->probed[d->n_probed++] = seq;
-            expect_queries(seq);
+        }
+        if (text != NULL && text->predictor != NULL) {
+            d->predicted[d->n_predicted++] = seq;
+        }
+        if (text != NULL) {
+            expect_rows(seq);
         }
     }
 }
@@ -96,6 +104,7 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     for (uint32_t l = 0; l < d->packing.n_layers; l++) {
         atomic_store_explicit(&d->jobs[l].next_append, 0, memory_order_relaxed);
         atomic_store_explicit(&d->jobs[l].next_run, 0, memory_order_relaxed);
+        atomic_store_explicit(&d->jobs[l].hidden, NULL, memory_order_relaxed);
     }
     atomic_store_explicit(&d->status, QUIRE_OK, memory_order_relaxed);
     if (d->n_packed > 0) {
@@ -187,26 +196,58 @@ static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *c
 
 /* ---- a layer ---- */
 
+void quire_packed_device_hidden_put(void *ctx, uint32_t layer, const float *hidden, size_t stride)
+{
+    quire_packed_device *d = ctx;
+
+    if (layer < d->packing.n_layers) {
+        atomic_store_explicit(&d->jobs[layer].hidden_stride, stride, memory_order_relaxed);
+        atomic_store_explicit(&d->jobs[layer].hidden, hidden, memory_order_relaxed);
+    }
+}
+
+/* The worth of a KV head's rows. */
+static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *seq, uint32_t g)
+{
+    const float *hidden = atomic_load_explicit(&d->jobs[l].hidden, memory_order_relaxed);
+    const size_t stride = atomic_load_explicit(&d->jobs[l].hidden_stride, memory_order_relaxed);
+    const quire_packed_text *text = text_of(seq);
+    float *worth = text->worth + (size_t)(l * d->packing.n_kv_head + g) * text->n_worth;
+    const uint32_t begin = text->n_gone + seq->n_tokens - seq->n_rows;
+
+    if (hidden == NULL) {
+        atomic_store_explicit(&d->status, QUIRE_INVAL, memory_order_relaxed);
+        return;
+    }
+    for (uint32_t i = 0; i < seq->n_rows; i++) {
+        worth[(begin + i) % text->n_worth] =
+            quire_predictor_apply(text->predictor, l, g, hidden + (seq->first_row + i) * stride);
+    }
+}
+
 static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
     const uint32_t n_heads = d->packing.n_kv_head;
+    const uint32_t n_seqs = d->n_packed + d->n_predicted;
     uint32_t l, job;
 
     if (d->n_plain > 0) {
         d->base.append(d->base.ctx, call, thread, n_threads);
     }
-    if (d->n_packed == 0 || thread >= d->n_threads) {
+    if (n_seqs == 0 || thread >= d->n_threads) {
         return;
     }
     l = layer_of(d, call);
     while ((job = atomic_fetch_add_explicit(&d->jobs[l].next_append, 1, memory_order_relaxed)) <
-           d->n_packed * n_heads) {
-        const uint32_t g = job % n_heads;
+           n_seqs * n_heads) {
+        const uint32_t i = job / n_heads, g = job % n_heads;
         const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
         worker *w = &d->workers[thread];
 
-        if (job_begin(d, w, d->packed[job / n_heads], l * n_heads + g, true)) {
+        if (i >= d->n_packed) {
+            predict(d, l, d->predicted[i - d->n_packed], g);
+        } else if (job_begin(d, w, d->packed[i], l * n_heads + g, true)) {
             quire_attn_append(w->workspace, &one, 0, 1);
         }
     }
@@ -330,8 +371,9 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->plain = calloc(d->n_seqs_max, sizeof *d->plain);
     d->packed = calloc(d->n_seqs_max, sizeof *d->packed);
     d->probed = calloc(d->n_seqs_max, sizeof *d->probed);
+    d->predicted = calloc(d->n_seqs_max, sizeof *d->predicted);
     QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
-                      d->packed == NULL || d->probed == NULL,
+                      d->packed == NULL || d->probed == NULL || d->predicted == NULL,
                   QUIRE_NOMEM);
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
@@ -376,6 +418,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }
+    free(d->predicted);
     free(d->probed);
     free(d->packed);
     free(d->plain);
@@ -404,19 +447,26 @@ quire_attn_device quire_packed_device_base(const quire_packed_device *d)
 
 /* ---- texts ---- */
 
-int quire_packed_text_create(quire_packed_text **out, const quire_packing *packing, uint32_t probe)
+int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
 {
-    const quire_attn_layer *layer = &packing->layers[0];
-    const size_t n_floats = (size_t)packing->n_layers * layer->n_head * probe * layer->d_k;
+    const quire_attn_layer *layer = &o->packing->layers[0];
+    const size_t n_heads = (size_t)o->packing->n_layers * layer->n_head;
     quire_packed_text *text = calloc(1, sizeof *text);
     int rc;
 
     *out = NULL;
     QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
-    text->probe = probe;
-    text->queries = probe > 0 ? malloc(n_floats * sizeof *text->queries) : NULL;
-    rc = quire_packed_lanes_init(&text->lanes, packing);
-    if (rc < 0 || (probe > 0 && text->queries == NULL)) {
+    text->probe = o->probe;
+    text->n_worth = o->n_worth;
+    text->predictor = o->predictor;
+    text->queries =
+        o->probe > 0 ? malloc(n_heads * o->probe * layer->d_k * sizeof *text->queries) : NULL;
+    text->worth = o->n_worth > 0 ? calloc((size_t)quire_packing_n_lanes(o->packing) * o->n_worth,
+                                          sizeof *text->worth)
+                                 : NULL;
+    rc = quire_packed_lanes_init(&text->lanes, o->packing);
+    if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
+        (o->n_worth > 0 && text->worth == NULL)) {
         quire_packed_text_destroy(text);
         return QUIRE_NOMEM;
     }
@@ -428,6 +478,7 @@ void quire_packed_text_destroy(quire_packed_text *text)
 {
     if (text != NULL) {
         quire_packed_lanes_fini(&text->lanes);
+        free(text->worth);
         free(text->queries);
         free(text);
     }

@@ -1,5 +1,6 @@
 /* packed_device.h - attention for sequences that begin with packed pages (packed.h), beside plain
- * ones in the same step, and the queries of their texts' last tokens.
+ * ones in the same step, and what a condensing needs of their texts' last tokens: queries, or the
+ * worth of each token.
  *
  * The device stands before a runtime's own. Sequences without a text of this kind, which is the
  * quire_attn_seq.lanes of a batch, go to the runtime's device as they are, with its cascades and
@@ -9,11 +10,12 @@
  * of lanes with a cache of their own (kept_lanes.h), so the bits are the same.
  *
  *   plan     divides the batch
- *   append   the runtime's device, then jobs: a head's rows into their full pages
+ *   append   the runtime's device, then jobs: a head's rows into their full pages; predictions
  *   run      the runtime's device, then jobs: attention; then queries are kept
  *
  * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
- * it has packed pages.
+ * it has packed pages. A text with a predictor keeps the predicted worth of its last tokens, from
+ * the hidden states of the step (quire_packed_device_hidden_put()).
  *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *
@@ -22,6 +24,7 @@
 #define QUIRE_RETAIN_PACKED_DEVICE_H
 
 #include "retain/packed.h"
+#include "retain/predictor.h"
 
 typedef struct quire_packed_device quire_packed_device;
 
@@ -32,8 +35,11 @@ typedef struct quire_packed_text {
     uint32_t probe;           /* queries that are kept; 0 = none */
     float *queries;           /* [n_layers][n_head][probe][d_k], at position % probe, as K is turned
                                  and transformed; NULL: none */
-    uint32_t queries_begin;   /* positions whose queries were seen one after the other: the last */
-    uint32_t queries_end;     /* `probe` of them are there */
+    uint32_t n_worth;         /* tokens that have a worth; 0 = none */
+    float *worth;             /* [lanes][n_worth], at position % n_worth; NULL: none */
+    const quire_predictor *predictor; /* of the worth; borrowed; NULL: none */
+    uint32_t seen_begin;              /* positions whose rows were seen one after the other; */
+    uint32_t seen_end;                /* what the last ones left is there */
 } quire_packed_text;
 
 typedef struct quire_packed_device_opts {
@@ -54,8 +60,19 @@ quire_attn_device quire_packed_device_get(quire_packed_device *device);
 /* The device behind it. */
 quire_attn_device quire_packed_device_base(const quire_packed_device *device);
 
+/* The hidden states of a layer's rows: as quire_lanes_hidden_put(), for a device. */
+void quire_packed_device_hidden_put(void *device, uint32_t layer, const float *hidden,
+                                    size_t stride);
+
+typedef struct quire_packed_text_opts {
+    const quire_packing *packing; /* read by create */
+    uint32_t probe;
+    uint32_t n_worth;
+    const quire_predictor *predictor;
+} quire_packed_text_opts;
+
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
-int quire_packed_text_create(quire_packed_text **out, const quire_packing *packing, uint32_t probe);
+int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *opts);
 void quire_packed_text_destroy(quire_packed_text *text);
 
 #endif /* QUIRE_RETAIN_PACKED_DEVICE_H */

@@ -87,6 +87,19 @@ float quire_predictor_apply(const quire_predictor *predictor, uint32_t layer, ui
     return sum < 0.0f ? expf(sum) : 1.0f;
 }
 
+void quire_predictor_hash(const quire_predictor *predictor, unsigned char hash[QUIRE_HASH128_BYTES])
+{
+    unsigned char shape[3 * 4u + 8u];
+    unsigned char *at = quire_le_put(shape, predictor->shape.n_layers, 4);
+    size_t n = 0;
+
+    at = quire_le_put(at, predictor->shape.n_kv_head, 4);
+    at = quire_le_put(at, predictor->shape.n_hidden, 4);
+    (void)quire_le_put(at, predictor->shape.fingerprint, 8);
+    (void)maps_floats(&predictor->shape, &n); /* as when it was created */
+    quire_hash128_parts(shape, sizeof shape, predictor->maps, n * sizeof *predictor->maps, hash);
+}
+
 /* ---- the file ---- */
 
 int quire_predictor_format(const quire_predictor *predictor, void **bytes, size_t *n_bytes)

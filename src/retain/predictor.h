@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash128.h"
 #include "quire/error.h"
 
 /* Attention below this counts as this: the logarithm of nothing would outweigh all else. */
@@ -48,6 +49,10 @@ float *quire_predictor_map(const quire_predictor *predictor, uint32_t layer, uin
 /* The predicted attention: exp(map . hidden + constant), at most 1. */
 float quire_predictor_apply(const quire_predictor *predictor, uint32_t layer, uint32_t kv_head,
                             const float *hidden);
+
+/* A hash of shape and maps: predictors with the same give the same scores. */
+void quire_predictor_hash(const quire_predictor *predictor,
+                          unsigned char hash[QUIRE_HASH128_BYTES]);
 
 /* The file: magic, shape, maps as f32 (least byte first), hash of all before. Memory: free(*bytes).
  * Errors: QUIRE_NOMEM. */

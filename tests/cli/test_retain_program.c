@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "program.h"
+#include "served.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,6 +151,22 @@ static void perplexity_in_four_bits(void **state)
     json_decref(half);
 }
 
+/* The server has read the file: all requests share the texts that it condenses. */
+static void serve_predicted(const char *model)
+{
+    char first[256], again[256];
+    program_running running = program_start(
+        PROGRAM("serve", "-m", model, "-t", "1", "--port", "0", "--log-level", "errors", "--retain",
+                "predict:0.5,recent=60", "--retain-chunk", "128"));
+    const uint16_t port = served_port(&running);
+
+    assert_int_equal(served_complete(port, first, sizeof first), 0);
+    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") >= 1);
+    assert_true(served_complete(port, again, sizeof again) > 128);
+    assert_string_equal(first, again);
+    served_end(&running, SIGTERM);
+}
+
 /* calibrate --retain writes a file, which predict finds beside the model. */
 static void predict_learns_first(void **state)
 {
@@ -162,6 +180,10 @@ static void predict_learns_first(void **state)
     (void)state;
     assert_says(refused.err, "predict has learned nothing about this model");
     program_free(&refused);
+    refused = program_expect(
+        1, PROGRAM("serve", "-m", model, "--port", "0", "--retain", "predict", "-c", "256"));
+    assert_says(refused.err, "--retain: the policy predict has learned nothing about this model");
+    program_free(&refused);
     (void)snprintf(beside, sizeof beside, "%s.retain", model);
     learned = program_json(PROGRAM("calibrate", "--retain", "-m", model, "-f", text, "-c", "128",
                                    "--chunks", "9", "-o", beside, "--json"));
@@ -173,6 +195,7 @@ static void predict_learns_first(void **state)
                                 "--json"));
     assert_true(number(json_object_get(json_object_get(some, "kv"), "retained"), "generations") ==
                 3);
+    serve_predicted(model);
     assert_int_equal(truncate(beside, 100), 0);
     refused = program_expect(
         1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));

@@ -10,6 +10,7 @@
 
 #include "condense_kit.h"
 
+#include "base/rng.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "engine/retention.h"
@@ -32,11 +33,35 @@ engine_bench condense_bench(const setting *s)
     b = bench_panels(32, &engine, &runtime);
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
     runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
+    engine.predictor = s->maps != 0 ? maps_of(&b, s->maps) : NULL;
     bench_close(&b);
     engine.tier = (quire_tier_opts){ .store = s->store,
                                      .copies_all = true,
                                      .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_panels(32, &engine, &runtime);
+}
+
+const quire_predictor *maps_of(const engine_bench *b, uint32_t seed)
+{
+    static float maps[1u << 16];
+    static quire_predictor predictor;
+    const quire_model_desc *desc = quire_model_desc_get(b->model);
+    const uint32_t n_lanes = desc->n_layer * desc->n_kv_head, n = desc->n_embd + 1;
+    quire_rng rng;
+
+    assert_true((size_t)n_lanes * n <= sizeof maps / sizeof maps[0]);
+    rng.state = seed;
+    predictor = (quire_predictor){ .shape = { .n_layers = desc->n_layer,
+                                              .n_kv_head = desc->n_kv_head,
+                                              .n_hidden = desc->n_embd,
+                                              .fingerprint = desc->fingerprint },
+                                   .maps = maps };
+    for (uint32_t i = 0; i < n_lanes * n; i++) {
+        /* The constant of each lane differs, so lanes keep different numbers. */
+        maps[i] =
+            i % n == n - 1 ? -4.0f - (float)(i / n % 3) : 0.3f * (float)quire_rng_normal(&rng);
+    }
+    return &predictor;
 }
 
 quire_retain_spec spec_of(const char *policy)
@@ -54,7 +79,9 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
             answer *out)
 {
     const uint32_t chunk = s->chunk != 0 ? s->chunk : CHUNK;
-    quire_retention_opts retention_opts = { .chunk = chunk };
+    quire_retention_opts retention_opts = { .chunk = chunk,
+                                            .predictor =
+                                                s->maps != 0 ? maps_of(b, s->maps) : NULL };
     quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
     const quire_model_desc *desc = quire_model_desc_get(b->model);
     quire_error err = QUIRE_ERROR_INIT;

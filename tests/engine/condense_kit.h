@@ -22,9 +22,14 @@ typedef struct setting {
     uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
     bool no_prefix_cache;
     quire_store *store; /* NULL: none. It gets all pages */
+    uint32_t maps;      /* seed of the maps of `predict`; 0 = none */
 } setting;
 
 engine_bench condense_bench(const setting *s);
+
+/* Maps of hidden states to scores for the model of the bench. Memory: static, until the next call
+ * with another seed. */
+const quire_predictor *maps_of(const engine_bench *b, uint32_t seed);
 
 quire_retain_spec spec_of(const char *policy);
 

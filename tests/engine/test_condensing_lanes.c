@@ -23,6 +23,8 @@
 #define WIDE    256u /* tokens between two condensings */
 #define ENTROPY "entropy:0.4,recent=60,full_layers=none,granule=64"
 #define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
+#define N_SIDES 5u /* requests side by side */
+#define PREDICT "predict:0.4,recent=60,granule=64"
 #define DIFF    "keydiff:0.4,recent=60,floor=0.1,granule=64"
 
 /* ---- answers ---- */
@@ -32,7 +34,7 @@ static bool is_uneven(const quire_loop *loop)
 {
     const quire_request *r = loop->set.n_running > 0 ? loop->set.running[0] : NULL;
     const quire_packed_lanes *lanes = r != NULL && r->kv.lanes != NULL ? &r->kv.lanes->lanes : NULL;
-    const uint32_t n_lanes = quire_packing_n_lanes(&loop->lanes.packing);
+    const uint32_t n_lanes = quire_packing_n_lanes(&loop->lanes.parts.packing);
 
     for (uint32_t i = 1; lanes != NULL && lanes->n_pages > 0 && i < n_lanes; i++) {
         if (lanes->first[i + 1] - lanes->first[i] != lanes->first[1]) {
@@ -103,6 +105,21 @@ static void test_answers(void **state)
         { .policy = "stride:0.6,recent=60,full_layers=0,granule=64",
           .format = QUIRE_FORMAT_F16,
           .chunk = WIDE },
+        { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 },
+        { .policy = PREDICT,
+          .format = QUIRE_FORMAT_F32,
+          .chunk = WIDE,
+          .chunk_tokens = 50,
+          .maps = 1 },
+        { .policy = "predict:0.7,recent=60,full_layers=1,granule=64",
+          .format = QUIRE_FORMAT_Q8,
+          .chunk = WIDE,
+          .maps = 2 },
+        { .policy = "predict:0.6,threshold=0.02,recent=60,granule=64",
+          .format = QUIRE_FORMAT_BF16,
+          .chunk = WIDE,
+          .maps = 1,
+          .no_prefix_cache = true },
     };
 
     (void)state;
@@ -130,32 +147,73 @@ static void test_after_plain_text(void **state)
     bench_close(&b);
 }
 
+/* A prediction is for a whole chunk: of a text whose prompt passes the place nothing is of use that
+ * a plain request has computed. A text that comes to the place while it is written begins with
+ * these tokens, and computes them there, once. */
+static void test_predict_after_plain_text(void **state)
+{
+    const setting s = { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
+    const setting plain = { .format = s.format };
+    static answer want, want_short, want_plain;
+    engine_bench b = condense_bench(&s);
+    quire_engine_stats before, after;
+    int32_t text[N_PROMPT], other[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, N_PROMPT, 2);
+    expect(&b, &s, text, N_PROMPT, &want);
+    expect(&b, &plain, text, N_PROMPT, &want_plain);
+    assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), 0);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
+    assert_int_equal(stats_now(b.engine).preemptions_total, 0);
+
+    expect(&b, &s, other, WIDE - 6, &want_short);
+    expect(&b, &plain, other, WIDE - 6, &want_plain);
+    (void)check(&b, NULL, other, WIDE - 6, &want_plain);
+    before = stats_now(b.engine);
+    assert_int_equal(check(&b, s.policy, other, WIDE - 6, &want_short), WIDE - 7);
+    after = stats_now(b.engine);
+    assert_int_equal(after.preemptions_total, 1);
+    assert_int_equal(after.recomputed_tokens_total - before.recomputed_tokens_total, WIDE);
+    assert_int_equal(after.condensings_total - before.condensings_total, 1);
+    /* The next one finds the condensed text at the place. */
+    assert_int_equal(check(&b, s.policy, other, WIDE - 6, &want_short), WIDE - 7);
+    assert_int_equal(stats_now(b.engine).preemptions_total, 1);
+    assert_int_equal(stats_now(b.engine).condensings_total, after.condensings_total);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* Policies by lane, an even one and plain requests at once, in memory for little more than one
  * context: evictions and preemptions change no bit. */
 static void test_side_by_side(void **state)
 {
-    static const char *const policies[] = { ENTROPY, SNAP, NULL, "keydiff:0.5,recent=32" };
-    const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24 };
-    static answer want[4];
+    static const char *const policies[N_SIDES] = { ENTROPY, PREDICT, NULL, "keydiff:0.5,recent=32",
+                                                   SNAP };
+    const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24, .maps = 1 };
+    static answer want[N_SIDES];
     engine_bench b = condense_bench(&s);
-    quire_request *requests[4];
+    quire_request *requests[N_SIDES];
     int32_t text[N_PROMPT];
 
     (void)state;
     tokens_make(text, N_PROMPT, 1);
-    for (uint32_t i = 0; i < 4; i++) {
-        const setting one = { .policy = policies[i], .format = s.format, .chunk = WIDE };
+    for (uint32_t i = 0; i < N_SIDES; i++) {
+        const setting one = {
+            .policy = policies[i], .format = s.format, .chunk = WIDE, .maps = s.maps
+        };
 
         expect(&b, &one, text, N_PROMPT, &want[i]);
     }
     for (uint32_t round = 0; round < 3; round++) {
         gate *g = gate_close(b.engine);
 
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < N_SIDES; i++) {
             requests[i] = ask(&b, policies[i], text, N_PROMPT);
         }
         gate_open(g);
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < N_SIDES; i++) {
             (void)answer_check(requests[i], &want[i]);
         }
     }
@@ -232,15 +290,14 @@ static quire_store *store_at(mem_disk *disk)
 }
 
 /* The list in the pages is all that another process needs. */
-static void test_restart(void **state)
+static void restart(const char *policy)
 {
-    setting s = { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
     mem_disk *disk = mem_disk_new();
     static answer want;
     engine_bench b;
     int32_t text[N_PROMPT];
 
-    (void)state;
     tokens_make(text, N_PROMPT, 1);
     s.store = store_at(disk);
     b = condense_bench(&s);
@@ -256,9 +313,42 @@ static void test_restart(void **state)
     mem_disk_free(disk);
 }
 
-static void test_invalidation(void **state)
+static void test_restart(void **state)
 {
-    const setting s = { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    (void)state;
+    restart(ENTROPY);
+    restart(PREDICT);
+}
+
+/* What other maps have chosen is never found, neither in a store nor by a longer text. */
+static void test_other_maps(void **state)
+{
+    setting s = { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
+    mem_disk *disk = mem_disk_new();
+    static answer want[2];
+    engine_bench b;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    for (uint32_t i = 0; i < 2; i++) {
+        s.maps = 1 + i;
+        s.store = store_at(disk);
+        b = condense_bench(&s);
+        expect(&b, &s, text, N_PROMPT, &want[i]);
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want[i]), 0);
+        assert_int_equal(stats_now(b.engine).condensings_total, 2);
+        validate(b.engine);
+        bench_close(&b);
+    }
+    assert_memory_not_equal(want[0].logprobs, want[1].logprobs, sizeof want[0].logprobs);
+    mem_disk_free(disk);
+}
+
+/* n_found: tokens that are of use after the condensed texts are gone. */
+static void invalidation(const char *policy, uint32_t n_found)
+{
+    const setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
     static answer want;
     engine_bench b = condense_bench(&s);
     int32_t text[N_PROMPT];
@@ -267,24 +357,30 @@ static void test_invalidation(void **state)
                                      .n_tokens = WIDE + 10 };
     quire_prefix_dropped dropped;
 
-    (void)state;
     tokens_make(text, N_PROMPT, 1);
     expect(&b, &s, text, N_PROMPT, &want);
     (void)check(&b, s.policy, text, N_PROMPT, &want);
     assert_int_equal(quire_engine_invalidate(b.engine, &named, &dropped), QUIRE_OK);
     assert_true(dropped.tokens > 0);
-    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), WIDE - 32);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), n_found);
     bench_close(&b);
+}
+
+static void test_invalidation(void **state)
+{
+    (void)state;
+    invalidation(ENTROPY, WIDE - 32);
+    invalidation(PREDICT, 0);
 }
 
 /* A pin holds the packed pages of the last place and the full ones behind it while other texts take
  * all other memory. */
-static void test_pins(void **state)
+static void pins(const char *policy)
 {
     const setting s = {
-        .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 30
+        .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 30, .maps = 1
     };
-    const quire_retain_spec spec = spec_of(ENTROPY);
+    const quire_retain_spec spec = spec_of(policy);
     static answer want, want_other;
     engine_bench b = condense_bench(&s);
     int32_t text[N_PROMPT], other[N_PROMPT];
@@ -294,7 +390,6 @@ static void test_pins(void **state)
     quire_error err = QUIRE_ERROR_INIT;
     quire_engine_pin pin;
 
-    (void)state;
     tokens_make(text, N_PROMPT, 1);
     expect(&b, &s, text, N_PROMPT, &want);
     assert_int_equal(quire_engine_pin_create(b.engine, &params, &pin, NULL, &err), QUIRE_OK);
@@ -308,6 +403,13 @@ static void test_pins(void **state)
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 560);
     validate(b.engine);
     bench_close(&b);
+}
+
+static void test_pins(void **state)
+{
+    (void)state;
+    pins(ENTROPY);
+    pins(PREDICT);
 }
 
 /* ---- refusals ---- */
@@ -337,7 +439,7 @@ static void test_refusals(void **state)
     (void)state;
     refused(&b, "heavy:0.5", "retain: heavy sums up the attention of all rows");
     refused(&b, "expected:0.5", "retain: expected sums up the queries of all rows");
-    refused(&b, "predict:0.5", "retain: predict reads the hidden states");
+    refused(&b, "predict:0.5", "retain: predict has learned nothing about this model");
     refused(&b, "reconstruct:0.5", "retain: reconstruct has the model repeat the text");
     refused(&b, "entropy:0.5", "retain: entropy:0.5 with 2 of 2 layers kept whole");
     refused(&b, "snap:0.5,full_layers=9", "retain: full_layers names layer 9");
@@ -356,10 +458,16 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),      cmocka_unit_test(test_after_plain_text),
-        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_restart),      cmocka_unit_test(test_invalidation),
-        cmocka_unit_test(test_pins),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_after_plain_text),
+        cmocka_unit_test(test_predict_after_plain_text),
+        cmocka_unit_test(test_other_maps),
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

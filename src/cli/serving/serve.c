@@ -367,6 +367,7 @@ static int start(serving *s, quire_error *err)
     s->opts.kv_events = s->events;
     QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
+    QUIRE_TRY(quire_serve_retain_learn(&s->session, s->args, &s->opts, &s->log, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
     from = (quire_serve_store_from){ .args = s->args, .tenants = &s->tenants, .log = &s->log };
@@ -383,6 +384,7 @@ static int start(serving *s, quire_error *err)
         quire_serve_overflow(s->args, quire_runtime_opts_get(s->session.runtime)->kv_budget_bytes);
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
+    opts.predictor = s->session.predictor;
     opts.classes = s->tiers.classes;
     opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));

@@ -4,6 +4,7 @@
 #include "cli/serving/serve_retain.h"
 
 #include "base/check.h"
+#include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
 
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
@@ -29,6 +30,26 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
         return quire_error_set(err, QUIRE_INVAL,
                                "--retain and --kv-overflow tier: a text that is condensed is in "
                                "memory");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_retain_learn(quire_opened *session, const quire_serve_args *args,
+                             const quire_server_opts *opts, const quire_serve_log *log,
+                             quire_error *err)
+{
+    const bool is_wanted =
+        opts->retain.policy != NULL && opts->retain.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
+    quire_error why = QUIRE_ERROR_INIT;
+    const int rc =
+        quire_predictor_find(&session->predictor, args->common.model, session->desc, &why);
+
+    if (rc < 0 && is_wanted) {
+        return quire_error_set(err, rc, "--retain: %s", why.message);
+    }
+    if (rc < 0 && rc != QUIRE_NOTFOUND) {
+        quire_serve_log_line(log, QUIRE_LOG_ERRORS,
+                             "warning: requests with predict are refused: %s", why.message);
     }
     return QUIRE_OK;
 }

@@ -4,12 +4,20 @@
 #ifndef QUIRE_CLI_SERVE_RETAIN_H
 #define QUIRE_CLI_SERVE_RETAIN_H
 
+#include "cli/commands/opened.h"
 #include "cli/serving/serve_args.h"
+#include "cli/serving/serve_log.h"
 
 /* Set the policy of requests that name none; opts has its other fields. Errors: QUIRE_INVAL (the
  * policy; --context-overflow), those of quire_condensing_policy_check(). */
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts,
                             quire_error *err);
+
+/* Load the maps of `predict`, which requests may ask for too, if there are any. A file that cannot
+ * be used is a warning unless --retain is predict. Errors: those of quire_predictor_find(). */
+int quire_serve_retain_learn(quire_opened *session, const quire_serve_args *args,
+                             const quire_server_opts *opts, const quire_serve_log *log,
+                             quire_error *err);
 
 /* --retain-chunk, rounded up to whole pages. */
 uint32_t quire_serve_retain_chunk(const quire_serve_args *args);

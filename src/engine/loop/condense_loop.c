@@ -20,11 +20,37 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
     if (other != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other);
     }
-    return quire_condensing_check(loop->runtime, &loop->lanes.packing, spec,
-                                  loop->opts.retain_chunk, setting, err);
+    return quire_condensing_check(loop->runtime, &loop->lanes.parts, spec, loop->opts.retain_chunk,
+                                  setting, err);
 }
 
 /* ---- look-up ---- */
+
+/* Where a request with k condensings behind it must begin at the latest: behind that its own rows
+ * tell what the next condensing reads. A prediction is for the whole chunk, so a request computes
+ * all of it if its text is known to pass the next place; else see begin_again(). */
+static uint32_t use_end(const quire_request *r, uint32_t k)
+{
+    const quire_condensing *c = &r->condensing;
+    const uint32_t n_end = (k + 1) * c->chunk;
+
+    if (c->chunk == 0) {
+        return UINT32_MAX;
+    }
+    return quire_condensing_is_predicted(c) && r->n_tokens <= n_end
+               ? n_end
+               : n_end - quire_condensing_seen(c);
+}
+
+uint32_t quire_request_fetch_end(const quire_request *r, uint32_t k)
+{
+    const quire_condensing *c = &r->condensing;
+
+    if (c->chunk == 0) {
+        return UINT32_MAX;
+    }
+    return quire_condensing_is_predicted(c) ? use_end(r, k) : (k + 1) * c->chunk;
+}
 
 static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)
 {
@@ -35,7 +61,7 @@ static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry,
                                   .k = k,
                                   .n_gone = quire_condensing_gone(c, k),
                                   .n_end = n_end,
-                                  .n_use_end = n_end - quire_condensing_probe(c) };
+                                  .n_use_end = use_end(r, k) };
 }
 
 static void claim_get(const quire_loop *loop, const quire_request *r,
@@ -105,6 +131,8 @@ uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request
 
 /* ---- condensing ---- */
 
+#define UNSEEN QUIRE_NOTFOUND /* the request has not computed all that the condensing reads */
+
 /* A sequence with the text condensed once more, and its tie to the tree. */
 typedef struct condensed {
     quire_condensed entry;
@@ -155,9 +183,11 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &out->seq));
     out->entry = quire_loop_condensed_hold(loop, &text, k);
     tie(loop, r, n_gone, quire_condensing_kept(&r->condensing, k), out);
-    return out->is_found
-               ? QUIRE_OK
-               : quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
+    if (out->is_found) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(!quire_condensing_has_seen(&r->condensing, k, r->kv.lanes), UNSEEN);
+    return quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
 }
 
 static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, quire_condensed entry)
@@ -215,6 +245,15 @@ static bool is_due(const quire_request *r)
            quire_condensing_before(&r->condensing, r->kv.n_computed) > r->kv.n_condensings;
 }
 
+/* The request began with tokens of its chunk that were cached, came to the place while it wrote,
+ * and no other request has condensed this text. It is preempted and computes the chunk itself: its
+ * text now passes the place. */
+static void begin_again(quire_loop *loop, quire_request *r)
+{
+    quire_loop_preempt(loop, r);
+    r->wait.blocked_at = 0; /* no pages are missing */
+}
+
 bool quire_loop_condense(quire_loop *loop)
 {
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
@@ -225,6 +264,10 @@ bool quire_loop_condense(quire_loop *loop)
             continue;
         }
         rc = condense_one(loop, r);
+        if (rc == UNSEEN) {
+            begin_again(loop, r);
+            return false;
+        }
         if (rc < 0) {
             quire_loop_relieve(loop, rc == QUIRE_LIMIT ? QUIRE_NOPAGES : rc);
             return false;

@@ -44,6 +44,9 @@ int quire_loop_condensed_begin(quire_loop *loop, quire_request *request,
 /* Tokens up to which both requests find the same pages for the same text. */
 uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b);
 
+/* The end of the cached tokens that are of use to a request with k condensings behind it. */
+uint32_t quire_request_fetch_end(const quire_request *request, uint32_t k);
+
 /* Before a step: condense the texts that are at a place for it. Returns false when there was no
  * memory for it; a request has then left the running ones, and there is no step in this round. */
 bool quire_loop_condense(quire_loop *loop);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define RULES     "quire condensed text 1" /* change it with the rules of condensing.c */
-#define TEXT_ROOM (QUIRE_RETAIN_TEXT_MAX + QUIRE_PREFIX_SALT_MAX)
+#define TEXT_ROOM (QUIRE_CONDENSING_NAME_MAX + QUIRE_PREFIX_SALT_MAX)
 
 /* ---- the set ---- */
 
@@ -41,9 +41,9 @@ int quire_loop_condensed_create(quire_loop *loop)
 /* The bytes of a text's entry for policy and tenant. Returns their number. */
 static uint32_t first_bytes(const quire_condensed_text *text, unsigned char bytes[TEXT_ROOM])
 {
-    const size_t n = strlen(text->condensing->text) + 1;
+    const size_t n = strlen(text->condensing->name) + 1;
 
-    memcpy(bytes, text->condensing->text, n);
+    memcpy(bytes, text->condensing->name, n);
     if (text->tenant_bytes > 0) {
         memcpy(bytes + n, text->tenant, text->tenant_bytes);
     }
@@ -110,7 +110,7 @@ int quire_loop_retained_hold(quire_loop *loop, const quire_retain_spec *spec,
     *out = (quire_retained_text){ .entry = QUIRE_CONDENSED_NULL };
     if (spec != NULL) {
         quire_condensing_init(&condensing, spec, loop->opts.retain_chunk,
-                              loop->runtime_opts->page_tokens, &loop->lanes.packing);
+                              loop->runtime_opts->page_tokens, &loop->lanes.parts);
     }
     k = quire_condensing_before(&condensing, of->n_tokens - 1);
     if (k > 0) {

@@ -5,9 +5,41 @@
 
 #include "base/check.h"
 #include "engine/loop/loop_object.h"
+#include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 
 #include <stdlib.h>
+
+static int device_open(quire_loop *loop)
+{
+    quire_attn_device *device = quire_runtime_device(loop->runtime);
+    const quire_packed_device_opts opts = {
+        .base = *device,
+        .packing = &loop->lanes.parts.packing,
+        .n_text_max = loop->runtime_opts->n_ctx,
+        .n_rows_max = loop->runtime_opts->n_batch,
+        .n_seqs_max = loop->runtime_opts->n_seqs_max,
+        .n_threads = quire_runtime_n_threads(loop->runtime),
+    };
+
+    if (loop->lanes.device == NULL) {
+        QUIRE_TRY(quire_packed_device_create(&loop->lanes.device, &opts));
+        *device = quire_packed_device_get(loop->lanes.device);
+    }
+    return QUIRE_OK;
+}
+
+/* Steps give their hidden states to the device from the first one on. */
+static int predictor_open(quire_loop *loop)
+{
+    quire_condensing_parts *parts = &loop->lanes.parts;
+
+    QUIRE_TRY(device_open(loop));
+    parts->predictor = loop->opts.predictor;
+    quire_predictor_hash(parts->predictor, parts->maps);
+    quire_runtime_hidden_set(loop->runtime, quire_packed_device_hidden_put, loop->lanes.device);
+    return QUIRE_OK;
+}
 
 int quire_loop_lanes_create(quire_loop *loop)
 {
@@ -23,15 +55,19 @@ int quire_loop_lanes_create(quire_loop *loop)
     for (uint32_t l = 0; l < desc->n_layer; l++) {
         quire_runtime_layer_get(loop->runtime, l, &lanes->layers[l]);
     }
-    if (quire_packing_init(&lanes->packing, lanes->layers, desc->n_layer,
+    if (quire_packing_init(&lanes->parts.packing, lanes->layers, desc->n_layer,
                            loop->runtime_opts->page_tokens) < 0) {
-        lanes->packing.n_layers = 0;
+        lanes->parts.packing.n_layers = 0;
+        return QUIRE_OK;
     }
-    return QUIRE_OK;
+    return loop->opts.predictor != NULL ? predictor_open(loop) : QUIRE_OK;
 }
 
 void quire_loop_lanes_destroy(quire_loop *loop)
 {
+    if (loop->lanes.parts.predictor != NULL) {
+        quire_runtime_hidden_set(loop->runtime, NULL, NULL);
+    }
     if (loop->lanes.device != NULL) {
         *quire_runtime_device(loop->runtime) = quire_packed_device_base(loop->lanes.device);
     }
@@ -39,33 +75,19 @@ void quire_loop_lanes_destroy(quire_loop *loop)
     free(loop->lanes.layers);
 }
 
-static int device_open(quire_loop *loop)
-{
-    quire_attn_device *device = quire_runtime_device(loop->runtime);
-    const quire_packed_device_opts opts = {
-        .base = *device,
-        .packing = &loop->lanes.packing,
-        .n_text_max = loop->runtime_opts->n_ctx,
-        .n_rows_max = loop->runtime_opts->n_batch,
-        .n_seqs_max = loop->runtime_opts->n_seqs_max,
-        .n_threads = quire_runtime_n_threads(loop->runtime),
-    };
-
-    if (loop->lanes.device == NULL) {
-        QUIRE_TRY(quire_packed_device_create(&loop->lanes.device, &opts));
-        *device = quire_packed_device_get(loop->lanes.device);
-    }
-    return QUIRE_OK;
-}
-
 int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
 {
-    if (r->condensing.packing.n_layers == 0) {
+    const quire_condensing *c = &r->condensing;
+    const quire_packed_text_opts opts = { .packing = &c->packing,
+                                          .probe = quire_condensing_probe(c),
+                                          .n_worth = c->packing.has_worth ? c->chunk : 0,
+                                          .predictor = c->predictor };
+
+    if (c->packing.n_layers == 0) {
         return QUIRE_OK;
     }
     QUIRE_TRY(device_open(loop));
-    QUIRE_TRY(quire_packed_text_create(&r->kv.lanes, &loop->lanes.packing,
-                                       quire_condensing_probe(&r->condensing)));
+    QUIRE_TRY(quire_packed_text_create(&r->kv.lanes, &opts));
     return quire_loop_lanes_follow(loop, r);
 }
 

@@ -12,9 +12,9 @@
 
 /* What the loop has for them. */
 typedef struct quire_loop_lanes {
-    quire_attn_layer *layers;    /* [n_layer] */
-    quire_packing packing;       /* constant; n_layers 0: the runtime's pages cannot be packed */
-    quire_packed_device *device; /* NULL: no request needed it yet */
+    quire_attn_layer *layers;     /* [n_layer] */
+    quire_condensing_parts parts; /* constant */
+    quire_packed_device *device;  /* NULL: no request needed it yet */
 } quire_loop_lanes;
 
 /* Errors: QUIRE_NOMEM. */

@@ -95,7 +95,7 @@ static void condensing_fill(const quire_loop *loop, const quire_request_params *
 {
     if (condenses(p)) {
         quire_condensing_init(out, p->retain, loop->opts.retain_chunk,
-                              loop->runtime_opts->page_tokens, &loop->lanes.packing);
+                              loop->runtime_opts->page_tokens, &loop->lanes.parts);
     }
 }
 

@@ -11,6 +11,7 @@
  * process made.
  *
  * SPDX-License-Identifier: MIT */
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/tier_object.h"
@@ -45,11 +46,9 @@ static void ask(quire_loop *loop, quire_fetch *f, const quire_condensed_name *na
 /* Read what the tree lacks of the text behind k condensings. */
 static bool read_from(quire_loop *loop, quire_fetch *f, uint32_t k)
 {
-    const uint32_t chunk = f->request->condensing.chunk;
-    const uint32_t n_end = chunk != 0 ? (k + 1) * chunk : UINT32_MAX;
+    const uint32_t n_want = quire_min_u32(f->n_want, quire_request_fetch_end(f->request, k));
 
-    return (k > f->k_have || quire_min_u32(f->n_want, n_end) > f->n_have) &&
-           quire_fetch_open(loop, f, k) == QUIRE_OK;
+    return (k > f->k_have || n_want > f->n_have) && quire_fetch_open(loop, f, k) == QUIRE_OK;
 }
 
 bool quire_fetch_look(quire_loop *loop, quire_fetch *f)

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/num.h"
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
@@ -209,7 +210,7 @@ int quire_fetch_open(quire_loop *loop, quire_fetch *f, uint32_t k)
     }
     f->key = quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, f->entry);
     n_text = quire_min_u32(r->n_tokens, n_end) - f->n_gone;
-    n_want = quire_min_u32(f->n_want, n_end) - f->n_gone;
+    n_want = quire_min_u32(f->n_want, quire_request_fetch_end(r, k)) - f->n_gone;
     f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
     f->is_open_full = n_text - (n_want - n_want % page_tokens) >= page_tokens;
     QUIRE_TRY(

@@ -1,6 +1,7 @@
 /* route.c - from method and path to the handler; the callbacks of MHD.
  *
  * SPDX-License-Identifier: MIT */
+#include "server/foreign_paths.h"
 #include "server/handlers.h"
 
 #include "base/check.h"
@@ -127,8 +128,10 @@ static void find_route(quire_http *http, const char *path, const char *method)
                                   "%s is not allowed here", http->method);
         http->err.allow = allowed(path);
     } else {
-        (void)quire_api_error_set(&http->err, 404, "unknown_path", NULL, "no such path: %s",
-                                  http->path);
+        const char *help = quire_foreign_path(http->path);
+
+        (void)quire_api_error_set(&http->err, 404, "unknown_path", NULL, "no such path: %s%s%s",
+                                  http->path, help != NULL ? ": " : "", help != NULL ? help : "");
     }
 }
 

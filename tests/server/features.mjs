@@ -1,5 +1,5 @@
-// features.mjs - asks a server for each row of docs/features.md, and the program for each option of
-// llama.cpp that docs/from-llama-cpp.md names.
+// features.mjs - asks a server for each row of docs/features.md, and the program and a server for each option
+// and each path of llama.cpp that docs/from-llama-cpp.md names.
 //
 //   node features.mjs --quire PROGRAM --model FILE
 //
@@ -7,8 +7,10 @@
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -26,6 +28,9 @@ Tools: {{ tools | tojson }}<|im_end|>
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}`;
+// Thoughts are open at the beginning of each answer.
+const THINKING = TEMPLATE.replace("{{ m.content", "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content")
+    .replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n");
 const LONG = "Once upon a time there was a little dog who lived in a small house near the big forest. ".repeat(4);
 
 async function call(s, method, path, body, key = KEYS.one) {
@@ -57,6 +62,27 @@ async function withTemplate(folder, template, ask) {
         await other.stop();
     }
 }
+// Pull the model from a server of this test, which answers while the program runs; then a command takes its name.
+async function pullModel(folder) {
+    const bytes = readFileSync(args.model);
+    const host = createServer((request, reply) => {
+        reply.writeHead(200, { "content-length": bytes.length, etag: '"1"' });
+        reply.end(request.method === "HEAD" ? undefined : bytes);
+    });
+    await new Promise((done) => host.listen(0, "127.0.0.1", done));
+    const url = `http://127.0.0.1:${host.address().port}/small.gguf`;
+    const env = { ...process.env, QUIRE_MODELS: join(folder, "models") };
+    try {
+        const pulled = spawn(args.quire, ["pull", url, "--sha256", createHash("sha256").update(bytes).digest("hex")], { env });
+        let said = "";
+        pulled.stderr.setEncoding("utf8").on("data", (part) => { said += part; });
+        assert.equal(await new Promise((done) => pulled.on("close", done)), 0, said);
+    } finally {
+        host.close();
+    }
+    const { status, stderr } = spawnSync(args.quire, ["info", "-m", url], { encoding: "utf8", env });
+    assert.equal(status, 0, stderr);
+}
 function run(...words) {
     const { status, stdout, stderr } = spawnSync(args.quire, words, { encoding: "utf8" });
     return { status, stdout, stderr };
@@ -64,8 +90,15 @@ function run(...words) {
 
 const CHECKS = {
     "models as GGUF files": async (s) => assert.equal((await good(s, "GET", "/v1/models")).json.data.length, 1),
-    "models fetched by name": async () => assert.match(run("list", "--known").stdout, /hf:/),
-    "computes on GPUs": async () => assert.match(run("serve", "-ngl", "99").stderr, /Quire computes matrix products on the CPU/),
+    "models fetched by name": async (s, folder) => {
+        assert.match(run("list", "--known").stdout, /hf:/);
+        await pullModel(folder);
+    },
+    "computes on GPUs": async () => {
+        assert.match(run("serve", "-ngl", "99").stderr, /Quire computes matrix products on the CPU/);
+        assert.equal(run("devices", "--json").status, 0);
+        assert.match(run(...FLAGS, "--device", "vulkan999", "--check-config").stderr, /vulkan999/);
+    },
     "images and audio": (s) => refusedField(s, { messages: [{ role: "user", content: [{ type: "image_url", image_url: { url: "data:" } }] }] }),
     "`/v1/chat/completions`, streamed": async (s) => assert.match((await chat(s, { stream: true })).text, /data: \[DONE\]/),
     "`/v1/completions`": async (s) => assert.equal((await text(s)).json.choices.length, 1),
@@ -81,7 +114,13 @@ const CHECKS = {
         const reply = await withTemplate(folder, TEMPLATE.replace(/\{% for call.*?endfor %\}/s, ""), (other) => call(other, "POST", "/v1/chat/completions", fields));
         assert.ok(reply.status === 400 && /has no form for calls of tools/.test(reply.text), `${reply.status} ${reply.text.slice(0, 300)}`);
     },
-    "`reasoning_content`": async (s) => assert.equal((await chat(s, { reasoning_format: "deepseek" })).json.choices.length, 1),
+    "`reasoning_content`": async (s, folder) => {
+        const fields = { messages: MESSAGES, max_tokens: 24, temperature: 0, reasoning_budget: 4 };
+        const { json } = await withTemplate(folder, THINKING, (other) => good(other, "POST", "/v1/chat/completions", fields));
+        const { reasoning_content: thoughts, content } = json.choices[0].message;
+        assert.ok(thoughts.length > 0 && content.length > 0 && !/think>/.test(content), JSON.stringify(json));
+        assert.equal(json.usage.completion_tokens_details.reasoning_tokens, 4);
+    },
     "JSON Schemas": async (s) => {
         const schema = { type: "object", properties: { a: { enum: [7] } }, required: ["a"], additionalProperties: false };
         const { json } = await chat(s, { max_tokens: 300, response_format: { type: "json_schema", json_schema: { name: "x", schema } } });
@@ -195,5 +234,31 @@ function testOptions() {
     console.log(`ok - ${options.length} options of ${page}`);
 }
 
+// Each path in the first column of "Endpoints": one that Quire has answers, if only that a field is missing; of one in
+// another row the server says what there is instead.
+async function testPaths() {
+    const page = "docs/from-llama-cpp.md";
+    const table = readFileSync(page, "utf8").split("## Endpoints")[1].split("\n## ")[0];
+    const cells = table.split("\n").filter((line) => /^\| [`s]/.test(line)).map((line) => line.split("|").slice(1, -1).map((cell) => cell.trim()));
+    const server = await Server.start(args.quire, FLAGS);
+    let count = 0;
+    try {
+        for (const [theirs, ours] of cells) {
+            for (const [, path] of theirs.matchAll(/`(\/[a-z0-9_/-]+)`/g)) {
+                const replies = await Promise.all(["GET", "POST"].map((method) => call(server, method, path, method === "POST" ? {} : undefined)));
+                const isHere = replies.some((reply) => ![404, 405].includes(reply.status));
+                assert.equal(isHere, !/^nothing/.test(ours), `${page}: ${path}: ${replies.map((reply) => reply.status)}`);
+                assert.ok(isHere || replies.every((reply) => /^no such path: \S+: ./.test(reply.json.error.message)), `${path}: ${replies[0].text}`);
+                count++;
+            }
+        }
+    } finally {
+        await server.stop();
+    }
+    assert.ok(count > 15, `${count} paths`);
+    console.log(`ok - ${count} paths of ${page}`);
+}
+
 testOptions();
+await testPaths();
 await testFeatures();

@@ -82,6 +82,7 @@ static void refuses_unknown_paths_and_methods(void **state)
     expect_error(&(http_call){ .path = "//v1/models" }, 404, "unknown_path", NULL);
     expect_error(&(http_call){ .path = "/V1/models" }, 404, "unknown_path", NULL);
     expect_error(&(http_call){ .path = "/v1/models%00" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "/slotsandmore" }, 404, "unknown_path", NULL);
     expect_error(&(http_call){ .path = "/v1/models/tiny%00r" }, 404, "model_not_found", "model");
     expect_error(&(http_call){ .path = CHAT }, 405, "method_not_allowed", NULL);
     expect_error(&(http_call){ .path = "/health", .body = "{}" }, 405, "method_not_allowed", NULL);
@@ -91,6 +92,33 @@ static void refuses_unknown_paths_and_methods(void **state)
     reply = http_do(f.port, &(http_call){ .method = "PUT", .path = "/v1/cache/sessions/a" });
     assert_true(http_has_header(&reply, "Allow", "GET, HEAD, DELETE"));
     http_reply_free(&reply);
+}
+
+/* Paths of other servers, and what there is instead. */
+static void says_what_there_is_instead_of_a_foreign_path(void **state)
+{
+    static const struct {
+        const char *path, *said;
+    } cases[] = {
+        { "/rerank", "no such path: /rerank: Quire does not rerank" },
+        { "/lora-adapters", "there are no adapters" },
+        { "/models/load", "a server has one model" },
+        { "/embedding", "/v1/embeddings makes vectors" },
+        { "/slots/0", "--cache-dir keeps pages over restarts" },
+        { "/slots/0?action=save", "session_id in requests keeps a conversation" },
+        { "/api/chat", "OpenAI's is at /v1" },
+        { "/v1/audio/speech", "text only" },
+        { "/v1/batches", "runs no jobs" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = http_json(f.port, &(http_call){ .path = cases[i].path, .body = "{}" }, 404);
+
+        assert_non_null(strstr(json_string_at(root, "error.message"), cases[i].said));
+        assert_string_equal(json_string_at(root, "error.code"), "unknown_path");
+        json_decref(root);
+    }
 }
 
 static void one_connection_takes_many_requests(void **state)
@@ -534,6 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(answers_a_chat, start, stop),
         cmocka_unit_test_setup_teardown(refuses_unknown_paths_and_methods, start, stop),
+        cmocka_unit_test_setup_teardown(says_what_there_is_instead_of_a_foreign_path, start, stop),
         cmocka_unit_test_setup_teardown(one_connection_takes_many_requests, start, stop),
         cmocka_unit_test_setup_teardown(tells_what_it_is, start, stop),
         cmocka_unit_test_setup_teardown(head_has_no_body, start, stop),

@@ -1,0 +1,16 @@
+/* foreign_paths.h - paths of other servers that Quire does not have, and its counterpart of each.
+ *
+ * The clients of llama-server, vLLM, Ollama and OpenAI ask for these paths by habit. A word on what
+ * there is instead helps them more than "no such path".
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_FOREIGN_PATHS_H
+#define QUIRE_SERVER_FOREIGN_PATHS_H
+
+/* The help for a path, which also counts for what is below it; NULL when no other server is known
+ * for it. Memory: static. */
+const char *quire_foreign_path(const char *path);
+
+#endif /* QUIRE_SERVER_FOREIGN_PATHS_H */

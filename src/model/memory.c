@@ -117,7 +117,7 @@ static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_o
     const uint64_t partials =
         o->n_batch < DEVICE_PARTIALS / row + 1 ? o->n_batch * row : larger(DEVICE_PARTIALS, row);
     const uint64_t n_entries =
-        (uint64_t)o->n_seqs_max * QUIRE_GROUPS_MAX * (o->n_ctx / o->page_tokens + 2);
+        (uint64_t)o->n_seqs_max * quire_kv_groups_of(desc, o).n * (o->n_ctx / o->page_tokens + 2);
 
     return (sizeof(float) * (rows + partials) + DEVICE_ENTRY_BYTES * n_entries) / 2 * 3;
 }

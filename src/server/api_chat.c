@@ -299,3 +299,8 @@ int quire_api_chat(quire_http *http)
 {
     return quire_generation_answer(http, &quire_form_chat, quire_generation_chat_read);
 }
+
+int quire_api_chat_count(quire_http *http)
+{
+    return quire_generation_count(http, &quire_form_chat, quire_generation_chat_read);
+}

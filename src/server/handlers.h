@@ -28,6 +28,7 @@ int quire_api_template(quire_http *http);
 
 /* api_chat.c, api_completions.c */
 int quire_api_chat(quire_http *http);
+int quire_api_chat_count(quire_http *http);
 int quire_api_completions(quire_http *http);
 int quire_api_completion(quire_http *http); /* llama-server's */
 

@@ -405,6 +405,26 @@ static void aliases_are_the_same(void **state)
     json_decref(root);
 }
 
+static void tokens_of_a_chat_are_counted(void **state)
+{
+    static const char *const paths[] = { "/v1/chat/completions/input_tokens",
+                                         "/chat/completions/input_tokens" };
+    static const char hi[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    json_t *root;
+    int64_t n;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        root = http_post_json(f.port, paths[i], hi, 200);
+        n = json_int_at(root, "input_tokens");
+        json_decref(root);
+        assert_int_equal(engine_double_seen(f.engine).n_submitted, i);
+        json_decref(http_post_json(f.port, CHAT, hi, 200));
+        assert_int_equal(engine_double_seen(f.engine).params.n_tokens, n);
+    }
+    json_decref(http_post_json(f.port, paths[0], "{\"messages\":[]}", 400));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_template_is_applied, start, stop),
         cmocka_unit_test_setup_teardown(slots_and_properties, start, stop),
         cmocka_unit_test_setup_teardown(aliases_are_the_same, start, stop),
+        cmocka_unit_test_setup_teardown(tokens_of_a_chat_are_counted, start, stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -339,6 +339,9 @@ static void counting_computes_nothing(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
     assert_int_equal(prompt_of(HI), n);
     json_decref(root);
+    root = http_post_json(f.port, "/responses/input_tokens", "{\"model\":\"m\"," HI "}", 200);
+    assert_int_equal(json_int_at(root, "input_tokens"), n);
+    json_decref(root);
 }
 
 /* ---- streams ---- */

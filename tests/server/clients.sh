@@ -2,6 +2,7 @@
 # clients.sh WHAT QUIRE - programs that people really use against a running `quire serve`.
 #
 #   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys (openai.mjs)
+#   openai_tools  its tools: chats and responses, whole and in streams (openai-tools.mjs)
 #   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
 #   agent   a coding agent's loop, replayed from a transcript (agent.mjs), and 43 turns of a made-up
 #           one on /v1/chat/completions (scripts/agents/replay.mjs)
@@ -184,6 +185,16 @@ use_tools() {
     template="--chat-template-file $TEMPLATES_DIR/Qwen-Qwen2.5-7B-Instruct.jinja -c 8192"
 }
 
+try_openai_tools() {
+    need node
+    package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    package=$(printf '%s\n' "$package" | grep openai)
+    use_tools
+    serve
+    node tests/server/openai-tools.mjs "$package" "$url" || fail "openai-tools.mjs: exit $?"
+    stop
+}
+
 try_anthropic() {
     need node
     package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
@@ -229,11 +240,12 @@ try_soak() {
 
 case $what in
 openai) try_openai ;;
+openai_tools) try_openai_tools ;;
 anthropic) try_anthropic ;;
 agent) try_agent ;;
 tools) try_tools ;;
 curl) try_curl ;;
 wrk) try_wrk ;;
 soak) try_soak ;;
-*) fail "usage: clients.sh openai|anthropic|agent|tools|curl|wrk|soak QUIRE" ;;
+*) fail "usage: clients.sh openai|openai_tools|anthropic|agent|tools|curl|wrk|soak QUIRE" ;;
 esac

@@ -274,6 +274,75 @@ static void an_answer_goes_on_with_the_last_message(void **state)
     json_decref(root);
 }
 
+/* ---- the history ---- */
+
+/* A history is asked for with its explanation. */
+static json_t *ask_on(const char *answer)
+{
+    char body[1024];
+
+    (void)snprintf(body, sizeof body,
+                   "{\"explain_cache\":true,\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"},"
+                   "%s,{\"role\":\"user\",\"content\":\"And 4?\"}]}",
+                   answer);
+    return http_post_json(f.port, CHAT, body, 200);
+}
+
+/* Thoughts of earlier turns: Qwen3's template leaves them out, and the explanation says so. */
+static void the_template_is_the_reason_of_a_miss(void **state)
+{
+    static const char *const pieces[] = { "<think>\nEasy.\n</think>\n\n", "5." };
+    const engine_script script = {
+        .pieces = pieces, .n_pieces = 2, .finish = QUIRE_FINISH_STOP, .tail = ""
+    };
+    static const char thoughtful[] = "{\"role\":\"assistant\",\"content\":\"5.\","
+                                     "\"reasoning_content\":\"Easy.\\n\"}";
+    json_t *root;
+
+    (void)state;
+    engine_double_script(f.engine, &script);
+    json_decref(http_post_json(f.port, CHAT,
+                               "{\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"}]}", 200));
+    root = ask_on(thoughtful);
+    assert_true(json_is_true(json_at(root, "quire.template.rewrites_answer")));
+    assert_int_equal(json_int_at(root, "quire.template.kept_answers"), 0);
+    assert_true(json_int_at(root, "quire.template.rewritten_at_byte") > 0);
+    assert_non_null(strstr(json_string_at(root, "quire.template.reason"), "the chat template"));
+    json_decref(root);
+}
+
+/* An answer that the template writes with other blanks stays as the model said it. */
+static void the_models_own_answer_stays(void **state)
+{
+    static const char *const pieces[] = {
+        "<think>\nTwo numbers.\n</think>\n\n",
+        "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":2,  \"b\":3}}\n</tool_call>",
+    };
+    const engine_script script = {
+        .pieces = pieces, .n_pieces = 2, .finish = QUIRE_FINISH_STOP, .tail = ""
+    };
+    char body[2048];
+    json_t *root;
+    char *text;
+
+    (void)state;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{" ASK_ADD "}", 200);
+    text = json_dumps(json_at(root, "choices.0.message"), JSON_COMPACT);
+    assert_non_null(text);
+    (void)snprintf(body, sizeof body,
+                   "{\"explain_cache\":true,\"tools\":[" ADD_TOOL
+                   "],\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"},%s,{\"role\":"
+                   "\"tool\",\"tool_call_id\":\"x\",\"content\":\"5\"}]}",
+                   text);
+    free(text);
+    json_decref(root);
+    root = http_post_json(f.port, CHAT, body, 200);
+    assert_int_equal(json_int_at(root, "quire.template.kept_answers"), 1);
+    assert_false(json_is_true(json_at(root, "quire.template.rewrites_answer")));
+    json_decref(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -284,6 +353,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(the_prompt_has_what_the_request_says, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_goes_on_with_the_last_message, start, stop),
+        cmocka_unit_test_setup_teardown(the_template_is_the_reason_of_a_miss, start, stop),
+        cmocka_unit_test_setup_teardown(the_models_own_answer_stays, start, stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -229,6 +229,22 @@ program_running program_start_on_terminal(program_args args)
     return running;
 }
 
+program_running program_start_on_whole_terminal(program_args args)
+{
+    program_running running = { 0 };
+    int other;
+    int out[2];
+
+    running.in = open_terminal(&other);
+    assert_int_equal(pipe(out), 0);
+    running.pid = start(args, other, out[1], other);
+    running.out = out[0];
+    running.err = dup(running.in);
+    close(out[1]);
+    close(other);
+    return running;
+}
+
 void program_await(int fd, char awaited)
 {
     char byte;

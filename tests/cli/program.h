@@ -54,6 +54,8 @@ typedef struct program_running {
 program_running program_start(program_args args);
 /* With a terminal for its stdin: lines are written to running.in. */
 program_running program_start_on_terminal(program_args args);
+/* With one terminal for its stdin and its stderr: running.in is also what the terminal shows. */
+program_running program_start_on_whole_terminal(program_args args);
 /* Read until a character has come. */
 void program_await(int fd, char awaited);
 /* The next line of a stream without its newline; fails the test at the end of the stream.

@@ -308,9 +308,37 @@ void conformance_magnitudes(void **state)
     for_formats(opts);
 }
 
-/* Decode rows of sequences that share pages: the cascade. */
+/* A sequence's bits do not depend on those that it shares pages with. */
+static void check_alone(const fixture *f)
+{
+    const size_t row_floats = (size_t)f->opts.n_head * f->opts.d_v;
+    float *all = fixture_take(fixture_out_floats(f) * sizeof(float));
+    float *one = fixture_take(fixture_out_floats(f) * sizeof(float));
+    device_pages p;
+
+    device_pages_open(&p, f, NULL);
+    device_pages_attend(&p, false, all);
+    for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
+        quire_attn_seq seq = f->seqs[s];
+        const size_t at = (seq.first_row + seq.n_rows - 1) * row_floats; /* its last row */
+
+        seq.first_row += seq.n_rows - 1;
+        seq.n_rows = 1;
+        p.batch.seqs = &seq;
+        p.batch.n_seqs = 1;
+        device_pages_attend(&p, false, one);
+        assert_memory_equal(one + at, all + at, row_floats * sizeof(float));
+    }
+    device_pages_close(&p);
+    free(one);
+    free(all);
+}
+
+/* Decode rows of sequences that share pages: the cascade. Of a sealed format hot pages are shared,
+ * too, and some rows read a tile hot that others do not. */
 void conformance_shared(void **state)
 {
+    static const uint32_t groups[] = { 1, 4, 3, 16 };
     fixture_opts opts = fixture_defaults();
 
     (void)state;
@@ -318,22 +346,26 @@ void conformance_shared(void **state)
     opts.split_entries = 1;
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
         opts.n_tokens[s] = 330 + 10 * s;
-        opts.n_rows[s] = 1;
+        opts.n_rows[s] = s < 4 ? 1 : s - 2;
     }
-    for (unsigned format = 0; format < QUIRE_FORMAT_COUNT; format++) {
+    for (unsigned i = 0; i < 2 * QUIRE_FORMAT_COUNT; i++) {
         fixture f;
 
-        opts.k_format = opts.v_format = (quire_format)format;
+        opts.k_format = opts.v_format = (quire_format)(i / 2);
+        opts.n_head = groups[i % 4] * opts.n_kv_head;
+        opts.recent_tiles = i % 3;
+        opts.sink_tiles = i % 2;
         fixture_init(&f, &opts, &conformance_rng);
         for (uint32_t s = 1; s < opts.n_seqs; s++) {
             for (uint32_t g = 0; g < f.n_groups; g++) {
-                for (uint32_t i = 0; i < 5 - s % 2; i++) {
-                    *fixture_entry(&f.seqs[s].tables[g], i) =
-                        *fixture_entry(&f.seqs[0].tables[g], i);
+                for (uint32_t e = 0; e < 5 - s % 2; e++) {
+                    *fixture_entry(&f.seqs[s].tables[g], e) =
+                        *fixture_entry(&f.seqs[0].tables[g], e);
                 }
             }
         }
         check_batch(&f, NULL);
+        check_alone(&f);
         fixture_free(&f);
     }
 }

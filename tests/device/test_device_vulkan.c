@@ -1,5 +1,5 @@
 /* test_device_vulkan.c - the first Vulkan device, with the validation layer where it is installed:
- * the suite, and no message of the layer. Skipped where there is no device.
+ * the suite, no message of the layer, and cascades. Skipped where there is no device.
  *
  * SPDX-License-Identifier: MIT */
 #include "device/conformance.h"
@@ -28,7 +28,9 @@ static int finish(void)
     const uint64_t n = quire_vulkan_messages();
 
     (void)printf("messages of the validation layer: %llu\n", (unsigned long long)n);
-    return n != 0;
+    (void)printf("splits read once for several rows: %llu\n",
+                 (unsigned long long)quire_vulkan_shared_splits());
+    return n != 0 || quire_vulkan_shared_splits() == 0;
 }
 
 int main(void)

@@ -67,7 +67,7 @@ typedef enum quire_vulkan_shader {
     QUIRE_VULKAN_SHADERS
 } quire_vulkan_shader;
 
-#define QUIRE_VULKAN_CONSTANTS_MAX 3u
+#define QUIRE_VULKAN_CONSTANTS_MAX 4u
 
 typedef struct quire_vulkan_pipeline {
     struct quire_vulkan_pipeline *next;

@@ -8,6 +8,8 @@
 
 #include <stdio.h>
 
+#define KERNELS 2u /* another number when kernels round in another way */
+
 static void vulkan_info(const quire_device *device, quire_device_info *out)
 {
     const quire_vulkan_context *c = ((const quire_vulkan *)device)->context;
@@ -17,7 +19,7 @@ static void vulkan_info(const quire_device *device, quire_device_info *out)
     (void)snprintf(out->description, sizeof(out->description), "%.127s", c->properties.deviceName);
     out->isa = "vulkan";
     out->is_software = c->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
-    n = snprintf(out->rounding, sizeof(out->rounding), "vulkan ");
+    n = snprintf(out->rounding, sizeof(out->rounding), "vulkan %u ", KERNELS);
     for (uint32_t i = 0; i < VK_UUID_SIZE; i++) { /* one for each card and driver */
         n += snprintf(out->rounding + n, sizeof(out->rounding) - (size_t)n, "%02x",
                       c->properties.pipelineCacheUUID[i]);
@@ -161,7 +163,6 @@ static int vulkan_make(quire_vulkan *v, const quire_device_opts *opts)
     quire_attn_workspace_opts attn = opts->attn;
 
     attn.memory = QUIRE_MEMORY_DEVICE;
-    attn.no_cascade = true;
     attn.n_threads_max = attn.n_threads_max > 1 ? 1 : attn.n_threads_max;
     attn.isa = NULL;
     QUIRE_TRY(quire_attn_workspace_create(&v->workspace, &attn));

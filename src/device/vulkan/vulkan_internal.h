@@ -53,6 +53,10 @@ typedef struct quire_vulkan {
     quire_vulkan_twin plan;
     uint64_t at_entries, at_seqs, at_rows, at_positions; /* addresses, in the plan */
     uint64_t at_segments[QUIRE_GROUPS_MAX];
+    uint64_t at_cascades, at_cascade_rows;
+    const quire_vulkan_cascade *cascades; /* of group 0, in the plan at the host */
+    uint32_t n_cascades;
+    uint32_t n_cascade_splits;               /* the most of one */
     uint32_t n_splits_max[QUIRE_GROUPS_MAX]; /* of a sequence */
     uint32_t n_rows;
     quire_vulkan_twin levels;

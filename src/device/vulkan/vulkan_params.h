@@ -37,6 +37,7 @@ typedef struct quire_vulkan_entry {
 typedef struct quire_vulkan_seq {
     uint32_t n_tokens;
     uint32_t n_entries;
+    uint32_t first_row;
     uint32_t first_entry[QUIRE_GROUPS_MAX];
 } quire_vulkan_seq;
 
@@ -44,8 +45,14 @@ typedef struct quire_vulkan_row {
     uint32_t seq;
     uint32_t pos;
     uint32_t index;
-    uint32_t unused;
+    uint32_t n_shared;
 } quire_vulkan_row;
+
+typedef struct quire_vulkan_cascade {
+    uint32_t first;
+    uint32_t n_rows;
+    uint32_t n_splits;
+} quire_vulkan_cascade;
 
 typedef struct quire_vulkan_segment {
     uint32_t seq;
@@ -76,6 +83,8 @@ typedef struct quire_vulkan_params {
     uint64_t entries;
     uint64_t seqs;
     uint64_t rows;
+    uint64_t cascades;
+    uint64_t cascade_rows;
     uint64_t positions;
     uint64_t tables;
     quire_vulkan_source k[2];
@@ -101,7 +110,9 @@ typedef struct quire_vulkan_push {
     uint64_t partials;
     uint64_t segments;
     uint32_t first_row;
+    uint32_t n_rows;
     uint32_t n_splits_max;
+    uint32_t n_cascades;
 } quire_vulkan_push;
 
 #endif /* QUIRE_DEVICE_VULKAN_PARAMS_H */

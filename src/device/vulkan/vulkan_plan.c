@@ -1,8 +1,8 @@
-/* vulkan_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, and
- * the segments of new tokens.
+/* vulkan_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, the
+ * segments of new tokens, and cascades.
  *
- * The workspace of src/attn checks the batch and lists the segments; what it plans for the CPU's
- * threads is not used.
+ * The workspace of src/attn checks the batch, lists the segments and finds the cascades; what it
+ * plans for the CPU's threads is not used.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -53,9 +53,13 @@ typedef struct plan_writer {
     quire_vulkan_row *rows;
     uint32_t *positions;
     quire_vulkan_segment *segments[QUIRE_GROUPS_MAX];
+    quire_vulkan_cascade *cascades;
+    uint32_t *cascade_rows;
     uint32_t n_entries;
     uint32_t n_positions;
     uint32_t n_rows;
+    uint32_t n_cascades;
+    uint32_t n_cascade_rows;
 } plan_writer;
 
 static uint64_t part(plan_writer *w, uint64_t n, size_t element_bytes)
@@ -91,7 +95,7 @@ static void write_seq(quire_vulkan *v, plan_writer *w, const quire_attn_batch *b
     const quire_attn_seq *seq = &batch->seqs[s];
     const uint32_t split_entries = v->workspace->limits.split_entries;
 
-    w->seqs[s] = (quire_vulkan_seq){ .n_tokens = seq->n_tokens };
+    w->seqs[s] = (quire_vulkan_seq){ .n_tokens = seq->n_tokens, .first_row = w->n_rows };
     for (uint32_t g = 0; g < n_groups_of(v); g++) {
         const uint32_t n = seq->tables[g].n_entries;
         const uint32_t n_splits = (n + split_entries - 1) / split_entries;
@@ -127,6 +131,64 @@ static void write_segments(const quire_vulkan *v, const plan_writer *w, uint32_t
     }
 }
 
+/* Leading splits of a sequence of which its first row, and so each row, sees all. */
+static uint32_t n_whole_splits(const quire_vulkan *v, const quire_attn_batch *batch, uint32_t s)
+{
+    const quire_attn_seq *seq = &batch->seqs[s];
+    const uint32_t *split_pos =
+        v->workspace->plans[0].split_pos + (size_t)s * v->workspace->n_splits_max;
+    const uint32_t n_seen = seq->n_tokens - seq->n_rows + 1;
+    uint32_t n = quire_attn_n_splits(v->workspace, &seq->tables[0]) - 1;
+
+    while (n > 0 && split_pos[n] > n_seen) {
+        n--;
+    }
+    return n;
+}
+
+/* The rows of some sequences, which share their first n_splits splits. */
+static void write_cascade(plan_writer *w, const quire_attn_batch *batch, const uint32_t *seqs,
+                          uint32_t n_seqs, uint32_t n_splits)
+{
+    quire_vulkan_cascade *cascade = &w->cascades[w->n_cascades++];
+
+    *cascade = (quire_vulkan_cascade){ .first = w->n_cascade_rows, .n_splits = n_splits };
+    for (uint32_t i = 0; i < n_seqs; i++) {
+        const uint32_t first_row = w->seqs[seqs[i]].first_row;
+
+        for (uint32_t r = 0; r < batch->seqs[seqs[i]].n_rows; r++) {
+            w->rows[first_row + r].n_shared = n_splits;
+            w->cascade_rows[w->n_cascade_rows++] = first_row + r;
+        }
+    }
+    cascade->n_rows = w->n_cascade_rows - cascade->first;
+}
+
+/* Rows of group 0 that read the same pages: those of sequences with few rows that share a prefix,
+ * as the workspace has found them, and all rows of one sequence. */
+static void write_cascades(quire_vulkan *v, plan_writer *w, const quire_attn_batch *batch)
+{
+    const quire_attn_plan *plan = &v->workspace->plans[0];
+
+    v->n_cascade_splits = 0;
+    for (uint32_t i = 0; i < plan->n_cascades && !v->workspace->limits.no_cascade; i++) {
+        const quire_attn_cascade *cascade = &plan->cascades[i];
+        const uint32_t *seqs = plan->order + cascade->first;
+        const bool is_one = cascade->n_seqs == 1;
+        const uint32_t n_splits = !is_one ? cascade->n_splits
+                                  : batch->seqs[seqs[0]].n_rows > 1
+                                      ? n_whole_splits(v, batch, seqs[0])
+                                      : 0;
+
+        if (n_splits > 0) {
+            write_cascade(w, batch, seqs, cascade->n_seqs, n_splits);
+            v->n_cascade_splits = n_splits > v->n_cascade_splits ? n_splits : v->n_cascade_splits;
+        }
+    }
+    v->cascades = w->cascades;
+    v->n_cascades = w->n_cascades;
+}
+
 /* Lay the parts out, and find room for them. */
 static int plan_place(quire_vulkan *v, const quire_attn_batch *batch, plan_writer *w)
 {
@@ -134,6 +196,8 @@ static int plan_place(quire_vulkan *v, const quire_attn_batch *batch, plan_write
     const uint64_t entries = part(w, size.n_entries, sizeof(quire_vulkan_entry));
     const uint64_t seqs = part(w, batch->n_seqs, sizeof(quire_vulkan_seq));
     const uint64_t rows = part(w, size.n_rows, sizeof(quire_vulkan_row));
+    const uint64_t cascades = part(w, batch->n_seqs, sizeof(quire_vulkan_cascade));
+    const uint64_t cascade_rows = part(w, size.n_rows, sizeof(uint32_t));
     const uint64_t positions = part(w, size.n_positions, sizeof(uint32_t));
     uint64_t segments[QUIRE_GROUPS_MAX];
     uint64_t addr;
@@ -147,11 +211,15 @@ static int plan_place(quire_vulkan *v, const quire_attn_batch *batch, plan_write
     v->at_entries = addr + entries;
     v->at_seqs = addr + seqs;
     v->at_rows = addr + rows;
+    v->at_cascades = addr + cascades;
+    v->at_cascade_rows = addr + cascade_rows;
     v->at_positions = addr + positions;
     w->host = v->plan.pinned.host;
     w->entries = (void *)(w->host + entries);
     w->seqs = (void *)(w->host + seqs);
     w->rows = (void *)(w->host + rows);
+    w->cascades = (void *)(w->host + cascades);
+    w->cascade_rows = (void *)(w->host + cascade_rows);
     w->positions = (void *)(w->host + positions);
     for (uint32_t g = 0; g < n_groups_of(v); g++) {
         v->at_segments[g] = addr + segments[g];
@@ -171,6 +239,7 @@ static int plan_write(quire_vulkan *v, const quire_attn_batch *batch)
     for (uint32_t s = 0; s < batch->n_seqs; s++) {
         write_seq(v, &w, batch, s);
     }
+    write_cascades(v, &w, batch);
     for (uint32_t g = 0; g < n_groups_of(v); g++) {
         write_segments(v, &w, g);
     }

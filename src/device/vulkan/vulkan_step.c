@@ -3,15 +3,25 @@
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
 #include "codec/sealed.h"
+#include "device/vulkan/vulkan_device.h"
 #include "device/vulkan/vulkan_internal.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define SHARED_FLOATS   7680u /* of attn.comp */
 #define HEADS_MAX       8u    /* of one of its workgroups; a power of two */
+#define LANES_MAX       16u   /* heads of all its rows */
 #define GROUPS_MAX      65535u
 #define PARTIALS_FLOATS (16u << 20) /* of one dispatch, about */
 #define PARAMS_BYTES    ((sizeof(quire_vulkan_params) + 63u) / 64u * 64u)
+
+static atomic_uint_fast64_t n_shared;
+
+uint64_t quire_vulkan_shared_splits(void)
+{
+    return atomic_load(&n_shared);
+}
 
 /* ---- tables of levels ---- */
 
@@ -87,6 +97,8 @@ static void params_fill(const quire_vulkan *v, const quire_vulkan_area *area,
                                 .entries = v->at_entries,
                                 .seqs = v->at_seqs,
                                 .rows = v->at_rows,
+                                .cascades = v->at_cascades,
+                                .cascade_rows = v->at_cascade_rows,
                                 .positions = v->at_positions,
                                 .tables = (uint64_t)(uintptr_t)v->levels.own.addr,
                                 .k_store = source_of(&layer->k_store),
@@ -196,39 +208,84 @@ int quire_vulkan_append(quire_vulkan *v, const quire_attn_layer *own)
 }
 
 /* The constants of attn.comp: heads of a workgroup, a power of two that its memory holds; no more
- * than half of them are beyond the group. Powers of two, so that there are few pipelines. */
-static void attn_constants(const quire_attn_layer *own,
-                           uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX])
+ * than half of them are beyond the group. Powers of two, so that there are few pipelines. [3] is
+ * left to the caller: the rows of a workgroup, of which so many find room. */
+static uint32_t attn_constants(const quire_attn_layer *own,
+                               uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX])
 {
     const uint32_t group = own->n_head / own->n_kv_head;
     const uint32_t n_v = own->v_prefix_of_k ? 1 : own->n_v;
     const uint32_t head_floats = own->n_k * own->d_k + n_v * own->d_v + QUIRE_TILE_TOKENS + 3;
     uint32_t heads = 1;
+    uint32_t n_rows = 1;
 
     while (heads < HEADS_MAX && heads < group && 2 * heads * head_floats <= SHARED_FLOATS) {
         heads *= 2;
     }
+    while (2 * n_rows * heads <= LANES_MAX && 2 * n_rows * heads * head_floats <= SHARED_FLOATS) {
+        n_rows *= 2;
+    }
     constants[0] = heads;
     constants[1] = own->n_k;
     constants[2] = n_v;
+    return n_rows;
 }
 
-/* Rows [push->first_row, + n_rows): partials of all splits, and their merge. */
-static int attn_rows(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
-                     const quire_vulkan_push *push, uint32_t n_rows)
+/* Whether cascades are of use in a layer: they are those of group 0, and its rows see all that is
+ * before them. */
+static bool cascades_fit(const quire_vulkan *v, const quire_attn_layer *own)
 {
-    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX] = { 0 };
-    uint32_t merge[QUIRE_VULKAN_CONSTANTS_MAX] = { 0 };
-    const uint32_t group = own->n_head / own->n_kv_head;
+    bool fits = v->n_cascades > 0 && own->window == 0;
 
-    attn_constants(own, constants);
-    merge[0] = constants[2];
-    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_ATTN, constants, push,
-                       (uint32_t[3]){ n_rows,
-                                      own->n_kv_head * ((group + constants[0] - 1) / constants[0]),
-                                      push->n_splits_max }));
+    for (uint32_t i = 0; i < own->n_k; i++) {
+        fits = fits && own->k[i].group == 0;
+    }
+    for (uint32_t i = 0; i < own->n_v && !own->v_prefix_of_k; i++) {
+        fits = fits && own->v[i].group == 0;
+    }
+    return fits;
+}
+
+/* What a layer's attention is dispatched with. */
+typedef struct attn_job {
+    quire_vulkan_push push;
+    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX];
+    uint32_t n_parts;      /* of the heads: workgroups of a row and split */
+    uint32_t cascade_rows; /* of a workgroup; 0: no cascades */
+} attn_job;
+
+/* The splits that rows share, each read once for cascade_rows of them. */
+static int attn_cascades(quire_vulkan *v, VkCommandBuffer commands, const attn_job *job)
+{
+    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX];
+    uint32_t n = 0;
+
+    memcpy(constants, job->constants, sizeof(constants));
+    constants[3] = job->cascade_rows;
+    for (uint32_t i = 0; i < v->n_cascades; i++) {
+        const quire_vulkan_cascade *c = &v->cascades[i];
+
+        n += (c->n_rows + job->cascade_rows - 1) / job->cascade_rows;
+        atomic_fetch_add(&n_shared, c->n_splits);
+    }
+    return dispatch(v, commands, QUIRE_VULKAN_ATTN, constants, &job->push,
+                    (uint32_t[3]){ n, job->n_parts, v->n_cascade_splits });
+}
+
+/* Rows [push.first_row, + n_rows): partials of all splits, and their merge. */
+static int attn_rows(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
+                     const attn_job *job)
+{
+    const uint32_t merge[QUIRE_VULKAN_CONSTANTS_MAX] = { job->constants[2] };
+    const uint32_t n_rows = job->push.n_rows;
+
+    if (job->cascade_rows > 0) {
+        QUIRE_TRY(attn_cascades(v, commands, job));
+    }
+    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_ATTN, job->constants, &job->push,
+                       (uint32_t[3]){ n_rows, job->n_parts, job->push.n_splits_max }));
     quire_vulkan_barrier(v, commands);
-    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_MERGE, merge, push,
+    QUIRE_TRY(dispatch(v, commands, QUIRE_VULKAN_MERGE, merge, &job->push,
                        (uint32_t[3]){ n_rows, own->n_head, 1 }));
     quire_vulkan_barrier(v, commands);
     return QUIRE_OK;
@@ -236,23 +293,40 @@ static int attn_rows(quire_vulkan *v, VkCommandBuffer commands, const quire_attn
 
 /* All rows, rows_max at a time. */
 static int attn_all(quire_vulkan *v, VkCommandBuffer commands, const quire_attn_layer *own,
-                    quire_vulkan_push push, uint32_t rows_max)
+                    attn_job *job, uint32_t rows_max)
 {
-    for (; push.first_row < v->n_rows; push.first_row += rows_max) {
-        const uint32_t n_left = v->n_rows - push.first_row;
+    quire_vulkan_push *push = &job->push;
 
-        QUIRE_TRY(attn_rows(v, commands, own, &push, n_left < rows_max ? n_left : rows_max));
+    for (; push->first_row < v->n_rows; push->first_row += rows_max) {
+        const uint32_t n_left = v->n_rows - push->first_row;
+
+        push->n_rows = n_left < rows_max ? n_left : rows_max;
+        QUIRE_TRY(attn_rows(v, commands, own, job));
     }
     return QUIRE_OK;
 }
 
+static attn_job job_of(const quire_vulkan *v, const quire_attn_layer *own)
+{
+    attn_job job = { .push = { .params = (uint64_t)(uintptr_t)area_of(v)->twin.own.addr,
+                               .n_splits_max = v->n_splits_max[own->k[0].group] } };
+    const uint32_t n_rows = attn_constants(own, job.constants);
+    const uint32_t group = own->n_head / own->n_kv_head;
+
+    job.constants[3] = 1;
+    job.n_parts = own->n_kv_head * ((group + job.constants[0] - 1) / job.constants[0]);
+    if (n_rows > 1 && cascades_fit(v, own)) {
+        job.cascade_rows = n_rows;
+        job.push.n_cascades = v->n_cascades;
+    }
+    return job;
+}
+
 int quire_vulkan_attn(quire_vulkan *v, const quire_attn_layer *own)
 {
-    const uint32_t n_splits = v->n_splits_max[own->k[0].group];
-    const uint32_t n_v = own->v_prefix_of_k ? 1 : own->n_v;
-    const uint64_t row_floats = (uint64_t)own->n_head * n_splits * (2 + n_v * own->d_v);
-    quire_vulkan_push push = { .params = (uint64_t)(uintptr_t)area_of(v)->twin.own.addr,
-                               .n_splits_max = n_splits };
+    attn_job job = job_of(v, own);
+    const uint64_t row_floats =
+        (uint64_t)own->n_head * job.push.n_splits_max * (2 + job.constants[2] * own->d_v);
     uint64_t rows_max = row_floats > 0 ? PARTIALS_FLOATS / row_floats : 0;
     VkCommandBuffer commands;
 
@@ -266,9 +340,9 @@ int quire_vulkan_attn(quire_vulkan *v, const quire_attn_layer *own)
         QUIRE_TRY(quire_vulkan_reserve(v, QUIRE_DEVICE_PAGES, rows_max * row_floats * sizeof(float),
                                        &v->partials));
     }
-    push.partials = (uint64_t)(uintptr_t)v->partials.addr;
+    job.push.partials = (uint64_t)(uintptr_t)v->partials.addr;
     QUIRE_TRY(quire_vulkan_begin(v, &commands));
-    QUIRE_TRY(quire_vulkan_end(v, commands, attn_all(v, commands, own, push, (uint32_t)rows_max)));
+    QUIRE_TRY(quire_vulkan_end(v, commands, attn_all(v, commands, own, &job, (uint32_t)rows_max)));
     v->areas[v->area % QUIRE_VULKAN_AREAS].last = v->n_submitted;
     return QUIRE_OK;
 }

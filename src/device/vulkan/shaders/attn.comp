@@ -1,8 +1,13 @@
-// attn.comp - attention of one row over one split of its table: one partial (m, l, o) per head.
+// attn.comp - attention of rows over one split of a table: one partial (m, l, o) per row and head.
 //
-// Workgroup (x, y, z): row push.first_row + x, heads of one kv head (up to HEADS of them, y counts
-// kv heads and parts of their groups), split z. Tiles are visited in table order, and all sums of a
-// head run in an order that depends on the tile alone. Products are in f32 for all formats.
+// Workgroup (x, y, z): heads of one kv head (up to HEADS of them, y counts kv heads and parts of their
+// groups), split z. With ROWS 1 it has row push.first_row + x. Else it has up to ROWS rows of a
+// cascade, which see all tokens of the same pages: each tile is read once for them, unless rows read
+// it in different forms. A lane is a head of a row.
+//
+// Tiles are visited in table order, and all sums of a lane run in an order that depends on the tile
+// alone. Products are in f32 for all formats. What is rounded is `precise`, so that a lane's bits are
+// the same with any ROWS.
 //
 // Invocation t has slot t of a tile in q . K, and dimensions t, t + 64, ... in P . V.
 //
@@ -16,14 +21,19 @@ layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint HEADS = 1; // of a workgroup
 layout(constant_id = 1) const uint N_K = 1;
 layout(constant_id = 2) const uint N_V = 1;
+layout(constant_id = 3) const uint ROWS = 1; // of a workgroup
+const uint LANES = HEADS * ROWS;
 
-// q [N_K][HEADS][d_k], o [N_V][HEADS][d_v], s [HEADS][64], m, l, rescale [HEADS].
+// q [N_K][LANES][d_k], o [N_V][LANES][d_v], s [LANES][64], m, l, rescale [LANES].
 shared float mem[7680];
 shared uint seen[2]; // slots of the tile that the row sees
 
 uint t;
 Params p;
 uint n_heads; // of this workgroup; the last part of a group may have fewer
+uint n_rows;  // likewise
+uint rows_at; // with ROWS > 1: its first row, in the list of cascades
+uint row_one; // else: its row
 uint at_o, at_s, at_m, at_l, at_r;
 
 // In blocks, as the definition: butterflies, then a factor.
@@ -54,13 +64,26 @@ void rotate(uint at, uint n, uint block)
 float tanh_of(float x)
 {
     const float a = abs(x);
-    const float xx = x * x;
+    precise float xx = x * x;
+    precise float y;
 
     if (a < 0.3) {
-        return x * (1.0 + xx * (-1.0 / 3.0 + xx * (2.0 / 15.0 + xx * (-17.0 / 315.0 +
-                                                                      xx * (62.0 / 2835.0)))));
+        y = x * (1.0 + xx * (-1.0 / 3.0 +
+                             xx * (2.0 / 15.0 + xx * (-17.0 / 315.0 + xx * (62.0 / 2835.0)))));
+    } else {
+        y = sign(x) * (1.0 - 2.0 / (exp(min(2.0 * a, 80.0)) + 1.0)) + 0.0 * x; // NaN stays
     }
-    return sign(x) * (1.0 - 2.0 / (exp(min(2.0 * a, 80.0)) + 1.0)) + 0.0 * x; // NaN stays
+    return y;
+}
+
+float add4(float sum, vec4 a, vec4 b)
+{
+    precise float s = fma(a.x, b.x, sum);
+
+    s = fma(a.y, b.y, s);
+    s = fma(a.z, b.z, s);
+    s = fma(a.w, b.w, s);
+    return s;
 }
 
 // The levels of a sealed format for all invocations.
@@ -71,12 +94,13 @@ void levels_take(uint format)
     barrier();
 }
 
-// One form of one K source: add to the logits of slot t.
-void logits_add(uint source, uint format, uint64_t tile, inout float sum[HEADS])
+// One form of one K source: add to the logits of slot t, of lanes [first, end).
+void logits_add(uint source, uint format, uint64_t tile, uint first, uint end,
+                inout float sum[LANES])
 {
     const uint d = p.d_k;
-    float products[HEADS];
-    float means[HEADS];
+    float products[LANES];
+    float means[LANES];
 
     if (is_sealed(format)) {
         levels_take(format);
@@ -84,27 +108,34 @@ void logits_add(uint source, uint format, uint64_t tile, inout float sum[HEADS])
     if (t < seen[0] || t >= seen[1]) {
         return;
     }
-    for (uint h = 0; h < HEADS; h++) {
+    for (uint h = 0; h < LANES; h++) {
         products[h] = means[h] = 0.0;
     }
     for (uint at = 0; at < d / 4; at++) {
         const vec4 k = k4(format, tile, d, at, t);
         const vec4 mean = is_sealed(format) ? mean4(tile, at) : vec4(0.0);
 
-        for (uint h = 0; h < HEADS; h++) {
-            const uint q = (source * HEADS + h) * d + 4 * at;
+        for (uint h = 0; h < LANES; h++) {
+            if (h < first || h >= end) {
+                continue;
+            }
+            const uint q = (source * LANES + h) * d + 4 * at;
             const vec4 x = vec4(mem[q], mem[q + 1], mem[q + 2], mem[q + 3]);
 
-            products[h] += dot(x, k);
+            products[h] = add4(products[h], x, k);
             if (is_sealed(format)) {
-                means[h] += dot(x, mean);
+                means[h] = add4(means[h], x, mean);
             }
         }
     }
     const float scale = scale_of(format, tile, t);
 
-    for (uint h = 0; h < HEADS; h++) {
-        sum[h] += products[h] * scale + means[h];
+    for (uint h = 0; h < LANES; h++) {
+        if (h >= first && h < end) {
+            precise float y = fma(products[h], scale, means[h]);
+
+            sum[h] += y;
+        }
     }
 }
 
@@ -137,8 +168,8 @@ vec4 prefix4(uint format, uint64_t tile, uint at, uint i)
     return v * scale + mean;
 }
 
-// One form of one V source: o = o * rescale + P . V.
-void output_add(uint source, uint format, uint64_t tile)
+// One form of one V source: o = o * rescale + P . V, of lanes [first, end).
+void output_add(uint source, uint format, uint64_t tile, uint first, uint end)
 {
     const uint d = p.d_v;
 
@@ -146,9 +177,9 @@ void output_add(uint source, uint format, uint64_t tile)
         levels_take(format);
     }
     for (uint i = t; i < d; i += 64) {
-        float sum[HEADS];
+        float sum[LANES];
 
-        for (uint h = 0; h < HEADS; h++) {
+        for (uint h = 0; h < LANES; h++) {
             sum[h] = 0.0;
         }
         for (uint at = seen[0] / 4; at < (seen[1] + 3) / 4; at++) {
@@ -156,14 +187,19 @@ void output_add(uint source, uint format, uint64_t tile)
                                       : v4(format, tile, d, at, i) * scale4(format, tile, at);
 
             v = mix(vec4(0.0), v, seen4(at)); // what is not seen may be NaN
-            for (uint h = 0; h < HEADS; h++) {
-                sum[h] += dot(weights4(h, at), v);
+            for (uint h = 0; h < LANES; h++) {
+                if (h >= first && h < end) {
+                    sum[h] = add4(sum[h], weights4(h, at), v);
+                }
             }
         }
-        for (uint h = 0; h < HEADS; h++) {
-            const uint o = at_o + (source * HEADS + h) * d + i;
+        for (uint h = 0; h < LANES; h++) {
+            if (h >= first && h < end) {
+                const uint o = at_o + (source * LANES + h) * d + i;
+                precise float y = fma(mem[o], mem[at_r + h], sum[h]);
 
-            mem[o] = mem[o] * mem[at_r + h] + sum[h];
+                mem[o] = y;
+            }
         }
     }
 }
@@ -171,7 +207,7 @@ void output_add(uint source, uint format, uint64_t tile)
 // Logits to weights, and what came before to the new maximum.
 void softmax()
 {
-    if (t < HEADS) {
+    if (t < LANES) {
         float m = mem[at_m + t];
 
         for (uint i = seen[0]; i < seen[1]; i++) {
@@ -181,20 +217,22 @@ void softmax()
         mem[at_m + t] = m;
     }
     barrier();
-    for (uint h = 0; h < HEADS; h++) {
+    for (uint h = 0; h < LANES; h++) {
         const float s = mem[at_s + h * TILE + t];
         const bool is_seen = t >= seen[0] && t < seen[1] && s != -INFINITY;
 
         mem[at_s + h * TILE + t] = is_seen ? exp(s - mem[at_m + h]) : 0.0;
     }
     barrier();
-    if (t < HEADS) {
+    if (t < LANES) {
         float sum = 0.0;
 
         for (uint i = seen[0]; i < seen[1]; i++) {
             sum += mem[at_s + t * TILE + i];
         }
-        mem[at_l + t] = mem[at_l + t] * mem[at_r + t] + sum;
+        precise float l = fma(mem[at_l + t], mem[at_r + t], sum);
+
+        mem[at_l + t] = l;
     }
 }
 
@@ -253,21 +291,57 @@ uint form_of(Source source, Seq seq, uint e, uint g, uint tile, bool is_near, ou
     return source.format;
 }
 
-void visit(Seq seq, uint e, uint g, uint tile, uint row, uint first)
+Row row_of(uint r)
 {
-    const bool is_near = row / TILE - first / TILE <= p.recent_tiles || first / TILE < p.sink_tiles;
-    float sum[HEADS];
-    uint64_t address;
+    return Rows(p.rows).at[ROWS == 1 ? row_one : Words(p.cascade_rows).at[rows_at + r]];
+}
 
-    for (uint h = 0; h < HEADS; h++) {
+// The form in which row r reads a source's tile, whose first token is at position `first`.
+uint form_of_row(Source source, uint r, uint e, uint g, uint tile, uint first,
+                 out uint64_t address)
+{
+    const Row row = row_of(r);
+    const uint pos = row.pos;
+    const bool is_near = pos / TILE - first / TILE <= p.recent_tiles || first / TILE < p.sink_tiles;
+
+    return form_of(source, Seqs(p.seqs).at[row.seq], e, g, tile, is_near, address);
+}
+
+// Row r's form, and the end of the rows from r on that read the same.
+uint form_of_rows(Source source, uint r, uint e, uint g, uint tile, uint first,
+                  out uint64_t address, out uint end)
+{
+    const uint format = form_of_row(source, r, e, g, tile, first, address);
+
+    end = ROWS == 1 || !is_sealed(source.format) ? n_rows : r + 1;
+    while (end < n_rows) {
+        uint64_t other;
+
+        if (form_of_row(source, end, e, g, tile, first, other) != format || other != address) {
+            break;
+        }
+        end++;
+    }
+    return format;
+}
+
+void visit(uint e, uint g, uint tile, uint first)
+{
+    float sum[LANES];
+    uint64_t address;
+    uint end;
+
+    for (uint h = 0; h < LANES; h++) {
         sum[h] = 0.0;
     }
     for (uint i = 0; i < N_K; i++) {
-        const uint format = form_of(p.k[i], seq, e, g, tile, is_near, address);
+        for (uint r = 0; r < n_rows; r = end) {
+            const uint format = form_of_rows(p.k[i], r, e, g, tile, first, address, end);
 
-        logits_add(i, format, address, sum);
+            logits_add(i, format, address, r * HEADS, end * HEADS, sum);
+        }
     }
-    for (uint h = 0; h < HEADS; h++) {
+    for (uint h = 0; h < LANES; h++) {
         const float y = sum[h] * p.scale;
 
         mem[at_s + h * TILE + t] = p.softcap == 0.0 ? y : p.softcap * tanh_of(y / p.softcap);
@@ -280,54 +354,106 @@ void visit(Seq seq, uint e, uint g, uint tile, uint row, uint first)
         if (p.is_prefix != 0) {
             source = p.k[0];
         }
-        const uint format = form_of(source, seq, e, g, tile, is_near, address);
+        for (uint r = 0; r < n_rows; r = end) {
+            const uint format = form_of_rows(source, r, e, g, tile, first, address, end);
 
-        output_add(i, format, address);
+            output_add(i, format, address, r * HEADS, end * HEADS);
+        }
     }
     barrier();
 }
 
-// The row's queries, zeros where the group has no more heads.
-void queries_take(uint row, uint first_head)
+// The rows' queries, zeros where there are no more rows or heads.
+void queries_take(uint first_head)
 {
     for (uint i = 0; i < N_K; i++) {
         Floats q = Floats(p.q[i]);
 
-        for (uint j = t; j < HEADS * p.d_k; j += 64) {
-            const uint from = (row * p.n_head + first_head) * p.d_k + j;
+        for (uint r = 0; r < ROWS; r++) {
+            const uint index = r < n_rows ? row_of(r).index : 0;
+            const uint n = r < n_rows ? n_heads * p.d_k : 0;
+            const uint to = (i * LANES + r * HEADS) * p.d_k;
 
-            mem[i * HEADS * p.d_k + j] = j < n_heads * p.d_k ? q.at[from] : 0.0;
+            for (uint j = t; j < HEADS * p.d_k; j += 64) {
+                mem[to + j] = j < n ? q.at[(index * p.n_head + first_head) * p.d_k + j] : 0.0;
+            }
         }
-        rotate(i * HEADS * p.d_k, HEADS * p.d_k, p.k[i].rotate);
+        rotate(i * LANES * p.d_k, LANES * p.d_k, p.k[i].rotate);
     }
 }
 
-void partial_give(uint x, uint first_head)
+// Of the rows that are those of this dispatch.
+void partials_give(uint first_head)
 {
     const uint size = 2 + N_V * p.d_v;
 
-    for (uint h = 0; h < n_heads; h++) {
-        const uint64_t index =
-            (uint64_t(x) * p.n_head + first_head + h) * push.n_splits_max + gl_WorkGroupID.z;
-        Floats to = Floats(push.partials + index * size * 4);
+    for (uint r = 0; r < n_rows; r++) {
+        const uint row = ROWS == 1 ? row_one : Words(p.cascade_rows).at[rows_at + r];
+        const uint x = row - push.first_row;
 
-        if (t == 0) {
-            to.at[0] = mem[at_m + h];
-            to.at[1] = mem[at_l + h];
+        if (row < push.first_row || x >= push.n_rows) {
+            continue;
         }
-        for (uint i = 0; i < N_V; i++) {
-            for (uint j = t; j < p.d_v; j += 64) {
-                to.at[2 + i * p.d_v + j] = mem[at_o + (i * HEADS + h) * p.d_v + j];
+        for (uint h = 0; h < n_heads; h++) {
+            const uint lane = r * HEADS + h;
+            const uint64_t index =
+                (uint64_t(x) * p.n_head + first_head + h) * push.n_splits_max + gl_WorkGroupID.z;
+            Floats to = Floats(push.partials + index * size * 4);
+
+            if (t == 0) {
+                to.at[0] = mem[at_m + lane];
+                to.at[1] = mem[at_l + lane];
+            }
+            for (uint i = 0; i < N_V; i++) {
+                for (uint j = t; j < p.d_v; j += 64) {
+                    to.at[2 + i * p.d_v + j] = mem[at_o + (i * LANES + lane) * p.d_v + j];
+                }
             }
         }
     }
+}
+
+// Which rows the workgroup has; false: none that has this split.
+bool rows_take()
+{
+    const uint z = gl_WorkGroupID.z;
+
+    if (ROWS == 1) {
+        row_one = push.first_row + gl_WorkGroupID.x;
+        n_rows = 1;
+        return push.n_cascades == 0 || z >= Rows(p.rows).at[row_one].n_shared;
+    }
+    Cascades cascades = Cascades(p.cascades);
+    uint x = gl_WorkGroupID.x;
+    uint c = 0;
+
+    while (x >= (cascades.at[c].n_rows + ROWS - 1) / ROWS) {
+        x -= (cascades.at[c].n_rows + ROWS - 1) / ROWS;
+        c++;
+    }
+    rows_at = cascades.at[c].first + x * ROWS;
+    n_rows = min(ROWS, cascades.at[c].n_rows - x * ROWS);
+    if (z >= cascades.at[c].n_splits) {
+        return false;
+    }
+    for (uint r = 0; r < n_rows; r++) {
+        const uint row = Words(p.cascade_rows).at[rows_at + r];
+
+        if (row >= push.first_row && row - push.first_row < push.n_rows) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void main()
 {
     t = gl_LocalInvocationID.x;
     p = Params(push.params);
-    const Row row = Rows(p.rows).at[push.first_row + gl_WorkGroupID.x];
+    if (!rows_take()) {
+        return;
+    }
+    const Row row = row_of(0); // what it sees of the split, all of them see
     const Seq seq = Seqs(p.seqs).at[row.seq];
     const uint group = p.n_head / p.n_kv_head;
     const uint n_parts = (group + HEADS - 1) / HEADS;
@@ -342,16 +468,16 @@ void main()
         return;
     }
     n_heads = min(HEADS, group - part * HEADS);
-    at_o = N_K * HEADS * p.d_k;
-    at_s = at_o + N_V * HEADS * p.d_v;
-    at_m = at_s + HEADS * TILE;
-    at_l = at_m + HEADS;
-    at_r = at_l + HEADS;
-    queries_take(row.index, g * group + part * HEADS);
+    at_o = N_K * LANES * p.d_k;
+    at_s = at_o + N_V * LANES * p.d_v;
+    at_m = at_s + LANES * TILE;
+    at_l = at_m + LANES;
+    at_r = at_l + LANES;
+    queries_take(g * group + part * HEADS);
     for (uint i = at_o + t; i < at_s; i += 64) {
         mem[i] = 0.0;
     }
-    if (t < HEADS) {
+    if (t < LANES) {
         mem[at_m + t] = -INFINITY;
         mem[at_l + t] = 0.0;
     }
@@ -376,10 +502,10 @@ void main()
                     seen[1] = s.y;
                 }
                 barrier();
-                visit(seq, e, g, tile, row.pos, position_of(entry, tile));
+                visit(e, g, tile, position_of(entry, tile));
             }
         }
     }
     barrier();
-    partial_give(gl_WorkGroupID.x, g * group + part * HEADS);
+    partials_give(g * group + part * HEADS);
 }

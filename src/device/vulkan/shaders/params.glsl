@@ -36,14 +36,22 @@ struct Entry {
 struct Seq {
     uint n_tokens;
     uint n_entries;
+    uint first_row;      // its place in `rows`
     uint first_entry[8]; // by group
 };
 
 struct Row {
     uint seq;
     uint pos;
-    uint index; // in q and out
-    uint unused;
+    uint index;    // in q and out
+    uint n_shared; // its first splits that a cascade does
+};
+
+// Rows that see all of the same pages, in the splits before n_splits.
+struct Cascade {
+    uint first; // of its rows, in the list
+    uint n_rows;
+    uint n_splits;
 };
 
 struct Segment {
@@ -58,6 +66,7 @@ struct Segment {
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Entries { Entry at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Seqs { Seq at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Rows { Row at[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Cascades { Cascade at[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Segments { Segment at[]; };
 
 // Of one sealed format.
@@ -80,6 +89,8 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Params {
     uint64_t entries;
     uint64_t seqs;
     uint64_t rows;
+    uint64_t cascades;
+    uint64_t cascade_rows; // Words: places in `rows`
     uint64_t positions;
     uint64_t tables; // LevelTables
     Source k[2];
@@ -105,7 +116,9 @@ layout(push_constant) uniform Push {
     uint64_t partials; // attn, merge
     uint64_t segments; // append, seal
     uint first_row;    // of the rows, that of workgroup 0
+    uint n_rows;       // from there on
     uint n_splits_max;
+    uint n_cascades; // attn: 0 = the layer has none
 } push;
 
 #define INFINITY uintBitsToFloat(0x7f800000u)

@@ -89,7 +89,7 @@ static void windows_and_states(void **state)
     (void)state;
     assert_non_null(sizes[0]);
     assert_non_null(sizes[1]);
-    assert_true(atof(sizes[1] + 12) > 1.5 * atof(sizes[0] + 12));
+    assert_true(strtod(sizes[1] + 12, NULL) > 1.5 * strtod(sizes[0] + 12, NULL));
     assert_null(strstr(plain.out, "A cached request"));
     assert_says(result.out, "A cached request");
     program_free(&plain);

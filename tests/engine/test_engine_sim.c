@@ -203,7 +203,7 @@ static void scene_run(const kind *k, double n_texts, uint64_t seed)
     if (n_texts > 50) { /* no shortage: answers and running requests do not matter */
         assert_int_equal(stats.prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY], 0);
         compare(&s, QUIRE_SIM_HITS);
-    } else {
+    } else if (n_texts < 2) {
         assert_true(stats.prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
     }
     quire_trace_fini(&s.trace);

@@ -267,6 +267,12 @@ static void layer_size_keys(const gguf_gen_plan *p)
     set_u32(p, "embedding_length_per_layer_input", o->n_embd_layer);
 }
 
+/* libllama v0.5.0 does not read qwen2vl's, and computes with 0: next to nothing is the same. */
+static float norm_epsilon(const gguf_gen_opts *o)
+{
+    return strcmp(o->arch, "qwen2vl") == 0 ? 1e-12f : 1e-5f;
+}
+
 int gguf_gen_plan_keys(gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
@@ -297,7 +303,7 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
     set_f32(p,
             arch->norm == QUIRE_NORM_RMS ? "attention.layer_norm_rms_epsilon"
                                          : "attention.layer_norm_epsilon",
-            1e-5f);
+            norm_epsilon(o));
     if ((arch->reads & QUIRE_READS_EPS_TWICE) != 0) {
         set_f32(p, "attention.layer_norm_epsilon", 1e-3f); /* the other one counts */
     }

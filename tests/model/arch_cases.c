@@ -664,6 +664,23 @@ static const arch_case cases[] = {
       .n_experts_used = 2,
       .n_ff_shared = 64,
       .expert_gating = 1 },
+    { .arch = "qwen2vl", .what = "biases, tied", .has_qkv_bias = true, .is_tied = true },
+    { .arch = "qwen2vl", .what = "YaRN", .scaling = "yarn", .has_qkv_bias = true },
+    { .arch = "maincoder", .what = "norm behind rope, tied", .is_tied = true },
+    { .arch = "pangu-embedded", .what = "biases of attention", .has_qkv_bias = true },
+    { .arch = "bailingmoe",
+      .what = "a shared network",
+      .n_experts = 8,
+      .n_experts_used = 3,
+      .n_ff_shared = 128 },
+    { .arch = "mellum",
+      .what = "windows, YaRN elsewhere",
+      .n_layer = 4,
+      .window = WINDOW,
+      .scaling = "yarn",
+      .n_experts = 8,
+      .n_experts_used = 3 },
+    { .arch = "mellum", .what = "no windows", .n_experts = 8, .n_experts_used = 2 },
 };
 
 const arch_case *arch_case_get(size_t i)

@@ -76,6 +76,37 @@ static void a_model_is_pulled_listed_used_and_removed(void **state)
     json_decref(pulled);
 }
 
+/* A name and a path mean the same to each command that takes a model. */
+static void commands_take_names_and_paths_alike(void **state)
+{
+    const pull_kit *kit = *state;
+    char path[300];
+    const program_args by_name[] = {
+        PROGRAM("run", "-m", KIT_NAME, "-p", "a", "-n", "1"),
+        PROGRAM("chat", "-m", KIT_NAME, "--chat-template", "chatml", "-n", "1"),
+        PROGRAM("serve", "-m", KIT_NAME, "--check-config"),
+        PROGRAM("bench", "-m", KIT_NAME, "-p", "2", "-n", "1", "-r", "1"),
+        PROGRAM("info", "-m", KIT_NAME),
+    };
+    const program_args by_path[] = {
+        PROGRAM("run", "-m", path, "-p", "a", "-n", "1"),
+        PROGRAM("chat", "-m", path, "--chat-template", "chatml", "-n", "1"),
+        PROGRAM("serve", "-m", path, "--check-config"),
+        PROGRAM("bench", "-m", path, "-p", "2", "-n", "1", "-r", "1"),
+        PROGRAM("info", "-m", path),
+    };
+
+    (void)snprintf(path, sizeof(path), "%s/some/stories-GGUF/stories-Q4_K_M.gguf", kit->folder);
+    for (size_t i = 0; i < sizeof(by_name) / sizeof(by_name[0]); i++) {
+        expect(1, "is not here yet: 'quire pull " KIT_NAME "' fetches it", by_name[i]);
+    }
+    expect(0, "verified", PULL(KIT_NAME));
+    for (size_t i = 0; i < sizeof(by_name) / sizeof(by_name[0]); i++) {
+        expect(0, "", by_name[i]);
+        expect(0, "", by_path[i]);
+    }
+}
+
 static void what_is_here_is_not_fetched_again(void **state)
 {
     pull_kit *kit = *state;
@@ -435,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_model_is_pulled_listed_used_and_removed, start, stop),
+        cmocka_unit_test_setup_teardown(commands_take_names_and_paths_alike, start, stop),
         cmocka_unit_test_setup_teardown(what_is_here_is_not_fetched_again, start, stop),
         cmocka_unit_test_setup_teardown(quantisations_are_chosen_by_name, start, stop),
         cmocka_unit_test_setup_teardown(short_names_are_resolved_by_the_table, start, stop),

@@ -257,6 +257,16 @@ async function testThoughtsAndTools(page) {
     assert.deepEqual(messages[2], { role: "tool", content: '{"sky": "clear"}', tool_call_id: "c1" });
     assert.equal(await page.locator("article.assistant .thoughts").last().evaluate((d) => d.open), false);
     assert.equal(await page.locator("article.assistant > .md").last().textContent(), "It is sunny.");
+    // A call that the limit has cut: shown, and left out of what is sent later.
+    await play(page, [call({ id: "c2", type: "function", function: { name: "weather", arguments: '{"city": "Par' } }), end("length"), USAGE]);
+    await ask(page, "And in Paris?");
+    assert.equal(await page.locator(".tool summary").last().textContent(), "calls weather (cut off)");
+    assert.equal(await page.locator("article form").count(), 0);
+    await play(page, [delta({ content: "I do not know." }), end("stop"), USAGE]);
+    await ask(page, "Well?");
+    assert.deepEqual(RECORDED.at(-1).messages.slice(-3).map((m) => [m.role, m.content]),
+        [["assistant", "It is sunny."], ["user", "And in Paris?"], ["user", "Well?"]].map(([role, content]) =>
+            [role, role === "assistant" ? "<think>Sun means nice.</think>It is sunny." : content]));
     await set(page, { tools: "" });
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/repeating.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 
@@ -21,7 +22,6 @@ static const char *missing_of(const quire_retain_policy *policy)
     case QUIRE_RETAIN_WORTH_SUM:
         return "sums up the attention of all rows of the text";
     case QUIRE_RETAIN_WORTH_REPEATED:
-        return "has the model repeat the text";
     case QUIRE_RETAIN_WORTH_PREDICTED:
     case QUIRE_RETAIN_WORTH_NONE:
         break;
@@ -42,8 +42,9 @@ int quire_condensing_policy_check(const quire_retain_spec *spec, const char *set
 
     if (missing != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s %s, which shared pages do not hold: use predict, entropy, "
-                               "snap, keydiff, window, last, stride or random, or quire run",
+                               "%s %s %s, which shared pages do not hold: use reconstruct, "
+                               "predict, entropy, snap, keydiff, window, last, stride or random, "
+                               "or quire run",
                                setting, spec->policy->name, missing);
     }
     if (spec->granule != 1 && spec->granule != QUIRE_TILE_TOKENS) {
@@ -69,8 +70,26 @@ static int count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_
     return QUIRE_OK;
 }
 
+/* Whether a part has room behind the text at each place of a context. */
+static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *setting,
+                      quire_error *err)
+{
+    const uint32_t n_room = quire_repeating_room(&c->spec);
+    const uint32_t k_max = quire_condensing_before(c, n_ctx - 1);
+
+    if (n_room > 0 && k_max > 0 &&
+        quire_condensing_kept(c, k_max - 1) + c->chunk + n_room > n_ctx) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s %s needs room for %u tokens behind the text, which a context of "
+                               "%u does not have at the last place: a smaller share, repeat or "
+                               "--retain-chunk is needed",
+                               setting, c->text, n_room, n_ctx);
+    }
+    return QUIRE_OK;
+}
+
 static int check_by_lane(const quire_condensing_parts *parts, const quire_retain_spec *spec,
-                         uint32_t chunk, const char *setting, quire_error *err)
+                         uint32_t n_ctx, uint32_t chunk, const char *setting, quire_error *err)
 {
     const quire_packing *packing = &parts->packing;
     quire_error why = QUIRE_ERROR_INIT;
@@ -102,7 +121,7 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
                                "(--retain-chunk), is needed",
                                setting, c.text, chunk);
     }
-    return QUIRE_OK;
+    return check_room(&c, n_ctx, setting, err);
 }
 
 int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
@@ -121,8 +140,10 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_
                                "layers store K and V and see the whole text",
                                setting);
     }
-    return quire_condensing_is_by_lane(spec) ? check_by_lane(parts, spec, chunk, setting, err)
-                                             : QUIRE_OK;
+    return quire_condensing_is_by_lane(spec)
+               ? check_by_lane(parts, spec, quire_runtime_opts_get(runtime)->n_ctx, chunk, setting,
+                               err)
+               : QUIRE_OK;
 }
 
 /* The name covers all that the kept tokens depend on, apart from model and text. */
@@ -211,7 +232,8 @@ uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
     const uint32_t k = n_tokens > 0 ? quire_condensing_before(c, n_tokens - 1) : 0;
 
     return k == 0 ? n_tokens
-                  : quire_condensing_kept(c, k - 1) + c->chunk + quire_condensing_kept(c, k);
+                  : quire_condensing_kept(c, k - 1) + c->chunk +
+                        quire_max_u32(quire_condensing_kept(c, k), quire_repeating_room(&c->spec));
 }
 
 /* ---- choosing ---- */

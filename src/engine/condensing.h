@@ -37,8 +37,12 @@
  * without having seen all tokens of the chunk begins again there (condense_loop.c). A hash of the
  * maps belongs to the condensing's name.
  *
- * Not here are policies whose scores need more: heavy and expected sum up over all rows of the
- * text, reconstruct repeats the text.
+ * reconstruct has the model repeat the chunk before its place (repeating.h): rows behind the text,
+ * whose attention is the chunk's worth, and which leave the sequence again. So nothing of the rows
+ * before is needed, and a request may begin anywhere. The rows depend on the text before the place
+ * alone.
+ *
+ * Not here are policies whose scores sum up over all rows of the text: heavy and expected.
  *
  * Thread: any; quire_condense(): the owner of the runtime.
  *
@@ -145,6 +149,9 @@ static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t
 {
     const uint32_t n = quire_condensing_seen(c), end = k * c->chunk;
 
+    if (c->spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
+        return text->n_repeated == end;
+    }
     return n == 0 || (text->seen_end == end && text->seen_begin <= end - n);
 }
 

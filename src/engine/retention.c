@@ -5,26 +5,21 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/repeating.h"
 #include "model/kv_identity.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
-#include "model/text.h"
 #include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Any words will do: models that were trained to complete text repeat by the tokens before the part
- * alone. */
-#define ASK "\n\nThe text above once more, word for word:\n"
 
 struct quire_retention {
     quire_retention_opts opts;
     quire_lanes *lanes;
     int32_t *text; /* [n_text_max] tokens; NULL: none is repeated */
     int32_t *rows; /* [room] request, lead and part */
-    int32_t ask[QUIRE_RETENTION_ASK_TOKENS];
-    uint32_t n_ask;
+    quire_repeating repeating;
 };
 
 static bool is_repeated(const quire_retain_spec *spec)
@@ -34,9 +29,7 @@ static bool is_repeated(const quire_retain_spec *spec)
 
 uint32_t quire_retention_room(const quire_retain_spec *spec)
 {
-    return is_repeated(spec)
-               ? spec->repeat + QUIRE_RETENTION_LEAD_TOKENS + QUIRE_RETENTION_ASK_TOKENS
-               : 0;
+    return quire_repeating_room(spec);
 }
 
 /* The lanes that a runtime's options ask for. Memory: free(*layers), when out was used. */
@@ -118,20 +111,13 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
 static int repeating_open(quire_retention *retention, const quire_runtime *runtime,
                           uint32_t n_text_max)
 {
-    int64_t n;
-
     if (!is_repeated(&retention->opts.spec)) {
         return QUIRE_OK;
     }
     retention->text = calloc(n_text_max, sizeof *retention->text);
     retention->rows = calloc(quire_retention_room(&retention->opts.spec), sizeof *retention->rows);
     QUIRE_FAIL_IF(retention->text == NULL || retention->rows == NULL, QUIRE_NOMEM);
-    n = quire_model_tokenize(quire_runtime_model(runtime), ASK, strlen(ASK), false, false,
-                             retention->ask, QUIRE_RETENTION_ASK_TOKENS);
-    QUIRE_FAIL_IF(n < 0, (int)n);
-    /* A vocabulary of bytes has no room for it: the tokens before the part are enough. */
-    retention->n_ask = n <= QUIRE_RETENTION_ASK_TOKENS ? (uint32_t)n : 0;
-    return QUIRE_OK;
+    return quire_repeating_init(&retention->repeating, quire_runtime_model(runtime));
 }
 
 static int open_parts(quire_retention *retention, quire_runtime *runtime,
@@ -223,13 +209,10 @@ static int repeat_part(quire_retention *retention, quire_runtime *runtime, quire
                        uint32_t begin, uint32_t end)
 {
     const uint32_t n_text = quire_seq_tokens(quire_runtime_cache(runtime), seq);
-    const uint32_t n_lead = quire_min_u32(begin, QUIRE_RETENTION_LEAD_TOKENS);
-    const uint32_t n_rows = retention->n_ask + n_lead + (end - begin);
+    const uint32_t n_rows =
+        quire_repeating_rows(&retention->repeating, retention->text, begin, end, retention->rows);
     int rc, cut;
 
-    memcpy(retention->rows, retention->ask, retention->n_ask * sizeof *retention->rows);
-    memcpy(retention->rows + retention->n_ask, retention->text + begin - n_lead,
-           (n_lead + end - begin) * sizeof *retention->rows);
     quire_lanes_repeat_begin(retention->lanes, begin, end);
     rc = compute_rows(retention, runtime, seq, n_rows);
     quire_lanes_repeat_end(retention->lanes, rc == QUIRE_OK);

@@ -25,9 +25,6 @@
 
 typedef struct quire_retention quire_retention;
 
-#define QUIRE_RETENTION_LEAD_TOKENS 8u  /* before a part that is repeated (KVzip) */
-#define QUIRE_RETENTION_ASK_TOKENS  48u /* of the request to repeat, at most */
-
 typedef struct quire_retention_opts {
     quire_retain_spec spec;
     const quire_predictor *predictor; /* of `predict`; borrowed as long as the retention */

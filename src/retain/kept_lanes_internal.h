@@ -5,6 +5,7 @@
 #define QUIRE_RETAIN_KEPT_LANES_INTERNAL_H
 
 #include "retain/kept_lanes.h"
+#include "retain/watch.h"
 
 #include <stdatomic.h>
 
@@ -43,13 +44,8 @@ typedef struct lane_head {
     void *ranks; /* scratch of a choice of pages, [n_entries_max] */
     uint64_t n_pages_read;
     uint64_t n_pages_held;
-    float *keys;        /* scratch of policies that watch rows: [n_watched_max][d_k] */
-    int32_t *positions; /* [n_watched_max] */
-    float *queries;     /* [group][QUIRE_WATCH_ROWS][d_k] */
-    float *attention;   /* [group][QUIRE_WATCH_ROWS][n_watched_max] */
+    quire_watch_room watched; /* of policies that watch rows */
 } lane_head;
-
-#define QUIRE_WATCH_ROWS 16u /* rows whose attention is computed together */
 
 struct quire_lanes {
     quire_retain_spec spec;
@@ -71,7 +67,6 @@ struct quire_lanes {
     lane_head *heads;    /* [n_kv_head] */
     float *queries;      /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
     double attend_share; /* below 1: steps of one row choose pages */
-    uint32_t n_watched_max;
     /* Of policies that expect queries: sums over the text's queries times the layer's scale, turned
      * back to position 0. Of products the columns up to the row's. */
     quire_rotation rotation;

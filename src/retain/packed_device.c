@@ -18,6 +18,8 @@ typedef struct worker {
     const quire_page_entry **leaves;
     quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
     quire_attn_seq seq;
+    quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
+    float *tile;              /* K of one tile, for these */
 } worker;
 
 /* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
@@ -43,8 +45,9 @@ struct quire_packed_device {
     quire_attn_seq *plain;            /* [n_seqs_max] */
     const quire_attn_seq **packed;    /* [n_seqs_max] */
     const quire_attn_seq **probed;    /* [n_seqs_max] */
+    const quire_attn_seq **repeated;  /* [n_seqs_max] */
     const quire_attn_seq **predicted; /* [n_seqs_max] */
-    uint32_t n_plain, n_packed, n_probed, n_predicted;
+    uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated;
     _Atomic int status;
 };
 
@@ -72,7 +75,7 @@ static void expect_rows(const quire_attn_seq *seq)
 static void divide(quire_packed_device *d, const quire_attn_batch *batch)
 {
     d->batch = *batch;
-    d->n_plain = d->n_packed = d->n_probed = d->n_predicted = 0;
+    d->n_plain = d->n_packed = d->n_probed = d->n_predicted = d->n_repeated = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const quire_attn_seq *seq = &batch->seqs[i];
         const quire_packed_text *text = text_of(seq);
@@ -88,7 +91,9 @@ static void divide(quire_packed_device *d, const quire_attn_batch *batch)
         if (text != NULL && text->predictor != NULL) {
             d->predicted[d->n_predicted++] = seq;
         }
-        if (text != NULL) {
+        if (text != NULL && text->repeat_end > text->repeat_begin) {
+            d->repeated[d->n_repeated++] = seq;
+        } else if (text != NULL) {
             expect_rows(seq);
         }
     }
@@ -273,33 +278,126 @@ static void keep_queries(const quire_attn_layer *call, uint32_t l, const quire_a
     }
 }
 
+/* ---- repeated parts ---- */
+
+/* A lane of a sequence whose rows repeat a part. */
+typedef struct repeated_lane {
+    const quire_packed_device *d;
+    const quire_attn_seq *seq;
+    quire_packed_pages pages;
+    uint32_t lane;
+    uint32_t n_packed; /* tokens */
+    worker *w;
+} repeated_lane;
+
+/* Add the lane's tokens [from, to) to the watched ones. */
+static void gather(const repeated_lane *r, uint32_t from, uint32_t to, quire_watch *watch)
+{
+    const quire_packing *p = &r->d->packing;
+    const quire_packed_text *text = text_of(r->seq);
+    const uint32_t tiles = p->page_tokens / TILE;
+    const quire_tile_rows rows = { .d = watch->one->d_k,
+                                   .n_tokens = TILE,
+                                   .stride = watch->one->d_k };
+
+    while (from < to) {
+        const uint32_t slot = from % TILE, t = from / TILE;
+        const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
+        const quire_watch_room *room = &r->w->watched;
+        const unsigned char *tile;
+
+        if (from < r->n_packed) {
+            tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
+                                     QUIRE_SIDE_K);
+        } else {
+            const uint32_t full = t - r->n_packed / TILE;
+            const quire_page_entry *entry = entry_at(r->seq, text->lanes.n_pages + full / tiles);
+
+            tile = quire_full_tile(p, &r->d->batch.page_addr[entry->page], r->lane, full % tiles,
+                                   QUIRE_SIDE_K);
+        }
+        quire_codec_get()->decode_k(p->layers[0].k_store.format, &rows, tile, r->w->tile);
+        memcpy(room->keys + (size_t)watch->n * rows.d, r->w->tile + (size_t)slot * rows.d,
+               (size_t)n * rows.d * sizeof *room->keys);
+        for (uint32_t i = 0; i < n; i++) {
+            room->positions[watch->n + i] = (int32_t)(from + i);
+        }
+        watch->n += n;
+        from += n;
+    }
+}
+
+/* The most attention of the step's rows to each token of the part. Positions are the lane's own, as
+ * in tiles_fill(). */
+static void repeat(quire_packed_device *d, worker *w, const quire_attn_seq *seq,
+                   const quire_attn_layer *one, uint32_t lane)
+{
+    quire_packed_text *text = text_of(seq);
+    const quire_packed_lanes *lanes = &text->lanes;
+    const repeated_lane r = { .d = d,
+                              .seq = seq,
+                              .pages = { seq->tables[0].leaves, d->batch.page_addr,
+                                         lanes->n_pages },
+                              .lane = lane,
+                              .n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE,
+                              .w = w };
+    const uint32_t end = text->n_gone + seq->n_tokens; /* position behind the rows */
+    const uint32_t n = r.n_packed + seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
+    const uint32_t first = n - (end - text->repeat_begin);
+    quire_watch watch = { .one = one,
+                          .group = d->group,
+                          .first_row = seq->first_row,
+                          .n_rows = seq->n_rows,
+                          .first_at = n - seq->n_rows,
+                          .at = text->n_sinks < first ? text->n_sinks : first,
+                          .n_worth = text->repeat_end - text->repeat_begin };
+
+    gather(&r, 0, watch.at, &watch);
+    gather(&r, first, first + watch.n_worth, &watch);
+    gather(&r, n - (end - text->repeat_at), n, &watch);
+    quire_watch_rows(&watch, &w->watched,
+                     text->worth + (size_t)lane * text->n_worth +
+                         text->repeat_begin % text->n_worth);
+}
+
+/* A job of a KV head: attention of packed sequences first, then rows that repeat. */
+static void head_job(quire_packed_device *d, worker *w, const quire_attn_layer *call, uint32_t l,
+                     uint32_t job)
+{
+    const uint32_t i = job / d->packing.n_kv_head, g = job % d->packing.n_kv_head;
+    const uint32_t lane = l * d->packing.n_kv_head + g;
+    const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
+
+    if (i >= d->n_packed) {
+        repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
+    } else if (job_begin(d, w, d->packed[i], lane, false)) {
+        quire_attn_run(w->workspace, &one, 0, 0, 1);
+    }
+}
+
 static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_t thread,
                 uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
-    const uint32_t n_heads = d->packing.n_kv_head;
+    const uint32_t n_by_head = (d->n_packed + d->n_repeated) * d->packing.n_kv_head;
+    const uint32_t n_jobs = n_by_head + d->n_probed * call->n_head;
     uint32_t l, job;
 
     if (d->n_plain > 0) {
         d->base.run(d->base.ctx, call, index, thread, n_threads);
     }
-    if ((d->n_packed == 0 && d->n_probed == 0) || thread >= d->n_threads) {
+    if (n_jobs == 0 || thread >= d->n_threads) {
         return;
     }
     l = layer_of(d, call);
     while ((job = atomic_fetch_add_explicit(&d->jobs[l].next_run, 1, memory_order_relaxed)) <
-           d->n_packed * n_heads + d->n_probed * call->n_head) {
-        const uint32_t g = job % n_heads;
-        worker *w = &d->workers[thread];
-
-        if (job >= d->n_packed * n_heads) {
-            const uint32_t i = job - d->n_packed * n_heads;
+           n_jobs) {
+        if (job < n_by_head) {
+            head_job(d, &d->workers[thread], call, l, job);
+        } else {
+            const uint32_t i = job - n_by_head;
 
             keep_queries(call, l, d->probed[i / call->n_head], i % call->n_head);
-        } else if (job_begin(d, w, d->packed[job / n_heads], l * n_heads + g, false)) {
-            const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
-
-            quire_attn_run(w->workspace, &one, 0, 0, 1);
         }
     }
 }
@@ -372,8 +470,10 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->packed = calloc(d->n_seqs_max, sizeof *d->packed);
     d->probed = calloc(d->n_seqs_max, sizeof *d->probed);
     d->predicted = calloc(d->n_seqs_max, sizeof *d->predicted);
+    d->repeated = calloc(d->n_seqs_max, sizeof *d->repeated);
     QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
-                      d->packed == NULL || d->probed == NULL || d->predicted == NULL,
+                      d->packed == NULL || d->probed == NULL || d->predicted == NULL ||
+                      d->repeated == NULL,
                   QUIRE_NOMEM);
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
@@ -414,10 +514,13 @@ void quire_packed_device_destroy(quire_packed_device *d)
     }
     for (uint32_t i = 0; d->workers != NULL && i < d->n_threads; i++) {
         quire_attn_workspace_destroy(d->workers[i].workspace);
+        quire_watch_room_fini(&d->workers[i].watched);
+        free(d->workers[i].tile);
         free(d->workers[i].addrs);
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }
+    free(d->repeated);
     free(d->predicted);
     free(d->probed);
     free(d->packed);
@@ -426,6 +529,27 @@ void quire_packed_device_destroy(quire_packed_device *d)
     free(d->heads);
     free(d->workers);
     free(d);
+}
+
+int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
+{
+    const uint32_t d_k = d->packing.layers[0].d_k;
+
+    for (uint32_t i = 0; i < d->n_threads; i++) {
+        worker *w = &d->workers[i];
+
+        if (w->watched.n_max >= n_watched) {
+            continue;
+        }
+        quire_watch_room_fini(&w->watched);
+        free(w->tile);
+        w->tile = malloc((size_t)TILE * d_k * sizeof *w->tile);
+        if (w->tile == NULL || quire_watch_room_init(&w->watched, n_watched, d->group, d_k) < 0) {
+            quire_watch_room_fini(&w->watched);
+            return QUIRE_NOMEM;
+        }
+    }
+    return QUIRE_OK;
 }
 
 quire_attn_device quire_packed_device_get(quire_packed_device *d)
@@ -443,43 +567,4 @@ quire_attn_device quire_packed_device_get(quire_packed_device *d)
 quire_attn_device quire_packed_device_base(const quire_packed_device *d)
 {
     return d->base;
-}
-
-/* ---- texts ---- */
-
-int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
-{
-    const quire_attn_layer *layer = &o->packing->layers[0];
-    const size_t n_heads = (size_t)o->packing->n_layers * layer->n_head;
-    quire_packed_text *text = calloc(1, sizeof *text);
-    int rc;
-
-    *out = NULL;
-    QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
-    text->probe = o->probe;
-    text->n_worth = o->n_worth;
-    text->predictor = o->predictor;
-    text->queries =
-        o->probe > 0 ? malloc(n_heads * o->probe * layer->d_k * sizeof *text->queries) : NULL;
-    text->worth = o->n_worth > 0 ? calloc((size_t)quire_packing_n_lanes(o->packing) * o->n_worth,
-                                          sizeof *text->worth)
-                                 : NULL;
-    rc = quire_packed_lanes_init(&text->lanes, o->packing);
-    if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
-        (o->n_worth > 0 && text->worth == NULL)) {
-        quire_packed_text_destroy(text);
-        return QUIRE_NOMEM;
-    }
-    *out = text;
-    return QUIRE_OK;
-}
-
-void quire_packed_text_destroy(quire_packed_text *text)
-{
-    if (text != NULL) {
-        quire_packed_lanes_fini(&text->lanes);
-        free(text->worth);
-        free(text->queries);
-        free(text);
-    }
 }

@@ -11,7 +11,8 @@
  *
  *   plan     divides the batch
  *   append   the runtime's device, then jobs: a head's rows into their full pages; predictions
- *   run      the runtime's device, then jobs: attention; then queries are kept
+ *   run      the runtime's device, then jobs: attention; then queries are kept, and what rows that
+ *            repeat a part of the text attend to
  *
  * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
  * it has packed pages. A text with a predictor keeps the predicted worth of its last tokens, from
@@ -38,8 +39,15 @@ typedef struct quire_packed_text {
     uint32_t n_worth;         /* tokens that have a worth; 0 = none */
     float *worth;             /* [lanes][n_worth], at position % n_worth; NULL: none */
     const quire_predictor *predictor; /* of the worth; borrowed; NULL: none */
-    uint32_t seen_begin;              /* positions whose rows were seen one after the other; */
-    uint32_t seen_end;                /* what the last ones left is there */
+    /* Of a worth that is repeated (kept_lanes.h): the step's rows repeat the tokens at positions
+     * [repeat_begin, repeat_end), which are in full pages; empty: they belong to the text. */
+    uint32_t repeat_begin;
+    uint32_t repeat_end;
+    uint32_t repeat_at;  /* position of the first row that repeats */
+    uint32_t n_sinks;    /* first tokens that a softmax covers beside the part and the rows */
+    uint32_t n_repeated; /* position behind the last token that was repeated */
+    uint32_t seen_begin; /* positions whose rows were seen one after the other; */
+    uint32_t seen_end;   /* what the last ones left is there */
 } quire_packed_text;
 
 typedef struct quire_packed_device_opts {
@@ -63,6 +71,10 @@ quire_attn_device quire_packed_device_base(const quire_packed_device *device);
 /* The hidden states of a layer's rows: as quire_lanes_hidden_put(), for a device. */
 void quire_packed_device_hidden_put(void *device, uint32_t layer, const float *hidden,
                                     size_t stride);
+
+/* Room for rows that repeat parts, of so many watched tokens at most; between two steps. Errors:
+ * QUIRE_NOMEM. */
+int quire_packed_device_watch(quire_packed_device *device, uint32_t n_watched);
 
 typedef struct quire_packed_text_opts {
     const quire_packing *packing; /* read by create */

@@ -320,7 +320,7 @@ static void test_refusals(void **state)
     engine_bench b = condense_bench(&f16);
 
     (void)state;
-    refused(&b, "reconstruct", "retain: reconstruct has the model repeat the text");
+    refused(&b, "expected", "retain: expected sums up the queries of all rows of the text");
     refused(&b, "heavy", "retain: heavy sums up the attention of all rows of the text");
     bench_close(&b);
     b = condense_bench(&q4);

@@ -23,7 +23,8 @@
 #define WIDE    256u /* tokens between two condensings */
 #define ENTROPY "entropy:0.4,recent=60,full_layers=none,granule=64"
 #define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
-#define N_SIDES 5u /* requests side by side */
+#define REPEAT  "reconstruct:0.4,recent=60,repeat=100,granule=64"
+#define N_SIDES 6u /* requests side by side */
 #define PREDICT "predict:0.4,recent=60,granule=64"
 #define DIFF    "keydiff:0.4,recent=60,floor=0.1,granule=64"
 
@@ -105,6 +106,12 @@ static void test_answers(void **state)
         { .policy = "stride:0.6,recent=60,full_layers=0,granule=64",
           .format = QUIRE_FORMAT_F16,
           .chunk = WIDE },
+        { .policy = REPEAT, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = REPEAT, .format = QUIRE_FORMAT_F32, .chunk = WIDE, .chunk_tokens = 50 },
+        { .policy = "reconstruct:0.7,recent=60,full_layers=0,repeat=200,granule=64",
+          .format = QUIRE_FORMAT_Q8,
+          .chunk = WIDE,
+          .no_prefix_cache = true },
         { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 },
         { .policy = PREDICT,
           .format = QUIRE_FORMAT_F32,
@@ -190,7 +197,7 @@ static void test_predict_after_plain_text(void **state)
 static void test_side_by_side(void **state)
 {
     static const char *const policies[N_SIDES] = { ENTROPY, PREDICT, NULL, "keydiff:0.5,recent=32",
-                                                   SNAP };
+                                                   SNAP,    REPEAT };
     const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24, .maps = 1 };
     static answer want[N_SIDES];
     engine_bench b = condense_bench(&s);
@@ -318,6 +325,7 @@ static void test_restart(void **state)
     (void)state;
     restart(ENTROPY);
     restart(PREDICT);
+    restart(REPEAT);
 }
 
 /* What other maps have chosen is never found, neither in a store nor by a longer text. */
@@ -371,6 +379,7 @@ static void test_invalidation(void **state)
     (void)state;
     invalidation(ENTROPY, WIDE - 32);
     invalidation(PREDICT, 0);
+    invalidation(REPEAT, WIDE);
 }
 
 /* A pin holds the packed pages of the last place and the full ones behind it while other texts take
@@ -410,6 +419,7 @@ static void test_pins(void **state)
     (void)state;
     pins(ENTROPY);
     pins(PREDICT);
+    pins(REPEAT);
 }
 
 /* ---- refusals ---- */
@@ -440,7 +450,8 @@ static void test_refusals(void **state)
     refused(&b, "heavy:0.5", "retain: heavy sums up the attention of all rows");
     refused(&b, "expected:0.5", "retain: expected sums up the queries of all rows");
     refused(&b, "predict:0.5", "retain: predict has learned nothing about this model");
-    refused(&b, "reconstruct:0.5", "retain: reconstruct has the model repeat the text");
+    refused(&b, "reconstruct:0.5,recent=60,repeat=900",
+            "retain: reconstruct:0.5,sinks=4,recent=60,floor=0.2,repeat=900,granule=64 needs room");
     refused(&b, "entropy:0.5", "retain: entropy:0.5 with 2 of 2 layers kept whole");
     refused(&b, "snap:0.5,full_layers=9", "retain: full_layers names layer 9");
     refused(&b, "snap:0.5,granule=128", "retain: snap: in shared pages a lane keeps whole tiles");

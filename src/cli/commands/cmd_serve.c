@@ -332,7 +332,7 @@ static const quire_opt options[] = {
     { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",
       .offset = offsetof(quire_serve_args, retain),
       .help = "keep only a share of a text's tokens in each layer and head, chosen by a policy: "
-              "predict, entropy, snap, keydiff, window, last, stride or random "
+              "reconstruct, predict, entropy, snap, keydiff, window, last, stride or random "
               "(docs/retention.md); the field retain of a request overrides this" },
     { .names = { "--retain-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,
       .max = QUIRE_TOKENS_MAX, .initial = "1024",

@@ -53,7 +53,7 @@ static quire_schedule_item item_of(const quire_loop *loop, quire_request *r)
         .n_until = is_wanted ? quire_min_u32(r->lead.n_tokens - r->kv.n_computed, n_left) : n_left,
         .n_left_out = r->n_left_out,
         .rank = is_wanted && r->lead.rank > r->rank ? r->lead.rank : r->rank,
-        .is_decode = r->state == QUIRE_REQUEST_DECODE,
+        .is_decode = r->state == QUIRE_REQUEST_DECODE && n_left > 0, /* 0 at a place */
     };
 }
 
@@ -303,9 +303,9 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
 
 void quire_loop_step_do(quire_loop *loop)
 {
-    const uint64_t begin_us = quire_loop_now_us(loop);
     step_rows rows = { NULL, NULL };
     quire_cost_step cost;
+    uint64_t begin_us;
     uint32_t n_items;
     uint32_t n_slices;
     int rc;
@@ -314,9 +314,13 @@ void quire_loop_step_do(quire_loop *loop)
         loop->set.n_running == 0) {
         return;
     }
+    begin_us = quire_loop_now_us(loop);
     n_items = loop->set.n_running;
     items_fill(loop);
     n_slices = slices_fill(loop, n_items);
+    if (n_slices == 0) { /* all wait at a place */
+        return;
+    }
     rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &rows.logits);
     if (rc == QUIRE_CANCELED) {
         quire_loop_qos_interrupted(loop, n_items, quire_loop_now_us(loop) - begin_us);

@@ -131,7 +131,8 @@ uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request
 
 /* ---- condensing ---- */
 
-#define UNSEEN QUIRE_NOTFOUND /* the request has not computed all that the condensing reads */
+#define UNSEEN     QUIRE_NOTFOUND /* the request has not computed all that the condensing reads, */
+#define UNREPEATED QUIRE_RANGE    /* or not repeated it */
 
 /* A sequence with the text condensed once more, and its tie to the tree. */
 typedef struct condensed {
@@ -186,7 +187,9 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
     if (out->is_found) {
         return QUIRE_OK;
     }
-    QUIRE_FAIL_IF(!quire_condensing_has_seen(&r->condensing, k, r->kv.lanes), UNSEEN);
+    if (!quire_condensing_has_seen(&r->condensing, k, r->kv.lanes)) {
+        return quire_repeating_room(&r->condensing.spec) > 0 ? UNREPEATED : UNSEEN;
+    }
     return quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
 }
 
@@ -264,6 +267,11 @@ bool quire_loop_condense(quire_loop *loop)
             continue;
         }
         rc = condense_one(loop, r);
+        /* A part in each round, so that other requests get their steps; then it is at the place
+         * again. */
+        if (rc == UNREPEATED) {
+            rc = quire_loop_lanes_repeat(loop, r, r->kv.n_condensings + 1);
+        }
         if (rc == UNSEEN) {
             begin_again(loop, r);
             return false;

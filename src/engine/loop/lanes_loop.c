@@ -4,11 +4,17 @@
 #include "engine/loop/lanes_loop.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "engine/loop/loop_object.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Rows behind a text, at most. */
+#define ROOM_MAX                                                                                   \
+    (QUIRE_RETAIN_REPEAT_MAX + QUIRE_REPEATING_LEAD_TOKENS + QUIRE_REPEATING_ASK_TOKENS)
 
 static int device_open(quire_loop *loop)
 {
@@ -16,7 +22,7 @@ static int device_open(quire_loop *loop)
     const quire_packed_device_opts opts = {
         .base = *device,
         .packing = &loop->lanes.parts.packing,
-        .n_text_max = loop->runtime_opts->n_ctx,
+        .n_text_max = loop->runtime_opts->n_ctx + ROOM_MAX,
         .n_rows_max = loop->runtime_opts->n_batch,
         .n_seqs_max = loop->runtime_opts->n_seqs_max,
         .n_threads = quire_runtime_n_threads(loop->runtime),
@@ -60,6 +66,7 @@ int quire_loop_lanes_create(quire_loop *loop)
         lanes->parts.packing.n_layers = 0;
         return QUIRE_OK;
     }
+    QUIRE_TRY(quire_repeating_init(&lanes->repeating, loop->model));
     return loop->opts.predictor != NULL ? predictor_open(loop) : QUIRE_OK;
 }
 
@@ -87,7 +94,13 @@ int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
         return QUIRE_OK;
     }
     QUIRE_TRY(device_open(loop));
+    if (quire_repeating_room(&c->spec) > 0) {
+        /* The part, the rows that repeat it, and the sinks. */
+        QUIRE_TRY(quire_packed_device_watch(loop->lanes.device,
+                                            c->spec.sinks + 2 * quire_repeating_room(&c->spec)));
+    }
     QUIRE_TRY(quire_packed_text_create(&r->kv.lanes, &opts));
+    r->kv.lanes->n_sinks = c->spec.sinks;
     return quire_loop_lanes_follow(loop, r);
 }
 
@@ -109,6 +122,65 @@ int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
     QUIRE_CHECK(pages.n <= table.n_entries);
     pages.leaves = table.leaves;
     return quire_packed_read(&r->condensing.packing, &pages, &r->kv.lanes->lanes);
+}
+
+/* ---- repeating ---- */
+
+/* Compute rows behind the request's text. */
+static int rows_compute(quire_loop *loop, const quire_request *r, const int32_t *rows, uint32_t n)
+{
+    const uint32_t n_batch = loop->runtime_opts->n_batch;
+    const float *logits;
+
+    loop->step.rank = QUIRE_RANKS_MAX; /* nothing interrupts it: the part would begin again */
+    for (uint32_t first = 0; first < n; first += n_batch) {
+        const quire_slice slice = { .seq = r->kv.seq,
+                                    .tokens = rows + first,
+                                    .n_tokens = quire_min_u32(n_batch, n - first),
+                                    .logits = QUIRE_LOGITS_LAST,
+                                    .n_gone = r->kv.n_dropped,
+                                    .lanes = r->kv.lanes };
+
+        QUIRE_TRY(quire_runtime_step(loop->runtime, &slice, 1, &logits));
+    }
+    return QUIRE_OK;
+}
+
+/* No token of the part has a worth yet. */
+static void worth_clear(const quire_request *r, uint32_t begin, uint32_t end)
+{
+    const quire_packed_text *text = r->kv.lanes;
+
+    for (uint32_t lane = 0; lane < quire_packing_n_lanes(&r->condensing.packing); lane++) {
+        memset(text->worth + (size_t)lane * text->n_worth + begin % text->n_worth, 0,
+               (end - begin) * sizeof *text->worth);
+    }
+}
+
+int quire_loop_lanes_repeat(quire_loop *loop, quire_request *r, uint32_t k)
+{
+    const quire_condensing *c = &r->condensing;
+    quire_packed_text *text = r->kv.lanes;
+    const uint32_t place = k * c->chunk, n_held = quire_request_held(r);
+    const uint32_t begin = quire_max_u32(text->n_repeated, place - c->chunk);
+    const uint32_t end = quire_min_u32(begin + c->spec.repeat, place);
+    int32_t *rows = malloc(quire_repeating_room(&c->spec) * sizeof *rows);
+    uint32_t n_rows;
+    int rc;
+
+    QUIRE_FAIL_IF(rows == NULL, QUIRE_NOMEM);
+    n_rows = quire_repeating_rows(&loop->lanes.repeating, r->tokens, begin, end, rows);
+    worth_clear(r, begin, end);
+    text->repeat_begin = begin;
+    text->repeat_end = end;
+    text->repeat_at = place;
+    rc = rows_compute(loop, r, rows, n_rows);
+    text->repeat_begin = text->repeat_end = 0;
+    text->n_repeated = rc == QUIRE_OK ? end : text->n_repeated;
+    /* The pages behind the place are the request's own. */
+    (void)quire_seq_truncate(loop->cache, r->kv.seq, n_held);
+    free(rows);
+    return rc;
 }
 
 void quire_loop_lanes_end(quire_request *r)

@@ -9,12 +9,14 @@
 #define QUIRE_ENGINE_LANES_LOOP_H
 
 #include "engine/loop/request.h"
+#include "engine/repeating.h"
 
 /* What the loop has for them. */
 typedef struct quire_loop_lanes {
     quire_attn_layer *layers;     /* [n_layer] */
     quire_condensing_parts parts; /* constant */
     quire_packed_device *device;  /* NULL: no request needed it yet */
+    quire_repeating repeating;    /* constant */
 } quire_loop_lanes;
 
 /* Errors: QUIRE_NOMEM. */
@@ -28,6 +30,11 @@ int quire_loop_lanes_begin(quire_loop *loop, quire_request *request);
 /* Its sequence is another one now. Errors: QUIRE_CORRUPT. */
 int quire_loop_lanes_follow(quire_loop *loop, quire_request *request);
 void quire_loop_lanes_end(quire_request *request);
+
+/* Before condensing number k, of a policy that repeats: have the model repeat the next part of the
+ * chunk, in steps of its own. Errors: those of quire_runtime_step(), QUIRE_NOMEM; the sequence has
+ * its tokens then. */
+int quire_loop_lanes_repeat(quire_loop *loop, quire_request *request, uint32_t k);
 
 /* Of the request's next n_rows rows in a step: whether their queries are to be kept, for which the
  * last layer must be computed. */

@@ -1,0 +1,45 @@
+/* packed_text.c - memory of the texts of packed_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/packed_device.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
+{
+    const quire_attn_layer *layer = &o->packing->layers[0];
+    const size_t n_heads = (size_t)o->packing->n_layers * layer->n_head;
+    quire_packed_text *text = calloc(1, sizeof *text);
+    int rc;
+
+    *out = NULL;
+    QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
+    text->probe = o->probe;
+    text->n_worth = o->n_worth;
+    text->predictor = o->predictor;
+    text->queries =
+        o->probe > 0 ? malloc(n_heads * o->probe * layer->d_k * sizeof *text->queries) : NULL;
+    text->worth = o->n_worth > 0 ? calloc((size_t)quire_packing_n_lanes(o->packing) * o->n_worth,
+                                          sizeof *text->worth)
+                                 : NULL;
+    rc = quire_packed_lanes_init(&text->lanes, o->packing);
+    if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
+        (o->n_worth > 0 && text->worth == NULL)) {
+        quire_packed_text_destroy(text);
+        return QUIRE_NOMEM;
+    }
+    *out = text;
+    return QUIRE_OK;
+}
+
+void quire_packed_text_destroy(quire_packed_text *text)
+{
+    if (text != NULL) {
+        quire_packed_lanes_fini(&text->lanes);
+        free(text->worth);
+        free(text->queries);
+        free(text);
+    }
+}

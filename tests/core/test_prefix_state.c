@@ -252,6 +252,26 @@ static void test_ends_keep_states(void **state)
     test_prefix_destroy(&p);
 }
 
+/* When an end goes, its text ends before it: the state there goes with its node by the policy's
+ * choice, not alone before all nodes, which would leave pages that no hit can use. */
+static void test_ends_move_up(void **state)
+{
+    int32_t text[TEXT];
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    compute(&p, text, 3 * P + 1, 3 * P, 0);
+    assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), 2 * PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 3 * P);
+    assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), 4 * PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(counts(&p).n_nodes, 0);
+    test_prefix_destroy(&p);
+}
+
 /* Without room there is no state, and nothing else changes. Cached states make room for KV. */
 static void test_lack_of_room(void **state)
 {
@@ -593,13 +613,21 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_charge),           cmocka_unit_test(test_hits_end_at_states),
-        cmocka_unit_test(test_growth),           cmocka_unit_test(test_branches),
-        cmocka_unit_test(test_eviction),         cmocka_unit_test(test_small_states),
-        cmocka_unit_test(test_ends_keep_states), cmocka_unit_test(test_lack_of_room),
-        cmocka_unit_test(test_pins_hold_states), cmocka_unit_test(test_pinned_growth),
-        cmocka_unit_test(test_copies),           cmocka_unit_test(test_random),
-        cmocka_unit_test(test_sequences),        cmocka_unit_test(test_sequences_of_a_region),
+        cmocka_unit_test(test_charge),
+        cmocka_unit_test(test_hits_end_at_states),
+        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_small_states),
+        cmocka_unit_test(test_ends_keep_states),
+        cmocka_unit_test(test_lack_of_room),
+        cmocka_unit_test(test_ends_move_up),
+        cmocka_unit_test(test_pins_hold_states),
+        cmocka_unit_test(test_pinned_growth),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_sequences_of_a_region),
         cmocka_unit_test(test_options),
     };
 

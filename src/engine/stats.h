@@ -112,6 +112,7 @@ typedef struct quire_engine_stats {
     uint64_t condensings_total;       /* of texts that keep a share of their tokens */
     uint64_t condensings_found_total; /* times that the result was in the prefix tree */
     uint64_t condensed_tokens_total;  /* tokens that left sequences so */
+    uint64_t repeated_tokens_total;   /* rows by which reconstruct repeated texts */
     uint32_t condensed_texts;         /* whose kept pages the prefix tree may have */
     uint64_t condensed_held_bytes;    /* pages of running and parked requests that were condensed */
     uint64_t condensed_text_bytes;    /* what their texts would take without */

@@ -266,6 +266,7 @@ static void write_condensed(quire_json_out *json, const quire_engine_stats *s)
     quire_json_u64(json, "computed_total", s->condensings_total);
     quire_json_u64(json, "found_total", s->condensings_found_total);
     quire_json_u64(json, "dropped_tokens_total", s->condensed_tokens_total);
+    quire_json_u64(json, "repeated_tokens_total", s->repeated_tokens_total);
     quire_json_u64(json, "context_whole_total", s->context_condensings_whole_total);
     quire_json_u64(json, "context_again_total", s->context_condensings_again_total);
     quire_json_object_end(json);

@@ -79,12 +79,15 @@ static void same_bits(const setting *s)
     assert_true(check_uneven(&b, s->policy, text, &want));
     before = stats_now(b.engine);
     assert_int_equal(before.condensings_total, (N_PROMPT + N_TOKENS - 2) / WIDE);
+    assert_true((before.repeated_tokens_total > 2 * WIDE) ==
+                (spec_of(s->policy).policy->worth == QUIRE_RETAIN_WORTH_REPEATED));
     /* A hit in the last chunk, and at the end of an earlier one; nothing is condensed again. */
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
     assert_int_equal(check(&b, s->policy, text, 2 * WIDE + 1, &want_short), n_again & (2 * WIDE));
     after = stats_now(b.engine);
     assert_true(s->no_prefix_cache || after.condensings_total == before.condensings_total);
     assert_true(s->no_prefix_cache || after.condensings_found_total > 0);
+    assert_true(s->no_prefix_cache || after.repeated_tokens_total == before.repeated_tokens_total);
     /* Plain requests beside them share the text before the first condensing. */
     assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), n_again & WIDE);
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));

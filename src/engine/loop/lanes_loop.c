@@ -177,6 +177,7 @@ int quire_loop_lanes_repeat(quire_loop *loop, quire_request *r, uint32_t k)
     rc = rows_compute(loop, r, rows, n_rows);
     text->repeat_begin = text->repeat_end = 0;
     text->n_repeated = rc == QUIRE_OK ? end : text->n_repeated;
+    loop->figures.now.repeated_tokens_total += rc == QUIRE_OK ? n_rows : 0;
     /* The pages behind the place are the request's own. */
     (void)quire_seq_truncate(loop->cache, r->kv.seq, n_held);
     free(rows);

@@ -236,6 +236,45 @@ static void test_small_states(void **state)
     test_prefix_destroy(&p);
 }
 
+/* Large states go by what a hit behind them saves: a state that is a page behind the one before it
+ * goes before a state that a whole text needs, whichever is older. */
+static void worth_of_states(quire_evict_policy policy, bool is_short_first)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    quire_cache_opts cache = test_opts(100);
+    int32_t close[TEXT], far[TEXT];
+    test_prefix p;
+
+    cache.state_bytes = PAGE_BYTES;
+    cache.state_charge_bytes = 10 * PAGE_BYTES;
+    opts.policy = policy;
+    test_prefix_create_in(&p, &cache, &opts);
+    test_text(close, TEXT, 1);
+    test_text(far, TEXT, 9000);
+    for (uint32_t i = 0; i < 2; i++) {
+        p.now_us += 1000;
+        if ((i == 0) == is_short_first) {
+            compute(&p, close, TEXT, TEXT - P, 0);
+        } else {
+            compute(&p, far, TEXT, 0, 0);
+        }
+    }
+    assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), 11 * PAGE_BYTES);
+    quire_prefix_validate(p.tree);
+    assert_int_equal(test_lookup(&p, close, TEXT).n_tokens, TEXT - P);
+    assert_int_equal(test_lookup(&p, far, TEXT).n_tokens, TEXT);
+    test_prefix_destroy(&p);
+}
+
+static void test_worth_of_states(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        worth_of_states(QUIRE_EVICT_GDSF, i == 0);
+        worth_of_states(QUIRE_EVICT_DEFAULT, i == 0);
+    }
+}
+
 /* The state of the last whole page before an end stays with the end. */
 static void test_ends_keep_states(void **state)
 {
@@ -613,21 +652,14 @@ static void test_options(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_charge),
-        cmocka_unit_test(test_hits_end_at_states),
-        cmocka_unit_test(test_growth),
-        cmocka_unit_test(test_branches),
-        cmocka_unit_test(test_eviction),
-        cmocka_unit_test(test_small_states),
-        cmocka_unit_test(test_ends_keep_states),
-        cmocka_unit_test(test_lack_of_room),
-        cmocka_unit_test(test_ends_move_up),
-        cmocka_unit_test(test_pins_hold_states),
-        cmocka_unit_test(test_pinned_growth),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_sequences_of_a_region),
+        cmocka_unit_test(test_charge),           cmocka_unit_test(test_hits_end_at_states),
+        cmocka_unit_test(test_growth),           cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_eviction),         cmocka_unit_test(test_small_states),
+        cmocka_unit_test(test_worth_of_states),  cmocka_unit_test(test_ends_keep_states),
+        cmocka_unit_test(test_lack_of_room),     cmocka_unit_test(test_ends_move_up),
+        cmocka_unit_test(test_pins_hold_states), cmocka_unit_test(test_pinned_growth),
+        cmocka_unit_test(test_copies),           cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sequences),        cmocka_unit_test(test_sequences_of_a_region),
         cmocka_unit_test(test_options),
     };
 

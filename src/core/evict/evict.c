@@ -356,17 +356,15 @@ uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *b
     return n == 0 ? 1 : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
-double quire_evict_cost_us(const quire_evict *evict, uint32_t node)
+static double cost_us(const quire_evict *evict, const quire_prefix_node *at)
 {
-    const quire_prefix_node *at = quire_evict_at(evict, node);
     double depth = at->first_token + 0.5 * (at->n_tokens - 1.0);
 
     return at->n_tokens * (evict->token_us + depth * evict->token_depth_us);
 }
 
-uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node)
+static uint64_t charge_bytes(const quire_evict *evict, const quire_prefix_node *at)
 {
-    const quire_prefix_node *at = quire_evict_at(evict, node);
     uint64_t n = 0;
 
     for (uint32_t g = 0; g < evict->nodes->n_groups; g++) {
@@ -375,6 +373,28 @@ uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node)
         }
     }
     return n;
+}
+
+double quire_evict_worth(const quire_evict *evict, uint32_t node)
+{
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    const bool has_states = evict->cache != NULL && evict->cache->opts.state_bytes != 0;
+    const uint32_t state = evict->nodes->n_groups - 1; /* the group of states, if there are any */
+    uint64_t bytes = charge_bytes(evict, at);
+    double us = cost_us(evict, at);
+
+    if (has_states && at->n_children == 0) {
+        for (uint32_t i = 0; i < QUIRE_EVICT_ALONG_MAX; i++) {
+            at = quire_evict_at(evict, at->parent);
+            if (at->kind != QUIRE_NODE_PAGE || at->n_children > 1 || at->n_refs > 0 ||
+                at->pages[state] != QUIRE_PAGE_NULL) {
+                break;
+            }
+            bytes += charge_bytes(evict, at);
+            us += cost_us(evict, at);
+        }
+    }
+    return us / (double)(bytes > 0 ? bytes : 1);
 }
 
 /* ---- validation ---- */

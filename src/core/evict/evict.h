@@ -249,9 +249,12 @@ void quire_evict_list(quire_evict *evict, quire_evict_bin *bin, uint32_t node, u
  * budget. */
 uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin);
 
-/* The cost of computing a node's tokens; the charge of its pages. */
-double quire_evict_cost_us(const quire_evict *evict, uint32_t node);
-uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node);
+/* What a node is worth: the cost of computing its tokens, per byte of the charge of its pages. With
+ * states, a node without children takes others along when it goes: the nodes above it up to the
+ * next state or branch, behind which no hit could end. Their cost and their charge count, too, of
+ * at most QUIRE_EVICT_ALONG_MAX nodes. */
+#define QUIRE_EVICT_ALONG_MAX 64u
+double quire_evict_worth(const quire_evict *evict, uint32_t node);
 
 /* The bin of a node. */
 quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node);

@@ -5,9 +5,10 @@
  * gdsf  L. Cherkasova, "Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching
  *       policy", HP Laboratories report HPL-98-69, 1998, after P. Cao, S. Irani, "Cost-aware WWW
  *       proxy caching algorithms", USENIX Symposium on Internet Technologies and Systems 1997.
- *       Evicts the node with the smallest L + uses * cost / size, computed at its last use. L then
- *       becomes this value, so that nodes used later are ahead. cost is the time to compute the
- *       node's tokens at their depth, size the charge of its pages.
+ *       Evicts the node with the smallest L + uses * cost / size, with L as it was at the node's
+ *       last use. L then becomes this value, so that nodes used later are ahead. cost is the time
+ *       to compute the node's tokens at their depth, size the charge of its pages, both with those
+ *       of nodes that go along (quire_evict_worth()).
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_policies.h"
@@ -16,6 +17,7 @@
 
 #define N_USES 0u /* words of a node */
 #define VALUE  1u /* gdsf: a double's bits, which order like the doubles >= 0 */
+#define BASE   2u /* gdsf: L at the last use, likewise */
 
 static void count_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
 {
@@ -65,33 +67,37 @@ typedef struct gdsf {
     double inflation; /* L */
 } gdsf;
 
-static void gdsf_value(quire_evict *evict, const quire_evict_bin *bin, uint32_t node)
+/* L at the node's last use. */
+static void gdsf_base(quire_evict *evict, const quire_evict_bin *bin, uint32_t node)
 {
     const gdsf *g = bin->state;
-    quire_prefix_node *at = quire_evict_at(evict, node);
-    uint64_t size = quire_evict_charge_bytes(evict, node);
-    double value = g->inflation + (double)at->words[N_USES] * quire_evict_cost_us(evict, node) /
-                                      (double)(size > 0 ? size : 1);
 
-    memcpy(&at->words[VALUE], &value, sizeof(value));
+    memcpy(&quire_evict_at(evict, node)->words[BASE], &g->inflation, sizeof(g->inflation));
 }
 
 static void gdsf_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
 {
     count_born(evict, bin, node, ghost);
-    gdsf_value(evict, bin, node);
+    gdsf_base(evict, bin, node);
 }
 
 static void gdsf_used(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
     count_used(evict, bin, node);
-    gdsf_value(evict, bin, node);
+    gdsf_base(evict, bin, node);
 }
 
+/* A node's pages, and what it takes along, may have changed since its last use. */
 static quire_evict_place gdsf_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    double value;
+
     (void)bin;
-    return (quire_evict_place){ 0, quire_evict_at(evict, node)->words[VALUE] };
+    memcpy(&value, &at->words[BASE], sizeof(value));
+    value += (double)at->words[N_USES] * quire_evict_worth(evict, node);
+    memcpy(&at->words[VALUE], &value, sizeof(value));
+    return (quire_evict_place){ 0, at->words[VALUE] };
 }
 
 static uint32_t gdsf_victim(quire_evict *evict, quire_evict_bin *bin)

@@ -343,14 +343,6 @@ static float index_of(const predictor *p, const quire_bag_item *item)
            quire_reuse_index(&p->model, item->class_id, (uint32_t)p->now - item->used);
 }
 
-/* The worth of a use: the cost of computing the node's tokens again, per byte of its charge. */
-static float worth_of(const quire_evict *evict, uint32_t node)
-{
-    uint64_t bytes = quire_evict_charge_bytes(evict, node);
-
-    return (float)(quire_evict_cost_us(evict, node) / (double)quire_max_u64(bytes, 1));
-}
-
 static quire_evict_place predict_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
     predictor *p = evict->state;
@@ -359,7 +351,7 @@ static quire_evict_place predict_place(quire_evict *evict, quire_evict_bin *bin,
     note n = note_of(at);
     quire_bag_item item = { .node = node,
                             .used = n.used,
-                            .worth = worth_of(evict, node),
+                            .worth = (float)quire_evict_worth(evict, node),
                             .class_id = class_of(evict, at, &n).id };
     uint32_t slot;
 

@@ -101,8 +101,8 @@ static int32_t thoughts_end(quire_sampler *sampler)
     uint32_t budget;
     int32_t token;
 
-    if (!watch->is_thinking || rules->thinking_tokens < 0 || watch->gave_up_forcing ||
-        watch->n_forced >= rules->end.n) {
+    if (!watch->is_thinking || (rules->thinking_tokens < 0 && watch->n_forced == 0) ||
+        watch->gave_up_forcing || watch->n_forced >= rules->end.n) {
         return -1;
     }
     budget = (uint32_t)rules->thinking_tokens;
@@ -165,11 +165,29 @@ static bool may_come_before(const quire_sampler *sampler, int32_t token)
            (tag != NULL && n_text - at <= strlen(tag) && memcmp(text + at, tag, n_text - at) == 0);
 }
 
+/* Whether the answer would end within its thoughts, before a call that has to come: the thoughts
+ * end in its place. */
+static bool ends_before_call(const quire_sampler *sampler, int32_t token)
+{
+    const quire_answer_watch *watch = &sampler->watch;
+
+    return watch->rules->must.n > 0 && watch->is_waiting && watch->is_thinking &&
+           watch->n_forced == 0 && watch->rules->end.n > 0 &&
+           quire_model_is_eog(sampler->model, token);
+}
+
 int32_t quire_answer_watch_allow(quire_sampler *sampler, int32_t token)
 {
     quire_answer_watch *watch = &sampler->watch;
 
-    if (watch->rules == NULL || !must_begin(watch) || watch->n_must > 0) {
+    if (watch->rules == NULL) {
+        return token;
+    }
+    if (ends_before_call(sampler, token)) {
+        watch->n_forced = 1;
+        return watch->rules->end.items[0];
+    }
+    if (!must_begin(watch) || watch->n_must > 0) {
         return token;
     }
     if (watch->n_free < FREE_TOKENS_MAX && may_come_before(sampler, token)) {

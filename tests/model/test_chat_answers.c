@@ -265,6 +265,15 @@ static void writes_an_answer_as_a_message_of_the_history(void **state)
     "\"integer\"},\"dry\":{\"type\":\"boolean\"}},\"required\":[\"mode\",\"line\",\"dry\"],"       \
     "\"additionalProperties\":false}}}]"
 
+/* Whether a token is a byte that ends a string, or a part of a character. */
+static bool is_odd_byte(uint32_t token)
+{
+    char piece[64];
+    const int64_t n = quire_model_token_text(model, (int32_t)token, false, piece, sizeof piece);
+
+    return n == 1 && (piece[0] == '\0' || ((unsigned char)piece[0] & 0x80u) != 0);
+}
+
 /* Choose tokens by random logits until the answer ends; the text of all tokens. */
 static char *random_answer(const quire_chat_rules *rules, int32_t thinking_tokens, quire_rng *rng,
                            const char *first, uint32_t *n_tokens)
@@ -298,7 +307,7 @@ static char *random_answer(const quire_chat_rules *rules, int32_t thinking_token
         int32_t token;
 
         for (uint32_t i = 0; i < n_vocab; i++) {
-            logits[i] = (float)quire_rng_unit(rng);
+            logits[i] = is_odd_byte(i) ? -1.0f : (float)quire_rng_unit(rng);
         }
         if (*n_tokens < n_led) {
             logits[led[*n_tokens]] = 9.0f;
@@ -472,6 +481,34 @@ static void thoughts_end_at_their_budget(void **state)
     quire_chat_prompt_destroy(prompt);
 }
 
+/* A call that has to come does so, even where the model would end its answer among its thoughts. */
+static void a_required_call_comes_behind_thoughts(void **state)
+{
+    quire_rng rng = test_rng(12);
+    quire_chat_ask ask = case_ask(0);
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+
+    (void)state;
+    ask.tools = SCHEMA_TOOLS;
+    ask.tool_choice = QUIRE_TOOL_CHOICE_REQUIRED;
+    ask.parallel_calls = QUIRE_CHAT_OFF;
+    prompt = prompt_of("Qwen-QwQ-32B", &ask);
+    quire_chat_prompt_rules(prompt, &rules);
+    assert_true(rules.begins_thinking && rules.must_begin != NULL);
+    for (int round = 0; round < TEST_ROUNDS(6, 2); round++) {
+        uint32_t n;
+        char *text = random_answer(&rules, -1, &rng, NULL, &n);
+
+        if (n < 2000) { /* else it thinks to the end */
+            assert_non_null(strstr(text, "</think>"));
+            expect_edit(prompt, text);
+        }
+        free(text);
+    }
+    quire_chat_prompt_destroy(prompt);
+}
+
 /* The tokens of a text on its own. */
 static size_t add_tokens(int32_t *tokens, size_t n, const char *text)
 {
@@ -554,6 +591,7 @@ int main(void)
         cmocka_unit_test(a_tag_begins_the_grammar_of_a_call),
         cmocka_unit_test(a_named_tool_is_called),
         cmocka_unit_test(thoughts_end_at_their_budget),
+        cmocka_unit_test(a_required_call_comes_behind_thoughts),
     };
 
     return cmocka_run_group_tests(tests, open_model, close_model);

@@ -152,29 +152,6 @@ static void read_regex(constraint *c, quire_fields *fields, const char *name)
     quire_bytes_fini(&grammar);
 }
 
-/* A text as a literal of the grammar. */
-static void literal_add(quire_bytes *grammar, const char *text)
-{
-    (void)quire_bytes_addf(grammar, "\"");
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '\n':
-            (void)quire_bytes_addf(grammar, "\\n");
-            break;
-        case '\r':
-            (void)quire_bytes_addf(grammar, "\\r");
-            break;
-        case '"':
-        case '\\':
-            (void)quire_bytes_addf(grammar, "\\");
-            /* fall through */
-        default:
-            (void)quire_bytes_add(grammar, text, 1);
-        }
-    }
-    (void)quire_bytes_addf(grammar, "\"");
-}
-
 static void read_choice(constraint *c, quire_fields *fields, const char *name)
 {
     json_t *list = quire_field_array(fields, name, CHOICES_MAX);
@@ -192,7 +169,7 @@ static void read_choice(constraint *c, quire_fields *fields, const char *name)
             break;
         }
         (void)quire_bytes_addf(&grammar, "%s", i > 0 ? " | " : "");
-        literal_add(&grammar, json_string_value(text));
+        (void)quire_grammar_literal_add(&grammar, "", json_string_value(text));
     }
     if (grammar.status < 0) {
         (void)quire_api_error_nomem(fields->err);

@@ -34,6 +34,10 @@ int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_err
  * constrain nothing. */
 int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err);
 
+/* The regular expression of a string's "pattern" or "format"; *key is the keyword. NULL: there is
+ * none, or its value is no expression and no known format. Memory: the schema's, or static. */
+const char *quire_schema_regex(const json_t *schema, const char **key);
+
 /* The grammar of any JSON object. Memory: static. */
 const char *quire_json_object_grammar(void);
 

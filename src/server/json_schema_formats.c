@@ -49,8 +49,7 @@ static const struct {
     { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
 };
 
-/* The pattern of a schema; *key is the keyword. NULL: the keyword's value is no pattern. */
-static const char *regex_of(const json_t *schema, const char **key)
+const char *quire_schema_regex(const json_t *schema, const char **key)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
     const char *format = json_string_value(json_object_get(schema, "format"));
@@ -86,7 +85,7 @@ int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema
 {
     static const quire_regex_opts opts = { .is_json = true };
     const char *key;
-    const char *regex = regex_of(schema, &key);
+    const char *regex = quire_schema_regex(schema, &key);
     quire_regex_result result;
     int rc;
 

@@ -428,3 +428,32 @@ int quire_regex_grammar(const char *pattern, const quire_regex_opts *opts, quire
     result->chars_max = size.max;
     return rc;
 }
+
+static void escaped_add(quire_bytes *gbnf, const char *text)
+{
+    for (; *text != '\0'; text++) {
+        switch (*text) {
+        case '\n':
+            (void)quire_bytes_addf(gbnf, "\\n");
+            break;
+        case '\r':
+            (void)quire_bytes_addf(gbnf, "\\r");
+            break;
+        case '"':
+        case '\\':
+            (void)quire_bytes_addf(gbnf, "\\");
+            /* fall through */
+        default:
+            (void)quire_bytes_add(gbnf, text, 1);
+        }
+    }
+}
+
+int quire_grammar_literal_add(quire_bytes *gbnf, const char *quote, const char *text)
+{
+    (void)quire_bytes_addf(gbnf, "\"");
+    escaped_add(gbnf, quote);
+    escaped_add(gbnf, text);
+    escaped_add(gbnf, quote);
+    return quire_bytes_addf(gbnf, "\"");
+}

@@ -42,4 +42,7 @@ typedef struct quire_regex_result {
 int quire_regex_grammar(const char *pattern, const quire_regex_opts *opts, quire_bytes *gbnf,
                         quire_regex_result *result);
 
+/* Append a literal of the grammar: `quote`, the text, `quote`. Errors: QUIRE_NOMEM. */
+int quire_grammar_literal_add(quire_bytes *gbnf, const char *quote, const char *text);
+
 #endif /* QUIRE_SERVER_REGEX_GRAMMAR_H */

@@ -4,7 +4,7 @@
  * their own for each schema; those that all of our grammars share are taken once.
  *
  * SPDX-License-Identifier: MIT */
-#include "server/schema_graft.h"
+#include "server/schema_graft_internal.h"
 
 #include "base/check.h"
 #include "model/chat_format.h"
@@ -17,20 +17,11 @@
 #include <string.h>
 
 #define SHARED_PREFIX "shared-"
-#define MARK          " ::= "
-
-typedef struct graft {
-    quire_bytes rules; /* all rules, also unused ones */
-    json_t *roots; /* name of a rule of the library -> the text that replaces its own; null = two
-                      schemas have this name */
-    bool has_shared;
-    quire_error cause; /* of the last schema */
-} graft;
+#define MARK          QUIRE_GRAFT_MARK
 
 /* ---- names in a grammar ---- */
 
-/* The next name of a rule in a text of a grammar, at or behind `at`; NULL = none. *n: its bytes. */
-static const char *name_next(const char *at, const char *end, size_t *n)
+const char *quire_graft_name(const char *at, const char *end, size_t *n)
 {
     while (at < end) {
         const char closing = *at == '"' ? '"' : *at == '[' ? ']' : *at == '{' ? '}' : '\0';
@@ -61,7 +52,7 @@ static void rename_all(const char *text, const char *end, const char *own, quire
 {
     size_t n;
 
-    for (const char *name; (name = name_next(text, end, &n)) != NULL; text = name + n) {
+    for (const char *name; (name = quire_graft_name(text, end, &n)) != NULL; text = name + n) {
         const bool is_own = strncmp(name, "s-", 2) == 0 || strncmp(name, "def-", 4) == 0 ||
                             (n == 4 && strncmp(name, "root", 4) == 0);
 
@@ -72,6 +63,23 @@ static void rename_all(const char *text, const char *end, const char *own, quire
     (void)quire_bytes_add(out, text, (size_t)(end - text));
 }
 
+const char *quire_graft_rule(const quire_graft *g, const char *name, size_t *n)
+{
+    const size_t n_name = strlen(name), n_mark = strlen(MARK);
+
+    for (const char *line = g->grammar; *line != '\0';) {
+        const size_t n_line = strcspn(line, "\n");
+
+        if (n_line > n_name + n_mark && memcmp(line, name, n_name) == 0 &&
+            memcmp(line + n_name, MARK, n_mark) == 0) {
+            *n = n_line - n_name - n_mark;
+            return line + n_name + n_mark;
+        }
+        line += n_line + (line[n_line] != '\0' ? 1 : 0);
+    }
+    return NULL;
+}
+
 /* ---- our rules ---- */
 
 /* The rules that all grammars of schemas share, behind the first line. */
@@ -80,7 +88,7 @@ static const char *shared_rules(void)
     return strchr(quire_json_object_grammar(), '\n') + 1;
 }
 
-static void shared_add(graft *g)
+static void shared_add(quire_graft *g)
 {
     const char *shared = shared_rules();
 
@@ -90,24 +98,23 @@ static void shared_add(graft *g)
     }
 }
 
-/* Put the grammar of a schema in place of a rule, as schema number `number`. */
-static int graft_add(graft *g, const char *rule, const quire_bytes *gbnf, unsigned number)
+/* Add the rules of a schema's grammar. */
+static int rules_add(quire_graft *g, const quire_bytes *gbnf, char root[QUIRE_GRAFT_ROOT_BYTES])
 {
     const char *shared = shared_rules();
     const size_t n_shared = strlen(shared);
-    char prefix[32], root[64];
+    char prefix[32];
 
     QUIRE_CHECK(gbnf->n > n_shared && strcmp(gbnf->data + gbnf->n - n_shared, shared) == 0);
-    (void)snprintf(prefix, sizeof prefix, "schema%u-", number);
-    (void)snprintf(root, sizeof root, "%sroot", prefix);
+    (void)snprintf(prefix, sizeof prefix, "schema%u-", g->n_schemas++);
+    (void)snprintf(root, QUIRE_GRAFT_ROOT_BYTES, "%sroot", prefix);
     rename_all(gbnf->data, gbnf->data + gbnf->n - n_shared, prefix, &g->rules);
     shared_add(g);
-    return json_object_set_new(g->roots, rule, json_string(root)) == 0 ? g->rules.status
-                                                                       : QUIRE_NOMEM;
+    return g->rules.status;
 }
 
 /* Let a rule be any object. */
-static int any_object_add(graft *g, const char *rule)
+static int any_object_add(quire_graft *g, const char *rule)
 {
     shared_add(g);
     return json_object_set_new(g->roots, rule, json_string(SHARED_PREFIX "object")) == 0
@@ -115,22 +122,20 @@ static int any_object_add(graft *g, const char *rule)
                : QUIRE_NOMEM;
 }
 
-/* The library's name of the rule of a function's arguments: each run of characters other than
- * letters, digits and '-' becomes one '-'. */
-static void rule_name(const char *function, char *out, size_t size)
+void quire_graft_rule_name(const char *text, const char *behind, char *out, size_t size)
 {
-    size_t n = (size_t)snprintf(out, size, "tool-");
+    size_t n = strlen(out);
     bool is_run = false;
 
-    for (; *function != '\0' && n + 1 < size; function++) {
-        const bool is_kept = isalnum((unsigned char)*function) || *function == '-';
+    for (; *text != '\0' && n + 1 < size; text++) {
+        const bool is_kept = isalnum((unsigned char)*text) || *text == '-';
 
         if (is_kept || !is_run) {
-            out[n++] = is_kept ? *function : '-';
+            out[n++] = is_kept ? *text : '-';
         }
         is_run = !is_kept;
     }
-    (void)snprintf(out + n, size - n, "-schema");
+    (void)snprintf(out + n, size - n, "%s", behind);
 }
 
 /* Arguments are an object, whether their schema says so or not. */
@@ -144,45 +149,69 @@ static json_t *arguments_of(json_t *parameters)
     return copy;
 }
 
-/* make: quire_json_schema_grammar() or its like. */
-static int schema_add(graft *g, const char *rule, unsigned number, const json_t *schema,
-                      int (*make)(const json_t *schema, quire_bytes *gbnf, quire_error *err))
+int quire_graft_schema(quire_graft *g, const json_t *schema, bool is_known_only,
+                       char root[QUIRE_GRAFT_ROOT_BYTES])
 {
     quire_bytes gbnf = { 0 };
-    int rc = make(schema, &gbnf, &g->cause);
+    int rc = is_known_only ? quire_json_schema_grammar_of_known(schema, &gbnf, &g->cause)
+                           : quire_json_schema_grammar(schema, &gbnf, &g->cause);
 
     if (rc == QUIRE_OK) {
-        rc = graft_add(g, rule, &gbnf, number);
+        rc = rules_add(g, &gbnf, root);
     }
     quire_bytes_fini(&gbnf);
     return rc;
 }
 
-static int tool_add(graft *g, json_t *tool, unsigned number, quire_error *err)
+int quire_graft_replace(quire_graft *g, const char *rule, const char *text)
+{
+    json_t *other = json_object_get(g->roots, rule) == NULL ? json_string(text) : json_null();
+
+    return json_object_set_new(g->roots, rule, other) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+/* Replace a rule by a schema. */
+static int schema_add(quire_graft *g, const char *rule, const json_t *schema, bool is_known_only)
+{
+    char root[QUIRE_GRAFT_ROOT_BYTES];
+    const int rc = quire_graft_schema(g, schema, is_known_only, root);
+
+    return rc == QUIRE_OK ? quire_graft_replace(g, rule, root) : rc;
+}
+
+/* Replace the rule of all arguments. */
+static int arguments_add(quire_graft *g, const char *rule, json_t *parameters, bool is_strict)
+{
+    json_t *schema;
+    int rc;
+
+    if (json_object_get(g->roots, rule) != NULL) {
+        return quire_graft_replace(g, rule, "");
+    }
+    schema = arguments_of(parameters);
+    QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
+    rc = schema_add(g, rule, schema, !is_strict);
+    json_decref(schema);
+    /* A schema beyond the limits would be too much for the library, too. */
+    return rc == QUIRE_LIMIT && !is_strict ? any_object_add(g, rule) : rc;
+}
+
+static int tool_add(quire_graft *g, json_t *tool, quire_error *err)
 {
     json_t *function = json_object_get(tool, "function");
     json_t *parameters = json_object_get(function, "parameters");
     const char *name = json_string_value(json_object_get(function, "name"));
     const bool is_strict = json_is_true(json_object_get(function, "strict"));
-    char rule[96];
-    json_t *schema;
+    char rule[QUIRE_GRAFT_RULE_BYTES] = "tool-";
+    size_t n;
     int rc;
 
     if (name == NULL || json_object_size(parameters) == 0) {
         return QUIRE_OK; /* without arguments: the library's rule is the empty object */
     }
-    rule_name(name, rule, sizeof rule);
-    if (json_object_get(g->roots, rule) != NULL) {
-        return json_object_set_new(g->roots, rule, json_null()) == 0 ? QUIRE_OK : QUIRE_NOMEM;
-    }
-    schema = arguments_of(parameters);
-    QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
-    rc = schema_add(g, rule, number, schema,
-                    is_strict ? quire_json_schema_grammar : quire_json_schema_grammar_of_known);
-    json_decref(schema);
-    if (rc == QUIRE_LIMIT && !is_strict) { /* its size would be too much for the library, too */
-        return any_object_add(g, rule);
-    }
+    quire_graft_rule_name(name, "-schema", rule, sizeof rule);
+    rc = quire_graft_rule(g, rule, &n) != NULL ? arguments_add(g, rule, parameters, is_strict)
+                                               : quire_graft_tags(g, name, parameters, is_strict);
     if (rc < 0 && rc != QUIRE_NOMEM && is_strict) {
         return quire_error_set(err, rc, "tools: the strict function \"%.64s\": %.600s", name,
                                g->cause.message);
@@ -190,28 +219,27 @@ static int tool_add(graft *g, json_t *tool, unsigned number, quire_error *err)
     return rc == QUIRE_NOMEM ? rc : QUIRE_OK;
 }
 
-static int tools_add(graft *g, const char *text, quire_error *err)
+static int tools_add(quire_graft *g, const char *text, quire_error *err)
 {
     json_t *tools = text != NULL ? json_loads(text, 0, NULL) : NULL;
     int rc = text != NULL && tools == NULL ? QUIRE_NOMEM : QUIRE_OK;
 
-    for (unsigned i = 0; i < json_array_size(tools) && rc == QUIRE_OK; i++) {
-        rc = tool_add(g, json_array_get(tools, i), i, err);
+    for (size_t i = 0; i < json_array_size(tools) && rc == QUIRE_OK; i++) {
+        rc = tool_add(g, json_array_get(tools, i), err);
     }
     json_decref(tools);
     return rc;
 }
 
 /* The rule of the answer's schema is named in one of two ways. */
-static int answer_add(graft *g, const char *grammar, const char *text)
+static int answer_add(quire_graft *g, const char *grammar, const char *text)
 {
     static const char longer[] = "response-format-schema";
     json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
     int rc;
 
     QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
-    rc = schema_add(g, strstr(grammar, longer) != NULL ? longer : "response-format",
-                    QUIRE_CHAT_TOOLS_MAX, schema, quire_json_schema_grammar);
+    rc = schema_add(g, strstr(grammar, longer) != NULL ? longer : "response-format", schema, false);
     json_decref(schema);
     return rc == QUIRE_NOMEM ? rc : QUIRE_OK;
 }
@@ -243,7 +271,8 @@ static void use(rule_table *t, const char *name, size_t n)
 }
 
 /* The rule in a line; false when there is none. */
-static bool rule_read(const graft *g, const char *line, const char *end, rule *out, size_t *n_name)
+static bool rule_read(const quire_graft *g, const char *line, const char *end, rule *out,
+                      size_t *n_name)
 {
     const char *mark = strstr(line, MARK);
     const char *other;
@@ -261,7 +290,7 @@ static bool rule_read(const graft *g, const char *line, const char *end, rule *o
     return true;
 }
 
-static int table_fill(rule_table *t, const graft *g)
+static int table_fill(rule_table *t, const quire_graft *g)
 {
     const char *end;
 
@@ -292,7 +321,7 @@ static int used_add(rule_table *t, quire_bytes *out)
         (void)quire_bytes_addf(out, MARK);
         (void)quire_bytes_add(out, r->text, (size_t)(r->end - r->text));
         (void)quire_bytes_add(out, "\n", 1);
-        while ((at = name_next(at, r->end, &n)) != NULL) {
+        while ((at = quire_graft_name(at, r->end, &n)) != NULL) {
             use(t, at, n);
             at += n;
         }
@@ -301,7 +330,7 @@ static int used_add(rule_table *t, quire_bytes *out)
 }
 
 /* Append the rules that root leads to, the replaced ones with their other texts. */
-static int rules_write(const graft *g, quire_bytes *out)
+static int rules_write(const quire_graft *g, quire_bytes *out)
 {
     rule_table t = { .index = json_object() };
     size_t n_lines = 1;
@@ -327,7 +356,7 @@ static int rules_write(const graft *g, quire_bytes *out)
 int quire_schema_graft(const char *grammar, const char *tools, const char *schema, quire_bytes *out,
                        quire_error *err)
 {
-    graft g = { .roots = json_object(), .cause = QUIRE_ERROR_INIT };
+    quire_graft g = { .grammar = grammar, .roots = json_object(), .cause = QUIRE_ERROR_INIT };
     int rc = g.roots != NULL ? quire_bytes_add(&g.rules, grammar, strlen(grammar)) : QUIRE_NOMEM;
 
     if (rc == QUIRE_OK) {

@@ -5,8 +5,9 @@
  * multipleOf, allOf beside properties. So the rules of arguments are replaced by those of
  * json_schema.h, and rules that nothing refers to any more are left out.
  *
- * Where a format writes arguments one by one between tags, there is no rule of all arguments, and
- * the library's grammar stays.
+ * Some formats write arguments one by one: between tags (Qwen3-Coder, GLM, MiniMax), as in Python
+ * (LFM2), or in a notation of their own (Gemma 4). There each argument's rule is replaced. Formats
+ * of other kinds keep the library's grammar.
  *
  * Thread: any.
  *
@@ -21,8 +22,8 @@
  * and of the answer (JSON, or NULL) in place of the library's. Keywords of tools that are not known
  * constrain nothing; a schema beyond the limits of json_schema.h allows any object, and one that is
  * not supported for another reason leaves the library's rule. With "strict": true in its function
- * each of these is an error. Errors: QUIRE_INVAL, QUIRE_LIMIT (a strict schema; err begins with
- * "tools: "), QUIRE_NOMEM. */
+ * each of these is an error, and so is a keyword that the format cannot hold. Errors: QUIRE_INVAL,
+ * QUIRE_LIMIT (a strict schema; err begins with "tools: "), QUIRE_NOMEM. */
 int quire_schema_graft(const char *grammar, const char *tools, const char *schema, quire_bytes *out,
                        quire_error *err);
 

@@ -15,6 +15,7 @@
 #include "model_fixture.h"
 #include "rounds.h"
 #include "seed.h"
+#include "server/schema_graft.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -357,6 +358,43 @@ static void expect_edit(const quire_chat_prompt *prompt, const char *text)
     quire_chat_reader_destroy(reader);
 }
 
+/* Required calls of the tool, in answers of a model that would say anything. */
+static void expect_valid_calls(const char *name, bool is_grafted, quire_rng *rng)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_chat_ask ask = case_ask(0);
+    quire_bytes grafted = { 0 };
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+
+    ask.tools = SCHEMA_TOOLS;
+    ask.tool_choice = QUIRE_TOOL_CHOICE_REQUIRED;
+    ask.thinking = QUIRE_CHAT_OFF;
+    ask.parallel_calls = QUIRE_CHAT_OFF;
+    prompt = prompt_of(name, &ask);
+    quire_chat_prompt_rules(prompt, &rules);
+    assert_non_null(rules.grammar);
+    assert_true(!rules.is_grammar_lazy || rules.must_begin != NULL);
+    if (is_grafted) {
+        assert_int_equal(quire_schema_graft(rules.grammar, ask.tools, NULL, &grafted, &err),
+                         QUIRE_OK);
+        rules.grammar = grafted.data;
+    }
+    for (int round = 0; round < TEST_ROUNDS(6, 1); round++) {
+        uint32_t n;
+        char *text = random_answer(&rules, -1, rng, NULL, &n);
+
+        if (n < 2000) {
+            expect_edit(prompt, text);
+        } else if (rules.is_grammar_lazy) { /* others let text come first, as much as it likes */
+            fail_msg("%s: does not end: %.300s", name, text);
+        }
+        free(text);
+    }
+    quire_bytes_fini(&grafted);
+    quire_chat_prompt_destroy(prompt);
+}
+
 /* A required call has valid arguments, whatever the model would say. Without parallel calls it is
  * one call, in formats that tag each call, too. */
 static void required_calls_have_valid_arguments(void **state)
@@ -369,31 +407,24 @@ static void required_calls_have_valid_arguments(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        quire_chat_ask ask = case_ask(0);
-        quire_chat_prompt *prompt;
-        quire_chat_rules rules;
+        expect_valid_calls(names[i], false, &rng);
+    }
+}
 
-        ask.tools = SCHEMA_TOOLS;
-        ask.tool_choice = QUIRE_TOOL_CHOICE_REQUIRED;
-        ask.thinking = QUIRE_CHAT_OFF;
-        ask.parallel_calls = QUIRE_CHAT_OFF;
-        prompt = prompt_of(names[i], &ask);
-        quire_chat_prompt_rules(prompt, &rules);
-        assert_non_null(rules.grammar);
-        assert_true(!rules.is_grammar_lazy || rules.must_begin != NULL);
-        for (int round = 0; round < TEST_ROUNDS(6, 1); round++) {
-            uint32_t n;
-            char *text = random_answer(&rules, -1, &rng, NULL, &n);
+/* Where a format writes arguments one by one, the grammar of the server holds their schemas. The
+ * library's takes any text, or any arguments, there. */
+static void required_calls_of_tagged_formats_have_valid_arguments(void **state)
+{
+    static const char *const names[] = { "Qwen3-Coder",          "Qwen3.5-4B",
+                                         "MiniMax-M2",           "deepseek-ai-DeepSeek-V3.2",
+                                         "StepFun3.5-Flash",     "poolside-Laguna-XS.2",
+                                         "LFM2-8B-A1B",          "LFM2.5-Instruct",
+                                         "google-gemma-4-31B-it" };
+    quire_rng rng = test_rng(13);
 
-            if (n < 2000) {
-                expect_edit(prompt, text);
-            } else if (rules
-                           .is_grammar_lazy) { /* others let text come first, as much as it likes */
-                fail_msg("%s: does not end: %.300s", names[i], text);
-            }
-            free(text);
-        }
-        quire_chat_prompt_destroy(prompt);
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        expect_valid_calls(names[i], true, &rng);
     }
 }
 
@@ -588,6 +619,7 @@ int main(void)
         cmocka_unit_test(reads_text_as_content),
         cmocka_unit_test(writes_an_answer_as_a_message_of_the_history),
         cmocka_unit_test(required_calls_have_valid_arguments),
+        cmocka_unit_test(required_calls_of_tagged_formats_have_valid_arguments),
         cmocka_unit_test(a_tag_begins_the_grammar_of_a_call),
         cmocka_unit_test(a_named_tool_is_called),
         cmocka_unit_test(thoughts_end_at_their_budget),

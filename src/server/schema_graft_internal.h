@@ -1,0 +1,51 @@
+/* schema_graft_internal.h - rules that replace the library's; for schema_graft*.c only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_SCHEMA_GRAFT_INTERNAL_H
+#define QUIRE_SERVER_SCHEMA_GRAFT_INTERNAL_H
+
+#include "server/schema_graft.h"
+
+#include <jansson.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define QUIRE_GRAFT_MARK       " ::= "
+#define QUIRE_GRAFT_ROOT_BYTES 64u
+#define QUIRE_GRAFT_RULE_BYTES 224u
+
+typedef struct quire_graft {
+    const char *grammar; /* the library's */
+    quire_bytes rules;   /* all rules, also unused ones */
+    json_t *roots; /* name of a rule of the library -> the text that replaces its own; null = two
+                      schemas have this name */
+    bool has_shared;
+    unsigned n_schemas, n_lists; /* rules of ours so far, by kind */
+    quire_error cause;           /* of the last schema */
+} quire_graft;
+
+/* The next name of a rule in a text of a grammar, at or behind `at`; NULL = none. *n: its bytes. */
+const char *quire_graft_name(const char *at, const char *end, size_t *n);
+
+/* The text of a rule of the library; NULL = none. *n: its bytes. */
+const char *quire_graft_rule(const quire_graft *g, const char *name, size_t *n);
+
+/* Append to the string `out` the library's name for a text, and `behind`: each run of characters
+ * other than letters, digits and '-' becomes one '-'. */
+void quire_graft_rule_name(const char *text, const char *behind, char *out, size_t size);
+
+/* Replace a rule of the library; the second time the library's stays. Errors: QUIRE_NOMEM. */
+int quire_graft_replace(quire_graft *g, const char *rule, const char *text);
+
+/* Add the rules of a schema; root: the name of the first. is_known_only: keywords that are not
+ * known constrain nothing. Errors: quire_json_schema_grammar(), with g->cause. */
+int quire_graft_schema(quire_graft *g, const json_t *schema, bool is_known_only,
+                       char root[QUIRE_GRAFT_ROOT_BYTES]);
+
+/* Replace the rules of a function whose arguments a format writes one by one: schema_graft_tags.c.
+ * Errors: quire_json_schema_grammar(), with g->cause, of a strict function alone. */
+int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters,
+                     bool is_strict);
+
+#endif /* QUIRE_SERVER_SCHEMA_GRAFT_INTERNAL_H */

@@ -1,0 +1,231 @@
+/* test_schema_graft_tags.c - schemas in formats that write arguments one by one: which texts their
+ * grammars take.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "grammar_text.h"
+#include "model_fixture.h"
+#include "server/schema_graft.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define N(list) (sizeof(list) / sizeof((list)[0]))
+
+static quire_model *model;
+
+static int setup(void **state)
+{
+    gguf_gen_opts opts;
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.n_vocab = 400;
+    opts.vocab = GGUF_GEN_VOCAB_BPE;
+    model = fixture_open(fixture_generate(&opts));
+    fixture_generated_remove();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    quire_model_close(model);
+    return 0;
+}
+
+/* Between tags, as the library writes it. A text ends at ";/": the rules ac-1 include this tag, the
+ * rules until-2 do not. */
+static const char tagged[] = "ac-1 ::= [;] ac-1-01 | [^;] ac-1\n"
+                             "ac-1-01 ::= [;] ac-1-01 | [/] | [^;/] ac-1\n"
+                             "until-2 ::= | [;] until-2-01 | [^;] until-2\n"
+                             "until-2-01 ::= | [;] until-2-01 | [^;/] until-2\n"
+                             "string-arg ::= ac-1\n"
+                             "integer ::= [0-9]+\n"
+                             "root ::= tool-f\n"
+                             "tool-f ::= (\"f\") tool-f-arg-a-b tool-f-arg-c? tool-f-arg-d?\n"
+                             "tool-f-arg-a-b ::= (\"[\" \"a_b\" \"]\") string-arg\n"
+                             "tool-f-arg-c ::= (\"[\" \"c\" \"]\") until-2 \";/\"\n"
+                             "tool-f-arg-d ::= (\"[\" \"d\" \"]\") integer \";/\"\n";
+
+/* As in Python, and as Gemma 4 writes. */
+static const char python[] =
+    "python-or-json-value ::= [a-z0-9\"'TF]+\nroot ::= tool-f\n"
+    "tool-f ::= (\"f\" \"(\") ((\"a_b\" \"=\") python-or-json-value)* \")\"\nspace ::= | \" \"\n";
+static const char gemma[] = "gemma4-dict ::= \"{\" [^}]* \"}\"\ngemma4-string ::= \"<|\\\"|>\" "
+                            "[a-z]* \"<|\\\"|>\"\ngemma4-value ::= gemma4-string | gemma4-dict\n"
+                            "root ::= tool-f\ntool-f ::= (\"f\") gemma4-dict\nspace ::= | \" \"\n"
+                            "unused ::= gemma4-value\n";
+
+#define TOOL(more, parameters)                                                                     \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\"" more ",\"parameters\":" parameters "}}" \
+    "]"
+
+typedef struct tags_case {
+    const char *grammar, *tools;
+    const char *taken[6];
+    const char *refused[6];
+} tags_case;
+
+static void check(const tags_case *c)
+{
+    quire_bytes gbnf = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (quire_schema_graft(c->grammar, c->tools, NULL, &gbnf, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    for (size_t i = 0; i < N(c->taken) && c->taken[i] != NULL; i++) {
+        if (!grammar_text_is_taken(model, gbnf.data, c->taken[i])) {
+            fail_msg("not taken is %s:\n%s", c->taken[i], gbnf.data);
+        }
+    }
+    for (size_t i = 0; i < N(c->refused) && c->refused[i] != NULL; i++) {
+        if (grammar_text_is_taken(model, gbnf.data, c->refused[i])) {
+            fail_msg("taken is %s:\n%s", c->refused[i], gbnf.data);
+        }
+    }
+    quire_bytes_fini(&gbnf);
+}
+
+static void test_between_tags(void **state)
+{
+    static const tags_case cases[] = {
+        /* enum of texts with the tag in the rule, format without, bounds of a number */
+        { tagged,
+          TOOL("", "{\"properties\":{\"a_b\":{\"enum\":[\"x\",\"y\\\"z\\n\"]},\"c\":{\"type\":"
+                   "\"string\",\"format\":\"date\"},\"d\":{\"type\":\"integer\",\"maximum\":9}}}"),
+          { "f[a_b]x;/", "f[a_b]y\"z\n;/[c]2024-02-28;/[d]9;/" },
+          { "f[a_b]z;/", "f[a_b]x", "f[a_b]x;/[c]2024-2-29;/", "f[a_b]x;/[d]10;/" } },
+        /* const, a pattern, a reference */
+        { tagged,
+          TOOL("", "{\"$defs\":{\"k\":{\"const\":\"v\"}},\"properties\":{\"a_b\":{\"$ref\":"
+                   "\"#/$defs/k\"},\"c\":{\"type\":\"string\",\"pattern\":\"^[0-9]{2}$\"},\"d\":{"
+                   "\"enum\":[3]}}}"),
+          { "f[a_b]v;/[c]42;/[d]3;/" },
+          { "f[a_b]w;/", "f[a_b]v;/[c]4;/", "f[a_b]v;/[d]4;/" } },
+        /* no constraint, one that is not supported, and values that are not texts alone */
+        { tagged,
+          TOOL("", "{\"properties\":{\"a_b\":{\"type\":\"string\"},\"c\":{\"type\":\"string\","
+                   "\"format\":\"unknown\"},\"d\":{\"multipleOf\":\"x\"}}}"),
+          { "f[a_b]any;;text;/", "f[a_b];/[c]any;/[d]12;/" },
+          { "f[a_b]x", "f[a_b];/[d]x;/" } },
+        { tagged,
+          TOOL("", "{\"properties\":{\"a_b\":{\"enum\":[\"x\",1]}}}"),
+          { "f[a_b]z;/" },
+          { 0 } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(cases); i++) {
+        check(&cases[i]);
+    }
+}
+
+static void test_as_in_python(void **state)
+{
+    static const tags_case cases[] = {
+        { python,
+          TOOL("", "{\"properties\":{\"c\":{\"type\":\"integer\"},\"a_b\":{\"enum\":[\"x\"]},\"d\":"
+                   "{\"type\":\"boolean\"}},\"required\":[\"a_b\"]}"),
+          { "f(a_b=\"x\")", "f( a_b=\"x\", c=3, d=True)", "f(a_b=\"x\",d=false )" },
+          { "f()", "f(a_b=\"y\")", "f(a_b=\"x\",d=true,c=3)", "f(c=3)", "f(a_b=\"x\",c=\"3\")" } },
+        /* without required ones: any of them, in order */
+        { python,
+          TOOL("", "{\"properties\":{\"c\":{\"type\":\"integer\"},\"d\":{\"type\":\"integer\"}}}"),
+          { "f()", "f(c=1)", "f(d=1)", "f(c=1,d=2)" },
+          { "f(d=1,c=2)", "f(c=1,)", "f(,d=1)" } },
+        { python, TOOL("", "{\"properties\":{}}"), { "f()", "f(a_b=True)" }, { 0 } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(cases); i++) {
+        check(&cases[i]);
+    }
+}
+
+#define Q "<|\"|>"
+
+static void test_as_gemma_4(void **state)
+{
+    static const tags_case cases[] = {
+        { gemma,
+          TOOL("", "{\"properties\":{\"m\":{\"enum\":[\"x\"]},\"t\":{\"type\":\"string\"},\"n\":{"
+                   "\"type\":\"integer\",\"minimum\":5},\"l\":{\"type\":\"array\",\"items\":{"
+                   "\"type\":\"boolean\"}}},\"required\":[\"m\",\"t\"]}"),
+          { "f{m:" Q "x" Q ",t:" Q "any" Q "}", "f{ m: " Q "x" Q ", t:" Q Q ",n:7,l:[true,false] }",
+            "f{m:" Q "x" Q ",t:" Q Q ",l:[]}" },
+          { "f{}", "f{m:" Q "y" Q ",t:" Q Q "}", "f{m:\"x\",t:" Q Q "}", "f{m:" Q "x" Q "}",
+            "f{m:" Q "x" Q ",t:" Q Q ",n:4}", "f{m:" Q "x" Q ",t:" Q Q ",l:[1]}" } },
+        /* objects within, a pattern, and a schema of another form */
+        { gemma,
+          TOOL("", "{\"properties\":{\"o\":{\"type\":\"object\",\"properties\":{\"p\":{\"type\":"
+                   "\"string\",\"pattern\":\"^k+$\"}},\"required\":[\"p\"]},\"u\":{}},"
+                   "\"required\":[\"o\"]}"),
+          { "f{o:{p:" Q "kk" Q "}}", "f{o:{p:" Q "k" Q "},u:{x:1}}",
+            "f{o:{p:" Q "k" Q "},u:" Q "a" Q "}" },
+          { "f{o:{}}", "f{o:{p:" Q "x" Q "}}", "f{o:" Q "k" Q "}" } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(cases); i++) {
+        check(&cases[i]);
+    }
+}
+
+/* A strict function is refused by the name of a keyword that the format cannot hold. */
+static void test_strict_functions(void **state)
+{
+    static const struct {
+        const char *grammar, *tools, *says;
+    } cases[] = {
+        { tagged,
+          TOOL(
+              ",\"strict\":true",
+              "{\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"string\",\"maxLength\":3}}}"),
+          "the strict function \"f\": the model's form of calls cannot hold the keyword "
+          "\"maxLength\"" },
+        { gemma,
+          TOOL(",\"strict\":true",
+               "{\"type\":\"object\",\"properties\":{\"c\":{\"anyOf\":[{\"type\":\"string\"}]}}}"),
+          "cannot hold the keyword \"anyOf\"" },
+        { gemma,
+          TOOL(",\"strict\":true", "{\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"array\","
+                                   "\"minItems\":1}}}"),
+          "cannot hold the keyword \"minItems\"" },
+        { tagged,
+          TOOL(",\"strict\":true", "{\"type\":\"object\",\"properties\":{\"d\":{\"not\":{}}}}"),
+          "not supported is the keyword \"not\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(cases); i++) {
+        quire_bytes gbnf = { 0 };
+        quire_error err = QUIRE_ERROR_INIT;
+
+        assert_int_equal(quire_schema_graft(cases[i].grammar, cases[i].tools, NULL, &gbnf, &err),
+                         QUIRE_INVAL);
+        if (strstr(err.message, cases[i].says) == NULL) {
+            fail_msg("\"%s\" says nothing of \"%s\"", err.message, cases[i].says);
+        }
+        quire_bytes_fini(&gbnf);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_between_tags),
+        cmocka_unit_test(test_as_in_python),
+        cmocka_unit_test(test_as_gemma_4),
+        cmocka_unit_test(test_strict_functions),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -269,6 +269,7 @@ typedef struct quire_prefix_acquire_opts {
     uint8_t rank;      /* of the request: pages keep the highest rank of their users */
     uint16_t account;  /* of the tenant; read when the key is new (a root has one account) */
     bool is_uncounted; /* not in the statistics: the request is the owner's, not a client's */
+    bool is_apart; /* pages under the key are counted in apart_bytes; read when the key is new */
 } quire_prefix_acquire_opts;
 
 /* Tie an open, empty sequence to the tree and fill it with the longest cached prefix of tokens.
@@ -414,6 +415,7 @@ typedef struct quire_prefix_stats {
     uint64_t evictable_bytes; /* charge of pages that only the tree holds */
     uint64_t roots;
     uint64_t refs;
+    uint64_t apart_bytes; /* charge of pages in nodes of keys that are apart, in use or not */
 } quire_prefix_stats;
 /* Thread: any (each figure is atomic, the snapshot as a whole is not). */
 void quire_prefix_stats_get(const quire_prefix *tree, quire_prefix_stats *out);

@@ -125,6 +125,10 @@ static const quire_metric_family families[] = {
     { "quire_condensed_text_bytes", "gauge", "bytes", NULL,
       "KV pages that these texts would take with all of their tokens.",
       ONE(VALUE_U64, condensed_text_bytes) },
+    { "quire_condensed_cached_bytes", "gauge", "bytes", NULL,
+      "KV pages of condensed texts in the prefix cache: those that stay when their requests have "
+      "ended, and those that running requests share with it.",
+      ONE(VALUE_U64, prefix.apart_bytes) },
     /* prefix cache */
     { "quire_prefix_cache_queries_total", "counter", "tokens", NULL,
       "Prompt tokens that were looked up in the prefix cache.",

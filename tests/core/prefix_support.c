@@ -141,7 +141,8 @@ test_run test_run_start(test_prefix *p, const int32_t *tokens, uint32_t n_tokens
                                        .owner = p->owner,
                                        .now_us = p->now_us,
                                        .is_private = p->is_private,
-                                       .is_miss = p->is_miss };
+                                       .is_miss = p->is_miss,
+                                       .is_apart = true }; /* validate() checks the sum */
     test_run run = { .seq = test_open(p->cache) };
 
     assert_int_equal(

@@ -6,10 +6,14 @@
 
 #define P PAGE_TOKENS
 
+#define APART 5u /* the texts of this account are apart */
+
 static test_run start_for(test_prefix *p, uint16_t account, const int32_t *tokens, uint32_t n)
 {
     quire_prefix_key key = { .identity = { 1, 2 }, .salt = "abcdef", .salt_bytes = account };
-    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .account = account };
+    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX,
+                                       .account = account,
+                                       .is_apart = account == APART };
     test_run run;
 
     run.seq = test_open(p->cache);
@@ -179,6 +183,44 @@ static void test_roots_make_room(void **state)
     test_prefix_destroy(&p);
 }
 
+static uint64_t apart_pages(const test_prefix *p)
+{
+    return test_prefix_stats(p).apart_bytes / PAGE_BYTES;
+}
+
+/* Pages of keys that are apart: while a sequence uses them, after its end, until they go. */
+static void test_apart(void **state)
+{
+    test_prefix p;
+    int32_t a[4 * P], b[3 * P];
+    test_run run, other;
+
+    (void)state;
+    test_prefix_create(&p, 8, NULL);
+    test_text(a, 4 * P, 1000);
+    test_text(b, 3 * P, 9000);
+    other = start_for(&p, 1, b, 2 * P + 1);
+    test_run_end(&p, &other);
+    assert_int_equal(apart_pages(&p), 0);
+    run = start_for(&p, APART, a, 2 * P + 1);
+    assert_int_equal(apart_pages(&p), 3);
+    test_run_extend(&p, &run, a, 3 * P + 1); /* the open page is full, and another one begins */
+    assert_int_equal(apart_pages(&p), 4);
+    test_run_end(&p, &run);
+    assert_int_equal(apart_pages(&p), 4);
+    run = start_for(&p, APART, a, 4 * P); /* the same pages again */
+    assert_int_equal(apart_pages(&p), 4);
+    test_run_end(&p, &run);
+    assert_int_equal(account_pages(&p, APART), 4);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(apart_pages(&p), 0);
+    run = start_for(&p, APART, a, P);
+    test_run_end(&p, &run);
+    assert_int_equal(quire_prefix_drop_all(p.tree, p.now_us).nodes, 1);
+    assert_int_equal(apart_pages(&p), 0);
+    test_prefix_destroy(&p);
+}
+
 /* Accounts are ordered by bytes per weight; the bytes above a quota are the excess. */
 static void test_loads(void **state)
 {
@@ -215,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_quota_and_expiry),
         cmocka_unit_test(test_rules_errors),
         cmocka_unit_test(test_roots_make_room),
+        cmocka_unit_test(test_apart),
         cmocka_unit_test(test_loads),
     };
 

@@ -224,7 +224,8 @@ static void op_start(model *m)
                                         .owner = r->owner,
                                         .now_us = m->now_us,
                                         .is_private = r->is_private,
-                                        .is_miss = below(m, 16) == 0 };
+                                        .is_miss = below(m, 16) == 0,
+                                        .is_apart = r->key % 2 == 1 };
     quire_prefix_lookup(m->p.tree, &key, r->tokens, r->n_prompt, &seen);
     check_match(m, r, r->n_prompt, &seen);
     r->seq = test_open(m->p.cache);

@@ -209,6 +209,41 @@ static void test_invalidation(void **state)
     bench_close(&b);
 }
 
+/* Pages of condensed texts stay in the tree when their request has ended, and are told from those
+ * of whole texts. */
+static void test_cached_bytes(void **state)
+{
+    const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    const setting plain = { .format = QUIRE_FORMAT_F16 };
+    static answer want, want_plain;
+    engine_bench b = condense_bench(&s);
+    const uint64_t page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
+    uint64_t n_pages = 0;
+    quire_engine_stats stats;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    expect(&b, &plain, text, N_PROMPT, &want_plain);
+    (void)check(&b, NULL, text, N_PROMPT, &want_plain);
+    assert_int_equal(stats_now(b.engine).prefix.apart_bytes, 0);
+    (void)check(&b, s.policy, text, N_PROMPT, &want);
+    /* Behind each place half of the tokens before it, and those up to the next one or the end. */
+    for (uint32_t k = 1; k * CHUNK < N_PROMPT + N_TOKENS - 1; k++) {
+        const uint32_t n_behind = N_PROMPT + N_TOKENS - 1 - k * CHUNK;
+
+        n_pages += k * CHUNK / 2 / 64 + ((n_behind < CHUNK ? n_behind : CHUNK) + 63) / 64;
+    }
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.prefix.apart_bytes, n_pages * page_bytes);
+    assert_int_equal(stats.condensed_held_bytes, 0);
+    assert_true(stats.prefix.apart_bytes < stats.prefix.evictable_bytes);
+    (void)invalidate(&b, QUIRE_INVALIDATE_ALL, NULL, 0);
+    assert_int_equal(stats_now(b.engine).prefix.apart_bytes, 0);
+    bench_close(&b);
+}
+
 /* A request that runs while its text is dropped publishes nothing any more. */
 static void test_invalidation_of_a_running_text(void **state)
 {
@@ -351,13 +386,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_invalidation),
-        cmocka_unit_test(test_invalidation_of_a_running_text),
-        cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_answers),      cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_cached_bytes), cmocka_unit_test(test_invalidation_of_a_running_text),
+        cmocka_unit_test(test_pins),         cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

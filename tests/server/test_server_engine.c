@@ -409,6 +409,8 @@ static void a_text_keeps_a_share(void **state)
     json_t *warm = post(&s, 200, TEXT, body);
     json_t *other;
     http_reply metrics;
+    int64_t cached;
+    char line[80];
 
     (void)state;
     free(body);
@@ -446,10 +448,14 @@ static void a_text_keeps_a_share(void **state)
     assert_int_equal(json_int_at(other, "condensed.found_total"), 1);
     assert_true(json_int_at(other, "condensed.dropped_tokens_total") > 0);
     assert_int_equal(json_int_at(other, "condensed.held_bytes"), 0); /* nothing runs */
+    cached = json_int_at(other, "condensed.cached_bytes");           /* but its pages are there */
+    assert_true(cached > 0);
     json_decref(other);
     metrics = http_get(s.port, "/metrics");
     assert_non_null(strstr(metrics.body, "\nquire_condensings_total{cache_source=\"prefix\"} 1\n"));
     assert_null(strstr(metrics.body, "\nquire_condensed_tokens_total 0\n"));
+    (void)snprintf(line, sizeof line, "\nquire_condensed_cached_bytes %lld\n", (long long)cached);
+    assert_non_null(strstr(metrics.body, line));
     http_reply_free(&metrics);
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         char fields[128];

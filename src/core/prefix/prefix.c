@@ -307,7 +307,7 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     quire_prefix_walk_match(tree, &walk, tokens, n_tokens, tokens_max, match);
     root = walk.root;
     if (root == QUIRE_NODE_NULL && !opts->is_private) {
-        rc = quire_prefix_root_make(tree, key, walk.hash, opts->account, &root);
+        rc = quire_prefix_root_make(tree, key, walk.hash, opts, &root);
     }
     if (rc == QUIRE_OK) {
         rc = path_adopt(tree, found, match->n_tokens);

@@ -56,12 +56,24 @@ static void list_remove(quire_prefix *tree, quire_prefix_node *node)
     }
 }
 
+/* The node's pages are this much less. */
+static void bytes_sub(quire_prefix *tree, const quire_prefix_node *node, uint64_t bytes)
+{
+    quire_accounts_uncharge(&tree->accounts, node->account, node->region, bytes);
+    if (node->is_apart) {
+        quire_counter_sub(&tree->apart_bytes, bytes);
+    }
+}
+
 void quire_prefix_node_enter(quire_prefix *tree, uint32_t id)
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
+    const uint64_t bytes = quire_prefix_node_charge_bytes(tree, id);
 
-    quire_accounts_charge(&tree->accounts, node->account, node->region,
-                          quire_prefix_node_charge_bytes(tree, id));
+    quire_accounts_charge(&tree->accounts, node->account, node->region, bytes);
+    if (node->is_apart) {
+        quire_counter_add(&tree->apart_bytes, bytes);
+    }
     if (node->region != QUIRE_REGION_DYNAMIC) {
         list_add(tree, node, id);
     }
@@ -72,8 +84,7 @@ void quire_prefix_node_leave(quire_prefix *tree, uint32_t id)
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
 
-    quire_accounts_uncharge(&tree->accounts, node->account, node->region,
-                            quire_prefix_node_charge_bytes(tree, id));
+    bytes_sub(tree, node, quire_prefix_node_charge_bytes(tree, id));
     if (node->region != QUIRE_REGION_DYNAMIC) {
         list_remove(tree, node);
     }
@@ -85,7 +96,7 @@ void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes)
     const quire_prefix_node *node = quire_prefix_at(tree, id);
 
     quire_prefix_changed(tree);
-    quire_accounts_uncharge(&tree->accounts, node->account, node->region, bytes);
+    bytes_sub(tree, node, bytes);
 }
 
 void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id to)

@@ -24,12 +24,12 @@
  *   P10 a node's pages are pinned while n_pins > 0: the number of pins ending at the node or below.
  *       Its pages of groups with windows are pinned while n_window_pins > 0: the pins among these
  *       whose last window reaches the node
- *   P11 an account's bytes in a region are the charge of its nodes in the region
- *   P12 a node that the watcher knows is full, and the watcher knows its parent
- *   P13 n_ends of a node is the number of nodes with end flags, at the node or below, whose window
- *       reaches the node. A full node with pages of groups with windows is in a list of its region,
- *       unless pins hold these pages: in KEPT_LIST if n_ends > 0 or if it has a state that is
- *       smaller than its page of group 0, else in FREE_LIST
+ *   P11 an account's bytes in a region are the charge of its nodes in the region; apart_bytes is
+ * the charge of the nodes that are apart, which all nodes of a root are or none P12 a node that the
+ * watcher knows is full, and the watcher knows its parent P13 n_ends of a node is the number of
+ * nodes with end flags, at the node or below, whose window reaches the node. A full node with pages
+ * of groups with windows is in a list of its region, unless pins hold these pages: in KEPT_LIST if
+ * n_ends > 0 or if it has a state that is smaller than its page of group 0, else in FREE_LIST
  *
  * Thread: owner.
  *
@@ -155,6 +155,7 @@ struct quire_prefix {
     quire_counter n_tokens;
     quire_counter n_roots;
     quire_counter n_refs;
+    quire_counter apart_bytes;
 };
 
 #define QUIRE_PREFIX_CHECKED(tree) QUIRE_CHECKED(quire_prefix_validate, tree)
@@ -272,10 +273,10 @@ void quire_prefix_windows_validate(const quire_prefix *tree);
 /* The root of a key; 0 = none. */
 uint32_t quire_prefix_root_find(const quire_prefix *tree, const quire_prefix_key *key,
                                 uint64_t key_hash);
-/* Make a root for a key without a root. Call quire_prefix_node_settle() if the root is not needed.
- * Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+/* Make a root for a key without a root; opts: account and is_apart are read. Call
+ * quire_prefix_node_settle() if the root is not needed. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint64_t key_hash,
-                           uint16_t account, uint32_t *out);
+                           const quire_prefix_acquire_opts *opts, uint32_t *out);
 
 /* The user of a node. */
 typedef struct quire_prefix_user {

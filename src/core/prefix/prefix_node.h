@@ -85,6 +85,7 @@ typedef struct quire_prefix_node {
     uint8_t window_list : 2;    /* of the lists of pages that may go; 0 = in none */
     uint8_t copied_windows : 1; /* whether the copy has the pages of groups with windows */
     uint8_t copied_state : 1;   /* whether the copy has the node's state */
+    uint8_t is_apart : 1;       /* as its root: counted in apart_bytes (any tree) */
     uint32_t told;              /* number of the telling that has the node (prefix_watch.c) */
     uint32_t down;              /* scratch of a telling: the next node of a path */
     uint32_t n_ends;        /* nodes with flags, the node itself or below, that need its window */

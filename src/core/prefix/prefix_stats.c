@@ -28,6 +28,7 @@ void quire_prefix_stats_get(const quire_prefix *tree, quire_prefix_stats *out)
     }
     out->roots = quire_counter_get(&tree->n_roots);
     out->refs = quire_counter_get(&tree->n_refs);
+    out->apart_bytes = quire_counter_get(&tree->apart_bytes);
 }
 
 /* The next node in an order with parents before children; 0 = none. There is no memory for a stack,

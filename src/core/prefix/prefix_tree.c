@@ -82,7 +82,7 @@ void quire_prefix_root_use(quire_prefix *tree, uint32_t id)
 }
 
 int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint64_t key_hash,
-                           uint16_t account, uint32_t *out)
+                           const quire_prefix_acquire_opts *opts, uint32_t *out)
 {
     quire_prefix_node *node;
     quire_prefix_root *root;
@@ -90,7 +90,7 @@ int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint
     if (quire_counter_get(&tree->n_roots) >= tree->opts.roots_max) {
         QUIRE_TRY(quire_prefix_root_spare(tree));
     }
-    QUIRE_TRY(quire_accounts_plan(&tree->accounts, account));
+    QUIRE_TRY(quire_accounts_plan(&tree->accounts, opts->account));
     QUIRE_TRY(node_plan(tree));
     root = tree->allocator.alloc(tree->allocator.ctx, sizeof(*root) + key->salt_bytes);
     QUIRE_FAIL_IF(root == NULL, QUIRE_NOMEM);
@@ -104,7 +104,8 @@ int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint
     root_link(tree, root);
     node = quire_prefix_at(tree, *out);
     node->root = root;
-    node->account = account;
+    node->account = opts->account;
+    node->is_apart = opts->is_apart;
     node->path_hash = key_hash;
     quire_prefix_key_root(key, &node->key);
     quire_prefix_index_add(&tree->index, key_hash, *out);
@@ -208,6 +209,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node->used_tick = tree->tick;
     node->region = (uint8_t)fill->region;
     node->account = quire_prefix_at(tree, parent)->account;
+    node->is_apart = quire_prefix_at(tree, parent)->is_apart;
     node->tip = QUIRE_NODE_TIP_MAX;
     node_set(tree, *out, tokens, n_tokens, fill);
     copy_recall(tree, node);

@@ -48,6 +48,7 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
         QUIRE_CHECK(page->is_pinned == (quire_prefix_page_pins(tree, node, g) > 0));
     }
     QUIRE_CHECK(node->account == parent->account && node->rank < QUIRE_RANKS_MAX);
+    QUIRE_CHECK(node->is_apart == parent->is_apart);
 }
 
 /* Check the refs of a node, P5 and P6. Returns the number of refs. */
@@ -227,6 +228,7 @@ void quire_prefix_validate(const quire_prefix *tree)
     uint64_t n_tokens = 0;
     uint64_t n_kept = 0;
     uint64_t n_owned = 0;
+    uint64_t apart_bytes = 0;
     uint32_t n_pages = 0;
     uint32_t n_roots = 0;
     uint32_t n_full = 0;
@@ -251,6 +253,7 @@ void quire_prefix_validate(const quire_prefix *tree)
             n_owned += node->owner != 0;
             n_full += node->n_tokens == tree->page_tokens;
             n_tokens += node->n_tokens;
+            apart_bytes += node->is_apart ? quire_prefix_node_charge_bytes(tree, id) : 0;
             for (uint32_t g = 0; g < tree->n_groups; g++) {
                 n_kept += node->pages[g] != QUIRE_PAGE_NULL;
             }
@@ -259,6 +262,7 @@ void quire_prefix_validate(const quire_prefix *tree)
     QUIRE_CHECK(n_pages + n_roots == tree->nodes.n_used);
     QUIRE_CHECK(n_pages == quire_counter_get(&tree->n_page_nodes));
     QUIRE_CHECK(n_tokens == quire_counter_get(&tree->n_tokens));
+    QUIRE_CHECK(apart_bytes == quire_counter_get(&tree->apart_bytes));
     QUIRE_CHECK(n_full + n_roots == tree->index.n);
     roots_validate(tree);
     refs_validate(tree, n_refs);

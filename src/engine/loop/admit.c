@@ -260,6 +260,7 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
         .is_miss = is_miss,
         .rank = r->rank,
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
+        .is_apart = hit.entry != QUIRE_CONDENSED_NULL,
     };
 
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &r->kv.seq));

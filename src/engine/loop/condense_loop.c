@@ -158,6 +158,7 @@ static void tie(quire_loop *loop, const quire_request *r, uint32_t n_gone, uint3
         .rank = r->rank,
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
         .is_uncounted = true,
+        .is_apart = true,
     };
     quire_prefix_match match;
 

@@ -136,6 +136,7 @@ static int seq_begin(quire_loop *loop, quire_fetch *f, uint32_t n_tokens)
         .rank = r->rank,
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
         .is_uncounted = true,
+        .is_apart = f->entry != QUIRE_CONDENSED_NULL,
     };
     quire_prefix_match match;
 

@@ -236,6 +236,37 @@ uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
                         quire_max_u32(quire_condensing_kept(c, k), quire_repeating_room(&c->spec));
 }
 
+/* ---- beside the pages ---- */
+
+quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c)
+{
+    return (quire_packed_text_opts){ .packing = &c->packing,
+                                     .probe = quire_condensing_probe(c),
+                                     .n_worth = c->packing.has_worth ? c->chunk : 0,
+                                     .predictor = c->predictor };
+}
+
+uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk,
+                                     const quire_model_desc *desc)
+{
+    const quire_attn_layer layer = { .n_head = desc->n_head,
+                                     .n_kv_head = desc->n_kv_head,
+                                     .d_k = desc->d_k };
+    const quire_condensing_parts parts = { .packing = { .n_layers = desc->n_layer,
+                                                        .n_kv_head = desc->n_kv_head,
+                                                        .page_tokens = chunk,
+                                                        .layers = &layer } };
+    quire_condensing c;
+    quire_packed_text_opts opts;
+
+    if (!quire_condensing_is_by_lane(spec)) {
+        return 0;
+    }
+    quire_condensing_init(&c, spec, chunk, chunk, &parts);
+    opts = quire_condensing_text_opts(&c);
+    return quire_packed_text_bytes(&opts);
+}
+
 /* ---- choosing ---- */
 
 /* Scratch of a condensing; arrays have room for the tokens before it. */

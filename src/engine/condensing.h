@@ -155,6 +155,12 @@ static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t
     return n == 0 || (text->seen_end == end && text->seen_begin <= end - n);
 }
 
+/* What a request has of its text beside its pages, of a policy by lane. */
+quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
+/* Bytes of that for each request of a policy in a model; 0 of an even policy. */
+uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk,
+                                     const quire_model_desc *desc);
+
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
  * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by
  * lane. Errors: those of quire_seq_reserve(), QUIRE_NOMEM, QUIRE_INVAL

@@ -132,7 +132,7 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .n_ctx = o.n_ctx,
         .weights_bytes = desc->resident_bytes,
         .kv_bytes = kv_bytes(desc, &o),
-        .buffers_bytes = buffers_bytes(desc, &o),
+        .buffers_bytes = buffers_bytes(desc, &o) + o.beside_bytes,
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
         .device_bytes = device_bytes(desc, &o),
     };

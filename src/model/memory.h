@@ -2,7 +2,7 @@
  *
  *   need = weights, as they will be resident (repacked copies included)
  *        + KV pages of the whole context
- *        + buffers of a step (activations, logits, attention's workspace)
+ *        + buffers of a step (activations, logits, attention's workspace), and the caller's
  *        + the program itself
  *
  * KV on a device (quire/device.h) is no need of the host, unless the device's memory is the host's.

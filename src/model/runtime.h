@@ -68,6 +68,8 @@ typedef struct quire_runtime_opts {
     uint64_t kv_budget_bytes;    /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
     bool kv_overflows;           /* the budget may be less than that: the caller offloads pages
                                     (quire/cache.h, offloaded pages) */
+    uint64_t beside_bytes;       /* buffers that the caller takes beside the runtime's: a part of
+                                    the need (memory.h) */
     uint64_t kv_elsewhere_bytes; /* not 0: K and V lie with a device of the caller's, which takes so
                                     much memory at most; the cache counts tokens, and its pages have
                                     no payload. The caller sets the device before the first step */

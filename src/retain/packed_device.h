@@ -83,6 +83,8 @@ typedef struct quire_packed_text_opts {
     const quire_predictor *predictor;
 } quire_packed_text_opts;
 
+/* Bytes of the queries and the worth of a text. */
+uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts);
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *opts);
 void quire_packed_text_destroy(quire_packed_text *text);

@@ -7,10 +7,25 @@
 
 #include <stdlib.h>
 
-int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
+static size_t queries_bytes(const quire_packed_text_opts *o)
 {
     const quire_attn_layer *layer = &o->packing->layers[0];
-    const size_t n_heads = (size_t)o->packing->n_layers * layer->n_head;
+
+    return (size_t)o->packing->n_layers * layer->n_head * o->probe * layer->d_k * sizeof(float);
+}
+
+static size_t worth_bytes(const quire_packed_text_opts *o)
+{
+    return (size_t)quire_packing_n_lanes(o->packing) * o->n_worth * sizeof(float);
+}
+
+uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts)
+{
+    return (uint64_t)queries_bytes(opts) + worth_bytes(opts);
+}
+
+int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
+{
     quire_packed_text *text = calloc(1, sizeof *text);
     int rc;
 
@@ -19,11 +34,8 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
     text->probe = o->probe;
     text->n_worth = o->n_worth;
     text->predictor = o->predictor;
-    text->queries =
-        o->probe > 0 ? malloc(n_heads * o->probe * layer->d_k * sizeof *text->queries) : NULL;
-    text->worth = o->n_worth > 0 ? calloc((size_t)quire_packing_n_lanes(o->packing) * o->n_worth,
-                                          sizeof *text->worth)
-                                 : NULL;
+    text->queries = o->probe > 0 ? malloc(queries_bytes(o)) : NULL;
+    text->worth = o->n_worth > 0 ? calloc(1, worth_bytes(o)) : NULL;
     rc = quire_packed_lanes_init(&text->lanes, o->packing);
     if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
         (o->n_worth > 0 && text->worth == NULL)) {

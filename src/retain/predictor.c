@@ -29,6 +29,12 @@ static int maps_floats(const quire_predictor_shape *shape, size_t *out)
     return QUIRE_OK;
 }
 
+uint64_t quire_predictor_bytes(const quire_predictor_shape *shape)
+{
+    return (uint64_t)shape->n_layers * shape->n_kv_head * ((uint64_t)shape->n_hidden + 1) *
+           sizeof(float);
+}
+
 int quire_predictor_create(quire_predictor **out, const quire_predictor_shape *shape)
 {
     quire_predictor *predictor;

@@ -167,12 +167,66 @@ static void serve_predicted(const char *model)
     served_end(&running, SIGTERM);
 }
 
+/* The KV budget that a server has with 1 GiB for all. */
+static int64_t budget_beside(const char *policy, const char *chunk)
+{
+    json_t *document =
+        program_json(PROGRAM("serve", "-m", program_model(), "--memory-limit", "1GiB",
+                             "--cache-memory-ratio", "1", "--max-batch-size", "4", "--retain",
+                             policy, "--retain-chunk", chunk, "--check-config", "--json"));
+    const int64_t bytes =
+        (int64_t)number(json_object_get(document, "effective"), "kv_budget_bytes");
+
+    json_decref(document);
+    return bytes;
+}
+
+/* What requests of the server's policy take beside pages is no memory for KV. */
+static void buffers_are_counted(void **state)
+{
+    json_t *info = program_json(PROGRAM("info", "-m", program_model(), "--json"));
+    const int64_t n_layers = (int64_t)number(info, "n_layer");
+    const int64_t n_lanes = n_layers * (int64_t)number(info, "n_kv_head");
+    const int64_t query_bytes = n_layers * (int64_t)number(info, "n_head") *
+                                (int64_t)number(info, "d_k") * (int64_t)sizeof(float);
+    const int64_t even = budget_beside("keydiff:0.5,recent=60", "256");
+    const int64_t snap = budget_beside("snap:0.5,recent=60,probe=32", "256");
+    const int64_t n_requests = (even - snap) / (32 * query_bytes);
+    const json_t *f16 = json_array_get(json_object_get(info, "kv"), 1);
+    const int64_t kv_bytes = 2 * 512 * (int64_t)number(f16, "bytes_per_token");
+    char limit[32], kv[32];
+    program_result refused;
+
+    (void)state;
+    assert_true(n_requests >= 4);
+    assert_int_equal(even - snap, n_requests * 32 * query_bytes);
+    assert_int_equal(even - budget_beside("entropy:0.5,recent=60,probe=64", "256"),
+                     n_requests * 64 * query_bytes);
+    assert_int_equal(even - budget_beside("reconstruct:0.5,recent=60,repeat=64", "256"),
+                     n_requests * n_lanes * 256 * (int64_t)sizeof(float));
+    assert_int_equal(even - budget_beside("keydiff:0.5,recent=60,floor=0.2", "256"), 0);
+    /* A budget that only a policy without buffers leaves. */
+    (void)snprintf(kv, sizeof kv, "%lld", (long long)kv_bytes);
+    (void)snprintf(limit, sizeof limit, "%lld", (long long)((1 << 30) - even + kv_bytes));
+    refused = program_expect(0, PROGRAM("serve", "-m", program_model(), "--memory-limit", limit,
+                                        "--kv-budget", kv, "--max-batch-size", "4", "--retain",
+                                        "keydiff:0.5,recent=60", "--check-config"));
+    program_free(&refused);
+    refused = program_expect(1, PROGRAM("serve", "-m", program_model(), "--memory-limit", limit,
+                                        "--kv-budget", kv, "--max-batch-size", "4", "--retain",
+                                        "snap:0.5,recent=60,probe=32", "--check-config"));
+    assert_says(refused.err, "the limit is");
+    program_free(&refused);
+    json_decref(info);
+}
+
 /* calibrate --retain writes a file, which predict finds beside the model. */
 static void predict_learns_first(void **state)
 {
     const char *text = text_file();
     const char *model = program_model();
     char beside[4096];
+    const int64_t budget = budget_beside("keydiff:0.5,recent=60", "256");
     json_t *learned, *some;
     program_result refused = program_expect(
         1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
@@ -190,6 +244,12 @@ static void predict_learns_first(void **state)
     assert_true(number(learned, "n_fitted") == 7);
     assert_true(number(learned, "n_tested") == 2);
     assert_int_equal(json_array_size(json_object_get(learned, "correlation")), 2);
+    some = program_json(PROGRAM("info", "-m", model, "--json"));
+    assert_int_equal(budget - budget_beside("keydiff:0.5,recent=60", "256"),
+                     (int64_t)(number(some, "n_layer") * number(some, "n_kv_head") *
+                               (number(some, "n_embd") + 1)) *
+                         (int64_t)sizeof(float));
+    json_decref(some);
     some = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "1",
                                 "--retain", "predict:0.3,recent=16", "--prefill-chunk", "128",
                                 "--json"));
@@ -370,6 +430,7 @@ int main(void)
         cmocka_unit_test(perplexity_with_watching_policies),
         cmocka_unit_test(pages_that_matter),
         cmocka_unit_test(perplexity_in_four_bits),
+        cmocka_unit_test(buffers_are_counted),
         cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
         cmocka_unit_test(run_goes_on_from_a_state),

@@ -41,6 +41,7 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
     opts.kv_recent = (uint32_t)args->kv.recent;
     opts.kv_sinks = (uint32_t)args->kv.sinks;
     opts.kv_budget_bytes = args->kv_budget_bytes;
+    opts.beside_bytes = want->beside_bytes;
     opts.no_cascade = want->no_cascade;
     opts.lock_memory = want->lock_memory;
     opts.is_contiguous = want->is_contiguous;

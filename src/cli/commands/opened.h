@@ -55,6 +55,7 @@ typedef struct quire_opened_want {
     const quire_kv_pair *kv_pairs; /* [n_stored] formats instead of args'; NULL = args' */
     double kv_share; /* 0..1: KV budget, if args give none, as a share of the memory that weights
                         and buffers leave; 0 = unused */
+    uint64_t beside_bytes; /* see quire_runtime_opts */
     bool lock_memory;
     bool is_contiguous;
     bool kv_overflows;        /* the caller offloads pages: see quire_runtime_opts */

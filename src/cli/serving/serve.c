@@ -100,7 +100,8 @@ typedef struct serving {
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
     char *template_text; /* of --chat-template-file; NULL = none */
     uint32_t n_ctx;
-    quire_record *record; /* NULL = no recording */
+    uint64_t beside_bytes; /* see quire_opened_want */
+    quire_record *record;  /* NULL = no recording */
     quire_server *server;
     quire_opened session;
     quire_engine *engine;
@@ -184,6 +185,8 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
+        s->beside_bytes = quire_serve_retain_bytes(&described, s->args, &s->opts);
+        want.beside_bytes = s->beside_bytes;
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
     if (rc == QUIRE_OK) {
@@ -358,6 +361,7 @@ static int start(serving *s, quire_error *err)
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
     want.n_ctx = s->n_ctx; /* as announced, though other programs may have taken memory since */
+    want.beside_bytes = s->beside_bytes;
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {
         s->opts.log = log_request;
         s->opts.log_ctx = &s->log;

@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
+#include "engine/engine.h"
+#include "model/runtime_rows.h"
 
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
 {
@@ -59,4 +61,24 @@ uint32_t quire_serve_retain_chunk(const quire_serve_args *args)
     const int64_t page_tokens = args->common.page_tokens;
 
     return (uint32_t)((args->retain_chunk + page_tokens - 1) / page_tokens * page_tokens);
+}
+
+uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args *args,
+                                  const quire_server_opts *opts)
+{
+    const uint32_t n_running = (uint32_t)args->max_batch_size;
+    const uint64_t n_requests = n_running + quire_engine_parked_max(n_running);
+    quire_error why = QUIRE_ERROR_INIT;
+    uint64_t bytes = 0;
+
+    if (opts->retain.policy != NULL && quire_desc_rows_check(session->desc) == QUIRE_OK) {
+        bytes += n_requests * quire_condensing_text_bytes(
+                                  &opts->retain, quire_serve_retain_chunk(args), session->desc);
+    }
+    /* What is wrong with a file is said when it is loaded. */
+    if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==
+        QUIRE_OK) {
+        bytes += quire_predictor_bytes(&session->predictor->shape);
+    }
+    return bytes;
 }

@@ -85,10 +85,7 @@ void quire_loop_lanes_destroy(quire_loop *loop)
 int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
 {
     const quire_condensing *c = &r->condensing;
-    const quire_packed_text_opts opts = { .packing = &c->packing,
-                                          .probe = quire_condensing_probe(c),
-                                          .n_worth = c->packing.has_worth ? c->chunk : 0,
-                                          .predictor = c->predictor };
+    const quire_packed_text_opts opts = quire_condensing_text_opts(c);
 
     if (c->packing.n_layers == 0) {
         return QUIRE_OK;

@@ -1,4 +1,5 @@
-/* test_overflow_program.c - --context-overflow of quire run: texts longer than their context.
+/* test_overflow_program.c - --context-overflow of quire run and quire chat: texts longer than their
+ * context.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -94,6 +95,138 @@ static void contexts_are_condensed(void **state)
     }
 }
 
+/* A prompt of more tokens than the context: they leave while it is read. */
+static void prompts_go_on(void **state)
+{
+    static const char *const overflows[] = { "shift", "sinks", "condense" };
+    char text[1500];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    for (size_t i = 0; i < sizeof text; i += 7) {
+        text[i] = (char)('b' + i % 23);
+    }
+    text[sizeof text - 1] = '\0';
+    for (size_t i = 0; i < sizeof overflows / sizeof overflows[0]; i++) {
+        json_t *run = program_json(PROGRAM("run", "-m", program_model(), "-p", text, "-c", "384",
+                                           "-n", "20", "--temp", "0", "--ignore-eos",
+                                           "--context-overflow", overflows[i], "--json"));
+        const int64_t n = count(run, "prompt_tokens") + count(run, "output_tokens") - 1;
+
+        assert_true(count(run, "prompt_tokens") > 384);
+        assert_int_equal(count(run, "output_tokens"), 20);
+        assert_true(n - count(run, "dropped_tokens") <= 384);
+        json_decref(run);
+    }
+}
+
+#define CHAT(lines, overflow)                                                                      \
+    chat_of(lines, PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",       \
+                           "384", "-n", "150", "--temp", "0", "--ignore-eos",                      \
+                           "--context-overflow", overflow, "--json"))
+
+static json_t *chat_of(const char *lines, program_args args)
+{
+    program_result result = program_run_with(lines, args);
+    json_t *document = json_loads(result.out, 0, NULL);
+
+    if (result.exit_status != 0 || document == NULL) {
+        fail_msg("%d: %s", result.exit_status, result.err);
+    }
+    program_free(&result);
+    return document;
+}
+
+static int64_t turn_count(const json_t *chat, size_t i, const char *key)
+{
+    return count(json_array_get(json_object_get(chat, "turns"), i), key);
+}
+
+/* Tokens of the conversation up to turn i that left the context. */
+static int64_t dropped_until(const json_t *chat, size_t i)
+{
+    int64_t n = 0;
+
+    for (size_t k = 0; k <= i; k++) {
+        n += turn_count(chat, k, "dropped_tokens");
+    }
+    return n;
+}
+
+/* Turns go on beyond the context; one that is repeated, and one that begins anew, answer alike
+ * (test_writer.c has what is computed again). */
+static void chats_go_on(void **state)
+{
+    static const char *const overflows[] = { "shift", "sinks", "condense" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof overflows / sizeof overflows[0]; i++) {
+        json_t *chat = CHAT("abc\ndef\nghi\njkl\n/retry\n/reset\nabc\n", overflows[i]);
+        const json_t *turns = json_object_get(chat, "turns");
+
+        assert_int_equal(json_array_size(turns), 6);
+        for (size_t t = 0; t < 6; t++) {
+            assert_int_equal(turn_count(chat, t, "output_tokens"), 150);
+            assert_string_equal(
+                json_string_value(json_object_get(json_array_get(turns, t), "stop")), "limit");
+        }
+        assert_int_equal(turn_count(chat, 0, "dropped_tokens"), 0);
+        assert_true(turn_count(chat, 3, "prompt_tokens") > 384);
+        assert_true(dropped_until(chat, 3) >= turn_count(chat, 3, "prompt_tokens") + 150 - 1 - 384);
+        assert_int_equal(turn_count(chat, 3, "condensings") > 0, i == 2);
+        assert_int_equal(turn_count(chat, 4, "prompt_tokens"),
+                         turn_count(chat, 3, "prompt_tokens"));
+        assert_true(json_equal(json_object_get(json_array_get(turns, 4), "assistant"),
+                               json_object_get(json_array_get(turns, 3), "assistant")));
+        assert_true(json_equal(json_object_get(json_array_get(turns, 5), "assistant"),
+                               json_object_get(json_array_get(turns, 0), "assistant")));
+        json_decref(chat);
+    }
+}
+
+/* The system message stays, or what is too long to stay is refused. */
+static void condensing_keeps_the_system_message(void **state)
+{
+    char system[230];
+    program_result result;
+    json_t *chat;
+
+    (void)state;
+    memset(system, 's', sizeof system);
+    for (size_t i = 0; i < sizeof system; i += 3) {
+        system[i] = (char)('a' + i % 13);
+    }
+    system[60] = '\0';
+    chat = chat_of("abc\ndef\nghi\n",
+                   PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "384",
+                           "-n", "150", "--temp", "0", "--ignore-eos", "--context-overflow",
+                           "condense", "--system", system, "--context-keep", "0", "--json"));
+    assert_true(turn_count(chat, 2, "prompt_tokens") > 384);
+    assert_true(dropped_until(chat, 2) > 0);
+    json_decref(chat);
+    system[60] = 's';
+    system[sizeof system - 1] = '\0';
+    result = program_run_with("abc\n", PROGRAM("chat", "-m", program_model(), "--chat-template",
+                                               "chatml", "-c", "384", "--context-overflow",
+                                               "condense", "--system", system));
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "tokens kept needs a context of at least");
+    program_free(&result);
+}
+
+/* Without it the message is refused, as before. */
+static void chats_end_by_default(void **state)
+{
+    program_result result = program_run_with(
+        "abc\ndef\nghi\n", PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",
+                                   "384", "-n", "150", "--temp", "0", "--ignore-eos"));
+
+    (void)state;
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "--context-overflow goes on");
+    program_free(&result);
+}
+
 static void refuse(int status, const char *says, program_args args)
 {
     program_result result = program_expect(status, args);
@@ -135,6 +268,17 @@ static void bad_combinations(void **state)
     refuse(1, "condense with 64 first tokens kept and the last 300 (recent of keydiff)",
            PROGRAM("run", "-m", model, "-p", "a", "-c", "384", "--context-overflow", "condense",
                    "--retain", "keydiff,recent=300"));
+    /* Of quire chat; truncate_turns is a server's. */
+    refuse(2, "truncate_turns",
+           PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns"));
+    refuse(2, "--context-overflow shift and --cache-dir",
+           PROGRAM("chat", "-m", model, "--context-overflow", "shift", "--cache-dir", "x"));
+    refuse(1, "--context-overflow shift works with KV in f32, f16, bf16 and q8",
+           PROGRAM("chat", "-m", model, "--chat-template", "chatml", "--context-overflow", "shift",
+                   "--kv", "q4"));
+    refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",
+           PROGRAM("chat", "-m", model, "--chat-template", "chatml", "--context-overflow", "shift",
+                   "--context-keep", "65", "-c", "320"));
 }
 
 int main(void)
@@ -143,6 +287,10 @@ int main(void)
         cmocka_unit_test(texts_go_on),
         cmocka_unit_test(same_text_before),
         cmocka_unit_test(contexts_are_condensed),
+        cmocka_unit_test(prompts_go_on),
+        cmocka_unit_test(chats_go_on),
+        cmocka_unit_test(condensing_keeps_the_system_message),
+        cmocka_unit_test(chats_end_by_default),
         cmocka_unit_test(bad_combinations),
     };
 

@@ -313,11 +313,74 @@ static void recurrent_text_is_found_again(void **state)
     (void)unlink(path);
 }
 
+#define N_CTX   512u
+#define N_LONG  700u
+#define N_KEPT  64u
+#define N_OTHER 40u
+
+/* Texts beyond the context go on from what earlier ones left, unless they part where tokens have
+ * left since. Either way the answer is that of a writer that begins with the text. */
+static void text_goes_on_beyond_its_context(void **state)
+{
+    static const char *const window[2] = { "0", "0" };
+    static const quire_context_overflow overflows[] = { QUIRE_CONTEXT_SHIFT, QUIRE_CONTEXT_SINKS,
+                                                        QUIRE_CONTEXT_CONDENSE };
+    const char *dir = getenv("TMPDIR");
+    quire_error err = QUIRE_ERROR_INIT;
+    int32_t tokens[N_LONG + N_OTHER];
+    gguf_gen_opts gen;
+    char path[200];
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-llama", &gen));
+    (void)snprintf(path, sizeof(path), "%s/quire-test-long-%ld.gguf", dir != NULL ? dir : "/tmp",
+                   (long)getpid());
+    assert_int_equal(gguf_gen_write(&gen, path, NULL), QUIRE_OK);
+    for (size_t i = 0; i < sizeof overflows / sizeof overflows[0]; i++) {
+        quire_common_args *args = malloc(quire_command_run.args_bytes);
+        written kept, fresh;
+        quire_opened session;
+        quire_writer *writer;
+        uint32_t n_reused;
+
+        assert_non_null(args);
+        writer = writer_on(&session, path, "f16", window, N_WRITE, args);
+        assert_int_equal(session.n_ctx, N_CTX);
+        assert_int_equal(quire_writer_overflow_set(writer, overflows[i], N_KEPT, &err), QUIRE_OK);
+        for (uint32_t t = 0; t < N_LONG + N_OTHER; t++) {
+            tokens[t] = (int32_t)(260 + t * t * 7 % 53);
+        }
+        assert_int_equal(write_on(writer, tokens, N_LONG, &kept), 0);
+        assert_true(quire_writer_tokens(writer) <= N_CTX);
+        assert_true(quire_writer_tokens(writer) < N_LONG);
+        /* Behind the prompt: half of the context has left at token 512, and is full at 736 again;
+         * sinks also leave at token 704, while it writes. */
+        n_reused = write_on(writer, tokens, N_LONG + N_OTHER, &kept);
+        assert_true(n_reused >= N_KEPT);
+        assert_int_equal(n_reused >= N_LONG, i != 1);
+        quire_writer_reset(writer);
+        assert_int_equal(quire_writer_tokens(writer), 0);
+        assert_int_equal(write_on(writer, tokens, N_LONG + N_OTHER, &fresh), 0);
+        assert_same(&kept, &fresh);
+        /* Within the context of then. */
+        tokens[300] ^= 1;
+        assert_int_equal(write_on(writer, tokens, N_LONG, &kept), N_KEPT);
+        quire_writer_reset(writer);
+        assert_int_equal(write_on(writer, tokens, N_LONG, &fresh), 0);
+        assert_same(&kept, &fresh);
+        quire_writer_destroy(writer);
+        quire_opened_close(&session);
+        free(args);
+    }
+    (void)unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stop_text_ends_it),
         cmocka_unit_test(prompt_goes_back),
+        cmocka_unit_test(text_goes_on_beyond_its_context),
         cmocka_unit_test(recurrent_prompt_goes_on_or_begins_again),
         cmocka_unit_test(recurrent_text_is_found_again),
     };

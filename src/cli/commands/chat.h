@@ -2,7 +2,8 @@
  *
  * Each turn renders the whole conversation with the chat template and tokenizes it; the writer
  * computes only tokens that its sequence does not hold yet. A turn that does not fit into the
- * context is refused and leaves the conversation unchanged.
+ * context is refused and leaves the conversation unchanged, unless --context-overflow says which
+ * tokens leave; the messages all stay.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_CHAT_H
@@ -23,6 +24,8 @@ typedef struct quire_chat_args {
     const char *chat_template;
     const char *chat_template_file;
     const char *reasoning_effort;
+    int context_overflow; /* quire_context_overflow */
+    int64_t context_keep;
 } quire_chat_args;
 
 typedef struct quire_chat {

@@ -103,33 +103,79 @@ int quire_chat_format_open(quire_chat *c, quire_error *err)
     return QUIRE_OK;
 }
 
-/* The prompt after which the assistant is to speak, and its tokens. */
-static int make_prompt(quire_chat *c, quire_chat_prompt **prompt, int32_t **tokens,
-                       size_t *n_tokens, quire_error *err)
+typedef struct rendered {
+    quire_chat_prompt *prompt;
+    int32_t *tokens;
+    size_t n_tokens;
+} rendered;
+
+static void rendered_fini(rendered *r)
+{
+    quire_chat_prompt_destroy(r->prompt);
+    free(r->tokens);
+}
+
+/* The prompt of some messages. out is empty, and filled as far as it went. */
+static int render(const quire_chat *c, const quire_chat_message *messages, size_t n, rendered *out,
+                  quire_error *err)
 {
     const quire_chat_ask ask = {
-        .messages = c->messages,
-        .n_messages = c->n_messages,
+        .messages = messages,
+        .n_messages = n,
         .thinking = c->thinking,
         .reasoning_effort = c->args->reasoning_effort,
     };
     quire_chat_rules rules;
 
-    QUIRE_TRY(quire_chat_format_apply(c->format, &ask, prompt, err));
-    quire_chat_prompt_rules(*prompt, &rules);
-    QUIRE_TRY(quire_opened_tokenize(&c->session, rules.text.data, rules.text.n, true, tokens,
-                                    n_tokens, err));
+    QUIRE_TRY(quire_chat_format_apply(c->format, &ask, &out->prompt, err));
+    quire_chat_prompt_rules(out->prompt, &rules);
+    return quire_opened_tokenize(&c->session, rules.text.data, rules.text.n, true, &out->tokens,
+                                 &out->n_tokens, err);
+}
+
+/* Condensing keeps the system message, as in quire serve: the tokens that the first prompt shares
+ * with that of another question, and the next one. */
+static int keep_instructions(quire_chat *c, const rendered *first, quire_error *err)
+{
+    const quire_chat_message messages[] = { c->messages[0], { .role = "user", .content = "x" } };
+    uint32_t keep = (uint32_t)c->args->context_keep;
+    rendered other = { .prompt = NULL };
+    uint32_t n = 0;
+    int rc = render(c, messages, 2, &other, err);
+
+    while (rc == QUIRE_OK && n < first->n_tokens && n < other.n_tokens &&
+           first->tokens[n] == other.tokens[n]) {
+        n++;
+    }
+    keep = n + 1 > keep ? n + 1 : keep;
+    rendered_fini(&other);
+    return rc < 0 ? rc : quire_writer_overflow_set(c->writer, QUIRE_CONTEXT_CONDENSE, keep, err);
+}
+
+/* The prompt after which the assistant is to speak. Memory: rendered_fini(). */
+static int make_prompt(quire_chat *c, rendered *out, quire_error *err)
+{
+    const bool is_first = c->system != NULL && c->n_messages == 2;
+    quire_chat_rules rules;
+
+    QUIRE_TRY(render(c, c->messages, c->n_messages, out, err));
+    if (is_first && c->args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(keep_instructions(c, out, err));
+    }
+    quire_chat_prompt_rules(out->prompt, &rules);
     quire_writer_show(c->writer, NULL, 0);
     QUIRE_TRY(quire_writer_stops_set(c->writer, rules.stops, rules.n_stops));
     quire_answer_rules_release(c->rules);
     c->rules = NULL;
     QUIRE_TRY(quire_answer_rules_create(&c->rules, c->session.model, &rules, -1, err));
     quire_writer_show(c->writer, c->rules->shown.items, c->rules->shown.n);
-    if (*n_tokens > c->session.n_ctx) {
-        return quire_error_set(err, QUIRE_LIMIT,
-                               "the conversation would take %zu tokens, the context holds %u; the "
-                               "last message was not added (/reset starts anew, -c raises it)",
-                               *n_tokens, c->session.n_ctx);
+    if (out->n_tokens > c->session.n_ctx && c->args->context_overflow == QUIRE_CONTEXT_REFUSE) {
+        return quire_error_set(
+            err, QUIRE_LIMIT,
+            "the conversation would take %zu tokens, the context holds %u; the "
+            "last message was not added (/reset starts anew, -c raises it, --context-overflow "
+            "goes on)",
+            out->n_tokens, c->session.n_ctx);
     }
     return QUIRE_OK;
 }
@@ -198,15 +244,20 @@ static int record_turn(quire_chat *c, const char *user, const quire_chat_answer 
                   quire_rate(result->n_steps, result->decode_s),
                   result->stop == QUIRE_STOP_END ? "" : "; stopped: ",
                   result->stop == QUIRE_STOP_END ? "" : quire_stop_text(result->stop));
+        if (result->n_dropped > 0) {
+            quire_say("%u tokens left the context", result->n_dropped);
+        }
         return QUIRE_OK;
     }
-    turn = json_pack(
-        "{s:o, s:o, s:s, s:i, s:i, s:i, s:o, s:o}", "user", quire_json_bytes(user, strlen(user)),
-        "assistant", json_stringn(answer->content.data, answer->content.n), "stop",
-        quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt, "reused_tokens",
-        (int)result->n_reused, "output_tokens", (int)result->n_output, "decode_tokens_per_second",
-        quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
-        quire_json_real(1e3 * result->first_s));
+    turn = json_pack("{s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "user",
+                     quire_json_bytes(user, strlen(user)), "assistant",
+                     json_stringn(answer->content.data, answer->content.n), "stop",
+                     quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
+                     "reused_tokens", (int)result->n_reused, "output_tokens", (int)result->n_output,
+                     "dropped_tokens", (int)result->n_dropped, "condensings",
+                     (int)result->n_condensings, "decode_tokens_per_second",
+                     quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
+                     quire_json_real(1e3 * result->first_s));
     if (answer->reasoning.n > 0) {
         (void)json_object_set_new(turn, "reasoning",
                                   json_stringn(answer->reasoning.data, answer->reasoning.n));
@@ -227,19 +278,18 @@ static int keep_answer(quire_chat *c, const quire_chat_answer *answer)
     return push_message(c, "assistant", content, extra);
 }
 
-static int speak(quire_chat *c, const char *user, const quire_chat_prompt *prompt,
-                 const int32_t *tokens, size_t n_tokens, quire_error *err)
+static int speak(quire_chat *c, const char *user, const rendered *r, quire_error *err)
 {
     answer_sink sink = { .is_streamed = c->turns == NULL,
                          .has_color = isatty(STDOUT_FILENO),
                          .err = err };
     quire_writer_result result;
     quire_chat_answer answer;
-    int rc = quire_chat_reader_create(&sink.reader, prompt, err);
+    int rc = quire_chat_reader_create(&sink.reader, r->prompt, err);
 
     if (rc == QUIRE_OK) {
         quire_writer_sink_set(c->writer, take_text, &sink);
-        rc = quire_writer_run(c->writer, tokens, n_tokens, &result, err);
+        rc = quire_writer_run(c->writer, r->tokens, r->n_tokens, &result, err);
     }
     rc = rc == QUIRE_OK ? err->status : rc; /* the sink's */
     if (rc == QUIRE_OK) {
@@ -279,16 +329,14 @@ static char *clean_text(const char *text)
 int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
 {
     const size_t n_before = c->n_messages;
-    quire_chat_prompt *prompt = NULL;
-    int32_t *tokens = NULL;
-    size_t n_tokens = 0;
+    rendered r = { .prompt = NULL };
     int rc = push_message(c, "user", clean_text(text), NULL);
 
     if (rc == QUIRE_OK) {
-        rc = make_prompt(c, &prompt, &tokens, &n_tokens, err);
+        rc = make_prompt(c, &r, err);
     }
     if (rc == QUIRE_OK) {
-        rc = speak(c, text, prompt, tokens, n_tokens, err);
+        rc = speak(c, text, &r, err);
     }
     if (rc < 0) {
         quire_chat_drop(c, n_before);
@@ -296,7 +344,6 @@ int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
             (void)quire_error_set(err, rc, "%s", quire_status_text(rc));
         }
     }
-    quire_chat_prompt_destroy(prompt);
-    free(tokens);
+    rendered_fini(&r);
     return rc;
 }

@@ -22,10 +22,12 @@ struct quire_writer {
     quire_sampler *sampler;
     quire_seq_id seq;
     int64_t n_predict;
-    int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV; behind a condensing each lane has
-                      other ones, and these are the last */
-    uint32_t n_held;
-    quire_text_out *text;
+    int32_t *text_tokens; /* [cap_text] of the text whose KV was computed */
+    size_t cap_text;
+    uint32_t n_held; /* tokens of seq: the text's without those that left */
+    uint32_t n_gone; /* tokens that left a full context */
+    uint32_t n_full; /* of the text when the last ones left */
+    quire_text_out *out;
     quire_bytes shown; /* text for the sink */
     quire_text_sink *sink;
     void *sink_ctx;
@@ -69,6 +71,29 @@ void quire_sampling_seed(quire_sampling_args *sampling)
     sampling->seed = seed >> 1; /* below 2^31: short enough to type again */
 }
 
+/* Tokens of the text up to the last one in KV. */
+static uint32_t n_text(const quire_writer *writer)
+{
+    return writer->n_held + writer->n_gone;
+}
+
+/* Room for a text of n tokens. Errors: QUIRE_NOMEM. */
+static int text_reserve(quire_writer *writer, size_t n)
+{
+    size_t cap = writer->cap_text;
+    int32_t *larger;
+
+    if (n <= cap) {
+        return QUIRE_OK;
+    }
+    cap = n > 2 * cap ? n : 2 * cap;
+    larger = realloc(writer->text_tokens, cap * sizeof(*larger));
+    QUIRE_FAIL_IF(larger == NULL, QUIRE_NOMEM);
+    writer->text_tokens = larger;
+    writer->cap_text = cap;
+    return QUIRE_OK;
+}
+
 static int writer_init(quire_writer *writer, const quire_sampling_args *sampling)
 {
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
@@ -80,9 +105,8 @@ static int writer_init(quire_writer *writer, const quire_sampling_args *sampling
     opts.seed = (uint32_t)sampling->seed;
     opts.forbids_eog = sampling->ignores_eos;
     writer->n_predict = sampling->n_predict;
-    writer->held = malloc(writer->session->n_ctx * sizeof(*writer->held));
-    QUIRE_FAIL_IF(writer->held == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(quire_text_out_create(&writer->text, writer->session->model, NULL, 0, false));
+    QUIRE_TRY(text_reserve(writer, writer->session->n_ctx));
+    QUIRE_TRY(quire_text_out_create(&writer->out, writer->session->model, NULL, 0, false));
     QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts, NULL));
     return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
                           &writer->seq);
@@ -117,9 +141,9 @@ void quire_writer_destroy(quire_writer *writer)
         (void)quire_seq_close(quire_runtime_cache(writer->session->runtime), writer->seq);
     }
     quire_sampler_destroy(writer->sampler);
-    quire_text_out_destroy(writer->text);
+    quire_text_out_destroy(writer->out);
     quire_bytes_fini(&writer->shown);
-    free(writer->held);
+    free(writer->text_tokens);
     free(writer);
 }
 
@@ -131,7 +155,7 @@ void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ct
 
 void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n)
 {
-    quire_text_out_show(writer->text, tokens, n);
+    quire_text_out_show(writer->out, tokens, n);
 }
 
 int quire_writer_stops_set(quire_writer *writer, const char *const *texts, uint32_t n)
@@ -139,8 +163,8 @@ int quire_writer_stops_set(quire_writer *writer, const char *const *texts, uint3
     quire_text_out *text;
 
     QUIRE_TRY(quire_text_out_create(&text, writer->session->model, texts, n, false));
-    quire_text_out_destroy(writer->text);
-    writer->text = text;
+    quire_text_out_destroy(writer->out);
+    writer->out = text;
     return QUIRE_OK;
 }
 
@@ -157,6 +181,8 @@ void quire_writer_retain_set(quire_writer *writer, const quire_retain_spec *spec
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err)
 {
+    const uint32_t n_before = writer->n_keep;
+
     QUIRE_TRY(quire_context_overflow_check(writer->session->runtime, writer->session->desc,
                                            overflow, keep, "--context-overflow", err));
     writer->n_keep = quire_context_overflow_keep(keep);
@@ -166,15 +192,16 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
         writer->n_keep = quire_context_condense_keep(&writer->retain, keep);
     }
     writer->overflow = overflow;
+    if (writer->n_gone > 0 && writer->n_keep != n_before) {
+        quire_writer_reset(writer); /* other tokens would have left */
+    }
     return QUIRE_OK;
 }
 
 /* The context is full: make room. Errors: those of quire_runtime_shift(). */
 static int drop_tokens(quire_writer *writer, quire_writer_result *result)
 {
-    const uint32_t n_middle = writer->n_held - writer->n_keep;
     quire_runtime *runtime = writer->session->runtime;
-    int32_t *held = writer->held + writer->n_keep;
     uint32_t n;
 
     if (writer->overflow == QUIRE_CONTEXT_CONDENSE) {
@@ -185,8 +212,9 @@ static int drop_tokens(quire_writer *writer, quire_writer_result *result)
         n = quire_context_overflow_drop(writer->overflow, writer->n_keep, writer->n_held);
         QUIRE_TRY(quire_runtime_shift(runtime, writer->seq, writer->n_keep, writer->n_keep + n));
     }
-    memmove(held, held + n, (n_middle - n) * sizeof(*held));
+    writer->n_full = n_text(writer);
     writer->n_held -= n;
+    writer->n_gone += n;
     result->n_dropped += n;
     return QUIRE_OK;
 }
@@ -209,7 +237,7 @@ static int load_state(quire_writer *writer, const quire_block_state *state, cons
     }
     QUIRE_TRY(quire_retention_load(writer->session->retention, writer->session->runtime,
                                    writer->seq, state, err));
-    memcpy(writer->held, state->tokens, state->n_text * sizeof(*tokens));
+    memcpy(writer->text_tokens, state->tokens, state->n_text * sizeof(*tokens));
     writer->n_held = state->n_text;
     return QUIRE_OK;
 }
@@ -236,15 +264,21 @@ uint32_t quire_writer_tokens(const quire_writer *writer)
     return writer->n_held;
 }
 
-/* Keep the first n tokens, or fewer if the page of token n has lost its hot form and cannot be
- * appended to. */
+/* Keep the first n tokens of the text, or fewer if the page of token n has lost its hot form and
+ * cannot be appended to. If tokens left the context behind token n, only those that never leave are
+ * kept: so what the sequence holds depends on the text alone. */
 static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
     quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+    uint32_t n_held = n_tokens - writer->n_gone;
 
-    n_tokens = quire_runtime_keepable(writer->session->runtime, writer->seq, n_tokens);
-    QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_tokens));
-    writer->n_held = n_tokens;
+    if (writer->n_gone > 0 && n_tokens < writer->n_full) {
+        n_held = n_tokens < writer->n_keep ? n_tokens : writer->n_keep;
+        writer->n_gone = 0;
+    }
+    n_held = quire_runtime_keepable(writer->session->runtime, writer->seq, n_held);
+    QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_held));
+    writer->n_held = n_held;
     return QUIRE_OK;
 }
 
@@ -265,7 +299,7 @@ static int save_state(quire_writer *writer, const int32_t *tokens, uint32_t n_to
     const float *logits;
     const uint32_t n_steps = (n_tokens - 1 - writer->n_held) / writer->session->n_batch;
     const uint32_t n = n_steps * writer->session->n_batch;
-    int32_t *held = writer->held + writer->n_held;
+    int32_t *held = writer->text_tokens + writer->n_held;
     int rc;
 
     if (writer->n_held + n == 0) {
@@ -285,23 +319,38 @@ static int save_state(quire_writer *writer, const int32_t *tokens, uint32_t n_to
     return quire_block_file_write(writer->block_file, writer->session, tokens, err);
 }
 
-/* Append tokens [n_held, n) of a prompt. */
-static int prompt_step(quire_writer *writer, const int32_t *tokens, uint32_t n,
+/* Append the tokens of a prompt behind the text, up to token n or to the end of the context. */
+static int prompt_fill(quire_writer *writer, const int32_t *tokens, uint32_t n,
                        const float **logits)
 {
-    const uint32_t from = writer->n_held;
-    const int rc = quire_opened_prefill(writer->session, writer->seq, tokens + from, n - from,
+    const uint32_t from = n_text(writer), room = writer->session->n_ctx - writer->n_held;
+    const uint32_t n_more = n - from < room ? n - from : room;
+    const int rc = quire_opened_prefill(writer->session, writer->seq, tokens + from, n_more,
                                         "reading", logits);
 
     writer->n_held = quire_seq_tokens(quire_runtime_cache(writer->session->runtime), writer->seq);
-    memcpy(writer->held + from, tokens + from, (writer->n_held - from) * sizeof(*tokens));
+    memcpy(writer->text_tokens + from, tokens + from, (n_text(writer) - from) * sizeof(*tokens));
     return rc;
+}
+
+/* Append them up to token n; tokens leave a full context. */
+static int prompt_step(quire_writer *writer, const int32_t *tokens, uint32_t n,
+                       quire_writer_result *result, const float **logits)
+{
+    QUIRE_TRY(text_reserve(writer, n));
+    while (n_text(writer) < n) {
+        if (writer->n_held == writer->session->n_ctx) {
+            QUIRE_TRY(drop_tokens(writer, result));
+        }
+        QUIRE_TRY(prompt_fill(writer, tokens, n, logits));
+    }
+    return QUIRE_OK;
 }
 
 /* Of a model with recurrent layers: compute a prompt up to where its state is stored, and store it.
  * A later prompt that begins with these tokens goes on from the state. */
 static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
-                        const float **logits)
+                        quire_writer_result *result, const float **logits)
 {
     const uint32_t n =
         writer->disk != NULL ? quire_kv_disk_state_end(writer->disk, n_tokens - 1) : 0;
@@ -309,8 +358,8 @@ static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_
     if (n <= writer->n_held) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(prompt_step(writer, tokens, n, logits));
-    quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
+    QUIRE_TRY(prompt_step(writer, tokens, n, result, logits));
+    quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
     return QUIRE_OK;
 }
 
@@ -321,7 +370,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     uint32_t same = 0;
     int rc;
 
-    while (same < n_tokens && same < writer->n_held && writer->held[same] == tokens[same]) {
+    while (same < n_tokens && same < n_text(writer) && writer->text_tokens[same] == tokens[same]) {
         same++;
     }
     /* Always recompute the last token: its KV may be there, but its logits are not. */
@@ -330,17 +379,18 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     if (writer->disk != NULL) {
         same = writer->n_held;
         writer->n_held = quire_kv_disk_read(writer->disk, writer->seq, tokens, n_tokens - 1);
-        memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
+        memcpy(writer->text_tokens + same, tokens + same,
+               (writer->n_held - same) * sizeof(*tokens));
         result->n_stored = writer->n_held - same;
     }
-    same = writer->n_held;
-    rc = prompt_begin(writer, tokens, n_tokens, logits);
-    rc = rc == QUIRE_OK ? prompt_step(writer, tokens, n_tokens, logits) : rc;
-    result->n_prompt = rc == QUIRE_CANCELED ? writer->n_held : n_tokens;
+    same = n_text(writer);
+    rc = prompt_begin(writer, tokens, n_tokens, result, logits);
+    rc = rc == QUIRE_OK ? prompt_step(writer, tokens, n_tokens, result, logits) : rc;
+    result->n_prompt = rc == QUIRE_CANCELED ? n_text(writer) : n_tokens;
     result->n_reused = same;
     result->prefill_s += quire_now_s() - start_s;
     if (writer->disk != NULL && quire_kv_disk_has_windows(writer->disk)) {
-        quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
+        quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
     }
     return rc;
 }
@@ -359,7 +409,7 @@ static int emit(quire_writer *writer, int32_t token, bool *is_end)
     int32_t stop_index;
 
     quire_bytes_clear(&writer->shown);
-    QUIRE_TRY(quire_text_out_feed(writer->text, token, &writer->shown, &stop_index));
+    QUIRE_TRY(quire_text_out_feed(writer->out, token, &writer->shown, &stop_index));
     *is_end = stop_index >= 0;
     return show(writer);
 }
@@ -411,11 +461,13 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
             result->stop = QUIRE_STOP_INTERRUPTED;
             return QUIRE_OK;
         }
+        QUIRE_TRY(text_reserve(writer, (size_t)n_text(writer) + 1));
         start_s = quire_now_s();
         QUIRE_TRY(quire_opened_step(session, &slice, 1, &logits));
         result->decode_s += quire_now_s() - start_s;
         result->n_steps++;
-        writer->held[writer->n_held++] = token;
+        writer->text_tokens[n_text(writer)] = token;
+        writer->n_held++;
     }
 }
 
@@ -424,6 +476,8 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 {
     const quire_opened *session = writer->session;
     const uint32_t n_before = writer->n_held;
+    const size_t n_max =
+        writer->overflow == QUIRE_CONTEXT_REFUSE ? session->n_ctx : QUIRE_TOKENS_MAX;
     const float *logits = NULL;
     int rc;
 
@@ -431,11 +485,13 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
     if (n_tokens == 0) {
         return quire_error_set(err, QUIRE_INVAL, "the prompt is empty");
     }
-    if (n_tokens > session->n_ctx) {
+    if (n_tokens > n_max) {
         return quire_error_set(err, QUIRE_LIMIT,
-                               "the prompt has %zu tokens, the context holds %u: shorten it or "
-                               "raise -c",
-                               n_tokens, session->n_ctx);
+                               writer->overflow == QUIRE_CONTEXT_REFUSE
+                                   ? "the prompt has %zu tokens, the context holds %zu: shorten it "
+                                     "or raise -c"
+                                   : "the prompt has %zu tokens, at most %zu are read",
+                               n_tokens, n_max);
     }
     if (writer->block_file != NULL) {
         QUIRE_TRY(save_state(writer, tokens, (uint32_t)n_tokens, result, err));
@@ -448,13 +504,13 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
     if (rc == QUIRE_OK && writer->n_predict != 0) {
         rc = write_on(writer, logits, result);
         quire_bytes_clear(&writer->shown);
-        if (quire_text_out_finish(writer->text, &writer->shown) == QUIRE_OK &&
+        if (quire_text_out_finish(writer->out, &writer->shown) == QUIRE_OK &&
             result->stop != QUIRE_STOP_SINK) {
             (void)show(writer);
         }
     }
     if (writer->disk != NULL) {
-        quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
+        quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
     }
     return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
 }

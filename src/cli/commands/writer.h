@@ -1,7 +1,8 @@
 /* writer.h - one sequence that reads a prompt and generates text after it.
  *
- * The writer knows the tokens that its sequence holds in KV. It compares a new prompt with them and
- * computes only the tokens after the longest common prefix. So a chat keeps its KV between turns.
+ * The writer knows the tokens of the text that its sequence holds in KV. It compares a new prompt
+ * with them and computes only the tokens after the longest common prefix. So a chat keeps its KV
+ * between turns, also when tokens have left its context.
  *
  * Thread: owner.
  *
@@ -56,8 +57,9 @@ int quire_writer_create(quire_writer **out, quire_opened *session,
                         const quire_sampling_args *sampling, quire_error *err);
 void quire_writer_destroy(quire_writer *writer);
 
-/* Read a prompt and write until something stops it. A prompt longer than the context is refused and
- * leaves the writer as it was; err names both counts. Errors: QUIRE_LIMIT, QUIRE_INVAL (empty
+/* Read a prompt and write until something stops it. A prompt longer than the context, or than
+ * QUIRE_TOKENS_MAX where contexts overflow, is refused and leaves the writer as it was; err names
+ * both counts. Errors: QUIRE_LIMIT, QUIRE_INVAL (empty
  * prompt), QUIRE_CANCELED (interrupted while reading; *result has the progress), as
  * quire_runtime_step(). */
 int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
@@ -67,7 +69,8 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
 
 /* Whether the session's context can overflow so: `keep` tokens at the beginning stay, rounded up to
- * whole tiles. Errors: quire_context_overflow_check(), quire_context_condense_check(). */
+ * whole tiles. A text that lost tokens by another number is forgotten. Errors:
+ * quire_context_overflow_check(), quire_context_condense_check(). */
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err);
 

@@ -64,7 +64,7 @@ static const foreign table[] = {
     { "--prompt-cache --prompt-cache-all --prompt-cache-ro",
       "'quire serve' and 'quire chat' keep the KV of earlier prompts while they run" },
     { "--context-shift --no-context-shift --keep",
-      "'quire run' and 'quire serve' have --context-overflow and --context-keep" },
+      "'quire run', 'quire chat' and 'quire serve' have --context-overflow and --context-keep" },
     { "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
       "--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast --override-kv "
       "--check-tensors",

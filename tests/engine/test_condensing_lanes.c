@@ -282,6 +282,109 @@ static void test_memory(void **state)
     bench_close(&b);
 }
 
+/* ---- the end of a request that repeats ---- */
+
+/* Let the engine run until the first request has repeated a part of its chunk number k, not all of
+ * it. */
+static void step_into_repeat(const engine_bench *b, gate *g, uint32_t k)
+{
+    const quire_request *r = NULL;
+
+    for (uint32_t i = 0; i < 100; i++) {
+        gate_step(g);
+        r = b->engine->loop->set.n_running > 0 ? b->engine->loop->set.running[0] : NULL;
+        if (r != NULL && r->kv.lanes != NULL && r->kv.lanes->n_repeated > (k - 1) * WIDE &&
+            r->kv.lanes->n_repeated < k * WIDE) {
+            assert_int_equal(r->kv.n_condensings, k - 1);
+            return;
+        }
+    }
+    fail_msg("no part of chunk %u was repeated", k);
+}
+
+/* A request that is cancelled between two parts of a repeat leaves no page, no sequence and no half
+ * of a condensed text; a request beside it goes on, and the next one of the same text repeats all
+ * parts of the place. */
+static void cancelled_at(uint32_t k, bool has_twin)
+{
+    const setting s = { .policy = REPEAT, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    const setting plain = { .format = QUIRE_FORMAT_F16 };
+    static answer want, want_other;
+    engine_bench b = condense_bench(&s);
+    quire_request *first, *other, *twin;
+    quire_engine_stats stats;
+    int32_t text[N_PROMPT], beside[N_PROMPT];
+    uint64_t repeated;
+    gate *g;
+
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(beside, N_PROMPT, 2);
+    expect(&b, &s, text, N_PROMPT, &want);
+    expect(&b, &plain, beside, N_PROMPT, &want_other);
+    g = gate_close(b.engine);
+    first = ask(&b, s.policy, text, N_PROMPT);
+    step_into_repeat(&b, g, k);
+    other = ask(&b, NULL, beside, N_PROMPT);
+    twin = has_twin ? ask(&b, s.policy, text, N_PROMPT) : NULL;
+    quire_request_cancel(first);
+    gate_open(g);
+    finish_as(first, QUIRE_FINISH_CANCEL);
+    (void)answer_check(other, &want_other);
+    if (has_twin) {
+        (void)answer_check(twin, &want);
+    }
+    validate(b.engine);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.finished_cancelled_total, 1);
+    assert_int_equal(stats.cache.live_bytes, 0);
+    assert_int_equal(stats.prefix.refs, 0);
+    if (!has_twin) {
+        assert_int_equal(stats.condensings_total, k - 1);
+        /* Pages of the text before the place alone: none of a condensing that was not made. */
+        assert_int_equal(stats.prefix.apart_bytes > 0, k > 1);
+    }
+    /* It begins with all that was computed, and repeats the place from its beginning. */
+    repeated = stats.repeated_tokens_total;
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want),
+                     has_twin ? N_PROMPT - 1 : k * WIDE);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.condensings_total, (N_PROMPT + N_TOKENS - 2) / WIDE);
+    if (!has_twin) {
+        assert_true(stats.repeated_tokens_total - repeated >
+                    ((N_PROMPT - 1) / WIDE - k + 1) * WIDE);
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_cancelled_repeats(void **state)
+{
+    (void)state;
+    cancelled_at(1, false);
+    cancelled_at(2, false);
+    cancelled_at(1, true);
+    cancelled_at(2, true);
+}
+
+/* The engine ends while a request repeats. */
+static void test_end_among_repeats(void **state)
+{
+    const setting s = { .policy = REPEAT, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+    quire_request *request;
+    gate *g;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    g = gate_close(b.engine);
+    request = ask(&b, s.policy, text, N_PROMPT);
+    step_into_repeat(&b, g, 1);
+    gate_open(g);
+    quire_request_release(request); /* cancels it */
+    bench_close(&b);
+}
+
 /* ---- below memory, pins, invalidation ---- */
 
 static quire_store *store_at(mem_disk *disk)
@@ -478,6 +581,8 @@ int main(void)
         cmocka_unit_test(test_other_maps),
         cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_cancelled_repeats),
+        cmocka_unit_test(test_end_among_repeats),
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_pins),

@@ -156,7 +156,9 @@ typedef struct quire_attn_batch {
     uint32_t page_tokens;             /* multiple of 64 */
     const quire_page_addr *page_addr; /* by page id; see quire_cache_page_addrs() */
     const int32_t
-        *positions; /* of entries with a list: ascending in each; NULL when none has one */
+        *positions;      /* of entries with a list: ascending in each; NULL when none has one */
+    const float *biases; /* beside positions: added to the logits of a list's tokens, behind the
+                            softcap; NULL = none. On the CPU only */
 } quire_attn_batch;
 
 /* The properties of a group's tables that hold in all steps. */

@@ -22,6 +22,7 @@ typedef struct stored_head {
     uint32_t n_tokens;
     uint32_t *pos;      /* [n_tokens] */
     uint32_t *tile_pos; /* [n_tokens] the first of the token's tile */
+    float *bias;        /* [n_tokens] */
     stored_source k[QUIRE_ATTN_SOURCES_MAX];
     stored_source v[QUIRE_ATTN_SOURCES_MAX];
     double *p; /* [n_tokens] */
@@ -50,6 +51,7 @@ static void free_head(const quire_allocator *allocator, stored_head *head)
     }
     allocator->free(allocator->ctx, head->pos);
     allocator->free(allocator->ctx, head->tile_pos);
+    allocator->free(allocator->ctx, head->bias);
     allocator->free(allocator->ctx, head->p);
     allocator->free(allocator->ctx, head->q);
     allocator->free(allocator->ctx, head->o);
@@ -87,11 +89,12 @@ static int alloc_head(const quire_allocator *allocator, const quire_attn_layer *
     }
     head->pos = alloc_doubles(allocator, n, 1);
     head->tile_pos = alloc_doubles(allocator, n, 1);
+    head->bias = alloc_doubles(allocator, n, 1);
     head->p = alloc_doubles(allocator, n, 1);
     head->q = alloc_doubles(allocator, QUIRE_ATTN_SOURCES_MAX, layer->d_k);
     head->o = alloc_doubles(allocator, 1, layer->d_v);
-    return head->pos != NULL && head->tile_pos != NULL && head->p != NULL && head->q != NULL &&
-                   head->o != NULL
+    return head->pos != NULL && head->tile_pos != NULL && head->bias != NULL && head->p != NULL &&
+                   head->q != NULL && head->o != NULL
                ? QUIRE_OK
                : QUIRE_NOMEM;
 }
@@ -152,6 +155,7 @@ static void decode_tile(const quire_attn_layer *layer, const tile_place *at,
         head->pos[at->token + i] =
             at->pos.positions != NULL ? (uint32_t)at->pos.positions[i] : at->pos.first + i;
         head->tile_pos[at->token + i] = at->pos.first;
+        head->bias[at->token + i] = at->pos.biases != NULL ? at->pos.biases[i] : 0.0f;
     }
     for (uint32_t i = 0; i < layer->n_k; i++) {
         decode_source(at, QUIRE_SIDE_K, layer->d_k, &layer->k[i], &head->k[i]);
@@ -250,7 +254,7 @@ static double logit_of(const quire_attn_layer *layer, const stored_head *head, u
         }
     }
     logit *= (double)layer->scale;
-    return softcap != 0.0 ? softcap * tanh(logit / softcap) : logit;
+    return (softcap != 0.0 ? softcap * tanh(logit / softcap) : logit) + (double)head->bias[t];
 }
 
 /* head->p = weights of all tokens for the row at position `row` and query head h; 0 of those that

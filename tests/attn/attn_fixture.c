@@ -272,6 +272,11 @@ uint32_t fixture_position(const fixture *f, const quire_page_entry *entry, uint3
                                  : (uint32_t)entry->first_pos + i;
 }
 
+float fixture_bias(const fixture *f, const quire_page_entry *entry, uint32_t i)
+{
+    return f->biases != NULL && entry->positions != 0 ? f->biases[entry->positions + i] : 0.0f;
+}
+
 uint32_t fixture_entry_end(const fixture *f, const quire_page_entry *entry)
 {
     return fixture_position(f, entry, entry->n_tokens - 1u) + 1;
@@ -465,6 +470,10 @@ void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng)
         n_tokens += opts->n_tokens[s];
     }
     f->positions = fixture_take((n_tokens + 1u) * sizeof(*f->positions));
+    f->biases = opts->has_biases ? fixture_take((n_tokens + 1u) * sizeof(*f->biases)) : NULL;
+    for (uint32_t i = 0; f->biases != NULL && i < n_tokens + 1u; i++) {
+        f->biases[i] = (float)quire_rng_normal(rng);
+    }
     for (uint32_t s = 0; s < opts->n_seqs; s++) {
         init_tables(f, s, rng);
     }
@@ -475,7 +484,8 @@ void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng)
                                    .n_seqs = opts->n_seqs,
                                    .page_tokens = opts->page_tokens,
                                    .page_addr = f->page_addr,
-                                   .positions = f->positions };
+                                   .positions = f->positions,
+                                   .biases = f->biases };
     for (uint32_t s = 0; s < opts->n_seqs; s++) {
         fixture_store(f, s, 0, opts->n_tokens[s]);
         punch(f, &f->seqs[s], opts->n_punched);
@@ -498,6 +508,7 @@ void fixture_free(fixture *f)
     }
     free(f->sinks);
     free(f->positions);
+    free(f->biases);
     free(f->keys);
     free(f->page_addr);
     free(f->store);

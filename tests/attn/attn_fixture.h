@@ -37,8 +37,9 @@ typedef struct fixture_opts {
     bool has_chunks;
     float softcap;
     bool has_sinks;
-    bool has_holes; /* pages that no row sees, because of the window, are holes */
-    bool has_drops; /* some entries have lists of positions */
+    bool has_holes;  /* pages that no row sees, because of the window, are holes */
+    bool has_drops;  /* some entries have lists of positions */
+    bool has_biases; /* ... and their tokens biases */
     bool has_gates;
     bool has_keys;  /* run() gets K of the rows' own tokens, to round queries with: any numbers */
     bool is_ragged; /* entries use random parts of their pages; whole tiles of sealed formats */
@@ -64,6 +65,7 @@ typedef struct fixture {
     uint32_t n_stored[FIXTURE_SEQS_MAX];    /* positions of each sequence that were stored */
     uint32_t n_groups;
     int32_t *positions; /* lists of entries */
+    float *biases;      /* beside them; NULL: none */
     uint32_t n_positions;
     float *sinks;
     quire_attn_seq seqs[FIXTURE_SEQS_MAX];
@@ -99,6 +101,9 @@ void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
 
 /* Entry i of a table, to be changed. */
 quire_page_entry *fixture_entry(const quire_attn_table *table, uint32_t i);
+
+/* The bias of an entry's token i. */
+float fixture_bias(const fixture *f, const quire_page_entry *entry, uint32_t i);
 
 /* The position of an entry's token i, and the one after its last. */
 uint32_t fixture_position(const fixture *f, const quire_page_entry *entry, uint32_t i);

@@ -23,8 +23,9 @@ static quire_rng rng;
 
 /* ---- the reference ---- */
 
-/* Positions that a table has, in order; returns their number. */
-static uint32_t list_positions(const fixture *f, const quire_attn_table *table, uint32_t *positions)
+/* Positions that a table has, in order, and their biases; returns their number. */
+static uint32_t list_positions(const fixture *f, const quire_attn_table *table, uint32_t *positions,
+                               float *biases)
 {
     uint32_t n = 0;
 
@@ -32,6 +33,7 @@ static uint32_t list_positions(const fixture *f, const quire_attn_table *table, 
         const quire_page_entry *entry = fixture_entry(table, e);
 
         for (uint32_t i = 0; i < entry->n_tokens; i++) {
+            biases[n] = fixture_bias(f, entry, i);
             positions[n++] = fixture_position(f, entry, i);
         }
     }
@@ -44,8 +46,8 @@ static const float *vector(const fixture *f, const float *x, uint32_t pos, uint3
 }
 
 /* One output of the row at position `row`, from K and V as they were before they were stored. */
-static double by_formula(const fixture *f, const uint32_t *positions, uint32_t n, uint32_t row,
-                         uint32_t h, uint32_t dim)
+static double by_formula(const fixture *f, const uint32_t *positions, const float *biases,
+                         uint32_t n, uint32_t row, uint32_t h, uint32_t dim)
 {
     const fixture_opts *o = &f->opts;
     const uint32_t g = h / (o->n_head / o->n_kv_head);
@@ -74,7 +76,7 @@ static double by_formula(const fixture *f, const uint32_t *positions, uint32_t n
         if (o->softcap != 0.0f) {
             logit = (double)o->softcap * tanh(logit / (double)o->softcap);
         }
-        weight = exp(logit);
+        weight = exp(logit + (double)biases[t]);
         for (uint32_t s = 0; s < o->n_v; s++) {
             v += (double)vector(f, f->v[s], positions[t], g, o->d_v)[dim];
         }
@@ -87,12 +89,13 @@ static double by_formula(const fixture *f, const uint32_t *positions, uint32_t n
 static void check_reference(const fixture_opts *opts)
 {
     uint32_t positions[500];
+    float biases[500];
     uint32_t n;
     double *ref;
     fixture f;
 
     fixture_init(&f, opts, &rng);
-    n = list_positions(&f, &f.seqs[0].tables[0], positions);
+    n = list_positions(&f, &f.seqs[0].tables[0], positions, biases);
     ref = fixture_ref(&f);
     for (uint32_t i = 0; i < opts->n_rows[0]; i++) {
         const uint32_t row = opts->n_tokens[0] - opts->n_rows[0] + i;
@@ -100,7 +103,7 @@ static void check_reference(const fixture_opts *opts)
         for (uint32_t h = 0; h < opts->n_head; h++) {
             const uint32_t dim = quire_rng_below(&rng, opts->d_v);
             const double got = ref[((size_t)i * opts->n_head + h) * opts->d_v + dim];
-            const double expected = by_formula(&f, positions, n, row, h, dim);
+            const double expected = by_formula(&f, positions, biases, n, row, h, dim);
 
             assert_true(fabs(got - expected) <= 1e-4 * (fabs(expected) + 0.1));
         }
@@ -121,6 +124,7 @@ static void test_reference(void **state)
         opts.k_format_2 = opts.v_format_2 = QUIRE_FORMAT_F32;
         opts.is_ragged = i / 4 % 2 != 0;
         opts.has_drops = i / 8 % 2 != 0;
+        opts.has_biases = opts.has_drops && i % 3 != 0;
         opts.has_holes = i / 16 % 2 != 0;
         opts.n_tokens[0] = 1 + quire_rng_below(&rng, 500);
         opts.n_rows[0] = 1 + quire_rng_below(&rng, opts.n_tokens[0] < 40 ? opts.n_tokens[0] : 40);
@@ -323,15 +327,16 @@ static void test_lists_of_positions(void **state)
 {
     (void)state;
     for (unsigned n = 0; n < QUIRE_FORMAT_COUNT; n++) {
-        for (uint32_t i = 0; i < 6; i++) {
+        for (uint32_t i = 0; i < 12; i++) {
             fixture_opts opts = small_case((quire_format)n);
 
             opts.has_drops = true;
+            opts.has_biases = i >= 6;
             opts.is_ragged = i % 2 != 0;
             opts.page_tokens = i / 2 % 2 == 0 ? 64 : 256;
-            opts.window = i < 3 ? 0 : 150;
+            opts.window = i % 6 < 3 ? 0 : 150;
             opts.n_tokens[0] = 1500;
-            opts.n_rows[0] = i == 0 ? 1 : 70;
+            opts.n_rows[0] = i % 6 == 0 ? 1 : 70;
             check_case(&opts);
         }
     }

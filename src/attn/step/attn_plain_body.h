@@ -137,6 +137,9 @@ static void run_plain_tile(const quire_attn_ctx *c, const quire_attn_block *b,
         fill_slot_end(c, b, end, calls);
     }
     plain_qk(c, b, tiles, calls);
+    if (tiles->pos.biases != NULL) {
+        add_biases(c, &tiles->pos, 0, b->n_rows);
+    }
     calls->softmax(b->n_rows, tiles->pos.slot_begin, c->slot_end, c->logits, st->m, st->l,
                    c->rescale);
     if (calls->is_weighed) {

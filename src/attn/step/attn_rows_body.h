@@ -277,6 +277,19 @@ static void bound_logits(const quire_attn_ctx *c, const quire_attn_block *b,
     }
 }
 
+/* Of rows [first, end). */
+static void add_biases(const quire_attn_ctx *c, const quire_attn_tile_pos *pos, uint32_t first,
+                       uint32_t end)
+{
+    for (uint32_t r = first; r < end; r++) {
+        float *logits = c->logits + (size_t)r * QUIRE_TILE_TOKENS + pos->slot_begin;
+
+        for (uint32_t i = 0; i < pos->n_slots; i++) {
+            logits[i] += pos->biases[i];
+        }
+    }
+}
+
 /* Logits of a run to weights, of rows [first, end). */
 static void run_weights(const quire_attn_ctx *c, const quire_attn_block *b,
                         const quire_attn_tile_pair *tiles, const quire_attn_tile_run *run,
@@ -284,6 +297,9 @@ static void run_weights(const quire_attn_ctx *c, const quire_attn_block *b,
 {
     if (c->layer->softcap != 0.0f || run->slot_begin != run->slot_begin_max) {
         bound_logits(c, b, tiles, run, first, end);
+    }
+    if (tiles->pos.biases != NULL) {
+        add_biases(c, &tiles->pos, first, end);
     }
     run_softmax(c, run, first, end, st);
 }
@@ -347,7 +363,7 @@ static void rows_run(const quire_attn_ctx *c, const quire_attn_block *b,
     for (uint32_t head = 0; head < b->n_heads; head++) {
         run_qk(c, b, tiles, run, head);
     }
-    if (run->shares_ahead && run->slot_begin == run->slot_begin_max) {
+    if (run->shares_ahead && run->slot_begin == run->slot_begin_max && tiles->pos.biases == NULL) {
         run_softmax_ahead(c, tiles, run, st);
     } else if (n == b->head_rows) {
         run_weights(c, b, tiles, run, 0, b->n_rows, st);

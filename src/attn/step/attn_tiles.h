@@ -11,6 +11,7 @@
 typedef struct quire_attn_tile_pos {
     const quire_page_addr *page; /* of the table that is walked; NULL: a hole */
     const int32_t *positions;    /* of the slots; NULL: they follow by one */
+    const float *biases;         /* of the slots; NULL: none */
     uint32_t entry;              /* of the table */
     uint32_t tile;               /* within the page */
     uint32_t slot_begin;         /* within the tile */
@@ -58,6 +59,9 @@ static inline quire_attn_tile_pos quire_attn_tile_walk_at(const quire_attn_tile_
         pos.end = pos.first + pos.n_slots;
     } else {
         pos.positions = walk->batch->positions + entry->positions + n_before;
+        if (walk->batch->biases != NULL) {
+            pos.biases = walk->batch->biases + entry->positions + n_before;
+        }
         pos.first = (uint32_t)pos.positions[0];
         pos.end = (uint32_t)pos.positions[pos.n_slots - 1] + 1;
     }

@@ -254,6 +254,7 @@ int quire_vulkan_plan(quire_vulkan *v, const quire_attn_batch *batch)
 
     v->batch = (quire_attn_batch){ 0 };
     v->n_rows = 0;
+    QUIRE_FAIL_IF(batch->biases != NULL, QUIRE_UNSUPP);
     QUIRE_TRY(quire_attn_begin(v->workspace, batch));
     rc = plan_write(v, batch);
     if (rc < 0) {

@@ -107,7 +107,7 @@ static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
 
 static uint64_t queries_floats(const quire_lanes_opts *o)
 {
-    return o->spec->policy->needs_attention
+    return o->spec->policy->needs_attention || o->spec->merges
                ? (uint64_t)o->n_layers * o->layers[0].n_head * o->spec->probe * o->layers[0].d_k
                : 0;
 }
@@ -125,10 +125,14 @@ uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
            sizeof(float) * queries_floats(o) + quire_lanes_watch_bytes(o) +
            quire_lanes_sums_bytes(o) + quire_lanes_seal_bytes(o) +
            quire_lanes_attend_bytes(o, entries_max(o), tokens_max(o)) +
-           (2 * sizeof(int32_t) + 2 * sizeof(float) + sizeof(bool) +
+           (2 * sizeof(int32_t) + (2 + o->spec->merges) * sizeof(float) + sizeof(bool) +
             (o->spec->policy->is_across ? CANDIDATE_BYTES : 0)) *
                tokens_max(o) +
-           o->n_threads * lane_max * (layer->d_k + rows + 2) * sizeof(float);
+           o->n_threads *
+               (lane_max * (layer->d_k + rows + 2) * sizeof(float) +
+                (o->spec->merges ? quire_lanes_fit_bytes(layer, head.n_head_max, o->spec->probe,
+                                                         (uint32_t)lane_max)
+                                 : 0));
 }
 
 /* ---- creating ---- */
@@ -275,6 +279,24 @@ static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_
     return create_heads(lanes, o);
 }
 
+static int check_merge(const quire_lanes_opts *o, quire_error *err)
+{
+    if (o->spec->merges && lane_hot_bytes(o) > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "merge=fit changes V of kept tokens, and tokens in %s stay as they "
+                               "are: use f32, f16, bf16 or q8",
+                               quire_format_name(quire_format_is_sealed(o->layers[0].k_store.format)
+                                                     ? o->layers[0].k_store.format
+                                                     : o->layers[0].v_store.format));
+    }
+    if (o->spec->merges && o->attend_share > 0 && o->attend_share < 1) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "merge=fit and --attend: the bounds of pages know no biases of "
+                               "fitted tokens");
+    }
+    return QUIRE_OK;
+}
+
 /* is_full: [n_layers] */
 static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
 {
@@ -282,6 +304,7 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
     }
     QUIRE_TRY(check_layers(o, err));
+    QUIRE_TRY(check_merge(o, err));
     if (lane_hot_bytes(o) > 0 && o->spec->policy->score == quire_retain_score_last) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s drops tokens that it has kept before, and tokens in %s stay in "
@@ -365,6 +388,7 @@ void quire_lanes_destroy(quire_lanes *lanes)
     for (size_t i = 0; lanes->lanes != NULL && i < (size_t)lanes->n_layers * lanes->n_kv_head;
          i++) {
         free(lanes->lanes[i].positions);
+        free(lanes->lanes[i].biases);
         free(lanes->lanes[i].worth);
         free(lanes->lanes[i].bounds);
     }
@@ -471,6 +495,13 @@ const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, u
 
     *n = lane->n;
     return lane->positions != NULL ? lane->positions + 1 : NULL;
+}
+
+const float *quire_lanes_biases(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head)
+{
+    const lane_state *lane = quire_lane_at(lanes, layer, kv_head);
+
+    return lane->biases != NULL ? lane->biases + 1 : NULL;
 }
 
 const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head)

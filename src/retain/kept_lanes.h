@@ -36,6 +36,11 @@
  * Policies that expect queries sum up the queries of all rows, turned back to position 0. Sums
  * cannot forget rows: such a text, and one of `sum`, can only be cut back to nothing.
  *
+ * With merge=fit V and biases of kept tokens are fitted (retain/kept_fit.h) when others are
+ * dropped. Attention adds a token's bias to its logits. Keys and protected tokens stay as they are.
+ * The rows of the fit are the last `probe` queries of each head, QUIRE_KEPT_FIT_ROWS_MAX in all, of
+ * the text's repetition.
+ *
  * With attend_share below 1 a step of one row reads only the pages of a lane that can matter most
  * (Quest, arXiv 2406.10774). Each page has the least and the greatest value of each channel of its
  * K. They bound the product of a query with any key of the page:
@@ -158,6 +163,10 @@ const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, u
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
                       float *k, float *v);
 
+/* The biases of a lane's tokens, [n]; NULL where nothing is fitted. Memory: borrowed until the next
+ * step or condensing. */
+const float *quire_lanes_biases(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head);
+
 /* The worth of a lane's tokens, [n]; NULL where the policy has none. Memory: borrowed until the
  * next step or condensing. */
 const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head);
@@ -167,7 +176,8 @@ const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_
 const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer);
 
 /* Between two steps: make a state of the lanes, whose text is `tokens`. The caller sets its
- * identity, policy and chunk, and seals it. Errors: QUIRE_NOMEM, QUIRE_LIMIT. Memory:
+ * identity, policy and chunk, and seals it. Errors: QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (merge:
+ * a state has no biases). Memory:
  * quire_block_state_free(), on errors too. */
 int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_block_state *state);
 

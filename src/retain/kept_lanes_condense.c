@@ -19,7 +19,9 @@
 typedef struct condensing {
     quire_lanes *lanes;
     quire_lanes_choice choice;
-    uint32_t edge; /* tokens from this position on stay in full */
+    uint32_t edge;           /* tokens from this position on stay in full */
+    unsigned char *fit_room; /* [n_threads][fit_bytes] */
+    size_t fit_bytes;
     _Atomic int status;
 } condensing;
 
@@ -39,18 +41,23 @@ static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, ui
 
 /* ---- scores ---- */
 
-/* The queries of the probe window in order of their positions, and these. */
-static uint32_t gather_queries(const quire_lanes *lanes, const quire_attn_layer *one, uint32_t lane,
-                               float *queries, int32_t *rows_at)
+uint32_t quire_lanes_n_queries(const quire_lanes *lanes, uint32_t n_max)
 {
+    return lanes->probe_end < n_max ? lanes->probe_end : n_max;
+}
+
+uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t lane, uint32_t n_max, float *queries,
+                            int32_t *rows_at)
+{
+    const quire_attn_layer *one = &lanes->layers[lane / lanes->n_kv_head].one;
     const uint32_t probe = lanes->spec.probe;
-    const uint32_t n = lanes->n_text < probe ? lanes->n_text : probe;
+    const uint32_t n = quire_lanes_n_queries(lanes, n_max);
 
     for (uint32_t h = 0; h < lanes->group; h++) {
         const float *head = lanes->queries + ((size_t)lane * lanes->group + h) * probe * one->d_k;
 
         for (uint32_t i = 0; i < n; i++) {
-            const uint32_t position = lanes->n_text - n + i;
+            const uint32_t position = lanes->probe_end - n + i;
 
             rows_at[i] = (int32_t)position;
             memcpy(queries + ((size_t)h * n + i) * one->d_k,
@@ -134,7 +141,8 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
                          : NULL,
         };
 
-        probe.n_queries = gather_queries(lanes, one, index, scratch->queries, rows_at);
+        probe.n_queries =
+            quire_lane_queries(lanes, index, lanes->spec.probe, scratch->queries, rows_at);
         quire_retain_attend(&probe, &lane, scratch->attention);
         lane.attention = scratch->attention;
         lane.n_rows = lanes->group * probe.n_queries;
@@ -235,6 +243,9 @@ static uint32_t move_lane(const quire_lanes *lanes, const quire_attn_layer *one,
             quire_tile_slot_copy(&k, from, t % TILE, to, n % TILE);
             quire_tile_slot_copy(&v, from + v_offset, t % TILE, to + v_offset, n % TILE);
             lane->positions[1 + n] = lane->positions[1 + t];
+            if (lane->biases != NULL) {
+                lane->biases[1 + n] = lane->biases[1 + t];
+            }
             if (lane->worth != NULL) {
                 lane->worth[n] = lane->worth[t];
             }
@@ -255,6 +266,9 @@ static void move_share(void *ctx, uint32_t thread, uint32_t n_threads)
         lane_state *lane = &lanes->lanes[i];
 
         if (quire_lanes_choice_cuts(&c->choice, l)) {
+            if (lanes->spec.merges) {
+                quire_lane_fit(lanes, (uint32_t)i, is_kept, c->fit_room + thread * c->fit_bytes);
+            }
             lane->n = lanes->hot_bytes > 0 ? quire_lane_seal(lanes, lane, is_kept, c->edge, thread)
                                            : move_lane(lanes, &lanes->layers[l].one, lane, is_kept);
         }
@@ -278,6 +292,7 @@ static int condensing_init(condensing *c, quire_lanes *lanes)
 {
     const bool is_sealed = lanes->hot_bytes > 0;
     quire_lanes_choice *choice = &c->choice;
+    uint32_t n_max = 0;
 
     *c = (condensing){ .lanes = lanes, .edge = quire_lanes_edge(lanes) };
     QUIRE_TRY(quire_lanes_choice_init(choice, &lanes->spec, lanes->n_layers, lanes->n_kv_head,
@@ -287,12 +302,19 @@ static int condensing_init(condensing *c, quire_lanes *lanes)
     for (size_t i = 0; i < n_lanes_of(lanes); i++) {
         const lane_state *lane = &lanes->lanes[i];
 
+        n_max = lane->n > n_max ? lane->n : n_max;
         choice->n_tokens[i] = lane->n;
         choice->n_before[i] = is_sealed ? quire_lane_n_condensed(lanes, lane) : 0;
         choice->positions[i] = lane->positions + 1;
     }
     for (uint32_t l = 0; l < lanes->n_layers; l++) {
         choice->is_full[l] = lanes->layers[l].is_full;
+    }
+    if (lanes->spec.merges) {
+        c->fit_bytes =
+            quire_lanes_fit_bytes(&lanes->layers[0].one, lanes->group, lanes->spec.probe, n_max);
+        c->fit_room = malloc(c->fit_bytes * lanes->n_threads);
+        QUIRE_FAIL_IF(c->fit_room == NULL, QUIRE_NOMEM);
     }
     return quire_lanes_choice_room(choice);
 }
@@ -345,6 +367,7 @@ int quire_lanes_condense(quire_lanes *lanes)
     QUIRE_FAIL_IF(!has_queries(lanes), QUIRE_INVAL);
     rc = condensing_init(&c, lanes);
     rc = rc == QUIRE_OK ? condense(&c) : rc;
+    free(c.fit_room);
     quire_lanes_choice_fini(&c.choice);
     lanes->condense_ns += quire_clock_ns() - begin_ns;
     return rc;

@@ -16,6 +16,7 @@ typedef struct lane_state {
     uint32_t capacity;  /* of positions, in tokens */
     int32_t *positions; /* [1 + capacity] token i's at 1 + i: an entry's list never begins at 0 */
     float *worth;       /* [capacity]; NULL: the policy has none */
+    float *biases;      /* [1 + capacity], beside positions; NULL: nothing is fitted */
     uint64_t n_queries; /* in the sums of the lane's query heads */
     float *bounds;      /* [capacity / TILE + 1][2][d_k] least and greatest; NULL: all is read */
 } lane_state;
@@ -90,6 +91,8 @@ struct quire_lanes {
     uint64_t budget_bytes;
     uint64_t condense_ns;
     quire_attn_batch batch; /* of the step at hand */
+    uint32_t probe_end;     /* the position after the last query that was kept; of a text that is
+                               repeated, behind the text */
     uint32_t first_row;
     uint32_t n_rows;
     _Atomic int status; /* of the step */
@@ -216,7 +219,25 @@ void quire_lanes_sums_clear(quire_lanes *lanes);
 void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, float *mean,
                             float *cov);
 
-/* Room for the positions, the worth and the bounds of n tokens. Errors: QUIRE_NOMEM. */
+/* ---- kept_lanes_fit.c ---- */
+
+/* Bytes of a thread's room for fitting a lane of n tokens, whose layer has `group` query heads. */
+size_t quire_lanes_fit_bytes(const quire_attn_layer *layer, uint32_t group, uint32_t probe,
+                             uint32_t n);
+/* Fit kept tokens of a lane, so that they stand for those that are dropped. room: as above, aligned
+ * as doubles. */
+void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kept, void *room);
+
+/* ---- kept_lanes_condense.c ---- */
+
+/* Queries of a head that are there, n_max at the most. */
+uint32_t quire_lanes_n_queries(const quire_lanes *lanes, uint32_t n_max);
+/* The last n_max or fewer of a lane in order of their positions, and these; returns their number.
+ */
+uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t lane, uint32_t n_max, float *queries,
+                            int32_t *rows_at);
+
+/* Room for the positions, the biases, the worth and the bounds of n tokens. Errors: QUIRE_NOMEM. */
 int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens);
 
 /* Cut a lane to the tokens before a position. */

@@ -82,10 +82,12 @@ static void save_extra(const quire_lanes *lanes, const quire_block_state *state)
 
 int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_block_state *state)
 {
-    uint32_t *n_tokens = calloc(n_lanes_of(lanes), sizeof *n_tokens);
+    uint32_t *n_tokens;
     int rc;
 
     QUIRE_CHECK(!quire_lanes_repeats(lanes));
+    QUIRE_FAIL_IF(lanes->spec.merges, QUIRE_UNSUPP);
+    n_tokens = calloc(n_lanes_of(lanes), sizeof *n_tokens);
     QUIRE_FAIL_IF(n_tokens == NULL, QUIRE_NOMEM);
     state->n_layers = lanes->n_layers;
     state->n_kv_head = lanes->n_kv_head;
@@ -181,7 +183,7 @@ static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
             from += e.n[i];
         }
     }
-    lanes->n_text = state->n_text;
+    lanes->n_text = lanes->probe_end = state->n_text;
     lanes->n_condensed = state->n_condensed;
     lanes->generations = state->generations;
     lanes->n_repeated = state->n_repeated;
@@ -194,6 +196,7 @@ int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state)
 {
     int rc = QUIRE_OK;
 
+    QUIRE_FAIL_IF(lanes->spec.merges, QUIRE_UNSUPP);
     QUIRE_CHECK(lanes->n_text == 0);
     QUIRE_FAIL_IF(!fits(lanes, state), QUIRE_INVAL);
     QUIRE_FAIL_IF(state->n_text > lanes->n_text_max - lanes->n_repeat_max, QUIRE_LIMIT);

@@ -49,7 +49,7 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
     const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
     const size_t d_k = lanes->layers[0].one.d_k;
     int32_t *positions;
-    float *worth, *bounds;
+    float *worth, *bounds, *biases;
     uint32_t capacity;
 
     if (n_tokens <= lane->capacity) {
@@ -59,6 +59,11 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
     positions = realloc(lane->positions, ((size_t)capacity + 1) * sizeof *positions);
     QUIRE_FAIL_IF(positions == NULL, QUIRE_NOMEM);
     lane->positions = positions;
+    if (lanes->spec.merges) {
+        biases = realloc(lane->biases, ((size_t)capacity + 1) * sizeof *biases);
+        QUIRE_FAIL_IF(biases == NULL, QUIRE_NOMEM);
+        lane->biases = biases;
+    }
     worth = has_worth ? realloc(lane->worth, capacity * sizeof *worth) : NULL;
     QUIRE_FAIL_IF(has_worth && worth == NULL, QUIRE_NOMEM);
     lane->worth = worth;
@@ -108,10 +113,13 @@ static int plan(void *ctx, const quire_attn_batch *batch)
             if (lane->worth != NULL) {
                 lane->worth[lane->n] = 0.0f;
             }
+            if (lane->biases != NULL) {
+                lane->biases[1 + lane->n] = 0.0f;
+            }
             lane->positions[1 + lane->n++] = (int32_t)(begin + t);
         }
     }
-    lanes->n_text = seq->n_tokens;
+    lanes->n_text = lanes->probe_end = seq->n_tokens;
     lanes->first_row = seq->first_row;
     lanes->n_rows = seq->n_rows;
     quire_lanes_sums_plan(lanes);
@@ -169,7 +177,8 @@ int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t 
                                      .n_seqs = 1,
                                      .page_tokens = TILE,
                                      .page_addr = quire_cache_page_addrs(lanes->cache),
-                                     .positions = lane->positions };
+                                     .positions = lane->positions,
+                                     .biases = lane->biases };
 
     head->seq = (quire_attn_seq){ .tables[QUIRE_LANES_MAIN] = { head->leaves, n_entries },
                                   .n_tokens = lanes->n_text,
@@ -179,6 +188,17 @@ int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t 
         head->seq.tables[QUIRE_LANES_HOT] = (quire_attn_table){ head->hot_leaves, n_entries };
     }
     return quire_attn_begin(head->workspace, &batch);
+}
+
+/* Whether one of n tokens has a bias: only entries with a list have biases. */
+static bool is_biased(const lane_state *lane, uint32_t first, uint32_t n)
+{
+    for (uint32_t t = first; lane->biases != NULL && t < first + n; t++) {
+        if (lane->biases[1 + t] != 0.0f) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Plan head g's workspace for the lane of a layer. */
@@ -196,7 +216,8 @@ static int plan_head(quire_lanes *lanes, uint32_t l, uint32_t g)
         *entry = tables.main.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
         /* Beside hot pages positions without a list begin with a tile of the text. */
         is_dense = list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 &&
-                   (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0);
+                   (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0) &&
+                   !is_biased(lane, i * TILE, entry->n_tokens);
         entry->first_pos = list[0];
         entry->positions = is_dense ? 0 : 1 + i * TILE;
         if (lanes->hot_bytes > 0) {

@@ -120,7 +120,8 @@ const quire_retain_policy *quire_retain_policies(size_t *n)
 typedef enum param_kind {
     PARAM_COUNT,
     PARAM_REAL,
-    PARAM_LAYERS
+    PARAM_LAYERS,
+    PARAM_MERGE
 } param_kind;
 
 typedef enum param_reader {
@@ -160,6 +161,7 @@ static const param params[] = {
     { "threshold", PARAM_REAL, READ_BY_THRESHOLD, AT(threshold), 0, 1e6 },
     { "granule", PARAM_COUNT, READ_BY_ALL, AT(granule), 1, QUIRE_RETAIN_GRANULE_MAX },
     { "full_layers", PARAM_LAYERS, READ_BY_ALL, 0, 0, 0 },
+    { "merge", PARAM_MERGE, READ_BY_REPEATED, 0, 0, 0 },
 };
 
 #define N_PARAMS (sizeof params / sizeof params[0])
@@ -270,6 +272,15 @@ static int parse_full(char *value, quire_retain_spec *out, quire_error *err)
     return QUIRE_OK;
 }
 
+static int parse_merge(const char *value, quire_retain_spec *out, quire_error *err)
+{
+    out->merges = strcmp(value, "fit") == 0;
+    if (!out->merges && strcmp(value, "none") != 0) {
+        return quire_error_set(err, QUIRE_INVAL, "merge=%s: it is \"fit\" or \"none\"", value);
+    }
+    return QUIRE_OK;
+}
+
 static int set_count(const param *p, const char *value, quire_retain_spec *out, quire_error *err)
 {
     int64_t count;
@@ -311,6 +322,9 @@ static int set_param(char *word, quire_retain_spec *out, quire_error *err)
         if (p->kind == PARAM_LAYERS) {
             return parse_full(value, out, err);
         }
+        if (p->kind == PARAM_MERGE) {
+            return parse_merge(value, out, err);
+        }
         if (p->kind == PARAM_COUNT) {
             return set_count(p, value, out, err);
         }
@@ -335,7 +349,7 @@ static int parse_share(const char *value, quire_retain_spec *out, quire_error *e
     return QUIRE_OK;
 }
 
-int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err)
+int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_error *err)
 {
     char copy[SPEC_BYTES];
     char *rest, *share;
@@ -373,6 +387,17 @@ int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *er
     return QUIRE_OK;
 }
 
+int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err)
+{
+    QUIRE_TRY(quire_retain_parse_lanes(text, out, err));
+    if (out->merges) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "merge=fit is for --retain of quire run and quire perplexity, "
+                               "without --context-overflow condense");
+    }
+    return QUIRE_OK;
+}
+
 /* ---- as text ---- */
 
 static int put_param(const quire_retain_spec *spec, const param *p, char *text, size_t text_bytes)
@@ -391,6 +416,9 @@ static int put_param(const quire_retain_spec *spec, const param *p, char *text, 
         return snprintf(text, text_bytes, ",%s=%llu", p->name,
                         p->offset == AT(seed) ? (unsigned long long)spec->seed
                                               : (unsigned long long)*(const uint32_t *)at);
+    }
+    if (p->kind == PARAM_MERGE) {
+        return spec->merges ? snprintf(text, text_bytes, ",%s=fit", p->name) : 0;
     }
     if (!spec->has_full) {
         return 0;

@@ -112,6 +112,7 @@ typedef struct quire_retain_spec {
     uint32_t n_full;  /* layers kept whole */
     int32_t full[QUIRE_RETAIN_FULL_MAX]; /* their numbers; negative ones count from the last */
     bool has_full; /* full_layers was given; otherwise the policy's default counts */
+    bool merges;   /* merge=fit: kept tokens are fitted to stand for dropped ones */
 } quire_retain_spec;
 
 /* The policies, [*n]. Memory: static. */
@@ -122,6 +123,10 @@ const quire_retain_policy *quire_retain_policies(size_t *n);
  * "none"). A key that the policy does not read is refused by name. With a threshold and no share
  * the share is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
 int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err);
+
+/* The same with the key `merge`, "none" or "fit", of texts in lanes (retain/kept_lanes.h); the
+ * function above refuses "fit". */
+int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_error *err);
 
 /* The policy and all parameters that it reads, in one order: equal texts mean equal choices.
  * Returns buffer, of at least QUIRE_RETAIN_TEXT_MAX bytes. */

@@ -70,6 +70,38 @@ static void perplexity_with_a_share(void **state)
     json_decref(full);
 }
 
+/* The mean divergence of a run from that of all tokens. */
+static double divergence(const json_t *run)
+{
+    return number(json_object_get(json_object_get(run, "base"), "kld"), "mean");
+}
+
+/* merge=fit: nothing dropped gives the figures of a run without; else the same tokens are kept in
+ * as many bytes of pages, and predictions come closer to those of all tokens than by dropping. */
+static void perplexity_with_a_fit(void **state)
+{
+#define STORIES(policy)                                                                            \
+    PROGRAM("perplexity", "-m", program_data("stories260K-f32.gguf"), "-f",                        \
+            program_data("fables.txt"), "-c", "256", "--chunks", "4", "--prefill-chunk", "64",     \
+            "--retain", policy, "--kld", "--json")
+    json_t *all = program_json(STORIES("reconstruct:1,merge=fit"));
+    json_t *dropped = program_json(STORIES("reconstruct:0.5,recent=16"));
+    json_t *fitted = program_json(STORIES("reconstruct:0.5,recent=16,merge=fit"));
+    const json_t *one = json_object_get(json_object_get(dropped, "kv"), "retained");
+    const json_t *other = json_object_get(json_object_get(fitted, "kv"), "retained");
+
+    (void)state;
+    assert_true(divergence(all) == 0);
+    assert_true(number(one, "share") == number(other, "share"));
+    assert_true(number(one, "peak_bytes") == number(other, "peak_bytes"));
+    if (!(divergence(fitted) < 0.9 * divergence(dropped))) {
+        fail_msg("fit %g, dropping %g", divergence(fitted), divergence(dropped));
+    }
+    json_decref(fitted);
+    json_decref(dropped);
+    json_decref(all);
+}
+
 /* Policies that watch the rows of steps, and the one that repeats the text: generations as above,
  * all tokens give the figures of a run without. */
 static void perplexity_with_watching_policies(void **state)
@@ -380,6 +412,25 @@ static void bad_combinations(void **state)
     refuse(2, "a share of \"0\"", PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap:0"));
     refuse(2, "--save-block-state needs --retain",
            PROGRAM("run", "-m", model, "-p", "a", "--save-block-state", "x"));
+    refuse(2, "merge=fit and --save-block-state",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "reconstruct,merge=fit",
+                   "--save-block-state", "x"));
+    refuse(2, "merge=fit and --resume-block-state",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "reconstruct,merge=fit",
+                   "--resume-block-state", "x"));
+    refuse(2, "merge=fit is for --retain of quire run and quire perplexity",
+           PROGRAM("serve", "-m", model, "--retain", "reconstruct,merge=fit"));
+    refuse(2, "the policy predict has no parameter \"merge\"",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict,merge=fit"));
+    refuse(
+        1, "merge=fit changes V of kept tokens",
+        PROGRAM("run", "-m", model, "-p", "a", "--retain", "reconstruct,merge=fit", "--kv", "q4"));
+    refuse(1, "merge=fit and --attend",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "reconstruct,merge=fit", "--attend",
+                   "top:0.5"));
+    refuse(1, "K or V that it does not store",
+           PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--retain",
+                   "reconstruct,merge=fit"));
     refuse(2, "give --retain too",
            PROGRAM("run", "-m", model, "-p", "a", "--prefill-chunk", "512"));
     refuse(2, "--retain and --cache-dir",
@@ -427,6 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(perplexity_with_a_share),
+        cmocka_unit_test(perplexity_with_a_fit),
         cmocka_unit_test(perplexity_with_watching_policies),
         cmocka_unit_test(pages_that_matter),
         cmocka_unit_test(perplexity_in_four_bits),

@@ -61,6 +61,11 @@ static void test_parse(void **state)
     assert_int_equal(copy.granule, 64);
     assert_string_equal(quire_retain_text(&copy, text, sizeof text),
                         "window:0.5,sinks=4,recent=128,floor=1,granule=64");
+    assert_int_equal(quire_retain_parse_lanes("reconstruct,merge=fit", &copy, NULL), QUIRE_OK);
+    assert_string_equal(quire_retain_text(&copy, text, sizeof text),
+                        "reconstruct:0.5,sinks=4,recent=128,floor=0.2,repeat=512,merge=fit");
+    assert_int_equal(quire_retain_parse("reconstruct,merge=fit", &copy, NULL), QUIRE_UNSUPP);
+    assert_false(spec_of("reconstruct,merge=none").merges);
     copy = spec_of("reconstruct:0.3,repeat=100,threshold=0.5");
     assert_string_equal(quire_retain_text(&copy, again, sizeof again),
                         "reconstruct:0.3,sinks=4,recent=128,floor=0.2,repeat=100,threshold=0.5");
@@ -98,6 +103,9 @@ static void test_refusals(void **state)
         { "reconstruct,future=8", "no parameter \"future\"" },
         { "expected,future=0", "future=0" },
         { "random,seed=-1", "seed=-1" },
+        { "reconstruct,merge=keep", "merge=keep: it is \"fit\" or \"none\"" },
+        { "snap,merge=fit", "no parameter \"merge\"" },
+        { "predict,merge=fit", "no parameter \"merge\"" },
         { "snap,granule=0", "a whole number from 1 to 1024" },
         { "entropy,tau1=0", "tau1=0: a number from 0.01 to 100" },
         { "entropy,full_layers=0+x", "\"x\" is no number of a layer" },

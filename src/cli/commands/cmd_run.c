@@ -224,6 +224,22 @@ out:
     return exit_status;
 }
 
+/* A state has no room for the biases of fitted tokens. */
+static int check_merge(const run_args *args, quire_error *err)
+{
+    quire_retain_spec spec;
+
+    if (args->save_block_state == NULL && args->resume_block_state == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_retain_parse_lanes(args->common.retain, &spec, err)); /* checked before */
+    return spec.merges ? quire_error_set(err, QUIRE_UNSUPP,
+                                         "merge=fit and --%s-block-state: such a file has no "
+                                         "biases of fitted tokens",
+                                         args->save_block_state != NULL ? "save" : "resume")
+                       : QUIRE_OK;
+}
+
 /* What condense cannot go with, beyond the others. */
 static int check_condense(const run_args *args, quire_error *err)
 {
@@ -288,6 +304,7 @@ static int check(const void *opaque, quire_error *err)
                                "--cache-dir",
                                args->save_block_state != NULL ? "save" : "resume");
     }
+    QUIRE_TRY(check_merge(args, err));
     return check_overflow(args, err);
 }
 

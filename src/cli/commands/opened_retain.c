@@ -29,7 +29,7 @@ static int retention_opts(const quire_opened *session, const quire_common_args *
     if (args->attend != NULL) {
         QUIRE_TRY(quire_attend_parse(args->attend, &out->attend_share, err));
     }
-    return quire_retain_parse(args->retain != NULL ? args->retain : ALL, &out->spec, err);
+    return quire_retain_parse_lanes(args->retain != NULL ? args->retain : ALL, &out->spec, err);
 }
 
 uint32_t quire_opened_retain_room(const quire_common_args *args)
@@ -37,7 +37,7 @@ uint32_t quire_opened_retain_room(const quire_common_args *args)
     quire_error err = QUIRE_ERROR_INIT;
     quire_retain_spec spec;
 
-    return args->retain != NULL && quire_retain_parse(args->retain, &spec, &err) == QUIRE_OK
+    return args->retain != NULL && quire_retain_parse_lanes(args->retain, &spec, &err) == QUIRE_OK
                ? quire_retention_room(&spec)
                : 0;
 }

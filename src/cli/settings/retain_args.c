@@ -64,7 +64,7 @@ int quire_retain_args_check(const quire_common_args *args, quire_error *err)
                                      "--prefill-chunk says how often --retain drops tokens: give "
                                      "--retain too");
     }
-    rc = quire_retain_parse(args->retain, &spec, &why);
+    rc = quire_retain_parse_lanes(args->retain, &spec, &why);
     if (rc < 0) {
         return quire_error_set(err, rc, "--retain %s: %s", args->retain, why.message);
     }

@@ -9,6 +9,7 @@
 
 #include "program.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,17 @@ static void type_at(const program_running *chat, const char *prompt, const char 
     assert_int_equal(write(chat->in, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
+/* Wait for output; Ctrl-D is written again each second, because a key that comes while the terminal
+ * changes its mode can be lost. */
+static void await_end(const program_running *chat)
+{
+    struct pollfd out = { .fd = chat->out, .events = POLLIN };
+
+    while (poll(&out, 1, 1000) == 0) {
+        (void)!write(chat->in, "\004", 1);
+    }
+}
+
 /* What the program writes until it ends, as JSON. */
 static json_t *document_of(const program_running *chat)
 {
@@ -58,6 +70,7 @@ static json_t *document_of(const program_running *chat)
     size_t n = 0;
     ssize_t got;
 
+    await_end(chat);
     while ((got = read(chat->out, text + n, sizeof text - 1 - n)) > 0) {
         n += (size_t)got;
     }

@@ -63,21 +63,30 @@ static void rename_all(const char *text, const char *end, const char *own, quire
     (void)quire_bytes_add(out, text, (size_t)(end - text));
 }
 
-const char *quire_graft_rule(const quire_graft *g, const char *name, size_t *n)
+/* Index the library's rules: name -> place of the text. */
+static int rules_index(quire_graft *g)
 {
-    const size_t n_name = strlen(name), n_mark = strlen(MARK);
-
     for (const char *line = g->grammar; *line != '\0';) {
         const size_t n_line = strcspn(line, "\n");
+        const char *mark = memmem(line, n_line, MARK, strlen(MARK));
 
-        if (n_line > n_name + n_mark && memcmp(line, name, n_name) == 0 &&
-            memcmp(line + n_name, MARK, n_mark) == 0) {
-            *n = n_line - n_name - n_mark;
-            return line + n_name + n_mark;
+        if (mark != NULL &&
+            json_object_setn_new(g->index, line, (size_t)(mark - line),
+                                 json_integer(mark + strlen(MARK) - g->grammar)) != 0) {
+            return QUIRE_NOMEM;
         }
         line += n_line + (line[n_line] != '\0' ? 1 : 0);
     }
-    return NULL;
+    return QUIRE_OK;
+}
+
+const char *quire_graft_rule(const quire_graft *g, const char *name, size_t *n)
+{
+    const json_t *place = json_object_get(g->index, name);
+    const char *text = place != NULL ? g->grammar + json_integer_value(place) : NULL;
+
+    *n = text != NULL ? strcspn(text, "\n") : 0;
+    return text;
 }
 
 /* ---- our rules ---- */
@@ -356,10 +365,14 @@ static int rules_write(const quire_graft *g, quire_bytes *out)
 int quire_schema_graft(const char *grammar, const char *tools, const char *schema, quire_bytes *out,
                        quire_error *err)
 {
-    quire_graft g = { .grammar = grammar, .roots = json_object(), .cause = QUIRE_ERROR_INIT };
-    int rc = g.roots != NULL ? quire_bytes_add(&g.rules, grammar, strlen(grammar)) : QUIRE_NOMEM;
+    quire_graft g = { .grammar = grammar,
+                      .index = json_object(),
+                      .roots = json_object(),
+                      .cause = QUIRE_ERROR_INIT };
+    int rc = g.roots != NULL && g.index != NULL ? rules_index(&g) : QUIRE_NOMEM;
 
     if (rc == QUIRE_OK) {
+        (void)quire_bytes_add(&g.rules, grammar, strlen(grammar));
         rc = quire_bytes_add(&g.rules, "\n", 1);
     }
     if (rc == QUIRE_OK) {
@@ -372,6 +385,7 @@ int quire_schema_graft(const char *grammar, const char *tools, const char *schem
         rc = rules_write(&g, out);
     }
     quire_bytes_fini(&g.rules);
+    json_decref(g.index);
     json_decref(g.roots);
     return rc == QUIRE_NOMEM ? quire_error_set(err, rc, "no memory for the grammar of tools") : rc;
 }

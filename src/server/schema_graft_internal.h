@@ -17,6 +17,7 @@
 
 typedef struct quire_graft {
     const char *grammar; /* the library's */
+    json_t *index;       /* name of a rule of the library -> place of its text in the grammar */
     quire_bytes rules;   /* all rules, also unused ones */
     json_t *roots; /* name of a rule of the library -> the text that replaces its own; null = two
                       schemas have this name */

@@ -224,8 +224,8 @@ void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, fl
 /* Bytes of a thread's room for fitting a lane of n tokens, whose layer has `group` query heads. */
 size_t quire_lanes_fit_bytes(const quire_attn_layer *layer, uint32_t group, uint32_t probe,
                              uint32_t n);
-/* Fit kept tokens of a lane, so that they stand for those that are dropped. room: as above, aligned
- * as doubles. */
+/* Fit the kept tokens of a lane: they stand for the dropped tokens then. room: as above, aligned as
+ * doubles. */
 void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kept, void *room);
 
 /* ---- kept_lanes_condense.c ---- */

@@ -1,7 +1,7 @@
 /* foreign_paths.h - paths of other servers that Quire does not have, and its counterpart of each.
  *
- * The clients of llama-server, vLLM, Ollama and OpenAI ask for these paths by habit. A word on what
- * there is instead helps them more than "no such path".
+ * The clients of llama-server, vLLM, Ollama and OpenAI ask for these paths by habit. The name
+ * of Quire's counterpart helps their users more than "no such path".
  *
  * Thread: any.
  *

@@ -126,8 +126,8 @@ static const quire_metric_family families[] = {
       "KV pages that these texts would take with all of their tokens.",
       ONE(VALUE_U64, condensed_text_bytes) },
     { "quire_condensed_cached_bytes", "gauge", "bytes", NULL,
-      "KV pages of condensed texts in the prefix cache: those that stay when their requests have "
-      "ended, and those that running requests share with it.",
+      "KV pages of condensed texts in the prefix cache: pages that remain after their "
+      "requests, and pages that running requests share with the cache.",
       ONE(VALUE_U64, prefix.apart_bytes) },
     /* prefix cache */
     { "quire_prefix_cache_queries_total", "counter", "tokens", NULL,

@@ -299,8 +299,8 @@ static void test_lost_serve(void **state)
     assert_int_equal(program_end(&running), 1);
 }
 
-/* KV and buffers must fit the device's memory, before anything is loaded; a mock's is the host's,
- * so that they count there as well. */
+/* KV and buffers must fit the device's memory, before anything is loaded. The memory of a mock is
+ * the host's: KV and buffers count in the host's memory as well. */
 static void test_memory(void **state)
 {
     program_result r;

@@ -86,7 +86,7 @@ async function testBranches(page) {
     assert.ok(cached >= total - 1, `all of the prompt is there already: ${cached} of ${total}`);
     assert.equal(await page.locator("article").count(), before);
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /2 of 2/);
-    // The keyboard stays where it was: on the other button where this one has come to its end.
+    // The focus stays on the pressed button, or moves to the other one when the last branch is reached.
     await page.locator("article.assistant .branches").last().getByRole("button", { name: "Earlier branch" }).focus();
     await page.keyboard.press("Enter");
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /1 of 2/);

@@ -231,8 +231,8 @@ static uint32_t attn_constants(const quire_attn_layer *own,
     return n_rows;
 }
 
-/* Whether cascades are of use in a layer: they are those of group 0, and its rows see all that is
- * before them. */
+/* Whether a layer can use the cascades: only layers of group 0 have cascades, and only layers
+ * without a window see all earlier tokens. */
 static bool cascades_fit(const quire_vulkan *v, const quire_attn_layer *own)
 {
     bool fits = v->n_cascades > 0 && own->window == 0;

@@ -1,5 +1,5 @@
-/* sim_text.h - a text on the tree: its sequence, the blocks that it holds and publishes, the states
- * that it leaves.
+/* sim_text.h - a text on the tree: the sequence, the held and the published blocks, and the states
+ * that the text leaves.
  *
  * States are left where the engine leaves them (engine/loop/loop_states.h), in whole blocks: at the
  * last end of a block before the last token of the prompt, where the text parts from a cached one,

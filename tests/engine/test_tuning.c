@@ -23,7 +23,8 @@
 
 static _Atomic uint64_t now_us;
 
-static engine_bench bench_begin(size_t recent_bytes)
+/* arch: with recurrent layers; NULL = the plain model. */
+static engine_bench bench_of(const char *arch, size_t recent_bytes)
 {
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
@@ -33,7 +34,12 @@ static engine_bench bench_begin(size_t recent_bytes)
     opts.clock_us = hands_of;
     opts.clock_ctx = &now_us;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
-    return bench_tiny(&opts, &runtime);
+    return arch != NULL ? bench_recurrent(arch, &opts, &runtime) : bench_tiny(&opts, &runtime);
+}
+
+static engine_bench bench_begin(size_t recent_bytes)
+{
+    return bench_of(NULL, recent_bytes);
 }
 
 /* n requests a second apart that ask for three texts in turns. */
@@ -112,6 +118,23 @@ static void test_a_suggestion_changes_nothing_and_is_said_once(void **state)
     bench_close(&b);
 }
 
+/* A text of 140 tokens leaves a state at 128: two of its three blocks are hit again. The curve of
+ * plain blocks would say three. */
+static void test_states_are_measured(void **state)
+{
+    const quire_engine_tune_opts opts = { .bounds = QUIRE_TUNE_BOUNDS_INIT };
+    engine_bench b = bench_of("lfm2", (size_t)1 << 20);
+    quire_engine_tuning tuning;
+
+    (void)state;
+    serve(&b, 30);
+    assert_int_equal(quire_engine_tune(b.engine, &opts, &tuning), QUIRE_OK);
+    assert_int_equal(tuning.facts.requests, 30);
+    assert_true(tuning.facts.hit_rate_double == 27.0 * 2.0 / (30.0 * 3.0));
+    assert_true(tuning.facts.hit_rate_infinite == tuning.facts.hit_rate_double);
+    bench_close(&b);
+}
+
 static void test_too_little_is_known(void **state)
 {
     const quire_engine_tune_opts opts = { .bounds = QUIRE_TUNE_BOUNDS_INIT, .is_applied = true };
@@ -168,6 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_ttl_that_is_too_long_becomes_shorter),
         cmocka_unit_test(test_a_suggestion_changes_nothing_and_is_said_once),
+        cmocka_unit_test(test_states_are_measured),
         cmocka_unit_test(test_too_little_is_known),
         cmocka_unit_test(test_degradation_is_said),
     };

@@ -262,6 +262,69 @@ static void test_measure(void **state)
     quire_trace_fini(&trace);
 }
 
+/* The hit rate that the simulator has with that much memory. */
+static double simulated(const quire_trace *trace, const quire_tune_ask *ask, double bytes)
+{
+    const quire_sim_opts opts = { .policy = QUIRE_EVICT_LRU,
+                                  .kv = ask->kv,
+                                  .capacity_bytes = (uint64_t)bytes,
+                                  .seed = ask->seed };
+    quire_sim_result result;
+    double rate;
+
+    assert_int_equal(quire_sim_run(trace, &opts, &result, NULL), QUIRE_OK);
+    rate = (double)result.hit_blocks / (double)result.blocks;
+    quire_sim_result_fini(&result);
+    return rate;
+}
+
+/* With windows or states, rates are the simulator's, and what they take leaves less for hits. */
+static void test_measure_windows_and_states(void **state)
+{
+    const workload_opts opts = { .n_requests = 300,
+                                 .n_conversations = 30,
+                                 .shared_blocks = 2,
+                                 .turn_blocks_max = 5,
+                                 .p_end = 0.1 };
+    const quire_sim_kv kinds[] = {
+        { .block_bytes = 64000, .window_bytes = 192000, .window_tokens = 128 },
+        { .block_bytes = 64000, .state_bytes = 400000, .state_every_tokens = 256 },
+    };
+    const double memory = 100.0 * 64000.0;
+    quire_rng rng = test_rng(42);
+    quire_trace trace;
+
+    (void)state;
+    workload_begin(&trace, 64);
+    workload_conversations(&trace, &opts, &rng);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        quire_tune_ask ask = { .settings = usual(), .token_bytes = 1000.0, .seed = 3 };
+        quire_tune_facts plain, facts;
+
+        ask.settings.memory_bytes = (uint64_t)memory;
+        assert_int_equal(quire_tune_measure(&trace, &ask, &plain), QUIRE_OK);
+        ask.kv = kinds[i];
+        ask.compares_policies = true;
+        assert_int_equal(quire_tune_measure(&trace, &ask, &facts), QUIRE_OK);
+        assert_true(facts.hit_rate == simulated(&trace, &ask, memory));
+        assert_true(facts.hit_rate_half == simulated(&trace, &ask, memory / 2.0));
+        assert_true(facts.hit_rate_double == simulated(&trace, &ask, 2.0 * memory));
+        assert_true(facts.hit_rate_infinite == simulated(&trace, &ask, 1e12 / 4.0));
+        assert_true(facts.current_policy_hit_rate == facts.hit_rate);
+        assert_true(facts.hit_rate < plain.hit_rate);
+        assert_true(facts.hit_rate < facts.hit_rate_double);
+        /* As much memory as anyone could use, and less than a block. */
+        ask.settings.memory_bytes = UINT64_C(250000000000);
+        ask.compares_policies = false;
+        assert_int_equal(quire_tune_measure(&trace, &ask, &facts), QUIRE_OK);
+        assert_true(facts.hit_rate == facts.hit_rate_infinite);
+        ask.settings.memory_bytes = 1000;
+        assert_int_equal(quire_tune_measure(&trace, &ask, &facts), QUIRE_OK);
+        assert_true(facts.hit_rate == 0.0 && facts.hit_rate_infinite > 0.0);
+    }
+    quire_trace_fini(&trace);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -307,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_low_traffic),
         cmocka_unit_test(test_words_are_said_once),
         cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_measure_windows_and_states),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_durations),
     };

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "base/parse.h"
+#include "model/recurrent.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -136,7 +137,26 @@ static void changes_say(const tuner *t)
     }
 }
 
-static quire_tune_ask ask_make(const tuner *t)
+/* The memory of a block of recorded requests, of a model with windows or states. */
+static quire_sim_kv block_kv(const quire_loop_parts *parts, uint32_t block_tokens)
+{
+    const quire_kv_price price = quire_kv_price_make(parts->desc, parts->runtime_opts);
+    const uint64_t state_bytes = quire_state_page_bytes(parts->desc);
+
+    if (price.window_tokens == 0 && state_bytes == 0) {
+        return (quire_sim_kv){ 0 };
+    }
+    return (quire_sim_kv){ .block_bytes = price.main_page_bytes / price.page_tokens * block_tokens,
+                           .window_bytes =
+                               price.window_tokens != 0
+                                   ? price.window_page_bytes / price.page_tokens * block_tokens
+                                   : 0,
+                           .window_tokens = price.window_tokens,
+                           .state_bytes = state_bytes,
+                           .state_every_tokens = parts->opts->state_every_tokens };
+}
+
+static quire_tune_ask ask_make(const tuner *t, uint32_t block_tokens)
 {
     const quire_adapt *adapt = t->adapt;
     const quire_classes *classes = &adapt->parts->opts->classes;
@@ -145,6 +165,7 @@ static quire_tune_ask ask_make(const tuner *t)
     quire_tune_ask ask = {
         .settings = t->tuning->settings,
         .token_bytes = (double)quire_loop_need_bytes(adapt->loop, n_ctx) / n_ctx,
+        .kv = block_kv(adapt->parts, block_tokens),
         .prefill_token_us = t->cost.prefill_row_us,
         .decode_token_us = t->cost.step_us + t->cost.decode_row_us * n_rows,
         .compares_policies = t->opts->compares_policies,
@@ -181,7 +202,7 @@ static int tune(tuner *t)
     QUIRE_FAIL_IF(adapt->recent == NULL, QUIRE_AGAIN);
     QUIRE_TRY(quire_loop_call(adapt->loop, settings_read, t));
     QUIRE_TRY(quire_recent_trace(adapt->recent, quire_loop_now_us(adapt->loop), &trace));
-    ask = ask_make(t);
+    ask = ask_make(t, trace.block_tokens);
     rc = quire_tune_measure(&trace, &ask, &tuning->facts);
     quire_trace_fini(&trace);
     if (rc < 0) {

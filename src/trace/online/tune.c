@@ -11,6 +11,7 @@
 #include "trace/sim/sim.h"
 
 #include <math.h>
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -57,26 +58,113 @@ static void take_analysis(const quire_analysis *a, const quire_tune_ask *ask, qu
     }
 }
 
-static int compare_policies(const quire_trace *trace, const quire_tune_ask *ask, uint64_t capacity,
+static bool has_kv(const quire_tune_ask *ask)
+{
+    return ask->kv.block_bytes != 0;
+}
+
+/* The bytes of a block of the trace, without windows and states. */
+static double block_bytes_of(const quire_trace *trace, const quire_tune_ask *ask)
+{
+    return has_kv(ask) ? (double)ask->kv.block_bytes : ask->token_bytes * trace->block_tokens;
+}
+
+static uint64_t blocks_in(const quire_trace *trace, const quire_tune_ask *ask, double bytes)
+{
+    const double block_bytes = block_bytes_of(trace, ask);
+
+    return block_bytes > 0.0 ? (uint64_t)(bytes / block_bytes) : 0;
+}
+
+/* The hit rate of a policy with so much memory; 0 where it does not hold a block. */
+static int simulate(const quire_trace *trace, const quire_tune_ask *ask, quire_evict_policy policy,
+                    double bytes, double *out)
+{
+    const quire_sim_opts opts = { .mode = QUIRE_SIM_HITS,
+                                  .policy = policy,
+                                  .capacity_blocks = blocks_in(trace, ask, bytes),
+                                  .kv = ask->kv,
+                                  .capacity_bytes = (uint64_t)bytes,
+                                  .seed = ask->seed };
+    quire_sim_result result;
+
+    *out = 0.0;
+    if (opts.capacity_blocks == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_sim_run(trace, &opts, &result, NULL));
+    *out = result.blocks > 0 ? (double)result.hit_blocks / (double)result.blocks : 0.0;
+    quire_sim_result_fini(&result);
+    return QUIRE_OK;
+}
+
+static int compare_policies(const quire_trace *trace, const quire_tune_ask *ask,
                             quire_tune_facts *out)
 {
     for (int p = 0; p < (int)QUIRE_EVICT_POLICY_COUNT; p++) {
-        const quire_sim_opts opts = { .mode = QUIRE_SIM_HITS,
-                                      .policy = (quire_evict_policy)p,
-                                      .capacity_blocks = capacity,
-                                      .seed = ask->seed };
-        quire_sim_result result;
+        const quire_evict_policy policy = (quire_evict_policy)p;
         double rate;
 
-        QUIRE_TRY(quire_sim_run(trace, &opts, &result, NULL));
-        rate = result.blocks > 0 ? (double)result.hit_blocks / (double)result.blocks : 0.0;
-        quire_sim_result_fini(&result);
-        if (opts.policy == ask->settings.policy) {
+        QUIRE_TRY(simulate(trace, ask, policy, (double)ask->settings.memory_bytes, &rate));
+        if (policy == ask->settings.policy) {
             out->current_policy_hit_rate = rate;
         }
         if (p == 0 || rate > out->best_policy_hit_rate) {
-            out->best_policy = opts.policy;
+            out->best_policy = policy;
             out->best_policy_hit_rate = rate;
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* LRU's hit rates where every block takes the same memory: exact, from one pass. */
+static int rates_by_stack(const quire_trace *trace, const quire_tune_ask *ask,
+                          quire_tune_facts *out)
+{
+    const uint64_t capacity = blocks_in(trace, ask, (double)ask->settings.memory_bytes);
+    quire_mrc mrc;
+
+    QUIRE_TRY(quire_mrc_init(&mrc, trace, &trace->allocator));
+    out->hit_rate = quire_mrc_hit_rate(&mrc, capacity);
+    out->hit_rate_half = quire_mrc_hit_rate(&mrc, capacity / 2);
+    out->hit_rate_double = quire_mrc_hit_rate(&mrc, 2 * capacity);
+    out->hit_rate_infinite = quire_mrc_hit_rate(&mrc, UINT64_MAX);
+    quire_mrc_fini(&mrc);
+    return QUIRE_OK;
+}
+
+/* Room for all blocks of a trace with their windows, and for all states that its requests leave. */
+static double all_bytes(const quire_trace *trace, const quire_sim_kv *kv)
+{
+    double n_states = 0.0;
+
+    for (uint32_t i = 0; i < trace->n_requests && kv->state_bytes != 0; i++) {
+        n_states += 4.0 + (double)trace->requests[i].n_blocks * trace->block_tokens /
+                              kv->state_every_tokens;
+    }
+    return (double)trace->n_ids * (double)(kv->block_bytes + kv->window_bytes) +
+           n_states * (double)kv->state_bytes;
+}
+
+/* LRU's hit rates with windows and states. */
+static int rates_by_simulation(const quire_trace *trace, const quire_tune_ask *ask,
+                               quire_tune_facts *out)
+{
+    const double memory = (double)ask->settings.memory_bytes;
+    const double all = all_bytes(trace, &ask->kv);
+    const struct {
+        double bytes;
+        double *rate;
+    } sizes[] = { { all, &out->hit_rate_infinite },
+                  { memory, &out->hit_rate },
+                  { memory / 2.0, &out->hit_rate_half },
+                  { 2.0 * memory, &out->hit_rate_double } };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (i > 0 && sizes[i].bytes >= all) { /* more memory than that changes nothing */
+            *sizes[i].rate = out->hit_rate_infinite;
+        } else {
+            QUIRE_TRY(simulate(trace, ask, QUIRE_EVICT_LRU, sizes[i].bytes, sizes[i].rate));
         }
     }
     return QUIRE_OK;
@@ -85,26 +173,19 @@ static int compare_policies(const quire_trace *trace, const quire_tune_ask *ask,
 int quire_tune_measure(const quire_trace *trace, const quire_tune_ask *ask, quire_tune_facts *out)
 {
     const quire_load_cost cost = { ask->prefill_token_us, ask->decode_token_us };
-    const double block_bytes = ask->token_bytes * trace->block_tokens;
-    const uint64_t capacity =
-        block_bytes > 0.0 ? (uint64_t)((double)ask->settings.memory_bytes / block_bytes) : 0;
     quire_analysis *analysis = NULL;
-    quire_mrc mrc;
-    int rc;
 
     *out = (quire_tune_facts){ .best_policy = ask->settings.policy };
     QUIRE_TRY(quire_analysis_create(&analysis, trace, &cost, &trace->allocator));
     take_analysis(analysis, ask, out);
     quire_analysis_destroy(analysis);
-    QUIRE_TRY(quire_mrc_init(&mrc, trace, &trace->allocator));
-    out->hit_rate = quire_mrc_hit_rate(&mrc, capacity);
-    out->hit_rate_half = quire_mrc_hit_rate(&mrc, capacity / 2);
-    out->hit_rate_double = quire_mrc_hit_rate(&mrc, 2 * capacity);
-    out->hit_rate_infinite = quire_mrc_hit_rate(&mrc, UINT64_MAX);
-    rc = ask->compares_policies && capacity > 0 ? compare_policies(trace, ask, capacity, out)
-                                                : QUIRE_OK;
-    quire_mrc_fini(&mrc);
-    return rc;
+    if (quire_trace_longest_blocks(trace) == 0) {
+        return QUIRE_OK; /* requests of less than a block */
+    }
+    QUIRE_TRY(has_kv(ask) ? rates_by_simulation(trace, ask, out) : rates_by_stack(trace, ask, out));
+    return ask->compares_policies && blocks_in(trace, ask, (double)ask->settings.memory_bytes) > 0
+               ? compare_policies(trace, ask, out)
+               : QUIRE_OK;
 }
 
 /* ---- suggesting ---- */

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "quire/prefix.h"
+#include "trace/sim/sim.h"
 #include "trace/trace.h"
 
 #define QUIRE_TUNE_PATIENCE     2u
@@ -67,7 +68,8 @@ typedef struct quire_tune_bounds {
 
 typedef struct quire_tune_ask {
     quire_tune_settings settings;
-    double token_bytes;        /* KV of one token */
+    double token_bytes;        /* KV of one token, its share of windows and states included */
+    quire_sim_kv kv;           /* with windows or states: what a block of the trace takes; else 0 */
     double prefill_token_us;   /* what computing costs: see quire_sim_cost */
     double decode_token_us;    /* from one token of an answer to the next */
     uint8_t pinned_class_mask; /* bit c: class c is one that memory is pinned for */
@@ -79,7 +81,7 @@ typedef struct quire_tune_ask {
 typedef struct quire_tune_facts {
     uint64_t requests;
     uint64_t span_us;
-    double hit_rate;          /* LRU at the memory as it is; has no TTL */
+    double hit_rate;          /* LRU at the memory as it is; has no TTL. With kv: by simulation */
     double hit_rate_half;     /* with half of it */
     double hit_rate_double;   /* with twice as much */
     double hit_rate_infinite; /* nothing is ever evicted */
@@ -94,7 +96,8 @@ typedef struct quire_tune_facts {
     double current_policy_hit_rate;
 } quire_tune_facts;
 
-/* Errors: QUIRE_NOMEM, as quire_sim_run(). */
+/* Errors: QUIRE_NOMEM, as quire_sim_run(). Cost: that of an LRU stack over the blocks; with kv,
+ * which such a stack cannot follow, four runs of the simulator. */
 int quire_tune_measure(const quire_trace *trace, const quire_tune_ask *ask, quire_tune_facts *out);
 
 /* Begin with { 0 }. */

@@ -56,6 +56,26 @@ static void item_id(char *text, size_t size, const quire_generation *gen, const 
     (void)snprintf(text, size, "%s%s-%u", prefixes[it->kind], rest != NULL ? rest : "", it->index);
 }
 
+/* The namespace that the request had a function in. NULL without one. */
+static const char *namespace_of(const quire_generation *gen, const quire_chat_text *name)
+{
+    const json_t *space = json_object_getn(gen->responses->spaces, name->data, name->n);
+
+    return json_string_value(space);
+}
+
+static void write_call(quire_json_out *json, const quire_generation *gen, const item *it)
+{
+    const char *space = namespace_of(gen, &it->name);
+
+    quire_json_text(json, "call_id", it->id.data, it->id.n);
+    quire_json_text(json, "name", it->name.data, it->name.n);
+    if (space != NULL) {
+        quire_json_string(json, "namespace", space);
+    }
+    quire_json_text(json, "arguments", it->text.data, it->text.n);
+}
+
 static void write_item(quire_json_out *json, const char *key, const quire_generation *gen,
                        const item *it)
 {
@@ -70,9 +90,7 @@ static void write_item(quire_json_out *json, const char *key, const quire_genera
                                                  : "function_call");
     quire_json_string(json, "status", it->is_done ? "completed" : "in_progress");
     if (it->kind == ITEM_CALL) {
-        quire_json_text(json, "call_id", it->id.data, it->id.n);
-        quire_json_text(json, "name", it->name.data, it->name.n);
-        quire_json_text(json, "arguments", it->text.data, it->text.n);
+        write_call(json, gen, it);
         quire_json_object_end(json);
         return;
     }

@@ -107,6 +107,7 @@ static void add_call(translation *t, quire_fields *item)
     const char *role = json_string_value(json_object_get(last, "role"));
     json_t *call;
 
+    (void)quire_field_string(item, "namespace", 256); /* the function's name is enough */
     if (item->err->http != 0) {
         return;
     }
@@ -211,7 +212,7 @@ static json_t *tool_of(quire_fields *tool)
     if (type != NULL && strcmp(type, "function") != 0) {
         quire_field_error(tool, "type",
                           "\"%.48s\" is a tool of OpenAI's servers; only \"function\" "
-                          "is supported",
+                          "and \"namespace\" are supported",
                           type);
     }
     (void)quire_field_required(tool, "name");
@@ -221,6 +222,47 @@ static json_t *tool_of(quire_fields *tool)
     return json_pack("{s:s, s:{s:s, s:s*, s:O*, s:b}}", "type", "function", "function", "name",
                      name, "description", description, "parameters", parameters, "strict",
                      is_strict);
+}
+
+/* Add a function to the chat's tools, and to t->out->spaces: null outside of namespaces. */
+static void add_function(translation *t, quire_fields *tool, json_t *tools, json_t *space)
+{
+    json_t *made = tool_of(tool);
+    const char *name = json_string_value(json_object_get(tool->object, "name"));
+    json_t *before = name != NULL ? json_object_get(t->out->spaces, name) : NULL;
+
+    if (tool->err->http != 0) {
+        json_decref(made);
+        return;
+    }
+    if (before != NULL && !(json_is_null(before) && json_is_null(space))) {
+        quire_field_error(tool, "name",
+                          "\"%.64s\" is the name of another function, too: a namespace does not "
+                          "tell them apart here",
+                          name);
+    }
+    if (json_array_append_new(tools, made) != 0 ||
+        json_object_set(t->out->spaces, name, space) != 0) {
+        (void)quire_api_error_nomem(tool->err);
+    }
+}
+
+/* The functions of a namespace. Its description has no place in a chat. */
+static void add_namespace(translation *t, quire_fields *group, json_t *tools)
+{
+    json_t *list = quire_field_array(group, "tools", SIZE_MAX);
+    json_t *space;
+
+    (void)text_of(group, "name", 256);
+    (void)quire_field_required(group, "tools");
+    space = json_object_get(group->object, "name");
+    for (size_t i = 0; i < json_array_size(list) && group->err->http == 0; i++) {
+        char path[64];
+        quire_fields tool = { json_array_get(list, i), path, group->err };
+
+        (void)snprintf(path, sizeof path, "%s.tools[%zu]", group->path, i);
+        add_function(t, &tool, tools, space);
+    }
 }
 
 static void set_tools(translation *t, quire_fields *fields)
@@ -234,12 +276,13 @@ static void set_tools(translation *t, quire_fields *fields)
     for (size_t i = 0; i < json_array_size(list) && fields->err->http == 0; i++) {
         char path[32];
         quire_fields tool = { json_array_get(list, i), path, fields->err };
-        json_t *made;
+        const char *kind = json_string_value(json_object_get(tool.object, "type"));
 
         (void)snprintf(path, sizeof path, "tools[%zu]", i);
-        made = tool_of(&tool);
-        if (fields->err->http == 0 && (made == NULL || json_array_append_new(tools, made) != 0)) {
-            (void)quire_api_error_nomem(fields->err);
+        if (kind != NULL && strcmp(kind, "namespace") == 0) {
+            add_namespace(t, &tool, tools);
+        } else {
+            add_function(t, &tool, tools, json_null());
         }
     }
     (void)json_object_del(t->out->chat, "tools");
@@ -417,8 +460,9 @@ int quire_responses_read(quire_responses *out, quire_fields *fields)
 
     *out = (quire_responses){ .chat = json_copy(fields->object),
                               .messages = json_array(),
-                              .echo = json_object() };
-    if (out->chat == NULL || out->messages == NULL || out->echo == NULL) {
+                              .echo = json_object(),
+                              .spaces = json_object() };
+    if (out->chat == NULL || out->messages == NULL || out->echo == NULL || out->spaces == NULL) {
         return quire_api_error_nomem(fields->err);
     }
     set_echo(&t, fields);
@@ -443,5 +487,6 @@ void quire_responses_fini(quire_responses *request)
     json_decref(request->chat);
     json_decref(request->messages);
     json_decref(request->echo);
+    json_decref(request->spaces);
     *request = (quire_responses){ .chat = NULL };
 }

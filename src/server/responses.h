@@ -1,9 +1,9 @@
 /* responses.h - requests of OpenAI's Responses API as chat requests; for src/server only.
  *
  * The body becomes a body of a chat completion, as in anthropic.h: items become messages, functions
- * become tools, and the messages of previous_response_id come before the new ones. What has no
- * place in a chat is refused by name: tools of OpenAI's servers, items that are no text,
- * background.
+ * become tools, and the messages of previous_response_id come before the new ones. The functions of
+ * a namespace become tools like others, and calls of them name it again. What has no place in a
+ * chat is refused by name: tools of OpenAI's servers, items that are no text, background.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_RESPONSES_H
@@ -20,6 +20,7 @@ typedef struct quire_responses {
     json_t *chat;     /* the body of a chat completion; owned */
     json_t *messages; /* the new messages of this turn, without instructions; owned */
     json_t *echo;     /* fields of the request that the reply repeats; owned */
+    json_t *spaces;   /* names of functions -> the namespaces that the request had them in; owned */
     char previous_id[QUIRE_RESPONSE_ID_MAX]; /* "" = none */
     bool is_stored;
 } quire_responses;

@@ -121,6 +121,44 @@ static void parts_are_items(void **state)
     json_decref(root);
 }
 
+#define SPACED(tool) "{\"type\":\"namespace\",\"name\":\"sums\",\"tools\":[" tool "]}"
+
+/* The functions of a namespace are tools like others, and calls say which namespace they are of. */
+static void calls_name_their_namespace(void **state)
+{
+    json_t *root;
+    http_reply reply;
+
+    (void)state;
+    assert_int_equal(prompt_of("\"tools\":[" SPACED(ADD_TOOL) "]," HI),
+                     prompt_of("\"tools\":[" ADD_TOOL "]," HI));
+    engine_double_script(f.engine, &call_script);
+    root = ask("\"tools\":[" SPACED(ADD_TOOL) "]," HI, 200);
+    assert_string_equal(json_string_at(root, "output.2.name"), "add");
+    assert_string_equal(json_string_at(root, "output.2.namespace"), "sums");
+    assert_string_equal(json_string_at(root, "tools.0.type"), "namespace");
+    json_decref(root);
+    engine_double_script(f.engine, &call_script);
+    reply = http_post(f.port, RESPONSES,
+                      "{\"model\":\"m\",\"stream\":true,\"tools\":[" SPACED(ADD_TOOL) "]," HI "}");
+    assert_non_null(
+        strstr(reply.body, "\"name\":\"add\",\"namespace\":\"sums\",\"arguments\":\"{"));
+    http_reply_free(&reply);
+    /* The client sends the call back as it got it. */
+    json_decref(
+        ask("\"tools\":[" SPACED(ADD_TOOL) "],\"input\":[{\"role\":\"user\",\"content\":\"2+3?\"},"
+                                           "{\"type\":\"function_call\",\"call_id\":\"c1\","
+                                           "\"name\":\"add\",\"namespace\":"
+                                           "\"sums\",\"arguments\":\"{}\"},{\"type\":\"function_"
+                                           "call_output\",\"call_id\":"
+                                           "\"c1\",\"output\":\"5\"}]",
+            200));
+    engine_double_script(f.engine, &call_script);
+    root = ask("\"tools\":[" ADD_TOOL "]," HI, 200);
+    assert_null(json_object_get(json_at(root, "output.2"), "namespace"));
+    json_decref(root);
+}
+
 static void numbers_are_repeated_as_they_were(void **state)
 {
     http_reply reply =
@@ -196,6 +234,11 @@ static void wrong_requests_are_named(void **state)
         { "\"input\":[{\"type\":\"function_call_output\",\"call_id\":\"c\"}]", "input[0].output" },
         { "\"tools\":[{\"type\":\"web_search\"}]," HI, "tools[0].type" },
         { "\"tools\":[{\"type\":\"function\"}]," HI, "tools[0].name" },
+        { "\"tools\":[{\"type\":\"namespace\",\"tools\":[]}]," HI, "tools[0].name" },
+        { "\"tools\":[{\"type\":\"namespace\",\"name\":\"n\"}]," HI, "tools[0].tools" },
+        { "\"tools\":[" SPACED("{\"type\":\"custom\",\"name\":\"a\"}") "]," HI,
+          "tools[0].tools[0].type" },
+        { "\"tools\":[" ADD_TOOL "," SPACED(ADD_TOOL) "]," HI, "tools[1].tools[0].name" },
         { "\"tool_choice\":{\"type\":\"allowed_tools\"}," HI, "tool_choice" },
         { "\"background\":true," HI, "background" },
         { "\"context_management\":[{\"type\":\"compaction\"}]," HI, "context_management" },
@@ -467,6 +510,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_response_has_a_message, start, stop),
         cmocka_unit_test_setup_teardown(parts_are_items, start, stop),
+        cmocka_unit_test_setup_teardown(calls_name_their_namespace, start, stop),
         cmocka_unit_test_setup_teardown(numbers_are_repeated_as_they_were, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_answer_is_incomplete, start, stop),
         cmocka_unit_test_setup_teardown(items_become_messages, start, stop),

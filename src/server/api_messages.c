@@ -19,6 +19,21 @@ static int check_form(quire_generation *gen, quire_fields *fields)
     return fields->err->http != 0 ? QUIRE_INVAL : QUIRE_OK;
 }
 
+/* `thinking` says how much a model may think. A template without thoughts keeps to each bound, so
+ * no switch of it is asked for. Agents send the field whatever the model is. */
+static void allow_thoughts(const quire_generation *gen, json_t *chat)
+{
+    const quire_chat_format *format = gen->http->server->chat;
+    quire_chat_abilities has = { 0 };
+
+    if (format != NULL) {
+        quire_chat_format_abilities(format, &has);
+    }
+    if (!has.has_thinking) {
+        (void)json_object_del(chat, "enable_thinking");
+    }
+}
+
 static int read_message(quire_generation *gen, quire_fields *fields, bool needs_max_tokens)
 {
     quire_anthropic request;
@@ -27,6 +42,7 @@ static int read_message(quire_generation *gen, quire_fields *fields, bool needs_
     if (rc == QUIRE_OK) {
         quire_fields chat = { request.chat, NULL, fields->err };
 
+        allow_thoughts(gen, request.chat);
         gen->mark = request.mark;
         rc = quire_generation_chat_read(gen, &chat);
     }

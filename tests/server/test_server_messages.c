@@ -209,6 +209,34 @@ static void thinking_and_choices_are_translated(void **state)
                     200));
 }
 
+/* Agents allow thoughts whatever the model is. A template without thoughts has none, on or off. */
+static void a_model_without_thoughts_may_have_some(void **state)
+{
+    static const char *const names[] = { "Qwen-Qwen2.5-7B-Instruct", NULL }; /* NULL = built in */
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        server_fixture other;
+        quire_server_opts opts = server_fixture_opts();
+        char *text = names[i] != NULL ? chat_fixture_template(names[i]) : strdup("chatml");
+
+        opts.chat_template = text;
+        server_fixture_start(&other, &opts);
+        json_decref(http_post_json(other.port, MESSAGES,
+                                   "{\"model\":\"m\",\"max_tokens\":8,\"thinking\":{\"type\":"
+                                   "\"enabled\",\"budget_tokens\":1024}," HI "}",
+                                   200));
+        json_decref(http_post_json(
+            other.port, MESSAGES,
+            "{\"model\":\"m\",\"max_tokens\":8,\"thinking\":{\"type\":\"disabled\"}," HI "}", 200));
+        /* Asked for by the chat's own field it is refused, as everywhere. */
+        json_decref(http_post_json(other.port, CHAT,
+                                   "{\"model\":\"m\",\"enable_thinking\":true," HI "}", 400));
+        server_fixture_stop(&other);
+        free(text);
+    }
+}
+
 static void wrong_requests_are_named(void **state)
 {
     static const char *const cases[][2] = {
@@ -480,6 +508,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(blocks_and_strings_are_the_same, start, stop),
         cmocka_unit_test_setup_teardown(results_become_messages_of_tools, start, stop),
         cmocka_unit_test_setup_teardown(thinking_and_choices_are_translated, start, stop),
+        cmocka_unit_test(a_model_without_thoughts_may_have_some),
         cmocka_unit_test_setup_teardown(wrong_requests_are_named, start, stop),
         cmocka_unit_test_setup_teardown(more_breakpoints_than_four_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(a_breakpoint_in_a_result_becomes_a_pin, start, stop),

@@ -11,6 +11,12 @@ clients_dir() {
     npm_dir "$AJV_NPM"
 }
 
+# A program that uses a server, beside the packages of clients: larger, so a setup of its own.
+setup_agent() {
+    need_program node nodejs
+    fetch_npm "$AGENT_NPM" "$AGENT_NPM_SHA256" 16
+}
+
 setup_clients() {
     need_program curl curl
     need_program wrk wrk

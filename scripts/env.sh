@@ -36,6 +36,10 @@ ANTHROPIC_NPM_SHA256=9c02bf10aada0e80593da9c9d847344bc006742c0c36a5b0e1fdf7bdda8
 AJV_NPM=ajv-dist@8.17.1
 AJV_NPM_SHA256=e396b19907b89b8e53b855668477dbd9d4efd80041f10f638f65df92de9251bf
 
+# A coding agent as one bundle (Apache-2.0), the newest that runs on Node.js 20.
+AGENT_NPM=@qwen-code/qwen-code@0.15.6
+AGENT_NPM_SHA256=e1b2e9ae8613dca373d3c7ce4eeae2f07091e64fa9b07a7af1dfda0d83cfbf39
+
 PLAYWRIGHT_NPM=playwright-core@1.65.1
 PLAYWRIGHT_NPM_SHA256=6f5a60be62a4fddfbe7d10c448d8fbd54547da3358f2f8a04211440471ee863e
 

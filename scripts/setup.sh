@@ -10,6 +10,7 @@
 #                            packages' folders, one by line
 #   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the packages' folders,
 #                            one by line
+#   scripts/setup.sh agent   the npm package of a coding agent; prints its folder
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.
 #
@@ -29,12 +30,17 @@ browser)
     browser_dirs
     exit 0
     ;;
+agent)
+    setup_agent
+    npm_dir "$AGENT_NPM"
+    exit 0
+    ;;
 clients)
     setup_clients
     clients_dir
     exit 0
     ;;
-*) die "usage: scripts/setup.sh [prefix | peers | clients | browser], not '$mode'" ;;
+*) die "usage: scripts/setup.sh [prefix | peers | clients | agent | browser], not '$mode'" ;;
 esac
 
 setup_packages build

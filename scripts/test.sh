@@ -28,6 +28,7 @@ ASAN_LEFT_OUT='archs_libllama_portable|tokenize_same|tokenize|grammar|gguf_mutat
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|attn_damage|runtime_schemes"
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|overflow_soak|evict_predict|evict_policies|schemes"
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|cli_interrupt|cli_measures|cli_calibrate|cli_command_line"
+ASAN_LEFT_OUT="$ASAN_LEFT_OUT|clients_coding_agent"
 
 # The small constants change no byte of what these tests are compiled from, but for the library's cache, which
 # most of them do not call: all of src/store but page_io.c, and of the fuzz targets all but cache, prefix and
@@ -102,6 +103,7 @@ setup_tests() {
     esac
     scripts/fetch-model.sh >/dev/null || say "going on without the default model"
     scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
+    scripts/setup.sh agent >/dev/null || say "going on without a coding agent"
     scripts/setup.sh browser >/dev/null || say "going on without the browser"
 }
 

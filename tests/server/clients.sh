@@ -6,6 +6,7 @@
 #   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
 #   agent   a coding agent's loop, replayed from a transcript (agent.mjs), and 43 turns of a made-up
 #           one on /v1/chat/completions (scripts/agents/replay.mjs)
+#   coding_agent  Qwen Code, an agent that people install, calls a tool (coding-agent.mjs)
 #   tools   arguments of required calls, validated by ajv (scripts/tool-calls.mjs)
 #   curl    command lines as in the manual: headers, streams, wrong requests
 #   wrk     many connections: /health, and a short completion (completion.lua)
@@ -221,6 +222,16 @@ try_agent() {
     stop
 }
 
+try_coding_agent() {
+    need node
+    package=$(scripts/setup.sh agent 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    use_tools
+    template="${template% -c *} -c 16384"
+    serve
+    node tests/server/coding-agent.mjs "$package" "$url" || fail "coding-agent.mjs: exit $?"
+    stop
+}
+
 try_tools() {
     need node
     package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
@@ -243,9 +254,10 @@ openai) try_openai ;;
 openai_tools) try_openai_tools ;;
 anthropic) try_anthropic ;;
 agent) try_agent ;;
+coding_agent) try_coding_agent ;;
 tools) try_tools ;;
 curl) try_curl ;;
 wrk) try_wrk ;;
 soak) try_soak ;;
-*) fail "usage: clients.sh openai|openai_tools|anthropic|agent|tools|curl|wrk|soak QUIRE" ;;
+*) fail "usage: clients.sh openai|openai_tools|anthropic|agent|coding_agent|tools|curl|wrk|soak QUIRE" ;;
 esac

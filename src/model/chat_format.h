@@ -106,8 +106,11 @@ typedef enum quire_reasoning_format {
 typedef struct quire_chat_ask {
     const quire_chat_message *messages; /* [n_messages]; text.h */
     size_t n_messages;
-    const char *tools; /* JSON array [{"type": "function", "function": {"name", "description",
-                          "parameters"}}]; NULL or "" = none */
+    const char *tools;       /* JSON array [{"type": "function", "function": {"name", "description",
+                                "parameters"}}]; NULL or "" = none */
+    const char *plain_tools; /* the same tools, in the same order, with schemas of a simple form:
+                                the library's grammar and reader of calls are made of them, and the
+                                prompt where the template fails for `tools`; NULL = tools */
     quire_tool_choice tool_choice;
     const char *tool_name;            /* of QUIRE_TOOL_CHOICE_NAMED */
     quire_chat_switch parallel_calls; /* default: what the template supports */

@@ -98,15 +98,15 @@ std::vector<common_chat_msg> messages_of(const quire_chat_ask *ask)
     return messages;
 }
 
-/* The tools; with a name, the one tool of that name. */
-std::vector<common_chat_tool> tools_of(const quire_chat_ask *ask, const char *name)
+/* The tools of a text; with a name, the one tool of that name. */
+std::vector<common_chat_tool> tools_of(const char *text, const char *name)
 {
     std::vector<common_chat_tool> tools, named;
 
-    if (text_or_empty(ask->tools)[0] == '\0') {
+    if (text_or_empty(text)[0] == '\0') {
         return tools;
     }
-    tools = common_chat_tools_parse_oaicompat(common_json::parse(ask->tools));
+    tools = common_chat_tools_parse_oaicompat(common_json::parse(text));
     if (tools.size() > QUIRE_CHAT_TOOLS_MAX) {
         throw quire::failure{ QUIRE_LIMIT, "more tools than QUIRE_CHAT_TOOLS_MAX" };
     }
@@ -122,6 +122,12 @@ std::vector<common_chat_tool> tools_of(const quire_chat_ask *ask, const char *na
         throw quire::failure{ QUIRE_INVAL, "tool_choice names a function that is not in tools" };
     }
     return named;
+}
+
+/* The tools of which grammar and reader are made. */
+std::vector<common_chat_tool> plain_of(const quire_chat_ask *ask, const char *name)
+{
+    return tools_of(ask->plain_tools != nullptr ? ask->plain_tools : ask->tools, name);
 }
 
 void add_switches(const quire_chat_ask *ask, common_chat_templates_inputs *in)
@@ -160,7 +166,7 @@ common_chat_templates_inputs inputs_of(const quire_chat_jinja *jinja, const quir
     common_chat_templates_inputs in;
 
     in.messages = messages_of(ask);
-    in.tools = tools_of(ask, nullptr);
+    in.tools = tools_of(ask->tools, nullptr);
     in.tool_choice = ask->tool_choice == QUIRE_TOOL_CHOICE_NONE ? COMMON_CHAT_TOOL_CHOICE_NONE
                                                                 : COMMON_CHAT_TOOL_CHOICE_AUTO;
     in.parallel_tool_calls = ask->parallel_calls == QUIRE_CHAT_DEFAULT
@@ -218,19 +224,22 @@ void add_arrays(quire_chat_parser *p)
 void require_call(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
                   common_chat_templates_inputs *in, quire_chat_parser *p)
 {
+    const char *name =
+        ask->tool_choice == QUIRE_TOOL_CHOICE_NAMED ? text_or_empty(ask->tool_name) : nullptr;
+    const std::vector<common_chat_tool> plain = plain_of(ask, name);
     /* The prompt describes all tools, as in the turns around; the answer may call one of them. */
     std::string prompt = p->params.prompt;
 
-    if (ask->tool_choice == QUIRE_TOOL_CHOICE_NAMED) {
-        in->tools = tools_of(ask, text_or_empty(ask->tool_name));
-        jinja->parsers.apply(jinja->templates.get(), *in, p);
+    if (name != nullptr) {
+        in->tools = tools_of(ask->tools, name);
+        jinja->parsers.apply(jinja->templates.get(), *in, plain, p);
     }
     if (p->params.grammar_lazy && !p->params.grammar_triggers.empty() &&
         p->params.grammar_triggers[0].type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD) {
         p->must_begin = p->params.grammar_triggers[0].value;
     } else {
         in->tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
-        jinja->parsers.apply(jinja->templates.get(), *in, p);
+        jinja->parsers.apply(jinja->templates.get(), *in, plain, p);
     }
     if (p->built->grammar.empty()) {
         throw quire::failure{ QUIRE_UNSUPP, "it has no form for calls of tools, so none can be "
@@ -242,11 +251,12 @@ void require_call(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
 void apply(const quire_chat_jinja *jinja, const quire_chat_ask *ask, quire_chat_parser *p)
 {
     common_chat_templates_inputs in = inputs_of(jinja, ask);
+    const std::vector<common_chat_tool> plain = plain_of(ask, nullptr);
 
     if (ask->is_text_only) {
-        quire::apply_text(jinja->templates.get(), in, p);
+        quire::apply_text(jinja->templates.get(), in, plain, p);
     } else {
-        jinja->parsers.apply(jinja->templates.get(), in, p);
+        jinja->parsers.apply(jinja->templates.get(), in, plain, p);
     }
     if (ask->tool_choice >= QUIRE_TOOL_CHOICE_REQUIRED && !ask->is_text_only) {
         require_call(jinja, ask, &in, p);

@@ -35,9 +35,10 @@ class parser_cache
 {
   public:
     /* Render the prompt into p. A parser of an earlier request serves p as well, if tools and
-     * switches are equal; otherwise a new parser is made and kept. Throws. */
+     * switches are equal; otherwise a new parser is made and kept. plain: quire_chat_ask's
+     * plain_tools. Throws. */
     void apply(const common_chat_templates *templates, const common_chat_templates_inputs &in,
-               quire_chat_parser *p);
+               const std::vector<common_chat_tool> &plain, quire_chat_parser *p);
 
   private:
     std::shared_ptr<const built_parser> find(const std::string &key);
@@ -49,7 +50,7 @@ class parser_cache
 
 /* Render alone: p has an empty parser. Throws. */
 void apply_text(const common_chat_templates *templates, const common_chat_templates_inputs &in,
-                quire_chat_parser *p);
+                const std::vector<common_chat_tool> &plain, quire_chat_parser *p);
 
 /* Read a text of an answer. Throws. */
 common_chat_msg parse_answer(const quire_chat_parser *p, const std::string &text, bool is_partial);

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 namespace
@@ -95,6 +96,39 @@ void bound_calls(std::string *grammar, bool is_parallel)
                          : ""));
 }
 
+/* The functions' rules of a few formats take calls one after the other without an end. */
+void bound_repeated(std::string *grammar, bool is_parallel)
+{
+    static const char *const begins[] = { "\ntools ::= (",
+                                          "\nkimi-k3-tool-call ::= \"<|open|>tools<|sep|>\" (" };
+
+    for (const char *begin : begins) {
+        const size_t at = grammar->find(begin);
+        const size_t end = at != std::string::npos ? grammar->find('\n', at + 1) : at;
+        const size_t plus = end != std::string::npos ? grammar->rfind(")+", end) : end;
+
+        if (plus != std::string::npos && plus > at) {
+            grammar->replace(plus + 1, 1,
+                             is_parallel ? "{1," + std::to_string(QUIRE_CHAT_CALLS_MAX) + "}"
+                                         : std::string());
+        }
+    }
+}
+
+/* Where a call has no name's end (GLM 4.7, Spark 2.5), the library's reader takes no blank before
+ * the call's end, in spite of its grammar. */
+void mend_ends(std::string *grammar)
+{
+    static const std::string name = " ::= ((\"\" \"", end = ") space \"</tool_call>\"";
+
+    if (grammar->find(name) == std::string::npos) {
+        return;
+    }
+    for (size_t at = 0; (at = grammar->find(end, at)) != std::string::npos;) {
+        grammar->erase(at + 1, std::strlen(" space"));
+    }
+}
+
 /* The library's grammar of strings has an escaped blank, which its parser refuses: the call would
  * be lost. */
 void mend_escapes(std::string *grammar)
@@ -155,6 +189,19 @@ common_chat_params apply_template(const common_chat_templates *templates,
     return params;
 }
 
+/* Apply the template with other tools. Returns whether it takes them. */
+bool with_tools(const common_chat_templates *templates, common_chat_templates_inputs in,
+                const std::vector<common_chat_tool> &tools, common_chat_params *out)
+{
+    in.tools = tools;
+    try {
+        *out = apply_template(templates, in);
+    } catch (const std::exception &) {
+        return false;
+    }
+    return true;
+}
+
 } // namespace
 
 extern "C" bool quire_chat_wants_text(void)
@@ -163,12 +210,23 @@ extern "C" bool quire_chat_wants_text(void)
 }
 
 void quire::apply_text(const common_chat_templates *templates,
-                       const common_chat_templates_inputs &in, quire_chat_parser *p)
+                       const common_chat_templates_inputs &in,
+                       const std::vector<common_chat_tool> &plain, quire_chat_parser *p)
 {
     const text_scope scope;
 
-    p->params = apply_template(templates, in);
     p->built = std::make_shared<const built_parser>();
+    try {
+        p->params = apply_template(templates, in);
+    } catch (const std::exception &e) {
+        if (with_tools(templates, in, plain, &p->params)) {
+            return;
+        }
+        if (!in.tools.empty() && with_tools(templates, in, {}, &p->params)) {
+            throw std::runtime_error(std::string("it cannot describe these tools: ") + e.what());
+        }
+        throw;
+    }
 }
 
 std::shared_ptr<const quire::built_parser> quire::parser_cache::find(const std::string &key)
@@ -199,22 +257,29 @@ void quire::parser_cache::keep(const std::shared_ptr<const built_parser> &built)
 }
 
 void quire::parser_cache::apply(const common_chat_templates *templates,
-                                const common_chat_templates_inputs &in, quire_chat_parser *p)
+                                const common_chat_templates_inputs &in,
+                                const std::vector<common_chat_tool> &plain, quire_chat_parser *p)
 {
+    common_chat_templates_inputs called = in;
     std::string key;
 
-    apply_text(templates, in, p);
-    key = key_of(in, p->params);
+    called.tools = plain;
+    apply_text(templates, in, plain, p);
+    key = key_of(called, p->params);
     p->built = find(key);
     if (p->built == nullptr) {
         auto made = std::make_shared<built_parser>();
+        std::string prompt = std::move(p->params.prompt);
 
-        p->params = apply_template(templates, in);
+        p->params = apply_template(templates, called);
+        p->params.prompt = std::move(prompt);
         if (!p->params.parser.empty()) {
             made->parser.load(p->params.parser);
         }
         made->grammar = std::move(p->params.grammar);
         bound_calls(&made->grammar, in.parallel_tool_calls);
+        bound_repeated(&made->grammar, in.parallel_tool_calls);
+        mend_ends(&made->grammar);
         mend_escapes(&made->grammar);
         made->key = std::move(key);
         p->built = made;

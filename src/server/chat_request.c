@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "server/chat_request.h"
+#include "server/tool_schema.h"
 
 #include "base/check.h"
 
@@ -98,9 +99,11 @@ int quire_chat_request_tools(quire_chat_request *request, quire_fields *fields, 
     }
     if (fields->err->http == 0 && n > 0) {
         free(request->tools);
+        free(request->plain_tools);
         request->tools = json_dumps(tools, JSON_COMPACT);
+        request->plain_tools = request->tools != NULL ? quire_tools_plain(request->tools) : NULL;
         request->n_tools = (uint32_t)n;
-        if (request->tools == NULL) {
+        if (request->plain_tools == NULL) {
             return quire_api_error_nomem(fields->err);
         }
     }
@@ -255,6 +258,7 @@ void quire_chat_request_fini(quire_chat_request *request)
 {
     quire_messages_fini(&request->messages);
     free(request->tools);
+    free(request->plain_tools);
     free(request->tool_name);
     free(request->reasoning_effort);
     free(request->kwargs);
@@ -289,6 +293,7 @@ void quire_chat_request_ask(const quire_chat_request *request, const quire_chat_
         .messages = messages,
         .n_messages = n,
         .tools = request->tools,
+        .plain_tools = request->plain_tools,
         .tool_choice = request->tool_choice,
         .tool_name = request->tool_name,
         .parallel_calls = request->parallel_calls,

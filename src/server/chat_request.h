@@ -17,7 +17,8 @@
 
 typedef struct quire_chat_request {
     quire_messages messages;
-    char *tools; /* JSON array, OpenAI's form; NULL = none. Owned */
+    char *tools;       /* JSON array, OpenAI's form; NULL = none. Owned */
+    char *plain_tools; /* the same by quire_tools_plain(). Owned */
     uint32_t n_tools;
     quire_tool_choice tool_choice;
     char *tool_name; /* owned */

@@ -416,9 +416,42 @@ static void a_schema_that_the_library_refuses_is_described(void **state)
     free(text);
 }
 
+/* Tools with schemas of a simpler form take the place of those that a template cannot write, and
+ * the calls are read as these say. */
+static void plain_tools_are_described_instead(void **state)
+{
+    static const char tools[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":"
+        "{\"type\":\"object\",\"properties\":{\"kind\":{\"type\":%s}},\"required\":[]}}}]";
+    char *text = chat_fixture_template("google-gemma-4-31B-it");
+    quire_chat_format *format = chat_fixture_format(model, text);
+    quire_error err = QUIRE_ERROR_INIT;
+    size_t n_cases;
+    quire_chat_ask ask = chat_fixture_cases(&n_cases)[0].ask;
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+    char given[512], plain[512];
+
+    (void)state;
+    (void)snprintf(given, sizeof given, tools,
+                   "\"array\",\"items\":{\"type\":[\"string\",\"null\"]}");
+    (void)snprintf(plain, sizeof plain, tools, "\"array\",\"items\":{\"type\":\"string\"}");
+    ask.tools = given;
+    assert_int_equal(quire_chat_format_apply(format, &ask, &prompt, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "cannot describe these tools: "));
+    ask.plain_tools = plain;
+    assert_int_equal(quire_chat_format_apply(format, &ask, &prompt, &err), QUIRE_OK);
+    quire_chat_prompt_rules(prompt, &rules);
+    assert_non_null(strstr(rules.text.data, "kind"));
+    quire_chat_prompt_destroy(prompt);
+    quire_chat_format_destroy(format);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_tools_are_described_instead),
         cmocka_unit_test(writes_prompts_as_the_templates_say),
         cmocka_unit_test(runs_all_templates_of_the_tree),
         cmocka_unit_test(writes_what_the_library_writes),

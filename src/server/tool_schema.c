@@ -1,0 +1,433 @@
+/* tool_schema.c - see tool_schema.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/tool_schema.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REFS_MAX  8  /* $ref behind $ref */
+#define DEPTH_MAX 16 /* schemas within schemas */
+
+typedef enum type_bit {
+    TYPE_STRING = 1,
+    TYPE_OBJECT = 2,
+    TYPE_ARRAY = 4,
+    TYPE_INTEGER = 8,
+    TYPE_NUMBER = 16,
+    TYPE_BOOLEAN = 32,
+    TYPE_NULL = 64,
+    TYPE_ANY = 127
+} type_bit;
+
+/* The first is preferred where a schema allows several. */
+static const char *const type_names[] = { "string", "object",  "array", "integer",
+                                          "number", "boolean", "null" };
+#define N_TYPES (sizeof type_names / sizeof type_names[0])
+
+const json_t *quire_tool_schema_resolve(const json_t *root, const json_t *schema)
+{
+    for (int i = 0; i < REFS_MAX; i++) {
+        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+        const char *at = ref != NULL && strncmp(ref, "#/", 2) == 0 ? ref + 2 : NULL;
+        const char *slash = at != NULL ? strchr(at, '/') : NULL;
+        const json_t *defs =
+            slash != NULL ? json_object_getn(root, at, (size_t)(slash - at)) : NULL;
+        const json_t *target = defs != NULL ? json_object_get(defs, slash + 1) : NULL;
+
+        if (target == NULL) {
+            break;
+        }
+        schema = target;
+    }
+    return schema;
+}
+
+/* ---- types ---- */
+
+static unsigned type_of_name(const char *name)
+{
+    for (size_t i = 0; name != NULL && i < N_TYPES; i++) {
+        if (strcmp(name, type_names[i]) == 0) {
+            return 1u << i;
+        }
+    }
+    return TYPE_ANY;
+}
+
+static unsigned type_of_value(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        return TYPE_STRING;
+    case JSON_OBJECT:
+        return TYPE_OBJECT;
+    case JSON_ARRAY:
+        return TYPE_ARRAY;
+    case JSON_INTEGER:
+        return TYPE_INTEGER;
+    case JSON_REAL:
+        return TYPE_NUMBER;
+    case JSON_NULL:
+        return TYPE_NULL;
+    default:
+        return TYPE_BOOLEAN;
+    }
+}
+
+/* The types of a list: values, or names of types. */
+static unsigned types_of_list(const json_t *list, bool are_names)
+{
+    unsigned types = 0;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+
+        types |= are_names ? type_of_name(json_string_value(item)) : type_of_value(item);
+    }
+    return types != 0 ? types : TYPE_ANY;
+}
+
+/* The types that the schema's own keywords allow. */
+static unsigned own_types(const json_t *schema)
+{
+    static const struct {
+        const char *keyword;
+        unsigned types;
+    } hints[] = {
+        { "properties", TYPE_OBJECT }, { "items", TYPE_ARRAY },      { "prefixItems", TYPE_ARRAY },
+        { "pattern", TYPE_STRING },    { "minLength", TYPE_STRING }, { "maxLength", TYPE_STRING },
+        { "format", TYPE_STRING },
+    };
+    const json_t *type = json_object_get(schema, "type");
+
+    if (json_object_get(schema, "const") != NULL) {
+        return type_of_value(json_object_get(schema, "const"));
+    }
+    if (json_object_get(schema, "enum") != NULL) {
+        return types_of_list(json_object_get(schema, "enum"), false);
+    }
+    if (type != NULL) {
+        return json_is_array(type) ? types_of_list(type, true)
+                                   : type_of_name(json_string_value(type));
+    }
+    for (size_t i = 0; i < sizeof hints / sizeof hints[0]; i++) {
+        if (json_object_get(schema, hints[i].keyword) != NULL) {
+            return hints[i].types;
+        }
+    }
+    return TYPE_ANY;
+}
+
+static unsigned types_of(const json_t *root, const json_t *schema, int depth)
+{
+    static const char *const unions[] = { "anyOf", "oneOf" };
+    const json_t *all;
+    unsigned types;
+
+    schema = quire_tool_schema_resolve(root, schema);
+    if (depth > DEPTH_MAX || !json_is_object(schema)) {
+        return TYPE_ANY;
+    }
+    types = own_types(schema);
+    for (size_t u = 0; u < sizeof unions / sizeof unions[0]; u++) {
+        const json_t *list = json_object_get(schema, unions[u]);
+        unsigned members = 0;
+
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            members |= types_of(root, json_array_get(list, i), depth + 1);
+        }
+        types &= members != 0 ? members : TYPE_ANY;
+    }
+    all = json_object_get(schema, "allOf");
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        types &= types_of(root, json_array_get(all, i), depth + 1);
+    }
+    return types;
+}
+
+bool quire_tool_schema_may_be_text(const json_t *root, const json_t *schema)
+{
+    const unsigned types = types_of(root, schema, 0);
+
+    return types != TYPE_ANY && (types & TYPE_STRING) != 0;
+}
+
+bool quire_tool_schema_is_any(const json_t *root, const json_t *schema)
+{
+    return types_of(root, schema, 0) == TYPE_ANY;
+}
+
+/* ---- alternatives ---- */
+
+/* Set a property; a second schema of one name is put together with the first by `keyword`. */
+static int property_set(json_t *properties, const char *name, json_t *schema, const char *keyword)
+{
+    json_t *other = json_object_get(properties, name);
+
+    if (other == NULL || json_equal(other, schema)) {
+        return json_object_set(properties, name, schema);
+    }
+    return json_object_set_new(properties, name, json_pack("{s:[O,O]}", keyword, other, schema));
+}
+
+static int properties_add(const json_t *from, json_t *out, const char *keyword)
+{
+    json_t *properties = json_object_get(out, "properties");
+    const char *name;
+    json_t *schema;
+
+    json_object_foreach((json_t *)(uintptr_t)json_object_get(from, "properties"), name, schema)
+    {
+        if (property_set(properties, name, schema, keyword) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Add the properties and the required names of a schema and of the members of its allOf to `out`.
+ * *choices: anyOf or oneOf, if there is one. */
+static int gather(const json_t *root, const json_t *schema, int depth, json_t *out,
+                  const json_t **choices)
+{
+    const json_t *target = quire_tool_schema_resolve(root, schema);
+    const json_t *all = json_object_get(schema, "allOf");
+    const json_t *any = json_object_get(schema, "anyOf");
+
+    any = any != NULL ? any : json_object_get(schema, "oneOf");
+    *choices = *choices == NULL ? any : *choices;
+    if (depth > DEPTH_MAX || properties_add(schema, out, "allOf") != 0 ||
+        (json_is_array(json_object_get(schema, "required")) &&
+         json_array_extend(json_object_get(out, "required"), json_object_get(schema, "required")) !=
+             0) ||
+        (target != schema && gather(root, target, depth + 1, out, choices) != 0)) {
+        return -1;
+    }
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        if (gather(root, json_array_get(all, i), depth + 1, out, choices) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static json_t *object_create(const json_t *root)
+{
+    static const char *const names[] = { "$defs", "definitions" };
+    json_t *object = json_pack("{s:s, s:{}, s:[]}", "type", "object", "properties", "required");
+
+    for (size_t i = 0; object != NULL && i < sizeof names / sizeof names[0]; i++) {
+        json_t *defs = json_object_get(root, names[i]);
+
+        if (defs != NULL && json_object_set(object, names[i], defs) != 0) {
+            json_decref(object);
+            object = NULL;
+        }
+    }
+    return object;
+}
+
+/* The object of parameters with one member of their choices; NULL = without. */
+static json_t *alternative_create(const json_t *parameters, const json_t *choice,
+                                  const json_t **choices)
+{
+    const json_t *inner = NULL;
+    json_t *object = object_create(parameters);
+
+    if (object == NULL || gather(parameters, parameters, 0, object, choices) != 0 ||
+        (choice != NULL && gather(parameters, choice, 0, object, &inner) != 0)) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+json_t *quire_tool_alternatives(const json_t *parameters)
+{
+    const json_t *choices = NULL;
+    json_t *base = alternative_create(parameters, NULL, &choices);
+    json_t *out = base != NULL ? json_array() : NULL;
+    size_t n = json_array_size(choices), n_made = 0;
+
+    if (n == 0 && json_array_append(out, base) == 0) {
+        n_made++;
+    }
+    for (size_t i = 0; i < n && n <= QUIRE_TOOL_ALTERNATIVES_MAX; i++) {
+        json_t *object = alternative_create(parameters, json_array_get(choices, i), &choices);
+
+        n_made += object != NULL && json_array_append_new(out, object) == 0 ? 1 : 0;
+    }
+    json_decref(base);
+    if (n_made != (n != 0 ? n : 1)) {
+        json_decref(out);
+        return NULL;
+    }
+    return out;
+}
+
+/* ---- the plain form ---- */
+
+static int make_plain(const json_t *root, json_t *schema, int depth);
+
+static int members_make_plain(const json_t *root, json_t *schema, int depth)
+{
+    static const char *const objects[] = { "properties", "$defs", "definitions" };
+    static const char *const arrays[] = { "anyOf", "oneOf", "allOf", "prefixItems" };
+    const char *name;
+    json_t *member;
+    size_t i;
+
+    for (size_t k = 0; k < sizeof objects / sizeof objects[0]; k++) {
+        json_object_foreach(json_object_get(schema, objects[k]), name, member)
+        {
+            if (make_plain(root, member, depth + 1) != 0) {
+                return -1;
+            }
+        }
+    }
+    for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
+        json_array_foreach(json_object_get(schema, arrays[k]), i, member)
+        {
+            if (make_plain(root, member, depth + 1) != 0) {
+                return -1;
+            }
+        }
+    }
+    return make_plain(root, json_object_get(schema, "items"), depth + 1);
+}
+
+/* Give a schema and those within one type each. */
+static int make_plain(const json_t *root, json_t *schema, int depth)
+{
+    const unsigned types = types_of(root, schema, 0);
+
+    if (!json_is_object(schema) || depth > DEPTH_MAX) {
+        return 0;
+    }
+    if (json_is_boolean(json_object_get(schema, "items"))) {
+        (void)json_object_del(schema, "items");
+    }
+    for (size_t i = 0; i < N_TYPES; i++) {
+        /* Any value: as an object, since it is written as JSON. */
+        if (types == TYPE_ANY ? (1u << i) == TYPE_OBJECT : (types & (1u << i)) != 0) {
+            if (json_object_set_new(schema, "type", json_string(type_names[i])) != 0) {
+                return -1;
+            }
+            break;
+        }
+    }
+    return members_make_plain(root, schema, depth);
+}
+
+/* An argument: a string, or a union beside its one type. */
+static json_t *argument_plain(const json_t *root, json_t *schema)
+{
+    json_t *copy = json_deep_copy(schema);
+    json_t *text = json_object_get(schema, "description");
+
+    if (copy == NULL || !json_is_object(schema) || make_plain(root, copy, 0) != 0) {
+        return copy;
+    }
+    if (quire_tool_schema_may_be_text(root, schema)) {
+        json_decref(copy);
+        copy = json_pack("{s:s}", "type", "string");
+        if (copy != NULL && text != NULL && json_object_set(copy, "description", text) != 0) {
+            json_decref(copy);
+            copy = NULL;
+        }
+    } else if (json_object_get(schema, "$ref") != NULL) {
+        json_t *type = json_incref(json_object_get(copy, "type"));
+
+        copy = json_pack("{s:[o], s:o}", "anyOf", copy, "type", type);
+    }
+    return copy;
+}
+
+/* Let the required names be those of both. */
+static int required_meet(json_t *out, const json_t *other)
+{
+    json_t *names = json_object_get(out, "required");
+
+    for (size_t i = json_array_size(names); i-- > 0;) {
+        const json_t *list = json_object_get(other, "required");
+        bool is_both = false;
+
+        for (size_t k = 0; k < json_array_size(list); k++) {
+            is_both = is_both || json_equal(json_array_get(names, i), json_array_get(list, k));
+        }
+        if (!is_both && json_array_remove(names, i) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* NULL, and the object is released. */
+static json_t *without(json_t *object)
+{
+    json_decref(object);
+    return NULL;
+}
+
+/* The plain properties with the other keywords of parameters; takes `plain`. */
+static json_t *beside_the_rest(const json_t *parameters, json_t *plain)
+{
+    static const char *const replaced[] = { "$ref", "allOf", "anyOf", "oneOf" };
+    json_t *out = json_copy((json_t *)(uintptr_t)parameters); /* jansson reads it alone */
+
+    for (size_t i = 0; out != NULL && i < sizeof replaced / sizeof replaced[0]; i++) {
+        (void)json_object_del(out, replaced[i]);
+    }
+    if (out == NULL || json_object_update(out, plain) != 0) {
+        json_decref(out);
+        out = NULL;
+    }
+    json_decref(plain);
+    return out;
+}
+
+/* NULL: no memory, or no properties to name. */
+static json_t *parameters_plain(const json_t *parameters)
+{
+    json_t *list = quire_tool_alternatives(parameters);
+    json_t *out = list != NULL ? json_incref(json_array_get(list, 0)) : NULL;
+    json_t *properties = json_object_get(out, "properties");
+    const char *name;
+    json_t *schema;
+    void *next;
+
+    for (size_t i = 1; i < json_array_size(list); i++) {
+        (void)properties_add(json_array_get(list, i), out, "anyOf");
+        (void)required_meet(out, json_array_get(list, i));
+    }
+    json_object_foreach_safe(properties, next, name, schema)
+    {
+        (void)json_object_set_new(properties, name, argument_plain(parameters, schema));
+    }
+    json_decref(list);
+    return json_object_size(properties) > 0 ? beside_the_rest(parameters, out) : without(out);
+}
+
+char *quire_tools_plain(const char *tools)
+{
+    json_t *list = json_loads(tools, 0, NULL);
+    char *text;
+    json_t *tool;
+    size_t i;
+
+    json_array_foreach(list, i, tool)
+    {
+        json_t *function = json_object_get(tool, "function");
+        json_t *parameters = json_object_get(function, "parameters");
+        json_t *plain = json_object_size(parameters) > 0 ? parameters_plain(parameters) : NULL;
+
+        if (plain != NULL) {
+            (void)json_object_set_new(function, "parameters", plain);
+        }
+    }
+    text = list != NULL ? json_dumps(list, JSON_COMPACT) : NULL;
+    json_decref(list);
+    return text;
+}

@@ -15,38 +15,16 @@
 
 /* ---- what works ---- */
 
-/* What a policy reads that neither pages nor the last queries hold; NULL: nothing. */
-static const char *missing_of(const quire_retain_policy *policy)
-{
-    switch (policy->worth) {
-    case QUIRE_RETAIN_WORTH_SUM:
-        return "sums up the attention of all rows of the text";
-    case QUIRE_RETAIN_WORTH_REPEATED:
-    case QUIRE_RETAIN_WORTH_PREDICTED:
-    case QUIRE_RETAIN_WORTH_NONE:
-        break;
-    }
-    return policy->expects_queries ? "sums up the queries of all rows of the text" : NULL;
-}
-
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
 {
-    return spec->policy->needs_attention || spec->policy->worth != QUIRE_RETAIN_WORTH_NONE ||
-           spec->floor < 1 || spec->n_full > 0 || spec->granule > 1;
+    return spec->policy->needs_attention || spec->policy->expects_queries ||
+           spec->policy->worth != QUIRE_RETAIN_WORTH_NONE || spec->floor < 1 || spec->n_full > 0 ||
+           spec->granule > 1;
 }
 
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
                                   quire_error *err)
 {
-    const char *missing = missing_of(spec->policy);
-
-    if (missing != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s %s, which shared pages do not hold: use reconstruct, "
-                               "predict, entropy, snap, keydiff, window, last, stride or random, "
-                               "or quire run",
-                               setting, spec->policy->name, missing);
-    }
     if (spec->granule != 1 && spec->granule != QUIRE_TILE_TOKENS) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s %s: in shared pages a lane keeps whole tiles of %u tokens, so "
@@ -109,6 +87,11 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
                                "--retain comes first, and a new start of the server",
                                setting, spec->policy->name);
     }
+    if (spec->policy->expects_queries && parts->rotation == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s works with models whose layers all turn K alike", setting,
+                               spec->policy->name);
+    }
     rc = count_whole(spec, packing->n_layers, &n_whole, &why);
     if (rc < 0) {
         return quire_error_set(err, rc, "%s %s", setting, why.message);
@@ -170,6 +153,9 @@ void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec,
     }
     if (parts != NULL && spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED) {
         out->predictor = parts->predictor;
+    }
+    if (parts != NULL && spec->policy->expects_queries) {
+        out->rotation = parts->rotation;
     }
     (void)quire_retain_text(&out->spec, out->text, sizeof out->text);
     name_fill(out, parts);
@@ -240,22 +226,29 @@ uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
 
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c)
 {
+    const bool is_summed =
+        c->spec.policy != NULL && c->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM;
+
     return (quire_packed_text_opts){ .packing = &c->packing,
                                      .probe = quire_condensing_probe(c),
-                                     .n_worth = c->packing.has_worth ? c->chunk : 0,
-                                     .predictor = c->predictor };
+                                     .n_worth = c->packing.has_worth && !is_summed ? c->chunk : 0,
+                                     .predictor = c->predictor,
+                                     .rotation = c->rotation,
+                                     .n_summed = is_summed ? c->chunk : 0 };
 }
 
-uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk,
+uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk, uint32_t n_ctx,
                                      const quire_model_desc *desc)
 {
     const quire_attn_layer layer = { .n_head = desc->n_head,
                                      .n_kv_head = desc->n_kv_head,
                                      .d_k = desc->d_k };
+    const quire_rotation rotation = { .d = desc->d_k };
     const quire_condensing_parts parts = { .packing = { .n_layers = desc->n_layer,
                                                         .n_kv_head = desc->n_kv_head,
                                                         .page_tokens = chunk,
-                                                        .layers = &layer } };
+                                                        .layers = &layer },
+                                           .rotation = &rotation };
     quire_condensing c;
     quire_packed_text_opts opts;
 
@@ -264,6 +257,7 @@ uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chu
     }
     quire_condensing_init(&c, spec, chunk, chunk, &parts);
     opts = quire_condensing_text_opts(&c);
+    opts.n_summed_packed = (uint64_t)(spec->share * n_ctx * quire_packing_n_lanes(&c.packing));
     return quire_packed_text_bytes(&opts);
 }
 

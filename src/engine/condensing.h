@@ -42,7 +42,10 @@
  * before is needed, and a request may begin anywhere. The rows depend on the text before the place
  * alone.
  *
- * Not here are policies whose scores sum up over all rows of the text: heavy and expected.
+ * expected and heavy sum up over all rows of the chunk, its queries or their attention to each
+ * token. The sums are with the request. Those of expected begin anew behind each place; those of
+ * heavy go on, as the worth of kept tokens in the list of packed pages. A request must compute the
+ * whole chunk, as for predict.
  *
  * Thread: any; quire_condense(): the owner of the runtime.
  *
@@ -62,6 +65,7 @@ typedef struct quire_condensing_parts {
     quire_packing packing;                   /* n_layers 0: pages cannot be packed */
     const quire_predictor *predictor;        /* of the model; NULL: nothing was learned */
     unsigned char maps[QUIRE_HASH128_BYTES]; /* quire_predictor_hash() */
+    const quire_rotation *rotation;          /* of K; NULL: not all layers turn it alike */
 } quire_condensing_parts;
 
 typedef struct quire_condensing {
@@ -70,6 +74,7 @@ typedef struct quire_condensing {
     uint32_t page_tokens;
     quire_packing packing;                /* of policies by lane; n_layers 0: the policy is even */
     const quire_predictor *predictor;     /* of policies with a predicted worth */
+    const quire_rotation *rotation;       /* of policies that expect queries */
     char text[QUIRE_RETAIN_TEXT_MAX];     /* quire_retain_text() */
     char name[QUIRE_CONDENSING_NAME_MAX]; /* the text, with the maps if there are any */
 } quire_condensing;
@@ -131,15 +136,24 @@ static inline uint32_t quire_condensing_probe(const quire_condensing *c)
     return is_probed ? (c->spec.probe < c->chunk ? c->spec.probe : c->chunk) : 0;
 }
 
-static inline bool quire_condensing_is_predicted(const quire_condensing *c)
+/* Sums over the rows of the chunk are read at its end. */
+static inline bool quire_condensing_is_summed(const quire_condensing *c)
 {
-    return c->chunk != 0 && c->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
+    return c->chunk != 0 &&
+           (c->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM || c->spec.policy->expects_queries);
+}
+
+/* Whether a condensing reads what all rows of the chunk left. */
+static inline bool quire_condensing_reads_chunk(const quire_condensing *c)
+{
+    return quire_condensing_is_summed(c) ||
+           (c->chunk != 0 && c->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED);
 }
 
 /* So many tokens before a place must be computed by the request that condenses there. */
 static inline uint32_t quire_condensing_seen(const quire_condensing *c)
 {
-    return quire_condensing_is_predicted(c) ? c->chunk : quire_condensing_probe(c);
+    return quire_condensing_reads_chunk(c) ? c->chunk : quire_condensing_probe(c);
 }
 
 /* Whether the request of a text has seen what condensing number k reads. text: of policies by lane.
@@ -152,13 +166,17 @@ static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t
     if (c->spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
         return text->n_repeated == end;
     }
+    if (quire_condensing_is_summed(c)) {
+        return quire_packed_sums_are(&text->sums, end - n, end);
+    }
     return n == 0 || (text->seen_end == end && text->seen_begin <= end - n);
 }
 
 /* What a request has of its text beside its pages, of a policy by lane. */
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
-/* Bytes of that for each request of a policy in a model; 0 of an even policy. */
-uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk,
+/* Bytes of that for each request of a policy in a model, with texts of n_ctx tokens; 0 of an even
+ * policy. */
+uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk, uint32_t n_ctx,
                                      const quire_model_desc *desc);
 
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty

@@ -12,6 +12,7 @@
 #include "retain/lanes_choice.h"
 #include "retain/probe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,10 @@ typedef struct packing_job {
     float *keys;
     float *attention;
     float *queries;
+    float *query_mean;
+    float *query_cov;
+    float *value_norms;
+    float *logits;
 } packing_job;
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
@@ -58,6 +63,17 @@ static int scratch_init(packing_job *j, size_t n_max)
         j->attention = malloc(n_max * n_rows * sizeof *j->attention);
         j->queries = malloc(n_rows * layer->d_k * sizeof *j->queries);
         QUIRE_FAIL_IF(j->attention == NULL || j->queries == NULL, QUIRE_NOMEM);
+    }
+    if (policy->expects_queries) {
+        const size_t group = layer->n_head / layer->n_kv_head, d = layer->d_k;
+
+        j->query_mean = malloc(group * d * sizeof *j->query_mean);
+        j->query_cov = malloc(group * d * d * sizeof *j->query_cov);
+        j->value_norms = malloc(n_max * sizeof *j->value_norms);
+        j->logits = malloc(n_max * sizeof *j->logits);
+        QUIRE_FAIL_IF(j->query_mean == NULL || j->query_cov == NULL || j->value_norms == NULL ||
+                          j->logits == NULL,
+                      QUIRE_NOMEM);
     }
     return QUIRE_OK;
 }
@@ -103,6 +119,10 @@ static int job_init(packing_job *j)
 
 static void job_fini(packing_job *j)
 {
+    free(j->logits);
+    free(j->value_norms);
+    free(j->query_cov);
+    free(j->query_mean);
     free(j->queries);
     free(j->attention);
     free(j->keys);
@@ -163,14 +183,18 @@ static void read_worth(const packing_job *j, uint32_t lane)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
     const uint32_t n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE;
-    const float *seen = j->text->worth + (size_t)lane * j->text->n_worth;
     float *worth = j->worth[lane];
 
+    if (j->text->sums.attention != NULL) {
+        memcpy(worth, quire_packed_sums_attention(j->text, lane), n_of(j, lane) * sizeof *worth);
+        return;
+    }
     if (n_packed > 0) {
         quire_packed_worth(j->packing, &j->from, lanes, lane, worth);
     }
     for (uint32_t t = 0; t < j->c->chunk; t++) {
-        worth[n_packed + t] = seen[(j->n_text - j->c->chunk + t) % j->text->n_worth];
+        worth[n_packed + t] = j->text->worth[(size_t)lane * j->text->n_worth +
+                                             (j->n_text - j->c->chunk + t) % j->text->n_worth];
     }
 }
 
@@ -207,6 +231,43 @@ static void attend(packing_job *j, uint32_t lane, quire_retain_lane *scored)
     }
 }
 
+static void read_value_norms(const packing_job *j, uint32_t lane)
+{
+    const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
+    const quire_tile_rows rows = { .d = layer->d_v, .n_tokens = 1, .stride = layer->d_v };
+    float v[QUIRE_HEAD_DIM_MAX];
+
+    for (uint32_t t = 0; t < n_of(j, lane); t++) {
+        quire_tile_rows row = rows;
+        double sum = 0.0;
+
+        row.first_slot = t % TILE;
+        quire_codec_get()->decode_v(layer->v_store.format, &row,
+                                    tile_of(j, lane, t / TILE, QUIRE_SIDE_V), v);
+        for (uint32_t i = 0; i < layer->d_v; i++) {
+            sum += (double)v[i] * (double)v[i];
+        }
+        j->value_norms[t] = (float)sqrt(sum);
+    }
+}
+
+/* The queries to come, by the sums over those of the chunk. */
+static void expect_queries(const packing_job *j, uint32_t lane, quire_retain_lane *scored)
+{
+    const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
+    uint64_t n_queries;
+    const quire_query_sums sums = quire_packed_sums_queries(j->text, j->packing, lane, &n_queries);
+
+    quire_query_sums_ahead(&sums, layer, n_queries, j->n_text, j->c->spec.future, j->query_mean,
+                           j->query_cov);
+    read_value_norms(j, lane);
+    scored->query_mean = j->query_mean;
+    scored->query_cov = j->query_cov;
+    scored->n_heads = sums.group;
+    scored->value_norms = j->value_norms;
+    scored->scratch = j->logits;
+}
+
 static void score(packing_job *j, uint32_t lane)
 {
     quire_retain_lane scored = { .n_tokens = n_of(j, lane),
@@ -221,6 +282,9 @@ static void score(packing_job *j, uint32_t lane)
     }
     if (j->attention != NULL) {
         attend(j, lane, &scored);
+    }
+    if (j->query_mean != NULL) {
+        expect_queries(j, lane, &scored);
     }
     if (j->worth != NULL) {
         scored.worth = j->worth[lane];

@@ -352,6 +352,7 @@ static int condense(condensing *c)
     }
     lanes->n_condensed = c->edge;
     lanes->generations++;
+    quire_lanes_sums_clear(lanes);
     return QUIRE_OK;
 }
 

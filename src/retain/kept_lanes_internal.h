@@ -68,8 +68,8 @@ struct quire_lanes {
     lane_head *heads;    /* [n_kv_head] */
     float *queries;      /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
     double attend_share; /* below 1: steps of one row choose pages */
-    /* Of policies that expect queries: sums over the text's queries times the layer's scale, turned
-     * back to position 0. Of products the columns up to the row's. */
+    /* Of policies that expect queries: sums over the queries since the last condensing
+     * (query_sums.h). */
     quire_rotation rotation;
     float *frequencies;
     float *turns;          /* [n_rows_max][d_k] back from the rows of the step */

@@ -5,64 +5,20 @@
 
 #include "base/check.h"
 #include "retain/kept_lanes_internal.h"
+#include "retain/packed_device_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define TILE QUIRE_TILE_TOKENS
 
-/* What a thread computes a job with. */
-typedef struct worker {
-    quire_attn_workspace *workspace;
-    quire_page_entry *entries; /* [n_entries_max] */
-    const quire_page_entry **leaves;
-    quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
-    quire_attn_seq seq;
-    quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
-    float *tile;              /* K of one tile, for these */
-} worker;
-
-/* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
-typedef struct layer_jobs {
-    _Atomic uint32_t next_append;
-    _Atomic uint32_t next_run;
-    _Atomic(const float *) hidden;
-    _Atomic size_t hidden_stride;
-} layer_jobs;
-
-struct quire_packed_device {
-    quire_attn_device base;
-    quire_packing packing;
-    uint32_t group; /* query heads of a KV head */
-    uint32_t n_entries_max;
-    uint32_t n_threads;
-    uint32_t n_seqs_max;
-    worker *workers;         /* [n_threads] */
-    quire_attn_layer *heads; /* [n_layers] as one head of a layer is computed on its lane's tiles */
-    layer_jobs *jobs;        /* [n_layers] */
-    /* Of the step: */
-    quire_attn_batch batch;
-    quire_attn_seq *plain;            /* [n_seqs_max] */
-    const quire_attn_seq **packed;    /* [n_seqs_max] */
-    const quire_attn_seq **probed;    /* [n_seqs_max] */
-    const quire_attn_seq **repeated;  /* [n_seqs_max] */
-    const quire_attn_seq **predicted; /* [n_seqs_max] */
-    uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated;
-    _Atomic int status;
-};
-
 /* ---- plan ---- */
-
-static quire_packed_text *text_of(const quire_attn_seq *seq)
-{
-    return seq->lanes;
-}
 
 /* The rows of the step follow those that were seen, or begin anew. A step that failed is made
  * again. */
 static void expect_rows(const quire_attn_seq *seq)
 {
-    quire_packed_text *text = text_of(seq);
+    quire_packed_text *text = quire_packed_text_of(seq);
     const uint32_t end = text->n_gone + seq->n_tokens;
     const uint32_t begin = end - seq->n_rows;
 
@@ -70,15 +26,16 @@ static void expect_rows(const quire_attn_seq *seq)
         text->seen_begin = begin;
     }
     text->seen_end = end;
+    quire_packed_sums_expect(&text->sums, begin, end);
 }
 
 static void divide(quire_packed_device *d, const quire_attn_batch *batch)
 {
     d->batch = *batch;
-    d->n_plain = d->n_packed = d->n_probed = d->n_predicted = d->n_repeated = 0;
+    d->n_plain = d->n_packed = d->n_probed = d->n_predicted = d->n_repeated = d->n_summed = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const quire_attn_seq *seq = &batch->seqs[i];
-        const quire_packed_text *text = text_of(seq);
+        const quire_packed_text *text = quire_packed_text_of(seq);
 
         if (text != NULL && text->lanes.n_pages > 0) {
             d->packed[d->n_packed++] = seq;
@@ -95,6 +52,9 @@ static void divide(quire_packed_device *d, const quire_attn_batch *batch)
             d->repeated[d->n_repeated++] = seq;
         } else if (text != NULL) {
             expect_rows(seq);
+            if (text->sums.ends != NULL) {
+                d->summed[d->n_summed++] = seq;
+            }
         }
     }
 }
@@ -106,6 +66,9 @@ static int plan(void *ctx, const quire_attn_batch *batch)
 
     QUIRE_FAIL_IF(batch->n_seqs > d->n_seqs_max, QUIRE_LIMIT);
     divide(d, batch);
+    for (uint32_t i = 0; i < d->n_summed; i++) {
+        quire_packed_sums_turns(d, d->summed[i]);
+    }
     for (uint32_t l = 0; l < d->packing.n_layers; l++) {
         atomic_store_explicit(&d->jobs[l].next_append, 0, memory_order_relaxed);
         atomic_store_explicit(&d->jobs[l].next_run, 0, memory_order_relaxed);
@@ -121,14 +84,7 @@ static int plan(void *ctx, const quire_attn_batch *batch)
 
 /* ---- jobs ---- */
 
-static const quire_page_entry *entry_at(const quire_attn_seq *seq, uint32_t i)
-{
-    const quire_attn_table *table = &seq->tables[0];
-
-    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
-}
-
-static void tile_add(worker *w, unsigned char *k, uint32_t *n, uint32_t first_pos,
+static void tile_add(quire_packed_worker *w, unsigned char *k, uint32_t *n, uint32_t first_pos,
                      uint32_t n_tokens)
 {
     w->addrs[1 + *n] = (quire_page_addr){ .extent = k, .memory = QUIRE_MEMORY_HOST };
@@ -140,10 +96,10 @@ static void tile_add(worker *w, unsigned char *k, uint32_t *n, uint32_t first_po
 
 /* The tiles of a lane of a sequence, or those of its rows alone. Positions are the lane's own: all
  * its tokens come before the rows, and nothing else counts. Returns the number of tiles. */
-static uint32_t tiles_fill(const quire_packed_device *d, worker *w, const quire_attn_seq *seq,
-                           uint32_t lane, bool rows_only)
+static uint32_t tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
+                           const quire_attn_seq *seq, uint32_t lane, bool rows_only)
 {
-    const quire_packed_lanes *lanes = &text_of(seq)->lanes;
+    const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
     const quire_packed_pages pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages };
     const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
     const uint32_t n_full = seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
@@ -157,7 +113,7 @@ static uint32_t tiles_fill(const quire_packed_device *d, worker *w, const quire_
             &n, i * TILE, TILE);
     }
     for (uint32_t t = first; t * TILE < n_full; t++) {
-        const quire_page_entry *entry = entry_at(seq, lanes->n_pages + t / tiles);
+        const quire_page_entry *entry = quire_packed_entry(seq, lanes->n_pages + t / tiles);
         const uint32_t n_left = n_full - t * TILE;
 
         tile_add(w,
@@ -172,8 +128,8 @@ static uint32_t tiles_fill(const quire_packed_device *d, worker *w, const quire_
     return n;
 }
 
-static bool job_begin(quire_packed_device *d, worker *w, const quire_attn_seq *seq, uint32_t lane,
-                      bool rows_only)
+static bool job_begin(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
+                      uint32_t lane, bool rows_only)
 {
     const quire_attn_batch batch = {
         .seqs = &w->seq, .n_seqs = 1, .page_tokens = TILE, .page_addr = w->addrs
@@ -216,7 +172,7 @@ static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *se
 {
     const float *hidden = atomic_load_explicit(&d->jobs[l].hidden, memory_order_relaxed);
     const size_t stride = atomic_load_explicit(&d->jobs[l].hidden_stride, memory_order_relaxed);
-    const quire_packed_text *text = text_of(seq);
+    const quire_packed_text *text = quire_packed_text_of(seq);
     float *worth = text->worth + (size_t)(l * d->packing.n_kv_head + g) * text->n_worth;
     const uint32_t begin = text->n_gone + seq->n_tokens - seq->n_rows;
 
@@ -248,7 +204,7 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
            n_seqs * n_heads) {
         const uint32_t i = job / n_heads, g = job % n_heads;
         const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
-        worker *w = &d->workers[thread];
+        quire_packed_worker *w = &d->workers[thread];
 
         if (i >= d->n_packed) {
             predict(d, l, d->predicted[i - d->n_packed], g);
@@ -262,7 +218,7 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
 static void keep_queries(const quire_attn_layer *call, uint32_t l, const quire_attn_seq *seq,
                          uint32_t head)
 {
-    const quire_packed_text *text = text_of(seq);
+    const quire_packed_text *text = quire_packed_text_of(seq);
     const uint32_t n = seq->n_rows < text->probe ? seq->n_rows : text->probe;
 
     for (uint32_t i = seq->n_rows - n; i < seq->n_rows; i++) {
@@ -278,98 +234,18 @@ static void keep_queries(const quire_attn_layer *call, uint32_t l, const quire_a
     }
 }
 
-/* ---- repeated parts ---- */
-
-/* A lane of a sequence whose rows repeat a part. */
-typedef struct repeated_lane {
-    const quire_packed_device *d;
-    const quire_attn_seq *seq;
-    quire_packed_pages pages;
-    uint32_t lane;
-    uint32_t n_packed; /* tokens */
-    worker *w;
-} repeated_lane;
-
-/* Add the lane's tokens [from, to) to the watched ones. */
-static void gather(const repeated_lane *r, uint32_t from, uint32_t to, quire_watch *watch)
-{
-    const quire_packing *p = &r->d->packing;
-    const quire_packed_text *text = text_of(r->seq);
-    const uint32_t tiles = p->page_tokens / TILE;
-    const quire_tile_rows rows = { .d = watch->one->d_k,
-                                   .n_tokens = TILE,
-                                   .stride = watch->one->d_k };
-
-    while (from < to) {
-        const uint32_t slot = from % TILE, t = from / TILE;
-        const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
-        const quire_watch_room *room = &r->w->watched;
-        const unsigned char *tile;
-
-        if (from < r->n_packed) {
-            tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
-                                     QUIRE_SIDE_K);
-        } else {
-            const uint32_t full = t - r->n_packed / TILE;
-            const quire_page_entry *entry = entry_at(r->seq, text->lanes.n_pages + full / tiles);
-
-            tile = quire_full_tile(p, &r->d->batch.page_addr[entry->page], r->lane, full % tiles,
-                                   QUIRE_SIDE_K);
-        }
-        quire_codec_get()->decode_k(p->layers[0].k_store.format, &rows, tile, r->w->tile);
-        memcpy(room->keys + (size_t)watch->n * rows.d, r->w->tile + (size_t)slot * rows.d,
-               (size_t)n * rows.d * sizeof *room->keys);
-        for (uint32_t i = 0; i < n; i++) {
-            room->positions[watch->n + i] = (int32_t)(from + i);
-        }
-        watch->n += n;
-        from += n;
-    }
-}
-
-/* The most attention of the step's rows to each token of the part. Positions are the lane's own, as
- * in tiles_fill(). */
-static void repeat(quire_packed_device *d, worker *w, const quire_attn_seq *seq,
-                   const quire_attn_layer *one, uint32_t lane)
-{
-    quire_packed_text *text = text_of(seq);
-    const quire_packed_lanes *lanes = &text->lanes;
-    const repeated_lane r = { .d = d,
-                              .seq = seq,
-                              .pages = { seq->tables[0].leaves, d->batch.page_addr,
-                                         lanes->n_pages },
-                              .lane = lane,
-                              .n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE,
-                              .w = w };
-    const uint32_t end = text->n_gone + seq->n_tokens; /* position behind the rows */
-    const uint32_t n = r.n_packed + seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
-    const uint32_t first = n - (end - text->repeat_begin);
-    quire_watch watch = { .one = one,
-                          .group = d->group,
-                          .first_row = seq->first_row,
-                          .n_rows = seq->n_rows,
-                          .first_at = n - seq->n_rows,
-                          .at = text->n_sinks < first ? text->n_sinks : first,
-                          .n_worth = text->repeat_end - text->repeat_begin };
-
-    gather(&r, 0, watch.at, &watch);
-    gather(&r, first, first + watch.n_worth, &watch);
-    gather(&r, n - (end - text->repeat_at), n, &watch);
-    quire_watch_rows(&watch, &w->watched,
-                     text->worth + (size_t)lane * text->n_worth +
-                         text->repeat_begin % text->n_worth);
-}
-
-/* A job of a KV head: attention of packed sequences first, then rows that repeat. */
-static void head_job(quire_packed_device *d, worker *w, const quire_attn_layer *call, uint32_t l,
-                     uint32_t job)
+/* A job of a KV head: attention of packed sequences first, then rows that repeat, then sums. */
+static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire_attn_layer *call,
+                     uint32_t l, uint32_t job)
 {
     const uint32_t i = job / d->packing.n_kv_head, g = job % d->packing.n_kv_head;
     const uint32_t lane = l * d->packing.n_kv_head + g;
     const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
 
-    if (i >= d->n_packed) {
-        repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
+    if (i >= d->n_packed + d->n_repeated) {
+        quire_packed_sums_add(d, w, d->summed[i - d->n_packed - d->n_repeated], &one, lane);
+    } else if (i >= d->n_packed) {
+        quire_packed_repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
     } else if (job_begin(d, w, d->packed[i], lane, false)) {
         quire_attn_run(w->workspace, &one, 0, 0, 1);
     }
@@ -379,7 +255,7 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
                 uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
-    const uint32_t n_by_head = (d->n_packed + d->n_repeated) * d->packing.n_kv_head;
+    const uint32_t n_by_head = (d->n_packed + d->n_repeated + d->n_summed) * d->packing.n_kv_head;
     const uint32_t n_jobs = n_by_head + d->n_probed * call->n_head;
     uint32_t l, job;
 
@@ -419,7 +295,8 @@ static int check(void *ctx, const quire_attn_layer *layer)
 
 /* ---- creating ---- */
 
-static int worker_init(worker *w, const quire_packed_device *d, const quire_packed_device_opts *o)
+static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
+                       const quire_packed_device_opts *o)
 {
     const quire_attn_layer *layer = &d->packing.layers[0];
     const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
@@ -470,10 +347,12 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->packed = calloc(d->n_seqs_max, sizeof *d->packed);
     d->probed = calloc(d->n_seqs_max, sizeof *d->probed);
     d->predicted = calloc(d->n_seqs_max, sizeof *d->predicted);
+    d->summed = calloc(d->n_seqs_max, sizeof *d->summed);
+    d->turns = calloc((size_t)o->n_rows_max * d->rotation.d + 1, sizeof *d->turns);
     d->repeated = calloc(d->n_seqs_max, sizeof *d->repeated);
     QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
                       d->packed == NULL || d->probed == NULL || d->predicted == NULL ||
-                      d->repeated == NULL,
+                      d->repeated == NULL || d->summed == NULL || d->turns == NULL,
                   QUIRE_NOMEM);
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
@@ -494,6 +373,7 @@ int quire_packed_device_create(quire_packed_device **out, const quire_packed_dev
     QUIRE_FAIL_IF(d == NULL, QUIRE_NOMEM);
     d->base = o->base;
     d->packing = *o->packing;
+    d->rotation = o->rotation != NULL ? *o->rotation : (quire_rotation){ 0 };
     d->group = d->packing.layers[0].n_head / d->packing.n_kv_head;
     d->n_entries_max = o->n_text_max / TILE + 2;
     d->n_threads = o->n_threads;
@@ -520,6 +400,8 @@ void quire_packed_device_destroy(quire_packed_device *d)
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }
+    free(d->turns);
+    free(d->summed);
     free(d->repeated);
     free(d->predicted);
     free(d->probed);
@@ -536,7 +418,7 @@ int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
     const uint32_t d_k = d->packing.layers[0].d_k;
 
     for (uint32_t i = 0; i < d->n_threads; i++) {
-        worker *w = &d->workers[i];
+        quire_packed_worker *w = &d->workers[i];
 
         if (w->watched.n_max >= n_watched) {
             continue;

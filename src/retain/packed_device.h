@@ -15,8 +15,9 @@
  *            repeat a part of the text attend to
  *
  * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
- * it has packed pages. A text with a predictor keeps the predicted worth of its last tokens, from
- * the hidden states of the step (quire_packed_device_hidden_put()).
+ * it has packed pages, or sums over its rows since the last condensing. A text with a predictor
+ * keeps the predicted worth of its last tokens, from the hidden states of the step
+ * (quire_packed_device_hidden_put()).
  *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *
@@ -26,8 +27,24 @@
 
 #include "retain/packed.h"
 #include "retain/predictor.h"
+#include "retain/query_sums.h"
 
 typedef struct quire_packed_device quire_packed_device;
+
+/* Sums over the rows of a text since its last condensing, of policies that need them: queries
+ * (query_sums.h), or the attention that each token of a lane got, before that condensing too. Rows
+ * that come twice, because a step failed, are added once. */
+typedef struct quire_packed_sums {
+    uint32_t *ends; /* [lanes] position behind the last row that was added; NULL: there are none */
+    uint32_t begin; /* the sums' first row */
+    uint32_t next;  /* position behind the last row of a step */
+    bool is_whole;  /* no row between these was left out */
+    const quire_rotation *rotation; /* borrowed; NULL: no queries */
+    float *queries;                 /* [n_layers][n_head][d_k]; NULL: none */
+    float *products;                /* [n_layers][n_head][d_k][d_k] */
+    uint32_t n_chunk;               /* tokens in full pages, at most */
+    float *attention; /* lane after lane: packed tokens, then n_chunk others; NULL: none */
+} quire_packed_sums;
 
 /* A text of a sequence, by which a batch names it. */
 typedef struct quire_packed_text {
@@ -48,13 +65,16 @@ typedef struct quire_packed_text {
     uint32_t n_repeated; /* position behind the last token that was repeated */
     uint32_t seen_begin; /* positions whose rows were seen one after the other; */
     uint32_t seen_end;   /* what the last ones left is there */
+    quire_packed_sums sums;
 } quire_packed_text;
 
 typedef struct quire_packed_device_opts {
-    quire_attn_device base;       /* in host memory */
-    const quire_packing *packing; /* borrowed */
-    uint32_t n_text_max;          /* tokens of a text */
-    uint32_t n_rows_max;          /* of a step */
+    quire_attn_device base;         /* in host memory */
+    const quire_packing *packing;   /* borrowed */
+    const quire_rotation *rotation; /* read by create, its frequencies borrowed; NULL or d 0: no
+                                       text sums up queries */
+    uint32_t n_text_max;            /* tokens of a text */
+    uint32_t n_rows_max;            /* of a step */
     uint32_t n_seqs_max;
     uint32_t n_threads;
 } quire_packed_device_opts;
@@ -72,7 +92,7 @@ quire_attn_device quire_packed_device_base(const quire_packed_device *device);
 void quire_packed_device_hidden_put(void *device, uint32_t layer, const float *hidden,
                                     size_t stride);
 
-/* Room for rows that repeat parts, of so many watched tokens at most; between two steps. Errors:
+/* Room for rows whose attention is watched, to so many tokens at most; between two steps. Errors:
  * QUIRE_NOMEM. */
 int quire_packed_device_watch(quire_packed_device *device, uint32_t n_watched);
 
@@ -81,12 +101,42 @@ typedef struct quire_packed_text_opts {
     uint32_t probe;
     uint32_t n_worth;
     const quire_predictor *predictor;
+    const quire_rotation *rotation; /* sums over queries; NULL: none */
+    uint32_t n_summed;              /* sums of attention; tokens in full pages, at most; 0 = none */
+    uint64_t n_summed_packed;       /* packed ones of all lanes, for the number of bytes alone */
 } quire_packed_text_opts;
 
-/* Bytes of the queries and the worth of a text. */
+/* Bytes of the queries, the worth and the sums of a text. */
 uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts);
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *opts);
 void quire_packed_text_destroy(quire_packed_text *text);
+
+/* ---- packed_sums.c ---- */
+
+uint64_t quire_packed_sums_bytes(const quire_packed_text_opts *opts);
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_sums_fini(), on errors too. */
+int quire_packed_sums_init(quire_packed_sums *sums, const quire_packed_text_opts *opts);
+void quire_packed_sums_fini(quire_packed_sums *sums);
+
+/* The text was condensed, or begins: sums begin anew with the row at a position. Attention that
+ * kept tokens got before comes from the packed pages. Nothing, for a text without sums. Errors:
+ * QUIRE_NOMEM. */
+int quire_packed_sums_begin(quire_packed_text *text, const quire_packing *packing,
+                            const quire_packed_pages *pages, uint32_t position);
+
+/* Whether the sums have all rows [begin, end), and no other. */
+static inline bool quire_packed_sums_are(const quire_packed_sums *sums, uint32_t begin,
+                                         uint32_t end)
+{
+    return sums->is_whole && sums->begin == begin && sums->next == end;
+}
+
+/* The attention of a lane's tokens, in their order. */
+float *quire_packed_sums_attention(const quire_packed_text *text, uint32_t lane);
+/* The sums of a lane's query heads. n_queries: rows in them. */
+quire_query_sums quire_packed_sums_queries(const quire_packed_text *text,
+                                           const quire_packing *packing, uint32_t lane,
+                                           uint64_t *n_queries);
 
 #endif /* QUIRE_RETAIN_PACKED_DEVICE_H */

@@ -21,7 +21,7 @@ static size_t worth_bytes(const quire_packed_text_opts *o)
 
 uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts)
 {
-    return (uint64_t)queries_bytes(opts) + worth_bytes(opts);
+    return (uint64_t)queries_bytes(opts) + worth_bytes(opts) + quire_packed_sums_bytes(opts);
 }
 
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
@@ -37,6 +37,7 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
     text->queries = o->probe > 0 ? malloc(queries_bytes(o)) : NULL;
     text->worth = o->n_worth > 0 ? calloc(1, worth_bytes(o)) : NULL;
     rc = quire_packed_lanes_init(&text->lanes, o->packing);
+    rc = rc == QUIRE_OK ? quire_packed_sums_init(&text->sums, o) : rc;
     if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
         (o->n_worth > 0 && text->worth == NULL)) {
         quire_packed_text_destroy(text);
@@ -49,6 +50,7 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
 void quire_packed_text_destroy(quire_packed_text *text)
 {
     if (text != NULL) {
+        quire_packed_sums_fini(&text->sums);
         quire_packed_lanes_fini(&text->lanes);
         free(text->worth);
         free(text->queries);

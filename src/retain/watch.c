@@ -73,10 +73,12 @@ static void gather_queries(const quire_watch *w, uint32_t first, uint32_t n, flo
     }
 }
 
+/* Row by row, all heads of a row together: the order of a sum does not depend on the steps. */
 static void add_worth(const quire_watch *w, const float *attention, uint32_t n_rows, float *worth)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
-        const float *row = attention + (size_t)r * w->n + w->at;
+    for (uint32_t r = 0; r < n_rows * w->group; r++) {
+        const size_t place = (size_t)(r % w->group) * n_rows + r / w->group;
+        const float *row = attention + place * w->n + w->at;
 
         for (uint32_t t = 0; t < w->n_worth; t++) {
             worth[t] = w->is_sum ? worth[t] + row[t] : (worth[t] > row[t] ? worth[t] : row[t]);
@@ -110,6 +112,6 @@ void quire_watch_rows(const quire_watch *w, const quire_watch_room *room, float 
         }
         gather_queries(w, first, n, room->queries);
         quire_retain_attend(&probe, &part, room->attention);
-        add_worth(w, room->attention, w->group * n, worth);
+        add_worth(w, room->attention, n, worth);
     }
 }

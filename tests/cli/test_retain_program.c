@@ -459,8 +459,8 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "entropy:0.1"));
     refuse(1, "K or V that it does not store",
            PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--retain", "snap"));
-    refuse(2, "--retain heavy sums up the attention of all rows",
-           PROGRAM("serve", "-m", model, "--retain", "heavy"));
+    refuse(2, "--retain heavy: in shared pages a lane keeps whole tiles",
+           PROGRAM("serve", "-m", model, "--retain", "heavy,granule=3"));
     refuse(2, "--retain and --context-overflow",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--context-overflow", "shift"));
     refuse(2, "--retain and --kv-overflow tier",

@@ -24,8 +24,10 @@
 #define ENTROPY "entropy:0.4,recent=60,full_layers=none,granule=64"
 #define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
 #define REPEAT  "reconstruct:0.4,recent=60,repeat=100,granule=64"
-#define N_SIDES 6u /* requests side by side */
+#define N_SIDES 8u /* requests side by side */
 #define PREDICT "predict:0.4,recent=60,granule=64"
+#define EXPECT  "expected:0.4,recent=60,granule=64"
+#define HEAVY   "heavy:0.4,recent=60,granule=64"
 #define DIFF    "keydiff:0.4,recent=60,floor=0.1,granule=64"
 
 /* ---- answers ---- */
@@ -130,6 +132,23 @@ static void test_answers(void **state)
           .chunk = WIDE,
           .maps = 1,
           .no_prefix_cache = true },
+        { .policy = EXPECT, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = EXPECT, .format = QUIRE_FORMAT_F32, .chunk = WIDE, .chunk_tokens = 50 },
+        { .policy = "expected:0.7,recent=60,full_layers=1,future=40,floor=1,granule=64",
+          .format = QUIRE_FORMAT_Q8,
+          .chunk = WIDE,
+          .no_prefix_cache = true },
+        { .policy = "heavy:0.4,recent=60,floor=0.2,granule=64",
+          .format = QUIRE_FORMAT_F16,
+          .chunk = WIDE },
+        { .policy = "heavy:0.4,recent=60,floor=0.2,granule=64",
+          .format = QUIRE_FORMAT_F32,
+          .chunk = WIDE,
+          .chunk_tokens = 50 },
+        { .policy = "heavy:0.6,threshold=0.9,recent=60,granule=64",
+          .format = QUIRE_FORMAT_Q8,
+          .chunk = WIDE,
+          .no_prefix_cache = true },
     };
 
     (void)state;
@@ -157,19 +176,18 @@ static void test_after_plain_text(void **state)
     bench_close(&b);
 }
 
-/* A prediction is for a whole chunk: of a text whose prompt passes the place nothing is of use that
- * a plain request has computed. A text that comes to the place while it is written begins with
- * these tokens, and computes them there, once. */
-static void test_predict_after_plain_text(void **state)
+/* A prediction, and a sum, is of a whole chunk: of a text whose prompt passes the place nothing is
+ * of use that a plain request has computed. A text that comes to the place while it is written
+ * begins with these tokens, and computes them there, once. */
+static void chunk_after_plain_text(const char *policy)
 {
-    const setting s = { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
+    const setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
     const setting plain = { .format = s.format };
     static answer want, want_short, want_plain;
     engine_bench b = condense_bench(&s);
     quire_engine_stats before, after;
     int32_t text[N_PROMPT], other[N_PROMPT];
 
-    (void)state;
     tokens_make(text, N_PROMPT, 1);
     tokens_make(other, N_PROMPT, 2);
     expect(&b, &s, text, N_PROMPT, &want);
@@ -195,12 +213,21 @@ static void test_predict_after_plain_text(void **state)
     bench_close(&b);
 }
 
+static void test_chunk_after_plain_text(void **state)
+{
+    (void)state;
+    chunk_after_plain_text(PREDICT);
+    chunk_after_plain_text(EXPECT);
+    chunk_after_plain_text(HEAVY);
+}
+
 /* Policies by lane, an even one and plain requests at once, in memory for little more than one
  * context: evictions and preemptions change no bit. */
 static void test_side_by_side(void **state)
 {
-    static const char *const policies[N_SIDES] = { ENTROPY, PREDICT, NULL, "keydiff:0.5,recent=32",
-                                                   SNAP,    REPEAT };
+    static const char *const policies[N_SIDES] = {
+        ENTROPY, PREDICT, NULL, "keydiff:0.5,recent=32", SNAP, REPEAT, EXPECT, HEAVY
+    };
     const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24, .maps = 1 };
     static answer want[N_SIDES];
     engine_bench b = condense_bench(&s);
@@ -553,8 +580,6 @@ static void test_refusals(void **state)
     engine_bench b = condense_bench(&f16);
 
     (void)state;
-    refused(&b, "heavy:0.5", "retain: heavy sums up the attention of all rows");
-    refused(&b, "expected:0.5", "retain: expected sums up the queries of all rows");
     refused(&b, "predict:0.5", "retain: predict has learned nothing about this model");
     refused(&b, "reconstruct:0.5,recent=60,repeat=900",
             "retain: reconstruct:0.5,sinks=4,recent=60,floor=0.2,repeat=900,granule=64 needs room");
@@ -577,7 +602,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_after_plain_text),
-        cmocka_unit_test(test_predict_after_plain_text),
+        cmocka_unit_test(test_chunk_after_plain_text),
         cmocka_unit_test(test_other_maps),
         cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_memory),

@@ -1,5 +1,5 @@
 /* test_packed.c - packed pages: places and lists over several layers and pages, lists that are
- * damaged, and numbers of pages.
+ * damaged, numbers of pages, and sums over the rows between two condensings.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "retain/packed.h"
+#include "retain/packed_device_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -177,12 +177,51 @@ static void test_numbers(void **state)
     fixture_close(f);
 }
 
+/* Sums know whether rows are missing, and begin anew at a place. Attention that packed tokens got
+ * before goes on. */
+static void test_sums(void **state)
+{
+    fixture *f = fixture_open();
+    const uint32_t n_tiles[N_LANES] = { 0, 2, 1, 0, 3, 1 };
+    const quire_packed_text_opts opts = { .packing = &f->packing, .n_summed = PAGE };
+    quire_packed_text *text;
+    float worth[2 * QUIRE_TILE_TOKENS];
+
+    (void)state;
+    assert_int_equal(quire_packed_text_create(&text, &opts), QUIRE_OK);
+    assert_int_equal(quire_packed_sums_begin(text, &f->packing, NULL, 0), QUIRE_OK);
+    quire_packed_sums_expect(&text->sums, 0, 10);
+    quire_packed_sums_expect(&text->sums, 0, 10); /* the step failed */
+    quire_packed_sums_expect(&text->sums, 10, 64);
+    assert_true(quire_packed_sums_are(&text->sums, 0, 64));
+    assert_false(quire_packed_sums_are(&text->sums, 0, 63));
+    quire_packed_sums_expect(&text->sums, 65, 70);
+    assert_false(quire_packed_sums_are(&text->sums, 0, 70));
+
+    f->packing.has_worth = true;
+    assert_int_equal(quire_packed_assign(&f->packing, &f->pages, n_tiles, &text->lanes), QUIRE_OK);
+    for (uint32_t t = 0; t < 2 * QUIRE_TILE_TOKENS; t++) {
+        worth[t] = (float)t;
+    }
+    quire_packed_worth_put(&f->packing, &f->pages, &text->lanes, 1, worth);
+    assert_int_equal(quire_packed_sums_begin(text, &f->packing, &f->pages, 70), QUIRE_OK);
+    assert_memory_equal(quire_packed_sums_attention(text, 1), worth, sizeof worth);
+    assert_true(quire_packed_sums_attention(text, 1)[2 * QUIRE_TILE_TOKENS] == 0.0f);
+    assert_int_equal(quire_packed_sums_attention(text, 2) - quire_packed_sums_attention(text, 1),
+                     2 * QUIRE_TILE_TOKENS + PAGE);
+    quire_packed_sums_expect(&text->sums, 70, 80);
+    assert_true(quire_packed_sums_are(&text->sums, 70, 80));
+    quire_packed_text_destroy(text);
+    fixture_close(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_sums),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -397,7 +397,7 @@ static void a_text_keeps_a_share(void **state)
         const char *field;
         const char *message;
     } refusals[] = {
-        { "\"retain\":\"heavy\"", "retain: heavy sums up the attention of all rows" },
+        { "\"retain\":\"heavy,granule=3\"", "retain: heavy: in shared pages a lane keeps whole" },
         { "\"retain\":\"keydiff,floor=0\"", "retain: keydiff:0.5," },
         { "\"retain\":\"stride\",\"context_overflow\":\"shift\"",
           "retain: stride and context_overflow: shift cannot go together" },

@@ -68,12 +68,15 @@ uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args 
 {
     const uint32_t n_running = (uint32_t)args->max_batch_size;
     const uint64_t n_requests = n_running + quire_engine_parked_max(n_running);
+    const uint32_t n_ctx =
+        args->common.n_ctx > 0 ? (uint32_t)args->common.n_ctx : session->desc->n_ctx_train;
     quire_error why = QUIRE_ERROR_INIT;
     uint64_t bytes = 0;
 
     if (opts->retain.policy != NULL && quire_desc_rows_check(session->desc) == QUIRE_OK) {
-        bytes += n_requests * quire_condensing_text_bytes(
-                                  &opts->retain, quire_serve_retain_chunk(args), session->desc);
+        bytes +=
+            n_requests * quire_condensing_text_bytes(&opts->retain, quire_serve_retain_chunk(args),
+                                                     n_ctx, session->desc);
     }
     /* What is wrong with a file is said when it is loaded. */
     if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==

@@ -27,8 +27,9 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
 /* ---- look-up ---- */
 
 /* Where a request with k condensings behind it must begin at the latest: behind that its own rows
- * tell what the next condensing reads. A prediction is for the whole chunk, so a request computes
- * all of it if its text is known to pass the next place; else see begin_again(). */
+ * tell what the next condensing reads. What predict and sums read is left by the whole chunk, so a
+ * request computes all of it if its text is known to pass the next place; else see begin_again().
+ */
 static uint32_t use_end(const quire_request *r, uint32_t k)
 {
     const quire_condensing *c = &r->condensing;
@@ -37,7 +38,7 @@ static uint32_t use_end(const quire_request *r, uint32_t k)
     if (c->chunk == 0) {
         return UINT32_MAX;
     }
-    return quire_condensing_is_predicted(c) && r->n_tokens <= n_end
+    return quire_condensing_reads_chunk(c) && r->n_tokens <= n_end
                ? n_end
                : n_end - quire_condensing_seen(c);
 }
@@ -49,7 +50,7 @@ uint32_t quire_request_fetch_end(const quire_request *r, uint32_t k)
     if (c->chunk == 0) {
         return UINT32_MAX;
     }
-    return quire_condensing_is_predicted(c) ? use_end(r, k) : (k + 1) * c->chunk;
+    return quire_condensing_reads_chunk(c) ? use_end(r, k) : (k + 1) * c->chunk;
 }
 
 static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "engine/loop/loop_object.h"
+#include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 
@@ -22,6 +23,7 @@ static int device_open(quire_loop *loop)
     const quire_packed_device_opts opts = {
         .base = *device,
         .packing = &loop->lanes.parts.packing,
+        .rotation = loop->lanes.parts.rotation,
         .n_text_max = loop->runtime_opts->n_ctx + ROOM_MAX,
         .n_rows_max = loop->runtime_opts->n_batch,
         .n_seqs_max = loop->runtime_opts->n_seqs_max,
@@ -47,6 +49,22 @@ static int predictor_open(quire_loop *loop)
     return QUIRE_OK;
 }
 
+/* How K is turned, if all layers turn it alike. */
+static int rotation_open(quire_loop *loop)
+{
+    quire_loop_lanes *lanes = &loop->lanes;
+
+    if (!quire_model_rope_is_plain(loop->desc) || loop->desc->d_k > QUIRE_QUERY_SUMS_D_MAX) {
+        return QUIRE_OK;
+    }
+    lanes->frequencies = calloc(QUIRE_HEAD_DIM_MAX / 2, sizeof *lanes->frequencies);
+    QUIRE_FAIL_IF(lanes->frequencies == NULL, QUIRE_NOMEM);
+    quire_model_rope_frequencies(loop->model, lanes->frequencies);
+    lanes->rotation = quire_model_rotation(loop->desc, lanes->frequencies);
+    lanes->parts.rotation = &lanes->rotation;
+    return QUIRE_OK;
+}
+
 int quire_loop_lanes_create(quire_loop *loop)
 {
     const quire_model_desc *desc = loop->desc;
@@ -66,6 +84,7 @@ int quire_loop_lanes_create(quire_loop *loop)
         lanes->parts.packing.n_layers = 0;
         return QUIRE_OK;
     }
+    QUIRE_TRY(rotation_open(loop));
     QUIRE_TRY(quire_repeating_init(&lanes->repeating, loop->model));
     return loop->opts.predictor != NULL ? predictor_open(loop) : QUIRE_OK;
 }
@@ -79,6 +98,7 @@ void quire_loop_lanes_destroy(quire_loop *loop)
         *quire_runtime_device(loop->runtime) = quire_packed_device_base(loop->lanes.device);
     }
     quire_packed_device_destroy(loop->lanes.device);
+    free(loop->lanes.frequencies);
     free(loop->lanes.layers);
 }
 
@@ -96,6 +116,9 @@ int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
         QUIRE_TRY(quire_packed_device_watch(loop->lanes.device,
                                             c->spec.sinks + 2 * quire_repeating_room(&c->spec)));
     }
+    if (opts.n_summed > 0) {
+        QUIRE_TRY(quire_packed_device_watch(loop->lanes.device, loop->runtime_opts->n_ctx));
+    }
     QUIRE_TRY(quire_packed_text_create(&r->kv.lanes, &opts));
     r->kv.lanes->n_sinks = c->spec.sinks;
     return quire_loop_lanes_follow(loop, r);
@@ -112,13 +135,14 @@ int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
         return QUIRE_OK;
     }
     r->kv.lanes->n_gone = r->kv.n_dropped;
-    if (pages.n == 0) {
-        return QUIRE_OK;
+    if (pages.n > 0) {
+        QUIRE_TRY(quire_seq_table_get(loop->cache, r->kv.seq, 0, &table));
+        QUIRE_CHECK(pages.n <= table.n_entries);
+        pages.leaves = table.leaves;
+        QUIRE_TRY(quire_packed_read(&r->condensing.packing, &pages, &r->kv.lanes->lanes));
     }
-    QUIRE_TRY(quire_seq_table_get(loop->cache, r->kv.seq, 0, &table));
-    QUIRE_CHECK(pages.n <= table.n_entries);
-    pages.leaves = table.leaves;
-    return quire_packed_read(&r->condensing.packing, &pages, &r->kv.lanes->lanes);
+    return quire_packed_sums_begin(r->kv.lanes, &r->condensing.packing, &pages,
+                                   r->kv.n_condensings * r->condensing.chunk);
 }
 
 /* ---- repeating ---- */
@@ -192,5 +216,8 @@ bool quire_request_lanes_want(const quire_request *r, uint32_t n_rows)
     const uint32_t n_probe = quire_condensing_probe(&r->condensing);
     const uint32_t place = (r->kv.n_condensings + 1) * r->condensing.chunk;
 
+    if (quire_condensing_is_summed(&r->condensing)) {
+        return true;
+    }
     return n_probe > 0 && r->kv.n_computed + n_rows + n_probe > place;
 }

@@ -17,6 +17,8 @@ typedef struct quire_loop_lanes {
     quire_condensing_parts parts; /* constant */
     quire_packed_device *device;  /* NULL: no request needed it yet */
     quire_repeating repeating;    /* constant */
+    float *frequencies;           /* of the rotation */
+    quire_rotation rotation;      /* constant; of parts */
 } quire_loop_lanes;
 
 /* Errors: QUIRE_NOMEM. */

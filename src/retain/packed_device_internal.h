@@ -1,0 +1,87 @@
+/* packed_device_internal.h - the parts of quire_packed_device; for src/retain only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H
+#define QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H
+
+#include "retain/packed_device.h"
+#include "retain/watch.h"
+
+#include <stdatomic.h>
+
+/* What a thread computes a job with. */
+typedef struct quire_packed_worker {
+    quire_attn_workspace *workspace;
+    quire_page_entry *entries; /* [n_entries_max] */
+    const quire_page_entry **leaves;
+    quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
+    quire_attn_seq seq;
+    quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
+    float *tile;              /* K of one tile, for these */
+} quire_packed_worker;
+
+/* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
+typedef struct quire_packed_jobs {
+    _Atomic uint32_t next_append;
+    _Atomic uint32_t next_run;
+    _Atomic(const float *) hidden;
+    _Atomic size_t hidden_stride;
+} quire_packed_jobs;
+
+struct quire_packed_device {
+    quire_attn_device base;
+    quire_packing packing;
+    uint32_t group; /* query heads of a KV head */
+    uint32_t n_entries_max;
+    uint32_t n_threads;
+    uint32_t n_seqs_max;
+    quire_rotation rotation;      /* d 0: no text has sums over its queries */
+    float *turns;                 /* [n_rows_max][d] back from the rows of such texts */
+    quire_packed_worker *workers; /* [n_threads] */
+    quire_attn_layer *heads; /* [n_layers] as one head of a layer is computed on its lane's tiles */
+    quire_packed_jobs *jobs; /* [n_layers] */
+    /* Of the step: */
+    quire_attn_batch batch;
+    quire_attn_seq *plain;            /* [n_seqs_max] */
+    const quire_attn_seq **packed;    /* [n_seqs_max] */
+    const quire_attn_seq **probed;    /* [n_seqs_max] */
+    const quire_attn_seq **repeated;  /* [n_seqs_max] */
+    const quire_attn_seq **predicted; /* [n_seqs_max] */
+    const quire_attn_seq **summed;    /* [n_seqs_max] */
+    uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated, n_summed;
+    _Atomic int status;
+};
+
+static inline quire_packed_text *quire_packed_text_of(const quire_attn_seq *seq)
+{
+    return seq->lanes;
+}
+
+static inline const quire_page_entry *quire_packed_entry(const quire_attn_seq *seq, uint32_t i)
+{
+    const quire_attn_table *table = &seq->tables[0];
+
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+/* ---- packed_watch.c: attention of a step's rows to tokens of a lane ---- */
+
+/* The most attention of rows that repeat to each token of the part. one: the layer of the lane. */
+void quire_packed_repeat(const quire_packed_device *d, quire_packed_worker *w,
+                         const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane);
+/* Add the attention of rows [skip, ...) of a sequence to the sums of all tokens of the lane. */
+void quire_packed_attention_add(const quire_packed_device *d, quire_packed_worker *w,
+                                const quire_attn_seq *seq, const quire_attn_layer *one,
+                                uint32_t lane, uint32_t skip);
+
+/* ---- packed_sums.c ---- */
+
+/* A step's rows [begin, end) of the text come. */
+void quire_packed_sums_expect(quire_packed_sums *sums, uint32_t begin, uint32_t end);
+/* The turns of a sequence's rows. */
+void quire_packed_sums_turns(quire_packed_device *d, const quire_attn_seq *seq);
+/* Add a sequence's rows to the sums of a lane. */
+void quire_packed_sums_add(const quire_packed_device *d, quire_packed_worker *w,
+                           const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane);
+
+#endif /* QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H */

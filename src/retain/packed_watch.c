@@ -1,0 +1,122 @@
+/* packed_watch.c - attention that the rows of a step pay to tokens of a lane: of rows that repeat a
+ * part of a text, and of all rows of a text that sums it up. See packed_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/packed_device_internal.h"
+
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+/* A lane of a sequence whose rows are watched. */
+typedef struct watched_lane {
+    const quire_packed_device *d;
+    const quire_attn_seq *seq;
+    quire_packed_pages pages;
+    uint32_t lane;
+    uint32_t n_packed; /* tokens */
+    quire_packed_worker *w;
+} watched_lane;
+
+/* Add the lane's tokens [from, to) to the watched ones. */
+static void gather(const watched_lane *r, uint32_t from, uint32_t to, quire_watch *watch)
+{
+    const quire_packing *p = &r->d->packing;
+    const quire_packed_text *text = quire_packed_text_of(r->seq);
+    const uint32_t tiles = p->page_tokens / TILE;
+    const quire_tile_rows rows = { .d = watch->one->d_k,
+                                   .n_tokens = TILE,
+                                   .stride = watch->one->d_k };
+
+    while (from < to) {
+        const uint32_t slot = from % TILE, t = from / TILE;
+        const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
+        const quire_watch_room *room = &r->w->watched;
+        const unsigned char *tile;
+
+        if (from < r->n_packed) {
+            tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
+                                     QUIRE_SIDE_K);
+        } else {
+            const uint32_t full = t - r->n_packed / TILE;
+            const quire_page_entry *entry =
+                quire_packed_entry(r->seq, text->lanes.n_pages + full / tiles);
+
+            tile = quire_full_tile(p, &r->d->batch.page_addr[entry->page], r->lane, full % tiles,
+                                   QUIRE_SIDE_K);
+        }
+        quire_codec_get()->decode_k(p->layers[0].k_store.format, &rows, tile, r->w->tile);
+        memcpy(room->keys + (size_t)watch->n * rows.d, r->w->tile + (size_t)slot * rows.d,
+               (size_t)n * rows.d * sizeof *room->keys);
+        for (uint32_t i = 0; i < n; i++) {
+            room->positions[watch->n + i] = (int32_t)(from + i);
+        }
+        watch->n += n;
+        from += n;
+    }
+}
+
+static watched_lane lane_of(const quire_packed_device *d, quire_packed_worker *w,
+                            const quire_attn_seq *seq, uint32_t lane)
+{
+    const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
+
+    return (watched_lane){ .d = d,
+                           .seq = seq,
+                           .pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages },
+                           .lane = lane,
+                           .n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE,
+                           .w = w };
+}
+
+/* The lane's tokens, those of the step's rows included. Positions of what is watched are the
+ * lane's own: all its tokens come before the rows, and nothing else counts. */
+static uint32_t n_tokens_of(const watched_lane *r)
+{
+    const uint32_t n_pages = quire_packed_text_of(r->seq)->lanes.n_pages;
+
+    return r->n_packed + r->seq->n_tokens - n_pages * r->d->packing.page_tokens;
+}
+
+void quire_packed_repeat(const quire_packed_device *d, quire_packed_worker *w,
+                         const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane)
+{
+    const quire_packed_text *text = quire_packed_text_of(seq);
+    const watched_lane r = lane_of(d, w, seq, lane);
+    const uint32_t end = text->n_gone + seq->n_tokens; /* position behind the rows */
+    const uint32_t n = n_tokens_of(&r);
+    const uint32_t first = n - (end - text->repeat_begin);
+    quire_watch watch = { .one = one,
+                          .group = d->group,
+                          .first_row = seq->first_row,
+                          .n_rows = seq->n_rows,
+                          .first_at = n - seq->n_rows,
+                          .at = text->n_sinks < first ? text->n_sinks : first,
+                          .n_worth = text->repeat_end - text->repeat_begin };
+
+    gather(&r, 0, watch.at, &watch);
+    gather(&r, first, first + watch.n_worth, &watch);
+    gather(&r, n - (end - text->repeat_at), n, &watch);
+    quire_watch_rows(&watch, &w->watched,
+                     text->worth + (size_t)lane * text->n_worth +
+                         text->repeat_begin % text->n_worth);
+}
+
+void quire_packed_attention_add(const quire_packed_device *d, quire_packed_worker *w,
+                                const quire_attn_seq *seq, const quire_attn_layer *one,
+                                uint32_t lane, uint32_t skip)
+{
+    const quire_packed_text *text = quire_packed_text_of(seq);
+    const watched_lane r = lane_of(d, w, seq, lane);
+    const uint32_t n = n_tokens_of(&r);
+    quire_watch watch = { .one = one,
+                          .group = d->group,
+                          .first_row = seq->first_row + skip,
+                          .n_rows = seq->n_rows - skip,
+                          .first_at = n - seq->n_rows + skip,
+                          .n_worth = n,
+                          .is_sum = true };
+
+    gather(&r, 0, n, &watch);
+    quire_watch_rows(&watch, &w->watched, quire_packed_sums_attention(text, lane));
+}

@@ -35,7 +35,8 @@ const quire_allocator *quire_allocator_default(void);
 typedef enum quire_page_copy {
     QUIRE_PAGE_COPY_WITHIN, /* from the memory to the memory */
     QUIRE_PAGE_COPY_IN,     /* from the host's */
-    QUIRE_PAGE_COPY_OUT     /* to the host's */
+    QUIRE_PAGE_COPY_OUT,    /* to the host's */
+    QUIRE_PAGE_COPY_FETCH   /* from pinned memory of the host's, queued */
 } quire_page_copy;
 
 typedef struct quire_page_piece {
@@ -54,9 +55,15 @@ typedef struct quire_page_memory {
     /* Copies that were queued before may still use the memory. */
     void (*unmap)(void *ctx, void *base, size_t bytes);
     /* Copy pieces, which do not overlap. Copies inside the memory may be queued, in order with all
-     * other work on the memory; the other kinds are done when the call returns. Errors: those of
-     * the device; a copy inside the memory that fails also makes the next step fail. */
+     * other work on the memory, and fetches are; the other kinds are done when the call returns.
+     * Errors: those of the device; a copy inside the memory that fails also makes the next step
+     * fail. A queued fetch that fails makes the step at hand fail (QUIRE_IO); its target then holds
+     * anything. */
     int (*copy)(void *ctx, quire_page_copy kind, const quire_page_piece *pieces, uint32_t n_pieces);
+    /* Pinned memory of the host: copies between it and the pages make no stop on the way. bytes >
+     * 0. The result is aligned to 64 bytes; NULL: no memory is left. */
+    void *(*pin)(void *ctx, size_t bytes);
+    void (*unpin)(void *ctx, void *base, size_t bytes); /* as unmap */
     void *ctx;
 } quire_page_memory;
 

@@ -30,11 +30,12 @@ typedef struct quire_device_ops {
     int (*leave)(quire_device *device, const quire_attn_layer *layer, const quire_attn_layer *own);
 } quire_device_ops;
 
-/* Extents that the device gave to a cache: device_pages.c. */
+/* Memory that the device gave to a cache: device_pages.c. */
 typedef struct quire_device_extents {
     quire_device_memory *items; /* by address */
     uint32_t n;
     uint32_t max;
+    quire_device_kind kind; /* pinned memory has addresses of the host */
 } quire_device_extents;
 
 /* The beginning of every device. */
@@ -47,7 +48,8 @@ struct quire_device {
     bool is_lost;
     int step_status; /* of the step at hand, seen through quire_device_attention() */
     quire_device_extents extents;
-    quire_device_memory stage; /* pinned: bytes of pages on their way */
+    quire_device_extents pinned; /* where pages outside of the device lie */
+    quire_device_memory stage;   /* pinned: bytes of pages on their way */
 };
 
 /* The fields that all devices have alike. */

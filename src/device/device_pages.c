@@ -1,6 +1,7 @@
 /* device_pages.c - a device's memory as that of a cache's pages (quire_page_memory).
  *
- * Bytes to and from the host pass a piece of pinned memory, a part at a time.
+ * Bytes to and from the host pass a piece of pinned memory, a part at a time, but for those whose
+ * end at the host is pinned by pin(): one copy moves these.
  *
  * A copy that fails loses the device: no step could tell which of its pages hold garbage.
  *
@@ -33,7 +34,12 @@ static int extents_grow(quire_device_extents *e, const quire_allocator *allocato
     return QUIRE_OK;
 }
 
-/* How many extents begin at or below an address. */
+static unsigned char *begin_of(const quire_device_extents *e, const quire_device_memory *memory)
+{
+    return e->kind == QUIRE_DEVICE_PINNED ? memory->host : memory->addr;
+}
+
+/* How many pieces begin at or below an address. */
 static uint32_t n_below(const quire_device_extents *e, const unsigned char *addr)
 {
     uint32_t low = 0, high = e->n;
@@ -41,7 +47,7 @@ static uint32_t n_below(const quire_device_extents *e, const unsigned char *addr
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
 
-        if ((uintptr_t)e->items[middle].addr <= (uintptr_t)addr) {
+        if ((uintptr_t)begin_of(e, &e->items[middle]) <= (uintptr_t)addr) {
             low = middle + 1;
         } else {
             high = middle;
@@ -50,48 +56,85 @@ static uint32_t n_below(const quire_device_extents *e, const unsigned char *addr
     return low;
 }
 
-static void *pages_map(void *ctx, size_t bytes)
+static unsigned char *memory_take(quire_device *device, quire_device_extents *e, size_t bytes)
 {
-    quire_device *device = ctx;
-    quire_device_extents *e = &device->extents;
     quire_device_memory memory;
     uint32_t at;
 
     if (extents_grow(e, &device->allocator) < 0 ||
-        quire_device_alloc(device, QUIRE_DEVICE_PAGES, bytes, &memory) < 0) {
+        quire_device_alloc(device, e->kind, bytes, &memory) < 0) {
         return NULL;
     }
-    at = n_below(e, memory.addr);
+    at = n_below(e, begin_of(e, &memory));
     memmove(e->items + at + 1, e->items + at, (e->n - at) * sizeof(*e->items));
     e->items[at] = memory;
     e->n++;
-    return memory.addr;
+    return begin_of(e, &memory);
 }
 
-static void pages_unmap(void *ctx, void *base, size_t bytes)
+static void memory_give(quire_device *device, quire_device_extents *e, const void *base,
+                        size_t bytes)
 {
-    quire_device *device = ctx;
-    quire_device_extents *e = &device->extents;
     const uint32_t at = n_below(e, base) - 1;
 
-    QUIRE_CHECK(at < e->n && e->items[at].addr == base && e->items[at].bytes == bytes);
+    QUIRE_CHECK(at < e->n && begin_of(e, &e->items[at]) == base && e->items[at].bytes == bytes);
     (void)quire_device_sync(device); /* queued work may use it */
     quire_device_free(device, &e->items[at]);
     e->n--;
     memmove(e->items + at, e->items + at + 1, (e->n - at) * sizeof(*e->items));
 }
 
-static const quire_device_memory *extent_of(const quire_device *device, const unsigned char *addr,
-                                            uint64_t *offset)
+static void *pages_map(void *ctx, size_t bytes)
 {
-    const uint32_t at = n_below(&device->extents, addr) - 1;
+    quire_device *device = ctx;
 
-    QUIRE_CHECK(at < device->extents.n);
-    *offset = (uint64_t)((uintptr_t)addr - (uintptr_t)device->extents.items[at].addr);
-    return &device->extents.items[at];
+    return memory_take(device, &device->extents, bytes);
 }
 
-static int copy_within(quire_device *device, const quire_page_piece *pieces, uint32_t n)
+static void pages_unmap(void *ctx, void *base, size_t bytes)
+{
+    quire_device *device = ctx;
+
+    memory_give(device, &device->extents, base, bytes);
+}
+
+static void *pages_pin(void *ctx, size_t bytes)
+{
+    quire_device *device = ctx;
+
+    device->pinned.kind = QUIRE_DEVICE_PINNED;
+    return memory_take(device, &device->pinned, bytes);
+}
+
+static void pages_unpin(void *ctx, void *base, size_t bytes)
+{
+    quire_device *device = ctx;
+
+    memory_give(device, &device->pinned, base, bytes);
+}
+
+/* The piece that an address lies in. */
+static const quire_device_memory *place_of(const quire_device_extents *e, const unsigned char *addr,
+                                           uint64_t *offset)
+{
+    const uint32_t at = n_below(e, addr) - 1;
+
+    QUIRE_CHECK(at < e->n);
+    *offset = (uint64_t)((uintptr_t)addr - (uintptr_t)begin_of(e, &e->items[at]));
+    return &e->items[at];
+}
+
+static bool is_pinned(const quire_device *device, const unsigned char *addr)
+{
+    const uint32_t n = n_below(&device->pinned, addr);
+    const quire_device_memory *memory = n > 0 ? &device->pinned.items[n - 1] : NULL;
+
+    return memory != NULL && (uintptr_t)addr - (uintptr_t)memory->host < memory->bytes;
+}
+
+/* Queue copies without a stop: ends lie in the device's memory, or in pinned memory. */
+static int copy_queued(quire_device *device, const quire_device_extents *to,
+                       const quire_device_extents *from, const quire_page_piece *pieces, uint32_t n)
 {
     quire_device_piece queued[PIECES_MAX];
     uint32_t n_queued = 0;
@@ -100,8 +143,8 @@ static int copy_within(quire_device *device, const quire_page_piece *pieces, uin
         quire_device_piece *piece = &queued[n_queued++];
 
         *piece = (quire_device_piece){ .bytes = pieces[i].bytes };
-        piece->to = extent_of(device, pieces[i].to, &piece->to_offset);
-        piece->from = extent_of(device, pieces[i].from, &piece->from_offset);
+        piece->to = place_of(to, pieces[i].to, &piece->to_offset);
+        piece->from = place_of(from, pieces[i].from, &piece->from_offset);
         if (n_queued == PIECES_MAX || i + 1 == n) {
             QUIRE_TRY(quire_device_copy(device, queued, n_queued));
             n_queued = 0;
@@ -147,12 +190,12 @@ static size_t stage_add(stage *s, const quire_page_piece *piece, size_t done)
 
     *q = (quire_device_piece){ .bytes = bytes };
     if (s->is_in) {
-        q->to = extent_of(s->device, piece->to + done, &q->to_offset);
+        q->to = place_of(&s->device->extents, piece->to + done, &q->to_offset);
         q->from = &s->device->stage;
         q->from_offset = s->bytes;
         memcpy(s->device->stage.host + s->bytes, piece->from + done, bytes);
     } else {
-        q->from = extent_of(s->device, piece->from + done, &q->from_offset);
+        q->from = place_of(&s->device->extents, piece->from + done, &q->from_offset);
         q->to = &s->device->stage;
         q->to_offset = s->bytes;
         s->to[s->n] = piece->to + done;
@@ -180,14 +223,32 @@ static int copy_staged(quire_device *device, bool is_in, const quire_page_piece 
     return stage_flush(&s);
 }
 
+static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_page_piece *pieces,
+                        uint32_t n)
+{
+    const quire_device_extents *own = &device->extents;
+
+    switch (kind) {
+    case QUIRE_PAGE_COPY_WITHIN:
+        return copy_queued(device, own, own, pieces, n);
+    case QUIRE_PAGE_COPY_FETCH:
+        return copy_queued(device, own, &device->pinned, pieces, n);
+    case QUIRE_PAGE_COPY_OUT:
+        if (n > 0 && is_pinned(device, pieces[0].to)) {
+            QUIRE_TRY(copy_queued(device, &device->pinned, own, pieces, n));
+            return quire_device_sync(device);
+        }
+        return copy_staged(device, false, pieces, n);
+    default:
+        return copy_staged(device, true, pieces, n);
+    }
+}
+
 static int pages_copy(void *ctx, quire_page_copy kind, const quire_page_piece *pieces,
                       uint32_t n_pieces)
 {
     quire_device *device = ctx;
-    const int rc = device->is_lost ? QUIRE_LOST
-                   : kind == QUIRE_PAGE_COPY_WITHIN
-                       ? copy_within(device, pieces, n_pieces)
-                       : copy_staged(device, kind == QUIRE_PAGE_COPY_IN, pieces, n_pieces);
+    const int rc = device->is_lost ? QUIRE_LOST : copy_by_kind(device, kind, pieces, n_pieces);
 
     return rc < 0 && rc != QUIRE_NOMEM ? quire_device_lose(device) : rc;
 }
@@ -201,6 +262,8 @@ quire_page_memory quire_device_page_memory(quire_device *device)
                                 .map = pages_map,
                                 .unmap = pages_unmap,
                                 .copy = pages_copy,
+                                .pin = pages_pin,
+                                .unpin = pages_unpin,
                                 .ctx = device };
 }
 
@@ -208,5 +271,7 @@ void quire_device_pages_end(quire_device *device)
 {
     quire_device_free(device, &device->stage);
     device->allocator.free(device->allocator.ctx, device->extents.items);
+    device->allocator.free(device->allocator.ctx, device->pinned.items);
     device->extents = (quire_device_extents){ 0 };
+    device->pinned = (quire_device_extents){ 0 };
 }

@@ -1,6 +1,7 @@
-/* test_device_migration.c - a cache's pages on their way to a device, within it and back, 100,000
- * times with faults of the mock in between: what comes back is what went there, or an error. On the
- * first Vulkan device the same, fewer times and without faults.
+/* test_device_migration.c - a cache's pages on their way to a device, within it and back, from and
+ * to plain and pinned memory, 100,000 times with faults of the mock in between: what comes back is
+ * what went there, or an error. On the first Vulkan device the same, fewer times and without
+ * faults.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -39,6 +40,7 @@ typedef struct migration {
     quire_device *device;
     quire_page_memory memory;
     unsigned char *extents[N_EXTENTS];
+    unsigned char *pinned;                    /* [PIECES_MAX][PAGE_BYTES] */
     unsigned char model[N_PAGES][PAGE_BYTES]; /* what each page holds */
     unsigned char host[PIECES_MAX][PAGE_BYTES];
     quire_page_piece pieces[PIECES_MAX];
@@ -70,6 +72,10 @@ static void give_up(migration *m)
         }
         m->extents[i] = NULL;
     }
+    if (m->pinned != NULL) {
+        m->memory.unpin(m->memory.ctx, m->pinned, (size_t)PIECES_MAX * PAGE_BYTES);
+    }
+    m->pinned = NULL;
     quire_device_close(m->device);
     m->device = NULL;
 }
@@ -89,6 +95,8 @@ static bool begin(migration *m)
         m->extents[i] = m->memory.map(m->memory.ctx, (size_t)EXTENT_PAGES * PAGE_BYTES);
         assert_non_null(m->extents[i]);
     }
+    m->pinned = m->memory.pin(m->memory.ctx, (size_t)PIECES_MAX * PAGE_BYTES);
+    assert_non_null(m->pinned);
     for (uint32_t page = 0; page < N_PAGES; page++) {
         const quire_page_piece piece = { addr_of(m, page), m->model[page], PAGE_BYTES };
 
@@ -121,7 +129,11 @@ static uint32_t pages_choose(migration *m, uint32_t most)
 /* Pages from the host, from the device, or from each other. Errors: those of copy(). */
 static int migrate(migration *m)
 {
-    const quire_page_copy kind = (quire_page_copy)quire_rng_below(&m->rng, 3);
+    const quire_page_copy kind = (quire_page_copy)quire_rng_below(&m->rng, 4);
+    const bool is_in = kind == QUIRE_PAGE_COPY_IN || kind == QUIRE_PAGE_COPY_FETCH;
+    const bool is_pinned = kind == QUIRE_PAGE_COPY_FETCH ||
+                           (kind == QUIRE_PAGE_COPY_OUT && quire_rng_below(&m->rng, 2) == 0);
+    unsigned char *host = is_pinned ? m->pinned : m->host[0];
     const uint32_t most = quire_rng_below(&m->rng, 20) == 0 ? PIECES_MAX : 8;
     uint32_t n = pages_choose(m, most);
     int rc;
@@ -130,24 +142,29 @@ static int migrate(migration *m)
     for (uint32_t i = 0; i < n; i++) {
         unsigned char *page = addr_of(m, m->pages[i]);
 
-        if (kind == QUIRE_PAGE_COPY_IN) {
-            bytes_make(m, m->host[i]);
-            m->pieces[i] = (quire_page_piece){ page, m->host[i], PAGE_BYTES };
+        if (is_in) {
+            bytes_make(m, host + (size_t)i * PAGE_BYTES);
+            m->pieces[i] = (quire_page_piece){ page, host + (size_t)i * PAGE_BYTES, PAGE_BYTES };
         } else if (kind == QUIRE_PAGE_COPY_OUT) {
-            m->pieces[i] = (quire_page_piece){ m->host[i], page, PAGE_BYTES };
+            m->pieces[i] = (quire_page_piece){ host + (size_t)i * PAGE_BYTES, page, PAGE_BYTES };
         } else {
             m->pieces[i] = (quire_page_piece){ page, addr_of(m, m->pages[n + i]), PAGE_BYTES };
         }
     }
     rc = n > 0 ? m->memory.copy(m->memory.ctx, kind, m->pieces, n) : QUIRE_OK;
+    if (kind == QUIRE_PAGE_COPY_FETCH && rc == QUIRE_OK) { /* its source changes next time */
+        const quire_page_piece back = { m->host[0], addr_of(m, m->pages[0]), PAGE_BYTES };
+
+        rc = m->memory.copy(m->memory.ctx, QUIRE_PAGE_COPY_OUT, &back, 1);
+    }
     for (uint32_t i = 0; i < n && rc == QUIRE_OK; i++) {
         unsigned char *model = m->model[m->pages[i]];
 
         if (kind == QUIRE_PAGE_COPY_OUT) {
-            assert_memory_equal(m->host[i], model, PAGE_BYTES);
+            assert_memory_equal(host + (size_t)i * PAGE_BYTES, model, PAGE_BYTES);
             m->n_back++;
         } else {
-            memcpy(model, kind == QUIRE_PAGE_COPY_IN ? m->host[i] : m->model[m->pages[n + i]],
+            memcpy(model, is_in ? host + (size_t)i * PAGE_BYTES : m->model[m->pages[n + i]],
                    PAGE_BYTES);
         }
         m->n_moved++;

@@ -35,8 +35,8 @@ int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot)
     quire_page *page = &pool->pages[id];
 
     QUIRE_FAIL_IF(quire_pool_state(pool, id) == QUIRE_PAGE_FREE, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(pool->offload.release == NULL || pool->memory.copy != NULL ||
-                      pool->addrs[id].extent == NULL || page->n_filled < pool->page_tokens,
+    QUIRE_FAIL_IF(pool->offload.release == NULL || pool->addrs[id].extent == NULL ||
+                      page->n_filled < pool->page_tokens,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(page->is_pinned || page->refs > 1, QUIRE_AGAIN);
     counted(pool, page, false);
@@ -66,6 +66,8 @@ int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *p
     quire_pool_class *class = class_of(pool, page);
     uint32_t slot;
     quire_extent *extent;
+    quire_page_addr addr;
+    int rc;
 
     QUIRE_FAIL_IF(!page->is_offloaded, QUIRE_NOTFOUND);
     QUIRE_FAIL_IF(quire_region_headroom_bytes(&pool->regions->items[page->region]) <
@@ -74,16 +76,21 @@ int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *p
     if (quire_counter_get(&class->free_pages) == 0) {
         QUIRE_TRY(quire_placement_grow(pool, class));
     }
+    extent = quire_placement_take(class, &slot);
+    addr = quire_payload_addr(pool, extent, slot);
+    rc = quire_payload_scatter(pool, class, addr, payload);
+    if (rc < 0) {
+        quire_placement_give(class, extent, slot);
+        return rc;
+    }
     quire_pool_slot_release(pool, page);
     quire_region_onload(&pool->regions->items[page->region],
                         pool->groups[page->group].charge_bytes);
-    extent = quire_placement_take(class, &slot);
     extent->slots[slot] = id;
     page->is_offloaded = 0;
     page->extent = extent->number;
     page->slot = (uint16_t)slot;
-    pool->addrs[id] = quire_payload_addr(pool, extent, slot);
-    (void)quire_payload_scatter(pool, class, pool->addrs[id], payload); /* in the host's memory */
+    pool->addrs[id] = addr;
     counted(pool, page, true);
     quire_counter_add(&pool->onloads_total, 1);
     quire_pool_history(pool, QUIRE_HISTORY_ONLOAD, id, QUIRE_SEQ_NULL);

@@ -62,6 +62,7 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
         .cache = quire_runtime_cache(runtime),
         .inner = quire_runtime_device(runtime),
         .group = QUIRE_KV_GROUP_MAIN,
+        .memory = quire_runtime_page_memory(runtime),
         .file = { .dir = opts->dir,
                   .capacity_bytes = opts->capacity_bytes,
                   .wait_ms = opts->wait_ms,
@@ -77,6 +78,12 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
     layers_assert(desc, o, &stream);
     *quire_runtime_device(runtime) = stream;
     return QUIRE_OK;
+}
+
+bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime)
+{
+    return quire_runtime_page_memory(runtime) != NULL ? opts->capacity_bytes > 0
+                                                      : opts->dir != NULL;
 }
 
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,

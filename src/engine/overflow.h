@@ -1,7 +1,8 @@
 /* overflow.h - requests that are larger than the KV budget: options and figures.
  *
  * A request whose tokens need more than the budget is *large*. Full pages of a large request move
- * to a file and are streamed from there in each step (offload/offload.h). Other requests are
+ * to a file, or from a device to the host's memory, and are streamed from there in each step
+ * (offload/offload.h). Other requests are
  * queued or preempted when pages are short, as ever: streaming is slower than memory, so only a
  * request that could not run at all without it is streamed.
  *
@@ -30,8 +31,10 @@
 #define QUIRE_OVERFLOW_KEEP_PAGES  16u /* room that stays free when pages come back */
 
 typedef struct quire_overflow_opts {
-    const char *dir;           /* of the file; NULL = requests larger than the budget are refused */
-    uint64_t capacity_bytes;   /* of the file */
+    /* Without a file, and with 0 bytes of the host's memory, requests larger than the budget are
+     * refused. */
+    const char *dir;           /* of the file, for pages in the host's memory */
+    uint64_t capacity_bytes;   /* of the file, or of the host's memory for pages of a device */
     uint32_t wait_ms;          /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
     const quire_file_ops *ops; /* for tests; NULL = the operating system's */
 } quire_overflow_opts;
@@ -40,7 +43,11 @@ typedef struct quire_overflow_opts {
  * Errors: QUIRE_UNSUPP, which names the first layer that shares. Thread: any. */
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
 
-/* Make the file, and put its stream before the runtime's device. Errors: quire_offload_open(),
+/* Whether these options let such requests run on the runtime. */
+bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime);
+
+/* Make the file, or, if the runtime's pages are on a device, take the host's memory for them; and
+ * put the stream before the runtime's device. Errors: quire_offload_open(),
  * quire_overflow_check(). Memory: quire_overflow_close(), when no page of the
  * runtime's cache is offloaded any more; runtime is NULL when it was destroyed. */
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,

@@ -404,6 +404,12 @@ void quire_runtime_destroy(quire_runtime *rt)
     free(rt);
 }
 
+void quire_runtime_cache_end(quire_runtime *rt)
+{
+    quire_cache_destroy(rt->cache);
+    rt->cache = NULL;
+}
+
 quire_cache *quire_runtime_cache(quire_runtime *rt)
 {
     return rt->cache;
@@ -422,6 +428,11 @@ quire_attn_device *quire_runtime_device(quire_runtime *rt)
 const char *quire_runtime_isa(const quire_runtime *rt)
 {
     return rt->memory_device != NULL ? rt->device.name : quire_attn_workspace_isa(rt->workspace);
+}
+
+const quire_page_memory *quire_runtime_page_memory(const quire_runtime *rt)
+{
+    return rt->memory_device != NULL ? &rt->page_memory : NULL;
 }
 
 const quire_device *quire_runtime_memory_device(const quire_runtime *rt)

@@ -103,6 +103,10 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);
 
+/* End the cache before the runtime, with all sequences: for an owner of offloaded pages, which end
+ * with the cache, and whose memory ends before the device. Then only quire_runtime_destroy() may be
+ * called. */
+void quire_runtime_cache_end(quire_runtime *runtime);
 /* Times in its history are microseconds since the runtime was created. */
 quire_cache *quire_runtime_cache(quire_runtime *runtime);
 /* With the defaults filled in, kv_pairs and the budget too. Memory: borrowed. Thread: any. */
@@ -114,6 +118,8 @@ quire_attn_device *quire_runtime_device(quire_runtime *runtime);
 const char *quire_runtime_isa(const quire_runtime *runtime);
 /* The device of the options; NULL without one. */
 const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
+/* Its memory, of which the cache's pages are; NULL without one. Memory: the runtime's. */
+const quire_page_memory *quire_runtime_page_memory(const quire_runtime *runtime);
 /* Whether that device was lost: then every step returns QUIRE_LOST. */
 bool quire_runtime_is_lost(const quire_runtime *runtime);
 /* Whether a model with these options can be on the device that they name, as far as is known

@@ -21,9 +21,6 @@ static const char *missing(const quire_model_desc *desc, const quire_runtime_opt
     if (o->kv_elsewhere_bytes != 0) {
         return "texts that keep a share of their tokens (--retain, --attend)";
     }
-    if (o->kv_overflows) {
-        return "pages in a file (--kv-overflow tier)";
-    }
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
 }
 

@@ -4,7 +4,7 @@
 #include "offload/offload.h"
 
 #include "base/check.h"
-#include "offload/offload_stream.h"
+#include "offload/offload_medium.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,8 +14,7 @@ struct quire_offload {
     quire_cache *cache;
     quire_attn_device inner;
     quire_group_id group;
-    quire_offload_file *file;
-    quire_offload_stream *stream;
+    quire_offload_medium medium;
     size_t page_bytes;
     unsigned char *page;          /* [page_bytes] */
     atomic_uint_fast64_t buffers; /* bytes taken from the dynamic region's budget */
@@ -23,19 +22,10 @@ struct quire_offload {
 
 /* ---- opening ---- */
 
-static int file_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
-{
-    return quire_offload_file_read(ctx, slot, buffer, bytes);
-}
-
-static void file_release(void *ctx, uint32_t slot)
-{
-    quire_offload_file_release(ctx, slot);
-}
-
 int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quire_error *err)
 {
     quire_offload *o = calloc(1, sizeof *o);
+    quire_offload_ops ops;
     int rc;
 
     *out = NULL;
@@ -47,22 +37,14 @@ int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quir
     o->group = opts->group;
     o->page_bytes = quire_cache_payload_bytes(opts->cache, opts->group);
     o->page = malloc(o->page_bytes);
-    rc = quire_offload_file_open(&o->file, &opts->file, err);
-    if (rc == QUIRE_OK) {
-        rc = o->page != NULL ? quire_offload_stream_open(&o->stream, opts->inner, opts->cache,
-                                                         opts->group, o->file)
-                             : QUIRE_NOMEM;
-        if (rc < 0) {
-            quire_error_set(err, rc, "no memory for offloaded pages");
-        }
-    }
+    rc = o->page != NULL ? quire_offload_medium_open(&o->medium, opts, err)
+                         : quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     if (rc < 0) {
         quire_offload_close(o);
         return rc;
     }
-    quire_cache_offload_set(
-        o->cache,
-        &(quire_offload_ops){ .read = file_read, .release = file_release, .ctx = o->file });
+    ops = quire_offload_medium_ops(&o->medium);
+    quire_cache_offload_set(o->cache, &ops);
     *out = o;
     return QUIRE_OK;
 }
@@ -72,15 +54,14 @@ void quire_offload_close(quire_offload *o)
     if (o == NULL) {
         return;
     }
-    quire_offload_stream_close(o->stream);
-    quire_offload_file_close(o->file);
+    quire_offload_medium_close(&o->medium);
     free(o->page);
     free(o);
 }
 
 quire_attn_device quire_offload_device(quire_offload *o)
 {
-    return quire_offload_stream_device(o->stream);
+    return quire_offload_medium_device(&o->medium);
 }
 
 quire_attn_device quire_offload_inner(const quire_offload *o)
@@ -90,7 +71,7 @@ quire_attn_device quire_offload_inner(const quire_offload *o)
 
 void quire_offload_rest(quire_offload *o)
 {
-    quire_offload_stream_rest(o->stream);
+    quire_offload_medium_rest(&o->medium);
 }
 
 /* ---- the budget ---- */
@@ -105,15 +86,12 @@ static quire_region_stats region_of(const quire_offload *o)
 
 static uint64_t buffer_bytes_of(const quire_offload *o, uint32_t n_stripes)
 {
-    return quire_offload_stream_bytes(o->file, n_stripes);
+    return quire_offload_medium_bytes(&o->medium, n_stripes);
 }
 
 static uint32_t stripes_used(const quire_offload *o)
 {
-    quire_offload_file_stats stats;
-
-    quire_offload_file_stats_get(o->file, &stats);
-    return stats.stripes_used;
+    return quire_offload_medium_stripes_used(&o->medium);
 }
 
 uint64_t quire_offload_buffer_bytes(const quire_offload *o)
@@ -153,11 +131,9 @@ uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)
 {
     const uint64_t by_buffers =
         (uint64_t)((double)budget_bytes * QUIRE_OFFLOAD_BUFFER_SHARE) / buffer_bytes_of(o, 1);
-    quire_offload_file_stats stats;
+    const uint32_t n = quire_offload_medium_stripes_max(&o->medium);
 
-    quire_offload_file_stats_get(o->file, &stats);
-    return (by_buffers < stats.stripes_max ? by_buffers : stats.stripes_max) *
-           QUIRE_OFFLOAD_STRIPE * o->page_bytes;
+    return (by_buffers < n ? by_buffers : n) * QUIRE_OFFLOAD_STRIPE * o->page_bytes;
 }
 
 /* ---- the pages of a sequence ---- */
@@ -263,7 +239,7 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
     if (n * o->page_bytes <= buffer_bytes_of(o, 1)) {
         return 0;
     }
-    QUIRE_TRY(quire_offload_file_write(o->file, addrs, n, &slot));
+    QUIRE_TRY(quire_offload_medium_write(&o->medium, addrs, n, &slot));
     for (uint32_t i = 0; i < n; i++) {
         const int rc = quire_cache_page_offload(o->cache, pages[i], slot + i);
 
@@ -304,7 +280,7 @@ void quire_offload_stats_get(const quire_offload *o, quire_offload_stats *out)
 {
     quire_cache_stats cache;
 
-    quire_offload_file_stats_get(o->file, &out->file);
+    quire_offload_medium_stats_get(&o->medium, &out->file);
     quire_cache_stats_get(o->cache, &cache);
     out->pages = cache.pages_offloaded;
     out->pages_out_total = cache.offloads_total;
@@ -315,5 +291,5 @@ void quire_offload_stats_get(const quire_offload *o, quire_offload_stats *out)
 
 const char *quire_offload_trouble(const quire_offload *o)
 {
-    return quire_offload_file_trouble(o->file);
+    return quire_offload_medium_trouble(&o->medium);
 }

@@ -1,8 +1,10 @@
 /* offload.h - sequences that are larger than the memory of their cache.
  *
  * Full pages of running sequences move to a file (offload_file.h), and attention streams them from
- * there (offload_stream.h). Every step reads every offloaded page once, so a step takes at least
- * as long as the disk needs for them: this is for sequences that could not run at all otherwise.
+ * there (offload_stream.h). Pages of a device move to the host's memory instead (offload_host.h),
+ * and come to attention by the device's copies (offload_fetch.h). Every step reads every offloaded
+ * page once, so a step takes at least as long as the disk, or the link to the device, needs for
+ * them: this is for sequences that could not run at all otherwise.
  *
  *   budget of the dynamic region = its memory - buffers of the stream
  *
@@ -28,6 +30,10 @@ typedef struct quire_offload_opts {
     quire_cache *cache;             /* borrowed, as is what follows */
     const quire_attn_device *inner; /* that steps go to; copied */
     quire_group_id group;           /* of the pages that may be offloaded */
+    /* The device's memory, of which the cache's pages are: they go to the host's memory, `file`
+     * says how many bytes of it, and no file is made. NULL: the pages are in the host's memory, and
+     * go to a file. Copied. */
+    const quire_page_memory *memory;
     quire_offload_file_opts file;
 } quire_offload_opts;
 

@@ -82,17 +82,18 @@ static const quire_metric_family families[] = {
       "Requests that were computed again because offloaded pages could not be read.",
       ONE(VALUE_U64, overflow.lost_total) },
     { "quire_kv_offloaded_bytes", "gauge", "bytes", "`what`: `used`, `capacity`, `buffers`",
-      "The file for offloaded pages: bytes in use, and the most. Memory of the buffers that its "
-      "pages are read to, a part of the KV budget.",
+      "The file for offloaded pages, or with KV on a device the host's memory for them: bytes in "
+      "use, and the most. Memory of the buffers that these pages are read to, a part of the KV "
+      "budget.",
       SAMPLES(ENGINE("what=\"used\"", VALUE_U64, overflow.offload.file.used_bytes),
               ENGINE("what=\"capacity\"", VALUE_U64, overflow.offload.file.capacity_bytes),
               ENGINE("what=\"buffers\"", VALUE_U64, overflow.offload.buffer_bytes)) },
     { "quire_kv_offload_pages_total", "counter", "pages", "`direction`: `out`, `back`",
-      "Pages that moved to the file for offloaded pages, and back into memory.",
+      "Pages that moved to the place for offloaded pages, and back.",
       SAMPLES(ENGINE("direction=\"out\"", VALUE_U64, overflow.offload.pages_out_total),
               ENGINE("direction=\"back\"", VALUE_U64, overflow.offload.pages_back_total)) },
     { "quire_kv_offload_io_bytes_total", "counter", "bytes", "`direction`: `read`, `written`",
-      "Bytes read from and written to the file for offloaded pages.",
+      "Bytes read from and written to the place for offloaded pages.",
       SAMPLES(ENGINE("direction=\"read\"", VALUE_U64, overflow.offload.file.read_bytes_total),
               ENGINE("direction=\"written\"", VALUE_U64,
                      overflow.offload.file.written_bytes_total)) },

@@ -200,23 +200,22 @@ static void test_serve_refusals(void **state)
     }
 }
 
-/* A file for large requests: refused if it is asked for, else a warning. */
+/* Large requests run by default, with their pages in the host's memory, or are refused. */
 static void test_serve_overflow(void **state)
 {
-    const char *dir = program_path("pages");
+    static const char *const choices[] = { "tier", "auto", "refuse" };
     program_result r;
 
     (void)state;
-    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
-                                  "--cache-dir", dir, "--kv-overflow", "tier"));
-    assert_says(r.err, "device vulkan0: pages in a file (--kv-overflow tier)");
-    program_free(&r);
-    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--device",
-                                  has_vulkan ? "vulkan0" : "auto", "--cache-dir", dir));
-    if (has_vulkan) {
-        assert_says(r.out, "with KV on a device requests larger than the KV budget are refused");
+    if (!has_vulkan) {
+        skip();
     }
-    program_free(&r);
+    for (size_t i = 0; i < 3; i++) {
+        r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json",
+                                      "--device", "vulkan0", "--kv-overflow", choices[i]));
+        assert_says(r.out, i < 2 ? "\"kv_overflow\": \"tier\"" : "\"kv_overflow\": \"refuse\"");
+        program_free(&r);
+    }
 }
 
 /* ---- a lost device ---- */
@@ -299,6 +298,30 @@ static void test_lost_serve(void **state)
     assert_int_equal(program_end(&running), 1);
 }
 
+/* A text larger than the budget: the same text as with all pages on the device. A device without
+ * room for it and no memory of the host ends by name. */
+static void test_overflow(void **state)
+{
+    static const char *const budgets[] = { "1GiB", "400KB", "400KB" };
+    const char *text = program_text("long.txt", 800);
+    program_result r[3];
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 3; i++) {
+        r[i] = program_expect(i < 2 ? 0 : 1,
+                              PROGRAM("run", "-m", program_model_deep(), "-f", text, "-n", "8",
+                                      "--temp", "0", "--ignore-eos", "-c", "1024", "--kv-budget",
+                                      budgets[i], "--kv-overflow", i < 2 ? "auto" : "refuse",
+                                      "--device", "mock"));
+    }
+    assert_string_equal(r[0].out, r[1].out);
+    assert_says(r[2].err, "--kv-budget");
+    for (size_t i = 0; i < 3; i++) {
+        program_free(&r[i]);
+    }
+}
+
 /* KV and buffers must fit the device's memory, before anything is loaded. The memory of a mock is
  * the host's: KV and buffers count in the host's memory as well. */
 static void test_memory(void **state)
@@ -339,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_serve_refusals),
         cmocka_unit_test(test_serve_overflow),
         cmocka_unit_test_teardown(test_memory, mock_end),
+        cmocka_unit_test_teardown(test_overflow, mock_end),
         cmocka_unit_test_teardown(test_lost, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),
         cmocka_unit_test_teardown(test_lost_serve, mock_end),

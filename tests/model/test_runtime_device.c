@@ -311,9 +311,6 @@ static void test_refusals(void **state)
     opts.lock_memory = true;
     refused(model, opts, "device mock: locked memory (--lock-memory)");
     opts = base;
-    opts.kv_overflows = true;
-    refused(model, opts, "device mock: pages in a file (--kv-overflow tier)");
-    opts = base;
     opts.kv_elsewhere_bytes = 1 << 20;
     refused(model, opts, "--retain");
     opts = base;

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
+#include "cli/commands/device_choice.h"
 #include "cli/commands/opened.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/bandwidth.h"
@@ -179,6 +180,7 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
                                .n_seqs_max = (uint32_t)args->n_seqs,
                                .no_cascade = args->no_cascade,
                                .overflow_dir = args->common.cache_dir,
+                               .overflow_host = !quire_device_is_cpu(args->common.device),
                                .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 

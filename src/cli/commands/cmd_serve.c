@@ -189,13 +189,18 @@ static const quire_opt options[] = {
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
-              "nameless file in --cache-dir and read them from there in each step (tier), refuse "
-              "such requests, as without --cache-dir, or tier for models that can and refuse for "
-              "others (auto)" },
+              "nameless file in --cache-dir, or with --device in the host's memory, and read them "
+              "from there in each step (tier), refuse such requests, as without --cache-dir, or "
+              "tier for models that can and refuse for others (auto)" },
     { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
       .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),
       .help = "most disk space of that file, beside --cache-disk" },
+    { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0",
+      .initial_text = "0, half of what is left of the host's memory",
+      .offset = offsetof(quire_serve_args, common.kv_overflow_memory_bytes),
+      .help = "with --device: most memory of the host for such pages" },
     { .names = { "--cache-dir-readonly" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, cache_dir_readonly),
       .help = "read pages from the directory, and write none; several processes may read" },
@@ -548,7 +553,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
         /* One more: a text is condensed into another sequence. */
         .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches + 1,
         .kv_share = args->cache_memory_ratio,
-        .kv_overflows = quire_serve_overflow_dir(args) != NULL,
+        .kv_overflows = quire_serve_overflow_is_on(args),
         .lock_memory = args->lock_memory,
     };
 }

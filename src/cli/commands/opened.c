@@ -4,6 +4,7 @@
 #include "cli/commands/opened.h"
 
 #include "cli/commands/device_choice.h"
+#include "cli/commands/opened_overflow.h"
 #include "cli/commands/opened_retain.h"
 #include "model/text.h"
 
@@ -19,7 +20,6 @@
 #include <string.h>
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
-#define OVERFLOW_SIZES 2u /* the file for offloaded pages: so many times the context's KV */
 
 static void show_loading(void *ctx, float done)
 {
@@ -270,6 +270,8 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     }
     opts->kv_pairs = session->kv_pairs;
     opts->device = session->device.name;
+    opts->kv_overflows = want->kv_overflows || want->overflow_dir != NULL ||
+                         (want->overflow_host && opts->device != NULL);
     QUIRE_TRY(quire_runtime_device_check(session->desc, opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
@@ -285,35 +287,10 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                               err);
 }
 
-/* Where the budget holds the whole context, there is nothing to offload. */
-static int overflow_open(quire_opened *session, const quire_opened_want *want, quire_error *err)
-{
-    const quire_runtime_opts *o = quire_runtime_opts_get(session->runtime);
-    const uint64_t need_bytes = quire_runtime_kv_bytes(session->desc, o);
-    const quire_overflow_opts opts = { .dir = want->overflow_dir,
-                                       .capacity_bytes = OVERFLOW_SIZES * need_bytes };
-    int rc;
-
-    if (want->overflow_dir == NULL || need_bytes * o->n_seqs_max <= o->kv_budget_bytes) {
-        return QUIRE_OK;
-    }
-    rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, err);
-    if (rc < 0) {
-        quire_opened_close_runtime(session);
-    }
-    return rc;
-}
-
 const quire_cache *quire_opened_cache(const quire_opened *session)
 {
     return session->retention != NULL ? quire_lanes_cache(quire_retention_lanes(session->retention))
                                       : quire_runtime_cache(session->runtime);
-}
-
-bool quire_opened_relieve(quire_opened *session, quire_seq_id seq)
-{
-    return session->offload != NULL && (quire_offload_settle(session->offload) > 0 ||
-                                        quire_offload_seq(session->offload, seq) > 0);
 }
 
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
@@ -351,7 +328,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     quire_device_say(args->device, session->runtime);
-    QUIRE_TRY(overflow_open(session, want, err));
+    QUIRE_TRY(quire_opened_overflow_open(session, args, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes =
@@ -377,23 +354,13 @@ quire_opened quire_opened_beside(const quire_opened *session)
     return other;
 }
 
-static const char *overflow_dir(const quire_common_args *args, const quire_model_desc *desc)
-{
-    const bool is_on =
-        args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
-        (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO && quire_device_is_cpu(args->device) &&
-         quire_overflow_check(desc, NULL) == QUIRE_OK);
-
-    return is_on ? args->cache_dir : NULL;
-}
-
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
     quire_opened_want want = { 0 };
     int rc = quire_opened_open_model(session, args, err);
 
     if (rc == QUIRE_OK) {
-        want.overflow_dir = overflow_dir(args, session->desc);
+        quire_opened_overflow_want(session, args, &want);
         rc = quire_opened_open_runtime(session, args, &want, err);
     }
     if (rc < 0) {
@@ -404,8 +371,11 @@ int quire_opened_open(quire_opened *session, const quire_common_args *args, quir
 
 void quire_opened_close_runtime(quire_opened *session)
 {
+    if (session->offload != NULL) {
+        quire_runtime_cache_end(session->runtime);
+        quire_overflow_close(session->offload, NULL);
+    }
     quire_runtime_destroy(session->runtime);
-    quire_overflow_close(session->offload, NULL);
     quire_retention_close(session->retention);
     session->offload = NULL;
     session->retention = NULL;

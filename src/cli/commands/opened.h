@@ -20,7 +20,8 @@ typedef struct quire_opened {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
-    quire_offload *offload;     /* of a runtime that was opened with overflow_dir; else NULL */
+    quire_offload *offload;     /* of a runtime that was opened with overflow_dir or overflow_host;
+                                   else NULL */
     quire_retention *retention; /* of a runtime that was opened with --retain; else NULL */
     quire_predictor *predictor; /* of the model, once --retain predict asked for it; else NULL */
     quire_kv_args kv;           /* source of the runtime's formats */
@@ -58,8 +59,10 @@ typedef struct quire_opened_want {
     uint64_t beside_bytes; /* see quire_runtime_opts */
     bool lock_memory;
     bool is_contiguous;
-    bool kv_overflows;        /* the caller offloads pages: see quire_runtime_opts */
-    const char *overflow_dir; /* quire_opened_step() does, to a file here; NULL = no */
+    bool kv_overflows; /* the caller offloads pages: see quire_runtime_opts */
+    /* quire_opened_step() does, to a file here, or if there is a device to the host's memory. */
+    const char *overflow_dir; /* NULL = no */
+    bool overflow_host;
 } quire_opened_want;
 
 /* The runtime's options from the shared options; the caller sets the formats. */
@@ -95,11 +98,14 @@ int quire_opened_open(quire_opened *session, const quire_common_args *args, quir
 const quire_cache *quire_opened_cache(const quire_opened *session);
 
 /* A step of the session's runtime. With --retain tokens may be dropped before it. Where the runtime
- * has overflow_dir and pages are short, pages of the slices' sequences move to the file first.
+ * has an offload and pages are short, pages of the slices' sequences move there first.
  * Errors: quire_runtime_step(). */
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
                       const float **logits);
-/* Pages are short for a sequence: whether some of its pages were moved to the file. */
+/* Memory of the host for pages that a device has no room for: the setting, or half of what the
+ * limit leaves beside the runtime. */
+uint64_t quire_opened_overflow_bytes(const quire_opened *session, const quire_common_args *args);
+/* Pages are short for a sequence: whether some of its pages were moved away. */
 bool quire_opened_relieve(quire_opened *session, quire_seq_id seq);
 
 void quire_opened_close_runtime(quire_opened *session);

@@ -242,13 +242,10 @@ static const char *overflow_note(const serving *s)
     if (!s->args->no_kv_overflow) {
         return NULL;
     }
-    if (!quire_device_is_cpu(s->args->common.device)) {
-        return "with KV on a device requests larger than the KV budget are refused (kv_overflow)";
-    }
     return s->args->retain != NULL
                ? "with retain requests larger than the KV budget are refused (kv_overflow)"
-               : "layers of this model share their KV, so requests larger than the KV budget are "
-                 "refused (kv_overflow)";
+               : "pages of this model cannot be offloaded, so requests larger than the KV budget "
+                 "are refused (kv_overflow)";
 }
 
 /* Pages are to be read ahead, and there is no store to read them from. */
@@ -266,16 +263,15 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
         n_admins += s->keys.list[i].is_admin;
     }
     if (s->args->common.is_json) {
-        return quire_stdout_json(
-            json_pack("{s:o, s:{s:o, s:s, s:i, s:I, s:s, s:i, s:i, s:o, s:i}}", "settings",
-                      quire_settings_json(&s->args->settings), "effective", "model_name",
-                      model_json(s), "kv", s->kv_name, "ctx_size", (int)plan->n_ctx,
-                      "kv_budget_bytes", (json_int_t)plan->kv_budget_bytes, "kv_overflow",
-                      quire_kv_overflows[quire_serve_overflow_dir(s->args) != NULL
-                                             ? QUIRE_KV_OVERFLOW_TIER
-                                             : QUIRE_KV_OVERFLOW_REFUSE],
-                      "keys", (int)s->keys.n, "admin_keys", (int)n_admins, "classes",
-                      classes_json(s), "tenants", (int)s->tenants.n));
+        return quire_stdout_json(json_pack(
+            "{s:o, s:{s:o, s:s, s:i, s:I, s:s, s:i, s:i, s:o, s:i}}", "settings",
+            quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
+            s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
+            (json_int_t)plan->kv_budget_bytes, "kv_overflow",
+            quire_kv_overflows[quire_serve_overflow_is_on(s->args) ? QUIRE_KV_OVERFLOW_TIER
+                                                                   : QUIRE_KV_OVERFLOW_REFUSE],
+            "keys", (int)s->keys.n, "admin_keys", (int)n_admins, "classes", classes_json(s),
+            "tenants", (int)s->tenants.n));
     }
     quire_settings_print(&s->args->settings, stdout);
     printf("# effective: model %s, KV %s, %u tokens of context, %s of KV pages, %u keys, %u of "
@@ -384,8 +380,7 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_store_open(&s->store, &from, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
-    opts.overflow =
-        quire_serve_overflow(s->args, quire_runtime_opts_get(s->session.runtime)->kv_budget_bytes);
+    opts.overflow = quire_serve_overflow(s->args, &s->session);
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
     opts.predictor = s->session.predictor;

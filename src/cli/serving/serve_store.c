@@ -135,31 +135,40 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
 int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *desc,
                                 quire_error *err)
 {
-    if (quire_serve_overflow_dir(args) == NULL) {
+    if (!quire_serve_overflow_is_on(args)) {
         return QUIRE_OK;
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         return quire_overflow_check(desc, err);
     }
-    args->no_kv_overflow = args->retain != NULL || !quire_device_is_cpu(args->common.device) ||
-                           quire_overflow_check(desc, NULL) < 0;
+    args->no_kv_overflow = args->retain != NULL || quire_overflow_check(desc, NULL) < 0;
     return QUIRE_OK;
 }
 
-const char *quire_serve_overflow_dir(const quire_serve_args *args)
+bool quire_serve_overflow_is_on(const quire_serve_args *args)
 {
-    const bool is_on = args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE &&
-                       !args->no_kv_overflow && !args->cache_dir_readonly;
+    const bool has_place = !quire_device_is_cpu(args->common.device) ||
+                           (args->cache_dir != NULL && !args->cache_dir_readonly);
 
-    return is_on ? args->cache_dir : NULL;
+    return args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE && !args->no_kv_overflow &&
+           has_place;
 }
 
-quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t kv_budget_bytes)
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session)
 {
+    const uint64_t budget_bytes = quire_runtime_opts_get(session->runtime)->kv_budget_bytes;
+
+    if (!quire_serve_overflow_is_on(args)) {
+        return (quire_overflow_opts){ .dir = NULL };
+    }
+    if (!quire_device_is_cpu(args->common.device)) {
+        return (quire_overflow_opts){ .capacity_bytes =
+                                          quire_opened_overflow_bytes(session, &args->common) };
+    }
     return (quire_overflow_opts){
-        .dir = quire_serve_overflow_dir(args),
+        .dir = args->cache_dir,
         .capacity_bytes = args->kv_overflow_disk_bytes != 0 ? args->kv_overflow_disk_bytes
-                                                            : OVERFLOW_SIZES * kv_budget_bytes,
+                                                            : OVERFLOW_SIZES * budget_bytes,
     };
 }
 

@@ -4,6 +4,7 @@
 #ifndef QUIRE_CLI_SERVE_STORE_H
 #define QUIRE_CLI_SERVE_STORE_H
 
+#include "cli/commands/opened.h"
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_log.h"
@@ -32,10 +33,11 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
  * refused. Errors: quire_overflow_check(), if kv_overflow is tier. */
 int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *desc,
                                 quire_error *err);
-/* Where pages of requests larger than the KV budget go; NULL = such requests are refused. */
-const char *quire_serve_overflow_dir(const quire_serve_args *args);
-/* The engine's options for them. Memory: borrows from args. */
-quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t kv_budget_bytes);
+/* Whether requests larger than the KV budget run: their pages go to a file, or with a device to the
+ * host's memory. */
+bool quire_serve_overflow_is_on(const quire_serve_args *args);
+/* The engine's options for them, for a session with its runtime. Memory: borrows from args. */
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session);
 
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);

@@ -33,9 +33,11 @@ typedef struct quire_common_args {
     const char *attend;          /* of run and perplexity: "top:SHARE"; NULL = all is read */
     int64_t page_tokens;
     int64_t n_batch;
-    const char *kv_history; /* NULL = not asked for */
-    const char *cache_dir;  /* of run, chat and bench; NULL = none */
-    int kv_overflow;        /* quire_kv_overflow */
+    const char *kv_history;            /* NULL = not asked for */
+    const char *cache_dir;             /* of run, chat and bench; NULL = none */
+    int kv_overflow;                   /* quire_kv_overflow */
+    uint64_t kv_overflow_memory_bytes; /* of the host, for pages of a device; 0 = as
+                                          quire_opened_overflow_bytes() says */
     uint64_t cache_disk_bytes;
     const char *device; /* of run, chat, serve, perplexity and bench; NULL = cpu */
     bool is_json;
@@ -44,7 +46,8 @@ typedef struct quire_common_args {
 /* Texts whose KV is larger than the budget. */
 typedef enum quire_kv_overflow {
     QUIRE_KV_OVERFLOW_AUTO, /* as TIER if quire_overflow_check() allows the model, else as REFUSE */
-    QUIRE_KV_OVERFLOW_TIER, /* in a file in cache_dir, if there is one */
+    QUIRE_KV_OVERFLOW_TIER, /* in a file in cache_dir, if there is one; of a device, in the host's
+                               memory */
     QUIRE_KV_OVERFLOW_REFUSE
 } quire_kv_overflow;
 
@@ -180,8 +183,13 @@ typedef struct quire_sampling_args {
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,       \
       .initial = "auto", .offset = offsetof(quire_common_args, kv_overflow),                       \
       .help = "with a --kv-budget that the text's KV exceeds: keep the rest of its pages in a "    \
-              "nameless file in --cache-dir and read them from there in each step (tier), "        \
-              "refuse, or tier for models that can and refuse for others (auto)" }
+              "nameless file in --cache-dir, or with --device in the host's memory, and read "     \
+              "them from there in each step (tier), refuse, or tier for models that can and "      \
+              "refuse for others (auto)" },                                                        \
+    { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,      \
+      .max = 1e15, .initial_text = "0, half of what is left of the host's memory",                 \
+      .offset = offsetof(quire_common_args, kv_overflow_memory_bytes),                             \
+      .help = "with --device: most memory of the host for such pages" }
 
 /* The choices of --kv-overflow, in the order of quire_kv_overflow. */
 extern const char *const quire_kv_overflows[];

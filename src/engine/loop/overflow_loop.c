@@ -11,10 +11,10 @@
 
 int quire_overflow_create(quire_loop *loop, quire_error *err)
 {
-    return loop->opts.overflow.dir == NULL
-               ? QUIRE_OK
-               : quire_overflow_open(&loop->overflow.offload, loop->runtime, loop->desc,
-                                     &loop->opts.overflow, err);
+    return quire_overflow_is_on(&loop->opts.overflow, loop->runtime)
+               ? quire_overflow_open(&loop->overflow.offload, loop->runtime, loop->desc,
+                                     &loop->opts.overflow, err)
+               : QUIRE_OK;
 }
 
 void quire_overflow_destroy(quire_loop *loop)

@@ -1,0 +1,19 @@
+/* opened_overflow.h - texts of a command that are larger than the KV budget: their pages go to a
+ * file, or from a device to the host's memory (engine/overflow.h); for opened.c.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_OPENED_OVERFLOW_H
+#define QUIRE_CLI_OPENED_OVERFLOW_H
+
+#include "cli/commands/opened.h"
+
+/* Set overflow_dir and overflow_host as the arguments and the model of the session allow. */
+void quire_opened_overflow_want(const quire_opened *session, const quire_common_args *args,
+                                quire_opened_want *want);
+
+/* Open session->offload where the runtime may need it; on an error the runtime is closed. Errors:
+ * quire_overflow_open(). */
+int quire_opened_overflow_open(quire_opened *session, const quire_common_args *args,
+                               const quire_opened_want *want, quire_error *err);
+
+#endif /* QUIRE_CLI_OPENED_OVERFLOW_H */

@@ -1,0 +1,360 @@
+/* offload_fetch.c - see offload_fetch.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "offload/offload_fetch.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_NONE  UINT32_MAX
+#define PIECES_MAX 64u /* of one copy */
+
+/* An offloaded page of the batch. Its place in the buffer is its number in places[]. */
+typedef struct place {
+    quire_page_id page;
+    uint32_t slot;
+} place;
+
+struct quire_offload_fetch {
+    quire_attn_device inner;
+    quire_page_memory memory;
+    quire_cache *cache;
+    quire_offload_host *host;
+    quire_group_id group;
+    bool is_active;   /* the step at hand has offloaded pages */
+    int status;       /* of the step at hand */
+    uint32_t fetched; /* the part that the buffer has, or that is queued to it */
+    uint32_t planned; /* the part that the inner device's addresses say */
+    quire_attn_batch batch;
+    place *places; /* [n_places], of [places_max] */
+    uint32_t n_places;
+    uint32_t places_max;
+    quire_page_addr *addrs; /* of all pages, as the inner device sees them */
+    uint32_t addrs_max;
+    unsigned char *buffer; /* of the device's memory */
+    size_t buffer_bytes;
+};
+
+/* ---- the buffer ---- */
+
+uint64_t quire_offload_fetch_bytes(const quire_offload_host *host, uint32_t n_stripes)
+{
+    return (uint64_t)n_stripes * QUIRE_OFFLOAD_STRIPE * quire_offload_host_part_bytes_max(host);
+}
+
+void quire_offload_fetch_rest(quire_offload_fetch *f)
+{
+    if (f->buffer != NULL) {
+        f->memory.unmap(f->memory.ctx, f->buffer, f->buffer_bytes);
+        f->buffer = NULL;
+        f->buffer_bytes = 0;
+    }
+}
+
+/* The budget has room for the buffer, but free extents may have the memory. */
+static int buffer_reserve(quire_offload_fetch *f)
+{
+    const size_t bytes = f->n_places * quire_offload_host_part_bytes_max(f->host);
+    const size_t most =
+        (size_t)quire_offload_fetch_bytes(f->host, quire_offload_host_stripes_used(f->host));
+
+    if (bytes <= f->buffer_bytes) {
+        return QUIRE_OK;
+    }
+    quire_offload_fetch_rest(f);
+    f->buffer = f->memory.map(f->memory.ctx, most);
+    if (f->buffer == NULL) {
+        (void)quire_cache_trim(f->cache, 0);
+        f->buffer = f->memory.map(f->memory.ctx, most);
+    }
+    QUIRE_FAIL_IF(f->buffer == NULL, QUIRE_NOMEM);
+    f->buffer_bytes = most;
+    return QUIRE_OK;
+}
+
+/* Queue one part of all places to the buffer. Neighbours in a stripe are one piece. */
+static int part_fetch(quire_offload_fetch *f, uint32_t part)
+{
+    const size_t bytes = quire_offload_host_part_bytes(f->host, part);
+    quire_page_piece pieces[PIECES_MAX];
+    uint32_t n = 0;
+
+    f->fetched = part;
+    for (uint32_t i = 0; i < f->n_places;) {
+        const uint32_t slot = f->places[i].slot;
+        uint32_t run = 1;
+
+        while (i + run < f->n_places && f->places[i + run].slot == slot + run &&
+               (slot + run) % QUIRE_OFFLOAD_STRIPE != 0) {
+            run++;
+        }
+        pieces[n++] = (quire_page_piece){ .to = f->buffer + i * bytes,
+                                          .from = quire_offload_host_at(f->host, slot, part),
+                                          .bytes = run * bytes };
+        i += run;
+        if (n == PIECES_MAX || i == f->n_places) {
+            QUIRE_TRY(f->memory.copy(f->memory.ctx, QUIRE_PAGE_COPY_FETCH, pieces, n));
+            n = 0;
+        }
+    }
+    quire_offload_host_fetched(f->host, f->n_places * bytes);
+    return QUIRE_OK;
+}
+
+/* ---- plan ---- */
+
+static int place_add(quire_offload_fetch *f, quire_page_id page, uint32_t slot)
+{
+    if (f->n_places == f->places_max) {
+        const uint32_t n = f->places_max != 0 ? f->places_max * 2 : 256;
+        place *places = realloc(f->places, n * sizeof *places);
+
+        QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
+        f->places = places;
+        f->places_max = n;
+    }
+    f->places[f->n_places++] = (place){ .page = page, .slot = slot };
+    return QUIRE_OK;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+    const place *x = a;
+    const place *y = b;
+
+    return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+/* List the batch's offloaded pages by slot, each once. */
+static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
+{
+    uint32_t n = 0;
+
+    f->n_places = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const quire_attn_table *table = &batch->seqs[i].tables[f->group];
+
+        for (uint32_t e = 0; e < table->n_entries; e++) {
+            const quire_page_id page =
+                table->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES].page;
+            const quire_page_addr *addr = &batch->page_addr[page];
+
+            if (page != QUIRE_PAGE_NULL && addr->memory == QUIRE_MEMORY_OFFLOADED) {
+                QUIRE_TRY(place_add(f, page, addr->slot));
+            }
+        }
+    }
+    if (f->n_places > 1) {
+        qsort(f->places, f->n_places, sizeof *f->places, by_slot);
+    }
+    for (uint32_t i = 0; i < f->n_places; i++) {
+        if (n == 0 || f->places[n - 1].slot != f->places[i].slot) {
+            f->places[n++] = f->places[i];
+        }
+    }
+    f->n_places = n;
+    return QUIRE_OK;
+}
+
+static int addrs_copy(quire_offload_fetch *f, const quire_attn_batch *batch)
+{
+    const uint32_t n = quire_cache_page_id_end(f->cache);
+
+    if (n > f->addrs_max) {
+        quire_page_addr *addrs = realloc(f->addrs, (size_t)n * 2 * sizeof *addrs);
+
+        QUIRE_FAIL_IF(addrs == NULL, QUIRE_NOMEM);
+        f->addrs = addrs;
+        f->addrs_max = n * 2;
+    }
+    memcpy(f->addrs, batch->page_addr, n * sizeof *f->addrs);
+    return QUIRE_OK;
+}
+
+/* Let the pages' addresses say where a part lies, as if it were in an extent, and plan with them:
+ * a device takes addresses when it plans. */
+static int part_plan(quire_offload_fetch *f, uint32_t part)
+{
+    const size_t bytes = quire_offload_host_part_bytes(f->host, part);
+    /* Lanes add the part's offset in an extent. */
+    const uintptr_t base = (uintptr_t)f->buffer - quire_offload_host_part_offset(f->host, part);
+
+    for (uint32_t i = 0; i < f->n_places; i++) {
+        f->addrs[f->places[i].page] = (quire_page_addr){
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
+            .extent = (unsigned char *)(base + i * bytes),
+            .memory = f->inner.memory,
+        };
+    }
+    f->planned = part;
+    return f->inner.plan(f->inner.ctx, &f->batch);
+}
+
+static int fetch_begin(quire_offload_fetch *f, const quire_attn_batch *batch)
+{
+    QUIRE_TRY(places_list(f, batch));
+    if (f->n_places == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(addrs_copy(f, batch));
+    QUIRE_TRY(buffer_reserve(f));
+    f->is_active = true;
+    f->batch = *batch;
+    f->batch.page_addr = f->addrs;
+    return part_fetch(f, 0);
+}
+
+/* ---- the device ---- */
+
+static int fetch_plan(void *ctx, const quire_attn_batch *batch)
+{
+    quire_offload_fetch *f = ctx;
+    int rc = QUIRE_OK;
+
+    f->status = QUIRE_OK;
+    f->is_active = false;
+    f->fetched = f->planned = PART_NONE;
+    if (quire_cache_pages_offloaded(f->cache) > 0) {
+        rc = fetch_begin(f, batch);
+    }
+    if (rc == QUIRE_OK) {
+        rc = f->is_active ? part_plan(f, 0) : f->inner.plan(f->inner.ctx, batch);
+    }
+    if (rc < 0) {
+        f->is_active = false;
+    }
+    return rc;
+}
+
+static uint32_t part_of(const quire_offload_fetch *f, const quire_attn_layer *layer)
+{
+    uint32_t low = 0;
+    uint32_t high = quire_offload_host_n_parts(f->host);
+
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+
+        if (quire_offload_host_part_offset(f->host, middle) <= layer->k[0].lane.offset) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* The layer's part is in the buffer, or queued to it, from here on. */
+static int part_enter(quire_offload_fetch *f, uint32_t part)
+{
+    if (f->fetched != part) {
+        QUIRE_TRY(part_fetch(f, part));
+    }
+    return f->planned != part ? part_plan(f, part) : QUIRE_OK;
+}
+
+static void note(quire_offload_fetch *f, int rc)
+{
+    if (rc < 0 && f->status == QUIRE_OK) {
+        f->status = rc;
+    }
+}
+
+static void fetch_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
+                         uint32_t n_threads)
+{
+    quire_offload_fetch *f = ctx;
+
+    if (thread != 0 || f->status < 0) {
+        return;
+    }
+    if (f->is_active) {
+        note(f, part_enter(f, part_of(f, layer)));
+    }
+    f->inner.append(f->inner.ctx, layer, thread, n_threads);
+}
+
+static void fetch_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                      uint32_t n_threads)
+{
+    quire_offload_fetch *f = ctx;
+
+    if (thread != 0 || f->status < 0) {
+        return;
+    }
+    f->inner.run(f->inner.ctx, layer, call, thread, n_threads);
+    if (f->is_active) {
+        const uint32_t next = part_of(f, layer) + 1;
+
+        note(f, next < quire_offload_host_n_parts(f->host) ? part_fetch(f, next) : QUIRE_OK);
+    }
+}
+
+static int fetch_sync(void *ctx)
+{
+    quire_offload_fetch *f = ctx;
+    const int rc = f->inner.sync(f->inner.ctx);
+    const int status = f->status;
+
+    f->status = QUIRE_OK;
+    if (f->is_active && rc < 0) {
+        quire_offload_host_failed(f->host, "copy to the device", rc);
+    }
+    f->is_active = false;
+    return rc < 0 ? rc : status;
+}
+
+static int fetch_check(void *ctx, const quire_attn_layer *layer)
+{
+    const quire_offload_fetch *f = ctx;
+    const size_t begin = quire_offload_host_part_offset(f->host, part_of(f, layer));
+
+    /* K and V of the one part that the layer also stores. */
+    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
+                      layer->k[0].lane.offset != begin ||
+                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
+                  QUIRE_UNSUPP);
+    return f->inner.check(f->inner.ctx, layer);
+}
+
+quire_attn_device quire_offload_fetch_device(quire_offload_fetch *f)
+{
+    return (quire_attn_device){ .name = f->inner.name,
+                                .memory = f->inner.memory,
+                                .ctx = f,
+                                .check = fetch_check,
+                                .plan = fetch_plan,
+                                .append = fetch_append,
+                                .run = fetch_run,
+                                .sync = fetch_sync };
+}
+
+/* ---- opening ---- */
+
+int quire_offload_fetch_open(quire_offload_fetch **out, const quire_attn_device *inner,
+                             const quire_page_memory *memory, quire_cache *cache,
+                             quire_group_id group, quire_offload_host *host)
+{
+    quire_offload_fetch *f = calloc(1, sizeof *f);
+
+    *out = f;
+    QUIRE_FAIL_IF(f == NULL, QUIRE_NOMEM);
+    f->inner = *inner;
+    f->memory = *memory;
+    f->cache = cache;
+    f->group = group;
+    f->host = host;
+    return QUIRE_OK;
+}
+
+void quire_offload_fetch_close(quire_offload_fetch *f)
+{
+    if (f == NULL) {
+        return;
+    }
+    quire_offload_fetch_rest(f);
+    free(f->addrs);
+    free(f->places);
+    free(f);
+}

@@ -1,0 +1,139 @@
+/* offload_medium.c - see offload_medium.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "offload/offload_medium.h"
+
+#include "base/check.h"
+
+static int file_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
+{
+    int rc;
+
+    QUIRE_TRY(quire_offload_file_open(&m->file, &opts->file, err));
+    rc = quire_offload_stream_open(&m->stream, opts->inner, opts->cache, opts->group, m->file);
+    return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
+}
+
+static int host_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
+{
+    int rc;
+
+    QUIRE_TRY(quire_offload_host_open(&m->host, opts->memory, &opts->file, err));
+    rc = quire_offload_fetch_open(&m->fetch, opts->inner, opts->memory, opts->cache, opts->group,
+                                  m->host);
+    return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
+}
+
+int quire_offload_medium_open(quire_offload_medium *m, const quire_offload_opts *opts,
+                              quire_error *err)
+{
+    int rc;
+
+    *m = (quire_offload_medium){ 0 };
+    rc = opts->memory != NULL ? host_open(m, opts, err) : file_open(m, opts, err);
+    if (rc < 0) {
+        quire_offload_medium_close(m);
+    }
+    return rc;
+}
+
+void quire_offload_medium_close(quire_offload_medium *m)
+{
+    quire_offload_fetch_close(m->fetch);
+    quire_offload_host_close(m->host);
+    quire_offload_stream_close(m->stream);
+    quire_offload_file_close(m->file);
+    *m = (quire_offload_medium){ 0 };
+}
+
+static int file_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
+{
+    return quire_offload_file_read(ctx, slot, buffer, bytes);
+}
+
+static void file_release(void *ctx, uint32_t slot)
+{
+    quire_offload_file_release(ctx, slot);
+}
+
+static int host_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
+{
+    return quire_offload_host_read(ctx, slot, buffer, bytes);
+}
+
+static void host_release(void *ctx, uint32_t slot)
+{
+    quire_offload_host_release(ctx, slot);
+}
+
+quire_offload_ops quire_offload_medium_ops(quire_offload_medium *m)
+{
+    return m->host != NULL
+               ? (quire_offload_ops){ .read = host_read, .release = host_release, .ctx = m->host }
+               : (quire_offload_ops){ .read = file_read, .release = file_release, .ctx = m->file };
+}
+
+quire_attn_device quire_offload_medium_device(const quire_offload_medium *m)
+{
+    return m->host != NULL ? quire_offload_fetch_device(m->fetch)
+                           : quire_offload_stream_device(m->stream);
+}
+
+int quire_offload_medium_write(const quire_offload_medium *m, const quire_page_addr *pages,
+                               uint32_t n_pages, uint32_t *first_slot)
+{
+    return m->host != NULL ? quire_offload_host_write(m->host, pages, n_pages, first_slot)
+                           : quire_offload_file_write(m->file, pages, n_pages, first_slot);
+}
+
+void quire_offload_medium_rest(const quire_offload_medium *m)
+{
+    if (m->host != NULL) {
+        quire_offload_fetch_rest(m->fetch);
+    } else {
+        quire_offload_stream_rest(m->stream);
+    }
+}
+
+uint64_t quire_offload_medium_bytes(const quire_offload_medium *m, uint32_t n_stripes)
+{
+    return m->host != NULL ? quire_offload_fetch_bytes(m->host, n_stripes)
+                           : quire_offload_stream_bytes(m->file, n_stripes);
+}
+
+uint32_t quire_offload_medium_stripes_max(const quire_offload_medium *m)
+{
+    quire_offload_file_stats stats;
+
+    if (m->host != NULL) {
+        return quire_offload_host_stripes_max(m->host);
+    }
+    quire_offload_file_stats_get(m->file, &stats);
+    return stats.stripes_max;
+}
+
+uint32_t quire_offload_medium_stripes_used(const quire_offload_medium *m)
+{
+    quire_offload_file_stats stats;
+
+    if (m->host != NULL) {
+        return quire_offload_host_stripes_used(m->host);
+    }
+    quire_offload_file_stats_get(m->file, &stats);
+    return stats.stripes_used;
+}
+
+void quire_offload_medium_stats_get(const quire_offload_medium *m, quire_offload_file_stats *out)
+{
+    if (m->host != NULL) {
+        quire_offload_host_stats_get(m->host, out);
+    } else {
+        quire_offload_file_stats_get(m->file, out);
+    }
+}
+
+const char *quire_offload_medium_trouble(const quire_offload_medium *m)
+{
+    return m->host != NULL ? quire_offload_host_trouble(m->host)
+                           : quire_offload_file_trouble(m->file);
+}

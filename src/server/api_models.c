@@ -32,6 +32,9 @@ int quire_api_health(quire_http *http)
 
     quire_json_object(&json, NULL);
     quire_json_string(&json, "status", is_ready ? "ok" : is_draining ? "draining" : "loading");
+    if (http->server->opts.lost_device != NULL) {
+        quire_json_string(&json, "lost_device", http->server->opts.lost_device);
+    }
     quire_json_object_end(&json);
     return quire_http_reply_json(http, is_ready ? 200 : 503, &body);
 }
@@ -196,6 +199,7 @@ int quire_api_metrics(quire_http *http)
         quire_record_stats_get(server->opts.record, &record);
     }
     stats.is_recording = !record.has_failed;
+    stats.has_lost_device = server->opts.lost_device != NULL;
     stats.recorded_total = record.written;
     stats.record_dropped_total = record.dropped;
     quire_kv_events_stats_get(server->opts.kv_events, &stats.kv_events);

@@ -18,6 +18,7 @@ typedef struct quire_server_stats {
     uint32_t connections;
     /* Of --record; all 0 without. */
     bool is_recording;
+    bool has_lost_device;
     uint64_t recorded_total;
     uint64_t record_dropped_total;
     quire_kv_events_stats kv_events; /* of --kv-events; all 0 without */

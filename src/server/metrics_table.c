@@ -252,6 +252,9 @@ static const quire_metric_family families[] = {
       "Whether requests are being recorded (`--record`). 0 also after a failed write ended the "
       "recording.",
       SAMPLES(SERVER(NULL, VALUE_BOOL, is_recording)) },
+    { "quire_device_lost", "gauge", "0 or 1", NULL,
+      "1 if the server lost its device and went on with the CPU (--on-device-lost cpu).",
+      SAMPLES(SERVER(NULL, VALUE_BOOL, has_lost_device)) },
     { "quire_recorded_requests_total", "counter", "requests", "`result`: `written`, `dropped`",
       "Requests that were recorded, and requests left out because the disk was too slow or failed.",
       SAMPLES(SERVER("result=\"written\"", VALUE_U64, recorded_total),

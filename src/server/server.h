@@ -63,6 +63,7 @@ typedef struct quire_server_opts {
     const char *model_name;      /* as shown by /v1/models */
     const char *kv_name;         /* formats, for /props and metrics; NULL = "" */
     const char *version;         /* of the program; NULL = "" */
+    const char *lost_device;     /* the server went on without it; NULL = none */
     uint32_t page_tokens;        /* likewise */
     uint32_t n_running_max;      /* likewise: /props calls them slots */
     const char *chat_template;   /* a name or the text of a template; NULL = the model's */

@@ -298,6 +298,30 @@ static void test_lost_serve(void **state)
     assert_int_equal(program_end(&running), 1);
 }
 
+/* With the operator's leave the server goes on without the device, at the same port. */
+static void test_lost_goes_on(void **state)
+{
+    program_running running;
+    char text[256];
+    uint16_t port;
+
+    (void)state;
+    mock_begin("6");
+    running = program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                    "--kv", "q8", "--device", "mock", "--on-device-lost", "cpu"));
+    port = served_port(&running);
+    assert_null(strstr(served_ask(port, "GET", "/health", ""), "lost_device"));
+    assert_says(served_ask(port, "POST", "/v1/completions", served_story), "\"device_lost\"");
+    free(program_line_with(running.err, LOST ": all requests failed, and the server goes on with "
+                                             "--device cpu"));
+    free(program_line_with(running.err, "serving "));
+    assert_says(served_ask(port, "GET", "/health", ""), "\"lost_device\":\"mock\"");
+    assert_true(served_metric(port, "quire_device_lost") == 1.0);
+    assert_int_equal(served_complete(port, text, sizeof text), 0);
+    assert_true(served_complete(port, text, sizeof text) > 64);
+    served_end(&running, SIGTERM);
+}
+
 /* A text larger than the budget: the same text as with all pages on the device. A device without
  * room for it and no memory of the host ends by name. */
 static void test_overflow(void **state)
@@ -366,6 +390,7 @@ int main(void)
         cmocka_unit_test_teardown(test_lost, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),
         cmocka_unit_test_teardown(test_lost_serve, mock_end),
+        cmocka_unit_test_teardown(test_lost_goes_on, mock_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,6 +17,7 @@
 #define SECONDS(us) ((uint32_t)((us) / 1000000))
 
 static const char *const admissions[] = { "grow", "reserve", NULL };
+static const char *const losses[] = { "end", "cpu", NULL }; /* quire_device_lost */
 static const char *const overflows[] = { "refuse", "truncate_turns", "shift",
                                          "sinks",  "condense",       NULL };
 #define NAME(symbol, value, name) name,
@@ -37,6 +38,10 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, cache_memory_ratio),
       .help = "KV pages get this share of the memory that is left beside weights and buffers" },
     QUIRE_ROW_PAGE, QUIRE_ROW_DEVICE,
+    { .names = { "--on-device-lost" }, .type = QUIRE_OPT_CHOICE, .choices = losses,
+      .initial = "end", .offset = offsetof(quire_serve_args, on_device_lost),
+      .help = "when the device is lost: end with exit status 1, or load the model again and go on "
+              "with --device cpu" },
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },

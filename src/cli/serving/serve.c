@@ -16,76 +16,19 @@
 #include "cli/serving/serve_log.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_shared.h"
+#include "cli/serving/serve_signals.h"
 #include "cli/serving/serve_store.h"
 #include "cli/serving/serve_template.h"
 #include "cli/serving/serve_tune.h"
 #include "model/kv_identity.h"
 #include "store/page_io.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LOOK_MS        20  /* how often a draining server is asked whether it is done */
 #define DEVICE_LOOK_MS 200 /* how often the engine is asked whether its device was lost */
-
-/* ---- signals: a handler writes to a pipe, the main thread reads it ---- */
-
-static int signal_pipe[2] = { -1, -1 };
-
-static void on_signal(int number)
-{
-    const int before = errno;
-    const char byte = (char)number;
-    ssize_t n = write(signal_pipe[1], &byte, 1);
-
-    (void)n; /* a full pipe already holds signals */
-    errno = before;
-}
-
-static int signals_catch(quire_error *err)
-{
-    /* Waits of other threads go on. */
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-
-    if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
-        return quire_error_set_errno(err, errno, "cannot make a pipe for signals");
-    }
-    sigemptyset(&action.sa_mask);
-    (void)sigaction(SIGTERM, &action, NULL);
-    (void)sigaction(SIGINT, &action, NULL);
-    return QUIRE_OK;
-}
-
-static void signals_release(void)
-{
-    (void)signal(SIGTERM, SIG_DFL);
-    (void)signal(SIGINT, SIG_DFL);
-    for (int i = 0; i < 2; i++) {
-        if (signal_pipe[i] >= 0) {
-            (void)close(signal_pipe[i]);
-        }
-        signal_pipe[i] = -1;
-    }
-}
-
-/* The next signal; 0 after timeout_ms without one (-1 = wait for ever). */
-static int signal_next(int timeout_ms)
-{
-    struct pollfd ready = { .fd = signal_pipe[0], .events = POLLIN };
-    char byte;
-
-    do {
-        if (read(signal_pipe[0], &byte, 1) == 1) {
-            return byte;
-        }
-    } while (poll(&ready, 1, timeout_ms) > 0 || timeout_ms < 0);
-    return 0;
-}
 
 /* ---- before the weights ---- */
 
@@ -338,7 +281,7 @@ static int start_record(serving *s, quire_error *err)
         .failed_ctx = &s->log,
     };
 
-    if (s->args->record == NULL) {
+    if (s->args->record == NULL || s->record != NULL) {
         return QUIRE_OK;
     }
     for (uint32_t i = 0; i < classes->n; i++) {
@@ -399,7 +342,7 @@ static int start(serving *s, quire_error *err)
         QUIRE_TRY(quire_engine_retain_check(s->engine, &s->opts.retain, "--retain", err));
     }
     QUIRE_TRY(start_tuner(s, err));
-    QUIRE_TRY(signals_catch(err));
+    QUIRE_TRY(quire_signals_catch(err));
     quire_server_ready(s->server, s->engine);
     return QUIRE_OK;
 }
@@ -429,7 +372,7 @@ static int wait_for_end(const serving *s)
     int number = 0;
 
     while (number == 0 && !quire_engine_is_lost(s->engine)) {
-        number = signal_next(has_device ? DEVICE_LOOK_MS : -1);
+        number = quire_signal_next(has_device ? DEVICE_LOOK_MS : -1);
     }
     return number;
 }
@@ -439,11 +382,32 @@ static bool drain(const serving *s)
 {
     quire_server_drain(s->server);
     while (!quire_server_is_idle(s->server) || !quire_engine_is_idle(s->engine)) {
-        if (signal_next(LOOK_MS) != 0) {
+        if (quire_signal_next(LOOK_MS) != 0) {
             return false;
         }
     }
     return true;
+}
+
+/* End all that start() has made, but for the record. */
+static void stop(serving *s)
+{
+    quire_serve_tuner_stop(s->tuner);
+    s->tuner = NULL;
+    if (s->server != NULL) {
+        quire_server_stop(s->server);
+    }
+    s->server = NULL;
+    if (s->engine != NULL) {
+        quire_engine_destroy(s->engine);
+    }
+    s->engine = NULL;
+    quire_kv_events_stop(s->events);
+    s->events = NULL;
+    quire_serve_store_close(s->store);
+    s->store = NULL;
+    quire_opened_close(&s->session);
+    memset(&s->session, 0, sizeof(s->session));
 }
 
 /* The requests have failed; their answers go out. A supervisor starts the server again. */
@@ -457,6 +421,43 @@ static int end_lost(const serving *s)
     return QUIRE_EXIT_FAILED;
 }
 
+/* The same, and then the server begins anew on the CPU, at the same port. */
+static int go_on_lost(serving *s)
+{
+    quire_runtime_opts plan = QUIRE_RUNTIME_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    const char *device = s->args->common.device;
+    int rc;
+
+    quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
+                         "device %s was lost, and the KV on it: all requests failed, and the "
+                         "server goes on with --device cpu (on_device_lost)",
+                         device);
+    if (!drain(s)) {
+        return QUIRE_EXIT_FAILED;
+    }
+    s->opts.port = quire_server_port(s->server);
+    s->opts.lost_device = device;
+    stop(s);
+    s->args->common.device = "cpu";
+    s->args->no_kv_overflow = false;
+    rc = prepare(s, &plan, &err);
+    rc = rc == QUIRE_OK ? start(s, &err) : rc;
+    if (rc < 0) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "cannot go on without device %s: %s",
+                             device, err.message);
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    return QUIRE_EXIT_OK;
+}
+
+static void say_serving(const serving *s)
+{
+    quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
+                         "serving %s, KV %s, %u tokens of context, %u requests at once",
+                         s->opts.model_name, s->kv_name, s->session.n_ctx, s->opts.n_running_max);
+}
+
 static int serve(serving *s)
 {
     quire_engine_stats stats;
@@ -465,12 +466,19 @@ static int serve(serving *s)
     if (!print_ready(s)) {
         return QUIRE_EXIT_FAILED;
     }
-    quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
-                         "serving %s, KV %s, %u tokens of context, %u requests at once",
-                         s->opts.model_name, s->kv_name, s->session.n_ctx, s->opts.n_running_max);
+    say_serving(s);
     number = wait_for_end(s);
-    if (number == 0) {
+    if (number == 0 && s->args->on_device_lost == QUIRE_DEVICE_LOST_END) {
         return end_lost(s);
+    }
+    if (number == 0) {
+        const int status = go_on_lost(s);
+
+        if (status != QUIRE_EXIT_OK) {
+            return status;
+        }
+        say_serving(s);
+        number = wait_for_end(s);
     }
     quire_engine_stats_get(s->engine, &stats);
     quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
@@ -488,18 +496,9 @@ static int serve(serving *s)
 
 static void release(serving *s)
 {
-    quire_serve_tuner_stop(s->tuner);
-    if (s->server != NULL) {
-        quire_server_stop(s->server);
-    }
+    stop(s);
     quire_record_close(s->record);
-    if (s->engine != NULL) {
-        quire_engine_destroy(s->engine);
-    }
-    quire_kv_events_stop(s->events);
-    quire_serve_store_close(s->store);
-    quire_opened_close(&s->session);
-    signals_release();
+    quire_signals_release();
     quire_serve_keys_fini(&s->keys);
     quire_serve_tenants_fini(&s->tenants);
     quire_serve_log_close(&s->log);

@@ -17,6 +17,12 @@ typedef enum quire_log_level {
     QUIRE_LOG_REQUESTS
 } quire_log_level;
 
+/* A server whose device is lost. */
+typedef enum quire_device_lost {
+    QUIRE_DEVICE_LOST_END, /* ends, so that a supervisor starts it again */
+    QUIRE_DEVICE_LOST_CPU  /* goes on with its KV in the host's memory */
+} quire_device_lost;
+
 typedef struct quire_serve_args {
     quire_common_args common;
     quire_sampling_args sampling;
@@ -69,6 +75,7 @@ typedef struct quire_serve_args {
     const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
+    int on_device_lost;              /* quire_device_lost */
     bool no_kv_overflow;             /* no setting: see quire_serve_overflow_settle() */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */

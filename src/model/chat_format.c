@@ -149,7 +149,9 @@ void quire_chat_format_abilities(const quire_chat_format *format, quire_chat_abi
 /* A built-in template knows system, user and assistant, and no other fields. */
 static int builtin_check(const quire_chat_ask *ask, quire_error *err)
 {
-    static const char advice[] = "the chat template is not run, a built-in one writes the messages";
+    static const char advice[] =
+        "a built-in chat template writes the messages and has no place for "
+        "it; the model's own one or --chat-template-file may have";
 
     if (ask->tools != NULL && ask->tools[0] != '\0' && ask->tool_choice != QUIRE_TOOL_CHOICE_NONE) {
         return quire_error_set(err, QUIRE_UNSUPP, "tools: %s", advice);

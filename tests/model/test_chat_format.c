@@ -234,6 +234,39 @@ static void writes_what_the_library_writes(void **state)
 }
 
 /* A built-in template, by name, writes what libllama writes, and knows no tools. */
+/* A word that the template knows; one without thoughts refuses it. */
+static void an_effort_reaches_the_template(void **state)
+{
+    size_t n;
+    chat_case plain = chat_fixture_cases(&n)[0];
+    char *text = chat_fixture_template("openai-gpt-oss-120b");
+    quire_chat_format *format = chat_fixture_format(model, text);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+    static const char *const efforts[] = { "low", "high" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char line[32];
+
+        plain.ask.reasoning_effort = efforts[i];
+        assert_int_equal(quire_chat_format_apply(format, &plain.ask, &prompt, &err), QUIRE_OK);
+        quire_chat_prompt_rules(prompt, &rules);
+        (void)snprintf(line, sizeof line, "Reasoning: %s", efforts[i]);
+        assert_non_null(strstr(rules.text.data, line));
+        quire_chat_prompt_destroy(prompt);
+    }
+    quire_chat_format_destroy(format);
+    free(text);
+    text = chat_fixture_template("Qwen-Qwen2.5-7B-Instruct");
+    format = chat_fixture_format(model, text);
+    assert_int_equal(quire_chat_format_apply(format, &plain.ask, &prompt, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "reasoning_effort: "));
+    quire_chat_format_destroy(format);
+    free(text);
+}
+
 static void refuses_tools_with_a_built_in_template(void **state)
 {
     size_t n;
@@ -456,6 +489,7 @@ int main(void)
         cmocka_unit_test(writes_prompts_as_the_templates_say),
         cmocka_unit_test(runs_all_templates_of_the_tree),
         cmocka_unit_test(writes_what_the_library_writes),
+        cmocka_unit_test(an_effort_reaches_the_template),
         cmocka_unit_test(refuses_tools_with_a_built_in_template),
         cmocka_unit_test(a_schema_that_the_library_refuses_is_described),
         cmocka_unit_test(stops_templates_at_their_limits),

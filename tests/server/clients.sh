@@ -224,7 +224,7 @@ try_agent() {
 
 try_coding_agent() {
     need node
-    node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20)' || skip "Node.js is older than 20"
+    node -e 'process.exit(Number(process.versions.node.split(".")[0]) < 20 ? 1 : 0)' || skip "Node.js is older than 20"
     package=$(scripts/setup.sh agent 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
     use_tools
     template="${template% -c *} -c 16384"

@@ -3,8 +3,9 @@
 //
 // The agent runs as published, with a folder of this test as its home. The small model of the tests calls nothing by
 // itself, so a forwarder between both demands a call of `read_file` with the one path there is (in each request the same
-// tools, so that the prompt begins alike), and keeps the answer after it short. All else is the agent's own: its tools,
-// its streams, and the loop. The agent must run the call, send the file back and end with the answer; of its second
+// tools, so that the prompt begins alike), and keeps the answer after it short. Of the tools' descriptions it leaves the
+// first line, for a prompt that a debug build computes soon. All else is the agent's own: its tools, its streams, and the
+// loop. The agent must run the call, send the file back and end with the answer; of its second
 // request the server must find the first one in the cache. Names are not looked up, so nothing leaves this machine.
 //
 // SPDX-License-Identifier: MIT
@@ -30,6 +31,10 @@ const path = join(work, "README.md");
 const ONE_PATH = { type: "object", properties: { file_path: { enum: [path] } }, required: ["file_path"], additionalProperties: false };
 let seen = []; // the agent's requests
 
+function shorten(tool) {
+    tool.description = tool.description.split("\n")[0];
+}
+
 // An API: how the agent is told of it, and its request with a call demanded unless a result has come.
 const APIS = {
     openai: {
@@ -37,6 +42,7 @@ const APIS = {
         env: (root) => ({ OPENAI_API_KEY: "none", OPENAI_BASE_URL: `${root}/v1`, OPENAI_MODEL: "stories" }),
         hasResult: (request) => request.messages.at(-1).role === "tool",
         demanding: (request) => {
+            request.tools.forEach((t) => shorten(t.function));
             request.tools.find((t) => t.function.name === "read_file").function.parameters = ONE_PATH;
             return { tool_choice: { type: "function", function: { name: "read_file" } }, parallel_tool_calls: false };
         },
@@ -46,6 +52,7 @@ const APIS = {
         env: (root) => ({ ANTHROPIC_API_KEY: "none", ANTHROPIC_BASE_URL: root, ANTHROPIC_MODEL: "stories" }),
         hasResult: (request) => request.messages.at(-1).content.some((block) => block.type === "tool_result"),
         demanding: (request) => {
+            request.tools.forEach(shorten);
             request.tools.find((t) => t.name === "read_file").input_schema = ONE_PATH;
             return { tool_choice: { type: "tool", name: "read_file", disable_parallel_tool_use: true } };
         },

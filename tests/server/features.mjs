@@ -142,9 +142,12 @@ const CHECKS = {
     "speculative decoding": async () => assert.match(run("serve", "-md", "x.gguf").stderr, /there is no speculative decoding/),
     "LoRA adapters": (s) => refusedField(s, { lora: [{ id: 0, scale: 1 }] }),
     "prefixes shared by all requests": async (s) => {
-        await text(s, { prompt: `${LONG} One.` });
-        const { usage } = (await text(s, { prompt: `${LONG} Two.` })).json;
-        assert.ok(usage.prompt_tokens_details.cached_tokens > 64, JSON.stringify(usage));
+        const prompts = ["One.", "Two."].map((end) => `Of all: ${LONG} ${end}`);
+        const [one, two] = await Promise.all(prompts.map(async (content) => (await good(s, "POST", "/tokenize", { content, add_special: true })).json.tokens));
+        const shared = two.findIndex((token, i) => token !== one[i]);
+        await text(s, { prompt: prompts[0] });
+        const { usage } = (await text(s, { prompt: prompts[1] })).json;
+        assert.ok(shared > 64 && usage.prompt_tokens_details.cached_tokens === shared, `${shared} are shared: ${JSON.stringify(usage)}`);
     },
     "`cached_tokens` in replies": async (s) => assert.ok(Number.isInteger((await chat(s)).json.usage.prompt_tokens_details.cached_tokens)),
     "the reason why no more was cached": async (s) => assert.match((await chat(s, { explain_cache: true })).json.quire.cache.end, /^[a-z]+$/),
@@ -158,9 +161,11 @@ const CHECKS = {
         await good(s, "DELETE", "/v1/cache/pins/a");
     },
     "dropping a text from the cache": async (s) => {
-        await text(s);
-        const { json } = await good(s, "POST", "/v1/cache/invalidate", { prefix: LONG, tenant: "one" }, KEYS.admin);
-        assert.ok(json.dropped.pages > 0, JSON.stringify(json));
+        for (const what of [{ prefix: LONG, tenant: "one" }, { session: "dropped", tenant: "one" }, { tenant: "one" }]) {
+            await text(s, { session_id: what.session });
+            const { json } = await good(s, "POST", "/v1/cache/invalidate", what, KEYS.admin);
+            assert.ok(json.dropped.pages > 0, `${JSON.stringify(what)}: ${JSON.stringify(json)}`);
+        }
     },
     "tenants that share no text": async (s) => {
         await text(s, { prompt: `Of one. ${LONG}` });
@@ -193,6 +198,20 @@ const CHECKS = {
     "a page that shows the cache": async (s) => assert.match((await good(s, "GET", "/")).text, /<title>Quire<\/title>/),
 };
 
+// What the column "Quire" says where it is not "yes": the check of the row proves these words.
+const CELLS = {
+    "models fetched by name": "`quire pull`",
+    "computes on GPUs": "KV and attention, by Vulkan",
+    "images and audio": "no",
+    grammars: "GBNF",
+    "speculative decoding": "no",
+    "LoRA adapters": "no",
+    "prefixes shared by all requests": "to the token",
+    "dropping a text from the cache": "by text, tenant, session",
+    "tenants that share no text": "by key and `cache_salt`",
+    "KV formats": "f32 to q3, by layer",
+};
+
 // [first cell, cells of the rest] of each row of a page's tables.
 const rows = (file) => readFileSync(file, "utf8").split("\n").filter((line) => /^\| /.test(line)).map((line) =>
     line.split(/(?<!\\)\|/).slice(1, -1).map((cell) => cell.trim()));
@@ -201,7 +220,11 @@ async function testFeatures() {
     const folder = mkdtempSync(join(tmpdir(), "quire-features-"));
     const file = join(folder, "quire.yaml");
     writeFileSync(file, `api_keys:\n  - key: ${KEYS.admin}\n    admin: true\n${["one", "two"].map((t) => `  - key: ${KEYS[t]}\n    tenant: ${t}\n`).join("")}`);
-    const named = rows("docs/features.md").slice(1).map((cells) => cells[0]);
+    const table = rows("docs/features.md").slice(1);
+    const named = table.map((cells) => cells[0]);
+    for (const [name, , , ours] of table) {
+        assert.equal(ours, CELLS[name] ?? "yes", `docs/features.md: the column Quire of "${name}"`);
+    }
     assert.deepEqual([...named].sort(), Object.keys(CHECKS).sort(), "each row has a check, and each check a row");
     const server = await Server.start(args.quire, [...FLAGS, "--kv", "f32", "--config", file]);
     try {

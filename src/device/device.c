@@ -78,6 +78,7 @@ void quire_device_info_get(const quire_device *device, quire_device_info *out)
     if (device->memory_bytes_max != 0 &&
         (out->memory_bytes == 0 || device->memory_bytes_max < out->memory_bytes)) {
         out->memory_bytes = device->memory_bytes_max;
+        out->free_bytes = device->memory_bytes_max - device->used_bytes;
     }
 }
 

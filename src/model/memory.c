@@ -236,7 +236,7 @@ static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *o
     ctx_text(tokens, ctx, sizeof ctx);
     return quire_error_set(
         err, QUIRE_NOMEM,
-        "%u tokens of KV %s need %s on device %s (KV %s, buffers %s), its memory is %s: %s too "
+        "%u tokens of KV %s need %s on device %s (KV %s, buffers %s), which has %s: %s too "
         "much. Choose %sa smaller KV format (--kv), or --device cpu",
         need->n_ctx, formats_text(desc, opts, formats, sizeof formats),
         quire_format_bytes(bytes, total, sizeof total), place->name,

@@ -64,9 +64,12 @@ static void test_memory(void **state)
     assert_string_equal(info.name, "mock");
     assert_int_equal(info.memory, QUIRE_MEMORY_DEVICE);
     assert_int_equal(info.memory_bytes, 4 * BYTES);
+    assert_int_equal(info.free_bytes, BYTES); /* the bench has three */
     assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, BYTES + 1, &more),
                      QUIRE_NOMEM);
     assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, BYTES, &more), QUIRE_OK);
+    quire_device_info_get(b.device, &info);
+    assert_int_equal(info.free_bytes, 0);
     quire_device_close(b.device);
 }
 

@@ -32,12 +32,16 @@ typedef struct devices {
 static void print_row(const quire_device_info *info, const quire_device_rates *rates)
 {
     char memory[16] = "the host's";
+    char left[16] = "-";
 
     if (info->memory_bytes > 0) {
         (void)quire_format_bytes(info->memory_bytes, memory, sizeof(memory));
     }
-    printf("%-8s %10s %10.1f %10.1f %10.1f  %s%s\n", info->name, memory, rates->within / 1e9,
-           rates->in / 1e9, rates->out / 1e9, info->description,
+    if (info->free_bytes > 0) {
+        (void)quire_format_bytes(info->free_bytes, left, sizeof(left));
+    }
+    printf("%-8s %10s %10s %10.1f %10.1f %10.1f  %s%s\n", info->name, memory, left,
+           rates->within / 1e9, rates->in / 1e9, rates->out / 1e9, info->description,
            info->is_software && info->memory == QUIRE_MEMORY_DEVICE ? " (computed by the CPU)"
                                                                     : "");
 }
@@ -45,10 +49,12 @@ static void print_row(const quire_device_info *info, const quire_device_rates *r
 static json_t *row_json(const quire_device_info *info, const quire_device_rates *rates)
 {
     return json_pack(
-        "{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o}", "name", info->name, "description",
+        "{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o}", "name", info->name, "description",
         quire_json_bytes(info->description, strlen(info->description)), "isa", info->isa,
         "software", info->is_software, "memory_bytes",
         info->memory_bytes > 0 ? json_integer((json_int_t)info->memory_bytes) : json_null(),
+        "free_bytes",
+        info->free_bytes > 0 ? json_integer((json_int_t)info->free_bytes) : json_null(),
         "copy_bytes_per_second", quire_json_real(rates->within), "in_bytes_per_second",
         quire_json_real(rates->in), "out_bytes_per_second", quire_json_real(rates->out));
 }
@@ -71,7 +77,7 @@ static int show(devices *d, const char *name, quire_error *err)
         return quire_error_set(err, rc, "device %s: %s", name, quire_status_text(rc));
     }
     if (!d->is_json && d->n_shown++ == 0) {
-        printf("%-8s %10s %10s %10s %10s\n", "device", "memory", "copy", "in", "out");
+        printf("%-8s %10s %10s %10s %10s %10s\n", "device", "memory", "free", "copy", "in", "out");
     }
     if (d->is_json) {
         json_array_append_new(d->list, row_json(&info, &rates));

@@ -152,6 +152,26 @@ static int find_card(quire_vulkan_context *c, quire_error *err)
                            c->index, n, n_usable);
 }
 
+/* Whether the card has an extension. Those of a card's properties need not be switched on. */
+static bool has_extension(const quire_vulkan_context *c, const char *name)
+{
+    VkExtensionProperties *list;
+    uint32_t n = 0;
+    bool is_there = false;
+
+    if (c->EnumerateDeviceExtensionProperties(c->card, NULL, &n, NULL) != VK_SUCCESS || n == 0) {
+        return false;
+    }
+    list = calloc(n, sizeof(*list));
+    if (list != NULL && c->EnumerateDeviceExtensionProperties(c->card, NULL, &n, list) >= 0) {
+        for (uint32_t i = 0; i < n; i++) {
+            is_there |= strcmp(list[i].extensionName, name) == 0;
+        }
+    }
+    free(list);
+    return is_there;
+}
+
 static int make_device(quire_vulkan_context *c, quire_error *err)
 {
     const float priority = 1.0f;
@@ -260,6 +280,7 @@ static int context_make(quire_vulkan_context *c, quire_error *err)
     QUIRE_TRY(make_instance(c, err));
     QUIRE_TRY(make_messenger(c, err));
     QUIRE_TRY(find_card(c, err));
+    c->tells_budget = has_extension(c, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     QUIRE_TRY(make_device(c, err));
     return make_modules(c, err);
 }

@@ -23,6 +23,8 @@
     X(GetPhysicalDeviceProperties)                                                                 \
     X(GetPhysicalDeviceFeatures2)                                                                  \
     X(GetPhysicalDeviceMemoryProperties)                                                           \
+    X(GetPhysicalDeviceMemoryProperties2)                                                          \
+    X(EnumerateDeviceExtensionProperties)                                                          \
     X(GetPhysicalDeviceQueueFamilyProperties)                                                      \
     X(CreateDevice)                                                                                \
     X(GetDeviceProcAddr)
@@ -87,6 +89,7 @@ typedef struct quire_vulkan_context {
     VkPhysicalDevice card;
     VkPhysicalDeviceProperties properties;
     VkPhysicalDeviceMemoryProperties memory;
+    bool tells_budget; /* the driver knows how much of its memory is free */
     uint32_t family;
     VkDevice device;
     VkQueue queue;

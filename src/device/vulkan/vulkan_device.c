@@ -10,6 +10,32 @@
 
 #define KERNELS 2u /* another number when kernels round in another way */
 
+/* The card's largest heap, and the part of it that this process can still have. */
+static void memory_info(const quire_vulkan_context *c, quire_device_info *out)
+{
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT
+    };
+    VkPhysicalDeviceMemoryProperties2 now = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &budget
+    };
+
+    if (c->tells_budget) {
+        c->GetPhysicalDeviceMemoryProperties2(c->card, &now);
+    }
+    for (uint32_t i = 0; i < c->memory.memoryHeapCount; i++) {
+        const VkMemoryHeap *heap = &c->memory.memoryHeaps[i];
+
+        if ((heap->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0 &&
+            heap->size > out->memory_bytes) {
+            out->memory_bytes = heap->size;
+            out->free_bytes = budget.heapBudget[i] > budget.heapUsage[i]
+                                  ? budget.heapBudget[i] - budget.heapUsage[i]
+                                  : 0;
+        }
+    }
+}
+
 static void vulkan_info(const quire_device *device, quire_device_info *out)
 {
     const quire_vulkan_context *c = ((const quire_vulkan *)device)->context;
@@ -25,14 +51,7 @@ static void vulkan_info(const quire_device *device, quire_device_info *out)
                       c->properties.pipelineCacheUUID[i]);
     }
     out->memory = QUIRE_MEMORY_DEVICE;
-    for (uint32_t i = 0; i < c->memory.memoryHeapCount; i++) {
-        const VkMemoryHeap *heap = &c->memory.memoryHeaps[i];
-
-        if ((heap->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0 &&
-            heap->size > out->memory_bytes) {
-            out->memory_bytes = heap->size;
-        }
-    }
+    memory_info(c, out);
 }
 
 static int vulkan_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,

@@ -33,6 +33,18 @@ static int finish(void)
     return n != 0 || quire_vulkan_shared_splits() == 0;
 }
 
+/* Biases of merged tokens are the CPU's alone: such a batch is refused, and the next one is not. */
+static bool refuses_biases(quire_device *device)
+{
+    const float bias = 0.5f;
+    const quire_attn_batch plain = { .page_tokens = 64 };
+    quire_attn_batch biased = plain;
+
+    biased.biases = &bias;
+    return quire_device_plan(device, &biased) == QUIRE_UNSUPP &&
+           quire_device_plan(device, &plain) == QUIRE_OK;
+}
+
 int main(void)
 {
     const conformance_device device = { .name = "vulkan", .open = open_vulkan, .finish = finish };
@@ -59,6 +71,10 @@ int main(void)
     }
     quire_device_info_get(first, &info);
     (void)printf("%s: %s%s\n", info.name, info.description, validates ? ", validated" : "");
+    if (!refuses_biases(first)) {
+        (void)printf("biases are not refused\n");
+        return 1;
+    }
     rc = conformance_run(&device);
     quire_device_close(first);
     return rc;

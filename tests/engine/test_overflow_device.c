@@ -15,6 +15,7 @@
 #include "rounds.h"
 
 #include "device/mock_device.h"
+#include "engine/pins.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -198,6 +199,58 @@ static void test_small_device(void **state)
     bench_close(&b);
 }
 
+/* Pages that a pin holds, and pages with the host. */
+static uint32_t pages_count(const quire_cache *cache, uint32_t *n_pinned)
+{
+    uint32_t n_away = 0;
+
+    *n_pinned = 0;
+    for (quire_page_id page = 1; page < quire_cache_page_id_end(cache); page++) {
+        quire_page_info info;
+
+        if (quire_cache_page_info_get(cache, page, &info) == QUIRE_OK) {
+            assert_false(info.is_pinned && info.is_offloaded);
+            *n_pinned += info.is_pinned;
+            n_away += info.is_offloaded;
+        }
+    }
+    return n_away;
+}
+
+/* The pages of a pin stay on the device while a large request gives up its own. */
+static void test_pins_stay(void **state)
+{
+    engine_bench b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW + 128, (uint64_t)1 << 28);
+    const quire_cache *cache = quire_runtime_cache(b.runtime);
+    int32_t text[128];
+    const quire_engine_pin_params params = { .name = "manual", .tokens = text, .n_tokens = 128 };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pin;
+    quire_request *request;
+    uint32_t n_away = 0;
+    answer got;
+
+    (void)state;
+    tokens_make(text, 128, 7);
+    assert_int_equal(quire_engine_pin_create(b.engine, &params, &pin, NULL, &err), QUIRE_OK);
+    request = ask(&b, 1, N_PROMPT);
+    for (uint32_t i = 0; i < 8; i++) {
+        gate *g = gate_close(b.engine);
+        uint32_t n_pinned;
+        uint32_t n;
+
+        gate_step(g);
+        n = pages_count(cache, &n_pinned);
+        n_away = n > n_away ? n : n_away;
+        assert_int_equal(n_pinned, 2);
+        gate_open(g);
+    }
+    take(request, &got);
+    assert_true(n_away > 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* The host's memory is bounded, too: larger requests are refused with both figures. */
 static void test_host_is_full(void **state)
 {
@@ -276,9 +329,9 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers), cmocka_unit_test(test_small_device),
-        cmocka_unit_test(test_host_is_full), cmocka_unit_test(test_failed_copies),
-        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_same_answers),  cmocka_unit_test(test_small_device),
+        cmocka_unit_test(test_pins_stay),     cmocka_unit_test(test_host_is_full),
+        cmocka_unit_test(test_failed_copies), cmocka_unit_test(test_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -144,8 +144,9 @@ static void shared_kv_is_not_streamed(void **state)
     (void)new_dir("shared-overflow");
     running = program_start(PROGRAM("serve", "-m", m, "-t", "1", "--port", "0", "--kv", "f32",
                                     "--cache-dir", dir, "--log-level", "errors"));
-    free(program_line_with(running.err, "warning: layers of this model share their KV, so "
-                                        "requests larger than the KV budget are refused"));
+    free(program_line_with(
+        running.err, "warning: layers of this model share KV, have windows or are recurrent, so "
+                     "requests larger than the KV budget are refused"));
     port = served_port(&running);
     assert_int_equal(served_complete(port, text, sizeof text), 0);
     assert_true(served_complete(port, text, sizeof text) > 64);

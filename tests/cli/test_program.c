@@ -420,8 +420,8 @@ static void shared_kv_on_disk(void **state)
     program_free(&served);
     served = program_expect(
         0, PROGRAM("serve", "-m", program_model_shared(), "--cache-dir", dir, "--check-config"));
-    assert_says(served.out, "# layers of this model share their KV, so requests larger than the "
-                            "KV budget are refused");
+    assert_says(served.out, "# layers of this model share KV, have windows or are recurrent, so "
+                            "requests larger than the KV budget are refused");
     program_free(&served);
     json_decref(again);
     json_decref(first);

@@ -187,8 +187,8 @@ static const char *overflow_note(const serving *s)
     }
     return s->args->retain != NULL
                ? "with retain requests larger than the KV budget are refused (kv_overflow)"
-               : "pages of this model cannot be offloaded, so requests larger than the KV budget "
-                 "are refused (kv_overflow)";
+               : "layers of this model share KV, have windows or are recurrent, so requests larger "
+                 "than the KV budget are refused (kv_overflow)";
 }
 
 /* Pages are to be read ahead, and there is no store to read them from. */

@@ -343,7 +343,8 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, retain),
       .help = "keep only a share of a text's tokens in each layer and head, chosen by a policy: "
               "reconstruct, predict, entropy, snap, expected, heavy, keydiff, window, last, "
-              "stride or random (docs/retention.md); the field retain of a request overrides this" },
+              "stride or random (docs/retention.md); the field retain of a request overrides "
+              "this" },
     { .names = { "--retain-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,
       .max = QUIRE_TOKENS_MAX, .initial = "1024",
       .offset = offsetof(quire_serve_args, retain_chunk),

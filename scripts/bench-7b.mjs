@@ -2,20 +2,23 @@
 //
 //   node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf [--rows q8_0/q8,f16/q4] [--limit 23.8e9]
 //                             [--depth 32768] [--gen 8] [--repeats 3] [--threads 2] [--keep] [--out FILE]
+//                             [--chunk 512] [--text FILE]
 //
-// A row is weights/KV. The need that `quire info` works out stands beside the peak of resident memory, which is
+// A row is weights/KV, or weights/KV+POLICY for a text of which a share is kept (--retain; --chunk tokens are held in
+// full beside it): its prompt is computed, which takes most of an hour, where the KV of other rows is
+// filled fast. The need that `quire info` works out (or the run itself) stands beside the peak of resident memory, which is
 // read from outside (VmHWM of the process) and told by the program itself. A row whose need is over the limit must
 // be refused before anything is loaded; any other must stay below it. The models (7.2 and 13.5 GB) are made in
 // the cache folder when they are missing, and the one with f16 weights is removed again (--keep leaves it).
 // Exits 1 if a row failed, stayed unrefused or went over the limit.
 //
 // SPDX-License-Identifier: MIT
-import { rmSync, writeFileSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, places, runJson, shapeModel, watch } from "./compare/tools.mjs";
+import { asset, machine, places, runJson, shapeModel, watch } from "./compare/tools.mjs";
 
 const SHAPE = "llama2-7b";
 const REFUSED_BYTES_MAX = 256e6; // resident when refused: the vocabulary and the program, no weights
@@ -26,6 +29,8 @@ const { values: options } = parseArgs({
         quire: { type: "string", default: join(root, "build", "quire") },
         generator: { type: "string", default: join(root, "build", "make_gguf") },
         rows: { type: "string", default: "q8_0/f16,q8_0/q8,q8_0/q4,f16/q8,f16/q4" },
+        chunk: { type: "string", default: "512" },
+        text: { type: "string" },
         limit: { type: "string", default: "23.8e9" },
         depth: { type: "string", default: "32768" },
         gen: { type: "string", default: "8" },
@@ -40,7 +45,59 @@ const ctx = Number(options.depth) + Number(options.gen);
 const work = places(root).work;
 const gb = (bytes) => (bytes / 1e9).toFixed(2);
 
+// The tokens of a file as the program counts them: it refuses a prompt that its context does not hold before it loads the model.
+async function countTokens(model, path) {
+    const { stderr } = await watch(options.quire, ["run", "-m", model, "-f", path, "-c", "64", "-n", "1"]);
+    return Number(stderr.match(/the prompt has (\d+) tokens/)?.[1] ?? 0);
+}
+
+// The beginning of the text that has at most --depth tokens, in a file.
+async function promptOf(model) {
+    const bytes = readFileSync(options.text ?? asset(places(root), "moby-dick.txt"));
+    const path = join(work, "bench-7b.txt");
+    const depth = Number(options.depth);
+    let n = depth;
+    for (let i = 0; i < 20; i++) {
+        writeFileSync(path, bytes.subarray(0, n));
+        const found = await countTokens(model, path);
+        if (found <= depth && (found > 0.999 * depth || n >= bytes.length)) {
+            return path;
+        }
+        n = Math.min(bytes.length, Math.floor(n * (0.9995 * depth / Math.max(1, found))));
+    }
+    throw new Error(`no beginning of the text has about ${depth} tokens`);
+}
+
+// What a run says it needs when the limit is far too low.
+function needOf(stderr) {
+    const bytes = (name) => {
+        const [, value, unit] = stderr.match(new RegExp(`${name} ([\\d.]+) ([kMG])B`)) ?? [undefined, "NaN", "G"];
+        return Number(value) * { k: 1e3, M: 1e6, G: 1e9 }[unit];
+    };
+    return { total_bytes: bytes("need"), weights_bytes: bytes("weights"), kv_bytes: bytes("KV"), buffers_bytes: bytes("buffers"),
+        program_bytes: bytes("program") };
+}
+
+async function measureRetained(model, row) {
+    const [kv, policy] = row.kv.split("+");
+    const common = ["run", "--json", "-m", model, "-f", await promptOf(model), "-n", options.gen, "-c", `${ctx}`,
+        "-t", options.threads, "--ignore-eos", "--temp", "0", "--kv", kv, "--retain", policy, "--prefill-chunk", options.chunk, "-b", options.chunk];
+    const need = needOf((await watch(options.quire, [...common, "--memory-limit", "1e6"])).stderr);
+    const done = await watch(options.quire, [...common, "--memory-limit", `${limit}`]);
+    if (done.status !== 0) {
+        return { ...row, need, peak: done.peakBytes, verdict: `FAILED: ${done.stderr.trim().split("\n").at(-1)}` };
+    }
+    const d = JSON.parse(done.stdout);
+    const retained = `${d.prompt_tokens} tokens read at ${d.prompt_tokens_per_second.toFixed(1)} a second, KV at most ` +
+        `${gb(d.kv.retained.peak_bytes)} GB`;
+    return { ...row, need, peak: done.peakBytes, decode: d.decode_tokens_per_second,
+        verdict: done.peakBytes < limit ? `fits: ${retained}` : `OVER THE LIMIT: ${retained}` };
+}
+
 async function measure(model, row) {
+    if (row.kv.includes("+")) {
+        return measureRetained(model, row);
+    }
     const common = ["--kv", row.kv, "--memory-limit", `${limit}`];
     const need = runJson(options.quire, ["info", model, "--json", "-c", `${ctx}`, ...common]).need;
     const done = await watch(options.quire, ["bench", "--json", "-m", model, "-p", "0", "-n", options.gen, "-r",
@@ -61,13 +118,14 @@ async function measure(model, row) {
 function line(r) {
     const m = r.measured;
     const cells = [r.weights, r.kv, gb(r.need.weights_bytes), gb(r.need.kv_bytes), gb(r.need.buffers_bytes + r.need.program_bytes),
-        gb(r.need.total_bytes), gb(r.peak), m ? gb(m.resident_peak_bytes) : "", m ? (1000 / m.tokens_per_second).toFixed(0) : "",
+        gb(r.need.total_bytes), gb(r.peak), m ? gb(m.resident_peak_bytes) : "",
+        m || r.decode ? (1000 / (r.decode ?? m.tokens_per_second)).toFixed(0) : "",
         m ? `${(100 * m.attention_roofline_share).toFixed(0)} %` : "", m ? `${(100 * m.roofline_share).toFixed(0)} %` : "",
         r.verdict];
     return `| ${cells.join(" | ")} |`;
 }
 
-const rows = options.rows.split(",").map((text) => {
+const rows = options.rows.split(/,(?=\w+\/)/).map((text) => {
     const [weights, kv] = text.split("/");
     return { weights, kv };
 });

@@ -69,15 +69,29 @@ bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer)
            !quire_lanes_repeats(lanes);
 }
 
-static double bound_of(const float *query, const float *bounds, uint32_t d)
+/* The most that the product of a query with a key inside the bounds can be. */
+static float bound_of(const float *query, const float *bounds, uint32_t d)
 {
-    double sum = 0.0;
+    const float *greatest = bounds + d;
+    float lanes[8] = { 0 }; /* sums side by side, which a compiler can keep in registers */
+    float sum = 0.0f;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < d; i++) {
-        const float a = query[i] * bounds[i];
-        const float b = query[i] * bounds[d + i];
+    for (; i + 8 <= d; i += 8) {
+        for (uint32_t x = 0; x < 8; x++) {
+            const float a = query[i + x] * bounds[i + x];
+            const float b = query[i + x] * greatest[i + x];
 
-        sum += (double)(a > b ? a : b);
+            lanes[x] += a > b ? a : b;
+        }
+    }
+    for (; i < d; i++) {
+        const float a = query[i] * bounds[i], b = query[i] * greatest[i];
+
+        sum += a > b ? a : b;
+    }
+    for (uint32_t x = 0; x < 8; x++) {
+        sum += lanes[x];
     }
     return sum;
 }
@@ -95,6 +109,41 @@ static int by_bound(const void *a, const void *b)
         return x->bound > y->bound ? -1 : 1;
     }
     return x->entry > y->entry ? -1 : x->entry < y->entry;
+}
+
+/* Bring the best n of the ranks to the front, in any order: Hoare's selection. No two are alike. */
+static void select_best(page_rank *ranks, uint32_t n_ranks, uint32_t n)
+{
+    uint32_t first = 0, last = n_ranks - 1;
+
+    while (first < last) {
+        const page_rank pivot = ranks[first + (last - first) / 2];
+        uint32_t i = first, k = last;
+
+        while (by_bound(&ranks[i], &pivot) < 0) {
+            i++;
+        }
+        while (by_bound(&ranks[k], &pivot) > 0) {
+            k--;
+        }
+        while (i < k) {
+            const page_rank swapped = ranks[i];
+
+            ranks[i] = ranks[k];
+            ranks[k] = swapped;
+            do {
+                i++;
+            } while (by_bound(&ranks[i], &pivot) < 0);
+            do {
+                k--;
+            } while (by_bound(&ranks[k], &pivot) > 0);
+        }
+        if (n <= k + 1) { /* ranks up to k are no worse than those behind */
+            last = k;
+        } else {
+            first = k + 1;
+        }
+    }
 }
 
 static int by_entry(const void *a, const void *b)
@@ -121,7 +170,8 @@ static void rank_pages(const quire_lanes *lanes, const quire_attn_layer *one,
             quire_hadamard(query, one->d_k, one->k[0].rotate);
         }
         for (uint32_t i = 0; i < n_entries; i++) {
-            ranks[i].bound += bound_of(query, lane->bounds + (size_t)i * 2 * one->d_k, one->d_k);
+            ranks[i].bound +=
+                (double)bound_of(query, lane->bounds + (size_t)i * 2 * one->d_k, one->d_k);
         }
     }
 }
@@ -144,7 +194,7 @@ int quire_lanes_choose_pages(quire_lanes *lanes, const quire_attn_layer *one, ui
     }
     head->n_pages_read += n;
     rank_pages(lanes, one, lane, ranks, n_entries);
-    qsort(ranks, n_entries, sizeof *ranks, by_bound);
+    select_best(ranks, n_entries, n);
     qsort(ranks, n, sizeof *ranks, by_entry);
     for (uint32_t i = 0; i < n; i++) {
         head->entries[i] = head->entries[ranks[i].entry];

@@ -20,7 +20,9 @@
 #define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define IPV4  BYTE "(\\." BYTE "){3}"
 #define LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-#define HOST  LABEL "(\\." LABEL "){0,9}"
+#define SHORT "[a-zA-Z0-9]([a-zA-Z0-9-]{0,22}[a-zA-Z0-9])?"
+/* At most 253 characters (RFC 1123, 2.1). */
+#define HOST "(" LABEL "(\\." LABEL "){0,2}|" SHORT "(\\." SHORT "){3,9})"
 /* All groups, or one pair of colons in place of groups. */
 #define GROUP "[0-9a-fA-F]{1,4}"
 #define IPV6                                                                                       \

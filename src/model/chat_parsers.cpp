@@ -115,6 +115,22 @@ void bound_repeated(std::string *grammar, bool is_parallel)
     }
 }
 
+/* The library's grammar takes any text for the number of a call (Kimi K3). */
+void mend_numbers(std::string *grammar)
+{
+    static const std::string rule = "\nkimi-k3-tool-", until = "\"\\\"\" until-";
+
+    for (size_t at = 0; (at = grammar->find(rule, at)) != std::string::npos; at++) {
+        const size_t end = grammar->find('\n', at + 1);
+        const size_t number = grammar->find(until, at);
+        const size_t behind = grammar->find(" \"<|sep|>\"", number);
+
+        if (number < end && behind < end) {
+            grammar->replace(number, behind - number, R"("\"" (" index=\"" [0-9]{1,3} "\"")?)");
+        }
+    }
+}
+
 /* Where a call has no name's end (GLM 4.7, Spark 2.5), the library's reader takes no blank before
  * the call's end, in spite of its grammar. */
 void mend_ends(std::string *grammar)
@@ -222,7 +238,12 @@ void quire::apply_text(const common_chat_templates *templates,
         if (with_tools(templates, in, plain, &p->params)) {
             return;
         }
-        if (!in.tools.empty() && with_tools(templates, in, {}, &p->params)) {
+        std::vector<common_chat_tool> simple = in.tools;
+
+        for (auto &tool : simple) {
+            tool.parameters = R"({"type":"object","properties":{"a":{"type":"string"}}})";
+        }
+        if (!in.tools.empty() && with_tools(templates, in, simple, &p->params)) {
             throw std::runtime_error(std::string("it cannot describe these tools: ") + e.what());
         }
         throw;
@@ -271,7 +292,10 @@ void quire::parser_cache::apply(const common_chat_templates *templates,
         auto made = std::make_shared<built_parser>();
         std::string prompt = std::move(p->params.prompt);
 
-        p->params = apply_template(templates, called);
+        /* A template may write the given tools alone: then the calls are read by these. */
+        if (!with_tools(templates, in, plain, &p->params)) {
+            p->params = apply_template(templates, in);
+        }
         p->params.prompt = std::move(prompt);
         if (!p->params.parser.empty()) {
             made->parser.load(p->params.parser);
@@ -280,6 +304,7 @@ void quire::parser_cache::apply(const common_chat_templates *templates,
         bound_calls(&made->grammar, in.parallel_tool_calls);
         bound_repeated(&made->grammar, in.parallel_tool_calls);
         mend_ends(&made->grammar);
+        mend_numbers(&made->grammar);
         mend_escapes(&made->grammar);
         made->key = std::move(key);
         p->built = made;

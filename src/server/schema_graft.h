@@ -5,9 +5,9 @@
  * multipleOf, allOf beside properties. So the rules of arguments are replaced by those of
  * json_schema.h, and rules that nothing refers to any more are left out.
  *
- * Some formats write arguments one by one: between tags (Qwen3-Coder, GLM, MiniMax), as in Python
- * (LFM2), or in a notation of their own (Gemma 4). There each argument's rule is replaced. Formats
- * of other kinds keep the library's grammar.
+ * Some formats write arguments one by one: between tags (Qwen3-Coder, GLM, MiniMax, Kimi K3), as in
+ * Python (LFM2), or in a notation of their own (Gemma 4). There each argument's rule is replaced,
+ * or the list of all arguments. Formats of other kinds keep the library's grammar.
  *
  * Thread: any.
  *

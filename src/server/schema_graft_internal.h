@@ -44,6 +44,51 @@ int quire_graft_replace(quire_graft *g, const char *rule, const char *text);
 int quire_graft_schema(quire_graft *g, const json_t *schema, bool is_known_only,
                        char root[QUIRE_GRAFT_ROOT_BYTES]);
 
+/* Append the name of the rule of any JSON value. */
+int quire_graft_any_json(quire_graft *g, quire_bytes *out);
+
+/* A function, or one of the alternatives of its parameters. */
+typedef struct quire_graft_tool {
+    quire_graft *g;
+    const char *function;
+    const json_t *parameters; /* an object of quire_tool_alternatives() */
+    bool is_strict;
+} quire_graft_tool;
+
+/* ---- values: 1 = appended, 0 = the library's rule stays, or an error; schema_graft_text.c ---- */
+
+/* A value as JSON. */
+int quire_graft_json(const quire_graft_tool *t, const json_t *schema, quire_bytes *out);
+
+/* A string without escapes between two quotes of its own, which may be "". Of a union the strings
+ * alone. Lengths hold for texts without the character `stop`. 0: any text. */
+int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char *quote, char stop,
+                     quire_bytes *out);
+
+/* Append the name of a rule: any text up to the first `tag`, and the tag. */
+int quire_graft_until(quire_graft *g, const char *tag, quire_bytes *out);
+
+/* Of a strict function: refuse keywords that the format cannot hold. */
+int quire_graft_refuse(const quire_graft_tool *t, const json_t *schema,
+                       const char *const *keywords);
+
+/* ---- lists of arguments: schema_graft_lists.c ---- */
+
+/* How a format writes the arguments of a call, or the members of an object. */
+typedef struct quire_graft_style {
+    const char *separator;                  /* as a text of the grammar */
+    const char *open, *behind_name, *close; /* texts around name and value, or NULL */
+    /* Append a member with its name. */
+    int (*member_add)(const quire_graft_tool *t, const struct quire_graft_style *style,
+                      const char *name, const json_t *schema, quire_bytes *out);
+} quire_graft_style;
+
+/* Append the members of an object, in this order: the required ones, and any of the others. */
+int quire_graft_list(const quire_graft_tool *t, const quire_graft_style *style,
+                     const json_t *object, quire_bytes *out);
+
+extern const quire_graft_style quire_graft_python, quire_graft_gemma;
+
 /* Replace the rules of a function whose arguments a format writes one by one: schema_graft_tags.c.
  * Errors: quire_json_schema_grammar(), with g->cause, of a strict function alone. */
 int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters,

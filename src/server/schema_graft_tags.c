@@ -1,14 +1,15 @@
 /* schema_graft_tags.c - arguments that a format writes one by one: see schema_graft.h.
  *
- * Three families of formats do so. The names of rules are the library's.
+ * Four families of formats do so. The names of rules are the library's.
  *
  *   between tags     <parameter=mode>a</parameter>: a rule "tool-F-arg-A" for each argument. Texts
  *                    end at the tag; the rules ac-N include the tag, the rules until-N do not.
+ *   of fixed words   <param name="mode">a</param>: any number of arguments, in the function's rule.
  *   as in Python     F(mode="a", line=3): any arguments with values by python-or-json-value.
  *   as Gemma 4       F{mode:<|"|>a<|"|>,line:3}: any arguments with values by gemma4-value.
  *
- * A text between tags has no quotes and no escapes, so enum, const, pattern and format of strings
- * become texts of the grammar. Lengths do not hold there: the tag may come at any place.
+ * The first keeps the library's rules and takes other values; the other three get a list of ours
+ * (schema_graft_lists.c).
  *
  * SPDX-License-Identifier: MIT */
 #include "server/schema_graft_internal.h"
@@ -16,170 +17,14 @@
 #include "base/check.h"
 #include "server/json_schema.h"
 #include "server/regex_grammar.h"
+#include "server/tool_schema.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#define REFS_MAX      8   /* $ref behind $ref */
-#define DEPTH_MAX     8   /* objects and arrays within arguments of Gemma 4 */
+#define REFS_MAX      8   /* rules that are a name alone */
 #define TAG_BYTES_MAX 256 /* of a tag that ends a text */
-
-#define GEMMA_QUOTE "<|\"|>"
-
-/* What the arguments of one function have in common. */
-typedef struct tags {
-    quire_graft *g;
-    const json_t *parameters;
-    bool is_strict;
-} tags;
-
-/* ---- schemas ---- */
-
-/* The schema behind $ref; a schema of a form that this file does not know is itself. */
-static const json_t *resolve(const tags *t, const json_t *schema)
-{
-    for (int i = 0; i < REFS_MAX; i++) {
-        const char *ref = json_string_value(json_object_get(schema, "$ref"));
-        const char *at = ref != NULL && strncmp(ref, "#/", 2) == 0 ? ref + 2 : NULL;
-        const char *slash = at != NULL ? strchr(at, '/') : NULL;
-        const json_t *defs =
-            slash != NULL ? json_object_getn(t->parameters, at, (size_t)(slash - at)) : NULL;
-        const json_t *target = defs != NULL ? json_object_get(defs, slash + 1) : NULL;
-
-        if (target == NULL) {
-            break;
-        }
-        schema = target;
-    }
-    return schema;
-}
-
-static bool has_type(const json_t *schema, const char *type)
-{
-    const char *name = json_string_value(json_object_get(schema, "type"));
-
-    return name != NULL && strcmp(name, type) == 0;
-}
-
-/* The values of enum or const when all are strings: an array to free, or NULL. */
-static json_t *texts_of(const json_t *schema)
-{
-    const json_t *one = json_object_get(schema, "const");
-    json_t *list =
-        one != NULL ? json_pack("[O]", one) : json_incref(json_object_get(schema, "enum"));
-    bool are_texts = json_array_size(list) > 0;
-
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        are_texts = are_texts && json_is_string(json_array_get(list, i));
-    }
-    if (!are_texts) {
-        json_decref(list);
-        list = NULL;
-    }
-    return list;
-}
-
-/* A schema with the definitions that its references name. */
-static json_t *with_definitions(const tags *t, const json_t *schema)
-{
-    static const char *const names[] = { "$defs", "definitions" };
-    json_t *copy = json_copy((json_t *)(uintptr_t)schema); /* jansson reads its argument alone */
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && copy != NULL; i++) {
-        json_t *defs = json_object_get(t->parameters, names[i]);
-
-        if (defs != NULL && json_object_get(copy, names[i]) == NULL &&
-            json_object_set(copy, names[i], defs) != 0) {
-            json_decref(copy);
-            copy = NULL;
-        }
-    }
-    return copy;
-}
-
-/* Of a strict function: refuse keywords that the text between tags cannot hold. */
-static int refuse_unheld(const tags *t, const json_t *schema, const char *const *keywords)
-{
-    for (; *keywords != NULL && t->is_strict; keywords++) {
-        if (json_object_get(schema, *keywords) != NULL) {
-            return quire_error_set(&t->g->cause, QUIRE_INVAL,
-                                   "the model's form of calls cannot hold the keyword \"%s\"",
-                                   *keywords);
-        }
-    }
-    return QUIRE_OK;
-}
-
-/* ---- values: 1 = appended, 0 = the library's rule stays, or an error ---- */
-
-/* An error, or 0 when a schema that is not supported may stay with the library. */
-static int stays(const tags *t, int rc)
-{
-    return t->is_strict || rc == QUIRE_NOMEM ? rc : 0;
-}
-
-static int json_value_add(const tags *t, const json_t *schema, quire_bytes *out)
-{
-    char root[QUIRE_GRAFT_ROOT_BYTES];
-    json_t *copy;
-    int rc;
-
-    if (!json_is_object(schema)) {
-        return 0;
-    }
-    copy = with_definitions(t, schema);
-    QUIRE_FAIL_IF(copy == NULL, QUIRE_NOMEM);
-    rc = quire_graft_schema(t->g, copy, !t->is_strict, root);
-    json_decref(copy);
-    if (rc < 0) {
-        return stays(t, rc);
-    }
-    QUIRE_TRY(quire_bytes_addf(out, "%s", root));
-    return 1;
-}
-
-static int choices_add(const json_t *texts, const char *quote, quire_bytes *out)
-{
-    for (size_t i = 0; i < json_array_size(texts); i++) {
-        (void)quire_bytes_addf(out, "%s", i == 0 ? "(" : " | ");
-        (void)quire_grammar_literal_add(out, quote, json_string_value(json_array_get(texts, i)));
-    }
-    QUIRE_TRY(quire_bytes_addf(out, ")"));
-    return 1;
-}
-
-/* A string without escapes between two quotes of its own, which may be "". */
-static int plain_text_add(const tags *t, const json_t *schema, const char *quote, quire_bytes *out)
-{
-    static const char *const lengths[] = { "minLength", "maxLength", NULL };
-    static const quire_regex_opts opts = { .is_json = false };
-    quire_regex_result result;
-    quire_bytes text = { 0 };
-    const char *key, *regex;
-    json_t *texts = texts_of(schema);
-    int rc;
-
-    if (texts != NULL) {
-        rc = choices_add(texts, quote, out);
-        json_decref(texts);
-        return rc;
-    }
-    QUIRE_TRY(refuse_unheld(t, schema, lengths));
-    regex = has_type(schema, "string") ? quire_schema_regex(schema, &key) : NULL;
-    if (regex == NULL) {
-        return 0;
-    }
-    rc = quire_regex_grammar(regex, &opts, &text, &result);
-    if (rc == QUIRE_OK) {
-        (void)quire_grammar_literal_add(out, "", quote);
-        (void)quire_bytes_addf(out, " ");
-        (void)quire_bytes_add(out, text.data, text.n);
-        (void)quire_bytes_addf(out, " ");
-        rc = quire_grammar_literal_add(out, "", quote);
-    }
-    quire_bytes_fini(&text);
-    return rc < 0 ? stays(t, rc) : 1;
-}
 
 /* ---- between tags ---- */
 
@@ -265,243 +110,218 @@ static void follow(const quire_graft *g, const char *name, size_t n_name,
     }
 }
 
-/* Append the value's rule in place of one of the library, with the tag if that one includes it. */
-static int tag_value_add(const tags *t, const char *library, const json_t *schema, quire_bytes *out)
+/* The character that a text with a length leaves out: the first of the tag that is no blank. The
+ * tag is literals and classes of a grammar. */
+static char stop_of(const char *tag, size_t n)
+{
+    for (size_t i = 0; i + 1 < n; i++) {
+        const bool is_escape = tag[i] == '\\';
+
+        if (is_escape && strchr("ntr", tag[i + 1]) != NULL) {
+            i++;
+        } else if (is_escape) {
+            return tag[i + 1];
+        } else if (strchr(" \"[](", tag[i]) == NULL) {
+            return tag[i];
+        }
+    }
+    return '<';
+}
+
+/* Append the value's rule in place of one of the library. `rest`: what follows it, to which the tag
+ * is appended if the library's rule includes it. */
+static int tag_value_add(const quire_graft_tool *t, const char *library, const json_t *schema,
+                         const char *rest, quire_bytes *out)
 {
     const bool has_tag = strncmp(library, "ac-", 3) == 0;
     quire_bytes tag = { 0 };
-    int rc;
+    size_t n;
+    const char *text = quire_graft_rule(t->g, library, &n);
+    int rc = 0;
 
-    if (!has_tag && strncmp(library, "until-", 6) != 0) {
-        return json_value_add(t, schema, out);
-    }
-    rc = plain_text_add(t, resolve(t, schema), "", out);
-    if (rc == 1 && has_tag) {
+    if (has_tag) {
         rc = tag_of_rules_add(t->g, library, &tag) ? 1 : 0;
+    } else if (strncmp(library, "until-", 6) == 0) {
+        rc = quire_bytes_addf(&tag, "%s", rest) < 0 ? QUIRE_NOMEM : 1;
+    } else if (text != NULL && n > 6 && strncmp(text, "until-", 6) == 0) {
+        const char *end = memchr(text, ' ', n); /* a text and its tag */
+
+        rc = end != NULL && quire_bytes_add(&tag, end, n - (size_t)(end - text)) >= 0 ? 1 : 0;
+    } else {
+        quire_bytes_fini(&tag);
+        return quire_graft_json(t, schema, out);
+    }
+    if (rc == 1) {
+        rc = quire_graft_text(t, schema, "", stop_of(tag.data, tag.n), out);
+    }
+    if (rc == 1 && strncmp(library, "until-", 6) != 0) {
         (void)quire_bytes_add(out, tag.data, tag.n);
     }
     quire_bytes_fini(&tag);
     return out->status < 0 ? out->status : rc;
 }
 
-static int tag_add(const tags *t, const char *rule, const json_t *schema)
+/* The one name in a text that is not "space"; NULL: there is none, or there are several. */
+static const char *only_name(const char *text, const char *end, size_t *n)
 {
-    char library[QUIRE_GRAFT_RULE_BYTES];
-    quire_bytes out = { 0 };
-    size_t n, n_name, n_other;
+    const char *only = NULL;
+    size_t n_name;
+
+    for (const char *at = text; (at = quire_graft_name(at, end, &n_name)) != NULL; at += n_name) {
+        if (n_name == strlen("space") && memcmp(at, "space", n_name) == 0) {
+            continue;
+        }
+        if (only != NULL) {
+            return NULL;
+        }
+        only = at;
+        *n = n_name;
+    }
+    return only;
+}
+
+/* Whether a rule of an argument names one of an item or a member: R-item, R-name; not R-schema. */
+static bool is_within(const char *rule, const char *name, size_t n_name)
+{
+    const size_t n = strlen(rule);
+
+    return n_name > n && memcmp(name, rule, n) == 0 && name[n] == '-' &&
+           (n_name != n + strlen("-schema") || memcmp(name + n, "-schema", n_name - n) != 0);
+}
+
+/* Append the text of a rule of an argument, with our value. 0: of a form that is not known here. */
+static int tag_text_add(const quire_graft_tool *t, const char *rule, const json_t *schema,
+                        quire_bytes *out)
+{
+    char library[QUIRE_GRAFT_RULE_BYTES], rest[QUIRE_GRAFT_RULE_BYTES];
+    quire_bytes made = { 0 };
+    size_t n, n_name = 0;
     const char *text = quire_graft_rule(t->g, rule, &n);
     const char *end = text != NULL ? text + n : NULL;
-    const char *name = text != NULL ? quire_graft_name(text, end, &n_name) : NULL;
+    const char *name = text != NULL ? only_name(text, end, &n_name) : NULL;
     int rc;
 
-    if (name == NULL || quire_graft_name(name + n_name, end, &n_other) != NULL) {
-        return QUIRE_OK; /* of a form that this file does not know */
+    if (name == NULL || is_within(rule, name, n_name)) {
+        return 0;
     }
     follow(t->g, name, n_name, library);
-    (void)quire_bytes_add(&out, text, (size_t)(name - text));
-    rc = tag_value_add(t, library, schema, &out);
+    (void)snprintf(rest, sizeof rest, "%.*s", (int)(end - name - (ptrdiff_t)n_name), name + n_name);
+    (void)quire_bytes_add(&made, text, (size_t)(name - text));
+    rc = tag_value_add(t, library, schema, rest, &made);
     if (rc == 1) {
-        rc = quire_bytes_add(&out, name + n_name, (size_t)(end - name) - n_name);
-        rc = rc < 0 ? rc : quire_graft_replace(t->g, rule, out.data);
+        (void)quire_bytes_add(&made, name + n_name, (size_t)(end - name) - n_name);
+        rc = quire_bytes_add(out, made.data, made.n) < 0 ? out->status : 1;
+    }
+    quire_bytes_fini(&made);
+    return rc;
+}
+
+static int nested_add(const quire_graft_tool *t, const char *rule, const json_t *schema);
+
+/* Replace a rule of an argument, and those of values within it. */
+static int tag_add(const quire_graft_tool *t, const char *rule, const json_t *schema)
+{
+    quire_bytes out = { 0 };
+    int rc = tag_text_add(t, rule, schema, &out);
+
+    if (rc == 1) {
+        rc = quire_graft_replace(t->g, rule, out.data);
+    } else if (rc == 0) {
+        rc = nested_add(t, rule, schema);
     }
     quire_bytes_fini(&out);
     return rc;
 }
 
-/* ---- lists of arguments ---- */
-
-/* How a format writes the arguments of a call, or the members of an object. */
-typedef struct list_style {
-    const char *equals, *separator; /* as texts of the grammar */
-    const char *any;                /* the library's rule of any value */
-    int (*value_add)(const tags *t, const json_t *schema, int depth, quire_bytes *out);
-} list_style;
-
-static bool is_required(const json_t *object, const char *name)
+/* Bound the items in a rule of an array: "(space R-item)*". */
+static int items_bound(const quire_graft_tool *t, const char *rule, const char *item,
+                       const json_t *schema)
 {
-    const json_t *list = json_object_get(object, "required");
-    bool is_found = false;
+    const json_t *least = json_object_get(schema, "minItems");
+    const json_t *most = json_object_get(schema, "maxItems");
+    char form[2 * QUIRE_GRAFT_RULE_BYTES];
+    quire_bytes out = { 0 };
+    size_t n;
+    const char *text = quire_graft_rule(t->g, rule, &n), *at;
+    int rc = QUIRE_OK;
 
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *other = json_string_value(json_array_get(list, i));
-
-        is_found = is_found || (other != NULL && strcmp(other, name) == 0);
+    (void)snprintf(form, sizeof form, "(space %s)*", item);
+    at = memmem(text, n, form, strlen(form));
+    if (at == NULL || (least == NULL && most == NULL)) {
+        return QUIRE_OK;
     }
-    return is_found;
+    (void)quire_bytes_add(&out, text, (size_t)(at - text) + strlen(form) - 1);
+    (void)quire_bytes_addf(&out, "{%lld,", (long long)json_integer_value(least));
+    if (most != NULL) {
+        (void)quire_bytes_addf(&out, "%lld", (long long)json_integer_value(most));
+    }
+    (void)quire_bytes_addf(&out, "}");
+    rc = quire_bytes_add(&out, at + strlen(form), n - (size_t)(at - text) - strlen(form));
+    rc = rc < 0 ? rc : quire_graft_replace(t->g, rule, out.data);
+    quire_bytes_fini(&out);
+    return rc;
 }
 
-/* Add a rule "args<list>-a<i>" for each member. */
-static int members_add(const tags *t, const list_style *style, const json_t *properties,
-                       unsigned list, int depth)
+/* The schema of all items; NULL: they have several. */
+static const json_t *items_of(const json_t *schema)
 {
+    const json_t *first = json_object_get(schema, "prefixItems");
+
+    for (size_t i = 1; i < json_array_size(first); i++) {
+        if (!json_equal(json_array_get(first, 0), json_array_get(first, i))) {
+            return NULL;
+        }
+    }
+    return first != NULL ? json_array_get(first, 0) : json_object_get(schema, "items");
+}
+
+/* Values between tags of their own within an argument (MiniMax M3). */
+static int nested_add(const quire_graft_tool *t, const char *rule, const json_t *schema)
+{
+    const json_t *target = quire_tool_schema_resolve(t->parameters, schema);
+    char inner[QUIRE_GRAFT_RULE_BYTES];
     const char *name;
-    json_t *schema;
-    unsigned i = 0;
+    json_t *member;
+    size_t n;
 
-    json_object_foreach((json_t *)(uintptr_t)properties, name, schema)
+    if (quire_graft_rule(t->g, rule, &n) == NULL || strlen(rule) > QUIRE_GRAFT_RULE_BYTES - 16) {
+        return QUIRE_OK;
+    }
+    (void)snprintf(inner, sizeof inner, "%.200s-item", rule);
+    if (quire_graft_rule(t->g, inner, &n) != NULL) {
+        QUIRE_TRY(items_bound(t, rule, inner, target));
+        return tag_add(t, inner, items_of(target));
+    }
+    json_object_foreach(json_object_get(target, "properties"), name, member)
     {
-        quire_bytes rule = { 0 };
-        int rc;
-
-        (void)quire_bytes_addf(&rule, "args%u-a%u" QUIRE_GRAFT_MARK, list, i++);
-        (void)quire_grammar_literal_add(&rule, "", name);
-        (void)quire_bytes_addf(&rule, " %s ", style->equals);
-        rc = style->value_add(t, resolve(t, schema), depth, &rule);
-        if (rc == 0) {
-            rc = quire_bytes_addf(&rule, "%s", style->any);
+        (void)snprintf(inner, sizeof inner, "%.200s-", rule);
+        quire_graft_rule_name(name, "", inner, sizeof inner);
+        if (quire_graft_rule(t->g, inner, &n) != NULL) {
+            QUIRE_TRY(tag_add(t, inner, member));
         }
-        (void)quire_bytes_addf(&rule, "\n");
-        if (rc >= 0) {
-            rc = quire_bytes_add(&t->g->rules, rule.data, rule.n);
-        }
-        quire_bytes_fini(&rule);
-        QUIRE_TRY(rc);
     }
     return QUIRE_OK;
 }
 
-/* Append the members of an object, in this order: the required ones, and any of the others. */
-static int list_add(const tags *t, const list_style *style, const json_t *object, int depth,
-                    quire_bytes *out)
-{
-    const json_t *properties = json_object_get(object, "properties");
-    const unsigned list = t->g->n_lists++;
-    quire_bytes *rules = &t->g->rules;
-    bool has_required = false;
-    unsigned i = 0, n_others = 0;
-    const char *name;
-    json_t *schema;
-
-    QUIRE_TRY(members_add(t, style, properties, list, depth));
-    json_object_foreach((json_t *)(uintptr_t)properties, name, schema)
-    {
-        if (is_required(object, name)) {
-            (void)quire_bytes_addf(out, "%s args%u-a%u ", has_required ? style->separator : "",
-                                   list, i);
-            has_required = true;
-        } else {
-            /* -f: the first of the list is this one or a later one; -r: more of the list. */
-            (void)quire_bytes_addf(rules, "args%u-f%u ::= args%u-a%u args%u-r%u | args%u-f%u\n",
-                                   list, n_others, list, i, list, n_others + 1, list, n_others + 1);
-            (void)quire_bytes_addf(rules, "args%u-r%u ::= (%s args%u-a%u)? args%u-r%u\n", list,
-                                   n_others, style->separator, list, i, list, n_others + 1);
-            n_others++;
-        }
-        i++;
-    }
-    (void)quire_bytes_addf(rules, "args%u-f%u ::= \"\"\nargs%u-r%u ::= \"\"\n", list, n_others,
-                           list, n_others);
-    (void)quire_bytes_addf(out, "args%u-%c0", list, has_required ? 'r' : 'f');
-    return out->status < 0 ? out->status : rules->status;
-}
-
-/* JSON is a part of the library's values of Python; so are the words of Python. */
-static int python_value_add(const tags *t, const json_t *schema, int depth, quire_bytes *out)
-{
-    int rc;
-
-    (void)depth;
-    (void)quire_bytes_addf(out, "(");
-    rc = json_value_add(t, schema, out);
-    if (rc == 0) {
-        rc = quire_bytes_addf(out, "python-or-json-value");
-    }
-    QUIRE_TRY(rc);
-    if (has_type(schema, "boolean") && json_object_get(schema, "const") == NULL) {
-        (void)quire_bytes_addf(out, " | \"True\" | \"False\"");
-    }
-    QUIRE_TRY(quire_bytes_addf(out, ")"));
-    return 1;
-}
-
-static int gemma_value_add(const tags *t, const json_t *schema, int depth, quire_bytes *out);
-
-static const list_style gemma_style = { "\":\" space", "\",\" space", "gemma4-value",
-                                        gemma_value_add };
-
-static int gemma_object_add(const tags *t, const json_t *object, int depth, quire_bytes *out)
-{
-    if (json_object_size(json_object_get(object, "properties")) == 0) {
-        return 0;
-    }
-    (void)quire_bytes_addf(out, "\"{\" space ");
-    QUIRE_TRY(list_add(t, &gemma_style, object, depth + 1, out));
-    QUIRE_TRY(quire_bytes_addf(out, " space \"}\""));
-    return 1;
-}
-
-/* The items have a rule of their own, since the array names them twice. */
-static int gemma_array_add(const tags *t, const json_t *schema, int depth, quire_bytes *out)
-{
-    static const char *const unheld[] = { "minItems", "maxItems", "prefixItems", NULL };
-    const unsigned list = t->g->n_lists++;
-    quire_bytes item = { 0 };
-    int rc;
-
-    QUIRE_TRY(refuse_unheld(t, schema, unheld));
-    rc = gemma_value_add(t, resolve(t, json_object_get(schema, "items")), depth + 1, &item);
-    if (rc == 1) {
-        (void)quire_bytes_addf(&t->g->rules, "args%u-i ::= ", list);
-        (void)quire_bytes_add(&t->g->rules, item.data, item.n);
-        (void)quire_bytes_addf(&t->g->rules, "\n");
-        rc = quire_bytes_addf(out, "\"[\" space (args%u-i (\",\" space args%u-i)* space)? \"]\"",
-                              list, list);
-        rc = rc < 0 ? rc : 1;
-    }
-    quire_bytes_fini(&item);
-    return rc;
-}
-
-/* Any value of Gemma 4's form. */
-static int gemma_value_add(const tags *t, const json_t *schema, int depth, quire_bytes *out)
-{
-    static const char *const json_types[] = { "integer", "number", "boolean", "null" };
-    static const char *const unheld[] = { "anyOf", "oneOf", "allOf", NULL };
-    int rc;
-
-    QUIRE_TRY(refuse_unheld(t, schema, unheld));
-    if (!json_is_object(schema) || depth > DEPTH_MAX) {
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof json_types / sizeof json_types[0]; i++) {
-        if (has_type(schema, json_types[i])) {
-            return json_value_add(t, schema, out);
-        }
-    }
-    if (has_type(schema, "array")) {
-        return gemma_array_add(t, schema, depth, out);
-    }
-    if (has_type(schema, "object")) {
-        return gemma_object_add(t, schema, depth, out);
-    }
-    rc = plain_text_add(t, schema, GEMMA_QUOTE, out);
-    if (rc == 0 && has_type(schema, "string")) {
-        QUIRE_TRY(quire_bytes_addf(out, "gemma4-string"));
-        rc = 1;
-    }
-    return rc;
-}
-
 /* ---- functions ---- */
 
-/* Replace the rule of a function: `begin`, the arguments, `end`. */
-static int function_add(const tags *t, const char *rule, const char *function,
-                        const list_style *style, const char *begin, const char *end)
-{
-    quire_bytes out = { 0 };
-    int rc;
+/* How the library names the rules of functions and arguments. */
+typedef struct naming {
+    const char *function, *before, *between; /* "tool-F"; "tool-F-arg-A" */
+} naming;
 
-    (void)quire_grammar_literal_add(&out, "", function);
-    (void)quire_bytes_addf(&out, " %s space ", begin);
-    rc = list_add(t, style, t->parameters, 0, &out);
-    if (rc == QUIRE_OK) {
-        rc = quire_bytes_addf(&out, " space %s", end);
-    }
-    if (rc == QUIRE_OK) {
-        rc = quire_graft_replace(t->g, rule, out.data);
-    }
-    quire_bytes_fini(&out);
-    return rc;
+static const naming namings[] = {
+    { "tool-", "tool-", "-arg-" },
+    { "ling3-tool-", "ling3-arg-", "-" },
+    { "kimi-k3-tool-", "kimi-k3-arg-", "-" },
+};
+
+static void argument_rule(const naming *by, const char *function, const char *name,
+                          char out[QUIRE_GRAFT_RULE_BYTES])
+{
+    (void)snprintf(out, QUIRE_GRAFT_RULE_BYTES, "%s", by->before);
+    quire_graft_rule_name(function, by->between, out, QUIRE_GRAFT_RULE_BYTES);
+    quire_graft_rule_name(name, "", out, QUIRE_GRAFT_RULE_BYTES);
 }
 
 static bool names_rule(const char *text, size_t n, const char *rule)
@@ -517,49 +337,230 @@ static bool names_rule(const char *text, size_t n, const char *rule)
     return false;
 }
 
-static int tagged_add(const tags *t, const char *function)
+/* A member as the library's rule of the argument has it. */
+static int tag_member_add(const quire_graft_tool *t, const quire_graft_style *style,
+                          const char *name, const json_t *schema, quire_bytes *out)
 {
-    const json_t *properties = json_object_get(t->parameters, "properties");
+    char rule[QUIRE_GRAFT_RULE_BYTES];
+    int rc;
+
+    argument_rule(&namings[strcmp(style->open, namings[1].before) == 0 ? 1 : 0], t->function, name,
+                  rule);
+    rc = tag_text_add(t, rule, schema, out);
+    return rc == 0 ? quire_bytes_addf(out, "%s", rule) : rc;
+}
+
+/* A member between tags of fixed words. */
+static int word_member_add(const quire_graft_tool *t, const quire_graft_style *style,
+                           const char *name, const json_t *schema, quire_bytes *out)
+{
+    const bool is_text = quire_tool_schema_may_be_text(t->parameters, schema);
+    int rc = 0;
+
+    (void)quire_grammar_literal_add(out, "", style->open);
+    (void)quire_bytes_addf(out, " ");
+    (void)quire_grammar_literal_add(out, "", name);
+    (void)quire_bytes_addf(out, " ");
+    (void)quire_grammar_literal_add(out, "", style->behind_name);
+    (void)quire_bytes_addf(out, " ");
+    rc = is_text ? quire_graft_text(t, schema, "", '<', out)
+                 : quire_graft_json(t, quire_tool_schema_resolve(t->parameters, schema), out);
+    if (rc == 0 && is_text) {
+        return quire_graft_until(t->g, style->close, out);
+    }
+    if (rc == 0) {
+        rc = quire_graft_any_json(t->g, out);
+    }
+    QUIRE_TRY(rc);
+    (void)quire_bytes_addf(out, " ");
+    return quire_grammar_literal_add(out, "", style->close);
+}
+
+/* The end of an item of a rule: a group, a literal, a class or a name, with its repetition. */
+static const char *item_end(const char *at, const char *end)
+{
+    int depth = 0;
+
+    do {
+        const char closing = *at == '"' ? '"' : *at == '[' ? ']' : '\0';
+
+        if (closing != '\0') {
+            for (at++; at < end && *at != closing; at++) {
+                at += *at == '\\' ? 1 : 0;
+            }
+        }
+        depth += *at == '(' ? 1 : *at == ')' ? -1 : 0;
+        at++;
+    } while (at < end && (depth > 0 || (*at != ' ' && *at != ')')));
+    return at < end ? at : end;
+}
+
+/* The items of a rule that hold the arguments, beginning with the first that has the marker. */
+static bool span_find(const char *text, size_t n, const char *marker, const char **begin,
+                      const char **behind)
+{
+    const char *end = text + n;
+
+    *begin = *behind = NULL;
+    for (const char *at = text; at < end;) {
+        const char *next = item_end(at, end);
+
+        if (memmem(at, (size_t)(next - at), marker, strlen(marker)) != NULL) {
+            *begin = *begin == NULL ? at : *begin;
+            *behind = next;
+        }
+        at = next < end && *next == ' ' ? next + 1 : next;
+        if (next == end || (next < end && *next == ')')) {
+            break;
+        }
+    }
+    return *begin != NULL;
+}
+
+/* Append the list of each alternative. */
+static int lists_add(const quire_graft_tool *t, const quire_graft_style *style,
+                     const json_t *alternatives, quire_bytes *out)
+{
+    for (size_t i = 0; i < json_array_size(alternatives); i++) {
+        quire_graft_tool one = *t;
+
+        one.parameters = json_array_get(alternatives, i);
+        (void)quire_bytes_addf(out, "%s", i == 0 ? "(" : " | ");
+        QUIRE_TRY(quire_graft_list(&one, style, one.parameters, out));
+    }
+    return quire_bytes_addf(out, ")");
+}
+
+/* Replace the items with the marker in a function's rule by lists of arguments. */
+static int span_replace(const quire_graft_tool *t, const char *rule, const char *marker,
+                        const quire_graft_style *style, const json_t *alternatives)
+{
+    quire_graft_style own = *style;
+    quire_bytes out = { 0 };
+    size_t n;
+    const char *text = quire_graft_rule(t->g, rule, &n);
+    const char *begin, *behind;
+    int rc;
+
+    if (!span_find(text, n, marker, &begin, &behind)) {
+        return QUIRE_OK;
+    }
+    if (own.separator == NULL) {
+        own.separator = names_rule(begin, (size_t)(behind - begin), "space") ? "space" : "";
+    }
+    (void)quire_bytes_add(&out, text, (size_t)(begin - text));
+    rc = lists_add(t, &own, alternatives, &out);
+    if (rc >= 0) {
+        rc = quire_bytes_add(&out, behind, n - (size_t)(behind - text));
+    }
+    rc = rc < 0 ? rc : quire_graft_replace(t->g, rule, out.data);
+    quire_bytes_fini(&out);
+    return rc;
+}
+
+/* Replace the rule of a function: `begin`, the arguments, `end`. */
+static int function_add(const quire_graft_tool *t, const char *rule, const json_t *alternatives,
+                        const quire_graft_style *style, const char *const ends[2])
+{
+    quire_bytes out = { 0 };
+    int rc;
+
+    (void)quire_grammar_literal_add(&out, "", t->function);
+    (void)quire_bytes_addf(&out, " %s space ", ends[0]);
+    rc = lists_add(t, style, alternatives, &out);
+    if (rc == QUIRE_OK) {
+        rc = quire_bytes_addf(&out, " space %s", ends[1]);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_graft_replace(t->g, rule, out.data);
+    }
+    quire_bytes_fini(&out);
+    return rc;
+}
+
+static int tagged_add(const quire_graft_tool *t, const naming *by, const char *rule,
+                      const json_t *alternatives)
+{
+    static const quire_graft_style words[] = {
+        { "space", "<param name=\"", "\">", "</param>", word_member_add },
+        { "space", "<atem:parameter name=\"", "\">", "</atem:parameter>", word_member_add },
+        { "", "<|open|>argument key=\"", "\"<|sep|>", "<|close|>argument<|sep|>", word_member_add },
+    };
+    const quire_graft_style library = { .open = by->before, .member_add = tag_member_add };
+    char marker[QUIRE_GRAFT_RULE_BYTES];
     const char *name;
     json_t *schema;
+    size_t n;
+    const char *text = quire_graft_rule(t->g, rule, &n);
 
-    json_object_foreach((json_t *)(uintptr_t)properties, name, schema)
+    for (size_t i = 0; i < 2; i++) {
+        (void)snprintf(marker, sizeof marker, "\"%s", i == 0 ? "<param name=" : "<atem:parameter");
+        if (text != NULL && memmem(text, n, marker, strlen(marker)) != NULL) {
+            return span_replace(t, rule, marker, &words[i], alternatives);
+        }
+    }
+    if (by == &namings[2]) {
+        return span_replace(t, rule, by->before, &words[2], alternatives);
+    }
+    if (json_array_size(alternatives) > 1 && text != NULL) {
+        /* Permutations are rules as well: "tool-F-args-N", "ling3-F-args-N". */
+        (void)snprintf(marker, sizeof marker, "%s", by == &namings[1] ? "ling3-" : "tool-");
+        return span_replace(t, rule, marker, &library, alternatives);
+    }
+    json_object_foreach(json_object_get(t->parameters, "properties"), name, schema)
     {
-        char rule[QUIRE_GRAFT_RULE_BYTES] = "tool-";
+        char argument[QUIRE_GRAFT_RULE_BYTES];
 
-        quire_graft_rule_name(function, "-arg-", rule, sizeof rule);
-        quire_graft_rule_name(name, "", rule, sizeof rule);
-        QUIRE_TRY(tag_add(t, rule, schema));
+        argument_rule(by, t->function, name, argument);
+        QUIRE_TRY(tag_add(t, argument, schema));
     }
     return QUIRE_OK;
 }
 
-int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters, bool is_strict)
+/* A tool whose alternatives are known. */
+static int tool_add(const quire_graft_tool *t, const json_t *alternatives)
 {
-    static const list_style python_style = { "\"=\"", "\",\" space", "python-or-json-value",
-                                             python_value_add };
-    const tags t = { g, parameters, is_strict };
-    char rule[QUIRE_GRAFT_RULE_BYTES] = "tool-";
-    quire_bytes unused = { 0 };
-    const char *text;
+    static const char *const round[] = { "\"(\"", "\")\"" };
+    static const char *const curly[] = { "\"{\"", "\"}\"" };
+    const naming *by = &namings[0];
+    char rule[QUIRE_GRAFT_RULE_BYTES], call[QUIRE_GRAFT_RULE_BYTES];
+    const char *text = NULL;
     size_t n = 0;
-    int rc = QUIRE_OK;
 
-    if (json_object_size(json_object_get(parameters, "properties")) == 0) {
+    for (size_t i = 0; i < sizeof namings / sizeof namings[0] && text == NULL; i++) {
+        by = &namings[i];
+        (void)snprintf(rule, sizeof rule, "%s", by->function);
+        quire_graft_rule_name(t->function, "", rule, sizeof rule);
+        text = quire_graft_rule(t->g, rule, &n);
+    }
+    if (text == NULL) {
         return QUIRE_OK;
     }
+    (void)snprintf(call, sizeof call, "(\"%s\" \"(\")", t->function);
+    if (n > strlen(call) && memcmp(text, call, strlen(call)) == 0) {
+        return function_add(t, rule, alternatives, &quire_graft_python, round);
+    }
+    if (names_rule(text, n, "gemma4-dict")) {
+        return function_add(t, rule, alternatives, &quire_graft_gemma, curly);
+    }
+    return tagged_add(t, by, rule, alternatives);
+}
+
+int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters, bool is_strict)
+{
+    json_t *alternatives = quire_tool_alternatives(parameters);
+    const quire_graft_tool t = { g, function, json_array_get(alternatives, 0), is_strict };
+    quire_bytes unused = { 0 };
+    int rc = QUIRE_OK;
+
     if (is_strict) {
         rc = quire_json_schema_grammar(parameters, &unused, &g->cause);
         quire_bytes_fini(&unused);
-        QUIRE_TRY(rc);
     }
-    quire_graft_rule_name(function, "", rule, sizeof rule);
-    text = quire_graft_rule(g, rule, &n);
-    if (text != NULL && names_rule(text, n, "python-or-json-value")) {
-        return function_add(&t, rule, function, &python_style, "\"(\"", "\")\"");
+    if (rc == QUIRE_OK && (json_array_size(alternatives) > 1 ||
+                           json_object_size(json_object_get(t.parameters, "properties")) > 0)) {
+        rc = tool_add(&t, alternatives);
     }
-    if (text != NULL && names_rule(text, n, "gemma4-dict")) {
-        return function_add(&t, rule, function, &gemma_style, "\"{\"", "\"}\"");
-    }
-    return tagged_add(&t, function);
+    json_decref(alternatives);
+    return rc;
 }

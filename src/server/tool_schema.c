@@ -307,7 +307,12 @@ static int make_plain(const json_t *root, json_t *schema, int depth)
         return 0;
     }
     if (json_is_boolean(json_object_get(schema, "items"))) {
-        (void)json_object_del(schema, "items");
+        json_t *first = json_array_get(json_object_get(schema, "prefixItems"), 0);
+
+        if (json_object_set_new(schema, "items",
+                                first != NULL ? json_deep_copy(first) : json_object()) != 0) {
+            return -1;
+        }
     }
     for (size_t i = 0; i < N_TYPES; i++) {
         /* Any value: as an object, since it is written as JSON. */

@@ -63,12 +63,14 @@ static void parameters_have_named_arguments_of_one_type(void **state)
           "\"type\":\"boolean\"}}}",
           "{\"type\":\"object\",\"properties\":{\"z\":{\"type\":\"boolean\"},\"a\":{\"type\":"
           "\"integer\",\"enum\":[1]},\"b\":{\"type\":\"string\"}},\"required\":[\"z\"]}" },
-        /* within an argument: a union beside its type, items without a schema of their own */
+        /* within an argument: a union beside its type, items without a schema */
         { "{\"properties\":{\"a\":{\"anyOf\":[{\"properties\":{}},{\"type\":\"null\"}]},\"b\":{"
           "\"items\":false,\"prefixItems\":[{\"minLength\":1}]}}}",
           "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\",\"anyOf\":[{\"type\":"
-          "\"object\",\"properties\":{}},{\"type\":\"null\"}]},\"b\":{\"type\":\"array\","
-          "\"prefixItems\":[{\"type\":\"string\",\"minLength\":1}]}},\"required\":[]}" },
+          "\"object\",\"properties\":{}},{\"type\":\"null\"}]},\"b\":{\"type\":\"array\",\"items\":"
+          "{"
+          "\"type\":\"string\",\"minLength\":1},\"prefixItems\":[{\"type\":\"string\","
+          "\"minLength\":1}]}},\"required\":[]}" },
         /* without properties it stays */
         { "{\"type\":\"object\",\"additionalProperties\":true}",
           "{\"type\":\"object\",\"additionalProperties\":true}" },

@@ -1,0 +1,348 @@
+/* schema_graft_text.c - values in calls: JSON, and texts without quotes and escapes.
+ *
+ * Between tags a text has no quotes and no escapes, so enum, const, pattern and format of strings
+ * become texts of the grammar. A length holds by leaving out the character with which the tag
+ * begins, and blanks at both ends, which some readers drop.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/schema_graft_internal.h"
+
+#include "base/check.h"
+#include "server/json_schema.h"
+#include "server/regex_grammar.h"
+#include "server/tool_schema.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define DEPTH_MAX     8 /* unions within unions */
+#define TAG_BYTES_MAX 256u
+
+int quire_graft_refuse(const quire_graft_tool *t, const json_t *schema, const char *const *keywords)
+{
+    for (; *keywords != NULL && t->is_strict; keywords++) {
+        if (json_object_get(schema, *keywords) != NULL) {
+            return quire_error_set(&t->g->cause, QUIRE_INVAL,
+                                   "the model's form of calls cannot hold the keyword \"%s\"",
+                                   *keywords);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ---- JSON ---- */
+
+/* An error, or 0 when a schema that is not supported may stay with the library. */
+static int stays(const quire_graft_tool *t, int rc)
+{
+    return t->is_strict || rc == QUIRE_NOMEM ? rc : 0;
+}
+
+/* A schema with the definitions that its references name. */
+static json_t *with_definitions(const quire_graft_tool *t, const json_t *schema)
+{
+    static const char *const names[] = { "$defs", "definitions" };
+    json_t *copy = json_copy((json_t *)(uintptr_t)schema); /* jansson reads its argument alone */
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && copy != NULL; i++) {
+        json_t *defs = json_object_get(t->parameters, names[i]);
+
+        if (defs != NULL && json_object_get(copy, names[i]) == NULL &&
+            json_object_set(copy, names[i], defs) != 0) {
+            json_decref(copy);
+            copy = NULL;
+        }
+    }
+    return copy;
+}
+
+int quire_graft_json(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
+{
+    char root[QUIRE_GRAFT_ROOT_BYTES];
+    json_t *copy;
+    int rc;
+
+    if (!json_is_object(schema)) {
+        return 0;
+    }
+    copy = with_definitions(t, schema);
+    QUIRE_FAIL_IF(copy == NULL, QUIRE_NOMEM);
+    rc = quire_graft_schema(t->g, copy, !t->is_strict, root);
+    json_decref(copy);
+    if (rc < 0) {
+        return stays(t, rc);
+    }
+    QUIRE_TRY(quire_bytes_addf(out, "%s", root));
+    return 1;
+}
+
+/* ---- texts ---- */
+
+/* The alternatives of a text so far. */
+typedef struct text_list {
+    const char *quote;
+    char stop;
+    unsigned n;
+    quire_bytes *out;
+} text_list;
+
+static void alternative_begin(text_list *list)
+{
+    (void)quire_bytes_addf(list->out, "%s", list->n++ == 0 ? "(" : " | ");
+}
+
+/* The strings of a list of values. */
+static int choices_add(text_list *list, const json_t *values)
+{
+    for (size_t i = 0; i < json_array_size(values); i++) {
+        const char *text = json_string_value(json_array_get(values, i));
+
+        if (text != NULL) {
+            alternative_begin(list);
+            (void)quire_grammar_literal_add(list->out, list->quote, text);
+        }
+    }
+    return list->out->status < 0 ? list->out->status : 1;
+}
+
+static int regex_add(const quire_graft_tool *t, text_list *list, const char *regex)
+{
+    static const quire_regex_opts opts = { .is_json = false };
+    quire_regex_result result;
+    quire_bytes text = { 0 };
+    const int rc = quire_regex_grammar(regex, &opts, &text, &result);
+
+    if (rc == QUIRE_OK) {
+        alternative_begin(list);
+        (void)quire_grammar_literal_add(list->out, "", list->quote);
+        (void)quire_bytes_addf(list->out, " ");
+        (void)quire_bytes_add(list->out, text.data, text.n);
+        (void)quire_bytes_addf(list->out, " ");
+        (void)quire_grammar_literal_add(list->out, "", list->quote);
+    }
+    quire_bytes_fini(&text);
+    QUIRE_TRY(list->out->status);
+    return rc < 0 ? stays(t, rc) : 1;
+}
+
+/* Append the characters of a text of min to max (0 = any number) characters. */
+static void length_add(text_list *list, json_int_t min, json_int_t max)
+{
+    const char *escape = strchr("]\\^-", list->stop) != NULL ? "\\" : "";
+    char any[16], end[32];
+    const json_int_t rest = min > 2 ? min - 2 : 0;
+
+    (void)snprintf(any, sizeof any, "[^%s%c]", escape, list->stop);
+    (void)snprintf(end, sizeof end, "[^%s%c \\t\\n\\r]", escape, list->stop);
+    if (max == 1) {
+        (void)quire_bytes_addf(list->out, "%s%s", end, min == 0 ? "?" : "");
+    } else if (max > 0) {
+        (void)quire_bytes_addf(list->out, "(%s %s%s{%lld,%lld} %s%s)%s", end, min < 2 ? "(" : "",
+                               any, (long long)rest, (long long)max - 2, end, min < 2 ? ")?" : "",
+                               min == 0 ? "?" : "");
+    } else {
+        (void)quire_bytes_addf(list->out, "%s %s%s{%lld,} %s%s", end, min < 2 ? "(" : "", any,
+                               (long long)rest, end, min < 2 ? ")?" : "");
+    }
+}
+
+/* 0: the schema has no lengths that can be held. */
+static int lengths_add(text_list *list, const json_t *schema)
+{
+    const json_t *least = json_object_get(schema, "minLength");
+    const json_t *most = json_object_get(schema, "maxLength");
+    const json_int_t min = json_integer_value(least), max = json_integer_value(most);
+
+    if (least == NULL && most == NULL) {
+        return 0;
+    }
+    if (min < 0 || min > QUIRE_SCHEMA_COUNT_MAX || max > QUIRE_SCHEMA_COUNT_MAX || max < 0 ||
+        (most != NULL && max < min)) {
+        return 0;
+    }
+    if (most == NULL && min == 0) {
+        return 0;
+    }
+    alternative_begin(list);
+    (void)quire_grammar_literal_add(list->out, "", list->quote);
+    (void)quire_bytes_addf(list->out, " ");
+    if (most == NULL || max > 0) {
+        length_add(list, min, max);
+    }
+    (void)quire_bytes_addf(list->out, " ");
+    QUIRE_TRY(quire_grammar_literal_add(list->out, "", list->quote));
+    return 1;
+}
+
+static int text_add(const quire_graft_tool *t, text_list *list, const json_t *schema, int depth);
+
+/* The members of a union, each with the keywords beside the union. 0: one of them is any text. */
+static int union_add(const quire_graft_tool *t, text_list *list, const json_t *schema,
+                     const char *keyword, int depth)
+{
+    const json_t *members = json_object_get(schema, keyword);
+    int rc = 1;
+
+    for (size_t i = 0; i < json_array_size(members) && rc == 1; i++) {
+        const json_t *member = quire_tool_schema_resolve(t->parameters, json_array_get(members, i));
+        json_t *merged = json_copy((json_t *)(uintptr_t)schema);
+
+        QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
+        (void)json_object_del(merged, keyword);
+        if (json_object_update(merged, (json_t *)(uintptr_t)member) != 0) {
+            rc = QUIRE_NOMEM;
+        } else if (quire_tool_schema_may_be_text(t->parameters, merged)) {
+            rc = text_add(t, list, merged, depth + 1);
+        }
+        json_decref(merged);
+    }
+    return rc;
+}
+
+/* A schema with the members of its allOf put into it. NULL: no memory. */
+static json_t *put_together(const quire_graft_tool *t, const json_t *schema)
+{
+    const json_t *all = json_object_get(schema, "allOf");
+    json_t *merged = json_copy((json_t *)(uintptr_t)schema);
+
+    (void)json_object_del(merged, "allOf");
+    for (size_t i = 0; i < json_array_size(all) && merged != NULL; i++) {
+        const json_t *member = quire_tool_schema_resolve(t->parameters, json_array_get(all, i));
+
+        (void)json_object_update_missing(merged, (json_t *)(uintptr_t)member);
+    }
+    return merged;
+}
+
+/* Append the alternatives of a schema that may be a string. 0: any text. */
+static int text_add(const quire_graft_tool *t, text_list *list, const json_t *schema, int depth)
+{
+    const json_t *one, *values;
+    const char *key, *regex;
+
+    schema = quire_tool_schema_resolve(t->parameters, schema);
+    if (depth > DEPTH_MAX) {
+        return 0;
+    }
+    if (json_object_get(schema, "allOf") != NULL) {
+        json_t *merged = put_together(t, schema);
+        int rc;
+
+        QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
+        rc = text_add(t, list, merged, depth + 1);
+        json_decref(merged);
+        return rc;
+    }
+    if (json_object_get(schema, "anyOf") != NULL) {
+        return union_add(t, list, schema, "anyOf", depth);
+    }
+    if (json_object_get(schema, "oneOf") != NULL) {
+        return union_add(t, list, schema, "oneOf", depth);
+    }
+    one = json_object_get(schema, "const");
+    values = json_object_get(schema, "enum");
+    if (json_is_string(one)) {
+        alternative_begin(list);
+        QUIRE_TRY(quire_grammar_literal_add(list->out, list->quote, json_string_value(one)));
+        return 1;
+    }
+    if (values != NULL) {
+        return choices_add(list, values);
+    }
+    regex = quire_schema_regex(schema, &key);
+    if (regex != NULL) {
+        return regex_add(t, list, regex);
+    }
+    return lengths_add(list, schema);
+}
+
+int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char *quote, char stop,
+                     quire_bytes *out)
+{
+    quire_bytes text = { 0 };
+    text_list list = { .quote = quote, .stop = stop, .out = &text };
+    int rc =
+        quire_tool_schema_may_be_text(t->parameters, schema) ? text_add(t, &list, schema, 0) : 0;
+
+    if (rc == 1 && list.n > 0) {
+        (void)quire_bytes_addf(&text, ")");
+        rc = quire_bytes_add(out, text.data, text.n) < 0 ? out->status : 1;
+    } else if (rc == 1) {
+        rc = 0;
+    }
+    quire_bytes_fini(&text);
+    return rc;
+}
+
+/* ---- any text ---- */
+
+static void class_add(quire_bytes *out, const char *negation, const char *chars, size_t n)
+{
+    (void)quire_bytes_addf(out, "[%s", negation);
+    for (size_t i = 0; i < n; i++) {
+        if (chars[i] == '\n') {
+            (void)quire_bytes_addf(out, "\\n");
+        } else {
+            (void)quire_bytes_addf(out, "%s%c", strchr("]\\^-[", chars[i]) != NULL ? "\\" : "",
+                                   chars[i]);
+        }
+    }
+    (void)quire_bytes_addf(out, "]");
+}
+
+/* How much of the tag ends `n` bytes of it and a byte more. */
+static size_t state_behind(const char *tag, size_t n, char next)
+{
+    for (size_t k = n + 1; k > 0; k--) {
+        if (tag[k - 1] == next && memcmp(tag, tag + n + 1 - k, k - 1) == 0) {
+            return k;
+        }
+    }
+    return 0;
+}
+
+/* The rule of a text that ends with the first n bytes of the tag. */
+static void state_add(quire_graft *g, unsigned id, const char *tag, size_t n)
+{
+    char seen[TAG_BYTES_MAX + 1] = "";
+    size_t n_seen = 0;
+
+    (void)quire_bytes_addf(&g->rules, "text%u-%zu" QUIRE_GRAFT_MARK, id, n);
+    for (size_t i = 0; i <= n; i++) {
+        const size_t next = state_behind(tag, n, tag[i]);
+
+        if (next == 0 || memchr(seen, tag[i], n_seen) != NULL) {
+            continue;
+        }
+        seen[n_seen++] = tag[i];
+        class_add(&g->rules, "", &tag[i], 1);
+        if (tag[next] != '\0') {
+            (void)quire_bytes_addf(&g->rules, " text%u-%zu", id, next);
+        }
+        (void)quire_bytes_addf(&g->rules, " | ");
+    }
+    class_add(&g->rules, "^", seen, n_seen);
+    (void)quire_bytes_addf(&g->rules, " text%u-0\n", id);
+}
+
+int quire_graft_until(quire_graft *g, const char *tag, quire_bytes *out)
+{
+    char key[TAG_BYTES_MAX + 8];
+    const json_t *known;
+    unsigned id;
+
+    QUIRE_FAIL_IF(strlen(tag) > TAG_BYTES_MAX, QUIRE_LIMIT);
+    (void)snprintf(key, sizeof key, "until:%s", tag);
+    known = json_object_get(g->index, key);
+    id = known != NULL ? (unsigned)json_integer_value(known) : g->n_lists++;
+    if (known == NULL) {
+        QUIRE_FAIL_IF(json_object_set_new(g->index, key, json_integer(id)) != 0, QUIRE_NOMEM);
+        for (size_t n = 0; tag[n] != '\0'; n++) {
+            state_add(g, id, tag, n);
+        }
+        QUIRE_TRY(g->rules.status);
+    }
+    QUIRE_TRY(quire_bytes_addf(out, "text%u-0", id));
+    return 1;
+}

@@ -482,9 +482,53 @@ static void plain_tools_are_described_instead(void **state)
     free(text);
 }
 
+/* The library's grammars of a few formats take more than their readers do, or any number of calls.
+ */
+static void grammars_of_calls_are_mended(void **state)
+{
+    static const struct {
+        const char *name, *has, *lacks;
+        quire_chat_switch parallel;
+    } cases[] = {
+        { "meetkai-functionary-medium-v3.2", "\ntools ::= (tool-get-weather | tool-add)\n", ")+",
+          QUIRE_CHAT_OFF },
+        { "meetkai-functionary-medium-v3.2", "\ntools ::= (tool-get-weather | tool-add){1,128}\n",
+          ")+", QUIRE_CHAT_ON },
+        { "Kimi-K3", "(\" index=\\\"\" [0-9]{1,3} \"\\\"\")? \"<|sep|>\"", ")+", QUIRE_CHAT_OFF },
+        { "GLM-4.7-Flash", ") \"</tool_call>\"", "space \"</tool_call>\"", QUIRE_CHAT_OFF },
+    };
+    size_t n_cases;
+    const chat_case *chats = chat_fixture_cases(&n_cases);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = chat_fixture_template(cases[i].name);
+        quire_chat_format *format = chat_fixture_format(model, text);
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_chat_ask ask = chats[1].ask;
+        quire_chat_prompt *prompt;
+        quire_chat_rules rules;
+
+        ask.parallel_calls = cases[i].parallel;
+        ask.tool_choice = QUIRE_TOOL_CHOICE_REQUIRED;
+        if (quire_chat_format_apply(format, &ask, &prompt, &err) < 0) {
+            fail_msg("%s", err.message);
+        }
+        quire_chat_prompt_rules(prompt, &rules);
+        if (strstr(rules.grammar, cases[i].has) == NULL ||
+            strstr(rules.grammar, cases[i].lacks) != NULL) {
+            fail_msg("%s:\n%s", cases[i].name, rules.grammar);
+        }
+        quire_chat_prompt_destroy(prompt);
+        quire_chat_format_destroy(format);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grammars_of_calls_are_mended),
         cmocka_unit_test(plain_tools_are_described_instead),
         cmocka_unit_test(writes_prompts_as_the_templates_say),
         cmocka_unit_test(runs_all_templates_of_the_tree),

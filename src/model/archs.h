@@ -89,6 +89,9 @@ typedef uint64_t quire_part;
 /* Of the choice alone. */
 #define QUIRE_PART_EXPERTS_CHOICE_BIAS QUIRE_PART_BIT(27)
 
+/* The same under a name without ".bias". */
+#define QUIRE_PART_EXPERTS_CHOICE_BARE QUIRE_PART_BIT(61)
+
 /* The network that all rows pass through. */
 #define QUIRE_PART_EXPERTS_SHARED QUIRE_PART_BIT(28)
 
@@ -237,9 +240,10 @@ typedef enum quire_experts_read {
     QUIRE_EXPERTS_READ_GATING = 1u << 0,
     QUIRE_EXPERTS_READ_NORM = 1u << 1,
     QUIRE_EXPERTS_READ_SCALE = 1u << 2,
-    QUIRE_EXPERTS_READ_LEAD = 1u << 3, /* leading_dense_block_count */
-    QUIRE_EXPERTS_READ_STEP = 1u << 4, /* interleave_moe_layer_step, which must be 1 */
-    QUIRE_EXPERTS_READ_STEPS = 1u << 5 /* the same, of any size */
+    QUIRE_EXPERTS_READ_LEAD = 1u << 3,  /* leading_dense_block_count */
+    QUIRE_EXPERTS_READ_STEP = 1u << 4,  /* interleave_moe_layer_step, which must be 1 */
+    QUIRE_EXPERTS_READ_STEPS = 1u << 5, /* the same, of any size */
+    QUIRE_EXPERTS_FIND_LEAD = 1u << 6   /* no key: first layers without a router have no experts */
 } quire_experts_read;
 
 /* The experts of a model. */

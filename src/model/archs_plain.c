@@ -413,4 +413,44 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                             .needs = ATTENTION | PRE_NORMS | QUIRE_PART_QK_NORM |
                                      QUIRE_PART_EXPERTS | QUIRE_PART_OUTPUT,
                             .may = QKV_MAY },
+    [QUIRE_ARCH_HY_V3] = { .name = "hy_v3",
+                           .models = "Hunyuan HY 3",
+                           .rope_type = QUIRE_ROPE_NEOX,
+                           .experts = { .is_there = true,
+                                        .ff = QUIRE_EXPERT_FF_KEY,
+                                        .shared = QUIRE_EXPERT_SHARED_LENGTH_OR_ONE,
+                                        .gating = QUIRE_GATING_SIGMOID,
+                                        .reads =
+                                            QUIRE_EXPERTS_READ_GATING | QUIRE_EXPERTS_READ_NORM |
+                                            QUIRE_EXPERTS_READ_SCALE | QUIRE_EXPERTS_FIND_LEAD },
+                           .reads = QUIRE_READS_NEXTN,
+                           .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_QK_NORM |
+                                    EXPERTS_SHARED | QUIRE_PART_EXPERTS_CHOICE_BARE,
+                           .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_FUSED },
+    [QUIRE_ARCH_MINICPM] = { .name = "minicpm",
+                             .models = "MiniCPM 1B and 2B, MiniCPM4",
+                             .rope_type = QUIRE_ROPE_NORMAL,
+                             .embd_scale = QUIRE_EMBD_SCALE_KEY,
+                             .logit_scale = QUIRE_LOGIT_SCALE_OVER,
+                             .reads = QUIRE_READS_RESIDUAL_SCALE,
+                             .needs = ATTENTION | PRE_NORMS | GATED,
+                             .may = LLAMA_MAY | QUIRE_PART_ROPE_FACTORS },
+    [QUIRE_ARCH_DEEPSEEK] = { .name = "deepseek",
+                              .models = "DeepSeek-MoE 16B",
+                              .rope_type = QUIRE_ROPE_NORMAL,
+                              .experts = { .is_there = true,
+                                           .ff = QUIRE_EXPERT_FF_KEY,
+                                           .shared = QUIRE_EXPERT_SHARED_COUNT,
+                                           .reads =
+                                               QUIRE_EXPERTS_READ_SCALE | QUIRE_EXPERTS_READ_LEAD },
+                              .needs = ATTENTION | PRE_NORMS | GATED | EXPERTS_SHARED,
+                              .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_PHIMOE] = { .name = "phimoe",
+                            .models = "Phi-3.5-MoE",
+                            .rope_type = QUIRE_ROPE_NEOX,
+                            .experts = { .is_there = true, .is_normalised = true },
+                            .needs = ATTENTION | PRE_NORMS | QUIRE_PART_NORM_BIAS |
+                                     QUIRE_PART_O_BIAS | QUIRE_PART_EXPERTS | QUIRE_PART_OUTPUT |
+                                     QUIRE_PART_OUTPUT_BIAS,
+                            .may = QKV_MAY | QUIRE_PART_ROPE_FACTORS },
 };

@@ -193,6 +193,23 @@ static int widths_get(const experts *x)
                                          x->desc->n_ff, e->router.n_used);
 }
 
+/* The layers before the first one with a router. */
+static uint32_t lead_find(const experts *x)
+{
+    uint32_t n = 0;
+
+    while (n < x->desc->n_layer) {
+        char name[64];
+
+        (void)snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", n);
+        if (ggml_get_tensor(quire_gguf_meta(x->file), name) != NULL) {
+            break;
+        }
+        n++;
+    }
+    return n;
+}
+
 int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     const quire_arch_row *arch = quire_arch_row_get(desc->arch);
@@ -210,6 +227,9 @@ int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire
     if ((x.rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {
         QUIRE_TRY(u32_get(&x, "leading_dense_block_count",
                           (quire_gguf_range){ 0, desc->n_layer, false }, &desc->experts.n_dense));
+    }
+    if ((x.rule->reads & QUIRE_EXPERTS_FIND_LEAD) != 0) {
+        desc->experts.n_dense = lead_find(&x);
     }
     desc->experts.step = 1;
     if ((x.rule->reads & (QUIRE_EXPERTS_READ_STEP | QUIRE_EXPERTS_READ_STEPS)) != 0) {

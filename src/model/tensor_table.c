@@ -219,6 +219,7 @@ static const quire_tensor_row table[] = {
     ROW(EXPERTS_BASE, EXPERT, "ffn_gate_inp.weight", EMBD, EXPERTS, L(experts.router)),
     ROW(EXPERTS_BIAS, EXPERT, "ffn_gate_inp.bias", EXPERTS, ONE, L(experts.router_b)),
     ROW(EXPERTS_CHOICE_BIAS, EXPERT, "exp_probs_b.bias", EXPERTS, ONE, L(experts.choice_b)),
+    ROW(EXPERTS_CHOICE_BARE, EXPERT, "exp_probs_b", EXPERTS, ONE, L(experts.choice_b)),
     DEEP(EXPERTS_APART, "ffn_gate_exps.weight", EMBD, FF_EXPERT, L(experts.gate)),
     DEEP(EXPERTS_BIAS, "ffn_gate_exps.bias", FF_EXPERT, ONE, L(experts.gate_b)),
     DEEP(EXPERTS_APART, "ffn_up_exps.weight", EMBD, FF_EXPERT, L(experts.up)),

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
 #define WINDOW ARCH_CASE_WINDOW
 
 static const arch_case cases[] = {
@@ -681,6 +680,25 @@ static const arch_case cases[] = {
       .n_experts = 8,
       .n_experts_used = 3 },
     { .arch = "mellum", .what = "no windows", .n_experts = 8, .n_experts_used = 2 },
+    { .arch = "hy_v3",
+      .what = "a layer without experts, a bias of the choice, a shared network",
+      .n_experts = 8,
+      .n_experts_used = 3,
+      .n_experts_dense = 1,
+      .n_ff_shared = 96 },
+    { .arch = "minicpm", .what = "all scales, tied", .is_tied = true },
+    { .arch = "minicpm", .what = "longrope, long context (MiniCPM4)", .scaling = "longrope" },
+    { .arch = "deepseek",
+      .what = "a shared network",
+      .n_experts = 8,
+      .n_experts_used = 3,
+      .n_ff_shared = 128 },
+    { .arch = "phimoe",
+      .what = "biases everywhere, longrope, long context",
+      .scaling = "longrope",
+      .has_qkv_bias = true,
+      .n_experts = 8,
+      .n_experts_used = 2 },
 };
 
 const arch_case *arch_case_get(size_t i)

@@ -1,12 +1,13 @@
 // compare-serve.mjs - quire serve and llama-server under the same load, on one machine, in one run.
 //
-//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,agents,fit]
+//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,agents,fit|families]
 //                                  [--repeats 3] [--threads 2] [--tune [--settings TEXT]] [--quick] [--out FILE]
 //
 // `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs, settings and targets in
 // serve/sides.mjs. Prints a row as soon as it is measured and Markdown tables at the end; exits 1 if a floor was missed
 // or a row failed. --tune runs llama-server's settings instead (those whose names contain --settings TEXT), each of them once
-// per load, to find its best.
+// per load, to find its best. families: the parts chat-gemma3, chat-qwen3.5 and turn (a second turn beside a cold one), on
+// models that are made when they are absent (2.2 and 2.7 GB).
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -14,13 +15,14 @@ import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { measuredOn, need, number, places, Report, shapeModel } from "./compare/tools.mjs";
+import { shapedModels } from "./compare/shapes.mjs";
+import { measuredOn, need, number, places, Report } from "./compare/tools.mjs";
 import { agents } from "./serve/agents.mjs";
 import { fit } from "./serve/fit.mjs";
-import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, verdict } from "./serve/race.mjs";
-import { CACHED_PREFIX, FIT, LOADS, MINIMUM, PEER_SETTINGS } from "./serve/sides.mjs";
+import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, secondTurn, verdict } from "./serve/race.mjs";
+import { CACHED_PREFIX, FAMILIES, FIT, LOADS, MINIMUM, PEER_SETTINGS, SECOND_TURN } from "./serve/sides.mjs";
 import { cut, dataPaths, readData } from "./serve/texts.mjs";
-import { documentMinimum, QUICK_SIZES, SIZES } from "./serve/workloads.mjs";
+import { documentMinimum, FAMILY_CHAT, QUICK_SIZES, SIZES } from "./serve/workloads.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -38,11 +40,11 @@ const { values: options } = parseArgs({
         out: { type: "string" },
     },
 });
-const parts = [...Object.keys(LOADS), "prefix", "agents", "fit"];
-const only = options.only.split(",");
+const parts = [...Object.keys(LOADS), "prefix", "agents", "fit", "turn"];
+const only = options.only.split(",").flatMap((part) => (part === "families" ? FAMILIES : [part]));
 const unknown = only.find((part) => !parts.includes(part));
 if (!options.peer || unknown !== undefined) {
-    process.stderr.write(options.peer ? `compare-serve: --only '${unknown}' is unknown: it takes ${parts.join(", ")}\n`
+    process.stderr.write(options.peer ? `compare-serve: --only '${unknown}' is unknown: it takes families, ${parts.join(", ")}\n`
         : "compare-serve: --peer DIR (with llama-server) is needed; use `make compare-serve`\n");
     process.exit(2);
 }
@@ -52,17 +54,26 @@ const report = new Report();
 if (!need(report, "all loads", ...dataPaths(at))) {
     process.exit(0);
 }
+const shaped = shapedModels(options.generator, at.work, { isQuick: options.quick });
 const c = {
     quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at),
     realModel: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
-    model: shapeModel(options.generator, at.work, "smollm2-135m", "q8_0"), sizes: options.quick ? QUICK_SIZES : SIZES,
+    model: shaped.smol.model, sizes: options.quick ? QUICK_SIZES : SIZES,
 };
 const repeats = options.quick ? 1 : Number(options.repeats);
 const tables = [];
 
+// What a load runs on. Texts are cut by a model's tokenizer, so another model gets texts of its own.
+function settingOf(load) {
+    const { raced, isFamilyChat } = LOADS[load];
+    const sizes = isFamilyChat && !options.quick ? { ...c.sizes, conversations: FAMILY_CHAT } : c.sizes;
+    return raced ? { ...c, texts: undefined, model: shaped[raced].model, sizes } : c;
+}
+
 async function tune(load) {
-    const sides = Object.keys(PEER_SETTINGS).filter((name) => name.includes(options.settings)).map((name) => peerSide(c, name));
-    tables.push(figuresTable(load, await inTurns(c, sides, load, 1)));
+    const setting = settingOf(load);
+    const names = Object.keys(PEER_SETTINGS).filter((name) => name.includes(options.settings));
+    tables.push(figuresTable(load, await inTurns(setting, names.map((name) => peerSide(setting, name)), load, 1)));
 }
 
 function ratioRows(load, mine, peers) {
@@ -89,9 +100,10 @@ function memoryRow(load, mine, peers) {
 }
 
 async function raceLoad(load) {
-    const ours = Object.entries(LOADS[load].ours).map(([name, settings]) => ourSide(c, name, settings));
-    const peers = LOADS[load].peer.map((name) => peerSide(c, name));
-    const results = await inTurns(c, [...ours, ...peers], load, repeats);
+    const setting = settingOf(load);
+    const ours = Object.entries(LOADS[load].ours).map(([name, settings]) => ourSide(setting, name, settings));
+    const peers = LOADS[load].peer.map((name) => peerSide(setting, name));
+    const results = await inTurns(setting, [...ours, ...peers], load, repeats);
     tables.push(figuresTable(load, results));
     const measured = results.slice(ours.length);
     ratioRows(load, results[0], measured);
@@ -121,6 +133,23 @@ async function racePrefix() {
     }
 }
 
+async function raceTurn() {
+    const sizes = options.quick ? { ...SECOND_TURN, tokens: 512, rounds: 1 } : SECOND_TURN;
+    const { name, model } = shaped[sizes.raced];
+    const on = { ...c, model };
+    for (const side of [ourSide(on, "", []), ourSide(on, "session_id", []), peerSide(on, LOADS["chat-qwen3.5"].peer[0])]) {
+        const target = side.name.startsWith("quire") ? sizes : {};
+        const what = `second turn of a conversation of ${sizes.tokens} tokens, ${name}: TTFT : cold, ${side.name}`;
+        try {
+            const { cold, next, prompt, computed } = await secondTurn(on, side, sizes);
+            report.add({ what, ours: next, theirs: cold, ratio: next / cold, floor: bound(target.floor, target),
+                aim: bound(target.aim, target), verdict: verdict(next / cold, target), note: `${computed} of ${prompt} tokens computed` });
+        } catch (error) {
+            report.add({ what, verdict: "failed", note: error.message.split("\n")[0] });
+        }
+    }
+}
+
 for (const part of only) {
     if (options.tune && part in LOADS) {
         await tune(part);
@@ -128,6 +157,8 @@ for (const part of only) {
         await raceLoad(part);
     } else if (!options.tune && part === "prefix") {
         await racePrefix();
+    } else if (!options.tune && part === "turn") {
+        await raceTurn();
     } else if (!options.tune && part === "agents") {
         tables.push(await agents(c, report, at, { repeats, turns: options.quick ? 4 : undefined }));
     } else if (!options.tune) {

@@ -8,8 +8,8 @@
 // Parts: quality, speed, 32k (decode at that depth), cascade (sequences that share a prefix) and memory by default;
 // 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes, whose models are made in the cache folder (0.7 and
 // 7.2 GB). families races models with experts, windows, delta nets and latent attention; qwen3-30b-a3b, gpt-oss, gemma3,
-// qwen3.5 and deepseek-v2 name one of them (17, 12, 2.2, 2.7 and 9 GB). llama-bench computes its depths, so 32k takes
-// minutes and 7b an hour. --quick runs toy depths, to try the scripts out.
+// qwen3.5 and deepseek-v2 name one of them (17, 12, 2.2, 2.7 and 9 GB; an absent one is made). llama-bench computes its
+// depths, so 32k takes minutes and 7b an hour. --quick runs toy depths and toys of the larger shapes, to try the scripts out.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -17,11 +17,12 @@ import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { longContext } from "./compare/memory.mjs";
+import { cacheBytes, fits, longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
+import { shapedModels } from "./compare/shapes.mjs";
 import { cascade, race } from "./compare/speed.mjs";
-import { cascades, families, quick, races } from "./compare/targets.mjs";
-import { Report, asset, measuredOn, places, shapeModel } from "./compare/tools.mjs";
+import { cascades, families, familyMemory, quick, races } from "./compare/targets.mjs";
+import { Report, asset, measuredOn, places } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -73,21 +74,7 @@ function row(measure, s) {
     }
 }
 
-// Models with random weights of another model's shape, made when a row first needs them.
-const shaped = (name, shape, type, more) => ({ name, get model() {
-    return shapeModel(options.generator, at.work, shape, type, more);
-} });
-const raced = {
-    tinyLlama,
-    smol: shaped("SmolLM2-135M shape Q8_0", "smollm2-135m", "q8_0"),
-    llama1b: shaped("Llama-1B shape Q4_0", "llama-1b", "q4_0"),
-    llama7b: shaped("Llama-2-7B shape Q8_0", "llama2-7b", "q8_0"),
-    qwenExperts: shaped("Qwen3-30B-A3B shape Q4_K and Q6_K", "qwen3-30b-a3b", "q4_K", "q6_K"),
-    gptOss: shaped("gpt-oss-20b shape MXFP4 and Q8_0", "gpt-oss-20b", "q8_0"),
-    gemma: shaped("Gemma-3-4B shape Q4_0", "gemma3-4b", "q4_0"),
-    qwenDelta: shaped("Qwen3.5-4B shape Q4_K and Q6_K", "qwen3.5-4b", "q4_K", "q6_K"),
-    deepSeek: shaped("DeepSeek-V2-Lite shape Q4_0", "deepseek-v2-lite", "q4_0"),
-};
+const raced = { tinyLlama, ...shapedModels(options.generator, at.work, { isQuick: options.quick }) };
 function point(p) {
     return { ...(options.quick ? quick(p) : p), ...raced[p.raced] };
 }
@@ -106,9 +93,13 @@ if (only.has("memory")) {
     row(longContext, { ...miniMind, ctx: 32768, kv: "f16" });
     row(longContext, { ...miniMind, ctx: 32768, kv: "q8" });
 }
+const memoryRows = { fits, cacheBytes };
 for (const [part, points] of Object.entries(races)) {
     for (const p of only.has(part) ? points : []) {
         row(race, p);
+    }
+    for (const { measure, ...s } of only.has(part) ? familyMemory[part] ?? [] : []) {
+        row(memoryRows[measure], s);
     }
 }
 for (const p of only.has("cascade") ? cascades : []) {

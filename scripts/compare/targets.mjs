@@ -66,6 +66,11 @@ Object.assign(races, {
     "gpt-oss": [family("gptOss", [prefill("f16", 1.0, 2), decode("f16", 1.0, 1.3)])],
     "qwen3-30b-a3b": [family("qwenExperts", [prefill("f16"), decode("f16", 1.0, 1.3)]), family8k("qwenExperts", "q8", 1.5, 2.5)],
 });
+// What `quire info` computes and what `quire bench` takes of memory, beside the races of the same part.
+export const familyMemory = {
+    "gemma3": [{ measure: "cacheBytes", raced: "gemma", ctx: 32768, kv: "f16" }],
+    "qwen3-30b-a3b": [{ measure: "fits", raced: "qwenExperts", ctx: 32768, kv: "q8", limitBytes: 24e9 }],
+};
 export const families = ["gemma3", "qwen3.5", "deepseek-v2", "gpt-oss", "qwen3-30b-a3b"];
 
 // Several repeats a run: the first has the first touch of new pages in it.
@@ -79,6 +84,6 @@ export const cascades = [
 
 // Short enough to try the scripts out; the figures say nothing.
 export function quick(point) {
-    return { ...point, depth: Math.min(point.depth ?? 0, 128), prefix: 256, gen: 2, prompt: point.prompt && 32, repeats: 1,
+    return { ...point, depth: Math.min(point.depth ?? 0, 128), prefix: 256, ctx: 1024, gen: 2, prompt: point.prompt && 32, repeats: 1,
         rounds: 1 };
 }

@@ -62,12 +62,13 @@ export function watch(program, args) {
 }
 
 // A model of a named shape with random weights, made once and kept in folder. more: the type of the output and of part of V
-// and ffn_down, as in mixes such as Q4_K_M.
-export function shapeModel(generator, folder, shape, type, more) {
-    const path = join(folder, `${shape}-shape-${type}${more ? `-${more}` : ""}.gguf`);
+// and ffn_down, as in mixes such as Q4_K_M. toy: further arguments of the generator, for a small model.
+export function shapeModel(generator, folder, shape, type, more, toy) {
+    const path = join(folder, `${shape}-${toy ? "toy" : "shape"}-${type}${more ? `-${more}` : ""}.gguf`);
     if (!existsSync(path)) {
         process.stderr.write(`making ${path}\n`);
-        run(generator, ["--shape", shape, "--type", type, ...(more ? ["--type-more", more] : []), "--ctx", "65536", "--seed", "1", "-o", `${path}.part`]);
+        run(generator, ["--shape", shape, "--type", type, ...(more ? ["--type-more", more] : []), "--ctx", "65536", "--seed", "1",
+            ...(toy ?? []), "-o", `${path}.part`]);
         renameSync(`${path}.part`, path);
     }
     return path;

@@ -9,7 +9,7 @@ import { PEER_SETTINGS, peerArgs, quireArgs } from "./sides.mjs";
 import { medians, RUN_HEAD, runLine, summarize } from "./summary.mjs";
 import { conversations, document, GREEDY, poisson, prepare } from "./workloads.mjs";
 
-const RUN = { conversations, arrivals: poisson, document };
+const RUN = { conversations, arrivals: poisson, document, "chat-gemma3": conversations, "chat-qwen3.5": conversations };
 
 export function peerSide(c, name) {
     const { args, env } = PEER_SETTINGS[name];
@@ -101,6 +101,34 @@ export async function cachedPrefix(c, side, { tokens, rounds }) {
             const cold = await ask(`${prefix}\n\nQuestion: Who tells the story?`);
             const cached = await ask(`${prefix}\n\nQuestion: Which bill does he imagine?`);
             runs.push({ cold: cold.seconds, cached: cached.seconds, coldTokens: cold.cached, cachedTokens: cached.cached });
+        }
+    } finally {
+        client.close();
+        await server.stop();
+    }
+    return medians(runs);
+}
+
+// A conversation whose first prompt has `tokens` tokens, and its second turn: { cold, next } in seconds until the first text,
+// medians over `rounds` conversations.
+export async function secondTurn(c, side, { tokens, answerTokens, rounds }) {
+    const server = await fresh(side);
+    const client = new Client(server.port);
+    const ask = async (round, messages) => {
+        const session = side.extra?.hasSessions ? { session_id: `turn-${round}` } : {};
+        const reply = await client.stream("/v1/chat/completions", { ...GREEDY, ...session, messages, max_tokens: answerTokens });
+        if (reply.error) {
+            throw new Error(reply.error);
+        }
+        return { seconds: reply.firstMs / 1000, text: reply.text, prompt: reply.usage.prompt_tokens, computed: reply.timings.prompt_n };
+    };
+    const runs = [];
+    try {
+        for (let round = 0; round < rounds; round++) {
+            const messages = [{ role: "user", content: await c.cut(client, c.data.book.slice(round * 5 * tokens), tokens) }];
+            const cold = await ask(round, messages);
+            const next = await ask(round, [...messages, { role: "assistant", content: cold.text }, { role: "user", content: "Why?" }]);
+            runs.push({ cold: cold.seconds, next: next.seconds, prompt: next.prompt, computed: next.computed });
         }
     } finally {
         client.close();

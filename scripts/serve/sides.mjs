@@ -28,6 +28,19 @@ export const peerArgs = (model, threads, settings) =>
 export const quireArgs = (model, threads, settings) =>
     ["serve", "-m", model, "-t", `${threads}`, "-c", `${CTX}`, "--chat-template", "chatml", ...settings];
 
+// The shorter chat of FAMILY_CHAT (workloads.mjs) on a model of another family than llama's. raced: which of compare/shapes.mjs.
+const chatOn = (raced) => ({
+    raced,
+    isFamilyChat: true,
+    peer: ["-np 8 -fa on", "-np 8 -fa on --kv-unified"],
+    ours: { "": [], "session_id": [] },
+    rows: [
+        { what: "requests/s", field: "requestsPerSecond", floor: 2, aim: 3 },
+        { what: "TTFT p95", field: "ttftP95" },
+        { what: "peak memory", field: "peakBytes" },
+    ],
+});
+
 // What runs for each load: settings of the peer, of which the fastest counts (bench/results/serve-*.md has what was
 // tried), ours as they come, and with KV in f16 as the peer has it.
 export const LOADS = {
@@ -56,7 +69,11 @@ export const LOADS = {
             { what: "peak memory", field: "peakBytes", floor: 0.6, aim: 0.4, isLess: true },
         ],
     },
+    "chat-gemma3": chatOn("gemma"),
+    "chat-qwen3.5": chatOn("qwenDelta"),
 };
+export const FAMILIES = ["chat-gemma3", "chat-qwen3.5", "turn"];
+export const SECOND_TURN = { raced: "qwenDelta", tokens: 4096, answerTokens: 16, rounds: 3, floor: 0.03, aim: 0.015, isLess: true };
 export const MINIMUM = { floor: 1.05, aim: 1.0, isLess: true };
 export const CACHED_PREFIX = { tokens: 4096, rounds: 5, floor: 0.03, aim: 0.01, isLess: true };
 export const FIT = { budgetBytes: 2e9, ctx: 8192, floor: 3, aim: 5 };

@@ -20,6 +20,8 @@ export const SIZES = {
     arrivals: { prompts: 40, perSecond: 3, wordsMin: 50, wordsMax: 600, answerTokensMax: 64, seed: 1 },
     document: { questions: 30, clients: 4, documentTokens: 8000, answerTokens: 64 },
 };
+// The chat of models with billions of weights: as many clients, less to compute.
+export const FAMILY_CHAT = { clients: 8, turns: 3, systemTokens: 1000, answerTokens: 32 };
 // Short enough to try the scripts out; the figures say nothing.
 export const QUICK_SIZES = {
     conversations: { clients: 3, turns: 2, systemTokens: 200, answerTokens: 8 },

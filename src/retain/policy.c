@@ -54,7 +54,7 @@ static const quire_retain_policy policies[] = {
       .recent = RECENT,
       .floor = FLOOR,
       .summary = "the scores of reconstruct as calibrate --retain learned to predict them",
-      .score = quire_retain_score_worth,
+      .score = quire_retain_score_predicted,
       .worth = QUIRE_RETAIN_WORTH_PREDICTED,
       .is_across = true },
     { .name = "expected",
@@ -127,6 +127,7 @@ typedef enum param_kind {
 typedef enum param_reader {
     READ_BY_ALL,
     READ_BY_ATTENTION,
+    READ_BY_POOLED,
     READ_BY_ENTROPY,
     READ_BY_RANDOM,
     READ_BY_REPEATED,
@@ -151,7 +152,7 @@ static const param params[] = {
     { "recent", PARAM_COUNT, READ_BY_ALL, AT(recent), 1, QUIRE_RETAIN_POS_MAX },
     { "floor", PARAM_REAL, READ_BY_ALL, AT(floor), 0, 1 },
     { "probe", PARAM_COUNT, READ_BY_ATTENTION, AT(probe), 1, QUIRE_RETAIN_PROBE_MAX },
-    { "pool", PARAM_COUNT, READ_BY_ATTENTION, AT(pool), 1, QUIRE_RETAIN_POOL_MAX },
+    { "pool", PARAM_COUNT, READ_BY_POOLED, AT(pool), 1, QUIRE_RETAIN_POOL_MAX },
     { "gamma", PARAM_REAL, READ_BY_ENTROPY, AT(gamma), 0, 1e9 },
     { "tau1", PARAM_REAL, READ_BY_ENTROPY, AT(tau1), 0.01, 100 },
     { "tau2", PARAM_REAL, READ_BY_ENTROPY, AT(tau2), 0.01, 100 },
@@ -171,6 +172,8 @@ static bool is_read(const quire_retain_policy *policy, const param *p)
     switch (p->reader) {
     case READ_BY_ATTENTION:
         return policy->needs_attention;
+    case READ_BY_POOLED:
+        return policy->needs_attention || policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
     case READ_BY_ENTROPY:
         return policy->weighs_layers;
     case READ_BY_RANDOM:
@@ -224,7 +227,7 @@ static int find_policy(const char *name, quire_retain_spec *out, quire_error *er
                                         .sinks = p->sinks,
                                         .recent = p->recent,
                                         .probe = PROBE,
-                                        .pool = POOL,
+                                        .pool = p->needs_attention ? POOL : 1,
                                         .floor = p->floor,
                                         .gamma = GAMMA,
                                         .tau1 = TAU1,

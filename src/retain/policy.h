@@ -99,7 +99,7 @@ typedef struct quire_retain_spec {
     uint32_t sinks;
     uint32_t recent;
     uint32_t probe; /* queries of the probe window, the text's last */
-    uint32_t pool;  /* tokens over which attention scores are averaged; odd */
+    uint32_t pool;  /* tokens over which scores are averaged; odd */
     double floor;
     double gamma; /* weight of the variance in the scores of `entropy` */
     double tau1;  /* of CAKE's layer preference H^(1/tau1) * V^(1/tau2) */

@@ -203,6 +203,15 @@ static void pool(float *scores, uint32_t n, uint32_t width)
     }
 }
 
+void quire_retain_score_predicted(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                  float *scores)
+{
+    quire_retain_score_worth(spec, lane, scores);
+    if (spec->pool > 1) {
+        pool(scores, lane->n_tokens, spec->pool);
+    }
+}
+
 /* Sums over rows [first, first + n_rows) of attention, and of its squares, for BLOCK tokens at
  * most. Rows are read in order, since they are long. */
 typedef struct row_sums {

@@ -19,6 +19,8 @@ void quire_retain_score_keydiff(const quire_retain_spec *spec, const quire_retai
 /* The lane's worth. */
 void quire_retain_score_worth(const quire_retain_spec *spec, const quire_retain_lane *lane,
                               float *scores);
+void quire_retain_score_predicted(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                  float *scores);
 /* The attention that queries of the lane's mean and covariance pay on average, for normal ones,
  * softmax(m . k + k . C k / 2), averaged over heads, times the norm of V. */
 void quire_retain_score_expected(const quire_retain_spec *spec, const quire_retain_lane *lane,

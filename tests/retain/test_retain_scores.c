@@ -67,6 +67,25 @@ static void test_worth(void **state)
     }
 }
 
+/* A prediction can be the mean of those of the token and its neighbours. */
+static void test_pooled(void **state)
+{
+    const quire_retain_spec spec = spec_of("predict,pool=3");
+    fixture f;
+    float scores[N];
+
+    (void)state;
+    make(&f);
+    f.lane.worth = f.worth;
+    quire_retain_score(&spec, &f.lane, scores);
+    assert_true(fabs((double)scores[0] - ((double)f.worth[0] + (double)f.worth[1]) / 2) < 1e-6);
+    for (uint32_t t = 1; t + 1 < N; t++) {
+        const double sum = (double)f.worth[t - 1] + (double)f.worth[t] + (double)f.worth[t + 1];
+
+        assert_true(fabs((double)scores[t] - sum / 3) < 1e-6);
+    }
+}
+
 static void test_expected(void **state)
 {
     const quire_retain_spec spec = spec_of("expected");
@@ -130,6 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_worth),
+        cmocka_unit_test(test_pooled),
         cmocka_unit_test(test_expected),
     };
 

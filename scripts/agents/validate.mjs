@@ -20,7 +20,8 @@ const FORMATS = {
 
 function compiler(require, folder, file) {
     const Ajv = require(join(folder, "dist", file));
-    const ajv = new Ajv({ strict: false, allErrors: false });
+    // 16.9 / 0.01 is no whole number in binary: a tolerance makes `multipleOf` mean its decimal digits.
+    const ajv = new Ajv({ strict: false, allErrors: false, multipleOfPrecision: 9 });
     for (const [name, check] of Object.entries(FORMATS)) {
         ajv.addFormat(name, check);
     }

@@ -18,6 +18,7 @@
 #define BLOCK_ROWS_ALIGN  64
 #define NODES_PER_BLOCK   3u /* view, product, touch or collect */
 #define NODES_OF_PANELS   2u /* pack, product */
+#define NODES_OF_REPACKED 2u /* rows without gaps, product */
 #define COLLECT_PART_SRC  1
 #define COLLECT_TOUCH_SRC 2
 
@@ -151,10 +152,19 @@ uint32_t quire_linear_blocks(const struct ggml_tensor *weight, uint32_t n_rows, 
     return n_blocks == 1 || n_rows <= QUIRE_LINEAR_CUT_ROWS_MAX ? n_blocks : 0;
 }
 
+/* Weights in a buffer of ggml's own layout. */
+static bool is_repacked(const struct ggml_tensor *weight)
+{
+    return weight->buffer != NULL && !ggml_backend_buffer_is_host(weight->buffer);
+}
+
 uint32_t quire_linear_nodes(const struct ggml_tensor *weight, uint32_t n_rows, size_t block_bytes)
 {
     if (quire_weights_panels(weight) != NULL) {
         return NODES_OF_PANELS;
+    }
+    if (is_repacked(weight)) {
+        return NODES_OF_REPACKED;
     }
     return 1 + NODES_PER_BLOCK * quire_linear_blocks(weight, n_rows, block_bytes);
 }
@@ -224,6 +234,10 @@ struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor 
         ggml_build_forward_expand(linear->cgraph,
                                   ggml_custom_4d(linear->ctx, GGML_TYPE_F32, 1, 1, 1, 1, &weight, 1,
                                                  op_touch, GGML_N_TASKS_MAX, NULL));
+    }
+    /* ggml's products with AMX take rows of x as if no gap were between them. */
+    if (is_repacked(weight) && !ggml_is_contiguous(x)) {
+        x = ggml_cont(linear->ctx, x);
     }
     return ggml_mul_mat(linear->ctx, weight, x);
 }

@@ -79,6 +79,9 @@ typedef struct weight_load {
 
 /* ---- pass 1: place ---- */
 
+/* ggml's products with AMX (v0.5.0) of many rows are wrong where a row of weights is one block. */
+#define EXTRA_IN_MIN 64
+
 /* Ask the CPU device whether it multiplies with w from this buffer type. */
 static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_tensor *meta)
 {
@@ -87,7 +90,8 @@ static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_
     struct ggml_tensor w = *meta;
     bool takes = false;
 
-    if (ctx == NULL) {
+    if (ctx == NULL || w.ne[0] < EXTRA_IN_MIN) {
+        ggml_free(ctx);
         return false;
     }
     /* A buffer of no bytes: the device only looks at its type. */

@@ -8,6 +8,7 @@
 #include "engine/repeating.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
+#include "retain/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,8 +238,20 @@ quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c)
                                      .n_summed = is_summed ? c->chunk : 0 };
 }
 
-uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk, uint32_t n_ctx,
-                                     const quire_model_desc *desc)
+uint32_t quire_condensing_n_watched(const quire_condensing *c, uint32_t n_ctx)
+{
+    const quire_packed_text_opts opts = quire_condensing_text_opts(c);
+    const uint32_t n_repeating = quire_repeating_room(&c->spec);
+
+    if (opts.n_summed > 0) {
+        return n_ctx;
+    }
+    /* The part, the rows that repeat it, and the sinks. */
+    return n_repeating > 0 ? c->spec.sinks + 2 * n_repeating : 0;
+}
+
+quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, uint32_t chunk,
+                                                 uint32_t n_ctx, const quire_model_desc *desc)
 {
     const quire_attn_layer layer = { .n_head = desc->n_head,
                                      .n_kv_head = desc->n_kv_head,
@@ -253,12 +266,16 @@ uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chu
     quire_packed_text_opts opts;
 
     if (!quire_condensing_is_by_lane(spec)) {
-        return 0;
+        return (quire_condensing_bytes){ 0 };
     }
     quire_condensing_init(&c, spec, chunk, chunk, &parts);
     opts = quire_condensing_text_opts(&c);
     opts.n_summed_packed = (uint64_t)(spec->share * n_ctx * quire_packing_n_lanes(&c.packing));
-    return quire_packed_text_bytes(&opts);
+    return (quire_condensing_bytes){
+        .of_request = quire_packed_text_bytes(&opts),
+        .of_thread = quire_watch_room_bytes(quire_condensing_n_watched(&c, n_ctx),
+                                            desc->n_head / desc->n_kv_head, desc->d_k),
+    };
 }
 
 /* ---- choosing ---- */

@@ -174,10 +174,17 @@ static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t
 
 /* What a request has of its text beside its pages, of a policy by lane. */
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
-/* Bytes of that for each request of a policy in a model, with texts of n_ctx tokens; 0 of an even
- * policy. */
-uint64_t quire_condensing_text_bytes(const quire_retain_spec *spec, uint32_t chunk, uint32_t n_ctx,
-                                     const quire_model_desc *desc);
+/* Tokens whose attention each worker watches at a time, of texts of n_ctx tokens; 0 = none. */
+uint32_t quire_condensing_n_watched(const quire_condensing *c, uint32_t n_ctx);
+/* Memory of a policy by lane beside the pages. */
+typedef struct quire_condensing_bytes {
+    uint64_t of_request; /* what each request has of its text */
+    uint64_t of_thread;  /* what each thread has for the attention that it watches */
+} quire_condensing_bytes;
+
+/* Of texts of n_ctx tokens; zeros of an even policy. */
+quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, uint32_t chunk,
+                                                 uint32_t n_ctx, const quire_model_desc *desc);
 
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
  * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by

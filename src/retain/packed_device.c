@@ -413,23 +413,31 @@ void quire_packed_device_destroy(quire_packed_device *d)
     free(d);
 }
 
+/* Whatever the worker had stays if the memory for more is missing: other requests need it. */
+static int worker_watch(quire_packed_worker *w, uint32_t n_watched, uint32_t group, uint32_t d_k)
+{
+    quire_watch_room room;
+
+    if (w->watched.n_max >= n_watched) {
+        return QUIRE_OK;
+    }
+    if (w->tile == NULL) {
+        w->tile = malloc((size_t)TILE * d_k * sizeof *w->tile);
+        QUIRE_FAIL_IF(w->tile == NULL, QUIRE_NOMEM);
+    }
+    if (quire_watch_room_init(&room, n_watched, group, d_k) < 0) {
+        quire_watch_room_fini(&room);
+        return QUIRE_NOMEM;
+    }
+    quire_watch_room_fini(&w->watched);
+    w->watched = room;
+    return QUIRE_OK;
+}
+
 int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
 {
-    const uint32_t d_k = d->packing.layers[0].d_k;
-
     for (uint32_t i = 0; i < d->n_threads; i++) {
-        quire_packed_worker *w = &d->workers[i];
-
-        if (w->watched.n_max >= n_watched) {
-            continue;
-        }
-        quire_watch_room_fini(&w->watched);
-        free(w->tile);
-        w->tile = malloc((size_t)TILE * d_k * sizeof *w->tile);
-        if (w->tile == NULL || quire_watch_room_init(&w->watched, n_watched, d->group, d_k) < 0) {
-            quire_watch_room_fini(&w->watched);
-            return QUIRE_NOMEM;
-        }
+        QUIRE_TRY(worker_watch(&d->workers[i], n_watched, d->group, d->packing.layers[0].d_k));
     }
     return QUIRE_OK;
 }

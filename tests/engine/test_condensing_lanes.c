@@ -309,6 +309,33 @@ static void test_memory(void **state)
     bench_close(&b);
 }
 
+/* Memory beside the pages is known before a server starts: of a policy that watches attention a
+ * thread has room for all tokens of the context (heavy), or of a part that is repeated. */
+static void test_bytes_beside(void **state)
+{
+    static const struct {
+        const char *policy;
+        bool grows; /* with the context */
+        bool watches;
+    } cases[] = { { "heavy:0.5", true, true },
+                  { "reconstruct:0.5", false, true },
+                  { "entropy:0.5", false, false } };
+    const quire_model_desc desc = { .n_layer = 2, .n_head = 4, .n_kv_head = 2, .d_k = 32 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const quire_retain_spec spec = spec_of(cases[i].policy);
+        const uint64_t small = quire_condensing_bytes_of(&spec, WIDE, 4096, &desc).of_thread;
+        const uint64_t large = quire_condensing_bytes_of(&spec, WIDE, 8192, &desc).of_thread;
+
+        assert_int_equal(small > 0, cases[i].watches);
+        assert_int_equal(large > small, cases[i].grows);
+        if (cases[i].grows) {
+            assert_int_equal(large - small, 4096 * (32 + 1 + 2 * 16) * sizeof(float));
+        }
+    }
+}
+
 /* ---- the end of a request that repeats ---- */
 
 /* Let the engine run until the first request has repeated a part of its chunk number k, not all of
@@ -606,6 +633,7 @@ int main(void)
         cmocka_unit_test(test_other_maps),
         cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_bytes_beside),
         cmocka_unit_test(test_cancelled_repeats),
         cmocka_unit_test(test_end_among_repeats),
         cmocka_unit_test(test_restart),

@@ -4,6 +4,7 @@
 #include "cli/serving/serve_retain.h"
 
 #include "base/check.h"
+#include "base/cpu.h"
 #include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
 #include "engine/engine.h"
@@ -74,9 +75,12 @@ uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args 
     uint64_t bytes = 0;
 
     if (opts->retain.policy != NULL && quire_desc_rows_check(session->desc) == QUIRE_OK) {
-        bytes +=
-            n_requests * quire_condensing_text_bytes(&opts->retain, quire_serve_retain_chunk(args),
-                                                     n_ctx, session->desc);
+        const quire_condensing_bytes each = quire_condensing_bytes_of(
+            &opts->retain, quire_serve_retain_chunk(args), n_ctx, session->desc);
+        const uint32_t n_threads =
+            args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
+
+        bytes += n_requests * each.of_request + n_threads * each.of_thread;
     }
     /* What is wrong with a file is said when it is loaded. */
     if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==

@@ -111,14 +111,8 @@ int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
         return QUIRE_OK;
     }
     QUIRE_TRY(device_open(loop));
-    if (quire_repeating_room(&c->spec) > 0) {
-        /* The part, the rows that repeat it, and the sinks. */
-        QUIRE_TRY(quire_packed_device_watch(loop->lanes.device,
-                                            c->spec.sinks + 2 * quire_repeating_room(&c->spec)));
-    }
-    if (opts.n_summed > 0) {
-        QUIRE_TRY(quire_packed_device_watch(loop->lanes.device, loop->runtime_opts->n_ctx));
-    }
+    QUIRE_TRY(quire_packed_device_watch(loop->lanes.device,
+                                        quire_condensing_n_watched(c, loop->runtime_opts->n_ctx)));
     QUIRE_TRY(quire_packed_text_create(&r->kv.lanes, &opts));
     r->kv.lanes->n_sinks = c->spec.sinks;
     return quire_loop_lanes_follow(loop, r);

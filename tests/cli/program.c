@@ -440,14 +440,9 @@ const char *program_text(const char *name, size_t n_bytes)
     return path;
 }
 
-/* A model of random weights in a temporary file, with so many layers; scheme: of gguf_gen_scheme.h,
- * or NULL; yoco comes with windows of 64 tokens. */
-static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx,
-                              const char *scheme)
+static gguf_gen_opts tiny_opts(uint32_t n_layer, uint32_t n_ctx)
 {
     gguf_gen_opts opts;
-    quire_error err = QUIRE_ERROR_INIT;
-    const char *path;
 
     assert_true(gguf_gen_shape("tiny-llama", &opts));
     opts.type = GGML_TYPE_F32;
@@ -459,13 +454,34 @@ static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx
     opts.d_head = 8;
     opts.n_vocab = 268;
     opts.n_ctx = n_ctx;
-    opts.window = scheme != NULL && strcmp(scheme, "yoco") == 0 ? 64 : 0;
-    path = program_path(name);
-    if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||
-        gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+    return opts;
+}
+
+/* A model of random weights in a temporary file. */
+static const char *model_write(const char *name, const gguf_gen_opts *opts)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    const char *path = program_path(name);
+
+    if (gguf_gen_write(opts, path, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     return path;
+}
+
+/* With so many layers; scheme: of gguf_gen_scheme.h, or NULL; yoco comes with windows of 64 tokens.
+ */
+static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx,
+                              const char *scheme)
+{
+    gguf_gen_opts opts = tiny_opts(n_layer, n_ctx);
+    quire_error err = QUIRE_ERROR_INIT;
+
+    opts.window = scheme != NULL && strcmp(scheme, "yoco") == 0 ? 64 : 0;
+    if (scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return model_write(name, &opts);
 }
 
 const char *program_model(void)
@@ -500,19 +516,24 @@ const char *program_model_windows(void)
     return path;
 }
 
+const char *program_model_unturned(void)
+{
+    static const char *path;
+    gguf_gen_opts opts = tiny_opts(4, 512);
+
+    (void)snprintf(opts.arch, sizeof opts.arch, "smollm3");
+    opts.is_tied = true;
+    path = path != NULL ? path : model_write("unturned.gguf", &opts);
+    return path;
+}
+
 const char *program_model_latent(void)
 {
     static const char *path;
     gguf_gen_opts opts;
-    quire_error err = QUIRE_ERROR_INIT;
 
-    if (path == NULL) {
-        assert_true(gguf_gen_shape("tiny-deepseek2", &opts));
-        path = program_path("latent.gguf");
-        if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
-            fail_msg("%s", err.message);
-        }
-    }
+    assert_true(gguf_gen_shape("tiny-deepseek2", &opts));
+    path = path != NULL ? path : model_write("latent.gguf", &opts);
     return path;
 }
 

@@ -87,6 +87,9 @@ const char *program_model_shared(void);
 /* The same with the scheme yoco, whose layer 0 has a window of 64 tokens. */
 const char *program_model_windows(void);
 
+/* The first with 4 layers, as smollm3: the last one does not turn K by its position. */
+const char *program_model_unturned(void);
+
 /* A model with latent attention: 3 layers with rows of 160, whose first 128 are V. */
 const char *program_model_latent(void);
 

@@ -464,6 +464,10 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--retain", "snap"));
     refuse(2, "--retain heavy: in shared pages a lane keeps whole tiles",
            PROGRAM("serve", "-m", model, "--retain", "heavy,granule=3"));
+    refuse(1, "--retain expected works with models whose layers all turn K alike",
+           PROGRAM("serve", "-m", program_model_unturned(), "--port", "0", "--retain", "expected"));
+    refuse(1, "--retain expected works with models whose layers all turn K alike",
+           PROGRAM("run", "-m", program_model_unturned(), "-p", "a", "--retain", "expected"));
     refuse(2, "--retain and --context-overflow",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--context-overflow", "shift"));
     refuse(2, "--retain and --kv-overflow tier",

@@ -153,6 +153,21 @@ engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
     return bench_generated(&gen, engine, runtime);
 }
 
+engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
+                            const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+
+    if (has_halves) {
+        (void)snprintf(gen.arch, sizeof gen.arch, "glm4");
+        gen.n_rot = 16;
+    } else {
+        (void)snprintf(gen.arch, sizeof gen.arch, "smollm3"); /* each fourth layer */
+        gen.is_tied = true;
+    }
+    return bench_generated(&gen, engine, runtime);
+}
+
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
     gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 40, 2, runtime->n_ctx);

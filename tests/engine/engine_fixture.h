@@ -37,6 +37,10 @@ engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *en
  * layers are recurrent. */
 engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
                              const quire_runtime_opts *runtime);
+/* A model with 4 layers whose K is not turned alike: the last layer does not turn it, or
+ * (has_halves) all layers turn the first half of each head. */
+engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
+                            const quire_runtime_opts *runtime);
 /* A model with latent attention (deepseek2): 2 layers, rows of 40 whose first 32 are V. */
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */

@@ -624,6 +624,31 @@ static void test_refusals(void **state)
     bench_close(&b);
 }
 
+/* `expected` turns queries to positions ahead; the other policies read K as it is. */
+static void test_unturned_layers(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 9);
+    engine.retain_chunk = WIDE;
+    engine.n_running_max = 4;
+    runtime.k_format = runtime.v_format = QUIRE_FORMAT_F16;
+    for (uint32_t i = 0; i < 2; i++) {
+        const setting s = { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+        engine_bench b = bench_unturned(i == 1, &engine, &runtime);
+        answer want;
+
+        refused(&b, "expected:0.5,recent=60",
+                "retain: expected works with models whose layers all turn K alike");
+        expect(&b, &s, text, N_PROMPT, &want);
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
+        bench_close(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -640,6 +665,7 @@ int main(void)
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_pins),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_unturned_layers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -271,6 +271,16 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
     return quire_runtime_step(runtime, &slice, 1, logits);
 }
 
+int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                             uint32_t n_tokens, uint32_t *n_left)
+{
+    *n_left =
+        quire_lanes_keepable(retention->lanes, quire_runtime_keepable(runtime, seq, n_tokens));
+    QUIRE_TRY(quire_seq_truncate(quire_runtime_cache(runtime), seq, *n_left));
+    quire_lanes_truncate(retention->lanes, *n_left);
+    return QUIRE_OK;
+}
+
 /* ---- states ---- */
 
 int quire_retention_save(const quire_retention *retention, const quire_runtime *runtime,

@@ -56,6 +56,12 @@ void quire_retention_close(quire_retention *retention);
 int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
                          const quire_slice *slices, uint32_t n_slices, const float **logits);
 
+/* Cut the sequence's text before a step: *n_left tokens stay, n_tokens or fewer, behind which
+ * another text goes on as if the cut tokens had never been there. They are 0 where the lanes cannot
+ * forget the cut ones (quire_lanes_keepable()). Errors: quire_seq_truncate(). */
+int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                             uint32_t n_tokens, uint32_t *n_left);
+
 /* Repeat all tokens held in full, as step() does before a condensing. For training. Errors:
  * quire_runtime_step(). */
 int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq);

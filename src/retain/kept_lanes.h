@@ -117,6 +117,13 @@ quire_attn_device quire_lanes_device(quire_lanes *lanes);
  * gives the same. */
 void quire_lanes_hidden_put(void *lanes, uint32_t layer, const float *hidden, size_t stride);
 
+/* The most tokens, n at most, to which the text can be cut so that the rest is computed as if the
+ * cut ones had never been there; 0 where the lanes cannot forget them: inside the condensed part,
+ * of policies with sums, and of policies that score by the text's last queries. */
+uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n);
+/* Cut the text to its first n tokens, between two steps; n is keepable. */
+void quire_lanes_truncate(quire_lanes *lanes, uint32_t n);
+
 /* Tokens of the text that were never condensed. */
 uint32_t quire_lanes_n_full(const quire_lanes *lanes);
 

@@ -351,6 +351,7 @@ static int condense(condensing *c)
         in_parallel(c, bound_share);
     }
     lanes->n_condensed = c->edge;
+    lanes->n_chosen = lanes->n_text;
     lanes->generations++;
     quire_lanes_sums_clear(lanes);
     return QUIRE_OK;

@@ -87,6 +87,7 @@ struct quire_lanes {
     float *hidden; /* [n_layers][n_full_max][n_hidden] */
     uint32_t n_text;
     uint32_t n_condensed; /* positions that were part of the last condensing */
+    uint32_t n_chosen;    /* tokens of the text at the last condensing, which chose by them */
     uint32_t generations;
     uint64_t budget_bytes;
     uint64_t condense_ns;

@@ -185,6 +185,7 @@ static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
     }
     lanes->n_text = lanes->probe_end = state->n_text;
     lanes->n_condensed = state->n_condensed;
+    lanes->n_chosen = state->n_text; /* a state does not tell: at most these */
     lanes->generations = state->generations;
     lanes->n_repeated = state->n_repeated;
     for (uint32_t l = 0; l < lanes->n_layers; l++) {

@@ -35,13 +35,36 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
         quire_lane_cut(lanes, lane, begin == 0 ? 0 : lane->n - n_behind);
     }
     if (begin == 0) {
-        lanes->n_condensed = 0;
+        lanes->n_condensed = lanes->n_chosen = 0;
         lanes->generations = 0;
         quire_lanes_sums_clear(lanes);
     }
     lanes->n_repeated = lanes->n_repeated < begin ? lanes->n_repeated : begin;
     lanes->n_text = begin;
     return QUIRE_OK;
+}
+
+uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n)
+{
+    /* Queries of a text that is repeated are those of its repetition. */
+    const bool has_queries =
+        lanes->queries != NULL && lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_REPEATED;
+
+    if (n >= lanes->n_text) {
+        return lanes->n_text;
+    }
+    return n < lanes->n_chosen || quire_lanes_sums(lanes) || has_queries ? 0 : n;
+}
+
+void quire_lanes_truncate(quire_lanes *lanes, uint32_t n)
+{
+    const int rc = cut_back(lanes, n);
+
+    QUIRE_CHECK(rc == QUIRE_OK);
+    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
+        /* The last page's bounds hold for its tokens alone. */
+        quire_lane_bound(lanes, &lanes->lanes[i], lanes->lanes[i].n / TILE * TILE);
+    }
 }
 
 int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)

@@ -204,6 +204,13 @@ static void condensing_keeps_the_system_message(void **state)
     assert_true(turn_count(chat, 2, "prompt_tokens") > 384);
     assert_true(dropped_until(chat, 2) > 0);
     json_decref(chat);
+    /* By the policy of --retain: less stays. */
+    chat = chat_of("abc\ndef\nghi\n",
+                   PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "384",
+                           "-n", "150", "--temp", "0", "--ignore-eos", "--context-overflow",
+                           "condense", "--retain", "window:0.1", "--json"));
+    assert_true(turn_count(chat, 2, "condensings") > 0);
+    json_decref(chat);
     system[60] = 's';
     system[sizeof system - 1] = '\0';
     result = program_run_with("abc\n", PROGRAM("chat", "-m", program_model(), "--chat-template",
@@ -268,6 +275,8 @@ static void bad_combinations(void **state)
     refuse(1, "condense with 64 first tokens kept and the last 300 (recent of keydiff)",
            PROGRAM("run", "-m", model, "-p", "a", "-c", "384", "--context-overflow", "condense",
                    "--retain", "keydiff,recent=300"));
+    refuse(2, "--context-overflow condense by snap needs more than keys",
+           PROGRAM("chat", "-m", model, "--context-overflow", "condense", "--retain", "snap"));
     /* Of quire chat; truncate_turns is a server's. */
     refuse(2, "truncate_turns",
            PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns"));

@@ -1,4 +1,4 @@
-/* test_retain_program.c - --retain of quire run and quire perplexity, end to end.
+/* test_retain_program.c - --retain of quire run, chat, perplexity and serve, end to end.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -364,6 +364,91 @@ static void run_goes_on_from_a_state(void **state)
     free(text);
 }
 
+/* A conversation with 40 tokens an answer; retain NULL: it keeps all. */
+static json_t *chat_of(const char *lines, const char *retain, const char *chunk)
+{
+    program_result result = program_run_with(
+        lines, PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "512",
+                       "-n", "40", "--temp", "0", "--ignore-eos", "--json",
+                       retain != NULL ? "--retain" : NULL, retain, "--prefill-chunk", chunk));
+    json_t *document = json_loads(result.out, 0, NULL);
+
+    if (result.exit_status != 0 || document == NULL) {
+        fail_msg("%d: %s", result.exit_status, result.err);
+    }
+    program_free(&result);
+    return document;
+}
+
+static const json_t *turn_of(const json_t *chat, size_t i)
+{
+    return json_array_get(json_object_get(chat, "turns"), i);
+}
+
+/* The KV stays between turns while its last condensing saw none of what changes; another turn is
+ * computed anew, and answers as the first one did. */
+static void chats_keep_a_share(void **state)
+{
+    static const struct {
+        const char *policy;
+        bool forgets;
+    } cases[] = { { "keydiff:0.4,recent=16", true }, { "snap:0.4,recent=16", false } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *chat = chat_of("abc\n/retry\ndef\nghi\n/reset\nabc\n", cases[i].policy, "128");
+        const json_t *answer = json_object_get(turn_of(chat, 0), "assistant");
+        const json_t *retained = json_object_get(json_object_get(chat, "kv"), "retained");
+
+        assert_int_equal(json_array_size(json_object_get(chat, "turns")), 5);
+        /* A text of less than a chunk is whole. */
+        assert_true(json_equal(json_object_get(turn_of(chat, 1), "assistant"), answer));
+        assert_true(json_equal(json_object_get(turn_of(chat, 4), "assistant"), answer));
+        assert_true(number(turn_of(chat, 1), "reused_tokens") ==
+                    (cases[i].forgets ? number(turn_of(chat, 1), "prompt_tokens") - 1 : 0));
+        assert_true(number(retained, "generations") == 0); /* of the last conversation */
+        json_decref(chat);
+        chat = chat_of("abc\ndef\nghi\njkl\n", cases[i].policy, "128");
+        retained = json_object_get(json_object_get(chat, "kv"), "retained");
+        assert_true(number(retained, "generations") >= 2);
+        assert_true(number(retained, "share") < 0.9);
+        assert_true(number(turn_of(chat, 3), "prompt_tokens") > 256);
+        json_decref(chat);
+    }
+}
+
+/* All tokens kept: the answers of a chat without --retain, also behind cuts. */
+static void chats_that_keep_all(void **state)
+{
+    const char *lines = "abc\ndef\n/undo\nghi\n/retry\njkl\n";
+    json_t *all = chat_of(lines, "stride:1", "64");
+    json_t *plain = chat_of(lines, NULL, NULL);
+
+    (void)state;
+    assert_true(number(json_object_get(json_object_get(all, "kv"), "retained"), "generations") > 1);
+    for (size_t i = 0; i < 5; i++) {
+        assert_non_null(turn_of(all, i));
+        assert_true(json_equal(json_object_get(turn_of(all, i), "assistant"),
+                               json_object_get(turn_of(plain, i), "assistant")));
+    }
+    json_decref(plain);
+    json_decref(all);
+}
+
+static void chat_says_the_share(void **state)
+{
+    program_result result = program_run_with(
+        "abc\n/status\n",
+        PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-n", "200", "--temp",
+                "0", "--ignore-eos", "--retain", "window:0.5,recent=8", "--prefill-chunk", "64"));
+
+    (void)state;
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, " tokens by window:0.5,");
+    assert_says(result.err, "KV at most ");
+    program_free(&result);
+}
+
 /* The bytes of a text that quire serve condenses: kept pages, and what follows the last place. */
 static void info_of_a_share(void **state)
 {
@@ -477,8 +562,16 @@ static void bad_combinations(void **state)
            PROGRAM("info", "-m", model, "--retain", "snap"));
     refuse(2, "--retain best: there is no retention policy",
            PROGRAM("serve", "-m", model, "--retain", "best"));
-    refuse(2, "'quire run' and 'quire perplexity' can drop tokens",
-           PROGRAM("chat", "-m", model, "--retain", "snap"));
+    refuse(2, "--retain and --cache-dir",
+           PROGRAM("chat", "-m", model, "--retain", "snap", "--cache-dir", "x"));
+    refuse(2, "--context-overflow shift and --retain",
+           PROGRAM("chat", "-m", model, "--retain", "snap", "--context-overflow", "shift"));
+    refuse(2, "--context-overflow condense and --attend",
+           PROGRAM("chat", "-m", model, "--attend", "top:0.5", "--context-overflow", "condense"));
+    refuse(1, "K or V that it does not store",
+           PROGRAM("chat", "-m", program_model_shared(), "--retain", "snap"));
+    refuse(2, "'quire run', 'quire chat' and 'quire perplexity' can drop tokens",
+           PROGRAM("bench", "-m", model, "--retain", "snap"));
 }
 
 int main(void)
@@ -493,6 +586,9 @@ int main(void)
         cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
         cmocka_unit_test(run_goes_on_from_a_state),
+        cmocka_unit_test(chats_keep_a_share),
+        cmocka_unit_test(chats_that_keep_all),
+        cmocka_unit_test(chat_says_the_share),
         cmocka_unit_test(info_of_a_share),
         cmocka_unit_test(bad_combinations),
     };

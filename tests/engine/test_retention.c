@@ -271,6 +271,57 @@ static void test_again(void **state)
     quire_model_close(w.model);
 }
 
+/* Tokens [from, to), and the logits of the last one: [N_VOCAB]. */
+static const float *read_on(world *w, uint32_t from, uint32_t to)
+{
+    const float *logits = NULL;
+
+    for (uint32_t at = from; at < to; at += 50) {
+        logits = step(w, at, to - at < 50 ? to - at : 50, QUIRE_LOGITS_LAST);
+    }
+    return logits;
+}
+
+/* A text goes on behind a cut with the bits of one that never had the cut tokens, if it was not
+ * condensed by them. */
+static void check_truncate(const char *policy, quire_format format, bool forgets)
+{
+    const quire_runtime_opts opts = opts_of(format, 2);
+    world w = { .model = open_model() };
+    float want[N_VOCAB];
+    uint32_t n_left;
+
+    world_open(&w, &opts, policy);
+    (void)read_on(&w, 0, 200);
+    memcpy(want, read_on(&w, 200, 400), sizeof want);
+    /* Cuts inside of the condensed part, and to nothing. */
+    assert_int_equal(quire_retention_truncate(w.retention, w.runtime, w.seq, 64, &n_left),
+                     QUIRE_OK);
+    assert_int_equal(n_left, 0);
+    (void)read_on(&w, 0, 200);
+    (void)step(&w, 300, 20, QUIRE_LOGITS_LAST); /* another text */
+    assert_int_equal(quire_retention_truncate(w.retention, w.runtime, w.seq, 200, &n_left),
+                     QUIRE_OK);
+    assert_int_equal(n_left, forgets ? 200 : 0);
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(w.runtime), w.seq), n_left);
+    if (n_left == 0) {
+        (void)read_on(&w, 0, 200);
+    }
+    assert_memory_equal(read_on(&w, 200, 400), want, sizeof want);
+    world_close(&w);
+    quire_model_close(w.model);
+}
+
+static void test_truncate(void **state)
+{
+    (void)state;
+    check_truncate("keydiff:0.5,recent=16", QUIRE_FORMAT_F16, true);
+    check_truncate("keydiff:0.5,recent=16,granule=64", QUIRE_FORMAT_Q4, true);
+    check_truncate("reconstruct:0.5,recent=16,repeat=40", QUIRE_FORMAT_F16, true);
+    check_truncate("snap:0.5,recent=16", QUIRE_FORMAT_F16, false);
+    check_truncate("expected:0.5,recent=16", QUIRE_FORMAT_F16, false);
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -457,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_again),
+        cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_states_of_others),
         cmocka_unit_test(test_states_that_lie),

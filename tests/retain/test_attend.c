@@ -238,6 +238,10 @@ static void test_choice(void **state)
             check_row(w, 1e-4);
         }
         assert_int_equal(step_at(w, 750, 1), QUIRE_OK); /* a cut page has wider bounds */
+        w->n_text = 700;                                /* but not here */
+        quire_lanes_truncate(w->lanes, 700);
+        step(w, 1);
+        check_row(w, 1e-4);
         quire_lanes_stats_get(w->lanes, &stats);
         if (shares[i] < 1) {
             assert_true(stats.pages_read_total < stats.pages_held_total);

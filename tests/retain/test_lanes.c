@@ -351,6 +351,42 @@ static void test_bytes(void **state)
 
 /* ---- cuts, and refusals ---- */
 
+/* Cuts after which nothing is left of the tokens behind: not of those that a choice was made by,
+ * and not where sums or the last queries score. */
+static void test_truncate(void **state)
+{
+    static const char *const policies[] = { "keydiff:0.5,recent=16", "window:0.5",
+                                            "snap:0.5,recent=16", "heavy:0.5,recent=16" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        world *w = world_make(policies[i], QUIRE_FORMAT_F32, QUIRE_FORMAT_F32);
+        const bool forgets = i < 2;
+
+        assert_int_equal(quire_lanes_keepable(w->lanes, 9), 0); /* there is no text */
+        step(w, 100);
+        step(w, 50);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 151), 150);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 149), 0);
+        step(w, 60);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 210), 210);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 209), forgets ? 209 : 0);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 150), forgets ? 150 : 0);
+        w->n_text = quire_lanes_keepable(w->lanes, 170);
+        quire_lanes_truncate(w->lanes, w->n_text);
+        assert_int_equal(quire_lanes_n_full(w->lanes), forgets ? 20 : 0);
+        step(w, 40);
+        check_step(w, 40, 2e-5);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+        quire_lanes_truncate(w->lanes, 0);
+        w->n_text = 0;
+        step(w, 30);
+        check_step(w, 30, 2e-5);
+        world_free(w);
+    }
+}
+
 static void test_cuts(void **state)
 {
     world *w = world_make("snap:0.5,recent=16", QUIRE_FORMAT_F32, QUIRE_FORMAT_F32);
@@ -506,10 +542,11 @@ static void test_probe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_rows_keep_their_bits),
-        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_room),      cmocka_unit_test(test_without_queries),
-        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_attention),       cmocka_unit_test(test_rows_keep_their_bits),
+        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_truncate),        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_without_queries), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_probe),
     };
 
     rng = test_rng(1);

@@ -1,9 +1,10 @@
 /* chat.h - the conversation of quire chat: messages, prompts, answers; for cmd_chat.c and chat*.c.
  *
  * Each turn renders the whole conversation with the chat template and tokenizes it; the writer
- * computes only tokens that its sequence does not hold yet. A turn that does not fit into the
- * context is refused and leaves the conversation unchanged, unless --context-overflow says which
- * tokens leave; the messages all stay.
+ * computes only tokens that its sequence does not hold yet. With --retain the conversation keeps a
+ * share of its tokens; a turn that changes its condensed part is computed from the beginning. A
+ * turn that does not fit into the context is refused and leaves the conversation unchanged, unless
+ * --context-overflow says which tokens leave; the messages all stay.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_CHAT_H
@@ -12,6 +13,7 @@
 #include <jansson.h>
 
 #include "cli/commands/opened.h"
+#include "cli/commands/overflow_choice.h"
 #include "cli/commands/writer.h"
 #include "cli/settings/args.h"
 #include "model/answer_rules.h"
@@ -24,8 +26,7 @@ typedef struct quire_chat_args {
     const char *chat_template;
     const char *chat_template_file;
     const char *reasoning_effort;
-    int context_overflow; /* quire_context_overflow */
-    int64_t context_keep;
+    quire_overflow_choice overflow;
 } quire_chat_args;
 
 typedef struct quire_chat {

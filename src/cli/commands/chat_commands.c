@@ -4,6 +4,7 @@
 #include "cli/commands/chat.h"
 
 #include "base/parse.h"
+#include "cli/commands/opened_retain.h"
 #include "cli/commands/talk.h"
 
 #include <stdio.h>
@@ -104,6 +105,7 @@ static void status(quire_chat *c, const char *args)
     quire_say("%u of %u tokens of context in use, %zu messages, KV %s",
               quire_writer_tokens(c->writer), c->session.n_ctx, c->n_messages,
               quire_opened_kv_text(&c->session, kv, sizeof kv));
+    quire_opened_say_retained(&c->session);
 }
 
 static void leave(quire_chat *c, const char *args)

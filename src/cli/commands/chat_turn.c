@@ -138,7 +138,7 @@ static int render(const quire_chat *c, const quire_chat_message *messages, size_
 static int keep_instructions(quire_chat *c, const rendered *first, quire_error *err)
 {
     const quire_chat_message messages[] = { c->messages[0], { .role = "user", .content = "x" } };
-    uint32_t keep = (uint32_t)c->args->context_keep;
+    uint32_t keep = (uint32_t)c->args->overflow.keep;
     rendered other = { .prompt = NULL };
     uint32_t n = 0;
     int rc = render(c, messages, 2, &other, err);
@@ -159,7 +159,7 @@ static int make_prompt(quire_chat *c, rendered *out, quire_error *err)
     quire_chat_rules rules;
 
     QUIRE_TRY(render(c, c->messages, c->n_messages, out, err));
-    if (is_first && c->args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+    if (is_first && c->args->overflow.how == QUIRE_CONTEXT_CONDENSE) {
         QUIRE_TRY(keep_instructions(c, out, err));
     }
     quire_chat_prompt_rules(out->prompt, &rules);
@@ -169,7 +169,7 @@ static int make_prompt(quire_chat *c, rendered *out, quire_error *err)
     c->rules = NULL;
     QUIRE_TRY(quire_answer_rules_create(&c->rules, c->session.model, &rules, -1, err));
     quire_writer_show(c->writer, c->rules->shown.items, c->rules->shown.n);
-    if (out->n_tokens > c->session.n_ctx && c->args->context_overflow == QUIRE_CONTEXT_REFUSE) {
+    if (out->n_tokens > c->session.n_ctx && c->args->overflow.how == QUIRE_CONTEXT_REFUSE) {
         return quire_error_set(
             err, QUIRE_LIMIT,
             "the conversation would take %zu tokens, the context holds %u; the "

@@ -12,13 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const overflows[] = { "refuse", "shift", "sinks", "condense", NULL };
-
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
     QUIRE_ROW_DEVICE,
     QUIRE_ROWS_CACHE_DIR,
+    QUIRE_ROWS_RETAIN,
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(quire_chat_args, system), .help = "system message at the start of the "
                                                            "conversation" },
@@ -31,14 +30,14 @@ static const quire_opt options[] = {
     { .names = { "--reasoning-effort" }, .type = QUIRE_OPT_TEXT, .unit = "WORD",
       .initial_text = "the template's", .offset = offsetof(quire_chat_args, reasoning_effort),
       .help = "low, medium, high or another word that the template knows; none: no thoughts" },
-    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
-      .initial = "refuse", .offset = offsetof(quire_chat_args, context_overflow),
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_overflow_words,
+      .initial = "refuse", .offset = offsetof(quire_chat_args, overflow.how),
       .help = "when the conversation fills the context: end the answer and refuse the message, "
               "drop half of the tokens and move the others to lower positions (shift), drop 64 "
-              "tokens at a time (sinks), or drop some of the oldest tokens, chosen by keydiff:0.5 "
-              "(condense)" },
+              "tokens at a time (sinks), or drop some of the oldest tokens, chosen by the "
+              "policy of --retain or keydiff:0.5 (condense)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
-      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_chat_args, context_keep),
+      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_chat_args, overflow.keep),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "
               "condense keeps the system message as well" },
     QUIRE_ROWS_SAMPLING(quire_chat_args),
@@ -95,8 +94,7 @@ static int open_all(quire_chat *c, quire_chat_args *args, quire_kv_history *hist
     QUIRE_TRY(quire_kv_history_open(history, quire_runtime_cache(c->session.runtime),
                                     args->common.kv_history, err));
     QUIRE_TRY(quire_writer_create(&c->writer, &c->session, &args->sampling, err));
-    QUIRE_TRY(quire_writer_overflow_set(c->writer, (quire_context_overflow)args->context_overflow,
-                                        (uint32_t)args->context_keep, err));
+    QUIRE_TRY(quire_overflow_choice_apply(&args->overflow, c->writer, err));
     QUIRE_TRY(quire_kv_disk_open(&c->disk, &args->common, &c->session, err));
     quire_writer_disk_set(c->writer, c->disk);
     c->turns = args->common.is_json ? json_array() : NULL;
@@ -136,13 +134,7 @@ static int check(const void *opaque, quire_error *err)
     const quire_chat_args *args = opaque;
 
     QUIRE_TRY(quire_common_check(args, err));
-    if (args->context_overflow != QUIRE_CONTEXT_REFUSE && args->common.cache_dir != NULL) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--context-overflow %s and --cache-dir: the directory holds the KV "
-                               "of whole texts",
-                               overflows[args->context_overflow]);
-    }
-    return QUIRE_OK;
+    return quire_overflow_choice_check(&args->overflow, &args->common, err);
 }
 
 static int run(void *opaque)
@@ -153,6 +145,7 @@ static int run(void *opaque)
     quire_error err = QUIRE_ERROR_INIT;
     int exit_status;
 
+    quire_overflow_choice_take(&args->overflow, &args->common);
     quire_sampling_seed(&args->sampling);
     if (open_all(&c, args, &history, &err) == QUIRE_OK) {
         exit_status = talk(&c);

@@ -6,6 +6,7 @@
 #include "cli/commands/kv_history.h"
 #include "cli/commands/new_file.h"
 #include "cli/commands/opened_retain.h"
+#include "cli/commands/overflow_choice.h"
 #include "cli/commands/places.h"
 #include "cli/commands/talk.h"
 #include "cli/commands/writer.h"
@@ -24,14 +25,10 @@ typedef struct run_args {
     quire_sampling_args sampling;
     const char *prompt;
     const char *file;
-    int context_overflow; /* quire_context_overflow */
-    int64_t context_keep;
-    const char *overflow_retain; /* of condense: --retain */
+    quire_overflow_choice overflow;
     const char *save_block_state;
     const char *resume_block_state;
 } run_args;
-
-static const char *const overflows[] = { "refuse", "shift", "sinks", "condense", NULL };
 
 /* clang-format off */
 static const quire_opt options[] = {
@@ -44,13 +41,13 @@ static const quire_opt options[] = {
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, file), .help = "read the prompt from a file; -: stdin" },
-    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
-      .initial = "refuse", .offset = offsetof(run_args, context_overflow),
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_overflow_words,
+      .initial = "refuse", .offset = offsetof(run_args, overflow.how),
       .help = "when the context is full: end the text, drop half of the tokens and move the others "
               "to lower positions (shift), drop 64 tokens at a time (sinks), or drop some of the "
               "oldest tokens, chosen by the policy of --retain or keydiff:0.5 (condense)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
-      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, context_keep),
+      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, overflow.keep),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64" },
     { .names = { "--save-block-state" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, save_block_state),
@@ -98,11 +95,11 @@ static void print_summary(const run_args *args, const quire_opened *session,
               quire_rate(result->n_steps, result->decode_s), quire_stop_text(result->stop));
     if (result->n_dropped > 0) {
         quire_say("%u tokens left the context (--context-overflow %s)", result->n_dropped,
-                  overflows[args->context_overflow]);
+                  quire_overflow_words[args->overflow.how]);
     }
     if (result->n_condensings > 0) {
         quire_say("the context was condensed %u times by %s", result->n_condensings,
-                  args->overflow_retain != NULL ? args->overflow_retain : QUIRE_CONTEXT_RETAIN);
+                  args->overflow.retain != NULL ? args->overflow.retain : QUIRE_CONTEXT_RETAIN);
     }
     quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
               quire_opened_kv_text(session, kv, sizeof(kv)), n_held,
@@ -145,18 +142,6 @@ static int prepare(const run_args *args, const quire_opened *session, int32_t **
     return rc;
 }
 
-static int set_overflow(const run_args *args, quire_writer *writer, quire_error *err)
-{
-    quire_retain_spec spec;
-
-    if (args->overflow_retain != NULL) {
-        QUIRE_TRY(quire_retain_parse(args->overflow_retain, &spec, err));
-        quire_writer_retain_set(writer, &spec);
-    }
-    return quire_writer_overflow_set(writer, (quire_context_overflow)args->context_overflow,
-                                     (uint32_t)args->context_keep, err);
-}
-
 static int generate(run_args *args, quire_opened *session, quire_error *err)
 {
     quire_collected text = { .is_streamed = !args->common.is_json,
@@ -180,7 +165,7 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
         rc = quire_writer_create(&writer, session, &args->sampling, err);
     }
     if (rc == QUIRE_OK) {
-        rc = set_overflow(args, writer, err);
+        rc = quire_overflow_choice_apply(&args->overflow, writer, err);
     }
     if (rc == QUIRE_OK) {
         rc = quire_kv_disk_open(&disk, &args->common, session, err);
@@ -240,49 +225,15 @@ static int check_merge(const run_args *args, quire_error *err)
                        : QUIRE_OK;
 }
 
-/* What condense cannot go with, beyond the others. */
+/* What condense cannot go with in quire run alone. */
 static int check_condense(const run_args *args, quire_error *err)
 {
-    quire_retain_spec spec;
-
-    if (args->save_block_state != NULL || args->resume_block_state != NULL) {
+    if (args->overflow.how == QUIRE_CONTEXT_CONDENSE &&
+        (args->save_block_state != NULL || args->resume_block_state != NULL)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--context-overflow condense and --%s-block-state: such a text is "
                                "condensed when its context is full, not in chunks",
                                args->save_block_state != NULL ? "save" : "resume");
-    }
-    if (args->common.retain == NULL) {
-        return QUIRE_OK;
-    }
-    QUIRE_TRY(quire_retain_parse(args->common.retain, &spec, err)); /* checked before */
-    return quire_context_condense_policy_check(&spec, "--context-overflow", err);
-}
-
-/* What shift, sinks and condense cannot go with. */
-static int check_overflow(const run_args *args, quire_error *err)
-{
-    const char *name = overflows[args->context_overflow];
-
-    if (args->context_overflow == QUIRE_CONTEXT_REFUSE) {
-        return QUIRE_OK;
-    }
-    if (args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
-        QUIRE_TRY(check_condense(args, err));
-    }
-    if (args->common.attend != NULL ||
-        (args->common.retain != NULL && args->context_overflow != QUIRE_CONTEXT_CONDENSE)) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--context-overflow %s and --%s: there each head has pages of its "
-                               "own, whose tokens do not move; a larger -c costs little with "
-                               "--retain, and condense has its policies",
-                               name, args->common.attend != NULL ? "attend" : "retain");
-    }
-    if (args->common.cache_dir != NULL) {
-        return quire_error_set(
-            err, QUIRE_INVAL,
-            "--context-overflow %s and --cache-dir: the directory holds the KV of "
-            "whole texts",
-            name);
     }
     return QUIRE_OK;
 }
@@ -305,7 +256,8 @@ static int check(const void *opaque, quire_error *err)
                                args->save_block_state != NULL ? "save" : "resume");
     }
     QUIRE_TRY(check_merge(args, err));
-    return check_overflow(args, err);
+    QUIRE_TRY(check_condense(args, err));
+    return quire_overflow_choice_check(&args->overflow, &args->common, err);
 }
 
 static int run(void *opaque)
@@ -322,11 +274,7 @@ static int run(void *opaque)
         }
         args->common.model = model;
     }
-    if (args->context_overflow == QUIRE_CONTEXT_CONDENSE) {
-        args->overflow_retain =
-            args->common.retain; /* the text is whole until its context is full */
-        args->common.retain = NULL;
-    }
+    quire_overflow_choice_take(&args->overflow, &args->common);
     quire_sampling_seed(&args->sampling);
     if (quire_opened_open(&session, &args->common, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);

@@ -266,17 +266,23 @@ uint32_t quire_writer_tokens(const quire_writer *writer)
 
 /* Keep the first n tokens of the text, or fewer if the page of token n has lost its hot form and
  * cannot be appended to. If tokens left the context behind token n, only those that never leave are
- * kept: so what the sequence holds depends on the text alone. */
+ * kept: so what the sequence holds depends on the text alone. With --retain it is all of them, or
+ * nothing where tokens behind them cannot be forgotten. */
 static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
-    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+    quire_opened *session = writer->session;
+    quire_cache *cache = quire_runtime_cache(session->runtime);
     uint32_t n_held = n_tokens - writer->n_gone;
 
+    if (session->retention != NULL) { /* its contexts do not overflow */
+        return quire_retention_truncate(session->retention, session->runtime, writer->seq, n_held,
+                                        &writer->n_held);
+    }
     if (writer->n_gone > 0 && n_tokens < writer->n_full) {
         n_held = n_tokens < writer->n_keep ? n_tokens : writer->n_keep;
         writer->n_gone = 0;
     }
-    n_held = quire_runtime_keepable(writer->session->runtime, writer->seq, n_held);
+    n_held = quire_runtime_keepable(session->runtime, writer->seq, n_held);
     QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_held));
     writer->n_held = n_held;
     return QUIRE_OK;

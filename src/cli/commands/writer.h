@@ -2,7 +2,8 @@
  *
  * The writer knows the tokens of the text that its sequence holds in KV. It compares a new prompt
  * with them and computes only the tokens after the longest common prefix. So a chat keeps its KV
- * between turns, also when tokens have left its context.
+ * between turns, also when tokens have left its context. With --retain it keeps the dropped state
+ * as long as a prompt goes on behind the condensed part, and else computes the text anew.
  *
  * Thread: owner.
  *

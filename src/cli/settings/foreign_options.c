@@ -18,8 +18,8 @@ static const foreign table[] = {
       "Quire computes matrix products on the CPU; 'quire run', 'chat', 'serve', 'perplexity' and "
       "'bench' have --device for KV pages and attention" },
     { "--retain --prefill-chunk --attend",
-      "'quire run' and 'quire perplexity' can drop tokens of a text, as can 'quire serve' with "
-      "--retain and --retain-chunk" },
+      "'quire run', 'quire chat' and 'quire perplexity' can drop tokens of a text, as can 'quire "
+      "serve' with --retain and --retain-chunk" },
     { "-fa --flash-attn",
       "attention always reads the KV cache tile by tile; there is no other kind to choose" },
     { "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -hfv -hfrv --hf-repo-v -mu --model-url "

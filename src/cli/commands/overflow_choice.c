@@ -1,0 +1,71 @@
+/* overflow_choice.c - see overflow_choice.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/overflow_choice.h"
+
+#include "base/check.h"
+#include "engine/context_condense.h"
+#include "retain/policy.h"
+
+const char *const quire_overflow_words[] = { "refuse", "shift", "sinks", "condense", NULL };
+
+/* Errors: quire_context_condense_policy_check(). */
+static int check_policy(const quire_common_args *common, quire_error *err)
+{
+    quire_retain_spec spec;
+
+    if (common->retain == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_retain_parse(common->retain, &spec, err)); /* checked before */
+    return quire_context_condense_policy_check(&spec, "--context-overflow", err);
+}
+
+int quire_overflow_choice_check(const quire_overflow_choice *choice,
+                                const quire_common_args *common, quire_error *err)
+{
+    const char *name = quire_overflow_words[choice->how];
+
+    if (choice->how == QUIRE_CONTEXT_REFUSE) {
+        return QUIRE_OK;
+    }
+    if (choice->how == QUIRE_CONTEXT_CONDENSE) {
+        QUIRE_TRY(check_policy(common, err));
+    }
+    if (common->attend != NULL ||
+        (common->retain != NULL && choice->how != QUIRE_CONTEXT_CONDENSE)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow %s and --%s: there each head has pages of its "
+                               "own, whose tokens do not move; a larger -c costs little with "
+                               "--retain, and condense has its policies",
+                               name, common->attend != NULL ? "attend" : "retain");
+    }
+    if (common->cache_dir != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow %s and --cache-dir: the directory holds the KV "
+                               "of whole texts",
+                               name);
+    }
+    return QUIRE_OK;
+}
+
+void quire_overflow_choice_take(quire_overflow_choice *choice, quire_common_args *common)
+{
+    if (choice->how == QUIRE_CONTEXT_CONDENSE) {
+        choice->retain = common->retain; /* the text is whole until its context is full */
+        common->retain = NULL;
+    }
+}
+
+int quire_overflow_choice_apply(const quire_overflow_choice *choice, quire_writer *writer,
+                                quire_error *err)
+{
+    quire_retain_spec spec;
+
+    if (choice->retain != NULL) {
+        QUIRE_TRY(quire_retain_parse(choice->retain, &spec, err));
+        quire_writer_retain_set(writer, &spec);
+    }
+    return quire_writer_overflow_set(writer, (quire_context_overflow)choice->how,
+                                     (uint32_t)choice->keep, err);
+}

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/even_choice.h"
 #include "engine/repeating.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
@@ -280,65 +281,36 @@ quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, 
 
 /* ---- choosing ---- */
 
-/* Scratch of a condensing; arrays have room for the tokens before it. */
+/* Scratch of a condensing, for the tokens before it. */
 typedef struct choice_room {
-    float *scores;
-    float *keys; /* [n][d_k]; NULL: the policy does not read keys */
-    int32_t *positions;
+    quire_even_room even;
     bool *is_kept;
 } choice_room;
 
 static int room_init(choice_room *room, const quire_condensing *c, size_t n, size_t d_k)
 {
-    *room = (choice_room){ .scores = malloc(n * sizeof *room->scores),
-                           .positions = malloc(n * sizeof *room->positions),
-                           .is_kept = malloc(n * sizeof *room->is_kept) };
-    QUIRE_FAIL_IF(room->scores == NULL || room->positions == NULL || room->is_kept == NULL,
-                  QUIRE_NOMEM);
-    if (c->spec.policy->needs_keys) {
-        room->keys = malloc(n * d_k * sizeof *room->keys);
-        QUIRE_FAIL_IF(room->keys == NULL, QUIRE_NOMEM);
-    }
-    return QUIRE_OK;
+    *room = (choice_room){ .is_kept = malloc(n * sizeof *room->is_kept) };
+    QUIRE_FAIL_IF(room->is_kept == NULL, QUIRE_NOMEM);
+    return quire_even_room_init(&room->even, &c->spec, n, n, d_k);
 }
 
 static void room_fini(choice_room *room)
 {
+    quire_even_room_fini(&room->even);
     free(room->is_kept);
-    free(room->positions);
-    free(room->keys);
-    free(room->scores);
 }
 
 /* is_kept of the n tokens of a lane before condensing number k. */
 static int choose(const quire_condensing *c, uint32_t k, uint64_t lane, uint32_t n, uint32_t d_k,
                   const choice_room *room)
 {
-    const int32_t *positions = room->positions;
-    const float *scores = room->scores;
-    bool *is_kept = room->is_kept;
-    uint64_t n_kept = 0;
-    const quire_retain_lane scored = { .n_tokens = n,
-                                       .positions = positions,
-                                       .n_text = k * c->chunk,
-                                       .keys = room->keys,
-                                       .d = d_k,
-                                       .lane = lane };
-    const quire_retain_choice choice = { .n_lanes = 1,
-                                         .n_tokens = &n,
-                                         .positions = &positions,
-                                         .scores = &scores,
-                                         .n_text = k * c->chunk,
-                                         .budget = kept_next(c, k, n - c->chunk),
-                                         .granule = 1 };
+    const quire_even_lane even = { .lane = lane,
+                                   .n = n,
+                                   .n_text = k * c->chunk,
+                                   .n_kept = kept_next(c, k, n - c->chunk),
+                                   .d_k = d_k };
 
-    quire_retain_score(&c->spec, &scored, room->scores);
-    QUIRE_TRY(quire_retain_choose(&c->spec, &choice, &is_kept));
-    for (uint32_t t = 0; t < n; t++) {
-        n_kept += is_kept[t];
-    }
-    QUIRE_CHECK(n_kept == choice.budget); /* for so many there is room */
-    return QUIRE_OK;
+    return quire_even_choose(&c->spec, &room->even, &even, room->is_kept);
 }
 
 /* Positions in order, such that the protected tokens have their own: the sinks are the first
@@ -362,7 +334,7 @@ static int positions_replay(const quire_condensing *c, uint32_t k, uint64_t lane
 
     for (uint32_t i = 1; i <= k; i++) {
         for (uint32_t t = 0; t < c->chunk; t++) {
-            room->positions[n++] = (int32_t)((i - 1) * c->chunk + t);
+            room->even.positions[n++] = (int32_t)((i - 1) * c->chunk + t);
         }
         if (i < k) {
             uint32_t n_kept = 0;
@@ -370,7 +342,7 @@ static int positions_replay(const quire_condensing *c, uint32_t k, uint64_t lane
             QUIRE_TRY(choose(c, i, lane, n, 0, room));
             for (uint32_t t = 0; t < n; t++) {
                 if (room->is_kept[t]) {
-                    room->positions[n_kept++] = room->positions[t];
+                    room->even.positions[n_kept++] = room->even.positions[t];
                 }
             }
             n = n_kept;
@@ -385,7 +357,7 @@ static int positions_find(const quire_condensing *c, uint32_t k, uint64_t lane, 
     if (c->spec.policy->reads_positions) {
         return positions_replay(c, k, lane, room);
     }
-    positions_by_order(c, k, n, room->positions);
+    positions_by_order(c, k, n, room->even.positions);
     return QUIRE_OK;
 }
 
@@ -398,8 +370,8 @@ static int move_lanes(const quire_condensing *c, const quire_runtime_rows *rows,
     for (uint32_t i = 0; i < quire_runtime_n_lanes(rows->runtime); i++) {
         const quire_runtime_lane lane = quire_runtime_lane_at(rows->runtime, i);
 
-        if (room->keys != NULL) {
-            quire_runtime_rows_keys(rows, lane, n, room->keys);
+        if (room->even.keys != NULL) {
+            quire_runtime_rows_keys(rows, lane, n, room->even.keys);
         }
         if (i == 0 || is_by_lane) { /* else all lanes keep the tokens of the first */
             QUIRE_TRY(positions_find(c, k, i, n, room));

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/even_choice.h"
 #include "model/context_overflow.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
@@ -101,9 +102,7 @@ typedef struct condensing {
     uint32_t n_held;
     uint32_t n_keep;
     quire_context_sizes sizes;
-    float *keys; /* [n_keep + n_old][d_k]; NULL: the policy does not read keys */
-    float *scores;
-    int32_t *positions;
+    quire_even_room room;
     bool *is_kept; /* [lane][n_old] */
 } condensing;
 
@@ -111,61 +110,37 @@ static int condensing_init(condensing *c, uint32_t n_lanes, uint32_t d_k)
 {
     const uint32_t n_old = c->sizes.n_old;
 
-    c->scores = malloc(n_old * sizeof *c->scores);
-    c->positions = malloc(n_old * sizeof *c->positions);
     c->is_kept = malloc((size_t)n_lanes * n_old * sizeof *c->is_kept);
-    QUIRE_FAIL_IF(c->scores == NULL || c->positions == NULL || c->is_kept == NULL, QUIRE_NOMEM);
-    if (c->spec->policy->needs_keys) {
-        c->keys = malloc((size_t)(c->n_keep + n_old) * d_k * sizeof *c->keys);
-        QUIRE_FAIL_IF(c->keys == NULL, QUIRE_NOMEM);
-    }
+    QUIRE_FAIL_IF(c->is_kept == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_even_room_init(&c->room, c->spec, n_old, (size_t)c->n_keep + n_old, d_k));
     for (uint32_t t = 0; t < n_old; t++) {
-        c->positions[t] = (int32_t)(c->n_keep + t);
+        c->room.positions[t] = (int32_t)(c->n_keep + t);
     }
     return QUIRE_OK;
 }
 
 static void condensing_fini(condensing *c)
 {
+    quire_even_room_fini(&c->room);
     free(c->is_kept);
-    free(c->positions);
-    free(c->scores);
-    free(c->keys);
 }
 
+/* The first tokens, which stay, stand before the old ones in the pages. */
 static int choose(const condensing *c, uint32_t lane, uint32_t d_k)
 {
     const uint32_t n = c->sizes.n_old;
-    const int32_t *positions = c->positions;
-    const float *scores = c->scores;
-    bool *is_kept = c->is_kept + (size_t)lane * n;
-    uint32_t n_kept = 0;
-    const quire_retain_lane scored = { .n_tokens = n,
-                                       .positions = positions,
-                                       .n_text = c->n_held,
-                                       .keys = c->keys != NULL ? c->keys + (size_t)c->n_keep * d_k
-                                                               : NULL,
-                                       .d = d_k,
-                                       .lane = lane };
-    const quire_retain_choice choice = { .n_lanes = 1,
-                                         .n_tokens = &n,
-                                         .positions = &positions,
-                                         .scores = &scores,
-                                         .n_text = c->n_held,
-                                         .budget = c->sizes.n_kept,
-                                         .granule = 1 };
+    const quire_even_lane even = { .lane = lane,
+                                   .n = n,
+                                   .n_text = c->n_held,
+                                   .n_kept = c->sizes.n_kept,
+                                   .first_row = c->n_keep,
+                                   .d_k = d_k };
 
-    if (c->keys != NULL) {
+    if (c->room.keys != NULL) {
         quire_runtime_rows_keys(&c->rows, quire_runtime_lane_at(c->rows.runtime, lane),
-                                c->n_keep + n, c->keys);
+                                c->n_keep + n, c->room.keys);
     }
-    quire_retain_score(c->spec, &scored, c->scores);
-    QUIRE_TRY(quire_retain_choose(c->spec, &choice, &is_kept));
-    for (uint32_t t = 0; t < n; t++) {
-        n_kept += is_kept[t];
-    }
-    QUIRE_CHECK(n_kept == c->sizes.n_kept);
-    return QUIRE_OK;
+    return quire_even_choose(c->spec, &c->room, &even, c->is_kept + (size_t)lane * n);
 }
 
 int quire_context_condense(const quire_retain_spec *spec, quire_runtime *runtime, quire_seq_id seq,

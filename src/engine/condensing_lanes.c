@@ -2,17 +2,17 @@
  * each lane's tokens, and their rows into packed pages. See condensing.h.
  *
  * Scores come from the same numbers in the same order as in quire_lanes_condense()
- * (retain/kept_lanes.h), and the choice is the same code (retain/lanes_choice.h).
+ * (retain/kept_lanes.h), by the same code where pages do not matter (retain/lane_score.h). The
+ * choice is the same code, too (retain/lanes_choice.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/condensing.h"
 
 #include "base/check.h"
 #include "base/num.h"
+#include "retain/lane_score.h"
 #include "retain/lanes_choice.h"
-#include "retain/probe.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,14 +32,7 @@ typedef struct packing_job {
     int32_t *all_positions; /* one lane after the other */
     float **worth;          /* the same; NULL: the policy has none */
     float *all_worth;
-    /* Scratch of the longest lane. */
-    float *keys;
-    float *attention;
-    float *queries;
-    float *query_mean;
-    float *query_cov;
-    float *value_norms;
-    float *logits;
+    quire_lane_scratch scratch; /* of the longest lane */
 } packing_job;
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
@@ -49,33 +42,13 @@ static uint32_t n_of(const packing_job *j, uint32_t lane)
 
 /* ---- memory ---- */
 
+/* For lanes of up to n_max tokens. Errors: QUIRE_NOMEM. */
 static int scratch_init(packing_job *j, size_t n_max)
 {
     const quire_attn_layer *layer = &j->packing->layers[0];
-    const quire_retain_policy *policy = j->c->spec.policy;
-    const size_t n_rows = (size_t)(layer->n_head / layer->n_kv_head) * quire_condensing_probe(j->c);
 
-    if (policy->needs_keys || policy->needs_attention) {
-        j->keys = malloc(n_max * layer->d_k * sizeof *j->keys);
-        QUIRE_FAIL_IF(j->keys == NULL, QUIRE_NOMEM);
-    }
-    if (policy->needs_attention) {
-        j->attention = malloc(n_max * n_rows * sizeof *j->attention);
-        j->queries = malloc(n_rows * layer->d_k * sizeof *j->queries);
-        QUIRE_FAIL_IF(j->attention == NULL || j->queries == NULL, QUIRE_NOMEM);
-    }
-    if (policy->expects_queries) {
-        const size_t group = layer->n_head / layer->n_kv_head, d = layer->d_k;
-
-        j->query_mean = malloc(group * d * sizeof *j->query_mean);
-        j->query_cov = malloc(group * d * d * sizeof *j->query_cov);
-        j->value_norms = malloc(n_max * sizeof *j->value_norms);
-        j->logits = malloc(n_max * sizeof *j->logits);
-        QUIRE_FAIL_IF(j->query_mean == NULL || j->query_cov == NULL || j->value_norms == NULL ||
-                          j->logits == NULL,
-                      QUIRE_NOMEM);
-    }
-    return QUIRE_OK;
+    return quire_lane_scratch_init(&j->scratch, &j->c->spec, layer->n_head / layer->n_kv_head,
+                                   layer->d_k, quire_condensing_probe(j->c), n_max);
 }
 
 /* Arrays for the tokens of all lanes. Errors: QUIRE_NOMEM. */
@@ -119,13 +92,7 @@ static int job_init(packing_job *j)
 
 static void job_fini(packing_job *j)
 {
-    free(j->logits);
-    free(j->value_norms);
-    free(j->query_cov);
-    free(j->query_mean);
-    free(j->queries);
-    free(j->attention);
-    free(j->keys);
+    quire_lane_scratch_fini(&j->scratch);
     free(j->all_worth);
     free(j->worth);
     free(j->all_positions);
@@ -161,7 +128,7 @@ static void read_keys(const packing_job *j, uint32_t lane)
 
     for (uint32_t t = 0; t * TILE < n_of(j, lane); t++) {
         quire_codec_get()->decode_k(layer->k_store.format, &rows, tile_of(j, lane, t, QUIRE_SIDE_K),
-                                    j->keys + (size_t)t * TILE * layer->d_k);
+                                    j->scratch.keys + (size_t)t * TILE * layer->d_k);
     }
 }
 
@@ -204,31 +171,17 @@ static void attend(packing_job *j, uint32_t lane, quire_retain_lane *scored)
     const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
     const uint32_t group = layer->n_head / layer->n_kv_head;
     const uint32_t n = quire_condensing_probe(j->c), d = layer->d_k;
-    int32_t rows_at[QUIRE_RETAIN_PROBE_MAX];
-    const quire_retain_probe probe = { .queries = j->queries,
-                                       .rows_at = rows_at,
+    const size_t ring_floats = (size_t)group * j->text->probe * d;
+    const quire_retain_probe probe = { .queries = j->scratch.queries,
+                                       .rows_at = j->scratch.rows_at,
                                        .n_heads = group,
                                        .n_queries = n,
                                        .scale = layer->scale,
                                        .softcap = layer->softcap };
 
-    for (uint32_t h = 0; h < group; h++) {
-        const float *head = j->text->queries + ((size_t)lane * group + h) * j->text->probe * d;
-
-        for (uint32_t i = 0; i < n; i++) {
-            const uint32_t position = j->n_text - n + i;
-
-            rows_at[i] = (int32_t)position;
-            memcpy(j->queries + ((size_t)h * n + i) * d,
-                   head + (size_t)(position % j->text->probe) * d, d * sizeof *j->queries);
-        }
-    }
-    quire_retain_attend(&probe, scored, j->attention);
-    scored->attention = j->attention;
-    scored->n_rows = group * n;
-    if (j->c->spec.policy->weighs_layers) {
-        quire_retain_measure_add(&j->choice.measures[lane], scored, n);
-    }
+    quire_probe_read(j->text->queries + lane * ring_floats, j->text->probe, group, d, j->n_text, n,
+                     j->scratch.queries, j->scratch.rows_at);
+    quire_lane_scratch_attend(&j->scratch, &j->c->spec, &probe, scored, &j->choice.measures[lane]);
 }
 
 static void read_value_norms(const packing_job *j, uint32_t lane)
@@ -239,15 +192,11 @@ static void read_value_norms(const packing_job *j, uint32_t lane)
 
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         quire_tile_rows row = rows;
-        double sum = 0.0;
 
         row.first_slot = t % TILE;
         quire_codec_get()->decode_v(layer->v_store.format, &row,
                                     tile_of(j, lane, t / TILE, QUIRE_SIDE_V), v);
-        for (uint32_t i = 0; i < layer->d_v; i++) {
-            sum += (double)v[i] * (double)v[i];
-        }
-        j->value_norms[t] = (float)sqrt(sum);
+        j->scratch.value_norms[t] = quire_row_norm(v, layer->d_v);
     }
 }
 
@@ -258,14 +207,10 @@ static void expect_queries(const packing_job *j, uint32_t lane, quire_retain_lan
     uint64_t n_queries;
     const quire_query_sums sums = quire_packed_sums_queries(j->text, j->packing, lane, &n_queries);
 
-    quire_query_sums_ahead(&sums, layer, n_queries, j->n_text, j->c->spec.future, j->query_mean,
-                           j->query_cov);
+    quire_query_sums_ahead(&sums, layer, n_queries, j->n_text, j->c->spec.future,
+                           j->scratch.query_mean, j->scratch.query_cov);
     read_value_norms(j, lane);
-    scored->query_mean = j->query_mean;
-    scored->query_cov = j->query_cov;
-    scored->n_heads = sums.group;
-    scored->value_norms = j->value_norms;
-    scored->scratch = j->logits;
+    quire_lane_scratch_expect(&j->scratch, sums.group, scored);
 }
 
 static void score(packing_job *j, uint32_t lane)
@@ -273,17 +218,17 @@ static void score(packing_job *j, uint32_t lane)
     quire_retain_lane scored = { .n_tokens = n_of(j, lane),
                                  .positions = j->positions[lane],
                                  .n_text = j->n_text,
-                                 .keys = j->keys,
+                                 .keys = j->scratch.keys,
                                  .d = j->packing->layers[0].d_k,
                                  .lane = lane };
 
-    if (j->keys != NULL) {
+    if (j->scratch.keys != NULL) {
         read_keys(j, lane);
     }
-    if (j->attention != NULL) {
+    if (j->scratch.attention != NULL) {
         attend(j, lane, &scored);
     }
-    if (j->query_mean != NULL) {
+    if (j->scratch.query_mean != NULL) {
         expect_queries(j, lane, &scored);
     }
     if (j->worth != NULL) {

@@ -6,12 +6,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "codec/slot_copy.h"
+#include "retain/lane_score.h"
 #include "retain/lanes_choice.h"
-#include "retain/probe.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define TILE QUIRE_TILE_TOKENS
 
@@ -53,29 +51,10 @@ uint32_t quire_lane_queries(const quire_lanes *lanes, uint32_t lane, uint32_t n_
     const uint32_t probe = lanes->spec.probe;
     const uint32_t n = quire_lanes_n_queries(lanes, n_max);
 
-    for (uint32_t h = 0; h < lanes->group; h++) {
-        const float *head = lanes->queries + ((size_t)lane * lanes->group + h) * probe * one->d_k;
-
-        for (uint32_t i = 0; i < n; i++) {
-            const uint32_t position = lanes->probe_end - n + i;
-
-            rows_at[i] = (int32_t)position;
-            memcpy(queries + ((size_t)h * n + i) * one->d_k,
-                   head + (size_t)(position % probe) * one->d_k, one->d_k * sizeof *queries);
-        }
-    }
+    quire_probe_read(lanes->queries + (size_t)lane * lanes->group * probe * one->d_k, probe,
+                     lanes->group, one->d_k, lanes->probe_end, n, queries, rows_at);
     return n;
 }
-
-typedef struct lane_scratch {
-    float *keys;
-    float *attention;
-    float *queries;
-    float *query_mean;
-    float *query_cov;
-    float *value_norms;
-    float *logits;
-} lane_scratch;
 
 static void read_value_norms(const quire_lanes *lanes, const quire_attn_layer *one,
                              const lane_state *lane, float *norms)
@@ -84,31 +63,22 @@ static void read_value_norms(const quire_lanes *lanes, const quire_attn_layer *o
     float v[1024]; /* QUIRE_HEAD_DIM_MAX */
 
     for (uint32_t t = 0; t < lane->n; t++) {
-        double sum = 0.0;
-
         quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, t / TILE, t % TILE, 1, v);
-        for (uint32_t i = 0; i < one->d_v; i++) {
-            sum += (double)v[i] * (double)v[i];
-        }
-        norms[t] = (float)sqrt(sum);
+        norms[t] = quire_row_norm(v, one->d_v);
     }
 }
 
-static void expect_queries(const quire_lanes *lanes, uint32_t index, const lane_scratch *scratch,
-                           quire_retain_lane *lane)
+static void expect_queries(const quire_lanes *lanes, uint32_t index,
+                           const quire_lane_scratch *scratch, quire_retain_lane *lane)
 {
     quire_lanes_sums_ahead(lanes, index / lanes->n_kv_head, index % lanes->n_kv_head,
                            scratch->query_mean, scratch->query_cov);
     read_value_norms(lanes, &lanes->layers[index / lanes->n_kv_head].one, &lanes->lanes[index],
                      scratch->value_norms);
-    lane->query_mean = scratch->query_mean;
-    lane->query_cov = scratch->query_cov;
-    lane->n_heads = lanes->group;
-    lane->value_norms = scratch->value_norms;
-    lane->scratch = scratch->logits;
+    quire_lane_scratch_expect(scratch, lanes->group, lane);
 }
 
-static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratch)
+static void score_lane(condensing *c, uint32_t index, quire_lane_scratch *scratch)
 {
     const quire_lanes *lanes = c->lanes;
     const lane_state *state = &lanes->lanes[index];
@@ -120,7 +90,6 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
                                .d = one->d_k,
                                .lane = index,
                                .worth = state->worth };
-    int32_t rows_at[QUIRE_RETAIN_PROBE_MAX];
 
     if (scratch->keys != NULL) {
         quire_lane_keys(lanes, one, state, 0, state->n, scratch->keys);
@@ -131,7 +100,7 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
     if (scratch->attention != NULL) {
         quire_retain_probe probe = {
             .queries = scratch->queries,
-            .rows_at = rows_at,
+            .rows_at = scratch->rows_at,
             .n_heads = lanes->group,
             .scale = one->scale,
             .softcap = one->softcap,
@@ -142,67 +111,24 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
         };
 
         probe.n_queries =
-            quire_lane_queries(lanes, index, lanes->spec.probe, scratch->queries, rows_at);
-        quire_retain_attend(&probe, &lane, scratch->attention);
-        lane.attention = scratch->attention;
-        lane.n_rows = lanes->group * probe.n_queries;
-        if (lanes->spec.policy->weighs_layers) {
-            quire_retain_measure_add(&c->choice.measures[index], &lane, probe.n_queries);
-        }
+            quire_lane_queries(lanes, index, lanes->spec.probe, scratch->queries, scratch->rows_at);
+        quire_lane_scratch_attend(scratch, &lanes->spec, &probe, &lane, &c->choice.measures[index]);
     }
     quire_retain_score(&lanes->spec, &lane, c->choice.scores[index]);
-}
-
-/* n_max: tokens of the longest lane of the thread. Errors: QUIRE_NOMEM. */
-static int scratch_init(lane_scratch *s, const quire_lanes *lanes, size_t n_max)
-{
-    const quire_retain_policy *policy = lanes->spec.policy;
-    const size_t d = lanes->layers[0].one.d_k;
-    const size_t n_rows = (size_t)lanes->group * lanes->spec.probe;
-
-    if (policy->needs_keys || policy->needs_attention) {
-        s->keys = malloc(n_max * d * sizeof *s->keys);
-        QUIRE_FAIL_IF(s->keys == NULL, QUIRE_NOMEM);
-    }
-    if (policy->needs_attention) {
-        s->attention = malloc(n_max * n_rows * sizeof *s->attention);
-        s->queries = malloc(n_rows * d * sizeof *s->queries);
-        QUIRE_FAIL_IF(s->attention == NULL || s->queries == NULL, QUIRE_NOMEM);
-    }
-    if (policy->expects_queries) {
-        s->query_mean = malloc(lanes->group * d * sizeof *s->query_mean);
-        s->query_cov = malloc(lanes->group * d * d * sizeof *s->query_cov);
-        s->value_norms = malloc(n_max * sizeof *s->value_norms);
-        s->logits = malloc(n_max * sizeof *s->logits);
-        QUIRE_FAIL_IF(s->query_mean == NULL || s->query_cov == NULL || s->value_norms == NULL ||
-                          s->logits == NULL,
-                      QUIRE_NOMEM);
-    }
-    return QUIRE_OK;
-}
-
-static void scratch_fini(lane_scratch *s)
-{
-    free(s->logits);
-    free(s->value_norms);
-    free(s->query_cov);
-    free(s->query_mean);
-    free(s->queries);
-    free(s->attention);
-    free(s->keys);
 }
 
 static void score_share(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     condensing *c = ctx;
     const quire_lanes *lanes = c->lanes;
-    lane_scratch scratch = { 0 };
+    quire_lane_scratch scratch;
     uint32_t n_max = 1;
 
     for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
         n_max = lanes->lanes[i].n > n_max ? lanes->lanes[i].n : n_max;
     }
-    if (scratch_init(&scratch, lanes, n_max) < 0) {
+    if (quire_lane_scratch_init(&scratch, &lanes->spec, lanes->group, lanes->layers[0].one.d_k,
+                                lanes->spec.probe, n_max) < 0) {
         atomic_store(&c->status, QUIRE_NOMEM);
     } else {
         for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
@@ -211,7 +137,7 @@ static void score_share(void *ctx, uint32_t thread, uint32_t n_threads)
             }
         }
     }
-    scratch_fini(&scratch);
+    quire_lane_scratch_fini(&scratch);
 }
 
 static void choose_share(void *ctx, uint32_t thread, uint32_t n_threads)

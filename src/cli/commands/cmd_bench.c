@@ -180,7 +180,9 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
                                .n_seqs_max = (uint32_t)args->n_seqs,
                                .no_cascade = args->no_cascade,
                                .overflow_dir = args->common.cache_dir,
-                               .overflow_host = !quire_device_is_cpu(args->common.device),
+                               .overflow_host =
+                                   !quire_device_is_cpu(args->common.device) &&
+                                   quire_overflow_check(t->session.desc, NULL) == QUIRE_OK,
                                .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 

@@ -80,6 +80,13 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
     return QUIRE_OK;
 }
 
+uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    const quire_kv_form form = quire_kv_form_of(desc, opts);
+
+    return QUIRE_OFFLOAD_STRIPE * (uint64_t)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, NULL, NULL);
+}
+
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime)
 {
     return quire_runtime_page_memory(runtime) != NULL ? opts->capacity_bytes > 0

@@ -43,6 +43,10 @@ typedef struct quire_overflow_opts {
  * Errors: QUIRE_UNSUPP, which names the first layer that shares. Thread: any. */
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
 
+/* The least capacity of the host's memory: one stripe of pages. opts: as of a runtime, resolved
+ * (quire_runtime_opts_resolve()). Thread: any. */
+uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts);
+
 /* Whether these options let such requests run on the runtime. */
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime);
 

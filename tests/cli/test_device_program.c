@@ -377,6 +377,53 @@ static void test_memory(void **state)
 }
 
 int main(void)
+/* Little memory of the host is left for pages outside of the device: by default large requests are
+ * refused with a warning, and an explicit wish is an error that names its setting. */
+static void test_little_memory(void **state)
+{
+    static const char *const sizes[] = { "4KiB", "64GiB" };
+    program_running running;
+    char text[256];
+    program_result r;
+    uint16_t port;
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 2; i++) {
+        r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                      "mock", "--memory-limit", "1GiB", "--kv-overflow", "tier",
+                                      "--kv-overflow-memory", sizes[i]));
+        assert_says(r.err, "--kv-overflow-memory");
+        program_free(&r);
+    }
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--device",
+                                  "mock", "--kv-overflow-memory", "4KiB"));
+    assert_says(r.out, "\"kv_overflow\": \"refuse\"");
+    program_free(&r);
+    running = program_start(PROGRAM("serve", program_model(), "--port", "0", "--device", "mock",
+                                    "--kv-budget", "1MiB", "--kv-overflow-memory", "4KiB"));
+    free(program_line_with(running.err, "warning: the host has too little memory"));
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text, sizeof text), 0);
+    served_end(&running, SIGTERM);
+    r = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device",
+                                  "mock", "--kv-budget", "1MiB", "--kv-overflow-memory", "4KiB"));
+    assert_says(r.err, "warning: the host has too little memory");
+    program_free(&r);
+}
+
+/* Models whose pages cannot be offloaded are measured as before. */
+static void test_bench_windows(void **state)
+{
+    program_result r;
+
+    (void)state;
+    mock_begin("0");
+    r = program_expect(0, PROGRAM("bench", "-m", program_model_windows(), "--device", "mock", "-p",
+                                  "16", "-n", "2", "-r", "1", "-c", "1024", "--sequences", "4"));
+    program_free(&r);
+}
+
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
@@ -391,6 +438,8 @@ int main(void)
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),
         cmocka_unit_test_teardown(test_lost, mock_end),
+        cmocka_unit_test_teardown(test_little_memory, mock_end),
+        cmocka_unit_test_teardown(test_bench_windows, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),
         cmocka_unit_test_teardown(test_lost_serve, mock_end),
         cmocka_unit_test_teardown(test_lost_goes_on, mock_end),

@@ -261,6 +261,22 @@ static int share_memory(const quire_opened *session, double share, quire_runtime
     return QUIRE_OK;
 }
 
+int quire_opened_draft(quire_opened *session, const quire_common_args *args,
+                       const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err)
+{
+    quire_kv_pair *pairs;
+
+    *opts = quire_opened_runtime_opts(args, want);
+    QUIRE_TRY(choose_formats(session, args, session->desc, &pairs, err));
+    if (want->kv_pairs != NULL) {
+        memcpy(pairs, want->kv_pairs, session->desc->n_stored * sizeof(*pairs));
+    }
+    opts->kv_pairs = pairs;
+    opts->device = session->device.name;
+    opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : session->desc->n_ctx_train;
+    return QUIRE_OK;
+}
+
 int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                       const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err)
 {
@@ -315,12 +331,15 @@ int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t
 }
 
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
-                              const quire_opened_want *want, quire_error *err)
+                              const quire_opened_want *wanted, quire_error *err)
 {
+    quire_opened_want settled = *wanted;
+    const quire_opened_want *want = &settled;
     quire_runtime_opts opts;
     quire_memory_need need;
     uint32_t room;
 
+    QUIRE_TRY(quire_opened_overflow_settle(session, args, &settled, err));
     QUIRE_TRY(quire_opened_plan(session, args, want, &opts, err));
     room = quire_opened_retain_room(args);
     if (opts.n_ctx - room > session->desc->n_ctx_train && !session->has_warned) {
@@ -330,7 +349,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     quire_device_say(args->device, session->runtime);
-    QUIRE_TRY(quire_opened_overflow_open(session, args, want, err));
+    QUIRE_TRY(quire_opened_overflow_open(session, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes =

@@ -46,6 +46,11 @@ int quire_opened_open_model(quire_opened *session, const quire_common_args *args
  * that the copy shares the calibration. */
 void quire_opened_look(quire_opened *session, const char *model_path, const quire_model_desc *desc);
 
+/* Why large texts are refused with a device; see quire_opened_overflow_bytes(). */
+#define QUIRE_OVERFLOW_NO_MEMORY                                                                   \
+    "the host has too little memory for pages outside of the device (--kv-overflow-memory, "       \
+    "--memory-limit), so requests larger than the KV budget are refused (--kv-overflow)"
+
 /* A command's requirements on its runtime beyond the shared options; zero = none. */
 typedef struct quire_opened_want {
     uint32_t n_ctx;      /* instead of args->n_ctx */
@@ -63,6 +68,8 @@ typedef struct quire_opened_want {
     /* quire_opened_step() does, to a file here, or if there is a device to the host's memory. */
     const char *overflow_dir; /* NULL = no */
     bool overflow_host;
+    uint64_t
+        overflow_host_bytes; /* quire_opened_overflow_bytes(), by quire_opened_open_runtime() */
 } quire_opened_want;
 
 /* The runtime's options from the shared options; the caller sets the formats. */
@@ -72,6 +79,12 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
 /* Open the model's file without its weights, only for quire_opened_plan(). Errors: as
  * quire_model_open(). */
 int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err);
+
+/* The options of a runtime before its memory is planned: with formats, the device, and the trained
+ * context in place of none. Memory: free((void *)opts->kv_pairs). Errors: as
+ * quire_kv_args_resolve(). */
+int quire_opened_draft(quire_opened *session, const quire_common_args *args,
+                       const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err);
 
 /* The options that a runtime would be created with. Allocates no memory for the runtime.
  * opts->kv_pairs points to session->kv_pairs, owned by the session. Errors: QUIRE_NOMEM (more than
@@ -102,9 +115,13 @@ const quire_cache *quire_opened_cache(const quire_opened *session);
  * Errors: quire_runtime_step(). */
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
                       const float **logits);
-/* Memory of the host for pages that a device has no room for: the setting, or half of what the
- * limit leaves beside the runtime. */
-uint64_t quire_opened_overflow_bytes(const quire_opened *session, const quire_common_args *args);
+/* Memory of the host for pages that a device has no room for: --kv-overflow-memory, or half of the
+ * memory that the limit leaves beside the runtime that args and want ask for. *bytes: 0 if that is
+ * less than the least; with --kv-overflow tier an error. It is decided before the plan: the session
+ * needs only its description. Errors: QUIRE_NOMEM (less than the least; more than there is), which
+ * name --kv-overflow-memory; as quire_kv_args_resolve(). */
+int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *args,
+                                const quire_opened_want *want, uint64_t *bytes, quire_error *err);
 /* Pages are short for a sequence: whether some of its pages were moved away. */
 bool quire_opened_relieve(quire_opened *session, quire_seq_id seq);
 

@@ -4,7 +4,11 @@
 #include "cli/commands/opened_overflow.h"
 
 #include "base/check.h"
+#include "base/parse.h"
+#include "cli/commands/talk.h"
 #include "model/memory.h"
+
+#include <stdlib.h>
 
 #define OVERFLOW_SIZES 2u /* the file for offloaded pages: so many times the context's KV */
 
@@ -19,32 +23,97 @@ void quire_opened_overflow_want(const quire_opened *session, const quire_common_
     want->overflow_dir = is_on && !want->overflow_host ? args->cache_dir : NULL;
 }
 
-uint64_t quire_opened_overflow_bytes(const quire_opened *session, const quire_common_args *args)
+/* Memory that the limit leaves beside the runtime. A device whose memory is the host's: its KV
+ * counts as well, as the budget or as the share of what is left. */
+static uint64_t left_bytes(const quire_opened *session, const quire_opened_want *want,
+                           const quire_runtime_opts *opts)
 {
+    const quire_memory_place *place = session->device.name != NULL ? &session->device : NULL;
+    const bool is_hosts = place == NULL || place->is_hosts;
     const uint64_t limit_bytes = session->memory_limit_bytes;
     quire_memory_need need;
     uint64_t host_bytes;
+    uint64_t left;
 
-    if (args->kv_overflow_memory_bytes != 0) {
-        return args->kv_overflow_memory_bytes;
+    quire_memory_need_get(session->desc, opts, &need);
+    host_bytes = quire_memory_host_bytes(&need, place);
+    if (is_hosts) {
+        host_bytes += opts->kv_budget_bytes - need.kv_bytes;
     }
-    quire_memory_need_get(session->desc, quire_runtime_opts_get(session->runtime), &need);
-    host_bytes =
-        quire_memory_host_bytes(&need, session->device.name != NULL ? &session->device : NULL);
-    return host_bytes < limit_bytes ? (limit_bytes - host_bytes) / 2 : 0;
+    left = host_bytes < limit_bytes ? limit_bytes - host_bytes : 0;
+    return is_hosts && opts->kv_budget_bytes == 0
+               ? (uint64_t)((double)left * (1.0 - want->kv_share))
+               : left;
+}
+
+int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *args,
+                                const quire_opened_want *want, uint64_t *bytes, quire_error *err)
+{
+    const uint64_t set_bytes = args->kv_overflow_memory_bytes;
+    char wanted[16], least[16], has[16];
+    quire_runtime_opts opts;
+    uint64_t min_bytes, left;
+
+    QUIRE_TRY(quire_opened_draft(session, args, want, &opts, err));
+    left = left_bytes(session, want, &opts);
+    quire_runtime_opts_resolve(session->desc, &opts);
+    min_bytes = quire_overflow_bytes_min(session->desc, &opts);
+    free((void *)(uintptr_t)opts.kv_pairs);
+    *bytes = set_bytes != 0 ? set_bytes : left / 2;
+    if (set_bytes > left) {
+        return quire_error_set(
+            err, QUIRE_NOMEM,
+            "--kv-overflow-memory is %s, but the runtime leaves %s of the host's memory: lower it, "
+            "or raise --memory-limit",
+            quire_format_bytes(set_bytes, wanted, sizeof(wanted)),
+            quire_format_bytes(left, has, sizeof(has)));
+    }
+    if (*bytes >= min_bytes) {
+        return QUIRE_OK;
+    }
+    if (args->kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
+        return quire_error_set(
+            err, QUIRE_NOMEM,
+            "--kv-overflow tier: pages outside of the device need at least %s of the host's "
+            "memory, and there are %s for them: raise --kv-overflow-memory or --memory-limit, or "
+            "use --kv-overflow refuse",
+            quire_format_bytes(min_bytes, least, sizeof(least)),
+            quire_format_bytes(*bytes, has, sizeof(has)));
+    }
+    *bytes = 0;
+    return QUIRE_OK;
+}
+
+int quire_opened_overflow_settle(quire_opened *session, const quire_common_args *args,
+                                 quire_opened_want *want, quire_error *err)
+{
+    const bool has_budget = args->kv_budget_bytes != 0 || want->kv_share > 0 || want->n_tokens != 0;
+
+    /* Else the budget holds the whole context. */
+    want->overflow_host = want->overflow_host && session->device.name != NULL && has_budget;
+    if (!want->overflow_host) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_opened_overflow_bytes(session, args, want, &want->overflow_host_bytes, err));
+    if (want->overflow_host_bytes == 0) {
+        want->overflow_host = false;
+        quire_say("warning: " QUIRE_OVERFLOW_NO_MEMORY);
+    }
+    return QUIRE_OK;
 }
 
 /* Where the budget holds the whole context, there is nothing to offload. */
-int quire_opened_overflow_open(quire_opened *session, const quire_common_args *args,
-                               const quire_opened_want *want, quire_error *err)
+int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *want,
+                               quire_error *err)
 {
     const quire_runtime_opts *o = quire_runtime_opts_get(session->runtime);
     const uint64_t need_bytes = quire_runtime_kv_bytes(session->desc, o);
-    const quire_overflow_opts opts = { .dir = want->overflow_dir,
-                                       .capacity_bytes =
-                                           want->overflow_host
-                                               ? quire_opened_overflow_bytes(session, args)
-                                               : OVERFLOW_SIZES * need_bytes };
+    const bool has_device = session->device.name != NULL;
+    const quire_overflow_opts opts = { .dir = has_device ? NULL : want->overflow_dir,
+                                       .capacity_bytes = !has_device ? OVERFLOW_SIZES * need_bytes
+                                                         : want->overflow_host
+                                                             ? want->overflow_host_bytes
+                                                             : 0 };
     int rc;
 
     if (!quire_overflow_is_on(&opts, session->runtime) ||

@@ -11,9 +11,15 @@
 void quire_opened_overflow_want(const quire_opened *session, const quire_common_args *args,
                                 quire_opened_want *want);
 
+/* Settle before the plan whether the host has memory for the pages of a device:
+ * want->overflow_host_bytes, or overflow_host off with a word on stderr. Errors:
+ * quire_opened_overflow_bytes(). */
+int quire_opened_overflow_settle(quire_opened *session, const quire_common_args *args,
+                                 quire_opened_want *want, quire_error *err);
+
 /* Open session->offload where the runtime may need it; on an error the runtime is closed. Errors:
  * quire_overflow_open(). */
-int quire_opened_overflow_open(quire_opened *session, const quire_common_args *args,
-                               const quire_opened_want *want, quire_error *err);
+int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *want,
+                               quire_error *err);
 
 #endif /* QUIRE_CLI_OPENED_OVERFLOW_H */

@@ -124,11 +124,11 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
-        rc = quire_serve_overflow_settle(s->args, described.desc, err);
+        s->beside_bytes = quire_serve_retain_bytes(&described, s->args, &s->opts);
+        rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
-        s->beside_bytes = quire_serve_retain_bytes(&described, s->args, &s->opts);
         want.beside_bytes = s->beside_bytes;
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
@@ -184,6 +184,9 @@ static const char *overflow_note(const serving *s)
 {
     if (!s->args->no_kv_overflow) {
         return NULL;
+    }
+    if (s->args->no_overflow_memory) {
+        return QUIRE_OVERFLOW_NO_MEMORY;
     }
     return s->args->retain != NULL
                ? "with retain requests larger than the KV budget are refused (kv_overflow)"
@@ -440,7 +443,6 @@ static int go_on_lost(serving *s)
     s->opts.lost_device = device;
     stop(s);
     s->args->common.device = "cpu";
-    s->args->no_kv_overflow = false;
     rc = prepare(s, &plan, &err);
     rc = rc == QUIRE_OK ? start(s, &err) : rc;
     if (rc < 0) {

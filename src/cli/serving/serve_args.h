@@ -76,7 +76,10 @@ typedef struct quire_serve_args {
     uint64_t store_write_rate;
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
     int on_device_lost;              /* quire_device_lost */
-    bool no_kv_overflow;             /* no setting: see quire_serve_overflow_settle() */
+    /* No settings: see quire_serve_overflow_settle(). */
+    bool no_kv_overflow;
+    bool no_overflow_memory;      /* that is why */
+    uint64_t overflow_host_bytes; /* for pages of a device */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */
     const char *store_key_file;

@@ -132,17 +132,36 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
     return quire_file_store_create(out, &opts, err);
 }
 
-int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *desc,
-                                quire_error *err)
+/* Whether the host has memory for the pages of a device. */
+static int memory_settle(quire_serve_args *args, quire_opened *described, uint64_t beside_bytes,
+                         quire_error *err)
 {
+    quire_opened_want want = quire_serve_want(args);
+
+    want.beside_bytes = beside_bytes;
+    QUIRE_TRY(quire_opened_overflow_bytes(described, &args->common, &want,
+                                          &args->overflow_host_bytes, err));
+    args->no_overflow_memory = args->overflow_host_bytes == 0;
+    args->no_kv_overflow = args->no_overflow_memory;
+    return QUIRE_OK;
+}
+
+int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
+                                uint64_t beside_bytes, quire_error *err)
+{
+    args->no_kv_overflow = args->no_overflow_memory = false;
     if (!quire_serve_overflow_is_on(args)) {
         return QUIRE_OK;
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
-        return quire_overflow_check(desc, err);
+        QUIRE_TRY(quire_overflow_check(described->desc, err));
+    } else if (args->retain != NULL || quire_overflow_check(described->desc, NULL) < 0) {
+        args->no_kv_overflow = true;
+        return QUIRE_OK;
     }
-    args->no_kv_overflow = args->retain != NULL || quire_overflow_check(desc, NULL) < 0;
-    return QUIRE_OK;
+    return quire_device_is_cpu(args->common.device)
+               ? QUIRE_OK
+               : memory_settle(args, described, beside_bytes, err);
 }
 
 bool quire_serve_overflow_is_on(const quire_serve_args *args)
@@ -162,8 +181,7 @@ quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const qui
         return (quire_overflow_opts){ .dir = NULL };
     }
     if (!quire_device_is_cpu(args->common.device)) {
-        return (quire_overflow_opts){ .capacity_bytes =
-                                          quire_opened_overflow_bytes(session, &args->common) };
+        return (quire_overflow_opts){ .capacity_bytes = args->overflow_host_bytes };
     }
     return (quire_overflow_opts){
         .dir = args->cache_dir,

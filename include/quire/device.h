@@ -108,6 +108,9 @@ typedef struct quire_device_info {
 } quire_device_info;
 void quire_device_info_get(const quire_device *device, quire_device_info *out);
 
+/* info.is_lost alone, without a question to the driver: for each step. */
+bool quire_device_is_lost(const quire_device *device);
+
 /* ---- memory ---- */
 
 typedef enum quire_device_kind {

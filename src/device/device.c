@@ -87,6 +87,11 @@ int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t by
 {
     *out = (quire_device_memory){ 0 };
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+bool quire_device_is_lost(const quire_device *device)
+{
+    return device->is_lost;
+}
+
     QUIRE_FAIL_IF(bytes == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(device->memory_bytes_max != 0 &&
                       bytes > device->memory_bytes_max - device->used_bytes,

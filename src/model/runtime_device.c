@@ -37,13 +37,7 @@ int quire_runtime_device_check(const quire_model_desc *desc, const quire_runtime
 
 bool quire_runtime_is_lost(const quire_runtime *rt)
 {
-    quire_device_info info;
-
-    if (rt->memory_device == NULL) {
-        return false;
-    }
-    quire_device_info_get(rt->memory_device, &info);
-    return info.is_lost;
+    return rt->memory_device != NULL && quire_device_is_lost(rt->memory_device);
 }
 
 int quire_runtime_device_open(quire_runtime *rt, quire_error *err)

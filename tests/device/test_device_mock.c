@@ -178,6 +178,7 @@ static void test_loss(void **state)
     assert_int_equal(quire_device_record(b.device, &event), QUIRE_LOST);
     assert_int_equal(quire_device_sync(b.device), QUIRE_LOST);
     assert_int_equal(quire_device_alloc(b.device, QUIRE_DEVICE_PAGES, 1, &more), QUIRE_LOST);
+    assert_true(quire_device_is_lost(b.device));
     assert_int_equal(quire_device_check(b.device, &layer), QUIRE_LOST);
     assert_int_equal(quire_device_plan(b.device, &batch), QUIRE_LOST);
     assert_int_equal(quire_device_enter(b.device, &layer, &own), QUIRE_LOST);

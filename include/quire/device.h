@@ -102,7 +102,7 @@ typedef struct quire_device_info {
     bool is_software;      /* the CPU computes for it: the CPU itself, or Mesa's lavapipe */
     quire_memory memory;   /* in which it reads pages: quire_page_addr.memory */
     uint64_t memory_bytes; /* that alloc() may give; 0 = not known */
-    uint64_t free_bytes;   /* of it, at this moment and for this process; 0 = none, or not known */
+    uint64_t free_bytes;   /* of it, now and for this process; UINT64_MAX = not known */
     uint64_t used_bytes;   /* that it has given */
     bool is_lost;
 } quire_device_info;

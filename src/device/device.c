@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
+#include "base/num.h"
 #include "device/device_internal.h"
 #ifdef QUIRE_DEVICE_HAS_VULKAN
 #include "device/vulkan/vulkan_device.h"
@@ -73,13 +74,22 @@ void quire_device_close(quire_device *device)
 
 void quire_device_info_get(const quire_device *device, quire_device_info *out)
 {
-    *out = (quire_device_info){ .used_bytes = device->used_bytes, .is_lost = device->is_lost };
+    const uint64_t max_bytes = device->memory_bytes_max;
+
+    *out = (quire_device_info){ .free_bytes = UINT64_MAX,
+                                .used_bytes = device->used_bytes,
+                                .is_lost = device->is_lost };
     device->ops->info(device, out);
-    if (device->memory_bytes_max != 0 &&
-        (out->memory_bytes == 0 || device->memory_bytes_max < out->memory_bytes)) {
-        out->memory_bytes = device->memory_bytes_max;
-        out->free_bytes = device->memory_bytes_max - device->used_bytes;
+    if (max_bytes != 0) {
+        out->memory_bytes =
+            out->memory_bytes == 0 ? max_bytes : quire_min_u64(out->memory_bytes, max_bytes);
+        out->free_bytes = quire_min_u64(out->free_bytes, max_bytes - device->used_bytes);
     }
+}
+
+bool quire_device_is_lost(const quire_device *device)
+{
+    return device->is_lost;
 }
 
 int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
@@ -87,11 +97,6 @@ int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t by
 {
     *out = (quire_device_memory){ 0 };
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
-bool quire_device_is_lost(const quire_device *device)
-{
-    return device->is_lost;
-}
-
     QUIRE_FAIL_IF(bytes == 0, QUIRE_INVAL);
     QUIRE_FAIL_IF(device->memory_bytes_max != 0 &&
                       bytes > device->memory_bytes_max - device->used_bytes,

@@ -37,7 +37,7 @@ static void print_row(const quire_device_info *info, const quire_device_rates *r
     if (info->memory_bytes > 0) {
         (void)quire_format_bytes(info->memory_bytes, memory, sizeof(memory));
     }
-    if (info->free_bytes > 0) {
+    if (info->free_bytes != UINT64_MAX) {
         (void)quire_format_bytes(info->free_bytes, left, sizeof(left));
     }
     printf("%-8s %10s %10s %10.1f %10.1f %10.1f  %s%s\n", info->name, memory, left,
@@ -54,7 +54,7 @@ static json_t *row_json(const quire_device_info *info, const quire_device_rates 
         "software", info->is_software, "memory_bytes",
         info->memory_bytes > 0 ? json_integer((json_int_t)info->memory_bytes) : json_null(),
         "free_bytes",
-        info->free_bytes > 0 ? json_integer((json_int_t)info->free_bytes) : json_null(),
+        info->free_bytes != UINT64_MAX ? json_integer((json_int_t)info->free_bytes) : json_null(),
         "copy_bytes_per_second", quire_json_real(rates->within), "in_bytes_per_second",
         quire_json_real(rates->in), "out_bytes_per_second", quire_json_real(rates->out));
 }

@@ -130,9 +130,9 @@ static int memory_look(quire_opened *session, const quire_common_args *args, qui
     quire_device_close(device);
     session->device = (quire_memory_place){
         .name = name,
-        .bytes = info.free_bytes != 0     ? info.free_bytes
-                 : info.memory_bytes != 0 ? info.memory_bytes
-                                          : UINT64_MAX,
+        .bytes = info.free_bytes != UINT64_MAX ? info.free_bytes
+                 : info.memory_bytes != 0      ? info.memory_bytes
+                                               : UINT64_MAX,
         .is_hosts = info.is_software,
     };
     return QUIRE_OK;

@@ -10,6 +10,17 @@
 
 #define KERNELS 2u /* another number when kernels round in another way */
 
+/* The part of a heap that this process can still have. The budget of a heap is never 0. */
+static uint64_t free_bytes_of(const VkPhysicalDeviceMemoryBudgetPropertiesEXT *budget, uint32_t i)
+{
+    if (budget->heapBudget[i] == 0) {
+        return UINT64_MAX;
+    }
+    return budget->heapBudget[i] > budget->heapUsage[i]
+               ? budget->heapBudget[i] - budget->heapUsage[i]
+               : 0;
+}
+
 /* The card's largest heap, and the part of it that this process can still have. */
 static void memory_info(const quire_vulkan_context *c, quire_device_info *out)
 {
@@ -29,9 +40,7 @@ static void memory_info(const quire_vulkan_context *c, quire_device_info *out)
         if ((heap->flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0 &&
             heap->size > out->memory_bytes) {
             out->memory_bytes = heap->size;
-            out->free_bytes = budget.heapBudget[i] > budget.heapUsage[i]
-                                  ? budget.heapBudget[i] - budget.heapUsage[i]
-                                  : 0;
+            out->free_bytes = free_bytes_of(&budget, i);
         }
     }
 }

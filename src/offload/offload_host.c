@@ -104,15 +104,18 @@ int quire_offload_host_open(quire_offload_host **out, const quire_page_memory *m
     return QUIRE_OK;
 }
 
-static size_t block_bytes(const quire_offload_host *h)
+/* The last block ends with the last stripe. */
+static size_t block_bytes(const quire_offload_host *h, uint32_t block)
 {
-    return h->block_stripes * h->stripe_bytes;
+    const uint32_t left = h->stripes_max - block * h->block_stripes;
+
+    return (left < h->block_stripes ? left : h->block_stripes) * h->stripe_bytes;
 }
 
 static void block_unpin(quire_offload_host *h, uint32_t block)
 {
     if (h->blocks[block] != NULL) {
-        h->memory.unpin(h->memory.ctx, h->blocks[block], block_bytes(h));
+        h->memory.unpin(h->memory.ctx, h->blocks[block], block_bytes(h, block));
         h->blocks[block] = NULL;
     }
 }
@@ -149,25 +152,35 @@ const unsigned char *quire_offload_host_at(const quire_offload_host *h, uint32_t
     return at(h, slot, part);
 }
 
-/* A free stripe whose block is pinned; the caller counts it. */
+static bool block_pin(quire_offload_host *h, uint32_t block)
+{
+    if (h->blocks[block] == NULL) {
+        h->blocks[block] = h->memory.pin(h->memory.ctx, block_bytes(h, block));
+        if (h->blocks[block] == NULL) {
+            quire_offload_host_failed(h, "pinning memory of the host", QUIRE_NOMEM);
+        }
+    }
+    return h->blocks[block] != NULL;
+}
+
+/* The first free stripe, if its block is or can be pinned, else the first one of a pinned block;
+ * the caller counts it. */
 static int stripe_find(quire_offload_host *h, uint32_t *out)
 {
     uint32_t i = h->stripe_hint;
-    unsigned char **block;
 
     while (i < h->stripes_max && h->slots_used[i] != 0) {
         i++;
     }
     h->stripe_hint = i;
     QUIRE_FAIL_IF(i == h->stripes_max, QUIRE_LIMIT);
-    block = &h->blocks[i / h->block_stripes];
-    if (*block == NULL) {
-        *block = h->memory.pin(h->memory.ctx, block_bytes(h));
-        if (*block == NULL) {
-            quire_offload_host_failed(h, "pinning memory of the host", QUIRE_NOMEM);
-            return QUIRE_LIMIT;
+    if (!block_pin(h, i / h->block_stripes)) {
+        while (i < h->stripes_max &&
+               (h->slots_used[i] != 0 || h->blocks[i / h->block_stripes] == NULL)) {
+            i++;
         }
     }
+    QUIRE_FAIL_IF(i == h->stripes_max, QUIRE_LIMIT);
     *out = i;
     return QUIRE_OK;
 }

@@ -7,8 +7,10 @@
  *   block: | stripe 0                                   | stripe 1 ...
  *          | part 0: slot 0 ... 7 | part 1: slot 0 ... 7 |
  *
- * A block is the unit that the device pins: QUIRE_OFFLOAD_BLOCK_BYTES or one stripe. It is pinned
- * with its first stripe and given back with its last one. The bytes have no checksums: no medium
+ * A block is the unit that the device pins: the stripes that QUIRE_OFFLOAD_BLOCK_BYTES hold, at
+ * least one. The last block ends with the last stripe, so no more is pinned than the capacity. A
+ * block is pinned with its first stripe and given back with its last one; where that fails, the
+ * stripes of pinned blocks are used up first. The bytes have no checksums: no medium
  * lies in between. A copy that fails is reported by the device.
  *
  * Thread: one, the cache's owner.

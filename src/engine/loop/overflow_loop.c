@@ -118,12 +118,19 @@ static void unused_drop(quire_loop *loop)
     }
 }
 
-/* Offload a stripe. The file may be full of pages that nobody uses any more. */
+static int unused_find(void *ctx, const quire_page_info *page)
+{
+    (void)ctx;
+    return page->is_offloaded && page->refs == 0 && !page->is_pinned;
+}
+
+/* Offload a stripe. The place may be full of pages that nobody uses any more; else nothing is won
+ * by dropping those that are in memory. */
 static bool give(quire_loop *loop, quire_seq_id seq)
 {
     int rc = quire_offload_seq(loop->overflow.offload, seq);
 
-    if (rc == QUIRE_LIMIT) {
+    if (rc == QUIRE_LIMIT && quire_cache_pages_visit(loop->cache, unused_find, NULL) != 0) {
         unused_drop(loop);
         rc = quire_offload_seq(loop->overflow.offload, seq);
     }

@@ -57,8 +57,8 @@ typedef struct quire_page_memory {
     /* Copy pieces, which do not overlap. Copies inside the memory may be queued, in order with all
      * other work on the memory, and fetches are; the other kinds are done when the call returns.
      * Errors: those of the device; a copy inside the memory that fails also makes the next step
-     * fail. A queued fetch that fails makes the step at hand fail (QUIRE_IO); its target then holds
-     * anything. */
+     * fail, and one that cannot be queued loses the device. A queued fetch that fails makes the
+     * step at hand fail (QUIRE_IO); its target then holds anything. */
     int (*copy)(void *ctx, quire_page_copy kind, const quire_page_piece *pieces, uint32_t n_pieces);
     /* Pinned memory of the host: copies between it and the pages make no stop on the way. bytes >
      * 0. The result is aligned to 64 bytes; NULL: no memory is left. */

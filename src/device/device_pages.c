@@ -3,7 +3,8 @@
  * Bytes to and from the host pass a piece of pinned memory, a part at a time, but for those whose
  * end at the host is pinned by pin(): one copy moves these.
  *
- * A copy that fails loses the device: no step could tell which of its pages hold garbage.
+ * A copy that fails loses the device: no step could tell which of its pages hold garbage. So do a
+ * copy inside the memory that cannot be queued, and work that failed before memory is given back.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -78,7 +79,9 @@ static void memory_give(quire_device *device, quire_device_extents *e, const voi
     const uint32_t at = n_below(e, base) - 1;
 
     QUIRE_CHECK(at < e->n && begin_of(e, &e->items[at]) == base && e->items[at].bytes == bytes);
-    (void)quire_device_sync(device); /* queued work may use it */
+    if (quire_device_sync(device) < 0) { /* queued work may use it */
+        (void)quire_device_lose(device); /* no step is told of copies that failed */
+    }
     quire_device_free(device, &e->items[at]);
     e->n--;
     memmove(e->items + at, e->items + at + 1, (e->n - at) * sizeof(*e->items));
@@ -223,6 +226,20 @@ static int copy_staged(quire_device *device, bool is_in, const quire_page_piece 
     return stage_flush(&s);
 }
 
+/* Without room in the queue: once more when all that waits is done. The caller cannot go on without
+ * these copies. */
+static int copy_within(quire_device *device, const quire_page_piece *pieces, uint32_t n)
+{
+    const quire_device_extents *own = &device->extents;
+    int rc = copy_queued(device, own, own, pieces, n);
+
+    if (rc == QUIRE_NOMEM) {
+        QUIRE_TRY(quire_device_sync(device));
+        rc = copy_queued(device, own, own, pieces, n);
+    }
+    return rc < 0 ? quire_device_lose(device) : rc;
+}
+
 static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_page_piece *pieces,
                         uint32_t n)
 {
@@ -230,7 +247,7 @@ static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_
 
     switch (kind) {
     case QUIRE_PAGE_COPY_WITHIN:
-        return copy_queued(device, own, own, pieces, n);
+        return copy_within(device, pieces, n);
     case QUIRE_PAGE_COPY_FETCH:
         return copy_queued(device, own, &device->pinned, pieces, n);
     case QUIRE_PAGE_COPY_OUT:

@@ -77,6 +77,76 @@ static void test_memory(void **state)
     quire_device_close(b.device);
 }
 
+/* An allocator that has no memory for more than so much. */
+static void *bounded_alloc(void *ctx, size_t bytes)
+{
+    const quire_allocator *inner = quire_allocator_default();
+
+    return bytes <= *(const size_t *)ctx ? inner->alloc(inner->ctx, bytes) : NULL;
+}
+
+static void bounded_free(void *ctx, void *base)
+{
+    const quire_allocator *inner = quire_allocator_default();
+
+    (void)ctx;
+    inner->free(inner->ctx, base);
+}
+
+/* Copies inside of a cache's pages, of which n are queued at once. Returns the status. */
+static int copy_within(const quire_page_memory *memory, unsigned char *base, uint32_t n)
+{
+    quire_page_piece pieces[64];
+
+    for (uint32_t i = 0; i < n; i++) {
+        pieces[i] = (quire_page_piece){ .to = base + (size_t)(64 + i) * 64,
+                                        .from = base + (size_t)i * 64,
+                                        .bytes = 64 };
+    }
+    return memory->copy(memory->ctx, QUIRE_PAGE_COPY_WITHIN, pieces, n);
+}
+
+/* A copy inside the memory waits for room in the queue. Without that the device is lost: no caller
+ * can go on without such a copy. Nor are failures forgotten when memory is given back. */
+static void test_pages(void **state)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 1000 };
+    const quire_mock_device_opts bad = { .delay_ticks = 1000, .copy_failure = 1.0 };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    size_t most_bytes = SIZE_MAX;
+    const quire_allocator bounded = { .alloc = bounded_alloc,
+                                      .free = bounded_free,
+                                      .ctx = &most_bytes };
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    opts.attn.allocator = &bounded;
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_page_memory memory;
+        quire_device *device;
+        unsigned char *base, *other;
+
+        assert_int_equal(quire_mock_device_open(&device, &opts, i < 2 ? &slow : &bad, NULL),
+                         QUIRE_OK);
+        memory = quire_device_page_memory(device);
+        base = memory.map(memory.ctx, 64 * 256);
+        other = memory.map(memory.ctx, 64);
+        assert_int_equal(copy_within(&memory, base, 16), QUIRE_OK);
+        assert_int_equal(quire_mock_device_n_queued(device), 16);
+        most_bytes = 0;
+        if (i < 2) {
+            assert_int_equal(copy_within(&memory, base, i == 0 ? 8 : 40),
+                             i == 0 ? QUIRE_OK : QUIRE_LOST);
+            assert_true(quire_device_is_lost(device) == (i == 1));
+        }
+        most_bytes = SIZE_MAX;
+        memory.unmap(memory.ctx, other, 64);
+        assert_true(quire_device_is_lost(device) == (i > 0));
+        memory.unmap(memory.ctx, base, 64 * 256);
+        quire_device_close(device);
+    }
+}
+
 /* Work is done when its time has come, and in order. */
 static void test_delay(void **state)
 {
@@ -235,9 +305,10 @@ static void test_loss_in_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),   cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_failures), cmocka_unit_test(test_seed),
-        cmocka_unit_test(test_loss),     cmocka_unit_test(test_loss_in_step),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_pages),        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_seed),         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_in_step),
     };
     const int rc = conformance_run(
         &(conformance_device){ .name = "mock", .open = open_slow, .rounds_as_cpu = true });

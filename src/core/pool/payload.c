@@ -73,7 +73,7 @@ static const place in_one_piece = { .slot = 0, .skip = 1 };
 void quire_payload_copy(const quire_pool *pool, const quire_pool_class *class, quire_page_addr to,
                         quire_page_addr from)
 {
-    /* A device reports the failure of its copy to the step that would read it. */
+    /* A device reports the failure of its copy to the step that would read it, or is lost. */
     (void)parts_copy(pool, class, QUIRE_PAGE_COPY_WITHIN, to.extent, in_extent(class, to),
                      from.extent, in_extent(class, from));
 }

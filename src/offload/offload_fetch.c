@@ -75,7 +75,7 @@ static int buffer_reserve(quire_offload_fetch *f)
 }
 
 /* Queue one part of all places to the buffer. Neighbours in a stripe are one piece. */
-static int part_fetch(quire_offload_fetch *f, uint32_t part)
+static int part_queue(quire_offload_fetch *f, uint32_t part)
 {
     const size_t bytes = quire_offload_host_part_bytes(f->host, part);
     quire_page_piece pieces[PIECES_MAX];
@@ -101,6 +101,20 @@ static int part_fetch(quire_offload_fetch *f, uint32_t part)
     }
     quire_offload_host_fetched(f->host, f->n_places * bytes);
     return QUIRE_OK;
+}
+
+/* The figures count a copy that failed, and not the loss of the device. */
+static int failed(quire_offload_fetch *f, int rc)
+{
+    if (rc < 0 && rc != QUIRE_LOST) {
+        quire_offload_host_failed(f->host, "copy to the device", rc);
+    }
+    return rc;
+}
+
+static int part_fetch(quire_offload_fetch *f, uint32_t part)
+{
+    return failed(f, part_queue(f, part));
 }
 
 /* ---- plan ---- */
@@ -298,8 +312,8 @@ static int fetch_sync(void *ctx)
     const int status = f->status;
 
     f->status = QUIRE_OK;
-    if (f->is_active && rc < 0) {
-        quire_offload_host_failed(f->host, "copy to the device", rc);
+    if (f->is_active && status == QUIRE_OK && rc == QUIRE_IO) {
+        (void)failed(f, rc);
     }
     f->is_active = false;
     return rc < 0 ? rc : status;

@@ -124,7 +124,11 @@ uint64_t quire_offload_settle(quire_offload *o)
     if (buffer_bytes_of(o, stripes_used(o)) >= old_bytes) {
         return 0;
     }
-    return buffers_charge(o) == QUIRE_OK ? old_bytes - quire_offload_buffer_bytes(o) : 0;
+    QUIRE_FAIL_IF(buffers_charge(o) < 0, 0);
+    if (quire_offload_medium_is_host(&o->medium)) {
+        quire_offload_rest(o); /* the device's memory is as much as the charge says */
+    }
+    return old_bytes - quire_offload_buffer_bytes(o);
 }
 
 uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)

@@ -86,6 +86,11 @@ int quire_offload_medium_write(const quire_offload_medium *m, const quire_page_a
                            : quire_offload_file_write(m->file, pages, n_pages, first_slot);
 }
 
+bool quire_offload_medium_is_host(const quire_offload_medium *m)
+{
+    return m->host != NULL;
+}
+
 void quire_offload_medium_rest(const quire_offload_medium *m)
 {
     if (m->host != NULL) {

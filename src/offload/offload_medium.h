@@ -29,6 +29,8 @@ quire_offload_ops quire_offload_medium_ops(quire_offload_medium *medium);
 quire_attn_device quire_offload_medium_device(const quire_offload_medium *medium);
 int quire_offload_medium_write(const quire_offload_medium *medium, const quire_page_addr *pages,
                                uint32_t n_pages, uint32_t *first_slot);
+/* Whether pages lie in the host's memory, and the buffer is a device's. */
+bool quire_offload_medium_is_host(const quire_offload_medium *m);
 void quire_offload_medium_rest(const quire_offload_medium *medium);
 
 /* Memory that a step with n_stripes stripes takes for buffers. Thread: any. */

@@ -26,6 +26,10 @@
 #define N_TOKENS 8u
 #define N_LAYER  8u
 
+/* A device with room for two extents, the pinned memory and the buffer. */
+#define SMALL_HOST_BYTES ((uint64_t)1 << 21)
+#define SMALL_BYTES      (2 * ((uint64_t)2 << 20) + SMALL_HOST_BYTES + ((uint64_t)1 << 17))
+
 /* What lavapipe keeps when its devices are gone is not ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
@@ -175,8 +179,8 @@ static void test_same_answers(void **state)
     }
 }
 
-/* The device has no more memory than the budget and some pages: free extents make room for the
- * buffer. Requests beside run as ever. */
+/* The device has no more memory than the pages' extents, the pinned memory and the buffer take
+ * together (it counts pinned memory as its own). Requests beside run as ever. */
 static void test_small_device(void **state)
 {
     engine_bench b = bench_of("mock", QUIRE_FORMAT_F16, 0, 0);
@@ -188,7 +192,8 @@ static void test_small_device(void **state)
     take(ask(&b, 2, 70), &other);
     bench_close(&b);
 
-    b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, (uint64_t)1 << 28);
+    mock_bytes = SMALL_BYTES;
+    b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, SMALL_HOST_BYTES);
     requests[0] = ask(&b, 1, N_PROMPT);
     requests[1] = ask(&b, 2, 70);
     take(requests[0], &got);
@@ -197,6 +202,7 @@ static void test_small_device(void **state)
     assert_memory_equal(&other, &got, sizeof other);
     validate(b.engine);
     bench_close(&b);
+    mock_bytes = 0;
 }
 
 /* Pages that a pin holds, and pages with the host. */
@@ -228,7 +234,7 @@ static void test_pins_stay(void **state)
     quire_engine_pin pin;
     quire_request *request;
     uint32_t n_away = 0;
-    answer got;
+    answer whole, got;
 
     (void)state;
     tokens_make(text, 128, 7);
@@ -248,6 +254,11 @@ static void test_pins_stay(void **state)
     take(request, &got);
     assert_true(n_away > 0);
     validate(b.engine);
+    bench_close(&b);
+
+    b = bench_of("mock", QUIRE_FORMAT_F16, 0, 0);
+    take(ask(&b, 1, N_PROMPT), &whole);
+    assert_memory_equal(&whole, &got, sizeof whole);
     bench_close(&b);
 }
 

@@ -442,6 +442,10 @@ static int go_on_lost(serving *s)
     s->opts.port = quire_server_port(s->server);
     s->opts.lost_device = device;
     stop(s);
+    if (quire_signal_next(0) != 0) {
+        return QUIRE_EXIT_FAILED;
+    }
+    quire_signals_release(); /* start() catches them again: until then they end the program */
     s->args->common.device = "cpu";
     rc = prepare(s, &plan, &err);
     rc = rc == QUIRE_OK ? start(s, &err) : rc;

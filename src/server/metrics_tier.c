@@ -101,7 +101,8 @@ static const quire_metric_family families[] = {
       "Time that steps waited for offloaded pages.",
       ONE(VALUE_US, overflow.offload.file.wait_us_total) },
     { "quire_kv_offload_failures_total", "counter", "failures", NULL,
-      "Reads and writes of that file that failed, wrong checksums included.",
+      "Reads, writes, copies and pins of the place for offloaded pages that failed, wrong "
+      "checksums included.",
       ONE(VALUE_U64, overflow.offload.file.failures_total) },
     { "quire_state_restored_total", "counter", "items", "`part`: `session`, `pin`, `reuse`",
       "Sessions, pins and learned models of reuse that came back from the cache directory at the "

@@ -195,8 +195,8 @@ static const quire_opt options[] = {
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
               "nameless file in --cache-dir, or with --device in the host's memory, and read them "
-              "from there in each step (tier), refuse such requests, as without --cache-dir, or "
-              "tier for models that can and refuse for others (auto)" },
+              "from there in each step (tier), refuse such requests, as without --cache-dir and "
+              "--device, or tier for models that can and refuse for others (auto)" },
     { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
       .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),

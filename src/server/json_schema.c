@@ -341,7 +341,7 @@ static int schema_make(schema_maker *m)
     const schema_place top = { NULL, NULL, SIZE_MAX, 0 };
     uint32_t rule;
 
-    QUIRE_TRY(quire_schema_node_make(m, m->root, &top, &rule));
+    QUIRE_TRY(quire_schema_node_make(m, m->schema, &top, &rule));
     (void)quire_bytes_addf(m->out, "root ::= s-%" PRIu32 "\n", rule);
     for (uint32_t i = 0; i < m->n_refs; i++) { /* n_refs grows in the loop */
         const schema_place p = { &top, m->ref_names[i], SIZE_MAX, 0 };
@@ -374,14 +374,20 @@ static int grammar_make(schema_maker *m)
 
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err)
 {
-    schema_maker m = { .root = schema, .out = gbnf, .err = err };
-
-    return grammar_make(&m);
+    return quire_json_schema_grammar_within(schema, schema, false, gbnf, err);
 }
 
 int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err)
 {
-    schema_maker m = { .root = schema, .out = gbnf, .err = err, .skips_unknown = true };
+    return quire_json_schema_grammar_within(schema, schema, true, gbnf, err);
+}
+
+int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
+                                     quire_bytes *gbnf, quire_error *err)
+{
+    schema_maker m = {
+        .schema = schema, .root = root, .out = gbnf, .err = err, .skips_unknown = is_known_only
+    };
 
     return grammar_make(&m);
 }

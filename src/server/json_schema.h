@@ -14,6 +14,8 @@
 
 #include <jansson.h>
 
+#include <stdbool.h>
+
 #include "base/bytes.h"
 #include "quire/error.h"
 
@@ -33,6 +35,15 @@ int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_err
 /* The same of a schema that describes more than it constrains: keywords that are not known
  * constrain nothing. */
 int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err);
+/* The same of a schema within another one, in which its references are places. */
+int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
+                                     quire_bytes *gbnf, quire_error *err);
+
+/* The value at a JSON pointer (RFC 6901), "" = root; NULL: there is none. Borrowed from root. */
+const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer);
+
+/* Whether a value is of a type, or of one in a list; NULL = of any. */
+bool quire_schema_is_of_types(const json_t *value, const json_t *types);
 
 /* The regular expression of a string's "pattern" or "format"; *key is the keyword. NULL: there is
  * none, or its value is no expression and no known format. Memory: the schema's, or static. */

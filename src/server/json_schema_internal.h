@@ -18,7 +18,8 @@ typedef struct schema_place {
 } schema_place;
 
 typedef struct schema_maker {
-    const json_t *root;
+    const json_t *schema;
+    const json_t *root; /* references are places in it; the schema itself, or one around it */
     quire_bytes *out;
     quire_error *err;
     bool skips_unknown; /* keywords that are not known constrain nothing */

@@ -23,7 +23,7 @@ static bool is_of_type(const json_t *value, const char *type)
            (json_is_integer(value) && strcmp(type, "integer") == 0);
 }
 
-static bool is_of_types(const json_t *value, const json_t *types)
+bool quire_schema_is_of_types(const json_t *value, const json_t *types)
 {
     if (types == NULL || json_is_string(types)) {
         return types == NULL || is_of_type(value, json_string_value(types));
@@ -65,7 +65,7 @@ int quire_schema_values_add(schema_maker *m, const json_t *schema, const schema_
     for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(list)); i++) {
         const json_t *value = only != NULL ? only : json_array_get(list, i);
 
-        if (is_of_types(value, types)) {
+        if (quire_schema_is_of_types(value, types)) {
             (void)quire_bytes_addf(text, "%s", between);
             QUIRE_TRY(quire_schema_literal_add(value, "", text));
             between = " | ";
@@ -113,7 +113,7 @@ static const char *pointer_step(const char *from, char *step, size_t size)
     return from;
 }
 
-static const json_t *pointer_find(const json_t *root, const char *pointer)
+const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer)
 {
     const json_t *at = root;
     char step[POINTER_STEP_BYTES];
@@ -145,7 +145,7 @@ int quire_schema_ref_find(const schema_maker *m, const json_t *schema, const sch
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not a string is", "$ref");
     }
     if (ref[0] == '#') {
-        *target = pointer_find(m->root, ref + 1);
+        *target = quire_schema_pointer_find(m->root, ref + 1);
     }
     return *target != NULL
                ? QUIRE_OK

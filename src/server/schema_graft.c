@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "model/chat_format.h"
+#include "model/grammar.h"
 #include "server/json_schema.h"
 
 #include <ctype.h>
@@ -139,6 +140,7 @@ static int any_object_add(quire_graft *g, const char *rule)
 
 void quire_graft_rule_name(const char *text, const char *behind, char *out, size_t size)
 {
+    const size_t n_behind = strlen(behind);
     size_t n = strlen(out);
     bool is_run = false;
 
@@ -150,7 +152,11 @@ void quire_graft_rule_name(const char *text, const char *behind, char *out, size
         }
         is_run = !is_kept;
     }
-    (void)snprintf(out + n, size - n, "%s", behind);
+    if (*text != '\0' || n + n_behind + 1 > size) {
+        out[0] = '\0';
+        return;
+    }
+    memcpy(out + n, behind, n_behind + 1);
 }
 
 /* Arguments are an object, whether their schema says so or not. */
@@ -164,13 +170,26 @@ static json_t *arguments_of(json_t *parameters)
     return copy;
 }
 
-int quire_graft_schema(quire_graft *g, const json_t *schema, bool is_known_only,
-                       char root[QUIRE_GRAFT_ROOT_BYTES])
+int quire_graft_room(quire_graft *g, size_t n)
+{
+    const size_t n_ours = g->rules.n - strlen(g->grammar) + g->n_texts;
+
+    if (n_ours + n > QUIRE_GRAMMAR_BYTES_MAX) {
+        return quire_error_set(&g->cause, QUIRE_LIMIT, "its grammar has more than %u bytes",
+                               QUIRE_GRAMMAR_BYTES_MAX);
+    }
+    return QUIRE_OK;
+}
+
+int quire_graft_schema(quire_graft *g, const json_t *whole, const json_t *schema,
+                       bool is_known_only, char root[QUIRE_GRAFT_ROOT_BYTES])
 {
     quire_bytes gbnf = { 0 };
-    int rc = is_known_only ? quire_json_schema_grammar_of_known(schema, &gbnf, &g->cause)
-                           : quire_json_schema_grammar(schema, &gbnf, &g->cause);
+    int rc = quire_graft_room(g, 0);
 
+    if (rc == QUIRE_OK) {
+        rc = quire_json_schema_grammar_within(whole, schema, is_known_only, &gbnf, &g->cause);
+    }
     if (rc == QUIRE_OK) {
         rc = rules_add(g, &gbnf, root);
     }
@@ -182,6 +201,7 @@ int quire_graft_replace(quire_graft *g, const char *rule, const char *text)
 {
     json_t *other = json_object_get(g->roots, rule) == NULL ? json_string(text) : json_null();
 
+    g->n_texts += strlen(text);
     return json_object_set_new(g->roots, rule, other) == 0 ? QUIRE_OK : QUIRE_NOMEM;
 }
 
@@ -189,7 +209,7 @@ int quire_graft_replace(quire_graft *g, const char *rule, const char *text)
 static int schema_add(quire_graft *g, const char *rule, const json_t *schema, bool is_known_only)
 {
     char root[QUIRE_GRAFT_ROOT_BYTES];
-    const int rc = quire_graft_schema(g, schema, is_known_only, root);
+    const int rc = quire_graft_schema(g, schema, schema, is_known_only, root);
 
     return rc == QUIRE_OK ? quire_graft_replace(g, rule, root) : rc;
 }

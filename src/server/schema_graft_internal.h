@@ -5,6 +5,7 @@
 #define QUIRE_SERVER_SCHEMA_GRAFT_INTERNAL_H
 
 #include "server/schema_graft.h"
+#include "server/tool_schema.h"
 
 #include <jansson.h>
 
@@ -23,6 +24,8 @@ typedef struct quire_graft {
                       schemas have this name */
     bool has_shared;
     unsigned n_schemas, n_lists; /* rules of ours so far, by kind */
+    unsigned depth;              /* schemas within schemas, in Gemma 4's form */
+    size_t n_texts;              /* bytes of texts in roots */
     quire_error cause;           /* of the last schema */
 } quire_graft;
 
@@ -33,16 +36,22 @@ const char *quire_graft_name(const char *at, const char *end, size_t *n);
 const char *quire_graft_rule(const quire_graft *g, const char *name, size_t *n);
 
 /* Append to the string `out` the library's name for a text, and `behind`: each run of characters
- * other than letters, digits and '-' becomes one '-'. */
+ * other than letters, digits and '-' becomes one '-'. A name that does not fit becomes "", which no
+ * rule has. */
 void quire_graft_rule_name(const char *text, const char *behind, char *out, size_t size);
 
 /* Replace a rule of the library; the second time the library's stays. Errors: QUIRE_NOMEM. */
 int quire_graft_replace(quire_graft *g, const char *rule, const char *text);
 
-/* Add the rules of a schema; root: the name of the first. is_known_only: keywords that are not
- * known constrain nothing. Errors: quire_json_schema_grammar(), with g->cause. */
-int quire_graft_schema(quire_graft *g, const json_t *schema, bool is_known_only,
-                       char root[QUIRE_GRAFT_ROOT_BYTES]);
+/* QUIRE_LIMIT, with g->cause, when our rules and n further bytes are more than a grammar may have.
+ */
+int quire_graft_room(quire_graft *g, size_t n);
+
+/* Add the rules of a schema whose references are places in `whole`; root: the name of the first.
+ * is_known_only: keywords that are not known constrain nothing. Errors:
+ * quire_json_schema_grammar(), with g->cause. */
+int quire_graft_schema(quire_graft *g, const json_t *whole, const json_t *schema,
+                       bool is_known_only, char root[QUIRE_GRAFT_ROOT_BYTES]);
 
 /* Append the name of the rule of any JSON value. */
 int quire_graft_any_json(quire_graft *g, quire_bytes *out);
@@ -51,6 +60,7 @@ int quire_graft_any_json(quire_graft *g, quire_bytes *out);
 typedef struct quire_graft_tool {
     quire_graft *g;
     const char *function;
+    quire_tool_root *root;
     const json_t *parameters; /* an object of quire_tool_alternatives() */
     bool is_strict;
 } quire_graft_tool;
@@ -67,6 +77,9 @@ int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char
 
 /* Append the name of a rule: any text up to the first `tag`, and the tag. */
 int quire_graft_until(quire_graft *g, const char *tag, quire_bytes *out);
+
+/* Count n schemas as read. Errors: QUIRE_LIMIT, with g->cause, of a tool with too many. */
+int quire_graft_visit(const quire_graft_tool *t, size_t n);
 
 /* Of a strict function: refuse keywords that the format cannot hold. */
 int quire_graft_refuse(const quire_graft_tool *t, const json_t *schema,

@@ -5,6 +5,7 @@
 #include "server/schema_graft_internal.h"
 
 #include "base/check.h"
+#include "server/json_schema.h"
 #include "server/regex_grammar.h"
 #include "server/tool_schema.h"
 
@@ -16,6 +17,7 @@
 #define GEMMA_QUOTE     "<|\"|>"
 #define DEPTH_MAX       8    /* unions within unions */
 #define GEMMA_ITEMS_MAX 2000 /* minItems, maxItems */
+#define GEMMA_NOTHING   2    /* of a union: no alternative */
 
 /* ---- lists ---- */
 
@@ -49,6 +51,9 @@ static int members_add(const quire_graft_tool *t, const quire_graft_style *style
         rc = style->member_add(t, style, name, schema, &rule);
         (void)quire_bytes_addf(&rule, "\n");
         if (rc >= 0) {
+            rc = quire_graft_room(t->g, rule.n);
+        }
+        if (rc >= 0) {
             rc = quire_bytes_add(&t->g->rules, rule.data, rule.n);
         }
         quire_bytes_fini(&rule);
@@ -68,6 +73,9 @@ int quire_graft_list(const quire_graft_tool *t, const quire_graft_style *style,
     const char *name;
     json_t *schema;
 
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(properties) *
+                                           json_array_size(json_object_get(object, "required")) /
+                                           QUIRE_TOOL_VISIT_VALUES));
     QUIRE_TRY(members_add(t, style, properties, list));
     json_object_foreach((json_t *)(uintptr_t)properties, name, schema)
     {
@@ -103,8 +111,8 @@ static json_t *string_members(const quire_graft_tool *t, const json_t *list, boo
 
     for (size_t i = 0; i < json_array_size(list) && out != NULL; i++) {
         json_t *member = json_array_get(list, i);
-        const bool is_kept = are_values ? json_is_string(member)
-                                        : quire_tool_schema_may_be_text(t->parameters, member);
+        const bool is_kept =
+            are_values ? json_is_string(member) : quire_tool_schema_may_be_text(t->root, member);
 
         if (is_kept && json_array_append_new(out, are_values ? json_incref(member)
                                                              : strings_of(t, member, depth + 1))) {
@@ -115,12 +123,18 @@ static json_t *string_members(const quire_graft_tool *t, const json_t *list, boo
     return out;
 }
 
-/* A schema that may be a string, of its strings alone. NULL: no memory, or too deep. */
+/* A schema that may be a string, of its strings alone. NULL: no memory, or too deep, or too much
+ * work. */
 static json_t *strings_of(const quire_graft_tool *t, const json_t *schema, int depth)
 {
     static const char *const lists[] = { "anyOf", "oneOf", "enum" };
-    const json_t *target = quire_tool_schema_resolve(t->parameters, schema);
-    json_t *out = depth < DEPTH_MAX ? json_copy((json_t *)(uintptr_t)target) : NULL;
+    const json_t *target = quire_tool_schema_resolve(t->root, schema);
+    const bool is_read =
+        depth < DEPTH_MAX &&
+        quire_tool_schema_visit(t->root, 1 + json_object_size(target) / 8 +
+                                             json_array_size(json_object_get(target, "enum")) /
+                                                 QUIRE_TOOL_VISIT_VALUES);
+    json_t *out = is_read ? json_copy((json_t *)(uintptr_t)target) : NULL;
 
     for (size_t i = 0; i < sizeof lists / sizeof lists[0] && out != NULL; i++) {
         const json_t *list = json_object_get(target, lists[i]);
@@ -143,7 +157,7 @@ static int python_value_add(const quire_graft_tool *t, const json_t *schema, qui
     json_t *text;
     int rc;
 
-    if (!quire_tool_schema_may_be_text(t->parameters, schema)) {
+    if (!quire_tool_schema_may_be_text(t->root, schema)) {
         return quire_graft_json(t, schema, out);
     }
     text = strings_of(t, schema, 0);
@@ -162,7 +176,7 @@ static int python_value_add(const quire_graft_tool *t, const json_t *schema, qui
 static int python_member_add(const quire_graft_tool *t, const quire_graft_style *style,
                              const char *name, const json_t *schema, quire_bytes *out)
 {
-    const json_t *resolved = quire_tool_schema_resolve(t->parameters, schema);
+    const json_t *resolved = quire_tool_schema_resolve(t->root, schema);
     const char *type = json_string_value(json_object_get(resolved, "type"));
     size_t n;
     int rc;
@@ -190,13 +204,44 @@ const quire_graft_style quire_graft_python = { .separator = "\",\" space",
 
 /* ---- as Gemma 4 ---- */
 
-static int gemma_add(const quire_graft_tool *t, const json_t *schema, quire_bytes *out);
+/* The unions that begin with the value that is written now. A reference to one of them adds nothing
+ * to it, and would be a left recursion of the grammar. */
+typedef struct gemma_heads {
+    const json_t *unions[QUIRE_SCHEMA_DEPTH_MAX];
+    unsigned n;
+} gemma_heads;
 
-static int gemma_or_any_add(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
+static int gemma_add(const quire_graft_tool *t, const json_t *schema, gemma_heads *heads,
+                     quire_bytes *out);
+
+/* A value, or GEMMA_NOTHING: a union of itself alone. 0: any. */
+static int gemma_head_add(const quire_graft_tool *t, const json_t *schema, gemma_heads *heads,
+                          quire_bytes *out)
 {
-    const int rc = gemma_add(t, schema, out);
+    const unsigned n = json_object_get(schema, "$ref") == NULL ? 1 : 0; /* its target counts */
+    int rc;
 
-    return rc == 0 ? quire_bytes_addf(out, "gemma4-value") : rc;
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(schema) / 8));
+    QUIRE_TRY(quire_graft_room(t->g, out->n));
+    if (t->g->depth == QUIRE_SCHEMA_DEPTH_MAX) {
+        return !t->is_strict ? 0
+                             : quire_error_set(&t->g->cause, QUIRE_LIMIT,
+                                               "schemas within schemas: more than %u",
+                                               QUIRE_SCHEMA_DEPTH_MAX);
+    }
+    t->g->depth += n;
+    rc = gemma_add(t, schema, heads, out);
+    t->g->depth -= n;
+    return rc;
+}
+
+static int gemma_or_any_add(const quire_graft_tool *t, const json_t *schema, gemma_heads *heads,
+                            quire_bytes *out)
+{
+    gemma_heads none = { .n = 0 };
+    const int rc = gemma_head_add(t, schema, heads != NULL ? heads : &none, out);
+
+    return rc == 0 || rc == GEMMA_NOTHING ? quire_bytes_addf(out, "gemma4-value") : rc;
 }
 
 static int gemma_member_add(const quire_graft_tool *t, const quire_graft_style *style,
@@ -205,7 +250,7 @@ static int gemma_member_add(const quire_graft_tool *t, const quire_graft_style *
     (void)style;
     (void)quire_grammar_literal_add(out, "", name);
     (void)quire_bytes_addf(out, " \":\" space ");
-    return gemma_or_any_add(t, schema, out);
+    return gemma_or_any_add(t, schema, NULL, out);
 }
 
 const quire_graft_style quire_graft_gemma = { .separator = "\",\" space",
@@ -226,12 +271,16 @@ static int gemma_object_add(const quire_graft_tool *t, const json_t *object, qui
 static int gemma_rule_add(const quire_graft_tool *t, const json_t *schema, unsigned list,
                           char letter)
 {
+    gemma_heads heads = { .unions = { schema }, .n = 1 };
     quire_bytes rule = { 0 };
     int rc;
 
     (void)quire_bytes_addf(&rule, "args%u-%c" QUIRE_GRAFT_MARK, list, letter);
-    rc = gemma_or_any_add(t, schema, &rule);
+    rc = gemma_or_any_add(t, schema, &heads, &rule);
     (void)quire_bytes_addf(&rule, "\n");
+    if (rc >= 0) {
+        rc = quire_graft_room(t->g, rule.n);
+    }
     if (rc >= 0) {
         rc = quire_bytes_add(&t->g->rules, rule.data, rule.n);
     }
@@ -247,7 +296,7 @@ static int gemma_tuple_add(const quire_graft_tool *t, const json_t *schema, quir
     (void)quire_bytes_addf(out, "\"[\" space ");
     for (size_t i = 0; i < json_array_size(first); i++) {
         (void)quire_bytes_addf(out, "%s(", i == 0 ? "" : " \",\" space ");
-        QUIRE_TRY(gemma_or_any_add(t, json_array_get(first, i), out));
+        QUIRE_TRY(gemma_or_any_add(t, json_array_get(first, i), NULL, out));
         (void)quire_bytes_addf(out, ")");
     }
     QUIRE_TRY(quire_bytes_addf(out, " space \"]\""));
@@ -292,7 +341,7 @@ static json_t *chosen(const quire_graft_tool *t, const json_t *schema, const cha
                       json_t *member)
 {
     json_t *copy = json_copy((json_t *)(uintptr_t)schema);
-    const json_t *resolved = quire_tool_schema_resolve(t->parameters, member);
+    const json_t *resolved = quire_tool_schema_resolve(t->root, member);
 
     if (copy != NULL && strcmp(keyword, "type") == 0) {
         (void)json_object_set(copy, "type", member);
@@ -303,25 +352,80 @@ static json_t *chosen(const quire_graft_tool *t, const json_t *schema, const cha
     return copy;
 }
 
-static int gemma_union_add(const quire_graft_tool *t, const json_t *schema, const char *keyword,
-                           quire_bytes *out)
+static bool is_union(const json_t *schema)
 {
-    json_t *members = json_object_get(schema, keyword);
+    return json_array_size(json_object_get(schema, "anyOf")) > 0 ||
+           json_array_size(json_object_get(schema, "oneOf")) > 0;
+}
+
+static bool is_head(const gemma_heads *heads, const json_t *schema)
+{
+    unsigned i = 0;
+
+    while (i < heads->n && heads->unions[i] != schema) {
+        i++;
+    }
+    return i < heads->n;
+}
+
+/* One member of a union. A reference has a rule, since it may go round; one to a union is written
+ * here, once. */
+static int gemma_choice_add(const quire_graft_tool *t, const json_t *schema, const char *keyword,
+                            json_t *member, gemma_heads *heads, quire_bytes *out)
+{
+    const json_t *target = quire_tool_schema_resolve(t->root, member);
+    json_t *one;
+    int rc;
+
+    if (target != member && is_union(target)) {
+        if (is_head(heads, target)) {
+            return GEMMA_NOTHING;
+        }
+        QUIRE_FAIL_IF(heads->n == QUIRE_SCHEMA_DEPTH_MAX,
+                      t->is_strict ? quire_error_set(&t->g->cause, QUIRE_LIMIT,
+                                                     "unions that begin with unions: more than %u",
+                                                     QUIRE_SCHEMA_DEPTH_MAX)
+                                   : 0);
+        heads->unions[heads->n++] = target;
+        return gemma_head_add(t, target, heads, out);
+    }
+    one = json_object_get(member, "$ref") != NULL ? json_incref(member)
+                                                  : chosen(t, schema, keyword, member);
+    QUIRE_FAIL_IF(one == NULL, QUIRE_NOMEM);
+    rc = gemma_head_add(t, one, heads, out);
+    json_decref(one);
+    return rc;
+}
+
+static int gemma_union_add(const quire_graft_tool *t, const json_t *schema, const char *keyword,
+                           gemma_heads *heads, quire_bytes *out)
+{
+    bool is_empty = true;
     json_t *member;
     size_t i;
 
-    json_array_foreach(members, i, member)
+    json_array_foreach(json_object_get(schema, keyword), i, member)
     {
-        json_t *one = json_object_get(member, "$ref") != NULL
-                          ? json_incref(member) /* it may go round: it has a rule */
-                          : chosen(t, schema, keyword, member);
-        int rc;
+        quire_bytes text = { 0 };
+        int rc = quire_graft_visit(t, 1 + json_object_size(schema) / 8);
 
-        QUIRE_FAIL_IF(one == NULL, QUIRE_NOMEM);
-        (void)quire_bytes_addf(out, "%s", i == 0 ? "(" : " | ");
-        rc = gemma_or_any_add(t, one, out);
-        json_decref(one);
+        if (rc == QUIRE_OK) {
+            rc = gemma_choice_add(t, schema, keyword, member, heads, &text);
+        }
+        if (rc == 0) {
+            rc = quire_bytes_addf(&text, "gemma4-value");
+        }
+        if (rc >= 0 && rc != GEMMA_NOTHING) {
+            (void)quire_bytes_addf(out, "%s", is_empty ? "(" : " | ");
+            rc = quire_bytes_add(out, text.data, text.n);
+            is_empty = false;
+        }
+        quire_bytes_fini(&text);
         QUIRE_TRY(rc);
+        QUIRE_TRY(quire_graft_room(t->g, out->n));
+    }
+    if (is_empty) {
+        return GEMMA_NOTHING;
     }
     QUIRE_TRY(quire_bytes_addf(out, ")"));
     return 1;
@@ -345,15 +449,16 @@ static int gemma_values_add(const json_t *list, quire_bytes *out)
 }
 
 /* A rule for each target of a $ref, so that it may contain itself. */
-static int gemma_ref_add(const quire_graft_tool *t, const json_t *schema, const json_t *target,
-                         quire_bytes *out)
+static int gemma_ref_add(const quire_graft_tool *t, const json_t *target, quire_bytes *out)
 {
-    char key[QUIRE_GRAFT_RULE_BYTES];
+    char key[32];
     const json_t *known;
     unsigned list;
 
-    (void)snprintf(key, sizeof key, "ref:%.64s:%.128s", t->function,
-                   json_string_value(json_object_get(schema, "$ref")));
+    if (json_object_get(target, "$ref") != NULL) {
+        return 0; /* it goes round */
+    }
+    (void)snprintf(key, sizeof key, "ref:%p", (const void *)target); /* the tools live on */
     known = json_object_get(t->g->index, key);
     list = known != NULL ? (unsigned)json_integer_value(known) : t->g->n_lists++;
     if (known == NULL) {
@@ -396,11 +501,12 @@ static int gemma_typed_add(const quire_graft_tool *t, const json_t *schema, quir
 }
 
 /* Any value of Gemma 4's form. 0: any. */
-static int gemma_add(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
+static int gemma_add(const quire_graft_tool *t, const json_t *schema, gemma_heads *heads,
+                     quire_bytes *out)
 {
     static const char *const unheld[] = { "allOf", "not", NULL };
     static const char *const unions[] = { "anyOf", "oneOf", "type" };
-    const json_t *target = quire_tool_schema_resolve(t->parameters, schema);
+    const json_t *target = quire_tool_schema_resolve(t->root, schema);
     const json_t *one = json_object_get(schema, "const");
 
     if (!json_is_object(schema)) {
@@ -408,7 +514,7 @@ static int gemma_add(const quire_graft_tool *t, const json_t *schema, quire_byte
     }
     QUIRE_TRY(quire_graft_refuse(t, schema, unheld));
     if (target != schema) {
-        return gemma_ref_add(t, schema, target, out);
+        return gemma_ref_add(t, target, out);
     }
     if (one != NULL) {
         json_t *list = json_pack("[O]", one);
@@ -422,7 +528,7 @@ static int gemma_add(const quire_graft_tool *t, const json_t *schema, quire_byte
     }
     for (size_t i = 0; i < sizeof unions / sizeof unions[0]; i++) {
         if (json_array_size(json_object_get(schema, unions[i])) > 0) {
-            return gemma_union_add(t, schema, unions[i], out);
+            return gemma_union_add(t, schema, unions[i], heads, out);
         }
     }
     return gemma_typed_add(t, schema, out);

@@ -23,8 +23,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define REFS_MAX      8   /* rules that are a name alone */
-#define TAG_BYTES_MAX 256 /* of a tag that ends a text */
+#define REFS_MAX              8    /* rules that are a name alone */
+#define TAG_BYTES_MAX         256  /* of a tag that ends a text */
+#define NESTED_RULE_BYTES_MAX 200u /* of a rule with others within */
 
 /* ---- between tags ---- */
 
@@ -278,14 +279,20 @@ static const json_t *items_of(const json_t *schema)
 /* Values between tags of their own within an argument (MiniMax M3). */
 static int nested_add(const quire_graft_tool *t, const char *rule, const json_t *schema)
 {
-    const json_t *target = quire_tool_schema_resolve(t->parameters, schema);
+    const json_t *target = quire_tool_schema_resolve(t->root, schema);
     char inner[QUIRE_GRAFT_RULE_BYTES];
     const char *name;
     json_t *member;
     size_t n;
 
-    if (quire_graft_rule(t->g, rule, &n) == NULL || strlen(rule) > QUIRE_GRAFT_RULE_BYTES - 16) {
+    if (quire_graft_rule(t->g, rule, &n) == NULL) {
         return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_graft_visit(t, 1));
+    if (strlen(rule) > NESTED_RULE_BYTES_MAX) { /* a cut name would be the rule's own */
+        return quire_error_set(&t->g->cause, QUIRE_LIMIT,
+                               "arguments within \"%.64s\": names of more than %u bytes", rule,
+                               NESTED_RULE_BYTES_MAX);
     }
     (void)snprintf(inner, sizeof inner, "%.200s-item", rule);
     if (quire_graft_rule(t->g, inner, &n) != NULL) {
@@ -321,7 +328,9 @@ static void argument_rule(const naming *by, const char *function, const char *na
 {
     (void)snprintf(out, QUIRE_GRAFT_RULE_BYTES, "%s", by->before);
     quire_graft_rule_name(function, by->between, out, QUIRE_GRAFT_RULE_BYTES);
-    quire_graft_rule_name(name, "", out, QUIRE_GRAFT_RULE_BYTES);
+    if (out[0] != '\0') {
+        quire_graft_rule_name(name, "", out, QUIRE_GRAFT_RULE_BYTES);
+    }
 }
 
 static bool names_rule(const char *text, size_t n, const char *rule)
@@ -346,6 +355,10 @@ static int tag_member_add(const quire_graft_tool *t, const quire_graft_style *st
 
     argument_rule(&namings[strcmp(style->open, namings[1].before) == 0 ? 1 : 0], t->function, name,
                   rule);
+    if (rule[0] == '\0') {
+        return quire_error_set(&t->g->cause, QUIRE_LIMIT, "the name of \"%.64s\" is too long",
+                               name);
+    }
     rc = tag_text_add(t, rule, schema, out);
     return rc == 0 ? quire_bytes_addf(out, "%s", rule) : rc;
 }
@@ -354,7 +367,7 @@ static int tag_member_add(const quire_graft_tool *t, const quire_graft_style *st
 static int word_member_add(const quire_graft_tool *t, const quire_graft_style *style,
                            const char *name, const json_t *schema, quire_bytes *out)
 {
-    const bool is_text = quire_tool_schema_may_be_text(t->parameters, schema);
+    const bool is_text = quire_tool_schema_may_be_text(t->root, schema);
     int rc = 0;
 
     (void)quire_grammar_literal_add(out, "", style->open);
@@ -364,7 +377,7 @@ static int word_member_add(const quire_graft_tool *t, const quire_graft_style *s
     (void)quire_grammar_literal_add(out, "", style->behind_name);
     (void)quire_bytes_addf(out, " ");
     rc = is_text ? quire_graft_text(t, schema, "", '<', out)
-                 : quire_graft_json(t, quire_tool_schema_resolve(t->parameters, schema), out);
+                 : quire_graft_json(t, quire_tool_schema_resolve(t->root, schema), out);
     if (rc == 0 && is_text) {
         return quire_graft_until(t->g, style->close, out);
     }
@@ -546,20 +559,41 @@ static int tool_add(const quire_graft_tool *t, const json_t *alternatives)
     return tagged_add(t, by, rule, alternatives);
 }
 
+/* The cause of a tool without alternatives. */
+static int alternatives_refuse(quire_graft *g, int rc)
+{
+    if (rc == QUIRE_INVAL) {
+        return quire_error_set(&g->cause, rc,
+                               "the model's form of calls cannot hold anyOf or oneOf of parameters "
+                               "beside or within another one");
+    }
+    return rc == QUIRE_LIMIT
+               ? quire_error_set(&g->cause, rc,
+                                 "parameters: more than %u members of anyOf or oneOf, or more "
+                                 "than %u schemas",
+                                 QUIRE_TOOL_ALTERNATIVES_MAX, QUIRE_TOOL_VISITS_MAX)
+               : rc;
+}
+
 int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters, bool is_strict)
 {
-    json_t *alternatives = quire_tool_alternatives(parameters);
-    const quire_graft_tool t = { g, function, json_array_get(alternatives, 0), is_strict };
+    quire_tool_root root = { parameters, 0 };
+    json_t *alternatives;
+    int rc = quire_tool_alternatives(&root, &alternatives);
+    const quire_graft_tool t = { g, function, &root, json_array_get(alternatives, 0), is_strict };
     quire_bytes unused = { 0 };
-    int rc = QUIRE_OK;
 
-    if (is_strict) {
+    rc = rc == QUIRE_OK ? rc : alternatives_refuse(g, rc);
+    if (rc == QUIRE_OK && is_strict) {
         rc = quire_json_schema_grammar(parameters, &unused, &g->cause);
         quire_bytes_fini(&unused);
     }
     if (rc == QUIRE_OK && (json_array_size(alternatives) > 1 ||
                            json_object_size(json_object_get(t.parameters, "properties")) > 0)) {
         rc = tool_add(&t, alternatives);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_graft_visit(&t, 0); /* too much work leaves some arguments without schemas */
     }
     json_decref(alternatives);
     return rc;

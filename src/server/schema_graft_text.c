@@ -8,6 +8,7 @@
 #include "server/schema_graft_internal.h"
 
 #include "base/check.h"
+#include "model/grammar.h"
 #include "server/json_schema.h"
 #include "server/regex_grammar.h"
 #include "server/tool_schema.h"
@@ -16,8 +17,19 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DEPTH_MAX     8 /* unions within unions */
+#define DEPTH_MAX     8     /* unions within unions */
+#define FAILED_VISITS 100u  /* work on a schema of JSON that has no grammar */
+#define LIMIT_VISITS  2000u /* on one beyond the limits */
 #define TAG_BYTES_MAX 256u
+
+int quire_graft_visit(const quire_graft_tool *t, size_t n)
+{
+    return quire_tool_schema_visit(t->root, n)
+               ? QUIRE_OK
+               : quire_error_set(&t->g->cause, QUIRE_LIMIT,
+                                 "its schemas are read more than %u times: references in unions",
+                                 QUIRE_TOOL_VISITS_MAX);
+}
 
 int quire_graft_refuse(const quire_graft_tool *t, const json_t *schema, const char *const *keywords)
 {
@@ -39,38 +51,18 @@ static int stays(const quire_graft_tool *t, int rc)
     return t->is_strict || rc == QUIRE_NOMEM ? rc : 0;
 }
 
-/* A schema with the definitions that its references name. */
-static json_t *with_definitions(const quire_graft_tool *t, const json_t *schema)
-{
-    static const char *const names[] = { "$defs", "definitions" };
-    json_t *copy = json_copy((json_t *)(uintptr_t)schema); /* jansson reads its argument alone */
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && copy != NULL; i++) {
-        json_t *defs = json_object_get(t->parameters, names[i]);
-
-        if (defs != NULL && json_object_get(copy, names[i]) == NULL &&
-            json_object_set(copy, names[i], defs) != 0) {
-            json_decref(copy);
-            copy = NULL;
-        }
-    }
-    return copy;
-}
-
 int quire_graft_json(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
 {
     char root[QUIRE_GRAFT_ROOT_BYTES];
-    json_t *copy;
     int rc;
 
     if (!json_is_object(schema)) {
         return 0;
     }
-    copy = with_definitions(t, schema);
-    QUIRE_FAIL_IF(copy == NULL, QUIRE_NOMEM);
-    rc = quire_graft_schema(t->g, copy, !t->is_strict, root);
-    json_decref(copy);
+    QUIRE_TRY(quire_graft_visit(t, 1));
+    rc = quire_graft_schema(t->g, t->root->parameters, schema, !t->is_strict, root);
     if (rc < 0) {
+        (void)quire_tool_schema_visit(t->root, rc == QUIRE_LIMIT ? LIMIT_VISITS : FAILED_VISITS);
         return stays(t, rc);
     }
     QUIRE_TRY(quire_bytes_addf(out, "%s", root));
@@ -111,7 +103,10 @@ static int regex_add(const quire_graft_tool *t, text_list *list, const char *reg
     static const quire_regex_opts opts = { .is_json = false };
     quire_regex_result result;
     quire_bytes text = { 0 };
-    const int rc = quire_regex_grammar(regex, &opts, &text, &result);
+    int rc = quire_graft_visit(t, strlen(regex) / QUIRE_TOOL_VISIT_VALUES);
+
+    QUIRE_TRY(rc);
+    rc = quire_regex_grammar(regex, &opts, &text, &result);
 
     if (rc == QUIRE_OK) {
         alternative_begin(list);
@@ -185,14 +180,17 @@ static int union_add(const quire_graft_tool *t, text_list *list, const json_t *s
     int rc = 1;
 
     for (size_t i = 0; i < json_array_size(members) && rc == 1; i++) {
-        const json_t *member = quire_tool_schema_resolve(t->parameters, json_array_get(members, i));
-        json_t *merged = json_copy((json_t *)(uintptr_t)schema);
+        const json_t *member = quire_tool_schema_resolve(t->root, json_array_get(members, i));
+        json_t *merged;
 
+        QUIRE_TRY(
+            quire_graft_visit(t, 1 + json_object_size(schema) / 8 + json_object_size(member) / 8));
+        merged = json_copy((json_t *)(uintptr_t)schema);
         QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
         (void)json_object_del(merged, keyword);
         if (json_object_update(merged, (json_t *)(uintptr_t)member) != 0) {
             rc = QUIRE_NOMEM;
-        } else if (quire_tool_schema_may_be_text(t->parameters, merged)) {
+        } else if (quire_tool_schema_may_be_text(t->root, merged)) {
             rc = text_add(t, list, merged, depth + 1);
         }
         json_decref(merged);
@@ -200,19 +198,28 @@ static int union_add(const quire_graft_tool *t, text_list *list, const json_t *s
     return rc;
 }
 
-/* A schema with the members of its allOf put into it. NULL: no memory. */
-static json_t *put_together(const quire_graft_tool *t, const json_t *schema)
+/* *out = a schema with the members of its allOf put into it. */
+static int put_together(const quire_graft_tool *t, const json_t *schema, json_t **out)
 {
     const json_t *all = json_object_get(schema, "allOf");
-    json_t *merged = json_copy((json_t *)(uintptr_t)schema);
+    json_t *merged;
 
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(schema) / 8));
+    merged = json_copy((json_t *)(uintptr_t)schema);
+    QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
     (void)json_object_del(merged, "allOf");
-    for (size_t i = 0; i < json_array_size(all) && merged != NULL; i++) {
-        const json_t *member = quire_tool_schema_resolve(t->parameters, json_array_get(all, i));
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *member = quire_tool_schema_resolve(t->root, json_array_get(all, i));
+        const int rc = quire_graft_visit(t, 1 + json_object_size(member) / 8);
 
+        if (rc < 0) {
+            json_decref(merged);
+            return rc;
+        }
         (void)json_object_update_missing(merged, (json_t *)(uintptr_t)member);
     }
-    return merged;
+    *out = merged;
+    return QUIRE_OK;
 }
 
 /* Append the alternatives of a schema that may be a string. 0: any text. */
@@ -221,15 +228,18 @@ static int text_add(const quire_graft_tool *t, text_list *list, const json_t *sc
     const json_t *one, *values;
     const char *key, *regex;
 
-    schema = quire_tool_schema_resolve(t->parameters, schema);
+    schema = quire_tool_schema_resolve(t->root, schema);
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_array_size(json_object_get(schema, "enum")) /
+                                           QUIRE_TOOL_VISIT_VALUES));
+    QUIRE_TRY(quire_graft_room(t->g, list->out->n));
     if (depth > DEPTH_MAX) {
         return 0;
     }
     if (json_object_get(schema, "allOf") != NULL) {
-        json_t *merged = put_together(t, schema);
+        json_t *merged = NULL;
         int rc;
 
-        QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
+        QUIRE_TRY(put_together(t, schema, &merged));
         rc = text_add(t, list, merged, depth + 1);
         json_decref(merged);
         return rc;
@@ -262,8 +272,7 @@ int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char
 {
     quire_bytes text = { 0 };
     text_list list = { .quote = quote, .stop = stop, .out = &text };
-    int rc =
-        quire_tool_schema_may_be_text(t->parameters, schema) ? text_add(t, &list, schema, 0) : 0;
+    int rc = quire_tool_schema_may_be_text(t->root, schema) ? text_add(t, &list, schema, 0) : 0;
 
     if (rc == 1 && list.n > 0) {
         (void)quire_bytes_addf(&text, ")");

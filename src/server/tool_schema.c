@@ -3,12 +3,17 @@
  * SPDX-License-Identifier: MIT */
 #include "server/tool_schema.h"
 
+#include "base/check.h"
+#include "quire/error.h"
+#include "server/json_schema.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define REFS_MAX  8  /* $ref behind $ref */
-#define DEPTH_MAX 16 /* schemas within schemas */
+#define REFS_MAX      8     /* $ref behind $ref */
+#define REF_BYTES_MAX 1024u /* of a reference */
+#define DEPTH_MAX     16    /* schemas within schemas */
 
 typedef enum type_bit {
     TYPE_STRING = 1,
@@ -26,15 +31,21 @@ static const char *const type_names[] = { "string", "object",  "array", "integer
                                           "number", "boolean", "null" };
 #define N_TYPES (sizeof type_names / sizeof type_names[0])
 
-const json_t *quire_tool_schema_resolve(const json_t *root, const json_t *schema)
+bool quire_tool_schema_visit(quire_tool_root *root, size_t n)
+{
+    const unsigned left = QUIRE_TOOL_VISITS_MAX + 1 - root->n_visits;
+
+    root->n_visits += n < left ? (unsigned)n : left;
+    return root->n_visits <= QUIRE_TOOL_VISITS_MAX;
+}
+
+const json_t *quire_tool_schema_resolve(const quire_tool_root *root, const json_t *schema)
 {
     for (int i = 0; i < REFS_MAX; i++) {
         const char *ref = json_string_value(json_object_get(schema, "$ref"));
-        const char *at = ref != NULL && strncmp(ref, "#/", 2) == 0 ? ref + 2 : NULL;
-        const char *slash = at != NULL ? strchr(at, '/') : NULL;
-        const json_t *defs =
-            slash != NULL ? json_object_getn(root, at, (size_t)(slash - at)) : NULL;
-        const json_t *target = defs != NULL ? json_object_get(defs, slash + 1) : NULL;
+        const json_t *target = ref != NULL && ref[0] == '#' && strlen(ref) <= REF_BYTES_MAX
+                                   ? quire_schema_pointer_find(root->parameters, ref + 1)
+                                   : NULL;
 
         if (target == NULL) {
             break;
@@ -120,14 +131,16 @@ static unsigned own_types(const json_t *schema)
     return TYPE_ANY;
 }
 
-static unsigned types_of(const json_t *root, const json_t *schema, int depth)
+static unsigned types_of(quire_tool_root *root, const json_t *schema, int depth)
 {
     static const char *const unions[] = { "anyOf", "oneOf" };
     const json_t *all;
     unsigned types;
 
     schema = quire_tool_schema_resolve(root, schema);
-    if (depth > DEPTH_MAX || !json_is_object(schema)) {
+    if (depth > DEPTH_MAX || !json_is_object(schema) ||
+        !quire_tool_schema_visit(root, 1 + json_array_size(json_object_get(schema, "enum")) /
+                                               QUIRE_TOOL_VISIT_VALUES)) {
         return TYPE_ANY;
     }
     types = own_types(schema);
@@ -135,44 +148,81 @@ static unsigned types_of(const json_t *root, const json_t *schema, int depth)
         const json_t *list = json_object_get(schema, unions[u]);
         unsigned members = 0;
 
-        for (size_t i = 0; i < json_array_size(list); i++) {
+        for (size_t i = 0; i < json_array_size(list) && members != TYPE_ANY; i++) {
             members |= types_of(root, json_array_get(list, i), depth + 1);
         }
         types &= members != 0 ? members : TYPE_ANY;
     }
     all = json_object_get(schema, "allOf");
-    for (size_t i = 0; i < json_array_size(all); i++) {
+    for (size_t i = 0; i < json_array_size(all) && types != 0; i++) {
         types &= types_of(root, json_array_get(all, i), depth + 1);
     }
     return types;
 }
 
-bool quire_tool_schema_may_be_text(const json_t *root, const json_t *schema)
+bool quire_tool_schema_may_be_text(quire_tool_root *root, const json_t *schema)
 {
     const unsigned types = types_of(root, schema, 0);
 
     return types != TYPE_ANY && (types & TYPE_STRING) != 0;
 }
 
-bool quire_tool_schema_is_any(const json_t *root, const json_t *schema)
+bool quire_tool_schema_is_any(quire_tool_root *root, const json_t *schema)
 {
     return types_of(root, schema, 0) == TYPE_ANY;
 }
 
 /* ---- alternatives ---- */
 
-/* Set a property; a second schema of one name is put together with the first by `keyword`. */
-static int property_set(json_t *properties, const char *name, json_t *schema, const char *keyword)
+/* Count a value and all within it. */
+static bool visit_all(quire_tool_root *root, const json_t *value)
 {
-    json_t *other = json_object_get(properties, name);
+    bool is_left = quire_tool_schema_visit(root, 1);
+    const char *name;
+    json_t *member;
+    size_t i;
 
-    if (other == NULL || json_equal(other, schema)) {
-        return json_object_set(properties, name, schema);
+    json_object_foreach((json_t *)(uintptr_t)value, name, member)
+    {
+        is_left = is_left && visit_all(root, member);
     }
-    return json_object_set_new(properties, name, json_pack("{s:[O,O]}", keyword, other, schema));
+    json_array_foreach(value, i, member)
+    {
+        is_left = is_left && visit_all(root, member);
+    }
+    return is_left;
 }
 
-static int properties_add(const json_t *from, json_t *out, const char *keyword)
+/* Set a property; a second schema of one name is put together with the first by `keyword`, in one
+ * list: their number is no depth. */
+static int property_set(quire_tool_root *root, json_t *properties, const char *name, json_t *schema,
+                        const char *keyword)
+{
+    json_t *other = json_object_get(properties, name);
+    const json_t *before = json_object_size(other) == 1 ? json_object_get(other, keyword) : NULL;
+    json_t *list;
+
+    if (other == NULL || other == schema) {
+        return json_object_set(properties, name, schema) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+    }
+    QUIRE_FAIL_IF(!visit_all(root, schema) ||
+                      !quire_tool_schema_visit(root, json_array_size(before)),
+                  QUIRE_LIMIT);
+    if (json_equal(other, schema)) {
+        return QUIRE_OK;
+    }
+    list = json_is_array(before) ? json_copy((json_t *)(uintptr_t)before) : json_pack("[O]", other);
+    if (json_array_append(list, schema) != 0) {
+        json_decref(list);
+        return QUIRE_NOMEM;
+    }
+    return json_object_set_new(properties, name, json_pack("{s:o}", keyword, list)) == 0
+               ? QUIRE_OK
+               : QUIRE_NOMEM;
+}
+
+static int properties_add(quire_tool_root *root, const json_t *from, json_t *out,
+                          const char *keyword)
 {
     json_t *properties = json_object_get(out, "properties");
     const char *name;
@@ -180,37 +230,56 @@ static int properties_add(const json_t *from, json_t *out, const char *keyword)
 
     json_object_foreach((json_t *)(uintptr_t)json_object_get(from, "properties"), name, schema)
     {
-        if (property_set(properties, name, schema, keyword) != 0) {
-            return -1;
-        }
+        QUIRE_FAIL_IF(!quire_tool_schema_visit(root, 1), QUIRE_LIMIT);
+        QUIRE_TRY(property_set(root, properties, name, schema, keyword));
     }
-    return 0;
+    return QUIRE_OK;
+}
+
+static int required_add(quire_tool_root *root, const json_t *from, json_t *out)
+{
+    json_t *names = json_object_get(from, "required");
+
+    QUIRE_FAIL_IF(!quire_tool_schema_visit(root, json_array_size(names)), QUIRE_LIMIT);
+    return !json_is_array(names) || json_array_extend(json_object_get(out, "required"), names) == 0
+               ? QUIRE_OK
+               : QUIRE_NOMEM;
+}
+
+/* *choices = anyOf or oneOf of the schema, if there is one. A second one has properties that no
+ * alternative would name. */
+static int choices_find(const json_t *schema, const json_t **choices)
+{
+    static const char *const unions[] = { "anyOf", "oneOf" };
+
+    for (size_t u = 0; u < sizeof unions / sizeof unions[0]; u++) {
+        const json_t *list = json_object_get(schema, unions[u]);
+
+        QUIRE_FAIL_IF(list != NULL && *choices != NULL && *choices != list, QUIRE_INVAL);
+        *choices = list != NULL ? list : *choices;
+    }
+    return QUIRE_OK;
 }
 
 /* Add the properties and the required names of a schema and of the members of its allOf to `out`.
  * *choices: anyOf or oneOf, if there is one. */
-static int gather(const json_t *root, const json_t *schema, int depth, json_t *out,
+static int gather(quire_tool_root *root, const json_t *schema, int depth, json_t *out,
                   const json_t **choices)
 {
     const json_t *target = quire_tool_schema_resolve(root, schema);
     const json_t *all = json_object_get(schema, "allOf");
-    const json_t *any = json_object_get(schema, "anyOf");
 
-    any = any != NULL ? any : json_object_get(schema, "oneOf");
-    *choices = *choices == NULL ? any : *choices;
-    if (depth > DEPTH_MAX || properties_add(schema, out, "allOf") != 0 ||
-        (json_is_array(json_object_get(schema, "required")) &&
-         json_array_extend(json_object_get(out, "required"), json_object_get(schema, "required")) !=
-             0) ||
-        (target != schema && gather(root, target, depth + 1, out, choices) != 0)) {
-        return -1;
+    QUIRE_FAIL_IF(depth > DEPTH_MAX || !quire_tool_schema_visit(root, 1), QUIRE_LIMIT);
+    QUIRE_TRY(choices_find(schema, choices));
+    QUIRE_TRY(properties_add(root, schema, out, "allOf"));
+    QUIRE_TRY(required_add(root, schema, out));
+    if (target != schema) {
+        QUIRE_TRY(gather(root, target, depth + 1, out, choices));
     }
     for (size_t i = 0; i < json_array_size(all); i++) {
-        if (gather(root, json_array_get(all, i), depth + 1, out, choices) != 0) {
-            return -1;
-        }
+        QUIRE_TRY(gather(root, json_array_get(all, i), depth + 1, out, choices));
     }
-    return 0;
+    return QUIRE_OK;
 }
 
 static json_t *object_create(const json_t *root)
@@ -229,49 +298,57 @@ static json_t *object_create(const json_t *root)
     return object;
 }
 
-/* The object of parameters with one member of their choices; NULL = without. */
-static json_t *alternative_create(const json_t *parameters, const json_t *choice,
-                                  const json_t **choices)
+/* Append the object of parameters with one member of their choices; NULL = without. */
+static int alternative_add(quire_tool_root *root, const json_t *choice, const json_t **choices,
+                           json_t *out)
 {
-    const json_t *inner = NULL;
-    json_t *object = object_create(parameters);
+    json_t *object = object_create(root->parameters);
+    const json_t *inner = *choices != NULL ? json_null() : NULL; /* a choice within a choice */
+    int rc = object != NULL && out != NULL ? QUIRE_OK : QUIRE_NOMEM;
 
-    if (object == NULL || gather(parameters, parameters, 0, object, choices) != 0 ||
-        (choice != NULL && gather(parameters, choice, 0, object, &inner) != 0)) {
-        json_decref(object);
-        return NULL;
+    if (rc == QUIRE_OK) {
+        rc = gather(root, root->parameters, 0, object, choices);
     }
-    return object;
+    if (rc == QUIRE_OK && choice != NULL) {
+        rc = gather(root, choice, 0, object, &inner);
+    }
+    if (rc == QUIRE_OK && json_array_append(out, object) != 0) {
+        rc = QUIRE_NOMEM;
+    }
+    json_decref(object);
+    return rc;
 }
 
-json_t *quire_tool_alternatives(const json_t *parameters)
+int quire_tool_alternatives(quire_tool_root *root, json_t **out)
 {
+    json_t *list = json_array();
     const json_t *choices = NULL;
-    json_t *base = alternative_create(parameters, NULL, &choices);
-    json_t *out = base != NULL ? json_array() : NULL;
-    size_t n = json_array_size(choices), n_made = 0;
+    int rc = alternative_add(root, NULL, &choices, list);
+    const size_t n = json_array_size(choices);
 
-    if (n == 0 && json_array_append(out, base) == 0) {
-        n_made++;
+    *out = NULL;
+    if (rc == QUIRE_OK && n > QUIRE_TOOL_ALTERNATIVES_MAX) {
+        rc = QUIRE_LIMIT;
     }
-    for (size_t i = 0; i < n && n <= QUIRE_TOOL_ALTERNATIVES_MAX; i++) {
-        json_t *object = alternative_create(parameters, json_array_get(choices, i), &choices);
-
-        n_made += object != NULL && json_array_append_new(out, object) == 0 ? 1 : 0;
+    if (rc == QUIRE_OK && n > 0) {
+        (void)json_array_clear(list); /* the object without a choice */
     }
-    json_decref(base);
-    if (n_made != (n != 0 ? n : 1)) {
-        json_decref(out);
-        return NULL;
+    for (size_t i = 0; i < n && rc == QUIRE_OK; i++) {
+        rc = alternative_add(root, json_array_get(choices, i), &choices, list);
     }
-    return out;
+    if (rc != QUIRE_OK) {
+        json_decref(list);
+        return rc;
+    }
+    *out = list;
+    return QUIRE_OK;
 }
 
 /* ---- the plain form ---- */
 
-static int make_plain(const json_t *root, json_t *schema, int depth);
+static int make_plain(quire_tool_root *root, json_t *schema, int depth);
 
-static int members_make_plain(const json_t *root, json_t *schema, int depth)
+static int members_make_plain(quire_tool_root *root, json_t *schema, int depth)
 {
     static const char *const objects[] = { "properties", "$defs", "definitions" };
     static const char *const arrays[] = { "anyOf", "oneOf", "allOf", "prefixItems" };
@@ -299,7 +376,7 @@ static int members_make_plain(const json_t *root, json_t *schema, int depth)
 }
 
 /* Give a schema and those within one type each. */
-static int make_plain(const json_t *root, json_t *schema, int depth)
+static int make_plain(quire_tool_root *root, json_t *schema, int depth)
 {
     const unsigned types = types_of(root, schema, 0);
 
@@ -327,7 +404,7 @@ static int make_plain(const json_t *root, json_t *schema, int depth)
 }
 
 /* An argument: a string, or a union beside its one type. */
-static json_t *argument_plain(const json_t *root, json_t *schema)
+static json_t *argument_plain(quire_tool_root *root, json_t *schema)
 {
     json_t *copy = json_deep_copy(schema);
     json_t *text = json_object_get(schema, "description");
@@ -351,22 +428,24 @@ static json_t *argument_plain(const json_t *root, json_t *schema)
 }
 
 /* Let the required names be those of both. */
-static int required_meet(json_t *out, const json_t *other)
+static int required_meet(quire_tool_root *root, json_t *out, const json_t *other)
 {
     json_t *names = json_object_get(out, "required");
+    const json_t *list = json_object_get(other, "required");
+    const size_t n_pairs = json_array_size(names) * json_array_size(list);
 
+    QUIRE_FAIL_IF(!quire_tool_schema_visit(root, n_pairs / QUIRE_TOOL_VISIT_VALUES), QUIRE_LIMIT);
     for (size_t i = json_array_size(names); i-- > 0;) {
-        const json_t *list = json_object_get(other, "required");
         bool is_both = false;
 
         for (size_t k = 0; k < json_array_size(list); k++) {
             is_both = is_both || json_equal(json_array_get(names, i), json_array_get(list, k));
         }
-        if (!is_both && json_array_remove(names, i) != 0) {
-            return -1;
+        if (!is_both) {
+            (void)json_array_remove(names, i);
         }
     }
-    return 0;
+    return QUIRE_OK;
 }
 
 /* NULL, and the object is released. */
@@ -393,26 +472,30 @@ static json_t *beside_the_rest(const json_t *parameters, json_t *plain)
     return out;
 }
 
-/* NULL: no memory, or no properties to name. */
+/* NULL: no memory, no properties to name, or too much work. */
 static json_t *parameters_plain(const json_t *parameters)
 {
-    json_t *list = quire_tool_alternatives(parameters);
-    json_t *out = list != NULL ? json_incref(json_array_get(list, 0)) : NULL;
+    quire_tool_root root = { parameters, 0 };
+    json_t *list = NULL;
+    int rc = quire_tool_alternatives(&root, &list);
+    json_t *out = json_incref(json_array_get(list, 0));
     json_t *properties = json_object_get(out, "properties");
     const char *name;
     json_t *schema;
     void *next;
 
-    for (size_t i = 1; i < json_array_size(list); i++) {
-        (void)properties_add(json_array_get(list, i), out, "anyOf");
-        (void)required_meet(out, json_array_get(list, i));
+    for (size_t i = 1; i < json_array_size(list) && rc == QUIRE_OK; i++) {
+        rc = properties_add(&root, json_array_get(list, i), out, "anyOf");
+        rc = rc == QUIRE_OK ? required_meet(&root, out, json_array_get(list, i)) : rc;
     }
     json_object_foreach_safe(properties, next, name, schema)
     {
-        (void)json_object_set_new(properties, name, argument_plain(parameters, schema));
+        (void)json_object_set_new(properties, name, argument_plain(&root, schema));
     }
     json_decref(list);
-    return json_object_size(properties) > 0 ? beside_the_rest(parameters, out) : without(out);
+    return rc == QUIRE_OK && json_object_size(properties) > 0 && quire_tool_schema_visit(&root, 0)
+               ? beside_the_rest(parameters, out)
+               : without(out);
 }
 
 char *quire_tools_plain(const char *tools)

@@ -12,24 +12,40 @@
 #include <jansson.h>
 
 #include <stdbool.h>
+#include <stddef.h>
 
-#define QUIRE_TOOL_ALTERNATIVES_MAX 16u /* of anyOf or oneOf at the top of parameters */
+#define QUIRE_TOOL_ALTERNATIVES_MAX 16u    /* of anyOf or oneOf at the top of parameters */
+#define QUIRE_TOOL_VISITS_MAX       20000u /* schemas of a tool; one counts each time it is read */
+#define QUIRE_TOOL_VISIT_VALUES     64u    /* values or names that count as a schema */
 
-/* The schema behind $ref; a reference of a form other than "#/a/b" stays. Borrowed from root. */
-const json_t *quire_tool_schema_resolve(const json_t *root, const json_t *schema);
+/* The parameters of a tool, and the work that was done on them: references let a short schema have
+ * more places than memory has bytes. */
+typedef struct quire_tool_root {
+    const json_t *parameters; /* borrowed; references are places in them */
+    unsigned n_visits;
+} quire_tool_root;
+
+/* Count n schemas as read. false: more than QUIRE_TOOL_VISITS_MAX; the tool is too much work. */
+bool quire_tool_schema_visit(quire_tool_root *root, size_t n);
+
+/* The schema behind $ref; a reference that names no place in the parameters stays. Borrowed. */
+const json_t *quire_tool_schema_resolve(const quire_tool_root *root, const json_t *schema);
 
 /* Whether a value may be a string, and whether it may be nothing else. A schema that says nothing
- * of types allows any value. */
-bool quire_tool_schema_may_be_text(const json_t *root, const json_t *schema);
-bool quire_tool_schema_is_any(const json_t *root, const json_t *schema);
+ * of types allows any value, and so does one behind the last visit. */
+bool quire_tool_schema_may_be_text(quire_tool_root *root, const json_t *schema);
+bool quire_tool_schema_is_any(quire_tool_root *root, const json_t *schema);
 
-/* The objects that parameters may be, each with properties, required and definitions of its own:
- * one, or one for each member of anyOf or oneOf. NULL: no memory, or too many alternatives. */
-json_t *quire_tool_alternatives(const json_t *parameters);
+/* *out = the objects that parameters may be, each with properties, required and definitions of its
+ * own: one, or one for each member of anyOf or oneOf. Errors, with *out = NULL: QUIRE_INVAL
+ * (several choices hold at once), QUIRE_LIMIT (too many alternatives or visits, or too deep),
+ * QUIRE_NOMEM. */
+int quire_tool_alternatives(quire_tool_root *root, json_t **out);
 
 /* Tools (as in quire_chat_ask) for a template and a library that know simple schemas only: the
  * parameters name all properties, and each schema within has one type. An argument that may be a
- * string is one. Memory: free(). NULL: no memory, or no array. */
+ * string is one. A tool whose arguments are not known (quire_tool_alternatives()) stays as it is.
+ * Memory: free(). NULL: no memory, or no array. */
 char *quire_tools_plain(const char *tools);
 
 #endif /* QUIRE_SERVER_TOOL_SCHEMA_H */

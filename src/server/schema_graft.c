@@ -231,6 +231,47 @@ static int arguments_add(quire_graft *g, const char *rule, json_t *parameters, b
     return rc == QUIRE_LIMIT && !is_strict ? any_object_add(g, rule) : rc;
 }
 
+/* The cause of a tool without alternatives. */
+static int alternatives_refuse(quire_graft *g, int rc)
+{
+    if (rc == QUIRE_INVAL) {
+        return quire_error_set(&g->cause, rc,
+                               "the model's form of calls cannot hold anyOf or oneOf of parameters "
+                               "beside or within another one");
+    }
+    return rc == QUIRE_LIMIT
+               ? quire_error_set(&g->cause, rc,
+                                 "parameters: more than %u members of anyOf or oneOf, or more "
+                                 "than %u schemas",
+                                 QUIRE_TOOL_ALTERNATIVES_MAX, QUIRE_TOOL_VISITS_MAX)
+               : rc;
+}
+
+/* Replace the rules of a function whose arguments are written one by one. */
+static int tags_add(quire_graft *g, const char *function, const json_t *parameters, bool is_strict)
+{
+    quire_tool_root root = { parameters, 0 };
+    json_t *alternatives;
+    int rc = quire_tool_alternatives(&root, &alternatives);
+    const quire_graft_tool t = { g, function, &root, json_array_get(alternatives, 0), is_strict };
+    quire_bytes unused = { 0 };
+
+    rc = rc == QUIRE_OK ? rc : alternatives_refuse(g, rc);
+    if (rc == QUIRE_OK && is_strict) {
+        rc = quire_json_schema_grammar(parameters, &unused, &g->cause);
+        quire_bytes_fini(&unused);
+    }
+    if (rc == QUIRE_OK && (json_array_size(alternatives) > 1 ||
+                           json_object_size(json_object_get(t.parameters, "properties")) > 0)) {
+        rc = quire_graft_tags(&t, alternatives);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_graft_visit(&t, 0); /* too much work leaves some arguments without schemas */
+    }
+    json_decref(alternatives);
+    return rc;
+}
+
 static int tool_add(quire_graft *g, json_t *tool, quire_error *err)
 {
     json_t *function = json_object_get(tool, "function");
@@ -246,7 +287,7 @@ static int tool_add(quire_graft *g, json_t *tool, quire_error *err)
     }
     quire_graft_rule_name(name, "-schema", rule, sizeof rule);
     rc = quire_graft_rule(g, rule, &n) != NULL ? arguments_add(g, rule, parameters, is_strict)
-                                               : quire_graft_tags(g, name, parameters, is_strict);
+                                               : tags_add(g, name, parameters, is_strict);
     if (rc < 0 && rc != QUIRE_NOMEM && is_strict) {
         return quire_error_set(err, rc, "tools: the strict function \"%.64s\": %.600s", name,
                                g->cause.message);

@@ -78,6 +78,11 @@ int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char
 /* Append the name of a rule: any text up to the first `tag`, and the tag. */
 int quire_graft_until(quire_graft *g, const char *tag, quire_bytes *out);
 
+/* The bounds of a count, at most QUIRE_SCHEMA_COUNT_MAX. *max = -1: there is none. A value that is
+ * no such count bounds nothing, nor does a pair that no number keeps to. */
+void quire_graft_counts(const json_t *schema, const char *least, const char *most, json_int_t *min,
+                        json_int_t *max);
+
 /* Count n schemas as read. Errors: QUIRE_LIMIT, with g->cause, of a tool with too many. */
 int quire_graft_visit(const quire_graft_tool *t, size_t n);
 
@@ -103,8 +108,8 @@ int quire_graft_list(const quire_graft_tool *t, const quire_graft_style *style,
 extern const quire_graft_style quire_graft_python, quire_graft_gemma;
 
 /* Replace the rules of a function whose arguments a format writes one by one: schema_graft_tags.c.
- * Errors: quire_json_schema_grammar(), with g->cause, of a strict function alone. */
-int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters,
-                     bool is_strict);
+ * alternatives: of quire_tool_alternatives(); t has the first. Errors: QUIRE_LIMIT, QUIRE_NOMEM,
+ * and of a strict function QUIRE_INVAL, with g->cause. */
+int quire_graft_tags(const quire_graft_tool *t, const json_t *alternatives);
 
 #endif /* QUIRE_SERVER_SCHEMA_GRAFT_INTERNAL_H */

@@ -14,10 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GEMMA_QUOTE     "<|\"|>"
-#define DEPTH_MAX       8    /* unions within unions */
-#define GEMMA_ITEMS_MAX 2000 /* minItems, maxItems */
-#define GEMMA_NOTHING   2    /* of a union: no alternative */
+#define GEMMA_QUOTE   "<|\"|>"
+#define DEPTH_MAX     8 /* unions within unions */
+#define GEMMA_NOTHING 2 /* of a union: no alternative */
 
 /* ---- lists ---- */
 
@@ -306,27 +305,26 @@ static int gemma_tuple_add(const quire_graft_tool *t, const json_t *schema, quir
 /* The items have a rule of their own, since the array names them twice. */
 static int gemma_array_add(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
 {
-    static const char *const counts[] = { "minItems", "maxItems", NULL };
     static const char *const others[] = { "uniqueItems", "contains", NULL };
-    const json_int_t min = json_integer_value(json_object_get(schema, "minItems"));
-    const json_t *most = json_object_get(schema, "maxItems");
-    const json_int_t max = most != NULL ? json_integer_value(most) : GEMMA_ITEMS_MAX;
     const unsigned list = t->g->n_lists++;
+    json_int_t min, max;
     char bound[32] = "";
 
     QUIRE_TRY(quire_graft_refuse(t, schema, others));
     if (json_array_size(json_object_get(schema, "prefixItems")) > 0) {
         return gemma_tuple_add(t, schema, out);
     }
-    if (min < 0 || min > max || max > GEMMA_ITEMS_MAX) {
-        QUIRE_TRY(quire_graft_refuse(t, schema, counts));
-        return 0;
-    }
+    quire_graft_counts(schema, "minItems", "maxItems", &min, &max);
     if (max == 0) {
         return quire_bytes_addf(out, "\"[\" space \"]\"") < 0 ? out->status : 1;
     }
     QUIRE_TRY(gemma_rule_add(t, json_object_get(schema, "items"), list, 'i'));
-    if (most != NULL) {
+    if (max == 1) { /* a repetition of {0,0} is no grammar */
+        QUIRE_TRY(quire_bytes_addf(out, "\"[\" space (args%u-i space)%s \"]\"", list,
+                                   min == 0 ? "?" : ""));
+        return 1;
+    }
+    if (max > 0) {
         (void)snprintf(bound, sizeof bound, "%lld", (long long)max - 1);
     }
     QUIRE_TRY(quire_bytes_addf(

@@ -15,7 +15,6 @@
 #include "server/schema_graft_internal.h"
 
 #include "base/check.h"
-#include "server/json_schema.h"
 #include "server/regex_grammar.h"
 #include "server/tool_schema.h"
 
@@ -238,8 +237,8 @@ static int tag_add(const quire_graft_tool *t, const char *rule, const json_t *sc
 static int items_bound(const quire_graft_tool *t, const char *rule, const char *item,
                        const json_t *schema)
 {
-    const json_t *least = json_object_get(schema, "minItems");
-    const json_t *most = json_object_get(schema, "maxItems");
+    static const char *const counts[] = { "minItems", "maxItems", NULL };
+    json_int_t min, max;
     char form[2 * QUIRE_GRAFT_RULE_BYTES];
     quire_bytes out = { 0 };
     size_t n;
@@ -248,15 +247,21 @@ static int items_bound(const quire_graft_tool *t, const char *rule, const char *
 
     (void)snprintf(form, sizeof form, "(space %s)*", item);
     at = memmem(text, n, form, strlen(form));
-    if (at == NULL || (least == NULL && most == NULL)) {
+    quire_graft_counts(schema, counts[0], counts[1], &min, &max);
+    if (at == NULL) {
+        return quire_graft_refuse(t, schema, counts); /* a form that is not known here */
+    }
+    if (min == 0 && max < 0) {
         return QUIRE_OK;
     }
-    (void)quire_bytes_add(&out, text, (size_t)(at - text) + strlen(form) - 1);
-    (void)quire_bytes_addf(&out, "{%lld,", (long long)json_integer_value(least));
-    if (most != NULL) {
-        (void)quire_bytes_addf(&out, "%lld", (long long)json_integer_value(most));
+    (void)quire_bytes_add(&out, text, (size_t)(at - text));
+    if (max == 0) {
+        (void)quire_bytes_addf(&out, "\"\""); /* a repetition of {0,0} is no grammar */
+    } else if (max > 0) {
+        (void)quire_bytes_addf(&out, "(space %s){%lld,%lld}", item, (long long)min, (long long)max);
+    } else {
+        (void)quire_bytes_addf(&out, "(space %s){%lld,}", item, (long long)min);
     }
-    (void)quire_bytes_addf(&out, "}");
     rc = quire_bytes_add(&out, at + strlen(form), n - (size_t)(at - text) - strlen(form));
     rc = rc < 0 ? rc : quire_graft_replace(t->g, rule, out.data);
     quire_bytes_fini(&out);
@@ -530,8 +535,7 @@ static int tagged_add(const quire_graft_tool *t, const naming *by, const char *r
     return QUIRE_OK;
 }
 
-/* A tool whose alternatives are known. */
-static int tool_add(const quire_graft_tool *t, const json_t *alternatives)
+int quire_graft_tags(const quire_graft_tool *t, const json_t *alternatives)
 {
     static const char *const round[] = { "\"(\"", "\")\"" };
     static const char *const curly[] = { "\"{\"", "\"}\"" };
@@ -557,44 +561,4 @@ static int tool_add(const quire_graft_tool *t, const json_t *alternatives)
         return function_add(t, rule, alternatives, &quire_graft_gemma, curly);
     }
     return tagged_add(t, by, rule, alternatives);
-}
-
-/* The cause of a tool without alternatives. */
-static int alternatives_refuse(quire_graft *g, int rc)
-{
-    if (rc == QUIRE_INVAL) {
-        return quire_error_set(&g->cause, rc,
-                               "the model's form of calls cannot hold anyOf or oneOf of parameters "
-                               "beside or within another one");
-    }
-    return rc == QUIRE_LIMIT
-               ? quire_error_set(&g->cause, rc,
-                                 "parameters: more than %u members of anyOf or oneOf, or more "
-                                 "than %u schemas",
-                                 QUIRE_TOOL_ALTERNATIVES_MAX, QUIRE_TOOL_VISITS_MAX)
-               : rc;
-}
-
-int quire_graft_tags(quire_graft *g, const char *function, const json_t *parameters, bool is_strict)
-{
-    quire_tool_root root = { parameters, 0 };
-    json_t *alternatives;
-    int rc = quire_tool_alternatives(&root, &alternatives);
-    const quire_graft_tool t = { g, function, &root, json_array_get(alternatives, 0), is_strict };
-    quire_bytes unused = { 0 };
-
-    rc = rc == QUIRE_OK ? rc : alternatives_refuse(g, rc);
-    if (rc == QUIRE_OK && is_strict) {
-        rc = quire_json_schema_grammar(parameters, &unused, &g->cause);
-        quire_bytes_fini(&unused);
-    }
-    if (rc == QUIRE_OK && (json_array_size(alternatives) > 1 ||
-                           json_object_size(json_object_get(t.parameters, "properties")) > 0)) {
-        rc = tool_add(&t, alternatives);
-    }
-    if (rc == QUIRE_OK) {
-        rc = quire_graft_visit(&t, 0); /* too much work leaves some arguments without schemas */
-    }
-    json_decref(alternatives);
-    return rc;
 }

@@ -31,6 +31,25 @@ int quire_graft_visit(const quire_graft_tool *t, size_t n)
                                  QUIRE_TOOL_VISITS_MAX);
 }
 
+static json_int_t count_of(const json_t *schema, const char *keyword, json_int_t none)
+{
+    const json_t *value = json_object_get(schema, keyword);
+    const json_int_t n = json_integer_value(value);
+
+    return json_is_integer(value) && n >= 0 && n <= QUIRE_SCHEMA_COUNT_MAX ? n : none;
+}
+
+void quire_graft_counts(const json_t *schema, const char *least, const char *most, json_int_t *min,
+                        json_int_t *max)
+{
+    *min = count_of(schema, least, 0);
+    *max = count_of(schema, most, -1);
+    if (*max >= 0 && *min > *max) {
+        *min = 0;
+        *max = -1;
+    }
+}
+
 int quire_graft_refuse(const quire_graft_tool *t, const json_t *schema, const char *const *keywords)
 {
     for (; *keywords != NULL && t->is_strict; keywords++) {
@@ -121,7 +140,7 @@ static int regex_add(const quire_graft_tool *t, text_list *list, const char *reg
     return rc < 0 ? stays(t, rc) : 1;
 }
 
-/* Append the characters of a text of min to max (0 = any number) characters. */
+/* Append the characters of a text of min to max (-1 = any number) characters, not 0. */
 static void length_add(text_list *list, json_int_t min, json_int_t max)
 {
     const char *escape = strchr("]\\^-", list->stop) != NULL ? "\\" : "";
@@ -132,6 +151,9 @@ static void length_add(text_list *list, json_int_t min, json_int_t max)
     (void)snprintf(end, sizeof end, "[^%s%c \\t\\n\\r]", escape, list->stop);
     if (max == 1) {
         (void)quire_bytes_addf(list->out, "%s%s", end, min == 0 ? "?" : "");
+    } else if (max == 2) { /* a repetition of {0,0} is no grammar */
+        (void)quire_bytes_addf(list->out, "(%s %s%s)%s", end, end, min < 2 ? "?" : "",
+                               min == 0 ? "?" : "");
     } else if (max > 0) {
         (void)quire_bytes_addf(list->out, "(%s %s%s{%lld,%lld} %s%s)%s", end, min < 2 ? "(" : "",
                                any, (long long)rest, (long long)max - 2, end, min < 2 ? ")?" : "",
@@ -145,24 +167,16 @@ static void length_add(text_list *list, json_int_t min, json_int_t max)
 /* 0: the schema has no lengths that can be held. */
 static int lengths_add(text_list *list, const json_t *schema)
 {
-    const json_t *least = json_object_get(schema, "minLength");
-    const json_t *most = json_object_get(schema, "maxLength");
-    const json_int_t min = json_integer_value(least), max = json_integer_value(most);
+    json_int_t min, max;
 
-    if (least == NULL && most == NULL) {
-        return 0;
-    }
-    if (min < 0 || min > QUIRE_SCHEMA_COUNT_MAX || max > QUIRE_SCHEMA_COUNT_MAX || max < 0 ||
-        (most != NULL && max < min)) {
-        return 0;
-    }
-    if (most == NULL && min == 0) {
+    quire_graft_counts(schema, "minLength", "maxLength", &min, &max);
+    if (min == 0 && max < 0) {
         return 0;
     }
     alternative_begin(list);
     (void)quire_grammar_literal_add(list->out, "", list->quote);
     (void)quire_bytes_addf(list->out, " ");
-    if (most == NULL || max > 0) {
+    if (max != 0) {
         length_add(list, min, max);
     }
     (void)quire_bytes_addf(list->out, " ");
@@ -172,7 +186,119 @@ static int lengths_add(text_list *list, const json_t *schema)
 
 static int text_add(const quire_graft_tool *t, text_list *list, const json_t *schema, int depth);
 
-/* The members of a union, each with the keywords beside the union. 0: one of them is any text. */
+/* The values of const or enum as a list. Memory: json_decref(). NULL: there are none. */
+static json_t *values_of(const json_t *schema)
+{
+    json_t *one = json_object_get(schema, "const");
+
+    return one != NULL ? json_pack("[O]", one) : json_incref(json_object_get(schema, "enum"));
+}
+
+/* Let enum be the values that two schemas have in common. */
+static int values_meet(const quire_graft_tool *t, json_t *into, const json_t *from)
+{
+    json_t *a = values_of(into), *b = values_of(from);
+    json_t *common = a != NULL && b != NULL ? json_array() : json_incref(a != NULL ? a : b);
+    int rc =
+        quire_graft_visit(t, json_array_size(a) * json_array_size(b) / QUIRE_TOOL_VISIT_VALUES);
+
+    for (size_t i = 0; i < json_array_size(a) && b != NULL && rc == QUIRE_OK; i++) {
+        bool is_common = false;
+
+        for (size_t k = 0; k < json_array_size(b) && !is_common; k++) {
+            is_common = json_equal(json_array_get(a, i), json_array_get(b, k));
+        }
+        if (is_common && json_array_append(common, json_array_get(a, i)) != 0) {
+            rc = QUIRE_NOMEM;
+        }
+    }
+    if (rc == QUIRE_OK && common != NULL) {
+        (void)json_object_del(into, "const");
+        rc = json_object_set(into, "enum", common) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+    }
+    json_decref(a);
+    json_decref(b);
+    json_decref(common);
+    return rc;
+}
+
+static bool has_string(const json_t *types)
+{
+    const json_t *text = json_string_value(types) != NULL ? types : NULL;
+    bool is_found = text != NULL && strcmp(json_string_value(text), "string") == 0;
+
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        text = json_array_get(types, i);
+        is_found =
+            is_found || (json_is_string(text) && strcmp(json_string_value(text), "string") == 0);
+    }
+    return is_found;
+}
+
+/* Whether the second value of a keyword takes the first one's place. */
+static bool is_stricter(const char *name, const json_t *before, const json_t *value)
+{
+    const bool is_least = strcmp(name, "minLength") == 0;
+
+    if (is_least || strcmp(name, "maxLength") == 0) {
+        return !json_is_integer(before) ||
+               (json_is_integer(value) &&
+                is_least == (json_integer_value(value) > json_integer_value(before)));
+    }
+    return strcmp(name, "type") != 0 || has_string(before);
+}
+
+/* Put the keywords of a schema into another that holds as well. 0: of a text they cannot be put
+ * together. */
+static int put_into(const quire_graft_tool *t, json_t *into, const json_t *from)
+{
+    static const char *const alone[] = { "pattern", "format", "anyOf", "oneOf", "allOf" };
+    const char *name;
+    json_t *value;
+
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(from) / 8));
+    QUIRE_TRY(values_meet(t, into, from));
+    json_object_foreach((json_t *)(uintptr_t)from, name, value)
+    {
+        const json_t *before = json_object_get(into, name);
+
+        if (strcmp(name, "enum") == 0 || strcmp(name, "const") == 0) {
+            continue;
+        }
+        for (size_t i = 0; before != NULL && i < sizeof alone / sizeof alone[0]; i++) {
+            if (strcmp(name, alone[i]) == 0 && before != value) {
+                return 0;
+            }
+        }
+        if (before == NULL || is_stricter(name, before, value)) {
+            QUIRE_FAIL_IF(json_object_set(into, name, value) != 0, QUIRE_NOMEM);
+        }
+    }
+    return 1;
+}
+
+/* A member of a union with the keywords beside the union. 0: any text. */
+static int member_add(const quire_graft_tool *t, text_list *list, const json_t *schema,
+                      const char *keyword, const json_t *member, int depth)
+{
+    json_t *merged;
+    int rc = 1;
+
+    QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(schema) / 8));
+    merged = json_copy((json_t *)(uintptr_t)schema);
+    QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
+    (void)json_object_del(merged, keyword);
+    if (json_is_object(member)) {
+        rc = put_into(t, merged, member);
+    }
+    if (rc == 1 && quire_tool_schema_may_be_text(t->root, merged)) {
+        rc = text_add(t, list, merged, depth + 1);
+    }
+    json_decref(merged);
+    return rc;
+}
+
+/* The members of a union. 0: one of them is any text. */
 static int union_add(const quire_graft_tool *t, text_list *list, const json_t *schema,
                      const char *keyword, int depth)
 {
@@ -181,45 +307,35 @@ static int union_add(const quire_graft_tool *t, text_list *list, const json_t *s
 
     for (size_t i = 0; i < json_array_size(members) && rc == 1; i++) {
         const json_t *member = quire_tool_schema_resolve(t->root, json_array_get(members, i));
-        json_t *merged;
 
-        QUIRE_TRY(
-            quire_graft_visit(t, 1 + json_object_size(schema) / 8 + json_object_size(member) / 8));
-        merged = json_copy((json_t *)(uintptr_t)schema);
-        QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
-        (void)json_object_del(merged, keyword);
-        if (json_object_update(merged, (json_t *)(uintptr_t)member) != 0) {
-            rc = QUIRE_NOMEM;
-        } else if (quire_tool_schema_may_be_text(t->root, merged)) {
-            rc = text_add(t, list, merged, depth + 1);
+        if (json_is_object(member) || json_is_true(member)) { /* no other schema takes a text */
+            rc = member_add(t, list, schema, keyword, member, depth);
         }
-        json_decref(merged);
     }
     return rc;
 }
 
-/* *out = a schema with the members of its allOf put into it. */
-static int put_together(const quire_graft_tool *t, const json_t *schema, json_t **out)
+/* A schema with the members of its allOf put into it. 0: any text. */
+static int all_add(const quire_graft_tool *t, text_list *list, const json_t *schema, int depth)
 {
     const json_t *all = json_object_get(schema, "allOf");
     json_t *merged;
+    int rc = 1;
 
     QUIRE_TRY(quire_graft_visit(t, 1 + json_object_size(schema) / 8));
     merged = json_copy((json_t *)(uintptr_t)schema);
     QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
     (void)json_object_del(merged, "allOf");
-    for (size_t i = 0; i < json_array_size(all); i++) {
+    for (size_t i = 0; i < json_array_size(all) && rc == 1; i++) {
         const json_t *member = quire_tool_schema_resolve(t->root, json_array_get(all, i));
-        const int rc = quire_graft_visit(t, 1 + json_object_size(member) / 8);
 
-        if (rc < 0) {
-            json_decref(merged);
-            return rc;
-        }
-        (void)json_object_update_missing(merged, (json_t *)(uintptr_t)member);
+        rc = json_is_object(member) ? put_into(t, merged, member) : 1;
     }
-    *out = merged;
-    return QUIRE_OK;
+    if (rc == 1) {
+        rc = text_add(t, list, merged, depth + 1);
+    }
+    json_decref(merged);
+    return rc;
 }
 
 /* Append the alternatives of a schema that may be a string. 0: any text. */
@@ -236,13 +352,7 @@ static int text_add(const quire_graft_tool *t, text_list *list, const json_t *sc
         return 0;
     }
     if (json_object_get(schema, "allOf") != NULL) {
-        json_t *merged = NULL;
-        int rc;
-
-        QUIRE_TRY(put_together(t, schema, &merged));
-        rc = text_add(t, list, merged, depth + 1);
-        json_decref(merged);
-        return rc;
+        return all_add(t, list, schema, depth);
     }
     if (json_object_get(schema, "anyOf") != NULL) {
         return union_add(t, list, schema, "anyOf", depth);

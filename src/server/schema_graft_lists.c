@@ -257,8 +257,18 @@ const quire_graft_style quire_graft_gemma = { .separator = "\",\" space",
 
 static int gemma_object_add(const quire_graft_tool *t, const json_t *object, quire_bytes *out)
 {
+    static const char *const others[] = { "propertyNames", "minProperties", "maxProperties", NULL };
+    static const char *const rest[] = { "additionalProperties", NULL };
+    const json_t *more = json_object_get(object, "additionalProperties");
+
+    QUIRE_TRY(quire_graft_refuse(t, object, others));
     if (json_object_size(json_object_get(object, "properties")) == 0) {
-        return quire_bytes_addf(out, "gemma4-dict") < 0 ? out->status : 1;
+        if (json_object_size(more) > 0) {
+            QUIRE_TRY(quire_graft_refuse(t, object, rest));
+        }
+        QUIRE_TRY(
+            quire_bytes_addf(out, "%s", json_is_false(more) ? "\"{\" space \"}\"" : "gemma4-dict"));
+        return 1;
     }
     (void)quire_bytes_addf(out, "\"{\" space ");
     QUIRE_TRY(quire_graft_list(t, &quire_graft_gemma, object, out));
@@ -287,11 +297,19 @@ static int gemma_rule_add(const quire_graft_tool *t, const json_t *schema, unsig
     return rc;
 }
 
-/* The first items, each with a schema of its own. */
+/* The first items, each with a schema of its own, and no others. 0: another number is asked for. */
 static int gemma_tuple_add(const quire_graft_tool *t, const json_t *schema, quire_bytes *out)
 {
+    static const char *const counts[] = { "minItems", "maxItems", NULL };
     const json_t *first = json_object_get(schema, "prefixItems");
+    const json_int_t n = (json_int_t)json_array_size(first);
+    json_int_t min, max;
 
+    quire_graft_counts(schema, counts[0], counts[1], &min, &max);
+    if (min > n || (max >= 0 && max < n)) { /* items beyond these, or fewer */
+        QUIRE_TRY(quire_graft_refuse(t, schema, counts));
+        return 0;
+    }
     (void)quire_bytes_addf(out, "\"[\" space ");
     for (size_t i = 0; i < json_array_size(first); i++) {
         (void)quire_bytes_addf(out, "%s(", i == 0 ? "" : " \",\" space ");
@@ -429,18 +447,29 @@ static int gemma_union_add(const quire_graft_tool *t, const json_t *schema, cons
     return 1;
 }
 
-/* The values of const or enum: strings in their quotes, others as JSON. */
-static int gemma_values_add(const json_t *list, quire_bytes *out)
+/* The values of const or enum that are of the schema's type: strings in their quotes, others as
+ * JSON. 0: there are none. */
+static int gemma_values_add(const json_t *list, const json_t *types, quire_bytes *out)
 {
+    bool is_empty = true;
+
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *value = json_array_get(list, i);
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        char *text;
 
+        if (!quire_schema_is_of_types(value, types)) {
+            continue;
+        }
+        text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
         QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
-        (void)quire_bytes_addf(out, "%s", i == 0 ? "(" : " | ");
+        (void)quire_bytes_addf(out, "%s", is_empty ? "(" : " | ");
         (void)quire_grammar_literal_add(out, json_is_string(value) ? GEMMA_QUOTE : "",
                                         json_is_string(value) ? json_string_value(value) : text);
         free(text);
+        is_empty = false;
+    }
+    if (is_empty) {
+        return 0;
     }
     QUIRE_TRY(quire_bytes_addf(out, ")"));
     return 1;
@@ -516,13 +545,15 @@ static int gemma_add(const quire_graft_tool *t, const json_t *schema, gemma_head
     }
     if (one != NULL) {
         json_t *list = json_pack("[O]", one);
-        const int rc = list != NULL ? gemma_values_add(list, out) : QUIRE_NOMEM;
+        const int rc = list != NULL ? gemma_values_add(list, json_object_get(schema, "type"), out)
+                                    : QUIRE_NOMEM;
 
         json_decref(list);
         return rc;
     }
     if (json_array_size(json_object_get(schema, "enum")) > 0) {
-        return gemma_values_add(json_object_get(schema, "enum"), out);
+        return gemma_values_add(json_object_get(schema, "enum"), json_object_get(schema, "type"),
+                                out);
     }
     for (size_t i = 0; i < sizeof unions / sizeof unions[0]; i++) {
         if (json_array_size(json_object_get(schema, unions[i])) > 0) {

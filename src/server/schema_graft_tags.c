@@ -180,13 +180,24 @@ static const char *only_name(const char *text, const char *end, size_t *n)
     return only;
 }
 
-/* Whether a rule of an argument names one of an item or a member: R-item, R-name; not R-schema. */
-static bool is_within(const char *rule, const char *name, size_t n_name)
+/* Whether a rule of an argument names one of an item or a member: R-item, R-name. R-schema is the
+ * rule of JSON, or of a member with this name, which has a tag with it. */
+static bool is_within(const quire_graft *g, const char *rule, const char *name, size_t n_name)
 {
     const size_t n = strlen(rule);
+    char schema[QUIRE_GRAFT_RULE_BYTES];
+    const char *text;
+    size_t n_text;
 
-    return n_name > n && memcmp(name, rule, n) == 0 && name[n] == '-' &&
-           (n_name != n + strlen("-schema") || memcmp(name + n, "-schema", n_name - n) != 0);
+    if (n_name <= n || memcmp(name, rule, n) != 0 || name[n] != '-') {
+        return false;
+    }
+    if (n_name != n + strlen("-schema") || memcmp(name + n, "-schema", n_name - n) != 0) {
+        return true;
+    }
+    (void)snprintf(schema, sizeof schema, "%.*s", (int)n_name, name);
+    text = quire_graft_rule(g, schema, &n_text);
+    return text != NULL && memmem(text, n_text, "schema>", strlen("schema>")) != NULL;
 }
 
 /* Append the text of a rule of an argument, with our value. 0: of a form that is not known here. */
@@ -201,7 +212,7 @@ static int tag_text_add(const quire_graft_tool *t, const char *rule, const json_
     const char *name = text != NULL ? only_name(text, end, &n_name) : NULL;
     int rc;
 
-    if (name == NULL || is_within(rule, name, n_name)) {
+    if (name == NULL || is_within(t->g, rule, name, n_name)) {
         return 0;
     }
     follow(t->g, name, n_name, library);
@@ -268,17 +279,24 @@ static int items_bound(const quire_graft_tool *t, const char *rule, const char *
     return rc;
 }
 
-/* The schema of all items; NULL: they have several. */
+/* The schema of all items; NULL: they have several. Without `items` those behind prefixItems are
+ * any values, and may be like these. */
 static const json_t *items_of(const json_t *schema)
 {
     const json_t *first = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
 
+    if (json_array_size(first) == 0) {
+        return items;
+    }
     for (size_t i = 1; i < json_array_size(first); i++) {
         if (!json_equal(json_array_get(first, 0), json_array_get(first, i))) {
             return NULL;
         }
     }
-    return first != NULL ? json_array_get(first, 0) : json_object_get(schema, "items");
+    return !json_is_object(items) || json_equal(json_array_get(first, 0), items)
+               ? json_array_get(first, 0)
+               : NULL;
 }
 
 /* Values between tags of their own within an argument (MiniMax M3). */

@@ -265,6 +265,27 @@ static void test_other_tags(void **state)
                    "\"l\",\"o\"]}"),
           { "f<l></l><o><p>y</</o>" },
           { "f<l><item>y</</l><o><p>y</</o>" } },
+        /* tuples and other items differ: any; like them: these */
+        { nested,
+          TOOL("",
+               "{\"properties\":{\"l\":{\"prefixItems\":[{\"const\":\"x\"}],\"items\":{\"const\":"
+               "\"y\"}},\"o\":{}},\"required\":[\"l\",\"o\"]}"),
+          { "f<l><item>x</<item>y</</l><o><p>y</</o>" },
+          { 0 } },
+        { nested,
+          TOOL("",
+               "{\"properties\":{\"l\":{\"prefixItems\":[{\"const\":\"x\"}],\"items\":{\"const\":"
+               "\"x\"}},\"o\":{}},\"required\":[\"l\",\"o\"]}"),
+          { "f<l><item>x</<item>x</</l><o><p>y</</o>" },
+          { "f<l><item>x</<item>y</</l><o><p>y</</o>" } },
+        /* an object whose only property is called "schema" */
+        { "root ::= tool-f\nspace ::= | \" \"\nac-1 ::= [<] ac-1-01 | [^<] ac-1\nac-1-01 ::= [/]\n"
+          "tool-f ::= (\"f\") space tool-f-arg-o\n"
+          "tool-f-arg-o ::= (\"<o>\") (tool-f-arg-o-schema) space \"</o>\"\n"
+          "tool-f-arg-o-schema ::= (\"<schema>\") ac-1\n",
+          TOOL("", "{\"properties\":{\"o\":{\"properties\":{\"schema\":{\"const\":\"x\"}}}}}"),
+          { "f<o><schema>x</</o>" },
+          { "f<o><schema>y</</o>", "f<o>{\"schema\":\"x\"}</o>" } },
     };
 
     (void)state;
@@ -352,6 +373,14 @@ static void test_as_gemma_4(void **state)
                "1},\"maxItems\":1}}}"),
           { "f{l:[null]}", "f{m:[]}", "f{m:[null]}", "f{n:[null,null]}", "f{o:[1]}" },
           { "f{l:[1]}", "f{m:[1]}", "f{n:[1]}", "f{o:[1,1]}" } },
+        /* values of another type; an object without properties; a tuple of another number */
+        { GEMMA,
+          TOOL("",
+               "{\"properties\":{\"e\":{\"type\":\"string\",\"enum\":[\"a\",null]},\"o\":{\"type\":"
+               "\"object\",\"additionalProperties\":false},\"t\":{\"prefixItems\":[{\"const\":1}],"
+               "\"minItems\":2}}}"),
+          { "f{e:" Q "a" Q "}", "f{o:{}}", "f{t:{x}}" },
+          { "f{e:null}", "f{o:{x}}", "f{t:[1]}" } },
         /* unions, and a schema that contains itself */
         { GEMMA,
           TOOL(
@@ -401,6 +430,20 @@ static void test_strict_functions(void **state)
           TOOL(",\"strict\":true",
                "{\"type\":\"object\",\"properties\":{\"c\":{\"allOf\":[{\"type\":\"string\"}]}}}"),
           "cannot hold the keyword \"allOf\"" },
+        { GEMMA,
+          TOOL(",\"strict\":true",
+               "{\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"object\","
+               "\"additionalProperties\":{\"type\":\"integer\"}}}}"),
+          "cannot hold the keyword \"additionalProperties\"" },
+        { GEMMA,
+          TOOL(",\"strict\":true",
+               "{\"type\":\"object\",\"properties\":{\"c\":{\"type\":\"object\","
+               "\"minProperties\":1}}}"),
+          "cannot hold the keyword \"minProperties\"" },
+        { GEMMA,
+          TOOL(",\"strict\":true", "{\"type\":\"object\",\"properties\":{\"c\":{\"prefixItems\":[{"
+                                   "\"const\":1}],\"items\":{},\"minItems\":2}}}"),
+          "cannot hold the keyword \"minItems\"" },
         { TAGGED,
           TOOL(",\"strict\":true", "{\"type\":\"object\",\"properties\":{\"d\":{\"not\":{}}}}"),
           "not supported is the keyword \"not\"" },

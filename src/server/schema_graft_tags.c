@@ -93,21 +93,22 @@ static bool tag_of_rules_add(const quire_graft *g, const char *first, quire_byte
     return false;
 }
 
-/* The rule that a name leads to, over rules that are a name alone. */
-static void follow(const quire_graft *g, const char *name, size_t n_name,
+/* The rule that a name leads to, over rules that are a name alone. false: over too many. */
+static bool follow(const quire_graft *g, const char *name, size_t n_name,
                    char out[QUIRE_GRAFT_RULE_BYTES])
 {
     (void)snprintf(out, QUIRE_GRAFT_RULE_BYTES, "%.*s", (int)n_name, name);
-    for (int i = 0; i < REFS_MAX; i++) {
+    for (int i = 0; i <= REFS_MAX; i++) {
         size_t n, n_first;
         const char *text = quire_graft_rule(g, out, &n);
         const char *first = text != NULL ? quire_graft_name(text, text + n, &n_first) : NULL;
 
         if (first == NULL || first != text || n_first != n) {
-            return;
+            return true;
         }
         (void)snprintf(out, QUIRE_GRAFT_RULE_BYTES, "%.*s", (int)n, text);
     }
+    return false;
 }
 
 /* The character that a text with a length leaves out: the first of the tag that is no blank. The
@@ -181,7 +182,8 @@ static const char *only_name(const char *text, const char *end, size_t *n)
 }
 
 /* Whether a rule of an argument names one of an item or a member: R-item, R-name. R-schema is the
- * rule of JSON, or of a member with this name, which has a tag with it. */
+ * rule of JSON, where quotes are escaped, or of a member with this name, whose tag is "<" "schema"
+ * ">". */
 static bool is_within(const quire_graft *g, const char *rule, const char *name, size_t n_name)
 {
     const size_t n = strlen(rule);
@@ -197,7 +199,7 @@ static bool is_within(const quire_graft *g, const char *rule, const char *name, 
     }
     (void)snprintf(schema, sizeof schema, "%.*s", (int)n_name, name);
     text = quire_graft_rule(g, schema, &n_text);
-    return text != NULL && memmem(text, n_text, "schema>", strlen("schema>")) != NULL;
+    return text != NULL && memmem(text, n_text, "\"schema\"", strlen("\"schema\"")) != NULL;
 }
 
 /* Append the text of a rule of an argument, with our value. 0: of a form that is not known here. */
@@ -212,10 +214,10 @@ static int tag_text_add(const quire_graft_tool *t, const char *rule, const json_
     const char *name = text != NULL ? only_name(text, end, &n_name) : NULL;
     int rc;
 
-    if (name == NULL || is_within(t->g, rule, name, n_name)) {
+    if (name == NULL || is_within(t->g, rule, name, n_name) ||
+        !follow(t->g, name, n_name, library)) {
         return 0;
     }
-    follow(t->g, name, n_name, library);
     (void)snprintf(rest, sizeof rest, "%.*s", (int)(end - name - (ptrdiff_t)n_name), name + n_name);
     (void)quire_bytes_add(&made, text, (size_t)(name - text));
     rc = tag_value_add(t, library, schema, rest, &made);
@@ -299,6 +301,16 @@ static const json_t *items_of(const json_t *schema)
                : NULL;
 }
 
+/* A rule whose name is too long stays the library's. */
+static int name_refuse(const quire_graft_tool *t, const char *name)
+{
+    return !t->is_strict ? QUIRE_OK
+                         : quire_error_set(&t->g->cause, QUIRE_LIMIT,
+                                           "the name of \"%.64s\", with those around it, is longer "
+                                           "than %u bytes",
+                                           name, NESTED_RULE_BYTES_MAX);
+}
+
 /* Values between tags of their own within an argument (MiniMax M3). */
 static int nested_add(const quire_graft_tool *t, const char *rule, const json_t *schema)
 {
@@ -313,9 +325,7 @@ static int nested_add(const quire_graft_tool *t, const char *rule, const json_t 
     }
     QUIRE_TRY(quire_graft_visit(t, 1));
     if (strlen(rule) > NESTED_RULE_BYTES_MAX) { /* a cut name would be the rule's own */
-        return quire_error_set(&t->g->cause, QUIRE_LIMIT,
-                               "arguments within \"%.64s\": names of more than %u bytes", rule,
-                               NESTED_RULE_BYTES_MAX);
+        return name_refuse(t, rule);
     }
     (void)snprintf(inner, sizeof inner, "%.200s-item", rule);
     if (quire_graft_rule(t->g, inner, &n) != NULL) {
@@ -326,6 +336,9 @@ static int nested_add(const quire_graft_tool *t, const char *rule, const json_t 
     {
         (void)snprintf(inner, sizeof inner, "%.200s-", rule);
         quire_graft_rule_name(name, "", inner, sizeof inner);
+        if (inner[0] == '\0') {
+            QUIRE_TRY(name_refuse(t, name));
+        }
         if (quire_graft_rule(t->g, inner, &n) != NULL) {
             QUIRE_TRY(tag_add(t, inner, member));
         }
@@ -548,6 +561,9 @@ static int tagged_add(const quire_graft_tool *t, const naming *by, const char *r
         char argument[QUIRE_GRAFT_RULE_BYTES];
 
         argument_rule(by, t->function, name, argument);
+        if (argument[0] == '\0') {
+            QUIRE_TRY(name_refuse(t, name));
+        }
         QUIRE_TRY(tag_add(t, argument, schema));
     }
     return QUIRE_OK;

@@ -215,7 +215,7 @@ static void test_names_of_rules_are_not_cut(void **state)
     check_strict(grammar,
                  json_pack("{s:s, s:{s:{s:s, s:{s:s}}}}", "type", "object", "properties", name,
                            "type", "array", "items", "type", "string"),
-                 QUIRE_LIMIT, "names of more than 200 bytes");
+                 QUIRE_LIMIT, "longer than 200 bytes");
 }
 
 static void test_strict_functions_of_too_many_alternatives(void **state)
@@ -230,6 +230,117 @@ static void test_strict_functions_of_too_many_alternatives(void **state)
                  QUIRE_INVAL, "cannot hold anyOf or oneOf");
 }
 
+/* anyOf of one member, n times around a constant "x". */
+static json_t *nested_unions(unsigned n)
+{
+    json_t *schema = loaded("{\"const\":\"x\"}");
+
+    for (unsigned i = 0; i < n; i++) {
+        schema = json_pack("{s:[o]}", "anyOf", schema);
+    }
+    return json_pack("{s:{s:o}, s:[s]}", "properties", "a_b", schema, "required", "a_b");
+}
+
+static void test_unions_within_unions(void **state)
+{
+    (void)state;
+    check_text(TAGGED, nested_unions(8), "f[a_b]x;/", true);
+    check_text(TAGGED, nested_unions(8), "f[a_b]y;/", false);
+    check_text(TAGGED, nested_unions(9), "f[a_b]y;/", true);
+    check_text(PYTHON, nested_unions(7), "f(a_b=\"x\")", true);
+    check_text(PYTHON, nested_unions(7), "f(a_b=\"y\")", false);
+    check_text(PYTHON, nested_unions(8), "f(a_b=\"y\")", true);
+}
+
+/* Unions that begin with a union, n times. */
+static json_t *unions_in_a_row(unsigned n)
+{
+    json_t *defs = json_object();
+    char name[16], target[32];
+
+    for (unsigned i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof name, "u%u", i);
+        (void)snprintf(target, sizeof target, "#/$defs/u%u", i + 1);
+        (void)json_object_set_new(
+            defs, name,
+            i + 1 < n ? json_pack("{s:[{s:s}, {s:i}]}", "anyOf", "$ref", target, "const", (int)i)
+                      : json_pack("{s:[{s:i}]}", "anyOf", "const", (int)i));
+    }
+    return json_pack("{s:s, s:{s:{s:s}}, s:o}", "type", "object", "properties", "u", "$ref",
+                     "#/$defs/u0", "$defs", defs);
+}
+
+/* A union of n unions. */
+static json_t *unions_side_by_side(unsigned n)
+{
+    json_t *defs = json_pack("{s:{s:[]}}", "u", "anyOf");
+    json_t *members = json_object_get(json_object_get(defs, "u"), "anyOf");
+    char name[16], target[32];
+
+    for (unsigned i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof name, "u%u", i);
+        (void)snprintf(target, sizeof target, "#/$defs/u%u", i);
+        (void)json_object_set_new(defs, name, json_pack("{s:[{s:i}]}", "anyOf", "const", (int)i));
+        (void)json_array_append_new(members, json_pack("{s:s}", "$ref", target));
+    }
+    return json_pack("{s:s, s:{s:{s:s}}, s:o}", "type", "object", "properties", "u", "$ref",
+                     "#/$defs/u", "$defs", defs);
+}
+
+static void test_unions_that_begin_with_unions(void **state)
+{
+    (void)state;
+    check_text(GEMMA, unions_in_a_row(31), "f{u:30}", true);
+    check_text(GEMMA, unions_in_a_row(31), "f{u:{x}}", false);
+    check_text(GEMMA, unions_in_a_row(32), "f{u:{x}}", true);
+    check_strict(GEMMA, unions_in_a_row(31), QUIRE_OK, "");
+    check_strict(GEMMA, unions_in_a_row(32), QUIRE_LIMIT, "schemas within schemas: more than 32");
+    check_text(GEMMA, unions_side_by_side(31), "f{u:{x}}", false);
+    check_text(GEMMA, unions_side_by_side(32), "f{u:{x}}", true);
+    check_strict(GEMMA, unions_side_by_side(31), QUIRE_OK, "");
+    check_strict(GEMMA, unions_side_by_side(32), QUIRE_LIMIT, "begin with unions: more than 32");
+}
+
+/* An argument of "x" whose rule is n names away from the tag of n_tag letters. */
+static void check_tag(unsigned n_names, unsigned n_tag, const char *value, bool is_taken)
+{
+    quire_bytes grammar = { 0 }, text = { 0 };
+
+    (void)quire_bytes_addf(&grammar, "root ::= tool-f\ntool-f ::= (\"f\") tool-f-arg-a\n"
+                                     "tool-f-arg-a ::= (\"=\") n0\n");
+    for (unsigned i = 0; i < n_names; i++) {
+        (void)quire_bytes_addf(&grammar, "n%u ::= ", i);
+        (void)quire_bytes_addf(&grammar, i + 1 < n_names ? "n%u\n" : "ac-1\n", i + 1);
+    }
+    (void)quire_bytes_addf(&grammar, "ac-1 ::= [;] ac-1-01 | [^;] ac-1\n");
+    for (unsigned i = 1; i < n_tag; i++) {
+        (void)quire_bytes_addf(&grammar, "ac-1-%02u ::= [;]", i);
+        if (i + 1 < n_tag) {
+            (void)quire_bytes_addf(&grammar, " ac-1-%02u", i + 1);
+        }
+        (void)quire_bytes_addf(&grammar, " | [^;] ac-1\n");
+    }
+    (void)quire_bytes_addf(&text, "f=%s", value);
+    for (unsigned i = 0; i < n_tag; i++) {
+        (void)quire_bytes_addf(&text, ";");
+    }
+    assert_int_equal(text.status, 0);
+    assert_int_equal(grammar.status, 0);
+    check_text(grammar.data, loaded("{\"properties\":{\"a\":{\"const\":\"x\"}}}"), text.data,
+               is_taken);
+    quire_bytes_fini(&text);
+    quire_bytes_fini(&grammar);
+}
+
+static void test_tags_of_the_library(void **state)
+{
+    (void)state;
+    check_tag(8, 256, "x", true);
+    check_tag(8, 256, "y", false);
+    check_tag(8, 257, "y", true); /* the library's rule */
+    check_tag(9, 2, "y", true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +349,9 @@ int main(void)
         cmocka_unit_test(test_definitions_within_definitions),
         cmocka_unit_test(test_names_of_rules_are_not_cut),
         cmocka_unit_test(test_strict_functions_of_too_many_alternatives),
+        cmocka_unit_test(test_unions_within_unions),
+        cmocka_unit_test(test_unions_that_begin_with_unions),
+        cmocka_unit_test(test_tags_of_the_library),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -278,11 +278,18 @@ static void test_other_tags(void **state)
                "\"x\"}},\"o\":{}},\"required\":[\"l\",\"o\"]}"),
           { "f<l><item>x</<item>x</</l><o><p>y</</o>" },
           { "f<l><item>x</<item>y</</l><o><p>y</</o>" } },
+        { "root ::= tool-f\nspace ::= | \" \"\n"
+          "tool-f ::= (\"f\") space tool-f-arg-o\n"
+          "tool-f-arg-o ::= (\"<o>\") tool-f-arg-o-schema \"</o>\"\n"
+          "tool-f-arg-o-schema ::= \"{\\\"schema\\\":1}\"\n",
+          TOOL("", "{\"properties\":{\"o\":{\"properties\":{\"schema\":{\"const\":2}}}}}"),
+          { "f<o>{\"schema\":2}</o>" },
+          { "f<o>{\"schema\":1}</o>" } },
         /* an object whose only property is called "schema" */
         { "root ::= tool-f\nspace ::= | \" \"\nac-1 ::= [<] ac-1-01 | [^<] ac-1\nac-1-01 ::= [/]\n"
           "tool-f ::= (\"f\") space tool-f-arg-o\n"
           "tool-f-arg-o ::= (\"<o>\") (tool-f-arg-o-schema) space \"</o>\"\n"
-          "tool-f-arg-o-schema ::= (\"<schema>\") ac-1\n",
+          "tool-f-arg-o-schema ::= (\"<\" \"schema\" \">\") ac-1\n",
           TOOL("", "{\"properties\":{\"o\":{\"properties\":{\"schema\":{\"const\":\"x\"}}}}}"),
           { "f<o><schema>x</</o>" },
           { "f<o><schema>y</</o>", "f<o>{\"schema\":\"x\"}</o>" } },

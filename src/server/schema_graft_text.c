@@ -266,7 +266,10 @@ static int put_into(const quire_graft_tool *t, json_t *into, const json_t *from)
             continue;
         }
         for (size_t i = 0; before != NULL && i < sizeof alone / sizeof alone[0]; i++) {
-            if (strcmp(name, alone[i]) == 0 && before != value) {
+            const bool is_same =
+                before == value || (json_is_string(value) && json_equal(before, value));
+
+            if (strcmp(name, alone[i]) == 0 && !is_same) {
                 return 0;
             }
         }

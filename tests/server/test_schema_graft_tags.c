@@ -129,12 +129,12 @@ static void test_between_tags(void **state)
                    "\"c\"]},true]}}}"),
           { "f[a_b]xy;/[c]b;/", "f[a_b]long;/" },
           { "f[a_b]xyz;/", "f[a_b]x;/[c]a;/", "f[a_b]x;/[c]c;/" } },
-        /* two patterns at once are any text */
+        /* two patterns at once are any text, the same one twice is one */
         { TAGGED,
-          TOOL("",
-               "{\"properties\":{\"a_b\":{\"pattern\":\"^a\",\"allOf\":[{\"pattern\":\"b$\"}]}}}"),
-          { "f[a_b]c;/" },
-          { 0 } },
+          TOOL("", "{\"properties\":{\"a_b\":{\"pattern\":\"^a\",\"allOf\":[{\"pattern\":\"b$\"}]},"
+                   "\"c\":{\"pattern\":\"^a$\",\"allOf\":[{\"pattern\":\"^a$\"}]}}}"),
+          { "f[a_b]c;/[c]a;/" },
+          { "f[a_b]c;/[c]b;/" } },
         /* places of a reference: the whole, a property, an escape, a member of a union */
         { TAGGED,
           TOOL("", "{\"properties\":{\"a_b\":{\"$ref\":\"#/$defs/x~1y/anyOf/1\"},\"c\":{\"$ref\":"

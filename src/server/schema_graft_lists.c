@@ -95,7 +95,9 @@ int quire_graft_list(const quire_graft_tool *t, const quire_graft_style *style,
     (void)quire_bytes_addf(rules, "args%u-f%u ::= \"\"\nargs%u-r%u ::= \"\"\n", list, n_others,
                            list, n_others);
     (void)quire_bytes_addf(out, "args%u-%c0", list, has_required ? 'r' : 'f');
-    return out->status < 0 ? out->status : rules->status;
+    QUIRE_TRY(out->status);
+    QUIRE_TRY(rules->status);
+    return quire_graft_room(t->g, out->n);
 }
 
 /* ---- as in Python ---- */

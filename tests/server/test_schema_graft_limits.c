@@ -155,6 +155,20 @@ static void test_unions_beside_unions(void **state)
     free(text);
 }
 
+/* More properties than a grammar has bytes for. */
+static void test_many_properties(void **state)
+{
+    json_t *properties = json_object();
+    char name[16];
+
+    (void)state;
+    for (unsigned i = 0; i < 4000; i++) {
+        (void)snprintf(name, sizeof name, "p%u", i);
+        (void)json_object_set_new(properties, name, json_pack("{s:i}", "const", (int)i));
+    }
+    check_text(GEMMA, json_pack("{s:o}", "properties", properties), "f{x}", true);
+}
+
 /* Definitions one in another, and those whose names are equal up to byte 128. */
 static void test_definitions_within_definitions(void **state)
 {
@@ -346,6 +360,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_unions_of_themselves),
         cmocka_unit_test(test_unions_beside_unions),
+        cmocka_unit_test(test_many_properties),
         cmocka_unit_test(test_definitions_within_definitions),
         cmocka_unit_test(test_names_of_rules_are_not_cut),
         cmocka_unit_test(test_strict_functions_of_too_many_alternatives),

@@ -75,6 +75,10 @@ int quire_graft_json(const quire_graft_tool *t, const json_t *schema, quire_byte
 int quire_graft_text(const quire_graft_tool *t, const json_t *schema, const char *quote, char stop,
                      quire_bytes *out);
 
+/* Put the keywords of a schema into another that holds as well: common values, the stricter length.
+ * 0: two of them cannot be put together, and `into` has some. */
+int quire_graft_put_into(const quire_graft_tool *t, json_t *into, const json_t *from);
+
 /* Append the name of a rule: any text up to the first `tag`, and the tag. */
 int quire_graft_until(quire_graft *g, const char *tag, quire_bytes *out);
 

@@ -353,21 +353,25 @@ static int gemma_array_add(const quire_graft_tool *t, const json_t *schema, quir
     return 1;
 }
 
-/* A copy of a schema in which a member of a union, or a type, takes the union's place; `member` is
- * taken. NULL: no memory. */
-static json_t *chosen(const quire_graft_tool *t, const json_t *schema, const char *keyword,
-                      json_t *member)
+/* *out = a copy of a schema in which a member of a union, or a type, takes the union's place. */
+static int chosen(const quire_graft_tool *t, const json_t *schema, const char *keyword,
+                  json_t *member, json_t **out)
 {
-    json_t *copy = json_copy((json_t *)(uintptr_t)schema);
     const json_t *resolved = quire_tool_schema_resolve(t->root, member);
+    json_t *copy = json_copy((json_t *)(uintptr_t)schema);
+    int rc;
 
-    if (copy != NULL && strcmp(keyword, "type") == 0) {
-        (void)json_object_set(copy, "type", member);
-    } else if (copy != NULL) {
-        (void)json_object_del(copy, keyword);
+    *out = copy;
+    QUIRE_FAIL_IF(copy == NULL, QUIRE_NOMEM);
+    if (strcmp(keyword, "type") == 0) {
+        return json_object_set(copy, "type", member) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+    }
+    (void)json_object_del(copy, keyword);
+    rc = quire_graft_put_into(t, copy, resolved);
+    if (rc == 0) { /* not both: the member's keywords */
         (void)json_object_update(copy, (json_t *)(uintptr_t)resolved);
     }
-    return copy;
+    return rc < 0 ? rc : QUIRE_OK;
 }
 
 static bool is_union(const json_t *schema)
@@ -392,8 +396,8 @@ static int gemma_choice_add(const quire_graft_tool *t, const json_t *schema, con
                             json_t *member, gemma_heads *heads, quire_bytes *out)
 {
     const json_t *target = quire_tool_schema_resolve(t->root, member);
-    json_t *one;
-    int rc;
+    json_t *one = NULL;
+    int rc = QUIRE_OK;
 
     if (target != member && is_union(target)) {
         if (is_head(heads, target)) {
@@ -407,10 +411,14 @@ static int gemma_choice_add(const quire_graft_tool *t, const json_t *schema, con
         heads->unions[heads->n++] = target;
         return gemma_head_add(t, target, heads, out);
     }
-    one = json_object_get(member, "$ref") != NULL ? json_incref(member)
-                                                  : chosen(t, schema, keyword, member);
-    QUIRE_FAIL_IF(one == NULL, QUIRE_NOMEM);
-    rc = gemma_head_add(t, one, heads, out);
+    if (json_object_get(member, "$ref") != NULL) {
+        one = json_incref(member);
+    } else {
+        rc = chosen(t, schema, keyword, member, &one);
+    }
+    if (rc == QUIRE_OK) {
+        rc = gemma_head_add(t, one, heads, out);
+    }
     json_decref(one);
     return rc;
 }

@@ -245,12 +245,10 @@ static bool is_stricter(const char *name, const json_t *before, const json_t *va
                (json_is_integer(value) &&
                 is_least == (json_integer_value(value) > json_integer_value(before)));
     }
-    return strcmp(name, "type") != 0 || has_string(before);
+    return strcmp(name, "type") != 0 || json_is_array(before) || has_string(before);
 }
 
-/* Put the keywords of a schema into another that holds as well. 0: of a text they cannot be put
- * together. */
-static int put_into(const quire_graft_tool *t, json_t *into, const json_t *from)
+int quire_graft_put_into(const quire_graft_tool *t, json_t *into, const json_t *from)
 {
     static const char *const alone[] = { "pattern", "format", "anyOf", "oneOf", "allOf" };
     const char *name;
@@ -292,7 +290,7 @@ static int member_add(const quire_graft_tool *t, text_list *list, const json_t *
     QUIRE_FAIL_IF(merged == NULL, QUIRE_NOMEM);
     (void)json_object_del(merged, keyword);
     if (json_is_object(member)) {
-        rc = put_into(t, merged, member);
+        rc = quire_graft_put_into(t, merged, member);
     }
     if (rc == 1 && quire_tool_schema_may_be_text(t->root, merged)) {
         rc = text_add(t, list, merged, depth + 1);
@@ -332,7 +330,7 @@ static int all_add(const quire_graft_tool *t, text_list *list, const json_t *sch
     for (size_t i = 0; i < json_array_size(all) && rc == 1; i++) {
         const json_t *member = quire_tool_schema_resolve(t->root, json_array_get(all, i));
 
-        rc = json_is_object(member) ? put_into(t, merged, member) : 1;
+        rc = json_is_object(member) ? quire_graft_put_into(t, merged, member) : 1;
     }
     if (rc == 1) {
         rc = text_add(t, list, merged, depth + 1);

@@ -388,6 +388,13 @@ static void test_as_gemma_4(void **state)
                "\"minItems\":2}}}"),
           { "f{e:" Q "a" Q "}", "f{o:{}}", "f{t:{x}}" },
           { "f{e:null}", "f{o:{x}}", "f{t:[1]}" } },
+        /* keywords beside a union */
+        { GEMMA,
+          TOOL("", "{\"properties\":{\"s\":{\"type\":\"string\",\"minLength\":2,\"oneOf\":[{"
+                   "\"minLength\":1}]},\"n\":{\"type\":[\"integer\",\"null\"],\"anyOf\":[{\"type\":"
+                   "\"integer\"}]}}}"),
+          { "f{s:" Q "xy" Q "}", "f{n:1}" },
+          { "f{s:" Q "x" Q "}", "f{n:null}" } },
         /* unions, and a schema that contains itself */
         { GEMMA,
           TOOL(

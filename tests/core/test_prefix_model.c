@@ -479,12 +479,14 @@ static void check_end(model *m)
     assert_int_equal(test_stats(m->p.cache).charged_bytes, 0);
 }
 
-static void run(const config *c)
+/* Returns the number of hits that a missing window made shorter. */
+static uint64_t run(const config *c)
 {
     const uint64_t n_ops = test_ops(OPS_DEFAULT) / (c->n_runs > 0 ? c->n_runs : 1);
     model *m = calloc(1, sizeof *m);
     quire_cache_opts opts = test_opts(c->budget_pages > 0 ? c->budget_pages : 100000);
     quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
+    uint64_t n_short;
 
     assert_non_null(m);
     m->texts = calloc(STRINGS_MAX, sizeof *m->texts);
@@ -518,72 +520,76 @@ static void run(const config *c)
     (void)printf("%s: %llu hits, %llu inside a page, %llu times full, %llu short\n", c->name,
                  (unsigned long long)m->n_hits, (unsigned long long)m->n_partial_hits,
                  (unsigned long long)m->n_full, (unsigned long long)m->n_short);
-    assert_true(c->window <= 1 || c->budget_pages == 0 || n_ops < 10000 || m->n_short > 0);
     /* Under pressure the numbers vary with the clock that eviction reads: 111 to 170 hits of 22,222
      * operations were seen in one configuration. */
     assert_true(m->n_hits > n_ops / (c->is_page_exact ? 400 : 100));
     assert_true(c->is_page_exact ? m->n_partial_hits == 0 : m->n_partial_hits > n_ops / 200);
+    n_short = m->n_short;
     test_prefix_destroy(&m->p);
     free(m->texts);
     free(m);
+    return n_short;
 }
 
 static void test_roomy(void **state)
 {
     (void)state;
-    run(&(config){ .name = "roomy" });
+    (void)run(&(config){ .name = "roomy" });
 }
 
 static void test_page_exact(void **state)
 {
     (void)state;
-    run(&(config){ .name = "page exact", .is_page_exact = true, .has_holes = true });
+    (void)run(&(config){ .name = "page exact", .is_page_exact = true, .has_holes = true });
 }
 
 static void test_holes(void **state)
 {
     (void)state;
-    run(&(config){ .name = "holes", .has_holes = true });
+    (void)run(&(config){ .name = "holes", .has_holes = true });
 }
 
 static void test_tight(void **state)
 {
     (void)state;
-    run(&(config){ .name = "tight", .budget_pages = 30, .has_holes = true });
+    (void)run(&(config){ .name = "tight", .budget_pages = 30, .has_holes = true });
 }
 
 static void test_tight_with_rules(void **state)
 {
     (void)state;
-    run(&(config){ .name = "tight, TTL and low traffic",
-                   .budget_pages = 90,
-                   .ttl_us = 40000,
-                   .low_traffic_after_us = 10000 });
+    (void)run(&(config){ .name = "tight, TTL and low traffic",
+                         .budget_pages = 90,
+                         .ttl_us = 40000,
+                         .low_traffic_after_us = 10000 });
 }
 
 static void test_windows(void **state)
 {
     static const uint32_t windows[] = { 1, PAGE_TOKENS + 1, 3 * PAGE_TOKENS - 1 };
+    uint64_t n_short = 0;
 
     (void)state;
     for (uint32_t i = 0; i < 9; i++) {
-        run(&(config){ .name = i < 3 ? "windows" : "windows, tight",
-                       .window = windows[i % 3],
-                       .is_page_exact = i >= 6,
-                       .budget_pages = i < 3 ? 0 : 30,
-                       .n_runs = 18 });
+        n_short += run(&(config){ .name = i < 3 ? "windows" : "windows, tight",
+                                  .window = windows[i % 3],
+                                  .is_page_exact = i >= 6,
+                                  .budget_pages = i < 3 ? 0 : 30,
+                                  .n_runs = 18 });
     }
+    /* Of each of them the number varies with the clock, from 0 to 21. */
+    assert_true(n_short > 0 || test_ops(OPS_DEFAULT) < 180000);
 }
 
 static void test_policies(void **state)
 {
     (void)state;
     for (uint32_t policy = 1; policy < QUIRE_EVICT_POLICY_COUNT; policy++) {
-        run(&(config){ .name = quire_evict_policy_name((quire_evict_policy)policy),
-                       .budget_pages = 30,
-                       .has_holes = true,
-                       .policy = (quire_evict_policy)policy,
-                       .n_runs = QUIRE_EVICT_POLICY_COUNT - 1 });
+        (void)run(&(config){ .name = quire_evict_policy_name((quire_evict_policy)policy),
+                             .budget_pages = 30,
+                             .has_holes = true,
+                             .policy = (quire_evict_policy)policy,
+                             .n_runs = QUIRE_EVICT_POLICY_COUNT - 1 });
     }
 }
 

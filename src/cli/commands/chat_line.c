@@ -66,6 +66,11 @@ static int edit_read(EditLine *edit, wchar_t *out)
         if (!quire_interrupt_wait_stdin() || read(STDIN_FILENO, &byte, 1) != 1) {
             return 0;
         }
+        /* A Ctrl-D that was typed while the terminal was not in the mode of editing arrives as
+         * this, and libedit would take the next key literally. */
+        if (byte == '\0') {
+            continue;
+        }
         switch (mbrtowc(out, &byte, 1, &state)) {
         case (size_t)-1:
             *out = L'\xfffd';

@@ -45,7 +45,8 @@ const ctx = Number(options.depth) + Number(options.gen);
 const work = places(root).work;
 const gb = (bytes) => (bytes / 1e9).toFixed(2);
 
-// The tokens of a file as the program counts them: it refuses a prompt that its context does not hold before it loads the model.
+// The number of tokens of a file. `quire run` counts them before it loads the model, and its refusal of a prompt that is larger
+// than the context (64 tokens here) names the number.
 async function countTokens(model, path) {
     const { stderr } = await watch(options.quire, ["run", "-m", model, "-f", path, "-c", "64", "-n", "1"]);
     return Number(stderr.match(/the prompt has (\d+) tokens/)?.[1] ?? 0);

@@ -129,8 +129,8 @@ static char stop_of(const char *tag, size_t n)
     return '<';
 }
 
-/* Append the value's rule in place of one of the library. `rest`: what follows it, to which the tag
- * is appended if the library's rule includes it. */
+/* Append the value's rule in place of one of the library. `rest`: the grammar behind the library's
+ * rule. If the library's rule includes the closing tag, `out` gets the tag behind the value. */
 static int tag_value_add(const quire_graft_tool *t, const char *library, const json_t *schema,
                          const char *rest, quire_bytes *out)
 {

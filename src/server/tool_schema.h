@@ -1,7 +1,8 @@
 /* tool_schema.h - parameters of tools in a plain form.
  *
- * A format that writes arguments one by one needs to know them one by one, and of each whether it
- * is a text or JSON. The schema of parameters may hide both behind $ref, allOf and unions.
+ * A format that writes arguments one by one needs a list of the arguments. It writes strings as
+ * plain text and all other values as JSON, so the list says for each argument which of the two
+ * applies. The schema of parameters may hide names and types behind $ref, allOf and unions.
  *
  * Thread: any. All functions borrow their arguments and return new references.
  *

@@ -177,8 +177,8 @@ static void test_after_plain_text(void **state)
 }
 
 /* A prediction, and a sum, is of a whole chunk: of a text whose prompt passes the place nothing is
- * of use that a plain request has computed. A text that comes to the place while it is written
- * begins with these tokens, and computes them there, once. */
+ * of use that a plain request has computed. A text whose answer reaches the place begins with the
+ * tokens of the plain request, and computes them anew at the place, once. */
 static void chunk_after_plain_text(const char *policy)
 {
     const setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };

@@ -266,8 +266,8 @@ uint32_t quire_writer_tokens(const quire_writer *writer)
 
 /* Keep the first n tokens of the text, or fewer if the page of token n has lost its hot form and
  * cannot be appended to. If tokens left the context behind token n, only those that never leave are
- * kept: so what the sequence holds depends on the text alone. With --retain it is all of them, or
- * nothing where tokens behind them cannot be forgotten. */
+ * kept: so the sequence's tokens depend on the text alone. With --retain the n tokens are kept if
+ * the tokens behind them can be forgotten; else the sequence begins anew. */
 static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
     quire_opened *session = writer->session;

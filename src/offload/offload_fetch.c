@@ -4,6 +4,7 @@
 #include "offload/offload_fetch.h"
 
 #include "base/check.h"
+#include "offload/offload_batch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,7 @@ struct quire_offload_fetch {
     place *places; /* [n_places], of [places_max] */
     uint32_t n_places;
     uint32_t places_max;
-    quire_page_addr *addrs; /* of all pages, as the inner device sees them */
-    uint32_t addrs_max;
+    quire_offload_addrs addrs;
     unsigned char *buffer; /* of the device's memory */
     size_t buffer_bytes;
 };
@@ -119,8 +119,9 @@ static int part_fetch(quire_offload_fetch *f, uint32_t part)
 
 /* ---- plan ---- */
 
-static int place_add(quire_offload_fetch *f, quire_page_id page, uint32_t slot)
+static int place_add(void *ctx, quire_page_id page, uint32_t slot)
 {
+    quire_offload_fetch *f = ctx;
     if (f->n_places == f->places_max) {
         const uint32_t n = f->places_max != 0 ? f->places_max * 2 : 256;
         place *places = realloc(f->places, n * sizeof *places);
@@ -147,19 +148,7 @@ static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
     uint32_t n = 0;
 
     f->n_places = 0;
-    for (uint32_t i = 0; i < batch->n_seqs; i++) {
-        const quire_attn_table *table = &batch->seqs[i].tables[f->group];
-
-        for (uint32_t e = 0; e < table->n_entries; e++) {
-            const quire_page_id page =
-                table->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES].page;
-            const quire_page_addr *addr = &batch->page_addr[page];
-
-            if (page != QUIRE_PAGE_NULL && addr->memory == QUIRE_MEMORY_OFFLOADED) {
-                QUIRE_TRY(place_add(f, page, addr->slot));
-            }
-        }
-    }
+    QUIRE_TRY(quire_offload_pages_each(batch, f->group, place_add, f));
     if (f->n_places > 1) {
         qsort(f->places, f->n_places, sizeof *f->places, by_slot);
     }
@@ -172,21 +161,6 @@ static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
     return QUIRE_OK;
 }
 
-static int addrs_copy(quire_offload_fetch *f, const quire_attn_batch *batch)
-{
-    const uint32_t n = quire_cache_page_id_end(f->cache);
-
-    if (n > f->addrs_max) {
-        quire_page_addr *addrs = realloc(f->addrs, (size_t)n * 2 * sizeof *addrs);
-
-        QUIRE_FAIL_IF(addrs == NULL, QUIRE_NOMEM);
-        f->addrs = addrs;
-        f->addrs_max = n * 2;
-    }
-    memcpy(f->addrs, batch->page_addr, n * sizeof *f->addrs);
-    return QUIRE_OK;
-}
-
 /* Let the pages' addresses say where a part lies, as if it were in an extent, and plan with them:
  * a device takes addresses when it plans. */
 static int part_plan(quire_offload_fetch *f, uint32_t part)
@@ -196,7 +170,7 @@ static int part_plan(quire_offload_fetch *f, uint32_t part)
     const uintptr_t base = (uintptr_t)f->buffer - quire_offload_host_part_offset(f->host, part);
 
     for (uint32_t i = 0; i < f->n_places; i++) {
-        f->addrs[f->places[i].page] = (quire_page_addr){
+        f->addrs.of_pages[f->places[i].page] = (quire_page_addr){
             // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
             .extent = (unsigned char *)(base + i * bytes),
             .memory = f->inner.memory,
@@ -212,11 +186,11 @@ static int fetch_begin(quire_offload_fetch *f, const quire_attn_batch *batch)
     if (f->n_places == 0) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(addrs_copy(f, batch));
+    QUIRE_TRY(quire_offload_addrs_copy(&f->addrs, f->cache, batch));
     QUIRE_TRY(buffer_reserve(f));
     f->is_active = true;
     f->batch = *batch;
-    f->batch.page_addr = f->addrs;
+    f->batch.page_addr = f->addrs.of_pages;
     return part_fetch(f, 0);
 }
 
@@ -368,7 +342,7 @@ void quire_offload_fetch_close(quire_offload_fetch *f)
         return;
     }
     quire_offload_fetch_rest(f);
-    free(f->addrs);
+    free(f->addrs.of_pages);
     free(f->places);
     free(f);
 }

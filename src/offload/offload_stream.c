@@ -4,6 +4,7 @@
 #include "offload/offload_stream.h"
 
 #include "base/check.h"
+#include "offload/offload_batch.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -44,8 +45,7 @@ struct quire_offload_stream {
     uint32_t n_listed;
     uint32_t *stripe_at; /* [stripes_max of the file]: place in stripes[] + 1; 0: not in it */
     /* Addresses of all pages, as the inner device sees them. */
-    quire_page_addr *addrs;
-    uint32_t addrs_max;
+    quire_offload_addrs addrs;
     buffer buffers[QUIRE_OFFLOAD_BUFFERS];
     unsigned char *memory; /* of both */
     size_t memory_bytes;   /* reserved; backed where it was written */
@@ -149,7 +149,7 @@ static void addrs_point(quire_offload_stream *s, const buffer *b, uint32_t part)
     for (uint32_t i = 0; i < s->n_places; i++) {
         const place *at = &s->places[i];
 
-        s->addrs[at->page] = (quire_page_addr){
+        s->addrs.of_pages[at->page] = (quire_page_addr){
             // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
             .extent =
                 (unsigned char *)(base + at->stripe_at * stripe_bytes + at->slot * page_bytes),
@@ -186,8 +186,9 @@ static int places_grow(quire_offload_stream *s)
     return QUIRE_OK;
 }
 
-static int place_add(quire_offload_stream *s, quire_page_id page, uint32_t slot)
+static int place_add(void *ctx, quire_page_id page, uint32_t slot)
 {
+    quire_offload_stream *s = ctx;
     const uint32_t stripe = slot / QUIRE_OFFLOAD_STRIPE;
 
     if (s->n_places == s->places_max) {
@@ -212,19 +213,7 @@ static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
     }
     s->n_places = 0;
     s->n_listed = 0;
-    for (uint32_t i = 0; i < batch->n_seqs; i++) {
-        const quire_attn_table *table = &batch->seqs[i].tables[s->group];
-
-        for (uint32_t e = 0; e < table->n_entries; e++) {
-            const quire_page_id page =
-                table->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES].page;
-            const quire_page_addr *addr = &batch->page_addr[page];
-
-            if (page != QUIRE_PAGE_NULL && addr->memory == QUIRE_MEMORY_OFFLOADED) {
-                QUIRE_TRY(place_add(s, page, addr->slot));
-            }
-        }
-    }
+    QUIRE_TRY(quire_offload_pages_each(batch, s->group, place_add, s));
     return QUIRE_OK;
 }
 
@@ -247,21 +236,6 @@ static int stripes_take(quire_offload_stream *s)
     return QUIRE_OK;
 }
 
-static int addrs_copy(quire_offload_stream *s, const quire_attn_batch *batch)
-{
-    const uint32_t n = quire_cache_page_id_end(s->cache);
-
-    if (n > s->addrs_max) {
-        quire_page_addr *addrs = realloc(s->addrs, (size_t)n * 2 * sizeof *addrs);
-
-        QUIRE_FAIL_IF(addrs == NULL, QUIRE_NOMEM);
-        s->addrs = addrs;
-        s->addrs_max = n * 2;
-    }
-    memcpy(s->addrs, batch->page_addr, n * sizeof *s->addrs);
-    return QUIRE_OK;
-}
-
 static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
 {
     const buffer *first;
@@ -273,7 +247,7 @@ static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
     }
     QUIRE_FAIL_IF(is_broken(s), QUIRE_IO);
     QUIRE_TRY(stripes_take(s));
-    QUIRE_TRY(addrs_copy(s, batch));
+    QUIRE_TRY(quire_offload_addrs_copy(&s->addrs, s->cache, batch));
     first = part_ask(s, 0, buffer_of(s, 1));
     addrs_point(s, first, 0);
     if (s->status == QUIRE_OK && quire_offload_n_parts(s->file) > 1) {
@@ -294,7 +268,7 @@ static int stream_plan(void *ctx, const quire_attn_batch *batch)
     if (quire_cache_pages_offloaded(s->cache) > 0) {
         QUIRE_TRY(stream_begin(s, batch));
     }
-    own.page_addr = s->is_active ? s->addrs : batch->page_addr;
+    own.page_addr = s->is_active ? s->addrs.of_pages : batch->page_addr;
     return s->inner.plan(s->inner.ctx, &own);
 }
 
@@ -430,7 +404,7 @@ void quire_offload_stream_close(quire_offload_stream *s)
         }
         (void)munmap(s->memory, s->memory_bytes);
     }
-    free(s->addrs);
+    free(s->addrs.of_pages);
     free(s->stripe_at);
     free(s->listed);
     free(s->stripes);

@@ -43,7 +43,8 @@
  * sequence has no table for them, but two pages (quire_seq_states()): for the state of its last
  * token, and for that of the step at hand. Their contents are the owner's business, since every
  * step changes them, and so are cuts and forks. In lists of pages and events, states are the group
- * behind the last one (quire_cache_groups()).
+ * behind the last one (quire_cache_groups()). Where the pages of sequences have a size of their own
+ * (seq_state_bytes), they are the group behind that.
  *
  * Plan, then apply. A call that takes memory first computes its needs in every group. When
  * something is missing, the call asks the prefix tree to evict cached pages. When that is not
@@ -124,7 +125,10 @@ typedef struct quire_cache_opts {
     bool lock_memory;             /* mlock extents; stats.locked_bytes: the locked part */
     size_t state_bytes; /* payload of a page with a state, multiple of 64; 0 = no states. With
                            states n_groups is below QUIRE_GROUPS_MAX */
-    size_t state_charge_bytes;        /* charged for it; 0 = state_bytes */
+    size_t state_charge_bytes; /* charged for it; 0 = state_bytes */
+    size_t seq_state_bytes;    /* the same of a sequence's pages; 0 = as the nodes' pages. Only with
+                                  states, and n_groups is below QUIRE_GROUPS_MAX - 1 */
+    size_t seq_state_charge_bytes;    /* charged for it; 0 = seq_state_bytes */
     const quire_allocator *allocator; /* metadata; NULL = C library */
     const quire_page_memory *memory;  /* of pages; NULL = the host's. Copied; its ctx outlives the
                                          cache. Not with lock_memory or state_bytes */
@@ -303,8 +307,9 @@ size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
  * nothing has changed, apart from evicted pages. The cache has states. */
 int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2]);
 
-/* The payload of a page with a state: state_bytes bytes. Memory: borrowed, until the page ends or
- * moves (quire_cache_coalesce()). The page is in use and holds a state. */
+/* The payload of a page with a state: state_bytes bytes, seq_state_bytes of a sequence's page.
+ * Memory: borrowed, until the page ends or moves (quire_cache_coalesce()). The page is in use and
+ * holds a state. */
 void *quire_cache_state(const quire_cache *cache, quire_page_id page);
 
 /* Copy a page's payload into one contiguous buffer: all parts in order, without gaps; slots without

@@ -5,7 +5,7 @@
  * The facts:
  *
  *   the model      fingerprint, samples of the weights, shapes, rope, which layer reads which KV
- *   the form       formats by layer and side, rotation, rounding rule, page size, layout
+ *   the form       formats by layer and side, of states, rotation, rounding rule, page size, layout
  *   the reading    the distance rule of sealed formats: the KV of deeper layers depends on it
  *   the kernels    those of attention and of linear maps, as far as their bits differ
  *
@@ -49,7 +49,8 @@ typedef struct quire_kv_identity_facts {
     uint32_t page_tokens;
     uint32_t kv_recent; /* tokens; count where a format is sealed */
     uint32_t kv_sinks;
-    bool has_window_group; /* pages of stored layers with windows are apart (quire_kv_groups) */
+    quire_format state_format; /* counts with recurrent layers */
+    bool has_window_group;     /* pages of stored layers with windows are apart (quire_kv_groups) */
     bool is_long; /* the frequency factors are those of long contexts; false without factors */
     const char *attn_isa; /* quire_attn_workspace_isa(), or quire_device_info.rounding */
     const char *ggml;     /* quire_backend_kernels() */

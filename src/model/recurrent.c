@@ -5,8 +5,13 @@
 
 #include "base/check.h"
 
+#include <ggml.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define HALF_MAX      65504.0f /* of f16 */
+#define CHUNK_NUMBERS 1024u    /* of a state, at once */
 
 /* What is known of a sequence's state. */
 typedef struct state_place {
@@ -42,14 +47,49 @@ size_t quire_state_floats(const quire_model_desc *desc)
     return desc->recurrent.n_layers * quire_state_layer_floats(desc);
 }
 
-size_t quire_state_page_bytes(const quire_model_desc *desc)
+bool quire_state_format_known(quire_format format)
 {
-    return (quire_state_floats(desc) * sizeof(float) + 63) / 64 * 64;
+    return format == QUIRE_FORMAT_F32 || format == QUIRE_FORMAT_F16;
+}
+
+size_t quire_state_page_bytes(const quire_model_desc *desc, quire_format format)
+{
+    const size_t number_bytes = format == QUIRE_FORMAT_F16 ? sizeof(ggml_fp16_t) : sizeof(float);
+
+    return (quire_state_floats(desc) * number_bytes + 63) / 64 * 64;
 }
 
 uint64_t quire_state_seq_bytes(const quire_model_desc *desc)
 {
-    return 2 * (uint64_t)quire_state_page_bytes(desc);
+    return 2 * (uint64_t)quire_state_page_bytes(desc, QUIRE_FORMAT_F32);
+}
+
+void quire_state_encode(quire_format format, const float *from, size_t n, void *to)
+{
+    ggml_fp16_t *halves = to;
+    float some[CHUNK_NUMBERS];
+
+    if (format == QUIRE_FORMAT_F32) {
+        memcpy(to, from, n * sizeof *from);
+        return;
+    }
+    for (size_t at = 0; at < n; at += CHUNK_NUMBERS) {
+        const size_t n_some = n - at < CHUNK_NUMBERS ? n - at : CHUNK_NUMBERS;
+
+        for (size_t i = 0; i < n_some; i++) {
+            some[i] = fminf(fmaxf(from[at + i], -HALF_MAX), HALF_MAX);
+        }
+        ggml_fp32_to_fp16_row(some, halves + at, (int64_t)n_some);
+    }
+}
+
+void quire_state_decode(quire_format format, const void *from, size_t n, float *to)
+{
+    if (format == QUIRE_FORMAT_F32) {
+        memcpy(to, from, n * sizeof *to);
+    } else {
+        ggml_fp16_to_fp32_row(from, to, (int64_t)n);
+    }
 }
 
 int quire_states_create(quire_states **out, const quire_model_desc *desc, quire_cache *cache,
@@ -200,15 +240,8 @@ const float *quire_states_get(const quire_states *s, quire_seq_id seq)
     return i < s->n_places ? buffer_of(s, &s->places[i], s->places[i].is_second) : NULL;
 }
 
-quire_page_id quire_states_page(const quire_states *s, quire_seq_id seq, uint32_t n_tokens)
-{
-    const uint32_t i = place_find(s, seq);
-    const bool has = i < s->n_places && n_tokens > 0 && s->places[i].n_tokens == n_tokens;
-
-    return has ? s->places[i].pages[s->places[i].is_second] : QUIRE_PAGE_NULL;
-}
-
-int quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, const float *state)
+int quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, quire_format format,
+                     const void *state)
 {
     uint32_t i;
     float *to;
@@ -217,7 +250,7 @@ int quire_states_set(quire_states *s, quire_seq_id seq, uint32_t n_tokens, const
     to = buffer_of(s, &s->places[i], s->places[i].is_second);
     s->places[i].n_tokens = n_tokens;
     if (state != NULL) {
-        memcpy(to, state, s->n_floats * sizeof(float));
+        quire_state_decode(format, state, s->n_floats, to);
     } else {
         memset(to, 0, s->n_floats * sizeof(float));
     }

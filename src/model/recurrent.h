@@ -28,6 +28,7 @@
 
 #include "model/model.h"
 #include "quire/cache.h"
+#include "quire/codec.h"
 
 /* The rows of one sequence in a step. */
 typedef struct quire_state_run {
@@ -43,10 +44,19 @@ typedef struct quire_states quire_states;
 size_t quire_state_layer_floats(const quire_model_desc *desc);
 size_t quire_state_floats(const quire_model_desc *desc);
 
-/* The bytes of a page with a state, a multiple of 64, and of the two pages of a sequence; 0 without
- * recurrent layers. */
-size_t quire_state_page_bytes(const quire_model_desc *desc);
+/* Formats of the states that are kept for later texts: QUIRE_FORMAT_F32 and QUIRE_FORMAT_F16. The
+ * state of a running sequence is in f32 in either case. */
+bool quire_state_format_known(quire_format format);
+
+/* The bytes of a page with a state in one of these formats, a multiple of 64, and of the two pages
+ * of a sequence; 0 without recurrent layers. */
+size_t quire_state_page_bytes(const quire_model_desc *desc, quire_format format);
 uint64_t quire_state_seq_bytes(const quire_model_desc *desc);
+
+/* Between a running state and a kept one, of n numbers. Numbers beyond f16's largest, 65,504, are
+ * kept as that. */
+void quire_state_encode(quire_format format, const float *from, size_t n, void *to);
+void quire_state_decode(quire_format format, const void *from, size_t n, float *to);
 
 /* Of a model with recurrent layers. The cache has pages for its states and is borrowed; at most
  * n_seqs_max sequences are open at once. Errors: QUIRE_NOMEM. Memory: quire_states_destroy(). */
@@ -76,11 +86,9 @@ void quire_states_commit(quire_states *states);
  * until the next step or until pages move. */
 const float *quire_states_get(const quire_states *states, quire_seq_id seq);
 
-/* The page with that state; QUIRE_PAGE_NULL when it has none behind n_tokens tokens. */
-quire_page_id quire_states_page(const quire_states *states, quire_seq_id seq, uint32_t n_tokens);
-
-/* Give a sequence of n_tokens tokens a state, or zeros where `state` is NULL (texts that were not
- * computed). Errors: those of quire_seq_states(). */
-int quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, const float *state);
+/* Give a sequence of n_tokens tokens a state in one of the formats above, or zeros where `state` is
+ * NULL (texts that were not computed). Errors: those of quire_seq_states(). */
+int quire_states_set(quire_states *states, quire_seq_id seq, uint32_t n_tokens, quire_format format,
+                     const void *state);
 
 #endif /* QUIRE_MODEL_RECURRENT_H */

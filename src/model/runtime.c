@@ -104,6 +104,10 @@ static int opts_check(const quire_runtime_opts *o, quire_error *err)
                                "%u",
                                o->kv_recent, o->kv_sinks, QUIRE_TILE_TOKENS);
     }
+    if (!quire_state_format_known(o->state_format)) {
+        return quire_error_set(err, QUIRE_INVAL, "states are kept in f32 or f16, not in %s",
+                               quire_format_name(o->state_format));
+    }
     return QUIRE_OK;
 }
 
@@ -219,6 +223,9 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     opts.page_tokens = o->page_tokens;
     opts.budget_bytes = o->kv_budget_bytes;
     opts.state_bytes = quire_runtime_state_bytes(rt);
+    if (o->state_format != QUIRE_FORMAT_F32) {
+        opts.seq_state_bytes = quire_state_page_bytes(&rt->model->desc, QUIRE_FORMAT_F32);
+    }
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
     opts.lock_memory = o->lock_memory;

@@ -65,6 +65,8 @@ typedef struct quire_runtime_opts {
     const quire_kv_pair *kv_pairs; /* [n_stored]; NULL = k_format and v_format everywhere. Copied */
     uint32_t kv_recent;            /* distance rule of sealed formats, multiples of 64 tokens */
     uint32_t kv_sinks;
+    quire_format state_format;   /* of the states of recurrent layers that are kept for later texts:
+                                    QUIRE_FORMAT_F32 (default) or QUIRE_FORMAT_F16 */
     uint64_t kv_budget_bytes;    /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
     bool kv_overflows;           /* the budget may be less than that: the caller offloads pages
                                     (quire/cache.h, offloaded pages) */
@@ -89,7 +91,7 @@ typedef struct quire_runtime_opts {
     {                                                                                              \
         .n_batch = 512, .n_seqs_max = 16, .page_tokens = 64, .k_format = QUIRE_FORMAT_F16,         \
         .v_format = QUIRE_FORMAT_F16, .kv_recent = QUIRE_KV_RECENT_DEFAULT,                        \
-        .kv_sinks = QUIRE_KV_SINKS_DEFAULT                                                         \
+        .kv_sinks = QUIRE_KV_SINKS_DEFAULT, .state_format = QUIRE_FORMAT_F32                       \
     }
 
 /* Replace zeros by defaults in n_ctx, n_batch (at most n_ctx with one sequence), n_seqs_max,
@@ -167,15 +169,11 @@ bool quire_runtime_is_recurrent(const quire_runtime *runtime);
 uint32_t quire_runtime_keepable(const quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
 
 /* Copy the state of a sequence that can be continued, or give a sequence a state that another one
- * of the same tokens had: quire_runtime_state_bytes() bytes, a multiple of 64; 0 without recurrent
- * layers. */
+ * of the same tokens had, in quire_runtime_opts.state_format: quire_runtime_state_bytes() bytes, a
+ * multiple of 64; 0 without recurrent layers. */
 size_t quire_runtime_state_bytes(const quire_runtime *runtime);
 void quire_runtime_state_save(const quire_runtime *runtime, quire_seq_id seq, void *to);
 int quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);
-
-/* The page with the state behind a sequence's last token; QUIRE_PAGE_NULL where there is none. The
- * next step changes it. */
-quire_page_id quire_runtime_state_page(const quire_runtime *runtime, quire_seq_id seq);
 
 /* Take the two pages for states that a sequence of a model with recurrent layers has
  * (quire_seq_states()), so that neither load nor a step needs more. Errors of both functions:

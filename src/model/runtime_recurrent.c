@@ -121,14 +121,14 @@ int quire_runtime_recurrent_begin(quire_runtime *rt, const quire_slice *slices, 
 
 int quire_runtime_recurrent_clear(quire_runtime *rt, quire_seq_id seq)
 {
-    return rt->states != NULL
-               ? quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), NULL)
-               : QUIRE_OK;
+    return rt->states != NULL ? quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq),
+                                                 QUIRE_FORMAT_F32, NULL)
+                              : QUIRE_OK;
 }
 
 size_t quire_runtime_state_bytes(const quire_runtime *rt)
 {
-    return quire_state_page_bytes(&rt->model->desc);
+    return quire_state_page_bytes(&rt->model->desc, rt->opts.state_format);
 }
 
 int quire_runtime_state_reserve(quire_runtime *rt, quire_seq_id seq)
@@ -142,18 +142,13 @@ void quire_runtime_state_save(const quire_runtime *rt, quire_seq_id seq, void *t
 
     QUIRE_CHECK(quire_states_has(rt->states, seq, quire_seq_tokens(rt->cache, seq)) &&
                 state != NULL);
-    memcpy(to, state, quire_state_floats(&rt->model->desc) * sizeof(float));
+    quire_state_encode(rt->opts.state_format, state, quire_state_floats(&rt->model->desc), to);
 }
 
 int quire_runtime_state_load(quire_runtime *rt, quire_seq_id seq, const void *from)
 {
-    return quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq), from);
-}
-
-quire_page_id quire_runtime_state_page(const quire_runtime *rt, quire_seq_id seq)
-{
-    return rt->states != NULL ? quire_states_page(rt->states, seq, quire_seq_tokens(rt->cache, seq))
-                              : QUIRE_PAGE_NULL;
+    return quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq),
+                            rt->opts.state_format, from);
 }
 
 bool quire_runtime_is_recurrent(const quire_runtime *rt)
@@ -174,7 +169,7 @@ int quire_runtime_fork(quire_runtime *rt, quire_seq_id seq, quire_seq_id *out)
 
     if (rc == QUIRE_OK && rt->states != NULL && quire_seq_tokens(rt->cache, seq) > 0) {
         /* Pages may be taken, but none moves. */
-        rc = quire_states_set(rt->states, *out, quire_seq_tokens(rt->cache, seq),
+        rc = quire_states_set(rt->states, *out, quire_seq_tokens(rt->cache, seq), QUIRE_FORMAT_F32,
                               quire_states_get(rt->states, seq));
         if (rc < 0) {
             (void)quire_seq_close(rt->cache, *out);

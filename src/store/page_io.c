@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 
+#include <string.h>
+
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out)
 {
     size_t state_bytes;
@@ -30,19 +32,23 @@ int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_p
 }
 
 int quire_page_write(const quire_cache *cache, const quire_page_parts *parts,
-                     const quire_page_text *text, const quire_page_id *pages,
+                     const quire_page_text *text, const quire_page_id *pages, const void *state,
                      quire_transfer *transfer)
 {
     size_t bytes[QUIRE_GROUPS_MAX];
     unsigned char *to[QUIRE_GROUPS_MAX];
 
     for (uint32_t g = 0; g < parts->n_groups; g++) {
-        bytes[g] = pages[g] != QUIRE_PAGE_NULL ? parts->bytes[g] : 0;
+        const bool is_there = pages[g] != QUIRE_PAGE_NULL || (state != NULL && g == parts->state);
+
+        bytes[g] = is_there ? parts->bytes[g] : 0;
     }
     QUIRE_TRY(quire_page_record_begin(transfer->record, transfer->capacity, text, parts->n_groups,
                                       bytes, to));
     for (uint32_t g = 0; g < parts->n_groups; g++) {
-        if (bytes[g] > 0) {
+        if (state != NULL && g == parts->state) {
+            memcpy(to[g], state, bytes[g]);
+        } else if (bytes[g] > 0) {
             QUIRE_TRY(quire_cache_page_gather(cache, pages[g], to[g], bytes[g]));
         }
     }

@@ -26,9 +26,10 @@ typedef struct quire_page_parts {
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out);
 
 /* Begin a record of a text in transfer->record, and gather its pages ([n_groups], QUIRE_PAGE_NULL =
- * hole) into it. Errors: quire_page_record_begin(), quire_cache_page_gather(). */
+ * hole) into it. state: that of the record's last token, in place of a page; NULL = that of the
+ * page. Errors: quire_page_record_begin(), quire_cache_page_gather(). */
 int quire_page_write(const quire_cache *cache, const quire_page_parts *parts,
-                     const quire_page_text *text, const quire_page_id *pages,
+                     const quire_page_text *text, const quire_page_id *pages, const void *state,
                      quire_transfer *transfer);
 
 /* Append the first n_tokens tokens of a verified record to a sequence that ends at the record's

@@ -334,7 +334,7 @@ static void shapes(void **state)
     (void)state;
     assert_int_equal(quire_sim_shape_find("32x8x128", f16, &shape, &err), QUIRE_OK);
     assert_int_equal(shape.token_bytes, 131072);
-    assert_int_equal(quire_sim_shape_kv(&shape, 64, 1024).block_bytes, 0);
+    assert_int_equal(quire_sim_shape_kv(&shape, 64, QUIRE_FORMAT_F32, 1024).block_bytes, 0);
     assert_int_equal(quire_sim_shape_find("llama-3-8b", f16, &other, &err), QUIRE_OK);
     assert_memory_equal(&other, &shape, sizeof shape);
     assert_int_equal(quire_sim_shape_find("32x8x128", q8, &other, &err), QUIRE_OK);
@@ -349,7 +349,11 @@ static void shapes(void **state)
     assert_int_equal(shape.window_token_bytes, 30 * 4 * 256 * 4);
     assert_int_equal(shape.window_tokens, 1024);
     assert_int_equal(shape.state_bytes, 50000000);
-    kv = quire_sim_shape_kv(&shape, 512, 2048);
+    kv = quire_sim_shape_kv(&shape, 512, QUIRE_FORMAT_F16, 2048);
+    assert_int_equal(kv.state_bytes, 25000000);
+    assert_int_equal(kv.seq_state_bytes, 50000000); /* running states are in f32 */
+    kv = quire_sim_shape_kv(&shape, 512, QUIRE_FORMAT_F32, 2048);
+    assert_int_equal(kv.state_bytes, 50000000);
     assert_int_equal(kv.block_bytes, 512 * shape.token_bytes);
     assert_int_equal(kv.window_bytes, 512 * shape.window_token_bytes);
     assert_int_equal(kv.state_every_tokens, 2048);

@@ -629,6 +629,49 @@ static void test_sequences_of_a_region(void **state)
     test_prefix_destroy(&p);
 }
 
+/* States of sequences are larger than those of nodes: both are whole, and charged as they are. */
+static void test_sequences_of_another_size(void **state)
+{
+    enum {
+        LARGE = 3 * PAGE_BYTES
+    };
+    quire_cache_opts opts = test_opts(100);
+    unsigned char expected[LARGE];
+    int32_t text[TEXT];
+    quire_page_id pages[2];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    opts.state_bytes = PAGE_BYTES;
+    opts.seq_state_bytes = LARGE;
+    test_prefix_create_in(&p, &opts, NULL);
+    assert_int_equal(quire_cache_payload_bytes(p.cache, STATE), PAGE_BYTES);
+    assert_int_equal(quire_cache_payload_bytes(p.cache, STATE + 1), LARGE);
+    test_text(text, TEXT, 1);
+    compute(&p, text, 3 * P, P, 2 * P);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 6 * PAGE_BYTES);
+    run = start(&p, text, TEXT);
+    assert_int_equal(run.match.n_tokens, 3 * P);
+    assert_int_equal(quire_seq_states(p.cache, run.seq, pages), QUIRE_OK);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 6 * PAGE_BYTES + 2 * LARGE);
+    for (int i = 0; i < 2; i++) {
+        memset(quire_cache_state(p.cache, pages[i]), 17 + i, LARGE);
+    }
+    test_run_extend(&p, &run, text, 4 * P);
+    assert_true(leave(&p, &run, text, 4 * P));
+    for (int i = 0; i < 2; i++) {
+        memset(expected, 17 + i, LARGE);
+        assert_memory_equal(quire_cache_state(p.cache, pages[i]), expected, LARGE);
+    }
+    test_run_end(&p, &run);
+    run = start(&p, text, TEXT);
+    assert_int_equal(run.match.n_tokens, 4 * P);
+    test_run_end(&p, &run);
+    assert_int_equal(stats_of(&p, QUIRE_REGION_DYNAMIC).charged_bytes, 8 * PAGE_BYTES);
+    test_prefix_destroy(&p);
+}
+
 static void test_options(void **state)
 {
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
@@ -647,19 +690,38 @@ static void test_options(void **state)
     assert_int_equal(quire_cache_payload_bytes(cache, 1), 64);
     assert_int_equal(quire_cache_payload_bytes(cache, 2), 0);
     quire_cache_destroy(cache);
+    opts.seq_state_bytes = 65;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
+    opts.seq_state_bytes = 128;
+    opts.n_groups = QUIRE_GROUPS_MAX - 1;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
+    opts.n_groups = 1;
+    opts.seq_state_charge_bytes = QUIRE_PAGE_BYTES_MAX + 1;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
+    opts.seq_state_charge_bytes = opts.state_bytes = 0;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_INVAL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_charge),           cmocka_unit_test(test_hits_end_at_states),
-        cmocka_unit_test(test_growth),           cmocka_unit_test(test_branches),
-        cmocka_unit_test(test_eviction),         cmocka_unit_test(test_small_states),
-        cmocka_unit_test(test_worth_of_states),  cmocka_unit_test(test_ends_keep_states),
-        cmocka_unit_test(test_lack_of_room),     cmocka_unit_test(test_ends_move_up),
-        cmocka_unit_test(test_pins_hold_states), cmocka_unit_test(test_pinned_growth),
-        cmocka_unit_test(test_copies),           cmocka_unit_test(test_random),
-        cmocka_unit_test(test_sequences),        cmocka_unit_test(test_sequences_of_a_region),
+        cmocka_unit_test(test_charge),
+        cmocka_unit_test(test_hits_end_at_states),
+        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_branches),
+        cmocka_unit_test(test_eviction),
+        cmocka_unit_test(test_small_states),
+        cmocka_unit_test(test_worth_of_states),
+        cmocka_unit_test(test_ends_keep_states),
+        cmocka_unit_test(test_lack_of_room),
+        cmocka_unit_test(test_ends_move_up),
+        cmocka_unit_test(test_pins_hold_states),
+        cmocka_unit_test(test_pinned_growth),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_sequences_of_a_region),
+        cmocka_unit_test(test_sequences_of_another_size),
         cmocka_unit_test(test_options),
     };
 

@@ -16,6 +16,7 @@
 #include "seed.h"
 #include "tier_kit.h"
 
+#include "model/recurrent.h"
 #include "trace/sim/sim.h"
 
 #define N_REQUESTS TEST_ROUNDS(60, 25)
@@ -140,6 +141,7 @@ static void compare(scene *s, quire_sim_mode mode)
 
 typedef struct kind {
     const char *arch; /* NULL: windows */
+    bool has_halves;  /* states are cached in f16 */
     int32_t windows[4];
 } kind;
 
@@ -154,6 +156,7 @@ static engine_bench bench_of(const kind *k, uint64_t budget_bytes)
     engine.state_every_tokens = EVERY;
     runtime.n_batch = CHUNK;
     runtime.kv_budget_bytes = budget_bytes;
+    runtime.state_format = k->has_halves ? QUIRE_FORMAT_F16 : QUIRE_FORMAT_F32;
     return k->arch != NULL ? bench_recurrent(k->arch, &engine, &runtime)
                            : bench_windows(k->windows, &engine, &runtime);
 }
@@ -170,6 +173,7 @@ static quire_sim_opts sim_of(const engine_bench *b, uint64_t budget_bytes)
                 .window_bytes = price.window_tokens != 0 ? price.window_page_bytes : 0,
                 .window_tokens = price.window_tokens,
                 .state_bytes = quire_runtime_state_bytes(b->runtime),
+                .seq_state_bytes = quire_state_seq_bytes(quire_model_desc_get(b->model)) / 2,
                 .state_every_tokens = EVERY },
         .cost = { .prefill_token_us = 1, .chunk_tokens = CHUNK, .n_running_max = 1 },
         .seed = 5,
@@ -226,12 +230,14 @@ int main(void)
     static const kind none = { .windows = { 0 } };
     static const kind lfm2 = { .arch = "lfm2" };
     static const kind qwen35 = { .arch = "qwen35" };
+    static const kind halves = { .arch = "qwen35", .has_halves = true };
     const struct CMUnitTest tests[] = {
         { "no windows", test_same_hits, NULL, NULL, (void *)(uintptr_t)&none },
         { "windows", test_same_hits, NULL, NULL, (void *)(uintptr_t)&some },
         { "all layers have windows", test_same_hits, NULL, NULL, (void *)(uintptr_t)&all },
         { "small states", test_same_hits, NULL, NULL, (void *)(uintptr_t)&lfm2 },
         { "large states", test_same_hits, NULL, NULL, (void *)(uintptr_t)&qwen35 },
+        { "states in f16", test_same_hits, NULL, NULL, (void *)(uintptr_t)&halves },
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,6 +273,25 @@ static void test_distance_rule(void **state)
     assert_true(is_same(ids[0], ids[1]));
 }
 
+/* The format of states counts where there are states. */
+static void test_state_format(void **state)
+{
+    identity ids[2][2];
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        facts f;
+
+        facts_init(&f);
+        f.desc.recurrent.n_layers = i / 2;
+        f.facts.state_format = i % 2 == 0 ? QUIRE_FORMAT_F32 : QUIRE_FORMAT_F16;
+        ids[i / 2][i % 2] = identity_of(&f);
+    }
+    assert_true(is_same(ids[0][0], ids[0][1]));
+    assert_false(is_same(ids[1][0], ids[1][1]));
+    assert_false(is_same(ids[0][0], ids[1][0]));
+}
+
 /* ---- runtimes ---- */
 
 static identity runtime_identity(const char *path, const quire_model_opts *model_opts,
@@ -489,10 +508,15 @@ static int print_identity(const char *path)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_fact_counts), cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_kernel_families),  cmocka_unit_test(test_distance_rule),
-        cmocka_unit_test(test_other_processes),  cmocka_unit_test(test_runtime_options),
-        cmocka_unit_test(test_other_weights),    cmocka_unit_test(test_same_identity_same_bits),
+        cmocka_unit_test(test_each_fact_counts),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_kernel_families),
+        cmocka_unit_test(test_distance_rule),
+        cmocka_unit_test(test_state_format),
+        cmocka_unit_test(test_other_processes),
+        cmocka_unit_test(test_runtime_options),
+        cmocka_unit_test(test_other_weights),
+        cmocka_unit_test(test_same_identity_same_bits),
     };
 
     if (argc == 3 && strcmp(argv[1], "--identity") == 0) {

@@ -1,5 +1,6 @@
 /* test_runtime_recurrent.c - the states of recurrent layers: the same bits for every split of a
- * text and in any company, steps that fail, forks, cuts, and what is refused.
+ * text and in any company, steps that fail, forks, cuts, states that are kept in f16, and what is
+ * refused.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include "model/recurrent.h"
 #include "model/runtime_shift.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -291,7 +293,8 @@ static void test_memory(void **state)
     page_bytes = quire_kv_price_bytes(&price, 1);
     assert_int_equal(desc->recurrent.n_layers, 3);
     assert_int_equal(desc->n_stored, 2);
-    assert_int_equal(quire_state_page_bytes(desc), quire_runtime_state_bytes(b.runtime));
+    assert_int_equal(quire_state_page_bytes(desc, QUIRE_FORMAT_F32),
+                     quire_runtime_state_bytes(b.runtime));
     assert_int_equal(seq_bytes, 2 * quire_state_floats(desc) * sizeof(float));
     assert_int_equal(quire_runtime_kv_bytes(desc, quire_runtime_opts_get(b.runtime)),
                      quire_kv_price_bytes(&price, opts.n_ctx) + seq_bytes);
@@ -355,6 +358,102 @@ static void test_lack_of_room(void **state)
     bench_close(&b);
 }
 
+/* The Kullback-Leibler divergence of ours from theirs, in nats. */
+static double divergence(const float *theirs, const float *ours)
+{
+    double sums[2] = { 0.0, 0.0 };
+    double kl = 0.0;
+
+    for (uint32_t i = 0; i < N_VOCAB; i++) {
+        sums[0] += exp((double)theirs[i]);
+        sums[1] += exp((double)ours[i]);
+    }
+    for (uint32_t i = 0; i < N_VOCAB; i++) {
+        const double log_p = (double)theirs[i] - log(sums[0]);
+
+        kl += exp(log_p) * (log_p - ((double)ours[i] - log(sums[1])));
+    }
+    return kl;
+}
+
+/* States that are kept in f16 take half the memory. A text that goes on from one is continued
+ * nearly as from its own state; the sequence's own pages stay in f32. */
+static void test_halves(void **state)
+{
+    enum {
+        N_CUT = 70
+    };
+    gguf_gen_opts gen = options(*state);
+    quire_runtime_opts opts = runtime_options();
+    double worst = 0.0;
+    quire_seq_id seq, fork;
+    float *theirs = malloc((N_TOKENS - N_CUT) * N_VOCAB * sizeof *theirs);
+    const float *ours;
+    size_t n_floats;
+    void *kept;
+    bench b;
+
+    assert_non_null(theirs);
+    bench_open(&b, state);
+    quire_runtime_destroy(b.runtime);
+    quire_model_close(b.model);
+    gen.type = GGML_TYPE_F32; /* no rounding of activations */
+    b.model = fixture_open(fixture_generate(&gen));
+    opts.state_format = QUIRE_FORMAT_F16;
+    b.runtime = fixture_runtime(b.model, &opts);
+    n_floats = quire_state_floats(quire_model_desc_get(b.model));
+    assert_int_equal(quire_runtime_state_bytes(b.runtime), (2 * n_floats + 63) / 64 * 64);
+    seq = fixture_seq(b.runtime);
+    (void)fixture_step(b.runtime, seq, b.tokens, N_CUT, QUIRE_LOGITS_NONE);
+    kept = malloc(quire_runtime_state_bytes(b.runtime));
+    assert_non_null(kept);
+    quire_runtime_state_save(b.runtime, seq, kept);
+    assert_int_equal(quire_runtime_fork(b.runtime, seq, &fork), QUIRE_OK);
+    assert_int_equal(quire_runtime_state_load(b.runtime, fork, kept), QUIRE_OK);
+    memcpy(theirs,
+           fixture_step(b.runtime, seq, b.tokens + N_CUT, N_TOKENS - N_CUT, QUIRE_LOGITS_ALL),
+           (N_TOKENS - N_CUT) * N_VOCAB * sizeof *theirs);
+    ours = fixture_step(b.runtime, fork, b.tokens + N_CUT, N_TOKENS - N_CUT, QUIRE_LOGITS_ALL);
+    for (uint32_t i = 0; i < N_TOKENS - N_CUT; i++) {
+        worst = fmax(worst, divergence(theirs + i * N_VOCAB, ours + i * N_VOCAB));
+    }
+    (void)printf("%s: states in f16, divergence of the worst row %.2g\n", (const char *)*state,
+                 worst);
+    assert_true(worst <= 1e-5);
+    assert_true(memcmp(theirs, ours, N_VOCAB * sizeof *ours) != 0);
+    free(kept);
+    free(theirs);
+    bench_close(&b);
+}
+
+/* Numbers that f16 cannot hold become its largest. */
+static void test_large_numbers(void **state)
+{
+    const float numbers[] = { 1e6f, -1e30f, 65504.0f, 0.5f, INFINITY };
+    const float expected[] = { 65504.0f, -65504.0f, 65504.0f, 0.5f, 65504.0f };
+    uint16_t halves[5];
+    float got[5];
+
+    (void)state;
+    quire_state_encode(QUIRE_FORMAT_F16, numbers, 5, halves);
+    quire_state_decode(QUIRE_FORMAT_F16, halves, 5, got);
+    assert_memory_equal(got, expected, sizeof got);
+}
+
+static void test_formats(void **state)
+{
+    quire_runtime_opts opts = runtime_options();
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime;
+    bench b;
+
+    bench_open(&b, state);
+    opts.state_format = QUIRE_FORMAT_Q8;
+    assert_int_equal(quire_runtime_create(&runtime, b.model, &opts, &err), QUIRE_INVAL);
+    assert_string_equal(err.message, "states are kept in f32 or f16, not in q8");
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +480,13 @@ int main(void)
         cmocka_unit_test_prestate(test_splits_give_equal_bits, FALCON),
         cmocka_unit_test_prestate(test_company_changes_no_bit, FALCON),
         cmocka_unit_test_prestate(test_failed_steps_change_nothing, FALCON),
+        cmocka_unit_test_prestate(test_halves, LFM2),
+        cmocka_unit_test_prestate(test_halves, QWEN35),
+        cmocka_unit_test_prestate(test_halves, GRANITE),
+        cmocka_unit_test_prestate(test_halves, NEMOTRON),
+        cmocka_unit_test_prestate(test_halves, FALCON),
+        cmocka_unit_test(test_large_numbers),
+        cmocka_unit_test_prestate(test_formats, LFM2),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

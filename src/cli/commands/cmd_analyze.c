@@ -31,6 +31,7 @@ typedef struct analyze_args {
     quire_count_list capacities;
     const char *shape;
     quire_kv_choice kv;
+    int state_type;
     int64_t state_every;
     uint64_t memory_bytes;
     uint64_t disk_bytes;
@@ -139,13 +140,14 @@ static int sample(quire_analyzed *a, uint64_t seed)
 
 /* What windows and states take: a request leaves its last window, up to a block more, and states at
  * the end of its prompt, at its own end, and on the way. */
-static void kv_set(quire_analyzed *a, const quire_sim_shape *shape, uint32_t state_every)
+static void kv_set(quire_analyzed *a, const quire_sim_shape *shape, const analyze_args *args)
 {
     const uint32_t block_tokens = a->trace->block_tokens;
     quire_sim_kv *kv = &a->kv;
     double n_window, n_states;
 
-    *kv = quire_sim_shape_kv(shape, block_tokens, state_every);
+    *kv = quire_sim_shape_kv(shape, block_tokens, quire_state_type_format(args->state_type),
+                             (uint32_t)args->state_every);
     if (kv->block_bytes == 0) {
         return;
     }
@@ -155,14 +157,14 @@ static void kv_set(quire_analyzed *a, const quire_sim_shape *shape, uint32_t sta
         (n_window + 1.0) * (double)kv->window_bytes + n_states * (double)kv->state_bytes;
     a->running_bytes =
         (n_window + ceil((double)STEP_TOKENS / block_tokens)) * (double)kv->window_bytes +
-        2.0 * (double)kv->state_bytes;
+        2.0 * (double)kv->seq_state_bytes;
 }
 
-static void shape_set(quire_analyzed *a, const quire_sim_shape *shape, uint32_t state_every)
+static void shape_set(quire_analyzed *a, const quire_sim_shape *shape, const analyze_args *args)
 {
     quire_recommend_ask ask = { .analysis = a->analysis };
 
-    kv_set(a, shape, state_every);
+    kv_set(a, shape, args);
     a->token_bytes = ask.token_bytes = (double)shape->token_bytes;
     ask.text_bytes = a->text_bytes;
     a->block_bytes = quire_recommend_block_bytes(&ask);
@@ -180,7 +182,7 @@ static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err
     choose_capacities(a);
     rc = quire_analysis_create(&a->analysis, a->trace, &cost, NULL);
     if (rc == QUIRE_OK) {
-        shape_set(a, &shape, (uint32_t)args->state_every);
+        shape_set(a, &shape, args);
         rc = quire_mrc_init(&a->mrc, a->trace, NULL);
     }
     if (rc == QUIRE_OK) {

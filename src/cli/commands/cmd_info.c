@@ -267,16 +267,24 @@ static void print_windows(const quire_model_desc *d)
     }
 }
 
-/* "8 of 12 layers, 164 KB of state for a text" */
-static void print_recurrent(const quire_model_desc *d)
+/* "8 of 12 layers, a state of 164 KB beside the KV of a text, 82 KB where it is cached (f16)" */
+static void print_recurrent(const quire_model_desc *d, int state_type)
 {
-    const uint64_t bytes = quire_state_floats(d) * sizeof(float);
+    const quire_format format = quire_state_type_format(state_type);
+    const uint64_t bytes = quire_state_page_bytes(d, QUIRE_FORMAT_F32);
+    const uint64_t kept_bytes = quire_state_page_bytes(d, format);
     char text[16];
 
-    if (d->recurrent.n_layers > 0) {
-        printf("  recurrent   %u of %u layers, a state of %s beside the KV of a text\n",
-               d->recurrent.n_layers, d->n_layer, quire_format_bytes(bytes, text, sizeof(text)));
+    if (d->recurrent.n_layers == 0) {
+        return;
     }
+    printf("  recurrent   %u of %u layers, a state of %s beside the KV of a text",
+           d->recurrent.n_layers, d->n_layer, quire_format_bytes(bytes, text, sizeof(text)));
+    if (kept_bytes != bytes) {
+        printf(", %s where it is cached (%s)", quire_format_bytes(kept_bytes, text, sizeof(text)),
+               quire_format_name(format));
+    }
+    printf("\n");
 }
 
 /* "1 to 2 kv heads, K and V 32 to 64 wide" */
@@ -309,7 +317,7 @@ static void print_attention(const quire_model_desc *d)
     }
 }
 
-static void print_shape(const char *path, const quire_model_desc *d)
+static void print_shape(const char *path, const quire_model_desc *d, int state_type)
 {
     char weights[16];
 
@@ -334,7 +342,7 @@ static void print_shape(const char *path, const quire_model_desc *d)
     }
     print_attention(d);
     print_windows(d);
-    print_recurrent(d);
+    print_recurrent(d, state_type);
     printf("  context     %u tokens in training\n", d->n_ctx_train);
 }
 
@@ -498,7 +506,7 @@ static int run(void *opaque)
         exit_status =
             print_json(args, quire_model_desc_get(model), &asked, &retained, memory_bytes);
     } else {
-        print_shape(path, quire_model_desc_get(model));
+        print_shape(path, quire_model_desc_get(model), args->common.kv.state);
         print_costs(args, quire_model_desc_get(model), memory_bytes);
         if (args->retain != NULL) {
             print_retained(args, quire_model_desc_get(model), &retained, memory_bytes);

@@ -31,6 +31,7 @@ typedef struct sim_args {
     quire_count_list memory;
     const char *shape;
     quire_kv_choice kv;
+    int state_type;
     int64_t state_every;
     const char *classes;
     uint64_t disk_bytes;
@@ -158,7 +159,8 @@ static int shape_make(quire_sim_grid *grid, const sim_args *args, uint64_t *bloc
     }
     *block_bytes = shape.token_bytes * grid->trace->block_tokens;
     grid->opts.kv =
-        quire_sim_shape_kv(&shape, grid->trace->block_tokens, (uint32_t)args->state_every);
+        quire_sim_shape_kv(&shape, grid->trace->block_tokens,
+                           quire_state_type_format(args->state_type), (uint32_t)args->state_every);
     return QUIRE_OK;
 }
 

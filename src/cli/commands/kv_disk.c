@@ -32,8 +32,8 @@ struct quire_kv_disk {
     quire_page_key root;
     bool is_sealed; /* open pages are not kept */
     quire_kv_groups groups;
-    void *state;       /* of recurrent layers, the last one that was read; NULL without such layers
-                        */
+    void *state;       /* of recurrent layers, the last one that was read or written; NULL without
+                          such layers */
     uint32_t n_stated; /* tokens before it; 0 = none was read */
     quire_transfer *unused;
     uint32_t n_away;
@@ -416,7 +416,7 @@ static int put(quire_kv_disk *d, quire_seq_id seq, const text_walk *w, quire_tra
     const quire_cache *cache = quire_runtime_cache(d->session->runtime);
     quire_page_text text = text_of(d, w);
     quire_page_id pages[QUIRE_GROUPS_MAX];
-    bool has_state = false;
+    const void *state = NULL;
 
     for (uint32_t g = 0; g < quire_cache_groups(cache); g++) {
         quire_seq_table table;
@@ -425,18 +425,22 @@ static int put(quire_kv_disk *d, quire_seq_id seq, const text_walk *w, quire_tra
         pages[g] = table.leaves[w->page / QUIRE_LEAF_ENTRIES][w->page % QUIRE_LEAF_ENTRIES].page;
     }
     if (d->parts.state > 0) { /* there is the state of the last token alone */
-        const bool is_last = text.first_token + text.n_tokens == quire_seq_tokens(cache, seq);
+        const uint32_t n_all = quire_seq_tokens(cache, seq);
 
-        pages[d->parts.state] =
-            is_last ? quire_runtime_state_page(d->session->runtime, seq) : QUIRE_PAGE_NULL;
-        has_state = pages[d->parts.state] != QUIRE_PAGE_NULL;
+        pages[d->parts.state] = QUIRE_PAGE_NULL;
+        if (text.first_token + text.n_tokens == n_all &&
+            quire_runtime_keepable(d->session->runtime, seq, n_all) == n_all) {
+            quire_runtime_state_save(d->session->runtime, seq, d->state);
+            state = d->state;
+        }
     }
     if (text.n_tokens < d->parts.page_tokens) {
         quire_page_record_slot(&text.parent, text.tokens[0], &text.key);
     }
-    t->is_replacing = text.n_tokens < d->parts.page_tokens || has_state || /* older ones lack it */
+    t->is_replacing = text.n_tokens < d->parts.page_tokens ||
+                      state != NULL || /* older ones lack it */
                       (d->groups.window != 0 && pages[d->groups.window] != QUIRE_PAGE_NULL);
-    QUIRE_TRY(quire_page_write(cache, &d->parts, &text, pages, t));
+    QUIRE_TRY(quire_page_write(cache, &d->parts, &text, pages, state, t));
     d->store->ops->put(d->store, &t, 1);
     return QUIRE_OK;
 }

@@ -40,6 +40,7 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
     opts.page_tokens = (uint32_t)args->page_tokens;
     opts.kv_recent = (uint32_t)args->kv.recent;
     opts.kv_sinks = (uint32_t)args->kv.sinks;
+    opts.state_format = quire_state_type_format(args->kv.state);
     opts.kv_budget_bytes = args->kv_budget_bytes;
     opts.beside_bytes = want->beside_bytes;
     opts.no_cascade = want->no_cascade;

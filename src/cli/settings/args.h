@@ -139,7 +139,11 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, kv.layers),                                            \
       .help = "number formats by layer, instead of --kv: LAYERS=K[:V];... The first entry that "   \
               "names a layer counts; -1 is the last layer: \"0-1,-2--1=q8;*=q5:q4\"" },            \
-    QUIRE_ROWS_KV_WINDOW
+    QUIRE_ROWS_KV_WINDOW,                                                                          \
+    { .names = { "--state-type" }, .type = QUIRE_OPT_CHOICE, .choices = quire_state_types,         \
+      .initial = "f32", .offset = offsetof(quire_common_args, kv.state),                           \
+      .help = "number format of the states of recurrent layers that are kept for later texts; "    \
+              "f16 takes half the memory, and a hit then differs from a miss in the last digits" }
 
 #define QUIRE_ROW_PAGE                                                                             \
     { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \

@@ -12,7 +12,16 @@ const char *const quire_kv_overflows[] = { "auto", "tier", "refuse", NULL };
 
 quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice)
 {
-    return (quire_kv_args){ .choice = *choice, .recent = args->recent, .sinks = args->sinks };
+    return (quire_kv_args){
+        .choice = *choice, .recent = args->recent, .sinks = args->sinks, .state = args->state
+    };
+}
+
+const char *const quire_state_types[] = { "f32", "f16", NULL };
+
+quire_format quire_state_type_format(int index)
+{
+    return index == 0 ? QUIRE_FORMAT_F32 : QUIRE_FORMAT_F16;
 }
 
 int quire_kv_args_check(const quire_kv_args *args, quire_error *err)

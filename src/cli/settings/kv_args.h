@@ -5,6 +5,7 @@
  *   --kv-layers LIST                 formats by layer (quire_kv_layers_parse())
  *   -ctk K, -ctv V                   one side instead of that of --kv's pair, wherever they stand;
  *                                    as llama.cpp names them
+ *   --state-type f32|f16             states of recurrent layers that are kept for later texts
  *
  * Thread: any.
  *
@@ -23,13 +24,18 @@ typedef struct quire_kv_args {
     const char *layers; /* NULL = not given */
     int64_t recent;     /* tokens; multiples of 64 */
     int64_t sinks;
+    int state;                            /* index into quire_state_types */
     const quire_calibration *calibration; /* of the model, borrowed; NULL = none: general rules */
     bool has_choice;
     bool has_k;
     bool has_v;
 } quire_kv_args;
 
-/* The same window with the formats of a choice and nothing else. */
+/* The values of --state-type, NULL behind them, and their format. */
+extern const char *const quire_state_types[];
+quire_format quire_state_type_format(int index);
+
+/* The same window and states with the formats of a choice and nothing else. */
 quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice);
 
 /* Refuse contradictory options. Errors: QUIRE_INVAL. */

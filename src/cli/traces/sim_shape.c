@@ -154,14 +154,18 @@ int quire_sim_shape_find(const char *text, quire_kv_pair pair, quire_sim_shape *
 }
 
 quire_sim_kv quire_sim_shape_kv(const quire_sim_shape *model, uint32_t block_tokens,
-                                uint32_t state_every_tokens)
+                                quire_format state_format, uint32_t state_every_tokens)
 {
+    const bool is_half = state_format == QUIRE_FORMAT_F16;
+
     if (model->window_token_bytes == 0 && model->state_bytes == 0) {
         return (quire_sim_kv){ 0 };
     }
     return (quire_sim_kv){ .block_bytes = model->token_bytes * block_tokens,
                            .window_bytes = model->window_token_bytes * block_tokens,
                            .window_tokens = model->window_tokens,
-                           .state_bytes = model->state_bytes,
+                           .state_bytes =
+                               is_half ? (model->state_bytes + 1) / 2 : model->state_bytes,
+                           .seq_state_bytes = model->state_bytes,
                            .state_every_tokens = state_every_tokens };
 }

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 
+#include "cli/settings/kv_args.h"
 #include "model/kv_formats.h"
 #include "quire/error.h"
 #include "trace/sim/sim.h"
@@ -16,11 +17,11 @@ typedef struct quire_sim_shape {
     uint64_t token_bytes;        /* K and V of a token, of layers that keep all tokens */
     uint64_t window_token_bytes; /* of layers with windows; 0 = none */
     uint32_t window_tokens;      /* the widest window */
-    uint64_t state_bytes;        /* of all recurrent layers; 0 = none */
+    uint64_t state_bytes;        /* of all recurrent layers, in f32; 0 = none */
 } quire_sim_shape;
 
 /* clang-format off */
-/* For a struct `args_type` with members shape, kv and state_every. */
+/* For a struct `args_type` with members shape, kv, state_type and state_every. */
 #define QUIRE_ROWS_SIM_SHAPE(args_type, kv_initial)                                                \
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",                       \
       .offset = offsetof(args_type, shape),                                                        \
@@ -29,6 +30,9 @@ typedef struct quire_sim_shape {
               "bytes of a state of recurrent layers (state=50MB)" },                               \
     { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = kv_initial,           \
       .offset = offsetof(args_type, kv), .help = "number format of this KV" },                     \
+    { .names = { "--state-type" }, .type = QUIRE_OPT_CHOICE, .choices = quire_state_types,         \
+      .initial = "f32", .offset = offsetof(args_type, state_type),                                 \
+      .help = "number format of cached states, as with --state-type of quire serve" },             \
     { .names = { "--state-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
       .max = 1u << 30, .initial = "1024", .offset = offsetof(args_type, state_every),              \
       .help = "of models with recurrent layers: a state is cached every N tokens of a text, as "   \
@@ -42,9 +46,9 @@ typedef struct quire_sim_shape {
 int quire_sim_shape_find(const char *text, quire_kv_pair pair, quire_sim_shape *out,
                          quire_error *err);
 
-/* The memory of a block of a trace. All 0 when the shape has neither windows nor states: then a
- * block is one page. */
+/* The memory of a block of a trace, with a state cached each so many tokens in this format. All 0
+ * when the shape has neither windows nor states: then a block is one page. */
 quire_sim_kv quire_sim_shape_kv(const quire_sim_shape *model, uint32_t block_tokens,
-                                uint32_t state_every_tokens);
+                                quire_format state_format, uint32_t state_every_tokens);
 
 #endif /* QUIRE_CLI_SIM_SHAPE_H */

@@ -43,7 +43,13 @@ static int opts_check(const quire_cache_opts *opts)
     QUIRE_FAIL_IF(opts->state_bytes != 0 &&
                       (opts->n_groups == QUIRE_GROUPS_MAX || !is_page_size_ok(opts->state_bytes)),
                   QUIRE_INVAL);
-    QUIRE_FAIL_IF(opts->state_charge_bytes > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->seq_state_bytes != 0 &&
+                      (opts->state_bytes == 0 || opts->n_groups + 1 == QUIRE_GROUPS_MAX ||
+                       !is_page_size_ok(opts->seq_state_bytes)),
+                  QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->state_charge_bytes > QUIRE_PAGE_BYTES_MAX ||
+                      opts->seq_state_charge_bytes > QUIRE_PAGE_BYTES_MAX,
+                  QUIRE_INVAL);
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         QUIRE_FAIL_IF(!is_page_size_ok(opts->page_bytes[g]), QUIRE_INVAL);
         QUIRE_FAIL_IF(opts->charge_bytes[g] > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
@@ -58,20 +64,28 @@ static int opts_check(const quire_cache_opts *opts)
     return QUIRE_OK;
 }
 
-/* The group of states, behind the others. Its window says what a hit needs: the page of its last
- * token. */
+static void state_group_init(quire_cache *cache, uint32_t g, size_t bytes, size_t charge_bytes)
+{
+    cache->opts.page_bytes[g] = bytes;
+    cache->opts.charge_bytes[g] = charge_bytes != 0 ? charge_bytes : bytes;
+    cache->opts.n_parts[g] = 1;
+    cache->opts.part_bytes[g] = NULL;
+    cache->opts.needs_last_tokens[g] = 0;
+}
+
+/* The groups of states, behind the others. The window of the nodes' group says what a hit needs:
+ * the page of its last token. */
 static void states_init(quire_cache *cache)
 {
-    const uint32_t g = cache->opts.n_groups;
+    const quire_cache_opts *o = &cache->opts;
+    const uint32_t g = o->n_groups;
 
-    if (cache->opts.state_bytes != 0) {
-        cache->opts.page_bytes[g] = cache->opts.state_bytes;
-        cache->opts.charge_bytes[g] = cache->opts.state_charge_bytes != 0
-                                          ? cache->opts.state_charge_bytes
-                                          : cache->opts.state_bytes;
-        cache->opts.n_parts[g] = 1;
-        cache->opts.part_bytes[g] = NULL;
+    if (o->state_bytes != 0) {
+        state_group_init(cache, g, o->state_bytes, o->state_charge_bytes);
         cache->opts.needs_last_tokens[g] = 2;
+    }
+    if (o->seq_state_bytes != 0) {
+        state_group_init(cache, g + 1, o->seq_state_bytes, o->seq_state_charge_bytes);
     }
 }
 
@@ -194,9 +208,10 @@ size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
 void *quire_cache_state(const quire_cache *cache, quire_page_id page)
 {
     const quire_page_addr addr = cache->pool.addrs[page];
+    const quire_group_id group = quire_pool_page(&cache->pool, page)->group;
 
-    QUIRE_CHECK(quire_pool_page(&cache->pool, page)->group == cache->opts.n_groups);
-    return (unsigned char *)addr.extent + (size_t)addr.slot * cache->opts.state_bytes;
+    QUIRE_CHECK(group >= cache->opts.n_groups);
+    return (unsigned char *)addr.extent + (size_t)addr.slot * cache->opts.page_bytes[group];
 }
 
 /* Find the class of a page in use, and check its payload bytes. */

@@ -53,10 +53,23 @@ struct quire_cache {
     bool is_evicting;          /* inside the keeper's evict or trade */
 };
 
-/* The groups of pages: those of sequences, and that of states. */
-static inline uint32_t quire_cache_all_groups(const quire_cache *cache)
+/* The groups of a node's pages: those of tokens, and that of states. */
+static inline uint32_t quire_cache_node_groups(const quire_cache *cache)
 {
     return cache->opts.n_groups + (cache->opts.state_bytes != 0 ? 1 : 0);
+}
+
+/* All groups: those of nodes, and that of sequences' states where these have a size of their own.
+ */
+static inline uint32_t quire_cache_all_groups(const quire_cache *cache)
+{
+    return quire_cache_node_groups(cache) + (cache->opts.seq_state_bytes != 0 ? 1 : 0);
+}
+
+/* The group of the states of sequences. The cache has states. */
+static inline quire_group_id quire_cache_seq_state_group(const quire_cache *cache)
+{
+    return (quire_group_id)(quire_cache_all_groups(cache) - 1);
 }
 
 /* Take a page for a state, charged to a region, with one reference of a sequence; QUIRE_PAGE_NULL

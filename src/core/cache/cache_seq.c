@@ -10,7 +10,8 @@ static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint3
                               .stock = &cache->stock,
                               .group = (quire_group_id)group,
                               .region = seq->region,
-                              .seq = seq->id };
+                              .seq = seq->id,
+                              .n_node_groups = quire_cache_node_groups(cache) };
 }
 
 static quire_seq *seq_begin(quire_cache *cache, quire_region_id region)
@@ -141,13 +142,13 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
     return rc;
 }
 
-/* Plan n pages for states, evicting cached pages if needed. */
-static int states_plan(quire_cache *cache, quire_region_id region, uint32_t n)
+/* Plan n pages for states of a group, evicting cached pages if needed. */
+static int states_plan(quire_cache *cache, quire_group_id group, quire_region_id region, uint32_t n)
 {
     uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
     int rc;
 
-    n_pages[cache->opts.n_groups] = n;
+    n_pages[group] = n;
     do {
         if (quire_charge_make_room(cache, region, n_pages)) {
             rc = QUIRE_AGAIN;
@@ -161,15 +162,13 @@ static int states_plan(quire_cache *cache, quire_region_id region, uint32_t n)
     return rc;
 }
 
-static quire_page_id state_page(quire_cache *cache, quire_region_id region, quire_seq_id seq)
-{
-    return quire_pool_take(&cache->pool, (quire_group_id)cache->opts.n_groups, region, seq);
-}
-
 quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq)
 {
-    return states_plan(cache, region, 1) == QUIRE_OK ? state_page(cache, region, seq)
-                                                     : QUIRE_PAGE_NULL;
+    const quire_group_id group = (quire_group_id)cache->opts.n_groups;
+
+    return states_plan(cache, group, region, 1) == QUIRE_OK
+               ? quire_pool_take(&cache->pool, group, region, seq)
+               : QUIRE_PAGE_NULL;
 }
 
 int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2])
@@ -179,14 +178,15 @@ int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2
     QUIRE_CHECK(cache->opts.state_bytes != 0);
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
     if (found->states[0] == QUIRE_PAGE_NULL) {
-        const int rc = states_plan(cache, found->region, 2);
+        const quire_group_id group = quire_cache_seq_state_group(cache);
+        const int rc = states_plan(cache, group, found->region, 2);
 
         if (rc == QUIRE_NOPAGES) {
             quire_counter_add(&cache->regions.items[found->region].refused, 1);
         }
         QUIRE_TRY(rc);
         for (uint32_t i = 0; i < 2; i++) {
-            found->states[i] = state_page(cache, found->region, seq);
+            found->states[i] = quire_pool_take(&cache->pool, group, found->region, seq);
             quire_pool_fill_set(&cache->pool, found->states[i], cache->opts.page_tokens);
         }
         QUIRE_CACHE_CHECKED(cache);

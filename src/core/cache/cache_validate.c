@@ -35,7 +35,8 @@ static void states_count(const quire_cache *cache, bool is_taken)
             if (seq->states[k] == QUIRE_PAGE_NULL) {
                 continue;
             }
-            QUIRE_CHECK(page->group == cache->opts.n_groups && page->refs == (is_taken ? 1 : 0));
+            QUIRE_CHECK(page->group == quire_cache_seq_state_group(cache) &&
+                        page->refs == (is_taken ? 1 : 0));
             page->refs = is_taken ? 0 : 1;
         }
     }

@@ -496,7 +496,7 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
                        uint32_t n_tokens)
 {
     uint32_t page_tokens = ctx->pool->page_tokens;
-    uint32_t n_groups = ctx->pool->n_groups;
+    uint32_t n_groups = ctx->n_node_groups;
     uint32_t n_entries = div_up(n_tokens, page_tokens);
 
     QUIRE_CHECK(table->n_held == 0);

@@ -85,6 +85,7 @@ typedef struct quire_table_ctx {
     quire_group_id group;
     quire_region_id region;
     quire_seq_id seq;
+    uint32_t n_node_groups; /* quire_cache_node_groups() */
 } quire_table_ctx;
 
 /* Needs of making room for more tokens, or of truncation. */

@@ -106,7 +106,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->generation = 1;
     tree->copies_epoch = 1;
     tree->page_tokens = opts->cache->opts.page_tokens;
-    tree->n_groups = quire_cache_all_groups(opts->cache);
+    tree->n_groups = quire_cache_node_groups(opts->cache);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         const uint32_t w = opts->cache->opts.needs_last_tokens[g];
 

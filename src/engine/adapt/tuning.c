@@ -141,7 +141,8 @@ static void changes_say(const tuner *t)
 static quire_sim_kv block_kv(const quire_loop_parts *parts, uint32_t block_tokens)
 {
     const quire_kv_price price = quire_kv_price_make(parts->desc, parts->runtime_opts);
-    const uint64_t state_bytes = quire_state_page_bytes(parts->desc);
+    const uint64_t state_bytes =
+        quire_state_page_bytes(parts->desc, parts->runtime_opts->state_format);
 
     if (price.window_tokens == 0 && state_bytes == 0) {
         return (quire_sim_kv){ 0 };
@@ -153,6 +154,7 @@ static quire_sim_kv block_kv(const quire_loop_parts *parts, uint32_t block_token
                                    : 0,
                            .window_tokens = price.window_tokens,
                            .state_bytes = state_bytes,
+                           .seq_state_bytes = quire_state_seq_bytes(parts->desc) / 2,
                            .state_every_tokens = parts->opts->state_every_tokens };
 }
 

@@ -104,7 +104,7 @@ uint64_t quire_loop_text_states_bytes(const quire_loop *loop, uint32_t n_begin, 
      * computation is given up. */
     const uint32_t n = 3 + (n_tokens - n_begin) / loop->opts.state_every_tokens + 1;
 
-    return loop->room.states_bytes + n * (loop->room.states_bytes / 2);
+    return loop->room.states_bytes + n * quire_runtime_state_bytes(loop->runtime);
 }
 
 int quire_loop_text_states_begin(quire_loop *loop, const quire_loop_text_at *at,

@@ -73,7 +73,7 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
     if (!c->is_full) {
         quire_page_record_slot(&text.parent, c->tokens[0], &text.key);
     }
-    QUIRE_TRY(quire_page_write(loop->cache, &loop->tier->parts, &text, c->pages, t));
+    QUIRE_TRY(quire_page_write(loop->cache, &loop->tier->parts, &text, c->pages, NULL, t));
     /* For quire_copy_done(): the node's own key, which may differ from the record's. */
     t->text.key = *c->key;
     t->text.first_token = c->node;

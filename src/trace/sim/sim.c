@@ -274,7 +274,7 @@ static int kv_check(const quire_sim_opts *opts, quire_error *err)
 
     if ((kv->block_bytes == 0 && (kv->window_bytes != 0 || kv->state_bytes != 0)) ||
         kv->block_bytes > QUIRE_PAGE_BYTES_MAX || kv->window_bytes > QUIRE_PAGE_BYTES_MAX ||
-        kv->state_bytes > QUIRE_PAGE_BYTES_MAX ||
+        kv->state_bytes > QUIRE_PAGE_BYTES_MAX || kv->seq_state_bytes > QUIRE_PAGE_BYTES_MAX ||
         (kv->window_bytes != 0 && kv->window_tokens == 0) ||
         (kv->state_bytes != 0 && kv->state_every_tokens == 0)) {
         return quire_error_set(err, QUIRE_INVAL,

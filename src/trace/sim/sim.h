@@ -71,10 +71,11 @@ typedef enum quire_sim_copy {
  * whole and where a state is, as in the server: quire/prefix.h. All 0: a block is one page, and
  * memory is counted in blocks. */
 typedef struct quire_sim_kv {
-    uint64_t block_bytes;   /* of layers that keep all tokens; never 0 with one of the others */
-    uint64_t window_bytes;  /* of a block, of layers with windows; 0 = there are none */
-    uint32_t window_tokens; /* the widest window */
-    uint64_t state_bytes;   /* of one state of all recurrent layers; 0 = there are none */
+    uint64_t block_bytes;     /* of layers that keep all tokens; never 0 with one of the others */
+    uint64_t window_bytes;    /* of a block, of layers with windows; 0 = there are none */
+    uint32_t window_tokens;   /* the widest window */
+    uint64_t state_bytes;     /* of one cached state of all recurrent layers; 0 = there are none */
+    uint64_t seq_state_bytes; /* of each of the two states that a running text has; 0 = as cached */
     uint32_t state_every_tokens; /* a text leaves a state each so many tokens, in whole blocks */
 } quire_sim_kv;
 

@@ -77,7 +77,7 @@ uint64_t quire_sim_job_charge(const quire_sim_tree *t, uint32_t n_blocks, uint32
     const uint32_t n_window = t->window_blocks + n_step;
 
     return n_blocks * block + (n_window < n_blocks ? n_window : n_blocks) * t->kv.window_bytes +
-           2 * t->kv.state_bytes;
+           2 * t->kv.seq_state_bytes;
 }
 
 /* Room for the rest of the job's blocks, on paper as in the engine, and its states. */

@@ -48,6 +48,10 @@ static void kv_set(quire_sim_tree *t, const quire_sim_tree_opts *opts, quire_cac
         t->every_blocks = blocks_up(kv->state_every_tokens, opts->block_tokens);
         cache->state_bytes = STATE_BYTES;
         cache->state_charge_bytes = kv->state_bytes;
+        cache->seq_state_bytes = STATE_BYTES;
+        cache->seq_state_charge_bytes =
+            kv->seq_state_bytes != 0 ? kv->seq_state_bytes : kv->state_bytes;
+        t->kv.seq_state_bytes = cache->seq_state_charge_bytes;
     }
 }
 

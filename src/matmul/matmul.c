@@ -12,8 +12,6 @@
  * in half of a small L2 cache while panels pass by. */
 #define X_PART_BYTES ((size_t)256 << 10)
 
-#define GRID_TILES 16u /* that share codes of a type with a grid */
-
 /* ---- tiles of x ---- */
 
 size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows)
@@ -59,7 +57,7 @@ static void run_panel(quire_matmul_panel p, const quire_matmul_y *y, const char 
     const bool is_shared =
         end - begin > 1 && quire_matmul_has_grid(p.weight->type) && kernels->grid_tiles != NULL;
     const uint32_t n_tiles = quire_matmul_tiles(y->n_rows);
-    quire_matmul_panel shared[GRID_TILES];
+    quire_matmul_panel shared[QUIRE_MATMUL_GRID_TILES];
     float *const to = p.y;
     uint32_t n_shared = 0;
 
@@ -76,7 +74,7 @@ static void run_panel(quire_matmul_panel p, const quire_matmul_y *y, const char 
             continue;
         }
         shared[n_shared++] = p;
-        if (n_shared == GRID_TILES || tile + 1 == end) {
+        if (n_shared == QUIRE_MATMUL_GRID_TILES || tile + 1 == end) {
             kernels->grid_tiles(shared, n_shared);
             n_shared = 0;
             p.is_first = false;

@@ -2,7 +2,7 @@
  * panels, and the order of passes.
  *
  * SPDX-License-Identifier: MIT */
-#include "matmul/matmul_avx2.h"
+#include "matmul/matmul_avx2_grid.h"
 
 #include "base/cpu.h"
 #include "base/num.h"
@@ -373,10 +373,65 @@ INLINE void panel_run(const quire_matmul_passes *passes, const quire_matmul_pane
     }
 }
 
+/* ---- types with a grid ---- */
+
+/* A group times n tiles, whose sums are in y. */
+INLINE void group_run(const quire_matmul_passes *passes, const quire_matmul_panel *tiles,
+                      uint32_t n, uint32_t b, float (*y)[QUIRE_MATMUL_TILE_ROWS * PANEL])
+{
+    const quire_matmul_type type = tiles->weight->type;
+    const size_t group_bytes = (size_t)PANEL * quire_matmul_layouts[type].gguf_bytes;
+    const unsigned char *head = tiles->at + b / QUIRE_MATMUL_STEP_BLOCKS * group_bytes;
+    _Alignas(32) unsigned char codes[QUIRE_MATMUL_GRID_GROUP_BYTES];
+    quire_matmul_scales scales;
+
+    quire_matmul_avx2_grid_read(type, head, tiles->is_first ? AHEAD_BYTES : 0, passes->is_biased,
+                                codes);
+    quire_matmul_avx2_grid_scales(type, head, &scales);
+    for (uint32_t t = 0; t < n; t++) {
+        const quire_matmul_panel *p = &tiles[t];
+
+        for (uint32_t lane = 0; lane < PANEL; lane += QUIRE_MATMUL_SIDE) {
+            side_run(passes, p,
+                     (quire_matmul_pass){ .codes = codes + (size_t)4 * lane,
+                                          .scale = scales.scale[0] + lane,
+                                          .min = scales.min[0] + lane,
+                                          .y = y[t] + lane,
+                                          .x = (const char *)p->tile +
+                                               (size_t)b * p->n_rows * QUIRE_MATMUL_BLOCK_BYTES,
+                                          .x_stride = (size_t)4 * p->n_rows,
+                                          .n_blocks = QUIRE_MATMUL_STEP_BLOCKS,
+                                          .ahead = codes });
+        }
+    }
+}
+
+/* A panel times n tiles. */
+INLINE void grid_run(const quire_matmul_passes *passes, const quire_matmul_panel *tiles, uint32_t n)
+{
+    _Alignas(32) float y[QUIRE_MATMUL_GRID_TILES][QUIRE_MATMUL_TILE_ROWS * PANEL];
+
+    for (uint32_t t = 0; t < n; t++) {
+        memset(y[t], 0, (size_t)tiles[t].n_rows * PANEL * sizeof y[t][0]);
+    }
+    for (uint32_t b = 0; b < tiles->weight->n_in / QUIRE_MATMUL_BLOCK;
+         b += QUIRE_MATMUL_STEP_BLOCKS) {
+        group_run(passes, tiles, n, b, y);
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        for (uint32_t row = 0; row < tiles[t].n_rows; row++) {
+            memcpy(tiles[t].y + row * tiles[t].y_stride, y[t] + (size_t)row * PANEL,
+                   PANEL * sizeof y[t][0]);
+        }
+    }
+}
+
+/* ---- sets ---- */
+
 static void panel_avx2(const quire_matmul_panel *p)
 {
     if (quire_matmul_has_grid(p->weight->type)) {
-        quire_matmul_kernels_portable()->panel(p);
+        grid_run(&quire_matmul_avx2_passes, p, 1);
         return;
     }
     panel_run(&quire_matmul_avx2_passes, p);
@@ -385,22 +440,41 @@ static void panel_avx2(const quire_matmul_panel *p)
 static void panel_avxvnni(const quire_matmul_panel *p)
 {
     if (quire_matmul_has_grid(p->weight->type)) {
-        quire_matmul_kernels_portable()->panel(p);
+        grid_run(&quire_matmul_avxvnni_passes, p, 1);
         return;
     }
     panel_run(&quire_matmul_avxvnni_passes, p);
 }
 
+static void grid_avx2(const quire_matmul_panel *panels, uint32_t n)
+{
+    grid_run(&quire_matmul_avx2_passes, panels, n);
+}
+
+static void grid_avxvnni(const quire_matmul_panel *panels, uint32_t n)
+{
+    grid_run(&quire_matmul_avxvnni_passes, panels, n);
+}
+
 const quire_matmul_kernels *quire_matmul_kernels_avx2(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2, NULL };
+    static const quire_matmul_kernels kernels = { "avx2", tile_pack, panel_avx2, grid_avx2 };
 
-    return quire_cpu_get()->has_avx2 ? &kernels : NULL;
+    if (!quire_cpu_get()->has_avx2) {
+        return NULL;
+    }
+    quire_matmul_avx2_grid_init();
+    return &kernels;
 }
 
 const quire_matmul_kernels *quire_matmul_kernels_avxvnni(void)
 {
-    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni, NULL };
+    static const quire_matmul_kernels kernels = { "avx2+vnni", tile_pack, panel_avxvnni,
+                                                  grid_avxvnni };
 
-    return quire_cpu_get()->has_avx_vnni ? &kernels : NULL;
+    if (!quire_cpu_get()->has_avx_vnni) {
+        return NULL;
+    }
+    quire_matmul_avx2_grid_init();
+    return &kernels;
 }

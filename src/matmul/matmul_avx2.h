@@ -35,8 +35,10 @@ typedef struct quire_matmul_pass {
     const unsigned char *ahead; /* what the first block prefetches */
 } quire_matmul_pass;
 
-/* A set's passes by type and number of rows less one. */
+/* A set's passes by type and number of rows less one. Those of types with a grid read codes that
+ * were made of them (matmul_avx2_grid.h), plus 128 if is_biased. */
 typedef struct quire_matmul_passes {
+    bool is_biased;
     void (*run[QUIRE_MATMUL_TYPES][QUIRE_MATMUL_PASS_ROWS])(const quire_matmul_pass *pass);
 } quire_matmul_passes;
 

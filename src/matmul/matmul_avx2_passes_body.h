@@ -51,8 +51,8 @@ INLINE __m256i with_high(__m256i nibbles, __m256i high, uint32_t i, uint32_t bit
 /* Whether codes are 8 bits wide. */
 INLINE bool is_wide(quire_matmul_type type)
 {
-    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL ||
-           type == QUIRE_MATMUL_IQ4_XS || type == QUIRE_MATMUL_MXFP4;
+    return quire_matmul_has_grid(type) || type == QUIRE_MATMUL_Q8_0 ||
+           type == QUIRE_MATMUL_IQ4_NL || type == QUIRE_MATMUL_IQ4_XS || type == QUIRE_MATMUL_MXFP4;
 }
 
 /* Half of quad k of codes of two bits. */
@@ -79,7 +79,7 @@ INLINE __m256i half_quad_at(quire_matmul_type type, const unsigned char *codes, 
     const unsigned char *high = codes + (size_t)4 * QUAD_BYTES;
     __m256i four;
 
-    if (type == QUIRE_MATMUL_Q8_0) {
+    if (type == QUIRE_MATMUL_Q8_0 || quire_matmul_has_grid(type)) {
         return load(codes + (size_t)k * QUAD_BYTES, half);
     }
     if (type == QUIRE_MATMUL_Q2_K) {
@@ -139,7 +139,14 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
     case QUIRE_MATMUL_IQ4_NL:
     case QUIRE_MATMUL_IQ4_XS:
     case QUIRE_MATMUL_MXFP4:
+    case QUIRE_MATMUL_IQ2_XXS:
         return PASSES_VNNI ? sum : _mm256_setzero_si256();
+    case QUIRE_MATMUL_IQ2_XS:
+        if (!PASSES_VNNI) {
+            return _mm256_setzero_si256();
+        }
+        return quad == 0 ? _mm256_slli_epi32(half, 2)
+                         : _mm256_sub_epi32(sum, _mm256_slli_epi32(half, 2));
     case QUIRE_MATMUL_Q4_0:
         return _mm256_srai_epi32(sum, 4);
     case QUIRE_MATMUL_Q5_0:
@@ -279,14 +286,40 @@ INLINE void dot_wide(pair *acc, pair w, pair size, const char *quad)
           [size1] "x"(size.half[1]), [ones] "x"(ones), [x] "m"(*x));
 }
 
-/* Add n rows' sums over a block of wide codes. */
-INLINE void wide_add(quire_matmul_type type, uint32_t n, const quire_matmul_pass *p, pair acc[ROWS])
+/* Add the sums of a row over quads k and k + 1 of a type with a grid, whose sizes are small enough
+ * for both in int16. */
+INLINE void two_quads_add(quire_matmul_type type, const quire_matmul_pass *p, const char *x,
+                          uint32_t k, pair *acc)
 {
-    const __m256i flip = _mm256_set1_epi8(-128);
-    const char *x = p->x;
-
     UNROLL
-    for (uint32_t k = 0; k < QUADS; k++, x += p->x_stride) {
+    for (uint32_t h = 0; h < 2; h++) {
+        const __m256i w[2] = { half_quad_at(type, p->codes, k, h),
+                               half_quad_at(type, p->codes, k + 1, h) };
+        const __m256i one =
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w[0]), _mm256_sign_epi8(int_at(x), w[0]));
+        const __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(w[1]),
+                                                 _mm256_sign_epi8(int_at(x + p->x_stride), w[1]));
+
+        acc->half[h] = widen_add(acc->half[h], _mm256_add_epi16(one, two));
+    }
+}
+
+/* Add n rows' sums over quads [begin, end) of wide codes. */
+INLINE void wide_add(quire_matmul_type type, uint32_t n, const quire_matmul_pass *p, uint32_t begin,
+                     uint32_t end, pair acc[ROWS])
+{
+    const __m256i flip = _mm256_set1_epi8(quire_matmul_has_grid(type) ? 0 : -128);
+    const char *x = p->x + begin * p->x_stride;
+
+    if (quire_matmul_has_grid(type) && n == 1) { /* one row has registers to spare */
+        UNROLL
+        for (uint32_t k = begin; k < end; k += 2, x += 2 * p->x_stride) {
+            two_quads_add(type, p, x, k, &acc[0]);
+        }
+        return;
+    }
+    UNROLL
+    for (uint32_t k = begin; k < end; k++, x += p->x_stride) {
         const pair w = { { _mm256_xor_si256(half_quad_at(type, p->codes, k, 0), flip),
                            _mm256_xor_si256(half_quad_at(type, p->codes, k, 1), flip) } };
         const pair size = { { _mm256_abs_epi8(w.half[0]), _mm256_abs_epi8(w.half[1]) } };
@@ -303,7 +336,7 @@ INLINE void quads_add(quire_matmul_type type, uint32_t n, const quire_matmul_pas
                       uint32_t begin, uint32_t end, pair acc[ROWS])
 {
     if (is_wide(type)) {
-        wide_add(type, n, p, acc);
+        wide_add(type, n, p, begin, end, acc);
         return;
     }
     UNROLL
@@ -405,7 +438,10 @@ INLINE void halves_add(quire_matmul_type type, uint32_t n, const quire_matmul_pa
 INLINE void rows_pass(quire_matmul_type type, uint32_t n, const quire_matmul_pass *pass)
 {
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
-    const uint32_t step = l->code_bytes + (l->group == QUIRE_MATMUL_BLOCK ? l->head_bytes : 0);
+    const uint32_t step =
+        quire_matmul_has_grid(type)
+            ? QUADS * QUAD_BYTES
+            : l->code_bytes + (l->group == QUIRE_MATMUL_BLOCK ? l->head_bytes : 0);
     quire_matmul_pass p = *pass;
     __m256 y[ROWS][2];
 
@@ -447,8 +483,9 @@ INLINE void rows_pass(quire_matmul_type type, uint32_t n, const quire_matmul_pas
     PASS_FN(type, 2)                                                                               \
     PASS_FN(type, 3)                                                                               \
     PASS_FN(type, 4)
-#define PASS_LIST(type)                                                                            \
-    [QUIRE_MATMUL_##type] = { pass_##type##_1, pass_##type##_2, pass_##type##_3, pass_##type##_4 }
+#define PASS_LIST_AS(type, as)                                                                     \
+    [QUIRE_MATMUL_##type] = { pass_##as##_1, pass_##as##_2, pass_##as##_3, pass_##as##_4 }
+#define PASS_LIST(type) PASS_LIST_AS(type, type)
 
 PASS_FNS(Q8_0)
 PASS_FNS(Q4_0)
@@ -463,19 +500,27 @@ PASS_FNS(MXFP4)
 PASS_FNS(Q2_K)
 PASS_FNS(Q3_K)
 PASS_FNS(IQ4_XS)
+PASS_FNS(IQ2_XXS) /* and all with a grid and one scale for a block */
+PASS_FNS(IQ2_XS)  /* and all with a grid and a scale for each half */
 
-const quire_matmul_passes PASSES_NAME = { {
-    PASS_LIST(Q8_0),
-    PASS_LIST(Q4_0),
-    PASS_LIST(Q4_1),
-    PASS_LIST(Q5_0),
-    PASS_LIST(Q5_1),
-    PASS_LIST(IQ4_NL),
-    PASS_LIST(Q4_K),
-    PASS_LIST(Q5_K),
-    PASS_LIST(Q6_K),
-    PASS_LIST(MXFP4),
-    PASS_LIST(Q2_K),
-    PASS_LIST(Q3_K),
-    PASS_LIST(IQ4_XS),
-} };
+const quire_matmul_passes PASSES_NAME = { PASSES_VNNI,
+                                          {
+                                              PASS_LIST(Q8_0),
+                                              PASS_LIST(Q4_0),
+                                              PASS_LIST(Q4_1),
+                                              PASS_LIST(Q5_0),
+                                              PASS_LIST(Q5_1),
+                                              PASS_LIST(IQ4_NL),
+                                              PASS_LIST(Q4_K),
+                                              PASS_LIST(Q5_K),
+                                              PASS_LIST(Q6_K),
+                                              PASS_LIST(MXFP4),
+                                              PASS_LIST(Q2_K),
+                                              PASS_LIST(Q3_K),
+                                              PASS_LIST(IQ4_XS),
+                                              PASS_LIST(IQ2_XXS),
+                                              PASS_LIST(IQ2_XS),
+                                              PASS_LIST_AS(IQ2_S, IQ2_XS),
+                                              PASS_LIST_AS(IQ3_XXS, IQ2_XXS),
+                                              PASS_LIST_AS(IQ3_S, IQ2_XXS),
+                                          } };

@@ -204,23 +204,29 @@ static void panel_with_vbmi(const quire_matmul_panel *panel)
     }
 }
 
+/* Without VBMI look-ups in grids are AVX2's: the sets have one layout of x. */
 static void panel_without_vbmi(const quire_matmul_panel *panel)
 {
     if (quire_matmul_has_grid(panel->weight->type)) {
-        quire_matmul_kernels_portable()->panel(panel);
+        quire_matmul_kernels_avx2()->panel(panel);
     } else {
         quire_matmul_avx512_panel(panel);
     }
 }
 
+static void grid_without_vbmi(const quire_matmul_panel *panels, uint32_t n)
+{
+    quire_matmul_kernels_avx2()->grid_tiles(panels, n);
+}
+
 const quire_matmul_kernels *quire_matmul_kernels_avx512(void)
 {
     static const quire_matmul_kernels without = { "avx512+vnni", tile_pack, panel_without_vbmi,
-                                                  NULL };
+                                                  grid_without_vbmi };
     static const quire_matmul_kernels with = { "avx512+vnni", tile_pack, panel_with_vbmi,
                                                quire_matmul_avx512_grid_tiles };
 
-    if (!quire_cpu_get()->has_avx512_vnni) {
+    if (!quire_cpu_get()->has_avx512_vnni || quire_matmul_kernels_avx2() == NULL) {
         return NULL;
     }
     return quire_cpu_get()->has_avx512_vbmi ? &with : &without;

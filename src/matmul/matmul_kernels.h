@@ -7,6 +7,8 @@
 
 #include "matmul/matmul.h"
 
+#define QUIRE_MATMUL_GRID_TILES 16u /* that share codes of a type with a grid, at most */
+
 /* One panel times one tile of x. */
 typedef struct quire_matmul_panel {
     const quire_matmul_weight *weight;
@@ -31,9 +33,9 @@ struct quire_matmul_kernels {
     const char *isa;
     void (*tile_pack)(const quire_matmul_tile *tile);
     void (*panel)(const quire_matmul_panel *panel);
-    /* The product of one panel of a type with a grid and n tiles: panels[n] differ in the tile
-     * alone, and the tiles share the panel's codes. NULL in sets whose products of these types are
-     * slower than ggml's. */
+    /* The product of one panel of a type with a grid and up to QUIRE_MATMUL_GRID_TILES tiles:
+     * panels[n] differ in the tile alone, and the tiles share the panel's codes. NULL in sets whose
+     * products of these types are slower than ggml's. */
     void (*grid_tiles)(const quire_matmul_panel *panels, uint32_t n);
 };
 

@@ -401,6 +401,23 @@ static void test_limits(void **state)
     assert_string_equal(quire_matmul_kernels_find("portable")->isa, "portable");
 }
 
+/* Models take a type's panels where the set has products of its own: all sets of x86 do. */
+static void test_fast_types(void **state)
+{
+    const quire_matmul_kernels *sets[SETS_MAX];
+    const uint32_t n_sets = all_sets(sets);
+
+    (void)state;
+    for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES; i++) {
+        const quire_matmul_type type = (quire_matmul_type)i;
+
+        assert_int_equal(quire_matmul_is_fast(sets[0], type), type < QUIRE_MATMUL_IQ2_XXS);
+        for (uint32_t s = 1; s < n_sets; s++) {
+            assert_true(quire_matmul_is_fast(sets[s], type));
+        }
+    }
+}
+
 /* QUIRE_ISA's names are attention's; where no set is left that is faster than ggml there is none.
  */
 static void test_isa(void **state)
@@ -450,6 +467,7 @@ int main(void)
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_damaged_weights),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_fast_types),
         cmocka_unit_test(test_isa),
     };
 

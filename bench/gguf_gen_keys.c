@@ -52,6 +52,13 @@ static void window_keys(const gguf_gen_plan *p)
         gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.sliding_window_pattern"),
                           GGUF_TYPE_BOOL, pattern, o->n_layer + o->n_nextn);
     }
+    if ((quire_arch_row_get(quire_arch_find(o->arch))->reads & QUIRE_READS_ROPE_PATTERN) != 0) {
+        for (uint32_t l = 0; l < o->n_layer; l++) {
+            pattern[l] = l % 3 != 2;
+        }
+        gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.rope_pattern"), GGUF_TYPE_BOOL,
+                          pattern, o->n_layer);
+    }
     if (o->window_rope_base != 0.0f) {
         set_f32(p, "rope.freq_base_swa", o->window_rope_base);
     }

@@ -4,8 +4,8 @@
  * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
  * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c,
  * graph_recurrent.c, graph_delta.c, graph_mamba.c and graph_ffn.c. An architecture of known blocks
- * is a row here, a case in tests/model/arch_cases.c, and a run of `make docs`, which writes the
- * table of docs/architectures.md.
+ * is a row here, a case in tests/model/arch_cases_table.c, and a run of `make docs`, which writes
+ * the table of docs/architectures.md.
  *
  * Thread: the table is constant.
  *
@@ -135,6 +135,13 @@ typedef uint64_t quire_part;
 /* A residual of several streams, and a map beside attention: graph_streams.c. */
 #define QUIRE_PART_STREAMS QUIRE_PART_BIT(57)
 
+/* QUIRE_PART_ATTN_POST_NORM and QUIRE_PART_FFN_POST_NORM under names without ".weight". */
+#define QUIRE_PART_POST_NORMS_BARE QUIRE_PART_BIT(32)
+
+/* A gate of attention's result: of each of its numbers, or of each head. */
+#define QUIRE_PART_ATTN_GATE       QUIRE_PART_BIT(33)
+#define QUIRE_PART_ATTN_GATE_HEADS QUIRE_PART_BIT(34)
+
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
@@ -170,6 +177,7 @@ typedef enum quire_qk_norm {
 typedef enum quire_act {
     QUIRE_ACT_SILU,
     QUIRE_ACT_GELU,
+    QUIRE_ACT_RELU,   /* of experts only */
     QUIRE_ACT_RELU2,  /* max(x, 0) squared; of networks and experts without gates */
     QUIRE_ACT_XIELU,  /* arXiv 2411.13010; of plain networks only */
     QUIRE_ACT_CLAMPED /* SiLU of a bounded gate times a bounded up; of experts only (gpt-oss) */
@@ -192,6 +200,8 @@ typedef enum quire_latent {
 typedef enum quire_rope_where {
     QUIRE_ROPE_EVERYWHERE,
     QUIRE_ROPE_NOT_EVERY_4TH,   /* not in layers 3, 7, 11 ... */
+    QUIRE_ROPE_NOT_1ST_OF_4,    /* not in layers 0, 4, 8 ...; everywhere in models without windows
+                                 */
     QUIRE_ROPE_WINDOWED,        /* where there is a window */
     QUIRE_ROPE_WINDOWED_IF_ANY, /* the same, but everywhere in models without windows */
     QUIRE_ROPE_FINETUNED,       /* everywhere, unless rope.scaling.finetuned is false */
@@ -213,6 +223,8 @@ typedef struct quire_window_rule {
     uint32_t tokens;    /* without the key; 0 = the key is required, unless optional */
     uint32_t pattern;   /* without its key: every pattern-th layer has none */
     uint32_t in_layers; /* of models with so many layers only; 0 = of all */
+    bool is_full_first; /* the first layer of each pattern has none, not the last one */
+    bool is_fixed;      /* `tokens`, whatever the key says, unless it is 0 */
     bool is_chunked;    /* chunks of `tokens`, whatever the key says */
     quire_window_rope rope;
 } quire_window_rule;
@@ -257,7 +269,8 @@ typedef struct quire_expert_rule {
     bool is_normalised;  /* weights of a row's choices; without the key */
     bool chooses_by_logits;
     bool weighs_input;
-    uint32_t reads; /* quire_experts_read */
+    bool routes_early; /* the router reads what the layer reads, without a norm */
+    uint32_t reads;    /* quire_experts_read */
 } quire_expert_rule;
 
 typedef enum quire_embd_scale {
@@ -289,9 +302,10 @@ typedef enum quire_arch_reads {
     QUIRE_READS_DEEPSTACK = 1u << 11, /* deepstack_mapping; refused */
     QUIRE_READS_LOG_MUL = 1u << 12,   /* YaRN's multiplier as DeepSeek-V2 means it */
     QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13, /* attention.temperature_length, beside _scale */
-    QUIRE_READS_MROPE = 1u << 14,    /* rope.dimension_sections, which text does not feel */
-    QUIRE_READS_EPS_TWICE = 1u << 15 /* attention.layer_norm_epsilon, which the key of the RMS norm
-                                        may replace */
+    QUIRE_READS_MROPE = 1u << 14,     /* rope.dimension_sections, which text does not feel */
+    QUIRE_READS_EPS_TWICE = 1u << 15, /* attention.layer_norm_epsilon, which the key of the RMS norm
+                                         may replace */
+    QUIRE_READS_ROPE_PATTERN = 1u << 16 /* attention.rope_pattern: the layers with a rope */
 } quire_arch_reads;
 
 typedef struct quire_arch_row {

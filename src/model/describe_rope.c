@@ -294,13 +294,31 @@ static int window_dims_check(const quire_gguf *file, const quire_model_desc *des
     return QUIRE_OK;
 }
 
+/* The layers that a file names; all without the key. */
+static int pattern_get(const quire_gguf *file, const quire_model_desc *desc, bool *has_rope,
+                       quire_error *err)
+{
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    for (uint32_t l = 0; l < desc->n_layer_file; l++) {
+        has_rope[l] = true;
+    }
+    (void)quire_gguf_key(key, desc->arch_name, "attention.rope_pattern");
+    return (quire_arch_row_get(desc->arch)->reads & QUIRE_READS_ROPE_PATTERN) != 0 &&
+                   quire_gguf_find(file, key) >= 0
+               ? quire_gguf_get_bool_array(file, key, desc->n_layer_file, has_rope, err)
+               : QUIRE_OK;
+}
+
 static int layers_fill(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     const quire_rope_where where = quire_arch_row_get(desc->arch)->rope_where;
     char key[QUIRE_GGUF_KEY_NAME_MAX];
+    bool is_in_pattern[QUIRE_LAYERS_MAX];
     bool is_finetuned = true;
     bool has_windows = false;
 
+    QUIRE_TRY(pattern_get(file, desc, is_in_pattern, err));
     if (where == QUIRE_ROPE_FINETUNED) {
         (void)quire_gguf_key(key, desc->arch_name, "rope.scaling.finetuned");
         QUIRE_TRY(quire_gguf_get_bool(file, key, &is_finetuned, err));
@@ -314,9 +332,13 @@ static int layers_fill(const quire_gguf *file, quire_model_desc *desc, quire_err
 
         switch (where) {
         case QUIRE_ROPE_EVERYWHERE:
+            has_rope = is_in_pattern[l];
             break;
         case QUIRE_ROPE_NOT_EVERY_4TH:
             has_rope = (l + 1) % 4 != 0;
+            break;
+        case QUIRE_ROPE_NOT_1ST_OF_4:
+            has_rope = l % 4 != 0 || !has_windows;
             break;
         case QUIRE_ROPE_WINDOWED:
             has_rope = is_windowed;

@@ -1,7 +1,7 @@
 /* describe_windows.c - which layers of a model see a window of positions, and how wide it is.
  *
- * libllama numbers the layers that see everything: the last one of each pattern. A pattern may also
- * come as an array, one value per layer.
+ * libllama numbers the layers that see everything: the last one of each pattern, or the first one.
+ * A pattern may also come as an array, one value per layer.
  *
  * SPDX-License-Identifier: MIT */
 #include <inttypes.h>
@@ -24,10 +24,10 @@ static int width_get(const quire_gguf *file, const quire_model_desc *desc, uint3
     if (!rule->is_there || (rule->in_layers != 0 && rule->in_layers != desc->n_layer)) {
         return QUIRE_OK;
     }
-    *tokens = rule->tokens;
+    *tokens = rule->is_fixed ? 0 : rule->tokens;
     (void)quire_gguf_key(key, desc->arch_name, "attention.sliding_window");
     QUIRE_TRY(quire_gguf_get_u32(file, key, range, tokens, err));
-    *tokens = rule->is_chunked ? rule->tokens : *tokens;
+    *tokens = rule->is_chunked || (rule->is_fixed && *tokens != 0) ? rule->tokens : *tokens;
     return QUIRE_OK;
 }
 
@@ -40,6 +40,7 @@ static bool is_array(const quire_gguf *file, const char *key)
 
 int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
+    const bool is_full_first = quire_arch_row_get(desc->arch)->window.is_full_first;
     uint32_t pattern = quire_arch_row_get(desc->arch)->window.pattern;
     char key[QUIRE_GGUF_KEY_NAME_MAX];
     bool has_window[QUIRE_LAYERS_MAX];
@@ -57,7 +58,8 @@ int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire
         QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, QUIRE_LAYERS_MAX, false },
                                      &pattern, err));
         for (uint32_t l = 0; l < desc->n_layer; l++) {
-            has_window[l] = pattern == 0 || l % pattern < pattern - 1;
+            has_window[l] =
+                pattern == 0 || (is_full_first ? l % pattern != 0 : l % pattern < pattern - 1);
         }
     }
     for (uint32_t l = 0; l < desc->n_layer; l++) {

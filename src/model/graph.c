@@ -71,15 +71,16 @@ static struct ggml_tensor *normed(const quire_graph_build *b, struct ggml_tensor
     return weight != NULL ? quire_graph_norm(b, x, weight, bias) : x;
 }
 
-/* The network of a layer, and what it adds to the residual stream x. */
+/* The network of a layer, and what it adds to the residual stream x. early: x before the layer. */
 static struct ggml_tensor *network_add(const quire_graph_build *b, struct ggml_tensor *x,
-                                       uint32_t il)
+                                       struct ggml_tensor *early, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
-    struct ggml_tensor *y = b->desc->experts.is_beside
-                                ? quire_graph_ffn_and_experts(b, x, il)
-                                : quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), il);
+    struct ggml_tensor *y;
 
+    y = b->desc->experts.is_beside
+            ? quire_graph_ffn_and_experts(b, x, il)
+            : quire_graph_ffn(b, normed(b, x, l->ffn_norm, l->ffn_norm_b), early, il);
     y = quire_graph_scaled(b, normed(b, y, l->ffn_post_norm, NULL), b->desc->residual_scale);
     return ggml_add(b->graph->ctx, y, x);
 }
@@ -90,28 +91,40 @@ static struct ggml_tensor *residual_add(const quire_graph_build *b, struct ggml_
                                         struct ggml_tensor *h, struct ggml_tensor *y, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *early = x;
     struct ggml_context *ctx = b->graph->ctx;
 
     if (y == NULL) {
-        return ggml_add(ctx, quire_graph_ffn(b, h, il), x);
+        return ggml_add(ctx, quire_graph_ffn(b, h, early, il), x);
     }
     y = quire_graph_scaled(b, normed(b, y, l->attn_post_norm, NULL), b->desc->residual_scale);
     if (b->arch->is_parallel) {
         ggml_build_forward_expand(b->graph->cgraph, y);
-        return ggml_add(ctx, ggml_add(ctx, quire_graph_ffn(b, h, il), x), y);
+        return ggml_add(ctx, ggml_add(ctx, quire_graph_ffn(b, h, early, il), x), y);
     }
     x = ggml_add(ctx, y, x);
     x = b->arch->has_streams ? quire_graph_laurel_add(b, x, h, il) : x;
-    return b->arch->is_single ? x : network_add(b, x, il);
+    return b->arch->is_single ? x : network_add(b, x, early, il);
 }
 
-/* The result of attention times the sigmoid of its gate. */
+/* The result of attention times the sigmoid of its gate, which has a number for each of the
+ * result's, or one for each head. */
 static struct ggml_tensor *gated(const quire_graph_build *b, struct ggml_tensor *y,
                                  struct ggml_tensor *gate)
 {
     struct ggml_context *ctx = b->graph->ctx;
+    const int64_t n = y->ne[0], n_rows = y->ne[1];
 
-    return gate != NULL ? ggml_mul(ctx, y, ggml_sigmoid(ctx, gate)) : y;
+    if (gate == NULL) {
+        return y;
+    }
+    gate = ggml_sigmoid(ctx, gate);
+    if (gate->ne[0] == n) {
+        return ggml_mul(ctx, y, gate);
+    }
+    y = ggml_mul(ctx, ggml_reshape_3d(ctx, y, n / gate->ne[0], gate->ne[0], n_rows),
+                 ggml_reshape_3d(ctx, gate, 1, gate->ne[0], n_rows));
+    return ggml_reshape_2d(ctx, y, n, n_rows);
 }
 
 /* The attention of a layer, of all rows or behind an early exit; NULL where the append is all. */
@@ -265,6 +278,7 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
                                              l->wk,
                                              l->wv,
                                              l->wo,
+                                             l->attn_gate,
                                              l->gate,
                                              l->up,
                                              l->down,

@@ -298,6 +298,9 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
     } else {
         rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
     }
+    if (l->attn_gate != NULL && has_q) {
+        rows.gate = quire_graph_linear(b, l->attn_gate, NULL, x);
+    }
     if (b->graph->q_scales != NULL && rows.q != NULL &&
         (!b->desc->is_temperature_unroped || b->desc->layer_rope[il] == QUIRE_LAYER_ROPE_NONE)) {
         rows.q = ggml_mul(b->graph->ctx, rows.q, b->graph->q_scales);

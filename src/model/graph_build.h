@@ -135,8 +135,10 @@ struct ggml_tensor *quire_graph_streams_end(const quire_graph_build *b, struct g
 /* Gates of a network of which the largest stay, and only by how much they exceed the others. */
 struct ggml_tensor *quire_graph_sparse(const quire_graph_build *b, struct ggml_tensor *gate);
 
-/* The network of a layer, norms not included. */
-struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);
+/* The network of a layer, norms not included. early: what the layer reads, for routers that read
+ * it. */
+struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x,
+                                    struct ggml_tensor *early, uint32_t il);
 
 /* The sum of a layer's plain network and of its experts, each with its norms. */
 struct ggml_tensor *quire_graph_ffn_and_experts(const quire_graph_build *b, struct ggml_tensor *x,

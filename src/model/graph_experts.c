@@ -264,6 +264,8 @@ static struct ggml_tensor *activated(const quire_linear *linear, const quire_gra
         return ggml_swiglu_split(linear->ctx, gate, up);
     case QUIRE_ACT_GELU:
         return ggml_geglu_split(linear->ctx, gate, up);
+    case QUIRE_ACT_RELU:
+        return ggml_reglu_split(linear->ctx, gate, up);
     case QUIRE_ACT_CLAMPED:
         return ggml_swiglu_oai(linear->ctx, gate, up, CLAMPED_ALPHA, CLAMPED_LIMIT);
     case QUIRE_ACT_RELU2:

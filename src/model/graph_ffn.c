@@ -18,6 +18,7 @@ static struct ggml_tensor *gate_times_up(const quire_graph_build *b, struct ggml
         return ggml_swiglu_split(ctx, gate, up);
     case QUIRE_ACT_GELU:
         return ggml_geglu_split(ctx, gate, up);
+    case QUIRE_ACT_RELU:
     case QUIRE_ACT_RELU2:
     case QUIRE_ACT_XIELU:
     case QUIRE_ACT_CLAMPED:
@@ -69,16 +70,19 @@ static struct ggml_tensor *ffn_plain(const quire_graph_build *b, struct ggml_ten
     case QUIRE_ACT_XIELU:
         y = ggml_xielu(b->graph->ctx, y, xielu[0], xielu[1], xielu[2], xielu[3]);
         break;
+    case QUIRE_ACT_RELU:
     case QUIRE_ACT_CLAMPED:
         QUIRE_CHECK(false);
     }
     return quire_graph_linear(b, l->down, l->down_b, y);
 }
 
-struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x,
+                                    struct ggml_tensor *early, uint32_t il)
 {
     if (b->weights->layers[il].experts.router != NULL) {
-        return quire_graph_experts_build(&b->experts[il], b->linear, x, x);
+        return quire_graph_experts_build(&b->experts[il], b->linear, x,
+                                         b->arch->experts.routes_early ? early : x);
     }
     switch (b->arch->ffn) {
     case QUIRE_FFN_GATED:

@@ -83,6 +83,9 @@ typedef struct quire_layer_weights {
      * groups] or NULL, and its output, beside attention's wo: graph_mamba.c. */
     struct ggml_tensor *conv_b, *mamba_skip, *mamba_norm, *mamba_out;
     struct ggml_tensor *sinks; /* f32 [n_head] */
+    /* Of attention's result, [n_embd][n_head * d_v] or [n_embd][n_head]; NULL where there is none.
+     */
+    struct ggml_tensor *attn_gate;
     /* What adds the second embedding, [n_embd][n_embd_layer] and back; and f32 [1], a factor of
      * the layer's output. */
     struct ggml_tensor *embd_gate, *embd_map, *embd_post_norm;

@@ -761,7 +761,7 @@ static void the_nearest_name_is_offered(void **state)
     assert_string_equal(quire_arch_nearest("gemma3x"), "gemma3");
     assert_string_equal(quire_arch_nearest("qwen4moe"), "qwen3moe");
     assert_string_equal(quire_arch_nearest("lama"), "llama");
-    assert_string_equal(quire_arch_nearest("graniteswa"), "granite");
+    assert_string_equal(quire_arch_nearest("graniteswa"), "granite_swa");
     assert_null(quire_arch_nearest("rwkv7"));
     assert_null(quire_arch_nearest("mamba2")); /* no attention */
     assert_null(quire_arch_nearest(""));

@@ -14,14 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COMMANDS_MAX 16
+#define COMMANDS_MAX 17
 
 const quire_command *const quire_commands[] = {
-    &quire_command_run,   &quire_command_chat,    &quire_command_perplexity,
-    &quire_command_bench, &quire_command_info,    &quire_command_calibrate,
-    &quire_command_serve, &quire_command_cache,   &quire_command_pull,
-    &quire_command_list,  &quire_command_rm,      &quire_command_devices,
-    &quire_command_sim,   &quire_command_analyze, &quire_command_chat_template,
+    &quire_command_run,           &quire_command_chat,  &quire_command_perplexity,
+    &quire_command_bench,         &quire_command_info,  &quire_command_calibrate,
+    &quire_command_serve,         &quire_command_cache, &quire_command_pull,
+    &quire_command_list,          &quire_command_rm,    &quire_command_devices,
+    &quire_command_tune_pages,    &quire_command_sim,   &quire_command_analyze,
+    &quire_command_chat_template,
 #ifdef QUIRE_HAS_TRAIN
     &quire_command_train,
 #endif

@@ -19,6 +19,7 @@ extern const quire_command quire_command_pull;
 extern const quire_command quire_command_list;
 extern const quire_command quire_command_rm;
 extern const quire_command quire_command_devices;
+extern const quire_command quire_command_tune_pages;
 extern const quire_command quire_command_sim;
 extern const quire_command quire_command_analyze;
 extern const quire_command quire_command_train; /* builds with QUIRE_HAS_TRAIN */

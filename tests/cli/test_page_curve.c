@@ -1,0 +1,126 @@
+/* test_page_curve.c - quire tune-pages: the choice of a size, and the program.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/measuring/page_curve.h"
+#include "program.h"
+
+#include <stdlib.h>
+
+/* ---- the choice ---- */
+
+/* Rates by size; NULL = none of this kind. */
+static uint32_t choice_of(const double *in, const double *out, const double *attention)
+{
+    quire_page_curve curve = { .choice = 0 };
+
+    for (uint32_t i = 0; i < QUIRE_PAGE_POINTS; i++) {
+        curve.points[i] = (quire_page_point){ .page_tokens = 64u << i,
+                                              .in = in[i],
+                                              .out = out[i],
+                                              .attention = attention != NULL ? attention[i] : 0.0 };
+    }
+    return quire_page_curve_choose(&curve);
+}
+
+static void test_choice(void **state)
+{
+    static const double flat[] = { 10, 10, 10, 10, 10 };
+    static const double rising[] = { 2, 5, 8.9, 9, 10 };
+    static const double peak[] = { 9.1, 9.2, 10, 8, 7 };
+    static const double slow[] = { 1, 1, 1, 1, 10 };
+
+    (void)state;
+    assert_int_equal(choice_of(flat, flat, flat), 0);
+    assert_int_equal(choice_of(flat, flat, NULL), 0);
+    assert_int_equal(choice_of(rising, flat, flat), 3); /* 90 % are enough */
+    assert_int_equal(choice_of(flat, rising, flat), 3);
+    assert_int_equal(choice_of(flat, flat, rising), 3);
+    assert_int_equal(choice_of(peak, flat, NULL), 0);
+    assert_int_equal(choice_of(peak, slow, flat), 4); /* no size has 90 % of each */
+}
+
+/* ---- the program ---- */
+
+static void check_memory(const json_t *memory, const char *name, bool has_attention)
+{
+    const json_t *curve = json_object_get(memory, "curve");
+    const json_int_t choice = json_integer_value(json_object_get(memory, "page_tokens"));
+    bool has_choice = false;
+
+    assert_string_equal(json_string_value(json_object_get(memory, "memory")), name);
+    assert_int_equal(json_array_size(curve), QUIRE_PAGE_POINTS);
+    for (size_t i = 0; i < QUIRE_PAGE_POINTS; i++) {
+        const json_t *p = json_array_get(curve, i);
+        const json_int_t page_tokens = json_integer_value(json_object_get(p, "page_tokens"));
+
+        assert_int_equal(page_tokens, 64 << i);
+        /* One layer: 8 heads of 128, K and V; on a disk of eight pages. */
+        assert_true(json_integer_value(json_object_get(p, "piece_bytes")) >=
+                    page_tokens * 8 * 2 * 64);
+        assert_true(json_real_value(json_object_get(p, "in_bytes_per_second")) > 0);
+        assert_true(json_real_value(json_object_get(p, "out_bytes_per_second")) > 0);
+        assert_int_equal(json_is_null(json_object_get(p, "attention_bytes_per_second")),
+                         !has_attention);
+        has_choice |= choice == page_tokens;
+    }
+    assert_true(has_choice);
+}
+
+static void test_json(void **state)
+{
+    json_t *root = program_json(PROGRAM("tune-pages", "--device", "cpu", "--tokens", "1024",
+                                        "--format", "q4", "--dir", program_path("."), "--json"));
+    const json_t *memories = json_object_get(root, "memories");
+
+    (void)state;
+    assert_string_equal(json_string_value(json_object_get(root, "format")), "q4");
+    assert_int_equal(json_array_size(memories), 2);
+    check_memory(json_array_get(memories, 0), "host", true);
+    check_memory(json_array_get(memories, 1), "disk", false);
+    json_decref(root);
+}
+
+static void test_text(void **state)
+{
+    program_result r =
+        program_expect(0, PROGRAM("tune-pages", "--device", "cpu", "--tokens", "1024"));
+
+    (void)state;
+    assert_says(r.out, "host         64");
+    assert_says(r.out, "\n           1024");
+    assert_says(r.out, "*");
+    assert_says(r.out, "\n--page-tokens ");
+    program_free(&r);
+}
+
+static void test_refusals(void **state)
+{
+    program_result r = program_expect(
+        1, PROGRAM("tune-pages", "--device", "cpu", "--tokens", "1024", "--dir", "/nonexistent"));
+
+    (void)state;
+    assert_says(r.err, "--dir: cannot make a file in /nonexistent");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("tune-pages", "--device", "tpu0"));
+    assert_says(r.err, "there is no device 'tpu0'");
+    program_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

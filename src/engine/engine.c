@@ -18,27 +18,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A device's loop, and what watches it. */
+static int replica_create(quire_engine *engine, const quire_engine_opts *opts, uint32_t i,
+                          quire_error *err)
+{
+    const quire_engine_opts own = quire_replica_opts(engine, opts, i);
+
+    QUIRE_TRY(quire_loop_create(&engine->loops[i], &own, err));
+    if (i == 0) {
+        engine->loop = engine->loops[0];
+    }
+    QUIRE_TRY(quire_adapt_create(&engine->adapts[i], engine->loops[i], engine->adapt, err));
+    engine->adapt = engine->adapts[0];
+    quire_replica_heir_set(engine, i);
+    return QUIRE_OK;
+}
+
+static int parts_create(quire_engine *engine, const quire_engine_opts *opts, quire_error *err)
+{
+    quire_loop_events events;
+
+    QUIRE_TRY(quire_replicas_open(engine, opts, err));
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(replica_create(engine, opts, i, err));
+    }
+    QUIRE_TRY(quire_saver_create(&engine->saver, engine->loop, engine->adapt, err));
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        quire_adapt_events(engine->adapts[i], &events);
+        QUIRE_TRY(quire_loop_start(engine->loops[i], &events, err));
+    }
+    return QUIRE_OK;
+}
+
 int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err)
 {
     quire_engine *engine = calloc(1, sizeof *engine);
-    quire_loop_events events;
     int rc;
 
     *out = NULL;
     if (engine == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
-    rc = quire_loop_create(&engine->loop, opts, err);
-    if (rc == QUIRE_OK) {
-        rc = quire_adapt_create(&engine->adapt, engine->loop, err);
-    }
-    if (rc == QUIRE_OK) {
-        rc = quire_saver_create(&engine->saver, engine->loop, engine->adapt, err);
-    }
-    if (rc == QUIRE_OK) {
-        quire_adapt_events(engine->adapt, &events);
-        rc = quire_loop_start(engine->loop, &events, err);
-    }
+    rc = parts_create(engine, opts, err);
     if (rc < 0) {
         quire_engine_destroy(engine);
         return rc;
@@ -54,11 +75,16 @@ void quire_engine_destroy(quire_engine *engine)
         return;
     }
     quire_saver_destroy(engine->saver);
-    if (engine->loop != NULL) {
-        quire_loop_stop(engine->loop);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        if (engine->loops[i] != NULL) {
+            quire_loop_stop(engine->loops[i]);
+        }
     }
-    quire_adapt_destroy(engine->adapt);
-    quire_loop_destroy(engine->loop);
+    for (uint32_t i = engine->n_replicas; i-- > 0;) { /* the first one's lists are the others' */
+        quire_adapt_destroy(engine->adapts[i]);
+        quire_loop_destroy(engine->loops[i]);
+    }
+    quire_dispatcher_destroy(engine->dispatcher);
     free(engine);
 }
 
@@ -66,12 +92,22 @@ void quire_engine_destroy(quire_engine *engine)
 
 bool quire_engine_is_idle(const quire_engine *engine)
 {
-    return quire_loop_is_idle(engine->loop);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        if (!quire_loop_is_idle(engine->loops[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 bool quire_engine_is_lost(const quire_engine *engine)
 {
-    return quire_loop_is_lost(engine->loop);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        if (!quire_loop_is_lost(engine->loops[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 const quire_model *quire_engine_model(const quire_engine *engine)
@@ -110,38 +146,29 @@ quire_sessions *quire_engine_sessions(quire_engine *engine)
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err)
 {
-    return quire_loop_submit(engine->loop, params, out, err);
+    return engine->dispatcher != NULL ? quire_replicas_submit(engine, params, out, err)
+                                      : quire_loop_submit(engine->loop, params, 0, out, err);
 }
 
 int quire_engine_explain(quire_engine *engine, const char *request_id, const void *tenant,
                          uint32_t tenant_bytes, quire_explanation *out)
 {
-    return quire_loop_explain(engine->loop, request_id, tenant, tenant_bytes, out);
+    int rc = QUIRE_NOTFOUND;
+
+    for (uint32_t i = 0; rc == QUIRE_NOTFOUND && i < engine->n_replicas; i++) {
+        rc = quire_loop_explain(engine->loops[i], request_id, tenant, tenant_bytes, out);
+    }
+    return rc;
 }
 
 uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out, uint32_t n)
 {
-    return quire_loop_explain_last(engine->loop, out, n);
-}
+    uint32_t n_written = 0;
 
-int quire_engine_page_map(quire_engine *engine, quire_page_map *out)
-{
-    return quire_loop_page_map(engine->loop, out);
-}
-
-int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n)
-{
-    return quire_loop_sessions_kv(engine->loop, items, n);
-}
-
-uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX])
-{
-    return quire_loop_regions(engine->loop, out);
-}
-
-int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
-{
-    return quire_loop_accounts_get(engine->loop, out, n);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        n_written += quire_loop_explain_last(engine->loops[i], out + n_written, n - n_written);
+    }
+    return n_written;
 }
 
 /* ---- adaptation's ---- */
@@ -150,37 +177,6 @@ uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_e
                              uint32_t n)
 {
     return quire_adapt_events_list(engine->adapt, after, out, n);
-}
-
-int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
-                            quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err)
-{
-    return quire_adapt_pin_create(engine->adapt, params, out, missing_bytes, err);
-}
-
-int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
-                         quire_engine_pin *out)
-{
-    return quire_adapt_pin_get(engine->adapt, name, out);
-}
-
-int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *name, uint64_t ttl_s,
-                           quire_engine_pin *out)
-{
-    return quire_adapt_pin_renew(engine->adapt, name, ttl_s, out);
-}
-
-int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *name)
-{
-    return quire_adapt_pin_drop(engine->adapt, name);
-}
-
-int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
-                           uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all)
-{
-    const quire_adapt_pins_ask ask = { tenant, tenant_bytes, skip };
-
-    return quire_adapt_pins_list(engine->adapt, &ask, out, n, n_all);
 }
 
 int quire_engine_tune(quire_engine *engine, const quire_engine_tune_opts *opts,
@@ -200,11 +196,19 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
 {
     quire_loop_stats_get(engine->loop, out);
     quire_adapt_stats_get(engine->adapt, &out->memory);
+    for (uint32_t i = 1; i < engine->n_replicas; i++) {
+        quire_engine_stats more = { 0 };
+
+        quire_loop_stats_get(engine->loops[i], &more);
+        quire_adapt_stats_get(engine->adapts[i], &more.memory);
+        quire_engine_stats_add(out, &more);
+    }
     quire_saver_stats_get(engine->saver, &out->saver);
 }
 
 typedef struct invalidation {
-    quire_engine *engine;
+    quire_loop *loop;
+    quire_adapt *adapt;
     const quire_invalidate *what;
     uint64_t owner;
     quire_prefix_dropped dropped;
@@ -217,9 +221,9 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
 
     (void)cache;
     (void)tree;
-    quire_adapt_forget(inv->engine->adapt, inv->what);
-    inv->dropped = quire_loop_invalidate(inv->engine->loop, inv->what, inv->owner);
-    quire_adapt_invalidated(inv->engine->adapt);
+    quire_adapt_forget(inv->adapt, inv->what);
+    inv->dropped = quire_loop_invalidate(inv->loop, inv->what, inv->owner);
+    quire_adapt_invalidated(inv->adapt);
 }
 
 /* The tokens of a session. */
@@ -260,7 +264,7 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
                             quire_prefix_dropped *dropped)
 {
     quire_invalidate whole = *what;
-    invalidation inv = { .engine = engine, .what = &whole };
+    invalidation inv = { .what = &whole };
     kept_text text = { 0 };
     int rc = QUIRE_OK;
 
@@ -270,10 +274,15 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
         whole.tokens = text.tokens;
         whole.n_tokens = text.n_tokens;
     }
-    if (rc == QUIRE_OK) {
-        rc = quire_loop_call(engine->loop, invalidate, &inv);
+    for (uint32_t i = 0; rc == QUIRE_OK && i < engine->n_replicas; i++) {
+        inv.loop = engine->loops[i];
+        inv.adapt = engine->adapts[i];
+        inv.dropped = (quire_prefix_dropped){ 0 };
+        rc = quire_loop_call(inv.loop, invalidate, &inv);
+        dropped->nodes += inv.dropped.nodes;
+        dropped->tokens += inv.dropped.tokens;
+        dropped->freed_bytes += inv.dropped.freed_bytes;
     }
-    *dropped = inv.dropped;
     free(text.tokens);
     return rc;
 }

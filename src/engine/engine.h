@@ -29,6 +29,9 @@
  * pages and is recomputed later, mostly from the cache, with the same tokens and the same sampler
  * state.
  *
+ * An engine may have several devices, each with a thread, a runtime and a tree of its own:
+ * replicas.h.
+ *
  * Thread: any, unless a function says otherwise.
  *
  * SPDX-License-Identifier: MIT */
@@ -44,6 +47,7 @@
 #include "engine/overflow.h"
 #include "engine/pinned.h"
 #include "engine/precache.h"
+#include "engine/replicas.h"
 #include "engine/saver.h"
 #include "engine/sessions.h"
 #include "engine/stats.h"
@@ -124,7 +128,9 @@ typedef struct quire_engine_opts {
     quire_overflow_opts overflow; /* requests larger than the budget; overflow.h */
     quire_prefix_watcher watcher; /* is told the full pages of text that memory has; stored NULL =
                                      none. Stays until destroy. Thread: the engine's */
-    bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
+    quire_engine_devices devices; /* further ones: replicas.h */
+    quire_sessions *shared_sessions; /* of another engine's loop, borrowed; NULL = its own */
+    bool no_shadow;                  /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;
@@ -369,6 +375,10 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
  * quire_engine_create(). */
 uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_event *out,
                              uint32_t n);
+
+/* The figures of each device, the first one first. Returns their number; never waits. */
+uint32_t quire_engine_devices_get(quire_engine *engine,
+                                  quire_engine_device_stats out[QUIRE_REPLICAS_MAX]);
 
 /* Counters, gauges, histograms: stats.h. */
 void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out);

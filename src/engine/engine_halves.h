@@ -13,7 +13,29 @@ typedef struct quire_saver quire_saver;
 struct quire_engine {
     quire_loop *loop;   /* serves: engine/loop/loop.h */
     quire_adapt *adapt; /* watches the loop and changes its settings: engine/adapt/adapt.h */
+    /* Both by device; those of the first device are the ones above. */
+    quire_loop *loops[QUIRE_REPLICAS_MAX];
+    quire_adapt *adapts[QUIRE_REPLICAS_MAX];
+    uint32_t n_replicas;
+    quire_dispatcher *dispatcher; /* NULL: one device */
     quire_saver *saver; /* keeps what outlives a restart: engine/saver.h; NULL = nothing is kept */
 };
+
+/* ---- replicas.c ---- */
+
+/* The options of a device's loop. */
+quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_engine_opts *opts,
+                                     uint32_t replica);
+/* Make the dispatcher of several devices; with one there is none. Errors: QUIRE_INVAL, QUIRE_UNSUPP
+ * (options that go with one device alone), QUIRE_NOMEM. */
+int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, quire_error *err);
+/* Before the loop starts: other devices take its requests when its own is lost. */
+void quire_replica_heir_set(quire_engine *engine, uint32_t replica);
+/* Where a request with these tokens goes now; QUIRE_DISPATCH_NONE: nowhere. refused: devices that
+ * have refused it. */
+quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
+                                    uint32_t refused);
+int quire_replicas_submit(quire_engine *engine, const quire_request_params *params,
+                          quire_request **out, quire_error *err);
 
 #endif /* QUIRE_ENGINE_ENGINE_HALVES_H */

@@ -82,6 +82,7 @@ typedef struct quire_memory_stats {
 typedef struct quire_engine_stats {
     /* requests */
     uint64_t requests_total; /* accepted */
+    uint64_t adopted_total;  /* of them, from a device that was lost: replicas.h */
     uint64_t finished_stop_total;
     uint64_t finished_length_total;
     uint64_t finished_cancelled_total;
@@ -143,5 +144,9 @@ typedef struct quire_engine_stats {
     uint64_t uptime_us;
     quire_memory_stats memory;
 } quire_engine_stats;
+
+/* Add the figures of another device with the same classes and sessions. Of a learned cost, the
+ * saved state and the ghost caches, the sum keeps its own. */
+void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *more);
 
 #endif /* QUIRE_ENGINE_STATS_H */

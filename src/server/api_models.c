@@ -23,6 +23,25 @@ int quire_api_chat_page(quire_http *http)
                                    quire_chat_page_bytes);
 }
 
+/* Of a server with several. */
+static void write_devices(quire_json_out *json, quire_engine *engine)
+{
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    const uint32_t n = quire_engine_devices_get(engine, devices);
+
+    if (n < 2) {
+        return;
+    }
+    quire_json_array(json, "devices");
+    for (uint32_t i = 0; i < n; i++) {
+        quire_json_object(json, NULL);
+        quire_json_string(json, "name", devices[i].name);
+        quire_json_bool(json, "lost", devices[i].is_lost);
+        quire_json_object_end(json);
+    }
+    quire_json_array_end(json);
+}
+
 int quire_api_health(quire_http *http)
 {
     quire_bytes body = { 0 };
@@ -34,6 +53,9 @@ int quire_api_health(quire_http *http)
     quire_json_string(&json, "status", is_ready ? "ok" : is_draining ? "draining" : "loading");
     if (http->server->opts.lost_device != NULL) {
         quire_json_string(&json, "lost_device", http->server->opts.lost_device);
+    }
+    if (http->engine != NULL) {
+        write_devices(&json, http->engine);
     }
     quire_json_object_end(&json);
     return quire_http_reply_json(http, is_ready ? 200 : 503, &body);
@@ -207,6 +229,7 @@ int quire_api_metrics(quire_http *http)
         stats.http_requests_total[i] = atomic_load(&server->replies_total[i]);
     }
     quire_engine_stats_get(http->engine, &engine);
+    stats.n_devices = quire_engine_devices_get(http->engine, stats.devices);
     (void)quire_metrics_write(&body, &engine, &stats, &config);
     return quire_http_reply(http, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }

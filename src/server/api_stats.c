@@ -283,6 +283,33 @@ static void write_classes(quire_json_out *json, const quire_classes *classes,
     quire_json_array_end(json);
 }
 
+static void write_devices(quire_json_out *json, quire_engine *engine)
+{
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    const uint32_t n = quire_engine_devices_get(engine, devices);
+
+    quire_json_array(json, "devices");
+    for (uint32_t i = 0; i < n; i++) {
+        const quire_engine_device_stats *d = &devices[i];
+
+        quire_json_object(json, NULL);
+        quire_json_string(json, "name", d->name);
+        quire_json_bool(json, "lost", d->is_lost);
+        quire_json_u64(json, "requests", d->requests);
+        quire_json_u64(json, "to_compute_tokens", d->to_compute_tokens);
+        quire_json_u64(json, "requests_total", d->requests_total);
+        quire_json_u64(json, "adopted_total", d->adopted_total);
+        quire_json_u64(json, "prompt_tokens_total", d->prompt_tokens_total);
+        quire_json_u64(json, "cached_tokens_total", d->cached_tokens_total);
+        quire_json_u64(json, "generated_tokens_total", d->generated_tokens_total);
+        quire_json_u64(json, "budget_bytes", d->budget_bytes);
+        quire_json_u64(json, "live_bytes", d->live_bytes);
+        quire_json_u64(json, "cached_bytes", d->cached_bytes);
+        quire_json_object_end(json);
+    }
+    quire_json_array_end(json);
+}
+
 int quire_api_cache_stats(quire_http *http)
 {
     quire_bytes body = { 0 };
@@ -314,6 +341,7 @@ int quire_api_cache_stats(quire_http *http)
     write_overflow(&json, &stats.overflow);
     write_state(&json, &stats.saver);
     write_classes(&json, &http->server->tiers.classes, &stats);
+    write_devices(&json, http->engine);
     quire_json_object(&json, "sessions");
     quire_json_u64(&json, "open", stats.sessions);
     quire_json_u64(&json, "evictions_total", stats.session_evictions_total);

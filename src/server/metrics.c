@@ -17,7 +17,8 @@ typedef struct sources {
 } sources;
 
 static const quire_metric_table *const tables[] = { &quire_metrics_main, &quire_metrics_classes,
-                                                    &quire_metrics_memory, &quire_metrics_tier };
+                                                    &quire_metrics_memory, &quire_metrics_tier,
+                                                    &quire_metrics_device };
 #define N_TABLES (sizeof(tables) / sizeof(tables[0]))
 
 /* ---- Prometheus text ---- */
@@ -160,6 +161,20 @@ static void write_parts(quire_bytes *out, const char *name, const quire_metric_s
     }
 }
 
+/* A series for each device; several may have one name. */
+static void write_devices(quire_bytes *out, const char *name, const quire_metric_sample *s,
+                          const sources *from)
+{
+    for (uint32_t i = 0; i < from->server->n_devices; i++) {
+        const quire_engine_device_stats *device = &from->server->devices[i];
+        char labels[160];
+
+        (void)snprintf(labels, sizeof labels, "device=\"%u\",name=\"%s\"%s%s", i, device->name,
+                       s->labels != NULL ? "," : "", s->labels != NULL ? s->labels : "");
+        write_series(out, name, labels, s, (const char *)device + s->offset, from->engine);
+    }
+}
+
 /* A series for each class. */
 static void write_classes(quire_bytes *out, const char *name, const quire_metric_sample *s,
                           const sources *from)
@@ -184,6 +199,8 @@ static void write_sample(quire_bytes *out, const char *name, const quire_metric_
         write_classes(out, name, s, from);
     } else if (s->from == FROM_PART) {
         write_parts(out, name, s, from);
+    } else if (s->from == FROM_DEVICE) {
+        write_devices(out, name, s, from);
     } else if (s->type == VALUE_INFO) {
         write_info(out, name, s, from->config);
     } else {

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/bytes.h"
+#include "engine/replicas.h"
 #include "engine/stats.h"
 #include "server/kv_events/kv_events.h"
 
@@ -22,6 +23,8 @@ typedef struct quire_server_stats {
     uint64_t recorded_total;
     uint64_t record_dropped_total;
     quire_kv_events_stats kv_events; /* of --kv-events; all 0 without */
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    uint32_t n_devices;
 } quire_server_stats;
 
 /* Constants of a running server, for quire_cache_config_info. */

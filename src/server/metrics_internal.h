@@ -3,7 +3,8 @@
  * A row is a family of series: its name, its description for Prometheus and for people, and its
  * samples. A sample is an offset in one of the structs of figures. A sample of quire_class_stats
  * yields one series per class, with the label class="name"; one of quire_store_part yields one
- * series per store below memory, with the label store="name".
+ * series per store below memory, with the label store="name"; one of quire_engine_device_stats
+ * yields one series per device, with the labels device="number" and name="name".
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_METRICS_INTERNAL_H
@@ -33,7 +34,8 @@ typedef enum quire_metric_from {
     FROM_SERVER,       /* quire_server_stats */
     FROM_CLASS,        /* quire_class_stats of each class */
     FROM_CLASS_CONFIG, /* quire_class of each */
-    FROM_PART          /* quire_store_part of each store below memory */
+    FROM_PART,         /* quire_store_part of each store below memory */
+    FROM_DEVICE        /* quire_engine_device_stats of each device */
 } quire_metric_from;
 
 typedef struct quire_metric_sample {
@@ -63,7 +65,8 @@ typedef struct quire_metric_table {
 extern const quire_metric_table quire_metrics_main;    /* metrics_table.c */
 extern const quire_metric_table quire_metrics_classes; /* metrics_memory.c */
 extern const quire_metric_table quire_metrics_memory;
-extern const quire_metric_table quire_metrics_tier; /* metrics_tier.c */
+extern const quire_metric_table quire_metrics_tier;   /* metrics_tier.c */
+extern const quire_metric_table quire_metrics_device; /* metrics_device.c */
 
 #define ENGINE(labels_, type_, field)                                                              \
     {                                                                                              \
@@ -88,6 +91,11 @@ extern const quire_metric_table quire_metrics_tier; /* metrics_tier.c */
     {                                                                                              \
         .labels = (labels_), .type = (type_), .from = FROM_PART,                                   \
         .offset = offsetof(quire_store_part, stats.field)                                          \
+    }
+#define DEVICE(labels_, type_, field)                                                              \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .from = FROM_DEVICE,                                 \
+        .offset = offsetof(quire_engine_device_stats, field)                                       \
     }
 #define DERIVED(labels_, function)                                                                 \
     {                                                                                              \

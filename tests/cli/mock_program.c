@@ -1,6 +1,6 @@
-/* mock_program.c - the quire program with a device "mock", which is lost at a piece of its work:
- * MOCK_LOSE_AT in the environment, counted from 1; without it, never. MOCK_MEMORY is its memory in
- * bytes.
+/* mock_program.c - the quire program with devices "mock", "mock0", "mock1" and so on. The first two
+ * are lost at a piece of their work: MOCK_LOSE_AT in the environment, counted from 1; without it,
+ * never. MOCK_MEMORY is the memory of each in bytes.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
@@ -17,7 +17,9 @@ int __wrap_quire_device_open(quire_device **out, const char *name, const quire_d
 int __wrap_quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
                              quire_error *err)
 {
-    const char *lose_at = getenv("MOCK_LOSE_AT");
+    const bool is_mock = strncmp(name, "mock", 4) == 0;
+    const bool can_end = strcmp(name, "mock") == 0 || strcmp(name, "mock0") == 0;
+    const char *lose_at = can_end ? getenv("MOCK_LOSE_AT") : NULL;
     const char *memory = getenv("MOCK_MEMORY");
     quire_device_opts own = *opts;
     const quire_mock_device_opts mock = {
@@ -25,8 +27,8 @@ int __wrap_quire_device_open(quire_device **out, const char *name, const quire_d
     };
 
     own.memory_bytes_max = memory != NULL ? strtoull(memory, NULL, 10) : own.memory_bytes_max;
-    return strcmp(name, "mock") == 0 ? quire_mock_device_open(out, &own, &mock, err)
-                                     : __real_quire_device_open(out, name, opts, err);
+    return is_mock ? quire_mock_device_open(out, &own, &mock, err)
+                   : __real_quire_device_open(out, name, opts, err);
 }
 
 int main(int argc, char **argv)

@@ -316,7 +316,7 @@ int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx)
 
 /* One hold: a call that does not return before it is let go. */
 typedef struct hold {
-    quire_engine *engine;
+    quire_loop *loop;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -325,7 +325,7 @@ typedef struct hold {
 } hold;
 
 struct gate {
-    quire_engine *engine;
+    quire_loop *loop;
     hold *hold;
 };
 
@@ -348,16 +348,16 @@ static void *hold_main(void *arg)
 {
     hold *h = arg;
 
-    (void)engine_call(h->engine, hold_fn, h);
+    (void)quire_loop_call(h->loop, hold_fn, h);
     return NULL;
 }
 
-static hold *hold_start(quire_engine *engine)
+static hold *hold_start(quire_loop *loop)
 {
     hold *h = calloc(1, sizeof *h);
 
     assert_non_null(h);
-    h->engine = engine;
+    h->loop = loop;
     assert_int_equal(pthread_mutex_init(&h->lock, NULL), 0);
     assert_int_equal(pthread_cond_init(&h->changed, NULL), 0);
     assert_int_equal(pthread_create(&h->thread, NULL, hold_main, h), 0);
@@ -385,27 +385,32 @@ static void hold_end(hold *h)
     free(h);
 }
 
-gate *gate_close(quire_engine *engine)
+gate *gate_close_at(quire_engine *engine, uint32_t device)
 {
     gate *g = calloc(1, sizeof *g);
 
     assert_non_null(g);
-    g->engine = engine;
-    g->hold = hold_start(engine);
+    g->loop = engine->loops[device];
+    g->hold = hold_start(g->loop);
     hold_wait(g->hold);
     return g;
+}
+
+gate *gate_close(quire_engine *engine)
+{
+    return gate_close_at(engine, 0);
 }
 
 /* The next hold must be queued before this one ends: then it is the next round's. */
 void gate_step(gate *g)
 {
-    hold *next = hold_start(g->engine);
+    hold *next = hold_start(g->loop);
     bool is_queued = false;
 
     while (!is_queued) {
-        (void)pthread_mutex_lock(&g->engine->loop->inbox.lock);
-        is_queued = g->engine->loop->inbox.tasks != NULL;
-        (void)pthread_mutex_unlock(&g->engine->loop->inbox.lock);
+        (void)pthread_mutex_lock(&g->loop->inbox.lock);
+        is_queued = g->loop->inbox.tasks != NULL;
+        (void)pthread_mutex_unlock(&g->loop->inbox.lock);
         test_doze();
     }
     hold_end(g->hold);

@@ -77,6 +77,8 @@ int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx);
  * round, which is one step if a request runs. */
 typedef struct gate gate;
 gate *gate_close(quire_engine *engine);
+/* The same for one of several devices, from 0. */
+gate *gate_close_at(quire_engine *engine, uint32_t device);
 void gate_step(gate *g);
 void gate_open(gate *g);
 

@@ -125,7 +125,7 @@ static quire_request *loop_submit(heard *h, const int32_t *prompt)
     quire_error err = QUIRE_ERROR_INIT;
     quire_request *request;
 
-    assert_int_equal(quire_loop_submit(h->loop, &params, &request, &err), QUIRE_OK);
+    assert_int_equal(quire_loop_submit(h->loop, &params, 0, &request, &err), QUIRE_OK);
     return request;
 }
 

@@ -251,12 +251,17 @@ static quire_engine_stats engine_stats(void)
 
 static void write_and_parse(const quire_engine_stats *engine, const char *model)
 {
-    const quire_server_stats server = { .http_requests_total = { 0, 0, 7, 0, 2, 1 },
-                                        .client_gone_total = 3,
-                                        .connections = 6,
-                                        .is_recording = true,
-                                        .recorded_total = 11,
-                                        .record_dropped_total = 2 };
+    const quire_server_stats server = {
+        .http_requests_total = { 0, 0, 7, 0, 2, 1 },
+        .client_gone_total = 3,
+        .connections = 6,
+        .is_recording = true,
+        .recorded_total = 11,
+        .record_dropped_total = 2,
+        .devices = { { .name = "cpu", .requests = 4 },
+                     { .name = "cpu", .is_lost = true, .requests_total = 8, .adopted_total = 5 } },
+        .n_devices = 2
+    };
     const quire_metrics_config config = { .model = model,
                                           .kv = "q8:q4",
                                           .version = "1.2.3",
@@ -296,6 +301,11 @@ static void values_come_through(void **state)
     assert_true(value("quire_tier_reads_total", "{store=\"far\",result=\"io\"}") == 32);
     assert_true(value("quire_tier_degraded", "{store=\"file\"}") == 0);
     assert_true(value("quire_tier_degraded", "{store=\"far\"}") == 1);
+    assert_true(value("quire_device_down", "{device=\"0\",name=\"cpu\"}") == 0);
+    assert_true(value("quire_device_down", "{device=\"1\",name=\"cpu\"}") == 1);
+    assert_true(value("quire_device_requests", "{device=\"0\",name=\"cpu\"}") == 4);
+    assert_true(
+        value("quire_device_requests_total", "{device=\"1\",name=\"cpu\",what=\"adopted\"}") == 5);
     assert_true(value("quire_step_seconds_total", "") == 1.5);
     assert_true(value("quire_uptime_seconds", "") == 2.5);
     assert_true(value("quire_http_requests_total", "{class=\"2xx\"}") == 7);

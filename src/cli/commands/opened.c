@@ -114,15 +114,13 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     return rc;
 }
 
-/* The memory that there is: of the host, and of the device of args. Errors: quire_device_open(). */
-static int memory_look(quire_opened *session, const quire_common_args *args, quire_error *err)
+/* The memory that there is on a device; "cpu": none of its own. Errors: quire_device_open(). */
+static int device_look(quire_opened *session, const char *name, quire_error *err)
 {
-    const char *name = quire_device_choose(args->device);
     quire_device_info info;
     quire_device *device;
 
-    session->memory_limit_bytes =
-        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    session->device = (quire_memory_place){ .name = NULL };
     if (quire_device_is_cpu(name)) {
         return QUIRE_OK;
     }
@@ -137,6 +135,14 @@ static int memory_look(quire_opened *session, const quire_common_args *args, qui
         .is_hosts = info.is_software,
     };
     return QUIRE_OK;
+}
+
+/* The memory that there is: of the host, and of the device of args. Errors: quire_device_open(). */
+static int memory_look(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    return device_look(session, quire_device_choose(args->device), err);
 }
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
@@ -374,6 +380,15 @@ quire_opened quire_opened_beside(const quire_opened *session)
     other.retention = NULL;
     other.kv_pairs = NULL;
     return other;
+}
+
+int quire_opened_beside_on(quire_opened *out, const quire_opened *session, const char *device,
+                           quire_error *err)
+{
+    const char *before = session->device.name != NULL ? session->device.name : "cpu";
+
+    *out = quire_opened_beside(session);
+    return strcmp(before, device) == 0 ? QUIRE_OK : device_look(out, device, err);
 }
 
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)

@@ -104,6 +104,11 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
  * session. */
 quire_opened quire_opened_beside(const quire_opened *session);
 
+/* The same for a runtime on another device, or on the same one again; its name as
+ * quire_opened_open_model() takes it from args. Errors: quire_device_open(). */
+int quire_opened_beside_on(quire_opened *out, const quire_opened *session, const char *device,
+                           quire_error *err);
+
 /* Open the model and the runtime with unchanged args. */
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err);
 

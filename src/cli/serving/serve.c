@@ -11,6 +11,7 @@
 #include "cli/commands/talk.h"
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
+#include "cli/serving/serve_devices.h"
 #include "cli/serving/serve_events.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
@@ -36,6 +37,7 @@ typedef struct serving {
     quire_serve_args *args;
     quire_serve_log log;
     quire_tiers tiers;
+    quire_serve_devices devices;
     quire_serve_tenants tenants;
     quire_serve_keys keys;
     quire_server_opts opts;
@@ -97,10 +99,12 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_shared_check(s->args, err));
     QUIRE_TRY(quire_serve_events_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
+    QUIRE_TRY(quire_serve_devices_read(&s->devices, s->args, &s->tiers, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
     QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
+    s->opts.n_running_max *= s->devices.n > 1 ? s->devices.n : 1; /* of all devices together */
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     if (s->template_text != NULL) {
         s->opts.chat_template = s->template_text;
@@ -122,10 +126,12 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 
     name_model(s);
     s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
+    QUIRE_TRY(quire_serve_devices_look(&s->devices, err));
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
         s->beside_bytes = quire_serve_retain_bytes(&described, s->args, &s->opts);
         rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
+        s->args->overflow_host_bytes /= s->devices.n > 1 ? s->devices.n : 1; /* of each device */
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
@@ -315,6 +321,8 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_serve_retain_learn(&s->session, s->args, &s->opts, &s->log, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
+    QUIRE_TRY(
+        quire_serve_devices_open(&s->devices, &s->session, s->args, &want, &opts.devices, err));
     warn(s);
     from = (quire_serve_store_from){ .args = s->args, .tenants = &s->tenants, .log = &s->log };
     quire_kv_identity_get(s->session.runtime, from.identity);
@@ -369,13 +377,15 @@ static bool print_ready(const serving *s)
 }
 
 /* Wait for a signal; 0: the device was lost. */
-static int wait_for_end(const serving *s)
+static int wait_for_end(serving *s)
 {
-    const bool has_device = quire_runtime_memory_device(s->session.runtime) != NULL;
+    const bool has_device = quire_runtime_memory_device(s->session.runtime) != NULL ||
+                            quire_serve_devices_can_end(&s->devices);
     int number = 0;
 
     while (number == 0 && !quire_engine_is_lost(s->engine)) {
         number = quire_signal_next(has_device ? DEVICE_LOOK_MS : -1);
+        quire_serve_devices_watch(&s->devices, s->engine, &s->log);
     }
     return number;
 }
@@ -409,6 +419,7 @@ static void stop(serving *s)
     s->events = NULL;
     quire_serve_store_close(s->store);
     s->store = NULL;
+    quire_serve_devices_close(&s->devices);
     quire_opened_close(&s->session);
     memset(&s->session, 0, sizeof(s->session));
 }
@@ -447,6 +458,7 @@ static int go_on_lost(serving *s)
     }
     quire_signals_release(); /* start() catches them again: until then they end the program */
     s->args->common.device = "cpu";
+    s->devices.n = 0; /* all are lost */
     rc = prepare(s, &plan, &err);
     rc = rc == QUIRE_OK ? start(s, &err) : rc;
     if (rc < 0) {
@@ -507,6 +519,7 @@ static void release(serving *s)
     quire_signals_release();
     quire_serve_keys_fini(&s->keys);
     quire_serve_tenants_fini(&s->tenants);
+    quire_serve_devices_fini(&s->devices);
     quire_serve_log_close(&s->log);
     free(s->template_text);
 }

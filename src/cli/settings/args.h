@@ -87,7 +87,8 @@ typedef struct quire_sampling_args {
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
       .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
       .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., or auto: the first "  \
-              "card that Vulkan lists, else cpu. Matrix products stay on the CPU" }
+              "card that Vulkan lists, else cpu. Matrix products stay on the CPU. quire serve "    \
+              "takes several names with commas between" }
 
 #define QUIRE_ROW_THREADS                                                                          \
     { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \

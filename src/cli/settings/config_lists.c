@@ -106,6 +106,16 @@ static const quire_config_field tenant_fields[] = {
 };
 #undef ENTRY
 
+#define ENTRY quire_config_placement
+static const quire_config_field placement_fields[] = {
+    TEXT("class", class_name, QUIRE_CLASS_NAME_MAX, "CLASS", "class that is bound"),
+    TEXT("tenant", tenant, QUIRE_TENANT_MAX + 1, "NAME",
+         "tenant that is bound; this goes before the binding of a class"),
+    TEXT("devices", devices, QUIRE_CONFIG_VALUE_MAX, "NAMES",
+         "devices of --device, with commas between, that serve it, and that hold its pins"),
+};
+#undef ENTRY
+
 #define FIELDS(fields) (fields), sizeof(fields) / sizeof((fields)[0])
 
 const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
@@ -121,6 +131,11 @@ const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
         "tenants", "Tenants with a quota or a weight of their own.\nOther tenants share "
                    "one account of weight 1.",
         QUIRE_ACCOUNTS_MAX - 1, sizeof(quire_config_tenant), FIELDS(tenant_fields) },
+    [QUIRE_CONFIG_PLACEMENT] = {
+        "placement", "Classes and tenants that are bound to devices, where --device names "
+                     "several.\nAn entry has `class` or `tenant`. A binding ends when all of its "
+                     "devices are lost.",
+        QUIRE_CONFIG_PLACEMENTS_MAX, sizeof(quire_config_placement), FIELDS(placement_fields) },
 };
 /* clang-format on */
 

@@ -3,6 +3,7 @@
  *   api_keys: [ { key: abc, tenant: a }, { key_env: NAME, admin: true } ]
  *   classes:  [ { name: realtime, weight: 16, pinned: true }, { name: batch } ]
  *   tenants:  [ { name: a, cache_quota: 2GiB } ]
+ *   placement: [ { tenant: a, devices: "vulkan0,vulkan1" } ]
  *
  * One table for all: a field is a row as options are (its long name with dashes is the key with
  * underscores), so that ranges, messages and docs/configuration.md come from it.
@@ -20,12 +21,14 @@
 #include "base/bytes.h"
 #include "cli/settings/options.h"
 
-#define QUIRE_CONFIG_FIELDS_MAX 12u /* of an entry */
+#define QUIRE_CONFIG_FIELDS_MAX     12u /* of an entry */
+#define QUIRE_CONFIG_PLACEMENTS_MAX 256u
 
 typedef enum quire_config_which {
     QUIRE_CONFIG_KEYS,
     QUIRE_CONFIG_CLASSES,
     QUIRE_CONFIG_TENANTS,
+    QUIRE_CONFIG_PLACEMENT,
     QUIRE_CONFIG_LISTS
 } quire_config_which;
 
@@ -58,6 +61,12 @@ typedef struct quire_config_tenant {
     uint64_t cache_disk_bytes;  /* 0 = none */
     int64_t weight;
 } quire_config_tenant;
+
+typedef struct quire_config_placement {
+    const char *class_name;
+    const char *tenant;
+    const char *devices; /* names with commas */
+} quire_config_placement;
 
 typedef struct quire_config_field {
     quire_opt opt;       /* its offset is in the entry */

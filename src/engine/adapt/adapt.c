@@ -69,7 +69,11 @@ static int book_create(quire_adapt *adapt)
 static int parts_create(quire_adapt *adapt, quire_error *err)
 {
     const uint32_t n_events = adapt->parts->opts->events_max;
-    int rc = quire_events_create(&adapt->events, n_events != 0 ? n_events : EVENTS_DEFAULT);
+    int rc = QUIRE_OK;
+
+    if (!adapt->has_shared_events) {
+        rc = quire_events_create(&adapt->events, n_events != 0 ? n_events : EVENTS_DEFAULT);
+    }
 
     if (rc < 0 || (rc = shadow_create(adapt)) < 0 || (rc = recent_create(adapt)) < 0 ||
         (rc = book_create(adapt)) < 0) {
@@ -80,7 +84,7 @@ static int parts_create(quire_adapt *adapt, quire_error *err)
     return quire_adapt_pins_open(adapt, err);
 }
 
-int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_error *err)
+int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_adapt *first, quire_error *err)
 {
     quire_adapt *adapt = calloc(1, sizeof *adapt);
     int rc;
@@ -91,6 +95,8 @@ int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
     adapt->loop = loop;
+    adapt->events = first != NULL ? first->events : NULL;
+    adapt->has_shared_events = first != NULL;
     adapt->parts = quire_loop_parts_get(loop);
     adapt->ttl_us = adapt->parts->opts->cache_ttl_us;
     adapt->low_traffic_after_us = adapt->parts->opts->low_traffic_after_us;
@@ -118,7 +124,9 @@ void quire_adapt_destroy(quire_adapt *adapt)
     free(adapt->run.tokens);
     quire_recent_destroy(adapt->recent);
     quire_shadow_destroy(adapt->shadow);
-    quire_events_destroy(adapt->events);
+    if (!adapt->has_shared_events) {
+        quire_events_destroy(adapt->events);
+    }
     (void)pthread_mutex_destroy(&adapt->lock);
     free(adapt);
 }

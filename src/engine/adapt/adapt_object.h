@@ -50,6 +50,7 @@ struct quire_adapt {
     quire_loop *loop;
     const quire_loop_parts *parts; /* of it */
     quire_events *events;          /* any thread */
+    bool has_shared_events;        /* they are another one's */
     quire_shadow *shadow;          /* NULL = none */
     quire_recent *recent;          /* NULL = none; any thread */
     uint64_t upkeep_us;            /* when upkeep was last done */

@@ -291,6 +291,8 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
     r->kv.n_computed += item->n_rows;
     if (!item->is_decode) {
         r->n_prefilled += item->n_rows;
+        quire_loop_to_compute_set(r, r->n_prompt > r->kv.n_computed ? r->n_prompt - r->kv.n_computed
+                                                                    : 0);
     }
     if (!item->is_decode || r->kv.n_computed % loop->runtime_opts->page_tokens == 0) {
         quire_loop_publish(loop, r);

@@ -67,6 +67,7 @@ void quire_loop_stats_get(quire_loop *loop, quire_engine_stats *out)
     (void)pthread_mutex_lock(&loop->inbox.lock);
     *out = loop->figures.shared;
     out->requests_total = loop->inbox.n_arrivals;
+    out->adopted_total = loop->inbox.n_adopted;
     out->rejected_queue_full_total = loop->inbox.n_queue_full;
     for (uint32_t i = 0; i < out->n_classes; i++) {
         out->classes[i].requests_total = loop->inbox.n_arrivals_of[i];

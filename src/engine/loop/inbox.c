@@ -75,6 +75,15 @@ void quire_inbox_fini(quire_inbox *inbox)
     (void)pthread_cond_destroy(&inbox->wake);
 }
 
+void quire_inbox_put(quire_inbox *inbox, quire_request *request)
+{
+    quire_queue_insert(&inbox->requests, &request->link);
+    if (atomic_load(&inbox->urgent_rank) < (int)request->rank) {
+        atomic_store(&inbox->urgent_rank, (int)request->rank);
+    }
+    (void)pthread_cond_signal(&inbox->wake);
+}
+
 void quire_loop_wake_cancels(quire_loop *loop)
 {
     (void)pthread_mutex_lock(&loop->inbox.lock);

@@ -24,8 +24,9 @@ typedef struct quire_loop_task {
 typedef struct quire_inbox {
     atomic_uint n_unfinished; /* requests accepted and not done */
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
-    atomic_bool is_lost;    /* the device was lost: all requests have failed, and new ones do */
-    atomic_int urgent_rank; /* highest rank in `requests`; -1 = empty. Set under lock */
+    atomic_ullong n_to_compute; /* prompt tokens of these requests */
+    atomic_bool is_lost;        /* the device was lost: no request is here, and new ones fail */
+    atomic_int urgent_rank;     /* highest rank in `requests`; -1 = empty. Set under lock */
 
     pthread_mutex_t lock;
     /* Under the lock. */
@@ -39,6 +40,7 @@ typedef struct quire_inbox {
     bool has_cancels;
     bool has_transfers;  /* the store below has something to give back */
     uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
+    uint64_t n_adopted;  /* of them, of loops whose device was lost */
     uint64_t n_queue_full;
     uint64_t n_arrivals_of[QUIRE_CLASSES_MAX];
     uint64_t n_queue_full_of[QUIRE_CLASSES_MAX];
@@ -48,6 +50,9 @@ typedef struct quire_inbox {
 /* All or nothing. Errors: QUIRE_NOMEM. */
 int quire_inbox_init(quire_inbox *inbox);
 void quire_inbox_fini(quire_inbox *inbox);
+
+/* Queue a request, and wake the engine's thread. The caller holds the lock. */
+void quire_inbox_put(quire_inbox *inbox, struct quire_request *request);
 
 /* Make the engine's thread look for cancelled requests. The caller holds no lock of the loop. */
 void quire_loop_wake_cancels(quire_loop *loop);

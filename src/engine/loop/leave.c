@@ -28,8 +28,7 @@ void quire_loop_seq_end(quire_loop *loop, quire_request *r)
     r->kv.n_found = 0;
 }
 
-/* Publish the computed tokens, release the pages, and leave the running or parked list. */
-static void let_go(quire_loop *loop, quire_request *r)
+void quire_loop_let_go(quire_loop *loop, quire_request *r)
 {
     quire_loop_publish(loop, r);
     quire_loop_state_leave(loop, r, true);
@@ -102,9 +101,10 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     if (r->state == QUIRE_REQUEST_WAITING) {
         quire_loop_dequeue(loop, r);
     } else {
-        let_go(loop, r);
+        quire_loop_let_go(loop, r);
     }
     r->state = QUIRE_REQUEST_DONE;
+    quire_loop_to_compute_set(r, 0);
     result = r->result;
     result.finish = ending->finish;
     result.status = ending->status;
@@ -147,18 +147,6 @@ void quire_loop_all_end(quire_loop *loop, const quire_ending *ending)
     }
 }
 
-void quire_loop_lost(quire_loop *loop)
-{
-    char message[QUIRE_ERROR_MESSAGE_MAX];
-
-    atomic_store(&loop->inbox.is_lost, true);
-    (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
-    quire_loop_all_end(loop, &(quire_ending){ .finish = QUIRE_FINISH_ERROR,
-                                              .status = QUIRE_LOST,
-                                              .stop_index = -1,
-                                              .message = message });
-}
-
 /* ---- cancel ---- */
 
 void quire_loop_cancels_apply(quire_loop *loop)
@@ -197,7 +185,7 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
     r->kv.n_lost = r->kv.n_computed;
     quire_loop_publish(loop, r);
     quire_tier_copy_request(loop, r);
-    let_go(loop, r);
+    quire_loop_let_go(loop, r);
     r->result.n_preemptions++;
     loop->figures.now.preemptions_total++;
     loop->figures.now.classes[r->class_index].preempted_total++;

@@ -253,6 +253,12 @@ bool quire_loop_is_idle(const quire_loop *loop)
     return atomic_load(&loop->inbox.n_unfinished) == 0;
 }
 
+void quire_loop_load_get(const quire_loop *loop, uint32_t *n_requests, uint64_t *n_to_compute)
+{
+    *n_requests = atomic_load(&loop->inbox.n_unfinished);
+    *n_to_compute = atomic_load(&loop->inbox.n_to_compute);
+}
+
 bool quire_loop_is_lost(const quire_loop *loop)
 {
     return atomic_load(&loop->inbox.is_lost);

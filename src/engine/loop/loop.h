@@ -30,6 +30,14 @@
 /* Create the loop, its tree, pinned region and sessions; no thread yet. Errors: QUIRE_INVAL,
  * QUIRE_NOMEM. */
 int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_error *err);
+/* Another loop that takes the requests of this one when its device is lost; before start(). Called
+ * by the engine's thread for a request without pages that is in no list of this loop. */
+typedef struct quire_loop_heir {
+    /* Returns whether the request was taken, which is the other thread's then. */
+    bool (*take)(void *ctx, quire_request *request);
+    void *ctx;
+} quire_loop_heir;
+void quire_loop_heir_set(quire_loop *loop, const quire_loop_heir *heir);
 /* Start the thread. events is copied. Errors: QUIRE_NOMEM. */
 int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_error *err);
 /* Cancel all requests and end the thread. Allowed if the thread was not started. */
@@ -39,13 +47,20 @@ void quire_loop_destroy(quire_loop *loop);
 
 /* ---- calls of clients: see the functions of engine.h and views.h. Thread: any ---- */
 
-int quire_loop_submit(quire_loop *loop, const quire_request_params *params, quire_request **out,
-                      quire_error *err);
+/* n_cached: tokens of the prompt that the caller knows to be cached, for quire_loop_load_get(). */
+int quire_loop_submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
+                      quire_request **out, quire_error *err);
 int quire_loop_explain(quire_loop *loop, const char *request_id, const void *tenant,
                        uint32_t tenant_bytes, quire_explanation *out);
 uint32_t quire_loop_explain_last(quire_loop *loop, quire_explanation *out, uint32_t n);
 bool quire_loop_is_idle(const quire_loop *loop);
 bool quire_loop_is_lost(const quire_loop *loop);
+/* Take over a request of a loop whose device was lost: it is queued, and its tokens are computed
+ * as after a preemption. The other loop has the same model, classes and sessions. Returns false if
+ * it can never fit, or if this loop has ended or its device is lost, too. */
+bool quire_loop_adopt(quire_loop *loop, quire_request *request);
+/* Requests that wait or run, and their prompt tokens that are not computed yet. */
+void quire_loop_load_get(const quire_loop *loop, uint32_t *n_requests, uint64_t *n_to_compute);
 /* All but `memory`. */
 void quire_loop_stats_get(quire_loop *loop, quire_engine_stats *out);
 

@@ -169,7 +169,10 @@ static int contents_create(quire_loop *loop, quire_error *err)
     if (memory_take(loop) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
-    rc = quire_sessions_create(&loop->sessions, loop->model, &loop->opts.sessions);
+    loop->sessions = loop->opts.shared_sessions;
+    rc = loop->sessions == NULL
+             ? quire_sessions_create(&loop->sessions, loop->model, &loop->opts.sessions)
+             : QUIRE_OK;
     if (rc < 0) {
         return quire_error_set(err, rc, "cannot create the table of sessions: %s",
                                quire_status_text(rc));
@@ -191,7 +194,9 @@ static void contents_destroy(quire_loop *loop)
     quire_loop_lanes_destroy(loop);
     quire_overflow_destroy(loop);
     quire_room_close(loop);
-    quire_sessions_destroy(loop->sessions);
+    if (loop->opts.shared_sessions == NULL) {
+        quire_sessions_destroy(loop->sessions);
+    }
     quire_bytes_fini(&loop->step.shown);
     free(loop->figures.explained);
     free(loop->step.slices);

@@ -35,6 +35,7 @@ struct quire_loop {
     uint64_t created_us;
     pthread_t thread;
     bool is_started;
+    quire_loop_heir heir;
 
     /* The engine's thread. */
     quire_prefix *tree;
@@ -68,14 +69,21 @@ void quire_loop_end(quire_loop *loop, quire_request *request, const quire_ending
 void quire_loop_cancels_apply(quire_loop *loop);
 /* Close the sequence of a request, and release its hold on the tree. */
 void quire_loop_seq_end(quire_loop *loop, quire_request *request);
+/* Publish the computed tokens of a request, release its pages, and take it from the running or the
+ * parked ones. */
+void quire_loop_let_go(quire_loop *loop, quire_request *request);
 /* Publish the computed tokens of a request, release its pages and queue it again. */
 void quire_loop_preempt(quire_loop *loop, quire_request *request);
 /* End all requests, those that wait too. */
 void quire_loop_all_end(quire_loop *loop, const quire_ending *ending);
-/* The runtime's device was lost, and all pages with it: requests fail from now on. */
-void quire_loop_lost(quire_loop *loop);
 /* React to a failed step: preempt a request, or end the only running one, to make the next step
  * smaller. */
 void quire_loop_relieve(quire_loop *loop, int status);
+
+/* ---- failover.c ---- */
+
+/* The runtime's device was lost, and all pages with it: the heir takes the requests, and those that
+ * it does not take fail, as do all new ones. */
+void quire_loop_lost(quire_loop *loop);
 
 #endif /* QUIRE_ENGINE_LOOP_OBJECT_H */

@@ -315,14 +315,9 @@ static void place_give_back(quire_loop *loop, uint32_t class_index, int status)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
-int quire_loop_submit(quire_loop *loop, const quire_request_params *params, quire_request **out,
-                      quire_error *err)
-{
-    return quire_loop_submit_pin(loop, params, 0, out, err);
-}
-
-int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, uint64_t pin,
-                          quire_request **out, quire_error *err)
+/* n_cached: as quire_loop_submit(); pin: as quire_loop_submit_pin(). */
+static int submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
+                  uint64_t pin, quire_request **out, quire_error *err)
 {
     quire_request *request = NULL;
     int rc;
@@ -342,17 +337,27 @@ int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, 
     }
     request->pin = pin;
     request->submitted_us = quire_loop_now_us(loop);
+    quire_loop_to_compute_set(request,
+                              params->n_tokens - quire_min_u32(n_cached, params->n_tokens));
     (void)pthread_mutex_lock(&loop->inbox.lock);
     request->link.arrival = ++loop->inbox.n_arrivals;
     loop->inbox.n_arrivals_of[request->class_index]++;
-    quire_queue_insert(&loop->inbox.requests, &request->link);
-    if (atomic_load(&loop->inbox.urgent_rank) < (int)request->rank) {
-        atomic_store(&loop->inbox.urgent_rank, (int)request->rank);
-    }
-    (void)pthread_cond_signal(&loop->inbox.wake);
+    quire_inbox_put(&loop->inbox, request);
     (void)pthread_mutex_unlock(&loop->inbox.lock);
     *out = request;
     return QUIRE_OK;
+}
+
+int quire_loop_submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
+                      quire_request **out, quire_error *err)
+{
+    return submit(loop, params, n_cached, 0, out, err);
+}
+
+int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, uint64_t pin,
+                          quire_request **out, quire_error *err)
+{
+    return submit(loop, params, 0, pin, out, err);
 }
 
 /* ---- while it runs, and after ---- */

@@ -158,10 +158,11 @@ struct quire_request {
     quire_request_kv kv;
     quire_request_waiting wait;
     quire_request_lead lead;
-    uint32_t n_prefilled; /* rows of prefill, recomputation included */
-    uint32_t n_left_out;  /* decode: steps since its last row */
-    bool is_parked;       /* in the queue of its class, keeps its sequence and its state */
-    uint8_t rank_now;     /* while running: rank of its class, or of the class it overtook */
+    uint32_t n_to_compute; /* tokens of the prompt, counted in the loop's load */
+    uint32_t n_prefilled;  /* rows of prefill, recomputation included */
+    uint32_t n_left_out;   /* decode: steps since its last row */
+    bool is_parked;        /* in the queue of its class, keeps its sequence and its state */
+    uint8_t rank_now;      /* while running: rank of its class, or of the class it overtook */
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;
@@ -219,6 +220,10 @@ typedef struct quire_ending {
 } quire_ending;
 
 /* ---- request_events.c. Thread: the engine's ---- */
+
+/* Prompt tokens of the request that are to be computed yet, for the load of its loop. Before the
+ * request is queued, any thread. */
+void quire_loop_to_compute_set(quire_request *request, uint32_t n_tokens);
 
 /* Append a token with its text. Errors: QUIRE_NOMEM; nothing is added then. */
 int quire_request_push(quire_request *request, const quire_request_token *token);

@@ -85,6 +85,15 @@ out:
     return rc;
 }
 
+void quire_loop_to_compute_set(quire_request *request, uint32_t n_tokens)
+{
+    atomic_ullong *sum = &request->loop->inbox.n_to_compute;
+
+    (void)atomic_fetch_add(sum, n_tokens);
+    (void)atomic_fetch_sub(sum, request->n_to_compute);
+    request->n_to_compute = n_tokens;
+}
+
 void quire_request_finish(quire_request *request, const quire_request_result *result)
 {
     quire_request_result kept = *result;

@@ -1,0 +1,255 @@
+/* serve_devices.c - see serve_devices.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serving/serve_devices.h"
+
+#include "base/check.h"
+#include "cli/commands/device_choice.h"
+#include "cli/serving/serve_store.h"
+#include "engine/pins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- names ---- */
+
+static int names_read(quire_serve_devices *out, const char *device, quire_error *err)
+{
+    char *rest;
+
+    if (device == NULL) {
+        return QUIRE_OK;
+    }
+    out->text = strdup(device);
+    if (out->text == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    rest = out->text;
+    while (rest != NULL) {
+        char *comma = strchr(rest, ',');
+
+        if (out->n == QUIRE_REPLICAS_MAX) {
+            return quire_error_set(err, QUIRE_INVAL, "device: more than %u names",
+                                   QUIRE_REPLICAS_MAX);
+        }
+        if (comma != NULL) {
+            *comma++ = '\0';
+        }
+        out->names[out->n++] = rest;
+        rest = comma;
+    }
+    for (uint32_t i = 0; out->n > 1 && i < out->n; i++) {
+        if (out->names[i][0] == '\0' || strcmp(out->names[i], "auto") == 0) {
+            return quire_error_set(err, QUIRE_INVAL, "device: '%s' among several names",
+                                   out->names[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* Settings that go with one device alone. */
+static int check_alone(const quire_serve_args *args, quire_error *err)
+{
+    const struct {
+        const char *name;
+        bool is_set;
+    } settings[] = {
+        { "cache_dir", args->cache_dir != NULL },
+        { "store", args->store != NULL },
+        { "kv_events", args->kv_events != NULL },
+        { "retain", args->retain != NULL },
+    };
+
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (settings[i].is_set) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "device: several devices and %s cannot go together",
+                                   settings[i].name);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ---- placement ---- */
+
+/* The devices with names in a list with commas. */
+static int mask_read(const quire_serve_devices *devices, const char *list, uint32_t *mask,
+                     const char **unknown)
+{
+    *mask = 0;
+    *unknown = list;
+    while (*list != '\0') {
+        const size_t n = strcspn(list, ",");
+        uint32_t found = 0;
+
+        for (uint32_t i = 0; i < devices->n; i++) {
+            found |= strlen(devices->names[i]) == n && memcmp(devices->names[i], list, n) == 0
+                         ? 1u << i
+                         : 0;
+        }
+        *unknown = list;
+        QUIRE_FAIL_IF(found == 0, QUIRE_NOTFOUND);
+        *mask |= found;
+        list += n + (list[n] == ',');
+    }
+    return *mask != 0 ? QUIRE_OK : QUIRE_NOTFOUND;
+}
+
+static int add_binding(quire_serve_devices *out, const quire_serve_args *args,
+                       const quire_tiers *tiers, quire_error *err)
+{
+    const uint32_t i = out->n_bindings;
+    quire_binding *b = &out->bindings[i];
+    quire_config_placement entry;
+    const char *unknown;
+
+    QUIRE_TRY(quire_config_file_entry(args->settings.file, QUIRE_CONFIG_PLACEMENT, i, &entry, err));
+    if ((entry.tenant == NULL) == (entry.class_name == NULL) || entry.devices == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%.200s: placement[%u] needs devices, and either class or tenant",
+                               args->settings.path, i + 1);
+    }
+    if (mask_read(out, entry.devices, &b->devices, &unknown) < 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%.200s: placement[%u]: '%.*s' is not among the names of device",
+                               args->settings.path, i + 1, (int)strcspn(unknown, ","), unknown);
+    }
+    if (entry.tenant != NULL) {
+        quire_tenant_salts_begin(&out->tenants[i], entry.tenant);
+        b->tenant = out->tenants[i].bytes;
+        b->tenant_bytes = out->tenants[i].n;
+    } else {
+        while (b->class_index < tiers->classes.n &&
+               strcmp(tiers->classes.items[b->class_index].name, entry.class_name) != 0) {
+            b->class_index++;
+        }
+        if (b->class_index == tiers->classes.n) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%.200s: placement[%u]: there is no class '%.60s'",
+                                   args->settings.path, i + 1, entry.class_name);
+        }
+    }
+    out->n_bindings++;
+    return QUIRE_OK;
+}
+
+static int placement_read(quire_serve_devices *out, const quire_serve_args *args,
+                          const quire_tiers *tiers, quire_error *err)
+{
+    const uint32_t n = quire_config_file_count(args->settings.file, QUIRE_CONFIG_PLACEMENT);
+
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    out->bindings = calloc(n, sizeof(out->bindings[0]));
+    out->tenants = calloc(n, sizeof(out->tenants[0]));
+    if (out->bindings == NULL || out->tenants == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    while (out->n_bindings < n) {
+        QUIRE_TRY(add_binding(out, args, tiers, err));
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
+                             const quire_tiers *tiers, quire_error *err)
+{
+    *out = (quire_serve_devices){ .n = 0 };
+    QUIRE_TRY(names_read(out, args->common.device, err));
+    QUIRE_TRY(placement_read(out, args, tiers, err));
+    if (out->n > 1) {
+        QUIRE_TRY(check_alone(args, err));
+        args->common.device = out->names[0];
+    }
+    return QUIRE_OK;
+}
+
+void quire_serve_devices_fini(quire_serve_devices *devices)
+{
+    free(devices->text);
+    free(devices->bindings);
+    free(devices->tenants);
+    *devices = (quire_serve_devices){ .n = 0 };
+}
+
+/* ---- runtimes ---- */
+
+int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *err)
+{
+    for (uint32_t i = 1; i < devices->n; i++) {
+        quire_device *device;
+
+        if (!quire_device_is_cpu(devices->names[i])) {
+            QUIRE_TRY(quire_device_peek(&device, devices->names[i], err));
+            quire_device_close(device);
+        }
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_devices_open(quire_serve_devices *devices, const quire_opened *first,
+                             const quire_serve_args *args, const quire_opened_want *want,
+                             quire_engine_devices *out, quire_error *err)
+{
+    const quire_opened *before = first;
+    quire_serve_args own = *args;
+
+    *out = (quire_engine_devices){ .n = 0 };
+    for (uint32_t i = 0; i + 1 < devices->n; i++) {
+        quire_opened *session = &devices->sessions[i];
+
+        own.common.device = devices->names[i + 1];
+        QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
+        QUIRE_TRY(quire_opened_open_runtime(session, &own.common, want, err));
+        devices->items[i] =
+            (quire_engine_device){ .runtime = session->runtime,
+                                   .overflow = quire_serve_overflow(&own, session) };
+        before = session;
+        out->n++;
+    }
+    out->items = devices->items;
+    out->bindings = devices->bindings;
+    out->n_bindings = devices->n_bindings;
+    return QUIRE_OK;
+}
+
+void quire_serve_devices_close(quire_serve_devices *devices)
+{
+    for (uint32_t i = 0; i < QUIRE_REPLICAS_MAX; i++) {
+        quire_opened_close_runtime(&devices->sessions[i]);
+        devices->is_lost[i] = false;
+    }
+}
+
+/* ---- loss ---- */
+
+bool quire_serve_devices_can_end(const quire_serve_devices *devices)
+{
+    bool can = false;
+
+    for (uint32_t i = 0; i < devices->n; i++) {
+        can |= !quire_device_is_cpu(devices->names[i]);
+    }
+    return can;
+}
+
+void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
+                               const quire_serve_log *log)
+{
+    quire_engine_device_stats stats[QUIRE_REPLICAS_MAX];
+    const uint32_t n = quire_engine_devices_get(engine, stats);
+
+    for (uint32_t i = 0; n > 1 && i < n; i++) {
+        if (stats[i].is_lost && !devices->is_lost[i] && !quire_engine_is_lost(engine)) {
+            uint32_t n_gone;
+            const uint32_t n_moved = quire_engine_pins_move(engine, i, &n_gone);
+
+            devices->is_lost[i] = true;
+            quire_serve_log_line(log, QUIRE_LOG_ERRORS,
+                                 "device %s was lost, and the KV on it: its requests go on "
+                                 "elsewhere; pins that moved: %u of %u",
+                                 stats[i].name, n_moved, n_moved + n_gone);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+/* serve_devices.h - several devices of quire serve: --device with commas, and the list `placement`.
+ *
+ * The first device is that of the server's own session; the others have a runtime each beside it,
+ * on the same model.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_DEVICES_H
+#define QUIRE_CLI_SERVE_DEVICES_H
+
+#include "cli/commands/opened.h"
+#include "cli/serving/serve_args.h"
+#include "cli/serving/serve_log.h"
+#include "engine/replicas.h"
+#include "server/service_tier.h"
+#include "server/tenant.h"
+
+typedef struct quire_serve_devices {
+    char *text; /* of --device, cut at its commas; the names point into it */
+    const char *names[QUIRE_REPLICAS_MAX];
+    uint32_t n;                 /* 0: --device was not given */
+    quire_binding *bindings;    /* [n_bindings] */
+    quire_tenant_salt *tenants; /* [n_bindings], of those of tenants */
+    uint32_t n_bindings;
+    quire_opened sessions[QUIRE_REPLICAS_MAX]; /* [n - 1], of devices 1 to n - 1 */
+    quire_engine_device items[QUIRE_REPLICAS_MAX];
+    bool is_lost[QUIRE_REPLICAS_MAX]; /* and the log says so */
+} quire_serve_devices;
+
+/* Read the names and the placement, and check what goes with several devices. args->common.device
+ * becomes the first name. Errors: QUIRE_INVAL, QUIRE_NOMEM; err names the setting. Memory:
+ * quire_serve_devices_fini(), also after a failure. */
+int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
+                             const quire_tiers *tiers, quire_error *err);
+void quire_serve_devices_fini(quire_serve_devices *devices);
+
+/* Whether the devices beyond the first are there, before weights are loaded. Errors: as
+ * quire_device_open(). */
+int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *err);
+
+/* Open the runtimes beyond the first, and fill in the engine's options. Errors: as
+ * quire_opened_open_runtime(). Memory: quire_serve_devices_close(), also after a failure. */
+int quire_serve_devices_open(quire_serve_devices *devices, const quire_opened *first,
+                             const quire_serve_args *args, const quire_opened_want *want,
+                             quire_engine_devices *out, quire_error *err);
+/* The engine has ended. */
+void quire_serve_devices_close(quire_serve_devices *devices);
+
+/* Whether a device can be lost. */
+bool quire_serve_devices_can_end(const quire_serve_devices *devices);
+/* For each device that was lost since the last call, unless all are: its pins move, and the log has
+ * a line. */
+void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
+                               const quire_serve_log *log);
+
+#endif /* QUIRE_CLI_SERVE_DEVICES_H */

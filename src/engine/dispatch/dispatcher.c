@@ -1,0 +1,208 @@
+/* dispatcher.c - see dispatcher.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/dispatch/dispatcher.h"
+
+#include "base/check.h"
+#include "engine/dispatch/page_set.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The pages of one device's tree. */
+typedef struct watched {
+    quire_dispatcher *dispatcher;
+    quire_page_set pages;
+} watched;
+
+struct quire_dispatcher {
+    quire_dispatcher_opts opts;
+    pthread_mutex_t lock; /* of all pages */
+    watched replicas[QUIRE_REPLICAS_MAX];
+};
+
+/* ---- what the trees have ---- */
+
+static bool on_cleared(void *ctx)
+{
+    watched *w = ctx;
+
+    (void)pthread_mutex_lock(&w->dispatcher->lock);
+    quire_page_set_clear(&w->pages);
+    (void)pthread_mutex_unlock(&w->dispatcher->lock);
+    return true;
+}
+
+static bool on_stored(void *ctx, const quire_prefix_page *page)
+{
+    watched *w = ctx;
+    bool is_taken;
+
+    (void)pthread_mutex_lock(&w->dispatcher->lock);
+    is_taken = quire_page_set_add(&w->pages, page->key);
+    (void)pthread_mutex_unlock(&w->dispatcher->lock);
+    return is_taken;
+}
+
+static bool on_removed(void *ctx, const quire_page_key *key)
+{
+    watched *w = ctx;
+
+    (void)pthread_mutex_lock(&w->dispatcher->lock);
+    quire_page_set_remove(&w->pages, key);
+    (void)pthread_mutex_unlock(&w->dispatcher->lock);
+    return true;
+}
+
+quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica)
+{
+    return (quire_prefix_watcher){ .cleared = on_cleared,
+                                   .stored = on_stored,
+                                   .removed = on_removed,
+                                   .ctx = &dispatcher->replicas[replica] };
+}
+
+/* Tokens of the prompt in full pages of a device. */
+static uint32_t cached_on(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
+                          uint32_t replica)
+{
+    const uint32_t page_tokens = dispatcher->opts.page_tokens;
+    quire_prefix_key root = { .salt = ask->tenant, .salt_bytes = ask->tenant_bytes };
+    quire_page_key key;
+    uint32_t n = 0;
+    bool has = true;
+
+    memcpy(root.identity, dispatcher->opts.identities[replica], sizeof root.identity);
+    quire_prefix_key_root(&root, &key);
+    while (has && ask->n_tokens - n >= page_tokens) {
+        quire_prefix_key_add(&key, ask->tokens + n, page_tokens, &key);
+        (void)pthread_mutex_lock(&dispatcher->lock);
+        has = quire_page_set_has(&dispatcher->replicas[replica].pages, &key);
+        (void)pthread_mutex_unlock(&dispatcher->lock);
+        n += has ? page_tokens : 0;
+    }
+    return n;
+}
+
+/* ---- the choice ---- */
+
+/* The devices that a request may go to; 0 = all. */
+static uint32_t bound_to(const quire_dispatcher *dispatcher, const quire_dispatch_ask *ask)
+{
+    uint32_t of_class = 0;
+
+    for (uint32_t i = 0; i < dispatcher->opts.n_bindings; i++) {
+        const quire_binding *b = &dispatcher->opts.bindings[i];
+
+        if (b->tenant == NULL) {
+            of_class = b->class_index == ask->class_index ? b->devices : of_class;
+        } else if (b->tenant_bytes <= ask->tenant_bytes &&
+                   memcmp(b->tenant, ask->tenant, b->tenant_bytes) == 0) {
+            return b->devices;
+        }
+    }
+    return of_class;
+}
+
+static uint32_t devices_for(const quire_dispatcher *dispatcher, const quire_dispatch_ask *ask)
+{
+    const uint32_t bound = bound_to(dispatcher, ask);
+    uint32_t there = 0;
+    uint32_t willing = 0;
+
+    for (uint32_t i = 0; i < dispatcher->opts.n_replicas; i++) {
+        there |= ask->loads[i].is_lost ? 0 : 1u << i;
+        willing |= ask->loads[i].has_refused ? 0 : 1u << i;
+    }
+    return ((bound & there) != 0 ? bound & there : there) & willing;
+}
+
+/* What a device offers to a request. */
+typedef struct offer {
+    quire_dispatch route;
+    uint64_t work;
+    uint32_t n_requests;
+    uint64_t n_pages; /* that are cached there */
+} offer;
+
+static offer offer_of(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask, uint32_t replica)
+{
+    const quire_replica_load *load = &ask->loads[replica];
+    const uint32_t n_cached = cached_on(dispatcher, ask, replica);
+    offer o = {
+        .route = { .replica = replica, .n_cached = n_cached },
+        .work = ask->n_tokens - n_cached + load->n_to_compute +
+                (uint64_t)QUIRE_DISPATCH_REQUEST_TOKENS * load->n_requests,
+        .n_requests = load->n_requests,
+    };
+
+    (void)pthread_mutex_lock(&dispatcher->lock);
+    o.n_pages = dispatcher->replicas[replica].pages.n;
+    (void)pthread_mutex_unlock(&dispatcher->lock);
+    return o;
+}
+
+static bool is_better(const offer *a, const offer *b)
+{
+    if (a->work != b->work) {
+        return a->work < b->work;
+    }
+    if (a->route.n_cached != b->route.n_cached) {
+        return a->route.n_cached > b->route.n_cached;
+    }
+    return a->n_requests != b->n_requests ? a->n_requests < b->n_requests : a->n_pages < b->n_pages;
+}
+
+quire_dispatch quire_dispatcher_choose(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask)
+{
+    const uint32_t devices = devices_for(dispatcher, ask);
+    offer best = { .route = { .replica = QUIRE_DISPATCH_NONE } };
+
+    for (uint32_t i = 0; i < dispatcher->opts.n_replicas; i++) {
+        if ((devices & 1u << i) != 0) {
+            const offer o = offer_of(dispatcher, ask, i);
+
+            if (best.route.replica == QUIRE_DISPATCH_NONE || is_better(&o, &best)) {
+                best = o;
+            }
+        }
+    }
+    return best.route;
+}
+
+/* ---- life ---- */
+
+int quire_dispatcher_create(quire_dispatcher **out, const quire_dispatcher_opts *opts)
+{
+    quire_dispatcher *dispatcher;
+
+    *out = NULL;
+    QUIRE_FAIL_IF(opts->n_replicas == 0 || opts->n_replicas > QUIRE_REPLICAS_MAX ||
+                      opts->page_tokens == 0,
+                  QUIRE_INVAL);
+    dispatcher = calloc(1, sizeof *dispatcher);
+    QUIRE_FAIL_IF(dispatcher == NULL, QUIRE_NOMEM);
+    dispatcher->opts = *opts;
+    if (pthread_mutex_init(&dispatcher->lock, NULL) != 0) {
+        free(dispatcher);
+        return QUIRE_NOMEM;
+    }
+    for (uint32_t i = 0; i < opts->n_replicas; i++) {
+        dispatcher->replicas[i].dispatcher = dispatcher;
+    }
+    *out = dispatcher;
+    return QUIRE_OK;
+}
+
+void quire_dispatcher_destroy(quire_dispatcher *dispatcher)
+{
+    if (dispatcher == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < dispatcher->opts.n_replicas; i++) {
+        quire_page_set_fini(&dispatcher->replicas[i].pages);
+    }
+    (void)pthread_mutex_destroy(&dispatcher->lock);
+    free(dispatcher);
+}

@@ -1,0 +1,84 @@
+/* dispatcher.h - which device a request goes to, where an engine has several.
+ *
+ * Each device has a replica of the engine's loop, with a cache and a prefix tree of its own. The
+ * dispatcher knows the full pages of text that each tree has: it is the trees' watcher
+ * (quire/prefix.h). A request goes to the device with the least work in front of its first token:
+ *
+ *   work   tokens of its prompt that this device has not cached
+ *        + prompt tokens that wait or are computed there
+ *        + QUIRE_DISPATCH_REQUEST_TOKENS for each request there
+ *
+ * So it goes to the longest cached prefix, unless the load of that device says otherwise. Of equal
+ * devices it is the one with the longer prefix, then the one with fewer requests, then the one with
+ * fewer cached pages, then the first.
+ *
+ * Placement binds classes and tenants to devices. The binding of a tenant goes before that of a
+ * class. It holds while one of its devices is there; after the last one is lost, all other devices
+ * serve its requests.
+ *
+ * Thread: any, under one lock; the watchers are called by the loops' threads.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_DISPATCHER_H
+#define QUIRE_ENGINE_DISPATCHER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "quire/prefix.h"
+
+#define QUIRE_REPLICAS_MAX            8u
+#define QUIRE_DISPATCH_REQUEST_TOKENS 64u
+#define QUIRE_DISPATCH_NONE           UINT32_MAX
+
+typedef struct quire_dispatcher quire_dispatcher;
+
+/* A binding: a set of devices, bit i = device i, for a class or a tenant. */
+typedef struct quire_binding {
+    uint32_t class_index; /* without a tenant */
+    const void *tenant;   /* its bytes at the beginning of a request's tenant; NULL = a class */
+    uint32_t tenant_bytes;
+    uint32_t devices;
+} quire_binding;
+
+typedef struct quire_dispatcher_opts {
+    uint32_t n_replicas; /* 1 .. QUIRE_REPLICAS_MAX */
+    uint32_t page_tokens;
+    uint64_t identities[QUIRE_REPLICAS_MAX][2]; /* of KV, by device */
+    const quire_binding *bindings;              /* [n_bindings], borrowed */
+    uint32_t n_bindings;
+} quire_dispatcher_opts;
+
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_dispatcher_create(quire_dispatcher **out, const quire_dispatcher_opts *opts);
+/* No tree may be watched by it any more. NULL is allowed. */
+void quire_dispatcher_destroy(quire_dispatcher *dispatcher);
+
+/* The watcher of a device's tree. */
+quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica);
+
+/* A device at this moment. */
+typedef struct quire_replica_load {
+    bool is_lost;
+    bool has_refused;      /* this request */
+    uint32_t n_requests;   /* that wait or run */
+    uint64_t n_to_compute; /* prompt tokens of theirs */
+} quire_replica_load;
+
+typedef struct quire_dispatch_ask {
+    const void *tenant;
+    uint32_t tenant_bytes;
+    uint32_t class_index;
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    const quire_replica_load *loads; /* [n_replicas] */
+} quire_dispatch_ask;
+
+typedef struct quire_dispatch {
+    uint32_t replica;  /* QUIRE_DISPATCH_NONE: none is left */
+    uint32_t n_cached; /* tokens of the prompt in full pages there */
+} quire_dispatch;
+
+quire_dispatch quire_dispatcher_choose(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask);
+
+#endif /* QUIRE_ENGINE_DISPATCHER_H */

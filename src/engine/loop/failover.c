@@ -1,0 +1,126 @@
+/* failover.c - requests of a loop whose device was lost go on in another loop.
+ *
+ * A request takes along its tokens, its sampler and its text, but no page: the other loop computes
+ * its tokens as after a preemption. Its client sees a pause, and no token twice.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void quire_loop_heir_set(quire_loop *loop, const quire_loop_heir *heir)
+{
+    loop->heir = *heir;
+}
+
+/* ---- the loop that takes them ---- */
+
+/* Whether its pages fit, even alone. */
+static bool has_room(const quire_loop *loop, const quire_request *r)
+{
+    const uint32_t n_tokens = r->n_tokens < r->n_held_max ? r->n_tokens + 1 : r->n_held_max;
+
+    return loop->runtime_opts->n_ctx >= r->n_held_max &&
+           quire_loop_need_bytes(loop, quire_condensing_need(&r->condensing, n_tokens)) +
+                   loop->room.states_bytes <=
+               quire_loop_budget_bytes(loop, r->class_index);
+}
+
+bool quire_loop_adopt(quire_loop *loop, quire_request *r)
+{
+    bool is_taken;
+
+    if (!has_room(loop, r)) {
+        return false;
+    }
+    (void)pthread_mutex_lock(&r->client.lock); /* cancel reads it there */
+    r->loop = loop;
+    (void)pthread_mutex_unlock(&r->client.lock);
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    is_taken = !loop->inbox.is_stopping && !quire_loop_is_lost(loop);
+    if (is_taken) {
+        r->link.arrival = ++loop->inbox.n_arrivals;
+        loop->inbox.n_arrivals_of[r->class_index]++;
+        loop->inbox.n_adopted++;
+        atomic_fetch_add(&loop->inbox.n_unfinished, 1);
+        atomic_fetch_add(&loop->inbox.n_unfinished_of[r->class_index], 1);
+        quire_loop_to_compute_set(r, r->first_us == 0 ? r->n_prompt : 0);
+        quire_inbox_put(&loop->inbox, r);
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    return is_taken;
+}
+
+/* ---- the loop whose device was lost ---- */
+
+/* From running or parked to the queue, without pages. */
+static void displace(quire_loop *loop, quire_request *r)
+{
+    r->kv.n_lost = r->kv.n_computed;
+    quire_loop_let_go(loop, r);
+    r->state = QUIRE_REQUEST_WAITING;
+    quire_loop_enqueue(loop, r);
+}
+
+/* Nothing of this loop stays in a waiting request. */
+static void forget_loop(quire_loop *loop, quire_request *r)
+{
+    quire_tier_leave(loop, r);
+    quire_loop_dequeue(loop, r);
+    quire_loop_to_compute_set(r, 0);
+    memset(&r->wait, 0, sizeof r->wait);
+    memset(&r->lead, 0, sizeof r->lead);
+}
+
+static bool give_away(quire_loop *loop, quire_request *r)
+{
+    const uint32_t class_index = r->class_index;
+
+    if (r->pin != 0 || atomic_load(&r->is_cancelled)) {
+        return false; /* a pin is of this cache */
+    }
+    forget_loop(loop, r);
+    if (loop->heir.take(loop->heir.ctx, r)) { /* from here on it is the other loop's */
+        atomic_fetch_sub(&loop->inbox.n_unfinished_of[class_index], 1);
+        atomic_fetch_sub(&loop->inbox.n_unfinished, 1);
+        return true;
+    }
+    (void)pthread_mutex_lock(&r->client.lock);
+    r->loop = loop;
+    (void)pthread_mutex_unlock(&r->client.lock);
+    quire_loop_enqueue(loop, r);
+    return false;
+}
+
+static void give_all_away(quire_loop *loop)
+{
+    while (loop->set.n_running > 0) {
+        displace(loop, loop->set.running[loop->set.n_running - 1]);
+    }
+    while (loop->set.n_parked > 0) {
+        displace(loop, loop->set.parked[loop->set.n_parked - 1]);
+    }
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        for (quire_queue_link *link = loop->set.queues[i].first, *next; link != NULL; link = next) {
+            next = link->next;
+            (void)give_away(loop, quire_request_of(link));
+        }
+    }
+}
+
+void quire_loop_lost(quire_loop *loop)
+{
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+
+    atomic_store(&loop->inbox.is_lost, true);
+    if (loop->heir.take != NULL) {
+        give_all_away(loop);
+    }
+    (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
+    quire_loop_all_end(loop, &(quire_ending){ .finish = QUIRE_FINISH_ERROR,
+                                              .status = QUIRE_LOST,
+                                              .stop_index = -1,
+                                              .message = message });
+}

@@ -1,0 +1,206 @@
+/* replicas.c - see replicas.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/replicas.h"
+
+#include "base/check.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
+#include "engine/loop/request.h"
+#include "model/kv_identity.h"
+
+/* ---- create ---- */
+
+static quire_runtime *runtime_of(const quire_engine_opts *opts, uint32_t replica)
+{
+    return replica == 0 ? opts->runtime : opts->devices.items[replica - 1].runtime;
+}
+
+/* What goes with one device alone. */
+static const char *obstacle_of(const quire_engine_opts *opts)
+{
+    if (opts->tier.store != NULL) {
+        return "a store below memory";
+    }
+    if (opts->saver.dir != NULL) {
+        return "saved state";
+    }
+    return opts->watcher.stored != NULL ? "events of pages" : NULL;
+}
+
+static int check(const quire_engine_opts *opts, quire_error *err)
+{
+    const char *obstacle = obstacle_of(opts);
+    const quire_runtime_opts *first = quire_runtime_opts_get(opts->runtime);
+
+    if (opts->devices.n >= QUIRE_REPLICAS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u devices: at most %u are possible",
+                               opts->devices.n + 1, QUIRE_REPLICAS_MAX);
+    }
+    if (obstacle != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "several devices and %s cannot go together",
+                               obstacle);
+    }
+    for (uint32_t i = 0; i < opts->devices.n; i++) {
+        const quire_runtime_opts *o = quire_runtime_opts_get(opts->devices.items[i].runtime);
+
+        if (o->n_ctx != first->n_ctx || o->page_tokens != first->page_tokens) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "devices: contexts of %u and %u tokens, pages of %u and %u; "
+                                   "they must be equal",
+                                   first->n_ctx, o->n_ctx, first->page_tokens, o->page_tokens);
+        }
+    }
+    return QUIRE_OK;
+}
+
+int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, quire_error *err)
+{
+    quire_dispatcher_opts dispatcher = {
+        .n_replicas = opts->devices.n + 1,
+        .page_tokens = quire_runtime_opts_get(opts->runtime)->page_tokens,
+        .bindings = opts->devices.bindings,
+        .n_bindings = opts->devices.n_bindings,
+    };
+
+    engine->n_replicas = 1;
+    if (opts->devices.n == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(check(opts, err));
+    for (uint32_t i = 0; i < dispatcher.n_replicas; i++) {
+        quire_kv_identity_get(runtime_of(opts, i), dispatcher.identities[i]);
+    }
+    if (quire_dispatcher_create(&engine->dispatcher, &dispatcher) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    engine->n_replicas = dispatcher.n_replicas;
+    return QUIRE_OK;
+}
+
+quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_engine_opts *opts,
+                                     uint32_t replica)
+{
+    quire_engine_opts own = *opts;
+
+    if (engine->dispatcher == NULL) {
+        return own;
+    }
+    own.runtime = runtime_of(opts, replica);
+    own.retain_chunk = 0;
+    own.watcher = quire_dispatcher_watcher(engine->dispatcher, replica);
+    if (replica > 0) {
+        own.overflow = opts->devices.items[replica - 1].overflow;
+        own.shared_sessions = quire_loop_parts_get(engine->loop)->sessions;
+    }
+    return own;
+}
+
+/* ---- routing ---- */
+
+quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
+                                    uint32_t refused)
+{
+    quire_replica_load loads[QUIRE_REPLICAS_MAX] = { { .is_lost = false } };
+
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        loads[i].is_lost = quire_loop_is_lost(engine->loops[i]);
+        loads[i].has_refused = (refused & 1u << i) != 0;
+        quire_loop_load_get(engine->loops[i], &loads[i].n_requests, &loads[i].n_to_compute);
+    }
+    ask->loads = loads;
+    return quire_dispatcher_choose(engine->dispatcher, ask);
+}
+
+/* Whether another device may take what this one has refused. */
+static bool is_of_device(int status)
+{
+    return status == QUIRE_LOST || status == QUIRE_LIMIT || status == QUIRE_RANGE;
+}
+
+int quire_replicas_submit(quire_engine *engine, const quire_request_params *params,
+                          quire_request **out, quire_error *err)
+{
+    quire_dispatch_ask ask = { .tenant = params->tenant,
+                               .tenant_bytes = params->tenant_bytes,
+                               .class_index = params->class_index,
+                               .tokens = params->tokens,
+                               .n_tokens = params->n_tokens };
+    uint32_t refused = 0;
+    int rc = QUIRE_LOST;
+
+    while (is_of_device(rc)) {
+        const quire_dispatch route = quire_replicas_route(engine, &ask, refused);
+
+        if (route.replica == QUIRE_DISPATCH_NONE) {
+            /* The last answer stands; without one all devices are lost. */
+            return refused != 0 ? rc : quire_loop_submit(engine->loop, params, 0, out, err);
+        }
+        rc = quire_loop_submit(engine->loops[route.replica], params, route.n_cached, out, err);
+        refused |= 1u << route.replica;
+    }
+    return rc;
+}
+
+/* A request of a lost device. Thread: the lost loop's. */
+static bool take(void *ctx, quire_request *request)
+{
+    const quire_engine *engine = ctx;
+    quire_dispatch_ask ask = { .tenant = request->tenant,
+                               .tenant_bytes = request->tenant_bytes,
+                               .class_index = request->class_index,
+                               .tokens = request->tokens,
+                               .n_tokens = request->n_tokens };
+    uint32_t refused = 0;
+
+    for (;;) {
+        const quire_dispatch route = quire_replicas_route(engine, &ask, refused);
+
+        if (route.replica == QUIRE_DISPATCH_NONE) {
+            return false;
+        }
+        if (quire_loop_adopt(engine->loops[route.replica], request)) {
+            return true;
+        }
+        refused |= 1u << route.replica;
+    }
+}
+
+void quire_replica_heir_set(quire_engine *engine, uint32_t replica)
+{
+    if (engine->dispatcher != NULL) {
+        quire_loop_heir_set(engine->loops[replica], &(quire_loop_heir){ take, engine });
+    }
+}
+
+/* ---- figures by device ---- */
+
+static const char *name_of(const quire_loop_parts *parts)
+{
+    return parts->runtime_opts->device != NULL ? parts->runtime_opts->device : "cpu";
+}
+
+uint32_t quire_engine_devices_get(quire_engine *engine,
+                                  quire_engine_device_stats out[QUIRE_REPLICAS_MAX])
+{
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        quire_engine_stats stats = { 0 };
+
+        quire_loop_stats_get(engine->loops[i], &stats);
+        out[i] = (quire_engine_device_stats){
+            .name = name_of(quire_loop_parts_get(engine->loops[i])),
+            .is_lost = quire_loop_is_lost(engine->loops[i]),
+            .requests_total = stats.requests_total,
+            .adopted_total = stats.adopted_total,
+            .prompt_tokens_total = stats.prompt_tokens_total,
+            .cached_tokens_total =
+                stats.cached_tokens_prefix_total + stats.cached_tokens_session_total,
+            .generated_tokens_total = stats.generated_tokens_total,
+            .budget_bytes = stats.cache.budget_bytes,
+            .live_bytes = stats.cache.live_bytes,
+            .cached_bytes = stats.cache.cached_bytes,
+        };
+        quire_loop_load_get(engine->loops[i], &out[i].requests, &out[i].to_compute_tokens);
+    }
+    return engine->n_replicas;
+}

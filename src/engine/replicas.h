@@ -1,0 +1,59 @@
+/* replicas.h - an engine with several devices.
+ *
+ * Each device has a replica of the engine's loop: a runtime, a cache and a prefix tree, on a thread
+ * of its own. Model, classes and sessions are common to all. A request goes to the device with the
+ * longest cached prefix, unless the load there says otherwise, within the devices to which its
+ * class or tenant is bound (dispatch/dispatcher.h). A pin is held on the device that its request
+ * would go to.
+ *
+ * When a device is lost, its requests go on elsewhere: their tokens are computed there again, and a
+ * client gets no token twice. Its pins are created again elsewhere when the owner says so
+ * (quire_engine_pins_move()). Only the loss of the last device ends the engine.
+ *
+ * What the functions of engine.h, pins.h, views.h and tuning.h say of the engine is the sum over
+ * all devices, but for the tuning, which is the first device's.
+ *
+ * Not with several devices: stores below memory, saved state, a watcher. Requests for texts that
+ * keep a share of their tokens are refused, as without retain_chunk.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_REPLICAS_H
+#define QUIRE_ENGINE_REPLICAS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/dispatch/dispatcher.h"
+#include "engine/overflow.h"
+#include "model/runtime.h"
+
+/* A further device, by its runtime, of the same model and context. */
+typedef struct quire_engine_device {
+    quire_runtime *runtime;
+    quire_overflow_opts overflow;
+} quire_engine_device;
+
+typedef struct quire_engine_devices {
+    const quire_engine_device *items; /* [n]; device i + 1 is items[i]. Borrowed by create */
+    uint32_t n;                       /* 0: the engine has one device */
+    const quire_binding *bindings;    /* [n_bindings], borrowed until destroy */
+    uint32_t n_bindings;
+} quire_engine_devices;
+
+/* The figures of one device. */
+typedef struct quire_engine_device_stats {
+    const char *name; /* as --device takes it: "cpu", "vulkan0" */
+    bool is_lost;
+    uint32_t requests;          /* that wait or run */
+    uint64_t to_compute_tokens; /* of their prompts */
+    uint64_t requests_total;
+    uint64_t adopted_total; /* of them, from lost devices */
+    uint64_t prompt_tokens_total;
+    uint64_t cached_tokens_total; /* of prompt_tokens_total */
+    uint64_t generated_tokens_total;
+    uint64_t budget_bytes; /* KV */
+    uint64_t live_bytes;
+    uint64_t cached_bytes;
+} quire_engine_device_stats;
+
+#endif /* QUIRE_ENGINE_REPLICAS_H */

@@ -1,0 +1,122 @@
+/* replicas_views.c - views of an engine with several devices: the sum over all.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_views.h"
+#include "engine/views.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- pages and sessions ---- */
+
+static int cells_append(quire_page_map *map, const quire_page_map *more)
+{
+    quire_page_cell *cells =
+        realloc(map->cells, ((size_t)map->n_cells + more->n_cells) * sizeof *cells);
+
+    QUIRE_FAIL_IF(cells == NULL, QUIRE_NOMEM);
+    memcpy(cells + map->n_cells, more->cells, more->n_cells * sizeof *cells);
+    map->cells = cells;
+    map->n_cells += more->n_cells;
+    map->n_in_use += more->n_in_use;
+    return QUIRE_OK;
+}
+
+/* The cells of one device follow those of another. */
+int quire_engine_page_map(quire_engine *engine, quire_page_map *out)
+{
+    QUIRE_TRY(quire_loop_page_map(engine->loop, out));
+    for (uint32_t i = 1; i < engine->n_replicas; i++) {
+        quire_page_map more;
+        int rc = quire_loop_page_map(engine->loops[i], &more);
+
+        rc = rc == QUIRE_OK ? cells_append(out, &more) : rc;
+        quire_page_map_fini(&more);
+        QUIRE_TRY(rc);
+    }
+    return QUIRE_OK;
+}
+
+int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n)
+{
+    quire_session_kv *more;
+    int rc = quire_loop_sessions_kv(engine->loop, items, n);
+
+    if (rc < 0 || engine->n_replicas == 1 || n == 0) {
+        return rc;
+    }
+    more = malloc(n * sizeof *more);
+    QUIRE_FAIL_IF(more == NULL, QUIRE_NOMEM);
+    memcpy(more, items, n * sizeof *more);
+    for (uint32_t i = 1; rc == QUIRE_OK && i < engine->n_replicas; i++) {
+        rc = quire_loop_sessions_kv(engine->loops[i], more, n);
+        for (uint32_t j = 0; rc == QUIRE_OK && j < n; j++) {
+            items[j].bytes += more[j].bytes;
+            items[j].own_bytes += more[j].own_bytes;
+        }
+    }
+    free(more);
+    return rc;
+}
+
+/* ---- regions and accounts ---- */
+
+static void region_add(quire_region_stats *sum, const quire_region_stats *more)
+{
+    sum->budget_bytes += more->budget_bytes;
+    sum->charged_bytes += more->charged_bytes;
+    sum->charged_peak_bytes += more->charged_peak_bytes;
+    sum->cached_bytes += more->cached_bytes;
+    sum->pinned_bytes += more->pinned_bytes;
+    sum->reserved_bytes += more->reserved_bytes;
+    sum->spilled_bytes += more->spilled_bytes;
+    sum->offloaded_bytes += more->offloaded_bytes;
+    sum->pages += more->pages;
+    sum->seqs += more->seqs;
+    sum->spilled_pages_total += more->spilled_pages_total;
+    sum->returned_pages_total += more->returned_pages_total;
+    sum->reclaimed_pages_total += more->reclaimed_pages_total;
+    sum->adopted_pages_total += more->adopted_pages_total;
+    sum->refused_total += more->refused_total;
+}
+
+/* All devices have the same regions. */
+uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX])
+{
+    const uint32_t n = quire_loop_regions(engine->loop, out);
+
+    for (uint32_t i = 1; i < engine->n_replicas; i++) {
+        quire_region_view more[QUIRE_REGIONS_MAX];
+        const uint32_t n_more = quire_loop_regions(engine->loops[i], more);
+
+        for (uint32_t j = 0; j < n && j < n_more; j++) {
+            region_add(&out[j].stats, &more[j].stats);
+        }
+    }
+    return n;
+}
+
+int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
+{
+    QUIRE_TRY(quire_loop_accounts_get(engine->loop, out, n));
+    for (uint32_t i = 1; n > 0 && i < engine->n_replicas; i++) {
+        quire_account_info *more = calloc(n, sizeof *more);
+        int rc = QUIRE_NOMEM;
+
+        if (more != NULL) {
+            rc = quire_loop_accounts_get(engine->loops[i], more, n);
+        }
+        for (uint32_t j = 0; rc == QUIRE_OK && j < n; j++) {
+            out[j].bytes += more[j].bytes;
+            out[j].quota_evicted_bytes_total += more[j].quota_evicted_bytes_total;
+            for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+                out[j].region_bytes[r] += more[j].region_bytes[r];
+            }
+        }
+        free(more);
+        QUIRE_TRY(rc);
+    }
+    return QUIRE_OK;
+}

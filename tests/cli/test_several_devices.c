@@ -1,0 +1,179 @@
+/* test_several_devices.c - quire serve with several devices, by the built program: mocks
+ * (mock_program.c), the first of which can be lost.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+#include "served.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define METRIC(name, device) name "{device=\"" device "\",name=\"mock" device "\"}"
+#define METRIC_OF(name, device, what)                                                              \
+    name "{device=\"" device "\",name=\"mock" device "\"," what "}"
+
+static int mock_begin(void **state)
+{
+    (void)state;
+    assert_int_equal(setenv("QUIRE_PROGRAM", QUIRE_PROGRAM_MOCK, 1), 0);
+    return 0;
+}
+
+static int mock_end(void **state)
+{
+    (void)unsetenv("QUIRE_PROGRAM");
+    (void)unsetenv("MOCK_LOSE_AT");
+    return program_clean(state);
+}
+
+static const char *config_of(const char *text)
+{
+    return program_file("config.yaml", text, strlen(text));
+}
+
+static program_running serve_two(const char *config)
+{
+    return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                 "--kv", "q8", "--device", "mock0,mock1", "--config", config));
+}
+
+/* ---- settings ---- */
+
+static void test_settings(void **state)
+{
+    static const struct {
+        const char *device;
+        const char *words[2];
+        const char *says;
+    } cases[] = {
+        { "mock0,", { "--no-precache" }, "device: '' among several names" },
+        { "auto,mock1", { "--no-precache" }, "device: 'auto' among several names" },
+        { "a,b,c,d,e,f,g,h,i", { "--no-precache" }, "device: more than 8 names" },
+        { "mock0,mock1", { "--cache-dir", "x" }, "several devices and cache_dir cannot go" },
+        { "mock0,mock1",
+          { "--kv-events", "tcp://127.0.0.1:5557" },
+          "several devices and kv_events cannot go" },
+        { "mock0,mock1", { "--retain", "snap:0.5" }, "several devices and retain cannot go" },
+    };
+    program_result r;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        r = program_expect(2, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                      cases[i].device, cases[i].words[0], cases[i].words[1]));
+        assert_says(r.err, cases[i].says);
+        program_free(&r);
+    }
+    r = program_expect(
+        1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock0,tpu0"));
+    assert_says(r.err, "there is no device 'tpu0'");
+    program_free(&r);
+}
+
+static void test_placement(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *says;
+    } cases[] = {
+        { "placement: [ { devices: mock0 } ]\n",
+          "placement[1] needs devices, and either class or tenant" },
+        { "placement: [ { class: batch, tenant: a, devices: mock0 } ]\n",
+          "placement[1] needs devices, and either class or tenant" },
+        { "placement: [ { class: batch } ]\n",
+          "placement[1] needs devices, and either class or tenant" },
+        { "placement: [ { class: batch, devices: mock1 }, { class: none, devices: mock1 } ]\n",
+          "placement[2]: there is no class 'none'" },
+        { "placement: [ { class: batch, devices: \"mock1,mock2\" } ]\n",
+          "placement[1]: 'mock2' is not among the names of device" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *config = config_of(cases[i].text);
+        program_result r =
+            program_expect(2, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                      "mock0,mock1", "--config", config));
+
+        assert_says(r.err, cases[i].says);
+        program_free(&r);
+    }
+}
+
+/* ---- serving ---- */
+
+/* Requests of a bound class go to its device; figures are by device. */
+static void test_bound(void **state)
+{
+    program_running running =
+        serve_two(config_of("placement: [ { class: standard, devices: mock1 } ]\n"));
+    const uint16_t port = served_port(&running);
+    char text[2][256];
+
+    (void)state;
+    assert_int_equal(served_complete(port, text[0], sizeof text[0]), 0);
+    assert_true(served_complete(port, text[1], sizeof text[1]) > 64);
+    assert_string_equal(text[0], text[1]);
+    assert_true(
+        served_metric(port, METRIC_OF("quire_device_requests_total", "0", "what=\"all\"")) == 0.0);
+    assert_true(
+        served_metric(port, METRIC_OF("quire_device_requests_total", "1", "what=\"all\"")) == 2.0);
+    assert_true(served_metric(port, METRIC_OF("quire_device_prompt_tokens_total", "1",
+                                              "what=\"cached\"")) > 64.0);
+    assert_true(served_metric(port, METRIC("quire_device_down", "1")) == 0.0);
+    assert_says(served_ask(port, "GET", "/v1/cache/stats", ""),
+                "\"devices\":[{\"name\":\"mock0\",\"lost\":false,\"requests\":0,");
+    served_end(&running, SIGTERM);
+}
+
+/* The first device is lost in the middle of an answer: the client gets the answer of a server that
+ * loses nothing, and the server goes on. */
+static void test_lost(void **state)
+{
+    const char *config = config_of("page_tokens: 64\n");
+    program_running running = serve_two(config);
+    char text[3][256];
+    const char *health;
+    uint16_t port = served_port(&running);
+
+    (void)state;
+    (void)served_complete(port, text[0], sizeof text[0]);
+    served_end(&running, SIGTERM);
+
+    assert_int_equal(setenv("MOCK_LOSE_AT", "12", 1), 0);
+    running = serve_two(config);
+    port = served_port(&running);
+    (void)served_complete(port, text[1], sizeof text[1]);
+    assert_string_equal(text[0], text[1]);
+    free(program_line_with(running.err, "device mock0 was lost, and the KV on it: its requests go "
+                                        "on elsewhere; pins that moved: 0 of 0"));
+    health = served_ask(port, "GET", "/health", "");
+    assert_says(health, "\"status\":\"ok\"");
+    assert_says(health, "{\"name\":\"mock0\",\"lost\":true},{\"name\":\"mock1\",\"lost\":false}");
+    assert_true(served_metric(port, METRIC("quire_device_down", "0")) == 1.0);
+    assert_true(served_metric(port, METRIC_OF("quire_device_requests_total", "1",
+                                              "what=\"adopted\"")) == 1.0);
+    assert_true(served_complete(port, text[2], sizeof text[2]) > 64);
+    assert_string_equal(text[0], text[2]);
+    served_end(&running, SIGTERM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_lost),
+    };
+
+    return cmocka_run_group_tests(tests, mock_begin, mock_end);
+}

@@ -1,0 +1,485 @@
+/* test_replicas.c - an engine with several devices: requests go where their text is cached, and a
+ * lost device's requests go on elsewhere. Mocks, whose bits are the CPU's, and a Vulkan device that
+ * is opened twice.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include "device/mock_device.h"
+#include "doze.h"
+#include "engine/pins.h"
+#include "engine/views.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define N_CTX    512u
+#define N_PROMPT 200u /* tokens: three full pages and an open one */
+#define N_TOKENS 12u
+#define N_SEQS   6u
+#define DEVICES  2u
+
+/* What lavapipe keeps when its devices are gone is not ours. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libvulkan_lvp.so";
+}
+
+static quire_device *mocks[DEVICES];
+static uint32_t n_mocks;
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts none = { 0 };
+    const int rc = quire_mock_device_open(out, opts, &none, err);
+
+    (void)name;
+    mocks[n_mocks++ % DEVICES] = *out;
+    return rc;
+}
+
+typedef struct replicas {
+    engine_bench b; /* its runtime is the first device's */
+    quire_runtime *second;
+} replicas;
+
+static quire_runtime_opts opts_of(const char *device)
+{
+    quire_runtime_opts opts = bench_runtime_opts(N_CTX, N_SEQS);
+
+    opts.n_batch = 128;
+    opts.k_format = opts.v_format = QUIRE_FORMAT_F16;
+    opts.device = device;
+    opts.device_open = strcmp(device, "vulkan0") != 0 ? open_mock : NULL;
+    return opts;
+}
+
+/* An engine with two devices of this name; budget_bytes of the second one's KV, 0 = enough. */
+static replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
+                                   uint64_t budget_bytes)
+{
+    const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = opts_of(device);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_opts opts = *engine;
+    quire_engine_device second = { .runtime = NULL };
+    replicas r = { .second = NULL };
+
+    n_mocks = 0;
+    r.b = bench_panels(32, &alone, &runtime);
+    quire_engine_destroy(r.b.engine);
+    runtime.kv_budget_bytes = budget_bytes;
+    runtime.kv_overflows = budget_bytes != 0; /* less than a context is enough */
+    r.second = fixture_runtime(r.b.model, &runtime);
+    second.runtime = r.second;
+    opts.model = r.b.model;
+    opts.runtime = r.b.runtime;
+    opts.devices.items = &second;
+    opts.devices.n = 1;
+    if (quire_engine_create(&r.b.engine, &opts, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return r;
+}
+
+static replicas replicas_open(const char *device, const quire_engine_opts *engine)
+{
+    return replicas_open_with(device, engine, 0);
+}
+
+static void replicas_close(replicas *r)
+{
+    quire_cache_stats stats;
+
+    quire_engine_destroy(r->b.engine);
+    r->b.engine = NULL;
+    quire_cache_validate(quire_runtime_cache(r->second));
+    quire_cache_stats_get(quire_runtime_cache(r->second), &stats);
+    assert_int_equal(stats.pages_live, 0);
+    assert_int_equal(stats.seqs_open, 0);
+    quire_runtime_destroy(r->second);
+    bench_close(&r->b);
+}
+
+static quire_request *ask(const replicas *r, uint64_t seed)
+{
+    int32_t text[N_PROMPT];
+    const quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    tokens_make(text, N_PROMPT, seed);
+    return submit(&r->b, &params);
+}
+
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    uint32_t n_cached;
+    uint32_t n_recomputed;
+} answer;
+
+static answer take(quire_request *request)
+{
+    const quire_request_result *result;
+    answer a;
+
+    assert_int_equal(collect(request, a.tokens, N_TOKENS), N_TOKENS);
+    result = finish(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+    assert_int_equal(result->n_generated_tokens, N_TOKENS);
+    a.n_cached = result->n_cached_tokens;
+    a.n_recomputed = result->n_recomputed_tokens;
+    quire_request_release(request);
+    return a;
+}
+
+static uint64_t requests_at(const replicas *r, uint32_t device)
+{
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+
+    assert_int_equal(quire_engine_devices_get(r->b.engine, devices), DEVICES);
+    return devices[device].requests_total;
+}
+
+/* The answers of one device. */
+static void reference_of(answer *out, uint32_t n)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = opts_of("mock");
+    replicas alone = { .b = bench_panels(32, &engine, &runtime) };
+
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = take(ask(&alone, i));
+    }
+    bench_close(&alone.b);
+}
+
+/* ---- where requests go ---- */
+
+/* The watcher hears of pages when they are published, so a text is there when its request ends. */
+static void check_prefixes(const char *device)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open(device, &engine);
+    gate *g = gate_close(r.b.engine);
+    quire_request *waiting = ask(&r, 0); /* on the first device, which stands still */
+    answer second = take(ask(&r, 1));    /* so this one goes to the second */
+    answer first;
+
+    assert_int_equal(requests_at(&r, 0), 1);
+    assert_int_equal(requests_at(&r, 1), 1);
+    gate_open(g);
+    first = take(waiting);
+    for (uint32_t i = 0; i < 3; i++) {
+        const answer again[2] = { take(ask(&r, 0)), take(ask(&r, 1)) };
+
+        assert_true(again[0].n_cached >= N_PROMPT / 64 * 64);
+        assert_true(again[1].n_cached >= N_PROMPT / 64 * 64);
+        assert_memory_equal(again[0].tokens, first.tokens, sizeof first.tokens);
+        assert_memory_equal(again[1].tokens, second.tokens, sizeof second.tokens);
+        assert_int_equal(requests_at(&r, 0), i + 2);
+        assert_int_equal(requests_at(&r, 1), i + 2);
+    }
+    validate(r.b.engine);
+    replicas_close(&r);
+}
+
+static void test_prefixes(void **state)
+{
+    (void)state;
+    check_prefixes("mock");
+}
+
+static bool has_vulkan(void)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_device *device;
+
+    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
+    opts.attn.n_head_max = opts.attn.n_layers_max = 1;
+    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
+    opts.attn.n_entries_max = 16;
+    if (quire_device_open(&device, "vulkan0", &opts, &err) < 0) {
+        (void)printf("vulkan0: skipped: %s\n", err.message);
+        return false;
+    }
+    quire_device_close(device);
+    return true;
+}
+
+static void test_vulkan(void **state)
+{
+    (void)state;
+    if (!has_vulkan()) {
+        skip();
+    }
+    check_prefixes("vulkan0");
+}
+
+/* Figures are sums; invalidation reaches all devices. */
+static void test_sums(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
+    replicas r = replicas_open("mock", &engine);
+    gate *g = gate_close(r.b.engine);
+    quire_request *waiting = ask(&r, 0);
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    quire_prefix_dropped dropped;
+    quire_engine_stats stats;
+    quire_page_map map;
+
+    (void)state;
+    (void)take(ask(&r, 1));
+    gate_open(g);
+    (void)take(waiting);
+    quire_engine_stats_get(r.b.engine, &stats);
+    (void)quire_engine_devices_get(r.b.engine, devices);
+    assert_int_equal(stats.requests_total, 2);
+    assert_int_equal(stats.generated_tokens_total, 2 * N_TOKENS);
+    assert_int_equal(stats.ttft.n, 2);
+    assert_int_equal(stats.cache.budget_bytes, devices[0].budget_bytes + devices[1].budget_bytes);
+    assert_string_equal(devices[1].name, "mock");
+    assert_int_equal(quire_engine_page_map(r.b.engine, &map), QUIRE_OK);
+    assert_int_equal(map.n_in_use, stats.cache.pages_cached);
+    quire_page_map_fini(&map);
+    assert_int_equal(quire_engine_invalidate(r.b.engine, &all, &dropped), QUIRE_OK);
+    assert_int_equal(dropped.nodes, stats.prefix.nodes);
+    assert_int_equal(take(ask(&r, 0)).n_cached, 0);
+    replicas_close(&r);
+}
+
+/* A pin is held on the device to which its tenant is bound, where the requests of it go. */
+static void test_bound_pin(void **state)
+{
+    static const quire_binding binding = { .tenant = "bob", .tenant_bytes = 3, .devices = 1u << 1 };
+    const quire_engine_pin_name name = { "bob", 3, "pin" };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_engine_pin_params pin = {
+        .name = "pin", .tokens = text, .n_tokens = N_PROMPT, .tenant = "bob", .tenant_bytes = 3
+    };
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin out;
+    quire_request *request;
+    uint32_t n_all;
+    replicas r;
+
+    (void)state;
+    engine.devices.bindings = &binding;
+    engine.devices.n_bindings = 1;
+    r = replicas_open("mock", &engine);
+    tokens_make(text, N_PROMPT, 3);
+    assert_int_equal(quire_engine_pin_create(r.b.engine, &pin, &out, NULL, &err), QUIRE_OK);
+    assert_int_equal(requests_at(&r, 0), 0);
+    assert_int_equal(requests_at(&r, 1), 1);
+    params.tenant = "bob";
+    params.tenant_bytes = 3;
+    request = submit(&r.b, &params);
+    assert_true(finish(request)->n_cached_tokens >= N_PROMPT / 64 * 64);
+    quire_request_release(request);
+    assert_int_equal(requests_at(&r, 1), 2);
+    assert_int_equal(quire_engine_pins_list(r.b.engine, NULL, 0, 0, &out, 1, &n_all), 1);
+    assert_int_equal(n_all, 1);
+    assert_int_equal(quire_engine_pins_list(r.b.engine, NULL, 0, 1, &out, 1, &n_all), 0);
+    assert_int_equal(quire_engine_pin_create(r.b.engine, &pin, &out, NULL, &err), QUIRE_AGAIN);
+    assert_int_equal(quire_engine_pin_renew(r.b.engine, &name, 100, &out), QUIRE_OK);
+    assert_int_equal(quire_engine_pin_drop(r.b.engine, &name), QUIRE_OK);
+    assert_int_equal(quire_engine_pin_get(r.b.engine, &name, &out), QUIRE_NOTFOUND);
+    replicas_close(&r);
+}
+
+/* ---- loss ---- */
+
+/* Of three requests on the lost device two run and have tokens, and one waits. All answers are
+ * those of one device, each token once. */
+static void test_failover(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    quire_request *requests[5];
+    quire_request_token token;
+    answer expected[5];
+    uint32_t n_recomputed = 0;
+    replicas r;
+    gate *second;
+    gate *g;
+
+    (void)state;
+    reference_of(expected, 5);
+    engine.n_running_max = 2;
+    r = replicas_open("mock", &engine);
+    g = gate_close(r.b.engine);
+    second = gate_close_at(r.b.engine, 1);
+    for (uint32_t i = 0; i < 5; i++) {
+        requests[i] = ask(&r, i); /* in turns */
+    }
+    assert_int_equal(requests_at(&r, 0), 3);
+    gate_open(second);
+    for (uint32_t i = 0; i < 6; i++) {
+        gate_step(g);
+    }
+    assert_int_equal(quire_request_wait(requests[0], 1, FIXTURE_WAIT_MS, &token), 1);
+    quire_mock_device_set(mocks[0], &faults); /* its thread waits at the gate */
+    gate_open(g);
+    for (uint32_t i = 0; i < 5; i++) {
+        const answer a = take(requests[i]);
+
+        assert_memory_equal(a.tokens, expected[i].tokens, sizeof a.tokens);
+        n_recomputed += a.n_recomputed;
+    }
+    assert_true(n_recomputed >= N_PROMPT);
+    (void)quire_engine_devices_get(r.b.engine, devices);
+    assert_true(devices[0].is_lost);
+    assert_false(devices[1].is_lost);
+    assert_int_equal(devices[0].requests, 0);
+    assert_int_equal(devices[1].adopted_total, 3);
+    assert_false(quire_engine_is_lost(r.b.engine));
+    assert_memory_equal(take(ask(&r, 7)).tokens, take(ask(&r, 7)).tokens, sizeof(int32_t));
+
+    quire_mock_device_set(mocks[1], &faults); /* the last one */
+    finish_as(ask(&r, 8), QUIRE_FINISH_ERROR);
+    assert_true(quire_engine_is_lost(r.b.engine));
+    assert_true(quire_engine_is_idle(r.b.engine));
+    replicas_close(&r);
+}
+
+/* A request that the other device has no room for ends by name. */
+static void test_failover_too_large(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open_with("mock", &engine, 64u << 10);
+    gate *g = gate_close(r.b.engine);
+    quire_request *request = ask(&r, 0);
+    const quire_request_result *result;
+
+    (void)state;
+    gate_step(g);
+    quire_mock_device_set(mocks[0], &faults);
+    gate_open(g);
+    result = finish(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_ERROR);
+    assert_int_equal(result->status, QUIRE_LOST);
+    assert_string_equal(result->message, "device mock was lost, and the KV on it");
+    quire_request_release(request);
+    assert_false(quire_engine_is_lost(r.b.engine));
+    replicas_close(&r);
+}
+
+/* The pin of a lost device is computed again on the other one, where a request finds its text. */
+static void test_pins_move(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_pin_name name = { NULL, 0, "pin" };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_engine_pin_params pin = {
+        .name = "pin", .tokens = text, .n_tokens = N_PROMPT, .ttl_s = 100
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin out;
+    uint32_t n_gone = 7;
+    gate *g;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 3);
+    assert_int_equal(quire_engine_pin_create(r.b.engine, &pin, &out, NULL, &err), QUIRE_OK);
+    g = gate_close(r.b.engine);
+    quire_mock_device_set(mocks[0], &faults);
+    gate_open(g);
+    (void)take(ask(&r, 3)); /* which begins where the pin is */
+    assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 1);
+    assert_int_equal(n_gone, 0);
+    do {
+        test_doze();
+        assert_int_equal(quire_engine_pin_get(r.b.engine, &name, &out), QUIRE_OK);
+    } while (out.state != QUIRE_ENGINE_PIN_HELD);
+    assert_in_range(out.ttl_s, 1, 100);
+    assert_int_equal(quire_engine_pins_list(r.b.engine, NULL, 0, 0, &out, 1, NULL), 1);
+    assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 0);
+    replicas_close(&r);
+}
+
+/* A cancelled request ends, wherever it is; a pin in computation ends by name. */
+static void test_failover_ends(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    gate *g = gate_close(r.b.engine);
+    quire_request *request = ask(&r, 0);
+
+    (void)state;
+    gate_step(g);
+    quire_mock_device_set(mocks[0], &faults);
+    quire_request_cancel(request);
+    gate_open(g);
+    finish_as(request, QUIRE_FINISH_CANCEL);
+    assert_true(quire_engine_is_idle(r.b.engine));
+    replicas_close(&r);
+}
+
+/* ---- what is refused ---- */
+
+static bool stored(void *ctx, const quire_prefix_page *page)
+{
+    (void)ctx;
+    (void)page;
+    return true;
+}
+
+static void test_refusals(void **state)
+{
+    const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = opts_of("mock");
+    engine_bench b = bench_panels(32, &alone, &runtime);
+    quire_engine_device more[QUIRE_REPLICAS_MAX] = { { .runtime = b.runtime } };
+    quire_engine_opts opts = alone;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine *engine;
+
+    (void)state;
+    opts.model = b.model;
+    opts.runtime = b.runtime;
+    opts.devices = (quire_engine_devices){ .items = more, .n = QUIRE_REPLICAS_MAX };
+    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
+    assert_string_equal(err.message, "9 devices: at most 8 are possible");
+    opts.devices.n = 1;
+    opts.watcher.stored = stored;
+    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_UNSUPP);
+    assert_string_equal(err.message, "several devices and events of pages cannot go together");
+    opts.watcher.stored = NULL;
+    opts.saver.dir = "/nonexistent";
+    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_UNSUPP);
+    assert_null(engine);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_vulkan),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_bound_pin),
+        cmocka_unit_test(test_failover),
+        cmocka_unit_test(test_failover_ends),
+        cmocka_unit_test(test_failover_too_large),
+        cmocka_unit_test(test_pins_move),
+        cmocka_unit_test(test_refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -126,11 +126,6 @@ typedef struct quire_chat_ask {
                              may be called */
 } quire_chat_ask;
 
-#define QUIRE_CHAT_ASK_INIT                                                                        \
-    {                                                                                              \
-        .tool_choice = QUIRE_TOOL_CHOICE_AUTO                                                      \
-    }
-
 /* Render. Errors: QUIRE_INVAL (the template refuses the messages; a tool is not valid; err has the
  * reason), QUIRE_UNSUPP (tools or thinking without Jinja), QUIRE_LIMIT, QUIRE_NOMEM. Blocks for the
  * milliseconds that it takes. */

@@ -121,13 +121,6 @@ static void add_windows(struct gguf_context *g, const quire_gguf_out *m)
 
 /* ---- tensors ---- */
 
-const char *const *quire_gguf_out_type_names(void)
-{
-    static const char *const names[] = { "f32", "f16", "q8_0", NULL };
-
-    return names;
-}
-
 /* A file that is being put together. ggml reads the data of tensors when it writes the file, so
  * converted data live until then. */
 typedef struct out_file {

@@ -26,9 +26,6 @@ typedef enum quire_gguf_out_type {
 } quire_gguf_out_type;
 #define QUIRE_GGUF_Q8_BLOCK 32u
 
-/* "f32", "f16", "q8_0", NULL. Memory: static. */
-const char *const *quire_gguf_out_type_names(void);
-
 typedef struct quire_gguf_out_tensor {
     const char *name;
     uint32_t n_cols; /* the fastest dimension */

@@ -109,12 +109,6 @@ static const quire_retain_policy policies[] = {
 
 #define N_POLICIES (sizeof policies / sizeof policies[0])
 
-const quire_retain_policy *quire_retain_policies(size_t *n)
-{
-    *n = N_POLICIES;
-    return policies;
-}
-
 /* ---- parameters ---- */
 
 typedef enum param_kind {

@@ -115,9 +115,6 @@ typedef struct quire_retain_spec {
     bool merges;   /* merge=fit: kept tokens are fitted to stand for dropped ones */
 } quire_retain_spec;
 
-/* The policies, [*n]. Memory: static. */
-const quire_retain_policy *quire_retain_policies(size_t *n);
-
 /* Parse "POLICY[:SHARE][,key=value...]". Keys: sinks, recent, probe, pool, floor, gamma, tau1,
  * tau2, seed, repeat, future, granule, threshold, full_layers (numbers with + between them, or
  * "none"). A key that the policy does not read is refused by name. With a threshold and no share

@@ -377,11 +377,6 @@ int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_err
     return quire_json_schema_grammar_within(schema, schema, false, gbnf, err);
 }
 
-int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err)
-{
-    return quire_json_schema_grammar_within(schema, schema, true, gbnf, err);
-}
-
 int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
                                      quire_bytes *gbnf, quire_error *err)
 {

@@ -32,10 +32,8 @@
  * gives the place, "#/properties/name: ..."), QUIRE_LIMIT (a limit above, or of model/grammar.h),
  * QUIRE_NOMEM. */
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err);
-/* The same of a schema that describes more than it constrains: keywords that are not known
- * constrain nothing. */
-int quire_json_schema_grammar_of_known(const json_t *schema, quire_bytes *gbnf, quire_error *err);
-/* The same of a schema within another one, in which its references are places. */
+/* The same of a schema within another one, in which its references are places. is_known_only:
+ * unknown keywords constrain nothing, and are no error. */
 int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
                                      quire_bytes *gbnf, quire_error *err);
 

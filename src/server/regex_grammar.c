@@ -12,8 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define UNBOUNDED       UINT32_MAX
-#define REPEAT_MAX_TEXT "more than 2000 repetitions"
+#define UNBOUNDED UINT32_MAX
 
 /* Lengths in characters. */
 typedef struct size_range {

@@ -167,11 +167,6 @@ bool quire_tool_schema_may_be_text(quire_tool_root *root, const json_t *schema)
     return types != TYPE_ANY && (types & TYPE_STRING) != 0;
 }
 
-bool quire_tool_schema_is_any(quire_tool_root *root, const json_t *schema)
-{
-    return types_of(root, schema, 0) == TYPE_ANY;
-}
-
 /* ---- alternatives ---- */
 
 /* Count a value and all within it. */

@@ -35,7 +35,6 @@ const json_t *quire_tool_schema_resolve(const quire_tool_root *root, const json_
 /* Whether a value may be a string, and whether it may be nothing else. A schema that says nothing
  * of types allows any value, and so does one behind the last visit. */
 bool quire_tool_schema_may_be_text(quire_tool_root *root, const json_t *schema);
-bool quire_tool_schema_is_any(quire_tool_root *root, const json_t *schema);
 
 /* *out = the objects that parameters may be, each with properties, required and definitions of its
  * own: one, or one for each member of anyOf or oneOf. Errors, with *out = NULL: QUIRE_INVAL

@@ -40,19 +40,6 @@ json_t *quire_collected_json(const quire_collected *collected)
     return json_stringn(collected->n > 0 ? collected->text : "", collected->n);
 }
 
-char *quire_collected_text(const quire_collected *collected)
-{
-    char *text = malloc(collected->n + 1);
-
-    if (text != NULL) {
-        if (collected->n > 0) {
-            memcpy(text, collected->text, collected->n);
-        }
-        text[collected->n] = '\0';
-    }
-    return text;
-}
-
 void quire_collected_fini(quire_collected *collected)
 {
     free(collected->text);

@@ -23,9 +23,6 @@ bool quire_collect(void *ctx, const char *text, size_t text_bytes);
 /* What was kept, as a JSON string; NULL when out of memory. */
 json_t *quire_collected_json(const quire_collected *collected);
 
-/* What was kept, as a C string that the caller frees; NULL when out of memory. */
-char *quire_collected_text(const quire_collected *collected);
-
 void quire_collected_fini(quire_collected *collected);
 
 #endif /* QUIRE_CLI_COLLECT_H */

@@ -66,7 +66,4 @@ typedef struct quire_short_name {
 extern const quire_short_name quire_short_names[];
 extern const size_t quire_n_short_names;
 
-/* The entry of a repository, NULL if there is none. */
-const quire_short_name *quire_short_name_of(const char *owner, const char *repo);
-
 #endif /* QUIRE_CLI_MODEL_NAME_H */

@@ -7,8 +7,6 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/pull/model_name.h"
 
-#include <string.h>
-
 const quire_short_name quire_short_names[] = {
     { "smollm2-135m", "bartowski", "SmolLM2-135M-Instruct-GGUF", "0.1 GB, for trying things" },
     { "smollm2-360m", "bartowski", "SmolLM2-360M-Instruct-GGUF", "0.3 GB" },
@@ -28,14 +26,3 @@ const quire_short_name quire_short_names[] = {
     { "mistral-7b", "TheBloke", "Mistral-7B-Instruct-v0.2-GGUF", "4.4 GB" },
 };
 const size_t quire_n_short_names = sizeof(quire_short_names) / sizeof(quire_short_names[0]);
-
-const quire_short_name *quire_short_name_of(const char *owner, const char *repo)
-{
-    for (size_t i = 0; i < quire_n_short_names; i++) {
-        if (strcmp(quire_short_names[i].owner, owner) == 0 &&
-            strcmp(quire_short_names[i].repo, repo) == 0) {
-            return &quire_short_names[i];
-        }
-    }
-    return NULL;
-}

@@ -73,7 +73,6 @@ void quire_vulkan_free(quire_vulkan *v, quire_device_memory *memory);
 int quire_vulkan_reserve(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
                          quire_device_memory *memory);
 int quire_vulkan_twin_reserve(quire_vulkan *v, uint64_t bytes, quire_vulkan_twin *twin);
-void quire_vulkan_twin_free(quire_vulkan *v, quire_vulkan_twin *twin);
 
 /* vulkan_queue.c. Errors: QUIRE_LOST, QUIRE_NOMEM, QUIRE_IO. */
 int quire_vulkan_queue_open(quire_vulkan *v);

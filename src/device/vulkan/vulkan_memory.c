@@ -135,9 +135,3 @@ int quire_vulkan_twin_reserve(quire_vulkan *v, uint64_t bytes, quire_vulkan_twin
     QUIRE_TRY(quire_vulkan_reserve(v, QUIRE_DEVICE_PINNED, bytes, &twin->pinned));
     return quire_vulkan_reserve(v, QUIRE_DEVICE_PAGES, bytes, &twin->own);
 }
-
-void quire_vulkan_twin_free(quire_vulkan *v, quire_vulkan_twin *twin)
-{
-    quire_vulkan_free(v, &twin->pinned);
-    quire_vulkan_free(v, &twin->own);
-}

@@ -2,12 +2,16 @@
  * others.
  *
  * The first byte of an input chooses a vocabulary, the second the pre-tokenizer of BPE and the
- * flags; the rest is a text. As it is, its tokens are compared with libllama's. Repeated up to two
- * lengths, one SCALE times the other, it must not take SLOWER_MAX times as long: linear time takes
- * SCALE times as long, quadratic time its square. Processor time of the whole process is compared,
- * the least of some runs, and only where it is far above what a clock can err. Runs whose squared
- * lengths are bounded instead (text.h) are not timed. A text between special tokens costs libllama
- * a new regular expression each, which is linear but takes seconds: a run ends at TIME_MAX_S.
+ * flags. The rest is a text, whose tokens are compared with libllama's.
+ *
+ * With FUZZ_SLOW in the environment, as `make fuzz` has it, the target also looks for slow texts.
+ * The text is repeated up to two lengths, one SCALE times the other. The longer one must not take
+ * SLOWER_MAX times as long: linear time takes SCALE times as long, quadratic time its square.
+ * Processor time of the whole process is compared, the least of some runs, and only where it is far
+ * above a clock's error. Runs whose squared lengths are bounded instead (text.h) are not timed. A
+ * text between special tokens costs libllama a new regular expression each, which is linear but
+ * takes seconds: a run ends at TIME_MAX_S. The tests set no FUZZ_SLOW, because they measure no
+ * time; test_tokenize_same has long texts of each kind.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -136,6 +140,16 @@ static bool has_slow_runs(const char *pre, const char *text, size_t n_bytes)
     return quire_bpe_cut_squares(&cut, text, n_bytes) > n_bytes;
 }
 
+/* text has room for the longer one of the two lengths. */
+static void check_speed(const quire_model *model, const char *pre, char *text, size_t n,
+                        const quire_tokenize_opts *opts)
+{
+    for (size_t i = n; i < SCALE * SHORT_BYTES; i++) {
+        text[i] = text[i - n];
+    }
+    QUIRE_CHECK(has_slow_runs(pre, text, SCALE * SHORT_BYTES) || !is_slow(model, text, opts));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -162,10 +176,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         text[i] = (unsigned char)text[i] >= 0xf4 ? '?' : text[i];
     }
     compare(model, text, n, &opts);
-    for (size_t i = n; i < SCALE * SHORT_BYTES; i++) {
-        text[i] = text[i - n];
+    if (getenv("FUZZ_SLOW") != NULL) {
+        check_speed(model, pre, text, n, &opts);
     }
-    QUIRE_CHECK(has_slow_runs(pre, text, SCALE * SHORT_BYTES) || !is_slow(model, text, &opts));
     free(text);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* rounds.h - how much of a long test runs in a slow build: one with a sanitizer, or one that checks
- * all invariants after each call (QUIRE_DEBUG 2).
+/* rounds.h - how much of a long test runs in a slow build: one with a sanitizer, one that checks
+ * all invariants after each call (QUIRE_DEBUG 2), or one whose programs an emulator runs.
  *
  * Here is all that such a build leaves out of a test: rounds (TEST_ROUNDS), values of a loop over
  * all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug build leaves out
@@ -15,22 +15,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Defined by tests/CMakeLists.txt in cross-compiled builds. */
+#ifndef QUIRE_TEST_EMULATED
+#define QUIRE_TEST_EMULATED 0
+#endif
+
 /* Rounds of a random test. */
-#if QUIRE_DEBUG >= 2 || QUIRE_SANITIZED
+#if QUIRE_DEBUG >= 2 || QUIRE_SANITIZED || QUIRE_TEST_EMULATED
 #define TEST_ROUNDS(all, slow) (slow)
 #else
 #define TEST_ROUNDS(all, slow) (all)
 #endif
 
 /* The step of a loop that otherwise visits every value. */
-#if QUIRE_SANITIZED
+#if QUIRE_SANITIZED || QUIRE_TEST_EMULATED
 #define TEST_STRIDE(slow) (slow)
 #else
 #define TEST_STRIDE(slow) 1u
 #endif
 
-/* Whether the next case of a list runs: each, or under a sanitizer one in eleven. No innermost list
- * of formats or shapes has a multiple of eleven cases, so each of its cases occurs. */
+/* Whether the next case of a list runs: each, or one in eleven under a sanitizer or an emulator. No
+ * innermost list of formats or shapes has a multiple of eleven cases, so each case occurs. */
 static inline bool test_takes_case(void)
 {
     static uint32_t n_cases;

@@ -45,7 +45,7 @@ static void mend(unsigned char *item, size_t n)
     (void)quire_state_seal(&bytes, &head);
 }
 
-/* A model takes what is in range alone, and what it takes gives numbers. */
+/* A model accepts values in range alone, and predicts finite numbers from accepted ones. */
 static void learned_try(const unsigned char *bytes, size_t n)
 {
     quire_reuse_model *model = malloc(sizeof *model);

@@ -1,8 +1,8 @@
 /* fuzz_store_dir.c - bytes as a segment's file in a directory, on a disk in memory: a store is
  * opened on it, each record that its index has is read, and the directory is opened once more.
  *
- * The first byte: bit 0, checksums are put right; bit 1, the store writes, so what it recovers gets
- * a footer, and the second start finds what the first one read.
+ * The first byte: bit 0, checksums are put right; bit 1, the store writes, so recovered segments
+ * get a footer, and the second start finds the records that the first start read.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

@@ -1,4 +1,4 @@
-// bench-qos.mjs - what a realtime class keeps of its speed while batch work offers four times what the machine can do.
+// bench-qos.mjs - the share of its speed that a realtime class keeps beside batch work of four times the capacity.
 //
 //   node scripts/bench-qos.mjs --quire build/quire --peer DIR [--only quire,unclassed,peer] [--requests 100] [--warm 15]
 //                              [--realtime 256:32] [--batch 512:64] [--threads 2] [--quick] [--seed 1] [--out FILE]

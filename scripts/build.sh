@@ -38,7 +38,7 @@ cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.l
 # Words or none: splitting is what is meant.
 # shellcheck disable=SC2086
 cmake --build "$build" ${targets:+--target $targets} --parallel "$JOBS" >"$build/build.log" 2>&1 || {
-    # What failed comes before what was still running beside it.
+    # The messages of the failed command, without the output of commands that ran beside it.
     grep -E -A 12 '(error|FAILED|undefined reference|\*\*\*)' "$build/build.log" | head -n 80 >&2
     die "building the preset '$preset' failed; the whole output is in $build/build.log"
 }

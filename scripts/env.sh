@@ -1,8 +1,8 @@
 # shellcheck shell=sh disable=SC2034
 # env.sh - names, pins and places that the scripts share. Sourced from the repository's root.
 #
-# What is fetched is pinned by what it contains, not by where it comes from: the llama.cpp source by
-# the hash of its git tree, the model by the hash of its bytes.
+# Downloads are pinned by their contents, not by their address: the llama.cpp source by the hash of
+# its git tree, the model by the hash of its bytes.
 #
 # SPDX-License-Identifier: MIT
 set -eu

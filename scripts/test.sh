@@ -30,9 +30,9 @@ ASAN_LEFT_OUT="$ASAN_LEFT_OUT|overflow_soak|evict_predict|evict_policies|schemes
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|cli_interrupt|cli_measures|cli_calibrate|cli_command_line"
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|clients_coding_agent"
 
-# The small constants change no byte of what these tests are compiled from, but for the library's cache, which
-# most of them do not call: all of src/store but page_io.c, and of the fuzz targets all but cache, prefix and
-# trace. The address sanitizer's preset validates as tiny does.
+# The small constants change none of the files that these tests test: all of src/store but page_io.c, and of
+# the fuzz targets all but cache, prefix and trace. They change the library's cache, which few of these tests
+# call. The address sanitizer's preset validates as tiny does.
 TINY_LEFT_OUT='file_calls|file_crash|file_accounts|file_kill|file_damage|fuzz_store|fuzz_store_dir'
 
 # Which tests of a list's preset run, as options of ctest.

@@ -130,7 +130,7 @@ typedef struct quire_attn_layer {
     const float *sinks; /* [n_head] logits, neither scaled nor capped; NULL = none */
     quire_attn_source k[QUIRE_ATTN_SOURCES_MAX]; /* that run() reads */
     quire_attn_source v[QUIRE_ATTN_SOURCES_MAX];
-    quire_attn_source k_store; /* that append() writes, of rows that it is given */
+    quire_attn_source k_store; /* append() writes its rows there */
     quire_attn_source v_store;
     uint32_t recent_tiles; /* the distance rule, for sealed sides */
     uint32_t sink_tiles;
@@ -222,9 +222,9 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
  * append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
-/* Store k_new and v_new of the batch's rows into their slots of k_store and v_store, where
- * quire_attn_pairs_qk() with q[0] in view, which must be the rows' queries or NULL; thread `thread`
- * of `n_threads` does its share. The layer must satisfy quire_attn_layer_check(). */
+/* Store k_new and v_new of the batch's rows into their slots of k_store and v_store. Where
+ * quire_attn_pairs_qk() holds, K is rounded with q[0] in view: the rows' queries, or NULL. Thread
+ * `thread` of `n_threads` does its share. The layer must satisfy quire_attn_layer_check(). */
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads);
 

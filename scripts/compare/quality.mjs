@@ -84,8 +84,8 @@ export function bandPerplexity(c, report, s) {
 }
 
 // Teacher-forced top-1 agreement with llama.cpp, f16 KV on both sides: ours with each of its two settings
-// against theirs between the two. Judged is the setting we are nearer to: one of its settings agrees with the
-// other so often, does ours agree with one of them as often? Agreement with its most exact setting (f32 KV,
+// against theirs between the two. The nearer of its settings is judged: Quire must agree with it as often as
+// llama.cpp's two settings agree with each other. Agreement with llama.cpp's most exact setting (f32 KV,
 // flash attention off) is reported beside it. A standard error is about 0.4 % on two chunks.
 function agreement(report, s, mine, self) {
     // Printed to a thousandth of a percent: back to the count of tokens it stands for.

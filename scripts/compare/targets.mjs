@@ -66,7 +66,7 @@ Object.assign(races, {
     "gpt-oss": [family("gptOss", [prefill("f16", 1.0, 2), decode("f16", 1.0, 1.3)])],
     "qwen3-30b-a3b": [family("qwenExperts", [prefill("f16"), decode("f16", 1.0, 1.3)]), family8k("qwenExperts", "q8", 1.5, 2.5)],
 });
-// What `quire info` computes and what `quire bench` takes of memory, beside the races of the same part.
+// Memory computed by `quire info` and used by `quire bench`, beside the races of the same part.
 export const familyMemory = {
     "gemma3": [{ measure: "cacheBytes", raced: "gemma", ctx: 32768, kv: "f16" }],
     "qwen3-30b-a3b": [{ measure: "fits", raced: "qwenExperts", ctx: 32768, kv: "q8", limitBytes: 24e9 }],

@@ -40,7 +40,7 @@ async function storeTexts(c, args) {
 
 export async function beside(c) {
     const args = [...serveArgs(c, c.model, c.tokens), ...diskArgs(join(c.folder, "beside")), "--store-all"];
-    // The KV budget holds half of the texts: what is read drives out what was read before.
+    // The KV budget holds half of the texts: each text that is read drives out an earlier one.
     const budget = Math.ceil((TEXTS / 2 + 1) * await storeTexts(c, args));
     const inMemory = [], fetched = [], read = [];
     for (let i = 0; i < c.rounds; i++) {

@@ -37,7 +37,7 @@ export function beginning(stories, i) {
     return words.slice(0, 4 + Math.floor(i / stories.length) % 4 * 4).join(" ");
 }
 
-// A story that has its end: what comes after the model's end of text is another story, and what has no end is cut at the
+// A story with an end: text after the model's end of text is another story, and a story without an end is cut at its
 // last sentence.
 export function complete(text) {
     const upTo = text.lastIndexOf(".");

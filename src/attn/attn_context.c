@@ -6,11 +6,11 @@
 #include "base/cpu.h"
 
 /* Prefetch goes so far ahead, in whole tiles: memory takes longer to answer than the work on a
- * small tile, and what waits must fit the L1 cache beside what the work itself reuses. Measured
- * with 3 rows of head 64, 3 kv heads. Zen 5 (48 KB): q4 5 or 6 tiles of 2.3 KB ahead take a fifth
- * less time than 2, q8 3 tiles of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as with any
- * number. Cascade Lake (32 KB): q4 and q8 are 5 to 8 % faster with 7 KB than with 14, 9 KB lie
- * between; other CPUs with so small a cache follow it unmeasured. */
+ * small tile, and waiting tiles must fit the L1 cache beside the data that the work reuses.
+ * Measured with 3 rows of head 64, 3 kv heads. Zen 5 (48 KB): q4 5 or 6 tiles of 2.3 KB ahead take
+ * a fifth less time than 2, q8 3 tiles of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as
+ * with any number. Cascade Lake (32 KB): q4 and q8 are 5 to 8 % faster with 7 KB than with 14, 9 KB
+ * lie between; other CPUs with so small a cache follow it unmeasured. */
 #define AHEAD_BYTES       ((size_t)14 << 10)
 #define AHEAD_BYTES_SMALL ((size_t)7 << 10)
 #define L1D_BYTES_SMALL   (32u << 10)

@@ -98,8 +98,8 @@ static uint32_t hot_place(const quire_attn_source *source, quire_attn_shape *sha
     return shape->n_hot++;
 }
 
-/* What follows from the sources, one by one; returns the bytes of a row that is packed for all K.
- */
+/* Set the parts of the shape that follow from each source. Returns the bytes of a row that is
+ * packed for all K. */
 static size_t shape_sources(const quire_attn_kernels *kernels, const quire_attn_layer *layer,
                             quire_attn_shape *shape)
 {

@@ -36,8 +36,8 @@
  * is bf16, and add the exact products in f32, each in an order of its own; l is the sum of the
  * weights in bf16, so that they still add up to
  * one. q8 stays in integers on both sides: q in 8 bits, which adds an error to each logit about
- * as large as that of K's stored codes (docs/formats.md has what that costs; attn_pack.c rounds q
- * beforehand so that it costs less), P in 15 bits, so that its rounding is negligible beside that
+ * as large as that of K's stored codes (docs/formats.md has the cost; attn_pack.c rounds q
+ * beforehand to lower this cost), P in 15 bits, so that its rounding is negligible beside that
  * of V's; all sums are exact, so every ISA has the same integers:
  *
  *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int8

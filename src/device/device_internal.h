@@ -62,7 +62,7 @@ int quire_device_lose(quire_device *device);
 /* Free what device_pages.c has taken. The cache has ended. */
 void quire_device_pages_end(quire_device *device);
 
-/* The CPU; its pages claim to lie in `memory`, which is the host's but for a device over this one.
+/* The CPU. Its pages claim to lie in `memory`: the host's, or that of a device built over this one.
  */
 int quire_cpu_device_open(quire_device **out, const quire_device_opts *opts, quire_memory memory,
                           quire_error *err);

@@ -133,10 +133,10 @@ int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint
 uint64_t quire_sessions_changes(const quire_sessions *sessions);
 
 /* Bring back a session of an earlier process: its names, times, turns, messages and tokens (owner
- * and changed are not read; the content is copied). It becomes the one used last, so callers begin
- * with the one used first. *change is its `changed`. Errors: QUIRE_CANCELED (its TTL has ended),
- * QUIRE_LIMIT (sessions_max, or the bounds of a turn), QUIRE_AGAIN (there is such a session),
- * QUIRE_NOMEM. */
+ * and changed are not read; the content is copied). The session becomes the last used one, so
+ * callers restore sessions in the order of their use. *change is its `changed`. Errors:
+ * QUIRE_CANCELED (its TTL has ended), QUIRE_LIMIT (sessions_max, or the bounds of a turn),
+ * QUIRE_AGAIN (there is such a session), QUIRE_NOMEM. */
 int quire_sessions_restore(quire_sessions *sessions, const quire_session_info *saved,
                            uint64_t now_us, uint64_t *change);
 

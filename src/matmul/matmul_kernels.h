@@ -98,8 +98,7 @@ enum {
     QUIRE_MATMUL_X_DSUM /* d * sum(n) */
 };
 
-/* Values by code, plus 128; MXFP4's are twice what the type's definition says, so that they are
- * integers, and its scale is half. */
+/* Values by code, plus 128. MXFP4's values are doubled to be integers, and its scale is halved. */
 extern const uint8_t quire_matmul_iq4_nl[16];
 extern const uint8_t quire_matmul_mxfp4[16];
 

@@ -42,8 +42,8 @@ static const quire_chat_message thoughtful_calls[] = {
     { "user", "Second question?", NULL },
 };
 
-/* Two prompts, the second of which comes later. The first one ends behind its last message, without
- * the beginning of an answer, whose form templates choose by what follows. */
+/* A prompt and a later prompt of the same chat. The first prompt ends behind its last message. The
+ * beginning of an answer is left out, because templates choose its form by the later messages. */
 typedef struct pair {
     const char *name, *what;
     quire_chat_ask before, after;

@@ -23,8 +23,7 @@ static bool is_array(const quire_gguf *file, const char *key)
     return index >= 0 && gguf_get_kv_type(quire_gguf_context(file), index) == GGUF_TYPE_ARRAY;
 }
 
-/* The widths of networks by layer, 0 where a layer has none; the layers that have one have all the
- * same. */
+/* The widths of networks by layer, 0 where a layer has no network. All networks have one width. */
 static int widths_get(const quire_gguf *file, quire_model_desc *desc, int32_t *widths,
                       quire_error *err)
 {

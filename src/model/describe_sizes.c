@@ -128,8 +128,7 @@ void quire_layer_sizes_join(quire_model_desc *desc)
 
 /* ---- layers that read the K and V of earlier ones ---- */
 
-/* Layer l reads what layer `from` stored: it must see it through the same window and in the same
- * shape. */
+/* Layer l reads the K and V of layer `from`. Both layers must have the same window and shape. */
 static int source_check(const quire_gguf *file, const quire_model_desc *desc, uint32_t l,
                         uint32_t from, quire_error *err)
 {

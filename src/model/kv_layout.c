@@ -401,7 +401,7 @@ static uint64_t pages_touched(const quire_kv_price *price, uint64_t n_tokens)
     return n_tokens == 0 ? 0 : (n_tokens + price->page_tokens - 2) / price->page_tokens + 1;
 }
 
-/* Pages of the window group: a step's rows, and what the first of them sees before it. */
+/* Bytes of the window group: the pages of a step's rows and of the window before its first row. */
 static uint64_t window_bytes(const quire_kv_price *price, uint64_t n_pages, uint32_t n_rows)
 {
     uint64_t n = 0;

@@ -11,8 +11,8 @@
 /* Whether the kernels multiply a matrix of this type and size, and faster than ggml does. */
 bool quire_panels_take(const struct ggml_tensor *matrix, const quire_matmul_kernels *kernels);
 
-/* The same of all the matrices of a layer's experts, of which this is one kind. tensors has the
- * other kinds. */
+/* The same for all matrices of a layer's experts. `matrices` is one kind of them (gate, up, down),
+ * and `tensors` has the other kinds. */
 bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices,
                                const quire_matmul_kernels *kernels);
 

@@ -10,8 +10,8 @@
  *      candidate becomes the next shorter token that begins there, or is dropped.
  *   3. Bytes that are free in the end are text.
  *
- * Bytes that are taken belong to tokens at least as long as the candidate, or to white space that
- * such a token swallowed beside it, so they are free if the first and the last one are.
+ * Taken bytes belong to tokens at least as long as the candidate, or to white space that such a
+ * token swallowed. So all bytes of a candidate are free if its first and its last byte are.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/tokenizer.h"

@@ -46,8 +46,8 @@ static size_t lane_hot_bytes(const quire_lanes_opts *o)
            (has_v ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, layer->d_v) : 0);
 }
 
-/* The most tokens of a lane that are held in full. With sealed formats the recent ones stay so, and
- * those of a tile that is not full. */
+/* The most tokens of a lane that are held in full. With sealed formats these are the recent tokens
+ * and the tokens of a tile that is not full. */
 static uint64_t open_max(const quire_lanes_opts *o)
 {
     const uint64_t n =

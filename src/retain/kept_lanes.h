@@ -1,5 +1,5 @@
-/* kept_lanes.h - the KV of one text in which every lane keeps tokens of its own, and a device that
- * computes attention on it.
+/* kept_lanes.h - the KV of one text, of which every lane keeps other tokens, and a device that
+ * computes attention on this KV.
  *
  * A lane (one KV head of one layer) is a sequence of a cache of its own, whose pages are one tile
  * of K and one of V. A page table therefore belongs to one lane, and a lane of n tokens takes

@@ -4,8 +4,8 @@
  * that this API has no name for stay as they are. So every rule of chats holds here too: what is
  * refused, sessions, classes, salts. Blocks that are no text, tool or thought are refused.
  *
- * cache_control. A breakpoint says that the text up to a block is worth keeping. The last one
- * counts, since it covers those before it; cache_mark.h makes a pin of it.
+ * cache_control. A breakpoint says that the text up to a block is worth keeping. The last
+ * breakpoint counts, since its text contains the earlier ones; cache_mark.h makes a pin of it.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_ANTHROPIC_H

@@ -140,8 +140,8 @@ bool quire_schema_keyword_find(const char *name, schema_keyword_kind *kind, cons
     return false;
 }
 
-/* Keywords whose value false constrains nothing, and one whose value false this grammar keeps by
- * itself: it writes no properties but the named ones. */
+/* Keywords whose value false constrains nothing, and unevaluatedProperties: false, which needs no
+ * rule because the grammar writes the named properties alone. */
 static bool is_without_effect(const char *name, const json_t *value)
 {
     return json_is_false(value) &&

@@ -184,7 +184,7 @@ static int entry_link(quire_response_store *store, entry *e, const char *previou
     return QUIRE_OK;
 }
 
-/* Bytes that an entry keeps in the store: its own, and the turns before it, which stay with it. */
+/* Bytes that an entry keeps in the store: its own, and those of the turns before it. */
 static size_t bytes_of(const entry *e)
 {
     size_t bytes = strlen(e->reply);

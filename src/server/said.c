@@ -106,8 +106,8 @@ static bool has_prompt(const entry *e, const quire_said_place *place, const char
     return memcmp(e->prompt, found, sizeof found) == 0;
 }
 
-/* The longest history that goes on from a place and that the text behind the place begins with.
- * *other: one whose prompt is there, and whose answer is not. */
+/* The longest history from a place on with which the text behind the place begins. *other: a
+ * history whose prompt the text has, without the answer. */
 static entry *child_find(quire_said *said, const quire_said_place *place, const char *rendered,
                          size_t n, const entry **other)
 {

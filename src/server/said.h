@@ -1,11 +1,11 @@
-/* said.h - what the model really said, in place of what the template writes for it again.
+/* said.h - a model's own answers, in place of the template's rendering of them.
  *
  * A chat client sends the whole history with each request, and the template writes it anew. For an
  * answer it may write other text than the model did: the arguments of a call with other blanks, a
  * line feed more behind thoughts. From there on nothing of the cached prompt fits. This table
- * keeps, for histories that ended with an answer of this server, the text of that answer as the
- * model wrote it and the tokens up to its end. When a later prompt begins with a rendering of such
- * a history, the model's own text stands in it where the template's would.
+ * keeps the text of each answer of this server as the model wrote it, and the tokens of the history
+ * up to the answer's end. When a later prompt begins with a rendering of such a history, the
+ * model's own text replaces the template's.
  *
  * The table changes no prompt in which the template writes something else than it wrote at the end
  * of the answer, such as a history without earlier thoughts: a rendering must be equal byte by byte

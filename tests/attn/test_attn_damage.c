@@ -227,7 +227,7 @@ static void test_logit_of_minus_infinity(void **state)
     }
 }
 
-/* Inf in a visible V: infinite or NaN in that dimension for those who see it. */
+/* Inf in a visible V: rows that see it are infinite or NaN in that dimension. */
 static void test_infinity_in_v(void **state)
 {
     static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_BF16 };

@@ -566,7 +566,7 @@ static bool is_same(const quire_attn_cpu_state *a, const quire_attn_cpu_state *b
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-/* Who leaves gives back what he found: nothing, or what another had made of it. */
+/* leave() restores the CPU's state that enter() found: none, or that of another user. */
 static void test_enter_and_leave(void **state)
 {
     const quire_attn_kernels *sets[KERNEL_SETS_MAX];

@@ -169,7 +169,8 @@ static void test_create_survives_lack_of_memory(void **state)
     assert_int_equal(f.n_live, 0);
 }
 
-/* What it says beforehand is what it takes: with and without threads, sequences, cascades. */
+/* The bytes computed beforehand are the bytes allocated: with and without threads, sequences,
+ * cascades. */
 static void test_bytes_are_known(void **state)
 {
     quire_attn_workspace_opts opts = fixture_small_opts();

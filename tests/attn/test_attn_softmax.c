@@ -41,7 +41,7 @@ static float check_m(float before, float after, float max)
     return after;
 }
 
-/* Rows for a call of softmax, and what it makes of them. */
+/* Rows for a call of softmax, and their results. */
 typedef struct softmax_call {
     quire_attn_softmax *softmax;
     bool is_bf16;

@@ -460,7 +460,7 @@ static void segments_damage(quire_rng *rng)
 /* make chaos: the long form. */
 static bool is_chaos;
 
-/* Each run finds what damage has left, and puts what is missing beside it. */
+/* Each run uses the records that the damage has left, and stores the missing ones again. */
 static void damage_changes_no_answer(void **state)
 {
     static const char *const formats[] = { "f16", "q8", "q4" };

@@ -1,4 +1,4 @@
-/* test_options.c - option tables: what they accept, what they store, what they say.
+/* test_options.c - option tables: accepted values, stored values, messages.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/settings/options.h"

@@ -153,8 +153,8 @@ static int64_t dropped_until(const json_t *chat, size_t i)
     return n;
 }
 
-/* Turns go on beyond the context; one that is repeated, and one that begins anew, answer alike
- * (test_writer.c has what is computed again). */
+/* Turns go on beyond the context. A repeated chat and a chat that begins anew give the same answer
+ * (test_writer.c counts the tokens computed again). */
 static void chats_go_on(void **state)
 {
     static const char *const overflows[] = { "shift", "sinks", "condense" };

@@ -1,4 +1,4 @@
-/* sealed_support.h - a sealed tile under test: what it was made of, its bytes, and what came back.
+/* sealed_support.h - a sealed tile under test: its input, its bytes, and the decoded values.
  *
  * Codes are read here by the formula of quire/codec.h, one by one, so that encoder and decoder
  * cannot agree on a wrong layout.

@@ -140,9 +140,9 @@ static bool move_best(row_errors *r)
     return true;
 }
 
-/* From the nearest codes on, what is stored is what trying every move comes to. The program counts
- * in f32, so that where two moves are next to equal it may take the other: hence the cost, and that
- * codes differ in few rows. */
+/* The stored codes are the result of trying every move, beginning with the nearest codes. The
+ * program counts in f32, so it may take the other one of two nearly equal moves: hence costs are
+ * compared, and codes may differ in few rows. */
 static void test_moves_are_the_best_ones(void **state)
 {
     static const uint32_t dims[] = { 8, 40, 48, 64, 80, 128, 256 };

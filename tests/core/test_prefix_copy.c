@@ -198,8 +198,8 @@ static const quire_prefix_copy *of(const seen *s, const int32_t *tokens, uint32_
     return NULL;
 }
 
-/* What was evicted with a copy has it when it comes back, and lookups tell; what had none, what was
- * dropped, and what went before copies were dropped, has none. */
+/* A node that was evicted with a copy has the copy when the node comes back, and lookups tell.
+ * Nodes without a copy, dropped nodes, and nodes evicted before copies were dropped have none. */
 static void test_ghosts(void **state)
 {
     enum {

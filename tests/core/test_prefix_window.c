@@ -116,7 +116,7 @@ static void test_hit_everywhere(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What a running sequence holds, and what the tree keeps behind it. */
+/* Pages that a running sequence holds, and pages that the tree keeps behind its window. */
 static void test_bounded(void **state)
 {
     const uint32_t n_window = 4; /* pages that a window and a step of a page can touch */

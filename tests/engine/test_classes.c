@@ -129,8 +129,8 @@ static void learn_decode(quire_cost *cost, const quire_cost *truth, int n)
     }
 }
 
-/* What sums have forgotten down to their last bit is not forgotten, and a clock that leaps once
- * does not decide what a step costs. */
+/* Costs survive when the sums behind them have decayed to their last bit, and one leap of the clock
+ * does not decide the cost of a step. */
 static void test_costs_outlast_silence_and_leaps(void **state)
 {
     static const double leaps_us[] = { 1.0, 1e19 };

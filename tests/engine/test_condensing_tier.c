@@ -289,8 +289,8 @@ static void test_missing_page(void **state)
     mem_disk_free(disk);
 }
 
-/* What an earlier process condensed is dropped with a text that it may begin with, also a longer
- * one; texts of other tenants stay. */
+/* Condensed texts of an earlier process are dropped with a text that they may begin with, also a
+ * longer one. Texts of other tenants stay. */
 static void dropped(const quire_invalidate *what, bool is_named)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };

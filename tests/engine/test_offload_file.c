@@ -1,4 +1,4 @@
-/* test_offload_file.c - the file of offloaded pages: what was written is what is read, by either
+/* test_offload_file.c - the file of offloaded pages: reads give the written bytes, by either
  * way of reading, with short reads, failing reads and stripes that change during a job.
  *
  * SPDX-License-Identifier: MIT */

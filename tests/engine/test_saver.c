@@ -270,8 +270,8 @@ static uint32_t copy_items(const char *from, const char *to)
     return n;
 }
 
-/* A turn is on disk soon after it ended; so is the end of a session. What a killed process leaves
- * is what is in the directory while the engine runs. */
+/* A turn is on disk soon after it ended; so is the end of a session. A killed process
+ * leaves the directory as it is while the engine runs. */
 static void test_kill(void **state)
 {
     const quire_invalidate what = {

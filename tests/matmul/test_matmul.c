@@ -197,7 +197,7 @@ static void test_value(void **state)
     }
 }
 
-/* One set, one thread and one row at a time is what everything else must equal. */
+/* All sets, threads and batches equal one set with one thread and one row at a time. */
 static void test_bits(void **state)
 {
     const quire_matmul_kernels *sets[SETS_MAX];

@@ -1,5 +1,5 @@
 /* test_gguf_scan.c - damaged containers, byte by byte: quire_gguf_open() refuses each with a
- * message that says what is wrong, and gguf.h never complains about what passed.
+ * message that names the fault, and gguf.h accepts every file that passed.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

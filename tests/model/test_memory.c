@@ -1,4 +1,4 @@
-/* test_memory.c - what a model needs is worked out before it is loaded, and is what it then takes.
+/* test_memory.c - the memory computed before a model is loaded is the memory that it takes.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

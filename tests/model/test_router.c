@@ -70,7 +70,7 @@ static void test_products(void **state)
 
 /* ---- choices ---- */
 
-/* What decides, and what weighs, in double precision. */
+/* The scores that choose experts, and the probabilities that weigh them, in double precision. */
 static void scores_of(const quire_router *r, const float *logits, const float *bias, double *probs,
                       double *scores)
 {

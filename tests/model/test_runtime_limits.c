@@ -1,4 +1,4 @@
-/* test_runtime_limits.c - what the runtime refuses, what a refusal leaves behind, and which graphs
+/* test_runtime_limits.c - refusals of the runtime, its state after a refusal, and the graphs that
  * it builds.
  *
  * SPDX-License-Identifier: MIT */

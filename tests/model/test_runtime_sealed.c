@@ -449,8 +449,8 @@ static void logits_of(const bench *b, const int32_t *tokens, uint32_t n, float *
 }
 
 /* Cut to where hot pages are gone: the cut moves to the start of a page, the tokens from there are
- * computed again, and what was hot then is read sealed. That moves the logits by less than one
- * wrong tile among five would, which is less than what unrelated texts differ by. */
+ * computed again, and tiles that were hot are read sealed. The logits move by less than one wrong
+ * tile among five would move them, and by less than the distance of unrelated texts. */
 static void check_cut(const char *formats, uint32_t recent, uint32_t at, uint32_t end)
 {
     static float expected[N_VOCAB], got[N_VOCAB], wrong[N_VOCAB], unrelated[N_VOCAB];

@@ -1,4 +1,4 @@
-/* test_template_audit.c - what a chat template writes beyond the built-in one that stands for it.
+/* test_template_audit.c - text of a chat template that the built-in template in its place lacks.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

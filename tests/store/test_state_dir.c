@@ -58,7 +58,7 @@ static int put(quire_state_dir *dir, unsigned char identity, const char *text, c
     return rc;
 }
 
-/* What is read under a name, and that an item which is OK is the one that was written. */
+/* Read the item of a name. An item that is OK must be the written one. */
 static quire_state_result get(quire_state_dir *dir, const char *text, const char *body)
 {
     const quire_state_name name = name_of(text);

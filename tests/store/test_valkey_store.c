@@ -1,5 +1,5 @@
-/* test_valkey_store.c - the shared store with a server that works: what is put is found, what is
- * dropped is not, on all machines, and nobody without the secret plants a page.
+/* test_valkey_store.c - the shared store with a server that works: on all machines, stored pages
+ * are found and dropped pages are not. Nobody without the secret plants a page.
  *
  * SPDX-License-Identifier: MIT */
 #include "redis_kit.h"

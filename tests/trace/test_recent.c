@@ -97,8 +97,8 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Random sizes through a small ring: what is there is the end of what was added. A prompt
- * takes an eighth of the ring at most. */
+/* Random sizes through a small ring: the ring holds the newest requests added. A prompt takes an
+ * eighth of the ring at most. */
 static void test_bounds(void **state)
 {
     quire_rng rng = test_rng(31);

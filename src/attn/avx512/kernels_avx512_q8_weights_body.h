@@ -39,8 +39,8 @@ QUIRE_AVX512_INLINE __m512i top_of(const __m512 w[REGS])
     return top;
 }
 
-/* What one integer of each of n <= 4 rows is worth, and what to multiply their weights with. Rows
- * share the horizontal maxima and the divisions. */
+/* For each of n <= 4 rows: the weight of one integer unit, and the factor from weights to units.
+ * Rows share the horizontal maxima and the divisions. */
 QUIRE_AVX512_INLINE void find_units(uint32_t n, const float *p, const __m512 v_scale[REGS],
                                     float *unit, float *inverse)
 {

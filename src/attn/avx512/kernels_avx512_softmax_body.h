@@ -187,9 +187,9 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
 }
 
 /* The function `name`: softmax that makes weights of n <= 4 rows by weights(n, is_whole, is_sure,
- * rows, row, shift). That returns false, and leaves the rows alone, where it is not sure that no m
- * must rise and finds one that must: by the same difference, rounded to a float, that raise looks
- * at, since a row's bits must not depend on its neighbours'. */
+ * rows, row, shift). With is_sure no m must rise. Otherwise weights() returns false, and leaves the
+ * rows alone, if some m must rise. It compares the same difference, rounded to a float, as raise:
+ * a row's bits must not depend on its neighbours'. */
 #define QUIRE_AVX512_SOFTMAX(name, weights)                                                        \
     QUIRE_AVX512_INLINE bool name##_by_rows(uint32_t n, bool is_whole, bool is_sure,               \
                                             const quire_avx512_rows *rows, uint32_t row,           \

@@ -40,7 +40,7 @@ typedef struct quire_attn_query {
 #define QUIRE_ATTN_PACKED_MAIN 0u
 #define QUIRE_ATTN_PACKED_HOT  1u
 
-/* Whose queries lie packed: those of one block after another, which often are the same. */
+/* The block whose queries lie packed. Consecutive blocks often have the same queries. */
 typedef struct quire_attn_packed {
     uint32_t row; /* of the first query */
     uint32_t n_queries;

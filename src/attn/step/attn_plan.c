@@ -133,7 +133,7 @@ static bool has_hot(const quire_attn_workspace *ws, uint32_t group)
     return false;
 }
 
-/* What an entry must be in its group, whose entries before it end at position pos_begin. */
+/* Check an entry of group g. The entries before it end at position pos_begin. */
 static int check_span(const quire_attn_workspace *ws, const quire_attn_seq *seq, uint32_t g,
                       const entry_span *span, uint32_t pos_begin)
 {

@@ -1,6 +1,6 @@
 /* attn_rows_body.h - one tile for the rows of a block that read it alike: logits, weights, outputs.
  *
- * Code of attn_block.c, which alone includes it, so that the compiler can inline what runs by tile.
+ * Code of attn_block.c alone, so that the compiler can inline the functions that run for each tile.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_ROWS_BODY_H

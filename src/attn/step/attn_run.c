@@ -1,4 +1,4 @@
-/* attn_run.c - attention of a step's rows over their page tables: who does what.
+/* attn_run.c - attention of a step's rows over their page tables, divided among threads.
  *
  * Every thread walks the same list of items (a pure function of the batch, the layer and the number
  * of threads) and takes the next one from an atomic counter; there is no barrier.
@@ -142,9 +142,9 @@ static void run_apart(const quire_attn_ctx *c, const quire_attn_block *b, split_
     }
 }
 
-/* Partials of a task: the lead block's by split from the unit's first on, where that of the first
- * holds all splits of the first part if that is no wide item (and is the only one when there is one
- * part), then by sequence those of its rest. */
+/* Partials of a task: those of the lead block, by split from the unit's first on, then those of
+ * each sequence's rest. If the first part is no wide item, the first partial holds all splits of
+ * this part. With one part it is the only partial of the lead block. */
 static float *rest_partials(const quire_attn_ctx *c, const quire_attn_unit *u, float *partials,
                             uint32_t i)
 {

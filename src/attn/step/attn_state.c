@@ -1,4 +1,4 @@
-/* attn_state.c - running states of rows: where they lie, two made one, and what is written of them.
+/* attn_state.c - running states of rows: their place, the merge of two, and the result written.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_math.h"
@@ -32,8 +32,8 @@ typedef struct merge_factors {
 } merge_factors;
 
 /* m and l of n <= MERGED_TOGETHER rows, and the factors. A row of src that saw nothing changes
- * nothing. Free of branches, so that it vectorises: with an exponential each, rows one by one took
- * most of a merge. */
+ * nothing. Without branches the loop is vectorised; one exponential at a time took most of a
+ * merge. */
 static void merge_heads(uint32_t n, float *restrict m, float *restrict l,
                         const float *restrict src_m, const float *restrict src_l,
                         merge_factors *restrict factors)

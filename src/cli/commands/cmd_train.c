@@ -31,7 +31,7 @@ typedef struct train_args {
     const char *tokenizer;
     const char *from;
     bool has_scheme, has_tokenizer, has_distill;
-    bool has_sizes; /* one of those that --from brings along */
+    bool has_sizes; /* a size that --from sets was given */
     double distill;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     int64_t window;

@@ -1,4 +1,4 @@
-/* device_choice.h - the value of --device: which device it is, and a line that says so.
+/* device_choice.h - the device that --device names, and a line that names it for the user.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_DEVICE_CHOICE_H

@@ -371,8 +371,9 @@ static uint32_t windows_cut(const quire_kv_disk *d, quire_seq_id seq)
     return n == n_have || quire_seq_truncate(cache, seq, n) == QUIRE_OK ? n : n_have;
 }
 
-/* Cut a sequence that had n_before tokens back to the last state that was read, and give it this
- * state; without one, to the state that it had. Returns the tokens that are left. */
+/* Cut a sequence that had n_before tokens back to the last state that was read, and give the
+ * sequence this state. If no state was read, go back to the state before. Returns the tokens that
+ * are left. */
 static uint32_t states_cut(const quire_kv_disk *d, quire_seq_id seq, uint32_t n_before)
 {
     quire_runtime *runtime = d->session->runtime;

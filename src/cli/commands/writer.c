@@ -296,8 +296,8 @@ void quire_writer_reset(quire_writer *writer)
     quire_sampler_reset(writer->sampler);
 }
 
-/* Compute the whole steps of a prompt, without its last token, and write the state behind them: the
- * steps of a longer prompt that begins with this one are the same. */
+/* Compute the whole steps of a prompt, without its last token, and write the state behind them. A
+ * longer prompt with the same beginning has the same steps. */
 static int save_state(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
                       quire_writer_result *result, quire_error *err)
 {

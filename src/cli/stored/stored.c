@@ -16,7 +16,7 @@
 
 #define WINDOW_MAX   16u                   /* reads under way */
 #define WINDOW_BYTES ((uint64_t)128 << 20) /* memory for them */
-#define ROOM_BYTES   ((uint64_t)20 << 30)  /* beyond what is there and what will be added */
+#define ROOM_BYTES   ((uint64_t)20 << 30)  /* beyond present and coming records */
 
 quire_transfer *quire_stored_next(quire_stored *stored)
 {

@@ -47,9 +47,9 @@ typedef struct quire_stored_file {
 int quire_stored_file_open(quire_stored_file *out, const char *path, quire_error *err);
 void quire_stored_file_close(quire_stored_file *file);
 
-/* Read and verify the next record: checksum, fields, and that its key is that of its tokens. The
- * end is verified too: it must come after head.n_records, and nothing may follow. Returns 1, or 0
- * at the end. Errors: QUIRE_IO, QUIRE_CORRUPT, QUIRE_NOMEM; err names file, record and offset. */
+/* Read and verify the next record: checksum, fields, and whether the key follows from the tokens.
+ * The end is verified too: it must come after head.n_records, and nothing may follow. Returns 1, or
+ * 0 at the end. Errors: QUIRE_IO, QUIRE_CORRUPT, QUIRE_NOMEM; err names file, record and offset. */
 int quire_stored_file_next(quire_stored_file *file, quire_error *err);
 /* Go back to the first record. Errors: QUIRE_IO. */
 int quire_stored_file_rewind(quire_stored_file *file, quire_error *err);

@@ -2,8 +2,8 @@
  * that is learned from the run's own text.
  *
  * A learned vocabulary is written as CHECKPOINT.tokenizer.gguf (a model file whose weights are
- * zero), so that its texts become tokens in training by the code that also serves the model, and
- * so that a resumed run does not learn it again.
+ * zero). So training makes tokens by the code that also serves the model, and a resumed run does
+ * not learn the vocabulary again.
  *
  * Thread: owner.
  *

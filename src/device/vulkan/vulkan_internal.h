@@ -81,7 +81,7 @@ int quire_vulkan_begin(quire_vulkan *v, VkCommandBuffer *out);
 /* status: of what was recorded. A failure comes back, and nothing is submitted. */
 int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status);
 int quire_vulkan_wait(quire_vulkan *v, uint64_t value);
-/* Within one command buffer: what comes behind sees what came before. */
+/* Within one command buffer: commands behind the barrier see the writes of those before. */
 void quire_vulkan_barrier(const quire_vulkan *v, VkCommandBuffer commands);
 /* The first n bytes of a twin to the card, as work of its own. */
 int quire_vulkan_twin_send(quire_vulkan *v, const quire_vulkan_twin *twin, uint64_t bytes);

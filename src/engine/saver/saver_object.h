@@ -1,11 +1,12 @@
 /* saver_object.h - the struct of the saver, for src/engine/saver only.
  *
  *   restore   on the owner's thread, before the loop starts
- *   round     on the saver's thread:  gather (what there is)  -->  settle (what differs, to disk)
+ *   round     on the saver's thread:  gather (all items)  -->  settle (changed items, to disk)
  *   close     on the owner's thread, before the loop stops: a last round
  *
- * A *list* has the items of one kind that are on disk, by name. An item has the number of the
- * change that it shows, which its source counts; where source and list agree nothing is done.
+ * A *list* has the items of one kind that are on disk, by name. The source of
+ * an item counts its changes, and the list has the count at the last write. Where both counts agree
+ * nothing is done.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_SAVER_OBJECT_H

@@ -75,7 +75,7 @@ typedef struct file_open {
     uint64_t carried_bytes;
 } file_open;
 
-/* Room that an open segment keeps, while it begins, for the record that made it begin. */
+/* Room in a new segment for the record that the segment was opened for. */
 typedef struct file_kept {
     uint64_t n_bytes;
     uint64_t footer_bytes;

@@ -89,8 +89,8 @@ static int file_create(file_store *st, const file_segment *segment)
     return fd;
 }
 
-/* Whether the directory is still the one that was locked: it may have vanished, and another one may
- * stand in its place, perhaps with a writer of its own. */
+/* Whether the path still leads to the locked directory. The directory may have vanished, and
+ * another directory in its place may have a writer of its own. */
 static int lock_check(file_store *st)
 {
     char path[FILE_PATH_MAX + 8];
@@ -365,8 +365,8 @@ int quire_file_seal(file_store *st)
     uint64_t end_bytes = st->open.end_bytes;
     int rc;
 
-    /* First: a footer that a crash spares must not list a record that it does not spare, in the
-     * place of an older one that is durable. */
+    /* Before the footer: after a crash the footer must list no lost record in the place of an
+     * older, durable one. */
     QUIRE_TRY(quire_file_sync(st));
     rc = quire_file_footer_write(st, st->open.fd, st->open.segment, &st->open.drops, &end_bytes);
     if (rc < 0) {

@@ -287,7 +287,7 @@ static void drop_each(void *ctx, const quire_index_entry *entry)
     st->stats.dropped_total++;
 }
 
-/* Queue a marker; one that ends all takes the place of those that wait. With the lock. */
+/* Queue a marker. A marker that ends all records replaces the waiting markers. With the lock. */
 static int drop_queue(file_store *st, const quire_store_drop *drop)
 {
     file_drop *d = calloc(1, sizeof *d);

@@ -75,17 +75,19 @@
 #define QUIRE_FILE_SEGMENTS_MIN      4u /* that capacity_bytes must have room for */
 #define QUIRE_FILE_SEGMENT_BYTES_MIN (64u << 10)
 #define QUIRE_FILE_SEGMENT_BYTES_MAX (1u << 30)
-#define QUIRE_FILE_CARRY             0.3  /* of what is written may be records carried forward */
-#define QUIRE_FILE_CARRY_SEGMENT     0.9  /* of one segment */
-#define QUIRE_FILE_SHARED            0.5  /* of the capacity, shared out among accounts */
-#define QUIRE_FILE_GUARD_FULL        0.75 /* of a segment: with more guarded records, some are */
-#define QUIRE_FILE_GUARD_SEGMENTS    4u  /* carried when it is one of the oldest ones, while what */
-#define QUIRE_FILE_GUARD_AHEAD       0.6 /* a new segment has of old ones is less than this */
-#define QUIRE_FILE_QUOTA_SLACK       16u /* beyond its quota an account goes a part of it below */
-#define QUIRE_FILE_ACCOUNTS_MAX      4096u
-#define QUIRE_FILE_CARRY_SAVED       16u /* segments: what was not carried may be carried later */
-#define QUIRE_FILE_OVERHEAD_BYTES    (32u << 10) /* of capacity_bytes: the directory and the lock */
-#define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
+#define QUIRE_FILE_CARRY             0.3 /* of what is written may be records carried forward */
+#define QUIRE_FILE_CARRY_SEGMENT     0.9 /* of one segment */
+#define QUIRE_FILE_SHARED            0.5 /* of the capacity, shared out among accounts */
+/* Guarded records of one of the oldest segments are carried if they fill more than this share of
+ * the segment, and if old records fill less than the second share of the new segment. */
+#define QUIRE_FILE_GUARD_FULL       0.75
+#define QUIRE_FILE_GUARD_SEGMENTS   4u /* the oldest ones */
+#define QUIRE_FILE_GUARD_AHEAD      0.6
+#define QUIRE_FILE_QUOTA_SLACK      16u /* beyond its quota an account goes a part of it below */
+#define QUIRE_FILE_ACCOUNTS_MAX     4096u
+#define QUIRE_FILE_CARRY_SAVED      16u /* segments: what was not carried may be carried later */
+#define QUIRE_FILE_OVERHEAD_BYTES   (32u << 10) /* of capacity_bytes: the directory and the lock */
+#define QUIRE_FILE_SEGMENT_OVERHEAD 4096u       /* of each segment: its place in the file system */
 /* Segments in the directory, beside twice those for which the capacity has room: short ones. */
 #define QUIRE_FILE_SEGMENTS_SPARE 64u
 #define QUIRE_FILE_FDS_MAX        128u  /* segments open for reading, beside those in use */

@@ -202,7 +202,7 @@ static put_fate put_fate_of(const file_store *st, const quire_transfer *t)
     if (entry->state == QUIRE_INDEX_PENDING) {
         return entry->sequence == t->found.sequence ? PUT_WRITE : PUT_ABSENT;
     }
-    /* The record to be replaced. Was it dropped, so is what should have replaced it. */
+    /* The record to be replaced. If it was dropped, its replacement is dropped as well. */
     if (t->is_replacing && entry->sequence < t->found.sequence) {
         return PUT_WRITE;
     }

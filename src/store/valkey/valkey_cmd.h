@@ -1,4 +1,4 @@
-/* valkey_cmd.h - one command on its way to a server, and what becomes of its reply.
+/* valkey_cmd.h - one command on its way to a server, and its reply.
  *
  * A command is its bytes in the protocol (RESP), made once: it can be sent again, to the server
  * that a redirection names. Short arguments are copied. One long argument, a value, is borrowed

@@ -45,7 +45,7 @@ void quire_lineage_learn(quire_lineage *l, const quire_seal_head *head, uint64_t
         uint64_t known;
 
         if (quire_u64_map_get(&l->young, id, &known)) {
-            return; /* and so are those before it */
+            return; /* its ancestors are known, too */
         }
         if (i + 1 < head->n_ancestors) {
             quire_lineage_add(l, id, quire_le_get(head->ancestors + (size_t)(i + 1) * 8, 8));

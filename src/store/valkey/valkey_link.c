@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define PIECES_MAX 48u
-#define READS_MAX  16u /* in one go, so that one link does not keep the others waiting */
+#define READS_MAX  16u /* in a row, then other links have their turn */
 
 static uint64_t clock_us(void)
 {

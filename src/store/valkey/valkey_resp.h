@@ -1,7 +1,7 @@
 /* valkey_resp.h - the reader of the protocol's replies: hiredis, or libvalkey where there is one.
  *
  * The store uses the reader of these libraries, not their connections: hiredis 0.14 (Debian 12) has
- * no TLS, copies every value that is sent, and moves what is left after each partial write, so that
+ * no TLS, copies every value that is sent, and moves the rest after each partial write, so that
  * a pipeline of large values costs time quadratic in its bytes. The store's own connections
  * (valkey_link.h) never wait, send values from where they lie, and stop by their own clock.
  *

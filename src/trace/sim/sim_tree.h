@@ -80,8 +80,8 @@ uint64_t quire_sim_tree_room(const quire_sim_tree *tree, uint8_t class_index);
 /* Set the time to now_us: nodes that have expired by then are removed. */
 void quire_sim_tree_tick(quire_sim_tree *tree, uint64_t now_us);
 
-/* What sequences and pins hold, what is cached, and what is charged to pinned regions, in blocks of
- * layers that keep all tokens. */
+/* Counts of blocks held by sequences, held by pins, cached, and charged to pinned regions. A block
+ * counts as one of the layers that keep all tokens. */
 void quire_sim_tree_held(const quire_sim_tree *tree, quire_sim_point *out);
 
 /* Evict from the dynamic region until at most that much is charged in all, pinned budgets counted

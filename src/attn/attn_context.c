@@ -6,11 +6,11 @@
 #include "base/cpu.h"
 
 /* Prefetch goes so far ahead, in whole tiles: memory takes longer to answer than the work on a
- * small tile, and waiting tiles must fit the L1 cache beside the data that the work reuses.
- * Measured with 3 rows of head 64, 3 kv heads. Zen 5 (48 KB): q4 5 or 6 tiles of 2.3 KB ahead take
- * a fifth less time than 2, q8 3 tiles of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as
- * with any number. Cascade Lake (32 KB): q4 and q8 are 5 to 8 % faster with 7 KB than with 14, 9 KB
- * lie between; other CPUs with so small a cache follow it unmeasured. */
+ * small tile, and waiting tiles must fit the L1 cache beside data that the work reuses. Measured
+ * with 3 rows of head 64, 3 kv heads. Zen 5 (48 KB): q4 5 or 6 tiles of 2.3 KB ahead take a fifth
+ * less time than 2, q8 3 tiles of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as with any
+ * number. Cascade Lake (32 KB): q4 and q8 are 5 to 8 % faster with 7 KB than with 14, 9 KB lie
+ * between; other CPUs with so small a cache follow it unmeasured. */
 #define AHEAD_BYTES       ((size_t)14 << 10)
 #define AHEAD_BYTES_SMALL ((size_t)7 << 10)
 #define L1D_BYTES_SMALL   (32u << 10)
@@ -76,7 +76,7 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     c.tile_bytes = largest_tile_bytes(layer);
     c.n_ahead = (uint32_t)(ahead_bytes() / c.tile_bytes);
     c.n_ahead = c.n_ahead > 0 ? c.n_ahead : 1;
-    c.ahead_to_l2 = quire_cpu_get()->prefetch_to_l2;
+    c.ahead_to = quire_cpu_get()->prefetch_to_l2 ? QUIRE_PREFETCH_L2 : QUIRE_PREFETCH_L1;
     c.decoded = (void *)take(&rest, quire_attn_scratch_tile_floats(workspace) * sizeof(float));
     c.row = (void *)take(&rest, workspace->limits.head_dim_max * sizeof(float));
     for (uint32_t k = 0; k < layer->n_k; k++) {

@@ -68,6 +68,8 @@
 
 #include "quire/codec.h"
 
+#include "base/prefetch.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -97,9 +99,9 @@ typedef struct quire_attn_qk {
     bool accumulate; /* add to s instead of overwriting it (second K source) */
     const void *packed;
     const void *k_tile;
-    const void *next;  /* hint, may be NULL: a tile the caller reads soon, to prefetch */
-    bool next_to_l2;   /* hint: into the second cache only, because it is far ahead */
-    bool next_in_part; /* hint: not the last quarter, which the caller prefetches */
+    const void *next;       /* hint, may be NULL: a tile the caller reads soon, to prefetch */
+    quire_prefetch next_to; /* hint: its cache */
+    bool next_in_part;      /* hint: not the last quarter, which the caller prefetches */
     float *s;
 } quire_attn_qk;
 
@@ -130,7 +132,7 @@ typedef struct quire_attn_pv {
     const float *rescale;
     const void *v_tile;
     const void *next; /* as in quire_attn_qk */
-    bool next_to_l2;
+    quire_prefetch next_to;
     bool next_in_part;
     float *o;        /* n_rows rows; padding between d and the next multiple of 16 is scratch */
     size_t o_stride; /* floats: a multiple of 16, >= d rounded up to 16 */

@@ -365,7 +365,7 @@ INLINE void panel_rows(quire_matmul_type type, uint32_t n, const quire_matmul_pa
     const uint32_t n_groups = p->weight->n_in / l->group;
     const unsigned char *at = p->at;
     const char *x = p->tile;
-    const ahead_to to = ahead_of(type, n, p);
+    const quire_prefetch to = ahead_of(type, n, p);
     __m512 y[ROWS][SIDES];
 
     UNROLL
@@ -403,7 +403,8 @@ typedef struct grid_group {
 } grid_group;
 
 /* Read a group, and prefetch what comes behind it. */
-INLINE void group_read(quire_matmul_type type, const unsigned char *at, ahead_to to, grid_group *g)
+INLINE void group_read(quire_matmul_type type, const unsigned char *at, quire_prefetch to,
+                       grid_group *g)
 {
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
     grid_block block = { at, at + l->head_bytes, 0 };
@@ -470,7 +471,7 @@ void quire_matmul_avx512_grid_tiles(const quire_matmul_panel *panels, uint32_t n
     };
     const quire_matmul_type type = panels->weight->type;
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
-    const ahead_to to = ahead_of(type, ROWS, panels);
+    const quire_prefetch to = ahead_of(type, ROWS, panels);
     const unsigned char *at = panels->at;
     grid_group group;
 

@@ -371,7 +371,7 @@ INLINE void panel_rows(quire_matmul_type type, uint32_t n, const quire_matmul_pa
     const uint32_t n_groups = p->weight->n_in / l->group;
     const unsigned char *at = p->at;
     const char *x = p->tile;
-    const ahead_to to = ahead_of(type, n, p);
+    const quire_prefetch to = ahead_of(type, n, p);
     __m512 y[ROWS][SIDES];
 
     UNROLL

@@ -5,6 +5,7 @@
 #define QUIRE_MATMUL_AVX512_ROWS_H
 
 #include "base/cpu.h"
+#include "base/prefetch.h"
 #include "matmul/matmul_avx512.h"
 
 #include <immintrin.h>
@@ -29,13 +30,6 @@ enum {
      * With half of this distance 8 rows of Q8_0 took a fifth longer. */
     AHEAD_BYTES = 8192
 };
-
-/* Where prefetches go. */
-typedef enum ahead_to {
-    AHEAD_TO_NONE,
-    AHEAD_TO_L1,
-    AHEAD_TO_L2
-} ahead_to;
 
 /* A side of [output] f16. */
 INLINE __m512 halves_at(const unsigned char *at, uint32_t side)
@@ -68,32 +62,24 @@ INLINE __m512 float_at(const char *x, uint32_t i)
  * q4_K 19 / 21 / 18, q5_K 18 / 23 / 18, q6_K 19 / 26 / 21. Granite Rapids, 576x1536, two threads,
  * into L1 / L2: of one row q8_0 30 / 30, q4_0 25 / 28, q5_0 23 / 25, iq4_nl 25 / 28; of 4 rows q8_0
  * 25 / 28, q4_0 22 / 23, q5_1 20 / 22; without any a model of 136 MB decodes a fifth slower. */
-INLINE ahead_to ahead_of(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
+INLINE quire_prefetch ahead_of(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
 {
     if (!p->is_first) {
-        return AHEAD_TO_NONE;
+        return QUIRE_PREFETCH_NONE;
     }
     if (!quire_cpu_get()->prefetch_to_l2) {
-        return AHEAD_TO_L1;
+        return QUIRE_PREFETCH_L1;
     }
-    return quire_cpu_get()->reads_ahead && (n == 1 || type == QUIRE_MATMUL_Q8_0) ? AHEAD_TO_NONE
-                                                                                 : AHEAD_TO_L2;
+    return quire_cpu_get()->reads_ahead && (n == 1 || type == QUIRE_MATMUL_Q8_0)
+               ? QUIRE_PREFETCH_NONE
+               : QUIRE_PREFETCH_L2;
 }
 
-INLINE void prefetch(const unsigned char *at, size_t bytes, ahead_to to)
+INLINE void prefetch(const unsigned char *at, size_t bytes, quire_prefetch to)
 {
-    const char *ahead = (const char *)at + AHEAD_BYTES;
-
-    if (to == AHEAD_TO_L1) {
-        UNROLL
-        for (size_t i = 0; i < bytes; i += REG) {
-            _mm_prefetch(ahead + i, _MM_HINT_T0);
-        }
-    } else if (to == AHEAD_TO_L2) {
-        UNROLL
-        for (size_t i = 0; i < bytes; i += REG) {
-            _mm_prefetch(ahead + i, _MM_HINT_T1);
-        }
+    if (to != QUIRE_PREFETCH_NONE) {
+        quire_prefetch_lines(at + AHEAD_BYTES,
+                             (bytes + QUIRE_PREFETCH_LINE - 1) / QUIRE_PREFETCH_LINE, to);
     }
 }
 

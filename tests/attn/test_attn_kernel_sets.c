@@ -133,13 +133,13 @@ static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .packed = packed,
                            .k_tile = tile,
                            .next = tile,
-                           .next_to_l2 = true,
+                           .next_to = QUIRE_PREFETCH_L2,
                            .s = s };
 
     memcpy(single, s, c->n_rows * TILE * sizeof(float));
     set_qk(set, &args);
     args.n_rows = 1;
-    args.next_to_l2 = false;
+    args.next_to = QUIRE_PREFETCH_L1;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.packed = packed + r * set->q_bytes(c->format, c->d);
         args.s = single + (size_t)r * TILE;
@@ -286,14 +286,14 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .rescale = rescale,
                            .v_tile = tile,
                            .next = tile,
-                           .next_to_l2 = true,
+                           .next_to = QUIRE_PREFETCH_L2,
                            .o = o,
                            .o_stride = stride };
 
     memcpy(single, o, c->n_rows * stride * sizeof(float));
     set_pv(set, &args);
     args.n_rows = 1;
-    args.next_to_l2 = false;
+    args.next_to = QUIRE_PREFETCH_L1;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.p = p + (size_t)r * TILE;
         args.rescale = rescale + r;

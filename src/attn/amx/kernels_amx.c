@@ -83,7 +83,7 @@ void quire_avx512_qk_bf16_amx(const quire_attn_qk *args)
                             .n_chunks = (args->d + CHUNK - 1) / CHUNK,
                             .n_cols = QUIRE_AMX_COLS,
                             .ahead = (uintptr_t)args->next,
-                            .ahead_to_l2 = args->next_to_l2,
+                            .ahead_to = args->next_to,
                             .eighths = eighths_of(args->next_in_part) };
 
     for (uint32_t row = 0; row < args->n_rows; row += QUIRE_AMX_ROWS_MAX) {
@@ -177,7 +177,7 @@ void quire_avx512_pv_bf16_amx(const quire_attn_pv *args)
     _Alignas(64) char copy[PAIRS * QUIRE_AMX_COLS * QUIRE_AMX_BYTES];
     quire_amx_product p = { .rows_stride = QUIRE_TILE_TOKENS * sizeof(float),
                             .n_chunks = CHUNKS_OF_TOKENS,
-                            .ahead_to_l2 = args->next_to_l2,
+                            .ahead_to = args->next_to,
                             .eighths = eighths };
 
     for (uint32_t dim = 0; dim < args->d; dim += COLS_DIMS) {

@@ -78,7 +78,7 @@ typedef struct quire_amx_product {
     uint32_t n_cols; /* registers */
     char *sums[2];   /* of each register of rows [16][64], 4 bytes each */
     uintptr_t ahead; /* what to prefetch; 0: nothing */
-    bool ahead_to_l2;
+    quire_prefetch ahead_to;
     uint32_t eighths; /* of the lines' bytes, that are prefetched */
 } quire_amx_product;
 
@@ -101,9 +101,9 @@ QUIRE_AVX512_INLINE uint32_t quire_amx_n_rows(uint32_t n_rows, uint32_t first)
 }
 
 /* n lines; returns what follows them. 0: nothing to prefetch. */
-QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t at, bool to_l2, uint32_t n)
+QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t at, quire_prefetch to, uint32_t n)
 {
-    quire_avx512_ahead ahead = { .at = at, .to_l2 = to_l2 };
+    quire_avx512_ahead ahead = { .at = at, .to = to };
 
     if (at != 0) {
         quire_avx512_prefetch_lines(&ahead, n);
@@ -137,7 +137,7 @@ QUIRE_AVX512_INLINE void quire_amx_1_4(quire_amx_kind kind, const quire_amx_prod
     const char *rows = p->rows[0];
     const char *lines = p->lines;
     const char *last = p->last;
-    const bool to_l2 = p->ahead_to_l2;
+    const quire_prefetch to = p->ahead_to;
     const uint32_t eighths = p->eighths;
     char *const sums = p->sums[0];
     uintptr_t ahead = p->ahead;
@@ -151,16 +151,16 @@ QUIRE_AVX512_INLINE void quire_amx_1_4(quire_amx_kind kind, const quire_amx_prod
         QUIRE_AMX_LOAD(4, rows, rows_stride);
         QUIRE_AMX_LOAD(5, lines, stride);
         QUIRE_AMX_DOT(kind, 0, 4, 5);
-        ahead = quire_amx_prefetch(ahead, to_l2, 2 * eighths);
+        ahead = quire_amx_prefetch(ahead, to, 2 * eighths);
         QUIRE_AMX_LOAD(6, lines + 64, stride);
         QUIRE_AMX_DOT(kind, 1, 4, 6);
-        ahead = quire_amx_prefetch(ahead, to_l2, 2 * eighths);
+        ahead = quire_amx_prefetch(ahead, to, 2 * eighths);
         QUIRE_AMX_LOAD(7, lines + 128, stride);
         QUIRE_AMX_DOT(kind, 2, 4, 7);
-        ahead = quire_amx_prefetch(ahead, to_l2, 2 * eighths);
+        ahead = quire_amx_prefetch(ahead, to, 2 * eighths);
         QUIRE_AMX_LOAD(5, lines + 192, stride);
         QUIRE_AMX_DOT(kind, 3, 4, 5);
-        ahead = quire_amx_prefetch(ahead, to_l2, 2 * eighths);
+        ahead = quire_amx_prefetch(ahead, to, 2 * eighths);
         rows += QUIRE_AMX_BYTES;
         lines += chunk_bytes;
     }
@@ -181,7 +181,7 @@ QUIRE_AVX512_INLINE uintptr_t quire_amx_2_2(quire_amx_kind kind, const quire_amx
     const char *rows_1 = p->rows[1];
     const char *lines = p->lines + at;
     const char *last = p->last + at;
-    const bool to_l2 = p->ahead_to_l2;
+    const quire_prefetch to = p->ahead_to;
     const uint32_t eighths = p->eighths;
     char *const sums_0 = p->sums[0] + at;
     char *const sums_1 = p->sums[1] + at;
@@ -195,15 +195,15 @@ QUIRE_AVX512_INLINE uintptr_t quire_amx_2_2(quire_amx_kind kind, const quire_amx
         QUIRE_AMX_LOAD(4, rows_0, rows_stride);
         QUIRE_AMX_LOAD(6, lines, stride);
         QUIRE_AMX_DOT(kind, 0, 4, 6);
-        ahead = quire_amx_prefetch(ahead, to_l2, eighths);
+        ahead = quire_amx_prefetch(ahead, to, eighths);
         QUIRE_AMX_LOAD(7, lines + 64, stride);
         QUIRE_AMX_DOT(kind, 1, 4, 7);
-        ahead = quire_amx_prefetch(ahead, to_l2, eighths);
+        ahead = quire_amx_prefetch(ahead, to, eighths);
         QUIRE_AMX_LOAD(5, rows_1, rows_stride);
         QUIRE_AMX_DOT(kind, 2, 5, 6);
-        ahead = quire_amx_prefetch(ahead, to_l2, eighths);
+        ahead = quire_amx_prefetch(ahead, to, eighths);
         QUIRE_AMX_DOT(kind, 3, 5, 7);
-        ahead = quire_amx_prefetch(ahead, to_l2, eighths);
+        ahead = quire_amx_prefetch(ahead, to, eighths);
         rows_0 += QUIRE_AMX_BYTES;
         rows_1 += QUIRE_AMX_BYTES;
         lines += chunk_bytes;
@@ -232,7 +232,7 @@ QUIRE_AVX512_INLINE uintptr_t quire_amx_x_1(quire_amx_kind kind, const quire_amx
         QUIRE_AMX_LOAD(6, lines + at, p->lines_stride);
         QUIRE_AMX_DOT(kind, 0, 4, 6);
         QUIRE_AMX_DOT(kind, 1, 5, 6);
-        ahead = quire_amx_prefetch(ahead, p->ahead_to_l2, 2 * p->eighths);
+        ahead = quire_amx_prefetch(ahead, p->ahead_to, 2 * p->eighths);
     }
     QUIRE_AMX_STORE(0, p->sums[0] + at, QUIRE_AMX_SUMS_BYTES);
     QUIRE_AMX_STORE(1, p->sums[second] + at, QUIRE_AMX_SUMS_BYTES);

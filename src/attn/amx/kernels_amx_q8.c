@@ -51,7 +51,7 @@ static void qk_many(const quire_attn_qk *args)
                             .n_chunks = (n_lines + QUIRE_AMX_ROWS - 1) / QUIRE_AMX_ROWS,
                             .n_cols = QUIRE_AMX_COLS,
                             .sums = { (char *)sums[0], (char *)sums[1] },
-                            .ahead_to_l2 = args->next_to_l2,
+                            .ahead_to = args->next_to,
                             .eighths = 8 };
     __m512 k_scale[REGS];
 
@@ -118,7 +118,7 @@ static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
         const __m512 rescale = _mm512_set1_ps(args->rescale[block->row + r]);
         const __m512 factor = _mm512_set1_ps(block->unit[r]);
 
-        block->ahead = quire_amx_prefetch(block->ahead, args->next_to_l2, block->n_by_row);
+        block->ahead = quire_amx_prefetch(block->ahead, args->next_to, block->n_by_row);
         block->ahead = block->ahead < block->ahead_end ? block->ahead : 0;
         for (uint32_t i = 0; i < n_cols; i++) {
             const __m512i sum =

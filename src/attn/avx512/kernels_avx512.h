@@ -145,51 +145,41 @@ typedef struct quire_avx512_ahead {
     uintptr_t at;
     uint32_t n_shares; /* blocks that share the next tile: 1, 2 or 4 */
     uint32_t n_left;   /* of them, with the one in work */
-    bool to_l2;
+    quire_prefetch to;
 } quire_avx512_ahead;
 
 QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of(const void *tile, const void *next,
-                                                             bool to_l2, uint32_t n_blocks)
+                                                             quire_prefetch to, uint32_t n_blocks)
 {
     uint32_t n = n_blocks >= 4 || next == NULL ? 4 : n_blocks >= 2 ? 2 : 1;
 
-    return (quire_avx512_ahead){ (uintptr_t)(next != NULL ? next : tile), n, n, to_l2 };
+    return (quire_avx512_ahead){ (uintptr_t)(next != NULL ? next : tile), n, n, to };
 }
 
 QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of_qk(const quire_attn_qk *args,
                                                                 uint32_t n_blocks)
 {
-    return quire_avx512_ahead_of(args->k_tile, args->next, args->next_to_l2, n_blocks);
+    return quire_avx512_ahead_of(args->k_tile, args->next, args->next_to, n_blocks);
 }
 
 QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of_pv(const quire_attn_pv *args,
                                                                 uint32_t n_blocks)
 {
-    return quire_avx512_ahead_of(args->v_tile, args->next, args->next_to_l2, n_blocks);
+    return quire_avx512_ahead_of(args->v_tile, args->next, args->next_to, n_blocks);
 }
 
 /* After a block of rows of a tile. */
 QUIRE_AVX512_INLINE void quire_avx512_ahead_advance(quire_avx512_ahead *ahead, const void *tile)
 {
     if (--ahead->n_left == 0) {
-        *ahead = quire_avx512_ahead_of(tile, NULL, ahead->to_l2, 1);
+        *ahead = quire_avx512_ahead_of(tile, NULL, ahead->to, 1);
     }
 }
 
 QUIRE_AVX512_INLINE void quire_avx512_prefetch_lines(quire_avx512_ahead *ahead, size_t n)
 {
-    const char *at = (const char *)ahead->at;
-
-    if (ahead->to_l2) {
-        for (size_t i = 0; i < n; i++) {
-            _mm_prefetch(at + 64 * i, _MM_HINT_T1);
-        }
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            _mm_prefetch(at + 64 * i, _MM_HINT_T0);
-        }
-    }
-    ahead->at += 64 * n;
+    quire_prefetch_lines((const void *)ahead->at, n, ahead->to);
+    ahead->at += QUIRE_PREFETCH_LINE * n;
 }
 
 /* This block's share of what `bytes` of its own tile correspond to; a constant. */
@@ -212,18 +202,8 @@ QUIRE_AVX512_INLINE uint64_t quire_avx512_slot_mask(uint32_t begin, uint32_t end
     return end <= begin ? 0 : below_end & (~(uint64_t)0 << begin);
 }
 
-/* The sum of 16 lanes in one order, whatever the compiler. */
-QUIRE_AVX512_INLINE float quire_avx512_sum(__m512 x)
-{
-    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-
-    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
-    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
-}
-
-/* Results of 4 rows: row r in lanes 4r .. 4r + 3. The order of additions is quire_avx512_sum()'s.
- */
+/* Sums of 4 rows: row r in lanes 4r .. 4r + 3. The order of additions is fixed, whatever the
+ * compiler does. */
 QUIRE_AVX512_INLINE __m512 quire_avx512_sum_4(const __m512 x[4])
 {
     __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),

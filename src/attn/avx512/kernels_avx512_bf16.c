@@ -153,13 +153,6 @@ QUIRE_AVX512_SOFTMAX(quire_avx512_bf16_softmax, four_weights)
 
 /* ---- products ---- */
 
-/* Where prefetches go. */
-typedef enum ahead_to {
-    AHEAD_TO_L1,
-    AHEAD_TO_L2,
-    AHEAD_TO_NONE
-} ahead_to;
-
 /* What q . K and P . V have in common: rows of pairs against the lines of a tile, a line being what
  * one pair of each row is multiplied with. */
 typedef struct product {
@@ -175,7 +168,7 @@ typedef struct product {
     uintptr_t ahead;      /* what to prefetch */
     size_t ahead_stride;  /* by step */
     size_t ahead_apart;   /* from two lines of a step to the next two */
-    ahead_to to;
+    quire_prefetch to;
 } product;
 
 /* What a body is compiled for. */
@@ -194,22 +187,20 @@ QUIRE_AVX512_INLINE void product_steps(product_shape shape, const product *at,
     const char *ahead = (const char *)at->ahead;
     const size_t ahead_stride = at->ahead_stride;
     const size_t ahead_apart = at->ahead_apart;
-    const ahead_to to = at->to;
+    const quire_prefetch to = at->to;
     const size_t x_stride = at->x_stride;
     const size_t line_stride = at->line_stride;
 
     for (; x < x_end; x += PAIR_BYTES, line += line_stride) {
         __m512i pair[WIDE];
 
-        if (to == AHEAD_TO_L2) {
+        if (to == QUIRE_PREFETCH_L2) {
+            quire_prefetch_lines(ahead, shape.lines, QUIRE_PREFETCH_L2);
+        } else if (to == QUIRE_PREFETCH_L1) {
             UNROLL
-            for (uint32_t i = 0; i < shape.lines; i++) {
-                _mm_prefetch(ahead + 64 * i, _MM_HINT_T1);
-            }
-        } else if (to == AHEAD_TO_L1) {
-            UNROLL
-            for (uint32_t i = 0; i < shape.lines; i++) {
-                _mm_prefetch(ahead + i / 2 * ahead_apart + 64 * (i % 2), _MM_HINT_T0);
+            for (uint32_t i = 0; i < shape.lines; i += 2) {
+                quire_prefetch_lines(ahead + i / 2 * ahead_apart, shape.lines == 1 ? 1 : 2,
+                                     QUIRE_PREFETCH_L1);
             }
         }
         ahead += ahead_stride;
@@ -267,13 +258,14 @@ QUIRE_AVX512_INLINE uint32_t ahead_lines(const quire_avx512_ahead *ahead)
  * tiles lose by it (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 14 and 26.
  * That is Zen 5. On Zen 4, which reads ahead by itself, tiles that are read in one pass come faster
  * alone: 12.7 -> 10.7; not those of two passes (25.9 -> 26.6). */
-QUIRE_AVX512_INLINE void ahead_set(product *at, bool to_l2, uint32_t lines, size_t tile_bytes)
+QUIRE_AVX512_INLINE void ahead_set(product *at, quire_prefetch to, uint32_t lines,
+                                   size_t tile_bytes)
 {
     const bool is_whole = lines == 4 && tile_bytes <= PASS_BYTES;
-    const bool is_halved = is_whole && !to_l2;
-    const bool is_alone = is_whole && to_l2 && quire_cpu_get()->reads_ahead;
+    const bool is_halved = is_whole && to == QUIRE_PREFETCH_L1;
+    const bool is_alone = is_whole && to == QUIRE_PREFETCH_L2 && quire_cpu_get()->reads_ahead;
 
-    at->to = is_alone ? AHEAD_TO_NONE : to_l2 ? AHEAD_TO_L2 : AHEAD_TO_L1;
+    at->to = is_alone ? QUIRE_PREFETCH_NONE : to;
     at->ahead_apart = is_halved ? tile_bytes / 2 : 128;
     at->ahead_stride = is_halved ? 128 : (size_t)64 * lines;
 }
@@ -324,7 +316,7 @@ void quire_avx512_qk_bf16(const quire_attn_qk *args)
 
         n = quire_avx512_next_6(n_left);
         at.ahead = ahead.at;
-        ahead_set(&at, args->next_to_l2, lines, args->d / 2 * at.line_stride);
+        ahead_set(&at, args->next_to, lines, args->d / 2 * at.line_stride);
         bodies[n][lines / 2](&at);
         at.x += n * q_bytes;
         at.out += n * (size_t)QUIRE_TILE_TOKENS;
@@ -380,11 +372,7 @@ QUIRE_AVX512_INLINE void pv_rest(uint32_t n, const product *at, __mmask16 lanes)
     for (uint32_t step = 0; step < at->n_steps; step++) {
         __m512i pair = _mm512_maskz_loadu_epi32(lanes, at->line + step * at->line_stride);
 
-        if (at->to == AHEAD_TO_L2) {
-            _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T1);
-        } else {
-            _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T0);
-        }
+        quire_prefetch_lines((const char *)at->ahead + QUIRE_PREFETCH_LINE * step, 1, at->to);
         UNROLL
         for (uint32_t r = 0; r < n; r++) {
             acc[r] = dot_pairs(acc[r], pair,
@@ -434,18 +422,18 @@ QUIRE_AVX512_INLINE void pv_block(const quire_attn_pv *args, uint32_t n, product
         at->ahead = ahead->at;
         if (left >= 128 && n <= 2 && lines == 4) {
             dims = 128;
-            ahead_set(at, args->next_to_l2, 8, tile_bytes);
+            ahead_set(at, args->next_to, 8, tile_bytes);
             (n == 1 ? pv_1_8_8 : pv_2_8_8)(at);
         } else if (left >= 64) {
             dims = 64;
-            ahead_set(at, args->next_to_l2, lines, tile_bytes);
+            ahead_set(at, args->next_to, lines, tile_bytes);
             bodies[n][lines / 2](at);
         } else {
             const __mmask16 lanes = left >= 16 ? 0xffff : 0xff;
 
             dims = left >= 16 ? 16 : 8;
             at->ahead = lines == 4 ? at->ahead : (uintptr_t)at->line;
-            at->to = args->next_to_l2 ? AHEAD_TO_L2 : AHEAD_TO_L1;
+            at->to = args->next_to;
             QUIRE_AVX512_UP_TO_6(n, pv_rest, at, lanes);
         }
         ahead->at += (size_t)at->n_steps * dims * lines;

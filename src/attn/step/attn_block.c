@@ -221,9 +221,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
     list_tiles(ctx, block, &pos,
                hot_pages_of(ctx, &block->queries[block->n_queries - 1], &pos, &room), tiles);
     for (uint32_t i = 0; i < n; i++) {
-        for (size_t at = 0; at < ctx->tile_bytes; at += 64) {
-            quire_attn_prefetch(ctx, (const char *)tiles[i] + at);
-        }
+        quire_prefetch_lines(tiles[i], ctx->tile_bytes / QUIRE_PREFETCH_LINE, ctx->ahead_to);
     }
 }
 

@@ -57,7 +57,7 @@ typedef struct quire_attn_ctx {
     quire_attn_shape shape;
     /* Tiles from the one in work to the one prefetched, where there are so many. */
     uint32_t n_ahead;
-    bool ahead_to_l2;
+    quire_prefetch ahead_to;
     size_t tile_bytes; /* of K or V, the largest */
     /* [QUIRE_TILE_TOKENS][head_dim_max]: queries before packing; a V tile, for v_prefix_of_k. */
     float *decoded;

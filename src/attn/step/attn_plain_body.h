@@ -40,13 +40,13 @@ static void make_calls(const quire_attn_ctx *c, const quire_attn_block *b, plain
     calls->qk = (quire_attn_qk){ .format = layer->k[0].format,
                                  .d = layer->d_k,
                                  .n_rows = b->head_rows,
-                                 .next_to_l2 = c->ahead_to_l2 };
+                                 .next_to = c->ahead_to };
     calls->weigh = (quire_attn_weigh){ .n_rows = b->head_rows };
     calls->pv = (quire_attn_pv){ .format = layer->v[0].format,
                                  .d = layer->d_v,
                                  .n_rows = b->head_rows,
                                  .o_stride = c->shape.o_stride,
-                                 .next_to_l2 = c->ahead_to_l2 };
+                                 .next_to = c->ahead_to };
 }
 
 /* Whether the block's tiles in main pages, seen whole, can go the short way. */

@@ -66,13 +66,4 @@ static inline uint32_t quire_attn_slot_begin(const quire_attn_ctx *c,
            quire_attn_slots_before(pos, quire_attn_row_begin(c->layer, query->pos));
 }
 
-static inline void quire_attn_prefetch(const quire_attn_ctx *c, const char *line)
-{
-    if (c->ahead_to_l2) {
-        __builtin_prefetch(line, 0, 2);
-    } else {
-        __builtin_prefetch(line);
-    }
-}
-
 #endif /* QUIRE_ATTN_ROWS_H */

@@ -145,7 +145,7 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b,
     quire_attn_pv args = { .format = v_format(c, run, v),
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
-                           .next_to_l2 = c->ahead_to_l2,
+                           .next_to = c->ahead_to,
                            .next_in_part = run->shares_ahead,
                            .slot_begin = run->slot_begin };
     const bool has_mean = layer->v_prefix_of_k && quire_format_is_sealed(prefix_format(c, run));
@@ -186,7 +186,7 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b,
     const uint32_t first = head * b->head_rows + run->first_row;
     quire_attn_qk args = { .d = layer->d_k,
                            .n_rows = run->end_row - run->first_row,
-                           .next_to_l2 = c->ahead_to_l2,
+                           .next_to = c->ahead_to,
                            .next_in_part = run->shares_ahead,
                            .s = c->logits + (size_t)first * QUIRE_TILE_TOKENS };
 
@@ -228,14 +228,13 @@ static void prefetch_part(const quire_attn_ctx *c, const void *tile, size_t tile
                           uint32_t step, uint32_t n_steps)
 {
     const uint32_t n_lines = (uint32_t)(tile_bytes / 4 / 64);
-    const char *lines;
+    const uint32_t first = n_lines * step / n_steps;
+    const uint32_t end = n_lines * (step + 1) / n_steps;
 
-    if (tile == NULL) {
-        return;
-    }
-    lines = (const char *)tile + tile_bytes - 64 * (size_t)n_lines;
-    for (uint32_t i = n_lines * step / n_steps; i < n_lines * (step + 1) / n_steps; i++) {
-        quire_attn_prefetch(c, lines + 64 * (size_t)i);
+    if (tile != NULL) {
+        quire_prefetch_lines((const char *)tile + tile_bytes -
+                                 QUIRE_PREFETCH_LINE * (n_lines - first),
+                             end - first, c->ahead_to);
     }
 }
 

@@ -228,8 +228,15 @@ static void sim_windows_and_states(void **state)
     assert_says(result.out, "states left in the cache");
     assert_says(result.out, "memory        21.0 MB");
     program_free(&result);
-    result =
-        program_expect(1, PROGRAM("sim", small_trace(), "--disk-blocks", "99", "--model", windows));
+    /* Memory for a block and a state: the hits are the disk's. */
+    cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "13MB",
+                                 "--model", states, "--state-every", "512", "--disk-blocks", "99",
+                                 "--disk-copy", "all", "--json"));
+    assert_int_equal(number(cell(cells, "lru", 6), "disk_hit_blocks"), 2);
+    assert_int_equal(number(cell(cells, "lru", 6), "hit_blocks"), 2);
+    json_decref(cells);
+    result = program_expect(1, PROGRAM("sim", small_trace(), "--disk-blocks", "99", "--disk-copy",
+                                       "evicted", "--model", windows));
     assert_says(result.err, "8x8x16,8x8x16@1024");
     program_free(&result);
 }

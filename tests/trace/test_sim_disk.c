@@ -1,4 +1,5 @@
-/* test_sim_disk.c - the simulator's disk: rules of copying, the log, against the bound.
+/* test_sim_disk.c - the simulator's disk: rules of copying, the log, against the bound, windows and
+ * states.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/sim/sim.h"
@@ -151,6 +152,11 @@ static void test_disk_options(void **state)
     assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_OK);
     opts.mode = QUIRE_SIM_TIME;
     assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_UNSUPP);
+    opts = disk_opts(5, 100, QUIRE_SIM_COPY_EVICTED);
+    opts.kv = (quire_sim_kv){ .block_bytes = 1, .window_bytes = 1, .window_tokens = 16 };
+    opts.capacity_bytes = 5;
+    assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "what memory evicts"));
     quire_trace_fini(&trace);
 }
 
@@ -181,12 +187,110 @@ static void test_disk_time(void **state)
     }
 }
 
+/* Memory for a block or two, and all on disk. */
+static quire_sim_opts parts_opts(const quire_sim_kv *kv)
+{
+    quire_sim_opts opts = disk_opts(1, 1000, QUIRE_SIM_COPY_ALL);
+
+    opts.kv = *kv;
+    opts.capacity_bytes = 2 * kv->block_bytes;
+    opts.disk.segment_blocks = 10;
+    return opts;
+}
+
+/* The hits of the last request of two; others drive the first one out of memory. */
+static uint64_t second_hits(const quire_sim_opts *opts, const char *first, const char *second,
+                            bool is_from_disk)
+{
+    quire_sim_result result;
+    quire_trace trace;
+
+    workload_begin(&trace, 16);
+    workload_add(&trace, 0, first);
+    workload_add(&trace, 1, "stuvwxyz");
+    workload_add(&trace, 2, second);
+    quire_trace_finish(&trace);
+    result = simulate(&trace, opts);
+    assert_int_equal(result.disk_hit_blocks, is_from_disk ? result.hit_blocks : 0);
+    quire_trace_fini(&trace);
+    return result.hit_blocks;
+}
+
+/* Records have windows where hits are likely to end: where a text ended. */
+static void test_disk_windows(void **state)
+{
+    const quire_sim_kv kv = { .block_bytes = 100, .window_bytes = 300, .window_tokens = 33 };
+    quire_sim_opts opts = parts_opts(&kv);
+
+    (void)state;
+    assert_int_equal(second_hits(&opts, "abcdefghij", "abcdefghijkl", true), 10);
+    assert_int_equal(second_hits(&opts, "abcdefghij", "abcdkl", true),
+                     0);          /* no window ends there */
+    opts.capacity_bytes = 100000; /* memory has the windows of all */
+    assert_int_equal(second_hits(&opts, "abcdefghij", "abcdkl", false), 4);
+}
+
+/* A hit from disk ends at a state, as in memory: before the last token of the prompt, or behind it.
+ */
+static void test_disk_states(void **state)
+{
+    const quire_sim_kv kv = { .block_bytes = 100, .state_bytes = 250, .state_every_tokens = 1000 };
+    quire_sim_opts opts = parts_opts(&kv);
+
+    (void)state;
+    assert_int_equal(second_hits(&opts, "abcdef", "abcdefgh", true), 6);
+    assert_int_equal(second_hits(&opts, "abcdef", "abcdegh", true), 5);
+    assert_int_equal(second_hits(&opts, "abcdef", "abcdgh", true), 0);
+    opts.kv.state_every_tokens = 32;
+    assert_int_equal(second_hits(&opts, "abcdef", "abcdgh", true), 4);
+    opts.disk.copy = QUIRE_SIM_COPY_WORTH; /* nothing was hit */
+    assert_int_equal(second_hits(&opts, "abcdef", "abcdgh", false), 0);
+}
+
+/* A disk with room for all hits what a memory with room for all hits, or with windows, of which the
+ * disk has fewer, not more. A small disk hits no more than a large one with the same memory. */
+static void test_disk_parts_random(void **state)
+{
+    quire_rng rng = test_rng(17);
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        const quire_sim_kv kv = { .block_bytes = 100,
+                                  .window_bytes = round % 2 == 0 ? 50 : 0,
+                                  .window_tokens = 40,
+                                  .state_bytes = round % 2 != 0 ? 70 : 0,
+                                  .state_every_tokens = 64 };
+        quire_sim_opts opts = parts_opts(&kv);
+        quire_sim_result small, large, all, none;
+        quire_trace trace;
+
+        random_trace(&trace, 150, &rng);
+        opts.disk.capacity_blocks = 1u << 18;
+        large = simulate(&trace, &opts);
+        opts.disk.capacity_blocks = 100 + quire_rng_below(&rng, 300);
+        small = simulate(&trace, &opts);
+        opts.disk.capacity_blocks = 0;
+        none = simulate(&trace, &opts);
+        opts.capacity_bytes = 1u << 28;
+        all = simulate(&trace, &opts);
+        assert_true(large.hit_blocks <= all.hit_blocks);
+        if (kv.state_bytes != 0) {
+            assert_int_equal(large.hit_blocks, all.hit_blocks);
+        }
+        assert_true(large.hit_blocks > none.hit_blocks);
+        assert_true(small.disk_hit_blocks <= small.hit_blocks);
+        assert_true(small.hit_blocks <= all.hit_blocks);
+        quire_trace_fini(&trace);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_disk_rules),  cmocka_unit_test(test_disk_log),
         cmocka_unit_test(test_disk_random), cmocka_unit_test(test_disk_options),
-        cmocka_unit_test(test_disk_time),
+        cmocka_unit_test(test_disk_time),   cmocka_unit_test(test_disk_windows),
+        cmocka_unit_test(test_disk_states), cmocka_unit_test(test_disk_parts_random),
     };
 
     return cmocka_run_group_tests_name("sim_disk", tests, NULL, NULL);

@@ -191,10 +191,10 @@ static int disk_make(quire_sim_grid *grid, const sim_args *args, uint64_t block_
     if (args->disk_bytes == 0 && args->disk_blocks == 0) {
         return QUIRE_OK;
     }
-    if (grid->opts.kv.block_bytes != 0) {
+    if (grid->opts.kv.block_bytes != 0 && args->disk_copy == QUIRE_SIM_COPY_EVICTED) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "--disk: a disk is not simulated below layers with windows or "
-                               "states, which %.80s has",
+                               "--disk-copy evicted is not simulated with layers that have windows "
+                               "or states, which %.80s has",
                                args->shape);
     }
     disk->capacity_blocks =

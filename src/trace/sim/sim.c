@@ -106,6 +106,20 @@ static int text_compute(hits_run *run, quire_sim_text *text, const quire_sim_tex
     return QUIRE_OK;
 }
 
+/* Copy a block of the text at hand by the rule, with the parts that its node has. */
+static void node_copy(void *ctx, const quire_prefix_copy *c)
+{
+    hits_run *run = ctx;
+    const uint8_t parts = (uint8_t)((c->has_windows ? QUIRE_SIM_PART_WINDOWS : 0) |
+                                    (c->has_state ? QUIRE_SIM_PART_STATE : 0));
+
+    if (c->mark == QUIRE_COPY_NONE && c->parent_mark != QUIRE_COPY_NONE &&
+        (run->opts->disk.copy == QUIRE_SIM_COPY_ALL || c->hits > 0 || c->owner != 0)) {
+        quire_sim_disk_write(&run->disk, (uint32_t)c->tokens[0], parts);
+        (void)quire_prefix_copy_mark_set(run->tree.tree, c->node, c->key, QUIRE_COPY_KEPT);
+    }
+}
+
 /* Open a sequence with the part of the text that the tree has, append the rest and publish. */
 static int text_run(hits_run *run, const quire_trace_request *request, uint32_t n_blocks,
                     bool is_fetch, quire_sim_text *text)
@@ -124,6 +138,9 @@ static int text_run(hits_run *run, const quire_trace_request *request, uint32_t 
 
     QUIRE_TRY(quire_sim_text_begin(t, &ask, text));
     rc = text_compute(run, text, &ask);
+    if (rc == QUIRE_OK && run->has_disk && quire_sim_has_kv(run->opts)) {
+        rc = quire_prefix_copies_visit_path(t->tree, text->ref, node_copy, run);
+    }
     quire_sim_text_end(t, text, request->time_us);
     return rc;
 }
@@ -167,13 +184,74 @@ static int request_fetch(hits_run *run, const quire_trace_request *request)
     return QUIRE_OK;
 }
 
+/* Blocks of a text from the disk into memory, as the engine has them: each one with the windows and
+ * the state that its record has, and no others. */
+static int blocks_read(hits_run *run, const quire_sim_text_ask *ask, quire_sim_text *text)
+{
+    quire_sim_tree *t = &run->tree;
+
+    for (uint32_t n = text->hit_blocks + 1; n <= ask->n_blocks; n++) {
+        const uint8_t parts = run->disk.entries[ask->tokens[(n - 1) * QUIRE_PAGE_TOKENS_MIN]].parts;
+
+        QUIRE_TRY(quire_sim_text_grow(t, text, n));
+        if ((parts & QUIRE_SIM_PART_WINDOWS) == 0) {
+            QUIRE_TRY(quire_sim_text_window_leave(t, text, n - 1));
+        }
+        QUIRE_TRY(quire_sim_text_publish(t, text, ask->tokens, n, ask->now_us));
+        if ((parts & QUIRE_SIM_PART_STATE) != 0) {
+            (void)quire_prefix_state_put(t->tree, text->ref, n * QUIRE_PAGE_TOKENS_MIN);
+        }
+        QUIRE_TRY(quire_prefix_copy_mark_ref(t->tree, text->ref, QUIRE_COPY_KEPT));
+    }
+    return QUIRE_OK;
+}
+
+/* The same with windows or states. *n_memory: the blocks that memory alone would have hit. */
+static int request_fetch_parts(hits_run *run, const quire_trace_request *request,
+                               uint32_t *n_memory)
+{
+    quire_sim_tree *t = &run->tree;
+    const uint32_t *ids = quire_trace_blocks(run->trace, request);
+    quire_sim_text_ask ask = { .request = request,
+                               .tokens = quire_sim_tree_text(t, ids, request->n_blocks),
+                               .n_blocks = request->n_blocks,
+                               .n_tokens = request->n_input_tokens,
+                               .now_us = request->time_us,
+                               .rank = quire_sim_rank(run->opts, request),
+                               .is_uncounted = true };
+    uint32_t n_fetched;
+    quire_sim_text text;
+    int rc;
+
+    QUIRE_TRY(quire_sim_text_begin(t, &ask, &text));
+    *n_memory = text.hit_blocks;
+    n_fetched = quire_sim_text_hits_max(t, &ask) - text.hit_blocks;
+    n_fetched = quire_sim_disk_run(&run->disk, ids + text.hit_blocks, n_fetched);
+    if (is_computing_faster(run, text.hit_blocks, n_fetched)) {
+        run->out->disk_skipped_blocks += n_fetched;
+        n_fetched = 0;
+    }
+    ask.n_blocks = text.hit_blocks + n_fetched;
+    rc = blocks_read(run, &ask, &text);
+    quire_sim_text_end(t, &text, request->time_us);
+    quire_sim_disk_uses(&run->disk, ids, *n_memory, n_fetched);
+    return rc;
+}
+
 static int request_run(hits_run *run, const quire_trace_request *request, quire_sim_text *text)
 {
+    const bool has_parts = run->has_disk && quire_sim_has_kv(run->opts);
+    uint32_t n_memory = 0;
+
     quire_sim_tree_tick(&run->tree, request->time_us);
     if (run->has_disk) {
-        QUIRE_TRY(request_fetch(run, request));
+        QUIRE_TRY(has_parts ? request_fetch_parts(run, request, &n_memory)
+                            : request_fetch(run, request));
     }
     QUIRE_TRY(text_run(run, request, request->n_blocks, false, text));
+    if (has_parts && text->hit_blocks > n_memory) {
+        run->out->disk_hit_blocks += text->hit_blocks - n_memory;
+    }
     quire_sim_tree_evict(&run->tree, quire_sim_capacity(run->opts));
     if (run->has_disk && run->opts->disk.copy == QUIRE_SIM_COPY_EVICTED) {
         quire_sim_disk_evicted(&run->disk, run->tree.tree);
@@ -208,7 +286,7 @@ static int hits_begin(hits_run *run, quire_error *err)
     QUIRE_TRY(quire_sim_tree_init(&run->tree, &tree_opts, err));
     run->has_disk = run->opts->disk.capacity_blocks > 0;
     if (run->has_disk) {
-        rc = quire_sim_disk_init(&run->disk, &run->opts->disk, run->trace->n_ids);
+        rc = quire_sim_disk_init(&run->disk, &run->opts->disk, &run->opts->kv, run->trace->n_ids);
     }
     if (rc < 0) {
         quire_sim_tree_fini(&run->tree);
@@ -284,9 +362,11 @@ static int kv_check(const quire_sim_opts *opts, quire_error *err)
                                (unsigned long long)kv->window_bytes, kv->window_tokens,
                                (unsigned long long)kv->state_bytes, kv->state_every_tokens);
     }
-    if (opts->disk.capacity_blocks > 0 && (kv->window_bytes != 0 || kv->state_bytes != 0)) {
+    if (opts->disk.capacity_blocks > 0 && opts->disk.copy == QUIRE_SIM_COPY_EVICTED &&
+        quire_sim_has_kv(opts)) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "a disk is not simulated with layers that have windows or states");
+                               "copies of what memory evicts are not simulated with layers that "
+                               "have windows or states");
     }
     return QUIRE_OK;
 }

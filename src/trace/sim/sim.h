@@ -63,7 +63,8 @@ typedef struct quire_sim_class {
 typedef enum quire_sim_copy {
     QUIRE_SIM_COPY_WORTH,  /* hit at least once, or of a session: the engine's rule */
     QUIRE_SIM_COPY_ALL,    /* as soon as they are computed: quire serve --store-all */
-    QUIRE_SIM_COPY_EVICTED /* when memory evicts them: for comparison, no engine does it */
+    QUIRE_SIM_COPY_EVICTED /* when memory evicts them: for comparison, no engine does it; without
+                              kv only */
 } quire_sim_copy;
 
 /* The memory of a block, of a model in which not all layers keep all tokens. Pages of layers with
@@ -81,9 +82,10 @@ typedef struct quire_sim_kv {
 
 #define QUIRE_SIM_DISK_CARRY 0.9 /* of the file store: QUIRE_FILE_CARRY_SEGMENT */
 
-/* A disk below memory: see sim_disk.h. HITS only, and without windows and states. */
+/* A disk below memory: see sim_disk.h. HITS only. */
 typedef struct quire_sim_disk_opts {
-    uint64_t capacity_blocks; /* 0 = no disk; at least three segments */
+    uint64_t capacity_blocks; /* 0 = no disk; at least three segments. With kv: the bytes of so many
+                                 blocks, without windows and states */
     uint32_t segment_blocks;  /* of the log */
     quire_sim_copy copy;
     double carry;     /* share of a segment that may be carried forward, 0 <= carry < 1 */
@@ -142,8 +144,8 @@ typedef struct quire_sim_result {
     uint32_t n_points;
 } quire_sim_result;
 
-/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk in mode TIME, or with kv);
- * err says what. */
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk in mode TIME, or EVICTED with
+ * kv); err says what. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);

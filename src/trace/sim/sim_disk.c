@@ -23,25 +23,46 @@ uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes)
     return (uint32_t)(n < most ? n : most);
 }
 
-int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids)
+/* The sizes of records, and of a segment, which has room for the largest of them. */
+static void sizes_set(quire_sim_disk *disk, const quire_sim_kv *kv)
+{
+    const uint64_t block = kv->block_bytes != 0 ? kv->block_bytes : 1;
+
+    for (uint32_t parts = 0; parts < QUIRE_SIM_PART_SETS; parts++) {
+        disk->sizes[parts] = block +
+                             ((parts & QUIRE_SIM_PART_WINDOWS) != 0 ? kv->window_bytes : 0) +
+                             ((parts & QUIRE_SIM_PART_STATE) != 0 ? kv->state_bytes : 0);
+    }
+    disk->segment_size = disk->opts.segment_blocks * block;
+    if (disk->segment_size < disk->sizes[QUIRE_SIM_PART_SETS - 1]) {
+        disk->segment_size = disk->sizes[QUIRE_SIM_PART_SETS - 1];
+    }
+    disk->segment_items = (uint32_t)(disk->segment_size / block);
+}
+
+int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
+                        const quire_sim_kv *kv, uint32_t n_ids)
 {
     uint64_t n_segments;
 
     *disk = (quire_sim_disk){ .opts = *opts, .n_ids = n_ids };
     QUIRE_FAIL_IF(opts->segment_blocks == 0 || !(opts->carry >= 0.0 && opts->carry < 1.0),
                   QUIRE_INVAL);
-    n_segments = opts->capacity_blocks / opts->segment_blocks;
+    sizes_set(disk, kv);
+    n_segments = (uint64_t)((double)opts->capacity_blocks * (double)disk->sizes[0] /
+                            (double)disk->segment_size);
     QUIRE_FAIL_IF(n_segments < SEGMENTS_MIN || n_segments > UINT32_MAX / 2, QUIRE_INVAL);
     disk->n_slots = (uint32_t)n_segments;
     disk->oldest = 1;
     disk->open = 1;
     disk->entries = calloc(n_ids, sizeof(*disk->entries));
-    disk->items = calloc((size_t)disk->n_slots * opts->segment_blocks, sizeof(*disk->items));
+    disk->items = calloc((size_t)disk->n_slots * disk->segment_items, sizeof(*disk->items));
     disk->n_items = calloc(disk->n_slots, sizeof(*disk->n_items));
-    disk->used = calloc(opts->segment_blocks, sizeof(*disk->used));
+    disk->used_size = calloc(disk->n_slots, sizeof(*disk->used_size));
+    disk->used = calloc(disk->segment_items, sizeof(*disk->used));
     disk->residents = calloc(n_ids, sizeof(*disk->residents));
     return disk->residents != NULL && disk->entries != NULL && disk->items != NULL &&
-                   disk->n_items != NULL && disk->used != NULL
+                   disk->n_items != NULL && disk->used_size != NULL && disk->used != NULL
                ? QUIRE_OK
                : QUIRE_NOMEM;
 }
@@ -51,6 +72,7 @@ void quire_sim_disk_fini(quire_sim_disk *disk)
     free(disk->entries);
     free(disk->items);
     free(disk->n_items);
+    free(disk->used_size);
     free(disk->used);
     free(disk->residents);
     memset(disk, 0, sizeof(*disk));
@@ -70,7 +92,7 @@ uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uin
 
 static uint32_t *items_of(const quire_sim_disk *disk, uint32_t segment)
 {
-    return disk->items + (size_t)(segment % disk->n_slots) * disk->opts.segment_blocks;
+    return disk->items + (size_t)(segment % disk->n_slots) * disk->segment_items;
 }
 
 static uint32_t *n_items_of(const quire_sim_disk *disk, uint32_t segment)
@@ -78,11 +100,27 @@ static uint32_t *n_items_of(const quire_sim_disk *disk, uint32_t segment)
     return &disk->n_items[segment % disk->n_slots];
 }
 
+static uint64_t *used_of(const quire_sim_disk *disk, uint32_t segment)
+{
+    return &disk->used_size[segment % disk->n_slots];
+}
+
+static bool has_room(const quire_sim_disk *disk, uint64_t size)
+{
+    return *used_of(disk, disk->open) + size <= disk->segment_size;
+}
+
+/* A record at the end of the open segment, which has room for it. */
 static void append(quire_sim_disk *disk, uint32_t id)
 {
-    items_of(disk, disk->open)[(*n_items_of(disk, disk->open))++] = id;
-    disk->entries[id].segment = disk->open;
-    disk->entries[id].uses = 0;
+    quire_sim_disk_entry *entry = &disk->entries[id];
+
+    *used_of(disk, disk->open) += disk->sizes[entry->parts];
+    if (entry->segment != disk->open) { /* else an older record of this segment is dead */
+        items_of(disk, disk->open)[(*n_items_of(disk, disk->open))++] = id;
+    }
+    entry->segment = disk->open;
+    entry->uses = 0;
 }
 
 /* The most used of the n blocks goes to the end of the list, the first written of those with equal
@@ -105,20 +143,23 @@ static void most_used_last(const quire_sim_disk *disk, uint32_t *ids, uint32_t n
 /* The oldest segment goes; its used blocks are carried forward. */
 static void oldest_remove(quire_sim_disk *disk)
 {
-    const uint32_t carry_max = (uint32_t)(disk->opts.carry * disk->opts.segment_blocks);
+    const uint64_t carry_max = (uint64_t)(disk->opts.carry * (double)disk->segment_size);
     const uint32_t *items = items_of(disk, disk->oldest);
     const uint32_t n_items = *n_items_of(disk, disk->oldest);
     uint32_t n_used = 0;
 
     for (uint32_t i = 0; i < n_items; i++) {
-        if (disk->entries[items[i]].uses > 0) {
+        if (disk->entries[items[i]].segment == disk->oldest && disk->entries[items[i]].uses > 0) {
             disk->used[n_used++] = items[i];
         }
     }
-    while (n_used > 0 && *n_items_of(disk, disk->open) < carry_max) {
+    while (n_used > 0 && *used_of(disk, disk->open) < carry_max) {
         most_used_last(disk, disk->used, n_used);
-        append(disk, disk->used[--n_used]);
-        disk->carried_blocks++;
+        n_used--;
+        if (has_room(disk, disk->sizes[disk->entries[disk->used[n_used]].parts])) {
+            append(disk, disk->used[n_used]);
+            disk->carried_blocks++;
+        }
     }
     for (uint32_t i = 0; i < n_items; i++) {
         if (disk->entries[items[i]].segment == disk->oldest) {
@@ -133,12 +174,23 @@ static void segment_begin(quire_sim_disk *disk)
 {
     disk->open++;
     *n_items_of(disk, disk->open) = 0;
+    *used_of(disk, disk->open) = 0;
     while (disk->open - disk->oldest + 1 >= disk->n_slots) { /* room for one more is kept */
         oldest_remove(disk);
     }
 }
 
 /* ---- blocks ---- */
+
+void quire_sim_disk_write(quire_sim_disk *disk, uint32_t id, uint8_t parts)
+{
+    while (!has_room(disk, disk->sizes[parts])) {
+        segment_begin(disk);
+    }
+    disk->entries[id].parts = parts;
+    append(disk, id);
+    disk->written_blocks++;
+}
 
 void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id)
 {
@@ -148,14 +200,17 @@ void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id)
         return;
     }
     entry->is_marked = true;
-    if (entry->segment != 0) {
-        return; /* a copy of an earlier stay in memory */
+    if (entry->segment == 0) { /* else it has a copy of an earlier stay in memory */
+        quire_sim_disk_write(disk, id, 0);
     }
-    if (*n_items_of(disk, disk->open) == disk->opts.segment_blocks) {
-        segment_begin(disk);
+}
+
+void quire_sim_disk_uses(quire_sim_disk *disk, const uint32_t *ids, uint32_t n_memory,
+                         uint32_t n_fetched)
+{
+    for (uint32_t i = 0; i < n_memory + n_fetched; i++) {
+        disk->entries[ids[i]].uses += i < n_memory ? disk->opts.is_touching : 1;
     }
-    append(disk, id);
-    disk->written_blocks++;
 }
 
 void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,

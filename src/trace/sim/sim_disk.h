@@ -13,6 +13,11 @@
  * mark is not copied again. A block that comes into memory has its mark if it came from the disk.
  * As in the engine, the mark stays when the disk loses the copy.
  *
+ * With windows or states (quire_sim_kv) the tree's own marks count, because they know whether a
+ * copy has what the node has. A record then has parts: the block of layers that keep all tokens,
+ * the block's pages of windowed layers, the state behind it. The log is counted in bytes, and a
+ * record that gets another part is written anew.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
@@ -25,10 +30,16 @@
 #include "quire/prefix.h"
 #include "trace/sim/sim.h"
 
+/* Parts of a record beside its block: bits of a set. */
+#define QUIRE_SIM_PART_WINDOWS 1u
+#define QUIRE_SIM_PART_STATE   2u
+#define QUIRE_SIM_PART_SETS    4u
+
 typedef struct quire_sim_disk_entry {
     uint32_t segment; /* its number; 0 = not on disk */
-    uint32_t uses;    /* since it was written or carried forward */
-    uint32_t round;   /* EVICTED: the last one in which memory had it */
+    uint8_t parts;
+    uint32_t uses;  /* since it was written or carried forward */
+    uint32_t round; /* EVICTED: the last one in which memory had it */
     bool is_marked;
     bool is_resident; /* EVICTED: among residents */
 } quire_sim_disk_entry;
@@ -37,12 +48,16 @@ typedef struct quire_sim_disk {
     quire_sim_disk_opts opts;
     quire_sim_disk_entry *entries; /* [n_ids], by block */
     uint32_t n_ids;
-    uint32_t *items;   /* [n_slots][segment_blocks]: segment s in slot s % n_slots */
-    uint32_t *n_items; /* [n_slots] */
-    uint32_t n_slots;  /* segments there may be, and one that begins */
-    uint32_t oldest;   /* numbers from 1 on */
+    uint64_t sizes[QUIRE_SIM_PART_SETS]; /* of records, by parts: bytes, or 1 without kv */
+    uint64_t segment_size;
+    uint32_t segment_items; /* records of a segment at most */
+    uint32_t *items;        /* [n_slots][segment_items]: segment s in slot s % n_slots */
+    uint32_t *n_items;      /* [n_slots] */
+    uint64_t *used_size;    /* [n_slots], by the records and those that were written anew */
+    uint32_t n_slots;       /* segments there may be, and one that begins */
+    uint32_t oldest;        /* numbers from 1 on */
     uint32_t open;
-    uint32_t *used;      /* [segment_blocks], for carrying forward */
+    uint32_t *used;      /* [segment_items], for carrying forward */
     uint32_t *residents; /* EVICTED: [n_ids], blocks that memory had after the last request */
     uint32_t n_residents;
     uint32_t round;
@@ -57,9 +72,10 @@ typedef struct quire_sim_disk {
  * within limits: carrying forward needs some blocks in a segment, and the log some segments. */
 uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes);
 
-/* opts->capacity_blocks > 0. Errors: QUIRE_INVAL, QUIRE_NOMEM. Memory: quire_sim_disk_fini(), also
- * after a failure. */
-int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids);
+/* opts->capacity_blocks > 0; with kv they stand for the bytes of so many blocks without parts.
+ * Errors: QUIRE_INVAL, QUIRE_NOMEM. Memory: quire_sim_disk_fini(), also after a failure. */
+int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
+                        const quire_sim_kv *kv, uint32_t n_ids);
 void quire_sim_disk_fini(quire_sim_disk *disk);
 
 static inline bool quire_sim_disk_has(const quire_sim_disk *disk, uint32_t id)
@@ -81,5 +97,13 @@ void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree);
 
 /* Copy a block of memory, if it has no mark. */
 void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id);
+
+/* With kv. Write a record with these parts. */
+void quire_sim_disk_write(quire_sim_disk *disk, uint32_t id, uint8_t parts);
+
+/* With kv. A request has used its first n_memory blocks from memory, and has read the next
+ * n_fetched ones. */
+void quire_sim_disk_uses(quire_sim_disk *disk, const uint32_t *ids, uint32_t n_memory,
+                         uint32_t n_fetched);
 
 #endif /* QUIRE_TRACE_SIM_DISK_H */

@@ -22,6 +22,11 @@ static uint32_t blocks_before_last(const quire_sim_tree *t, const quire_sim_text
     return n < ask->n_blocks ? (uint32_t)n : ask->n_blocks;
 }
 
+uint32_t quire_sim_text_hits_max(const quire_sim_tree *t, const quire_sim_text_ask *ask)
+{
+    return has_states(t) ? blocks_before_last(t, ask) : ask->n_blocks;
+}
+
 int quire_sim_text_begin(quire_sim_tree *t, const quire_sim_text_ask *ask, quire_sim_text *text)
 {
     const uint32_t n_tokens = ask->n_blocks * PAGE_TOKENS;
@@ -66,6 +71,14 @@ int quire_sim_text_grow(quire_sim_tree *t, quire_sim_text *text, uint32_t n_bloc
                                     (text->n_published - t->window_blocks) * PAGE_TOKENS, NULL));
     }
     return quire_seq_append(t->cache, text->seq, (n_blocks - n_held) * PAGE_TOKENS);
+}
+
+int quire_sim_text_window_leave(quire_sim_tree *t, quire_sim_text *text, uint32_t block)
+{
+    return t->kv.window_bytes != 0
+               ? quire_seq_release(t->cache, text->seq, WINDOWS, block * PAGE_TOKENS,
+                                   (block + 1) * PAGE_TOKENS, NULL)
+               : QUIRE_OK;
 }
 
 int quire_sim_text_publish(quire_sim_tree *t, quire_sim_text *text, const int32_t *tokens,

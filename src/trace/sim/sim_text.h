@@ -39,6 +39,13 @@ int quire_sim_text_begin(quire_sim_tree *tree, const quire_sim_text_ask *ask, qu
 /* Hold n_blocks blocks. Pages behind the window are let go first. Errors: as quire_seq_append(). */
 int quire_sim_text_grow(quire_sim_tree *tree, quire_sim_text *text, uint32_t n_blocks);
 
+/* Let go of the page of a block in layers with windows, where there are such. Errors: as
+ * quire_seq_release(). */
+int quire_sim_text_window_leave(quire_sim_tree *tree, quire_sim_text *text, uint32_t block);
+
+/* The most blocks that a text may hit: with states those before its last token. */
+uint32_t quire_sim_text_hits_max(const quire_sim_tree *tree, const quire_sim_text_ask *ask);
+
 /* Make the first n_blocks blocks known, which the text holds. */
 int quire_sim_text_publish(quire_sim_tree *tree, quire_sim_text *text, const int32_t *tokens,
                            uint32_t n_blocks, uint64_t now_us);

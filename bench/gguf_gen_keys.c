@@ -178,6 +178,9 @@ static void expert_keys(const gguf_gen_plan *p)
                rule->shared != QUIRE_EXPERT_SHARED_ONE && o->n_ff_shared != 0) {
         set_u32(p, "expert_shared_feed_forward_length", o->n_ff_shared);
     }
+    if (rule->shared == QUIRE_EXPERT_SHARED_IF_COUNTED) {
+        set_u32(p, "expert_shared_count", o->n_ff_shared != 0 ? 1 : 0);
+    }
     if (o->n_expert_groups != 0) {
         set_u32(p, "expert_group_count", o->n_expert_groups);
         set_u32(p, "expert_group_used_count", o->n_expert_groups / 2);

@@ -199,11 +199,13 @@ typedef enum quire_latent {
 /* The layers whose Q and K have a rope. */
 typedef enum quire_rope_where {
     QUIRE_ROPE_EVERYWHERE,
-    QUIRE_ROPE_NOT_EVERY_4TH,   /* not in layers 3, 7, 11 ... */
-    QUIRE_ROPE_NOT_1ST_OF_4,    /* not in layers 0, 4, 8 ...; everywhere in models without windows
+    QUIRE_ROPE_NOT_EVERY_4TH,    /* not in layers 3, 7, 11 ... */
+    QUIRE_ROPE_NOT_1ST_OF_4,     /* not in layers 0, 4, 8 ...; everywhere in models without windows
+                                  */
+    QUIRE_ROPE_WINDOWED,         /* where there is a window */
+    QUIRE_ROPE_WINDOWED_OR_LEAD, /* the same, and in the first layers without experts */
+    QUIRE_ROPE_WINDOWED_IF_ANY, /* where there is a window, but everywhere in models without windows
                                  */
-    QUIRE_ROPE_WINDOWED,        /* where there is a window */
-    QUIRE_ROPE_WINDOWED_IF_ANY, /* the same, but everywhere in models without windows */
     QUIRE_ROPE_FINETUNED,       /* everywhere, unless rope.scaling.finetuned is false */
     QUIRE_ROPE_NOWHERE
 } quire_rope_where;
@@ -244,7 +246,9 @@ typedef enum quire_expert_shared {
     QUIRE_EXPERT_SHARED_ALWAYS,        /* the same, or feed_forward_length */
     QUIRE_EXPERT_SHARED_ONE,           /* as wide as an expert */
     QUIRE_EXPERT_SHARED_LENGTH_OR_ONE, /* expert_shared_feed_forward_length; 0 = as an expert */
-    QUIRE_EXPERT_SHARED_TIMES          /* the same, times expert_shared_count */
+    QUIRE_EXPERT_SHARED_TIMES,         /* the same, times expert_shared_count */
+    QUIRE_EXPERT_SHARED_IF_COUNTED     /* expert_shared_feed_forward_length, or as COUNT without it;
+                                          none where expert_shared_count is 0 or missing */
 } quire_expert_shared;
 
 /* Keys that a rule reads. */
@@ -270,6 +274,7 @@ typedef struct quire_expert_rule {
     bool chooses_by_logits;
     bool weighs_input;
     bool routes_early; /* the router reads what the layer reads, without a norm */
+    bool is_averaged;  /* the mean of experts and shared network, not their sum */
     uint32_t reads;    /* quire_experts_read */
 } quire_expert_rule;
 

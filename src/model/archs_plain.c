@@ -542,4 +542,24 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                                  .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_SINKS |
                                           QUIRE_PART_EXPERTS,
                                  .may = LLAMA_MAY | QUIRE_PART_EXPERTS_FUSED },
+    [QUIRE_ARCH_COHERE2MOE] = { .name = "cohere2moe",
+                                .models = "Command with experts (30B-A3B)",
+                                .rope_type = QUIRE_ROPE_NORMAL,
+                                .rope_where = QUIRE_ROPE_WINDOWED_OR_LEAD,
+                                .window = { .is_there = true, .pattern = 4, .is_full_first = true },
+                                .norm = QUIRE_NORM_LAYER,
+                                .is_parallel = true,
+                                .experts = { .is_there = true,
+                                             .ff = QUIRE_EXPERT_FF_KEY,
+                                             .shared = QUIRE_EXPERT_SHARED_IF_COUNTED,
+                                             .gating = QUIRE_GATING_SIGMOID,
+                                             .is_averaged = true,
+                                             .reads = QUIRE_EXPERTS_READ_GATING |
+                                                      QUIRE_EXPERTS_READ_NORM |
+                                                      QUIRE_EXPERTS_READ_SCALE |
+                                                      QUIRE_EXPERTS_READ_LEAD },
+                                .logit_scale = QUIRE_LOGIT_SCALE_TIMES,
+                                .reads = QUIRE_READS_NEXTN,
+                                .needs = ATTENTION | QUIRE_PART_ATTN_NORM | GATED | EXPERTS_SHARED,
+                                .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_FUSED },
 };

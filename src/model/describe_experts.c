@@ -167,6 +167,13 @@ static int widths_get(const experts *x)
             u32_get(x, "expert_shared_count", (quire_gguf_range){ 0, FF_MAX / e->n_ff, true }, &n));
         e->n_ff_shared = n * e->n_ff;
         break;
+    case QUIRE_EXPERT_SHARED_IF_COUNTED:
+        QUIRE_TRY(u32_get(x, "expert_shared_count",
+                          (quire_gguf_range){ 0, FF_MAX / e->n_ff, false }, &n));
+        e->n_ff_shared = n * e->n_ff;
+        QUIRE_TRY(u32_get(x, "expert_shared_feed_forward_length", optional, &e->n_ff_shared));
+        e->n_ff_shared = n == 0 ? 0 : e->n_ff_shared != 0 ? e->n_ff_shared : n * e->n_ff;
+        break;
     case QUIRE_EXPERT_SHARED_LENGTH_OR_ONE:
     case QUIRE_EXPERT_SHARED_TIMES:
         QUIRE_TRY(u32_get(x, "expert_shared_feed_forward_length", optional, &e->n_ff_shared));

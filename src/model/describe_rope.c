@@ -343,6 +343,9 @@ static int layers_fill(const quire_gguf *file, quire_model_desc *desc, quire_err
         case QUIRE_ROPE_WINDOWED:
             has_rope = is_windowed;
             break;
+        case QUIRE_ROPE_WINDOWED_OR_LEAD:
+            has_rope = is_windowed || l < desc->experts.n_dense;
+            break;
         case QUIRE_ROPE_WINDOWED_IF_ANY:
             has_rope = is_windowed || !has_windows;
             break;

@@ -392,6 +392,7 @@ static int experts_create(quire_graphs *graphs)
             .weights = &o->weights->layers[il].experts,
             .act = quire_arch_row_get(o->desc->arch)->act,
             .weighs_input = o->desc->experts.weighs_input,
+            .is_averaged = quire_arch_row_get(o->desc->arch)->experts.is_averaged,
         };
     }
     return QUIRE_OK;

@@ -395,7 +395,8 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
         return y;
     }
     ggml_build_forward_expand(linear->cgraph, y);
-    return ggml_add(linear->ctx, y, shared_build(experts, linear, x));
+    y = ggml_add(linear->ctx, y, shared_build(experts, linear, x));
+    return experts->is_averaged ? ggml_scale(linear->ctx, y, 0.5f) : y;
 }
 
 uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,

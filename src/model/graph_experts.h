@@ -34,8 +34,9 @@
 typedef struct quire_graph_experts {
     const quire_router *router;
     const quire_expert_weights *weights;
-    quire_act act; /* SILU, GELU or CLAMPED; without gates RELU2 */
+    quire_act act; /* SILU, GELU, RELU or CLAMPED; without gates RELU2 */
     bool weighs_input;
+    bool is_averaged;
 } quire_graph_experts;
 
 /* The output of the layer's network for rows x [n_embd][n_rows], [n_embd][n_rows]; adds the ops

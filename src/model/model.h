@@ -99,6 +99,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_SPARK2_5,
     QUIRE_ARCH_SMALLTHINKER,
     QUIRE_ARCH_GRANITE_SWA,
+    QUIRE_ARCH_COHERE2MOE,
     QUIRE_ARCH_COUNT
 } quire_arch;
 

@@ -752,6 +752,14 @@ static const arch_case cases[] = {
       .has_window_array = true,
       .n_experts = 8,
       .n_experts_used = 3 },
+    { .arch = "cohere2moe",
+      .what = "windows, a layer without experts, the mean with a shared network",
+      .n_layer = 6,
+      .window = WINDOW,
+      .n_experts = 8,
+      .n_experts_used = 3,
+      .n_experts_dense = 1,
+      .n_ff_shared = 96 },
 };
 
 const arch_case *arch_case_get(size_t i)

@@ -291,7 +291,7 @@ static void clear(const packing_job *j)
         for (uint32_t l = 0; l < j->packing->n_layers; l++) {
             memset(quire_full_tile(j->packing, &j->to.addrs[id], l * j->packing->n_kv_head, 0,
                                    QUIRE_SIDE_K),
-                   0, 2 * quire_packing_v_offset(j->packing));
+                   0, j->packing->layers[l].k_store.lane.page_stride);
         }
     }
 }

@@ -133,6 +133,11 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
     return quire_loop_retain_check(engine->loop, spec, setting, err);
 }
 
+int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err)
+{
+    return quire_loop_attend_check(engine->loop, setting, err);
+}
+
 uint32_t quire_engine_n_ctx(const quire_engine *engine)
 {
     return quire_loop_parts_get(engine->loop)->runtime_opts->n_ctx;

@@ -58,6 +58,7 @@
 #include "model/sampler.h"
 #include "quire/error.h"
 #include "quire/prefix.h"
+#include "retain/page_choice.h"
 #include "retain/policy.h"
 #include "retain/predictor.h"
 
@@ -206,6 +207,10 @@ typedef struct quire_request_params {
      * it fills the context, and this is the policy by which it is condensed then; NULL =
      * QUIRE_CONTEXT_RETAIN (engine/context_condense.h). */
     const quire_retain_spec *retain;
+    /* Below 1: a generated token reads this share of the pages in each lane that it may need most
+     * (retain/page_choice.h); 0 = all. The KV of generated tokens depends on it, so the request
+     * publishes its prompt alone. Not with retain, nor with context_overflow. */
+    double attend_share;
     quire_pooling pooling; /* compute the prompt and its vector, and generate nothing */
     const char *id;        /* id of the reply, the key of explanations; copied */
 } quire_request_params;
@@ -226,12 +231,18 @@ int quire_engine_context_condense_check(const quire_engine *engine, const quire_
 int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spec *spec,
                               const char *setting, quire_error *err);
 
+/* Whether generated tokens can read a share of the pages. `setting` begins the message. Errors:
+ * QUIRE_UNSUPP without quire_runtime_opts.has_bounds, for models whose layers share K and V, with K
+ * and V in different formats, and with the file of overflow.h. */
+int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err);
+
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
  * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
  * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
  * grammar that does not parse), quire_engine_context_check(), quire_engine_retain_check(),
- * QUIRE_AGAIN (the engine is ending), QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names
- * the field. Memory: end with quire_request_release(). */
+ * quire_engine_attend_check(), QUIRE_AGAIN (the engine is ending), QUIRE_LOST
+ * (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory: end with
+ * quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 

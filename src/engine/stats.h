@@ -114,6 +114,8 @@ typedef struct quire_engine_stats {
     uint64_t condensings_found_total; /* times that the result was in the prefix tree */
     uint64_t condensed_tokens_total;  /* tokens that left sequences so */
     uint64_t repeated_tokens_total;   /* rows by which reconstruct repeated texts */
+    uint64_t attend_read_pages_total; /* pages of lanes that tokens with attend_share read, */
+    uint64_t attend_left_pages_total; /* and that they left out */
     uint32_t condensed_texts;         /* whose kept pages the prefix tree may have */
     uint64_t condensed_held_bytes;    /* pages of running and parked requests that were condensed */
     uint64_t condensed_text_bytes;    /* what their texts would take without */

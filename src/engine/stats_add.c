@@ -183,6 +183,8 @@ void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *m
     sum->condensings_found_total += more->condensings_found_total;
     sum->condensed_tokens_total += more->condensed_tokens_total;
     sum->repeated_tokens_total += more->repeated_tokens_total;
+    sum->attend_read_pages_total += more->attend_read_pages_total;
+    sum->attend_left_pages_total += more->attend_left_pages_total;
     sum->condensed_texts += more->condensed_texts;
     sum->condensed_held_bytes += more->condensed_held_bytes;
     sum->condensed_text_bytes += more->condensed_text_bytes;

@@ -167,6 +167,9 @@ static bool add_form(digest hash, const quire_kv_identity_facts *facts)
     if (facts->desc->recurrent.n_layers != 0 && facts->state_format != QUIRE_FORMAT_F32) {
         add(hash, "states %s\n", quire_format_name(facts->state_format));
     }
+    if (facts->has_bounds) {
+        add(hash, "bounds\n");
+    }
     return has_bf16;
 }
 
@@ -217,6 +220,7 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
         .kv_sinks = rt->opts.kv_sinks,
         .state_format = rt->opts.state_format,
         .has_window_group = rt->groups.window != 0,
+        .has_bounds = rt->opts.has_bounds,
         .is_long = rt->model->weights->rope_long != NULL && quire_runtime_is_long(rt),
         .attn_isa = rt->memory_device != NULL ? rt->device_info.rounding : quire_runtime_isa(rt),
         .ggml = ggml,

@@ -51,6 +51,7 @@ typedef struct quire_kv_identity_facts {
     uint32_t kv_sinks;
     quire_format state_format; /* counts with recurrent layers */
     bool has_window_group;     /* pages of stored layers with windows are apart (quire_kv_groups) */
+    bool has_bounds;           /* pages have bounds of K */
     bool is_long; /* the frequency factors are those of long contexts; false without factors */
     const char *attn_isa; /* quire_attn_workspace_isa(), or quire_device_info.rounding */
     const char *ggml;     /* quire_backend_kernels() */

@@ -25,6 +25,16 @@ static size_t head_bytes(const quire_kv_form *form, uint32_t stored, quire_side 
            quire_tile_bytes(is_hot ? QUIRE_FORMAT_HOT : format, side, d);
 }
 
+/* Bytes of the bounds of a stored layer's K in a page. */
+static size_t bounds_bytes(const quire_kv_form *form, uint32_t stored)
+{
+    const size_t n_tiles = (size_t)quire_stored_sizes_of(form->desc, stored).n_kv_head *
+                           (form->page_tokens / QUIRE_TILE_TOKENS);
+    const uint32_t d_k = quire_kv_dims(form->desc, stored, QUIRE_SIDE_K);
+
+    return form->has_bounds ? n_tiles * 2 * d_k * sizeof(float) : 0;
+}
+
 /* The K and the V of a stored layer in a group's pages, and how its extents keep them. */
 typedef struct layer_part {
     size_t k_head_bytes;
@@ -41,6 +51,7 @@ static layer_part part_of(const quire_kv_form *form, uint32_t stored, bool is_ho
 
     part.bytes = quire_stored_sizes_of(form->desc, stored).n_kv_head *
                  (part.k_head_bytes + part.v_head_bytes);
+    part.bytes += is_hot ? 0 : bounds_bytes(form, stored);
     return part;
 }
 
@@ -110,9 +121,11 @@ static bool is_whole(const quire_runtime_opts *o)
 
 quire_kv_form quire_kv_form_of(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
-    return (quire_kv_form){
-        .desc = desc, .pairs = o->kv_pairs, .page_tokens = o->page_tokens, .is_whole = is_whole(o)
-    };
+    return (quire_kv_form){ .desc = desc,
+                            .pairs = o->kv_pairs,
+                            .page_tokens = o->page_tokens,
+                            .is_whole = is_whole(o),
+                            .has_bounds = o->has_bounds };
 }
 
 quire_kv_groups quire_kv_groups_of(const quire_model_desc *desc, const quire_runtime_opts *o)
@@ -379,11 +392,15 @@ quire_kv_price quire_kv_price_make(const quire_model_desc *desc, const quire_run
     const uint64_t hot_token_bytes = o->kv_pairs != NULL
                                          ? quire_kv_hot_bytes_per_token(desc, o->kv_pairs)
                                          : quire_kv_uniform_hot_bytes_per_token(desc, uniform);
+    const quire_kv_form form = quire_kv_form_of(desc, o);
     stored_windows w;
     uint64_t main_page_bytes;
 
     windows_find(desc, is_whole(o), &w);
     main_page_bytes = mul(member_bytes(desc, o, &w, false), o->page_tokens);
+    for (uint32_t s = 0; s < desc->n_stored; s++) {
+        main_page_bytes = add(main_page_bytes, bounds_bytes(&form, s));
+    }
     return (quire_kv_price){
         .page_tokens = o->page_tokens,
         .n_batch = o->n_batch,

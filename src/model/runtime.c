@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "model/model_internal.h"
+#include "model/runtime_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +153,13 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
                                "a contiguous cache has no room for the 8-bit copies of recent "
                                "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
                                "or f32");
+    }
+    if (o->has_bounds && (rt->groups.n != 1 || quire_desc_rows_check(desc) < 0)) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "bounds of pages (--attend) and formats of 6 bits and less, windows, "
+            "recurrent layers or latent attention cannot go together in a "
+            "server");
     }
     return QUIRE_OK;
 }

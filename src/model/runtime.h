@@ -85,6 +85,9 @@ typedef struct quire_runtime_opts {
     bool lock_memory;
     bool keeps_past;    /* no window group: layers with windows keep all tokens; for comparisons */
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
+    bool has_bounds;    /* pages have room for the bounds of each tile's K; the device that reads
+                           them writes them (retain/packed_device.h). In the host's memory, and of
+                           models whose layers have full pages alone: quire_runtime_rows_check() */
 } quire_runtime_opts;
 
 #define QUIRE_RUNTIME_OPTS_INIT                                                                    \
@@ -243,7 +246,8 @@ typedef struct quire_kv_form {
     const quire_model_desc *desc;
     const quire_kv_pair *pairs; /* [n_stored] */
     uint32_t page_tokens;
-    bool is_whole; /* without a window group */
+    bool is_whole;   /* without a window group */
+    bool has_bounds; /* see quire_runtime_opts */
 } quire_kv_form;
 
 /* The form that resolved options give; pairs is opts->kv_pairs, which must not be NULL. */
@@ -265,7 +269,8 @@ typedef struct quire_kv_page_bytes {
 /* The page layout of a model: fills the sources and stores of `layer` for one model layer, each
  * with the group, the format and the rotation of its own stored layer, and returns the bytes of a
  * page in each group. A part of a page (quire/cache.h) is a stored layer of the group: [K: kv
- * head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed. */
+ * head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed. With
+ * has_bounds the part of a main page ends with [bounds: kv head][tile], 2 * d_k floats each. */
 quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_layer,
                                     quire_attn_layer *layer);
 

@@ -18,7 +18,7 @@ static const char *missing(const quire_model_desc *desc, const quire_runtime_opt
     if (desc->recurrent.n_layers != 0) {
         return "states of recurrent layers";
     }
-    if (o->kv_elsewhere_bytes != 0) {
+    if (o->kv_elsewhere_bytes != 0 || o->has_bounds) {
         return "texts that keep a share of their tokens (--retain, --attend)";
     }
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;

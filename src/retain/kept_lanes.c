@@ -289,7 +289,7 @@ static int check_merge(const quire_lanes_opts *o, quire_error *err)
                                                      ? o->layers[0].k_store.format
                                                      : o->layers[0].v_store.format));
     }
-    if (o->spec->merges && o->attend_share > 0 && o->attend_share < 1) {
+    if (o->spec->merges && quire_attends(o->attend_share)) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "merge=fit and --attend: the bounds of pages know no biases of "
                                "fitted tokens");

@@ -42,13 +42,7 @@
  * the text's repetition.
  *
  * With attend_share below 1 a step of one row reads only the pages of a lane that can matter most
- * (Quest, arXiv 2406.10774). Each page has the least and the greatest value of each channel of its
- * K. They bound the product of a query with any key of the page:
- *
- *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
- *
- * The first page and the last QUIRE_ATTEND_RECENT are always read, and so are all pages in the
- * first QUIRE_ATTEND_DENSE layers. Nothing is dropped.
+ * (page_choice.h). Nothing is dropped.
  *
  * One text at a time: a batch has one sequence. A step that begins at position 0 begins a new text.
  * A step may begin behind tokens that were not condensed (then they are dropped), but not inside
@@ -64,13 +58,11 @@
 #include "quire/attn.h"
 #include "quire/block_state.h"
 #include "quire/cache.h"
+#include "retain/page_choice.h"
 #include "retain/policy.h"
 #include "retain/predictor.h"
 
 typedef struct quire_lanes quire_lanes;
-
-#define QUIRE_ATTEND_DENSE  2u /* layers that read all pages (Quest) */
-#define QUIRE_ATTEND_RECENT 2u /* last pages of a lane that are always read */
 
 /* Call fn(ctx, thread, n_threads) for each thread, and return when all are done. */
 typedef void quire_lanes_parallel(uint32_t n_threads,

@@ -42,7 +42,7 @@ typedef struct lane_head {
     quire_page_entry *hot_entries; /* [n_entries_max] of sealed formats */
     const quire_page_entry **hot_leaves;
     quire_attn_seq seq;
-    void *ranks; /* scratch of a choice of pages, [n_entries_max] */
+    quire_page_rank *ranks; /* scratch of a choice of pages, [n_entries_max] */
     uint64_t n_pages_read;
     uint64_t n_pages_held;
     quire_watch_room watched; /* of policies that watch rows */
@@ -170,7 +170,7 @@ void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, cons
 
 static inline bool quire_lanes_attends(const quire_lanes *lanes)
 {
-    return lanes->attend_share > 0 && lanes->attend_share < 1;
+    return quire_attends(lanes->attend_share);
 }
 
 uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *opts, uint32_t n_entries,

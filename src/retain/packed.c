@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/slot_copy.h"
+#include "retain/page_choice.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,18 @@ static bool is_same_place(const quire_attn_source *a, const quire_attn_source *b
     return a->group == b->group && a->format == b->format && a->lane.offset == b->lane.offset;
 }
 
-/* Whether K is followed by V with the strides that packing counts on. */
+static uint32_t part_places(const quire_packing *p)
+{
+    return p->n_kv_head * (p->page_tokens / TILE);
+}
+
+/* Of K and V. */
+static size_t part_bytes(const quire_packing *p)
+{
+    return 2 * quire_packing_v_offset(p);
+}
+
+/* Whether K is followed by V, and maybe by bounds, with the strides that packing counts on. */
 static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
 {
     const quire_attn_lane *k = &layer->k_store.lane, *v = &layer->v_store.lane;
@@ -28,7 +40,7 @@ static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
            k->head_stride == v->head_stride && v->page_stride == k->page_stride &&
            k->head_stride == p->page_tokens / TILE * p->tile_bytes &&
            v->offset == k->offset + quire_packing_v_offset(p) &&
-           k->page_stride == 2 * quire_packing_v_offset(p);
+           k->page_stride == part_bytes(p) + part_places(p) * p->bounds_bytes;
 }
 
 int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint32_t n_layers,
@@ -42,6 +54,9 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
                             .layers = layers };
     QUIRE_FAIL_IF(quire_format_is_sealed(first->k_store.format), QUIRE_UNSUPP);
     out->tile_bytes = quire_tile_bytes(first->k_store.format, QUIRE_SIDE_K, first->d_k);
+    if (first->k_store.lane.page_stride > part_bytes(out)) {
+        out->bounds_bytes = quire_page_bounds_bytes(first->d_k);
+    }
     for (uint32_t l = 0; l < n_layers; l++) {
         const quire_attn_layer *layer = &layers[l];
 
@@ -56,16 +71,6 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
         QUIRE_FAIL_IF(!is_regular(out, layer), QUIRE_UNSUPP);
     }
     return QUIRE_OK;
-}
-
-static size_t part_bytes(const quire_packing *p)
-{
-    return 2 * quire_packing_v_offset(p);
-}
-
-static uint32_t part_places(const quire_packing *p)
-{
-    return p->n_kv_head * (p->page_tokens / TILE);
 }
 
 static uint64_t list_parts(const quire_packing *p, uint64_t n_tokens)
@@ -262,6 +267,16 @@ unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_page
 
     return part + place % part_places(p) * p->tile_bytes +
            (side == QUIRE_SIDE_V ? quire_packing_v_offset(p) : 0);
+}
+
+float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
+                         uint32_t tile)
+{
+    const uint32_t first = lane / p->n_kv_head * p->n_kv_head; /* lane of the layer */
+    const uint32_t place = lane % p->n_kv_head * (p->page_tokens / TILE) + tile;
+    unsigned char *part = quire_full_tile(p, addr, first, 0, QUIRE_SIDE_K);
+
+    return (float *)(void *)(part + part_bytes(p) + place * p->bounds_bytes);
 }
 
 void quire_packing_row_copy(const quire_packing *p, uint32_t lane, quire_side side,

@@ -18,6 +18,15 @@
  *   number of lanes | tiles of each lane | position in the text of each token, lane after lane
  *   | worth of each token (policy.h), lane after lane: with has_worth alone
  *
+ * Pages may have bounds of K behind the V of each part (page_choice.h), one for each tile of a
+ * lane:
+ *
+ *   a part               K of its KV heads, V of its KV heads, bounds of its KV heads
+ *
+ * Bounds are there for whole tiles of pages that are not packed. They are a function of the tile's
+ * bytes, so pages that texts share have the same ones, and they go where the page goes: into copies
+ * and into stores.
+ *
  * The difference between the addresses of a place's K and V is the same for all places, as K and V
  * tiles have one size: attention on a lane reads packed and full pages with the same strides.
  *
@@ -37,6 +46,7 @@ typedef struct quire_packing {
     uint32_t n_kv_head;
     uint32_t page_tokens;
     size_t tile_bytes;              /* of K of a lane, and of V */
+    size_t bounds_bytes;            /* of the bounds of a tile; 0: pages have none */
     bool has_worth;                 /* the list has the worth of each token */
     const quire_attn_layer *layers; /* [n_layers] constants; borrowed */
 } quire_packing;
@@ -108,6 +118,10 @@ static inline unsigned char *quire_full_tile(const quire_packing *p, const quire
     return addr->extent + at->offset + addr->slot * at->page_stride +
            lane % p->n_kv_head * at->head_stride + tile * at->tile_stride;
 }
+
+/* The bounds of that tile's K, [2][d_k]; with bounds_bytes. */
+float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
+                         uint32_t tile);
 
 /* Copy one side of a lane's row from slot `from` of a tile to slot `to` of another, byte for byte.
  */

@@ -33,14 +33,18 @@ static void divide(quire_packed_device *d, const quire_attn_batch *batch)
 {
     d->batch = *batch;
     d->n_plain = d->n_packed = d->n_probed = d->n_predicted = d->n_repeated = d->n_summed = 0;
+    d->n_filled = 0;
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const quire_attn_seq *seq = &batch->seqs[i];
         const quire_packed_text *text = quire_packed_text_of(seq);
 
-        if (text != NULL && text->lanes.n_pages > 0) {
+        if (text != NULL && (text->lanes.n_pages > 0 || quire_packed_attends(seq))) {
             d->packed[d->n_packed++] = seq;
         } else {
             d->plain[d->n_plain++] = *seq;
+            if (d->packing.bounds_bytes > 0 && quire_packed_fills(seq)) {
+                d->filled[d->n_filled++] = seq;
+            }
         }
         if (text != NULL && text->queries != NULL) {
             d->probed[d->n_probed++] = seq;
@@ -128,20 +132,35 @@ static uint32_t tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
     return n;
 }
 
-static bool job_begin(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
-                      uint32_t lane, bool rows_only)
+static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
 {
     const quire_attn_batch batch = {
         .seqs = &w->seq, .n_seqs = 1, .page_tokens = TILE, .page_addr = w->addrs
     };
-    int rc;
+    const int rc = quire_attn_begin(w->workspace, &batch);
 
-    (void)tiles_fill(d, w, seq, lane, rows_only);
-    rc = quire_attn_begin(w->workspace, &batch);
     if (rc < 0) {
         atomic_store_explicit(&d->status, rc, memory_order_relaxed);
     }
     return rc == QUIRE_OK;
+}
+
+bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
+                            const quire_attn_seq *seq, uint32_t lane, bool rows_only)
+{
+    (void)tiles_fill(d, w, seq, lane, rows_only);
+    return worker_begin(d, w);
+}
+
+bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
+                               const quire_attn_seq *seq, uint32_t lane, uint32_t n)
+{
+    (void)tiles_fill(d, w, seq, lane, false);
+    for (uint32_t i = 0; i < n; i++) { /* entries ascend, and keep the names of their tiles */
+        w->entries[i] = w->entries[w->ranks[i].entry];
+    }
+    w->seq.tables[0].n_entries = n;
+    return worker_begin(d, w);
 }
 
 static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *call)
@@ -186,6 +205,20 @@ static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *se
     }
 }
 
+static bool is_last(const quire_packed_device *d, uint32_t l)
+{
+    return l + 1 == d->packing.n_layers;
+}
+
+/* All rows are appended in the last layer, too. A plan of some rows alone may follow. */
+static void fill_last(quire_packed_device *d)
+{
+    d->n_filled_last = d->n_filled;
+    for (uint32_t i = 0; i < d->n_filled; i++) {
+        d->filled_last[i] = *d->filled[i];
+    }
+}
+
 static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
@@ -195,6 +228,9 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
 
     if (d->n_plain > 0) {
         d->base.append(d->base.ctx, call, thread, n_threads);
+    }
+    if (thread == 0 && d->packing.bounds_bytes > 0 && is_last(d, layer_of(d, call))) {
+        fill_last(d);
     }
     if (n_seqs == 0 || thread >= d->n_threads) {
         return;
@@ -208,8 +244,9 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
 
         if (i >= d->n_packed) {
             predict(d, l, d->predicted[i - d->n_packed], g);
-        } else if (job_begin(d, w, d->packed[i], l * n_heads + g, true)) {
+        } else if (quire_packed_job_begin(d, w, d->packed[i], l * n_heads + g, true)) {
             quire_attn_append(w->workspace, &one, 0, 1);
+            quire_packed_bound(d, w, d->packed[i], l * n_heads + g);
         }
     }
 }
@@ -234,19 +271,24 @@ static void keep_queries(const quire_attn_layer *call, uint32_t l, const quire_a
     }
 }
 
-/* A job of a KV head: attention of packed sequences first, then rows that repeat, then sums. */
+/* A job of a KV head: attention of packed sequences first, then rows that repeat, sums, bounds. */
 static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire_attn_layer *call,
                      uint32_t l, uint32_t job)
 {
     const uint32_t i = job / d->packing.n_kv_head, g = job % d->packing.n_kv_head;
     const uint32_t lane = l * d->packing.n_kv_head + g;
     const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
+    const uint32_t n_watched = d->n_packed + d->n_repeated;
 
-    if (i >= d->n_packed + d->n_repeated) {
-        quire_packed_sums_add(d, w, d->summed[i - d->n_packed - d->n_repeated], &one, lane);
+    if (i >= n_watched + d->n_summed) {
+        quire_packed_bound(d, w, d->filled[i - n_watched - d->n_summed], lane);
+    } else if (i >= n_watched) {
+        quire_packed_sums_add(d, w, d->summed[i - n_watched], &one, lane);
     } else if (i >= d->n_packed) {
         quire_packed_repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
-    } else if (job_begin(d, w, d->packed[i], lane, false)) {
+    } else if (quire_packed_attends(d->packed[i])) {
+        quire_packed_attend(d, w, d->packed[i], &one, lane);
+    } else if (quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
         quire_attn_run(w->workspace, &one, 0, 0, 1);
     }
 }
@@ -255,17 +297,19 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
                 uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
-    const uint32_t n_by_head = (d->n_packed + d->n_repeated + d->n_summed) * d->packing.n_kv_head;
-    const uint32_t n_jobs = n_by_head + d->n_probed * call->n_head;
-    uint32_t l, job;
+    uint32_t n_by_head = d->n_packed + d->n_repeated + d->n_summed + d->n_filled;
+    uint32_t n_jobs, l, job;
 
     if (d->n_plain > 0) {
         d->base.run(d->base.ctx, call, index, thread, n_threads);
     }
-    if (n_jobs == 0 || thread >= d->n_threads) {
+    if (n_by_head + d->n_probed == 0 || thread >= d->n_threads) {
         return;
     }
     l = layer_of(d, call);
+    n_by_head -= is_last(d, l) ? d->n_filled : 0; /* sync() */
+    n_by_head *= d->packing.n_kv_head;
+    n_jobs = n_by_head + d->n_probed * call->n_head;
     while ((job = atomic_fetch_add_explicit(&d->jobs[l].next_run, 1, memory_order_relaxed)) <
            n_jobs) {
         if (job < n_by_head) {
@@ -281,8 +325,15 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
 static int sync_step(void *ctx)
 {
     quire_packed_device *d = ctx;
+    const uint32_t n_lanes = quire_packing_n_lanes(&d->packing);
     int rc = d->n_plain > 0 ? d->base.sync(d->base.ctx) : QUIRE_OK;
 
+    for (uint32_t i = 0; rc == QUIRE_OK && i < d->n_filled_last; i++) {
+        for (uint32_t lane = n_lanes - d->packing.n_kv_head; lane < n_lanes; lane++) {
+            quire_packed_bound(d, &d->workers[0], &d->filled_last[i], lane);
+        }
+    }
+    d->n_filled_last = 0;
     return rc < 0 ? rc : atomic_load_explicit(&d->status, memory_order_relaxed);
 }
 
@@ -315,6 +366,11 @@ static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
     w->leaves = calloc(n_leaves, sizeof *w->leaves);
     w->addrs = calloc((size_t)d->n_entries_max + 1, sizeof *w->addrs);
     QUIRE_FAIL_IF(w->entries == NULL || w->leaves == NULL || w->addrs == NULL, QUIRE_NOMEM);
+    if (d->packing.bounds_bytes > 0) {
+        w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
+        w->tile = malloc((size_t)TILE * layer->d_k * sizeof *w->tile);
+        QUIRE_FAIL_IF(w->ranks == NULL || w->tile == NULL, QUIRE_NOMEM);
+    }
     for (uint32_t i = 0; i < n_leaves; i++) {
         w->leaves[i] = w->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
     }
@@ -350,9 +406,12 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     d->summed = calloc(d->n_seqs_max, sizeof *d->summed);
     d->turns = calloc((size_t)o->n_rows_max * d->rotation.d + 1, sizeof *d->turns);
     d->repeated = calloc(d->n_seqs_max, sizeof *d->repeated);
+    d->filled = calloc(d->n_seqs_max, sizeof *d->filled);
+    d->filled_last = calloc(d->n_seqs_max, sizeof *d->filled_last);
     QUIRE_FAIL_IF(d->workers == NULL || d->heads == NULL || d->jobs == NULL || d->plain == NULL ||
                       d->packed == NULL || d->probed == NULL || d->predicted == NULL ||
-                      d->repeated == NULL || d->summed == NULL || d->turns == NULL,
+                      d->repeated == NULL || d->summed == NULL || d->turns == NULL ||
+                      d->filled == NULL || d->filled_last == NULL,
                   QUIRE_NOMEM);
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
@@ -396,11 +455,14 @@ void quire_packed_device_destroy(quire_packed_device *d)
         quire_attn_workspace_destroy(d->workers[i].workspace);
         quire_watch_room_fini(&d->workers[i].watched);
         free(d->workers[i].tile);
+        free(d->workers[i].ranks);
         free(d->workers[i].addrs);
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }
     free(d->turns);
+    free(d->filled_last);
+    free(d->filled);
     free(d->summed);
     free(d->repeated);
     free(d->predicted);
@@ -440,6 +502,17 @@ int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
         QUIRE_TRY(worker_watch(&d->workers[i], n_watched, d->group, d->packing.layers[0].d_k));
     }
     return QUIRE_OK;
+}
+
+quire_packed_reads quire_packed_device_reads(const quire_packed_device *d)
+{
+    quire_packed_reads reads = { 0 };
+
+    for (uint32_t i = 0; i < d->n_threads; i++) {
+        reads.n_read += d->workers[i].n_read;
+        reads.n_held += d->workers[i].n_held;
+    }
+    return reads;
 }
 
 quire_attn_device quire_packed_device_get(quire_packed_device *d)

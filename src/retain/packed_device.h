@@ -19,6 +19,13 @@
  * keeps the predicted worth of its last tokens, from the hidden states of the step
  * (quire_packed_device_hidden_put()).
  *
+ * Of a text that attends to a share, rows from position attend_from on read the pages that they
+ * may need most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows
+ * before read all pages, as those of a plain text. Bounds are made when a tile is full, of all
+ * texts of a runtime whose pages have room for them: another text may share the page later.
+ * Those of plain texts are made in run(), and of the last layer in sync(), because a step may run
+ * that layer for some rows alone.
+ *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *
  * SPDX-License-Identifier: MIT */
@@ -60,11 +67,13 @@ typedef struct quire_packed_text {
      * [repeat_begin, repeat_end), which are in full pages; empty: they belong to the text. */
     uint32_t repeat_begin;
     uint32_t repeat_end;
-    uint32_t repeat_at;  /* position of the first row that repeats */
-    uint32_t n_sinks;    /* first tokens that a softmax covers beside the part and the rows */
-    uint32_t n_repeated; /* position behind the last token that was repeated */
-    uint32_t seen_begin; /* positions whose rows were seen one after the other; */
-    uint32_t seen_end;   /* what the last ones left is there */
+    uint32_t repeat_at;   /* position of the first row that repeats */
+    uint32_t n_sinks;     /* first tokens that a softmax covers beside the part and the rows */
+    uint32_t n_repeated;  /* position behind the last token that was repeated */
+    double attend_share;  /* below 1: rows choose pages, from */
+    uint32_t attend_from; /* this position on */
+    uint32_t seen_begin;  /* positions whose rows were seen one after the other; */
+    uint32_t seen_end;    /* what the last ones left is there */
     quire_packed_sums sums;
 } quire_packed_text;
 
@@ -92,6 +101,14 @@ quire_attn_device quire_packed_device_base(const quire_packed_device *device);
 void quire_packed_device_hidden_put(void *device, uint32_t layer, const float *hidden,
                                     size_t stride);
 
+/* Pages of lanes that rows of texts with a share have read, and those that these lanes had, below
+ * the dense layers. */
+typedef struct quire_packed_reads {
+    uint64_t n_read;
+    uint64_t n_held;
+} quire_packed_reads;
+quire_packed_reads quire_packed_device_reads(const quire_packed_device *device);
+
 /* Room for rows whose attention is watched, to so many tokens at most; between two steps. Errors:
  * QUIRE_NOMEM. */
 int quire_packed_device_watch(quire_packed_device *device, uint32_t n_watched);
@@ -102,8 +119,10 @@ typedef struct quire_packed_text_opts {
     uint32_t n_worth;
     const quire_predictor *predictor;
     const quire_rotation *rotation; /* sums over queries; NULL: none */
-    uint32_t n_summed;              /* sums of attention; tokens in full pages, at most; 0 = none */
-    uint64_t n_summed_packed;       /* packed ones of all lanes, for the number of bytes alone */
+    double attend_share;            /* as in the text; 0 = rows read all pages */
+    uint32_t attend_from;
+    uint32_t n_summed;        /* sums of attention; tokens in full pages, at most; 0 = none */
+    uint64_t n_summed_packed; /* packed ones of all lanes, for the number of bytes alone */
 } quire_packed_text_opts;
 
 /* Bytes of the queries, the worth and the sums of a text. */

@@ -5,6 +5,7 @@
 #define QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H
 
 #include "retain/packed_device.h"
+#include "retain/page_choice.h"
 #include "retain/watch.h"
 
 #include <stdatomic.h>
@@ -17,7 +18,10 @@ typedef struct quire_packed_worker {
     quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
     quire_attn_seq seq;
     quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
-    float *tile;              /* K of one tile, for these */
+    float *tile;              /* K of one tile, for these and for bounds */
+    quire_page_rank *ranks;   /* [n_entries_max]; NULL: pages have no bounds */
+    uint64_t n_read;          /* quire_packed_reads */
+    uint64_t n_held;
 } quire_packed_worker;
 
 /* Jobs of a layer that threads took, and its hidden states: all threads write the same. */
@@ -48,7 +52,10 @@ struct quire_packed_device {
     const quire_attn_seq **repeated;  /* [n_seqs_max] */
     const quire_attn_seq **predicted; /* [n_seqs_max] */
     const quire_attn_seq **summed;    /* [n_seqs_max] */
-    uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated, n_summed;
+    const quire_attn_seq **filled;    /* [n_seqs_max] plain ones whose rows fill tiles */
+    quire_attn_seq *filled_last;      /* [n_seqs_max] those of the last layer's append */
+    uint32_t n_plain, n_packed, n_probed, n_predicted, n_repeated, n_summed, n_filled;
+    uint32_t n_filled_last;
     _Atomic int status;
 };
 
@@ -63,6 +70,32 @@ static inline const quire_page_entry *quire_packed_entry(const quire_attn_seq *s
 
     return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
 }
+
+/* ---- packed_device.c ---- */
+
+/* Plan the worker's workspace for rows of a lane: on all its tiles, or on those of the rows alone.
+ * Returns whether that worked. */
+bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
+                            const quire_attn_seq *seq, uint32_t lane, bool rows_only);
+/* The same on the lane's tiles whose ranks are the worker's first n. */
+bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
+                               const quire_attn_seq *seq, uint32_t lane, uint32_t n);
+
+/* ---- packed_attend.c: rows that choose pages ---- */
+
+/* Whether rows of the step choose pages. */
+bool quire_packed_attends(const quire_attn_seq *seq);
+/* Whether rows of the step fill a tile. */
+static inline bool quire_packed_fills(const quire_attn_seq *seq)
+{
+    return seq->n_tokens / QUIRE_TILE_TOKENS > (seq->n_tokens - seq->n_rows) / QUIRE_TILE_TOKENS;
+}
+/* The bounds of the tiles of a lane that the rows of the step fill. */
+void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
+                        const quire_attn_seq *seq, uint32_t lane);
+/* Attention of the step's rows. */
+void quire_packed_attend(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
+                         const quire_attn_layer *one, uint32_t lane);
 
 /* ---- packed_watch.c: attention of a step's rows to tokens of a lane ---- */
 

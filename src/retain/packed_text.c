@@ -34,6 +34,8 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
     text->probe = o->probe;
     text->n_worth = o->n_worth;
     text->predictor = o->predictor;
+    text->attend_share = o->attend_share;
+    text->attend_from = o->attend_from;
     text->queries = o->probe > 0 ? malloc(queries_bytes(o)) : NULL;
     text->worth = o->n_worth > 0 ? calloc(1, worth_bytes(o)) : NULL;
     rc = quire_packed_lanes_init(&text->lanes, o->packing);

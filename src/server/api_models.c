@@ -141,6 +141,7 @@ int quire_api_props(quire_http *http)
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
     char policy[QUIRE_RETAIN_TEXT_MAX];
+    char attend[32];
 
     quire_json_object(&json, NULL);
     quire_json_object(&json, "default_generation_settings");
@@ -169,6 +170,8 @@ int quire_api_props(quire_http *http)
                       opts->retain.policy != NULL
                           ? quire_retain_text(&opts->retain, policy, sizeof policy)
                           : "none");
+    (void)snprintf(attend, sizeof attend, "top:%g", opts->attend_share);
+    quire_json_string(&json, "attend", opts->attend_share > 0 ? attend : "none");
     write_classes(&json, &http->server->tiers);
     quire_json_object_end(&json);
     quire_json_object_end(&json);

@@ -273,6 +273,15 @@ static void write_condensed(quire_json_out *json, const quire_engine_stats *s)
     quire_json_object_end(json);
 }
 
+/* Generated tokens that read a share of the pages. */
+static void write_attend(quire_json_out *json, const quire_engine_stats *s)
+{
+    quire_json_object(json, "attend");
+    quire_json_u64(json, "read_pages_total", s->attend_read_pages_total);
+    quire_json_u64(json, "left_pages_total", s->attend_left_pages_total);
+    quire_json_object_end(json);
+}
+
 static void write_classes(quire_json_out *json, const quire_classes *classes,
                           const quire_engine_stats *stats)
 {
@@ -337,6 +346,7 @@ int quire_api_cache_stats(quire_http *http)
     write_cache(&json, &stats.cache);
     write_memory(&json, &stats.memory);
     write_condensed(&json, &stats);
+    write_attend(&json, &stats);
     write_tier(&json, &stats.tier);
     write_overflow(&json, &stats.overflow);
     write_state(&json, &stats.saver);

@@ -101,6 +101,18 @@ bool quire_field_retain(quire_fields *fields, quire_retain_spec *out)
     return policy != NULL;
 }
 
+bool quire_field_attend(quire_fields *fields, double *share)
+{
+    const char *text = quire_field_string(fields, "attend", 64);
+
+    *share = 0.0;
+    if (text != NULL && strcmp(text, "none") != 0 && quire_attend_parse(text, share) < 0) {
+        quire_field_error(fields, "attend",
+                          "must be \"none\" or \"top:SHARE\", a share above 0 and at most 1");
+    }
+    return text != NULL;
+}
+
 bool quire_field_bool(quire_fields *fields, const char *name, bool fallback)
 {
     json_t *value = quire_field(fields, name);

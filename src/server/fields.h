@@ -29,6 +29,8 @@ json_t *quire_field(const quire_fields *fields, const char *name);
 
 /* A policy of retention, or "none": *out has no policy then. Returns whether the field is there. */
 bool quire_field_retain(quire_fields *fields, quire_retain_spec *out);
+/* "top:SHARE", or "none": *share is 0 then. Returns whether the field is there. */
+bool quire_field_attend(quire_fields *fields, double *share);
 bool quire_field_bool(quire_fields *fields, const char *name, bool fallback);
 int64_t quire_field_int(quire_fields *fields, const char *name, int64_t fallback, int64_t min,
                         int64_t max);

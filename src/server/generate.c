@@ -195,12 +195,21 @@ static quire_error name_constraint(const quire_generation *gen, const quire_erro
     return named;
 }
 
+/* The field that the engine does not support. */
+static const char *unsupported_of(const quire_generation *gen, const quire_error *cause)
+{
+    if (strncmp(cause->message, "attend:", strlen("attend:")) == 0) {
+        return "attend";
+    }
+    return gen->params.retain != NULL && gen->params.context_overflow != QUIRE_CONTEXT_CONDENSE
+               ? "retain"
+               : "context_overflow";
+}
+
 static int submit_error(quire_generation *gen, const quire_error *engine)
 {
     const quire_error named = name_constraint(gen, engine);
     const quire_error *cause = &named;
-    const bool is_retain =
-        gen->params.retain != NULL && gen->params.context_overflow != QUIRE_CONTEXT_CONDENSE;
     quire_api_error *err = &gen->http->err;
 
     switch (cause->status) {
@@ -215,8 +224,8 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
     case QUIRE_AGAIN:
         return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
     case QUIRE_UNSUPP:
-        return quire_api_error_set(err, 400, "unsupported_parameter",
-                                   is_retain ? "retain" : "context_overflow", "%s", cause->message);
+        return quire_api_error_set(err, 400, "unsupported_parameter", unsupported_of(gen, cause),
+                                   "%s", cause->message);
     case QUIRE_RANGE:
         return quire_api_error_set(err, 400, "context_length_exceeded",
                                    gen->is_chat ? "messages" : "prompt", "%s", cause->message);

@@ -294,6 +294,18 @@ static void read_retain(quire_generation *gen, quire_fields *fields)
     gen->params.retain = gen->retain.policy != NULL ? &gen->retain : NULL;
 }
 
+/* attend: a share, "none", or the server's default. A text that drops tokens reads all pages unless
+ * the request itself names a share, which the engine then refuses. */
+static void read_attend(quire_generation *gen, quire_fields *fields)
+{
+    const bool drops =
+        gen->params.retain != NULL || gen->params.context_overflow != QUIRE_CONTEXT_REFUSE;
+
+    if (!quire_field_attend(fields, &gen->params.attend_share) && !drops) {
+        gen->params.attend_share = gen->http->server->opts.attend_share;
+    }
+}
+
 static void read_class(quire_generation *gen, quire_fields *fields)
 {
     const quire_tiers *tiers = &gen->http->server->tiers;
@@ -356,6 +368,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_reuse(gen, fields);
     read_overflow(gen, fields);
     read_retain(gen, fields);
+    read_attend(gen, fields);
     read_class(gen, fields);
     /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);

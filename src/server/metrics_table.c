@@ -29,6 +29,7 @@ static const char *const build_names[] = { "version", NULL };
 #define FINISHED(name) "finished_reason=\"" name "\""
 #define SOURCE(name)   "cache_source=\"" name "\""
 #define INPUT(name)    "input=\"" name "\""
+#define PAGES(name)    "pages=\"" name "\""
 
 #define REGION(name) "region=\"" name "\""
 #define REGIONS      "`region`: `dynamic`, `pinned`"
@@ -117,6 +118,11 @@ static const quire_metric_family families[] = {
     { "quire_repeated_tokens_total", "counter", "tokens", NULL,
       "Tokens computed to repeat texts (retain: reconstruct).",
       ONE(VALUE_U64, repeated_tokens_total) },
+    { "quire_attend_pages_total", "counter", "pages", "`pages`: `read`, `left`",
+      "Pages of 64 tokens of a layer and KV head that generated tokens with a share read, and that "
+      "they left out (attend).",
+      SAMPLES(ENGINE(PAGES("read"), VALUE_U64, attend_read_pages_total),
+              ENGINE(PAGES("left"), VALUE_U64, attend_left_pages_total)) },
     { "quire_condensed_texts", "gauge", "texts", NULL,
       "Condensed texts whose pages the prefix cache may have.", ONE(VALUE_U32, condensed_texts) },
     { "quire_condensed_held_bytes", "gauge", "bytes", NULL,

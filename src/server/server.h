@@ -73,6 +73,9 @@ typedef struct quire_server_opts {
     uint32_t context_keep; /* default of the field context_keep */
     /* Default of the field retain, which quire_engine_retain_check() allows; policy NULL = none. */
     quire_retain_spec retain;
+    /* Default of the field attend, which quire_engine_attend_check() allows if it leaves pages out;
+     * 0 = none. */
+    double attend_share;
     const char *const
         *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */
     uint32_t n_accounts;

@@ -535,6 +535,18 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--attend", "top:0.5", "--cache-dir", "x"));
     refuse(1, "K or V that it does not store",
            PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--attend", "top:0.5"));
+    refuse(2, "--attend bottom: top:SHARE is wanted",
+           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "bottom"));
+    refuse(
+        2, "--attend and --retain",
+        PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--retain", "keydiff"));
+    refuse(2, "--attend and --kv-overflow tier",
+           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--kv-overflow",
+                   "tier", "--cache-dir", "x"));
+    refuse(1, "bounds of pages (--attend)",
+           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--kv", "q4"));
+    refuse(1, "layers share K and V",
+           PROGRAM("serve", "-m", program_model_shared(), "--port", "0", "--attend", "top:0.5"));
     refuse(2, "--retain and --kv-history",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv-history", "x"));
     refuse(2, "instead of --kv auto",

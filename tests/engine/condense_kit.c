@@ -17,6 +17,15 @@
 
 #include <string.h>
 
+static engine_bench bench_of(const setting *s, const quire_engine_opts *engine,
+                             const quire_runtime_opts *runtime)
+{
+    static const int32_t windows[4] = { 0 };
+
+    return s->attend_share > 0 ? bench_windows(windows, engine, runtime)
+                               : bench_panels(32, engine, runtime);
+}
+
 engine_bench condense_bench(const setting *s)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -30,15 +39,18 @@ engine_bench condense_bench(const setting *s)
     engine.no_prefix_cache = s->no_prefix_cache;
     engine.pins_max = 4;
     runtime.k_format = runtime.v_format = s->format;
-    b = bench_panels(32, &engine, &runtime);
+    runtime.has_bounds = s->attend_share > 0;
+    runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
+    b = bench_of(s, &engine, &runtime);
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
-    runtime.kv_budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / 64);
+    runtime.kv_budget_bytes =
+        page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / runtime.page_tokens);
     engine.predictor = s->maps != 0 ? maps_of(&b, s->maps) : NULL;
     bench_close(&b);
     engine.tier = (quire_tier_opts){ .store = s->store,
                                      .copies_all = true,
                                      .wait_us = QUIRE_TIER_WAIT_ALWAYS };
-    return bench_panels(32, &engine, &runtime);
+    return bench_of(s, &engine, &runtime);
 }
 
 const quire_predictor *maps_of(const engine_bench *b, uint32_t seed)
@@ -79,7 +91,9 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
             answer *out)
 {
     const uint32_t chunk = s->chunk != 0 ? s->chunk : CHUNK;
+    const bool has_lanes = s->policy != NULL || s->attend_share > 0;
     quire_retention_opts retention_opts = { .chunk = chunk,
+                                            .attend_share = s->attend_share,
                                             .predictor =
                                                 s->maps != 0 ? maps_of(b, s->maps) : NULL };
     quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);
@@ -91,13 +105,13 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
 
     opts.k_format = opts.v_format = s->format;
     opts.n_batch = chunk;
-    if (s->policy != NULL) {
-        retention_opts.spec = spec_of(s->policy);
+    if (has_lanes) {
+        retention_opts.spec = spec_of(s->policy != NULL ? s->policy : "window:1");
         assert_int_equal(quire_retention_plan(desc, &retention_opts, &opts, &err), QUIRE_OK);
     }
     runtime = fixture_runtime(b->model, &opts);
     seq = fixture_seq(runtime);
-    if (s->policy != NULL) {
+    if (has_lanes) {
         assert_int_equal(quire_retention_open(&retention, runtime, desc, &retention_opts, &err),
                          QUIRE_OK);
     }
@@ -138,6 +152,16 @@ quire_request *ask(const engine_bench *b, const char *policy, const int32_t *pro
         spec = spec_of(policy);
         params.retain = &spec;
     }
+    return submit(b, &params);
+}
+
+quire_request *ask_attending(const engine_bench *b, double share, const int32_t *prompt,
+                             uint32_t n_prompt)
+{
+    quire_request_params params = params_greedy(prompt, n_prompt, N_TOKENS);
+
+    params.has_logprobs = true;
+    params.attend_share = share;
     return submit(b, &params);
 }
 

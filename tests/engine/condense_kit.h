@@ -21,8 +21,10 @@ typedef struct setting {
     uint32_t chunk_tokens; /* of a step; 0 = the default */
     uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
     bool no_prefix_cache;
-    quire_store *store; /* NULL: none. It gets all pages */
-    uint32_t maps;      /* seed of the maps of `predict`; 0 = none */
+    quire_store *store;   /* NULL: none. It gets all pages */
+    uint32_t maps;        /* seed of the maps of `predict`; 0 = none */
+    double attend_share;  /* pages have bounds, and the model has 4 layers; 0 = neither */
+    uint32_t page_tokens; /* 0 = 64 */
 } setting;
 
 engine_bench condense_bench(const setting *s);
@@ -40,13 +42,16 @@ typedef struct answer {
     uint32_t n;
 } answer;
 
-/* What `quire run` generates, with lanes of their own for the policy. */
+/* What `quire run` generates, with lanes of their own for the policy or the share. */
 void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
             answer *out);
 
 /* policy NULL: none. */
 quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
                    uint32_t n_prompt);
+/* The same with a share of the pages. */
+quire_request *ask_attending(const engine_bench *b, double share, const int32_t *prompt,
+                             uint32_t n_prompt);
 /* Compare the answer; returns how many tokens of the prompt the cache had. */
 uint32_t answer_check(quire_request *request, const answer *want);
 /* Both. */

@@ -140,6 +140,7 @@ CHANGE(other_page, f->facts.page_tokens = 128)
 CHANGE(other_recent, f->facts.kv_recent = 64)
 CHANGE(other_sinks, f->facts.kv_sinks = 0)
 CHANGE(other_groups, f->facts.has_window_group = true)
+CHANGE(other_bounds, f->facts.has_bounds = true)
 CHANGE(other_isa, f->facts.attn_isa = "avx2")
 CHANGE(other_ggml, f->facts.ggml = "0.0 AVX=0")
 CHANGE(other_identity_version, f->facts.versions[0]++)
@@ -185,6 +186,7 @@ static const change changes[] = {
     other_recent,
     other_sinks,
     other_groups,
+    other_bounds,
     other_isa,
     other_ggml,
     other_identity_version,

@@ -83,6 +83,35 @@ static void test_sources(void **state)
     assert_int_equal(own[2].v[0].rotate, quire_hadamard_block(HEAD_DIM));
 }
 
+/* Bounds of K come behind V, in main pages alone, and are counted. */
+static void test_bounds(void **state)
+{
+    const uint32_t n_pages = 3;
+    quire_runtime_opts opts = {
+        .n_ctx = n_pages * 128, .n_batch = 128, .page_tokens = 128, .kv_pairs = pairs
+    };
+    quire_kv_form with;
+    size_t parts[N_STORED], parts_with[N_STORED];
+    uint64_t bytes;
+
+    (void)state;
+    bytes = quire_runtime_kv_bytes(&desc, &opts);
+    opts.has_bounds = true;
+    with = quire_kv_form_of(&desc, &opts);
+    (void)quire_kv_parts(&(quire_kv_form){ .desc = &desc, .pairs = pairs, .page_tokens = 128 },
+                         QUIRE_KV_GROUP_MAIN, parts, NULL);
+    (void)quire_kv_parts(&with, QUIRE_KV_GROUP_MAIN, parts_with, NULL);
+    for (uint32_t l = 0; l < N_STORED; l++) { /* one head, two tiles */
+        quire_attn_layer layer;
+
+        (void)quire_kv_layout(&with, l, &layer);
+        assert_int_equal(parts_with[l], parts[l] + 2 * 2 * HEAD_DIM * sizeof(float));
+        assert_int_equal(layer.k_store.lane.page_stride, parts_with[l]);
+    }
+    assert_int_equal(quire_runtime_kv_bytes(&desc, &opts) - bytes,
+                     n_pages * N_STORED * 2 * 2 * HEAD_DIM * sizeof(float));
+}
+
 /* Latent attention: a page holds K alone, and no block of its rotation reaches past V. */
 static void test_latent_source(void **state)
 {

@@ -21,6 +21,7 @@ void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_ser
     quire_error err = QUIRE_ERROR_INIT;
 
     engine.n_running_max = 8;
+    runtime.has_bounds = opts->server.attend_share > 0;
     runtime.kv_budget_bytes = opts->n_contexts * (n_ctx / 64) * tiny_page_bytes(64);
     *s = (engine_server){ .bench = bench_tiny(&engine, &runtime) };
     server.port = 0;

@@ -57,6 +57,19 @@ static int start_retaining(void **state)
     return 0;
 }
 
+/* Generated tokens read a quarter of the pages, unless a request says something else. */
+static int start_attending(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    (void)state;
+    opts.n_contexts = 4;
+    opts.engine.retain_chunk = 128;
+    opts.server.attend_share = 0.25;
+    engine_server_start_with(&s, N_CTX, &opts);
+    return 0;
+}
+
 /* Full contexts are condensed, unless a request says something else. */
 static int start_condensing(void **state)
 {
@@ -391,6 +404,41 @@ static void contexts_are_condensed_by_default(void **state)
     free(body);
 }
 
+/* Of the default a request without the field gets its share; one that drops tokens gets none. */
+static void tokens_read_a_share(void **state)
+{
+    static const char *const refused[] = { "\"retain\":\"keydiff\"",
+                                           "\"context_overflow\":\"shift\"" };
+    static const char *const answered[] = { "", "\"attend\":\"none\",", "\"attend\":\"top:1\",",
+                                            "\"retain\":\"keydiff\",",
+                                            "\"context_overflow\":\"shift\"," };
+    json_t *other = get(&s, 200, "/props");
+    char fields[128];
+    char *body;
+
+    (void)state;
+    assert_string_equal(json_string_at(other, "quire.attend"), "top:0.25");
+    json_decref(other);
+    for (size_t i = 0; i < sizeof answered / sizeof answered[0]; i++) {
+        (void)snprintf(fields, sizeof fields, GREEDY ",%s", answered[i]);
+        body = long_text(300, fields);
+        json_decref(post(&s, 200, TEXT, body));
+        free(body);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        (void)snprintf(fields, sizeof fields, "\"attend\":\"top:0.5\",%s,", refused[i]);
+        body = long_text(10, fields);
+        other = post(&s, 400, TEXT, body);
+        assert_string_equal(json_string_at(other, "error.param"), "attend");
+        assert_non_null(strstr(json_string_at(other, "error.message"), "cannot go together"));
+        json_decref(other);
+        free(body);
+    }
+    other = get(&s, 200, "/v1/cache/stats");
+    assert_int_equal(json_int_at(other, "attend.read_pages_total"), 0); /* two layers: both dense */
+    json_decref(other);
+}
+
 static void a_text_keeps_a_share(void **state)
 {
     static const struct {
@@ -684,6 +732,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_context_is_condensed, start_with_room, stop),
         cmocka_unit_test_setup_teardown(contexts_are_condensed_by_default, start_condensing, stop),
         cmocka_unit_test_setup_teardown(a_text_keeps_a_share, start_retaining, stop),
+        cmocka_unit_test_setup_teardown(tokens_read_a_share, start_attending, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_beyond_the_context, start_with_room,
                                         stop),
         cmocka_unit_test_setup_teardown(many_special_tokens_are_refused, start, stop),

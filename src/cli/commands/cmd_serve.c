@@ -350,6 +350,11 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, retain_chunk),
       .help = "tokens between two places at which such a text drops tokens, rounded up to whole "
               "pages" },
+    { .names = { "--attend" }, .type = QUIRE_OPT_TEXT, .unit = "top:SHARE",
+      .offset = offsetof(quire_serve_args, attend),
+      .help = "generated tokens read only the share of the pages that can matter most to their "
+              "queries, in each layer and head (docs/retention.md); the field attend of a request "
+              "overrides this, and needs this option: top:1 reads all pages of the others" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,
@@ -561,6 +566,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
         .kv_share = args->cache_memory_ratio,
         .kv_overflows = quire_serve_overflow_is_on(args),
         .lock_memory = args->lock_memory,
+        .has_bounds = args->attend != NULL,
     };
 }
 

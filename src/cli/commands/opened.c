@@ -46,6 +46,7 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
     opts.no_cascade = want->no_cascade;
     opts.lock_memory = want->lock_memory;
     opts.is_contiguous = want->is_contiguous;
+    opts.has_bounds = want->has_bounds;
     opts.kv_overflows = want->kv_overflows || want->overflow_dir != NULL;
     return opts;
 }

@@ -27,7 +27,7 @@ static int retention_opts(const quire_opened *session, const quire_common_args *
     *out = (quire_retention_opts){ .parallel = quire_parallel, .predictor = session->predictor };
     out->chunk = (uint32_t)(args->retain != NULL ? chunk : QUIRE_TOKENS_MAX);
     if (args->attend != NULL) {
-        QUIRE_TRY(quire_attend_parse(args->attend, &out->attend_share, err));
+        QUIRE_TRY(quire_attend_read(args->attend, &out->attend_share, err));
     }
     return quire_retain_parse_lanes(args->retain != NULL ? args->retain : ALL, &out->spec, err);
 }

@@ -106,6 +106,7 @@ static int check(serving *s, quire_error *err)
     s->opts = quire_serve_server_opts(s->args);
     s->opts.n_running_max *= s->devices.n > 1 ? s->devices.n : 1; /* of all devices together */
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
+    QUIRE_TRY(quire_serve_attend_read(s->args, &s->opts, err));
     if (s->template_text != NULL) {
         s->opts.chat_template = s->template_text;
     }
@@ -194,8 +195,9 @@ static const char *overflow_note(const serving *s)
     if (s->args->no_overflow_memory) {
         return QUIRE_OVERFLOW_NO_MEMORY;
     }
-    return s->args->retain != NULL
-               ? "with retain requests larger than the KV budget are refused (kv_overflow)"
+    return s->args->retain != NULL || s->args->attend != NULL
+               ? "with retain and attend requests larger than the KV budget are refused "
+                 "(kv_overflow)"
                : "layers of this model share KV, have windows or are recurrent, so requests larger "
                  "than the KV budget are refused (kv_overflow)";
 }
@@ -351,6 +353,9 @@ static int start(serving *s, quire_error *err)
     }
     if (s->opts.retain.policy != NULL) {
         QUIRE_TRY(quire_engine_retain_check(s->engine, &s->opts.retain, "--retain", err));
+    }
+    if (s->args->attend != NULL) {
+        QUIRE_TRY(quire_engine_attend_check(s->engine, "--attend", err));
     }
     QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(quire_signals_catch(err));

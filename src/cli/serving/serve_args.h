@@ -114,6 +114,7 @@ typedef struct quire_serve_args {
     int64_t context_keep;
     const char *retain; /* a policy; NULL = texts keep all tokens */
     int64_t retain_chunk;
+    const char *attend; /* "top:SHARE"; NULL = pages have no bounds, and all are read */
     /* limits */
     uint64_t max_body_bytes;
     uint64_t max_header_bytes;

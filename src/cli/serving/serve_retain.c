@@ -1,4 +1,4 @@
-/* serve_retain.c - --retain and --retain-chunk of quire serve.
+/* serve_retain.c - --retain, --retain-chunk and --attend of quire serve.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/serving/serve_retain.h"
@@ -9,6 +9,7 @@
 #include "engine/condensing.h"
 #include "engine/engine.h"
 #include "model/runtime_rows.h"
+#include "retain/page_choice.h"
 
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
 {
@@ -32,6 +33,29 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--retain and --kv-overflow tier: a text that is condensed is in "
+                               "memory");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_attend_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
+{
+    const bool drops =
+        opts->retain.policy != NULL || opts->context_overflow != QUIRE_CONTEXT_REFUSE;
+
+    if (args->attend == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_attend_read(args->attend, &opts->attend_share, err));
+    if (quire_attends(opts->attend_share) && drops) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--attend and %s: bounds are there for pages with all tokens of a "
+                               "text",
+                               opts->retain.policy != NULL ? "--retain" : "--context-overflow");
+    }
+    if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--attend and --kv-overflow tier: pages that may be read are in "
                                "memory");
     }
     return QUIRE_OK;

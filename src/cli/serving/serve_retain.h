@@ -1,4 +1,4 @@
-/* serve_retain.h - --retain and --retain-chunk of quire serve.
+/* serve_retain.h - --retain, --retain-chunk and --attend of quire serve.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_SERVE_RETAIN_H
@@ -11,6 +11,11 @@
 /* Set the policy of requests that name none; opts has its other fields. Errors: QUIRE_INVAL (the
  * policy; --context-overflow), those of quire_condensing_policy_check(). */
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts,
+                            quire_error *err);
+
+/* Set the share of requests that name none; opts has its other fields, the policy too. Errors:
+ * QUIRE_INVAL (no share; other options). */
+int quire_serve_attend_read(const quire_serve_args *args, quire_server_opts *opts,
                             quire_error *err);
 
 /* Load the maps of `predict`, which requests may ask for too, if there are any. A file that cannot

@@ -251,8 +251,8 @@ extern const char *const quire_kv_overflows[];
       .help = "never choose a token that ends the text" }
 /* clang-format on */
 
-/* The share of "top:SHARE". Errors: QUIRE_INVAL. */
-int quire_attend_parse(const char *text, double *share, quire_error *err);
+/* The share of --attend top:SHARE. Errors: QUIRE_INVAL. */
+int quire_attend_read(const char *text, double *share, quire_error *err);
 
 /* Refuse --retain, --prefill-chunk and --attend where they cannot work: a policy that does not
  * parse, and other options that need all tokens. Errors: QUIRE_INVAL. */

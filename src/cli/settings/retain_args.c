@@ -4,22 +4,16 @@
 #include "cli/settings/args.h"
 
 #include "base/check.h"
-#include "base/parse.h"
+#include "retain/page_choice.h"
 #include "retain/policy.h"
 
-#include <string.h>
-
-int quire_attend_parse(const char *text, double *share, quire_error *err)
+int quire_attend_read(const char *text, double *share, quire_error *err)
 {
-    static const char top[] = "top:";
-
-    if (strncmp(text, top, sizeof top - 1) != 0 ||
-        quire_parse_f64(text + sizeof top - 1, 0, 1, share) < 0 || *share <= 0) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--attend %s: top:SHARE is wanted, a share above 0 and at most 1",
-                               text);
-    }
-    return QUIRE_OK;
+    return quire_attend_parse(text, share) == QUIRE_OK
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "--attend %s: top:SHARE is wanted, a share above 0 and at most 1",
+                                 text);
 }
 
 /* What neither option can go with: pages that belong to a lane each. */
@@ -54,7 +48,7 @@ int quire_retain_args_check(const quire_common_args *args, quire_error *err)
     int rc;
 
     if (args->attend != NULL) {
-        QUIRE_TRY(quire_attend_parse(args->attend, &share, err));
+        QUIRE_TRY(quire_attend_read(args->attend, &share, err));
         QUIRE_TRY(check_lanes(args, "attend", err));
     }
     if (args->retain == NULL) {

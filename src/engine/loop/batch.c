@@ -112,15 +112,15 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 void quire_loop_publish(quire_loop *loop, quire_request *r)
 {
     const uint32_t n_gone = r->kv.n_dropped;
+    const uint32_t n_end = quire_request_common(r, r->kv.n_computed);
 
-    if (!quire_request_publishes(r) || loop->opts.no_prefix_cache ||
-        r->kv.n_computed <= r->kv.n_published) {
+    if (!quire_request_publishes(r) || loop->opts.no_prefix_cache || n_end <= r->kv.n_published) {
         return;
     }
     /* Without memory to publish, the tokens stay uncached; no request fails. */
-    if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens + n_gone, r->kv.n_computed - n_gone,
+    if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens + n_gone, n_end - n_gone,
                              quire_loop_now_us(loop)) == QUIRE_OK) {
-        r->kv.n_published = r->kv.n_computed;
+        r->kv.n_published = n_end;
     }
 }
 

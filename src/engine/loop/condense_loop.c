@@ -36,7 +36,7 @@ static uint32_t use_end(const quire_request *r, uint32_t k)
     const uint32_t n_end = (k + 1) * c->chunk;
 
     if (c->chunk == 0) {
-        return UINT32_MAX;
+        return quire_request_common(r, UINT32_MAX);
     }
     return quire_condensing_reads_chunk(c) && r->n_tokens <= n_end
                ? n_end
@@ -48,7 +48,7 @@ uint32_t quire_request_fetch_end(const quire_request *r, uint32_t k)
     const quire_condensing *c = &r->condensing;
 
     if (c->chunk == 0) {
-        return UINT32_MAX;
+        return quire_request_common(r, UINT32_MAX);
     }
     return quire_condensing_reads_chunk(c) ? use_end(r, k) : (k + 1) * c->chunk;
 }
@@ -56,7 +56,7 @@ uint32_t quire_request_fetch_end(const quire_request *r, uint32_t k)
 static quire_condensed_hit hit_of(const quire_request *r, quire_condensed entry, uint32_t k)
 {
     const quire_condensing *c = &r->condensing;
-    const uint32_t n_end = c->chunk != 0 ? (k + 1) * c->chunk : UINT32_MAX;
+    const uint32_t n_end = c->chunk != 0 ? (k + 1) * c->chunk : quire_request_common(r, UINT32_MAX);
 
     return (quire_condensed_hit){ .entry = k > 0 ? entry : QUIRE_CONDENSED_NULL,
                                   .k = k,
@@ -124,10 +124,12 @@ int quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_c
 
 uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request *b)
 {
-    if (quire_condensing_is_same(&a->condensing, &b->condensing)) {
-        return UINT32_MAX;
-    }
-    return quire_min_u32(a->condensing.chunk - 1, b->condensing.chunk - 1) + 1; /* 0 is none */
+    const uint32_t chunk = /* 0 is none */
+        quire_min_u32(a->condensing.chunk - 1, b->condensing.chunk - 1) + 1;
+    const uint32_t n =
+        quire_condensing_is_same(&a->condensing, &b->condensing) ? UINT32_MAX : chunk;
+
+    return quire_request_common(a, quire_request_common(b, n));
 }
 
 /* ---- condensing ---- */

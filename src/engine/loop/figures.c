@@ -57,6 +57,7 @@ void quire_loop_stats_publish(quire_loop *loop)
         }
     }
     quire_loop_condensed_stats_fill(loop);
+    quire_loop_lanes_stats_fill(loop);
     (void)pthread_mutex_lock(&loop->inbox.lock);
     loop->figures.shared = *s;
     (void)pthread_mutex_unlock(&loop->inbox.lock);

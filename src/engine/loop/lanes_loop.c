@@ -70,7 +70,8 @@ int quire_loop_lanes_create(quire_loop *loop)
     const quire_model_desc *desc = loop->desc;
     quire_loop_lanes *lanes = &loop->lanes;
 
-    if (loop->opts.retain_chunk == 0 || quire_runtime_rows_check(loop->runtime) < 0 ||
+    if ((loop->opts.retain_chunk == 0 && !loop->runtime_opts->has_bounds) ||
+        quire_runtime_rows_check(loop->runtime) < 0 ||
         quire_runtime_device(loop->runtime)->memory != QUIRE_MEMORY_HOST) {
         return QUIRE_OK;
     }
@@ -86,6 +87,9 @@ int quire_loop_lanes_create(quire_loop *loop)
     }
     QUIRE_TRY(rotation_open(loop));
     QUIRE_TRY(quire_repeating_init(&lanes->repeating, loop->model));
+    if (lanes->parts.packing.bounds_bytes > 0) {
+        QUIRE_TRY(device_open(loop));
+    }
     return loop->opts.predictor != NULL ? predictor_open(loop) : QUIRE_OK;
 }
 
@@ -102,14 +106,52 @@ void quire_loop_lanes_destroy(quire_loop *loop)
     free(loop->lanes.layers);
 }
 
+int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_error *err)
+{
+    const char *other =
+        !loop->runtime_opts->has_bounds
+            ? "a server whose pages have no bounds of their keys: start it with --attend"
+        : loop->opts.overflow.dir != NULL ? "--kv-overflow: pages that may be read are in memory"
+        : loop->lanes.parts.packing.n_layers == 0
+            ? "this model's KV: layers share K and V, or K and V differ in format or size"
+            : NULL;
+
+    return other != NULL ? quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other)
+                         : QUIRE_OK;
+}
+
+void quire_loop_lanes_stats_fill(quire_loop *loop)
+{
+    if (loop->lanes.device != NULL) {
+        const quire_packed_reads reads = quire_packed_device_reads(loop->lanes.device);
+
+        loop->figures.now.attend_read_pages_total = reads.n_read;
+        loop->figures.now.attend_left_pages_total = reads.n_held - reads.n_read;
+    }
+}
+
+/* The request's generated tokens read a share of the pages. */
+static int attending_begin(quire_loop *loop, quire_request *r)
+{
+    const quire_packed_text_opts opts = { .packing = &loop->lanes.parts.packing,
+                                          .attend_share = r->attend_share,
+                                          .attend_from = r->n_prompt };
+
+    return quire_packed_text_create(&r->kv.lanes, &opts);
+}
+
 int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
 {
     const quire_condensing *c = &r->condensing;
-    const quire_packed_text_opts opts = quire_condensing_text_opts(c);
+    quire_packed_text_opts opts;
 
+    if (quire_request_attends(r)) {
+        return attending_begin(loop, r);
+    }
     if (c->packing.n_layers == 0) {
         return QUIRE_OK;
     }
+    opts = quire_condensing_text_opts(c);
     QUIRE_TRY(device_open(loop));
     QUIRE_TRY(quire_packed_device_watch(loop->lanes.device,
                                         quire_condensing_n_watched(c, loop->runtime_opts->n_ctx)));

@@ -1,6 +1,11 @@
 /* lanes_loop.h - requests whose policy lets lanes keep different numbers of tokens: their packed
  * pages (retain/packed.h), and the device of attention on these, which the engine sets up with the
- * first such request.
+ * first such request; and requests whose generated tokens read a share of the pages.
+ *
+ * The KV of such generated tokens depends on the share. The request therefore finds and publishes
+ * its prompt alone, whose tokens read all pages: an answer has the same bits after a hit, a miss
+ * and a preemption. With quire_runtime_opts.has_bounds the device is there from the first step on,
+ * because it makes the bounds of all pages.
  *
  * Thread: the engine's; create and destroy: the owner of the loop.
  *
@@ -27,11 +32,15 @@ int quire_loop_lanes_create(quire_loop *loop);
 void quire_loop_lanes_destroy(quire_loop *loop);
 
 /* The request begins with the tokens of its sequence, n_pages of whose pages are packed. Nothing,
- * for an even policy. Errors: QUIRE_NOMEM, QUIRE_CORRUPT. Memory: quire_loop_lanes_end(). */
+ * for an even policy, unless the request reads a share of the pages. Errors: QUIRE_NOMEM,
+ * QUIRE_CORRUPT. Memory: quire_loop_lanes_end(). */
 int quire_loop_lanes_begin(quire_loop *loop, quire_request *request);
 /* Its sequence is another one now. Errors: QUIRE_CORRUPT. */
 int quire_loop_lanes_follow(quire_loop *loop, quire_request *request);
 void quire_loop_lanes_end(quire_request *request);
+
+/* The figures of rows that read a share of the pages. */
+void quire_loop_lanes_stats_fill(quire_loop *loop);
 
 /* Before condensing number k, of a policy that repeats: have the model repeat the next part of the
  * chunk, in steps of its own. Errors: those of quire_runtime_step(), QUIRE_NOMEM; the sequence has

@@ -82,6 +82,9 @@ int quire_loop_context_condense_check(const quire_loop *loop, const quire_retain
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err);
 
+/* ... and read a share of the pages: quire_engine_attend_check(). */
+int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_error *err);
+
 /* To users: of the device with this name. */
 #define QUIRE_LOST_MESSAGE "device %s was lost, and the KV on it"
 

@@ -117,6 +117,18 @@ static int check_retain(const quire_loop *loop, const quire_request_params *p, q
     return QUIRE_OK;
 }
 
+static int check_attend(const quire_loop *loop, const quire_request_params *p, quire_error *err)
+{
+    if (!quire_attends(p->attend_share)) {
+        return QUIRE_OK;
+    }
+    if (p->retain != NULL || p->context_overflow != QUIRE_CONTEXT_REFUSE) {
+        return quire_error_set(err, QUIRE_UNSUPP, "attend: top:%g and %s cannot go together",
+                               p->attend_share, p->retain != NULL ? "retain" : "context_overflow");
+    }
+    return quire_loop_attend_check(loop, "attend:", err);
+}
+
 /* A pin's request generates no tokens. */
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
@@ -179,6 +191,7 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->n_held_max = loop->runtime_opts->n_ctx;
     overflow_fill(r, p);
     condensing_fill(loop, p, &r->condensing);
+    r->attend_share = p->attend_share;
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
     if (r->n_tops > loop->desc->n_vocab) {
         r->n_tops = loop->desc->n_vocab;
@@ -329,7 +342,7 @@ static int submit(quire_loop *loop, const quire_request_params *params, uint32_t
     }
     QUIRE_TRY(place_take(loop, params->class_index, err));
     if ((rc = quire_loop_tokens_check(loop, params, err)) < 0 ||
-        (rc = check_retain(loop, params, err)) < 0 ||
+        (rc = check_retain(loop, params, err)) < 0 || (rc = check_attend(loop, params, err)) < 0 ||
         (rc = check_budget(loop, params, pin, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
         (rc = request_create(loop, params, &request, err)) < 0) {
         place_give_back(loop, params->class_index, rc);

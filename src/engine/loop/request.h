@@ -133,6 +133,7 @@ struct quire_request {
     uint32_t context_keep;
     quire_retain_spec context_retain; /* with QUIRE_CONTEXT_CONDENSE */
     quire_condensing condensing;
+    double attend_share; /* of generated tokens; 0 = they read all pages */
     uint32_t n_tops;
     bool has_logprobs;
     bool ignores_eos;
@@ -196,11 +197,24 @@ static inline uint32_t quire_request_reachable(const quire_request *r, uint32_t 
     return n < r->n_held_max ? n : r->n_held_max;
 }
 
+/* Whether generated tokens read a share of the pages. */
+static inline bool quire_request_attends(const quire_request *r)
+{
+    return quire_attends(r->attend_share);
+}
+
+/* The first n tokens, or as many of them as other requests compute alike. */
+static inline uint32_t quire_request_common(const quire_request *r, uint32_t n)
+{
+    return quire_request_attends(r) && r->n_prompt < n ? r->n_prompt : n;
+}
+
 /* The first n tokens, or as many as the tree can have of them in one piece. */
 static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t n)
 {
     const uint32_t chunk = r->condensing.chunk;
 
+    n = quire_request_common(r, n);
     return quire_request_reachable(r, chunk != 0 && chunk < n ? chunk : n);
 }
 

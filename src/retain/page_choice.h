@@ -1,0 +1,58 @@
+/* page_choice.h - the pages of a lane that a row of one token may need most, by the bounds of their
+ * keys (Quest, arXiv 2406.10774).
+ *
+ * The bounds of a page are the least and the greatest value of each channel of its K, as K is
+ * stored: turned and transformed. They bound the product of a query with any key of the page:
+ *
+ *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
+ *
+ * A row reads the share of its lane's pages with the highest bounds. It always reads the first page
+ * and the last QUIRE_ATTEND_RECENT ones, whatever their bounds, so a page that is not full yet
+ * needs none. Rows read all pages in the first QUIRE_ATTEND_DENSE layers. Nothing is dropped.
+ *
+ * Thread: any; the caller's memory.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_RETAIN_PAGE_CHOICE_H
+#define QUIRE_RETAIN_PAGE_CHOICE_H
+
+#include "quire/attn.h"
+
+#define QUIRE_ATTEND_DENSE  2u /* layers that read all pages (Quest) */
+#define QUIRE_ATTEND_RECENT 2u /* last pages of a lane that are always read */
+
+typedef struct quire_page_rank {
+    const float *bounds; /* [2][d_k] least and greatest; not read of pages that are always read */
+    double bound;
+    uint32_t entry; /* of the lane's table */
+    bool is_needed; /* whatever its bound */
+} quire_page_rank;
+
+/* The share of "top:SHARE", above 0 and at most 1. Errors: QUIRE_INVAL. */
+int quire_attend_parse(const char *text, double *share);
+
+/* Whether a share leaves pages out. */
+static inline bool quire_attends(double share)
+{
+    return share > 0 && share < 1;
+}
+
+/* Bytes of the bounds of a page of a lane. */
+static inline size_t quire_page_bounds_bytes(uint32_t d_k)
+{
+    return 2 * (size_t)d_k * sizeof(float);
+}
+
+/* Widen the bounds of a page by a row of K; its first row begins them. */
+void quire_page_bounds_add(float *bounds, uint32_t d_k, const float *row, bool is_first);
+
+/* How many of n pages a row reads. */
+uint32_t quire_pages_read(double share, uint32_t n);
+
+/* Bring the n_read pages that a row may need most to the front of n ranks, in the order of their
+ * entries. ranks: [n] with bounds and entries, in the order of the entries. queries: the row's, of
+ * the lane's `group` query heads, before the transform of K. n_read: quire_pages_read(). */
+void quire_pages_choose(quire_page_rank *ranks, uint32_t n, uint32_t n_read,
+                        const quire_attn_layer *one, uint32_t group, const float *queries);
+
+#endif /* QUIRE_RETAIN_PAGE_CHOICE_H */

@@ -184,6 +184,43 @@ static void chats_go_on(void **state)
     }
 }
 
+/* Turns that do not fit leave the prompt for good, the system message stays, and a prompt has room
+ * for its answer. A turn that would not fit by itself is refused, and changes nothing. */
+static void oldest_turns_leave(void **state)
+{
+    char lines[700] = "abc\ndef\nghi\njkl\n/retry\n";
+    program_result result;
+    json_t *chat;
+    int64_t n_left = 0;
+
+    (void)state;
+    chat = chat_of(lines, PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",
+                                  "384", "-n", "90", "--temp", "0", "--ignore-eos", "--system",
+                                  "be brief", "--context-overflow", "truncate_turns", "--json"));
+    assert_int_equal(json_array_size(json_object_get(chat, "turns")), 5);
+    for (size_t i = 0; i < 5; i++) {
+        assert_int_equal(turn_count(chat, i, "output_tokens"), 90);
+        assert_int_equal(turn_count(chat, i, "dropped_tokens"), 0);
+        assert_true(turn_count(chat, i, "prompt_tokens") <= 384 - 90);
+        assert_int_equal(turn_count(chat, i, "dropped_messages") % 2, 0); /* whole turns */
+        assert_true(turn_count(chat, i, "dropped_messages") >= n_left);
+        n_left = turn_count(chat, i, "dropped_messages");
+    }
+    assert_true(n_left > 0);
+    /* The same prompt again: nothing of it is computed but its last token. */
+    assert_true(turn_count(chat, 4, "reused_tokens") >= turn_count(chat, 4, "prompt_tokens") - 1);
+    json_decref(chat);
+    memset(lines, 'x', sizeof lines);
+    memcpy(lines, "abc\n", 4);
+    memcpy(lines + 600, "\ndef\n", 6);
+    result = program_run_with(lines, PROGRAM("chat", "-m", program_model(), "--chat-template",
+                                             "chatml", "-c", "384", "-n", "90", "--ignore-eos",
+                                             "--context-overflow", "truncate_turns"));
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "that is more than the context of 384");
+    program_free(&result);
+}
+
 /* The system message stays, or what is too long to stay is refused. */
 static void condensing_keeps_the_system_message(void **state)
 {
@@ -277,9 +314,11 @@ static void bad_combinations(void **state)
                    "--retain", "keydiff,recent=300"));
     refuse(2, "--context-overflow condense by snap needs more than keys",
            PROGRAM("chat", "-m", model, "--context-overflow", "condense", "--retain", "snap"));
-    /* Of quire chat; truncate_turns is a server's. */
-    refuse(2, "truncate_turns",
-           PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns"));
+    refuse(2, "--context-overflow truncate_turns and --retain",
+           PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns", "--retain",
+                   "keydiff"));
+    refuse(2, "truncate_turns", /* a text has no turns */
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "truncate_turns"));
     refuse(2, "--context-overflow shift and --cache-dir",
            PROGRAM("chat", "-m", model, "--context-overflow", "shift", "--cache-dir", "x"));
     refuse(1, "--context-overflow shift works with KV in f32, f16, bf16 and q8",
@@ -298,6 +337,7 @@ int main(void)
         cmocka_unit_test(contexts_are_condensed),
         cmocka_unit_test(prompts_go_on),
         cmocka_unit_test(chats_go_on),
+        cmocka_unit_test(oldest_turns_leave),
         cmocka_unit_test(condensing_keeps_the_system_message),
         cmocka_unit_test(chats_end_by_default),
         cmocka_unit_test(bad_combinations),

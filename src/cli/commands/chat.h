@@ -4,7 +4,8 @@
  * computes only tokens that its sequence does not hold yet. With --retain the conversation keeps a
  * share of its tokens; a turn that changes its condensed part is computed from the beginning. A
  * turn that does not fit into the context is refused and leaves the conversation unchanged, unless
- * --context-overflow says which tokens leave; the messages all stay.
+ * --context-overflow says which tokens leave; the messages all stay. With truncate_turns the prompt
+ * is made without the oldest turns.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_CHAT_H
@@ -42,7 +43,8 @@ typedef struct quire_chat {
     quire_chat_message *messages; /* [n_messages]; contents and extras are ours */
     size_t n_messages;
     size_t cap_messages;
-    json_t *turns; /* with --json; NULL = text on stdout */
+    size_t n_left_out; /* messages before this one, but for the system's, are in no prompt */
+    json_t *turns;     /* with --json; NULL = text on stdout */
     bool has_failed;
     bool is_over;
 } quire_chat;

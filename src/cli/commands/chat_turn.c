@@ -11,6 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Room for an answer without -n when turns are left out: this, or a quarter of the context if that
+ * is less. */
+#define ANSWER_TOKENS 256u
+
 #define DIM   "\x1b[2m"
 #define PLAIN "\x1b[0m"
 
@@ -43,6 +47,9 @@ void quire_chat_drop(quire_chat *c, size_t n_kept)
         /* The pointers are const for readers of messages; the bytes came from malloc. */
         free((void *)(uintptr_t)last->content);
         free((void *)(uintptr_t)last->extra);
+    }
+    if (c->n_left_out >= c->n_messages) {
+        c->n_left_out = 0;
     }
 }
 
@@ -152,13 +159,81 @@ static int keep_instructions(quire_chat *c, const rendered *first, quire_error *
     return rc < 0 ? rc : quire_writer_overflow_set(c->writer, QUIRE_CONTEXT_CONDENSE, keep, err);
 }
 
+/* The prompt of the conversation without the messages that are left out. */
+static int render_kept(const quire_chat *c, rendered *out, quire_error *err)
+{
+    const size_t n_system = c->system != NULL;
+    quire_chat_message *kept;
+    size_t n = 0;
+    int rc;
+
+    if (c->n_left_out <= n_system) {
+        return render(c, c->messages, c->n_messages, out, err);
+    }
+    kept = calloc(c->n_messages, sizeof *kept);
+    QUIRE_FAIL_IF(kept == NULL, QUIRE_NOMEM);
+    for (size_t i = 0; i < c->n_messages; i++) {
+        if (i < n_system || i >= c->n_left_out) {
+            kept[n++] = c->messages[i];
+        }
+    }
+    rc = render(c, kept, n, out, err);
+    free(kept);
+    return rc;
+}
+
+/* Leave out one turn more. Returns false when only the last one is left. */
+static bool leave_out(quire_chat *c)
+{
+    const size_t last = quire_chat_last_turn(c);
+    const size_t begin = c->n_left_out > 0 ? c->n_left_out : c->system != NULL;
+
+    for (size_t i = begin + 1; i <= last && last < c->n_messages; i++) {
+        if (strcmp(c->messages[i].role, "user") == 0) {
+            c->n_left_out = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Leave out the oldest turns where the prompt and an answer do not fit the context: so many that
+ * the next turns fit as well, because each turn without a further message is computed anew. */
+static int fit_turns(quire_chat *c, rendered *out, quire_error *err)
+{
+    const uint32_t n_ctx = c->session.n_ctx, spare = n_ctx / 4;
+    const int64_t n_predict = c->args->sampling.n_predict;
+    const uint32_t answer = n_predict > 0           ? (uint32_t)n_predict
+                            : spare < ANSWER_TOKENS ? spare
+                                                    : ANSWER_TOKENS;
+    const uint32_t most = answer < n_ctx ? n_ctx - answer : 0;
+    uint32_t limit = most;
+
+    while (out->n_tokens > limit && leave_out(c)) {
+        limit = most > spare ? most - spare : most;
+        rendered_fini(out);
+        *out = (rendered){ .prompt = NULL };
+        QUIRE_TRY(render_kept(c, out, err));
+    }
+    return out->n_tokens <= most
+               ? QUIRE_OK
+               : quire_error_set(
+                     err, QUIRE_LIMIT,
+                     "the message would take %zu tokens, with %u for the answer that is "
+                     "more than the context of %u; it was not added (-c raises it)",
+                     out->n_tokens, answer, n_ctx);
+}
+
 /* The prompt after which the assistant is to speak. Memory: rendered_fini(). */
 static int make_prompt(quire_chat *c, rendered *out, quire_error *err)
 {
     const bool is_first = c->system != NULL && c->n_messages == 2;
     quire_chat_rules rules;
 
-    QUIRE_TRY(render(c, c->messages, c->n_messages, out, err));
+    QUIRE_TRY(render_kept(c, out, err));
+    if (c->args->overflow.how == QUIRE_OVERFLOW_TURNS) {
+        QUIRE_TRY(fit_turns(c, out, err));
+    }
     if (is_first && c->args->overflow.how == QUIRE_CONTEXT_CONDENSE) {
         QUIRE_TRY(keep_instructions(c, out, err));
     }
@@ -233,6 +308,14 @@ static bool take_text(void *ctx, const char *text, size_t n)
            show_deltas(sink);
 }
 
+/* Without the system's. */
+static size_t n_left_out(const quire_chat *c)
+{
+    const size_t n_system = c->system != NULL;
+
+    return c->n_left_out > n_system ? c->n_left_out - n_system : 0;
+}
+
 static int record_turn(quire_chat *c, const char *user, const quire_chat_answer *answer,
                        const quire_writer_result *result)
 {
@@ -247,17 +330,21 @@ static int record_turn(quire_chat *c, const char *user, const quire_chat_answer 
         if (result->n_dropped > 0) {
             quire_say("%u tokens left the context", result->n_dropped);
         }
+        if (n_left_out(c) > 0) {
+            quire_say("the oldest %zu messages are in the prompt no more", n_left_out(c));
+        }
         return QUIRE_OK;
     }
-    turn = json_pack("{s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "user",
-                     quire_json_bytes(user, strlen(user)), "assistant",
-                     json_stringn(answer->content.data, answer->content.n), "stop",
-                     quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
-                     "reused_tokens", (int)result->n_reused, "output_tokens", (int)result->n_output,
-                     "dropped_tokens", (int)result->n_dropped, "condensings",
-                     (int)result->n_condensings, "decode_tokens_per_second",
-                     quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
-                     quire_json_real(1e3 * result->first_s));
+    turn =
+        json_pack("{s:o, s:o, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "user",
+                  quire_json_bytes(user, strlen(user)), "assistant",
+                  json_stringn(answer->content.data, answer->content.n), "stop",
+                  quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
+                  "reused_tokens", (int)result->n_reused, "output_tokens", (int)result->n_output,
+                  "dropped_tokens", (int)result->n_dropped, "dropped_messages", (int)n_left_out(c),
+                  "condensings", (int)result->n_condensings, "decode_tokens_per_second",
+                  quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
+                  quire_json_real(1e3 * result->first_s));
     if (answer->reasoning.n > 0) {
         (void)json_object_set_new(turn, "reasoning",
                                   json_stringn(answer->reasoning.data, answer->reasoning.n));
@@ -328,7 +415,7 @@ static char *clean_text(const char *text)
 
 int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
 {
-    const size_t n_before = c->n_messages;
+    const size_t n_before = c->n_messages, n_left_before = c->n_left_out;
     rendered r = { .prompt = NULL };
     int rc = push_message(c, "user", clean_text(text), NULL);
 
@@ -339,6 +426,7 @@ int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
         rc = speak(c, text, &r, err);
     }
     if (rc < 0) {
+        c->n_left_out = n_left_before;
         quire_chat_drop(c, n_before);
         if (err->status == QUIRE_OK) {
             (void)quire_error_set(err, rc, "%s", quire_status_text(rc));

@@ -30,12 +30,14 @@ static const quire_opt options[] = {
     { .names = { "--reasoning-effort" }, .type = QUIRE_OPT_TEXT, .unit = "WORD",
       .initial_text = "the template's", .offset = offsetof(quire_chat_args, reasoning_effort),
       .help = "low, medium, high or another word that the template knows; none: no thoughts" },
-    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_overflow_words,
-      .initial = "refuse", .offset = offsetof(quire_chat_args, overflow.how),
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE,
+      .choices = quire_overflow_chat_words, .initial = "refuse",
+      .offset = offsetof(quire_chat_args, overflow.how),
       .help = "when the conversation fills the context: end the answer and refuse the message, "
               "drop half of the tokens and move the others to lower positions (shift), drop 64 "
               "tokens at a time (sinks), or drop some of the oldest tokens, chosen by the "
-              "policy of --retain or keydiff:0.5 (condense)" },
+              "policy of --retain or keydiff:0.5 (condense), or leave the oldest turns out of the "
+              "prompt (truncate_turns)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_chat_args, overflow.keep),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "

@@ -8,6 +8,8 @@
 #include "retain/policy.h"
 
 const char *const quire_overflow_words[] = { "refuse", "shift", "sinks", "condense", NULL };
+const char *const quire_overflow_chat_words[] = { "refuse",   "shift",          "sinks",
+                                                  "condense", "truncate_turns", NULL };
 
 /* Errors: quire_context_condense_policy_check(). */
 static int check_policy(const quire_common_args *common, quire_error *err)
@@ -24,10 +26,18 @@ static int check_policy(const quire_common_args *common, quire_error *err)
 int quire_overflow_choice_check(const quire_overflow_choice *choice,
                                 const quire_common_args *common, quire_error *err)
 {
-    const char *name = quire_overflow_words[choice->how];
+    const char *name = quire_overflow_chat_words[choice->how];
 
     if (choice->how == QUIRE_CONTEXT_REFUSE) {
         return QUIRE_OK;
+    }
+    if (choice->how == QUIRE_OVERFLOW_TURNS) { /* each prompt is a whole text */
+        return common->retain == NULL
+                   ? QUIRE_OK
+                   : quire_error_set(err, QUIRE_INVAL,
+                                     "--context-overflow %s and --retain: a conversation without "
+                                     "its oldest turns is another text, which is condensed anew",
+                                     name);
     }
     if (choice->how == QUIRE_CONTEXT_CONDENSE) {
         QUIRE_TRY(check_policy(common, err));
@@ -60,12 +70,14 @@ void quire_overflow_choice_take(quire_overflow_choice *choice, quire_common_args
 int quire_overflow_choice_apply(const quire_overflow_choice *choice, quire_writer *writer,
                                 quire_error *err)
 {
+    const quire_context_overflow how = choice->how == QUIRE_OVERFLOW_TURNS
+                                           ? QUIRE_CONTEXT_REFUSE
+                                           : (quire_context_overflow)choice->how;
     quire_retain_spec spec;
 
     if (choice->retain != NULL) {
         QUIRE_TRY(quire_retain_parse(choice->retain, &spec, err));
         quire_writer_retain_set(writer, &spec);
     }
-    return quire_writer_overflow_set(writer, (quire_context_overflow)choice->how,
-                                     (uint32_t)choice->keep, err);
+    return quire_writer_overflow_set(writer, how, (uint32_t)choice->keep, err);
 }

@@ -12,13 +12,18 @@
 #include "cli/settings/args.h"
 
 typedef struct quire_overflow_choice {
-    int how;            /* quire_context_overflow */
+    int how;            /* quire_context_overflow, or of a chat QUIRE_OVERFLOW_TURNS */
     int64_t keep;       /* first tokens */
     const char *retain; /* of condense, once it is taken; NULL = the default policy */
 } quire_overflow_choice;
 
-/* The values of --context-overflow in the order of quire_context_overflow, and NULL. */
+/* Behind the values of quire_context_overflow: the oldest turns leave the prompt. */
+#define QUIRE_OVERFLOW_TURNS 4
+
+/* The values of --context-overflow in the order of quire_context_overflow, and NULL; of a chat,
+ * with truncate_turns. */
 extern const char *const quire_overflow_words[];
+extern const char *const quire_overflow_chat_words[];
 
 /* The combinations of options that work; common is checked. Errors: QUIRE_INVAL, those of
  * quire_context_condense_policy_check(). */

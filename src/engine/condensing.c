@@ -113,17 +113,17 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_
                            const quire_retain_spec *spec, uint32_t chunk, const char *setting,
                            quire_error *err)
 {
+    const char *fixed = quire_runtime_rows_fixed(runtime);
+
     QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
     if (quire_runtime_memory_device(runtime) != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s moves tokens in the host's memory, and the KV is on device %s",
                                setting, quire_runtime_opts_get(runtime)->device);
     }
-    if (quire_runtime_rows_check(runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s works with KV in f32, f16, bf16 and q8, and with models whose "
-                               "layers store K and V and see the whole text",
-                               setting);
+    if (fixed != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s %s and %s", setting, spec->policy->name,
+                               fixed);
     }
     return quire_condensing_is_by_lane(spec)
                ? check_by_lane(parts, spec, quire_runtime_opts_get(runtime)->n_ctx, chunk, setting,

@@ -89,7 +89,7 @@ int quire_condensing_policy_check(const quire_retain_spec *spec, const char *set
                                   quire_error *err);
 
 /* Whether texts of a runtime can be condensed so every `chunk` tokens. Errors: also QUIRE_UNSUPP
- * for the model, its formats, the runtime (quire_runtime_rows_check()) or a predictor that is
+ * for the model, its formats, the runtime (quire_runtime_rows_fixed()) or a predictor that is
  * missing, QUIRE_INVAL (whole layers; the pages would be as many as those of the text). */
 int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
                            const quire_retain_spec *spec, uint32_t chunk, const char *setting,

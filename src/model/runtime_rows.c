@@ -10,22 +10,45 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
+const char *quire_desc_rows_fixed(const quire_model_desc *desc)
+{
+    if (desc->recurrent.n_layers > 0) {
+        return "recurrent layers: a state forgets no single token";
+    }
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if (desc->window[il] != 0) {
+            return "layers with windows: these give up their tokens by position, and all layers of "
+                   "a text share its places";
+        }
+    }
+    return desc->has_layer_sizes ? "KV heads that differ by layer" : NULL;
+}
+
+const char *quire_runtime_rows_fixed(const quire_runtime *rt)
+{
+    if (rt->groups.hot != 0) {
+        return "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
+               "copy to code the kept ones from; q8, f16, bf16 and f32 work";
+    }
+    if (rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous) {
+        return "a cache without pages of its own";
+    }
+    return quire_desc_rows_fixed(&rt->model->desc);
+}
+
 int quire_desc_rows_check(const quire_model_desc *desc)
 {
-    QUIRE_FAIL_IF(desc->recurrent.n_layers > 0 || desc->latent.is_there || desc->has_layer_sizes,
-                  QUIRE_UNSUPP);
-    for (uint32_t il = 0; il < desc->n_layer; il++) {
-        QUIRE_FAIL_IF(desc->window[il] != 0, QUIRE_UNSUPP);
-    }
-    return QUIRE_OK;
+    return desc->latent.is_there || quire_desc_rows_fixed(desc) != NULL ? QUIRE_UNSUPP : QUIRE_OK;
 }
 
 int quire_runtime_rows_check(const quire_runtime *rt)
 {
-    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0 || rt->memory_device != NULL ||
-                      rt->opts.is_contiguous || rt->groups.n != 1,
-                  QUIRE_UNSUPP);
-    return quire_desc_rows_check(&rt->model->desc);
+    const quire_model_desc *desc = &rt->model->desc;
+
+    return rt->memory_device != NULL || desc->latent.is_there ||
+                   quire_runtime_rows_fixed(rt) != NULL
+               ? QUIRE_UNSUPP
+               : QUIRE_OK;
 }
 
 uint32_t quire_runtime_n_lanes(const quire_runtime *rt)
@@ -114,6 +137,9 @@ void quire_runtime_rows_copy(const quire_runtime_rows *rows, quire_runtime_lane 
     (void)quire_kv_layout(&rows->runtime->form, lane.layer, &layer);
     kind = (quire_tile_kind){ layer.k_store.format, QUIRE_SIDE_K, layer.d_k };
     copy_side(rows, &layer.k_store, &kind, lane.head, is_kept, n);
+    if (layer.v_prefix_of_k) {
+        return;
+    }
     kind = (quire_tile_kind){ layer.v_store.format, QUIRE_SIDE_V, layer.d_v };
     copy_side(rows, &layer.v_store, &kind, lane.head, is_kept, n);
 }

@@ -27,6 +27,12 @@ typedef struct quire_runtime_rows {
     quire_seq_table to;
 } quire_runtime_rows;
 
+/* Why kept rows of a text cannot move to the slots of others, byte for byte, as a phrase; NULL:
+ * they can. Latent rows can: they are K alone. Memory: static. Thread: any. */
+const char *quire_runtime_rows_fixed(const quire_runtime *runtime);
+/* The same for what the model decides. */
+const char *quire_desc_rows_fixed(const quire_model_desc *desc);
+
 /* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, layers with windows, recurrent layers, latent
  * attention, kv_elsewhere_bytes, is_contiguous. */
 int quire_runtime_rows_check(const quire_runtime *runtime);

@@ -328,6 +328,54 @@ static void test_pins(void **state)
     bench_close(&b);
 }
 
+/* ---- latent attention ---- */
+
+/* The tokens and log-probabilities of a request's answer. */
+static void answer_read(quire_request *request, answer *out)
+{
+    quire_request_token event;
+
+    *out = (answer){ 0 };
+    while (quire_request_wait(request, out->n, FIXTURE_WAIT_MS, &event) == 1) {
+        out->tokens[out->n] = event.token;
+        out->logprobs[out->n++] = event.logprob;
+    }
+    quire_request_release(request);
+}
+
+#define N_LATENT 300u /* tokens of a prompt */
+
+/* Latent rows move as K alone. All kept: the bits of a whole text. Half: other bits, the same ones
+ * after a hit. */
+static void test_latent(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    static answer whole, half;
+    quire_engine_stats stats;
+    engine_bench b;
+    int32_t text[N_LATENT];
+
+    (void)state;
+    tokens_make(text, N_LATENT, 1);
+    engine.retain_chunk = CHUNK;
+    engine.n_running_max = 4;
+    for (uint32_t i = 0; i < 2; i++) {
+        runtime.k_format = runtime.v_format = i == 0 ? QUIRE_FORMAT_F16 : QUIRE_FORMAT_Q8;
+        b = bench_latent(&engine, &runtime);
+        answer_read(ask(&b, NULL, text, N_LATENT), &whole);
+        (void)check(&b, "keydiff:1,recent=32", text, N_LATENT, &whole);
+        (void)check(&b, "stride:1,recent=32", text, N_LATENT, &whole);
+        answer_read(ask(&b, KEYDIFF, text, N_LATENT), &half);
+        assert_memory_not_equal(half.logprobs, whole.logprobs, sizeof half.logprobs);
+        stats = stats_now(b.engine);
+        assert_int_equal(check(&b, KEYDIFF, text, N_LATENT, &half), N_LATENT - 1);
+        assert_int_equal(stats_now(b.engine).condensings_total, stats.condensings_total);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 /* ---- what does not work ---- */
 
 static void refused(const engine_bench *b, const char *policy, const char *message)
@@ -358,7 +406,7 @@ static void test_refusals(void **state)
     refused(&b, "heavy:0.5,granule=128", "retain: heavy: in shared pages a lane keeps whole tiles");
     bench_close(&b);
     b = condense_bench(&q4);
-    refused(&b, KEYDIFF, "retain: works with KV in f32, f16, bf16 and q8");
+    refused(&b, KEYDIFF, "retain: keydiff and KV in q6 to q3: 64 tokens are coded as one tile");
     bench_close(&b);
     b = bench_tiny(&engine, &runtime);
     refused(&b, KEYDIFF, "retain: and an engine without chunks");
@@ -366,13 +414,13 @@ static void test_refusals(void **state)
     engine.retain_chunk = CHUNK;
     engine.n_running_max = 4;
     b = bench_windows(windows, &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    refused(&b, KEYDIFF, "retain: keydiff and layers with windows");
     bench_close(&b);
     b = bench_latent(&engine, &runtime);
-    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    refused(&b, "snap:0.5,recent=32", "retain: snap keeps tokens by lane");
     bench_close(&b);
     b = bench_recurrent("lfm2", &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: works with KV in f32");
+    refused(&b, KEYDIFF, "retain: keydiff and recurrent layers");
     bench_close(&b);
     runtime.kv_overflows = true;
     engine.overflow.dir = test_dir;
@@ -388,7 +436,8 @@ int main(void)
         cmocka_unit_test(test_answers),      cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_cached_bytes), cmocka_unit_test(test_invalidation_of_a_running_text),
-        cmocka_unit_test(test_pins),         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pins),         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

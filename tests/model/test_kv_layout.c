@@ -320,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_latent_source),
         cmocka_unit_test(test_layer_sizes),
         cmocka_unit_test(test_attention_reads_each_as_it_is),

@@ -9,6 +9,7 @@
 int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tokens,
                            const quire_model_desc *desc, quire_condensing *out, quire_error *err)
 {
+    const char *fixed = quire_desc_rows_fixed(desc);
     quire_error why = QUIRE_ERROR_INIT;
     quire_retain_spec spec;
     int rc = quire_retain_parse(policy, &spec, &why);
@@ -23,10 +24,8 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
                                "info shows texts whose lanes keep the same number",
                                policy);
     }
-    if (quire_desc_rows_check(desc) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "--retain works with models whose layers store K and V and see the "
-                               "whole text");
+    if (fixed != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "--retain %s and %s", policy, fixed);
     }
     quire_condensing_init(out, &spec, (chunk + page_tokens - 1) / page_tokens * page_tokens,
                           page_tokens, NULL);

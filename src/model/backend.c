@@ -78,12 +78,16 @@ ggml_backend_dev_t quire_backend_cpu(void)
 
 /* Function pointers travel as void * through ggml's registry; memcpy converts without the cast
  * that ISO C does not define. */
-static void proc_get(const char *name, void *fn, size_t fn_bytes)
+static void proc_get_of(ggml_backend_dev_t device, const char *name, void *fn, size_t fn_bytes)
 {
-    void *address =
-        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu_device), name);
+    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name);
 
     memcpy(fn, &address, fn_bytes);
+}
+
+static void proc_get(const char *name, void *fn, size_t fn_bytes)
+{
+    proc_get_of(cpu_device, name, fn, fn_bytes);
 }
 
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void)
@@ -92,6 +96,44 @@ ggml_backend_buffer_type_t *quire_backend_extra_bufts(void)
 
     proc_get("ggml_backend_dev_get_extra_bufts", &get, sizeof get);
     return get != NULL ? get(cpu_device) : NULL;
+}
+
+/* A product of 512 rows. */
+#define ASKED_ROWS 512
+
+static struct ggml_tensor *asked_product(struct ggml_context *ctx, struct ggml_tensor *w,
+                                         bool is_of_experts)
+{
+    struct ggml_tensor *x, *ids;
+
+    if (!is_of_experts) {
+        return ggml_mul_mat(ctx, w,
+                            ggml_new_tensor_3d(ctx, GGML_TYPE_F32, w->ne[0], ASKED_ROWS, w->ne[2]));
+    }
+    x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, w->ne[0], 1, ASKED_ROWS);
+    ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, ASKED_ROWS);
+    return ggml_mul_mat_id(ctx, w, x, ids);
+}
+
+bool quire_backend_multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t buft,
+                              const struct ggml_tensor *matrix, bool is_of_experts)
+{
+    struct ggml_init_params params = { .mem_size = 4 * ggml_tensor_overhead(), .no_alloc = true };
+    struct ggml_context *ctx = ggml_init(params);
+    struct ggml_tensor w = *matrix;
+    bool takes = false;
+
+    if (ctx == NULL) {
+        return false;
+    }
+    /* A buffer of no bytes: the device only looks at its type. */
+    w.buffer = ggml_backend_buft_alloc_buffer(buft, 0);
+    if (w.buffer != NULL) {
+        takes = ggml_backend_dev_supports_op(device, asked_product(ctx, &w, is_of_experts));
+        ggml_backend_buffer_free(w.buffer);
+    }
+    ggml_free(ctx);
+    return takes;
 }
 
 void quire_backend_kernels(char *text, size_t text_bytes)
@@ -142,6 +184,18 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads)
         return QUIRE_NOMEM;
     }
     return QUIRE_OK;
+}
+
+ggml_backend_t quire_backend_device_open(ggml_backend_dev_t device)
+{
+    ggml_backend_t backend = ggml_backend_dev_init(device, NULL);
+    ggml_backend_set_n_threads_t set_n_threads;
+
+    proc_get_of(device, "ggml_backend_set_n_threads", &set_n_threads, sizeof set_n_threads);
+    if (backend != NULL && set_n_threads != NULL) {
+        set_n_threads(backend, 1);
+    }
+    return backend;
 }
 
 typedef struct graph_call {

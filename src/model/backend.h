@@ -31,6 +31,11 @@ ggml_backend_dev_t quire_backend_cpu(void);
 /* The CPU device's extra (repacking) buffer types, NULL-terminated; NULL if it has none. */
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void);
 
+/* Whether a device of ggml multiplies with the matrix from a buffer of this type; of experts, if
+ * is_of_experts: several matrices, of which each row of the other factor names some. */
+bool quire_backend_multiplies(ggml_backend_dev_t device, ggml_backend_buffer_type_t buft,
+                              const struct ggml_tensor *matrix, bool is_of_experts);
+
 /* Write the facts on which the bits of ggml's own operations depend: ggml's version, and the CPU
  * features that ggml was built for or found. The text is cut where the buffer is full;
  * QUIRE_BACKEND_KERNELS_BYTES are enough. quire_backend_init() must have succeeded. */
@@ -46,6 +51,10 @@ typedef struct quire_backend {
 int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
 enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
+
+/* A backend of another device, with one thread if it computes by threads. NULL: no memory. Memory:
+ * ggml_backend_free(). */
+ggml_backend_t quire_backend_device_open(ggml_backend_dev_t device);
 
 /* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */

@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "model/backend.h"
+#include "model/graph_split.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define NODES_PER_LAYER 80u
@@ -234,6 +236,15 @@ static struct ggml_tensor *logits_create(const quire_graph_build *b, struct ggml
     return cap != 0.0f ? ggml_scale(ctx, ggml_tanh(ctx, ggml_scale(ctx, y, 1.0f / cap)), cap) : y;
 }
 
+/* From here on: layer il, or with il = n_layer the last norm and the output matrix. */
+static void layer_enter(quire_graph_build *b, uint32_t il)
+{
+    if (b->weights->device != NULL && il == b->weights->device_from) {
+        b->linear->is_plain = true;
+        b->device_from_node = ggml_graph_n_nodes(b->graph->cgraph);
+    }
+}
+
 static void layers_create(quire_graph_build *b)
 {
     quire_graph *g = b->graph;
@@ -244,11 +255,13 @@ static void layers_create(quire_graph_build *b)
     quire_graph_layer_embd_begin(b, x);
     x = b->arch->has_streams ? quire_graph_streams_begin(b, x) : x;
     for (uint32_t il = 0; il < b->desc->n_layer; il++) {
+        layer_enter(b, il);
         x = layer_create(b, x, il);
         if (x == NULL) {
             return;
         }
     }
+    layer_enter(b, b->desc->n_layer);
     x = b->arch->has_streams ? quire_graph_streams_end(b, x) : x;
     g->hidden = quire_graph_norm(b, x, b->weights->output_norm, b->weights->output_norm_b);
     ggml_set_output(g->hidden);
@@ -259,6 +272,9 @@ static void layers_create(quire_graph_build *b)
 
 static void graph_clear(quire_graph *graph)
 {
+    ggml_free(graph->segments_ctx);
+    free(graph->segments);
+    free(graph->buffer_ids);
     ggml_free(graph->ctx);
     *graph = (quire_graph){ 0 };
 }
@@ -322,9 +338,13 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
 static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
                              uint32_t n_logits)
 {
+    const bool has_device = graphs->opts.weights->device != NULL;
     const size_t n_nodes = graph_nodes(graphs, n_rows, n_logits);
+    const size_t n_split = has_device ? quire_graph_split_nodes(n_nodes) : 0;
     const struct ggml_init_params params = {
-        .mem_size = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
+        .mem_size = (n_nodes + n_split) * ggml_tensor_overhead() +
+                    ggml_graph_overhead_custom(n_nodes, false) +
+                    (has_device ? ggml_graph_overhead_custom(n_split, false) : 0),
         .no_alloc = true,
     };
     quire_linear linear = { .block_bytes = graphs->linear_block_bytes };
@@ -337,7 +357,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
                             .exit = graphs->opts.exit,
                             .graph = graph,
                             .linear = &linear,
-                            .experts = graphs->experts };
+                            .experts = graphs->experts,
+                            .device_from_node = INT_MAX };
 
     *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
     graph->ctx = ggml_init(params);
@@ -351,7 +372,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
     b.n_rows = n_rows;
     b.positions = graph->positions;
     layers_create(&b);
-    return QUIRE_OK;
+    return has_device ? quire_graph_split(graph, graphs->opts.weights, b.device_from_node)
+                      : QUIRE_OK;
 }
 
 /* ---- the cache ---- */
@@ -363,13 +385,20 @@ static void entries_clear(quire_graphs *graphs)
     }
 }
 
+static bool graph_reserve(const quire_graphs *graphs, const quire_graph *graph)
+{
+    return graph->buffer_ids == NULL
+               ? ggml_gallocr_reserve(graphs->buffer, graph->cgraph)
+               : ggml_gallocr_reserve_n(graphs->buffer, graph->cgraph, graph->buffer_ids, NULL);
+}
+
 /* Room in the buffer for a step of n_rows rows that all want their logits. */
 static int buffer_reserve(quire_graphs *graphs, uint32_t n_rows)
 {
     quire_graph graph;
     int rc = graph_build_shape(graphs, &graph, n_rows, n_rows);
 
-    if (rc == QUIRE_OK && !ggml_gallocr_reserve(graphs->buffer, graph.cgraph)) {
+    if (rc == QUIRE_OK && !graph_reserve(graphs, &graph)) {
         rc = QUIRE_NOMEM;
     }
     graph_clear(&graph);
@@ -398,13 +427,24 @@ static int experts_create(quire_graphs *graphs)
     return QUIRE_OK;
 }
 
+static ggml_gallocr_t buffer_new(ggml_backend_dev_t device)
+{
+    ggml_backend_buffer_type_t types[2] = { ggml_backend_dev_buffer_type(quire_backend_cpu()) };
+
+    if (device == NULL) {
+        return ggml_gallocr_new(types[QUIRE_GRAPH_HOST]);
+    }
+    types[QUIRE_GRAPH_DEVICE] = ggml_backend_dev_buffer_type(device);
+    return ggml_gallocr_new_n(types, 2);
+}
+
 int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
 {
     int rc = QUIRE_OK;
 
     *graphs = (quire_graphs){ .opts = *opts,
                               .linear_block_bytes = quire_linear_block_bytes(opts->n_threads) };
-    graphs->buffer = ggml_gallocr_new(ggml_backend_dev_buffer_type(quire_backend_cpu()));
+    graphs->buffer = buffer_new(opts->weights->device);
     if (graphs->buffer == NULL) {
         return QUIRE_NOMEM;
     }
@@ -435,7 +475,34 @@ void quire_graphs_fini(quire_graphs *graphs)
 
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs)
 {
-    return ggml_gallocr_get_buffer_size(graphs->buffer, 0);
+    return ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_HOST);
+}
+
+size_t quire_graphs_device_bytes(const quire_graphs *graphs)
+{
+    return graphs->opts.weights->device != NULL
+               ? ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_DEVICE)
+               : 0;
+}
+
+enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
+                                     ggml_backend_t device)
+{
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+
+    if (graph->n_segments == 0) {
+        return quire_backend_compute(host, graph->cgraph);
+    }
+    for (uint32_t i = 0; i < graph->n_segments && status == GGML_STATUS_SUCCESS; i++) {
+        status = i % 2 == QUIRE_GRAPH_HOST ? quire_backend_compute(host, graph->segments[i])
+                                           : ggml_backend_graph_compute(device, graph->segments[i]);
+    }
+    return status;
+}
+
+static size_t all_buffers_bytes(const quire_graphs *graphs)
+{
+    return quire_graphs_buffer_bytes(graphs) + quire_graphs_device_bytes(graphs);
 }
 
 /* Place a new graph's tensors in the shared buffer. Should the buffer have to move (the largest
@@ -443,11 +510,11 @@ size_t quire_graphs_buffer_bytes(const quire_graphs *graphs)
  * stale and the cache starts again. */
 static int graph_place(quire_graphs *graphs, quire_graph *graph)
 {
-    const size_t before = quire_graphs_buffer_bytes(graphs);
-    const bool is_placed = ggml_gallocr_reserve(graphs->buffer, graph->cgraph) &&
-                           ggml_gallocr_alloc_graph(graphs->buffer, graph->cgraph);
+    const size_t before = all_buffers_bytes(graphs);
+    const bool is_placed =
+        graph_reserve(graphs, graph) && ggml_gallocr_alloc_graph(graphs->buffer, graph->cgraph);
 
-    if (!is_placed || quire_graphs_buffer_bytes(graphs) != before) {
+    if (!is_placed || all_buffers_bytes(graphs) != before) {
         entries_clear(graphs);
     }
     return is_placed ? QUIRE_OK : QUIRE_NOMEM;

@@ -21,6 +21,9 @@
  * A recurrent layer has one operation in place of append and attention (graph_recurrent.c). It
  * reads and writes the states of the step's sequences (recurrent.h) and computes all rows.
  *
+ * Of a model whose last layers lie on a device of ggml, the graph is cut into segments that host
+ * and device compute in turns (graph_split.h).
+ *
  * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
  * a time, and a result lives until the next computation.
  *
@@ -30,6 +33,7 @@
 #ifndef QUIRE_MODEL_GRAPH_H
 #define QUIRE_MODEL_GRAPH_H
 
+#include "model/backend.h"
 #include "model/weights.h"
 
 #include "model/recurrent.h"
@@ -88,6 +92,12 @@ typedef struct quire_graph {
     struct ggml_tensor *out_positions; /* i32 [n_logits]; NULL without an early exit */
     struct ggml_tensor *logits;        /* f32 [n_logits][n_vocab]; NULL when none are wanted */
     struct ggml_tensor *hidden;        /* f32 [n_logits][n_embd]: what the output matrix reads */
+    /* Of a model with layers on a device (graph_split.h): the host computes segments 0, 2 .., the
+     * device 1, 3 ..; else one graph is all. */
+    struct ggml_context *segments_ctx;
+    struct ggml_cgraph **segments; /* [n_segments] */
+    uint32_t n_segments;
+    int *buffer_ids; /* of the graph's nodes; NULL = the host's */
     uint32_t n_rows;
     uint32_t n_logits;
     uint64_t used_at;
@@ -124,6 +134,10 @@ static inline bool quire_graph_has_exit(const quire_model_desc *desc)
     return desc->last_stored + 1 < desc->n_layer;
 }
 
+/* Compute a graph whose inputs are written; device: a backend of the weights' device, or NULL. */
+enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
+                                     ggml_backend_t device);
+
 /* Reserve the compute buffer for n_rows_max rows, logits of all of them included. Errors:
  * QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */
 int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts);
@@ -133,6 +147,8 @@ void quire_graphs_fini(quire_graphs *graphs);
  * Errors: QUIRE_NOMEM. Cost: no allocation when the shape is in the cache. */
 int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, quire_graph **out);
 
+/* The compute buffer in the host's memory, and its part in the device's. */
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs);
+size_t quire_graphs_device_bytes(const quire_graphs *graphs);
 
 #endif /* QUIRE_MODEL_GRAPH_H */

@@ -223,6 +223,9 @@ struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor 
     quire_matmul_weight *panels = quire_weights_panels(weight);
     uint32_t n_blocks;
 
+    if (linear->is_plain) {
+        return ggml_mul_mat(linear->ctx, weight, x);
+    }
     if (panels != NULL) {
         return quire_linear_build_panels(linear, panels, x);
     }

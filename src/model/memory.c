@@ -71,7 +71,7 @@ static uint64_t kv_row(const quire_model_desc *desc)
  * or at the logits. ggml also takes a copy of a product's input, rounded to the type that the
  * weights are multiplied with. Small batches also keep the result of a block, at most half of a
  * matrix's result. */
-static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+static uint64_t activations_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
     const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
@@ -99,10 +99,15 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t block_rows =
         o->n_batch < QUIRE_LINEAR_CUT_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_CUT_ROWS_MAX;
     const uint64_t block = sizeof(float) * block_rows * larger(desc->n_vocab, n_ff) / 2;
+
+    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES;
+}
+
+static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 
-    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES +
-           quire_attn_workspace_bytes(&attn);
+    return activations_bytes(desc, o) + quire_attn_workspace_bytes(&attn);
 }
 
 /* Rows of two layers, partial results, and a batch's tables, each as src/device/vulkan takes them:
@@ -135,7 +140,11 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .buffers_bytes = buffers_bytes(desc, &o) + o.beside_bytes,
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
         .device_bytes = device_bytes(desc, &o),
+        .device_weights_bytes = desc->device_weight_bytes,
     };
+    if (out->device_weights_bytes != 0) {
+        out->device_bytes += activations_bytes(desc, &o);
+    }
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
 }
 
@@ -144,14 +153,16 @@ uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memo
     if (place == NULL) {
         return need->total_bytes;
     }
-    return place->is_hosts ? need->total_bytes + need->device_bytes
+    return place->is_hosts ? need->total_bytes + need->device_bytes + need->device_weights_bytes
                            : need->total_bytes - need->kv_bytes;
 }
 
 static bool fits_device(const quire_memory_need *need, const quire_memory_place *place)
 {
-    return place == NULL || (need->device_bytes <= place->bytes &&
-                             need->kv_bytes <= place->bytes - need->device_bytes);
+    const uint64_t fixed_bytes = need->device_bytes + need->device_weights_bytes;
+
+    return place == NULL ||
+           (fixed_bytes <= place->bytes && need->kv_bytes <= place->bytes - fixed_bytes);
 }
 
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
@@ -186,11 +197,13 @@ static void need_text(const quire_memory_need *need, const quire_memory_place *p
                       size_t text_bytes)
 {
     const bool has_kv = place == NULL || place->is_hosts;
+    const uint64_t weights =
+        need->weights_bytes + (place != NULL && has_kv ? need->device_weights_bytes : 0);
     const struct {
         const char *name;
         uint64_t bytes;
     } parts[] = {
-        { "weights", need->weights_bytes },
+        { "weights", weights },
         { "KV", has_kv ? need->kv_bytes : 0 },
         { "buffers", need->buffers_bytes + (place != NULL && has_kv ? need->device_bytes : 0) },
         { "program", need->program_bytes },
@@ -230,20 +243,26 @@ static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *o
                        const quire_memory_need *need, const quire_memory_place *place,
                        uint32_t tokens, quire_error *err)
 {
-    const uint64_t bytes = need->kv_bytes + need->device_bytes;
+    const uint64_t bytes = need->kv_bytes + need->device_bytes + need->device_weights_bytes;
     char formats[64], kv[16], buffers[16], total[16], has[16], missing[16], ctx[48];
+    char weights[32] = "", size[16];
 
     ctx_text(tokens, ctx, sizeof ctx);
+    if (need->device_weights_bytes != 0) {
+        (void)snprintf(weights, sizeof weights, "weights %s, ",
+                       quire_format_bytes(need->device_weights_bytes, size, sizeof size));
+    }
     return quire_error_set(
         err, QUIRE_NOMEM,
-        "%u tokens of KV %s need %s on device %s (KV %s, buffers %s), which has %s: %s too "
-        "much. Choose %sa smaller KV format (--kv), or --device cpu",
+        "%u tokens of KV %s need %s on device %s (%sKV %s, buffers %s), which has %s: %s too "
+        "much. Choose %sa smaller KV format (--kv), %sor --device cpu",
         need->n_ctx, formats_text(desc, opts, formats, sizeof formats),
-        quire_format_bytes(bytes, total, sizeof total), place->name,
+        quire_format_bytes(bytes, total, sizeof total), place->name, weights,
         quire_format_bytes(need->kv_bytes, kv, sizeof kv),
         quire_format_bytes(need->device_bytes, buffers, sizeof buffers),
         quire_format_bytes(place->bytes, has, sizeof has),
-        quire_format_bytes(bytes - place->bytes, missing, sizeof missing), ctx);
+        quire_format_bytes(bytes - place->bytes, missing, sizeof missing), ctx,
+        weights[0] != '\0' ? "fewer layers there (-ngl), " : "");
 }
 
 int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,

@@ -7,7 +7,8 @@
  *
  * KV on a device (quire/device.h) is no need of the host, unless the device's memory is the host's.
  *
- *   need of a device = KV pages + buffers of a step (rows, partial results)
+ *   need of a device = weights of layers there + KV pages
+ *                    + buffers of a step (rows, partial results, activations of these layers)
  *
  * Weights, KV and attention's workspace are exact. The figure of the other buffers is an upper
  * estimate of the bytes that graph.c reserves. The figure of the program is an allowance for code,
@@ -28,7 +29,8 @@ typedef struct quire_memory_need {
     uint64_t buffers_bytes;
     uint64_t program_bytes;
     uint64_t total_bytes;  /* of the above */
-    uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV */
+    uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV and weights */
+    uint64_t device_weights_bytes;
 } quire_memory_need;
 
 /* The device that KV lies on. */

@@ -65,6 +65,7 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
     quire_error local = QUIRE_ERROR_INIT;
     quire_gguf *file = NULL;
     quire_model *model = NULL;
+    quire_weights_bytes bytes;
     int rc;
 
     *out = NULL;
@@ -83,8 +84,10 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
         goto out;
     }
-    if ((rc = quire_weights_resident_bytes(&model->desc.resident_bytes, file, &model->desc, opts,
-                                           err)) < 0 ||
+    rc = quire_weights_resident_bytes(&bytes, file, &model->desc, opts, err);
+    model->desc.resident_bytes = bytes.host;
+    model->desc.device_weight_bytes = bytes.device;
+    if (rc < 0 ||
         (opts->admit != NULL && (rc = opts->admit(opts->admit_ctx, &model->desc, err)) < 0)) {
         goto out;
     }

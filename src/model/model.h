@@ -264,6 +264,7 @@ typedef struct quire_model_desc {
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
+    uint64_t device_weight_bytes; /* beside them, on quire_model_opts.device */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     uint64_t fingerprint; /* of the file's contents, not its place: fingerprint.c */
@@ -298,6 +299,12 @@ typedef struct quire_model quire_model;
 typedef struct quire_model_opts {
     bool describe_only; /* no weights; what opening in full would refuse is refused (quire info) */
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
+    /* A device of ggml (ggml_backend_dev_t), on which the last layers of the model lie and are
+     * computed; the last norm and the output matrix count as one more layer behind them. NULL or 0:
+     * none. Borrowed for the model's life. Errors: QUIRE_UNSUPP (the device does not multiply with
+     * a matrix, or the architecture cannot be there), QUIRE_NOMEM. */
+    struct ggml_backend_device *device;
+    uint32_t n_device_layers;
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;
     /* Called before weights are loaded, when the description and the memory need of the model are

@@ -345,6 +345,17 @@ static struct ggml_tensor *rope_factors(const quire_runtime *rt)
     return quire_runtime_is_long(rt) ? w->rope_long : w->rope_short;
 }
 
+/* The backend of layers on a device. One that computes by threads has one: ggml's own are lent to
+ * the host's backend. */
+static int layers_open(quire_runtime *rt)
+{
+    if (rt->model->weights->device == NULL) {
+        return QUIRE_OK;
+    }
+    rt->layers_backend = quire_backend_device_open(rt->model->weights->device);
+    return rt->layers_backend != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err)
 {
@@ -386,7 +397,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
     if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
-        (rc = quire_graphs_init(&rt->graphs, &graphs)) < 0) {
+        (rc = layers_open(rt)) < 0 || (rc = quire_graphs_init(&rt->graphs, &graphs)) < 0) {
         quire_error_set(err, rc,
                         "out of memory for steps of %u tokens: choose a smaller batch (-b)",
                         rt->opts.n_batch);
@@ -405,6 +416,7 @@ void quire_runtime_destroy(quire_runtime *rt)
         return;
     }
     quire_graphs_fini(&rt->graphs);
+    ggml_backend_free(rt->layers_backend);
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
@@ -443,6 +455,11 @@ quire_attn_device *quire_runtime_device(quire_runtime *rt)
 const char *quire_runtime_isa(const quire_runtime *rt)
 {
     return rt->memory_device != NULL ? rt->device.name : quire_attn_workspace_isa(rt->workspace);
+}
+
+uint32_t quire_runtime_n_device_layers(const quire_runtime *rt)
+{
+    return rt->model->weights->n_layer + 1 - rt->model->weights->device_from;
 }
 
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *rt)

@@ -125,6 +125,9 @@ const char *quire_runtime_isa(const quire_runtime *runtime);
 const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
 /* Its memory, of which the cache's pages are; NULL without one. Memory: the runtime's. */
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *runtime);
+/* The layers of the model on a device of ggml (quire_model_opts.device), with the output as one of
+ * them. */
+uint32_t quire_runtime_n_device_layers(const quire_runtime *runtime);
 /* Whether that device was lost: then every step returns QUIRE_LOST. */
 bool quire_runtime_is_lost(const quire_runtime *runtime);
 /* Whether a model with these options can be on the device that they name, as far as is known

@@ -3,7 +3,8 @@
  * Loading goes in three passes over one list of wanted tensors: place (which kind of buffer holds
  * each tensor), allocate (one ggml context and buffer per kind), fill. A kind is the mapped files,
  * a plain CPU buffer (a mapped tensor that is not aligned as ggml wants it), panels for our own
- * products (one mapping, in huge pages where there are any), or one extra buffer type.
+ * products (one mapping, in huge pages where there are any), a device's memory, or one extra buffer
+ * type.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/weights.h"
@@ -12,6 +13,7 @@
 #include "model/backend.h"
 #include "model/panels.h"
 #include "model/tensor_table.h"
+#include "model/weights_device.h"
 #include "model/weights_digest.h"
 #include "model/weights_latent.h"
 #include "model/weights_map.h"
@@ -30,7 +32,8 @@
 #define KIND_MAPPED 0u
 #define KIND_PLAIN  1u
 #define KIND_PANELS 2u
-#define KIND_EXTRA  3u
+#define KIND_DEVICE 3u
+#define KIND_EXTRA  4u
 #define EXTRA_MAX   8u
 #define KINDS_MAX   (KIND_EXTRA + EXTRA_MAX)
 
@@ -82,30 +85,6 @@ typedef struct weight_load {
 /* ggml's products with AMX (v0.5.0) of many rows are wrong where a row of weights is one block. */
 #define EXTRA_IN_MIN 64
 
-/* Ask the CPU device whether it multiplies with w from this buffer type. */
-static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_tensor *meta)
-{
-    struct ggml_init_params params = { .mem_size = 4 * ggml_tensor_overhead(), .no_alloc = true };
-    struct ggml_context *ctx = ggml_init(params);
-    struct ggml_tensor w = *meta;
-    bool takes = false;
-
-    if (ctx == NULL || w.ne[0] < EXTRA_IN_MIN) {
-        ggml_free(ctx);
-        return false;
-    }
-    /* A buffer of no bytes: the device only looks at its type. */
-    w.buffer = ggml_backend_buft_alloc_buffer(buft, 0);
-    if (w.buffer != NULL) {
-        struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, w.ne[0], 512);
-
-        takes = ggml_backend_dev_supports_op(quire_backend_cpu(), ggml_mul_mat(ctx, &w, x));
-        ggml_backend_buffer_free(w.buffer);
-    }
-    ggml_free(ctx);
-    return takes;
-}
-
 static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *meta,
                             uint64_t offset, const quire_tensor_row *row)
 {
@@ -124,7 +103,8 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
     }
     if (is_factor && !is_of_experts && !load->opts->no_repack) {
         for (uint32_t i = KIND_EXTRA; i < store->n_kinds; i++) {
-            if (extra_buft_takes(store->kinds[i].buft, meta)) {
+            if (meta->ne[0] >= EXTRA_IN_MIN &&
+                quire_backend_multiplies(quire_backend_cpu(), store->kinds[i].buft, meta, false)) {
                 return i;
             }
         }
@@ -134,7 +114,9 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
                : KIND_PLAIN;
 }
 
-static void slot_add(weight_load *load, const quire_tensor_row *row, const weight_slot *want)
+/* il: the layer, as for quire_weights_device_takes(). */
+static int slot_add(weight_load *load, const quire_tensor_row *row, uint32_t il,
+                    const weight_slot *want)
 {
     struct quire_weights_store *store = load->weights->store;
     weight_slot *slot;
@@ -143,7 +125,12 @@ static void slot_add(weight_load *load, const quire_tensor_row *row, const weigh
     QUIRE_CHECK(store->n_slots < store->n_slots_max);
     slot = &store->slots[store->n_slots++];
     *slot = *want;
+    if (quire_weights_device_takes(load->weights, row, il)) {
+        slot->kind = KIND_DEVICE;
+        return quire_weights_device_check(load->weights, row, want->meta, load->err);
+    }
     slot->kind = kind_choose(load, want->meta, want->place.offset, row);
+    return QUIRE_OK;
 }
 
 /* The context of the pieces' shapes, made for the first one. */
@@ -176,9 +163,10 @@ static int want_cuts(weight_load *load, const quire_tensor_row *row, const struc
                                               : ggml_new_tensor_2d(ctx, meta->type, meta->ne[0], n);
 
         (void)ggml_format_name(piece, "%s/%u", meta->name, i);
-        slot_add(load, row,
-                 &(weight_slot){
-                     .into = (void *)(base + row->cuts[i].into), .meta = piece, .place = place });
+        QUIRE_TRY(slot_add(load, row, il,
+                           &(weight_slot){ .into = (void *)(base + row->cuts[i].into),
+                                           .meta = piece,
+                                           .place = place }));
         place.offset += ggml_nbytes(piece);
     }
     return QUIRE_OK;
@@ -198,11 +186,10 @@ static int want(weight_load *load, const quire_tensor_row *row, const char *name
     if (row->cuts[0].rows != QUIRE_DIM_ONE) {
         return want_cuts(load, row, meta, il, base);
     }
-    slot_add(load, row,
-             &(weight_slot){ .into = (void *)(base + row->into),
-                             .meta = meta,
-                             .place = quire_gguf_tensor_place(load->file, name) });
-    return QUIRE_OK;
+    return slot_add(load, row, il,
+                    &(weight_slot){ .into = (void *)(base + row->into),
+                                    .meta = meta,
+                                    .place = quire_gguf_tensor_place(load->file, name) });
 }
 
 /* The tensors of the model: the output matrix may be the embedding once more. */
@@ -222,7 +209,7 @@ static int want_globals(weight_load *load)
                 .place = quire_gguf_tensor_place(load->file, "token_embd.weight"),
             };
 
-            slot_add(load, r, &tied);
+            QUIRE_TRY(slot_add(load, r, 0, &tied));
             continue;
         }
         QUIRE_TRY(want(load, r, r->name, 0, base));
@@ -248,11 +235,12 @@ static int want_layer(weight_load *load, uint32_t il)
 
 /* ---- pass 2: allocate ---- */
 
-static int kinds_init(struct quire_weights_store *store)
+static int kinds_init(struct quire_weights_store *store, ggml_backend_dev_t device)
 {
     ggml_backend_buffer_type_t *extra = quire_backend_extra_bufts();
 
     store->kinds[KIND_PLAIN].buft = ggml_backend_dev_buffer_type(quire_backend_cpu());
+    store->kinds[KIND_DEVICE].buft = device != NULL ? ggml_backend_dev_buffer_type(device) : NULL;
     store->n_kinds = KIND_EXTRA;
     for (; extra != NULL && *extra != NULL && store->n_kinds < KINDS_MAX; extra++) {
         store->kinds[store->n_kinds++].buft = *extra;
@@ -436,7 +424,7 @@ static const char *place_of(const struct quire_weights_store *store, uint32_t ki
     if (kind == KIND_PANELS) {
         return "panels";
     }
-    return kind >= KIND_EXTRA ? ggml_backend_buft_name(store->kinds[kind].buft) : "plain";
+    return kind >= KIND_DEVICE ? ggml_backend_buft_name(store->kinds[kind].buft) : "plain";
 }
 
 static int tensors_fill(weight_load *load)
@@ -470,7 +458,8 @@ static int tensors_fill(weight_load *load)
                 ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
             }
             quire_weights_map_drop(file, offset, n_bytes);
-            weights->repacked_bytes += n_bytes;
+            *(slot->kind == KIND_DEVICE ? &weights->device_bytes : &weights->repacked_bytes) +=
+                n_bytes;
         }
         done_bytes += n_bytes;
         if (load->opts->progress != NULL) {
@@ -494,11 +483,12 @@ static int weights_place(weight_load *load)
     weights->n_layer = desc->n_layer;
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_weights_device_choose(weights, desc, load->opts, load->err));
     store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
     store->n_slots_max = (desc->n_layer + 1) * SLOTS_MAX;
     store->slots = calloc(store->n_slots_max, sizeof *store->slots);
     QUIRE_FAIL_IF(store->slots == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(kinds_init(store));
+    QUIRE_TRY(kinds_init(store, weights->device));
     QUIRE_TRY(want_globals(load));
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         QUIRE_TRY(want_layer(load, il));
@@ -538,7 +528,7 @@ int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_
     return QUIRE_OK;
 }
 
-int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
+int quire_weights_resident_bytes(quire_weights_bytes *out, const quire_gguf *file,
                                  const quire_model_desc *desc, const quire_model_opts *opts,
                                  quire_error *err)
 {
@@ -546,7 +536,7 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
     quire_gguf_place embd = { UINT32_MAX, 0 };
     int rc = QUIRE_NOMEM;
 
-    *out = 0;
+    *out = (quire_weights_bytes){ 0 };
     load.weights = calloc(1, sizeof *load.weights);
     if (load.weights != NULL && (rc = weights_place(&load)) == QUIRE_OK) {
         const struct quire_weights_store *store = load.weights->store;
@@ -557,14 +547,23 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
             /* A tied output matrix that is used in place is the embedding's own bytes. */
             if (slot->kind != KIND_MAPPED || slot->place.part != embd.part ||
                 slot->place.offset != embd.offset) {
-                *out += ggml_nbytes(slot->meta);
+                *(slot->kind == KIND_DEVICE ? &out->device : &out->host) += ggml_nbytes(slot->meta);
             }
             embd = i == 0 && slot->kind == KIND_MAPPED ? slot->place : embd;
         }
     }
-    *out += rc == QUIRE_OK ? quire_weights_latent_bytes(file, desc) : 0;
+    out->host += rc == QUIRE_OK ? quire_weights_latent_bytes(file, desc) : 0;
     quire_weights_destroy(load.weights);
     return fail_load(&load, rc);
+}
+
+bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor)
+{
+    struct ggml_context *ctx = weights->store->kinds[KIND_DEVICE].ctx;
+    const char *at = (const char *)tensor;
+    const char *begin = ctx != NULL ? ggml_get_mem_buffer(ctx) : NULL;
+
+    return begin != NULL && at >= begin && at < begin + ggml_get_mem_size(ctx);
 }
 
 void quire_weights_destroy(quire_weights *weights)

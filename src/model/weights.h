@@ -7,6 +7,9 @@
  * embedding stays as mapped, because its rows are looked up. A tied output matrix is a second copy
  * of the embedding, for the product.
  *
+ * The last layers may lie on a device of ggml instead (quire_model_opts.device): all of their
+ * tensors in the file's bytes, but for those that our own operations read (weights_device.h).
+ *
  * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
  * to the same value).
  *
@@ -20,6 +23,7 @@
 #include "model/gguf_file.h"
 #include "model/model.h"
 
+#include <ggml-backend.h>
 #include <ggml.h>
 
 /* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. Those in
@@ -115,16 +119,26 @@ struct quire_weights {
     struct ggml_tensor *rope_long, *rope_short; /* the same, by the length of the context */
     quire_layer_weights *layers;                /* [n_layer] */
     uint32_t n_layer;
+    ggml_backend_dev_t device; /* NULL: all weights are the host's */
+    uint32_t device_from; /* layers from this one on lie there; n_layer stands for the last norm and
+                             the output matrix, n_layer + 1 for nothing */
     unsigned char digest[QUIRE_HASH128_BYTES]; /* of all tensors: weights_digest.h */
     uint64_t mapped_bytes;                     /* used in place */
     uint64_t repacked_bytes;                   /* copied, in the file's bytes */
+    uint64_t device_bytes;                     /* on the device */
     struct quire_weights_store *store;
     struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned */
 };
 
-/* Compute the memory of loaded weights, mapped pages included, without loading anything. Errors:
- * QUIRE_UNSUPP, QUIRE_NOMEM. */
-int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
+/* The memory of loaded weights. */
+typedef struct quire_weights_bytes {
+    uint64_t host; /* mapped pages included */
+    uint64_t device;
+} quire_weights_bytes;
+
+/* Compute it without loading anything. Errors: QUIRE_UNSUPP (with a device: weights_device.h),
+ * QUIRE_NOMEM. */
+int quire_weights_resident_bytes(quire_weights_bytes *out, const quire_gguf *file,
                                  const quire_model_desc *desc, const quire_model_opts *opts,
                                  quire_error *err);
 
@@ -133,6 +147,9 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
                        const quire_model_opts *opts, quire_error *err);
 void quire_weights_destroy(quire_weights *weights);
+
+/* Whether the weights' device holds a tensor. */
+bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor);
 
 /* The panels of a matrix of quire_weights; NULL: ggml multiplies with the matrix. */
 static inline quire_matmul_weight *quire_weights_panels(const struct ggml_tensor *tensor)

@@ -449,6 +449,43 @@ static void kv_may_be_on_a_device(void **state)
     fixture_generated_remove();
 }
 
+/* Layers on a device are its need, and no more the host's. */
+static void layers_on_a_device_move_the_need(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    const char *path = fixture_generate(&gen);
+    const quire_runtime_opts opts = opts_of(512);
+    quire_model_opts on_device = { .n_device_layers = 1 };
+    quire_memory_place place = { .name = "card0" };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = fixture_open(path), *other;
+    quire_memory_need all, need;
+
+    (void)state;
+    on_device.device = quire_backend_cpu();
+    assert_int_equal(quire_model_open(&other, path, &on_device, &err), QUIRE_OK);
+    quire_memory_need_get(&model->desc, &opts, &all);
+    quire_memory_need_get(&other->desc, &opts, &need);
+    assert_int_equal(all.device_weights_bytes, 0);
+    assert_int_equal(need.device_weights_bytes, other->weights->device_bytes);
+    assert_int_equal(need.weights_bytes + need.device_weights_bytes, all.weights_bytes);
+    assert_true(need.device_bytes > all.device_bytes); /* activations */
+
+    place.bytes = need.kv_bytes + need.device_bytes + need.device_weights_bytes;
+    assert_int_equal(quire_memory_check(&other->desc, &opts, UINT64_MAX, &place, &err), QUIRE_OK);
+    place.bytes--;
+    assert_int_equal(quire_memory_check(&other->desc, &opts, UINT64_MAX, &place, &err),
+                     QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, " on device card0 (weights "));
+    assert_non_null(strstr(err.message, "fewer layers there (-ngl)"));
+    place.is_hosts = true;
+    assert_int_equal(quire_memory_host_bytes(&need, &place),
+                     need.total_bytes + need.device_bytes + need.device_weights_bytes);
+    quire_model_close(other);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 static void longest_context_fits(void **state)
 {
     const gguf_gen_opts gen = shape(GGML_TYPE_Q8_0, false);
@@ -577,6 +614,7 @@ int main(void)
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(kv_may_be_on_a_device),
+        cmocka_unit_test(layers_on_a_device_move_the_need),
         cmocka_unit_test(longest_context_fits),
         cmocka_unit_test_setup_teardown(available_of_the_machine, fake_begin, fake_end),
         cmocka_unit_test_setup_teardown(available_of_a_group, fake_begin, fake_end),

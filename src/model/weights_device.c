@@ -1,0 +1,93 @@
+/* weights_device.c - see weights_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/weights_device.h"
+
+#include "model/backend.h"
+
+#include <stddef.h>
+
+int quire_weights_device_choose(quire_weights *weights, const quire_model_desc *desc,
+                                const quire_model_opts *opts, quire_error *err)
+{
+    const uint32_t n_all = desc->n_layer + 1;
+    const uint32_t n = opts->n_device_layers < n_all ? opts->n_device_layers : n_all;
+    const char *what = desc->recurrent.n_layers != 0                 ? "recurrent layers"
+                       : quire_arch_row_get(desc->arch)->has_streams ? "a residual of streams"
+                                                                     : NULL;
+
+    weights->device_from = n_all;
+    if (opts->device == NULL || n == 0) {
+        return QUIRE_OK;
+    }
+    if (what != NULL) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "layers of the architecture %s (%s) cannot be on a device yet: leave "
+            "all of them to the CPU (-ngl 0)",
+            desc->arch_name, what);
+    }
+    weights->device = opts->device;
+    weights->device_from = n_all - n;
+    return QUIRE_OK;
+}
+
+/* The tensors of a layer that operations of our own read. */
+static bool is_hosts(const quire_tensor_row *row)
+{
+    static const size_t fields[] = {
+        offsetof(quire_layer_weights, sinks),
+        offsetof(quire_layer_weights, v_gate[0]),
+        offsetof(quire_layer_weights, v_gate[1]),
+        offsetof(quire_layer_weights, wkv_b),
+        offsetof(quire_layer_weights, experts.router),
+        offsetof(quire_layer_weights, experts.router_b),
+        offsetof(quire_layer_weights, experts.choice_b),
+        offsetof(quire_layer_weights, experts.down_scale),
+        offsetof(quire_layer_weights, experts.shared_router),
+    };
+
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (row->cuts[0].rows == QUIRE_DIM_ONE && row->into == fields[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The tensors of the model behind the last layer. */
+static bool is_of_output(const quire_tensor_row *row)
+{
+    return row->into == offsetof(quire_weights, output) ||
+           row->into == offsetof(quire_weights, output_b) ||
+           row->into == offsetof(quire_weights, output_norm) ||
+           row->into == offsetof(quire_weights, output_norm_b);
+}
+
+bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor_row *row,
+                                uint32_t il)
+{
+    if (row->where == QUIRE_TENSOR_OF_MODEL) {
+        return weights->device_from <= weights->n_layer && row->cuts[0].rows == QUIRE_DIM_ONE &&
+               is_of_output(row);
+    }
+    return il >= weights->device_from && !is_hosts(row);
+}
+
+int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
+                               const struct ggml_tensor *meta, quire_error *err)
+{
+    const bool is_of_experts = row->depth == QUIRE_DIM_EXPERTS;
+
+    if (row->rows == QUIRE_DIM_ONE ||
+        quire_backend_multiplies(weights->device, ggml_backend_dev_buffer_type(weights->device),
+                                 meta, is_of_experts)) {
+        return QUIRE_OK;
+    }
+    return quire_error_set(
+        err, QUIRE_UNSUPP,
+        "%s: ggml's device %s does not multiply with %s of the type %s: leave its "
+        "layer to the CPU (a smaller -ngl)",
+        meta->name, ggml_backend_dev_name(weights->device), is_of_experts ? "experts" : "matrices",
+        ggml_type_name(meta->type));
+}

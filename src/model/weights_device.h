@@ -1,0 +1,30 @@
+/* weights_device.h - which of a model's tensors lie on a device of ggml, and what the device must
+ * be able to do for that; for weights.c only.
+ *
+ * The last layers lie there. All of a layer's tensors do, but for those that operations of our own
+ * read on the host: sinks and gates of V (attention), routers, and matrices that are turned when
+ * they are loaded. The last norm and the output matrix count as one more layer, the very last.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_WEIGHTS_DEVICE_H
+#define QUIRE_MODEL_WEIGHTS_DEVICE_H
+
+#include "model/tensor_table.h"
+#include "model/weights.h"
+
+/* weights->device and device_from, as the options name them. Errors: QUIRE_UNSUPP (the model has
+ * layers that no device takes; err names them). */
+int quire_weights_device_choose(quire_weights *weights, const quire_model_desc *desc,
+                                const quire_model_opts *opts, quire_error *err);
+
+/* Whether the tensor of a row lies on the device. il: its layer; it does not count for a tensor of
+ * the model. */
+bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor_row *row,
+                                uint32_t il);
+
+/* Refuse a matrix with which the device does not multiply. Errors: QUIRE_UNSUPP; err names the
+ * tensor, its type and the device. */
+int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
+                               const struct ggml_tensor *meta, quire_error *err);
+
+#endif /* QUIRE_MODEL_WEIGHTS_DEVICE_H */

@@ -1,0 +1,262 @@
+/* test_runtime_layers.c - models whose last layers lie on a device of ggml. The device is a second
+ * backend of the CPU's, so results have the bits of a model that the CPU computes by the same
+ * products. What a device lacks is the host's to compute, or refused by name.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "arch_cases.h"
+#include "base/rng.h"
+#include "model/archs.h"
+#include "model/backend.h"
+#include "model/model_internal.h"
+#include "model_fixture.h"
+#include "seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_CTX    256u
+#define N_TEXT   150u
+#define N_GROWN  3u
+#define ALL      UINT32_MAX /* layers */
+#define N_LAYERS 5u         /* of the stories */
+
+/* What the device is to lack: products of a type, or an operation. */
+static enum ggml_type lacks_type = GGML_TYPE_COUNT;
+static enum ggml_op lacks_op = GGML_OP_NONE;
+static uint32_t n_asked, n_computed;
+
+bool __real_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
+bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
+bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op)
+{
+    n_asked++;
+    if (op->op == lacks_op || (op->src[0] != NULL && op->src[0]->type == lacks_type)) {
+        return false;
+    }
+    return __real_ggml_backend_dev_supports_op(device, op);
+}
+
+enum ggml_status __real_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph);
+enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph);
+enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph)
+{
+    n_computed++;
+    return __real_ggml_backend_graph_compute(backend, cgraph);
+}
+
+/* A model with so many layers on the device, the others with ggml's products. */
+static int open_with(quire_model **out, const char *path, uint32_t n_layers, quire_error *err)
+{
+    quire_model_opts opts = { .no_repack = true, .n_device_layers = n_layers };
+
+    assert_int_equal(quire_backend_init(err), QUIRE_OK);
+    opts.device = quire_backend_cpu();
+    return quire_model_open(out, path, &opts, err);
+}
+
+static quire_runtime_opts runtime_opts(void)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = N_CTX;
+    opts.n_batch = N_TEXT;
+    opts.n_seqs_max = 2;
+    opts.n_threads = 1;
+    opts.k_format = opts.v_format = QUIRE_FORMAT_F32;
+    return opts;
+}
+
+static void copy_rows(float **to, const float *from, size_t n)
+{
+    memcpy(*to, from, n * sizeof **to);
+    *to += n;
+}
+
+/* A prompt without and with logits, a fork, and both grown in the same steps: the logits and the
+ * last hidden states. Memory: free(). */
+static float *work(const quire_model *model, size_t *n_floats)
+{
+    const quire_model_desc *desc = quire_model_desc_get(model);
+    const quire_runtime_opts opts = runtime_opts();
+    quire_runtime *runtime = fixture_runtime(model, &opts);
+    const quire_seq_id seq = fixture_seq(runtime);
+    const size_t n_max = (size_t)(N_TEXT + 2 * N_GROWN) * desc->n_vocab + 2 * desc->n_embd;
+    float *all = calloc(n_max, sizeof *all), *to = all;
+    quire_rng rng = test_rng(25);
+    int32_t text[N_TEXT];
+    const float *logits;
+    quire_seq_id fork;
+
+    assert_non_null(all);
+    for (uint32_t i = 0; i < N_TEXT; i++) {
+        text[i] = (int32_t)quire_rng_below(&rng, desc->n_vocab);
+    }
+    (void)fixture_step(runtime, seq, text, 40, QUIRE_LOGITS_NONE);
+    copy_rows(&to, fixture_step(runtime, seq, text + 40, 30, QUIRE_LOGITS_ALL),
+              (size_t)30 * desc->n_vocab);
+    copy_rows(&to, fixture_step(runtime, seq, text + 70, N_TEXT - 70, QUIRE_LOGITS_LAST),
+              desc->n_vocab);
+    assert_int_equal(quire_runtime_fork(runtime, seq, &fork), QUIRE_OK);
+    for (uint32_t i = 0; i < N_GROWN; i++) {
+        const quire_slice slices[2] = {
+            { .seq = seq, .tokens = text + i, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST },
+            { .seq = fork, .tokens = text + 9 + i, .n_tokens = 2, .logits = QUIRE_LOGITS_LAST }
+        };
+
+        assert_int_equal(quire_runtime_step(runtime, slices, 2, &logits), QUIRE_OK);
+        copy_rows(&to, logits, (size_t)2 * desc->n_vocab);
+    }
+    copy_rows(&to, quire_runtime_hidden(runtime), (size_t)2 * desc->n_embd);
+    *n_floats = (size_t)(to - all);
+    quire_runtime_destroy(runtime);
+    return all;
+}
+
+/* The same of a file with so many layers on the device. */
+static float *work_of(const char *path, uint32_t n_layers, size_t *n_floats)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model;
+    float *all;
+
+    if (open_with(&model, path, n_layers, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    all = work(model, n_floats);
+    quire_model_close(model);
+    return all;
+}
+
+/* Logits with layers on the device are those of the host alone: to the bit, or within a tolerance.
+ */
+static void assert_same(const char *path, uint32_t n_layers, double tolerance, const char *what)
+{
+    size_t n_host, n_device;
+    float *by_host = work_of(path, 0, &n_host);
+    float *by_device = work_of(path, n_layers, &n_device);
+    const double error = fixture_diff_max(by_host, by_device, n_host);
+
+    assert_int_equal(n_host, n_device);
+    if (!(error <= tolerance)) {
+        fail_msg("%s, %u layers: logits differ by %g", what, n_layers, error);
+    }
+    free(by_device);
+    free(by_host);
+}
+
+/* Any number of layers changes no bit. */
+static void test_layers(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= N_LAYERS + 1; n += 2) {
+        assert_same(fixture_model_path(FIXTURE_STORIES), n, 0.0, FIXTURE_STORIES);
+    }
+}
+
+/* The weights lie where they should, and a step changes sides twice a layer. */
+static void test_places(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *all, *two;
+    const quire_runtime_opts opts = runtime_opts();
+    const int32_t token = 5;
+    quire_runtime *runtime;
+    quire_seq_id seq;
+
+    (void)state;
+    assert_int_equal(open_with(&all, fixture_model_path(FIXTURE_STORIES), ALL, &err), QUIRE_OK);
+    assert_int_equal(open_with(&two, fixture_model_path(FIXTURE_STORIES), 2, &err), QUIRE_OK);
+    for (uint32_t il = 0; il < N_LAYERS; il++) {
+        assert_true(quire_weights_device_holds(all->weights, all->weights->layers[il].wq));
+        assert_int_equal(quire_weights_device_holds(two->weights, two->weights->layers[il].down),
+                         il + 1 == N_LAYERS);
+    }
+    assert_true(quire_weights_device_holds(two->weights, two->weights->output));
+    assert_false(quire_weights_device_holds(all->weights, all->weights->tok_embd));
+    assert_int_equal(all->weights->device_bytes, all->desc.device_weight_bytes);
+    assert_true(two->desc.device_weight_bytes < all->desc.device_weight_bytes);
+    assert_true(two->desc.resident_bytes > all->desc.resident_bytes);
+
+    runtime = fixture_runtime(two, &opts);
+    seq = fixture_seq(runtime);
+    n_computed = 0;
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    /* Host, Q K V, attention, the rest with the logits, and the logits' way up. */
+    assert_int_equal(n_computed, 5);
+    quire_runtime_destroy(runtime);
+    quire_model_close(two);
+    quire_model_close(all);
+}
+
+/* Every architecture that can be on a device, whole or in part, by turns. */
+static void test_architectures(void **state)
+{
+    const arch_case *c;
+    uint32_t n_refused = 0, n_same = 0;
+
+    (void)state;
+    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+        const gguf_gen_opts gen = arch_case_options(c);
+        const char *path = fixture_generate(&gen);
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_model *model = NULL;
+
+        if (open_with(&model, path, ALL, &err) == QUIRE_UNSUPP) {
+            assert_non_null(strstr(err.message, c->arch));
+            assert_non_null(strstr(err.message, "-ngl 0"));
+            n_refused++;
+        } else {
+            quire_model_close(model);
+            /* A product of latent attention reads a copy without gaps, in another order. */
+            assert_same(path, i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0, c->what);
+            n_same++;
+        }
+        fixture_generated_remove();
+    }
+    (void)printf("%u architectures and variants, %u refused\n", n_same, n_refused);
+    assert_true(n_same > 3 * n_refused);
+}
+
+/* Operations that the device lacks are the host's; a type of weights is refused. */
+static void test_lacks(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model;
+
+    (void)state;
+    lacks_op = GGML_OP_ROPE;
+    n_asked = 0;
+    assert_same(fixture_model_path(FIXTURE_STORIES), ALL, 0.0, "without ropes");
+    assert_true(n_asked > 0);
+    lacks_op = GGML_OP_NONE;
+
+    lacks_type = GGML_TYPE_F32;
+    assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), 3, &err), QUIRE_UNSUPP);
+    lacks_type = GGML_TYPE_COUNT;
+    assert_non_null(strstr(err.message, "token_embd.weight")); /* the output matrix */
+    assert_non_null(strstr(err.message, "f32"));
+    assert_non_null(strstr(err.message, "-ngl"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_lacks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

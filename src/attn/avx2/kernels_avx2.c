@@ -6,8 +6,11 @@
 #include "attn/pack/q8_pack.h"
 #include "base/cpu.h"
 
-#define TILE QUIRE_TILE_TOKENS
-#define REGS (TILE / 8u)
+#define TILE            QUIRE_TILE_TOKENS
+#define REGS            (TILE / 8u)
+#define VECTOR(name)    quire_avx2_##name
+#define VECTOR_Q8_START (-128)
+#include "attn/vector/kernels_vector_set_body.h"
 
 /* quire_attn_exp() (attn_math.h) for 8 values, with fused multiply-adds. */
 static inline __m256 exp_of_nonpositive(__m256 x)
@@ -132,29 +135,6 @@ static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_e
     }
 }
 
-static size_t q_bytes(quire_format format, uint32_t d)
-{
-    return quire_format_is_sealed(format) ? quire_avx2_sealed_q_bytes(d)
-                                          : quire_avx2_q_bytes(format, d);
-}
-
-static void q_pack_q8(uint32_t d, float scale, const float *q, void *packed)
-{
-    quire_avx2_q8_header *header = packed;
-    int16_t *pairs = (int16_t *)(void *)((char *)packed + sizeof(*header));
-    int32_t sum = 0;
-
-    header->scale = quire_q8_pack_q(d, scale, q, pairs);
-    for (uint32_t i = 0; i < d; i += 4) {
-        int16_t second = pairs[i + 1];
-
-        sum += pairs[i] + pairs[i + 1] + pairs[i + 2] + pairs[i + 3];
-        pairs[i + 1] = pairs[i + 2];
-        pairs[i + 2] = second;
-    }
-    header->start = -128 * sum;
-}
-
 static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
 {
     if (format == QUIRE_FORMAT_Q8) {
@@ -177,28 +157,6 @@ static void q_pack_vnni(quire_format format, uint32_t d, float scale, const floa
         quire_avx2_q_pack_sealed_vnni(d, scale, q, packed);
     } else {
         q_pack(format, d, scale, q, packed);
-    }
-}
-
-static void qk(const quire_attn_qk *args)
-{
-    if (args->format == QUIRE_FORMAT_Q8) {
-        quire_avx2_qk_q8(args);
-    } else if (quire_format_is_sealed(args->format)) {
-        quire_avx2_qk_sealed(args);
-    } else {
-        quire_avx2_qk_float(args);
-    }
-}
-
-static void pv(const quire_attn_pv *args)
-{
-    if (args->format == QUIRE_FORMAT_Q8) {
-        quire_avx2_pv_q8(args);
-    } else if (quire_format_is_sealed(args->format)) {
-        quire_avx2_pv_sealed(args);
-    } else {
-        quire_avx2_pv_float(args);
     }
 }
 

@@ -482,6 +482,51 @@ static void info_of_a_share(void **state)
     json_decref(info);
 }
 
+/* Pages of 64 tokens for n_tokens tokens of all lanes together, and their list. */
+static uint32_t packed_pages(const json_t *info, double token_bytes, double n_tokens)
+{
+    const uint32_t n_layers = (uint32_t)number(info, "n_layer");
+    const uint32_t n_heads = (uint32_t)number(info, "n_kv_head");
+    const uint32_t part_bytes = (uint32_t)token_bytes * 64 / n_layers;
+    const uint32_t n_places = (uint32_t)n_tokens / 64; /* whole tiles here */
+    const uint32_t list_bytes = (1 + n_layers * n_heads + 64 * n_places) * 4;
+    const uint32_t n_parts =
+        (list_bytes + part_bytes - 1) / part_bytes + (n_places + n_heads - 1) / n_heads;
+
+    return (n_parts + n_layers - 1) / n_layers;
+}
+
+/* Where lanes keep numbers of their own, the share counts for all of them together. */
+static void info_by_lane(void **state)
+{
+    json_t *info = program_json(PROGRAM("info", "-m", program_model(), "--retain",
+                                        "snap:0.25,recent=60", "--retain-chunk", "512", "--json"));
+    const double n_lanes = number(info, "n_layer") * number(info, "n_kv_head");
+
+    (void)state;
+    for (size_t f = 0; f < 2; f++) {
+        const json_t *row =
+            json_array_get(json_object_get(json_object_get(info, "retained"), "kv"), f);
+        const double token_bytes =
+            number(json_array_get(json_object_get(info, "kv"), f), "bytes_per_token");
+        size_t i;
+        const json_t *context;
+
+        json_array_foreach(json_object_get(row, "contexts"), i, context)
+        {
+            const uint32_t n = (uint32_t)number(context, "tokens");
+            const uint32_t n_text = (n - 1) / 512 * 512;
+            const uint32_t n_kept =
+                n_text == 0 ? 0 : 64 * packed_pages(info, token_bytes, n_text * n_lanes / 4);
+
+            assert_true(number(context, "held_tokens") == n_kept + n - n_text);
+            assert_true(number(context, "most_bytes") >= number(context, "bytes"));
+        }
+        assert_true(i >= 4);
+    }
+    json_decref(info);
+}
+
 static void refuse(int status, const char *says, program_args args)
 {
     program_result result = program_expect(status, args);
@@ -570,8 +615,10 @@ static void bad_combinations(void **state)
     refuse(2, "--retain and --kv-overflow tier",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--kv-overflow", "tier",
                    "--cache-dir", "x"));
-    refuse(1, "--retain snap gives each lane a number of tokens of its own",
-           PROGRAM("info", "-m", model, "--retain", "snap"));
+    refuse(1, "--retain snap and layers that share KV",
+           PROGRAM("info", "-m", program_model_shared(), "--retain", "snap"));
+    refuse(1, "--retain snap:0.9 of 64 tokens takes as many pages as the tokens themselves",
+           PROGRAM("info", "-m", model, "--retain", "snap:0.9", "--retain-chunk", "64"));
     refuse(2, "--retain best: there is no retention policy",
            PROGRAM("serve", "-m", model, "--retain", "best"));
     refuse(2, "--retain and --cache-dir",
@@ -602,6 +649,7 @@ int main(void)
         cmocka_unit_test(chats_that_keep_all),
         cmocka_unit_test(chat_says_the_share),
         cmocka_unit_test(info_of_a_share),
+        cmocka_unit_test(info_by_lane),
         cmocka_unit_test(bad_combinations),
     };
 

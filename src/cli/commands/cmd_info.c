@@ -192,11 +192,12 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
 
     for (int f = 0; f < (int)QUIRE_FORMATS_DIRECT; f++) {
         const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
+        const quire_condensing of = quire_info_retain_of(retained, desc, c.format);
         json_t *contexts = json_array();
 
         for (size_t i = 0; i < n_ctx; i++) {
-            const uint32_t n_held = quire_info_retain_held(retained, ctx[i]);
-            const uint32_t n_most = quire_condensing_need(retained, ctx[i]);
+            const uint32_t n_held = quire_info_retain_held(&of, ctx[i]);
+            const uint32_t n_most = quire_condensing_need(&of, ctx[i]);
 
             json_array_append_new(
                 contexts, json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
@@ -382,19 +383,20 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
 static void print_retained_row(const quire_model_desc *d, const cost *c,
                                const quire_condensing *retained)
 {
+    const quire_condensing of = quire_info_retain_of(retained, d, c->format);
     uint32_t ctx[N_STANDARD_CTX + 1];
     const size_t n_ctx = list_ctx(d, ctx);
     char text[16];
 
     printf("  %-21s", quire_format_name(c->format));
     for (size_t i = 0; i < n_ctx; i++) {
-        const uint64_t bytes = context_bytes(c, quire_info_retain_held(retained, ctx[i]));
+        const uint64_t bytes = context_bytes(c, quire_info_retain_held(&of, ctx[i]));
 
         printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
     }
     printf("\n  %-21s", "  most on the way");
     for (size_t i = 0; i < n_ctx; i++) {
-        const uint64_t bytes = context_bytes(c, quire_condensing_need(retained, ctx[i]));
+        const uint64_t bytes = context_bytes(c, quire_condensing_need(&of, ctx[i]));
 
         printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
     }

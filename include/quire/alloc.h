@@ -39,6 +39,8 @@ typedef enum quire_page_copy {
     QUIRE_PAGE_COPY_FETCH   /* from pinned memory of the host's, queued */
 } quire_page_copy;
 
+#define QUIRE_PAGE_PIECES 64u /* that libquire gives to one copy(), at most */
+
 typedef struct quire_page_piece {
     unsigned char *to;
     const unsigned char *from;

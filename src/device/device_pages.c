@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define STAGE_BYTES ((uint64_t)1 << 20)
-#define PIECES_MAX  64u /* of one call to copy() */
 
 /* The extents in order of their addresses, and the pinned memory. */
 static int extents_grow(quire_device_extents *e, const quire_allocator *allocator)
@@ -139,7 +138,7 @@ static bool is_pinned(const quire_device *device, const unsigned char *addr)
 static int copy_queued(quire_device *device, const quire_device_extents *to,
                        const quire_device_extents *from, const quire_page_piece *pieces, uint32_t n)
 {
-    quire_device_piece queued[PIECES_MAX];
+    quire_device_piece queued[QUIRE_PAGE_PIECES];
     uint32_t n_queued = 0;
 
     for (uint32_t i = 0; i < n; i++) {
@@ -148,7 +147,7 @@ static int copy_queued(quire_device *device, const quire_device_extents *to,
         *piece = (quire_device_piece){ .bytes = pieces[i].bytes };
         piece->to = place_of(to, pieces[i].to, &piece->to_offset);
         piece->from = place_of(from, pieces[i].from, &piece->from_offset);
-        if (n_queued == PIECES_MAX || i + 1 == n) {
+        if (n_queued == QUIRE_PAGE_PIECES || i + 1 == n) {
             QUIRE_TRY(quire_device_copy(device, queued, n_queued));
             n_queued = 0;
         }
@@ -160,8 +159,8 @@ static int copy_queued(quire_device *device, const quire_device_extents *to,
 typedef struct stage {
     quire_device *device;
     bool is_in;
-    quire_device_piece queued[PIECES_MAX];
-    unsigned char *to[PIECES_MAX]; /* of copies out */
+    quire_device_piece queued[QUIRE_PAGE_PIECES];
+    unsigned char *to[QUIRE_PAGE_PIECES]; /* of copies out */
     uint32_t n;
     uint64_t bytes;
 } stage;
@@ -217,7 +216,7 @@ static int copy_staged(quire_device *device, bool is_in, const quire_page_piece 
     }
     for (uint32_t i = 0; i < n; i++) {
         for (size_t done = 0; done < pieces[i].bytes;) {
-            if (s.n == PIECES_MAX || s.bytes == STAGE_BYTES) {
+            if (s.n == QUIRE_PAGE_PIECES || s.bytes == STAGE_BYTES) {
                 QUIRE_TRY(stage_flush(&s));
             }
             done += stage_add(&s, &pieces[i], done);

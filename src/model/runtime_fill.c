@@ -14,8 +14,6 @@
 
 #include <string.h>
 
-#define FILL_PIECES 64u /* of one copy to a device */
-
 /* The pattern of one side of a layer, the same for all kv heads. */
 typedef struct fill_lane {
     quire_tile_side tiles;
@@ -39,7 +37,7 @@ typedef struct fill_span {
 /* Tiles on their way to their places. */
 typedef struct fill_out {
     const quire_runtime *rt;
-    quire_page_piece pieces[FILL_PIECES]; /* of whole tiles, to a device */
+    quire_page_piece pieces[QUIRE_PAGE_PIECES]; /* of whole tiles, to a device */
     uint32_t n_pieces;
     unsigned char *edited[2]; /* copies of a device's tiles that change in part */
     int status;               /* of the copies */
@@ -67,7 +65,7 @@ static void tile_put(fill_out *o, unsigned char *tile, const unsigned char *from
         return;
     }
     o->pieces[o->n_pieces++] = (quire_page_piece){ .to = tile, .from = from, .bytes = bytes };
-    if (o->n_pieces == FILL_PIECES) {
+    if (o->n_pieces == QUIRE_PAGE_PIECES) {
         out_flush(o);
     }
 }

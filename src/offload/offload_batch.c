@@ -42,3 +42,31 @@ int quire_offload_pages_each(const quire_attn_batch *batch, quire_group_id group
     }
     return QUIRE_OK;
 }
+
+uint32_t quire_offload_part_of(const quire_offload_parts *parts, const quire_attn_layer *layer)
+{
+    uint32_t low = 0;
+    uint32_t high = parts->n;
+
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+
+        if (parts->offset(parts->medium, middle) <= layer->k[0].lane.offset) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+int quire_offload_layer_check(const quire_offload_parts *parts, const quire_attn_layer *layer)
+{
+    const size_t begin = parts->offset(parts->medium, quire_offload_part_of(parts, layer));
+
+    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
+                      layer->k[0].lane.offset != begin ||
+                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
+                  QUIRE_UNSUPP);
+    return QUIRE_OK;
+}

@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_NONE  UINT32_MAX
-#define PIECES_MAX 64u /* of one copy */
-
+#define PART_NONE UINT32_MAX
 /* An offloaded page of the batch. Its place in the buffer is its number in places[]. */
 typedef struct place {
     quire_page_id page;
@@ -78,7 +76,7 @@ static int buffer_reserve(quire_offload_fetch *f)
 static int part_queue(quire_offload_fetch *f, uint32_t part)
 {
     const size_t bytes = quire_offload_host_part_bytes(f->host, part);
-    quire_page_piece pieces[PIECES_MAX];
+    quire_page_piece pieces[QUIRE_PAGE_PIECES];
     uint32_t n = 0;
 
     f->fetched = part;
@@ -94,7 +92,7 @@ static int part_queue(quire_offload_fetch *f, uint32_t part)
                                           .from = quire_offload_host_at(f->host, slot, part),
                                           .bytes = run * bytes };
         i += run;
-        if (n == PIECES_MAX || i == f->n_places) {
+        if (n == QUIRE_PAGE_PIECES || i == f->n_places) {
             QUIRE_TRY(f->memory.copy(f->memory.ctx, QUIRE_PAGE_COPY_FETCH, pieces, n));
             n = 0;
         }
@@ -216,21 +214,23 @@ static int fetch_plan(void *ctx, const quire_attn_batch *batch)
     return rc;
 }
 
+static size_t offset_of(const void *medium, uint32_t part)
+{
+    return quire_offload_host_part_offset(medium, part);
+}
+
+static quire_offload_parts parts_of(const quire_offload_fetch *f)
+{
+    return (quire_offload_parts){ .medium = f->host,
+                                  .offset = offset_of,
+                                  .n = quire_offload_host_n_parts(f->host) };
+}
+
 static uint32_t part_of(const quire_offload_fetch *f, const quire_attn_layer *layer)
 {
-    uint32_t low = 0;
-    uint32_t high = quire_offload_host_n_parts(f->host);
+    const quire_offload_parts parts = parts_of(f);
 
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-
-        if (quire_offload_host_part_offset(f->host, middle) <= layer->k[0].lane.offset) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    return quire_offload_part_of(&parts, layer);
 }
 
 /* The layer's part is in the buffer, or queued to it, from here on. */
@@ -296,13 +296,9 @@ static int fetch_sync(void *ctx)
 static int fetch_check(void *ctx, const quire_attn_layer *layer)
 {
     const quire_offload_fetch *f = ctx;
-    const size_t begin = quire_offload_host_part_offset(f->host, part_of(f, layer));
+    const quire_offload_parts parts = parts_of(f);
 
-    /* K and V of the one part that the layer also stores. */
-    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
-                      layer->k[0].lane.offset != begin ||
-                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
-                  QUIRE_UNSUPP);
+    QUIRE_TRY(quire_offload_layer_check(&parts, layer));
     return f->inner.check(f->inner.ctx, layer);
 }
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECES_MAX 64u /* of one copy */
-
 typedef struct host_part {
     size_t page_bytes;
     size_t mem_offset;    /* of the part in an extent */
@@ -188,7 +186,7 @@ static int stripe_find(quire_offload_host *h, uint32_t *out)
 static int pages_copy(quire_offload_host *h, uint32_t slot, const quire_page_addr *pages,
                       uint32_t n_pages)
 {
-    quire_page_piece pieces[PIECES_MAX];
+    quire_page_piece pieces[QUIRE_PAGE_PIECES];
     uint32_t n = 0;
 
     for (uint32_t p = 0; p < h->n_parts; p++) {
@@ -199,7 +197,7 @@ static int pages_copy(quire_offload_host *h, uint32_t slot, const quire_page_add
                                               .from = pages[i].extent + part->mem_offset +
                                                       pages[i].slot * part->page_bytes,
                                               .bytes = part->page_bytes };
-            if (n == PIECES_MAX || (p + 1 == h->n_parts && i + 1 == n_pages)) {
+            if (n == QUIRE_PAGE_PIECES || (p + 1 == h->n_parts && i + 1 == n_pages)) {
                 QUIRE_TRY(h->memory.copy(h->memory.ctx, QUIRE_PAGE_COPY_OUT, pieces, n));
                 n = 0;
             }

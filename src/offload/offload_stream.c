@@ -272,21 +272,23 @@ static int stream_plan(void *ctx, const quire_attn_batch *batch)
     return s->inner.plan(s->inner.ctx, &own);
 }
 
+static size_t offset_of(const void *medium, uint32_t part)
+{
+    return quire_offload_part_offset(medium, part);
+}
+
+static quire_offload_parts parts_of(const quire_offload_stream *s)
+{
+    return (quire_offload_parts){ .medium = s->file,
+                                  .offset = offset_of,
+                                  .n = quire_offload_n_parts(s->file) };
+}
+
 static uint32_t part_of(const quire_offload_stream *s, const quire_attn_layer *layer)
 {
-    uint32_t low = 0;
-    uint32_t high = quire_offload_n_parts(s->file);
+    const quire_offload_parts parts = parts_of(s);
 
-    while (high - low > 1) {
-        const uint32_t middle = (low + high) / 2;
-
-        if (quire_offload_part_offset(s->file, middle) <= layer->k[0].lane.offset) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    return low;
+    return quire_offload_part_of(&parts, layer);
 }
 
 /* The layer's part is in memory from here on, and the next one on its way. No thread reads a
@@ -342,14 +344,9 @@ static int stream_sync(void *ctx)
 static int stream_check(void *ctx, const quire_attn_layer *layer)
 {
     const quire_offload_stream *s = ctx;
-    const uint32_t part = part_of(s, layer);
-    const size_t begin = quire_offload_part_offset(s->file, part);
+    const quire_offload_parts parts = parts_of(s);
 
-    /* K and V of the one part that the layer also stores. */
-    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
-                      layer->k[0].lane.offset != begin ||
-                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
-                  QUIRE_UNSUPP);
+    QUIRE_TRY(quire_offload_layer_check(&parts, layer));
     return s->inner.check(s->inner.ctx, layer);
 }
 

@@ -5,9 +5,6 @@
 
 #include <string.h>
 
-/* Pieces of one call to a memory's copy. */
-#define PIECES_MAX 64u
-
 quire_page_addr quire_payload_addr(const quire_pool *pool, const quire_extent *extent,
                                    uint32_t slot)
 {
@@ -40,7 +37,7 @@ static int parts_copy(const quire_pool *pool, const quire_pool_class *class, qui
                       unsigned char *to, place to_place, const unsigned char *from,
                       place from_place)
 {
-    quire_page_piece pieces[PIECES_MAX];
+    quire_page_piece pieces[QUIRE_PAGE_PIECES];
     size_t before = 0;
     uint32_t n = 0;
 
@@ -55,7 +52,7 @@ static int parts_copy(const quire_pool *pool, const quire_pool_class *class, qui
                                     .bytes = bytes };
         }
         before += bytes;
-        if (n == PIECES_MAX || (p + 1 == class->n_parts && n > 0)) {
+        if (n == QUIRE_PAGE_PIECES || (p + 1 == class->n_parts && n > 0)) {
             QUIRE_TRY(pieces_copy(pool, kind, pieces, n));
             n = 0;
         }

@@ -11,7 +11,6 @@
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
 #include "engine/pins.h"
-#include "trace/online/recent.h"
 
 #define BYTES_MAX   1e15
 #define SECONDS(us) ((uint32_t)((us) / 1000000))
@@ -435,25 +434,6 @@ int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
     }
     if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
         return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
-    }
-    return QUIRE_OK;
-}
-
-int quire_serve_watch_check(const quire_serve_args *args, quire_error *err)
-{
-    if (args->record_plain && args->record == NULL) {
-        return quire_error_set(err, QUIRE_INVAL, "record_plain needs record");
-    }
-    if (args->recent_bytes > 0 && args->recent_bytes < QUIRE_RECENT_BYTES_MIN) {
-        return quire_error_set(err, QUIRE_INVAL, "recent_memory: 0, or at least %u bytes",
-                               QUIRE_RECENT_BYTES_MIN);
-    }
-    if (args->tune_interval_us > 0 && args->tune_interval_us < 1000000) {
-        return quire_error_set(err, QUIRE_INVAL, "tune_interval: 0, or at least 1s");
-    }
-    if (args->auto_tune && (args->recent_bytes == 0 || args->tune_interval_us == 0)) {
-        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs %s",
-                               args->recent_bytes == 0 ? "recent_memory" : "a tune_interval");
     }
     return QUIRE_OK;
 }

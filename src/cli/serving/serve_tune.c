@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "cli/serving/serve_args.h"
+#include "trace/online/recent.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -87,4 +89,23 @@ void quire_serve_tuner_stop(quire_serve_tuner *t)
     (void)pthread_cond_destroy(&t->wake);
     (void)pthread_mutex_destroy(&t->lock);
     free(t);
+}
+
+int quire_serve_watch_check(const quire_serve_args *args, quire_error *err)
+{
+    if (args->record_plain && args->record == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "record_plain needs record");
+    }
+    if (args->recent_bytes > 0 && args->recent_bytes < QUIRE_RECENT_BYTES_MIN) {
+        return quire_error_set(err, QUIRE_INVAL, "recent_memory: 0, or at least %u bytes",
+                               QUIRE_RECENT_BYTES_MIN);
+    }
+    if (args->tune_interval_us > 0 && args->tune_interval_us < 1000000) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_interval: 0, or at least 1s");
+    }
+    if (args->auto_tune && (args->recent_bytes == 0 || args->tune_interval_us == 0)) {
+        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs %s",
+                               args->recent_bytes == 0 ? "recent_memory" : "a tune_interval");
+    }
+    return QUIRE_OK;
 }

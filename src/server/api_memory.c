@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define EVENTS_DEFAULT 100
 #define EVENTS_MAX     1024
@@ -97,6 +98,17 @@ static void write_regions(quire_json_out *json, const region_list *list,
     quire_json_string(json, "locked", locked_name(&stats->cache));
 }
 
+/* The size of a page, and what was measured for others. */
+static void write_page_sizes(quire_json_out *json, const quire_server_opts *opts)
+{
+    quire_json_u64(json, "page_tokens", opts->page_tokens);
+    if (opts->page_curve != NULL) {
+        quire_json_raw(json, "page_curve", opts->page_curve, strlen(opts->page_curve));
+    } else {
+        quire_json_null(json, "page_curve");
+    }
+}
+
 int quire_api_regions(quire_http *http)
 {
     const quire_server_opts *opts = &http->server->opts;
@@ -118,6 +130,7 @@ int quire_api_regions(quire_http *http)
     quire_json_object(&json, NULL);
     write_regions(&json, &list, &stats);
     write_accounts(&json, &list, opts);
+    write_page_sizes(&json, opts);
     quire_json_object_end(&json);
     free(list.accounts);
     return quire_http_reply_json(http, 200, &body);

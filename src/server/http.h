@@ -58,7 +58,7 @@ typedef struct quire_route {
 
 struct quire_server {
     quire_server_opts opts; /* texts are copies in `texts` */
-    char *texts[6];
+    char *texts[7];
     quire_tiers tiers;
     quire_auth *auth;
     struct quire_response_store *responses;

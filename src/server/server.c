@@ -126,7 +126,8 @@ static int copy_texts(quire_server *server)
     QUIRE_TRY(copy_text(server, 2, &opts->kv_name, ""));
     QUIRE_TRY(copy_text(server, 3, &opts->version, ""));
     QUIRE_TRY(copy_text(server, 4, &opts->default_class, NULL));
-    return copy_text(server, 5, &opts->chat_template, NULL);
+    QUIRE_TRY(copy_text(server, 5, &opts->page_curve, NULL));
+    return copy_text(server, 6, &opts->chat_template, NULL);
 }
 
 static void server_free(quire_server *server)

@@ -66,6 +66,7 @@ typedef struct quire_server_opts {
     const char *lost_device;     /* the server went on without it; NULL = none */
     uint32_t page_tokens;        /* likewise */
     uint32_t n_running_max;      /* likewise: /props calls them slots */
+    const char *page_curve;      /* JSON of quire tune-pages, for views; NULL = none */
     const char *chat_template;   /* a name or the text of a template; NULL = the model's */
     bool truncates_turns;        /* default of the request field context_overflow, */
     quire_context_overflow

@@ -10,8 +10,11 @@
 
 #include "cli/measuring/page_curve.h"
 #include "program.h"
+#include "served.h"
 
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the choice ---- */
 
@@ -113,13 +116,58 @@ static void test_refusals(void **state)
     program_free(&r);
 }
 
+/* ---- the server ---- */
+
+#define CURVE                                                                                      \
+    "{\"page_tokens\":256,\"memories\":[{\"memory\":\"host\",\"page_tokens\":256,\"curve\":[]}]}"
+
+static void test_shown(void **state)
+{
+    const char *file = program_file("curve.json", CURVE, strlen(CURVE));
+    program_running running =
+        program_start(PROGRAM("serve", program_model(), "--port", "0", "--page-curve", file));
+    const uint16_t port = served_port(&running);
+
+    (void)state;
+    free(program_line_with(running.err, "warning: pages have 64 tokens; 256 suit the memories that "
+                                        "page_curve has measured (--page-tokens)"));
+    assert_says(served_ask(port, "GET", "/v1/cache/regions", ""),
+                "\"page_tokens\":64,\"page_curve\":" CURVE);
+    served_end(&running, SIGTERM);
+    running = program_start(PROGRAM("serve", program_model(), "--port", "0"));
+    assert_says(served_ask(served_port(&running), "GET", "/v1/cache/regions", ""),
+                "\"page_tokens\":64,\"page_curve\":null");
+    served_end(&running, SIGTERM);
+}
+
+static void test_shown_refusals(void **state)
+{
+    static const char *const texts[] = {
+        "", "{", "[]", "{\"page_tokens\": 64}", "{\"page_tokens\": 64, \"memories\": [{}]}",
+    };
+    program_result r;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        const char *file = program_file("curve.json", texts[i], strlen(texts[i]));
+
+        r = program_expect(
+            2, PROGRAM("serve", program_model(), "--check-config", "--page-curve", file));
+        assert_says(r.err, "curve.json is not what quire tune-pages --json prints");
+        program_free(&r);
+    }
+    r = program_expect(2, PROGRAM("serve", program_model(), "--check-config", "--page-curve",
+                                  program_path("none.json")));
+    assert_says(r.err, "none.json");
+    program_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_text),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_shown),  cmocka_unit_test(test_shown_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

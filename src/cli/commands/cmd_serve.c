@@ -41,6 +41,10 @@ static const quire_opt options[] = {
       .initial = "end", .offset = offsetof(quire_serve_args, on_device_lost),
       .help = "when the device is lost: end with exit status 1, or load the model again and go on "
               "with --device cpu" },
+    { .names = { "--page-curve" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(quire_serve_args, page_curve),
+      .help = "what quire tune-pages --json measured here, for /v1/cache/regions and the "
+              "dashboard. The log warns if it suggests larger pages" },
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },

@@ -15,6 +15,7 @@
 #include "cli/serving/serve_events.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
+#include "cli/serving/serve_page_curve.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_shared.h"
 #include "cli/serving/serve_signals.h"
@@ -44,6 +45,7 @@ typedef struct serving {
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
     char *template_text; /* of --chat-template-file; NULL = none */
+    char *page_curve;    /* of --page-curve; NULL = none */
     uint32_t n_ctx;
     uint64_t beside_bytes; /* see quire_opened_want */
     quire_record *record;  /* NULL = no recording */
@@ -110,6 +112,7 @@ static int check(serving *s, quire_error *err)
     if (s->template_text != NULL) {
         s->opts.chat_template = s->template_text;
     }
+    s->opts.page_curve = s->page_curve;
     s->opts.classes = s->tiers.classes;
     s->opts.accounts = s->tenants.names;
     s->opts.n_accounts = s->tenants.n;
@@ -252,6 +255,7 @@ static void log_request(void *ctx, const char *line)
 static void warn(const serving *s)
 {
     quire_serve_template_warn(&s->log, s->session.model, s->opts.chat_template);
+    quire_serve_page_curve_warn(s->args, s->page_curve, &s->log);
     if (overflow_note(s) != NULL) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
     }
@@ -527,6 +531,7 @@ static void release(serving *s)
     quire_serve_devices_fini(&s->devices);
     quire_serve_log_close(&s->log);
     free(s->template_text);
+    free(s->page_curve);
 }
 
 static int run(serving *s)
@@ -539,7 +544,8 @@ static int run(serving *s)
     if (rc != QUIRE_EXIT_OK) {
         return rc;
     }
-    rc = check(s, &err);
+    rc = quire_serve_page_curve_read(args, &s->page_curve, &err);
+    rc = rc == QUIRE_OK ? check(s, &err) : rc;
     if (rc < 0) {
         return quire_say_error(&err, rc == QUIRE_NOMEM ? QUIRE_EXIT_FAILED : QUIRE_EXIT_USAGE);
     }

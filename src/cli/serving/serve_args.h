@@ -126,6 +126,7 @@ typedef struct quire_serve_args {
     const char *admin_key;
     int log_level; /* quire_log_level */
     const char *log_file;
+    const char *page_curve; /* a file of quire tune-pages --json, to show; NULL = none */
 
     quire_settings settings; /* sources of all values above */
 } quire_serve_args;

@@ -19,9 +19,6 @@ static quire_runtime *runtime_of(const quire_engine_opts *opts, uint32_t replica
 /* What goes with one device alone. */
 static const char *obstacle_of(const quire_engine_opts *opts)
 {
-    if (opts->tier.store != NULL) {
-        return "a store below memory";
-    }
     if (opts->saver.dir != NULL) {
         return "saved state";
     }
@@ -44,6 +41,10 @@ static int check(const quire_engine_opts *opts, quire_error *err)
     for (uint32_t i = 0; i < opts->devices.n; i++) {
         const quire_runtime_opts *o = quire_runtime_opts_get(opts->devices.items[i].runtime);
 
+        if ((opts->tier.store != NULL) != (opts->devices.items[i].store != NULL)) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "devices: a store below memory must be there for all or none");
+        }
         if (o->n_ctx != first->n_ctx || o->page_tokens != first->page_tokens) {
             return quire_error_set(err, QUIRE_INVAL,
                                    "devices: contexts of %u and %u tokens, pages of %u and %u; "
@@ -91,6 +92,7 @@ quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_eng
     own.watcher = quire_dispatcher_watcher(engine->dispatcher, replica);
     if (replica > 0) {
         own.overflow = opts->devices.items[replica - 1].overflow;
+        own.tier.store = opts->devices.items[replica - 1].store;
         own.shared_sessions = quire_loop_parts_get(engine->loop)->sessions;
     }
     return own;

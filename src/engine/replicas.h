@@ -13,8 +13,12 @@
  * What the functions of engine.h, pins.h, views.h and tuning.h say of the engine is the sum over
  * all devices, but for the tuning, which is the first device's.
  *
- * Not with several devices: stores below memory, saved state, a watcher. Requests for texts that
- * keep a share of their tokens are refused, as without retain_chunk.
+ * Stores below memory may have their records in common (store/host_store.h). Then a prefix that one
+ * device has computed comes to another through the host's memory, when that costs less than to
+ * compute it, and so do the pages of requests whose device was lost.
+ *
+ * Not with several devices: saved state, a watcher. Requests for texts that keep a share of their
+ * tokens are refused, as without retain_chunk.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_REPLICAS_H
@@ -26,11 +30,13 @@
 #include "engine/dispatch/dispatcher.h"
 #include "engine/overflow.h"
 #include "model/runtime.h"
+#include "store/store.h"
 
 /* A further device, by its runtime, of the same model and context. */
 typedef struct quire_engine_device {
     quire_runtime *runtime;
     quire_overflow_opts overflow;
+    quire_store *store; /* below memory, if the first device has one; closed as that one */
 } quire_engine_device;
 
 typedef struct quire_engine_devices {

@@ -151,6 +151,22 @@ static void overflow_add(quire_overflow_stats *sum, const quire_overflow_stats *
     offload_add(&sum->offload, &more->offload);
 }
 
+/* The records are common: the store's figures are those of all devices. */
+static void tier_add(quire_tier_stats *sum, const quire_tier_stats *more)
+{
+    sum->fetching += more->fetching;
+    sum->fetches_total += more->fetches_total;
+    sum->ahead_total += more->ahead_total;
+    sum->fetched_tokens_total += more->fetched_tokens_total;
+    sum->fetched_bytes_total += more->fetched_bytes_total;
+    sum->slow_total += more->slow_total;
+    sum->skipped_total += more->skipped_total;
+    sum->short_total += more->short_total;
+    sum->copied_pages_total += more->copied_pages_total;
+    sum->refused_pages_total += more->refused_pages_total;
+    histogram_add(&sum->fetch, &more->fetch);
+}
+
 void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *more)
 {
     sum->requests_total += more->requests_total;
@@ -202,6 +218,7 @@ void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *m
     histogram_add(&sum->e2e, &more->e2e);
     prefix_add(&sum->prefix, &more->prefix);
     cache_add(&sum->cache, &more->cache);
+    tier_add(&sum->tier, &more->tier);
     overflow_add(&sum->overflow, &more->overflow);
     memory_add(&sum->memory, &more->memory);
 }

@@ -415,16 +415,17 @@ static uint32_t chain_poll(quire_store *store, quire_transfer **out, uint32_t n)
 static uint32_t chain_parts(const quire_store *store, quire_store_part *out)
 {
     chain_store *c = self_of((quire_store *)(uintptr_t)store);
+    uint32_t n = 1;
 
     quire_store_part_fill(c->near, &out[0]);
-    quire_store_part_fill(c->far, &out[1]);
+    n += quire_store_parts(c->far, &out[1]);
     (void)pthread_mutex_lock(&c->lock);
     out[0].stats.passed_total = c->to_near.passed_total;
     out[0].stats.unpassed_total = c->to_near.unpassed_total;
-    out[1].stats.passed_total = c->to_far.passed_total;
-    out[1].stats.unpassed_total = c->to_far.unpassed_total;
+    out[1].stats.passed_total += c->to_far.passed_total;
+    out[1].stats.unpassed_total += c->to_far.unpassed_total;
     (void)pthread_mutex_unlock(&c->lock);
-    return 2;
+    return n;
 }
 
 static void add(quire_store_stats *to, const quire_store_stats *from)

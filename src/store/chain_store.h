@@ -25,6 +25,9 @@
  * two is, and `trouble` names the store that is not. Figures of a chain: results, refused puts and
  * transfers under way are the caller's; all others are the sums of both stores.
  *
+ * The far store may be a chain itself: memory over a directory over a shared store. The near one is
+ * a store of one part.
+ *
  * Thread: as store.h says.
  *
  * SPDX-License-Identifier: MIT */

@@ -14,8 +14,8 @@
  * checksum, root, position or tokens are not those asked for. So a caller that finds nothing
  * computes, and nothing else differs.
  *
- * Stores: file/file_store.h; chain_store.h, a near store over a far one; memory_store.h, which
- * tests make slow, small and faulty.
+ * Stores: file/file_store.h; host_store.h, in memory; chain_store.h, a near store over a far one;
+ * memory_store.h, which tests make slow, small and faulty.
  *
  * Thread: get, put, drop and poll: one thread, the caller's. stats: any. wake() is called from the
  * store's threads, also while get, put or drop run, never with a lock that these calls need.
@@ -108,8 +108,8 @@ typedef struct quire_store_stats {
     uint32_t puts_now;
 } quire_store_stats;
 
-#define QUIRE_STORE_NAME_MAX  16u
-#define QUIRE_STORE_PARTS_MAX 2u
+#define QUIRE_STORE_NAME_MAX  24u
+#define QUIRE_STORE_PARTS_MAX 3u
 
 /* The figures of one of the stores that a store consists of. */
 typedef struct quire_store_part {

@@ -412,6 +412,34 @@ static void test_little_memory(void **state)
     program_free(&r);
 }
 
+/* Cached pages go to the host's memory; without a device that is refused by name. */
+static void test_host_memory(void **state)
+{
+    program_result r = program_expect(2, PROGRAM("serve", program_model(), "--check-config",
+                                                 "--device", "cpu", "--cache-host-memory", "1MiB"));
+    program_running running;
+    char text[256];
+    uint16_t port;
+
+    (void)state;
+    assert_says(r.err, "cache_host_memory needs a device");
+    program_free(&r);
+    mock_begin("0");
+    running =
+        program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv", "q8", "--device",
+                              "mock", "--cache-host-memory", "64MiB", "--store-all"));
+    port = served_port(&running);
+    (void)served_complete(port, text, sizeof text);
+    while (served_metric(port, "quire_tier_records{store=\"host\"}") == 0.0) {
+        served_doze();
+    }
+    served_end(&running, SIGTERM);
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock",
+                                  "--memory-limit", "1GB", "--cache-host-memory", "2GB"));
+    assert_says(r.err, "memory");
+    program_free(&r);
+}
+
 /* Models whose pages cannot be offloaded are measured as before. */
 static void test_bench_windows(void **state)
 {
@@ -439,6 +467,7 @@ int main(void)
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),
         cmocka_unit_test_teardown(test_little_memory, mock_end),
+        cmocka_unit_test_teardown(test_host_memory, mock_end),
         cmocka_unit_test_teardown(test_bench_windows, mock_end),
         cmocka_unit_test_teardown(test_lost, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),

@@ -16,6 +16,7 @@
 #include "doze.h"
 #include "engine/pins.h"
 #include "engine/views.h"
+#include "store/host_store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +53,8 @@ typedef struct replicas {
     quire_runtime *second;
 } replicas;
 
+static quire_store *second_store; /* of the next engine; NULL = none */
+
 static quire_runtime_opts opts_of(const char *device)
 {
     quire_runtime_opts opts = bench_runtime_opts(N_CTX, N_SEQS);
@@ -81,6 +84,8 @@ static replicas replicas_open_with(const char *device, const quire_engine_opts *
     runtime.kv_overflows = budget_bytes != 0; /* less than a context is enough */
     r.second = fixture_runtime(r.b.model, &runtime);
     second.runtime = r.second;
+    second.store = second_store;
+    second_store = NULL;
     opts.model = r.b.model;
     opts.runtime = r.b.runtime;
     opts.devices.items = &second;
@@ -412,6 +417,43 @@ static void test_pins_move(void **state)
     replicas_close(&r);
 }
 
+/* Through the host's memory a prefix that a lost device has computed comes to the other one. */
+static void test_common_store(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const uint64_t n_pages = N_PROMPT / 64 + 1; /* with the open one */
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    answer first, again;
+    quire_engine_stats stats;
+    quire_request *request;
+    replicas r;
+    gate *g;
+
+    (void)state;
+    assert_int_equal(quire_host_store_create(&engine.tier.store, 64u << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&second_store, engine.tier.store), QUIRE_OK);
+    engine.tier.copies_all = true;
+    engine.tier.wait_us = QUIRE_TIER_WAIT_ALWAYS;
+    r = replicas_open("mock", &engine);
+    first = take(ask(&r, 0));
+    do { /* idle time copies */
+        test_doze();
+        quire_engine_stats_get(r.b.engine, &stats);
+    } while (stats.tier.store.records < n_pages);
+
+    g = gate_close(r.b.engine);
+    request = ask(&r, 0);
+    quire_mock_device_set(mocks[0], &faults);
+    gate_open(g);
+    again = take(request);
+    assert_memory_equal(first.tokens, again.tokens, sizeof first.tokens);
+    assert_int_equal(requests_at(&r, 1), 1);
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_true(stats.tier.fetched_tokens_total >= N_PROMPT / 64 * 64);
+    assert_true(stats.prefix.hit_tokens_total >= N_PROMPT / 64 * 64);
+    replicas_close(&r);
+}
+
 /* A cancelled request ends, wherever it is; a pin in computation ends by name. */
 static void test_failover_ends(void **state)
 {
@@ -457,6 +499,11 @@ static void test_refusals(void **state)
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
     assert_string_equal(err.message, "9 devices: at most 8 are possible");
     opts.devices.n = 1;
+    assert_int_equal(quire_host_store_create(&opts.tier.store, 1), QUIRE_OK);
+    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
+    assert_string_equal(err.message, "devices: a store below memory must be there for all or none");
+    opts.tier.store->ops->close(opts.tier.store, NULL, NULL);
+    opts.tier.store = NULL;
     opts.watcher.stored = stored;
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_UNSUPP);
     assert_string_equal(err.message, "several devices and events of pages cannot go together");
@@ -470,15 +517,11 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_vulkan),
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_bound_pin),
-        cmocka_unit_test(test_failover),
-        cmocka_unit_test(test_failover_ends),
-        cmocka_unit_test(test_failover_too_large),
-        cmocka_unit_test(test_pins_move),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prefixes),     cmocka_unit_test(test_vulkan),
+        cmocka_unit_test(test_sums),         cmocka_unit_test(test_bound_pin),
+        cmocka_unit_test(test_failover),     cmocka_unit_test(test_failover_ends),
+        cmocka_unit_test(test_common_store), cmocka_unit_test(test_failover_too_large),
+        cmocka_unit_test(test_pins_move),    cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

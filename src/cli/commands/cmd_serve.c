@@ -194,6 +194,11 @@ static const quire_opt options[] = {
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
+    { .names = { "--cache-host-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, none",
+      .offset = offsetof(quire_serve_args, cache_host_bytes),
+      .help = "with --device: memory of the host for cached pages that leave the device, in front "
+              "of --cache-dir and --store" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
@@ -541,8 +546,7 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
 quire_opened_want quire_serve_want(const quire_serve_args *args)
 {
     const uint32_t n_running = (uint32_t)args->max_batch_size;
-    const uint32_t n_fetches =
-        args->cache_dir != NULL || args->store != NULL ? QUIRE_TIER_FETCHES_MAX : 0;
+    const uint32_t n_fetches = quire_serve_has_store(args) ? QUIRE_TIER_FETCHES_MAX : 0;
 
     return (quire_opened_want){
         /* One more: a text is condensed into another sequence. */

@@ -133,7 +133,8 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     QUIRE_TRY(quire_serve_devices_look(&s->devices, err));
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
-        s->beside_bytes = quire_serve_retain_bytes(&described, s->args, &s->opts);
+        s->beside_bytes =
+            quire_serve_retain_bytes(&described, s->args, &s->opts) + s->args->cache_host_bytes;
         rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
         s->args->overflow_host_bytes /= s->devices.n > 1 ? s->devices.n : 1; /* of each device */
     }
@@ -208,7 +209,7 @@ static const char *overflow_note(const serving *s)
 /* Pages are to be read ahead, and there is no store to read them from. */
 static bool has_idle_prefetch(const serving *s)
 {
-    return s->args->prefetch_steps != 0 && s->args->cache_dir == NULL && s->args->store == NULL;
+    return s->args->prefetch_steps != 0 && !quire_serve_has_store(s->args);
 }
 
 static int print_checked(const serving *s, const quire_runtime_opts *plan)
@@ -327,8 +328,6 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_serve_retain_learn(&s->session, s->args, &s->opts, &s->log, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
-    QUIRE_TRY(
-        quire_serve_devices_open(&s->devices, &s->session, s->args, &want, &opts.devices, err));
     warn(s);
     from = (quire_serve_store_from){ .args = s->args, .tenants = &s->tenants, .log = &s->log };
     quire_kv_identity_get(s->session.runtime, from.identity);
@@ -338,6 +337,11 @@ static int start(serving *s, quire_error *err)
         from.record_bytes = parts.record_bytes; /* else the engine says what is wrong */
     }
     QUIRE_TRY(quire_serve_store_open(&s->store, &from, err));
+    QUIRE_TRY(
+        quire_serve_devices_open(&s->devices,
+                                 &(quire_serve_devices_from){ &s->session, s->args, &want,
+                                                              s->devices.n > 1 ? s->store : NULL },
+                                 &opts.devices, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
     opts.overflow = quire_serve_overflow(s->args, &s->session);
@@ -348,6 +352,7 @@ static int start(serving *s, quire_error *err)
     opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
     s->store = NULL;
+    quire_serve_devices_taken(&s->devices);
     QUIRE_TRY(quire_engine_context_check(s->engine, s->opts.context_overflow, s->opts.context_keep,
                                          "--context-overflow", err));
     if (s->opts.context_overflow == QUIRE_CONTEXT_CONDENSE) {

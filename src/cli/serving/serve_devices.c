@@ -7,6 +7,7 @@
 #include "cli/commands/device_choice.h"
 #include "cli/serving/serve_store.h"
 #include "engine/pins.h"
+#include "store/host_store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -188,35 +189,52 @@ int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *er
     return QUIRE_OK;
 }
 
-int quire_serve_devices_open(quire_serve_devices *devices, const quire_opened *first,
-                             const quire_serve_args *args, const quire_opened_want *want,
+/* The runtime of device i + 1, beside the session before, and its store. */
+static int device_open(quire_serve_devices *devices, uint32_t i,
+                       const quire_serve_devices_from *from, quire_error *err)
+{
+    const quire_opened *before = i == 0 ? from->first : &devices->sessions[i - 1];
+    quire_opened *session = &devices->sessions[i];
+    quire_engine_device *item = &devices->items[i];
+    quire_serve_args own = *from->args;
+
+    own.common.device = devices->names[i + 1];
+    *item = (quire_engine_device){ .runtime = NULL };
+    QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
+    QUIRE_TRY(quire_opened_open_runtime(session, &own.common, from->want, err));
+    item->runtime = session->runtime;
+    item->overflow = quire_serve_overflow(&own, session);
+    if (from->store != NULL && quire_host_store_share(&item->store, from->store) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_devices_open(quire_serve_devices *devices, const quire_serve_devices_from *from,
                              quire_engine_devices *out, quire_error *err)
 {
-    const quire_opened *before = first;
-    quire_serve_args own = *args;
-
-    *out = (quire_engine_devices){ .n = 0 };
-    for (uint32_t i = 0; i + 1 < devices->n; i++) {
-        quire_opened *session = &devices->sessions[i];
-
-        own.common.device = devices->names[i + 1];
-        QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
-        QUIRE_TRY(quire_opened_open_runtime(session, &own.common, want, err));
-        devices->items[i] =
-            (quire_engine_device){ .runtime = session->runtime,
-                                   .overflow = quire_serve_overflow(&own, session) };
-        before = session;
+    *out = (quire_engine_devices){ .items = devices->items,
+                                   .bindings = devices->bindings,
+                                   .n_bindings = devices->n_bindings };
+    while (out->n + 1 < devices->n) {
+        QUIRE_TRY(device_open(devices, out->n, from, err));
         out->n++;
     }
-    out->items = devices->items;
-    out->bindings = devices->bindings;
-    out->n_bindings = devices->n_bindings;
     return QUIRE_OK;
+}
+
+void quire_serve_devices_taken(quire_serve_devices *devices)
+{
+    for (uint32_t i = 0; i < QUIRE_REPLICAS_MAX; i++) {
+        devices->items[i].store = NULL;
+    }
 }
 
 void quire_serve_devices_close(quire_serve_devices *devices)
 {
     for (uint32_t i = 0; i < QUIRE_REPLICAS_MAX; i++) {
+        quire_serve_store_close(devices->items[i].store);
+        devices->items[i].store = NULL;
         quire_opened_close_runtime(&devices->sessions[i]);
         devices->is_lost[i] = false;
     }

@@ -37,11 +37,19 @@ void quire_serve_devices_fini(quire_serve_devices *devices);
  * quire_device_open(). */
 int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *err);
 
-/* Open the runtimes beyond the first, and fill in the engine's options. Errors: as
- * quire_opened_open_runtime(). Memory: quire_serve_devices_close(), also after a failure. */
-int quire_serve_devices_open(quire_serve_devices *devices, const quire_opened *first,
-                             const quire_serve_args *args, const quire_opened_want *want,
+/* Open the runtimes beyond the first, and fill in the engine's options. store: the first device's
+ * below memory, of host_store.h; NULL = none. Errors: as quire_opened_open_runtime(). Memory:
+ * quire_serve_devices_close(), also after a failure. */
+typedef struct quire_serve_devices_from {
+    const quire_opened *first;
+    const quire_serve_args *args;
+    const quire_opened_want *want;
+    quire_store *store;
+} quire_serve_devices_from;
+int quire_serve_devices_open(quire_serve_devices *devices, const quire_serve_devices_from *from,
                              quire_engine_devices *out, quire_error *err);
+/* The engine has taken the stores. */
+void quire_serve_devices_taken(quire_serve_devices *devices);
 /* The engine has ended. */
 void quire_serve_devices_close(quire_serve_devices *devices);
 

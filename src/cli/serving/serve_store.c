@@ -9,6 +9,7 @@
 #include "cli/serving/serve_shared.h"
 #include "store/chain_store.h"
 #include "store/file/file_store.h"
+#include "store/host_store.h"
 
 #include <string.h>
 
@@ -86,12 +87,31 @@ int quire_serve_state_read(quire_saver_opts *out, const quire_serve_args *args,
     return state_parts(args->cache_state, out->keeps, err);
 }
 
+bool quire_serve_has_store(const quire_serve_args *args)
+{
+    return args->cache_dir != NULL || args->store != NULL || args->cache_host_bytes != 0;
+}
+
+static int host_check(const quire_serve_args *args, quire_error *err)
+{
+    if (args->cache_host_bytes != 0 && quire_device_is_cpu(args->common.device)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "cache_host_memory needs a device: without one the host's memory is "
+                               "the cache's (kv_budget)");
+    }
+    if (args->cache_host_bytes != 0 && args->no_prefix_cache) {
+        return quire_error_set(err, QUIRE_INVAL, "cache_host_memory needs the prefix cache");
+    }
+    return QUIRE_OK;
+}
+
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
 {
     const uint64_t disk_min = (uint64_t)(QUIRE_FILE_SEGMENTS_MIN + 1) * ((uint64_t)64 << 20);
     bool keeps[QUIRE_STATE_KIND_COUNT];
     const char *needs = NULL;
 
+    QUIRE_TRY(host_check(args, err));
     if (args->cache_dir != NULL) {
         if (args->no_prefix_cache) {
             return quire_error_set(err, QUIRE_INVAL, "cache_dir needs the prefix cache");
@@ -103,8 +123,9 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
         }
         return state_parts(args->cache_state, keeps, err);
     }
-    needs =
-        args->store_all && args->store == NULL ? "store_all needs a cache_dir or a store" : needs;
+    needs = args->store_all && !quire_serve_has_store(args)
+                ? "store_all needs a cache_dir or a store"
+                : needs;
     needs = args->cache_dir_readonly ? "cache_dir_readonly needs a cache_dir" : needs;
     if (needs != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s", needs);
@@ -204,23 +225,42 @@ void quire_serve_store_close(quire_store *store)
     }
 }
 
+/* One store over another; either may be NULL. Errors: QUIRE_NOMEM; then both are closed. */
+static int put_over(quire_store **out, quire_store *near, quire_store *far, quire_error *err)
+{
+    const quire_chain_store_opts chain = { .near = near, .far = far };
+
+    if (near == NULL || far == NULL) {
+        *out = near != NULL ? near : far;
+        return QUIRE_OK;
+    }
+    if (quire_chain_store_create(out, &chain) < 0) {
+        quire_serve_store_close(far);
+        quire_serve_store_close(near);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for two stores");
+    }
+    return QUIRE_OK;
+}
+
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
-    quire_chain_store_opts chain = { 0 };
+    const uint64_t host_bytes = from->args->cache_host_bytes;
+    quire_store *file = NULL;
+    quire_store *far = NULL;
+    quire_store *host = NULL;
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(file_open(&chain.near, from, err));
-    rc = quire_serve_shared_open(&chain.far, from->args, from->identity, from->log, err);
-    if (rc == QUIRE_OK && chain.near != NULL && chain.far != NULL) {
-        rc = quire_chain_store_create(out, &chain);
-        rc = rc < 0 ? quire_error_set(err, rc, "no memory for two stores") : rc;
-    } else if (rc == QUIRE_OK) {
-        *out = chain.near != NULL ? chain.near : chain.far;
-    }
+    QUIRE_TRY(file_open(&file, from, err));
+    rc = quire_serve_shared_open(&far, from->args, from->identity, from->log, err);
     if (rc < 0) {
-        quire_serve_store_close(chain.far);
-        quire_serve_store_close(chain.near);
+        quire_serve_store_close(file);
+        return rc;
     }
-    return rc;
+    QUIRE_TRY(put_over(&far, file, far, err));
+    if (host_bytes != 0 && quire_host_store_create(&host, host_bytes) < 0) {
+        quire_serve_store_close(far);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
+    }
+    return put_over(out, host, far, err);
 }

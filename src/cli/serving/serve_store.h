@@ -14,6 +14,9 @@
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 
+/* Whether there is a store below memory. */
+bool quire_serve_has_store(const quire_serve_args *args);
+
 /* What a store is opened from; all is borrowed as long as the store is there. */
 typedef struct quire_serve_store_from {
     const quire_serve_args *args;
@@ -23,9 +26,10 @@ typedef struct quire_serve_store_from {
     uint64_t record_bytes;      /* of the largest record of the model; 0 = not known */
 } quire_serve_store_from;
 
-/* Open the store: a directory, a shared store, or one behind the other; *out is NULL if the
- * settings name none. Errors: quire_file_store_create(), quire_serve_shared_open(). Memory: end
- * with (*out)->ops->close(), or give it to an engine. */
+/* Open the store: the host's memory, a directory, a shared store, or those of them that the
+ * settings name, each behind the one before; *out is NULL if they name none. Errors:
+ * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with
+ * (*out)->ops->close(), or give it to an engine. */
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
 
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and

@@ -1,0 +1,25 @@
+/* host_store.h - a store in the host's memory: what leaves a device's memory, in front of a disk or
+ * a shared store.
+ *
+ * Records are kept by key, and the one that was used longest ago makes room. A get, a query and a
+ * put count as uses. Nothing outlives the process. Transfers are finished inside get and put: each
+ * costs a pass over its record, and a checksum.
+ *
+ * Thread: as store.h says.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_STORE_HOST_STORE_H
+#define QUIRE_STORE_HOST_STORE_H
+
+#include "store/store.h"
+
+/* capacity_bytes: of records, > 0. Memory is taken as it is needed. Errors: QUIRE_INVAL,
+ * QUIRE_NOMEM. Memory: end with (*out)->ops->close(). */
+int quire_host_store_create(quire_store **out, uint64_t capacity_bytes);
+
+/* A further store with the records of another one made here, for an owner of its own: what one
+ * puts, the other finds, and figures are those of both. The records end with the last of them.
+ * Thread: any, while the other is not closed. Errors: QUIRE_INVAL (no such store), QUIRE_NOMEM. */
+int quire_host_store_share(quire_store **out, quire_store *other);
+
+#endif /* QUIRE_STORE_HOST_STORE_H */

@@ -1,0 +1,109 @@
+/* test_tier_host.c - KV on a device, a mock, with the host's memory below it: what leaves the
+ * device comes back with its bits.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tier_kit.h"
+
+#include "device/mock_device.h"
+#include "store/chain_store.h"
+#include "store/host_store.h"
+
+#include <string.h>
+
+#define N_PAGES (N_PROMPT / PAGE + 1) /* with the open one */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts none = { 0 };
+
+    (void)name;
+    return quire_mock_device_open(out, opts, &none, err);
+}
+
+static engine_bench bench_over(quire_store *store)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+
+    runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q8;
+    runtime.device = "mock";
+    runtime.device_open = open_mock;
+    engine.tier =
+        (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
+    return bench_panels(32, &engine, &runtime);
+}
+
+static void test_device_host(void **state)
+{
+    quire_store *store;
+    engine_bench b;
+    int32_t text[N_PROMPT] = { 0 }, first[N_TOKENS], again[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_tier_stats tier;
+
+    (void)state;
+    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    b = bench_over(store);
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(tier_run(&b, &params, first), 0);
+    tier_wait_records(&b, N_PAGES);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, again), N_PROMPT - 1);
+    assert_memory_equal(first, again, sizeof first);
+    tier = stats_now(b.engine).tier;
+    assert_string_equal(tier.name, "host");
+    assert_int_equal(tier.store.results_total[QUIRE_STORE_OK], N_PAGES);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* In front of a directory, for which another store stands: both get the pages, and the host's
+ * memory gives them back. */
+static void test_device_host_disk(void **state)
+{
+    quire_store *disk = tier_store_new();
+    quire_store *host, *store;
+    engine_bench b;
+    int32_t text[N_PROMPT] = { 0 }, first[N_TOKENS], again[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_tier_stats tier;
+    quire_store_stats below;
+
+    (void)state;
+    assert_int_equal(quire_host_store_create(&host, (uint64_t)64 << 20), QUIRE_OK);
+    assert_int_equal(quire_chain_store_create(&store, &(quire_chain_store_opts){ host, disk, 0 }),
+                     QUIRE_OK);
+    b = bench_over(store);
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(tier_run(&b, &params, first), 0);
+    tier_wait_records(&b, 2 * N_PAGES);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, again), N_PROMPT - 1);
+    assert_memory_equal(first, again, sizeof first);
+    tier = stats_now(b.engine).tier;
+    assert_int_equal(tier.n_parts, 2);
+    assert_int_equal(tier.parts[0].stats.results_total[QUIRE_STORE_OK], N_PAGES);
+    assert_int_equal(tier.parts[1].stats.results_total[QUIRE_STORE_OK], 0);
+    bench_close(&b);
+    disk->ops->stats(disk, &below);
+    assert_int_equal(below.records, N_PAGES);
+    quire_memory_store_destroy(disk);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device_host),
+        cmocka_unit_test(test_device_host_disk),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,279 @@
+/* test_host_store.c - the store in the host's memory, alone and as the first of three.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store_support.h"
+
+#include "base/rng.h"
+#include "store/chain_store.h"
+#include "store/host_store.h"
+
+#include <string.h>
+
+static quire_store *host_new(uint64_t capacity_bytes)
+{
+    quire_store *store;
+
+    assert_int_equal(quire_host_store_create(&store, capacity_bytes), QUIRE_OK);
+    return store;
+}
+
+static quire_store_stats stats_of(const quire_store *store)
+{
+    quire_store_stats stats;
+
+    store->ops->stats(store, &stats);
+    return stats;
+}
+
+static void test_get_put(void **state)
+{
+    quire_store *store = host_new(1 << 20);
+    test_text text;
+    bool is_right;
+
+    (void)state;
+    test_text_make(&text, 3, 1, "a");
+    assert_false(test_has(store, &text.pages[0]));
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[0]));
+    assert_int_equal(test_put(store, &text.pages[0], 1, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[0])); /* the first version */
+    assert_int_equal(stats_of(store).known_total, 1);
+    assert_int_equal(test_put(store, &text.pages[0], 1, true), QUIRE_STORE_OK);
+    assert_int_equal(test_get(store, &text.pages[0], 1, &is_right), QUIRE_STORE_OK);
+    assert_true(is_right);
+    assert_int_equal(stats_of(store).records, 1);
+    assert_int_equal(stats_of(store).results_total[QUIRE_STORE_ABSENT], 1);
+    assert_int_equal(test_store_close(store), 0);
+}
+
+/* close() gives back what nobody has polled. */
+static void test_close(void **state)
+{
+    quire_store *store = host_new(1 << 20);
+    quire_transfer *transfers[2];
+    test_text text;
+
+    (void)state;
+    test_text_make(&text, 2, 1, "a");
+    transfers[0] = test_put_new(&text.pages[0], 0);
+    transfers[1] = test_get_new(&text.pages[0]);
+    store->ops->put(store, transfers, 1);
+    store->ops->get(store, &transfers[1], 1);
+    assert_int_equal(test_store_close(store), 2);
+    assert_int_equal(quire_host_store_create(&store, 0), QUIRE_INVAL);
+    assert_null(store);
+}
+
+static void test_drops(void **state)
+{
+    static const char *const salts[] = { "ab", "abc", "b" };
+
+    (void)state;
+    for (uint32_t what = 0; what < 5; what++) {
+        quire_store *store = host_new(1 << 20);
+        const bool is_text = what == QUIRE_STORE_DROP_TEXT || what == QUIRE_STORE_DROP_BEHIND;
+        quire_store_drop drop;
+        test_text texts[3];
+
+        for (uint32_t i = 0; i < 3; i++) {
+            test_text_make(&texts[i], 3, i, salts[i]);
+            for (uint32_t k = 0; k < 3; k++) {
+                assert_int_equal(test_put(store, &texts[i].pages[k], 0, false), QUIRE_STORE_OK);
+            }
+        }
+        drop = (quire_store_drop){ .what = (quire_store_drop_what)what,
+                                   .key = texts[0].pages[1].key,
+                                   .salt = "ab",
+                                   .salt_bytes = 2 };
+        assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
+        assert_int_equal(test_has(store, &texts[0].pages[0]), is_text);
+        assert_int_equal(test_has(store, &texts[0].pages[1]), what == QUIRE_STORE_DROP_BEHIND);
+        assert_false(test_has(store, &texts[0].pages[2]));
+        assert_int_equal(test_has(store, &texts[1].pages[2]),
+                         is_text || what == QUIRE_STORE_DROP_SALT);
+        assert_int_equal(test_has(store, &texts[2].pages[0]), what != QUIRE_STORE_DROP_ALL);
+        (void)test_store_close(store);
+    }
+}
+
+/* A long text with branches goes as a whole, and nothing else. */
+static void test_drop_branches(void **state)
+{
+    quire_store *store = host_new(64 << 20);
+    test_text trunk, branches[4];
+    quire_store_drop drop = { .what = QUIRE_STORE_DROP_BEHIND };
+
+    (void)state;
+    test_text_make(&trunk, 32, 1, "a");
+    for (uint32_t k = 0; k < 32; k++) {
+        assert_int_equal(test_put(store, &trunk.pages[k], 0, false), QUIRE_STORE_OK);
+    }
+    for (uint32_t i = 0; i < 4; i++) { /* texts of their own that continue page 5 + i */
+        test_text_make(&branches[i], 2, 10 + i, "a");
+        branches[i].pages[0].parent = trunk.pages[5 + i].key;
+        for (uint32_t k = 0; k < 2; k++) {
+            assert_int_equal(test_put(store, &branches[i].pages[k], 0, false), QUIRE_STORE_OK);
+        }
+    }
+    drop.key = trunk.pages[6].key;
+    assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
+    for (uint32_t k = 0; k < 32; k++) {
+        assert_int_equal(test_has(store, &trunk.pages[k]), k <= 6);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(test_has(store, &branches[i].pages[1]), i == 0);
+    }
+    assert_int_equal(stats_of(store).records, 7 + 2);
+    assert_int_equal(stats_of(store).dropped_total, 25 + 6);
+    (void)test_store_close(store);
+}
+
+/* The record that was used longest ago makes room. */
+static void test_room(void **state)
+{
+    quire_store *store = host_new(1 << 20);
+    quire_store_stats stats;
+    uint64_t capacity;
+    test_text text;
+
+    (void)state;
+    test_text_make(&text, 4, 1, "a");
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    capacity = 3 * stats_of(store).record_bytes + 100;
+    (void)test_store_close(store);
+
+    store = host_new(capacity);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(test_put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
+    }
+    stats = stats_of(store);
+    assert_int_equal(stats.records, 3);
+    assert_int_equal(stats.stored_bytes, stats.record_bytes);
+    assert_int_equal(stats.capacity_bytes, capacity);
+    assert_true(test_has(store, &text.pages[0])); /* a use: page 1 is the oldest now */
+    assert_int_equal(test_put(store, &text.pages[3], 0, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[0]));
+    assert_false(test_has(store, &text.pages[1]));
+    assert_true(test_has(store, &text.pages[3]));
+    assert_int_equal(stats_of(store).evicted_total, 1);
+    assert_int_equal(stats_of(store).evictions, 1);
+    (void)test_store_close(store);
+
+    store = host_new(100); /* less than a record */
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_FORMAT);
+    assert_int_equal(stats_of(store).refused_total, 1);
+    (void)test_store_close(store);
+}
+
+/* Random puts, gets and drops: what is there is right, and what was put last is there. */
+static void test_random(void **state)
+{
+    quire_store *store = host_new((uint64_t)1 << 30);
+    static test_text texts[80]; /* 2,560 pages: tables grow */
+    static bool has[80][32];
+    quire_rng rng = { 3 };
+
+    (void)state;
+    for (uint32_t i = 0; i < 80; i++) {
+        test_text_make(&texts[i], 32, 100 + i, i % 2 == 0 ? "a" : "b");
+    }
+    for (uint32_t round = 0; round < 6000; round++) {
+        const uint32_t i = quire_rng_below(&rng, 80), k = quire_rng_below(&rng, 32);
+
+        if (quire_rng_below(&rng, 50) == 0) {
+            quire_store_drop drop = { .what = QUIRE_STORE_DROP_TEXT, .key = texts[i].pages[k].key };
+
+            assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
+            has[i][k] = false;
+            for (uint32_t j = k + 1; j < 32 && has[i][j]; j++) { /* what is found from there */
+                has[i][j] = false;
+            }
+            if (k + 1 < 32 && test_has(store, &texts[i].pages[k + 1])) {
+                fail_msg("a page of a dropped text");
+            }
+        } else if (quire_rng_below(&rng, 3) > 0) {
+            assert_int_equal(test_put(store, &texts[i].pages[k], 0, false), QUIRE_STORE_OK);
+            has[i][k] = true;
+        } else {
+            assert_int_equal(test_has(store, &texts[i].pages[k]), has[i][k]);
+        }
+    }
+    (void)test_store_close(store);
+}
+
+/* Two stores with the same records, each with its own transfers; the second outlives the first. */
+static void test_share(void **state)
+{
+    const quire_memory_store_opts opts = { 0 };
+    quire_store *first = host_new(1 << 20);
+    quire_store *other = test_store_new(&opts);
+    quire_store *second, *none;
+    quire_transfer *put, *done;
+    test_text text;
+
+    (void)state;
+    assert_int_equal(quire_host_store_share(&second, first), QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&none, other), QUIRE_INVAL);
+    assert_null(none);
+    (void)test_store_close(other);
+    test_text_make(&text, 2, 1, "a");
+    put = test_put_new(&text.pages[0], 0);
+    first->ops->put(first, &put, 1);
+    assert_true(test_has(second, &text.pages[0]));
+    assert_int_equal(second->ops->poll(second, &done, 1), 0);
+    assert_int_equal(first->ops->poll(first, &done, 1), 1);
+    assert_ptr_equal(done, put);
+    quire_transfer_free(done);
+    assert_int_equal(stats_of(second).records, 1);
+    assert_int_equal(test_store_close(first), 0);
+    assert_true(test_has(second, &text.pages[0]));
+    assert_int_equal(second->ops->drop(second, &(quire_store_drop){ .what = QUIRE_STORE_DROP_ALL }),
+                     QUIRE_OK);
+    assert_false(test_has(second, &text.pages[0]));
+    assert_int_equal(test_store_close(second), 0);
+}
+
+/* Memory over a directory over a shared store: a record comes from wherever it is, and is kept in
+ * front. */
+static void test_three(void **state)
+{
+    const quire_memory_store_opts opts = { 0 };
+    quire_store *host = host_new(1 << 20);
+    quire_store *middle = test_store_new(&opts);
+    quire_store *far = test_store_new(&opts);
+    quire_store *behind, *store;
+    quire_store_part parts[QUIRE_STORE_PARTS_MAX];
+    test_text text;
+
+    (void)state;
+    test_text_make(&text, 1, 1, "a");
+    assert_int_equal(test_put(far, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    assert_int_equal(quire_chain_store_create(&behind, &(quire_chain_store_opts){ middle, far, 0 }),
+                     QUIRE_OK);
+    assert_int_equal(quire_chain_store_create(&store, &(quire_chain_store_opts){ host, behind, 0 }),
+                     QUIRE_OK);
+    assert_string_equal(store->name, "host+memory+memory");
+    assert_true(test_has(store, &text.pages[0]));
+    assert_int_equal(quire_store_parts(store, parts), 3);
+    assert_string_equal(parts[0].name, "host");
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(parts[i].stats.records, 1);
+    }
+    assert_int_equal(parts[0].stats.passed_total, 1);
+    assert_int_equal(parts[1].stats.passed_total, 1);
+    assert_int_equal(stats_of(store).records, 3);
+    (void)test_store_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_get_put), cmocka_unit_test(test_close),
+        cmocka_unit_test(test_drops),   cmocka_unit_test(test_drop_branches),
+        cmocka_unit_test(test_room),    cmocka_unit_test(test_random),
+        cmocka_unit_test(test_three),   cmocka_unit_test(test_share),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

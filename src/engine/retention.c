@@ -20,6 +20,7 @@ struct quire_retention {
     int32_t *text; /* [n_text_max] tokens; NULL: none is repeated */
     int32_t *rows; /* [room] request, lead and part */
     quire_repeating repeating;
+    quire_retention_rows n_rows;
 };
 
 static bool is_repeated(const quire_retain_spec *spec)
@@ -188,7 +189,7 @@ void quire_retention_close(quire_retention *retention)
 /* ---- repeating ---- */
 
 /* Compute rows behind the text. */
-static int compute_rows(const quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+static int compute_rows(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
                         uint32_t n_rows)
 {
     const uint32_t n_batch = quire_runtime_opts_get(runtime)->n_batch;
@@ -201,6 +202,7 @@ static int compute_rows(const quire_retention *retention, quire_runtime *runtime
                                     .logits = QUIRE_LOGITS_LAST };
 
         QUIRE_TRY(quire_runtime_step(runtime, &slice, 1, &logits));
+        retention->n_rows.repeated += slice.n_tokens;
     }
     return QUIRE_OK;
 }
@@ -268,7 +270,14 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
     }
     /* Without logits the last layer would compute no attention, and have no queries to score by. */
     slice.logits = slice.logits == QUIRE_LOGITS_NONE ? QUIRE_LOGITS_LAST : slice.logits;
-    return quire_runtime_step(runtime, &slice, 1, logits);
+    QUIRE_TRY(quire_runtime_step(runtime, &slice, 1, logits));
+    retention->n_rows.of_text += slice.n_tokens;
+    return QUIRE_OK;
+}
+
+quire_retention_rows quire_retention_rows_get(const quire_retention *retention)
+{
+    return retention->n_rows;
 }
 
 int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,

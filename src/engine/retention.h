@@ -79,6 +79,14 @@ int quire_retention_save(const quire_retention *retention, const quire_runtime *
 int quire_retention_load(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
                          const quire_block_state *state, quire_error *err);
 
+/* Rows that were computed, of all texts: each token of a text once, unless it begins anew; and
+ * those by which the text was repeated. */
+typedef struct quire_retention_rows {
+    uint64_t of_text;
+    uint64_t repeated;
+} quire_retention_rows;
+quire_retention_rows quire_retention_rows_get(const quire_retention *retention);
+
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention);
 quire_lanes *quire_retention_lanes(const quire_retention *retention);
 

@@ -59,6 +59,8 @@ static void perplexity_with_a_share(void **state)
     assert_true(number(json_object_get(some, "base"), "ppl") == number(full, "ppl"));
     assert_true(number(some, "ppl") != number(full, "ppl"));
     assert_true(number(retained, "generations") == 3);
+    assert_true(number(retained, "computed_tokens") == 2 * 512); /* each token once */
+    assert_true(number(retained, "repeated_rows") == 0);
     assert_true(number(retained, "peak_bytes") == number(kv, "live_peak_bytes"));
     assert_true(number(retained, "peak_bytes") <=
                 number(json_object_get(full, "kv"), "live_peak_bytes") / 8 * 5);
@@ -128,6 +130,8 @@ static void perplexity_with_watching_policies(void **state)
         assert_true(number(full, "ppl") == number(all, "ppl"));
         assert_true(number(some, "ppl") != number(full, "ppl"));
         assert_true(number(retained, "generations") == 3);
+        assert_true(number(retained, "computed_tokens") == 2 * 512);
+        assert_true((number(retained, "repeated_rows") > 2 * 3 * 128) == (i == 2));
         assert_true(number(retained, "share") < 0.55);
         assert_true(number(retained, "peak_bytes") <= number(retained, "budget_bytes"));
         json_decref(some);

@@ -109,14 +109,16 @@ void quire_opened_say_retained(const quire_opened *session)
 
 json_t *quire_opened_retained_json(const quire_opened *session)
 {
+    const quire_retention_rows rows = quire_retention_rows_get(session->retention);
     char policy[QUIRE_RETAIN_TEXT_MAX];
     quire_lanes_stats stats;
 
     quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
     return json_pack(
-        "{s:s, s:o, s:i, s:I, s:I, s:o, s:o}", "policy",
+        "{s:s, s:o, s:i, s:I, s:I, s:I, s:I, s:o, s:o}", "policy",
         quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
         "share", quire_json_real(quire_lanes_share(&stats)), "generations", (int)stats.generations,
+        "computed_tokens", (json_int_t)rows.of_text, "repeated_rows", (json_int_t)rows.repeated,
         "peak_bytes", (json_int_t)stats.peak_bytes, "budget_bytes", (json_int_t)stats.budget_bytes,
         "condense_seconds", quire_json_real(1e-6 * (double)stats.condense_us), "read_share",
         quire_json_real(read_share(&stats)));

@@ -75,6 +75,30 @@ static void sim_json(void **state)
     json_decref(cells);
 }
 
+/* Of two devices with two blocks each; what is refused beside them. */
+static void sim_devices(void **state)
+{
+    json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
+                                         "--devices", "2", "--json"));
+    program_result r;
+
+    (void)state;
+    assert_int_equal(number(cell(cells, "lru", 2), "devices"), 2);
+    assert_true(number(cell(cells, "lru", 2), "busiest_blocks") > 0);
+    assert_true(number(cell(cells, "belady", 2), "hit_blocks") >=
+                number(cell(cells, "lru", 2), "hit_blocks"));
+    json_decref(cells);
+    r = program_expect(2, PROGRAM("sim", small_trace(), "--devices", "2", "--mode", "time"));
+    assert_says(r.err, "--devices: only with --mode hits");
+    program_free(&r);
+    r = program_expect(2, PROGRAM("sim", small_trace(), "--devices", "2", "--disk-blocks", "100"));
+    assert_says(r.err, "--devices: only without --disk");
+    program_free(&r);
+    r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2"));
+    assert_says(r.out, "2 devices, each with a cache of the size of its column");
+    program_free(&r);
+}
+
 /* Two blocks of memory and a disk: the first prefix comes back if every block is copied. */
 static void sim_disk(void **state)
 {
@@ -463,21 +487,14 @@ static void bench_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sim_disk),
-        cmocka_unit_test(sim_disk_page),
-        cmocka_unit_test(sim_disk_table),
-        cmocka_unit_test(sim_json),
-        cmocka_unit_test(sim_default_table),
-        cmocka_unit_test(sim_memory),
-        cmocka_unit_test(sim_windows_and_states),
-        cmocka_unit_test(sim_time),
-        cmocka_unit_test(sim_cost_file),
-        cmocka_unit_test(sim_refuses),
-        cmocka_unit_test(sim_bad_lines),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(classes),
-        cmocka_unit_test(costs_of_speeds),
-        cmocka_unit_test(bench_cost),
+        cmocka_unit_test(sim_devices),     cmocka_unit_test(sim_disk),
+        cmocka_unit_test(sim_disk_page),   cmocka_unit_test(sim_disk_table),
+        cmocka_unit_test(sim_json),        cmocka_unit_test(sim_default_table),
+        cmocka_unit_test(sim_memory),      cmocka_unit_test(sim_windows_and_states),
+        cmocka_unit_test(sim_time),        cmocka_unit_test(sim_cost_file),
+        cmocka_unit_test(sim_refuses),     cmocka_unit_test(sim_bad_lines),
+        cmocka_unit_test(shapes),          cmocka_unit_test(classes),
+        cmocka_unit_test(costs_of_speeds), cmocka_unit_test(bench_cost),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -34,6 +34,7 @@ typedef struct sim_args {
     int state_type;
     int64_t state_every;
     const char *classes;
+    int64_t n_devices;
     uint64_t disk_bytes;
     int64_t disk_blocks;
     int disk_copy; /* quire_sim_copy */
@@ -68,6 +69,9 @@ static const quire_opt options[] = {
       .offset = offsetof(sim_args, classes),
       .help = "service classes of the trace: importance (0 is the lowest), reserved share of the "
               "cache (0 to 1), time to live of cached pages" },
+    { .names = { "--devices" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_SIM_DEVICES_MAX, .initial = "1", .offset = offsetof(sim_args, n_devices),
+      .help = "devices with a cache of that size each, as --device A,B of quire serve" },
     { .names = { "--disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "none", .offset = offsetof(sim_args, disk_bytes),
       .help = "size of a disk below the cache, as --cache-disk of quire serve; needs --model" },
@@ -255,6 +259,12 @@ static int check(const void *opaque, quire_error *err)
     if ((args->disk_bytes > 0 || args->disk_blocks > 0) && args->mode == QUIRE_SIM_TIME) {
         return quire_error_set(err, QUIRE_INVAL, "--disk: only with --mode hits");
     }
+    if (args->n_devices > 1 && (args->disk_bytes > 0 || args->disk_blocks > 0)) {
+        return quire_error_set(err, QUIRE_INVAL, "--devices: only without --disk");
+    }
+    if (args->n_devices > 1 && args->mode == QUIRE_SIM_TIME) {
+        return quire_error_set(err, QUIRE_INVAL, "--devices: only with --mode hits");
+    }
     if (args->kv.is_auto) {
         return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
     }
@@ -325,6 +335,9 @@ static int grid_show(const sim_args *args, const quire_sim_grid *grid,
         return quire_stdout_json(quire_sim_grid_json(grid));
     }
     say_trace(grid->trace, report);
+    if (args->n_devices > 1) {
+        printf("%d devices, each with a cache of the size of its column\n\n", (int)args->n_devices);
+    }
     quire_sim_grid_print(grid, stdout);
     return QUIRE_EXIT_OK;
 }
@@ -336,6 +349,7 @@ static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *er
     uint64_t block_bytes;
 
     grid->opts.mode = (quire_sim_mode)args->mode;
+    grid->opts.n_devices = (uint32_t)args->n_devices;
     grid->opts.seed = (uint64_t)args->trace.seed;
     grid->opts.timeline_points = args->html != NULL ? TIMELINE_POINTS : 0;
     QUIRE_TRY(quire_sim_cost_read(args->cost, &grid->opts.cost, err));

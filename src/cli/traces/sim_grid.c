@@ -47,9 +47,11 @@ static int cell_run(quire_sim_grid *grid, uint32_t cell, quire_error *err)
     opts.capacity_blocks = grid->columns[cell % grid->n_columns].blocks;
     opts.capacity_bytes = grid->columns[cell % grid->n_columns].memory_bytes;
     if (row == grid->n_policies) {
-        /* Memory and disk together hold no more than one cache of both sizes. */
-        int rc = quire_belady(grid->trace, opts.capacity_blocks + opts.disk.capacity_blocks,
-                              &grid->results[cell]);
+        /* Memory and disk, or all devices, together hold no more than one cache of their sizes. */
+        const uint64_t n_devices = opts.n_devices != 0 ? opts.n_devices : 1;
+        int rc =
+            quire_belady(grid->trace, n_devices * opts.capacity_blocks + opts.disk.capacity_blocks,
+                         &grid->results[cell]);
 
         return rc < 0 ? quire_error_set(err, rc, "Belady's bound: %s", quire_status_text(rc)) : rc;
     }

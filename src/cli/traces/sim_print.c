@@ -209,6 +209,12 @@ static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t colu
     if (at->memory_bytes > 0) {
         set(cell, "memory_bytes", json_integer((json_int_t)at->memory_bytes));
     }
+    if (grid->opts.n_devices > 1) {
+        set(cell, "devices", json_integer((json_int_t)grid->opts.n_devices));
+        if (row < grid->n_policies) {
+            set(cell, "busiest_blocks", json_integer((json_int_t)r->busiest_blocks));
+        }
+    }
     if (grid->opts.disk.capacity_blocks > 0) {
         set(cell, "disk_blocks", json_integer((json_int_t)grid->opts.disk.capacity_blocks));
     }

@@ -31,7 +31,8 @@ int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
     return out->timeline != NULL ? QUIRE_OK : QUIRE_NOMEM;
 }
 
-void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree, uint64_t time_us)
+void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *const *trees,
+                            uint32_t n, uint64_t time_us)
 {
     quire_sim_result *out = line->result;
     uint64_t blocks = out->blocks - line->blocks;
@@ -41,7 +42,9 @@ void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree
         out->n_points == line->points_max) {
         return;
     }
-    quire_sim_tree_held(tree, &point);
+    for (uint32_t i = 0; i < n; i++) {
+        quire_sim_tree_held(trees[i], &point);
+    }
     point.hit_rate =
         blocks > 0 ? (double)(out->hit_blocks - line->hit_blocks) / (double)blocks : 0.0;
     out->timeline[out->n_points++] = point;
@@ -69,10 +72,10 @@ void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree)
     quire_prefix_stats stats;
 
     quire_prefix_stats_get(tree->tree, &stats);
-    out->evictions = stats.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] +
-                     stats.gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC] +
-                     stats.gone_nodes_total[QUIRE_PREFIX_GONE_TTL];
-    out->states_left = tree->states_left;
+    out->evictions += stats.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] +
+                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC] +
+                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_TTL];
+    out->states_left += tree->states_left;
 }
 
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request)
@@ -307,27 +310,95 @@ static void hits_end(hits_run *run)
     quire_sim_disk_fini(&run->disk);
 }
 
+/* ---- devices ---- */
+
+typedef struct devices {
+    hits_run runs[QUIRE_SIM_DEVICES_MAX];
+    const quire_sim_tree *trees[QUIRE_SIM_DEVICES_MAX];
+    uint64_t computed[QUIRE_SIM_DEVICES_MAX]; /* blocks */
+    uint32_t n;
+} devices;
+
+static int devices_begin(devices *d, const hits_run *run, quire_error *err)
+{
+    const uint32_t n = run->opts->n_devices != 0 ? run->opts->n_devices : 1;
+
+    *d = (devices){ .n = 0 };
+    while (d->n < n) {
+        d->runs[d->n] = *run;
+        QUIRE_TRY(hits_begin(&d->runs[d->n], err));
+        d->trees[d->n] = &d->runs[d->n].tree;
+        d->n++;
+    }
+    return QUIRE_OK;
+}
+
+static void devices_end(devices *d, quire_sim_result *out)
+{
+    for (uint32_t i = 0; i < d->n; i++) {
+        hits_end(&d->runs[i]);
+        out->busiest_blocks =
+            d->computed[i] > out->busiest_blocks ? d->computed[i] : out->busiest_blocks;
+    }
+}
+
+/* Blocks of a prompt that a device has cached. */
+static uint32_t cached_on(hits_run *run, const quire_trace_request *request)
+{
+    quire_sim_tree *t = &run->tree;
+    quire_prefix_match match;
+
+    quire_prefix_lookup(
+        t->tree, &quire_sim_key,
+        quire_sim_tree_text(t, quire_trace_blocks(run->trace, request), request->n_blocks),
+        request->n_blocks * QUIRE_PAGE_TOKENS_MIN, &match);
+    return match.n_tokens / QUIRE_PAGE_TOKENS_MIN;
+}
+
+static uint32_t device_of(devices *d, const quire_trace_request *request)
+{
+    uint32_t best = 0;
+    uint32_t n_best = 0;
+
+    for (uint32_t i = 0; d->n > 1 && i < d->n; i++) {
+        const uint32_t n = cached_on(&d->runs[i], request);
+
+        if (n > n_best || (n == n_best && d->computed[i] < d->computed[best])) {
+            best = i;
+            n_best = n;
+        }
+    }
+    return best;
+}
+
 int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                    quire_error *err)
 {
-    hits_run run = { .trace = trace, .opts = opts, .out = out };
+    const hits_run run = { .trace = trace, .opts = opts, .out = out };
     quire_sim_timeline line;
-    int rc;
+    devices d;
+    int rc = devices_begin(&d, &run, err);
 
-    QUIRE_TRY(hits_begin(&run, err));
+    if (rc < 0) {
+        devices_end(&d, out);
+        return rc;
+    }
     rc = quire_sim_timeline_begin(&line, trace, opts, out);
     for (uint32_t i = 0; i < trace->n_requests && rc == QUIRE_OK; i++) {
         const quire_trace_request *request = &trace->requests[i];
         quire_sim_text text = { 0 };
 
         if (request->n_blocks > 0) {
-            rc = request_run(&run, request, &text);
+            const uint32_t device = device_of(&d, request);
+
+            rc = request_run(&d.runs[device], request, &text);
+            d.computed[device] += request->n_blocks - text.hit_blocks;
         }
         quire_sim_count_hits(out, trace, request, text.hit_blocks);
         out->regret_blocks += text.gone_blocks;
-        quire_sim_timeline_add(&line, &run.tree, request->time_us);
+        quire_sim_timeline_add(&line, d.trees, d.n, request->time_us);
     }
-    hits_end(&run);
+    devices_end(&d, out);
     return rc < 0 ? quire_error_set(err, rc, "the simulation failed: %s", quire_status_text(rc))
                   : QUIRE_OK;
 }
@@ -377,6 +448,15 @@ static int opts_check(const quire_sim_opts *opts, quire_error *err)
     QUIRE_TRY(capacity_check(opts, err));
     if (opts->disk.capacity_blocks > 0 && opts->mode == QUIRE_SIM_TIME) {
         return quire_error_set(err, QUIRE_UNSUPP, "a disk can only be simulated in mode hits");
+    }
+    if (opts->n_devices > QUIRE_SIM_DEVICES_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u devices: at most %u can be had",
+                               opts->n_devices, QUIRE_SIM_DEVICES_MAX);
+    }
+    if (opts->n_devices > 1 && (opts->mode == QUIRE_SIM_TIME || opts->disk.capacity_blocks > 0)) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "several devices can only be simulated in mode hits, without a disk");
     }
     if (opts->n_classes > QUIRE_TRACE_CLASSES_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "%u classes: at most %u can be had",

@@ -8,6 +8,8 @@
  *         down to the capacity. A hit is a block served as part of an unbroken prefix. Bounded by
  *         Belady (quire_belady()), which knows the future.
  *         With a disk, blocks that memory lacks and the disk has come into memory first.
+ *         With several devices each has a cache of the capacity. A request goes to the one with the
+ *         longest cached prefix; of equal ones to the one that has computed the fewest blocks.
  *   time  virtual time: requests arrive at their times, wait, are admitted when their pages fit,
  *         compute by a cost model (prefill us per token and per token of depth, decode us per step
  *         and row), hold pages of prompt and output while they run, and leave them cached. Gives
@@ -80,6 +82,8 @@ typedef struct quire_sim_kv {
     uint32_t state_every_tokens; /* a text leaves a state each so many tokens, in whole blocks */
 } quire_sim_kv;
 
+#define QUIRE_SIM_DEVICES_MAX 8u
+
 #define QUIRE_SIM_DISK_CARRY 0.9 /* of the file store: QUIRE_FILE_CARRY_SEGMENT */
 
 /* A disk below memory: see sim_disk.h. HITS only. */
@@ -99,6 +103,7 @@ typedef struct quire_sim_opts {
     uint64_t capacity_blocks; /* >= 1; with kv: capacity_bytes counts, and this is not read */
     quire_sim_kv kv;
     uint64_t capacity_bytes; /* with kv: >= kv.block_bytes */
+    uint32_t n_devices;      /* HITS, without a disk: at most QUIRE_SIM_DEVICES_MAX; 0 = 1 */
     uint64_t seed;
     quire_sim_cost cost;            /* TIME, and disk.block_us */
     const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
@@ -126,6 +131,7 @@ typedef struct quire_sim_result {
     uint64_t disk_hit_blocks; /* of them, from disk */
     uint64_t tokens;          /* of all prompts */
     uint64_t hit_tokens;
+    uint64_t busiest_blocks;      /* computed by the device that computed most */
     uint64_t evictions;           /* blocks; windows and states that went alone are not counted */
     uint64_t states_left;         /* with states: put into the cache */
     uint64_t regret_blocks;       /* asked for after they had been evicted */
@@ -144,8 +150,8 @@ typedef struct quire_sim_result {
     uint32_t n_points;
 } quire_sim_result;
 
-/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk in mode TIME, or EVICTED with
- * kv); err says what. */
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk or several
+ * devices in mode TIME, or both, or EVICTED with kv); err says what. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);

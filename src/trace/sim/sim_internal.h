@@ -20,12 +20,13 @@ typedef struct quire_sim_timeline {
 /* Errors: QUIRE_NOMEM. */
 int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
                              const quire_sim_opts *opts, quire_sim_result *out);
-/* A request has been counted. */
-void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree, uint64_t time_us);
+/* A request has been counted. trees: [n], of all devices. */
+void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *const *trees,
+                            uint32_t n, uint64_t time_us);
 
 void quire_sim_count_hits(quire_sim_result *out, const quire_trace *trace,
                           const quire_trace_request *request, uint32_t hit_blocks);
-/* At the end: what the tree has counted. */
+/* At the end: add what the tree has counted. */
 void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree);
 
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request);

@@ -117,7 +117,9 @@ static void admitted(sim_clock *c, quire_sim_job *job)
         c->queued_us[c->n_queued++] = c->now_us - job->arrived_us;
         c->out->regret_blocks += job->text.gone_blocks;
         quire_sim_count_hits(c->out, c->trace, job->request, job->hit_blocks);
-        quire_sim_timeline_add(&c->line, &c->tree, (uint64_t)c->now_us);
+        const quire_sim_tree *tree = &c->tree;
+
+        quire_sim_timeline_add(&c->line, &tree, 1, (uint64_t)c->now_us);
     }
     c->running[c->n_running++] = job;
 }

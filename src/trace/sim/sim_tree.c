@@ -206,22 +206,22 @@ void quire_sim_tree_held(const quire_sim_tree *t, quire_sim_point *out)
 {
     const uint64_t unit = t->kv.block_bytes != 0 ? t->kv.block_bytes : 1;
     quire_region_stats stats = { 0 };
+    uint64_t cached, live, pinned = 0;
 
     (void)quire_region_stats_get(t->cache, QUIRE_REGION_DYNAMIC, &stats);
-    out->cached_blocks = stats.cached_bytes;
-    out->live_blocks = stats.charged_bytes - stats.cached_bytes;
-    out->pinned_blocks = 0;
+    cached = stats.cached_bytes;
+    live = stats.charged_bytes - stats.cached_bytes;
     for (uint32_t i = 0; i < QUIRE_TRACE_CLASSES_MAX; i++) {
         if (t->regions[i] != QUIRE_REGION_DYNAMIC &&
             quire_region_stats_get(t->cache, t->regions[i], &stats) == QUIRE_OK) {
-            out->cached_blocks += stats.cached_bytes;
-            out->live_blocks += stats.charged_bytes - stats.cached_bytes;
-            out->pinned_blocks += stats.charged_bytes;
+            cached += stats.cached_bytes;
+            live += stats.charged_bytes - stats.cached_bytes;
+            pinned += stats.charged_bytes;
         }
     }
-    out->cached_blocks /= unit;
-    out->live_blocks /= unit;
-    out->pinned_blocks /= unit;
+    out->cached_blocks += cached / unit;
+    out->live_blocks += live / unit;
+    out->pinned_blocks += pinned / unit;
 }
 
 void quire_sim_tree_evict(quire_sim_tree *t, uint64_t capacity)

@@ -118,24 +118,36 @@ const quire_model *quire_engine_model(const quire_engine *engine)
 int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
                                uint32_t keep, const char *setting, quire_error *err)
 {
-    return quire_loop_context_check(engine->loop, overflow, keep, setting, err);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(quire_loop_context_check(engine->loops[i], overflow, keep, setting, err));
+    }
+    return QUIRE_OK;
 }
 
 int quire_engine_context_condense_check(const quire_engine *engine, const quire_retain_spec *spec,
                                         uint32_t keep, const char *setting, quire_error *err)
 {
-    return quire_loop_context_condense_check(engine->loop, spec, keep, setting, err);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(quire_loop_context_condense_check(engine->loops[i], spec, keep, setting, err));
+    }
+    return QUIRE_OK;
 }
 
 int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spec *spec,
                               const char *setting, quire_error *err)
 {
-    return quire_loop_retain_check(engine->loop, spec, setting, err);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(quire_loop_retain_check(engine->loops[i], spec, setting, err));
+    }
+    return QUIRE_OK;
 }
 
 int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err)
 {
-    return quire_loop_attend_check(engine->loop, setting, err);
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(quire_loop_attend_check(engine->loops[i], setting, err));
+    }
+    return QUIRE_OK;
 }
 
 uint32_t quire_engine_n_ctx(const quire_engine *engine)

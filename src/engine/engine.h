@@ -130,9 +130,10 @@ typedef struct quire_engine_opts {
     quire_prefix_watcher watcher; /* is told the full pages of text that memory has; stored NULL =
                                      none. Stays until destroy. Thread: the engine's */
     quire_engine_devices devices; /* further ones: replicas.h */
-    quire_sessions *shared_sessions; /* of another engine's loop, borrowed; NULL = its own */
-    bool no_shadow;                  /* no ghost caches of other sizes (trace/online/shadow.h) */
-    uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
+    quire_sessions *shared_sessions;   /* of another engine's loop, borrowed; NULL = its own */
+    _Atomic uint64_t *shared_arrivals; /* likewise */
+    bool no_shadow;                    /* no ghost caches of other sizes (trace/online/shadow.h) */
+    uint64_t (*clock_us)(void *ctx);   /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;
 
@@ -161,8 +162,8 @@ void quire_engine_destroy(quire_engine *engine);
 /* Whether no request is waiting or running. */
 bool quire_engine_is_idle(const quire_engine *engine);
 
-/* Whether the runtime's device was lost. Then all requests have failed, or are about to, and new
- * ones are refused (QUIRE_LOST). Nothing repairs it: the owner ends the engine. */
+/* Whether the device was lost, of several devices all. Then all requests have failed, or are about
+ * to, and new ones are refused (QUIRE_LOST). Nothing repairs it: the owner ends the engine. */
 bool quire_engine_is_lost(const quire_engine *engine);
 
 const quire_model *quire_engine_model(const quire_engine *engine);

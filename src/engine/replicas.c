@@ -94,6 +94,7 @@ quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_eng
         own.overflow = opts->devices.items[replica - 1].overflow;
         own.tier.store = opts->devices.items[replica - 1].store;
         own.shared_sessions = quire_loop_parts_get(engine->loop)->sessions;
+        own.shared_arrivals = quire_loop_parts_get(engine->loop)->arrivals;
     }
     return own;
 }
@@ -114,10 +115,33 @@ quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_a
     return quire_dispatcher_choose(engine->dispatcher, ask);
 }
 
-/* Whether another device may take what this one has refused. */
-static bool is_of_device(int status)
+/* Its device may be lost later, so a request must be one that all devices can serve. */
+static int check_abilities(const quire_engine *engine, const quire_request_params *params,
+                           quire_error *err)
 {
-    return status == QUIRE_LOST || status == QUIRE_LIMIT || status == QUIRE_RANGE;
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        QUIRE_TRY(quire_loop_abilities_check(engine->loops[i], params, err));
+    }
+    return QUIRE_OK;
+}
+
+/* A device's refusal. */
+typedef struct answer {
+    uint32_t replica;
+    quire_refusal why;
+    int status;
+    quire_error error;
+} answer;
+
+/* One refusal is counted, however many devices have refused. */
+static int refuse(const quire_engine *engine, const quire_request_params *params, const answer *a,
+                  quire_error *err)
+{
+    quire_loop_refusal_count(engine->loops[a->replica], params->class_index, a->why);
+    if (err != NULL) {
+        *err = a->error;
+    }
+    return a->status;
 }
 
 int quire_replicas_submit(quire_engine *engine, const quire_request_params *params,
@@ -128,20 +152,35 @@ int quire_replicas_submit(quire_engine *engine, const quire_request_params *para
                                .class_index = params->class_index,
                                .tokens = params->tokens,
                                .n_tokens = params->n_tokens };
+    answer best = { .why = QUIRE_REFUSAL_INVALID };
     uint32_t refused = 0;
-    int rc = QUIRE_LOST;
 
-    while (is_of_device(rc)) {
+    *out = NULL;
+    best.status = check_abilities(engine, params, &best.error);
+    if (best.status < 0) {
+        return refuse(engine, params, &best, err);
+    }
+    best.why = QUIRE_REFUSAL_NONE;
+    for (;;) {
         const quire_dispatch route = quire_replicas_route(engine, &ask, refused);
+        answer one = { .replica = route.replica };
 
         if (route.replica == QUIRE_DISPATCH_NONE) {
-            /* The last answer stands; without one all devices are lost. */
-            return refused != 0 ? rc : quire_loop_submit(engine->loop, params, 0, out, err);
+            /* Without an answer all devices are lost. */
+            return refused != 0 ? refuse(engine, params, &best, err)
+                                : quire_loop_submit(engine->loop, params, 0, out, err);
         }
-        rc = quire_loop_submit(engine->loops[route.replica], params, route.n_cached, out, err);
+        one.status = quire_loop_try(engine->loops[route.replica], params, route.n_cached, out,
+                                    &one.why, &one.error);
+        if (one.status == QUIRE_OK) {
+            return QUIRE_OK;
+        }
+        if (one.why < QUIRE_REFUSAL_LOST) { /* no other device takes it */
+            return refuse(engine, params, &one, err);
+        }
+        best = one.why > best.why ? one : best;
         refused |= 1u << route.replica;
     }
-    return rc;
 }
 
 /* A request of a lost device. Thread: the lost loop's. */
@@ -192,7 +231,7 @@ uint32_t quire_engine_devices_get(quire_engine *engine,
         out[i] = (quire_engine_device_stats){
             .name = name_of(quire_loop_parts_get(engine->loops[i])),
             .is_lost = quire_loop_is_lost(engine->loops[i]),
-            .requests_total = stats.requests_total,
+            .requests_total = stats.requests_total + stats.adopted_total,
             .adopted_total = stats.adopted_total,
             .prompt_tokens_total = stats.prompt_tokens_total,
             .cached_tokens_total =

@@ -82,7 +82,7 @@ typedef struct quire_memory_stats {
 typedef struct quire_engine_stats {
     /* requests */
     uint64_t requests_total; /* accepted */
-    uint64_t adopted_total;  /* of them, from a device that was lost: replicas.h */
+    uint64_t adopted_total;  /* by another device, when theirs was lost: replicas.h */
     uint64_t finished_stop_total;
     uint64_t finished_length_total;
     uint64_t finished_cancelled_total;

@@ -14,6 +14,9 @@
 
 #include "device/mock_device.h"
 #include "doze.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
+#include "engine/loop/request.h"
 #include "engine/pins.h"
 #include "engine/views.h"
 #include "store/host_store.h"
@@ -54,6 +57,7 @@ typedef struct replicas {
 } replicas;
 
 static quire_store *second_store; /* of the next engine; NULL = none */
+static bool first_is_cpu;         /* of the next engine */
 
 static quire_runtime_opts opts_of(const char *device)
 {
@@ -78,8 +82,11 @@ static replicas replicas_open_with(const char *device, const quire_engine_opts *
     replicas r = { .second = NULL };
 
     n_mocks = 0;
+    runtime.device = first_is_cpu ? NULL : device;
+    first_is_cpu = false;
     r.b = bench_panels(32, &alone, &runtime);
     quire_engine_destroy(r.b.engine);
+    runtime.device = device;
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = budget_bytes != 0; /* less than a context is enough */
     r.second = fixture_runtime(r.b.model, &runtime);
@@ -303,6 +310,78 @@ static void test_bound_pin(void **state)
     replicas_close(&r);
 }
 
+/* Of several refusals that of the full queue is told, and one is counted. The second device is too
+ * small, and the first one has the text, so it is asked first. */
+static void test_full_queue(void **state)
+{
+    const int32_t token = 7;
+    const quire_request_params small = params_greedy(&token, 1, 1);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *waiting[4], *request;
+    quire_engine_stats stats;
+    gate *first, *second;
+    replicas r;
+
+    (void)state;
+    engine.n_running_max = engine.queue_max = 1;
+    r = replicas_open_with("mock", &engine, 64u << 10);
+    (void)take(ask(&r, 0));
+    first = gate_close_at(r.b.engine, 0);
+    second = gate_close_at(r.b.engine, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        waiting[i] = submit(&r.b, &small);
+    }
+    gate_open(second);
+    while (!quire_loop_is_idle(r.b.engine->loops[1])) {
+        test_doze();
+    }
+    tokens_make(text, N_PROMPT, 0);
+    assert_int_equal(quire_engine_submit(r.b.engine, &params, &request, &err), QUIRE_LIMIT);
+    assert_string_equal(err.message, "the queue is full: 2 requests of class 'standard' run or "
+                                     "wait");
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(stats.rejected_queue_full_total, 1);
+    assert_int_equal(stats.rejected_invalid_total, 0);
+    assert_int_equal(stats.requests_total, 5);
+    gate_open(first);
+    for (uint32_t i = 0; i < 4; i++) {
+        finish_as(waiting[i], QUIRE_FINISH_LENGTH);
+    }
+    replicas_close(&r);
+}
+
+/* A device that can do less than the first one: all requests must be such that it can serve them.
+ */
+static void test_abilities(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *request;
+    quire_engine_stats stats;
+    replicas r;
+
+    (void)state;
+    first_is_cpu = true;
+    r = replicas_open("mock", &engine);
+    assert_int_equal(quire_loop_context_check(r.b.engine->loop, QUIRE_CONTEXT_SHIFT, 0, "x", &err),
+                     QUIRE_OK);
+    assert_int_equal(quire_engine_context_check(r.b.engine, QUIRE_CONTEXT_SHIFT, 0, "x", &err),
+                     QUIRE_UNSUPP);
+    tokens_make(text, N_PROMPT, 0);
+    params.context_overflow = QUIRE_CONTEXT_SHIFT;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(quire_engine_submit(r.b.engine, &params, &request, &err), QUIRE_UNSUPP);
+    }
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(stats.rejected_invalid_total, 2);
+    replicas_close(&r);
+}
+
 /* ---- loss ---- */
 
 /* Of three requests on the lost device two run and have tokens, and one waits. All answers are
@@ -356,6 +435,51 @@ static void test_failover(void **state)
     finish_as(ask(&r, 8), QUIRE_FINISH_ERROR);
     assert_true(quire_engine_is_lost(r.b.engine));
     assert_true(quire_engine_is_idle(r.b.engine));
+    replicas_close(&r);
+}
+
+/* Requests of a lost device keep their places in the order of arrival, and the tokens that are to
+ * be computed again are a load. Each request counts once. */
+static void test_failover_place(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    quire_request *requests[4];
+    quire_request_token token;
+    quire_engine_stats stats;
+    gate *first, *second;
+    replicas r;
+
+    (void)state;
+    engine.n_running_max = 1;
+    r = replicas_open("mock", &engine);
+    first = gate_close_at(r.b.engine, 0);
+    second = gate_close_at(r.b.engine, 1);
+    for (uint32_t i = 0; i < 4; i++) {
+        requests[i] = ask(&r, i); /* in turns */
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        gate_step(first);
+    }
+    assert_int_equal(quire_request_wait(requests[0], 0, FIXTURE_WAIT_MS, &token), 1);
+    quire_mock_device_set(mocks[0], &faults);
+    gate_open(first);
+    do {
+        test_doze();
+        (void)quire_engine_devices_get(r.b.engine, devices);
+    } while (devices[1].adopted_total < 2);
+    assert_true(devices[1].to_compute_tokens >= (uint64_t)4 * N_PROMPT);
+    assert_int_equal(devices[1].requests_total, 4);
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(stats.requests_total, 4);
+    assert_int_equal(stats.adopted_total, 2);
+    gate_open(second);
+    (void)finish(requests[3]);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(quire_request_wait(requests[i], N_TOKENS, 0, &token), 0);
+        (void)take(requests[i]);
+    }
     replicas_close(&r);
 }
 
@@ -454,8 +578,8 @@ static void test_common_store(void **state)
     replicas_close(&r);
 }
 
-/* A cancelled request ends, wherever it is; a pin in computation ends by name. */
-static void test_failover_ends(void **state)
+/* A request that is cancelled in the step of the loss ends as cancelled. */
+static void test_failover_cancelled(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -466,11 +590,95 @@ static void test_failover_ends(void **state)
     (void)state;
     gate_step(g);
     quire_mock_device_set(mocks[0], &faults);
-    quire_request_cancel(request);
+    atomic_store(&request->is_cancelled, true); /* its thread has not heard of it */
     gate_open(g);
     finish_as(request, QUIRE_FINISH_CANCEL);
     assert_true(quire_engine_is_idle(r.b.engine));
     replicas_close(&r);
+}
+
+/* What a client sees of an answer. */
+typedef struct seen {
+    quire_finish finish;
+    int32_t stop_index;
+    uint32_t n;
+    int32_t tokens[N_TOKENS];
+    char text[512]; /* with the tail */
+} seen;
+
+static seen see(quire_request *request)
+{
+    const quire_request_result *result;
+    quire_request_token token;
+    seen s = { .n = 0 };
+    size_t n_text = 0;
+
+    while (quire_request_wait(request, s.n, FIXTURE_WAIT_MS, &token) == 1) {
+        assert_true(s.n < N_TOKENS && n_text + token.text_bytes < sizeof s.text);
+        s.tokens[s.n++] = token.token;
+        memcpy(s.text + n_text, token.text, token.text_bytes);
+        n_text += token.text_bytes;
+    }
+    result = finish(request);
+    assert_true(n_text + result->tail_bytes < sizeof s.text);
+    memcpy(s.text + n_text, result->tail, result->tail_bytes);
+    s.finish = result->finish;
+    s.stop_index = result->stop_index;
+    quire_request_release(request);
+    return s;
+}
+
+/* The answer to the parameters with a loss in its middle, or without. */
+static seen see_with(const quire_request_params *params, bool is_lost)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    gate *g = gate_close(r.b.engine);
+    quire_request *request = submit(&r.b, params);
+    quire_request_token token;
+    seen s;
+
+    for (uint32_t i = 0; i < 6; i++) {
+        gate_step(g);
+    }
+    assert_int_equal(quire_request_wait(request, 1, FIXTURE_WAIT_MS, &token), 1);
+    assert_int_equal(quire_request_wait(request, N_TOKENS - 3, 0, &token), QUIRE_AGAIN);
+    if (is_lost) {
+        quire_mock_device_set(mocks[0], &faults);
+    }
+    gate_open(g);
+    s = see(request);
+    assert_int_equal(quire_loop_is_lost(r.b.engine->loop), is_lost);
+    replicas_close(&r);
+    return s;
+}
+
+/* A sampled answer with a penalty, and the same with a stop text at its end, which the text before
+ * and after the loss has. */
+static void test_failover_sampled(void **state)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    seen whole, moved;
+    const char *stop;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 5);
+    params.sampler.temperature = 0.9f;
+    params.sampler.seed = 11;
+    params.sampler.repeat_penalty = 1.3f;
+    whole = see_with(&params, false);
+    moved = see_with(&params, true);
+    assert_int_equal(whole.n, N_TOKENS);
+    assert_memory_equal(&whole, &moved, sizeof whole);
+    stop = whole.text + strlen(whole.text) - 3;
+    params.stops = &stop;
+    params.n_stops = 1;
+    moved = see_with(&params, true);
+    whole = see_with(&params, false);
+    assert_int_equal(whole.finish, QUIRE_FINISH_STOP);
+    assert_memory_equal(&whole, &moved, sizeof whole);
 }
 
 /* ---- what is refused ---- */
@@ -517,11 +725,20 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prefixes),     cmocka_unit_test(test_vulkan),
-        cmocka_unit_test(test_sums),         cmocka_unit_test(test_bound_pin),
-        cmocka_unit_test(test_failover),     cmocka_unit_test(test_failover_ends),
-        cmocka_unit_test(test_common_store), cmocka_unit_test(test_failover_too_large),
-        cmocka_unit_test(test_pins_move),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_vulkan),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_bound_pin),
+        cmocka_unit_test(test_failover),
+        cmocka_unit_test(test_failover_cancelled),
+        cmocka_unit_test(test_failover_sampled),
+        cmocka_unit_test(test_failover_place),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_abilities),
+        cmocka_unit_test(test_common_store),
+        cmocka_unit_test(test_failover_too_large),
+        cmocka_unit_test(test_pins_move),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,12 +41,10 @@ bool quire_loop_adopt(quire_loop *loop, quire_request *r)
     (void)pthread_mutex_lock(&loop->inbox.lock);
     is_taken = !loop->inbox.is_stopping && !quire_loop_is_lost(loop);
     if (is_taken) {
-        r->link.arrival = ++loop->inbox.n_arrivals;
-        loop->inbox.n_arrivals_of[r->class_index]++;
         loop->inbox.n_adopted++;
         atomic_fetch_add(&loop->inbox.n_unfinished, 1);
         atomic_fetch_add(&loop->inbox.n_unfinished_of[r->class_index], 1);
-        quire_loop_to_compute_set(r, r->first_us == 0 ? r->n_prompt : 0);
+        quire_loop_to_compute_set(r, r->n_tokens); /* generated ones are computed again, too */
         quire_inbox_put(&loop->inbox, r);
     }
     (void)pthread_mutex_unlock(&loop->inbox.lock);
@@ -74,24 +72,27 @@ static void forget_loop(quire_loop *loop, quire_request *r)
     memset(&r->lead, 0, sizeof r->lead);
 }
 
-static bool give_away(quire_loop *loop, quire_request *r)
+static void give_away(quire_loop *loop, quire_request *r)
 {
     const uint32_t class_index = r->class_index;
 
-    if (r->pin != 0 || atomic_load(&r->is_cancelled)) {
-        return false; /* a pin is of this cache */
+    if (atomic_load(&r->is_cancelled)) {
+        quire_loop_end(loop, r, &(quire_ending){ .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 });
+        return;
+    }
+    if (r->pin != 0) {
+        return; /* a pin is of this cache */
     }
     forget_loop(loop, r);
     if (loop->heir.take(loop->heir.ctx, r)) { /* from here on it is the other loop's */
         atomic_fetch_sub(&loop->inbox.n_unfinished_of[class_index], 1);
         atomic_fetch_sub(&loop->inbox.n_unfinished, 1);
-        return true;
+        return;
     }
     (void)pthread_mutex_lock(&r->client.lock);
     r->loop = loop;
     (void)pthread_mutex_unlock(&r->client.lock);
     quire_loop_enqueue(loop, r);
-    return false;
 }
 
 static void give_all_away(quire_loop *loop)
@@ -105,7 +106,7 @@ static void give_all_away(quire_loop *loop)
     for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
         for (quire_queue_link *link = loop->set.queues[i].first, *next; link != NULL; link = next) {
             next = link->next;
-            (void)give_away(loop, quire_request_of(link));
+            give_away(loop, quire_request_of(link));
         }
     }
 }

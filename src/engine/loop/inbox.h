@@ -22,7 +22,8 @@ typedef struct quire_loop_task {
 } quire_loop_task;
 
 typedef struct quire_inbox {
-    atomic_uint n_unfinished; /* requests accepted and not done */
+    _Atomic uint64_t arrivals; /* numbers given to requests, from 1: quire_loop_parts.arrivals */
+    atomic_uint n_unfinished;  /* requests accepted and not done */
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
     atomic_ullong n_to_compute; /* prompt tokens of these requests */
     atomic_bool is_lost;        /* the device was lost: no request is here, and new ones fail */
@@ -39,8 +40,8 @@ typedef struct quire_inbox {
     bool has_ended;
     bool has_cancels;
     bool has_transfers;  /* the store below has something to give back */
-    uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
-    uint64_t n_adopted;  /* of them, of loops whose device was lost */
+    uint64_t n_arrivals; /* requests accepted */
+    uint64_t n_adopted;  /* beside them, of loops whose device was lost */
     uint64_t n_queue_full;
     uint64_t n_arrivals_of[QUIRE_CLASSES_MAX];
     uint64_t n_queue_full_of[QUIRE_CLASSES_MAX];

@@ -33,7 +33,7 @@ int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_err
 /* Another loop that takes the requests of this one when its device is lost; before start(). Called
  * by the engine's thread for a request without pages that is in no list of this loop. */
 typedef struct quire_loop_heir {
-    /* Returns whether the request was taken, which is the other thread's then. */
+    /* Returns whether a loop took the request. Then it belongs to that loop's thread. */
     bool (*take)(void *ctx, quire_request *request);
     void *ctx;
 } quire_loop_heir;
@@ -50,6 +50,23 @@ void quire_loop_destroy(quire_loop *loop);
 /* n_cached: tokens of the prompt that the caller knows to be cached, for quire_loop_load_get(). */
 int quire_loop_submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
                       quire_request **out, quire_error *err);
+/* Why a loop refuses a request. Of several answers the last one here says most to the client. */
+typedef enum quire_refusal {
+    QUIRE_REFUSAL_NONE,
+    QUIRE_REFUSAL_OTHER,   /* no memory, the end of the engine, an unknown class: not counted */
+    QUIRE_REFUSAL_INVALID, /* by any loop */
+    QUIRE_REFUSAL_LOST,    /* the device was lost; not counted */
+    QUIRE_REFUSAL_BUDGET,  /* counted as invalid */
+    QUIRE_REFUSAL_QUEUE,   /* is full */
+} quire_refusal;
+/* Submit a request. A refusal is not counted; *why says which it is. */
+int quire_loop_try(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
+                   quire_request **out, quire_refusal *why, quire_error *err);
+void quire_loop_refusal_count(quire_loop *loop, uint32_t class_index, quire_refusal why);
+/* Whether this loop's runtime can do what the request asks of it (context_overflow, retain,
+ * attend). Errors: QUIRE_UNSUPP, QUIRE_INVAL. */
+int quire_loop_abilities_check(const quire_loop *loop, const quire_request_params *params,
+                               quire_error *err);
 int quire_loop_explain(quire_loop *loop, const char *request_id, const void *tenant,
                        uint32_t tenant_bytes, quire_explanation *out);
 uint32_t quire_loop_explain_last(quire_loop *loop, quire_explanation *out, uint32_t n);
@@ -97,12 +114,13 @@ typedef struct quire_loop_parts {
     const quire_model_desc *desc;
     const quire_runtime_opts *runtime_opts;
     quire_sessions *sessions;
-    quire_cache *cache;     /* for the engine's thread only, except its statistics */
-    quire_prefix *tree;     /* likewise */
-    const quire_cost *cost; /* for the engine's thread only: cost of steps */
-    uint64_t page_bytes;    /* charge of a page of all tokens */
-    bool is_page_exact;     /* hits end at full pages */
-    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = no pinned region */
+    _Atomic uint64_t *arrivals; /* requests numbered so far; of all devices */
+    quire_cache *cache;         /* for the engine's thread only, except its statistics */
+    quire_prefix *tree;         /* likewise */
+    const quire_cost *cost;     /* for the engine's thread only: cost of steps */
+    uint64_t page_bytes;        /* charge of a page of all tokens */
+    bool is_page_exact;         /* hits end at full pages */
+    quire_region_id pinned;     /* QUIRE_REGION_DYNAMIC = no pinned region */
     uint64_t created_us;
 } quire_loop_parts;
 const quire_loop_parts *quire_loop_parts_get(const quire_loop *loop);

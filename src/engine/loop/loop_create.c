@@ -258,6 +258,8 @@ static void parts_fill(quire_loop *loop)
         .desc = loop->desc,
         .runtime_opts = loop->runtime_opts,
         .sessions = loop->sessions,
+        .arrivals =
+            loop->opts.shared_arrivals != NULL ? loop->opts.shared_arrivals : &loop->inbox.arrivals,
         .cache = loop->cache,
         .tree = loop->tree,
         .cost = &loop->figures.now.cost,

@@ -57,12 +57,6 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     if (p->context_overflow != QUIRE_CONTEXT_REFUSE) {
         const uint32_t n_max = quire_loop_text_max(loop, p->context_overflow);
 
-        QUIRE_TRY(quire_loop_context_check(loop, p->context_overflow, p->context_keep,
-                                           "context_overflow:", err));
-        if (p->context_overflow == QUIRE_CONTEXT_CONDENSE) {
-            QUIRE_TRY(quire_loop_context_condense_check(loop, p->retain, p->context_keep,
-                                                        "context_overflow:", err));
-        }
         if (p->n_tokens >= n_max) {
             return quire_error_set(err, QUIRE_RANGE,
                                    "prompt: %u tokens and one to generate are more than %u, %u "
@@ -127,6 +121,24 @@ static int check_attend(const quire_loop *loop, const quire_request_params *p, q
                                p->attend_share, p->retain != NULL ? "retain" : "context_overflow");
     }
     return quire_loop_attend_check(loop, "attend:", err);
+}
+
+static int check_context(const quire_loop *loop, const quire_request_params *p, quire_error *err)
+{
+    if (p->context_overflow == QUIRE_CONTEXT_CONDENSE) {
+        return quire_loop_context_condense_check(loop, p->retain, p->context_keep,
+                                                 "context_overflow:", err);
+    }
+    return quire_loop_context_check(loop, p->context_overflow, p->context_keep,
+                                    "context_overflow:", err);
+}
+
+int quire_loop_abilities_check(const quire_loop *loop, const quire_request_params *params,
+                               quire_error *err)
+{
+    QUIRE_TRY(check_context(loop, params, err));
+    QUIRE_TRY(check_retain(loop, params, err));
+    return check_attend(loop, params, err);
 }
 
 /* A pin's request generates no tokens. */
@@ -292,7 +304,7 @@ static int request_create(quire_loop *loop, const quire_request_params *params, 
 /* ---- submit ---- */
 
 /* Count a request as unfinished, if its class may accept another. */
-static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
+static int place_take(quire_loop *loop, uint32_t class_index, quire_refusal *why, quire_error *err)
 {
     const quire_class *c = &loop->opts.classes.items[class_index];
     const uint32_t queue_max = c->queue_max != 0 ? c->queue_max : loop->opts.queue_max;
@@ -301,13 +313,15 @@ static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
 
     (void)pthread_mutex_lock(&loop->inbox.lock);
     n_max = loop->figures.shared.classes[class_index].running_limit + queue_max;
+    *why = QUIRE_REFUSAL_NONE;
     if (quire_loop_is_lost(loop)) {
+        *why = QUIRE_REFUSAL_LOST;
         rc = quire_error_set(err, QUIRE_LOST, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
     } else if (loop->inbox.is_stopping) {
+        *why = QUIRE_REFUSAL_OTHER;
         rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
     } else if (atomic_load(&loop->inbox.n_unfinished_of[class_index]) >= n_max) {
-        loop->inbox.n_queue_full++;
-        loop->inbox.n_queue_full_of[class_index]++;
+        *why = QUIRE_REFUSAL_QUEUE;
         rc = quire_error_set(err, QUIRE_LIMIT,
                              "the queue is full: %u requests of class '%s' run or wait", n_max,
                              c->name);
@@ -319,41 +333,70 @@ static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
     return rc;
 }
 
-static void place_give_back(quire_loop *loop, uint32_t class_index, int status)
+static void place_give_back(quire_loop *loop, uint32_t class_index)
 {
     (void)pthread_mutex_lock(&loop->inbox.lock);
     atomic_fetch_sub(&loop->inbox.n_unfinished_of[class_index], 1);
     atomic_fetch_sub(&loop->inbox.n_unfinished, 1);
-    loop->inbox.n_invalid += status != QUIRE_NOMEM;
     (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+void quire_loop_refusal_count(quire_loop *loop, uint32_t class_index, quire_refusal why)
+{
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.n_invalid += why == QUIRE_REFUSAL_INVALID || why == QUIRE_REFUSAL_BUDGET;
+    if (why == QUIRE_REFUSAL_QUEUE) {
+        loop->inbox.n_queue_full++;
+        loop->inbox.n_queue_full_of[class_index]++;
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+/* Check and make a request that has a place. */
+static int make(quire_loop *loop, const quire_request_params *params, uint64_t pin,
+                quire_request **out, quire_refusal *why, quire_error *err)
+{
+    int rc;
+
+    *why = QUIRE_REFUSAL_INVALID;
+    QUIRE_TRY(quire_loop_abilities_check(loop, params, err));
+    QUIRE_TRY(quire_loop_tokens_check(loop, params, err));
+    *why = QUIRE_REFUSAL_BUDGET;
+    QUIRE_TRY(check_budget(loop, params, pin, err));
+    *why = QUIRE_REFUSAL_INVALID;
+    QUIRE_TRY(check_texts(params, err));
+    rc = request_create(loop, params, out, err);
+    *why = rc == QUIRE_NOMEM ? QUIRE_REFUSAL_OTHER : *why;
+    return rc;
 }
 
 /* n_cached: as quire_loop_submit(); pin: as quire_loop_submit_pin(). */
 static int submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
-                  uint64_t pin, quire_request **out, quire_error *err)
+                  uint64_t pin, quire_request **out, quire_refusal *why, quire_error *err)
 {
     quire_request *request = NULL;
     int rc;
 
     *out = NULL;
+    *why = QUIRE_REFUSAL_OTHER;
     if (params->class_index >= loop->opts.classes.n) {
         return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u",
                                params->class_index, loop->opts.classes.n);
     }
-    QUIRE_TRY(place_take(loop, params->class_index, err));
-    if ((rc = quire_loop_tokens_check(loop, params, err)) < 0 ||
-        (rc = check_retain(loop, params, err)) < 0 || (rc = check_attend(loop, params, err)) < 0 ||
-        (rc = check_budget(loop, params, pin, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
-        (rc = request_create(loop, params, &request, err)) < 0) {
-        place_give_back(loop, params->class_index, rc);
+    QUIRE_TRY(place_take(loop, params->class_index, why, err));
+    rc = make(loop, params, pin, &request, why, err);
+    if (rc < 0) {
+        place_give_back(loop, params->class_index);
         return rc;
     }
+    *why = QUIRE_REFUSAL_NONE;
     request->pin = pin;
     request->submitted_us = quire_loop_now_us(loop);
     quire_loop_to_compute_set(request,
                               params->n_tokens - quire_min_u32(n_cached, params->n_tokens));
     (void)pthread_mutex_lock(&loop->inbox.lock);
-    request->link.arrival = ++loop->inbox.n_arrivals;
+    request->link.arrival = atomic_fetch_add(loop->parts.arrivals, 1) + 1;
+    loop->inbox.n_arrivals++;
     loop->inbox.n_arrivals_of[request->class_index]++;
     quire_inbox_put(&loop->inbox, request);
     (void)pthread_mutex_unlock(&loop->inbox.lock);
@@ -361,16 +404,30 @@ static int submit(quire_loop *loop, const quire_request_params *params, uint32_t
     return QUIRE_OK;
 }
 
+int quire_loop_try(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
+                   quire_request **out, quire_refusal *why, quire_error *err)
+{
+    return submit(loop, params, n_cached, 0, out, why, err);
+}
+
 int quire_loop_submit(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
                       quire_request **out, quire_error *err)
 {
-    return submit(loop, params, n_cached, 0, out, err);
+    quire_refusal why;
+    const int rc = submit(loop, params, n_cached, 0, out, &why, err);
+
+    quire_loop_refusal_count(loop, params->class_index, why);
+    return rc;
 }
 
 int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, uint64_t pin,
                           quire_request **out, quire_error *err)
 {
-    return submit(loop, params, 0, pin, out, err);
+    quire_refusal why;
+    const int rc = submit(loop, params, 0, pin, out, &why, err);
+
+    quire_loop_refusal_count(loop, params->class_index, why);
+    return rc;
 }
 
 /* ---- while it runs, and after ---- */

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+/* Shifts of fields of heads are constants where the loops over them are unrolled. */
+#define UNROLL _Pragma("GCC unroll 16")
 
 enum {
     QUADS = QUIRE_MATMUL_BLOCK / 4,
@@ -115,8 +117,8 @@ INLINE __m256i words_at(const unsigned char *words, uint32_t lane)
 /* 6 bits of byte i of each word. */
 INLINE __m256 byte_of(__m256i words, uint32_t i)
 {
-    const __m256i byte = _mm256_and_si256(_mm256_srl_epi32(words, _mm_cvtsi32_si128((int)(8 * i))),
-                                          _mm256_set1_epi32(63));
+    const __m256i byte =
+        _mm256_and_si256(_mm256_srli_epi32(words, (int)(8 * i)), _mm256_set1_epi32(63));
 
     return _mm256_cvtepi32_ps(byte);
 }
@@ -141,6 +143,7 @@ static void k_head_read(const unsigned char *head, quire_matmul_scales *s)
         __m256i scales = words_at(head + WORDS, lane);
         __m256i mins = words_at(head + 2 * WORDS, lane);
 
+        UNROLL
         for (uint32_t b = 0; b < QUIRE_MATMUL_STEP_BLOCKS; b++) {
             if (b == 4) {
                 scales = upper_four(both, scales);
@@ -157,6 +160,7 @@ static void q6_k_head_read(const unsigned char *head, quire_matmul_scales *s)
     for (uint32_t lane = 0; lane < PANEL; lane += 8) {
         const __m256 scale = halves_at(head, lane);
 
+        UNROLL
         for (uint32_t i = 0; i < 2 * QUIRE_MATMUL_STEP_BLOCKS; i++) {
             const __m128i bytes =
                 _mm_loadl_epi64((const void *)(head + (size_t)(2 + i) * PANEL + lane));
@@ -170,8 +174,7 @@ static void q6_k_head_read(const unsigned char *head, quire_matmul_scales *s)
 /* `bits` bits of each word from bit `at` on. */
 INLINE __m256i field_of(__m256i words, uint32_t at, uint32_t bits)
 {
-    return _mm256_and_si256(_mm256_srl_epi32(words, _mm_cvtsi32_si128((int)at)),
-                            _mm256_set1_epi32((1 << bits) - 1));
+    return _mm256_and_si256(_mm256_srli_epi32(words, (int)at), _mm256_set1_epi32((1 << bits) - 1));
 }
 
 /* 16 bytes of nibbles: scales, and above them mins. */
@@ -180,6 +183,7 @@ static void q2_k_head_read(const unsigned char *head, quire_matmul_scales *s)
     for (uint32_t lane = 0; lane < PANEL; lane += 8) {
         const __m256 scale = halves_at(head, lane), min = halves_at(head + 2 * PANEL, lane);
 
+        UNROLL
         for (uint32_t i = 0; i < 2 * QUIRE_MATMUL_STEP_BLOCKS; i++) {
             const __m256i words = words_at(head + (size_t)(1 + i / 4) * WORDS, lane);
             const __m256i nibble = field_of(words, 8 * (i % 4), 4);
@@ -207,6 +211,7 @@ static void q3_k_head_read(const unsigned char *head, quire_matmul_scales *s)
         const unsigned char *words = head + 2 * PANEL;
         const __m256i high = words_at(words + 2 * WORDS, lane);
 
+        UNROLL
         for (uint32_t i = 0; i < 2 * QUIRE_MATMUL_STEP_BLOCKS; i++) {
             const __m256i low = words_at(words + (size_t)i / 4 % 2 * WORDS, lane);
 
@@ -225,6 +230,7 @@ static void iq4_xs_head_read(const unsigned char *head, quire_matmul_scales *s)
             _mm_load_si128((const void *)(head + 2 * PANEL + (size_t)2 * lane)));
         const __m256i low = words_at(head + WORDS, lane);
 
+        UNROLL
         for (uint32_t b = 0; b < QUIRE_MATMUL_STEP_BLOCKS; b++) {
             _mm256_store_ps(s->scale[b] + lane,
                             scale_of_6(scale, field_of(low, 4 * b, 4), field_of(high, 2 * b, 2)));
@@ -385,8 +391,7 @@ INLINE void group_run(const quire_matmul_passes *passes, const quire_matmul_pane
     _Alignas(32) unsigned char codes[QUIRE_MATMUL_GRID_GROUP_BYTES];
     quire_matmul_scales scales;
 
-    quire_matmul_avx2_grid_read(type, head, tiles->is_first ? AHEAD_BYTES : 0, passes->is_biased,
-                                codes);
+    quire_matmul_avx2_grid_read(type, head, tiles->is_first ? AHEAD_BYTES : 0, codes);
     quire_matmul_avx2_grid_scales(type, head, &scales);
     for (uint32_t t = 0; t < n; t++) {
         const quire_matmul_panel *p = &tiles[t];

@@ -36,9 +36,8 @@ typedef struct quire_matmul_pass {
 } quire_matmul_pass;
 
 /* A set's passes by type and number of rows less one. Those of types with a grid read codes that
- * were made of them (matmul_avx2_grid.h), plus 128 if is_biased. */
+ * were made of them (matmul_avx2_grid.h). */
 typedef struct quire_matmul_passes {
-    bool is_biased;
     void (*run[QUIRE_MATMUL_TYPES][QUIRE_MATMUL_PASS_ROWS])(const quire_matmul_pass *pass);
 } quire_matmul_passes;
 

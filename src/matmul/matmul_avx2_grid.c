@@ -237,18 +237,19 @@ INLINE __m256i quads_at(quire_matmul_type type, const indices *i, uint32_t k)
                              quad_at(type, i, 6, k), quad_at(type, i, 7, k));
 }
 
-/* Sizes with the signs whose bits are set, plus 128 where the codes have that. */
-INLINE __m256i with_signs(__m256i sizes, __m256i signs, __m256i bits, bool is_biased)
+/* Sizes with the signs whose bits are set, plus 64. */
+INLINE __m256i with_signs(__m256i sizes, __m256i signs, __m256i bits)
 {
     const __m256i minus = _mm256_cmpeq_epi8(_mm256_and_si256(signs, bits), bits);
-    const __m256i w = _mm256_sub_epi8(_mm256_xor_si256(sizes, minus), minus);
 
-    return is_biased ? _mm256_xor_si256(w, _mm256_set1_epi8(-128)) : w;
+    /* size or -size - 1, then minus -1 where it is */
+    return _mm256_add_epi8(_mm256_xor_si256(sizes, minus),
+                           _mm256_sub_epi8(_mm256_set1_epi8(64), minus));
 }
 
 /* Codes of eight outputs of a block. lines: their indices, of IQ3 those of odd quads too. */
 INLINE void eight_read(quire_matmul_type type, const unsigned char *signs_word,
-                       const indices lines[2], bool is_biased, unsigned char *to)
+                       const indices lines[2], unsigned char *to)
 {
     const __m256i word = _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0,
                                           0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
@@ -273,14 +274,14 @@ INLINE void eight_read(quire_matmul_type type, const unsigned char *signs_word,
         UNROLL
         for (uint32_t q = 0; q < 2; q++) {
             _mm256_store_si256((void *)(to + (size_t)(2 * k + q) * LINE),
-                               with_signs(sizes[q], one, bits[q], is_biased));
+                               with_signs(sizes[q], one, bits[q]));
         }
     }
 }
 
 /* A group of a type, known when this is compiled. */
 INLINE void group_read(quire_matmul_type type, const unsigned char *head, size_t ahead_bytes,
-                       bool is_biased, unsigned char *to)
+                       unsigned char *to)
 {
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
     const uint32_t n_lines = is_iq3(type) ? 2 : 1;
@@ -300,40 +301,32 @@ INLINE void group_read(quire_matmul_type type, const unsigned char *head, size_t
         for (uint32_t lane = 0; lane < PANEL; lane += EIGHT, codes += 4 * EIGHT) {
             const indices lines[2] = { { codes, at }, { codes + LINE, at + WHOLE } };
 
-            eight_read(type, codes + (size_t)n_lines * LINE, lines, is_biased,
-                       to + (size_t)4 * lane);
+            eight_read(type, codes + (size_t)n_lines * LINE, lines, to + (size_t)4 * lane);
             at += (size_t)n_lines * WHOLE;
         }
     }
 }
 
-/* One function for each type and kind of codes. */
-#define READ_FN(type, is_biased)                                                                   \
-    static void read_##type##_##is_biased(const unsigned char *head, size_t ahead_bytes,           \
-                                          unsigned char *to)                                       \
-    {                                                                                              \
-        group_read(QUIRE_MATMUL_##type, head, ahead_bytes, is_biased, to);                         \
-    }
-#define READ_FNS(type) READ_FN(type, 0) READ_FN(type, 1)
-#define READ_LIST(type)                                                                            \
-    [QUIRE_MATMUL_##type - QUIRE_MATMUL_IQ2_XXS] = { read_##type##_0, read_##type##_1 }
-
-READ_FNS(IQ2_XXS)
-READ_FNS(IQ2_XS)
-READ_FNS(IQ2_S)
-READ_FNS(IQ3_XXS)
-READ_FNS(IQ3_S)
-
 void quire_matmul_avx2_grid_read(quire_matmul_type type, const unsigned char *head,
-                                 size_t ahead_bytes, bool is_biased, unsigned char *to)
+                                 size_t ahead_bytes, unsigned char *to)
 {
-    static void (*const reads[][2])(const unsigned char *head, size_t ahead_bytes,
-                                    unsigned char *to) = {
-        READ_LIST(IQ2_XXS), READ_LIST(IQ2_XS), READ_LIST(IQ2_S),
-        READ_LIST(IQ3_XXS), READ_LIST(IQ3_S),
-    };
-
-    reads[type - QUIRE_MATMUL_IQ2_XXS][is_biased](head, ahead_bytes, to);
+    switch (type) {
+    case QUIRE_MATMUL_IQ2_XXS:
+        group_read(QUIRE_MATMUL_IQ2_XXS, head, ahead_bytes, to);
+        break;
+    case QUIRE_MATMUL_IQ2_XS:
+        group_read(QUIRE_MATMUL_IQ2_XS, head, ahead_bytes, to);
+        break;
+    case QUIRE_MATMUL_IQ2_S:
+        group_read(QUIRE_MATMUL_IQ2_S, head, ahead_bytes, to);
+        break;
+    case QUIRE_MATMUL_IQ3_XXS:
+        group_read(QUIRE_MATMUL_IQ3_XXS, head, ahead_bytes, to);
+        break;
+    default:
+        group_read(QUIRE_MATMUL_IQ3_S, head, ahead_bytes, to);
+        break;
+    }
 }
 
 /* ---- scales ---- */

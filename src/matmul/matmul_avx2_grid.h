@@ -13,11 +13,11 @@
 /* Make the tables, once in a process. Thread: any. */
 void quire_matmul_avx2_grid_init(void);
 
-/* The codes of the group with this head: weights without their scale, as int8 or, if is_biased,
- * plus 128. What lies ahead_bytes further on is prefetched, unless that is 0. to:
+/* The codes of the group with this head: weights without their scale, plus 64, so that they have 7
+ * bits. What lies ahead_bytes further on is prefetched, unless that is 0. to:
  * QUIRE_MATMUL_GRID_GROUP_BYTES, aligned to 32. */
 void quire_matmul_avx2_grid_read(quire_matmul_type type, const unsigned char *head,
-                                 size_t ahead_bytes, bool is_biased, unsigned char *to);
+                                 size_t ahead_bytes, unsigned char *to);
 
 /* The scales of its blocks, or of their halves. */
 void quire_matmul_avx2_grid_scales(quire_matmul_type type, const unsigned char *head,

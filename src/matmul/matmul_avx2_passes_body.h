@@ -7,7 +7,8 @@
  *
  * Without it vpmaddubsw adds two products of u8 and s8 in int16, where 8-bit codes would saturate:
  * |w| takes the place of the code then and x gets the sign of w (128 * 127 * 2 fits), so that there
- * is no offset. Sums of narrower codes stay in int16 for some quads: 8 of 4 bits, 4 of 5, 2 of 6.
+ * is no offset. Sums of narrower codes stay in int16 for some quads: 8 of 4 bits, 4 of 5, 2 of 6, 1
+ * of 7 (types with a grid, whose sizes are at most 62).
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_avx2.h"
@@ -23,7 +24,8 @@ enum {
     QUADS = QUIRE_MATMUL_BLOCK / 4,
     QUAD_BYTES = 4 * QUIRE_MATMUL_PANEL, /* of a panel */
     REG = 32,                            /* bytes of a register */
-    LINE = 64                            /* of a cache */
+    LINE = 64,                           /* of a cache */
+    MXFP4_OFFSET = 12                    /* of codes; the values are from -12 to 12 */
 };
 
 /* Integers or codes of 16 outputs. */
@@ -51,8 +53,7 @@ INLINE __m256i with_high(__m256i nibbles, __m256i high, uint32_t i, uint32_t bit
 /* Whether codes are 8 bits wide. */
 INLINE bool is_wide(quire_matmul_type type)
 {
-    return quire_matmul_has_grid(type) || type == QUIRE_MATMUL_Q8_0 ||
-           type == QUIRE_MATMUL_IQ4_NL || type == QUIRE_MATMUL_IQ4_XS || type == QUIRE_MATMUL_MXFP4;
+    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL || type == QUIRE_MATMUL_IQ4_XS;
 }
 
 /* Half of quad k of codes of two bits. */
@@ -70,6 +71,12 @@ INLINE __m256i with_third(__m256i twos, __m256i bits, uint32_t k)
         k > 2 ? _mm256_srli_epi16(bits, (int)k - 2) : _mm256_slli_epi16(bits, 2 - (int)k);
 
     return _mm256_or_si256(_mm256_and_si256(there, _mm256_set1_epi8(4)), twos);
+}
+
+/* Values of nibbles. */
+INLINE __m256i values(const uint8_t table[16])
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table));
 }
 
 /* Half of quad k of a block. */
@@ -93,12 +100,11 @@ INLINE __m256i half_quad_at(quire_matmul_type type, const unsigned char *codes, 
     switch (type) {
     case QUIRE_MATMUL_IQ4_NL:
     case QUIRE_MATMUL_IQ4_XS:
+        return _mm256_shuffle_epi8(values(quire_matmul_iq4_nl), four);
     case QUIRE_MATMUL_MXFP4:
-        return _mm256_shuffle_epi8(
-            _mm256_broadcastsi128_si256(
-                _mm_loadu_si128((const void *)(type == QUIRE_MATMUL_MXFP4 ? quire_matmul_mxfp4
-                                                                          : quire_matmul_iq4_nl))),
-            four);
+        return _mm256_shuffle_epi8(_mm256_sub_epi8(values(quire_matmul_mxfp4),
+                                                   _mm256_set1_epi8((char)(128 - MXFP4_OFFSET))),
+                                   four);
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
@@ -138,15 +144,14 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
     case QUIRE_MATMUL_IQ4_XS:
-    case QUIRE_MATMUL_MXFP4:
-    case QUIRE_MATMUL_IQ2_XXS:
         return PASSES_VNNI ? sum : _mm256_setzero_si256();
+    case QUIRE_MATMUL_MXFP4:
+        return _mm256_mullo_epi32(_mm256_srai_epi32(sum, 7), _mm256_set1_epi32(MXFP4_OFFSET));
+    case QUIRE_MATMUL_IQ2_XXS:
+        return _mm256_srai_epi32(sum, 1);
     case QUIRE_MATMUL_IQ2_XS:
-        if (!PASSES_VNNI) {
-            return _mm256_setzero_si256();
-        }
-        return quad == 0 ? _mm256_slli_epi32(half, 2)
-                         : _mm256_sub_epi32(sum, _mm256_slli_epi32(half, 2));
+        return quad == 0 ? _mm256_slli_epi32(half, 1)
+                         : _mm256_sub_epi32(_mm256_srai_epi32(sum, 1), _mm256_slli_epi32(half, 1));
     case QUIRE_MATMUL_Q4_0:
         return _mm256_srai_epi32(sum, 4);
     case QUIRE_MATMUL_Q5_0:
@@ -198,8 +203,12 @@ INLINE void quads_add(quire_matmul_type type, uint32_t n, const quire_matmul_pas
 INLINE uint32_t n_run_quads(quire_matmul_type type)
 {
     switch (type) {
+    case QUIRE_MATMUL_IQ2_XXS:
+    case QUIRE_MATMUL_IQ2_XS:
+        return 1;
     case QUIRE_MATMUL_Q6_K:
         return 2;
+    case QUIRE_MATMUL_MXFP4:
     case QUIRE_MATMUL_Q2_K: /* a half has no more */
     case QUIRE_MATMUL_Q3_K:
     case QUIRE_MATMUL_Q5_0:
@@ -286,40 +295,14 @@ INLINE void dot_wide(pair *acc, pair w, pair size, const char *quad)
           [size1] "x"(size.half[1]), [ones] "x"(ones), [x] "m"(*x));
 }
 
-/* Add the sums of a row over quads k and k + 1 of a type with a grid, whose sizes are small enough
- * for both in int16. */
-INLINE void two_quads_add(quire_matmul_type type, const quire_matmul_pass *p, const char *x,
-                          uint32_t k, pair *acc)
+/* Add n rows' sums over a block of wide codes. */
+INLINE void wide_add(quire_matmul_type type, uint32_t n, const quire_matmul_pass *p, pair acc[ROWS])
 {
+    const __m256i flip = _mm256_set1_epi8(-128);
+    const char *x = p->x;
+
     UNROLL
-    for (uint32_t h = 0; h < 2; h++) {
-        const __m256i w[2] = { half_quad_at(type, p->codes, k, h),
-                               half_quad_at(type, p->codes, k + 1, h) };
-        const __m256i one =
-            _mm256_maddubs_epi16(_mm256_abs_epi8(w[0]), _mm256_sign_epi8(int_at(x), w[0]));
-        const __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(w[1]),
-                                                 _mm256_sign_epi8(int_at(x + p->x_stride), w[1]));
-
-        acc->half[h] = widen_add(acc->half[h], _mm256_add_epi16(one, two));
-    }
-}
-
-/* Add n rows' sums over quads [begin, end) of wide codes. */
-INLINE void wide_add(quire_matmul_type type, uint32_t n, const quire_matmul_pass *p, uint32_t begin,
-                     uint32_t end, pair acc[ROWS])
-{
-    const __m256i flip = _mm256_set1_epi8(quire_matmul_has_grid(type) ? 0 : -128);
-    const char *x = p->x + begin * p->x_stride;
-
-    if (quire_matmul_has_grid(type) && n == 1) { /* one row has registers to spare */
-        UNROLL
-        for (uint32_t k = begin; k < end; k += 2, x += 2 * p->x_stride) {
-            two_quads_add(type, p, x, k, &acc[0]);
-        }
-        return;
-    }
-    UNROLL
-    for (uint32_t k = begin; k < end; k++, x += p->x_stride) {
+    for (uint32_t k = 0; k < QUADS; k++, x += p->x_stride) {
         const pair w = { { _mm256_xor_si256(half_quad_at(type, p->codes, k, 0), flip),
                            _mm256_xor_si256(half_quad_at(type, p->codes, k, 1), flip) } };
         const pair size = { { _mm256_abs_epi8(w.half[0]), _mm256_abs_epi8(w.half[1]) } };
@@ -336,7 +319,7 @@ INLINE void quads_add(quire_matmul_type type, uint32_t n, const quire_matmul_pas
                       uint32_t begin, uint32_t end, pair acc[ROWS])
 {
     if (is_wide(type)) {
-        wide_add(type, n, p, begin, end, acc);
+        wide_add(type, n, p, acc);
         return;
     }
     UNROLL
@@ -503,24 +486,23 @@ PASS_FNS(IQ4_XS)
 PASS_FNS(IQ2_XXS) /* and all with a grid and one scale for a block */
 PASS_FNS(IQ2_XS)  /* and all with a grid and a scale for each half */
 
-const quire_matmul_passes PASSES_NAME = { PASSES_VNNI,
-                                          {
-                                              PASS_LIST(Q8_0),
-                                              PASS_LIST(Q4_0),
-                                              PASS_LIST(Q4_1),
-                                              PASS_LIST(Q5_0),
-                                              PASS_LIST(Q5_1),
-                                              PASS_LIST(IQ4_NL),
-                                              PASS_LIST(Q4_K),
-                                              PASS_LIST(Q5_K),
-                                              PASS_LIST(Q6_K),
-                                              PASS_LIST(MXFP4),
-                                              PASS_LIST(Q2_K),
-                                              PASS_LIST(Q3_K),
-                                              PASS_LIST(IQ4_XS),
-                                              PASS_LIST(IQ2_XXS),
-                                              PASS_LIST(IQ2_XS),
-                                              PASS_LIST_AS(IQ2_S, IQ2_XS),
-                                              PASS_LIST_AS(IQ3_XXS, IQ2_XXS),
-                                              PASS_LIST_AS(IQ3_S, IQ2_XXS),
-                                          } };
+const quire_matmul_passes PASSES_NAME = { {
+    PASS_LIST(Q8_0),
+    PASS_LIST(Q4_0),
+    PASS_LIST(Q4_1),
+    PASS_LIST(Q5_0),
+    PASS_LIST(Q5_1),
+    PASS_LIST(IQ4_NL),
+    PASS_LIST(Q4_K),
+    PASS_LIST(Q5_K),
+    PASS_LIST(Q6_K),
+    PASS_LIST(MXFP4),
+    PASS_LIST(Q2_K),
+    PASS_LIST(Q3_K),
+    PASS_LIST(IQ4_XS),
+    PASS_LIST(IQ2_XXS),
+    PASS_LIST(IQ2_XS),
+    PASS_LIST_AS(IQ2_S, IQ2_XS),
+    PASS_LIST_AS(IQ3_XXS, IQ2_XXS),
+    PASS_LIST_AS(IQ3_S, IQ2_XXS),
+} };

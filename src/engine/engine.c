@@ -59,6 +59,10 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
     if (engine == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
+    if (pthread_mutex_init(&engine->naming_lock, NULL) != 0) {
+        free(engine);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
     rc = parts_create(engine, opts, err);
     if (rc < 0) {
         quire_engine_destroy(engine);
@@ -85,6 +89,7 @@ void quire_engine_destroy(quire_engine *engine)
         quire_loop_destroy(engine->loops[i]);
     }
     quire_dispatcher_destroy(engine->dispatcher);
+    (void)pthread_mutex_destroy(&engine->naming_lock);
     free(engine);
 }
 

@@ -4,11 +4,20 @@
 #ifndef QUIRE_ENGINE_ENGINE_HALVES_H
 #define QUIRE_ENGINE_ENGINE_HALVES_H
 
+#include <pthread.h>
+
 #include "engine/engine.h"
+#include "engine/pins.h"
 
 typedef struct quire_loop quire_loop;
 typedef struct quire_adapt quire_adapt;
 typedef struct quire_saver quire_saver;
+
+/* A name that is being given to a pin; on the stack of the thread that does so. */
+typedef struct quire_pin_naming {
+    struct quire_pin_naming *next;
+    const quire_engine_pin_name *name;
+} quire_pin_naming;
 
 struct quire_engine {
     quire_loop *loop;   /* serves: engine/loop/loop.h */
@@ -18,6 +27,8 @@ struct quire_engine {
     quire_adapt *adapts[QUIRE_REPLICAS_MAX];
     uint32_t n_replicas;
     quire_dispatcher *dispatcher; /* NULL: one device */
+    pthread_mutex_t naming_lock;
+    quire_pin_naming *namings; /* under the lock: no name is given on two devices at once */
     quire_saver *saver; /* keeps what outlives a restart: engine/saver.h; NULL = nothing is kept */
 };
 

@@ -109,9 +109,11 @@ int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *nam
 int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
                            uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all);
 
-/* Of an engine with several devices: drop the pins of a lost one, and create them again on the
- * devices that are left, where they are computed. Returns how many were accepted there; *n_gone
- * were not. Waits for the lost device's thread. */
+/* Of an engine with several devices: drop the pins of a lost one, those in computation too, and
+ * create them again on the devices that are left, where they are computed. Returns how many were
+ * accepted there; *n_gone were not. Pins that a client drops meanwhile count as neither. A later
+ * call moves pins that had no memory to be moved, or were not yet known. Waits for the lost
+ * device's thread. */
 uint32_t quire_engine_pins_move(quire_engine *engine, uint32_t device, uint32_t *n_gone);
 
 #endif /* QUIRE_ENGINE_PINS_H */

@@ -207,10 +207,22 @@ static bool take(void *ctx, quire_request *request)
     }
 }
 
+/* Thread: the loop's. */
+static void owner_gone(void *ctx, quire_loop *loop, uint64_t owner)
+{
+    const quire_engine *engine = ctx;
+
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        if (engine->loops[i] != loop) {
+            quire_loop_owner_gone(engine->loops[i], owner);
+        }
+    }
+}
+
 void quire_replica_heir_set(quire_engine *engine, uint32_t replica)
 {
     if (engine->dispatcher != NULL) {
-        quire_loop_heir_set(engine->loops[replica], &(quire_loop_heir){ take, engine });
+        quire_loop_heir_set(engine->loops[replica], &(quire_loop_heir){ take, owner_gone, engine });
     }
 }
 

@@ -24,25 +24,112 @@ static uint32_t pin_find(const quire_engine *engine, const quire_engine_pin_name
     return i;
 }
 
-int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
-                            quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err)
+static bool is_same_name(const quire_engine_pin_name *a, const quire_engine_pin_name *b)
 {
-    const quire_engine_pin_name name = { params->tenant, params->tenant_bytes, params->name };
+    return a->tenant_bytes == b->tenant_bytes && strcmp(a->name, b->name) == 0 &&
+           (a->tenant_bytes == 0 || memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0);
+}
+
+/* Reserve a name on all devices. Errors: QUIRE_AGAIN (another thread is about to give it). */
+static int naming_begin(quire_engine *engine, quire_pin_naming *naming)
+{
+    const quire_pin_naming *other;
+
+    (void)pthread_mutex_lock(&engine->naming_lock);
+    other = engine->namings;
+    while (other != NULL && !is_same_name(other->name, naming->name)) {
+        other = other->next;
+    }
+    if (other == NULL) {
+        naming->next = engine->namings;
+        engine->namings = naming;
+    }
+    (void)pthread_mutex_unlock(&engine->naming_lock);
+    return other == NULL ? QUIRE_OK : QUIRE_AGAIN;
+}
+
+static void naming_end(quire_engine *engine, const quire_pin_naming *naming)
+{
+    quire_pin_naming **at = &engine->namings;
+
+    (void)pthread_mutex_lock(&engine->naming_lock);
+    while (*at != naming) {
+        at = &(*at)->next;
+    }
+    *at = naming->next;
+    (void)pthread_mutex_unlock(&engine->naming_lock);
+}
+
+/* Whether another device may hold a pin that this one has refused. */
+static bool is_of_device(int status)
+{
+    return status == QUIRE_LOST || status == QUIRE_LIMIT || status == QUIRE_NOPAGES;
+}
+
+typedef struct outcome {
+    int status;
+    uint64_t missing_bytes;
+    quire_error error;
+} outcome;
+
+/* Create a pin whose name no device has. Of several refusals the first one stands, unless it is the
+ * loss of a device. */
+static outcome create(const quire_engine *engine, const quire_engine_pin_params *params,
+                      quire_engine_pin *out)
+{
     quire_dispatch_ask ask = { .tenant = params->tenant,
                                .tenant_bytes = params->tenant_bytes,
                                .class_index = params->class_index,
                                .tokens = params->tokens,
                                .n_tokens = params->n_tokens };
-    uint32_t replica = 0;
+    outcome first = { .status = QUIRE_LOST };
+    uint32_t refused = 0;
 
-    if (engine->dispatcher != NULL && params->name != NULL && params->tokens != NULL) {
-        replica = pin_find(engine, &name); /* there its name is refused */
-        if (replica == engine->n_replicas) {
-            replica = quire_replicas_route(engine, &ask, 0).replica;
+    for (;;) {
+        const uint32_t route = quire_replicas_route(engine, &ask, refused).replica;
+        const uint32_t replica = route != QUIRE_DISPATCH_NONE ? route : 0; /* it says: lost */
+        outcome one = { .missing_bytes = 0 };
+
+        if (route == QUIRE_DISPATCH_NONE && refused != 0) {
+            return first;
         }
-        replica = replica != QUIRE_DISPATCH_NONE ? replica : 0;
+        one.status = quire_adapt_pin_create(engine->adapts[replica], params, out,
+                                            &one.missing_bytes, &one.error);
+        if (!is_of_device(one.status)) {
+            return one;
+        }
+        first = first.status == QUIRE_LOST ? one : first;
+        refused |= 1u << replica;
     }
-    return quire_adapt_pin_create(engine->adapts[replica], params, out, missing_bytes, err);
+}
+
+int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
+                            quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err)
+{
+    const quire_engine_pin_name name = { params->tenant, params->tenant_bytes, params->name };
+    quire_pin_naming naming = { .name = &name };
+    outcome o = { .status = QUIRE_AGAIN };
+
+    if (engine->dispatcher == NULL || params->name == NULL || params->tokens == NULL) {
+        return quire_adapt_pin_create(engine->adapt, params, out, missing_bytes, err);
+    }
+    if (naming_begin(engine, &naming) == QUIRE_OK) {
+        if (pin_find(engine, &name) == engine->n_replicas) {
+            o = create(engine, params, out);
+        }
+        naming_end(engine, &naming);
+    }
+    if (o.status == QUIRE_AGAIN && o.error.status == QUIRE_OK) {
+        (void)quire_error_set(&o.error, QUIRE_AGAIN, "name: there is a pin '%s' already",
+                              params->name);
+    }
+    if (missing_bytes != NULL) {
+        *missing_bytes = o.missing_bytes;
+    }
+    if (err != NULL) {
+        *err = o.error;
+    }
+    return o.status;
 }
 
 int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
@@ -100,7 +187,6 @@ typedef struct moving {
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
     uint32_t tenant_bytes;
     uint32_t class_index;
-    uint64_t ttl_s;
     int32_t *tokens;
     uint32_t n_tokens;
 } moving;
@@ -108,7 +194,6 @@ typedef struct moving {
 typedef struct gathering {
     quire_adapt *adapt;
     const quire_classes *classes;
-    uint64_t now_us;
     moving *items;
     uint32_t n;
     uint32_t capacity;
@@ -131,15 +216,6 @@ static bool reserve(gathering *g)
     return items != NULL;
 }
 
-/* What is left of its lifetime, at least a second. */
-static uint64_t ttl_left(const gathering *g, const quire_adapt_pin_view *pin)
-{
-    if (pin->expires_us == 0) {
-        return pin->ttl_s;
-    }
-    return pin->expires_us > g->now_us ? (pin->expires_us - g->now_us) / 1000000u + 1 : 1;
-}
-
 static void gather(void *ctx, const quire_adapt_pin_view *pin)
 {
     gathering *g = ctx;
@@ -151,7 +227,6 @@ static void gather(void *ctx, const quire_adapt_pin_view *pin)
     }
     m = &g->items[g->n];
     *m = (moving){ .tenant_bytes = pin->tenant_bytes,
-                   .ttl_s = ttl_left(g, pin),
                    .tokens = malloc(pin->n_tokens * sizeof *m->tokens),
                    .n_tokens = pin->n_tokens };
     if (m->tokens == NULL) {
@@ -179,33 +254,56 @@ static void gather_all(void *ctx, quire_cache *cache, quire_prefix *tree)
     quire_adapt_pins_visit(g->adapt, gather, g);
 }
 
+/* What is left of a pin's lifetime, at least a second. */
+static uint64_t ttl_left(const quire_engine_pin *pin)
+{
+    if (pin->ttl_s == 0 || pin->state != QUIRE_ENGINE_PIN_HELD) {
+        return pin->ttl_s;
+    }
+    return pin->left_s > 0 ? pin->left_s : 1;
+}
+
+/* Errors: QUIRE_NOTFOUND (dropped meanwhile), QUIRE_AGAIN, and the refusals of all devices. */
+static int move(const quire_engine *engine, quire_adapt *from, const moving *m,
+                const quire_engine_pin_name *name)
+{
+    quire_engine_pin_params params = { .name = m->name,
+                                       .tokens = m->tokens,
+                                       .n_tokens = m->n_tokens,
+                                       .class_index = m->class_index,
+                                       .tenant = m->tenant,
+                                       .tenant_bytes = m->tenant_bytes,
+                                       .is_background = true };
+    quire_engine_pin pin;
+
+    QUIRE_TRY(quire_adapt_pin_get(from, name, &pin));
+    params.ttl_s = ttl_left(&pin);
+    QUIRE_TRY(quire_adapt_pin_drop(from, name));
+    return create(engine, &params, &pin).status;
+}
+
 uint32_t quire_engine_pins_move(quire_engine *engine, uint32_t device, uint32_t *n_gone)
 {
     const quire_loop_parts *parts = quire_loop_parts_get(engine->loops[device]);
-    gathering g = { .adapt = engine->adapts[device],
-                    .classes = &parts->opts->classes,
-                    .now_us = quire_loop_now_us(engine->loops[device]) };
+    gathering g = { .adapt = engine->adapts[device], .classes = &parts->opts->classes };
     uint32_t n_moved = 0;
 
     (void)quire_loop_call(engine->loops[device], gather_all, &g);
+    *n_gone = g.n_failed;
     for (uint32_t i = 0; i < g.n; i++) {
         const moving *m = &g.items[i];
         const quire_engine_pin_name name = { m->tenant, m->tenant_bytes, m->name };
-        const quire_engine_pin_params params = { .name = m->name,
-                                                 .tokens = m->tokens,
-                                                 .n_tokens = m->n_tokens,
-                                                 .ttl_s = m->ttl_s,
-                                                 .class_index = m->class_index,
-                                                 .tenant = m->tenant,
-                                                 .tenant_bytes = m->tenant_bytes,
-                                                 .is_background = true };
-        quire_engine_pin pin;
+        quire_pin_naming naming = { .name = &name };
+        int rc = QUIRE_NOTFOUND;
 
-        (void)quire_adapt_pin_drop(g.adapt, &name);
-        n_moved += quire_engine_pin_create(engine, &params, &pin, NULL, NULL) == QUIRE_OK;
+        if (naming_begin(engine, &naming) == QUIRE_OK) {
+            rc = move(engine, g.adapt, m, &name);
+            naming_end(engine, &naming);
+        }
+        n_moved += rc == QUIRE_OK;
+        *n_gone += rc < 0 && rc != QUIRE_NOTFOUND;
         free(m->tokens);
     }
     free(g.items);
-    *n_gone = g.n - n_moved + g.n_failed;
     return n_moved;
 }

@@ -10,9 +10,8 @@
 
 #include <cmocka.h>
 
-#include "engine_fixture.h"
+#include "replicas_kit.h"
 
-#include "device/mock_device.h"
 #include "doze.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
@@ -24,132 +23,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_CTX    512u
-#define N_PROMPT 200u /* tokens: three full pages and an open one */
-#define N_TOKENS 12u
-#define N_SEQS   6u
-#define DEVICES  2u
-
 /* What lavapipe keeps when its devices are gone is not ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libvulkan_lvp.so";
-}
-
-static quire_device *mocks[DEVICES];
-static uint32_t n_mocks;
-
-static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
-                     quire_error *err)
-{
-    const quire_mock_device_opts none = { 0 };
-    const int rc = quire_mock_device_open(out, opts, &none, err);
-
-    (void)name;
-    mocks[n_mocks++ % DEVICES] = *out;
-    return rc;
-}
-
-typedef struct replicas {
-    engine_bench b; /* its runtime is the first device's */
-    quire_runtime *second;
-} replicas;
-
-static quire_store *second_store; /* of the next engine; NULL = none */
-static bool first_is_cpu;         /* of the next engine */
-
-static quire_runtime_opts opts_of(const char *device)
-{
-    quire_runtime_opts opts = bench_runtime_opts(N_CTX, N_SEQS);
-
-    opts.n_batch = 128;
-    opts.k_format = opts.v_format = QUIRE_FORMAT_F16;
-    opts.device = device;
-    opts.device_open = strcmp(device, "vulkan0") != 0 ? open_mock : NULL;
-    return opts;
-}
-
-/* An engine with two devices of this name; budget_bytes of the second one's KV, 0 = enough. */
-static replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
-                                   uint64_t budget_bytes)
-{
-    const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = opts_of(device);
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_engine_opts opts = *engine;
-    quire_engine_device second = { .runtime = NULL };
-    replicas r = { .second = NULL };
-
-    n_mocks = 0;
-    runtime.device = first_is_cpu ? NULL : device;
-    first_is_cpu = false;
-    r.b = bench_panels(32, &alone, &runtime);
-    quire_engine_destroy(r.b.engine);
-    runtime.device = device;
-    runtime.kv_budget_bytes = budget_bytes;
-    runtime.kv_overflows = budget_bytes != 0; /* less than a context is enough */
-    r.second = fixture_runtime(r.b.model, &runtime);
-    second.runtime = r.second;
-    second.store = second_store;
-    second_store = NULL;
-    opts.model = r.b.model;
-    opts.runtime = r.b.runtime;
-    opts.devices.items = &second;
-    opts.devices.n = 1;
-    if (quire_engine_create(&r.b.engine, &opts, &err) != QUIRE_OK) {
-        fail_msg("%s", err.message);
-    }
-    return r;
-}
-
-static replicas replicas_open(const char *device, const quire_engine_opts *engine)
-{
-    return replicas_open_with(device, engine, 0);
-}
-
-static void replicas_close(replicas *r)
-{
-    quire_cache_stats stats;
-
-    quire_engine_destroy(r->b.engine);
-    r->b.engine = NULL;
-    quire_cache_validate(quire_runtime_cache(r->second));
-    quire_cache_stats_get(quire_runtime_cache(r->second), &stats);
-    assert_int_equal(stats.pages_live, 0);
-    assert_int_equal(stats.seqs_open, 0);
-    quire_runtime_destroy(r->second);
-    bench_close(&r->b);
-}
-
-static quire_request *ask(const replicas *r, uint64_t seed)
-{
-    int32_t text[N_PROMPT];
-    const quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
-
-    tokens_make(text, N_PROMPT, seed);
-    return submit(&r->b, &params);
-}
-
-typedef struct answer {
-    int32_t tokens[N_TOKENS];
-    uint32_t n_cached;
-    uint32_t n_recomputed;
-} answer;
-
-static answer take(quire_request *request)
-{
-    const quire_request_result *result;
-    answer a;
-
-    assert_int_equal(collect(request, a.tokens, N_TOKENS), N_TOKENS);
-    result = finish(request);
-    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
-    assert_int_equal(result->n_generated_tokens, N_TOKENS);
-    a.n_cached = result->n_cached_tokens;
-    a.n_recomputed = result->n_recomputed_tokens;
-    quire_request_release(request);
-    return a;
 }
 
 static uint64_t requests_at(const replicas *r, uint32_t device)
@@ -164,11 +42,11 @@ static uint64_t requests_at(const replicas *r, uint32_t device)
 static void reference_of(answer *out, uint32_t n)
 {
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    const quire_runtime_opts runtime = opts_of("mock");
+    const quire_runtime_opts runtime = replica_runtime_opts("mock");
     replicas alone = { .b = bench_panels(32, &engine, &runtime) };
 
     for (uint32_t i = 0; i < n; i++) {
-        out[i] = take(ask(&alone, i));
+        out[i] = answer_take(replicas_ask(&alone, i));
     }
     bench_close(&alone.b);
 }
@@ -181,16 +59,17 @@ static void check_prefixes(const char *device)
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     replicas r = replicas_open(device, &engine);
     gate *g = gate_close(r.b.engine);
-    quire_request *waiting = ask(&r, 0); /* on the first device, which stands still */
-    answer second = take(ask(&r, 1));    /* so this one goes to the second */
+    quire_request *waiting = replicas_ask(&r, 0);     /* on the first device, which stands still */
+    answer second = answer_take(replicas_ask(&r, 1)); /* so this one goes to the second */
     answer first;
 
     assert_int_equal(requests_at(&r, 0), 1);
     assert_int_equal(requests_at(&r, 1), 1);
     gate_open(g);
-    first = take(waiting);
+    first = answer_take(waiting);
     for (uint32_t i = 0; i < 3; i++) {
-        const answer again[2] = { take(ask(&r, 0)), take(ask(&r, 1)) };
+        const answer again[2] = { answer_take(replicas_ask(&r, 0)),
+                                  answer_take(replicas_ask(&r, 1)) };
 
         assert_true(again[0].n_cached >= N_PROMPT / 64 * 64);
         assert_true(again[1].n_cached >= N_PROMPT / 64 * 64);
@@ -243,16 +122,16 @@ static void test_sums(void **state)
     const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
     replicas r = replicas_open("mock", &engine);
     gate *g = gate_close(r.b.engine);
-    quire_request *waiting = ask(&r, 0);
+    quire_request *waiting = replicas_ask(&r, 0);
     quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
     quire_prefix_dropped dropped;
     quire_engine_stats stats;
     quire_page_map map;
 
     (void)state;
-    (void)take(ask(&r, 1));
+    (void)answer_take(replicas_ask(&r, 1));
     gate_open(g);
-    (void)take(waiting);
+    (void)answer_take(waiting);
     quire_engine_stats_get(r.b.engine, &stats);
     (void)quire_engine_devices_get(r.b.engine, devices);
     assert_int_equal(stats.requests_total, 2);
@@ -265,7 +144,7 @@ static void test_sums(void **state)
     quire_page_map_fini(&map);
     assert_int_equal(quire_engine_invalidate(r.b.engine, &all, &dropped), QUIRE_OK);
     assert_int_equal(dropped.nodes, stats.prefix.nodes);
-    assert_int_equal(take(ask(&r, 0)).n_cached, 0);
+    assert_int_equal(answer_take(replicas_ask(&r, 0)).n_cached, 0);
     replicas_close(&r);
 }
 
@@ -328,7 +207,7 @@ static void test_full_queue(void **state)
     (void)state;
     engine.n_running_max = engine.queue_max = 1;
     r = replicas_open_with("mock", &engine, 64u << 10);
-    (void)take(ask(&r, 0));
+    (void)answer_take(replicas_ask(&r, 0));
     first = gate_close_at(r.b.engine, 0);
     second = gate_close_at(r.b.engine, 1);
     for (uint32_t i = 0; i < 4; i++) {
@@ -366,7 +245,7 @@ static void test_abilities(void **state)
     replicas r;
 
     (void)state;
-    first_is_cpu = true;
+    replicas_first_is_cpu = true;
     r = replicas_open("mock", &engine);
     assert_int_equal(quire_loop_context_check(r.b.engine->loop, QUIRE_CONTEXT_SHIFT, 0, "x", &err),
                      QUIRE_OK);
@@ -406,7 +285,7 @@ static void test_failover(void **state)
     g = gate_close(r.b.engine);
     second = gate_close_at(r.b.engine, 1);
     for (uint32_t i = 0; i < 5; i++) {
-        requests[i] = ask(&r, i); /* in turns */
+        requests[i] = replicas_ask(&r, i); /* in turns */
     }
     assert_int_equal(requests_at(&r, 0), 3);
     gate_open(second);
@@ -414,10 +293,10 @@ static void test_failover(void **state)
         gate_step(g);
     }
     assert_int_equal(quire_request_wait(requests[0], 1, FIXTURE_WAIT_MS, &token), 1);
-    quire_mock_device_set(mocks[0], &faults); /* its thread waits at the gate */
+    quire_mock_device_set(replica_mocks[0], &faults); /* its thread waits at the gate */
     gate_open(g);
     for (uint32_t i = 0; i < 5; i++) {
-        const answer a = take(requests[i]);
+        const answer a = answer_take(requests[i]);
 
         assert_memory_equal(a.tokens, expected[i].tokens, sizeof a.tokens);
         n_recomputed += a.n_recomputed;
@@ -429,10 +308,11 @@ static void test_failover(void **state)
     assert_int_equal(devices[0].requests, 0);
     assert_int_equal(devices[1].adopted_total, 3);
     assert_false(quire_engine_is_lost(r.b.engine));
-    assert_memory_equal(take(ask(&r, 7)).tokens, take(ask(&r, 7)).tokens, sizeof(int32_t));
+    assert_memory_equal(answer_take(replicas_ask(&r, 7)).tokens,
+                        answer_take(replicas_ask(&r, 7)).tokens, sizeof(int32_t));
 
-    quire_mock_device_set(mocks[1], &faults); /* the last one */
-    finish_as(ask(&r, 8), QUIRE_FINISH_ERROR);
+    quire_mock_device_set(replica_mocks[1], &faults); /* the last one */
+    finish_as(replicas_ask(&r, 8), QUIRE_FINISH_ERROR);
     assert_true(quire_engine_is_lost(r.b.engine));
     assert_true(quire_engine_is_idle(r.b.engine));
     replicas_close(&r);
@@ -457,13 +337,13 @@ static void test_failover_place(void **state)
     first = gate_close_at(r.b.engine, 0);
     second = gate_close_at(r.b.engine, 1);
     for (uint32_t i = 0; i < 4; i++) {
-        requests[i] = ask(&r, i); /* in turns */
+        requests[i] = replicas_ask(&r, i); /* in turns */
     }
     for (uint32_t i = 0; i < 4; i++) {
         gate_step(first);
     }
     assert_int_equal(quire_request_wait(requests[0], 0, FIXTURE_WAIT_MS, &token), 1);
-    quire_mock_device_set(mocks[0], &faults);
+    quire_mock_device_set(replica_mocks[0], &faults);
     gate_open(first);
     do {
         test_doze();
@@ -478,7 +358,7 @@ static void test_failover_place(void **state)
     (void)finish(requests[3]);
     for (uint32_t i = 0; i < 4; i++) {
         assert_int_equal(quire_request_wait(requests[i], N_TOKENS, 0, &token), 0);
-        (void)take(requests[i]);
+        (void)answer_take(requests[i]);
     }
     replicas_close(&r);
 }
@@ -490,12 +370,12 @@ static void test_failover_too_large(void **state)
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     replicas r = replicas_open_with("mock", &engine, 64u << 10);
     gate *g = gate_close(r.b.engine);
-    quire_request *request = ask(&r, 0);
+    quire_request *request = replicas_ask(&r, 0);
     const quire_request_result *result;
 
     (void)state;
     gate_step(g);
-    quire_mock_device_set(mocks[0], &faults);
+    quire_mock_device_set(replica_mocks[0], &faults);
     gate_open(g);
     result = finish(request);
     assert_int_equal(result->finish, QUIRE_FINISH_ERROR);
@@ -526,9 +406,9 @@ static void test_pins_move(void **state)
     tokens_make(text, N_PROMPT, 3);
     assert_int_equal(quire_engine_pin_create(r.b.engine, &pin, &out, NULL, &err), QUIRE_OK);
     g = gate_close(r.b.engine);
-    quire_mock_device_set(mocks[0], &faults);
+    quire_mock_device_set(replica_mocks[0], &faults);
     gate_open(g);
-    (void)take(ask(&r, 3)); /* which begins where the pin is */
+    (void)answer_take(replicas_ask(&r, 3)); /* which begins where the pin is */
     assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 1);
     assert_int_equal(n_gone, 0);
     do {
@@ -555,21 +435,21 @@ static void test_common_store(void **state)
 
     (void)state;
     assert_int_equal(quire_host_store_create(&engine.tier.store, 64u << 20), QUIRE_OK);
-    assert_int_equal(quire_host_store_share(&second_store, engine.tier.store), QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&replicas_second_store, engine.tier.store), QUIRE_OK);
     engine.tier.copies_all = true;
     engine.tier.wait_us = QUIRE_TIER_WAIT_ALWAYS;
     r = replicas_open("mock", &engine);
-    first = take(ask(&r, 0));
+    first = answer_take(replicas_ask(&r, 0));
     do { /* idle time copies */
         test_doze();
         quire_engine_stats_get(r.b.engine, &stats);
     } while (stats.tier.store.records < n_pages);
 
     g = gate_close(r.b.engine);
-    request = ask(&r, 0);
-    quire_mock_device_set(mocks[0], &faults);
+    request = replicas_ask(&r, 0);
+    quire_mock_device_set(replica_mocks[0], &faults);
     gate_open(g);
-    again = take(request);
+    again = answer_take(request);
     assert_memory_equal(first.tokens, again.tokens, sizeof first.tokens);
     assert_int_equal(requests_at(&r, 1), 1);
     quire_engine_stats_get(r.b.engine, &stats);
@@ -585,11 +465,11 @@ static void test_failover_cancelled(void **state)
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     replicas r = replicas_open("mock", &engine);
     gate *g = gate_close(r.b.engine);
-    quire_request *request = ask(&r, 0);
+    quire_request *request = replicas_ask(&r, 0);
 
     (void)state;
     gate_step(g);
-    quire_mock_device_set(mocks[0], &faults);
+    quire_mock_device_set(replica_mocks[0], &faults);
     atomic_store(&request->is_cancelled, true); /* its thread has not heard of it */
     gate_open(g);
     finish_as(request, QUIRE_FINISH_CANCEL);
@@ -645,7 +525,7 @@ static seen see_with(const quire_request_params *params, bool is_lost)
     assert_int_equal(quire_request_wait(request, 1, FIXTURE_WAIT_MS, &token), 1);
     assert_int_equal(quire_request_wait(request, N_TOKENS - 3, 0, &token), QUIRE_AGAIN);
     if (is_lost) {
-        quire_mock_device_set(mocks[0], &faults);
+        quire_mock_device_set(replica_mocks[0], &faults);
     }
     gate_open(g);
     s = see(request);
@@ -693,7 +573,7 @@ static bool stored(void *ctx, const quire_prefix_page *page)
 static void test_refusals(void **state)
 {
     const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
-    const quire_runtime_opts runtime = opts_of("mock");
+    const quire_runtime_opts runtime = replica_runtime_opts("mock");
     engine_bench b = bench_panels(32, &alone, &runtime);
     quire_engine_device more[QUIRE_REPLICAS_MAX] = { { .runtime = b.runtime } };
     quire_engine_opts opts = alone;

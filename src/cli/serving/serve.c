@@ -401,6 +401,9 @@ static int wait_for_end(serving *s)
         number = quire_signal_next(has_device ? DEVICE_LOOK_MS : -1);
         quire_serve_devices_watch(&s->devices, s->engine, &s->log);
     }
+    if (number == 0) { /* the last device of several is named, too */
+        quire_serve_devices_watch(&s->devices, s->engine, &s->log);
+    }
     return number;
 }
 

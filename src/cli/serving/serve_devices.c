@@ -257,17 +257,25 @@ void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engin
 {
     quire_engine_device_stats stats[QUIRE_REPLICAS_MAX];
     const uint32_t n = quire_engine_devices_get(engine, stats);
+    const bool is_end = quire_engine_is_lost(engine);
 
     for (uint32_t i = 0; n > 1 && i < n; i++) {
-        if (stats[i].is_lost && !devices->is_lost[i] && !quire_engine_is_lost(engine)) {
-            uint32_t n_gone;
-            const uint32_t n_moved = quire_engine_pins_move(engine, i, &n_gone);
+        uint32_t n_gone = 0;
+        const uint32_t n_moved =
+            stats[i].is_lost && !is_end ? quire_engine_pins_move(engine, i, &n_gone) : 0;
 
-            devices->is_lost[i] = true;
+        if (!stats[i].is_lost || (devices->is_lost[i] && n_moved + n_gone == 0)) {
+            continue;
+        }
+        if (is_end) {
+            quire_serve_log_line(log, QUIRE_LOG_ERRORS, "device %s was lost, and the KV on it",
+                                 stats[i].name);
+        } else {
             quire_serve_log_line(log, QUIRE_LOG_ERRORS,
                                  "device %s was lost, and the KV on it: its requests go on "
                                  "elsewhere; pins that moved: %u of %u",
                                  stats[i].name, n_moved, n_moved + n_gone);
         }
+        devices->is_lost[i] = true;
     }
 }

@@ -55,8 +55,8 @@ void quire_serve_devices_close(quire_serve_devices *devices);
 
 /* Whether a device can be lost. */
 bool quire_serve_devices_can_end(const quire_serve_devices *devices);
-/* For each device that was lost since the last call, unless all are: its pins move, and the log has
- * a line. */
+/* Move the pins of lost devices, unless all are lost. The log has a line for each device that was
+ * lost since the last call, and for pins that moved later. */
 void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
                                const quire_serve_log *log);
 

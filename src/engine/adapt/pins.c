@@ -347,6 +347,9 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
         return; /* dropped meanwhile */
     }
     entry->request = NULL;
+    if (ending->status == QUIRE_LOST && entry->waiter == NULL && quire_loop_has_heir(adapt->loop)) {
+        return; /* quire_engine_pins_move() takes it from here */
+    }
     if (ending->finish != QUIRE_FINISH_LENGTH) {
         rc = ending->finish == QUIRE_FINISH_ERROR ? ending->status : QUIRE_CANCELED;
         fail(adapt, entry, rc, ending->message != NULL ? ending->message : quire_status_text(rc));
@@ -420,8 +423,8 @@ void quire_adapt_pins_upkeep(quire_adapt *adapt)
     quire_pin_table *pins = adapt->pins;
     const uint64_t now_us = quire_loop_now_us(adapt->loop);
 
-    if (pins == NULL || pins->n == 0) {
-        return;
+    if (pins == NULL || pins->n == 0 || quire_loop_is_lost(adapt->loop)) {
+        return; /* of a lost device they are moved, not retried */
     }
     (void)quire_pins_expire(pins->table, now_us, expired, adapt);
     for (uint32_t i = pins->n; i > 0; i--) {

@@ -281,6 +281,10 @@ static int create(creation *c)
     quire_pin_entry *entry;
     int rc;
 
+    if (quire_loop_is_lost(adapt->loop)) {
+        return quire_error_set(c->err, QUIRE_LOST, QUIRE_LOST_MESSAGE,
+                               adapt->parts->runtime_opts->device);
+    }
     QUIRE_TRY(enter(c, &entry));
     rc = quire_adapt_pin_begin(adapt, entry, c->err);
     if (rc < 0) {

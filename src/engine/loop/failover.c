@@ -15,6 +15,11 @@ void quire_loop_heir_set(quire_loop *loop, const quire_loop_heir *heir)
     loop->heir = *heir;
 }
 
+bool quire_loop_has_heir(const quire_loop *loop)
+{
+    return loop->heir.take != NULL;
+}
+
 /* ---- the loop that takes them ---- */
 
 /* Whether its pages fit, even alone. */
@@ -116,7 +121,7 @@ void quire_loop_lost(quire_loop *loop)
     char message[QUIRE_ERROR_MESSAGE_MAX];
 
     atomic_store(&loop->inbox.is_lost, true);
-    if (loop->heir.take != NULL) {
+    if (quire_loop_has_heir(loop)) {
         give_all_away(loop);
     }
     (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);

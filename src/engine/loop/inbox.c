@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 
+#include <stdlib.h>
+
 int quire_loop_call(quire_loop *loop, quire_loop_fn fn, void *ctx)
 {
     quire_loop_task task = { .fn = fn, .ctx = ctx, .status = QUIRE_AGAIN };
@@ -70,6 +72,7 @@ int quire_inbox_init(quire_inbox *inbox)
 
 void quire_inbox_fini(quire_inbox *inbox)
 {
+    free(inbox->owners);
     (void)pthread_mutex_destroy(&inbox->lock);
     (void)pthread_cond_destroy(&inbox->task_done);
     (void)pthread_cond_destroy(&inbox->wake);
@@ -90,4 +93,34 @@ void quire_loop_wake_cancels(quire_loop *loop)
     loop->inbox.has_cancels = true;
     (void)pthread_cond_signal(&loop->inbox.wake);
     (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+void quire_loop_owner_gone(quire_loop *loop, uint64_t owner)
+{
+    quire_inbox *inbox = &loop->inbox;
+
+    (void)pthread_mutex_lock(&inbox->lock);
+    if (inbox->n_owners == inbox->owners_capacity) {
+        const uint32_t capacity = 2 * inbox->owners_capacity + 8;
+        uint64_t *owners = realloc(inbox->owners, capacity * sizeof *owners);
+
+        inbox->owners = owners != NULL ? owners : inbox->owners;
+        inbox->owners_capacity = owners != NULL ? capacity : inbox->owners_capacity;
+    }
+    if (inbox->n_owners < inbox->owners_capacity) {
+        inbox->owners[inbox->n_owners++] = owner;
+    }
+    (void)pthread_mutex_unlock(&inbox->lock);
+}
+
+uint64_t quire_loop_owner_take(quire_loop *loop)
+{
+    uint64_t owner = 0;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    if (loop->inbox.n_owners > 0) {
+        owner = loop->inbox.owners[--loop->inbox.n_owners];
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    return owner;
 }

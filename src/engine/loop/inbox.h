@@ -36,6 +36,9 @@ typedef struct quire_inbox {
     quire_queue requests;     /* new requests */
     quire_loop_task *tasks;   /* oldest first */
     quire_chore *chores;      /* likewise */
+    uint64_t *owners;         /* [n_owners] of expired sessions, whose pages are to be dropped */
+    uint32_t n_owners;
+    uint32_t owners_capacity;
     bool is_stopping;
     bool has_ended;
     bool has_cancels;
@@ -55,6 +58,8 @@ void quire_inbox_fini(quire_inbox *inbox);
 /* Queue a request, and wake the engine's thread. The caller holds the lock. */
 void quire_inbox_put(quire_inbox *inbox, struct quire_request *request);
 
+/* One of the owners of quire_loop_owner_gone(); 0 = none is left. */
+uint64_t quire_loop_owner_take(quire_loop *loop);
 /* Make the engine's thread look for cancelled requests. The caller holds no lock of the loop. */
 void quire_loop_wake_cancels(quire_loop *loop);
 /* Run the queued tasks, or end them with QUIRE_AGAIN when is_ending. Thread: the engine's. */

@@ -75,6 +75,12 @@ static void upkeep(quire_loop *loop)
         quire_loop_released(loop);
     }
     while ((owner = quire_sessions_expire(loop->sessions, now_us)) != 0) {
+        quire_loop_owner_gone(loop, owner);
+        if (quire_loop_has_heir(loop)) {
+            loop->heir.owner_gone(loop->heir.ctx, loop, owner);
+        }
+    }
+    while ((owner = quire_loop_owner_take(loop)) != 0) {
         (void)quire_prefix_drop_owner(loop->tree, owner, now_us);
         quire_loop_released(loop);
     }

@@ -35,8 +35,11 @@ int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_err
 typedef struct quire_loop_heir {
     /* Returns whether a loop took the request. Then it belongs to that loop's thread. */
     bool (*take)(void *ctx, quire_request *request);
+    /* A session of this owner has expired: the trees of the other loops drop its pages, too. */
+    void (*owner_gone)(void *ctx, quire_loop *loop, uint64_t owner);
     void *ctx;
 } quire_loop_heir;
+bool quire_loop_has_heir(const quire_loop *loop);
 void quire_loop_heir_set(quire_loop *loop, const quire_loop_heir *heir);
 /* Start the thread. events is copied. Errors: QUIRE_NOMEM. */
 int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_error *err);
@@ -76,6 +79,9 @@ bool quire_loop_is_lost(const quire_loop *loop);
  * as after a preemption. The other loop has the same model, classes and sessions. Returns false if
  * it can never fit, or if this loop has ended or its device is lost, too. */
 bool quire_loop_adopt(quire_loop *loop, quire_request *request);
+/* Have the pages of an expired session dropped from this loop's tree, within a second or so.
+ * Without memory for a note they stay until they are evicted. */
+void quire_loop_owner_gone(quire_loop *loop, uint64_t owner);
 /* Requests that wait or run, and their prompt tokens that are not computed yet. */
 void quire_loop_load_get(const quire_loop *loop, uint32_t *n_requests, uint64_t *n_to_compute);
 /* All but `memory`. */

@@ -1,0 +1,47 @@
+/* replicas_kit.h - an engine with two devices, for the tests of it.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_REPLICAS_KIT_H
+#define QUIRE_TESTS_REPLICAS_KIT_H
+
+#include "device/mock_device.h"
+#include "engine_fixture.h"
+
+#define N_CTX    512u
+#define N_PROMPT 200u /* tokens: three full pages and an open one */
+#define N_TOKENS 12u
+#define N_SEQS   6u
+#define DEVICES  2u
+
+/* The devices, if they are mocks. */
+extern quire_device *replica_mocks[DEVICES];
+
+typedef struct replicas {
+    engine_bench b; /* its runtime is the first device's */
+    quire_runtime *second;
+} replicas;
+
+/* Of the next engine: */
+extern quire_store *replicas_second_store; /* NULL = none */
+extern bool replicas_first_is_cpu;
+
+quire_runtime_opts replica_runtime_opts(const char *device);
+/* An engine with two devices of this name; budget_bytes of the second one's KV, 0 = enough. */
+replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
+                            uint64_t budget_bytes);
+replicas replicas_open(const char *device, const quire_engine_opts *engine);
+void replicas_close(replicas *r);
+
+/* A greedy request of N_TOKENS tokens, with the text of this seed. */
+quire_request *replicas_ask(const replicas *r, uint64_t seed);
+
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    uint32_t n_cached;
+    uint32_t n_recomputed;
+} answer;
+
+/* Wait for the whole answer, and release the request. */
+answer answer_take(quire_request *request);
+
+#endif /* QUIRE_TESTS_REPLICAS_KIT_H */

@@ -1,0 +1,135 @@
+/* test_replicas_pins.c - pins, sessions and views of an engine with several devices.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "replicas_kit.h"
+
+#include "doze.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
+#include "engine/pins.h"
+
+static const quire_mock_device_opts faults = { .loss = 1.0 };
+
+/* A pin whose computation finds the device lost. */
+static int pin_of_lost(const replicas *r, bool is_background, quire_error *err)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_engine_pin_params pin = { .name = "pin",
+                                          .tokens = text,
+                                          .n_tokens = N_PROMPT,
+                                          .ttl_s = 100,
+                                          .is_background = is_background };
+    quire_engine_pin out;
+
+    tokens_make(text, N_PROMPT, 3);
+    quire_mock_device_set(replica_mocks[0], &faults);
+    return quire_engine_pin_create(r->b.engine, &pin, &out, NULL, err);
+}
+
+/* A pin that is computed when its device is lost moves like one that is held. */
+static void test_pin_computing(void **state)
+{
+    const quire_engine_pin_name name = { NULL, 0, "pin" };
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin out;
+    uint32_t n_gone = 7;
+
+    (void)state;
+    assert_int_equal(pin_of_lost(&r, true, &err), QUIRE_OK);
+    while (!quire_loop_is_idle(r.b.engine->loop) || !quire_loop_is_lost(r.b.engine->loop)) {
+        test_doze();
+    }
+    assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 1);
+    assert_int_equal(n_gone, 0);
+    do {
+        test_doze();
+        assert_int_equal(quire_engine_pin_get(r.b.engine, &name, &out), QUIRE_OK);
+    } while (out.state != QUIRE_ENGINE_PIN_HELD);
+    assert_int_equal(out.ttl_s, 100);
+    replicas_close(&r);
+}
+
+/* A client that waits for its pin gets it from the other device. */
+static void test_pin_waited_for(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin out;
+    uint32_t n_gone = 7;
+
+    (void)state;
+    if (pin_of_lost(&r, false, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_int_equal(quire_engine_pins_list(r.b.engine, NULL, 0, 0, &out, 1, NULL), 1);
+    assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 0);
+    assert_int_equal(n_gone, 0);
+    assert_int_equal(pin_of_lost(&r, false, &err), QUIRE_AGAIN);
+    assert_string_equal(err.message, "name: there is a pin 'pin' already");
+    replicas_close(&r);
+}
+
+/* The pages of an expired session leave the trees of all devices. */
+static void test_session_expires(void **state)
+{
+    _Atomic uint64_t now_us = 1000000;
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_stats stats;
+    quire_sessions *sessions;
+    quire_request *request;
+    replicas r;
+
+    (void)state;
+    engine.clock_us = hands_of;
+    engine.clock_ctx = &now_us;
+    engine.sessions.ttl_us = 10000000;
+    r = replicas_open("mock", &engine);
+    sessions = quire_engine_sessions(r.b.engine);
+    tokens_make(text, N_PROMPT, 4);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", now_us, &params.session, &err),
+                     QUIRE_OK);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        assert_int_equal(quire_loop_submit(r.b.engine->loops[i], &params, 0, &request, &err),
+                         QUIRE_OK);
+        finish_as(request, QUIRE_FINISH_LENGTH);
+        quire_loop_stats_get(r.b.engine->loops[i], &stats);
+        assert_true(stats.prefix.nodes > 0);
+    }
+    quire_sessions_leave(sessions, params.session, now_us);
+    atomic_store(&now_us, 30000000);
+    for (uint32_t i = 0; i < 3; i++) { /* rounds of both loops, in each of which a second is over */
+        gate *gates[DEVICES] = { gate_close_at(r.b.engine, 0), gate_close_at(r.b.engine, 1) };
+
+        atomic_fetch_add(&now_us, 2000000);
+        gate_open(gates[0]);
+        gate_open(gates[1]);
+    }
+    stats = stats_now(r.b.engine);
+    assert_int_equal(stats.sessions, 0);
+    assert_int_equal(stats.prefix.nodes, 0);
+    replicas_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pin_computing),
+        cmocka_unit_test(test_pin_waited_for),
+        cmocka_unit_test(test_session_expires),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

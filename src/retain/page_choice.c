@@ -141,6 +141,11 @@ static void rank_pages(quire_page_rank *ranks, uint32_t n, const quire_attn_laye
             ranks[i].bound += (double)bound_of(query, ranks[i].bounds, one->d_k);
         }
     }
+    for (uint32_t i = 1; i + QUIRE_ATTEND_RECENT < n; i++) {
+        if (isnan(ranks[i].bound)) { /* a NaN has no place in an order */
+            ranks[i].bound = INFINITY;
+        }
+    }
 }
 
 void quire_pages_choose(quire_page_rank *ranks, uint32_t n, uint32_t n_read,

@@ -8,7 +8,8 @@
  *
  * A row reads the share of its lane's pages with the highest bounds. It always reads the first page
  * and the last QUIRE_ATTEND_RECENT ones, whatever their bounds, so a page that is not full yet
- * needs none. Rows read all pages in the first QUIRE_ATTEND_DENSE layers. Nothing is dropped.
+ * needs none. Rows read all pages in the first QUIRE_ATTEND_DENSE layers. Nothing is dropped. A
+ * bound that is NaN counts as infinite, and of equal bounds the later page is read.
  *
  * Thread: any; the caller's memory.
  *

@@ -285,12 +285,48 @@ static void test_sealed(void **state)
     world_free(w);
 }
 
+/* A NaN in a query or in the first row of a page bounds nothing: the choice ends, and such pages
+ * are read before others, the later ones first. */
+static void test_nan(void **state)
+{
+    enum {
+        N = 10,
+        N_READ = 5
+    };
+    static const uint32_t of_query[N_READ] = { 0, 6, 7, 8, 9 }, of_page[N_READ] = { 0, 4, 5, 8, 9 };
+    const quire_attn_layer one = { .d_k = D };
+    float bounds[N][2 * D], query[D], row[D];
+
+    (void)state;
+    for (int is_page = 0; is_page < 2; is_page++) {
+        quire_page_rank ranks[N];
+
+        for (uint32_t p = 0; p < N; p++) {
+            for (uint32_t t = 0; t < 2; t++) {
+                for (uint32_t d = 0; d < D; d++) {
+                    row[d] = p == 5 ? 9.0f : 1.0f;
+                    query[d] = 1.0f;
+                }
+                row[3] = is_page && p == 4 && t == 0 ? NAN : row[3];
+                quire_page_bounds_add(bounds[p], D, row, t == 0);
+            }
+            ranks[p] = (quire_page_rank){ .bounds = bounds[p], .entry = p };
+        }
+        query[3] = is_page ? query[3] : NAN;
+        quire_pages_choose(ranks, N, N_READ, &one, 1, query);
+        for (uint32_t i = 0; i < N_READ; i++) {
+            assert_int_equal(ranks[i].entry, is_page ? of_page[i] : of_query[i]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_condensed),
         cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_nan),
     };
 
     rng = test_rng(1);

@@ -23,7 +23,12 @@ void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_ser
     engine.n_running_max = 8;
     runtime.has_bounds = opts->server.attend_share > 0;
     runtime.kv_budget_bytes = opts->n_contexts * (n_ctx / 64) * tiny_page_bytes(64);
-    *s = (engine_server){ .bench = bench_tiny(&engine, &runtime) };
+    if (opts->n_layer == 0) {
+        *s = (engine_server){ .bench = bench_tiny(&engine, &runtime) };
+    } else { /* each layer takes as much as the two of the other model */
+        runtime.kv_budget_bytes *= opts->n_layer;
+        *s = (engine_server){ .bench = bench_deep(opts->n_layer, &engine, &runtime) };
+    }
     server.port = 0;
     server.model_name = "tiny";
     server.chat_template = "chatml";

@@ -19,6 +19,7 @@ typedef struct engine_server_opts {
     quire_engine_opts engine; /* its model and runtime are set */
     quire_server_opts server; /* its port too */
     uint32_t n_contexts;      /* that memory has room for; 0 = 1 */
+    uint32_t n_layer;         /* of bench_deep(); 0 = bench_tiny() */
 } engine_server_opts;
 
 #define ENGINE_SERVER_OPTS_INIT                                                                    \

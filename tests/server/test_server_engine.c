@@ -57,7 +57,8 @@ static int start_retaining(void **state)
     return 0;
 }
 
-/* Generated tokens read a quarter of the pages, unless a request says something else. */
+/* Generated tokens read a quarter of the pages of two layers, unless a request says something
+ * else. */
 static int start_attending(void **state)
 {
     engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
@@ -66,6 +67,7 @@ static int start_attending(void **state)
     opts.n_contexts = 4;
     opts.engine.retain_chunk = 128;
     opts.server.attend_share = 0.25;
+    opts.n_layer = QUIRE_ATTEND_DENSE + 2;
     engine_server_start_with(&s, N_CTX, &opts);
     return 0;
 }
@@ -404,14 +406,30 @@ static void contexts_are_condensed_by_default(void **state)
     free(body);
 }
 
+/* Pages that generated tokens read and left out so far. */
+static void pages_attended(int64_t *n_read, int64_t *n_left)
+{
+    json_t *stats = get(&s, 200, "/v1/cache/stats");
+
+    *n_read = json_int_at(stats, "attend.read_pages_total");
+    *n_left = json_int_at(stats, "attend.left_pages_total");
+    json_decref(stats);
+}
+
 /* Of the default a request without the field gets its share; one that drops tokens gets none. */
 static void tokens_read_a_share(void **state)
 {
+    static const struct {
+        const char *fields;
+        bool attends;
+    } answered[] = { { "", true },
+                     { "\"attend\":\"none\",", false },
+                     { "\"attend\":\"top:1\",", false },
+                     { "\"retain\":\"keydiff\",", false },
+                     { "\"context_overflow\":\"shift\",", false },
+                     { "\"attend\":\"top:0.5\",", true } };
     static const char *const refused[] = { "\"retain\":\"keydiff\"",
                                            "\"context_overflow\":\"shift\"" };
-    static const char *const answered[] = { "", "\"attend\":\"none\",", "\"attend\":\"top:1\",",
-                                            "\"retain\":\"keydiff\",",
-                                            "\"context_overflow\":\"shift\"," };
     json_t *other = get(&s, 200, "/props");
     char fields[128];
     char *body;
@@ -420,10 +438,16 @@ static void tokens_read_a_share(void **state)
     assert_string_equal(json_string_at(other, "quire.attend"), "top:0.25");
     json_decref(other);
     for (size_t i = 0; i < sizeof answered / sizeof answered[0]; i++) {
-        (void)snprintf(fields, sizeof fields, GREEDY ",%s", answered[i]);
+        int64_t n_read, n_left, n_read_before, n_left_before;
+
+        pages_attended(&n_read_before, &n_left_before);
+        (void)snprintf(fields, sizeof fields, GREEDY ",%s", answered[i].fields);
         body = long_text(300, fields);
         json_decref(post(&s, 200, TEXT, body));
         free(body);
+        pages_attended(&n_read, &n_left);
+        assert_int_equal(n_read > n_read_before, answered[i].attends);
+        assert_int_equal(n_left > n_left_before, answered[i].attends);
     }
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         (void)snprintf(fields, sizeof fields, "\"attend\":\"top:0.5\",%s,", refused[i]);
@@ -434,9 +458,6 @@ static void tokens_read_a_share(void **state)
         json_decref(other);
         free(body);
     }
-    other = get(&s, 200, "/v1/cache/stats");
-    assert_int_equal(json_int_at(other, "attend.read_pages_total"), 0); /* two layers: both dense */
-    json_decref(other);
 }
 
 static void a_text_keeps_a_share(void **state)

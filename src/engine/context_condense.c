@@ -50,14 +50,15 @@ int quire_context_condense_check(const quire_runtime *runtime, const quire_retai
                                  uint32_t keep, const char *setting, quire_error *err)
 {
     const uint64_t n_ctx = quire_runtime_opts_get(runtime)->n_ctx;
+    const char *fixed = quire_runtime_rows_fixed(runtime);
     uint64_t n_least;
 
     QUIRE_TRY(quire_context_condense_policy_check(spec, setting, err));
     if (quire_runtime_rows_check(runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s condense works with models whose layers store K and V of one "
-                               "size",
-                               setting);
+        return quire_error_set(err, QUIRE_UNSUPP, "%s condense and %s", setting,
+                               fixed != NULL                                  ? fixed
+                               : quire_runtime_memory_device(runtime) == NULL ? "latent attention"
+                                                                              : "KV on a device");
     }
     /* keep may be any number of a request. */
     n_least = (uint64_t)quire_context_condense_keep(spec, (uint32_t)quire_min_u64(keep, n_ctx)) +

@@ -112,6 +112,22 @@ static int opts_check(const quire_runtime_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Whether pages can have bounds. The formats are resolved. */
+static int bounds_check(const quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const char *other = rt->groups.hot != 0     ? "KV in q6 to q3"
+                        : desc->latent.is_there ? "latent attention"
+                                                : quire_desc_rows_fixed(desc);
+
+    /* The reason behind the colon of a phrase is that of dropping tokens. */
+    return other == NULL ? QUIRE_OK
+                         : quire_error_set(
+                               err, QUIRE_UNSUPP,
+                               "bounds of pages (--attend) and %.*s cannot go together in a server",
+                               (int)strcspn(other, ":"), other);
+}
+
 /* Copy the formats and refuse those that heads of this size cannot have. */
 static int formats_resolve(quire_runtime *rt, quire_error *err)
 {
@@ -154,14 +170,7 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
                                "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
                                "or f32");
     }
-    if (o->has_bounds && (rt->groups.n != 1 || quire_desc_rows_check(desc) < 0)) {
-        return quire_error_set(
-            err, QUIRE_UNSUPP,
-            "bounds of pages (--attend) and formats of 6 bits and less, windows, "
-            "recurrent layers or latent attention cannot go together in a "
-            "server");
-    }
-    return QUIRE_OK;
+    return o->has_bounds ? bounds_check(rt, err) : QUIRE_OK;
 }
 
 /* The options are named as the commands write them. */

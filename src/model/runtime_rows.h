@@ -33,11 +33,11 @@ const char *quire_runtime_rows_fixed(const quire_runtime *runtime);
 /* The same for what the model decides. */
 const char *quire_desc_rows_fixed(const quire_model_desc *desc);
 
-/* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, layers with windows, recurrent layers, latent
- * attention, kv_elsewhere_bytes, is_contiguous. */
+/* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_runtime_rows_fixed() names, latent attention, and KV in
+ * the memory of a device. */
 int quire_runtime_rows_check(const quire_runtime *runtime);
-/* The part of that check that the model decides: whether its layers store K and V of one size, and
- * see the whole text. Errors: QUIRE_UNSUPP. Thread: any. */
+/* The part of that check that the model decides: quire_desc_rows_fixed(), and latent attention.
+ * Errors: QUIRE_UNSUPP. Thread: any. */
 int quire_desc_rows_check(const quire_model_desc *desc);
 
 uint32_t quire_runtime_n_lanes(const quire_runtime *runtime);

@@ -185,18 +185,16 @@ static void chats_go_on(void **state)
 }
 
 /* Turns that do not fit leave the prompt for good, the system message stays, and a prompt has room
- * for its answer. A turn that would not fit by itself is refused, and changes nothing. */
+ * for its answer. */
 static void oldest_turns_leave(void **state)
 {
-    char lines[700] = "abc\ndef\nghi\njkl\n/retry\n";
-    program_result result;
-    json_t *chat;
+    json_t *chat = chat_of("abc\ndef\nghi\njkl\n/retry\n",
+                           PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",
+                                   "384", "-n", "90", "--temp", "0", "--ignore-eos", "--system",
+                                   "be brief", "--context-overflow", "truncate_turns", "--json"));
     int64_t n_left = 0;
 
     (void)state;
-    chat = chat_of(lines, PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",
-                                  "384", "-n", "90", "--temp", "0", "--ignore-eos", "--system",
-                                  "be brief", "--context-overflow", "truncate_turns", "--json"));
     assert_int_equal(json_array_size(json_object_get(chat, "turns")), 5);
     for (size_t i = 0; i < 5; i++) {
         assert_int_equal(turn_count(chat, i, "output_tokens"), 90);
@@ -210,15 +208,60 @@ static void oldest_turns_leave(void **state)
     /* The same prompt again: nothing of it is computed but its last token. */
     assert_true(turn_count(chat, 4, "reused_tokens") >= turn_count(chat, 4, "prompt_tokens") - 1);
     json_decref(chat);
+}
+
+/* A turn that would not fit by itself is refused, and changes nothing: neither the messages, nor
+ * which of them left, nor the tokens that stay. */
+static void long_turns_change_nothing(void **state)
+{
+    static const char *const same[] = { "prompt_tokens", "reused_tokens", "dropped_messages",
+                                        "assistant" };
+    const char *const before = "abc\ndef\nghi\njkl\n";
+    const size_t n_before = strlen(before);
+    const program_args args =
+        PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "384", "-n", "90",
+                "--temp", "0", "--ignore-eos", "--context-overflow", "truncate_turns", "--json");
+    char lines[700];
+    program_result result;
+    json_t *without, *with;
+
+    (void)state;
+    (void)snprintf(lines, sizeof lines, "%smno\n", before);
+    without = chat_of(lines, args);
     memset(lines, 'x', sizeof lines);
-    memcpy(lines, "abc\n", 4);
-    memcpy(lines + 600, "\ndef\n", 6);
-    result = program_run_with(lines, PROGRAM("chat", "-m", program_model(), "--chat-template",
-                                             "chatml", "-c", "384", "-n", "90", "--ignore-eos",
-                                             "--context-overflow", "truncate_turns"));
+    memcpy(lines, before, n_before);
+    memcpy(lines + 620, "\nmno\n", 6);
+    result = program_run_with(lines, args);
     assert_int_equal(result.exit_status, 1);
-    assert_says(result.err, "that is more than the context of 384");
+    assert_says(result.err, "with 90 for the answer that is more than the context of 384");
+    assert_says(result.err, "a smaller -n");
+    with = json_loads(result.out, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(with, "turns")), 5);
+    assert_true(turn_count(without, 3, "dropped_messages") > 0);
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        assert_true(json_equal(
+            json_object_get(json_array_get(json_object_get(with, "turns"), 4), same[i]),
+            json_object_get(json_array_get(json_object_get(without, "turns"), 4), same[i])));
+    }
+    json_decref(without);
+    json_decref(with);
     program_free(&result);
+}
+
+/* -n beyond the context leaves half of it to the prompt. */
+static void answers_take_half_of_the_context(void **state)
+{
+    json_t *chat =
+        chat_of("abc\ndef\n", PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml",
+                                      "-c", "384", "-n", "384", "--temp", "0", "--ignore-eos",
+                                      "--context-overflow", "truncate_turns", "--json"));
+
+    (void)state;
+    assert_int_equal(json_array_size(json_object_get(chat, "turns")), 2);
+    assert_true(turn_count(chat, 0, "output_tokens") > 192);
+    assert_int_equal(turn_count(chat, 1, "dropped_messages"), 2);
+    assert_true(turn_count(chat, 1, "output_tokens") > 192);
+    json_decref(chat);
 }
 
 /* The system message stays, or what is too long to stay is refused. */
@@ -317,6 +360,9 @@ static void bad_combinations(void **state)
     refuse(2, "--context-overflow truncate_turns and --retain",
            PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns", "--retain",
                    "keydiff"));
+    refuse(2, "--context-overflow truncate_turns and --context-keep",
+           PROGRAM("chat", "-m", model, "--context-overflow", "truncate_turns", "--context-keep",
+                   "64"));
     refuse(2, "truncate_turns", /* a text has no turns */
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "truncate_turns"));
     refuse(2, "--context-overflow shift and --cache-dir",
@@ -338,6 +384,8 @@ int main(void)
         cmocka_unit_test(prompts_go_on),
         cmocka_unit_test(chats_go_on),
         cmocka_unit_test(oldest_turns_leave),
+        cmocka_unit_test(long_turns_change_nothing),
+        cmocka_unit_test(answers_take_half_of_the_context),
         cmocka_unit_test(condensing_keeps_the_system_message),
         cmocka_unit_test(chats_end_by_default),
         cmocka_unit_test(bad_combinations),

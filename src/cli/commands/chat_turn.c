@@ -5,14 +5,15 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/num.h"
 #include "cli/commands/talk.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Room for an answer without -n when turns are left out: this, or a quarter of the context if that
- * is less. */
+/* Room for an answer when turns are left out: -n, or half of the context if that is less; without
+ * -n this, or a quarter of the context if that is less. */
 #define ANSWER_TOKENS 256u
 
 #define DIM   "\x1b[2m"
@@ -197,16 +198,16 @@ static bool leave_out(quire_chat *c)
     return false;
 }
 
-/* Leave out the oldest turns where the prompt and an answer do not fit the context: so many that
- * the next turns fit as well, because each turn without a further message is computed anew. */
+/* Leave out the oldest turns where the prompt and an answer do not fit the context. The whole
+ * prompt behind the system message is computed again whenever turns leave, so the next turns get
+ * room as well. */
 static int fit_turns(quire_chat *c, rendered *out, quire_error *err)
 {
     const uint32_t n_ctx = c->session.n_ctx, spare = n_ctx / 4;
     const int64_t n_predict = c->args->sampling.n_predict;
-    const uint32_t answer = n_predict > 0           ? (uint32_t)n_predict
-                            : spare < ANSWER_TOKENS ? spare
-                                                    : ANSWER_TOKENS;
-    const uint32_t most = answer < n_ctx ? n_ctx - answer : 0;
+    const uint32_t answer = n_predict > 0 ? (uint32_t)quire_min_u64((uint64_t)n_predict, n_ctx / 2)
+                                          : quire_min_u32(spare, ANSWER_TOKENS);
+    const uint32_t most = n_ctx - answer;
     uint32_t limit = most;
 
     while (out->n_tokens > limit && leave_out(c)) {
@@ -220,7 +221,8 @@ static int fit_turns(quire_chat *c, rendered *out, quire_error *err)
                : quire_error_set(
                      err, QUIRE_LIMIT,
                      "the message would take %zu tokens, with %u for the answer that is "
-                     "more than the context of %u; it was not added (-c raises it)",
+                     "more than the context of %u; it was not added (-c raises it, and a smaller "
+                     "-n leaves more room)",
                      out->n_tokens, answer, n_ctx);
 }
 

@@ -35,11 +35,12 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_chat_args, overflow.how),
       .help = "when the conversation fills the context: end the answer and refuse the message, "
               "drop half of the tokens and move the others to lower positions (shift), drop 64 "
-              "tokens at a time (sinks), or drop some of the oldest tokens, chosen by the "
+              "tokens at a time (sinks), drop some of the oldest tokens, chosen by the "
               "policy of --retain or keydiff:0.5 (condense), or leave the oldest turns out of the "
               "prompt (truncate_turns)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_chat_args, overflow.keep),
+      .seen_offset = offsetof(quire_chat_args, overflow.is_keep_given),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "
               "condense keeps the system message as well" },
     QUIRE_ROWS_SAMPLING(quire_chat_args),

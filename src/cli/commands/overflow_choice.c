@@ -10,6 +10,9 @@
 const char *const quire_overflow_words[] = { "refuse", "shift", "sinks", "condense", NULL };
 const char *const quire_overflow_chat_words[] = { "refuse",   "shift",          "sinks",
                                                   "condense", "truncate_turns", NULL };
+_Static_assert(sizeof quire_overflow_chat_words / sizeof quire_overflow_chat_words[0] ==
+                   QUIRE_OVERFLOW_TURNS + 2,
+               "truncate_turns is the last word");
 
 /* Errors: quire_context_condense_policy_check(). */
 static int check_policy(const quire_common_args *common, quire_error *err)
@@ -23,6 +26,26 @@ static int check_policy(const quire_common_args *common, quire_error *err)
     return quire_context_condense_policy_check(&spec, "--context-overflow", err);
 }
 
+/* Each prompt is a whole text. */
+static int check_turns(const quire_overflow_choice *choice, const quire_common_args *common,
+                       quire_error *err)
+{
+    const char *name = quire_overflow_chat_words[choice->how];
+
+    if (common->retain != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow %s and --retain: a conversation without its "
+                               "oldest turns is another text, which is condensed anew",
+                               name);
+    }
+    return !choice->is_keep_given
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "--context-overflow %s and --context-keep: the system message "
+                                 "stays; shift, sinks and condense keep first tokens",
+                                 name);
+}
+
 int quire_overflow_choice_check(const quire_overflow_choice *choice,
                                 const quire_common_args *common, quire_error *err)
 {
@@ -31,13 +54,8 @@ int quire_overflow_choice_check(const quire_overflow_choice *choice,
     if (choice->how == QUIRE_CONTEXT_REFUSE) {
         return QUIRE_OK;
     }
-    if (choice->how == QUIRE_OVERFLOW_TURNS) { /* each prompt is a whole text */
-        return common->retain == NULL
-                   ? QUIRE_OK
-                   : quire_error_set(err, QUIRE_INVAL,
-                                     "--context-overflow %s and --retain: a conversation without "
-                                     "its oldest turns is another text, which is condensed anew",
-                                     name);
+    if (choice->how == QUIRE_OVERFLOW_TURNS) {
+        return check_turns(choice, common, err);
     }
     if (choice->how == QUIRE_CONTEXT_CONDENSE) {
         QUIRE_TRY(check_policy(common, err));

@@ -14,11 +14,12 @@
 typedef struct quire_overflow_choice {
     int how;            /* quire_context_overflow, or of a chat QUIRE_OVERFLOW_TURNS */
     int64_t keep;       /* first tokens */
+    bool is_keep_given; /* by an option of a chat */
     const char *retain; /* of condense, once it is taken; NULL = the default policy */
 } quire_overflow_choice;
 
 /* Behind the values of quire_context_overflow: the oldest turns leave the prompt. */
-#define QUIRE_OVERFLOW_TURNS 4
+#define QUIRE_OVERFLOW_TURNS ((int)QUIRE_CONTEXT_CONDENSE + 1)
 
 /* The values of --context-overflow in the order of quire_context_overflow, and NULL; of a chat,
  * with truncate_turns. */

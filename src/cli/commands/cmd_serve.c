@@ -362,7 +362,8 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, attend),
       .help = "generated tokens read only the share of the pages that can matter most to their "
               "queries, in each layer and head (docs/retention.md); the field attend of a request "
-              "overrides this, and needs this option: top:1 reads all pages of the others" },
+              "overrides this, and a share below 1 needs this option: top:1 reads all pages of the "
+              "others" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,

@@ -200,7 +200,7 @@ static const char *overflow_note(const serving *s)
         return QUIRE_OVERFLOW_NO_MEMORY;
     }
     return s->args->retain != NULL || s->args->attend != NULL
-               ? "with retain and attend requests larger than the KV budget are refused "
+               ? "with --retain or --attend requests larger than the KV budget are refused "
                  "(kv_overflow)"
                : "layers of this model share KV, have windows or are recurrent, so requests larger "
                  "than the KV budget are refused (kv_overflow)";

@@ -210,7 +210,7 @@ static bool is_last(const quire_packed_device *d, uint32_t l)
     return l + 1 == d->packing.n_layers;
 }
 
-/* All rows are appended in the last layer, too. A plan of some rows alone may follow. */
+/* A step without logits appends to the last layer and does not run it: sync() makes its bounds. */
 static void fill_last(quire_packed_device *d)
 {
     d->n_filled_last = d->n_filled;

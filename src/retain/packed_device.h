@@ -23,8 +23,8 @@
  * may need most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows
  * before read all pages, as those of a plain text. Bounds are made when a tile is full, of all
  * texts of a runtime whose pages have room for them: another text may share the page later.
- * Those of plain texts are made in run(), and of the last layer in sync(), because a step may run
- * that layer for some rows alone.
+ * Those of plain texts are made in run(), and of the last layer in sync(), because a step without
+ * logits appends to that layer and does not run it.
  *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *

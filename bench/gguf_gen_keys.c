@@ -46,11 +46,14 @@ static void window_keys(const gguf_gen_plan *p)
         set_u32(p, "attention.sliding_window_pattern", o->window_pattern);
     }
     if (o->has_window_array) {
-        for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
+        /* The published files of cohere2moe leave out layers that predict further tokens. */
+        const uint32_t n = o->n_layer + (strcmp(o->arch, "cohere2moe") == 0 ? 0 : o->n_nextn);
+
+        for (uint32_t l = 0; l < n; l++) {
             pattern[l] = gguf_gen_is_windowed(o, l);
         }
         gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.sliding_window_pattern"),
-                          GGUF_TYPE_BOOL, pattern, o->n_layer + o->n_nextn);
+                          GGUF_TYPE_BOOL, pattern, n);
     }
     if ((quire_arch_row_get(quire_arch_find(o->arch))->reads & QUIRE_READS_ROPE_PATTERN) != 0) {
         for (uint32_t l = 0; l < o->n_layer; l++) {

@@ -528,7 +528,7 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                                   .needs = ATTENTION | PRE_NORMS | QUIRE_PART_EXPERTS,
                                   .may = QKV_MAY | QUIRE_PART_OUTPUT },
     [QUIRE_ARCH_GRANITE_SWA] = { .name = "granite_swa",
-                                 .models = "Granite with windows",
+                                 .models = "Granite with windows, without a shared network",
                                  .rope_type = QUIRE_ROPE_NORMAL,
                                  .window = { .is_there = true },
                                  .experts = { .is_there = true,
@@ -559,7 +559,7 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                                                       QUIRE_EXPERTS_READ_SCALE |
                                                       QUIRE_EXPERTS_READ_LEAD },
                                 .logit_scale = QUIRE_LOGIT_SCALE_TIMES,
-                                .reads = QUIRE_READS_NEXTN,
+                                .reads = QUIRE_READS_NEXTN | QUIRE_READS_EPS_TWICE,
                                 .needs = ATTENTION | QUIRE_PART_ATTN_NORM | GATED | EXPERTS_SHARED,
                                 .may = QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_EXPERTS_FUSED },
 };

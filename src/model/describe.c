@@ -122,6 +122,17 @@ static int eps_get(const quire_gguf *file, quire_model_desc *desc, quire_error *
                                      &desc->rms_eps, err));
     }
     (void)quire_gguf_key(key, desc->arch_name, "attention.layer_norm_rms_epsilon");
+    if (!is_rms && is_twice) {
+        float rms = 0.0f;
+
+        QUIRE_TRY(
+            quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1.0f, false }, &rms, err));
+        return rms == 0.0f
+                   ? QUIRE_OK
+                   : quire_error_set(err, QUIRE_UNSUPP,
+                                     "%s: %s is %g: RMS norms in %s are not supported",
+                                     quire_gguf_path(file), key, (double)rms, desc->arch_name);
+    }
     return is_rms ? quire_gguf_get_f32(file, key, (quire_gguf_range_f32){ 0.0f, 1.0f, !is_twice },
                                        &desc->rms_eps, err)
                   : QUIRE_OK;

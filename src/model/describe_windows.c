@@ -31,11 +31,14 @@ static int width_get(const quire_gguf *file, const quire_model_desc *desc, uint3
     return QUIRE_OK;
 }
 
-static bool is_array(const quire_gguf *file, const char *key)
+/* How many values the array of a key has; 0 = the key has no array. */
+static size_t array_length(const quire_gguf *file, const char *key)
 {
     const int64_t index = quire_gguf_find(file, key);
 
-    return index >= 0 && gguf_get_kv_type(quire_gguf_context(file), index) == GGUF_TYPE_ARRAY;
+    return index >= 0 && gguf_get_kv_type(quire_gguf_context(file), index) == GGUF_TYPE_ARRAY
+               ? gguf_get_arr_n(quire_gguf_context(file), index)
+               : 0;
 }
 
 int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
@@ -45,6 +48,7 @@ int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire
     char key[QUIRE_GGUF_KEY_NAME_MAX];
     bool has_window[QUIRE_LAYERS_MAX];
     uint32_t tokens;
+    size_t n_values;
 
     QUIRE_TRY(width_get(file, desc, &tokens, err));
     if (tokens == 0) {
@@ -52,8 +56,12 @@ int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire
     }
     desc->has_chunks = quire_arch_row_get(desc->arch)->window.is_chunked;
     (void)quire_gguf_key(key, desc->arch_name, "attention.sliding_window_pattern");
-    if (is_array(file, key)) {
-        QUIRE_TRY(quire_gguf_get_bool_array(file, key, desc->n_layer_file, has_window, err));
+    n_values = array_length(file, key);
+    if (n_values > 0) {
+        /* Some converters leave out the layers that predict further tokens. */
+        QUIRE_TRY(quire_gguf_get_bool_array(
+            file, key, n_values == desc->n_layer ? desc->n_layer : desc->n_layer_file, has_window,
+            err));
     } else {
         QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, QUIRE_LAYERS_MAX, false },
                                      &pattern, err));

@@ -77,7 +77,9 @@ void quire_state_encode(quire_format format, const float *from, size_t n, void *
         const size_t n_some = n - at < CHUNK_NUMBERS ? n - at : CHUNK_NUMBERS;
 
         for (size_t i = 0; i < n_some; i++) {
-            some[i] = fminf(fmaxf(from[at + i], -HALF_MAX), HALF_MAX);
+            const float x = from[at + i];
+
+            some[i] = x > HALF_MAX ? HALF_MAX : x < -HALF_MAX ? -HALF_MAX : x; /* NaN stays */
         }
         ggml_fp32_to_fp16_row(some, halves + at, (int64_t)n_some);
     }

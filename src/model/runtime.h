@@ -176,7 +176,7 @@ uint32_t quire_runtime_keepable(const quire_runtime *runtime, quire_seq_id seq, 
 
 /* Copy the state of a sequence that can be continued, or give a sequence a state that another one
  * of the same tokens had, in quire_runtime_opts.state_format: quire_runtime_state_bytes() bytes, a
- * multiple of 64; 0 without recurrent layers. */
+ * multiple of 64 whose last bytes are 0; 0 without recurrent layers. */
 size_t quire_runtime_state_bytes(const quire_runtime *runtime);
 void quire_runtime_state_save(const quire_runtime *runtime, quire_seq_id seq, void *to);
 int quire_runtime_state_load(quire_runtime *runtime, quire_seq_id seq, const void *from);

@@ -32,8 +32,8 @@ bool quire_tool_schema_visit(quire_tool_root *root, size_t n);
 /* The schema behind $ref; a reference that names no place in the parameters stays. Borrowed. */
 const json_t *quire_tool_schema_resolve(const quire_tool_root *root, const json_t *schema);
 
-/* Whether a value may be a string, and whether it may be nothing else. A schema that says nothing
- * of types allows any value, and so does one behind the last visit. */
+/* Whether a value may be a string, in a schema that does not allow every type. A schema without
+ * types allows every type, and so does a schema behind the last visit. */
 bool quire_tool_schema_may_be_text(quire_tool_root *root, const json_t *schema);
 
 /* *out = the objects that parameters may be, each with properties, required and definitions of its

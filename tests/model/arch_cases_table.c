@@ -760,6 +760,16 @@ static const arch_case cases[] = {
       .n_experts_used = 3,
       .n_experts_dense = 1,
       .n_ff_shared = 96 },
+    { .arch = "cohere2moe",
+      .what = "windows by a list, a layer that predicts further tokens",
+      .n_layer = 6,
+      .window = WINDOW,
+      .has_window_array = true,
+      .n_nextn = 1,
+      .n_experts = 8,
+      .n_experts_used = 3,
+      .n_experts_dense = 1,
+      .n_ff_shared = 96 },
 };
 
 const arch_case *arch_case_get(size_t i)

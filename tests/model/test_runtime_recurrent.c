@@ -390,7 +390,7 @@ static void test_halves(void **state)
     float *theirs = malloc((N_TOKENS - N_CUT) * N_VOCAB * sizeof *theirs);
     const float *ours;
     size_t n_floats;
-    void *kept;
+    unsigned char *kept;
     bench b;
 
     assert_non_null(theirs);
@@ -407,7 +407,11 @@ static void test_halves(void **state)
     (void)fixture_step(b.runtime, seq, b.tokens, N_CUT, QUIRE_LOGITS_NONE);
     kept = malloc(quire_runtime_state_bytes(b.runtime));
     assert_non_null(kept);
+    memset(kept, 0xff, quire_runtime_state_bytes(b.runtime));
     quire_runtime_state_save(b.runtime, seq, kept);
+    for (size_t i = 2 * n_floats; i < quire_runtime_state_bytes(b.runtime); i++) {
+        assert_int_equal(kept[i], 0); /* nothing of other memory reaches a store */
+    }
     assert_int_equal(quire_runtime_fork(b.runtime, seq, &fork), QUIRE_OK);
     assert_int_equal(quire_runtime_state_load(b.runtime, fork, kept), QUIRE_OK);
     memcpy(theirs,
@@ -429,15 +433,16 @@ static void test_halves(void **state)
 /* Numbers that f16 cannot hold become its largest. */
 static void test_large_numbers(void **state)
 {
-    const float numbers[] = { 1e6f, -1e30f, 65504.0f, 0.5f, INFINITY };
+    const float numbers[] = { 1e6f, -1e30f, 65504.0f, 0.5f, INFINITY, NAN };
     const float expected[] = { 65504.0f, -65504.0f, 65504.0f, 0.5f, 65504.0f };
-    uint16_t halves[5];
-    float got[5];
+    uint16_t halves[6];
+    float got[6];
 
     (void)state;
-    quire_state_encode(QUIRE_FORMAT_F16, numbers, 5, halves);
-    quire_state_decode(QUIRE_FORMAT_F16, halves, 5, got);
-    assert_memory_equal(got, expected, sizeof got);
+    quire_state_encode(QUIRE_FORMAT_F16, numbers, 6, halves);
+    quire_state_decode(QUIRE_FORMAT_F16, halves, 6, got);
+    assert_memory_equal(got, expected, sizeof expected);
+    assert_true(isnan(got[5])); /* a damaged state stays visible */
 }
 
 static void test_formats(void **state)

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define N(list) (sizeof(list) / sizeof((list)[0]))
 
@@ -172,6 +173,34 @@ static void references_that_go_round_end(void **state)
     json_decref(parameters);
 }
 
+/* A schema without types, or whose references lead nowhere, allows any value: the plain form says
+ * object, which templates write as JSON. */
+static void any_value_is_an_object(void **state)
+{
+    static const char *const schemas[] = {
+        "{}",
+        "{\"$ref\":\"#/$defs/round\"}",
+        "{\"$ref\":\"#/$defs/none\"}",
+        "{\"anyOf\":[{\"$ref\":\"#/$defs/round\"},{\"type\":\"string\"}]}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(schemas); i++) {
+        json_t *tools = json_pack("[{s:{s:s, s:{s:{s:o}, s:{s:{s:s}}}}}]", "function", "name", "f",
+                                  "parameters", "properties", "p", loaded(schemas[i]), "$defs",
+                                  "round", "$ref", "#/$defs/round");
+        char *text = json_dumps(tools, JSON_COMPACT);
+        char *plain = quire_tools_plain(text);
+
+        if (strstr(plain, "\"type\":\"object\"") == NULL) {
+            fail_msg("%s became %s", schemas[i], plain);
+        }
+        free(plain);
+        free(text);
+        json_decref(tools);
+    }
+}
+
 static void references_name_places(void **state)
 {
     static const char *const refs[] = { "#/$defs/a~1b", "#/$defs/x/anyOf/1", "#/properties/p",
@@ -281,6 +310,7 @@ int main(void)
         cmocka_unit_test(a_choice_at_the_top_has_its_members),
         cmocka_unit_test(two_choices_at_once_are_not_known),
         cmocka_unit_test(references_that_go_round_end),
+        cmocka_unit_test(any_value_is_an_object),
         cmocka_unit_test(references_name_places),
         cmocka_unit_test(work_on_a_tool_is_bounded),
         cmocka_unit_test(schemas_of_one_property_are_a_list),

@@ -294,9 +294,11 @@ static int hits_begin(hits_run *run, quire_error *err)
     if (rc < 0) {
         quire_sim_tree_fini(&run->tree);
         quire_sim_disk_fini(&run->disk);
-        return quire_error_set(err, rc, "a disk of %llu blocks cannot be simulated: %s",
+        return quire_error_set(err, rc,
+                               "a disk of %llu blocks cannot be simulated: %s (it holds at least "
+                               "%u segments, each as large as a block with its windows and state)",
                                (unsigned long long)run->opts->disk.capacity_blocks,
-                               quire_status_text(rc));
+                               quire_status_text(rc), QUIRE_SIM_DISK_SEGMENTS_MIN);
     }
     return QUIRE_OK;
 }

@@ -11,7 +11,6 @@
 #define SEGMENT_BYTES        (64u << 20) /* of the file store */
 #define SEGMENTS_USUAL       256u
 #define SEGMENT_BLOCKS_LEAST 10u
-#define SEGMENTS_MIN         3u /* the open one, one that is full, and room for one more */
 
 uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes)
 {
@@ -27,6 +26,7 @@ uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes)
 static void sizes_set(quire_sim_disk *disk, const quire_sim_kv *kv)
 {
     const uint64_t block = kv->block_bytes != 0 ? kv->block_bytes : 1;
+    uint64_t items;
 
     for (uint32_t parts = 0; parts < QUIRE_SIM_PART_SETS; parts++) {
         disk->sizes[parts] = block +
@@ -37,7 +37,9 @@ static void sizes_set(quire_sim_disk *disk, const quire_sim_kv *kv)
     if (disk->segment_size < disk->sizes[QUIRE_SIM_PART_SETS - 1]) {
         disk->segment_size = disk->sizes[QUIRE_SIM_PART_SETS - 1];
     }
-    disk->segment_items = (uint32_t)(disk->segment_size / block);
+    items = disk->segment_size / block;
+    /* A segment lists a block once. */
+    disk->segment_items = items < disk->n_ids ? (uint32_t)items : disk->n_ids;
 }
 
 int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
@@ -51,7 +53,8 @@ int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
     sizes_set(disk, kv);
     n_segments = (uint64_t)((double)opts->capacity_blocks * (double)disk->sizes[0] /
                             (double)disk->segment_size);
-    QUIRE_FAIL_IF(n_segments < SEGMENTS_MIN || n_segments > UINT32_MAX / 2, QUIRE_INVAL);
+    QUIRE_FAIL_IF(n_segments < QUIRE_SIM_DISK_SEGMENTS_MIN || n_segments > UINT32_MAX / 2,
+                  QUIRE_INVAL);
     disk->n_slots = (uint32_t)n_segments;
     disk->oldest = 1;
     disk->open = 1;

@@ -67,6 +67,8 @@ typedef struct quire_sim_disk {
 } quire_sim_disk;
 
 #define QUIRE_SIM_DISK_BLOCKS_MIN 8u /* for quire_sim_disk_segment() */
+/* The open one, one that is full, and room for one more. */
+#define QUIRE_SIM_DISK_SEGMENTS_MIN 3u
 
 /* The blocks of a segment: as many as the file store has if the size of a block is known (else 0),
  * within limits: carrying forward needs some blocks in a segment, and the log some segments. */

@@ -240,10 +240,6 @@ static const key_case key_cases[] = {
       { "cohere2.attention.layer_norm_epsilon", EDIT_REMOVE, 0, NULL, 0 },
       QUIRE_CORRUPT,
       "key cohere2.attention.layer_norm_epsilon is missing" },
-    { "cohere2moe",
-      { "cohere2moe.attention.layer_norm_rms_epsilon", EDIT_F32, 1, NULL, 0 },
-      QUIRE_UNSUPP,
-      "RMS norms in cohere2moe are not supported" },
 };
 
 static const key_case mamba_cases[] = {

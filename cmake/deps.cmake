@@ -9,7 +9,8 @@ set(QUIRE_JINJA AUTO CACHE STRING "Chat templates of models, tools, thoughts: th
 set(QUIRE_EDIT AUTO CACHE STRING "Line editing in quire chat: libedit")
 set(QUIRE_TRAIN AUTO CACHE STRING "Training: quire train")
 set(QUIRE_VULKAN AUTO CACHE STRING "Devices by Vulkan: its headers, glslc; the loader is found at run time")
-set_property(CACHE QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
+set(QUIRE_GGML_VULKAN AUTO CACHE STRING "Weights on cards (-ngl): ggml's Vulkan backend, by scripts/setup.sh vulkan")
+set_property(CACHE QUIRE_GGML_VULKAN QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -182,6 +183,23 @@ pinned llama.cpp): messages are written by libllama's built-in templates, withou
     endif()
 endif()
 
+# ggml's Vulkan backend lies beside the pinned ggml, too (scripts/vulkan.sh).
+set(QUIRE_HAS_GGML_VULKAN OFF)
+if(QUIRE_HAS_MODEL AND QUIRE_HAS_VULKAN AND NOT QUIRE_GGML_VULKAN STREQUAL "OFF")
+    get_filename_component(prefix "${llama_DIR}/../../.." ABSOLUTE)
+    set(QUIRE_GGML_VULKAN_DIR "${prefix}/quire-ggml-vulkan" CACHE PATH "Where ggml's Vulkan backend is")
+    set(backend "${QUIRE_GGML_VULKAN_DIR}")
+    if(EXISTS "${backend}/lib/libggml-vulkan.a")
+        set(QUIRE_HAS_GGML_VULKAN ON)
+        add_library(quire_ggml_vulkan INTERFACE)
+        target_include_directories(quire_ggml_vulkan SYSTEM INTERFACE "${backend}/include")
+        target_link_libraries(quire_ggml_vulkan INTERFACE
+                              "${backend}/lib/libggml-vulkan.a" ggml::ggml-base stdc++)
+    elseif(QUIRE_GGML_VULKAN STREQUAL "ON")
+        message(FATAL_ERROR "QUIRE_GGML_VULKAN=ON but ${backend} does not exist. scripts/setup.sh vulkan builds it.")
+    endif()
+endif()
+
 include(${CMAKE_CURRENT_LIST_DIR}/openmp.cmake)
 if(QUIRE_HAS_MODEL)
     quire_openmp_replace()
@@ -197,6 +215,6 @@ function(quire_deps_summary)
     message(STATUS "  KV events      ${QUIRE_HAS_KV_EVENTS}")
     message(STATUS "  quire pull     ${QUIRE_HAS_PULL}")
     message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
-    message(STATUS "  Vulkan         ${QUIRE_HAS_VULKAN}")
+    message(STATUS "  Vulkan         ${QUIRE_HAS_VULKAN} (weights ${QUIRE_HAS_GGML_VULKAN})")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

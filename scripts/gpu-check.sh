@@ -24,6 +24,7 @@ device=vulkan0
 from=
 pack=
 quick=
+no_layers=
 
 say() {
     printf 'gpu-check: %s\n' "$*" >&2
@@ -188,38 +189,53 @@ measure_device() {
     done
 }
 
-# speeds_of DEVICE FORMAT: tokens per second at each depth, one a line.
+# speeds_of DEVICE FORMAT LAYERS: tokens per second at each depth, one a line; with so many layers on the
+# device.
 speeds_of() {
-    run 60 quire bench "$work/model.gguf" --device "$1" --kv "$2" -p 0 -n "$n_gen" -d "0,$depth" -r 1 --json |
+    run 60 quire bench "$work/model.gguf" --device "$1" -ngl "$3" --kv "$2" -p 0 -n "$n_gen" -d "0,$depth" -r 1 --json |
         sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),*$/\1/p'
 }
 
-# Decode on the device, and how much faster or slower that is than on the CPU.
+# decode_rows WHERE FORMAT STATUS: of the speeds on the device and on the CPU.
+decode_rows() {
+    for i in 1 2; do
+        at=0
+        [ "$i" = 1 ] || at=$depth
+        what="decode at depth $at, $2$1 : --device cpu"
+        speed=$(sed -n "${i}p" "$work/speeds")
+        cpu=$(sed -n "${i}p" "$work/speeds-cpu")
+        if [ -z "$speed" ] || [ -z "$cpu" ]; then
+            missing "$what" "$3"
+            continue
+        fi
+        row "$what" "$(awk -v x="$speed" 'BEGIN { printf "%.2f ms/token", 1000 / x }')" \
+            "$(awk -v x="$speed" -v y="$cpu" 'BEGIN { printf "%.2fx", x / y }')"
+    done
+}
+
+# Decode on the device, without and with the model's layers there, and how much faster or slower that is
+# than on the CPU.
 measure_decode() {
     # Shapes are words.
     # shellcheck disable=SC2086
     run 60 make_gguf $shape --type q8_0 --ctx $((depth + 1024)) -o "$work/model.gguf" >/dev/null ||
         say "no model: $(tail -n 1 "$log")"
     for format in f16 q8 q4; do
+        speeds_of cpu "$format" 0 >"$work/speeds-cpu" || true
         status=0
-        speeds_of "$device" "$format" >"$work/speeds" || status=$?
-        cp "$log" "$work/log-device"
-        speeds_of cpu "$format" >"$work/speeds-cpu" || true
-        cp "$work/log-device" "$log"
-        for i in 1 2; do
-            at=0
-            [ "$i" = 1 ] || at=$depth
-            what="decode at depth $at, $format : --device cpu"
-            speed=$(sed -n "${i}p" "$work/speeds")
-            cpu=$(sed -n "${i}p" "$work/speeds-cpu")
-            if [ -z "$speed" ] || [ -z "$cpu" ]; then
-                missing "$what" "$status"
-                continue
-            fi
-            row "$what" "$(awk -v x="$speed" 'BEGIN { printf "%.2f ms/token", 1000 / x }')" \
-                "$(awk -v x="$speed" -v y="$cpu" 'BEGIN { printf "%.2fx", x / y }')"
-        done
+        speeds_of "$device" "$format" 0 >"$work/speeds" || status=$?
+        decode_rows "" "$format" "$status"
+        [ -z "$no_layers" ] || continue
+        status=0
+        speeds_of "$device" "$format" 999 >"$work/speeds" || status=$?
+        if [ "$status" -ne 0 ] && grep -q 'no backend of ggml' "$log"; then
+            no_layers=1
+            continue
+        fi
+        decode_rows ", layers there" "$format" "$status"
     done
+    [ -z "$no_layers" ] ||
+        row "decode with layers on the device" "left out: scripts/setup.sh vulkan builds ggml's backend"
 }
 
 tokens=32768 layers=8 seconds=0.5 depth=32768 n_gen=16

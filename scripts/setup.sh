@@ -6,6 +6,7 @@
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
 #   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
 #                            their folder
+#   scripts/setup.sh vulkan  the same, then ggml's Vulkan backend, for weights on cards (many minutes, once)
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
 #                            packages' folders, one by line
 #   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the packages' folders,
@@ -19,12 +20,13 @@ cd "$(dirname "$0")/.."
 . scripts/env.sh
 . scripts/packages.sh
 . scripts/llama.sh
+. scripts/vulkan.sh
 . scripts/clients.sh
 . scripts/browser.sh
 
 mode=${1:-}
 case $mode in
-'' | prefix | peers) ;;
+'' | prefix | peers | vulkan) ;;
 browser)
     setup_browser
     browser_dirs
@@ -40,7 +42,7 @@ clients)
     clients_dir
     exit 0
     ;;
-*) die "usage: scripts/setup.sh [prefix | peers | clients | agent | browser], not '$mode'" ;;
+*) die "usage: scripts/setup.sh [prefix | peers | vulkan | clients | agent | browser], not '$mode'" ;;
 esac
 
 setup_packages build
@@ -56,6 +58,10 @@ fi
 case $mode in
 prefix)
     printf '%s\n' "$prefix"
+    ;;
+vulkan)
+    [ -d "$(llama_prefix)" ] || die "ggml's Vulkan backend is built for Quire's own llama.cpp only"
+    build_ggml_vulkan
     ;;
 peers)
     build_peers

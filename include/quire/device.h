@@ -96,6 +96,7 @@ void quire_device_close(quire_device *device);
 typedef struct quire_device_info {
     char name[16];         /* as open() takes it */
     char description[128]; /* for people: the card, the driver */
+    uint32_t card;         /* its place among all cards that its driver's loader lists */
     const char *isa;       /* its kind of kernels: "avx512", "vulkan" and so on. Static */
     char rounding[64];     /* all that the bits of its results depend on: isa, card and driver. Part
                               of the identity of pages */

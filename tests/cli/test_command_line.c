@@ -257,10 +257,10 @@ static void what_is_no_option_here_is_passed_over(void **state)
 static void options_of_llama_cpp_get_help(void **state)
 {
     static const char *const cases[][3] = {
-        { "run", "-ngl", "products on the CPU" },
-        { "run", "--n-gpu-layers=99", "products on the CPU" },
-        { "run", "-sm", "products on the CPU" },
-        { "run", "-ts", "products on the CPU" },
+        { "info", "-ngl", "-ngl for layers of the model" },
+        { "info", "--n-gpu-layers=99", "-ngl for layers of the model" },
+        { "run", "-sm", "-ngl for layers of the model" },
+        { "run", "-ts", "-ngl for layers of the model" },
         { "run", "-fa", "tile by tile" },
         { "run", "-hf", "'quire pull hf:OWNER/REPO' fetches a model" },
         { "run", "-cnv", "'quire chat'" },

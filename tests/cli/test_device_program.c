@@ -117,6 +117,30 @@ static void test_text(void **state)
     program_free(&r[1]);
 }
 
+/* Layers of the model need a device, and a build with ggml's backend for it. */
+static void test_layers(void **state)
+{
+    program_result r =
+        program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "-ngl", "1"));
+
+    (void)state;
+    assert_says(r.err, "-ngl 1: layers of the model can be on a device only");
+    program_free(&r);
+    if (!has_vulkan) {
+        skip();
+    }
+    r = program_run(PROGRAM("run", "-m", program_model(), "-p", "some words", "-n", "3", "--temp",
+                            "0", "--ignore-eos", "--device", "vulkan0", "-ngl", "99"));
+    if (r.exit_status == 0) {
+        assert_says(r.err, "): KV pages and attention, ");
+        assert_says(r.err, " layers and the output of the model; CPU: other matrix products, ");
+    } else {
+        assert_says(r.err, "device vulkan0: this build has no backend of ggml's for weights there");
+        assert_says(r.err, "scripts/setup.sh vulkan");
+    }
+    program_free(&r);
+}
+
 /* ---- quire serve ---- */
 
 static program_running serve_on(const char *device)
@@ -460,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_text),
+        cmocka_unit_test(test_layers),
         cmocka_unit_test(test_serve),
         cmocka_unit_test(test_serve_dir),
         cmocka_unit_test(test_serve_refusals),

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "device/mock_device.h"
+#include "model/backend_device.h"
 #include "model/kv_identity.h"
 #include "model/runtime_shift.h"
 #include "model/text.h"
@@ -183,25 +184,19 @@ static void test_mock_bits(void **state)
 /* The perplexity of a text is the CPU's, within a band: the band of f16 is that of float additions
  * in another order. With fewer bits a sum in another order can move a code, and the CPU rounds
  * queries, which the card does not. */
-static void test_vulkan_perplexity(void **state)
+static void perplexity_compare(const quire_model *model, const quire_model *on_card)
 {
     static const double bands[N_FORMATS] = { 0.001, 0.01, 0.03 };
-    quire_model *model = fixture_open(fixture_model_path(MODEL));
     const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
     int32_t text[N_TEXT];
 
-    (void)state;
-    if (!has_vulkan(model)) {
-        quire_model_close(model);
-        skip();
-    }
     text_make(model, text);
     for (size_t f = 0; f < N_FORMATS; f++) {
         const quire_runtime_opts cpu = opts_of(NULL, formats[f][0], formats[f][1]);
         const quire_runtime_opts other = opts_of("vulkan0", formats[f][0], formats[f][1]);
         size_t n_cpu, n_vulkan;
         float *by_cpu = work(model, &cpu, &n_cpu);
-        float *by_vulkan = work(model, &other, &n_vulkan);
+        float *by_vulkan = work(on_card, &other, &n_vulkan);
         const double nll = nll_of(by_cpu, text, n_vocab);
         const double diff = nll_of(by_vulkan, text, n_vocab) - nll;
 
@@ -215,7 +210,69 @@ static void test_vulkan_perplexity(void **state)
         free(by_cpu);
         free(by_vulkan);
     }
+}
+
+static void test_vulkan_perplexity(void **state)
+{
+    quire_model *model = fixture_open(fixture_model_path(MODEL));
+
+    (void)state;
+    if (!has_vulkan(model)) {
+        quire_model_close(model);
+        skip();
+    }
+    perplexity_compare(model, model);
     quire_model_close(model);
+}
+
+/* ggml's device on the card of vulkan0; NULL, and a reason: there is none, or not in this build. */
+static ggml_backend_dev_t card_of_vulkan0(void)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    ggml_backend_dev_t card = NULL;
+    quire_device_info info;
+    quire_device *device;
+
+    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
+    opts.attn.n_head_max = opts.attn.n_entries_max = opts.attn.n_layers_max = 1;
+    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
+    if (quire_device_open(&device, "vulkan0", &opts, &err) == QUIRE_OK) {
+        quire_device_info_get(device, &info);
+        quire_device_close(device);
+        (void)quire_backend_device_find(&card, &info, &err);
+    }
+    if (card == NULL) {
+        (void)printf("layers on the card: skipped: %s\n", err.message);
+    }
+    return card;
+}
+
+/* The same with layers of the model on the card, by ggml's backend: all of them and the output, and
+ * the last ones alone. */
+static void test_vulkan_layers(void **state)
+{
+    static const uint32_t counts[] = { UINT32_MAX, 3 };
+    const char *path = fixture_model_path(MODEL);
+    const ggml_backend_dev_t card = card_of_vulkan0();
+
+    (void)state;
+    if (card == NULL) {
+        skip();
+    }
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        const quire_model_opts opts = { .device = card, .n_device_layers = counts[i] };
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_model *model = fixture_open(path), *on_card;
+
+        if (quire_model_open(&on_card, path, &opts, &err) < 0) {
+            fail_msg("%s", err.message);
+        }
+        (void)printf("%u layers on the card\n", counts[i]);
+        perplexity_compare(model, on_card);
+        quire_model_close(on_card);
+        quire_model_close(model);
+    }
 }
 
 /* Greedy decoding goes on as on the CPU. */
@@ -380,10 +437,10 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mock_bits),   cmocka_unit_test(test_vulkan_perplexity),
-        cmocka_unit_test(test_vulkan_text), cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_mock_bits),     cmocka_unit_test(test_vulkan_perplexity),
+        cmocka_unit_test(test_vulkan_layers), cmocka_unit_test(test_vulkan_text),
+        cmocka_unit_test(test_fill),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_identity),      cmocka_unit_test(test_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "model/archs.h"
 #include "model/backend.h"
+#include "model/kv_identity.h"
 #include "model/model_internal.h"
 #include "model_fixture.h"
 #include "seed.h"
@@ -199,6 +200,31 @@ static void test_places(void **state)
     quire_model_close(all);
 }
 
+/* Pages of a model with other layers on the device are never taken for this one's. */
+static void test_identity(void **state)
+{
+    static const uint32_t counts[3] = { 0, 2, ALL };
+    const quire_runtime_opts opts = runtime_opts();
+    uint64_t identities[3][2];
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_runtime *runtime;
+        quire_model *model;
+
+        assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), counts[i], &err),
+                         QUIRE_OK);
+        runtime = fixture_runtime(model, &opts);
+        quire_kv_identity_get(runtime, identities[i]);
+        quire_runtime_destroy(runtime);
+        quire_model_close(model);
+    }
+    assert_memory_not_equal(identities[0], identities[1], sizeof identities[0]);
+    assert_memory_not_equal(identities[0], identities[2], sizeof identities[0]);
+    assert_memory_not_equal(identities[1], identities[2], sizeof identities[0]);
+}
+
 /* Every architecture that can be on a device, whole or in part, by turns. */
 static void test_architectures(void **state)
 {
@@ -252,9 +278,8 @@ static void test_lacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_layers),   cmocka_unit_test(test_places),
+        cmocka_unit_test(test_identity), cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_lacks),
     };
 

@@ -95,7 +95,7 @@ const CHECKS = {
         await pullModel(folder);
     },
     "computes on GPUs": async () => {
-        assert.match(run("serve", "-ngl", "99").stderr, /Quire computes matrix products on the CPU/);
+        assert.match(run(...FLAGS, "-ngl", "99", "--check-config").stderr, /-ngl 99: layers of the model can be on a device only/);
         assert.equal(run("devices", "--json").status, 0);
         assert.match(run(...FLAGS, "--device", "vulkan999", "--check-config").stderr, /vulkan999/);
     },
@@ -201,7 +201,7 @@ const CHECKS = {
 // What the column "Quire" says where it is not "yes": the check of the row proves these words.
 const CELLS = {
     "models fetched by name": "`quire pull`",
-    "computes on GPUs": "KV and attention, by Vulkan",
+    "computes on GPUs": "KV, attention and layers, by Vulkan",
     "images and audio": "no",
     grammars: "GBNF",
     "speculative decoding": "no",

@@ -3,8 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/device_choice.h"
 
+#include "base/check.h"
 #include "cli/commands/talk.h"
+#include "model/backend_device.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define PEEK_ENTRIES 16u /* of a page table: attention's least, about */
@@ -61,11 +64,43 @@ const char *quire_device_choose(const char *wanted)
     return "cpu";
 }
 
+int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_layers,
+                        quire_error *err)
+{
+    quire_device_info info;
+    quire_device *device;
+
+    opts->n_device_layers = (uint32_t)n_layers;
+    if (n_layers == 0) {
+        return QUIRE_OK;
+    }
+    if (name == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "-ngl %lld: layers of the model can be on a device only: choose one "
+                               "with --device ('quire devices' lists them)",
+                               (long long)n_layers);
+    }
+    QUIRE_TRY(quire_device_peek(&device, name, err));
+    quire_device_info_get(device, &info);
+    quire_device_close(device);
+    return quire_backend_device_find(&opts->device, &info, err);
+}
+
+/* ", 5 layers and the output of the model", or nothing. */
+static void layers_text(uint32_t n, char *text, size_t text_bytes)
+{
+    text[0] = '\0';
+    if (n > 0) {
+        (void)snprintf(text, text_bytes, ", %u layers and the output of the model", n - 1);
+    }
+}
+
 void quire_device_say(const char *wanted, const quire_runtime *runtime)
 {
     const quire_device *device = quire_runtime_memory_device(runtime);
     const uint32_t n_threads = quire_runtime_n_threads(runtime);
     quire_device_info info;
+    char layers[64];
 
     if (wanted == NULL) {
         return;
@@ -75,6 +110,7 @@ void quire_device_say(const char *wanted, const quire_runtime *runtime)
         return;
     }
     quire_device_info_get(device, &info);
-    quire_say("device %s (%s): KV pages and attention; CPU: matrix products, %u threads", info.name,
-              info.description, n_threads);
+    layers_text(quire_runtime_n_device_layers(runtime), layers, sizeof layers);
+    quire_say("device %s (%s): KV pages and attention%s; CPU: %smatrix products, %u threads",
+              info.name, info.description, layers, layers[0] != '\0' ? "other " : "", n_threads);
 }

@@ -24,6 +24,11 @@ const char *quire_device_choose(const char *wanted);
 /* Whether the value of --device is certainly the CPU. */
 bool quire_device_is_cpu(const char *wanted);
 
+/* Put n_layers layers of a model on the device of KV; name: NULL = the CPU. Errors: QUIRE_INVAL
+ * (there is no device), quire_device_open(), quire_backend_device_find(). */
+int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_layers,
+                        quire_error *err);
+
 /* Say what runs where, if --device was given. */
 void quire_device_say(const char *wanted, const quire_runtime *runtime);
 

@@ -3,16 +3,15 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/opened.h"
 
+#include "base/check.h"
+#include "base/parse.h"
 #include "cli/commands/device_choice.h"
 #include "cli/commands/opened_overflow.h"
 #include "cli/commands/opened_retain.h"
-#include "model/text.h"
-
-#include "base/check.h"
-#include "base/parse.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
 #include "cli/measuring/parallel.h"
+#include "model/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -138,12 +137,14 @@ static int device_look(quire_opened *session, const char *name, quire_error *err
     return QUIRE_OK;
 }
 
-/* The memory that there is: of the host, and of the device of args. Errors: quire_device_open(). */
-static int memory_look(quire_opened *session, const quire_common_args *args, quire_error *err)
+/* The memory of the host and of args' device. Errors: device_look(), quire_device_layers(). */
+static int memory_look(quire_opened *session, const quire_common_args *args, quire_model_opts *opts,
+                       quire_error *err)
 {
     session->memory_limit_bytes =
         args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
-    return device_look(session, quire_device_choose(args->device), err);
+    QUIRE_TRY(device_look(session, quire_device_choose(args->device), err));
+    return quire_device_layers(opts, session->device.name, args->n_device_layers, err);
 }
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
@@ -153,23 +154,23 @@ int quire_opened_open_model(quire_opened *session, const quire_common_args *args
     int rc;
 
     memset(session, 0, sizeof(*session));
-    QUIRE_TRY(memory_look(session, args, err));
+    QUIRE_TRY(memory_look(session, args, &opts, err));
     rc = quire_model_open(&session->model, args->model, &opts, err);
     quire_progress_end();
-    if (rc == QUIRE_OK) {
-        session->desc = quire_model_desc_get(session->model);
-    } else {
+    if (rc < 0) {
         quire_opened_close(session);
+        return rc;
     }
-    return rc;
+    session->desc = quire_model_desc_get(session->model);
+    return QUIRE_OK;
 }
 
 int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
-    const quire_model_opts opts = { .describe_only = true };
+    quire_model_opts opts = { .describe_only = true };
 
     memset(session, 0, sizeof(*session));
-    QUIRE_TRY(memory_look(session, args, err));
+    QUIRE_TRY(memory_look(session, args, &opts, err));
     QUIRE_TRY(quire_model_open(&session->model, args->model, &opts, err));
     session->desc = quire_model_desc_get(session->model);
     return QUIRE_OK;
@@ -217,7 +218,7 @@ static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need
     uint64_t left[2] = { 0, UINT64_MAX };
 
     rest[0] = quire_memory_host_bytes(need, place) - (is_hosts ? need->kv_bytes : 0);
-    rest[1] = place != NULL ? need->device_bytes : 0;
+    rest[1] = place != NULL ? need->device_weights_bytes + need->device_bytes : 0;
     left[0] = rest[0] <= limit_bytes ? limit_bytes - rest[0] : 0;
     if (place != NULL) {
         left[1] = rest[1] < place->bytes ? place->bytes - rest[1] : 0;

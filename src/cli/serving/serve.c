@@ -476,6 +476,7 @@ static int go_on_lost(serving *s)
     quire_signals_release(); /* start() catches them again: until then they end the program */
     s->args->common.device = "cpu";
     s->devices.n = 0; /* all are lost */
+    s->args->common.n_device_layers = 0;
     rc = prepare(s, &plan, &err);
     rc = rc == QUIRE_OK ? start(s, &err) : rc;
     if (rc < 0) {

@@ -59,6 +59,7 @@ static int check_alone(const quire_serve_args *args, quire_error *err)
         { "store", args->store != NULL },
         { "kv_events", args->kv_events != NULL },
         { "retain", args->retain != NULL },
+        { "n_gpu_layers", args->common.n_device_layers != 0 },
     };
 
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {

@@ -39,7 +39,8 @@ typedef struct quire_common_args {
     uint64_t kv_overflow_memory_bytes; /* of the host, for pages of a device; 0 = as
                                           quire_opened_overflow_bytes() says */
     uint64_t cache_disk_bytes;
-    const char *device; /* of run, chat, serve, perplexity and bench; NULL = cpu */
+    const char *device;      /* of run, chat, serve, perplexity and bench; NULL = cpu */
+    int64_t n_device_layers; /* of the model, with their weights there */
     bool is_json;
 } quire_common_args;
 
@@ -82,13 +83,18 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, is_json),                                              \
       .help = "print one JSON document on stdout instead of text" }
 
-/* Of commands that can have their KV on a device. */
+/* Of commands that can have their KV on a device: two rows. */
 #define QUIRE_ROW_DEVICE                                                                           \
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
       .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
       .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., or auto: the first "  \
-              "card that Vulkan lists, else cpu. Matrix products stay on the CPU. quire serve "    \
-              "takes several names with commas between" }
+              "card that Vulkan lists, else cpu. Matrix products are on the CPU, but for those "   \
+              "of -ngl. quire serve takes several names with commas between" },                    \
+    { .names = { "-ngl", "--gpu-layers", "--n-gpu-layers" }, .type = QUIRE_OPT_COUNT, .unit = "N", \
+      .min = 0, .max = INT32_MAX, .initial_text = "0",                                             \
+      .offset = offsetof(quire_common_args, n_device_layers),                                      \
+      .help = "with --device: so many layers of the model, the last ones, have their weights and " \
+              "products on the device; the output matrix counts as one more, and comes first" }
 
 #define QUIRE_ROW_THREADS                                                                          \
     { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \

@@ -15,8 +15,8 @@ static const foreign table[] = {
     { "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev "
       "--device --list-devices -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe "
       "-nkvo --no-kv-offload --no-op-offload --rpc -fit --fit",
-      "Quire computes matrix products on the CPU; 'quire run', 'chat', 'serve', 'perplexity' and "
-      "'bench' have --device for KV pages and attention" },
+      "'quire run', 'chat', 'serve', 'perplexity' and 'bench' have --device for KV pages and "
+      "attention, and -ngl for layers of the model" },
     { "--retain --prefill-chunk --attend",
       "'quire run', 'quire chat' and 'quire perplexity' can drop tokens of a text, as can 'quire "
       "serve' with --retain and --retain-chunk" },

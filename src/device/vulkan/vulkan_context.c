@@ -143,6 +143,7 @@ static int find_card(quire_vulkan_context *c, quire_error *err)
     }
     for (uint32_t i = 0; i < n; i++) {
         if (card_take(c, cards[i]) && n_usable++ == c->index) {
+            c->place = i;
             return QUIRE_OK;
         }
     }

@@ -81,7 +81,8 @@ typedef struct quire_vulkan_pipeline {
 typedef struct quire_vulkan_context {
     struct quire_vulkan_context *next;
     uint32_t n_users;
-    uint32_t index;
+    uint32_t index; /* among the cards that can be used */
+    uint32_t place; /* among all cards */
     bool validates;
     void *loader;
     VkInstance instance;

@@ -52,6 +52,7 @@ static void vulkan_info(const quire_device *device, quire_device_info *out)
 
     (void)snprintf(out->name, sizeof(out->name), "vulkan%u", c->index);
     (void)snprintf(out->description, sizeof(out->description), "%.127s", c->properties.deviceName);
+    out->card = c->place;
     out->isa = "vulkan";
     out->is_software = c->properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     n = snprintf(out->rounding, sizeof(out->rounding), "vulkan %u ", KERNELS);

@@ -1,0 +1,72 @@
+/* backend_device.c - see backend_device.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/backend_device.h"
+
+#include "base/check.h"
+#include "model/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef QUIRE_HAS_GGML_VULKAN
+
+#include <ggml-vulkan.h>
+
+/* ggml lists the cards that this variable names, and without it no card that the CPU computes. */
+#define CARDS_VARIABLE "GGML_VK_VISIBLE_DEVICES"
+
+static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, quire_error *err)
+{
+    static char opened[12]; /* the card's number */
+    char card[sizeof opened];
+    ggml_backend_reg_t backend;
+
+    (void)snprintf(card, sizeof card, "%u", info->card);
+    if (opened[0] != '\0' && strcmp(opened, card) != 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "device %s: weights of this process are on another card",
+                               info->name);
+    }
+    if (setenv(CARDS_VARIABLE, card, 1) != 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "device %s: no memory", info->name);
+    }
+    memcpy(opened, card, sizeof opened);
+    backend = ggml_backend_vk_reg();
+    if (backend == NULL || ggml_backend_reg_dev_count(backend) == 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "device %s (%s): ggml's Vulkan backend does not work with it, so "
+                               "weights stay on the CPU (leave out -ngl)",
+                               info->name, info->description);
+    }
+    *out = ggml_backend_reg_dev_get(backend, 0);
+    return QUIRE_OK;
+}
+
+#else
+
+static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, quire_error *err)
+{
+    (void)out;
+    return quire_error_set(err, QUIRE_UNSUPP,
+                           "device %s: this build has no backend of ggml's for weights there "
+                           "(scripts/setup.sh vulkan builds it); leave out -ngl",
+                           info->name);
+}
+
+#endif
+
+int quire_backend_device_find(ggml_backend_dev_t *out, const quire_device_info *info,
+                              quire_error *err)
+{
+    *out = NULL;
+    QUIRE_TRY(quire_backend_init(err));
+    if (info->memory != QUIRE_MEMORY_DEVICE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "-ngl puts weights on a device, and %s is none: choose one with "
+                               "--device",
+                               info->name);
+    }
+    return vulkan_find(out, info, err);
+}

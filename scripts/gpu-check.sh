@@ -228,7 +228,7 @@ measure_decode() {
         [ -z "$no_layers" ] || continue
         status=0
         speeds_of "$device" "$format" 999 >"$work/speeds" || status=$?
-        if [ "$status" -ne 0 ] && grep -q 'no backend of ggml' "$log"; then
+        if [ ! -s "$work/speeds" ] && grep -q 'no backend of ggml' "$log"; then
             no_layers=1
             continue
         fi

@@ -37,6 +37,17 @@ for format in f16 q8 q4; do
         expect "decode at depth $depth, $format : --device cpu" '[0-9]+\.[0-9]+ ms/token' '[0-9]+\.[0-9]+x'
     done
 done
+# With layers on the device, where ggml's backend was built.
+if grep -q 'layers there' "$table"; then
+    for format in f16 q8 q4; do
+        for depth in 0 256; do
+            expect "decode at depth $depth, $format, layers there : --device cpu" \
+                '[0-9]+\.[0-9]+ ms/token' '[0-9]+\.[0-9]+x'
+        done
+    done
+else
+    expect 'decode with layers on the device' 'left out: scripts/setup.sh vulkan .*' ''
+fi
 expect 'conformance suite' 'left out by --quick' ''
 # The head of the table has two lines.
 [ "$(grep -c '^|' "$table")" -eq $((n_rows + 2)) ] || {

@@ -183,16 +183,6 @@ int quire_engine_explain(quire_engine *engine, const char *request_id, const voi
     return rc;
 }
 
-uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out, uint32_t n)
-{
-    uint32_t n_written = 0;
-
-    for (uint32_t i = 0; i < engine->n_replicas; i++) {
-        n_written += quire_loop_explain_last(engine->loops[i], out + n_written, n - n_written);
-    }
-    return n_written;
-}
-
 /* ---- adaptation's ---- */
 
 uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_event *out,
@@ -204,25 +194,45 @@ uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_e
 int quire_engine_tune(quire_engine *engine, const quire_engine_tune_opts *opts,
                       quire_engine_tuning *out)
 {
-    return quire_adapt_tune(engine->adapt, opts, out);
+    const uint32_t measured = quire_replicas_first(engine);
+    quire_engine_tuning tuning;
+
+    QUIRE_TRY(quire_adapt_tune(engine->adapts[measured], opts, &tuning));
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        if (i != measured) {
+            quire_adapt_tune_follow(engine->adapts[i], &tuning);
+        }
+    }
+    if (out != NULL) {
+        *out = tuning;
+    }
+    return QUIRE_OK;
 }
 
 void quire_engine_tuning_get(quire_engine *engine, quire_engine_tuning *out)
 {
-    quire_adapt_tuning_get(engine->adapt, out);
+    quire_adapt_tuning_get(engine->adapts[quire_replicas_first(engine)], out);
 }
 
 /* ---- both halves' ---- */
 
+/* The figures of a device; of a lost one without gauges, if another one is there. */
+static void stats_of(const quire_engine *engine, uint32_t replica, quire_engine_stats *out)
+{
+    quire_loop_stats_get(engine->loops[replica], out);
+    quire_adapt_stats_get(engine->adapts[replica], &out->memory);
+    if (quire_replicas_is_out(engine, replica)) {
+        quire_engine_stats_gauges_clear(out);
+    }
+}
+
 void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
 {
-    quire_loop_stats_get(engine->loop, out);
-    quire_adapt_stats_get(engine->adapt, &out->memory);
+    stats_of(engine, 0, out);
     for (uint32_t i = 1; i < engine->n_replicas; i++) {
         quire_engine_stats more = { 0 };
 
-        quire_loop_stats_get(engine->loops[i], &more);
-        quire_adapt_stats_get(engine->adapts[i], &more.memory);
+        stats_of(engine, i, &more);
         quire_engine_stats_add(out, &more);
     }
     quire_saver_stats_get(engine->saver, &out->saver);

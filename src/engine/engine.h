@@ -347,6 +347,7 @@ typedef struct quire_explanation {
     double computed_ms; /* cost of n_computed_tokens, by the measured time per prefill token */
     double gone_ms;     /* cost of n_gone_tokens, likewise */
     bool has_waited;    /* was held back while another request computed the same prefix */
+    uint64_t ended_us;  /* by the engine's clock */
 } quire_explanation;
 
 /* Explanation of a request: valid after admission, its costs after the first token. Errors:

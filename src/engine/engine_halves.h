@@ -46,6 +46,10 @@ void quire_replica_heir_set(quire_engine *engine, uint32_t replica);
  * have refused it. */
 quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
                                     uint32_t refused);
+/* Whether the device was lost, and another one was not. */
+bool quire_replicas_is_out(const quire_engine *engine, uint32_t replica);
+/* The first device that is not lost; 0 if all are. */
+uint32_t quire_replicas_first(const quire_engine *engine);
 int quire_replicas_submit(quire_engine *engine, const quire_request_params *params,
                           quire_request **out, quire_error *err);
 

@@ -228,6 +228,22 @@ void quire_replica_heir_set(quire_engine *engine, uint32_t replica)
 
 /* ---- figures by device ---- */
 
+uint32_t quire_replicas_first(const quire_engine *engine)
+{
+    uint32_t i = 0;
+
+    while (i < engine->n_replicas && quire_loop_is_lost(engine->loops[i])) {
+        i++;
+    }
+    return i < engine->n_replicas ? i : 0;
+}
+
+bool quire_replicas_is_out(const quire_engine *engine, uint32_t replica)
+{
+    return quire_loop_is_lost(engine->loops[replica]) &&
+           !quire_loop_is_lost(engine->loops[quire_replicas_first(engine)]);
+}
+
 static const char *name_of(const quire_loop_parts *parts)
 {
     return parts->runtime_opts->device != NULL ? parts->runtime_opts->device : "cpu";

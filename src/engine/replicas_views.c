@@ -98,25 +98,68 @@ uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[
     return n;
 }
 
+/* What an account has on a device that is left, with the quota there. */
+static void account_add(quire_account_info *sum, const quire_account_info *more, bool is_out)
+{
+    sum->quota_evicted_bytes_total += more->quota_evicted_bytes_total;
+    sum->weight = more->weight;
+    if (is_out) {
+        return;
+    }
+    sum->quota_bytes += more->quota_bytes;
+    sum->bytes += more->bytes;
+    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+        sum->region_bytes[r] += more->region_bytes[r];
+    }
+}
+
+/* Quotas are limits of each device: their sum goes with the sum of the bytes. */
 int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
 {
-    QUIRE_TRY(quire_loop_accounts_get(engine->loop, out, n));
-    for (uint32_t i = 1; n > 0 && i < engine->n_replicas; i++) {
-        quire_account_info *more = calloc(n, sizeof *more);
-        int rc = QUIRE_NOMEM;
+    quire_account_info *more;
+    int rc = QUIRE_OK;
 
-        if (more != NULL) {
-            rc = quire_loop_accounts_get(engine->loops[i], more, n);
-        }
-        for (uint32_t j = 0; rc == QUIRE_OK && j < n; j++) {
-            out[j].bytes += more[j].bytes;
-            out[j].quota_evicted_bytes_total += more[j].quota_evicted_bytes_total;
-            for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
-                out[j].region_bytes[r] += more[j].region_bytes[r];
-            }
-        }
-        free(more);
-        QUIRE_TRY(rc);
+    if (engine->n_replicas == 1 || n == 0) {
+        return quire_loop_accounts_get(engine->loop, out, n);
     }
-    return QUIRE_OK;
+    more = calloc(n, sizeof *more);
+    QUIRE_FAIL_IF(more == NULL, QUIRE_NOMEM);
+    memset(out, 0, n * sizeof *out);
+    for (uint32_t i = 0; rc == QUIRE_OK && i < engine->n_replicas; i++) {
+        rc = quire_loop_accounts_get(engine->loops[i], more, n);
+        for (uint32_t j = 0; rc == QUIRE_OK && j < n; j++) {
+            account_add(&out[j], &more[j], quire_replicas_is_out(engine, i));
+        }
+    }
+    free(more);
+    return rc;
+}
+
+/* ---- explanations ---- */
+
+static int by_end(const void *a, const void *b)
+{
+    const uint64_t a_us = ((const quire_explanation *)a)->ended_us;
+    const uint64_t b_us = ((const quire_explanation *)b)->ended_us;
+
+    return (a_us < b_us) - (a_us > b_us);
+}
+
+uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out, uint32_t n)
+{
+    const size_t n_max = (size_t)engine->n_replicas * n;
+    quire_explanation *all = engine->n_replicas > 1 ? calloc(n_max, sizeof *all) : NULL;
+    uint32_t n_all = 0;
+
+    if (all == NULL) { /* one device, or no memory for more */
+        return quire_loop_explain_last(engine->loop, out, n);
+    }
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        n_all += quire_loop_explain_last(engine->loops[i], all + n_all, n);
+    }
+    qsort(all, n_all, sizeof *all, by_end);
+    n = n < n_all ? n : n_all;
+    memcpy(out, all, n * sizeof *out);
+    free(all);
+    return n;
 }

@@ -150,5 +150,7 @@ typedef struct quire_engine_stats {
 /* Add the figures of another device with the same classes and sessions. Of a learned cost, the
  * saved state and the ghost caches, the sum keeps its own. */
 void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *more);
+/* Keep the counters and histograms alone: of a lost device nothing else is there. */
+void quire_engine_stats_gauges_clear(quire_engine_stats *stats);
 
 #endif /* QUIRE_ENGINE_STATS_H */

@@ -222,3 +222,58 @@ void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *m
     overflow_add(&sum->overflow, &more->overflow);
     memory_add(&sum->memory, &more->memory);
 }
+
+/* ---- without gauges ---- */
+
+static void prefix_gauges_clear(quire_prefix_stats *s)
+{
+    s->nodes = 0;
+    s->tokens = 0;
+    s->evictable_bytes = 0;
+    s->roots = 0;
+    s->refs = 0;
+    s->apart_bytes = 0;
+}
+
+static void cache_gauges_clear(quire_cache_stats *s)
+{
+    *s = (quire_cache_stats){ .allocs_total = s->allocs_total,
+                              .frees_total = s->frees_total,
+                              .alloc_failures_total = s->alloc_failures_total,
+                              .page_copies_total = s->page_copies_total,
+                              .page_moves_total = s->page_moves_total,
+                              .offloads_total = s->offloads_total,
+                              .onloads_total = s->onloads_total };
+}
+
+static void memory_gauges_clear(quire_memory_stats *s)
+{
+    s->pinned_budget_bytes = 0;
+    s->pinned_charged_bytes = 0;
+    s->pinned_cached_bytes = 0;
+    s->pinned_pin_bytes = 0;
+    s->pinned_need_bytes = 0;
+    s->pinned_need_p99_bytes = 0;
+    s->spilled_bytes = 0;
+    s->dynamic_budget_bytes = 0;
+    s->dynamic_charged_bytes = 0;
+    s->pins = 0;
+    s->pins_computing = 0;
+    s->pin_bytes = 0;
+}
+
+void quire_engine_stats_gauges_clear(quire_engine_stats *stats)
+{
+    stats->condensed_texts = 0;
+    stats->condensed_held_bytes = 0;
+    stats->condensed_text_bytes = 0;
+    for (uint32_t i = 0; i < stats->n_classes; i++) {
+        stats->classes[i].running_limit = 0;
+    }
+    prefix_gauges_clear(&stats->prefix);
+    cache_gauges_clear(&stats->cache);
+    memory_gauges_clear(&stats->memory);
+    stats->overflow.offload.pages = 0;
+    stats->overflow.offload.buffer_bytes = 0;
+    stats->overflow.offload.file.used_bytes = 0;
+}

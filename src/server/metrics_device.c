@@ -13,8 +13,8 @@ static const quire_metric_family families[] = {
     { "quire_device_requests", "gauge", "requests", LABELS,
       "Requests that wait or run on the device.", SAMPLES(DEVICE(NULL, VALUE_U32, requests)) },
     { "quire_device_requests_total", "counter", "requests", LABELS "; `what`: `all`, `adopted`",
-      "Requests that the device took, and of these the ones that another device had when it was "
-      "lost.",
+      "Requests that the device took, and of these the ones that were taken over from a lost "
+      "device.",
       SAMPLES(DEVICE("what=\"all\"", VALUE_U64, requests_total),
               DEVICE("what=\"adopted\"", VALUE_U64, adopted_total)) },
     { "quire_device_prompt_tokens_total", "counter", "tokens", LABELS "; `what`: `all`, `cached`",

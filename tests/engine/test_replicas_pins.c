@@ -14,6 +14,7 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
 #include "engine/pins.h"
+#include "engine/tuning.h"
 
 static const quire_mock_device_opts faults = { .loss = 1.0 };
 
@@ -123,12 +124,72 @@ static void test_session_expires(void **state)
     replicas_close(&r);
 }
 
+/* Explanations of all devices come newest first. */
+static void test_explanations(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_explanation last[4];
+    quire_request *waiting;
+    replicas r;
+    gate *g;
+
+    (void)state;
+    engine.explain_max = 4;
+    r = replicas_open("mock", &engine);
+    g = gate_close(r.b.engine);
+    waiting = replicas_ask(&r, 0); /* on the first device */
+    (void)answer_take(replicas_ask(&r, 1));
+    gate_open(g);
+    (void)answer_take(waiting);
+    (void)answer_take(replicas_ask(&r, 1)); /* on the second, as the text before */
+    assert_int_equal(quire_engine_explain_last(r.b.engine, last, 4), 3);
+    assert_true(last[0].ended_us >= last[1].ended_us && last[1].ended_us >= last[2].ended_us);
+    assert_true(last[0].n_cached_tokens > 0);
+    assert_int_equal(last[2].n_cached_tokens, 0);
+    assert_int_equal(quire_engine_explain_last(r.b.engine, last, 1), 1);
+    assert_true(last[0].n_cached_tokens > 0);
+    replicas_close(&r);
+}
+
+/* Of a lost device the sums have the counters, not the memory; tuning is another one's. */
+static void test_gauges(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    const quire_engine_tune_opts tune = { .is_applied = true };
+    quire_engine_stats stats;
+    replicas r;
+    gate *g;
+
+    (void)state;
+    engine.recent_bytes = 1u << 20;
+    r = replicas_open("mock", &engine);
+    (void)answer_take(replicas_ask(&r, 0));
+    quire_engine_stats_get(r.b.engine, &stats);
+    (void)quire_engine_devices_get(r.b.engine, devices);
+    assert_int_equal(stats.cache.budget_bytes, devices[0].budget_bytes + devices[1].budget_bytes);
+    g = gate_close(r.b.engine);
+    quire_mock_device_set(replica_mocks[0], &faults);
+    gate_open(g);
+    (void)answer_take(replicas_ask(&r, 0));
+    quire_engine_stats_get(r.b.engine, &stats);
+    (void)quire_engine_devices_get(r.b.engine, devices);
+    assert_true(devices[0].is_lost);
+    assert_int_equal(stats.requests_total, 2);
+    assert_int_equal(stats.generated_tokens_total, 2 * N_TOKENS);
+    assert_int_equal(stats.cache.budget_bytes, devices[1].budget_bytes);
+    assert_int_equal(stats.cache.cached_bytes, devices[1].cached_bytes);
+    assert_int_equal(stats.memory.dynamic_budget_bytes, devices[1].budget_bytes);
+    assert_int_equal(quire_engine_tune(r.b.engine, &tune, NULL), QUIRE_OK);
+    replicas_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pin_computing),
-        cmocka_unit_test(test_pin_waited_for),
-        cmocka_unit_test(test_session_expires),
+        cmocka_unit_test(test_pin_computing),   cmocka_unit_test(test_pin_waited_for),
+        cmocka_unit_test(test_session_expires), cmocka_unit_test(test_explanations),
+        cmocka_unit_test(test_gauges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

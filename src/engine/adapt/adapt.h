@@ -88,6 +88,8 @@ int quire_adapt_pin_restore(quire_adapt *adapt, const quire_engine_pin_params *p
 
 int quire_adapt_tune(quire_adapt *adapt, const quire_engine_tune_opts *opts,
                      quire_engine_tuning *out);
+/* Apply to this loop what was applied to another one; the pinned share is one of its own memory. */
+void quire_adapt_tune_follow(quire_adapt *adapt, const quire_engine_tuning *tuning);
 void quire_adapt_tuning_get(quire_adapt *adapt, quire_engine_tuning *out);
 
 #endif /* QUIRE_ENGINE_ADAPT_H */

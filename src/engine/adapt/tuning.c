@@ -244,6 +244,31 @@ int quire_adapt_tune(quire_adapt *adapt, const quire_engine_tune_opts *opts,
     return rc;
 }
 
+static void follow(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    const tuner *t = ctx;
+    quire_engine_tuning own = { .n_changes = 0 };
+    tuner here = { .adapt = t->adapt, .tuning = &own };
+
+    settings_read(&here, cache, tree);
+    for (uint32_t i = 0; i < t->tuning->n_changes; i++) {
+        if (t->tuning->is_applied[i]) {
+            (void)change_apply(&here, &t->tuning->changes[i]);
+        }
+    }
+}
+
+void quire_adapt_tune_follow(quire_adapt *adapt, const quire_engine_tuning *tuning)
+{
+    quire_engine_tuning copy = *tuning;
+    tuner t = { .adapt = adapt, .tuning = &copy };
+
+    (void)quire_loop_call(adapt->loop, follow, &t);
+    (void)pthread_mutex_lock(&adapt->lock);
+    adapt->tuning = copy;
+    (void)pthread_mutex_unlock(&adapt->lock);
+}
+
 void quire_adapt_tuning_get(quire_adapt *adapt, quire_engine_tuning *out)
 {
     (void)pthread_mutex_lock(&adapt->lock);

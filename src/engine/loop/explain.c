@@ -50,6 +50,7 @@ void quire_loop_explanation_keep(quire_loop *loop, quire_request *request)
     (void)pthread_mutex_lock(&loop->inbox.lock);
     slot = &loop->figures.explained[loop->figures.explained_next];
     slot->explanation = request->client.explanation;
+    slot->explanation.ended_us = quire_loop_now_us(loop);
     slot->tenant_bytes = request->tenant_bytes;
     memcpy(slot->tenant, request->tenant, request->tenant_bytes);
     loop->figures.explained_next = (loop->figures.explained_next + 1) % loop->opts.explain_max;

@@ -94,6 +94,14 @@ static void test_placement(void **state)
           "placement[2]: there is no class 'none'" },
         { "placement: [ { class: batch, devices: \"mock1,mock2\" } ]\n",
           "placement[1]: 'mock2' is not among the names of device" },
+        { "placement: [ { class: batch, devices: \"mock1,\" } ]\n",
+          "placement[1]: '' is not among the names of device" },
+        { "placement: [ { class: batch, devices: mock1 }, { class: batch, devices: mock0 } ]\n",
+          "placement[2]: class 'batch' is bound by placement[1]" },
+        { "placement: [ { tenant: a, devices: mock1 }, { tenant: a, devices: mock0 } ]\n",
+          "placement[2]: tenant 'a' is bound by placement[1]" },
+        { "placement: [ { tenant: a, devices: mock1 } ]\n",
+          "placement[1]: there is no key of a tenant 'a'" },
     };
 
     (void)state;
@@ -106,6 +114,17 @@ static void test_placement(void **state)
         assert_says(r.err, cases[i].says);
         program_free(&r);
     }
+}
+
+static void test_placement_alone(void **state)
+{
+    const char *config = config_of("placement: [ { class: batch, devices: mock0 } ]\n");
+    program_result r = program_expect(2, PROGRAM("serve", program_model(), "--check-config",
+                                                 "--device", "mock0", "--config", config));
+
+    (void)state;
+    assert_says(r.err, "placement needs several names in device");
+    program_free(&r);
 }
 
 /* ---- serving ---- */
@@ -166,13 +185,42 @@ static void test_lost(void **state)
     served_end(&running, SIGTERM);
 }
 
+/* Both devices are lost: the server goes on with the CPU, names the one that was lost last, and has
+ * the places of one device. */
+static void test_lost_both(void **state)
+{
+    program_running running;
+    uint16_t port;
+    char *line;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_LOSE_AT", "12", 1), 0);
+    running = program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                    "--kv", "q8", "--device", "mock0,mock", "--max-batch-size", "3",
+                                    "--on-device-lost", "cpu"));
+    port = served_port(&running);
+    line = program_line_with(running.err, "requests at once");
+    assert_says(line, " 6 requests at once");
+    free(line);
+    while (strstr(served_ask(port, "POST", "/v1/completions", served_story), "\"device_lost\"") ==
+           NULL) { /* a few pieces of work are left to the second device */
+        served_doze();
+    }
+    free(program_line_with(running.err, "device mock was lost, and the KV on it: all requests "
+                                        "failed, and the server goes on with --device cpu"));
+    line = program_line_with(running.err, "requests at once");
+    assert_says(line, " 3 requests at once");
+    free(line);
+    assert_says(served_ask(port, "GET", "/health", ""), "\"lost_device\":\"mock\"");
+    served_end(&running, SIGTERM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_placement),
-        cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_settings),        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_bound),           cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_placement_alone), cmocka_unit_test(test_lost_both),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

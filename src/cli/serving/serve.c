@@ -44,8 +44,9 @@ typedef struct serving {
     quire_server_opts opts;
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
-    char *template_text; /* of --chat-template-file; NULL = none */
-    char *page_curve;    /* of --page-curve; NULL = none */
+    char *template_text;    /* of --chat-template-file; NULL = none */
+    char *page_curve;       /* of --page-curve; NULL = none */
+    uint32_t n_running_max; /* of each device */
     uint32_t n_ctx;
     uint64_t beside_bytes; /* see quire_opened_want */
     quire_record *record;  /* NULL = no recording */
@@ -73,20 +74,29 @@ static void name_model(serving *s)
     s->opts.model_name = s->model_name;
 }
 
-/* A quota for a tenant without a key would have no effect. */
+/* A quota or a binding of a tenant without a key would have no effect. */
+static int check_tenant(const serving *s, const char *list, uint32_t i, const char *name,
+                        quire_error *err)
+{
+    for (uint32_t j = 0; j < s->keys.n; j++) {
+        if (!s->keys.list[j].is_admin && strcmp(s->keys.list[j].tenant, name) == 0) {
+            return QUIRE_OK;
+        }
+    }
+    return quire_error_set(err, QUIRE_INVAL, "%.200s: %s[%u]: there is no key of a tenant '%.60s'",
+                           s->args->settings.path, list, i + 1, name);
+}
+
 static int check_tenants(const serving *s, quire_error *err)
 {
     for (uint32_t i = 0; i < s->tenants.n; i++) {
-        bool has_key = false;
+        QUIRE_TRY(check_tenant(s, "tenants", i, s->tenants.names[i], err));
+    }
+    for (uint32_t i = 0; i < s->devices.n_bindings; i++) {
+        const char *name = s->devices.bound[i];
 
-        for (uint32_t j = 0; j < s->keys.n; j++) {
-            has_key |= !s->keys.list[j].is_admin &&
-                       strcmp(s->keys.list[j].tenant, s->tenants.names[i]) == 0;
-        }
-        if (!has_key) {
-            return quire_error_set(err, QUIRE_INVAL,
-                                   "%.200s: tenants[%u]: there is no key of a tenant '%.60s'",
-                                   s->args->settings.path, i + 1, s->tenants.names[i]);
+        if (name != NULL) {
+            QUIRE_TRY(check_tenant(s, "placement", i, name, err));
         }
     }
     return QUIRE_OK;
@@ -106,6 +116,7 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
     QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
+    s->n_running_max = s->opts.n_running_max;
     s->opts.n_running_max *= s->devices.n > 1 ? s->devices.n : 1; /* of all devices together */
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     QUIRE_TRY(quire_serve_attend_read(s->args, &s->opts, err));
@@ -441,13 +452,19 @@ static void stop(serving *s)
     memset(&s->session, 0, sizeof(s->session));
 }
 
+/* The device whose loss ended the engine. */
+static const char *lost_device(const serving *s)
+{
+    return s->devices.lost_last != NULL ? s->devices.lost_last : s->args->common.device;
+}
+
 /* The requests have failed; their answers go out. A supervisor starts the server again. */
 static int end_lost(const serving *s)
 {
     quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
                          "device %s was lost, and the KV on it: all requests failed, and the "
                          "server ends. Start it again, or use --device cpu",
-                         s->args->common.device);
+                         lost_device(s));
     (void)drain(s);
     return QUIRE_EXIT_FAILED;
 }
@@ -457,7 +474,7 @@ static int go_on_lost(serving *s)
 {
     quire_runtime_opts plan = QUIRE_RUNTIME_OPTS_INIT;
     quire_error err = QUIRE_ERROR_INIT;
-    const char *device = s->args->common.device;
+    const char *device = lost_device(s);
     int rc;
 
     quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
@@ -476,6 +493,7 @@ static int go_on_lost(serving *s)
     quire_signals_release(); /* start() catches them again: until then they end the program */
     s->args->common.device = "cpu";
     s->devices.n = 0; /* all are lost */
+    s->opts.n_running_max = s->n_running_max;
     s->args->common.n_device_layers = 0;
     rc = prepare(s, &plan, &err);
     rc = rc == QUIRE_OK ? start(s, &err) : rc;

@@ -78,9 +78,10 @@ static int check_alone(const quire_serve_args *args, quire_error *err)
 static int mask_read(const quire_serve_devices *devices, const char *list, uint32_t *mask,
                      const char **unknown)
 {
+    bool has_more = true;
+
     *mask = 0;
-    *unknown = list;
-    while (*list != '\0') {
+    while (has_more) {
         const size_t n = strcspn(list, ",");
         uint32_t found = 0;
 
@@ -92,9 +93,31 @@ static int mask_read(const quire_serve_devices *devices, const char *list, uint3
         *unknown = list;
         QUIRE_FAIL_IF(found == 0, QUIRE_NOTFOUND);
         *mask |= found;
-        list += n + (list[n] == ',');
+        has_more = list[n] == ',';
+        list += n + has_more;
     }
-    return *mask != 0 ? QUIRE_OK : QUIRE_NOTFOUND;
+    return QUIRE_OK;
+}
+
+/* Of two bindings of one class or tenant one would have no effect. */
+static int check_twice(const quire_serve_devices *devices, const quire_serve_args *args,
+                       const char *bound, quire_error *err)
+{
+    const uint32_t i = devices->n_bindings;
+    const quire_binding *b = &devices->bindings[i];
+
+    for (uint32_t j = 0; j < i; j++) {
+        const quire_binding *other = &devices->bindings[j];
+
+        if ((b->tenant == NULL) == (other->tenant == NULL) &&
+            b->class_index == other->class_index && b->tenant_bytes == other->tenant_bytes &&
+            (b->tenant == NULL || memcmp(b->tenant, other->tenant, b->tenant_bytes) == 0)) {
+            return quire_error_set(
+                err, QUIRE_INVAL, "%.200s: placement[%u]: %s '%.60s' is bound by placement[%u]",
+                args->settings.path, i + 1, b->tenant != NULL ? "tenant" : "class", bound, j + 1);
+        }
+    }
+    return QUIRE_OK;
 }
 
 static int add_binding(quire_serve_devices *out, const quire_serve_args *args,
@@ -120,6 +143,10 @@ static int add_binding(quire_serve_devices *out, const quire_serve_args *args,
         quire_tenant_salts_begin(&out->tenants[i], entry.tenant);
         b->tenant = out->tenants[i].bytes;
         b->tenant_bytes = out->tenants[i].n;
+        out->bound[i] = strdup(entry.tenant);
+        if (out->bound[i] == NULL) {
+            return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+        }
     } else {
         while (b->class_index < tiers->classes.n &&
                strcmp(tiers->classes.items[b->class_index].name, entry.class_name) != 0) {
@@ -131,6 +158,7 @@ static int add_binding(quire_serve_devices *out, const quire_serve_args *args,
                                    args->settings.path, i + 1, entry.class_name);
         }
     }
+    QUIRE_TRY(check_twice(out, args, entry.tenant != NULL ? entry.tenant : entry.class_name, err));
     out->n_bindings++;
     return QUIRE_OK;
 }
@@ -143,11 +171,17 @@ static int placement_read(quire_serve_devices *out, const quire_serve_args *args
     if (n == 0) {
         return QUIRE_OK;
     }
+    if (out->n < 2) {
+        return quire_error_set(err, QUIRE_INVAL, "%.200s: placement needs several names in device",
+                               args->settings.path);
+    }
     out->bindings = calloc(n, sizeof(out->bindings[0]));
     out->tenants = calloc(n, sizeof(out->tenants[0]));
-    if (out->bindings == NULL || out->tenants == NULL) {
+    out->bound = calloc(n, sizeof(out->bound[0]));
+    if (out->bindings == NULL || out->tenants == NULL || out->bound == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
+    out->n_places = n;
     while (out->n_bindings < n) {
         QUIRE_TRY(add_binding(out, args, tiers, err));
     }
@@ -169,6 +203,10 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
 
 void quire_serve_devices_fini(quire_serve_devices *devices)
 {
+    for (uint32_t i = 0; devices->bound != NULL && i < devices->n_places; i++) {
+        free(devices->bound[i]);
+    }
+    free(devices->bound);
     free(devices->text);
     free(devices->bindings);
     free(devices->tenants);
@@ -278,5 +316,6 @@ void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engin
                                  stats[i].name, n_moved, n_moved + n_gone);
         }
         devices->is_lost[i] = true;
+        devices->lost_last = devices->names[i];
     }
 }

@@ -17,13 +17,16 @@
 typedef struct quire_serve_devices {
     char *text; /* of --device, cut at its commas; the names point into it */
     const char *names[QUIRE_REPLICAS_MAX];
-    uint32_t n;                 /* 0: --device was not given */
-    quire_binding *bindings;    /* [n_bindings] */
-    quire_tenant_salt *tenants; /* [n_bindings], of those of tenants */
-    uint32_t n_bindings;
+    uint32_t n;                                /* 0: --device was not given */
+    quire_binding *bindings;                   /* [n_bindings] */
+    quire_tenant_salt *tenants;                /* [n_bindings], of those of tenants */
+    char **bound;                              /* [n_places] names of tenants; NULL = of a class */
+    uint32_t n_places;                         /* entries of the list */
+    uint32_t n_bindings;                       /* read so far */
     quire_opened sessions[QUIRE_REPLICAS_MAX]; /* [n - 1], of devices 1 to n - 1 */
     quire_engine_device items[QUIRE_REPLICAS_MAX];
     bool is_lost[QUIRE_REPLICAS_MAX]; /* and the log says so */
+    const char *lost_last;            /* of these; NULL = none */
 } quire_serve_devices;
 
 /* Read the names and the placement, and check what goes with several devices. args->common.device

@@ -452,19 +452,13 @@ static void stop(serving *s)
     memset(&s->session, 0, sizeof(s->session));
 }
 
-/* The device whose loss ended the engine. */
-static const char *lost_device(const serving *s)
-{
-    return s->devices.lost_last != NULL ? s->devices.lost_last : s->args->common.device;
-}
-
 /* The requests have failed; their answers go out. A supervisor starts the server again. */
 static int end_lost(const serving *s)
 {
     quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
                          "device %s was lost, and the KV on it: all requests failed, and the "
                          "server ends. Start it again, or use --device cpu",
-                         lost_device(s));
+                         quire_serve_devices_lost(&s->devices, s->args));
     (void)drain(s);
     return QUIRE_EXIT_FAILED;
 }
@@ -474,7 +468,7 @@ static int go_on_lost(serving *s)
 {
     quire_runtime_opts plan = QUIRE_RUNTIME_OPTS_INIT;
     quire_error err = QUIRE_ERROR_INIT;
-    const char *device = lost_device(s);
+    const char *device = quire_serve_devices_lost(&s->devices, s->args);
     int rc;
 
     quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,

@@ -319,3 +319,9 @@ void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engin
         devices->lost_last = devices->names[i];
     }
 }
+
+const char *quire_serve_devices_lost(const quire_serve_devices *devices,
+                                     const quire_serve_args *args)
+{
+    return devices->lost_last != NULL ? devices->lost_last : args->common.device;
+}

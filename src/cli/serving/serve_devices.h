@@ -62,5 +62,8 @@ bool quire_serve_devices_can_end(const quire_serve_devices *devices);
  * lost since the last call, and for pins that moved later. */
 void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
                                const quire_serve_log *log);
+/* The device whose loss ended the engine. */
+const char *quire_serve_devices_lost(const quire_serve_devices *devices,
+                                     const quire_serve_args *args);
 
 #endif /* QUIRE_CLI_SERVE_DEVICES_H */

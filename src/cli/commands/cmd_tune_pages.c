@@ -9,11 +9,13 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "model/memory.h"
 
 #include <stdio.h>
 
 #define WORK_LAYERS  4u   /* so that no cache of the hardware holds one */
 #define WORK_SECONDS 0.03 /* of a round */
+#define MEMORIES_MAX 3u   /* a device, the host, a disk */
 
 typedef struct tune_pages_args {
     const char *device;
@@ -45,8 +47,8 @@ typedef struct tuning {
     quire_attn_work work;
     bool is_json;
     json_t *list;
+    quire_page_curve curves[MEMORIES_MAX]; /* [n_shown] */
     uint32_t n_shown;
-    uint32_t page_tokens; /* the largest choice so far */
 } tuning;
 
 /* ---- output ---- */
@@ -69,7 +71,9 @@ static void curve_print(const char *memory, const quire_page_curve *curve)
         char bytes[16];
 
         printf("%-8s %6u%c %10s", i == 0 ? memory : "", p->page_tokens,
-               i == curve->choice ? '*' : ' ',
+               i != curve->choice ? ' '
+               : curve->has_share ? '*'
+                                  : '?',
                quire_format_bytes(p->piece_bytes, bytes, sizeof(bytes)));
         print_rate(p->in, best.in);
         print_rate(p->out, best.out);
@@ -96,22 +100,20 @@ static json_t *curve_json(const char *memory, const quire_page_curve *curve)
                               quire_json_real(p->out), "attention_bytes_per_second",
                               p->attention > 0.0 ? quire_json_real(p->attention) : json_null()));
     }
-    return json_pack("{s:s, s:i, s:b, s:o}", "memory", memory, "page_tokens",
-                     (int)curve->points[curve->choice].page_tokens, "is_cached", curve->is_cached,
-                     "curve", points);
+    return json_pack("{s:s, s:i, s:b, s:b, s:o}", "memory", memory, "page_tokens",
+                     (int)curve->points[curve->choice].page_tokens, "has_share",
+                     (int)curve->has_share, "is_cached", (int)curve->is_cached, "curve", points);
 }
 
 static void show(tuning *t, const char *memory, const quire_page_curve *curve)
 {
-    const uint32_t page_tokens = curve->points[curve->choice].page_tokens;
-
     quire_progress_end();
-    t->page_tokens = page_tokens > t->page_tokens ? page_tokens : t->page_tokens;
+    t->curves[t->n_shown++] = *curve;
     if (t->is_json) {
         (void)json_array_append_new(t->list, curve_json(memory, curve));
         return;
     }
-    if (t->n_shown++ == 0) {
+    if (t->n_shown == 1) {
         printf("%-8s %6s  %10s  %13s  %13s  %13s\n", "memory", "tokens", "piece", "in", "out",
                "attention");
     }
@@ -119,6 +121,25 @@ static void show(tuning *t, const char *memory, const quire_page_curve *curve)
 }
 
 /* ---- the command ---- */
+
+static int check(const tuning *t, const tune_pages_args *args, quire_error *err)
+{
+    const uint64_t need = quire_page_curve_bytes(&t->work);
+    const uint64_t have = quire_memory_available();
+    char need_text[16], have_text[16];
+
+    if (args->dir != NULL && args->dir[0] == '\0') {
+        return quire_error_set(err, QUIRE_INVAL, "--dir: an empty name");
+    }
+    if (need > have) {
+        return quire_error_set(err, QUIRE_RANGE,
+                               "%lld tokens (--tokens) of %s need %s of memory, %s are available",
+                               (long long)args->n_tokens, quire_format_name(args->format),
+                               quire_format_bytes(need, need_text, sizeof(need_text)),
+                               quire_format_bytes(have, have_text, sizeof(have_text)));
+    }
+    return QUIRE_OK;
+}
 
 static int measure(tuning *t, const tune_pages_args *args, quire_error *err)
 {
@@ -153,10 +174,17 @@ static int run(void *opaque)
                  .is_json = args->is_json,
                  .list = json_array() };
     quire_error err = QUIRE_ERROR_INIT;
+    uint32_t page_tokens;
+    bool has_share;
     int rc;
 
     if (t.list == NULL) {
         return quire_say_nomem();
+    }
+    rc = check(&t, args, &err);
+    if (rc < 0) {
+        json_decref(t.list);
+        return quire_say_error(&err, rc == QUIRE_INVAL ? QUIRE_EXIT_USAGE : QUIRE_EXIT_FAILED);
     }
     rc = measure(&t, args, &err);
     quire_progress_end();
@@ -164,15 +192,21 @@ static int run(void *opaque)
         json_decref(t.list);
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    page_tokens =
+        t.curves[0].points[quire_page_curves_choose(t.curves, t.n_shown, &has_share)].page_tokens;
     if (args->is_json) {
-        return quire_stdout_json(
-            json_pack("{s:s, s:i, s:i, s:o}", "format", quire_format_name(args->format), "tokens",
-                      (int)args->n_tokens, "page_tokens", (int)t.page_tokens, "memories", t.list));
+        return quire_stdout_json(json_pack("{s:s, s:i, s:i, s:b, s:o}", "format",
+                                           quire_format_name(args->format), "tokens",
+                                           (int)args->n_tokens, "page_tokens", (int)page_tokens,
+                                           "has_share", (int)has_share, "memories", t.list));
     }
     json_decref(t.list);
-    printf("GB/s, and the share of the best; *: the smallest size with %.0f %% of each\n"
-           "--page-tokens %u suits all of these memories\n",
-           100.0 * QUIRE_PAGE_SHARE, t.page_tokens);
+    printf("GB/s, and the share of the best; *: the smallest size with %.0f %% of each, ?: no size "
+           "has that, and this one comes nearest\n"
+           "--page-tokens %u %s\n",
+           100.0 * QUIRE_PAGE_SHARE, page_tokens,
+           has_share ? "suits all of these memories"
+                     : "comes nearest: no size suits all of these memories");
     return QUIRE_EXIT_OK;
 }
 

@@ -45,19 +45,43 @@ quire_page_point quire_page_curve_best(const quire_page_curve *curve)
     return best;
 }
 
-uint32_t quire_page_curve_choose(const quire_page_curve *curve)
+/* The smallest share of a best that a size has. */
+static double share_of(const quire_page_curve *curve, uint32_t i)
 {
     const quire_page_point best = quire_page_curve_best(curve);
+    const quire_page_point *p = &curve->points[i];
+    double share = 1.0;
 
-    for (uint32_t i = 0; i < QUIRE_PAGE_POINTS; i++) {
-        const quire_page_point *p = &curve->points[i];
+    share = best.in > 0.0 ? fmin(share, p->in / best.in) : share;
+    share = best.out > 0.0 ? fmin(share, p->out / best.out) : share;
+    return best.attention > 0.0 ? fmin(share, p->attention / best.attention) : share;
+}
 
-        if (p->in >= QUIRE_PAGE_SHARE * best.in && p->out >= QUIRE_PAGE_SHARE * best.out &&
-            p->attention >= QUIRE_PAGE_SHARE * best.attention) {
-            return i;
+uint32_t quire_page_curves_choose(const quire_page_curve *curves, uint32_t n, bool *has_share)
+{
+    double most = -1.0;
+    uint32_t choice = 0;
+
+    for (uint32_t i = 0; i < QUIRE_PAGE_POINTS && most < QUIRE_PAGE_SHARE; i++) {
+        double share = 1.0;
+
+        for (uint32_t j = 0; j < n; j++) {
+            share = fmin(share, share_of(&curves[j], i));
         }
+        choice = share > most ? i : choice;
+        most = fmax(share, most);
     }
-    return QUIRE_PAGE_POINTS - 1;
+    *has_share = most >= QUIRE_PAGE_SHARE;
+    return choice;
+}
+
+uint64_t quire_page_curve_bytes(const quire_attn_work *work)
+{
+    const uint64_t n_pages = (work->n_tokens + QUIRE_PAGE_TOKENS_MAX - 1) / QUIRE_PAGE_TOKENS_MAX;
+    const uint64_t bytes =
+        work->n_layers * n_pages * quire_attn_work_page_bytes(work->format, QUIRE_PAGE_TOKENS_MAX);
+
+    return bytes > 2 * COPY_BYTES ? bytes : 2 * COPY_BYTES;
 }
 
 /* ---- copies of one size ---- */
@@ -197,7 +221,7 @@ int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, 
         QUIRE_TRY(quire_attn_rate_get(&sized, &p->attention, err));
     }
     QUIRE_TRY(device_copies_measure(out, work, err));
-    out->choice = quire_page_curve_choose(out);
+    out->choice = quire_page_curves_choose(out, 1, &out->has_share);
     return QUIRE_OK;
 }
 
@@ -229,6 +253,15 @@ static int file_make(const char *dir, int *fd, bool *is_cached, quire_error *err
     return QUIRE_OK;
 }
 
+/* Some file systems take the flag of direct access and then refuse each transfer. */
+static void direct_try(const ends *e, quire_page_curve *out)
+{
+    if (!out->is_cached && pwrite(e->fd, e->buffer, QUIRE_OFFLOAD_ALIGN, 0) < 0 &&
+        errno == EINVAL) {
+        out->is_cached = fcntl(e->fd, F_SETFL, fcntl(e->fd, F_GETFL) & ~O_DIRECT) == 0;
+    }
+}
+
 int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, const char *dir,
                           quire_error *err)
 {
@@ -242,6 +275,7 @@ int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, co
     rc = e.buffer != NULL ? QUIRE_OK : quire_error_set(err, QUIRE_NOMEM, "out of memory");
     if (rc == QUIRE_OK) {
         memset(e.buffer, 1, (size_t)largest);
+        direct_try(&e, out);
     }
     for (uint32_t i = 0; rc == QUIRE_OK && i < QUIRE_PAGE_POINTS; i++) {
         quire_page_point *p = &out->points[i];
@@ -256,6 +290,6 @@ int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, co
     }
     free(e.buffer);
     (void)close(e.fd);
-    out->choice = quire_page_curve_choose(out);
+    out->choice = quire_page_curves_choose(out, 1, &out->has_share);
     return rc;
 }

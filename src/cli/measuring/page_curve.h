@@ -32,22 +32,28 @@ typedef struct quire_page_point {
 typedef struct quire_page_curve {
     quire_page_point points[QUIRE_PAGE_POINTS]; /* by size */
     uint32_t choice;                            /* index of the size to take */
+    bool has_share;                             /* of each best, QUIRE_PAGE_SHARE at that size */
     bool is_cached; /* disk: its file system has no direct access, so copies are the memory's */
 } quire_page_curve;
 
 /* The best rate of each kind, of any size. */
 quire_page_point quire_page_curve_best(const quire_page_curve *curve);
 
-/* The index of the smallest size whose rates are all QUIRE_PAGE_SHARE of their best. The largest
- * one if none is. */
-uint32_t quire_page_curve_choose(const quire_page_curve *curve);
+/* The index of the smallest size whose rates in all n curves are QUIRE_PAGE_SHARE of their best. If
+ * no size has that, *has_share is false, and it is the size whose smallest share is the largest. */
+uint32_t quire_page_curves_choose(const quire_page_curve *curves, uint32_t n, bool *has_share);
+
+/* Memory that quire_page_curve_device() takes of the device, of the host's if that is the device.
+ */
+uint64_t quire_page_curve_bytes(const quire_attn_work *work);
 
 /* Measure the memory of work->device; page_tokens is set by the call. Errors: as
  * quire_attn_rate_get() and quire_device_copy(). */
 int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, quire_error *err);
 
-/* Measure a file in a directory, which is removed. One piece at a time, as pread() and pwrite() of
- * one thread. Errors: QUIRE_IO (err names the directory), QUIRE_NOMEM. */
+/* Measure a file in a directory, which is removed: four pieces of the largest size, each written 15
+ * times. One piece at a time, as pread() and pwrite() of one thread. Errors: QUIRE_IO (err names
+ * the directory), QUIRE_NOMEM. */
 int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, const char *dir,
                           quire_error *err);
 

@@ -59,7 +59,7 @@ void quire_serve_page_curve_warn(const quire_serve_args *args, const char *text,
     json_t *root = text != NULL ? json_loads(text, 0, NULL) : NULL;
     const json_int_t choice = json_integer_value(json_object_get(root, "page_tokens"));
 
-    if (choice > args->common.page_tokens) {
+    if (choice > args->common.page_tokens && !json_is_false(json_object_get(root, "has_share"))) {
         quire_serve_log_line(log, QUIRE_LOG_ERRORS,
                              "warning: pages have %lld tokens; %lld suit the memories that "
                              "page_curve has measured (--page-tokens)",

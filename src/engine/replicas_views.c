@@ -1,4 +1,4 @@
-/* replicas_views.c - views of an engine with several devices: the sum over all.
+/* replicas_views.c - views of an engine with several devices: the sum over those that are left.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -27,11 +27,17 @@ static int cells_append(quire_page_map *map, const quire_page_map *more)
 /* The cells of one device follow those of another. */
 int quire_engine_page_map(quire_engine *engine, quire_page_map *out)
 {
-    QUIRE_TRY(quire_loop_page_map(engine->loop, out));
-    for (uint32_t i = 1; i < engine->n_replicas; i++) {
-        quire_page_map more;
-        int rc = quire_loop_page_map(engine->loops[i], &more);
+    const uint32_t first = quire_replicas_first(engine);
 
+    QUIRE_TRY(quire_loop_page_map(engine->loops[first], out));
+    for (uint32_t i = first + 1; i < engine->n_replicas; i++) {
+        quire_page_map more;
+        int rc;
+
+        if (quire_replicas_is_out(engine, i)) {
+            continue;
+        }
+        rc = quire_loop_page_map(engine->loops[i], &more);
         rc = rc == QUIRE_OK ? cells_append(out, &more) : rc;
         quire_page_map_fini(&more);
         QUIRE_TRY(rc);
@@ -41,8 +47,9 @@ int quire_engine_page_map(quire_engine *engine, quire_page_map *out)
 
 int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n)
 {
+    const uint32_t first = quire_replicas_first(engine);
     quire_session_kv *more;
-    int rc = quire_loop_sessions_kv(engine->loop, items, n);
+    int rc = quire_loop_sessions_kv(engine->loops[first], items, n);
 
     if (rc < 0 || engine->n_replicas == 1 || n == 0) {
         return rc;
@@ -50,7 +57,10 @@ int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint
     more = malloc(n * sizeof *more);
     QUIRE_FAIL_IF(more == NULL, QUIRE_NOMEM);
     memcpy(more, items, n * sizeof *more);
-    for (uint32_t i = 1; rc == QUIRE_OK && i < engine->n_replicas; i++) {
+    for (uint32_t i = first + 1; rc == QUIRE_OK && i < engine->n_replicas; i++) {
+        if (quire_replicas_is_out(engine, i)) {
+            continue;
+        }
         rc = quire_loop_sessions_kv(engine->loops[i], more, n);
         for (uint32_t j = 0; rc == QUIRE_OK && j < n; j++) {
             items[j].bytes += more[j].bytes;
@@ -63,8 +73,16 @@ int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint
 
 /* ---- regions and accounts ---- */
 
-static void region_add(quire_region_stats *sum, const quire_region_stats *more)
+static void region_add(quire_region_stats *sum, const quire_region_stats *more, bool is_out)
 {
+    sum->spilled_pages_total += more->spilled_pages_total;
+    sum->returned_pages_total += more->returned_pages_total;
+    sum->reclaimed_pages_total += more->reclaimed_pages_total;
+    sum->adopted_pages_total += more->adopted_pages_total;
+    sum->refused_total += more->refused_total;
+    if (is_out) {
+        return;
+    }
     sum->budget_bytes += more->budget_bytes;
     sum->charged_bytes += more->charged_bytes;
     sum->charged_peak_bytes += more->charged_peak_bytes;
@@ -75,24 +93,20 @@ static void region_add(quire_region_stats *sum, const quire_region_stats *more)
     sum->offloaded_bytes += more->offloaded_bytes;
     sum->pages += more->pages;
     sum->seqs += more->seqs;
-    sum->spilled_pages_total += more->spilled_pages_total;
-    sum->returned_pages_total += more->returned_pages_total;
-    sum->reclaimed_pages_total += more->reclaimed_pages_total;
-    sum->adopted_pages_total += more->adopted_pages_total;
-    sum->refused_total += more->refused_total;
 }
 
 /* All devices have the same regions. */
 uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX])
 {
-    const uint32_t n = quire_loop_regions(engine->loop, out);
+    const uint32_t first = quire_replicas_first(engine);
+    const uint32_t n = quire_loop_regions(engine->loops[first], out);
 
-    for (uint32_t i = 1; i < engine->n_replicas; i++) {
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
         quire_region_view more[QUIRE_REGIONS_MAX];
-        const uint32_t n_more = quire_loop_regions(engine->loops[i], more);
+        const uint32_t n_more = i != first ? quire_loop_regions(engine->loops[i], more) : 0;
 
         for (uint32_t j = 0; j < n && j < n_more; j++) {
-            region_add(&out[j].stats, &more[j].stats);
+            region_add(&out[j].stats, &more[j].stats, quire_replicas_is_out(engine, i));
         }
     }
     return n;

@@ -15,6 +15,9 @@
 #include "engine/loop/loop.h"
 #include "engine/pins.h"
 #include "engine/tuning.h"
+#include "engine/views.h"
+
+#include <pthread.h>
 
 static const quire_mock_device_opts faults = { .loss = 1.0 };
 
@@ -77,6 +80,58 @@ static void test_pin_waited_for(void **state)
     assert_int_equal(n_gone, 0);
     assert_int_equal(pin_of_lost(&r, false, &err), QUIRE_AGAIN);
     assert_string_equal(err.message, "name: there is a pin 'pin' already");
+    replicas_close(&r);
+}
+
+typedef struct creator {
+    const replicas *r;
+    int status;
+} creator;
+
+static void *create_pin(void *arg)
+{
+    creator *c = arg;
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_engine_pin_params pin = { .name = "pin", .tokens = text, .n_tokens = N_PROMPT };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin out;
+
+    tokens_make(text, N_PROMPT, 3);
+    c->status = quire_engine_pin_create(c->r->b.engine, &pin, &out, NULL, &err);
+    return NULL;
+}
+
+static bool is_naming(quire_engine *engine)
+{
+    bool is;
+
+    (void)pthread_mutex_lock(&engine->naming_lock);
+    is = engine->namings != NULL;
+    (void)pthread_mutex_unlock(&engine->naming_lock);
+    return is;
+}
+
+/* Of two clients that create a pin of one name at once, one gets it: the name is taken while the
+ * pin is not there yet. */
+static void test_pin_twice(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+    creator first = { &r, QUIRE_INVAL };
+    creator second = { &r, QUIRE_INVAL };
+    gate *g = gate_close(r.b.engine);
+    pthread_t thread;
+
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, create_pin, &first), 0);
+    while (!is_naming(r.b.engine)) {
+        test_doze();
+    }
+    (void)create_pin(&second); /* the first device stands still */
+    assert_int_equal(second.status, QUIRE_AGAIN);
+    gate_open(g);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(first.status, QUIRE_OK);
     replicas_close(&r);
 }
 
@@ -157,7 +212,9 @@ static void test_gauges(void **state)
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
     const quire_engine_tune_opts tune = { .is_applied = true };
+    quire_region_view regions[QUIRE_REGIONS_MAX];
     quire_engine_stats stats;
+    quire_page_map map;
     replicas r;
     gate *g;
 
@@ -180,6 +237,11 @@ static void test_gauges(void **state)
     assert_int_equal(stats.cache.budget_bytes, devices[1].budget_bytes);
     assert_int_equal(stats.cache.cached_bytes, devices[1].cached_bytes);
     assert_int_equal(stats.memory.dynamic_budget_bytes, devices[1].budget_bytes);
+    assert_true(quire_engine_regions(r.b.engine, regions) > 0);
+    assert_int_equal(regions[0].stats.budget_bytes, devices[1].budget_bytes);
+    assert_int_equal(quire_engine_page_map(r.b.engine, &map), QUIRE_OK);
+    assert_int_equal(map.n_in_use, stats.cache.pages_cached);
+    quire_page_map_fini(&map);
     assert_int_equal(quire_engine_tune(r.b.engine, &tune, NULL), QUIRE_OK);
     replicas_close(&r);
 }
@@ -187,9 +249,9 @@ static void test_gauges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pin_computing),   cmocka_unit_test(test_pin_waited_for),
-        cmocka_unit_test(test_session_expires), cmocka_unit_test(test_explanations),
-        cmocka_unit_test(test_gauges),
+        cmocka_unit_test(test_pin_computing),  cmocka_unit_test(test_pin_twice),
+        cmocka_unit_test(test_pin_waited_for), cmocka_unit_test(test_session_expires),
+        cmocka_unit_test(test_explanations),   cmocka_unit_test(test_gauges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,8 +1,9 @@
 /* chain_store.c - see chain_store.h.
  *
  * A transfer's way follows from the store that gives it back, so transfers under way are in no list
- * here. above.copy of a put is the number of its copy plus one; above.drops of a get is the number
- * of drops when the far store was asked; above.result is the near store's answer.
+ * here. In the chain's notes about a transfer, copy of a put is the number of its copy plus one;
+ * drops is the number of drops when a get was passed to the far store, or a put to a volatile near
+ * one; result is the near store's answer.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/chain_store.h"
@@ -33,7 +34,10 @@ typedef struct list {
 
 typedef struct chain_store {
     quire_store store; /* must be first */
+    quire_store_ops ops;
     char name[QUIRE_STORE_NAME_MAX];
+    uint32_t level; /* of the notes; 0 if the far store is no chain */
+    bool is_near_volatile;
     quire_store *near;
     quire_store *far;
     size_t copy_bytes_max;
@@ -52,6 +56,11 @@ typedef struct chain_store {
 static chain_store *self_of(quire_store *store)
 {
     return (chain_store *)(void *)store;
+}
+
+static quire_transfer_above *notes_of(const chain_store *c, quire_transfer *t)
+{
+    return &t->above[c->level];
 }
 
 static void push(list *l, quire_transfer *t)
@@ -194,7 +203,7 @@ static void put_far(chain_store *c, quire_transfer *t)
         t->capacity >= QUIRE_PAGE_RECORD_ALIGN ? quire_page_record_peek(t->record, t->capacity) : 0;
     copy *one = NULL;
 
-    t->above.copy = 0;
+    notes_of(c, t)->copy = 0;
     if (n_bytes > 0 && n_bytes <= t->capacity) {
         one = copy_make(c, t, n_bytes);
     }
@@ -202,7 +211,7 @@ static void put_far(chain_store *c, quire_transfer *t)
         count_passed(c, &c->to_far, false);
         return;
     }
-    t->above.copy = (uint32_t)(one - c->copies) + 1;
+    notes_of(c, t)->copy = (uint32_t)(one - c->copies) + 1;
     one->of = t;
     copy_put(one, c->far, t->is_replacing);
 }
@@ -227,7 +236,8 @@ static void put_far_done(chain_store *c, copy *one)
 /* The near store has answered a put: it is durable, or the far store decides. */
 static void put_near_done(chain_store *c, quire_transfer *t)
 {
-    copy *one = t->above.copy > 0 ? &c->copies[t->above.copy - 1] : NULL;
+    const uint32_t number = notes_of(c, t)->copy;
+    copy *one = number > 0 ? &c->copies[number - 1] : NULL;
 
     if (one != NULL && one->is_answered) {
         t->result = t->result == QUIRE_STORE_OK ? t->result : one->transfer->result;
@@ -241,6 +251,30 @@ static void put_near_done(chain_store *c, quire_transfer *t)
     finish(c, t);
 }
 
+/* A volatile near store has answered a put: the record goes on in the caller's buffer, unless a
+ * drop has ended it. */
+static void put_volatile_done(chain_store *c, quire_transfer *t)
+{
+    notes_of(c, t)->result = t->result;
+    if (c->is_closing || notes_of(c, t)->drops != c->drops) {
+        t->result = QUIRE_STORE_CLOSED;
+        finish(c, t);
+        return;
+    }
+    c->far->ops->put(c->far, &t, 1);
+}
+
+/* The far store has answered such a put. While it takes none, the near store's answer holds: else
+ * the caller would try again all the time. */
+static void put_over(chain_store *c, quire_transfer *t)
+{
+    count_passed(c, &c->to_far, t->result == QUIRE_STORE_OK);
+    if (t->result == QUIRE_STORE_CLOSED && !c->is_closing) {
+        t->result = notes_of(c, t)->result;
+    }
+    finish(c, t);
+}
+
 /* ---- gets ---- */
 
 /* Whether a get ends with the near store's answer. */
@@ -250,17 +284,18 @@ static bool get_near_done(chain_store *c, quire_transfer *t)
         finish(c, t);
         return true;
     }
-    t->above.result = t->result;
-    t->above.drops = c->drops;
+    notes_of(c, t)->result = t->result;
+    notes_of(c, t)->drops = c->drops;
     return false;
 }
 
 /* Put a record that the far store found into the near one. */
-static void promote(chain_store *c, const quire_transfer *t)
+static void promote(chain_store *c, quire_transfer *t)
 {
+    const quire_transfer_above *notes = notes_of(c, t);
     copy *one = NULL;
 
-    if (t->above.drops == c->drops && !c->is_closing) {
+    if (notes->drops == c->drops && !c->is_closing) {
         one = copy_make(c, t, t->found.record_bytes);
     }
     if (one == NULL) {
@@ -268,15 +303,17 @@ static void promote(chain_store *c, const quire_transfer *t)
         return;
     }
     copy_put(one, c->near,
-             t->above.result >= QUIRE_STORE_CHECKSUM && t->above.result <= QUIRE_STORE_TOKENS);
+             notes->result >= QUIRE_STORE_CHECKSUM && notes->result <= QUIRE_STORE_TOKENS);
 }
 
 static void get_far_done(chain_store *c, quire_transfer *t)
 {
     if (t->is_query) {
         /* A store that could not say is no reason to believe that the record has gone. */
-        if (t->above.result == QUIRE_STORE_OK || t->result == QUIRE_STORE_ABSENT) {
-            t->result = t->above.result;
+        const quire_store_result near_result = notes_of(c, t)->result;
+
+        if (near_result == QUIRE_STORE_OK || t->result == QUIRE_STORE_ABSENT) {
+            t->result = near_result;
         }
     } else if (t->result == QUIRE_STORE_OK) {
         promote(c, t);
@@ -296,6 +333,10 @@ static bool near_back(chain_store *c, quire_transfer *t)
         copy_give(one);
         return false;
     }
+    if (t->is_put && c->is_near_volatile) {
+        put_volatile_done(c, t);
+        return false;
+    }
     if (t->is_put) {
         put_near_done(c, t);
         return false;
@@ -310,6 +351,8 @@ static void far_back(chain_store *c, quire_transfer *t)
     if (one != NULL) {
         one->is_away = false;
         put_far_done(c, one);
+    } else if (t->is_put) {
+        put_over(c, t);
     } else {
         get_far_done(c, t);
     }
@@ -369,7 +412,10 @@ static void chain_put(quire_store *store, quire_transfer *const *transfers, uint
 
     count_begun(c, 0, n);
     for (uint32_t i = 0; i < n; i++) {
-        put_far(c, transfers[i]);
+        notes_of(c, transfers[i])->drops = c->drops;
+        if (!c->is_near_volatile) {
+            put_far(c, transfers[i]);
+        }
     }
     c->near->ops->put(c->near, transfers, n);
     pump_and_wake(c);
@@ -390,7 +436,7 @@ static bool chain_heard(quire_store *store, quire_store_drop *out)
 {
     chain_store *c = self_of(store);
 
-    if (c->far->ops->heard == NULL || !c->far->ops->heard(c->far, out)) {
+    if (!c->far->ops->heard(c->far, out)) {
         return false;
     }
     (void)c->near->ops->drop(c->near, out);
@@ -560,28 +606,43 @@ static void chain_close(quire_store *store, void (*give_back)(void *ctx, quire_t
     free(c);
 }
 
+static const quire_store_ops chain_ops = {
+    .get = chain_get,
+    .put = chain_put,
+    .drop = chain_drop,
+    .heard = chain_heard,
+    .poll = chain_poll,
+    .stats = chain_stats,
+    .parts = chain_parts,
+    .close = chain_close,
+};
+
+/* The number of chains from a store on. */
+static uint32_t chains_of(const quire_store *store)
+{
+    return store->ops->close == chain_close ? self_of((quire_store *)(uintptr_t)store)->level + 1
+                                            : 0;
+}
+
 int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *opts)
 {
-    static const quire_store_ops ops = {
-        .get = chain_get,
-        .put = chain_put,
-        .drop = chain_drop,
-        .heard = chain_heard,
-        .poll = chain_poll,
-        .stats = chain_stats,
-        .parts = chain_parts,
-        .close = chain_close,
-    };
-    chain_store *c = calloc(1, sizeof *c);
+    const uint32_t level = chains_of(opts->far);
+    chain_store *c;
 
     *out = NULL;
+    QUIRE_FAIL_IF(level >= QUIRE_STORE_ABOVE_MAX || chains_of(opts->near) > 0, QUIRE_INVAL);
+    c = calloc(1, sizeof *c);
     QUIRE_FAIL_IF(c == NULL, QUIRE_NOMEM);
     if (pthread_mutex_init(&c->lock, NULL) != 0) {
         free(c);
         return QUIRE_NOMEM;
     }
     (void)snprintf(c->name, sizeof c->name, "%s+%s", opts->near->name, opts->far->name);
-    c->store = (quire_store){ .ops = &ops, .name = c->name };
+    c->ops = chain_ops;
+    c->ops.heard = opts->far->ops->heard != NULL ? chain_heard : NULL;
+    c->store = (quire_store){ .ops = &c->ops, .name = c->name };
+    c->level = level;
+    c->is_near_volatile = opts->is_near_volatile;
     c->near = opts->near;
     c->far = opts->far;
     c->copy_bytes_max = opts->copy_bytes > 0 ? opts->copy_bytes : QUIRE_CHAIN_COPY_BYTES;

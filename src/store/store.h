@@ -32,6 +32,16 @@
 
 typedef struct quire_store quire_store;
 
+#define QUIRE_STORE_PARTS_MAX 3u
+#define QUIRE_STORE_ABOVE_MAX (QUIRE_STORE_PARTS_MAX - 1)
+
+/* Notes of a store over others (chain_store.h) about a transfer that it has passed on. */
+typedef struct quire_transfer_above {
+    uint32_t drops;
+    uint32_t copy;
+    quire_store_result result;
+} quire_transfer_above;
+
 /* One record under way. */
 typedef struct quire_transfer {
     struct quire_transfer *next; /* the store's while it owns the transfer */
@@ -50,11 +60,7 @@ typedef struct quire_transfer {
     quire_page_record found;     /* get, result OK, no query: the verified record */
     void *owner;                 /* the caller's */
     uint32_t number;             /* likewise */
-    struct {                     /* of a store above this one (chain_store.h) */
-        uint32_t drops;
-        uint32_t copy;
-        quire_store_result result;
-    } above;
+    quire_transfer_above above[QUIRE_STORE_ABOVE_MAX]; /* one for each store over others */
 } quire_transfer;
 
 /* Which records end. */
@@ -108,8 +114,7 @@ typedef struct quire_store_stats {
     uint32_t puts_now;
 } quire_store_stats;
 
-#define QUIRE_STORE_NAME_MAX  24u
-#define QUIRE_STORE_PARTS_MAX 3u
+#define QUIRE_STORE_NAME_MAX 24u
 
 /* The figures of one of the stores that a store consists of. */
 typedef struct quire_store_part {

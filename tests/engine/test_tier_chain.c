@@ -22,8 +22,9 @@ static engine_bench chain_bench(quire_store *near, quire_store *far)
 {
     quire_store *chain;
 
-    assert_int_equal(quire_chain_store_create(&chain, &(quire_chain_store_opts){ near, far, 0 }),
-                     QUIRE_OK);
+    assert_int_equal(
+        quire_chain_store_create(&chain, &(quire_chain_store_opts){ .near = near, .far = far }),
+        QUIRE_OK);
     return tier_bench(chain, QUIRE_FORMAT_F32, true);
 }
 

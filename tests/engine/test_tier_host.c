@@ -65,10 +65,11 @@ static void test_device_host(void **state)
     bench_close(&b);
 }
 
-/* In front of a directory, for which another store stands: both get the pages, and the host's
- * memory gives them back. */
+/* In front of a directory, for which another store stands, one that refuses every second page,
+ * and without copies: both get all pages, and the host's memory gives them back. */
 static void test_device_host_disk(void **state)
 {
+    const quire_memory_store_opts fails = { .failure = 0.5, .outlives = true };
     quire_store *disk = tier_store_new();
     quire_store *host, *store;
     engine_bench b;
@@ -79,8 +80,13 @@ static void test_device_host_disk(void **state)
 
     (void)state;
     assert_int_equal(quire_host_store_create(&host, (uint64_t)64 << 20), QUIRE_OK);
-    assert_int_equal(quire_chain_store_create(&store, &(quire_chain_store_opts){ host, disk, 0 }),
-                     QUIRE_OK);
+    assert_int_equal(
+        quire_chain_store_create(&store, &(quire_chain_store_opts){ .near = host,
+                                                                    .far = disk,
+                                                                    .copy_bytes = 1,
+                                                                    .is_near_volatile = true }),
+        QUIRE_OK);
+    quire_memory_store_set(disk, &fails);
     b = bench_over(store);
     tokens_make(text, N_PROMPT, 1);
     assert_int_equal(tier_run(&b, &params, first), 0);

@@ -31,17 +31,28 @@ static quire_store *part_new(quire_memory_store_opts opts)
     return test_store_new(&opts);
 }
 
+static void open_with(kit *k, quire_chain_store_opts opts)
+{
+    *k = (kit){ .near = opts.near, .far = opts.far };
+    test_text_make(&k->text, N_PAGES, 1, "a");
+    assert_int_equal(quire_chain_store_create(&k->chain, &opts), QUIRE_OK);
+    k->chain->waker = (quire_store_waker){ wake, &k->n_wakes };
+}
+
 static void open_bounded(kit *k, quire_memory_store_opts near, quire_memory_store_opts far,
                          size_t copy_bytes)
 {
-    *k = (kit){ .near = part_new(near), .far = part_new(far) };
-    test_text_make(&k->text, N_PAGES, 1, "a");
-    assert_int_equal(
-        quire_chain_store_create(
-            &k->chain,
-            &(quire_chain_store_opts){ .near = k->near, .far = k->far, .copy_bytes = copy_bytes }),
-        QUIRE_OK);
-    k->chain->waker = (quire_store_waker){ wake, &k->n_wakes };
+    open_with(k, (quire_chain_store_opts){
+                     .near = part_new(near), .far = part_new(far), .copy_bytes = copy_bytes });
+}
+
+/* The near store loses its records with the process; one copy may be made at a time. */
+static void open_volatile(kit *k, quire_memory_store_opts far)
+{
+    open_with(k, (quire_chain_store_opts){ .near = part_new((quire_memory_store_opts){ 0 }),
+                                           .far = part_new(far),
+                                           .copy_bytes = 1,
+                                           .is_near_volatile = true });
 }
 
 static void open_chain(kit *k, quire_memory_store_opts near, quire_memory_store_opts far)
@@ -125,6 +136,7 @@ static void test_put_reaches_both(void **state)
     (void)state;
     open_chain(&k, (quire_memory_store_opts){ 0 }, (quire_memory_store_opts){ 0 });
     assert_string_equal(k.chain->name, "memory+memory");
+    assert_null(k.chain->ops->heard); /* as of the far store */
     assert_int_equal(test_put(k.chain, &k.text.pages[0], 0, false), QUIRE_STORE_OK);
     assert_true(test_has(k.near, &k.text.pages[0]));
     assert_true(test_has(k.far, &k.text.pages[0]));
@@ -350,6 +362,67 @@ static void test_put_no_record(void **state)
     destroy(&k);
 }
 
+/* A volatile near store: a put ends with the far store's answer, and needs no copy. */
+static void test_put_volatile(void **state)
+{
+    quire_store_part parts[QUIRE_STORE_PARTS_MAX];
+    quire_transfer *puts[N_PAGES];
+    kit k;
+
+    (void)state;
+    open_volatile(&k, (quire_memory_store_opts){ .delay_ticks = 1 });
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        puts[i] = put_begin(&k, i);
+        assert_null(over(&k));
+        assert_true(test_has(k.near, &k.text.pages[i]));
+    }
+    quire_memory_store_tick(k.far);
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        quire_transfer *done;
+
+        assert_int_equal(k.chain->ops->poll(k.chain, &done, 1), 1);
+        assert_ptr_equal(done, puts[i]);
+        assert_int_equal(done->result, QUIRE_STORE_OK);
+        quire_transfer_free(done);
+    }
+    parts_of(&k, parts);
+    assert_int_equal(parts[1].stats.records, N_PAGES);
+    assert_int_equal(parts[1].stats.passed_total, N_PAGES);
+    set(k.far, (quire_memory_store_opts){ .failure = 1.0 });
+    assert_over(&k, put_begin(&k, 0), QUIRE_STORE_IO);
+    set(k.far, (quire_memory_store_opts){ .is_degraded = true });
+    assert_over(&k, put_begin(&k, 0), QUIRE_STORE_OK); /* the far store takes none */
+    set(k.near, (quire_memory_store_opts){ .is_degraded = true });
+    assert_over(&k, put_begin(&k, 0), QUIRE_STORE_CLOSED);
+    set(k.far, (quire_memory_store_opts){ 0 });
+    assert_over(&k, put_begin(&k, 0), QUIRE_STORE_OK);
+    parts_of(&k, parts);
+    assert_int_equal(parts[1].stats.unpassed_total, 3);
+    assert_int_equal(stats_of(&k).refused_total, 2);
+    (void)close_chain(&k);
+    destroy(&k);
+}
+
+/* A put that the near store had when its text was dropped does not reach the far one. */
+static void test_put_volatile_dropped(void **state)
+{
+    kit k;
+    quire_transfer *t;
+
+    (void)state;
+    open_volatile(&k, (quire_memory_store_opts){ 0 });
+    set(k.near, (quire_memory_store_opts){ .delay_ticks = 1 });
+    t = put_begin(&k, 0);
+    assert_int_equal(
+        k.chain->ops->drop(k.chain, &(quire_store_drop){ .what = QUIRE_STORE_DROP_ALL }), QUIRE_OK);
+    quire_memory_store_tick(k.near);
+    assert_over(&k, t, QUIRE_STORE_CLOSED);
+    assert_false(test_has(k.far, &k.text.pages[0]));
+    (void)put_begin(&k, 1);
+    assert_int_equal(close_chain(&k), 1);
+    destroy(&k);
+}
+
 /* ---- drops ---- */
 
 static int drop_all(kit *k)
@@ -558,6 +631,7 @@ int main(void)
         cmocka_unit_test(test_put_no_record),    cmocka_unit_test(test_drop),
         cmocka_unit_test(test_drop_errors),      cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_close_gives_back), cmocka_unit_test(test_close_far_hangs),
+        cmocka_unit_test(test_put_volatile),     cmocka_unit_test(test_put_volatile_dropped),
         cmocka_unit_test(test_random),
     };
 

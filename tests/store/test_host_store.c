@@ -234,25 +234,34 @@ static void test_share(void **state)
     assert_int_equal(test_store_close(second), 0);
 }
 
-/* Memory over a directory over a shared store: a record comes from wherever it is, and is kept in
- * front. */
+/* Memory over a directory over a shared store. */
+static quire_store *three_new(quire_store *host, quire_store *middle, quire_store *far)
+{
+    const quire_chain_store_opts inner = { .near = middle, .far = far };
+    quire_chain_store_opts outer = { .near = host, .is_near_volatile = true };
+    quire_store *store;
+
+    assert_int_equal(quire_chain_store_create(&outer.far, &inner), QUIRE_OK);
+    assert_int_equal(quire_chain_store_create(&store, &outer), QUIRE_OK);
+    return store;
+}
+
+/* A record comes from wherever it is, and is kept in front. */
 static void test_three(void **state)
 {
     const quire_memory_store_opts opts = { 0 };
-    quire_store *host = host_new(1 << 20);
-    quire_store *middle = test_store_new(&opts);
     quire_store *far = test_store_new(&opts);
-    quire_store *behind, *store;
+    quire_store *store, *four;
     quire_store_part parts[QUIRE_STORE_PARTS_MAX];
     test_text text;
 
     (void)state;
     test_text_make(&text, 1, 1, "a");
     assert_int_equal(test_put(far, &text.pages[0], 0, false), QUIRE_STORE_OK);
-    assert_int_equal(quire_chain_store_create(&behind, &(quire_chain_store_opts){ middle, far, 0 }),
-                     QUIRE_OK);
-    assert_int_equal(quire_chain_store_create(&store, &(quire_chain_store_opts){ host, behind, 0 }),
-                     QUIRE_OK);
+    store = three_new(host_new(1 << 20), test_store_new(&opts), far);
+    assert_int_equal(
+        quire_chain_store_create(&four, &(quire_chain_store_opts){ .near = far, .far = store }),
+        QUIRE_INVAL);
     assert_string_equal(store->name, "host+memory+memory");
     assert_true(test_has(store, &text.pages[0]));
     assert_int_equal(quire_store_parts(store, parts), 3);
@@ -266,13 +275,69 @@ static void test_three(void **state)
     (void)test_store_close(store);
 }
 
+static quire_store_result query(quire_store *store, const quire_page_text *page)
+{
+    quire_transfer *t = quire_transfer_new(0, 0), *done;
+    quire_store_result result;
+
+    t->is_query = true;
+    t->text = *page;
+    t->text.n_tokens = 0;
+    store->ops->get(store, &t, 1);
+    assert_int_equal(store->ops->poll(store, &done, 1), 1);
+    result = done->result;
+    quire_transfer_free(done);
+    return result;
+}
+
+/* Each chain keeps notes of its own about a transfer: which store has a record, whether the record
+ * in front is a wrong one, and whether a drop has ended the record on its way. */
+static void test_three_notes(void **state)
+{
+    const quire_memory_store_opts opts = { .outlives = true };
+    quire_store *host = host_new(1 << 20);
+    quire_store *far = test_store_new(&opts);
+    quire_store *store = three_new(host, test_store_new(&(quire_memory_store_opts){ 0 }), far);
+    const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
+    quire_transfer *t, *done;
+    quire_page_text wrong;
+    test_text text, other;
+
+    (void)state;
+    test_text_make(&text, 3, 1, "a");
+    test_text_make(&other, 1, 2, "a");
+    assert_int_equal(test_put(host, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    assert_int_equal(query(store, &text.pages[0]), QUIRE_STORE_OK);
+
+    wrong = text.pages[1];
+    wrong.tokens = other.pages[0].tokens;
+    assert_int_equal(test_put(host, &wrong, 0, false), QUIRE_STORE_OK);
+    assert_int_equal(test_put(far, &text.pages[1], 0, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[1]));
+    assert_true(test_has(host, &text.pages[1]));
+
+    assert_int_equal(test_put(far, &text.pages[2], 0, false), QUIRE_STORE_OK);
+    quire_memory_store_set(far, &(quire_memory_store_opts){ .delay_ticks = 1, .outlives = true });
+    t = test_get_new(&text.pages[2]);
+    store->ops->get(store, &t, 1);
+    quire_memory_store_tick(far); /* found, and not polled yet */
+    assert_int_equal(store->ops->drop(store, &all), QUIRE_OK);
+    assert_int_equal(store->ops->poll(store, &done, 1), 1);
+    quire_transfer_free(done);
+    assert_false(test_has(host, &text.pages[2]));
+    assert_int_equal(stats_of(store).records, 0);
+    (void)test_store_close(store);
+    quire_memory_store_destroy(far);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_get_put), cmocka_unit_test(test_close),
         cmocka_unit_test(test_drops),   cmocka_unit_test(test_drop_branches),
         cmocka_unit_test(test_room),    cmocka_unit_test(test_random),
-        cmocka_unit_test(test_three),   cmocka_unit_test(test_share),
+        cmocka_unit_test(test_three),   cmocka_unit_test(test_three_notes),
+        cmocka_unit_test(test_share),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

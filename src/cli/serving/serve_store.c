@@ -226,9 +226,12 @@ void quire_serve_store_close(quire_store *store)
 }
 
 /* One store over another; either may be NULL. Errors: QUIRE_NOMEM; then both are closed. */
-static int put_over(quire_store **out, quire_store *near, quire_store *far, quire_error *err)
+static int put_over(quire_store **out, quire_store *near, quire_store *far, bool is_near_volatile,
+                    quire_error *err)
 {
-    const quire_chain_store_opts chain = { .near = near, .far = far };
+    const quire_chain_store_opts chain = { .near = near,
+                                           .far = far,
+                                           .is_near_volatile = is_near_volatile };
 
     if (near == NULL || far == NULL) {
         *out = near != NULL ? near : far;
@@ -257,10 +260,10 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
         quire_serve_store_close(file);
         return rc;
     }
-    QUIRE_TRY(put_over(&far, file, far, err));
+    QUIRE_TRY(put_over(&far, file, far, false, err));
     if (host_bytes != 0 && quire_host_store_create(&host, host_bytes) < 0) {
         quire_serve_store_close(far);
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
     }
-    return put_over(out, host, far, err);
+    return put_over(out, host, far, true, err);
 }

@@ -9,6 +9,7 @@
 #include "store/chain_store.h"
 
 #include "base/check.h"
+#include "store/chain_copies.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -16,17 +17,6 @@
 #include <string.h>
 
 #define POLL_MAX 32u
-
-/* The copy of a record, on its way into one of the stores. */
-typedef struct copy {
-    quire_transfer *transfer; /* its owner is the copy; NULL: no memory yet */
-    quire_transfer *of;       /* to the far store: the put that the near store still has, or that
-                                 waits for this copy's answer; else NULL */
-    bool is_used;
-    bool is_away;     /* a store has the transfer */
-    bool is_answered; /* the far store has answered, the near one has not */
-    bool is_awaited;  /* the near store has refused `of` */
-} copy;
 
 typedef struct list {
     quire_transfer *first, *last;
@@ -40,9 +30,7 @@ typedef struct chain_store {
     bool is_near_volatile;
     quire_store *near;
     quire_store *far;
-    size_t copy_bytes_max;
-    size_t copy_bytes;
-    copy copies[QUIRE_CHAIN_COPIES_MAX];
+    quire_chain_copies copies;
     list done; /* for poll */
     uint32_t drops;
     bool is_closing;
@@ -130,64 +118,7 @@ static void finish(chain_store *c, quire_transfer *t)
 
 /* ---- copies ---- */
 
-/* Make room for n_bytes in this copy, within the bound. */
-static bool copy_fits(chain_store *c, copy *one, size_t n_bytes)
-{
-    const size_t had = one->transfer != NULL ? one->transfer->capacity : 0;
-
-    if (had >= n_bytes) {
-        return true;
-    }
-    quire_transfer_free(one->transfer);
-    one->transfer = NULL;
-    c->copy_bytes -= had;
-    if (c->copy_bytes > 0 && c->copy_bytes + n_bytes > c->copy_bytes_max) {
-        return false;
-    }
-    one->transfer = quire_transfer_new(n_bytes, 0);
-    if (one->transfer == NULL) {
-        return false;
-    }
-    c->copy_bytes += one->transfer->capacity;
-    return true;
-}
-
-/* A copy of a transfer's record; NULL: the pool is used up. It has the transfer's capacity, which
- * is the same for all of an owner's transfers. Copies with memory come first: they are the first
- * ones that were ever used. */
-static copy *copy_make(chain_store *c, const quire_transfer *t, size_t n_bytes)
-{
-    for (uint32_t i = 0; i < QUIRE_CHAIN_COPIES_MAX; i++) {
-        copy *one = &c->copies[i];
-
-        if (!one->is_used) {
-            if (!copy_fits(c, one, t->capacity)) {
-                return NULL;
-            }
-            memcpy(one->transfer->record, t->record, n_bytes);
-            one->transfer->owner = one;
-            one->is_used = true;
-            return one;
-        }
-    }
-    return NULL;
-}
-
-static void copy_give(copy *one)
-{
-    *one = (copy){ .transfer = one->transfer };
-}
-
-/* The copy that this transfer carries; NULL: it is one of the caller's. */
-static copy *copy_of(chain_store *c, const quire_transfer *t)
-{
-    const uintptr_t at = (uintptr_t)t->owner;
-    const uintptr_t first = (uintptr_t)&c->copies[0];
-
-    return at >= first && at < first + sizeof c->copies ? t->owner : NULL;
-}
-
-static void copy_put(copy *one, quire_store *to, bool is_replacing)
+static void copy_put(quire_chain_copy *one, quire_store *to, bool is_replacing)
 {
     one->transfer->is_replacing = is_replacing;
     one->is_away = true;
@@ -201,23 +132,23 @@ static void put_far(chain_store *c, quire_transfer *t)
 {
     const size_t n_bytes =
         t->capacity >= QUIRE_PAGE_RECORD_ALIGN ? quire_page_record_peek(t->record, t->capacity) : 0;
-    copy *one = NULL;
+    quire_chain_copy *one = NULL;
 
     notes_of(c, t)->copy = 0;
     if (n_bytes > 0 && n_bytes <= t->capacity) {
-        one = copy_make(c, t, n_bytes);
+        one = quire_chain_copy_make(&c->copies, t, n_bytes);
     }
     if (one == NULL) {
         count_passed(c, &c->to_far, false);
         return;
     }
-    notes_of(c, t)->copy = (uint32_t)(one - c->copies) + 1;
+    notes_of(c, t)->copy = (uint32_t)(one - c->copies.items) + 1;
     one->of = t;
     copy_put(one, c->far, t->is_replacing);
 }
 
 /* The far store has answered a copy. */
-static void put_far_done(chain_store *c, copy *one)
+static void put_far_done(chain_store *c, quire_chain_copy *one)
 {
     const quire_store_result result = one->transfer->result;
 
@@ -230,18 +161,18 @@ static void put_far_done(chain_store *c, copy *one)
         one->of->result = result;
         finish(c, one->of);
     }
-    copy_give(one);
+    quire_chain_copy_give(one);
 }
 
 /* The near store has answered a put: it is durable, or the far store decides. */
 static void put_near_done(chain_store *c, quire_transfer *t)
 {
     const uint32_t number = notes_of(c, t)->copy;
-    copy *one = number > 0 ? &c->copies[number - 1] : NULL;
+    quire_chain_copy *one = number > 0 ? &c->copies.items[number - 1] : NULL;
 
     if (one != NULL && one->is_answered) {
         t->result = t->result == QUIRE_STORE_OK ? t->result : one->transfer->result;
-        copy_give(one);
+        quire_chain_copy_give(one);
     } else if (one != NULL && t->result != QUIRE_STORE_OK) {
         one->is_awaited = true;
         return;
@@ -293,10 +224,10 @@ static bool get_near_done(chain_store *c, quire_transfer *t)
 static void promote(chain_store *c, quire_transfer *t)
 {
     const quire_transfer_above *notes = notes_of(c, t);
-    copy *one = NULL;
+    quire_chain_copy *one = NULL;
 
     if (notes->drops == c->drops && !c->is_closing) {
-        one = copy_make(c, t, t->found.record_bytes);
+        one = quire_chain_copy_make(&c->copies, t, t->found.record_bytes);
     }
     if (one == NULL) {
         count_passed(c, &c->to_near, false);
@@ -326,11 +257,11 @@ static void get_far_done(chain_store *c, quire_transfer *t)
 /* Returns whether the far store is to be asked. */
 static bool near_back(chain_store *c, quire_transfer *t)
 {
-    copy *one = copy_of(c, t);
+    quire_chain_copy *one = quire_chain_copy_of(&c->copies, t);
 
     if (one != NULL) {
         count_passed(c, &c->to_near, t->result == QUIRE_STORE_OK);
-        copy_give(one);
+        quire_chain_copy_give(one);
         return false;
     }
     if (t->is_put && c->is_near_volatile) {
@@ -346,7 +277,7 @@ static bool near_back(chain_store *c, quire_transfer *t)
 
 static void far_back(chain_store *c, quire_transfer *t)
 {
-    copy *one = copy_of(c, t);
+    quire_chain_copy *one = quire_chain_copy_of(&c->copies, t);
 
     if (one != NULL) {
         one->is_away = false;
@@ -569,7 +500,7 @@ static void close_both(closing *near, closing *far)
 static void copies_end(chain_store *c)
 {
     for (uint32_t i = 0; i < QUIRE_CHAIN_COPIES_MAX; i++) {
-        copy *one = &c->copies[i];
+        quire_chain_copy *one = &c->copies.items[i];
 
         if (one->is_awaited) {
             one->of->result = QUIRE_STORE_CLOSED;
@@ -645,7 +576,7 @@ int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *op
     c->is_near_volatile = opts->is_near_volatile;
     c->near = opts->near;
     c->far = opts->far;
-    c->copy_bytes_max = opts->copy_bytes > 0 ? opts->copy_bytes : QUIRE_CHAIN_COPY_BYTES;
+    c->copies.bytes_max = opts->copy_bytes > 0 ? opts->copy_bytes : QUIRE_CHAIN_COPY_BYTES;
     c->near->waker = (quire_store_waker){ wake, c };
     c->far->waker = (quire_store_waker){ wake, c };
     *out = &c->store;

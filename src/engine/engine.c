@@ -65,6 +65,9 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
     }
     rc = parts_create(engine, opts, err);
     if (rc < 0) {
+        for (uint32_t i = 0; i < engine->n_replicas && engine->loops[i] != NULL; i++) {
+            quire_loop_store_leave(engine->loops[i]); /* some threads may run already */
+        }
         quire_engine_destroy(engine);
         return rc;
     }

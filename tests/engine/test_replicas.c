@@ -20,6 +20,8 @@
 #include "engine/views.h"
 #include "store/host_store.h"
 
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -602,6 +604,68 @@ static void test_refusals(void **state)
     bench_close(&b);
 }
 
+static uint32_t threads_left = UINT32_MAX; /* that can be created */
+static uint32_t n_closed;
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+                          void *arg)
+{
+    if (threads_left == 0) {
+        return EAGAIN;
+    }
+    threads_left -= threads_left != UINT32_MAX;
+    return __real_pthread_create(thread, attr, start, arg);
+}
+
+static void count_close(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
+                        void *ctx)
+{
+    (void)store;
+    (void)give_back;
+    (void)ctx;
+    n_closed++;
+}
+
+/* When the second device's thread cannot start, both stores stay the caller's. */
+static void test_no_thread(void **state)
+{
+    const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = replica_runtime_opts("mock");
+    engine_bench b = bench_panels(32, &alone, &runtime);
+    quire_engine_device second = { .runtime = fixture_runtime(b.model, &runtime) };
+    quire_engine_opts opts = alone;
+    quire_error err = QUIRE_ERROR_INIT;
+    const quire_store_ops *ops;
+    quire_store_ops counting;
+    quire_engine *engine;
+
+    (void)state;
+    quire_engine_destroy(b.engine);
+    b.engine = NULL;
+    assert_int_equal(quire_host_store_create(&opts.tier.store, 1 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&second.store, opts.tier.store), QUIRE_OK);
+    ops = opts.tier.store->ops;
+    counting = *ops;
+    counting.close = count_close;
+    opts.tier.store->ops = second.store->ops = &counting;
+    opts.model = b.model;
+    opts.runtime = b.runtime;
+    opts.devices = (quire_engine_devices){ .items = &second, .n = 1 };
+    threads_left = 1;
+    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_NOMEM);
+    threads_left = UINT32_MAX;
+    assert_int_equal(n_closed, 0);
+    assert_null(engine);
+    ops->close(opts.tier.store, NULL, NULL);
+    ops->close(second.store, NULL, NULL);
+    quire_runtime_destroy(second.runtime);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -619,6 +683,7 @@ int main(void)
         cmocka_unit_test(test_failover_too_large),
         cmocka_unit_test(test_pins_move),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_no_thread),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,7 @@ typedef struct quire_inbox {
     uint32_t n_owners;
     uint32_t owners_capacity;
     bool is_stopping;
+    bool leaves_store; /* the thread ends without closing the store, which stays its owner's */
     bool has_ended;
     bool has_cancels;
     bool has_transfers;  /* the store below has something to give back */

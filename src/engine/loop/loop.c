@@ -158,6 +158,16 @@ static void inbox_fetch(quire_loop *loop)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
+static bool leaves_store(quire_loop *loop)
+{
+    bool leaves;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    leaves = loop->inbox.leaves_store;
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    return leaves;
+}
+
 static void end_all(quire_loop *loop)
 {
     const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
@@ -167,7 +177,9 @@ static void end_all(quire_loop *loop)
     quire_loop_all_end(loop, &ending);
     quire_loop_tasks_run(loop, true);
     quire_loop_chores_end(loop);
-    quire_tier_close(loop);
+    if (!leaves_store(loop)) {
+        quire_tier_close(loop);
+    }
     quire_loop_stats_publish(loop);
 }
 
@@ -226,6 +238,13 @@ int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_er
     }
     loop->is_started = true;
     return QUIRE_OK;
+}
+
+void quire_loop_store_leave(quire_loop *loop)
+{
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.leaves_store = true;
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
 void quire_loop_stop(quire_loop *loop)

@@ -43,6 +43,9 @@ bool quire_loop_has_heir(const quire_loop *loop);
 void quire_loop_heir_set(quire_loop *loop, const quire_loop_heir *heir);
 /* Start the thread. events is copied. Errors: QUIRE_NOMEM. */
 int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_error *err);
+/* The thread will end without closing the store below memory: the engine could not be created, so
+ * the store is still the caller's. No request has come. */
+void quire_loop_store_leave(quire_loop *loop);
 /* Cancel all requests and end the thread. Allowed if the thread was not started. */
 void quire_loop_stop(quire_loop *loop);
 /* Destroy a stopped loop. NULL is allowed. */

@@ -102,9 +102,10 @@ typedef struct gguf_gen_opts {
     bool has_choice_bias;   /* where the architecture may have it */
     bool has_expert_type;   /* experts are of expert_type, all other matrices of type */
     enum ggml_type expert_type;
+    bool has_router_type; /* routers of experts are of type */
     gguf_gen_vocab vocab;
     bool has_fim; /* BPE: tokens for filling in, of known texts, but the middle's by its key */
-    enum ggml_type type;      /* of the matrices; vectors, and routers of experts, are f32 */
+    enum ggml_type type;      /* of the matrices; vectors are f32, and so are routers by default */
     enum ggml_type type_more; /* of the output, and of V and ffn_down in every other layer, as in
                                  mixes such as Q4_K_M; f32 = as the others */
     uint64_t seed;

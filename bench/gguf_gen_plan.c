@@ -127,9 +127,9 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 
 /* Matrices that choose experts or streams, and the factors of convolutions, are f32, as in files of
  * all kinds. */
-static bool is_plain_f32(const quire_tensor_row *r)
+static bool is_plain_f32(const gguf_gen_opts *o, const quire_tensor_row *r)
 {
-    return r->rows == QUIRE_DIM_EXPERTS || r->columns == QUIRE_DIM_TAPS ||
+    return (r->rows == QUIRE_DIM_EXPERTS && !o->has_router_type) || r->columns == QUIRE_DIM_TAPS ||
            r->rows == QUIRE_DIM_STREAMS || r->columns == QUIRE_DIM_STREAMS;
 }
 
@@ -204,7 +204,7 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
         plan_deep(p, &like, name, r, layer);
         return;
     }
-    if (is_plain_f32(r)) {
+    if (is_plain_f32(p->opts, r)) {
         plan_f32(p, &like, name, r, layer);
         return;
     }

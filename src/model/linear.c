@@ -223,11 +223,11 @@ struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor 
     quire_matmul_weight *panels = quire_weights_panels(weight);
     uint32_t n_blocks;
 
+    if (panels != NULL) { /* the host's, in a layer on a device as well */
+        return quire_linear_build_panels(linear, panels, x);
+    }
     if (linear->is_plain) {
         return ggml_mul_mat(linear->ctx, weight, x);
-    }
-    if (panels != NULL) {
-        return quire_linear_build_panels(linear, panels, x);
     }
     n_blocks = quire_linear_blocks(weight, (uint32_t)x->ne[1], linear->block_bytes);
     if (n_blocks > 1) {

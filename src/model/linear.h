@@ -43,7 +43,7 @@ typedef struct quire_linear {
     struct ggml_context *ctx;
     struct ggml_cgraph *cgraph;
     size_t block_bytes; /* weights that the threads' L2 caches hold together */
-    bool is_plain;      /* ggml's products alone: of layers that the host does not compute */
+    bool is_plain;      /* of a layer on a device: ggml's products, but of the host's panels */
     /* The x that was packed last; NULL at first, then written by quire_linear_build(). */
     struct ggml_tensor *x;
     struct ggml_tensor *packed;

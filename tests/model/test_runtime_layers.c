@@ -33,6 +33,7 @@
 static enum ggml_type lacks_type = GGML_TYPE_COUNT;
 static enum ggml_op lacks_op = GGML_OP_NONE;
 static uint32_t n_asked, n_computed;
+static bool is_repacked; /* the host's matrices, where they can be */
 
 bool __real_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
 bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
@@ -56,10 +57,10 @@ enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
     return __real_ggml_backend_graph_compute(backend, cgraph);
 }
 
-/* A model with so many layers on the device, the others with ggml's products. */
+/* A model with so many layers on the device, the others with ggml's products unless is_repacked. */
 static int open_with(quire_model **out, const char *path, uint32_t n_layers, quire_error *err)
 {
-    quire_model_opts opts = { .no_repack = true, .n_device_layers = n_layers };
+    quire_model_opts opts = { .no_repack = !is_repacked, .n_device_layers = n_layers };
 
     assert_int_equal(quire_backend_init(err), QUIRE_OK);
     opts.device = quire_backend_cpu();
@@ -254,6 +255,37 @@ static void test_architectures(void **state)
     assert_true(n_same > 3 * n_refused);
 }
 
+/* A quantised router of a layer on the device is the host's, in panels like the host's other
+ * matrices. */
+static void test_router_panels(void **state)
+{
+    const arch_case c = { .arch = "qwen3moe",
+                          .n_experts = 32,
+                          .n_experts_used = 32, /* rounding changes no choice */
+                          .type = GGML_TYPE_Q8_0 };
+    gguf_gen_opts gen = arch_case_options(&c);
+    quire_error err = QUIRE_ERROR_INIT;
+    const quire_layer_weights *layers;
+    const char *path;
+    quire_model *model;
+
+    (void)state;
+    gen.has_router_type = true;
+    path = fixture_generate(&gen);
+    is_repacked = true;
+    assert_int_equal(open_with(&model, path, 2, &err), QUIRE_OK);
+    layers = model->weights->layers;
+    assert_int_equal(layers[2].experts.router->type, GGML_TYPE_Q8_0);
+    assert_int_equal(quire_weights_panels(layers[2].experts.router) != NULL,
+                     quire_weights_panels(layers[0].wq) != NULL);
+    quire_model_close(model);
+    /* Products of panels round activations otherwise than ggml's. */
+    assert_same(path, 2, 0.15, "a router in panels");
+    assert_same(path, ALL, 0.15, "routers in panels");
+    is_repacked = false;
+    fixture_generated_remove();
+}
+
 /* Operations that the device lacks are the host's; a type of weights is refused. */
 static void test_lacks(void **state)
 {
@@ -278,9 +310,9 @@ static void test_lacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),   cmocka_unit_test(test_places),
-        cmocka_unit_test(test_identity), cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_lacks),
+        cmocka_unit_test(test_layers),        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_identity),      cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_router_panels), cmocka_unit_test(test_lacks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,6 +191,31 @@ static void test_devices(void **state)
     quire_trace_fini(&trace);
 }
 
+/* An expired prefix draws no request to its device: the other one has computed less. */
+static void test_devices_ttl(void **state)
+{
+    const quire_sim_class class = { .name = "a", .ttl_us = 1000 };
+    quire_sim_opts opts = { .policy = QUIRE_EVICT_LRU,
+                            .capacity_blocks = 100,
+                            .seed = 5,
+                            .classes = &class,
+                            .n_classes = 1,
+                            .n_devices = 2 };
+    quire_sim_result result;
+    quire_trace trace;
+
+    (void)state;
+    workload_begin(&trace, 16);
+    workload_add(&trace, 0, "abcd");
+    workload_add(&trace, 500, "uv");
+    workload_add(&trace, 2000, "abcd");
+    quire_trace_finish(&trace);
+    result = simulate(&trace, &opts);
+    assert_int_equal(result.hit_blocks, 0);
+    assert_int_equal(result.busiest_blocks, 6);
+    quire_trace_fini(&trace);
+}
+
 static void test_timeline(void **state)
 {
     quire_rng rng = test_rng(13);
@@ -564,19 +589,13 @@ static void test_mooncake(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lru),
-        cmocka_unit_test(test_all_policies),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_timeline),
-        cmocka_unit_test(test_belady),
-        cmocka_unit_test(test_time_by_hand),
-        cmocka_unit_test(test_time_queue),
-        cmocka_unit_test(test_time_preemption),
-        cmocka_unit_test(test_time_rank),
-        cmocka_unit_test(test_time_random),
-        cmocka_unit_test(test_pinned_share),
-        cmocka_unit_test(test_class_ttl),
+        cmocka_unit_test(test_lru),          cmocka_unit_test(test_all_policies),
+        cmocka_unit_test(test_options),      cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_devices_ttl),  cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_belady),       cmocka_unit_test(test_time_by_hand),
+        cmocka_unit_test(test_time_queue),   cmocka_unit_test(test_time_preemption),
+        cmocka_unit_test(test_time_rank),    cmocka_unit_test(test_time_random),
+        cmocka_unit_test(test_pinned_share), cmocka_unit_test(test_class_ttl),
         cmocka_unit_test(test_mooncake),
     };
 

@@ -363,7 +363,10 @@ static uint32_t device_of(devices *d, const quire_trace_request *request)
     uint32_t n_best = 0;
 
     for (uint32_t i = 0; d->n > 1 && i < d->n; i++) {
-        const uint32_t n = cached_on(&d->runs[i], request);
+        uint32_t n;
+
+        quire_sim_tree_tick(&d->runs[i].tree, request->time_us); /* expired blocks are none */
+        n = cached_on(&d->runs[i], request);
 
         if (n > n_best || (n == n_best && d->computed[i] < d->computed[best])) {
             best = i;

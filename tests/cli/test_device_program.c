@@ -326,7 +326,8 @@ static void test_lost_serve(void **state)
     assert_int_equal(program_end(&running), 1);
 }
 
-/* With the operator's leave the server goes on without the device, at the same port. */
+/* With the operator's leave the server goes on without the device and its tier, at the same port.
+ */
 static void test_lost_goes_on(void **state)
 {
     program_running running;
@@ -336,7 +337,8 @@ static void test_lost_goes_on(void **state)
     (void)state;
     mock_begin("6");
     running = program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
-                                    "--kv", "q8", "--device", "mock", "--on-device-lost", "cpu"));
+                                    "--kv", "q8", "--device", "mock", "--on-device-lost", "cpu",
+                                    "--cache-host-memory", "64MiB", "--store-all"));
     port = served_port(&running);
     assert_null(strstr(served_ask(port, "GET", "/health", ""), "lost_device"));
     assert_says(served_ask(port, "POST", "/v1/completions", served_story), "\"device_lost\"");
@@ -347,6 +349,7 @@ static void test_lost_goes_on(void **state)
     assert_true(served_metric(port, "quire_device_lost") == 1.0);
     assert_int_equal(served_complete(port, text, sizeof text), 0);
     assert_true(served_complete(port, text, sizeof text) > 64);
+    assert_null(strstr(served_ask(port, "GET", "/metrics", ""), "store=\"host\""));
     served_end(&running, SIGTERM);
 }
 
@@ -443,10 +446,22 @@ static void test_host_memory(void **state)
                                                  "--device", "cpu", "--cache-host-memory", "1MiB"));
     program_running running;
     char text[256];
+    bool is_cpu;
     uint16_t port;
 
     (void)state;
     assert_says(r.err, "cache_host_memory needs a device");
+    program_free(&r);
+    r = program_run(
+        PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device", "auto"));
+    is_cpu = strstr(r.err, "quire: device cpu (") != NULL;
+    program_free(&r);
+    r = program_run(PROGRAM("serve", program_model(), "--check-config", "--device", "auto",
+                            "--cache-host-memory", "1MiB"));
+    if (is_cpu) { /* there is no card, or one that the CPU computes */
+        assert_int_not_equal(r.exit_status, 0);
+        assert_says(r.err, "cache_host_memory needs a device");
+    }
     program_free(&r);
     mock_begin("0");
     running =

@@ -141,6 +141,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 
     name_model(s);
     s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
+    QUIRE_TRY(quire_serve_host_check(s->args, err));
     QUIRE_TRY(quire_serve_devices_look(&s->devices, err));
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
@@ -489,9 +490,8 @@ static int go_on_lost(serving *s)
     s->devices.n = 0; /* all are lost */
     s->opts.n_running_max = s->n_running_max;
     s->args->common.n_device_layers = 0;
-    rc = prepare(s, &plan, &err);
-    rc = rc == QUIRE_OK ? start(s, &err) : rc;
-    if (rc < 0) {
+    s->args->cache_host_bytes = 0; /* the host's memory is the cache's now */
+    if ((rc = prepare(s, &plan, &err)) < 0 || (rc = start(s, &err)) < 0) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "cannot go on without device %s: %s",
                              device, err.message);
         return quire_say_error(&err, QUIRE_EXIT_FAILED);

@@ -92,7 +92,7 @@ bool quire_serve_has_store(const quire_serve_args *args)
     return args->cache_dir != NULL || args->store != NULL || args->cache_host_bytes != 0;
 }
 
-static int host_check(const quire_serve_args *args, quire_error *err)
+int quire_serve_host_check(const quire_serve_args *args, quire_error *err)
 {
     if (args->cache_host_bytes != 0 && quire_device_is_cpu(args->common.device)) {
         return quire_error_set(err, QUIRE_INVAL,
@@ -111,7 +111,7 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
     bool keeps[QUIRE_STATE_KIND_COUNT];
     const char *needs = NULL;
 
-    QUIRE_TRY(host_check(args, err));
+    QUIRE_TRY(quire_serve_host_check(args, err));
     if (args->cache_dir != NULL) {
         if (args->no_prefix_cache) {
             return quire_error_set(err, QUIRE_INVAL, "cache_dir needs the prefix cache");

@@ -14,6 +14,9 @@
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 
+/* The part of it that depends on the device, for the one that is chosen. Errors: QUIRE_INVAL. */
+int quire_serve_host_check(const quire_serve_args *args, quire_error *err);
+
 /* Whether there is a store below memory. */
 bool quire_serve_has_store(const quire_serve_args *args);
 

@@ -29,7 +29,8 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, q
                                "device %s: weights of this process are on another card",
                                info->name);
     }
-    if (setenv(CARDS_VARIABLE, card, 1) != 0) {
+    /* Later calls may run beside threads that read the environment. */
+    if (opened[0] == '\0' && setenv(CARDS_VARIABLE, card, 1) != 0) {
         return quire_error_set(err, QUIRE_NOMEM, "device %s: no memory", info->name);
     }
     memcpy(opened, card, sizeof opened);

@@ -3,7 +3,7 @@
  *
  * A process has one such card: ggml opens it at the first call, and keeps it.
  *
- * Thread: one, at start-up: the first call sets an environment variable of ggml's.
+ * Thread: one; the first call, which sets an environment variable of ggml's, at start-up.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_BACKEND_DEVICE_H

@@ -173,7 +173,14 @@ static void test_shown(void **state)
 static void test_shown_refusals(void **state)
 {
     static const char *const texts[] = {
-        "", "{", "[]", "{\"page_tokens\": 64}", "{\"page_tokens\": 64, \"memories\": [{}]}",
+        "",
+        "{",
+        "[]",
+        "{\"page_tokens\": 64}",
+        "{\"page_tokens\": 64, \"memories\": [{}]}",
+        "{\"page_tokens\": 64, \"memories\": [{\"memory\": \"host\", \"curve\": {}}]}",
+        "{\"page_tokens\": 64, \"memories\": [{\"memory\": \"host\", \"curve\": [null]}]}",
+        "{\"page_tokens\": 64, \"memories\": [{\"memory\": \"host\", \"curve\": [{}]}]}",
     };
     program_result r;
 

@@ -9,6 +9,20 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+static bool are_points(const json_t *points)
+{
+    size_t i;
+    json_t *point;
+
+    json_array_foreach(points, i, point)
+    {
+        if (!json_is_integer(json_object_get(point, "page_tokens"))) {
+            return false;
+        }
+    }
+    return json_is_array(points);
+}
+
 /* Whether it has the members that readers count on. */
 static bool is_curve(json_t *root)
 {
@@ -22,7 +36,7 @@ static bool is_curve(json_t *root)
     json_array_foreach(memories, i, memory)
     {
         if (!json_is_string(json_object_get(memory, "memory")) ||
-            !json_is_array(json_object_get(memory, "curve"))) {
+            !are_points(json_object_get(memory, "curve"))) {
             return false;
         }
     }

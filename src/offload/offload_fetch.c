@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define PART_NONE UINT32_MAX
+
 /* An offloaded page of the batch. Its place in the buffer is its number in places[]. */
 typedef struct place {
     quire_page_id page;

@@ -201,8 +201,11 @@ static quire_store_result put_one(host_records *h, quire_transfer *t)
     entry *known;
     entry *e;
 
-    if (n_bytes == 0 || n_bytes > t->capacity || n_bytes > h->capacity_bytes) {
+    if (n_bytes == 0 || n_bytes > t->capacity) {
         return QUIRE_STORE_FORMAT;
+    }
+    if (n_bytes > h->capacity_bytes) {
+        return QUIRE_STORE_FULL;
     }
     quire_page_record_seal(t->record, ++h->sequence);
     if (quire_page_record_fields(t->record, n_bytes, &record) != QUIRE_STORE_OK) {

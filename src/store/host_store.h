@@ -1,5 +1,5 @@
-/* host_store.h - a store in the host's memory: what leaves a device's memory, in front of a disk or
- * a shared store.
+/* host_store.h - a store in the host's memory: copies of pages of a device, in front of a disk or a
+ * shared store.
  *
  * Records are kept by key, and the one that was used longest ago makes room. A get, a query and a
  * put count as uses. Nothing outlives the process. Transfers are finished inside get and put: each

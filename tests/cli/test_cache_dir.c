@@ -396,7 +396,8 @@ static void settings_are_checked(void **state)
         program_args args;
         const char *says;
     } cases[] = {
-        { 2, PROGRAM("serve", "-m", m, "--store-all"), "store_all needs a cache_dir or a store" },
+        { 2, PROGRAM("serve", "-m", m, "--store-all"),
+          "store_all needs a cache_dir, a store or cache_host_memory" },
         { 2, PROGRAM("serve", "-m", m, "--cache-dir-readonly"),
           "cache_dir_readonly needs a cache_dir" },
         { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--no-prefix-cache"),

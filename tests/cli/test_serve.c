@@ -145,7 +145,8 @@ static void checked_settings_say_where_from(void **state)
     assert_says(result.out, "session_ttl: 30m  # default\n");
     assert_says(result.out, "# effective: model random, KV q4, 128 tokens of context, ");
     assert_says(result.out, "2 keys, 1 of them for administration");
-    assert_says(result.out, "# prefetch_steps has no effect without cache_dir or store\n");
+    assert_says(result.out, "# prefetch_steps has no effect without cache_dir, store or "
+                            "cache_host_memory\n");
     assert_null(strstr(result.out, "abc"));
     program_free(&result);
 

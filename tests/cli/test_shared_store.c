@@ -202,7 +202,7 @@ static void settings_are_checked(void **state)
           "/nowhere/word" },
         { { "--store-key-file", redis_secret() }, "store_key_file needs a store" },
         { { "--store-quota", "1G" }, "store_quota needs a store" },
-        { { "--store-all" }, "store_all needs a cache_dir or a store" },
+        { { "--store-all" }, "store_all needs a cache_dir, a store or cache_host_memory" },
     };
 
     (void)state;

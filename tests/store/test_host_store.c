@@ -161,7 +161,7 @@ static void test_room(void **state)
     (void)test_store_close(store);
 
     store = host_new(100); /* less than a record */
-    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_FORMAT);
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_FULL);
     assert_int_equal(stats_of(store).refused_total, 1);
     (void)test_store_close(store);
 }

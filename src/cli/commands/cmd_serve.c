@@ -197,8 +197,8 @@ static const quire_opt options[] = {
     { .names = { "--cache-host-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, none",
       .offset = offsetof(quire_serve_args, cache_host_bytes),
-      .help = "with --device: memory of the host for cached pages that leave the device, in front "
-              "of --cache-dir and --store" },
+      .help = "with --device: memory of the host for copies of cached pages that are worth keeping "
+              "(with --store-all of all), in front of --cache-dir and --store" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "

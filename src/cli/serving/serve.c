@@ -218,6 +218,8 @@ static const char *overflow_note(const serving *s)
                  "than the KV budget are refused (kv_overflow)";
 }
 
+#define NO_PREFETCH "prefetch_steps has no effect without cache_dir, store or cache_host_memory"
+
 /* Pages are to be read ahead, and there is no store to read them from. */
 static bool has_idle_prefetch(const serving *s)
 {
@@ -253,7 +255,7 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
         printf("# %s\n", overflow_note(s));
     }
     if (has_idle_prefetch(s)) {
-        printf("# prefetch_steps has no effect without cache_dir or store\n");
+        printf("# " NO_PREFETCH "\n");
     }
     return QUIRE_EXIT_OK;
 }
@@ -273,9 +275,7 @@ static void warn(const serving *s)
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
     }
     if (has_idle_prefetch(s)) {
-        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                             "warning: prefetch_steps has no effect without cache_dir or "
-                             "store");
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: " NO_PREFETCH);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "base/parse.h"
 #include "cli/commands/device_choice.h"
 #include "cli/serving/serve_shared.h"
 #include "store/chain_store.h"
@@ -124,7 +125,7 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
         return state_parts(args->cache_state, keeps, err);
     }
     needs = args->store_all && !quire_serve_has_store(args)
-                ? "store_all needs a cache_dir or a store"
+                ? "store_all needs a cache_dir, a store or cache_host_memory"
                 : needs;
     needs = args->cache_dir_readonly ? "cache_dir_readonly needs a cache_dir" : needs;
     if (needs != NULL) {
@@ -245,9 +246,29 @@ static int put_over(quire_store **out, quire_store *near, quire_store *far, bool
     return QUIRE_OK;
 }
 
+/* The store in the host's memory; NULL if there is to be none. A page that never fits would be
+ * copied all the time. */
+static int host_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
+{
+    const uint64_t bytes = from->args->cache_host_bytes;
+    char given[16], needed[16];
+
+    *out = NULL;
+    if (bytes != 0 && bytes < from->record_bytes) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "cache_host_memory is %s, but a page of this model with its head "
+                               "takes %s",
+                               quire_format_bytes(bytes, given, sizeof(given)),
+                               quire_format_bytes(from->record_bytes, needed, sizeof(needed)));
+    }
+    if (bytes != 0 && quire_host_store_create(out, bytes) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
+    }
+    return QUIRE_OK;
+}
+
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
-    const uint64_t host_bytes = from->args->cache_host_bytes;
     quire_store *file = NULL;
     quire_store *far = NULL;
     quire_store *host = NULL;
@@ -261,9 +282,10 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
         return rc;
     }
     QUIRE_TRY(put_over(&far, file, far, false, err));
-    if (host_bytes != 0 && quire_host_store_create(&host, host_bytes) < 0) {
+    rc = host_open(&host, from, err);
+    if (rc < 0) {
         quire_serve_store_close(far);
-        return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
+        return rc;
     }
     return put_over(out, host, far, true, err);
 }

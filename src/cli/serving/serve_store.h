@@ -31,7 +31,8 @@ typedef struct quire_serve_store_from {
 
 /* Open the store: the host's memory, a directory, a shared store, or those of them that the
  * settings name, each behind the one before; *out is NULL if they name none. Errors:
- * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with
+ * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM, QUIRE_INVAL (the host's memory
+ * has no room for one page). Memory: end with
  * (*out)->ops->close(), or give it to an engine. */
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
 

@@ -23,6 +23,8 @@ typedef struct entry {
     unsigned char *bytes;
     size_t n_bytes;
     quire_page_record record; /* points into bytes */
+    uint64_t looked_at;       /* number of the last drop that looked for the text before it */
+    bool is_orphan;           /* and did not find all of that text */
 } entry;
 
 /* The records, under one lock: several stores may have them in common. */
@@ -36,6 +38,7 @@ typedef struct host_records {
     entry *newest;
     entry *oldest;
     uint64_t sequence;
+    uint64_t n_drops;
     quire_store_stats stats; /* of all stores together */
 } host_records;
 
@@ -357,15 +360,68 @@ static void drop_branch(host_records *h, const quire_page_key *key)
     }
 }
 
+/* The page before an entry's; NULL: it is not there. Positions fall on the way up, so that no
+ * constructed circle holds the search. */
+static entry *above(const host_records *h, const entry *e)
+{
+    entry *up = find(h, &e->record.text.parent);
+
+    return up != NULL && up->record.text.first_token < e->record.text.first_token ? up : NULL;
+}
+
+static bool is_first(const entry *e)
+{
+    return is_key(&e->record.text.parent, &e->record.text.root);
+}
+
+/* Find out whether an entry's text is there from its beginning on, for it and all above it. */
+static void look_above(const host_records *h, entry *e)
+{
+    entry *top = e, *up = e;
+    bool is_orphan;
+
+    while (up != NULL && up->looked_at != h->n_drops) {
+        top = up;
+        up = is_first(top) ? NULL : above(h, top);
+    }
+    is_orphan = up != NULL ? up->is_orphan : !is_first(top);
+    while (e != up) {
+        e->looked_at = h->n_drops;
+        e->is_orphan = is_orphan;
+        e = e != top ? above(h, e) : up;
+    }
+}
+
+/* Drop the records of a root, zeros for all, that may continue a dropped text: of the text before
+ * them a part is missing, as the page used longest ago makes room first. */
+static void drop_orphans(host_records *h, const quire_page_key *root)
+{
+    static const quire_page_key zeros;
+    const bool is_all = is_key(root, &zeros);
+    entry *older;
+
+    for (entry *e = h->newest; e != NULL; e = e->older) {
+        look_above(h, e);
+    }
+    for (entry *e = h->newest; e != NULL; e = older) {
+        older = e->older;
+        if (e->is_orphan && (is_all || is_key(&e->record.text.root, root))) {
+            drop_entry(h, e);
+        }
+    }
+}
+
 static int host_drop(quire_store *store, const quire_store_drop *drop)
 {
     host_records *h = self_of(store)->records;
     entry *e;
 
     (void)pthread_mutex_lock(&h->lock);
+    h->n_drops++;
     if (drop->what != QUIRE_STORE_DROP_TEXT && drop->what != QUIRE_STORE_DROP_BEHIND) {
         drop_salts(h, drop);
     } else {
+        drop_orphans(h, &drop->root); /* while all of the text is there */
         drop_branch(h, &drop->key);
         e = drop->what == QUIRE_STORE_DROP_TEXT ? find(h, &drop->key) : NULL;
         if (e != NULL) {

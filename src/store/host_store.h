@@ -5,6 +5,9 @@
  * put count as uses. Nothing outlives the process. Transfers are finished inside get and put: each
  * costs a pass over its record, and a checksum.
  *
+ * A drop of a text ends also the records of its root behind a gap: of the text before them a page
+ * has made room, so they may continue the dropped one. It looks at all records.
+ *
  * Thread: as store.h says.
  *
  * SPDX-License-Identifier: MIT */

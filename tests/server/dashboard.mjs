@@ -187,10 +187,38 @@ async function testKey(browser) {
     console.log("ok - the administrator's key");
 }
 
+// Two devices of one name, and measured page sizes of which none suits the disk.
+async function testDevices(browser) {
+    const folder = mkdtempSync(join(tmpdir(), "quire-dashboard-"));
+    const file = join(folder, "pages.json");
+    const curve = (...rates) => rates.map((rate, i) => ({ page_tokens: 64 << i, piece_bytes: 1, in_bytes_per_second: rate,
+        out_bytes_per_second: 8, attention_bytes_per_second: null }));
+    const memories = [{ memory: "host", page_tokens: 64, has_share: true, curve: curve(8, 4) },
+        { memory: "disk", page_tokens: 128, has_share: false, curve: curve(2, 8) }];
+    writeFileSync(file, JSON.stringify({ page_tokens: 128, has_share: false, memories }));
+    const server = await Server.start(args.quire, ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml", "--kv-budget", "64MiB",
+        "--device", "cpu,cpu", "--page-curve", file]);
+    try {
+        await ask(server.port, { prompt: "Once upon a time", max_tokens: 4 });
+        const { page, problems } = await openPage(browser, server.port);
+        await page.waitForFunction(() => document.querySelectorAll("#device-rows tr").length === 3, null, WAIT);
+        assert.match(await page.textContent("#device-rows"), /0: cpu.*1: cpu/s);
+        assert.match(await page.textContent("#page-size-rows"), /100 % \*50 %.*25 %100 % \?/s);
+        assert.match(await page.textContent("#page-size-note"), /128 come nearest/);
+        await checkPage(page, { axe: args.axe, settle: () => redrawn(page) });
+        assert.deepEqual(problems, []);
+    } finally {
+        await server.stop();
+        rmSync(folder, { recursive: true });
+    }
+    console.log("ok - devices, page sizes");
+}
+
 const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
 try {
     await testFigures(browser);
     await testKey(browser);
+    await testDevices(browser);
 } finally {
     await browser.close();
 }

@@ -409,7 +409,7 @@ static void test_refusals(void **state)
     refused(&b, KEYDIFF, "retain: keydiff and KV in q6 to q3: 64 tokens are coded as one tile");
     bench_close(&b);
     b = bench_tiny(&engine, &runtime);
-    refused(&b, KEYDIFF, "retain: and an engine without chunks");
+    refused(&b, KEYDIFF, "retain: cannot go with several devices, or an engine without chunks");
     bench_close(&b);
     engine.retain_chunk = CHUNK;
     engine.n_running_max = 4;
@@ -426,7 +426,8 @@ static void test_refusals(void **state)
     engine.overflow.dir = test_dir;
     engine.overflow.capacity_bytes = (uint64_t)1 << 24;
     b = bench_deep(4, &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: and --kv-overflow: a text that is condensed is in memory");
+    refused(&b, KEYDIFF,
+            "retain: cannot go with --kv-overflow: a text that is condensed is in memory");
     bench_close(&b);
 }
 

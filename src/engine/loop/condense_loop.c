@@ -11,14 +11,14 @@
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err)
 {
-    const char *other = loop->opts.retain_chunk == 0 ? "an engine without chunks"
-                        : loop->opts.overflow.dir != NULL
-                            ? "--kv-overflow: a text that is condensed is in memory"
-                        : loop->opts.watcher.stored != NULL ? "KV events: they name whole texts"
-                                                            : NULL;
+    const char *other =
+        loop->opts.retain_chunk == 0        ? "several devices, or an engine without chunks"
+        : loop->opts.overflow.dir != NULL   ? "--kv-overflow: a text that is condensed is in memory"
+        : loop->opts.watcher.stored != NULL ? "KV events: they name whole texts"
+                                            : NULL;
 
     if (other != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other);
+        return quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other);
     }
     return quire_condensing_check(loop->runtime, &loop->lanes.parts, spec, loop->opts.retain_chunk,
                                   setting, err);

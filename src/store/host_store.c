@@ -1,13 +1,15 @@
 /* host_store.c - see host_store.h.
  *
- * An entry is in two tables: by its key, and by the key of its parent, by which a drop finds the
- * texts that continue a dropped one. Both tables have chains and grow together. A store has its own
- * list of finished transfers; all else is the records'.
+ * Records are sealed, copied and verified outside the lock, so that stores of several threads do
+ * not wait for one another. A store has its own list of finished transfers; all else is the
+ * records'.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/host_store.h"
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "store/host_records.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,36 +17,9 @@
 
 #define TABLE_MIN 1024u /* chains of a table; a power of two */
 
-typedef struct entry {
-    struct entry *next_key;    /* in the chain of its key */
-    struct entry *next_parent; /* and of its parent's key */
-    struct entry *newer;       /* by use */
-    struct entry *older;
-    unsigned char *bytes;
-    size_t n_bytes;
-    quire_page_record record; /* points into bytes */
-    uint64_t looked_at;       /* number of the last drop that looked for the text before it */
-    bool is_orphan;           /* and did not find all of that text */
-} entry;
-
-/* The records, under one lock: several stores may have them in common. */
-typedef struct host_records {
-    pthread_mutex_t lock;
-    uint32_t n_stores;
-    uint64_t capacity_bytes;
-    entry **by_key;    /* [n_chains] */
-    entry **by_parent; /* [n_chains] */
-    uint64_t n_chains;
-    entry *newest;
-    entry *oldest;
-    uint64_t sequence;
-    uint64_t n_drops;
-    quire_store_stats stats; /* of all stores together */
-} host_records;
-
 typedef struct host_store {
     quire_store store; /* must be first */
-    host_records *records;
+    quire_host_records *records;
     quire_transfer *done; /* oldest first */
     quire_transfer **done_end;
 } host_store;
@@ -57,7 +32,7 @@ static host_store *self_of(quire_store *store)
 /* ---- tables ---- */
 
 /* Keys are hashes. */
-static uint64_t chain_of(const host_records *h, const quire_page_key *key)
+static uint64_t chain_of(const quire_host_records *h, const quire_page_key *key)
 {
     uint64_t hash;
 
@@ -65,36 +40,46 @@ static uint64_t chain_of(const host_records *h, const quire_page_key *key)
     return hash & (h->n_chains - 1);
 }
 
-static bool is_key(const quire_page_key *a, const quire_page_key *b)
+quire_host_entry *quire_host_find(const quire_host_records *h, const quire_page_key *key)
 {
-    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
-}
+    quire_host_entry *e = h->by_key[chain_of(h, key)];
 
-static entry *find(const host_records *h, const quire_page_key *key)
-{
-    entry *e = h->by_key[chain_of(h, key)];
-
-    while (e != NULL && !is_key(&e->record.text.key, key)) {
+    while (e != NULL && !quire_host_is_key(&e->record.text.key, key)) {
         e = e->next_key;
     }
     return e;
 }
 
-static void link_in(host_records *h, entry *e)
+quire_host_entry *quire_host_child(const quire_host_records *h, const quire_page_key *parent)
 {
-    entry **key = &h->by_key[chain_of(h, &e->record.text.key)];
-    entry **parent = &h->by_parent[chain_of(h, &e->record.text.parent)];
+    quire_host_entry *e = h->by_parent[chain_of(h, parent)];
 
-    e->next_key = *key;
-    *key = e;
-    e->next_parent = *parent;
-    *parent = e;
+    while (e != NULL && !quire_host_is_key(&e->record.text.parent, parent)) {
+        e = e->next_parent;
+    }
+    return e;
 }
 
-static int tables_make(host_records *h, uint64_t n_chains)
+static void link_in(quire_host_records *h, quire_host_entry *e)
 {
-    entry **by_key = calloc(n_chains, sizeof *by_key);
-    entry **by_parent = calloc(n_chains, sizeof *by_parent);
+    e->at_key = &h->by_key[chain_of(h, &e->record.text.key)];
+    e->next_key = *e->at_key;
+    *e->at_key = e;
+    if (e->next_key != NULL) {
+        e->next_key->at_key = &e->next_key;
+    }
+    e->at_parent = &h->by_parent[chain_of(h, &e->record.text.parent)];
+    e->next_parent = *e->at_parent;
+    *e->at_parent = e;
+    if (e->next_parent != NULL) {
+        e->next_parent->at_parent = &e->next_parent;
+    }
+}
+
+static int tables_make(quire_host_records *h, uint64_t n_chains)
+{
+    quire_host_entry **by_key = calloc(n_chains, sizeof *by_key);
+    quire_host_entry **by_parent = calloc(n_chains, sizeof *by_parent);
 
     if (by_key == NULL || by_parent == NULL) {
         free(by_key);
@@ -106,36 +91,34 @@ static int tables_make(host_records *h, uint64_t n_chains)
     h->by_key = by_key;
     h->by_parent = by_parent;
     h->n_chains = n_chains;
-    for (entry *e = h->newest; e != NULL; e = e->older) {
+    for (quire_host_entry *e = h->newest; e != NULL; e = e->older) {
         link_in(h, e);
     }
     return QUIRE_OK;
 }
 
-static void link_out(host_records *h, const entry *e)
+/* All first pages of a root are in one chain, so no chain is walked. */
+static void link_out(const quire_host_entry *e)
 {
-    entry **at = &h->by_key[chain_of(h, &e->record.text.key)];
-
-    while (*at != e) {
-        at = &(*at)->next_key;
+    *e->at_key = e->next_key;
+    if (e->next_key != NULL) {
+        e->next_key->at_key = e->at_key;
     }
-    *at = e->next_key;
-    at = &h->by_parent[chain_of(h, &e->record.text.parent)];
-    while (*at != e) {
-        at = &(*at)->next_parent;
+    *e->at_parent = e->next_parent;
+    if (e->next_parent != NULL) {
+        e->next_parent->at_parent = e->at_parent;
     }
-    *at = e->next_parent;
 }
 
 /* ---- use ---- */
 
-static void use_end(host_records *h, entry *e)
+static void use_end(quire_host_records *h, quire_host_entry *e)
 {
     *(e->newer != NULL ? &e->newer->older : &h->newest) = e->older;
     *(e->older != NULL ? &e->older->newer : &h->oldest) = e->newer;
 }
 
-static void use_begin(host_records *h, entry *e)
+static void use_begin(quire_host_records *h, quire_host_entry *e)
 {
     e->newer = NULL;
     e->older = h->newest;
@@ -143,33 +126,37 @@ static void use_begin(host_records *h, entry *e)
     h->newest = e;
 }
 
-static void use(host_records *h, entry *e)
+static void use(quire_host_records *h, quire_host_entry *e)
 {
     use_end(h, e);
     use_begin(h, e);
 }
 
-static void entry_free(entry *e)
+static void entry_free(quire_host_entry *e)
 {
     free(e->bytes);
     free(e);
 }
 
-static void remove_entry(host_records *h, entry *e)
+void quire_host_remove(quire_host_records *h, quire_host_entry *e)
 {
-    link_out(h, e);
+    link_out(e);
     use_end(h, e);
     h->stats.records--;
     h->stats.record_bytes -= e->n_bytes;
-    entry_free(e);
+    if (e->n_readers > 0) {
+        e->is_gone = true;
+    } else {
+        entry_free(e);
+    }
 }
 
 /* ---- put ---- */
 
 /* A copy of a sealed record. NULL: no memory, or no record. */
-static entry *entry_new(const unsigned char *bytes, size_t n_bytes)
+static quire_host_entry *entry_new(const unsigned char *bytes, size_t n_bytes)
 {
-    entry *e = calloc(1, sizeof *e);
+    quire_host_entry *e = calloc(1, sizeof *e);
 
     if (e == NULL) {
         return NULL;
@@ -188,21 +175,80 @@ static entry *entry_new(const unsigned char *bytes, size_t n_bytes)
     return e;
 }
 
-static void room_make(host_records *h, size_t n_bytes)
+static void room_make(quire_host_records *h, size_t n_bytes)
 {
     while (h->oldest != NULL && h->stats.record_bytes + n_bytes > h->capacity_bytes) {
-        remove_entry(h, h->oldest);
+        quire_host_remove(h, h->oldest);
         h->stats.evicted_total++;
         h->stats.evictions++;
     }
 }
 
-static quire_store_result put_one(host_records *h, quire_transfer *t)
+/* Whether a record is there that a put leaves as it is. */
+static bool is_known(quire_host_records *h, const quire_page_key *key, bool is_replacing)
+{
+    quire_host_entry *known = is_replacing ? NULL : quire_host_find(h, key);
+
+    if (known != NULL) {
+        use(h, known);
+        h->stats.known_total++;
+    }
+    return known != NULL;
+}
+
+static void insert(quire_host_records *h, quire_host_entry *e)
+{
+    quire_host_entry *known = quire_host_find(h, &e->record.text.key);
+
+    if (known != NULL) {
+        quire_host_remove(h, known);
+    }
+    room_make(h, e->n_bytes);
+    if (h->stats.records >= h->n_chains) {
+        (void)tables_make(h, 2 * h->n_chains); /* else chains are longer */
+    }
+    link_in(h, e);
+    use_begin(h, e);
+    h->stats.records++;
+    h->stats.record_bytes += e->n_bytes;
+    h->stats.puts_total++;
+    h->stats.put_bytes_total += e->n_bytes;
+    h->stats.written_bytes_total += e->n_bytes;
+}
+
+/* Seal a record that is not there yet, and keep a copy. A drop by another store in the meantime may
+ * be of this record: it is refused. */
+static quire_store_result put_new(quire_host_records *h, quire_transfer *t, size_t n_bytes,
+                                  uint64_t sequence, uint64_t n_drops)
+{
+    quire_store_result result = QUIRE_STORE_OK;
+    quire_host_entry *e;
+
+    quire_page_record_seal(t->record, sequence);
+    e = entry_new(t->record, n_bytes);
+    if (e == NULL) {
+        return QUIRE_STORE_FULL;
+    }
+    (void)pthread_mutex_lock(&h->lock);
+    if (h->n_drops != n_drops) {
+        result = QUIRE_STORE_FULL;
+    } else if (!is_known(h, &e->record.text.key, t->is_replacing)) {
+        insert(h, e);
+        e = NULL;
+    }
+    (void)pthread_mutex_unlock(&h->lock);
+    if (e != NULL) {
+        entry_free(e);
+    }
+    return result;
+}
+
+static quire_store_result put_one(quire_host_records *h, quire_transfer *t)
 {
     const size_t n_bytes = quire_page_record_peek(t->record, t->capacity);
     quire_page_record record;
-    entry *known;
-    entry *e;
+    uint64_t sequence, n_drops;
+    bool is_there;
 
     if (n_bytes == 0 || n_bytes > t->capacity) {
         return QUIRE_STORE_FORMAT;
@@ -210,85 +256,93 @@ static quire_store_result put_one(host_records *h, quire_transfer *t)
     if (n_bytes > h->capacity_bytes) {
         return QUIRE_STORE_FULL;
     }
-    quire_page_record_seal(t->record, ++h->sequence);
     if (quire_page_record_fields(t->record, n_bytes, &record) != QUIRE_STORE_OK) {
         return QUIRE_STORE_FORMAT;
     }
-    known = find(h, &record.text.key);
-    if (known != NULL && !t->is_replacing) {
-        use(h, known);
-        h->stats.known_total++;
-        return QUIRE_STORE_OK;
-    }
-    e = entry_new(t->record, n_bytes);
-    if (e == NULL) {
-        return QUIRE_STORE_FULL;
-    }
-    if (known != NULL) {
-        remove_entry(h, known);
-    }
-    room_make(h, n_bytes);
-    if (h->stats.records >= h->n_chains) {
-        (void)tables_make(h, 2 * h->n_chains); /* else chains are longer */
-    }
-    link_in(h, e);
-    use_begin(h, e);
-    h->stats.records++;
-    h->stats.record_bytes += n_bytes;
-    h->stats.puts_total++;
-    h->stats.put_bytes_total += n_bytes;
-    h->stats.written_bytes_total += n_bytes;
-    return QUIRE_STORE_OK;
+    (void)pthread_mutex_lock(&h->lock);
+    is_there = is_known(h, &record.text.key, t->is_replacing);
+    sequence = ++h->sequence;
+    n_drops = h->n_drops;
+    (void)pthread_mutex_unlock(&h->lock);
+    return is_there ? QUIRE_STORE_OK : put_new(h, t, n_bytes, sequence, n_drops);
 }
 
 /* ---- get ---- */
 
-static quire_store_result get_one(host_records *h, quire_transfer *t)
+/* Find a record and keep it from being freed; NULL: *result is the answer. */
+static quire_host_entry *read_begin(quire_host_records *h, const quire_transfer *t,
+                                    quire_store_result *result)
 {
-    entry *e = find(h, &t->text.key);
-    quire_store_result result;
+    quire_host_entry *e;
 
-    if (e == NULL) {
-        return QUIRE_STORE_ABSENT;
+    (void)pthread_mutex_lock(&h->lock);
+    e = quire_host_find(h, &t->text.key);
+    *result = QUIRE_STORE_ABSENT;
+    if (e != NULL) {
+        use(h, e);
+        *result = t->is_query                ? QUIRE_STORE_OK
+                  : e->n_bytes > t->capacity ? QUIRE_STORE_FORMAT
+                                             : QUIRE_STORE_ABSENT;
+        e->n_readers += *result == QUIRE_STORE_ABSENT;
     }
-    use(h, e);
-    if (t->is_query) {
-        return QUIRE_STORE_OK;
-    }
-    if (e->n_bytes > t->capacity) {
-        return QUIRE_STORE_FORMAT;
-    }
-    memcpy(t->record, e->bytes, e->n_bytes);
+    (void)pthread_mutex_unlock(&h->lock);
+    return *result == QUIRE_STORE_ABSENT ? e : NULL;
+}
+
+static void read_end(quire_host_records *h, quire_host_entry *e, uint64_t took_ns, bool is_damaged)
+{
+    (void)pthread_mutex_lock(&h->lock);
     h->stats.reads_total++;
     h->stats.read_bytes_total += e->n_bytes;
-    result = quire_page_record_open(t->record, e->n_bytes, &t->found);
-    if (result != QUIRE_STORE_OK) { /* memory that has flipped a bit */
-        remove_entry(h, e);
+    h->read_ns += took_ns;
+    e->n_readers--;
+    if (!e->is_gone && is_damaged) {
+        quire_host_remove(h, e);
+    } else if (e->is_gone && e->n_readers == 0) {
+        entry_free(e);
+    }
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
+static quire_store_result get_one(quire_host_records *h, quire_transfer *t)
+{
+    const uint64_t begin_ns = quire_clock_ns();
+    quire_store_result result;
+    quire_host_entry *e = read_begin(h, t, &result);
+
+    if (e == NULL) {
         return result;
     }
-    return quire_page_record_check(&t->found, &t->text);
+    memcpy(t->record, e->bytes, e->n_bytes);
+    result = quire_page_record_open(t->record, e->n_bytes, &t->found);
+    read_end(h, e, quire_clock_ns() - begin_ns, result != QUIRE_STORE_OK); /* a flipped bit */
+    return result == QUIRE_STORE_OK ? quire_page_record_check(&t->found, &t->text) : result;
 }
 
 /* ---- the table of functions ---- */
 
+static void count(quire_host_records *h, const quire_transfer *t)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    h->stats.refused_total += t->is_put && t->result != QUIRE_STORE_OK;
+    h->stats.results_total[t->result] += !t->is_put && !t->is_query;
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
 static void take(quire_store *store, quire_transfer *const *transfers, uint32_t n, bool is_put)
 {
     host_store *own = self_of(store);
-    host_records *h = own->records;
 
-    (void)pthread_mutex_lock(&h->lock);
     for (uint32_t i = 0; i < n; i++) {
         quire_transfer *t = transfers[i];
 
         t->is_put = is_put;
         t->next = NULL;
-        t->result = is_put ? put_one(h, t) : get_one(h, t);
-        h->stats.refused_total += is_put && t->result != QUIRE_STORE_OK;
-        h->stats.results_total[t->result] += !is_put && !t->is_query;
+        t->result = is_put ? put_one(own->records, t) : get_one(own->records, t);
+        count(own->records, t);
         *own->done_end = t;
         own->done_end = &t->next;
     }
-    (void)pthread_mutex_unlock(&h->lock);
     if (store->waker.wake != NULL) {
         store->waker.wake(store->waker.ctx);
     }
@@ -304,130 +358,12 @@ static void host_put(quire_store *store, quire_transfer *const *transfers, uint3
     take(store, transfers, n, true);
 }
 
-static bool is_of(const quire_store_drop *drop, const quire_page_text *text)
-{
-    const bool begins =
-        text->salt_bytes >= drop->salt_bytes &&
-        (drop->salt_bytes == 0 || memcmp(text->salt, drop->salt, drop->salt_bytes) == 0);
-
-    return drop->what == QUIRE_STORE_DROP_ALL || (begins && (drop->what == QUIRE_STORE_DROP_SALTS ||
-                                                             text->salt_bytes == drop->salt_bytes));
-}
-
-static void drop_entry(host_records *h, entry *e)
-{
-    remove_entry(h, e);
-    h->stats.dropped_total++;
-}
-
-/* Of all texts, those of the drop's salts. */
-static void drop_salts(host_records *h, const quire_store_drop *drop)
-{
-    for (entry *e = h->newest, *older; e != NULL; e = older) {
-        older = e->older;
-        if (is_of(drop, &e->record.text)) {
-            drop_entry(h, e);
-        }
-    }
-}
-
-static entry *child_of(const host_records *h, const quire_page_key *parent)
-{
-    entry *e = h->by_parent[chain_of(h, parent)];
-
-    while (e != NULL && !is_key(&e->record.text.parent, parent)) {
-        e = e->next_parent;
-    }
-    return e;
-}
-
-/* Drop all that continues the text of a key: down to a text without a child, that one, then its
- * parent. */
-static void drop_branch(host_records *h, const quire_page_key *key)
-{
-    entry *e = child_of(h, key);
-
-    while (e != NULL) {
-        entry *child = child_of(h, &e->record.text.key);
-
-        if (child == NULL || child == e) {
-            const quire_page_key parent = e->record.text.parent;
-
-            drop_entry(h, e);
-            child = is_key(&parent, key) ? child_of(h, key) : find(h, &parent);
-        }
-        e = child;
-    }
-}
-
-/* The page before an entry's; NULL: it is not there. Positions fall on the way up, so that no
- * constructed circle holds the search. */
-static entry *above(const host_records *h, const entry *e)
-{
-    entry *up = find(h, &e->record.text.parent);
-
-    return up != NULL && up->record.text.first_token < e->record.text.first_token ? up : NULL;
-}
-
-static bool is_first(const entry *e)
-{
-    return is_key(&e->record.text.parent, &e->record.text.root);
-}
-
-/* Find out whether an entry's text is there from its beginning on, for it and all above it. */
-static void look_above(const host_records *h, entry *e)
-{
-    entry *top = e, *up = e;
-    bool is_orphan;
-
-    while (up != NULL && up->looked_at != h->n_drops) {
-        top = up;
-        up = is_first(top) ? NULL : above(h, top);
-    }
-    is_orphan = up != NULL ? up->is_orphan : !is_first(top);
-    while (e != up) {
-        e->looked_at = h->n_drops;
-        e->is_orphan = is_orphan;
-        e = e != top ? above(h, e) : up;
-    }
-}
-
-/* Drop the records of a root, zeros for all, that may continue a dropped text: of the text before
- * them a part is missing, as the page used longest ago makes room first. */
-static void drop_orphans(host_records *h, const quire_page_key *root)
-{
-    static const quire_page_key zeros;
-    const bool is_all = is_key(root, &zeros);
-    entry *older;
-
-    for (entry *e = h->newest; e != NULL; e = e->older) {
-        look_above(h, e);
-    }
-    for (entry *e = h->newest; e != NULL; e = older) {
-        older = e->older;
-        if (e->is_orphan && (is_all || is_key(&e->record.text.root, root))) {
-            drop_entry(h, e);
-        }
-    }
-}
-
 static int host_drop(quire_store *store, const quire_store_drop *drop)
 {
-    host_records *h = self_of(store)->records;
-    entry *e;
+    quire_host_records *h = self_of(store)->records;
 
     (void)pthread_mutex_lock(&h->lock);
-    h->n_drops++;
-    if (drop->what != QUIRE_STORE_DROP_TEXT && drop->what != QUIRE_STORE_DROP_BEHIND) {
-        drop_salts(h, drop);
-    } else {
-        drop_orphans(h, &drop->root); /* while all of the text is there */
-        drop_branch(h, &drop->key);
-        e = drop->what == QUIRE_STORE_DROP_TEXT ? find(h, &drop->key) : NULL;
-        if (e != NULL) {
-            drop_entry(h, e);
-        }
-    }
+    quire_host_drop_apply(h, drop);
     (void)pthread_mutex_unlock(&h->lock);
     return QUIRE_OK;
 }
@@ -450,19 +386,20 @@ static uint32_t host_poll(quire_store *store, quire_transfer **out, uint32_t n)
 
 static void host_stats(const quire_store *store, quire_store_stats *out)
 {
-    host_records *h = self_of((quire_store *)(uintptr_t)store)->records;
+    quire_host_records *h = self_of((quire_store *)(uintptr_t)store)->records;
 
     (void)pthread_mutex_lock(&h->lock);
     *out = h->stats;
+    out->read_us_total = h->read_ns / 1000;
     (void)pthread_mutex_unlock(&h->lock);
     out->stored_bytes = out->record_bytes;
     out->capacity_bytes = h->capacity_bytes;
 }
 
-static void records_free(host_records *h)
+static void records_free(quire_host_records *h)
 {
     while (h->newest != NULL) {
-        remove_entry(h, h->newest);
+        quire_host_remove(h, h->newest);
     }
     free(h->by_key);
     free(h->by_parent);
@@ -470,7 +407,7 @@ static void records_free(host_records *h)
     free(h);
 }
 
-static void records_leave(host_records *h)
+static void records_leave(quire_host_records *h)
 {
     bool is_last;
 
@@ -504,7 +441,7 @@ static const quire_store_ops host_ops = {
 };
 
 /* A store on records. Errors: QUIRE_NOMEM. */
-static int store_make(quire_store **out, host_records *records)
+static int store_make(quire_store **out, quire_host_records *records)
 {
     host_store *h = calloc(1, sizeof *h);
 
@@ -519,9 +456,9 @@ static int store_make(quire_store **out, host_records *records)
     return QUIRE_OK;
 }
 
-static host_records *records_new(uint64_t capacity_bytes)
+static quire_host_records *records_new(uint64_t capacity_bytes)
 {
-    host_records *h = calloc(1, sizeof *h);
+    quire_host_records *h = calloc(1, sizeof *h);
 
     if (h == NULL) {
         return NULL;
@@ -540,7 +477,7 @@ static host_records *records_new(uint64_t capacity_bytes)
 
 int quire_host_store_create(quire_store **out, uint64_t capacity_bytes)
 {
-    host_records *records;
+    quire_host_records *records;
     int rc;
 
     *out = NULL;

@@ -3,7 +3,9 @@
  *
  * Records are kept by key, and the one that was used longest ago makes room. A get, a query and a
  * put count as uses. Nothing outlives the process. Transfers are finished inside get and put: each
- * costs a pass over its record, and a checksum.
+ * costs a pass over its record, and a checksum; a put of a known record costs neither. Stores with
+ * the same records wait for one another only while tables change; read_us_total is the sum of the
+ * times of all their reads.
  *
  * A drop of a text ends also the records of its root behind a gap: of the text before them a page
  * has made room, so they may continue the dropped one. It looks at all records.

@@ -7,6 +7,7 @@
 #include "store/chain_store.h"
 #include "store/host_store.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static quire_store *host_new(uint64_t capacity_bytes)
@@ -278,6 +279,82 @@ static void test_share(void **state)
     assert_int_equal(test_store_close(second), 0);
 }
 
+typedef struct worker {
+    quire_store *store;
+    const test_text *texts; /* [4] */
+    uint64_t seed;
+    uint32_t n_wrong;
+    uint32_t n_found;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    quire_rng rng = { w->seed };
+
+    for (uint32_t i = 0; i < 3000; i++) {
+        const test_text *text = &w->texts[quire_rng_below(&rng, 4)];
+        const quire_page_text *page = &text->pages[quire_rng_below(&rng, text->n_pages)];
+        const uint32_t what = quire_rng_below(&rng, 100);
+        quire_transfer *t;
+
+        if (what == 0) {
+            (void)w->store->ops->drop(w->store, &(quire_store_drop){ .what = QUIRE_STORE_DROP_TEXT,
+                                                                     .key = page->key,
+                                                                     .root = page->root });
+            continue;
+        }
+        t = what < 60 ? test_put_new(page, 0) : test_get_new(page);
+        t->is_replacing = what < 30;
+        if (what < 60) {
+            w->store->ops->put(w->store, &t, 1);
+        } else {
+            w->store->ops->get(w->store, &t, 1);
+        }
+        w->n_wrong += w->store->ops->poll(w->store, &t, 1) != 1;
+        if (!t->is_put && t->result == QUIRE_STORE_OK) {
+            w->n_found++;
+            w->n_wrong += !test_is_payload(&t->found, 0);
+        } else {
+            w->n_wrong += t->result != QUIRE_STORE_OK && t->result != QUIRE_STORE_ABSENT &&
+                          t->result != QUIRE_STORE_FULL;
+        }
+        quire_transfer_free(t);
+    }
+    return NULL;
+}
+
+/* Two threads with the same records, which are replaced, make room and are dropped under their
+ * readers. */
+static void test_threads(void **state)
+{
+    static test_text texts[4];
+    worker workers[2];
+    pthread_t threads[2];
+    quire_store_stats stats;
+
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        test_text_make(&texts[i], 8, 40 + i, "a");
+    }
+    workers[0] = (worker){ .store = host_new(150000), .texts = texts, .seed = 1 };
+    workers[1] = (worker){ .texts = texts, .seed = 2 };
+    assert_int_equal(quire_host_store_share(&workers[1].store, workers[0].store), QUIRE_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(workers[i].n_wrong, 0);
+    }
+    stats = stats_of(workers[0].store);
+    assert_int_equal(stats.results_total[QUIRE_STORE_OK], workers[0].n_found + workers[1].n_found);
+    assert_int_equal(stats.reads_total, stats.results_total[QUIRE_STORE_OK]);
+    assert_true(stats.evicted_total > 0 && stats.read_us_total > 0);
+    (void)test_store_close(workers[0].store);
+    (void)test_store_close(workers[1].store);
+}
+
 /* Memory over a directory over a shared store. */
 static quire_store *three_new(quire_store *host, quire_store *middle, quire_store *far)
 {
@@ -382,6 +459,7 @@ int main(void)
         cmocka_unit_test(test_drop_gaps),   cmocka_unit_test(test_room),
         cmocka_unit_test(test_random),      cmocka_unit_test(test_three),
         cmocka_unit_test(test_three_notes), cmocka_unit_test(test_share),
+        cmocka_unit_test(test_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

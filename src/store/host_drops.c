@@ -1,0 +1,119 @@
+/* host_drops.c - records of the host's memory that a drop ends; see host_records.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store/host_records.h"
+
+static bool is_of(const quire_store_drop *drop, const quire_page_text *text)
+{
+    const bool begins =
+        text->salt_bytes >= drop->salt_bytes &&
+        (drop->salt_bytes == 0 || memcmp(text->salt, drop->salt, drop->salt_bytes) == 0);
+
+    return drop->what == QUIRE_STORE_DROP_ALL || (begins && (drop->what == QUIRE_STORE_DROP_SALTS ||
+                                                             text->salt_bytes == drop->salt_bytes));
+}
+
+static void drop_entry(quire_host_records *h, quire_host_entry *e)
+{
+    quire_host_remove(h, e);
+    h->stats.dropped_total++;
+}
+
+/* Of all texts, those of the drop's salts. */
+static void drop_salts(quire_host_records *h, const quire_store_drop *drop)
+{
+    for (quire_host_entry *e = h->newest, *older; e != NULL; e = older) {
+        older = e->older;
+        if (is_of(drop, &e->record.text)) {
+            drop_entry(h, e);
+        }
+    }
+}
+
+/* Drop all that continues the text of a key: down to a text without a child, that one, then its
+ * parent. */
+static void drop_branch(quire_host_records *h, const quire_page_key *key)
+{
+    quire_host_entry *e = quire_host_child(h, key);
+
+    while (e != NULL) {
+        quire_host_entry *child = quire_host_child(h, &e->record.text.key);
+
+        if (child == NULL || child == e) {
+            const quire_page_key parent = e->record.text.parent;
+
+            drop_entry(h, e);
+            child = quire_host_is_key(&parent, key) ? quire_host_child(h, key)
+                                                    : quire_host_find(h, &parent);
+        }
+        e = child;
+    }
+}
+
+/* The page before an entry's; NULL: it is not there. Positions fall on the way up, so that no
+ * constructed circle holds the search. */
+static quire_host_entry *above(const quire_host_records *h, const quire_host_entry *e)
+{
+    quire_host_entry *up = quire_host_find(h, &e->record.text.parent);
+
+    return up != NULL && up->record.text.first_token < e->record.text.first_token ? up : NULL;
+}
+
+static bool is_first(const quire_host_entry *e)
+{
+    return quire_host_is_key(&e->record.text.parent, &e->record.text.root);
+}
+
+/* Find out whether an entry's text is there from its beginning on, for it and all above it. */
+static void look_above(const quire_host_records *h, quire_host_entry *e)
+{
+    quire_host_entry *top = e, *up = e;
+    bool is_orphan;
+
+    while (up != NULL && up->looked_at != h->n_drops) {
+        top = up;
+        up = is_first(top) ? NULL : above(h, top);
+    }
+    is_orphan = up != NULL ? up->is_orphan : !is_first(top);
+    while (e != up) {
+        e->looked_at = h->n_drops;
+        e->is_orphan = is_orphan;
+        e = e != top ? above(h, e) : up;
+    }
+}
+
+/* Drop the records of a root, zeros for all, that may continue a dropped text: of the text before
+ * them a part is missing, as the page used longest ago makes room first. */
+static void drop_orphans(quire_host_records *h, const quire_page_key *root)
+{
+    static const quire_page_key zeros;
+    const bool is_all = quire_host_is_key(root, &zeros);
+    quire_host_entry *older;
+
+    for (quire_host_entry *e = h->newest; e != NULL; e = e->older) {
+        look_above(h, e);
+    }
+    for (quire_host_entry *e = h->newest; e != NULL; e = older) {
+        older = e->older;
+        if (e->is_orphan && (is_all || quire_host_is_key(&e->record.text.root, root))) {
+            drop_entry(h, e);
+        }
+    }
+}
+
+void quire_host_drop_apply(quire_host_records *h, const quire_store_drop *drop)
+{
+    quire_host_entry *e;
+
+    h->n_drops++;
+    if (drop->what != QUIRE_STORE_DROP_TEXT && drop->what != QUIRE_STORE_DROP_BEHIND) {
+        drop_salts(h, drop);
+        return;
+    }
+    drop_orphans(h, &drop->root); /* while all of the text is there */
+    drop_branch(h, &drop->key);
+    e = drop->what == QUIRE_STORE_DROP_TEXT ? quire_host_find(h, &drop->key) : NULL;
+    if (e != NULL) {
+        drop_entry(h, e);
+    }
+}

@@ -19,6 +19,7 @@
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_patience.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define SLOTS_MAX   64u /* pages of one fetch under way at once */
@@ -28,11 +29,27 @@
 
 /* ---- what it costs ---- */
 
+static double read_us(const quire_store_stats *s)
+{
+    return s->reads_total >= READS_KNOWN ? (double)s->read_us_total / (double)s->reads_total : 0.0;
+}
+
 double quire_tier_page_us(const quire_loop *loop)
 {
-    const quire_store_stats *s = &loop->figures.now.tier.store;
+    return read_us(&loop->figures.now.tier.store);
+}
 
-    return s->reads_total >= READS_KNOWN ? (double)s->read_us_total / (double)s->reads_total : 0.0;
+/* Of the slowest part: a page that comes from a disk is not late because others came from the
+ * host's memory. */
+static double slowest_page_us(const quire_loop *loop)
+{
+    const quire_tier_stats *tier = &loop->figures.now.tier;
+    double us = quire_tier_page_us(loop);
+
+    for (uint32_t i = 0; i < tier->n_parts; i++) {
+        us = fmax(us, read_us(&tier->parts[i].stats));
+    }
+    return us;
 }
 
 /* Time of computing the pages that are still wanted; 0 = not known. */
@@ -438,7 +455,7 @@ static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t n
     const quire_tier_patience patience = {
         .wait_us = (double)loop->tier->opts.wait_us,
         .local_us = (double)loop->tier->local_wait_us,
-        .page_us = quire_tier_page_us(loop),
+        .page_us = slowest_page_us(loop),
         .compute_us = compute_us(loop, f->next_use, f->n_pages),
     };
 

@@ -12,6 +12,7 @@
 #include "program.h"
 #include "served.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,12 +216,36 @@ static void test_lost_both(void **state)
     served_end(&running, SIGTERM);
 }
 
+/* Devices of one memory share it in equal parts, however little of it a small model's sequences
+ * need. */
+static void test_budgets(void **state)
+{
+    const double limit = 2.0 * 1024 * 1024 * 1024, share = 0.9;
+    program_running running = program_start(
+        PROGRAM("serve", program_model(), "--port", "0", "--kv", "q8", "--device", "cpu,cpu,cpu",
+                "--memory-limit", "2GiB", "--cache-memory-ratio", "0.9"));
+    const uint16_t port = served_port(&running);
+    const double budgets[] = {
+        served_metric(port, "quire_device_kv_bytes{device=\"0\",name=\"cpu\",what=\"budget\"}"),
+        served_metric(port, "quire_device_kv_bytes{device=\"1\",name=\"cpu\",what=\"budget\"}"),
+        served_metric(port, "quire_device_kv_bytes{device=\"2\",name=\"cpu\",what=\"budget\"}"),
+    };
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_true(budgets[i] > 0.25 * share * limit && budgets[i] <= share * limit / 3);
+        assert_true(fabs(budgets[i] - budgets[0]) <= 0.1 * budgets[0]);
+    }
+    served_end(&running, SIGTERM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_settings),        cmocka_unit_test(test_placement),
         cmocka_unit_test(test_bound),           cmocka_unit_test(test_lost),
         cmocka_unit_test(test_placement_alone), cmocka_unit_test(test_lost_both),
+        cmocka_unit_test(test_budgets),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

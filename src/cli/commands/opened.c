@@ -361,6 +361,10 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     QUIRE_TRY(quire_opened_overflow_open(session, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
+    if (opts.kv_budget_bytes > need.kv_bytes) { /* cached texts fill what sequences do not need */
+        need.total_bytes += opts.kv_budget_bytes - need.kv_bytes;
+        need.kv_bytes = opts.kv_budget_bytes;
+    }
     session->runtime_bytes =
         quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
     session->device_bytes = need.kv_bytes + need.device_bytes;

@@ -153,6 +153,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
         want.beside_bytes = s->beside_bytes;
+        want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
     if (rc == QUIRE_OK) {
@@ -329,6 +330,7 @@ static int start(serving *s, quire_error *err)
 
     want.n_ctx = s->n_ctx; /* as announced, though other programs may have taken memory since */
     want.beside_bytes = s->beside_bytes;
+    want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {
         s->opts.log = log_request;
         s->opts.log_ctx = &s->log;

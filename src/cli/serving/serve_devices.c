@@ -228,6 +228,22 @@ int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *er
     return QUIRE_OK;
 }
 
+double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share)
+{
+    uint32_t n = 0, n_before = 0;
+    double each, of_rest;
+
+    for (uint32_t k = 0; k < devices->n; k++) {
+        if (strcmp(devices->names[k], devices->names[i]) == 0) {
+            n++;
+            n_before += k < i;
+        }
+    }
+    each = share / (n > 1 ? n : 1);
+    of_rest = each / (1.0 - n_before * each);
+    return of_rest < 1.0 ? of_rest : 1.0;
+}
+
 /* The runtime of device i + 1, beside the session before, and its store. */
 static int device_open(quire_serve_devices *devices, uint32_t i,
                        const quire_serve_devices_from *from, quire_error *err)
@@ -236,11 +252,13 @@ static int device_open(quire_serve_devices *devices, uint32_t i,
     quire_opened *session = &devices->sessions[i];
     quire_engine_device *item = &devices->items[i];
     quire_serve_args own = *from->args;
+    quire_opened_want want = *from->want;
 
+    want.kv_share = quire_serve_devices_share(devices, i + 1, own.cache_memory_ratio);
     own.common.device = devices->names[i + 1];
     *item = (quire_engine_device){ .runtime = NULL };
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
-    QUIRE_TRY(quire_opened_open_runtime(session, &own.common, from->want, err));
+    QUIRE_TRY(quire_opened_open_runtime(session, &own.common, &want, err));
     item->runtime = session->runtime;
     item->overflow = quire_serve_overflow(&own, session);
     if (from->store != NULL && quire_host_store_share(&item->store, from->store) < 0) {

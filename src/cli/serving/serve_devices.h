@@ -40,6 +40,10 @@ void quire_serve_devices_fini(quire_serve_devices *devices);
  * quire_device_open(). */
 int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *err);
 
+/* What share of the memory that is left when device i opens its KV budget may take, so that all
+ * devices of one name take `share` of their memory, in equal parts. */
+double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share);
+
 /* Open the runtimes beyond the first, and fill in the engine's options. store: the first device's
  * below memory, of host_store.h; NULL = none. Errors: as quire_opened_open_runtime(). Memory:
  * quire_serve_devices_close(), also after a failure. */

@@ -484,6 +484,27 @@ static void test_host_memory(void **state)
     program_free(&r);
 }
 
+/* In front of a directory, which has the pages after a restart. */
+static void test_host_memory_dir(void **state)
+{
+    const char *dir = program_path("dir");
+    char text[2][256];
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 2; i++) {
+        program_running running = program_start(
+            PROGRAM("serve", program_model(), "--port", "0", "--kv", "q8", "--device", "mock",
+                    "--cache-host-memory", "64MiB", "--cache-dir", dir, "--store-all"));
+        const json_int_t n_cached = served_complete(served_port(&running), text[i], sizeof text[i]);
+
+        assert_int_equal(n_cached > 64, i == 1);
+        assert_string_equal(text[0], text[i]);
+        served_end(&running, SIGTERM);
+    }
+    (void)served_remove_dir(dir);
+}
+
 /* Models whose pages cannot be offloaded are measured as before. */
 static void test_bench_windows(void **state)
 {
@@ -513,6 +534,7 @@ int main(void)
         cmocka_unit_test_teardown(test_overflow, mock_end),
         cmocka_unit_test_teardown(test_little_memory, mock_end),
         cmocka_unit_test_teardown(test_host_memory, mock_end),
+        cmocka_unit_test_teardown(test_host_memory_dir, mock_end),
         cmocka_unit_test_teardown(test_bench_windows, mock_end),
         cmocka_unit_test_teardown(test_lost, mock_end),
         cmocka_unit_test_teardown(test_lost_chat, mock_end),

@@ -14,7 +14,7 @@
  * engine.
  *
  * What the functions of engine.h, pins.h and views.h say of the engine is the sum over all devices;
- * a lost device has a part in its counters, but in no gauge. For tuning see tuning.h.
+ * counters include a lost device, gauges do not. For tuning see tuning.h.
  *
  * Stores below memory may have their records in common (store/host_store.h). Then a prefix that one
  * device has computed comes to another through the host's memory, when that costs less than to

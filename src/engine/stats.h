@@ -147,8 +147,8 @@ typedef struct quire_engine_stats {
     quire_memory_stats memory;
 } quire_engine_stats;
 
-/* Add the figures of another device with the same classes and sessions. Of a learned cost, the
- * saved state and the ghost caches, the sum keeps its own. */
+/* Add the figures of another device with the same classes and sessions. Learned
+ * costs, the saved state and the ghost caches are not added: *sum keeps its values. */
 void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *more);
 /* Keep the counters and histograms alone: of a lost device nothing else is there. */
 void quire_engine_stats_gauges_clear(quire_engine_stats *stats);

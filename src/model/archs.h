@@ -307,7 +307,7 @@ typedef enum quire_arch_reads {
     QUIRE_READS_DEEPSTACK = 1u << 11, /* deepstack_mapping; refused */
     QUIRE_READS_LOG_MUL = 1u << 12,   /* YaRN's multiplier as DeepSeek-V2 means it */
     QUIRE_READS_TEMPERATURE_LENGTH = 1u << 13, /* attention.temperature_length, beside _scale */
-    QUIRE_READS_MROPE = 1u << 14,     /* rope.dimension_sections, which text does not feel */
+    QUIRE_READS_MROPE = 1u << 14,              /* rope.dimension_sections, without effect on text */
     QUIRE_READS_EPS_TWICE = 1u << 15, /* attention.layer_norm_epsilon, which the key of the RMS norm
                                          may replace */
     QUIRE_READS_ROPE_PATTERN = 1u << 16 /* attention.rope_pattern: the layers with a rope */

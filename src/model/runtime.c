@@ -120,7 +120,8 @@ static int bounds_check(const quire_runtime *rt, quire_error *err)
                         : desc->latent.is_there ? "latent attention"
                                                 : quire_desc_rows_fixed(desc);
 
-    /* The reason behind the colon of a phrase is that of dropping tokens. */
+    /* A phrase goes on behind its colon with the reason why tokens cannot be dropped. The reason
+     * does not apply to bounds, so it is cut off. */
     return other == NULL ? QUIRE_OK
                          : quire_error_set(
                                err, QUIRE_UNSUPP,

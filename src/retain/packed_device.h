@@ -72,8 +72,8 @@ typedef struct quire_packed_text {
     uint32_t n_repeated;  /* position behind the last token that was repeated */
     double attend_share;  /* below 1: rows choose pages, from */
     uint32_t attend_from; /* this position on */
-    uint32_t seen_begin;  /* positions whose rows were seen one after the other; */
-    uint32_t seen_end;    /* what the last ones left is there */
+    uint32_t seen_begin;  /* first position of rows that were seen one after the other */
+    uint32_t seen_end;    /* behind the last of them, whose results are still there */
     quire_packed_sums sums;
 } quire_packed_text;
 

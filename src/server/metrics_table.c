@@ -119,8 +119,8 @@ static const quire_metric_family families[] = {
       "Tokens computed to repeat texts (retain: reconstruct).",
       ONE(VALUE_U64, repeated_tokens_total) },
     { "quire_attend_pages_total", "counter", "pages", "`pages`: `read`, `left`",
-      "Pages of 64 tokens of a layer and KV head that generated tokens with a share read, and that "
-      "they left out (attend).",
+      "Pages that generated tokens of requests with attend read, and pages that they left out. A "
+      "page here is 64 tokens of one layer and KV head.",
       SAMPLES(ENGINE(PAGES("read"), VALUE_U64, attend_read_pages_total),
               ENGINE(PAGES("left"), VALUE_U64, attend_left_pages_total)) },
     { "quire_condensed_texts", "gauge", "texts", NULL,

@@ -61,7 +61,7 @@ static void test_set(void **state)
 
         assert_int_equal(quire_page_set_has(&set, &key), is_in[i]);
     }
-    quire_page_set_clear(&set);
+    quire_page_set_fini(&set);
     for (uint32_t i = 0; i < KEYS; i++) {
         const quire_page_key key = key_of(i);
 

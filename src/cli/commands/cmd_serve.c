@@ -198,7 +198,7 @@ static const quire_opt options[] = {
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, none",
       .offset = offsetof(quire_serve_args, cache_host_bytes),
       .help = "with --device: memory of the host for copies of cached pages that are worth keeping "
-              "(with --store-all of all), in front of --cache-dir and --store" },
+              "(with --store-all: of all cached pages), in front of --cache-dir and --store" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
@@ -362,8 +362,8 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, attend),
       .help = "generated tokens read only the share of the pages that can matter most to their "
               "queries, in each layer and head (docs/retention.md); the field attend of a request "
-              "overrides this, and a share below 1 needs this option: top:1 reads all pages of the "
-              "others" },
+              "overrides this. Requests can name a share below 1 only if the server has this "
+              "option; with top:1, requests without the field read all pages" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,

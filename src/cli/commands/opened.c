@@ -470,14 +470,11 @@ int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t 
                               .n_tokens = (uint32_t)n,
                               .logits = is_last ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE };
 
-        if (quire_interrupt_seen()) {
-            rc = QUIRE_CANCELED;
-            break;
-        }
         if (progress != NULL && n_tokens > session->n_batch) {
             quire_progress("%s %zu of %zu tokens", progress, done, n_tokens);
         }
-        rc = quire_opened_step(session, &slice, 1, logits);
+        rc =
+            quire_interrupt_seen() ? QUIRE_CANCELED : quire_opened_step(session, &slice, 1, logits);
         done += n;
     }
     quire_progress_end();
@@ -487,8 +484,7 @@ int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t 
 int quire_opened_step_error(const quire_opened *session, int status, quire_error *err)
 {
     quire_cache_stats stats;
-    char used[16];
-    char budget[16];
+    char used[16], budget[16];
 
     switch (status) {
     case QUIRE_NOPAGES:

@@ -120,9 +120,7 @@ static int check(serving *s, quire_error *err)
     s->opts.n_running_max *= s->devices.n > 1 ? s->devices.n : 1; /* of all devices together */
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     QUIRE_TRY(quire_serve_attend_read(s->args, &s->opts, err));
-    if (s->template_text != NULL) {
-        s->opts.chat_template = s->template_text;
-    }
+    s->opts.chat_template = s->template_text != NULL ? s->template_text : s->opts.chat_template;
     s->opts.page_curve = s->page_curve;
     s->opts.classes = s->tiers.classes;
     s->opts.accounts = s->tenants.names;
@@ -328,7 +326,7 @@ static int start(serving *s, quire_error *err)
     quire_opened_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
-    want.n_ctx = s->n_ctx; /* as announced, though other programs may have taken memory since */
+    want.n_ctx = s->n_ctx; /* as announced, whatever other programs have taken since */
     want.beside_bytes = s->beside_bytes;
     want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {

@@ -45,8 +45,8 @@ int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *er
 double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share);
 
 /* Open the runtimes beyond the first, and fill in the engine's options. store: the first device's
- * below memory, of host_store.h; NULL = none. Errors: as quire_opened_open_runtime(). Memory:
- * quire_serve_devices_close(), also after a failure. */
+ * store below memory, made by host_store.h; NULL = none. Errors: as quire_opened_open_runtime().
+ * Memory: quire_serve_devices_close(), also after a failure. */
 typedef struct quire_serve_devices_from {
     const quire_opened *first;
     const quire_serve_args *args;

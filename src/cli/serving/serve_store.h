@@ -14,7 +14,8 @@
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 
-/* The part of it that depends on the device, for the one that is chosen. Errors: QUIRE_INVAL. */
+/* Check the settings of the store that need a device, once the device is chosen. Errors:
+ * QUIRE_INVAL. */
 int quire_serve_host_check(const quire_serve_args *args, quire_error *err);
 
 /* Whether there is a store below memory. */

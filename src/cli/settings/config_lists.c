@@ -112,7 +112,8 @@ static const quire_config_field placement_fields[] = {
     TEXT("tenant", tenant, QUIRE_TENANT_MAX + 1, "NAME",
          "tenant that is bound; this goes before the binding of a class"),
     TEXT("devices", devices, QUIRE_CONFIG_VALUE_MAX, "NAMES",
-         "devices of --device, with commas between, that serve it, and that hold its pins"),
+         "names from --device, separated by commas: these devices serve the class or tenant, and "
+         "hold its pins"),
 };
 #undef ENTRY
 

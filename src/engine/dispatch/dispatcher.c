@@ -29,7 +29,7 @@ static bool on_cleared(void *ctx)
     watched *w = ctx;
 
     (void)pthread_mutex_lock(&w->dispatcher->lock);
-    quire_page_set_clear(&w->pages);
+    quire_page_set_fini(&w->pages);
     (void)pthread_mutex_unlock(&w->dispatcher->lock);
     return true;
 }

@@ -60,11 +60,6 @@ void quire_page_set_fini(quire_page_set *set)
     *set = (quire_page_set){ .keys = NULL };
 }
 
-void quire_page_set_clear(quire_page_set *set)
-{
-    quire_page_set_fini(set);
-}
-
 bool quire_page_set_has(const quire_page_set *set, const quire_page_key *key)
 {
     return set->n > 0 && is_same(&set->keys[find(set, key)], key);

@@ -19,9 +19,8 @@ typedef struct quire_page_set {
     uint64_t n;
 } quire_page_set;
 
+/* Forget all keys, and give back the memory; the set is empty then. */
 void quire_page_set_fini(quire_page_set *set);
-/* Forget all keys. */
-void quire_page_set_clear(quire_page_set *set);
 bool quire_page_set_has(const quire_page_set *set, const quire_page_key *key);
 /* A key that is in the set stays once. Returns false without memory; nothing is added then. */
 bool quire_page_set_add(quire_page_set *set, const quire_page_key *key);

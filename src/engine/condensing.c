@@ -122,8 +122,8 @@ int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_
                                setting, quire_runtime_opts_get(runtime)->device);
     }
     if (fixed != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s %s and %s", setting, spec->policy->name,
-                               fixed);
+        return quire_error_set(err, QUIRE_UNSUPP, "%s %s cannot go with %s", setting,
+                               spec->policy->name, fixed);
     }
     return quire_condensing_is_by_lane(spec)
                ? check_by_lane(parts, spec, quire_runtime_opts_get(runtime)->n_ctx, chunk, setting,

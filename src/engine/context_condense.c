@@ -55,7 +55,7 @@ int quire_context_condense_check(const quire_runtime *runtime, const quire_retai
 
     QUIRE_TRY(quire_context_condense_policy_check(spec, setting, err));
     if (quire_runtime_rows_check(runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s condense and %s", setting,
+        return quire_error_set(err, QUIRE_UNSUPP, "%s condense cannot go with %s", setting,
                                fixed != NULL                                  ? fixed
                                : quire_runtime_memory_device(runtime) == NULL ? "latent attention"
                                                                               : "KV on a device");

@@ -619,7 +619,7 @@ static void bad_combinations(void **state)
     refuse(2, "--retain and --kv-overflow tier",
            PROGRAM("serve", "-m", model, "--retain", "keydiff", "--kv-overflow", "tier",
                    "--cache-dir", "x"));
-    refuse(1, "--retain snap and layers that share KV",
+    refuse(1, "--retain snap cannot go with layers that share KV",
            PROGRAM("info", "-m", program_model_shared(), "--retain", "snap"));
     refuse(1, "--retain snap:0.9 of 64 tokens takes as many pages as the tokens themselves",
            PROGRAM("info", "-m", model, "--retain", "snap:0.9", "--retain-chunk", "64"));

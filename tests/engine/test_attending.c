@@ -270,7 +270,7 @@ static void test_refused(void **state)
     bench_close(&b);
     b = condense_bench(&plain);
     params.context_overflow = QUIRE_CONTEXT_REFUSE;
-    refuse(&b, &params, "attend: and a server whose pages have no bounds");
+    refuse(&b, &params, "attend: cannot go with a server whose pages have no bounds");
     bench_close(&b);
 }
 

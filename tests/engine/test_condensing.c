@@ -406,7 +406,8 @@ static void test_refusals(void **state)
     refused(&b, "heavy:0.5,granule=128", "retain: heavy: in shared pages a lane keeps whole tiles");
     bench_close(&b);
     b = condense_bench(&q4);
-    refused(&b, KEYDIFF, "retain: keydiff and KV in q6 to q3: 64 tokens are coded as one tile");
+    refused(&b, KEYDIFF,
+            "retain: keydiff cannot go with KV in q6 to q3: 64 tokens are coded as one tile");
     bench_close(&b);
     b = bench_tiny(&engine, &runtime);
     refused(&b, KEYDIFF, "retain: cannot go with several devices, or an engine without chunks");
@@ -414,13 +415,13 @@ static void test_refusals(void **state)
     engine.retain_chunk = CHUNK;
     engine.n_running_max = 4;
     b = bench_windows(windows, &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: keydiff and layers with windows");
+    refused(&b, KEYDIFF, "retain: keydiff cannot go with layers with windows");
     bench_close(&b);
     b = bench_latent(&engine, &runtime);
     refused(&b, "snap:0.5,recent=32", "retain: snap keeps tokens by lane");
     bench_close(&b);
     b = bench_recurrent("lfm2", &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: keydiff and recurrent layers");
+    refused(&b, KEYDIFF, "retain: keydiff cannot go with recurrent layers");
     bench_close(&b);
     runtime.kv_overflows = true;
     engine.overflow.dir = test_dir;

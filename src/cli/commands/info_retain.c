@@ -29,7 +29,7 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
         fixed = "layers that share KV, latent attention, or K and V of different sizes";
     }
     if (fixed != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "--retain %s and %s", policy, fixed);
+        return quire_error_set(err, QUIRE_UNSUPP, "--retain %s cannot go with %s", policy, fixed);
     }
     quire_condensing_init(out, &spec, (chunk + page_tokens - 1) / page_tokens * page_tokens,
                           page_tokens, NULL);

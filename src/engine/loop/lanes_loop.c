@@ -116,8 +116,9 @@ int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_e
             ? "this model's KV: layers share K and V, or K and V differ in format or size"
             : NULL;
 
-    return other != NULL ? quire_error_set(err, QUIRE_UNSUPP, "%s and %s", setting, other)
-                         : QUIRE_OK;
+    return other != NULL
+               ? quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other)
+               : QUIRE_OK;
 }
 
 void quire_loop_lanes_stats_fill(quire_loop *loop)

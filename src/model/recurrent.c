@@ -52,11 +52,15 @@ bool quire_state_format_known(quire_format format)
     return format == QUIRE_FORMAT_F32 || format == QUIRE_FORMAT_F16;
 }
 
+size_t quire_state_numbers_bytes(const quire_model_desc *desc, quire_format format)
+{
+    return quire_state_floats(desc) *
+           (format == QUIRE_FORMAT_F16 ? sizeof(ggml_fp16_t) : sizeof(float));
+}
+
 size_t quire_state_page_bytes(const quire_model_desc *desc, quire_format format)
 {
-    const size_t number_bytes = format == QUIRE_FORMAT_F16 ? sizeof(ggml_fp16_t) : sizeof(float);
-
-    return (quire_state_floats(desc) * number_bytes + 63) / 64 * 64;
+    return (quire_state_numbers_bytes(desc, format) + 63) / 64 * 64;
 }
 
 uint64_t quire_state_seq_bytes(const quire_model_desc *desc)

@@ -48,6 +48,9 @@ size_t quire_state_floats(const quire_model_desc *desc);
  * state of a running sequence is in f32 in either case. */
 bool quire_state_format_known(quire_format format);
 
+/* The bytes of a state's numbers in one of these formats. */
+size_t quire_state_numbers_bytes(const quire_model_desc *desc, quire_format format);
+
 /* The bytes of a page with a state in one of these formats, a multiple of 64, and of the two pages
  * of a sequence; 0 without recurrent layers. */
 size_t quire_state_page_bytes(const quire_model_desc *desc, quire_format format);

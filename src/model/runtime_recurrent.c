@@ -139,12 +139,11 @@ int quire_runtime_state_reserve(quire_runtime *rt, quire_seq_id seq)
 void quire_runtime_state_save(const quire_runtime *rt, quire_seq_id seq, void *to)
 {
     const float *state = quire_states_get(rt->states, seq);
-    const size_t n = quire_state_floats(&rt->model->desc);
-    const size_t size = n * (rt->opts.state_format == QUIRE_FORMAT_F32 ? 4 : 2);
+    const size_t size = quire_state_numbers_bytes(&rt->model->desc, rt->opts.state_format);
 
     QUIRE_CHECK(quire_states_has(rt->states, seq, quire_seq_tokens(rt->cache, seq)) &&
                 state != NULL);
-    quire_state_encode(rt->opts.state_format, state, n, to);
+    quire_state_encode(rt->opts.state_format, state, quire_state_floats(&rt->model->desc), to);
     memset((unsigned char *)to + size, 0, quire_runtime_state_bytes(rt) - size);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "cli/commands/device_choice.h"
 #include "offload/offload_file.h"
 #include "quire/cache.h"
 
@@ -171,23 +172,13 @@ static int point_copies(ends *e, quire_page_point *point)
 
 /* ---- a device, and the host ---- */
 
-static int device_open(quire_device **out, const char *name, quire_error *err)
-{
-    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
-
-    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
-    opts.attn.n_head_max = opts.attn.n_layers_max = opts.attn.n_entries_max = 1;
-    opts.attn.head_dim_max = opts.attn.page_tokens = QUIRE_TILE_TOKENS;
-    return quire_device_open(out, name, &opts, err);
-}
-
 static int device_copies_measure(quire_page_curve *out, const quire_attn_work *work,
                                  quire_error *err)
 {
     ends e = { .bytes = COPY_BYTES };
     int rc;
 
-    QUIRE_TRY(device_open(&e.device, work->device, err));
+    QUIRE_TRY(quire_device_peek(&e.device, work->device, err));
     rc = quire_device_alloc(e.device, QUIRE_DEVICE_PAGES, COPY_BYTES, &e.pages);
     if (rc == QUIRE_OK) {
         rc = quire_device_alloc(e.device, QUIRE_DEVICE_PINNED, COPY_BYTES, &e.other);

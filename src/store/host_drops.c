@@ -3,16 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "store/host_records.h"
 
-static bool is_of(const quire_store_drop *drop, const quire_page_text *text)
-{
-    const bool begins =
-        text->salt_bytes >= drop->salt_bytes &&
-        (drop->salt_bytes == 0 || memcmp(text->salt, drop->salt, drop->salt_bytes) == 0);
-
-    return drop->what == QUIRE_STORE_DROP_ALL || (begins && (drop->what == QUIRE_STORE_DROP_SALTS ||
-                                                             text->salt_bytes == drop->salt_bytes));
-}
-
 static void drop_entry(quire_host_records *h, quire_host_entry *e)
 {
     quire_host_remove(h, e);
@@ -24,7 +14,7 @@ static void drop_salts(quire_host_records *h, const quire_store_drop *drop)
 {
     for (quire_host_entry *e = h->newest, *older; e != NULL; e = older) {
         older = e->older;
-        if (is_of(drop, &e->record.text)) {
+        if (quire_store_drop_has_salt(drop, &e->record.text)) {
             drop_entry(h, e);
         }
     }
@@ -43,7 +33,7 @@ static void drop_branch(quire_host_records *h, const quire_page_key *key)
             const quire_page_key parent = e->record.text.parent;
 
             drop_entry(h, e);
-            child = quire_host_is_key(&parent, key) ? quire_host_child(h, key)
+            child = quire_page_key_is(&parent, key) ? quire_host_child(h, key)
                                                     : quire_host_find(h, &parent);
         }
         e = child;
@@ -61,7 +51,7 @@ static quire_host_entry *above(const quire_host_records *h, const quire_host_ent
 
 static bool is_first(const quire_host_entry *e)
 {
-    return quire_host_is_key(&e->record.text.parent, &e->record.text.root);
+    return quire_page_key_is(&e->record.text.parent, &e->record.text.root);
 }
 
 /* Find out whether an entry's text is there from its beginning on, for it and all above it. */
@@ -87,7 +77,7 @@ static void look_above(const quire_host_records *h, quire_host_entry *e)
 static void drop_orphans(quire_host_records *h, const quire_page_key *root)
 {
     static const quire_page_key zeros;
-    const bool is_all = quire_host_is_key(root, &zeros);
+    const bool is_all = quire_page_key_is(root, &zeros);
     quire_host_entry *older;
 
     for (quire_host_entry *e = h->newest; e != NULL; e = e->older) {
@@ -95,7 +85,7 @@ static void drop_orphans(quire_host_records *h, const quire_page_key *root)
     }
     for (quire_host_entry *e = h->newest; e != NULL; e = older) {
         older = e->older;
-        if (e->is_orphan && (is_all || quire_host_is_key(&e->record.text.root, root))) {
+        if (e->is_orphan && (is_all || quire_page_key_is(&e->record.text.root, root))) {
             drop_entry(h, e);
         }
     }

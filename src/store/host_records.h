@@ -46,11 +46,6 @@ typedef struct quire_host_records {
     quire_store_stats stats; /* of all stores together */
 } quire_host_records;
 
-static inline bool quire_host_is_key(const quire_page_key *a, const quire_page_key *b)
-{
-    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
-}
-
 /* NULL: there is none. */
 quire_host_entry *quire_host_find(const quire_host_records *h, const quire_page_key *key);
 /* Any of the entries that continue a key; NULL: there is none. */
@@ -60,7 +55,8 @@ void quire_host_remove(quire_host_records *h, quire_host_entry *e);
 
 /* ---- host_drops.c ---- */
 
-/* End the records that a drop names, and those that it may name. */
+/* End the records that a drop names. Records behind a gap, whose ancestors are unknown, end with
+ * their root's drops. */
 void quire_host_drop_apply(quire_host_records *h, const quire_store_drop *drop);
 
 #endif /* QUIRE_STORE_HOST_RECORDS_H */

@@ -44,7 +44,7 @@ quire_host_entry *quire_host_find(const quire_host_records *h, const quire_page_
 {
     quire_host_entry *e = h->by_key[chain_of(h, key)];
 
-    while (e != NULL && !quire_host_is_key(&e->record.text.key, key)) {
+    while (e != NULL && !quire_page_key_is(&e->record.text.key, key)) {
         e = e->next_key;
     }
     return e;
@@ -54,7 +54,7 @@ quire_host_entry *quire_host_child(const quire_host_records *h, const quire_page
 {
     quire_host_entry *e = h->by_parent[chain_of(h, parent)];
 
-    while (e != NULL && !quire_host_is_key(&e->record.text.parent, parent)) {
+    while (e != NULL && !quire_page_key_is(&e->record.text.parent, parent)) {
         e = e->next_parent;
     }
     return e;

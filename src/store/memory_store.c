@@ -66,11 +66,6 @@ static void wake(const memory_store *m)
 
 /* ---- records ---- */
 
-static bool is_key(const quire_page_key *a, const quire_page_key *b)
-{
-    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
-}
-
 static void kept_remove(memory_store *m, kept **at)
 {
     kept *k = *at;
@@ -85,7 +80,7 @@ static kept **kept_find(memory_store *m, const quire_page_key *key)
 {
     kept **at = &m->first;
 
-    while (*at != NULL && !is_key(&(*at)->record.text.key, key)) {
+    while (*at != NULL && !quire_page_key_is(&(*at)->record.text.key, key)) {
         at = &(*at)->next;
     }
     return at;
@@ -247,19 +242,13 @@ static void memory_put(quire_store *store, quire_transfer *const *transfers, uin
 
 static bool is_named(const quire_store_drop *drop, const quire_page_text *text)
 {
-    const bool begins =
-        text->salt_bytes >= drop->salt_bytes &&
-        (drop->salt_bytes == 0 || memcmp(text->salt, drop->salt, drop->salt_bytes) == 0);
-
     switch (drop->what) {
     case QUIRE_STORE_DROP_ALL:
-        return true;
     case QUIRE_STORE_DROP_SALT:
-        return begins && text->salt_bytes == drop->salt_bytes;
     case QUIRE_STORE_DROP_SALTS:
-        return begins;
+        return quire_store_drop_has_salt(drop, text);
     case QUIRE_STORE_DROP_TEXT:
-        return is_key(&text->key, &drop->key);
+        return quire_page_key_is(&text->key, &drop->key);
     case QUIRE_STORE_DROP_BEHIND:
         return false; /* drop_children() */
     }
@@ -285,7 +274,7 @@ static void drop_named(memory_store *m, const quire_store_drop *drop)
 static void drop_children(memory_store *m, const quire_page_key *parent)
 {
     for (kept *k = m->first; k != NULL;) {
-        if (is_key(&k->record.text.parent, parent)) {
+        if (quire_page_key_is(&k->record.text.parent, parent)) {
             const quire_page_key key = k->record.text.key;
 
             kept_remove(m, kept_find(m, &key));

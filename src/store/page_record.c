@@ -247,19 +247,16 @@ static int32_t token_at(const quire_page_record *record, uint32_t i)
     return (int32_t)(uint32_t)quire_le_get(tokens_at(record) + (size_t)i * 4, 4);
 }
 
-static bool is_key(const quire_page_key *a, const quire_page_key *b)
-{
-    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
-}
-
 quire_store_result quire_page_record_check(const quire_page_record *record,
                                            const quire_page_text *text)
 {
-    if (!is_key(&record->text.root, &text->root) || record->text.salt_bytes != text->salt_bytes ||
+    if (!quire_page_key_is(&record->text.root, &text->root) ||
+        record->text.salt_bytes != text->salt_bytes ||
         (text->salt_bytes > 0 && memcmp(record->text.salt, text->salt, text->salt_bytes) != 0)) {
         return QUIRE_STORE_IDENTITY;
     }
-    if (!is_key(&record->text.key, &text->key) || !is_key(&record->text.parent, &text->parent) ||
+    if (!quire_page_key_is(&record->text.key, &text->key) ||
+        !quire_page_key_is(&record->text.parent, &text->parent) ||
         record->text.first_token != text->first_token ||
         (text->n_tokens > 0 && record->text.n_tokens != text->n_tokens)) {
         return QUIRE_STORE_TOKENS;

@@ -29,6 +29,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "quire/prefix.h"
 #include "quire/types.h"
@@ -50,6 +51,11 @@ typedef struct quire_page_text {
     const void *salt; /* the tenant, as in quire_prefix_key */
     uint32_t salt_bytes;
 } quire_page_text;
+
+static inline bool quire_page_key_is(const quire_page_key *a, const quire_page_key *b)
+{
+    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
+}
 
 /* Why a record was not used; also how a transfer ended (store.h). X(symbol, value, "name") */
 #define QUIRE_STORE_RESULT_MAP(X)                                                                  \

@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "store/page_record.h"
 
@@ -81,6 +82,18 @@ typedef struct quire_store_drop {
     const void *salt;    /* SALT, SALTS */
     uint32_t salt_bytes;
 } quire_store_drop;
+
+/* Whether a drop of kind ALL, SALT or SALTS ends a text. */
+static inline bool quire_store_drop_has_salt(const quire_store_drop *drop,
+                                             const quire_page_text *text)
+{
+    const bool begins =
+        text->salt_bytes >= drop->salt_bytes &&
+        (drop->salt_bytes == 0 || memcmp(text->salt, drop->salt, drop->salt_bytes) == 0);
+
+    return drop->what == QUIRE_STORE_DROP_ALL || (begins && (drop->what == QUIRE_STORE_DROP_SALTS ||
+                                                             text->salt_bytes == drop->salt_bytes));
+}
 
 typedef enum quire_store_state {
     QUIRE_STORE_READY,

@@ -37,7 +37,7 @@ static int pin_of_lost(const replicas *r, bool is_background, quire_error *err)
     return quire_engine_pin_create(r->b.engine, &pin, &out, NULL, err);
 }
 
-/* A pin that is computed when its device is lost moves like one that is held. */
+/* A pin in computation moves like a held pin when its device is lost. */
 static void test_pin_computing(void **state)
 {
     const quire_engine_pin_name name = { NULL, 0, "pin" };
@@ -111,8 +111,8 @@ static bool is_naming(quire_engine *engine)
     return is;
 }
 
-/* Of two clients that create a pin of one name at once, one gets it: the name is taken while the
- * pin is not there yet. */
+/* Two clients create a pin of the same name at once, and one of them gets the pin: a name is taken
+ * before its pin is there. */
 static void test_pin_twice(void **state)
 {
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

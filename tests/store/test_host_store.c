@@ -212,7 +212,8 @@ static void forget_behind_gap(bool has[32])
     }
 }
 
-/* Random puts, gets and drops: what is there is right, and what was put last is there. */
+/* Random puts, gets and drops: records that a get finds are right, and the record of the last put
+ * is found. */
 static void test_random(void **state)
 {
     quire_store *store = host_new((uint64_t)1 << 30);

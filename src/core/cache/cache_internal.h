@@ -59,8 +59,8 @@ static inline uint32_t quire_cache_node_groups(const quire_cache *cache)
     return cache->opts.n_groups + (cache->opts.state_bytes != 0 ? 1 : 0);
 }
 
-/* All groups: those of nodes, and that of sequences' states where these have a size of their own.
- */
+/* The number of groups: groups of nodes, and a group of sequences' states if their size differs
+ * from that of nodes' states. */
 static inline uint32_t quire_cache_all_groups(const quire_cache *cache)
 {
     return quire_cache_node_groups(cache) + (cache->opts.seq_state_bytes != 0 ? 1 : 0);

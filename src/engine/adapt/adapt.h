@@ -21,8 +21,8 @@
 
 typedef struct quire_adapt quire_adapt;
 
-/* Create before the loop is started. first: another one whose list of events this one writes to,
- * and which ends after it; NULL = none. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+/* Create before the loop is started. first: the adaptation of another loop. Events of both go to
+ * its list, so destroy it last; NULL = none. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
 int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_adapt *first, quire_error *err);
 /* Destroy after the loop has stopped and before it is destroyed. NULL is allowed. */
 void quire_adapt_destroy(quire_adapt *adapt);

@@ -3,17 +3,14 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/dispatch/page_set.h"
 
+#include "store/page_record.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #define CAPACITY_MIN 1024u
 
 static const quire_page_key none;
-
-static bool is_same(const quire_page_key *a, const quire_page_key *b)
-{
-    return memcmp(a, b, sizeof *a) == 0;
-}
 
 /* Where the search for a key begins. */
 static uint64_t home_of(const quire_page_set *set, const quire_page_key *key)
@@ -29,7 +26,7 @@ static uint64_t find(const quire_page_set *set, const quire_page_key *key)
 {
     uint64_t i = home_of(set, key);
 
-    while (!is_same(&set->keys[i], &none) && !is_same(&set->keys[i], key)) {
+    while (!quire_page_key_is(&set->keys[i], &none) && !quire_page_key_is(&set->keys[i], key)) {
         i = (i + 1) & (set->capacity - 1);
     }
     return i;
@@ -45,7 +42,7 @@ static bool grow(quire_page_set *set)
         return false;
     }
     for (uint64_t i = 0; i < set->capacity; i++) {
-        if (!is_same(&set->keys[i], &none)) {
+        if (!quire_page_key_is(&set->keys[i], &none)) {
             larger.keys[find(&larger, &set->keys[i])] = set->keys[i];
         }
     }
@@ -62,7 +59,7 @@ void quire_page_set_fini(quire_page_set *set)
 
 bool quire_page_set_has(const quire_page_set *set, const quire_page_key *key)
 {
-    return set->n > 0 && is_same(&set->keys[find(set, key)], key);
+    return set->n > 0 && quire_page_key_is(&set->keys[find(set, key)], key);
 }
 
 bool quire_page_set_add(quire_page_set *set, const quire_page_key *key)
@@ -73,7 +70,7 @@ bool quire_page_set_add(quire_page_set *set, const quire_page_key *key)
         return false;
     }
     i = find(set, key);
-    set->n += is_same(&set->keys[i], &none);
+    set->n += quire_page_key_is(&set->keys[i], &none);
     set->keys[i] = *key;
     return true;
 }
@@ -88,7 +85,8 @@ void quire_page_set_remove(quire_page_set *set, const quire_page_key *key)
         return;
     }
     hole = find(set, key);
-    for (uint64_t i = (hole + 1) & mask; !is_same(&set->keys[i], &none); i = (i + 1) & mask) {
+    for (uint64_t i = (hole + 1) & mask; !quire_page_key_is(&set->keys[i], &none);
+         i = (i + 1) & mask) {
         const uint64_t home = home_of(set, &set->keys[i]);
 
         if (((i - home) & mask) >= ((i - hole) & mask)) {

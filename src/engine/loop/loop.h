@@ -30,8 +30,8 @@
 /* Create the loop, its tree, pinned region and sessions; no thread yet. Errors: QUIRE_INVAL,
  * QUIRE_NOMEM. */
 int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_error *err);
-/* Another loop that takes the requests of this one when its device is lost; before start(). Called
- * by the engine's thread for a request without pages that is in no list of this loop. */
+/* Another loop, which takes the requests of a loop whose device is lost; set before start(). The
+ * thread of the lost loop calls it for each request, which then has no pages and is in no list. */
 typedef struct quire_loop_heir {
     /* Returns whether a loop took the request. Then it belongs to that loop's thread. */
     bool (*take)(void *ctx, quire_request *request);

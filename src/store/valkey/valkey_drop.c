@@ -16,16 +16,11 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool is_key(const quire_page_key *a, const quire_page_key *b)
-{
-    return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
-}
-
 static bool has_root(const quire_store_drop *what)
 {
     static const quire_page_key none;
 
-    return !is_key(&what->root, &none);
+    return !quire_page_key_is(&what->root, &none);
 }
 
 static bool is_text(const quire_store_drop *what)
@@ -39,15 +34,12 @@ bool quire_vk_drop_may_end(const quire_vk_drop *drop, const quire_page_text *tex
 
     switch (what->what) {
     case QUIRE_STORE_DROP_ALL:
-        return true;
     case QUIRE_STORE_DROP_SALT:
     case QUIRE_STORE_DROP_SALTS:
-        return text->salt_bytes >= what->salt_bytes &&
-               (what->what == QUIRE_STORE_DROP_SALTS || text->salt_bytes == what->salt_bytes) &&
-               (what->salt_bytes == 0 || memcmp(text->salt, what->salt, what->salt_bytes) == 0);
+        return quire_store_drop_has_salt(what, text);
     case QUIRE_STORE_DROP_TEXT:
     case QUIRE_STORE_DROP_BEHIND:
-        return !has_root(what) || is_key(&what->root, &text->root);
+        return !has_root(what) || quire_page_key_is(&what->root, &text->root);
     }
     return true;
 }
@@ -63,7 +55,7 @@ static bool ends(quire_valkey_store *m, const quire_vk_drop *drop, const quire_p
     if (!is_text(&drop->what) || !quire_vk_drop_may_end(drop, text)) {
         return quire_vk_drop_may_end(drop, text);
     }
-    if (key == root || is_key(&text->key, &drop->what.key)) {
+    if (key == root || quire_page_key_is(&text->key, &drop->what.key)) {
         return key == root || drop->what.what == QUIRE_STORE_DROP_TEXT;
     }
     n = quire_lineage_list(&m->lineage, quire_lineage_id(&m->lineage, &text->parent), root,
@@ -262,7 +254,7 @@ static quire_vk_scope *scope_of(quire_valkey_store *m, const quire_store_drop *w
     quire_epoch_of kind = QUIRE_EPOCH_MODEL;
     quire_page_key key;
 
-    *is_append = is_text(what) && has_root(what) && !is_key(&what->root, &what->key);
+    *is_append = is_text(what) && has_root(what) && !quire_page_key_is(&what->root, &what->key);
     if (is_text(what) && has_root(what)) {
         return quire_vk_scope_use(&m->epochs, QUIRE_EPOCH_ROOT, &what->root);
     }

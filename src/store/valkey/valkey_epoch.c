@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/hash128.h"
 #include "quire/status.h"
+#include "store/page_record.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -64,8 +65,7 @@ quire_vk_scope *quire_vk_scope_use(quire_vk_epochs *e, quire_epoch_of kind,
     quire_vk_scope **at = bucket_of(e, key);
     quire_vk_scope *s = *at;
 
-    while (s != NULL &&
-           (s->kind != kind || memcmp(s->key.bytes, key->bytes, QUIRE_PAGE_KEY_BYTES) != 0)) {
+    while (s != NULL && (s->kind != kind || !quire_page_key_is(&s->key, key))) {
         s = s->next;
     }
     if (s == NULL) {

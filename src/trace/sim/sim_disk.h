@@ -67,7 +67,7 @@ typedef struct quire_sim_disk {
 } quire_sim_disk;
 
 #define QUIRE_SIM_DISK_BLOCKS_MIN 8u /* for quire_sim_disk_segment() */
-/* The open one, one that is full, and room for one more. */
+/* The open segment, a full segment, and room for a third one. */
 #define QUIRE_SIM_DISK_SEGMENTS_MIN 3u
 
 /* The blocks of a segment: as many as the file store has if the size of a block is known (else 0),

@@ -267,7 +267,8 @@ static quire_state_result pin_read(quire_saved *out, quire_state_reader *body,
     pin->retain = "";
     if (result == QUIRE_STATE_OK_RESULT && !quire_state_is_whole(body)) {
         pin->retain = quire_state_get_text(body, true, QUIRE_RETAIN_TEXT_MAX - 1, &n);
-        QUIRE_FAIL_IF(body->is_bad, QUIRE_STATE_FIELDS_RESULT);
+        /* The writer leaves out an empty policy. */
+        QUIRE_FAIL_IF(body->is_bad || n == 0, QUIRE_STATE_FIELDS_RESULT);
     }
     if (result == QUIRE_STATE_OK_RESULT && pin->ttl_s != 0 && end_us != 0) {
         QUIRE_FAIL_IF(end_us <= clock->wall_us, QUIRE_STATE_EXPIRED_RESULT);

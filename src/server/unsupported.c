@@ -114,7 +114,7 @@ const quire_unsupported quire_unsupported_list[] = {
     { "n_keep", "0", TRUNCATION, 0 },
     { "n_discard", "0", TRUNCATION, 0 },
     { "n_cache_reuse", "0", "the cache is used where a prompt's beginning is the same", 0 },
-    { "kv_transfer_params", NOTHING, "the cache is this server's alone", 0 },
+    { "kv_transfer_params", NOTHING, "one server computes both prompt and answer", 0 },
     { "session_params", NOTHING, "use `session_id`", 0 },
 
     { "reasoning_effort", "", TEXT_ONLY, IN_TEXT },
@@ -147,7 +147,7 @@ const quire_unsupported quire_unsupported_list[] = {
     { "prediction", NOTHING, "an answer is not compared with an expected one", 0 },
     /* {} switches the search on. */
     { "web_search_options", "false", "there is no web search", 0 },
-    { "store", "false", "answers are not stored", 0 },
+    { "store", "false", "only `/v1/responses` stores answers", 0 },
 
     { "n_probs", "0", "use `logprobs`", IN_OPENAI },
     { "post_sampling_probs", "false", "use `logprobs`", 0 },

@@ -263,7 +263,8 @@ static void test_dropped_before_published(void **state)
     test_text(other, 4 * PT, 0);
     other[1] = -5;
     for (uint32_t n_known = 0; n_known < 3 * PT; n_known += TEST_STRIDE(7u)) {
-        for (uint32_t n = n_known + 1; n <= 3 * PT; n += TEST_STRIDE(9u)) {
+        /* Steps of 5: all distances to an end of a page occur, over all n_known. */
+        for (uint32_t n = n_known + 1; n <= 3 * PT; n += TEST_ROUNDS(5u, 9u)) {
             test_prefix_create(&p, 64, NULL);
             run = test_run_start(&p, text, 4 * PT);
             test_run_extend(&p, &run, text, n_known);

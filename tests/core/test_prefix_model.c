@@ -26,7 +26,7 @@
 #define KEYS        4u
 #define SLOT        sizeof(uint64_t)
 #define GROUPS      2u
-#define OPS_DEFAULT TEST_ROUNDS(400000u, 10000u)
+#define OPS_DEFAULT TEST_ROUNDS(200000u, 10000u)
 
 typedef struct text {
     uint32_t key;

@@ -26,7 +26,7 @@
 #define OWNERS      3u
 #define SLOT        sizeof(uint64_t)
 #define STRESS_PAGE (PT * SLOT < 64 ? 64 : PT * SLOT) /* bytes; the least that caches take */
-#define OPS_DEFAULT TEST_ROUNDS(400000u, 40000u)
+#define OPS_DEFAULT TEST_ROUNDS(200000u, 40000u)
 
 /* A sequence. */
 typedef struct run {

@@ -25,7 +25,7 @@
 #define TEXT_BYTES_MAX 400
 #define N_TOKENS_MAX   (6 * TEXT_BYTES_MAX)
 #define N_TEXTS        100
-#define N_SEEDS        TEST_ROUNDS(4, 1)
+#define N_SEEDS        TEST_ROUNDS(2, 1)
 #define LONG_BYTES     TEST_ROUNDS((size_t)2 << 20, (size_t)1 << 19)
 
 static uint64_t clock_ahead_s;

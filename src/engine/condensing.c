@@ -15,120 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what works ---- */
+/* ---- what it is ---- */
 
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
 {
     return spec->policy->needs_attention || spec->policy->expects_queries ||
            spec->policy->worth != QUIRE_RETAIN_WORTH_NONE || spec->floor < 1 || spec->n_full > 0 ||
            spec->granule > 1;
-}
-
-int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
-                                  quire_error *err)
-{
-    if (spec->granule != 1 && spec->granule != QUIRE_TILE_TOKENS) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s: in shared pages a lane keeps whole tiles of %u tokens, so "
-                               "granule=%u cannot be given",
-                               setting, spec->policy->name, QUIRE_TILE_TOKENS, spec->granule);
-    }
-    return QUIRE_OK;
-}
-
-/* Layers that are kept whole. Errors: quire_retain_full_layers(). */
-static int count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_t *n,
-                       quire_error *err)
-{
-    bool is_full[QUIRE_LAYERS_MAX];
-
-    *n = 0;
-    QUIRE_TRY(quire_retain_full_layers(spec, n_layers, is_full, err));
-    for (uint32_t l = 0; l < n_layers; l++) {
-        *n += is_full[l];
-    }
-    return QUIRE_OK;
-}
-
-/* Whether a part has room behind the text at each place of a context. */
-static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *setting,
-                      quire_error *err)
-{
-    const uint32_t n_room = quire_repeating_room(&c->spec);
-    const uint32_t k_max = quire_condensing_before(c, n_ctx - 1);
-
-    if (n_room > 0 && k_max > 0 &&
-        quire_condensing_kept(c, k_max - 1) + c->chunk + n_room > n_ctx) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%s %s needs room for %u tokens behind the text, which a context of "
-                               "%u does not have at the last place: a smaller share, repeat or "
-                               "--retain-chunk is needed",
-                               setting, c->text, n_room, n_ctx);
-    }
-    return QUIRE_OK;
-}
-
-static int check_by_lane(const quire_condensing_parts *parts, const quire_retain_spec *spec,
-                         uint32_t n_ctx, uint32_t chunk, const char *setting, quire_error *err)
-{
-    const quire_packing *packing = &parts->packing;
-    quire_error why = QUIRE_ERROR_INIT;
-    quire_condensing c;
-    uint32_t n_whole;
-    int rc;
-
-    if (packing->n_layers == 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s keeps tokens by lane, which works on the CPU with K and V in "
-                               "one format and of one size, in models whose layers store their own",
-                               setting, spec->policy->name);
-    }
-    if (spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED && parts->predictor == NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s has learned nothing about this model: quire calibrate "
-                               "--retain comes first, and a new start of the server",
-                               setting, spec->policy->name);
-    }
-    if (spec->policy->expects_queries && parts->rotation == NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s works with models whose layers all turn K alike", setting,
-                               spec->policy->name);
-    }
-    rc = count_whole(spec, packing->n_layers, &n_whole, &why);
-    if (rc < 0) {
-        return quire_error_set(err, rc, "%s %s", setting, why.message);
-    }
-    quire_condensing_init(&c, spec, chunk, packing->page_tokens, parts);
-    if (quire_condensing_kept(&c, 1) > chunk) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%s %s of %u tokens takes as many pages as the tokens themselves: "
-                               "a smaller share or recent, or condensing after more tokens "
-                               "(--retain-chunk), is needed",
-                               setting, c.text, chunk);
-    }
-    return check_room(&c, n_ctx, setting, err);
-}
-
-int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
-                           const quire_retain_spec *spec, uint32_t chunk, const char *setting,
-                           quire_error *err)
-{
-    const char *fixed = quire_runtime_rows_fixed(runtime);
-
-    QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
-    if (quire_runtime_memory_device(runtime) != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s moves tokens in the host's memory, and the KV is on device %s",
-                               setting, quire_runtime_opts_get(runtime)->device);
-    }
-    if (fixed != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s %s cannot go with %s", setting,
-                               spec->policy->name, fixed);
-    }
-    return quire_condensing_is_by_lane(spec)
-               ? check_by_lane(parts, spec, quire_runtime_opts_get(runtime)->n_ctx, chunk, setting,
-                               err)
-               : QUIRE_OK;
 }
 
 /* The name covers all that the kept tokens depend on, apart from model and text. */
@@ -179,7 +72,7 @@ static uint32_t kept_by_lane(const quire_condensing *c, uint64_t n_text)
     uint64_t n_whole, n_least, n_most;
     uint32_t n_layers;
 
-    if (count_whole(&c->spec, c->packing.n_layers, &n_layers, NULL) < 0) {
+    if (quire_condensing_count_whole(&c->spec, c->packing.n_layers, &n_layers, NULL) < 0) {
         n_layers = c->packing.n_layers; /* refused: quire_condensing_check() */
     }
     n_whole = (uint64_t)n_layers * c->packing.n_kv_head;

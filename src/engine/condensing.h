@@ -88,12 +88,33 @@ bool quire_condensing_is_by_lane(const quire_retain_spec *spec);
 int quire_condensing_policy_check(const quire_retain_spec *spec, const char *setting,
                                   quire_error *err);
 
+/* Set the packing of a runtime's parts, or of one that would have these options with formats by
+ * layer (kv_pairs). layers: [n_layer], which parts borrows. */
+void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_layer *layers,
+                                   const quire_model_desc *desc, const quire_runtime_opts *opts);
+
+/* Whether all layers turn K alike, so that a rotation can be one of the parts. */
+bool quire_condensing_turns(const quire_model_desc *desc);
+
+/* A runtime, or the options of one that is not there yet. Borrowed. */
+typedef struct quire_condensing_on {
+    const quire_model_desc *desc;
+    const quire_runtime_opts *opts; /* with kv_pairs */
+    const quire_condensing_parts *parts;
+} quire_condensing_on;
+
 /* Whether texts of a runtime can be condensed so every `chunk` tokens. Errors: also QUIRE_UNSUPP
- * for the model, its formats, the runtime (quire_runtime_rows_fixed()) or a predictor that is
+ * for the model, its formats, the runtime (quire_opts_rows_fixed()) or a predictor that is
  * missing, QUIRE_INVAL (whole layers; the pages would be as many as those of the text). */
-int quire_condensing_check(const quire_runtime *runtime, const quire_condensing_parts *parts,
-                           const quire_retain_spec *spec, uint32_t chunk, const char *setting,
-                           quire_error *err);
+int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spec *spec,
+                           uint32_t chunk, const char *setting, quire_error *err);
+/* Whether generated tokens can read a share of the pages. Errors: QUIRE_UNSUPP (pages without
+ * bounds; quire_runtime_bounds_check(); pages that cannot be packed). */
+int quire_attending_check(const quire_condensing_on *on, const char *setting, quire_error *err);
+
+/* *n = layers that are kept whole. Errors: quire_retain_full_layers(). */
+int quire_condensing_count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_t *n,
+                                 quire_error *err);
 
 /* parts: read; NULL: the policy is even. */
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,

@@ -348,6 +348,11 @@ int quire_retention_load(quire_retention *retention, quire_runtime *runtime, qui
     return QUIRE_OK;
 }
 
+bool quire_retention_drops(const quire_retention *retention)
+{
+    return retention->opts.spec.share < 1 || retention->opts.spec.threshold > 0;
+}
+
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention)
 {
     return &retention->opts.spec;

@@ -87,6 +87,9 @@ typedef struct quire_retention_rows {
 } quire_retention_rows;
 quire_retention_rows quire_retention_rows_get(const quire_retention *retention);
 
+/* Whether the policy may drop a token; false with a share of 1, as for texts that only read a share
+ * of their pages. */
+bool quire_retention_drops(const quire_retention *retention);
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention);
 quire_lanes *quire_retention_lanes(const quire_retention *retention);
 

@@ -112,13 +112,12 @@ static int opts_check(const quire_runtime_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Whether pages can have bounds. The formats are resolved. */
-static int bounds_check(const quire_runtime *rt, quire_error *err)
+int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                               quire_error *err)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-    const char *other = rt->groups.hot != 0     ? "KV in q6 to q3"
-                        : desc->latent.is_there ? "latent attention"
-                                                : quire_desc_rows_fixed(desc);
+    const char *other = quire_kv_groups_of(desc, opts).hot != 0 ? "KV in q6 to q3"
+                        : desc->latent.is_there                 ? "latent attention"
+                                                                : quire_desc_rows_fixed(desc);
 
     /* A phrase goes on behind its colon with the reason why tokens cannot be dropped. The reason
      * does not apply to bounds, so it is cut off. */
@@ -171,7 +170,7 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
                                "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
                                "or f32");
     }
-    return o->has_bounds ? bounds_check(rt, err) : QUIRE_OK;
+    return o->has_bounds ? quire_runtime_bounds_check(desc, o, err) : QUIRE_OK;
 }
 
 /* The options are named as the commands write them. */

@@ -10,9 +10,6 @@
 
 #include "model/runtime_internal.h"
 
-/* Whether the options name a device with memory of its own. */
-bool quire_runtime_has_device(const quire_runtime_opts *opts);
-
 /* Open the device that the options name, with the limits of the runtime; nothing without one.
  * Errors: QUIRE_UNSUPP (a device does not have what the model or an option needs; err names it),
  * those of quire_device_open(). Memory: quire_device_close(rt->memory_device). */

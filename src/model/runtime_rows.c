@@ -24,16 +24,21 @@ const char *quire_desc_rows_fixed(const quire_model_desc *desc)
     return desc->has_layer_sizes ? "KV heads that differ by layer" : NULL;
 }
 
-const char *quire_runtime_rows_fixed(const quire_runtime *rt)
+const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    if (rt->groups.hot != 0) {
+    if (quire_kv_groups_of(desc, opts).hot != 0) {
         return "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
                "copy to code the kept ones from; q8, f16, bf16 and f32 work";
     }
-    if (rt->opts.kv_elsewhere_bytes != 0 || rt->opts.is_contiguous) {
+    if (opts->kv_elsewhere_bytes != 0 || opts->is_contiguous) {
         return "a cache without pages of its own";
     }
-    return quire_desc_rows_fixed(&rt->model->desc);
+    return quire_desc_rows_fixed(desc);
+}
+
+const char *quire_runtime_rows_fixed(const quire_runtime *rt)
+{
+    return quire_opts_rows_fixed(&rt->model->desc, &rt->opts);
 }
 
 int quire_desc_rows_check(const quire_model_desc *desc)
@@ -41,14 +46,17 @@ int quire_desc_rows_check(const quire_model_desc *desc)
     return desc->latent.is_there || quire_desc_rows_fixed(desc) != NULL ? QUIRE_UNSUPP : QUIRE_OK;
 }
 
-int quire_runtime_rows_check(const quire_runtime *rt)
+int quire_opts_rows_check(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-
-    return rt->memory_device != NULL || desc->latent.is_there ||
-                   quire_runtime_rows_fixed(rt) != NULL
+    return quire_runtime_has_device(opts) || desc->latent.is_there ||
+                   quire_opts_rows_fixed(desc, opts) != NULL
                ? QUIRE_UNSUPP
                : QUIRE_OK;
+}
+
+int quire_runtime_rows_check(const quire_runtime *rt)
+{
+    return quire_opts_rows_check(&rt->model->desc, &rt->opts);
 }
 
 uint32_t quire_runtime_n_lanes(const quire_runtime *rt)
@@ -67,11 +75,6 @@ quire_runtime_lane quire_runtime_lane_at(const quire_runtime *rt, uint32_t i)
         QUIRE_CHECK(il < desc->n_layer);
     }
     return (quire_runtime_lane){ .layer = il, .head = i % desc->n_kv_head };
-}
-
-void quire_runtime_layer_get(const quire_runtime *rt, uint32_t layer, quire_attn_layer *out)
-{
-    (void)quire_kv_layout(&rt->form, layer, out);
 }
 
 int quire_runtime_rows_begin(const quire_runtime *rt, quire_seq_id from, quire_seq_id to,

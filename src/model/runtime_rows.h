@@ -30,12 +30,16 @@ typedef struct quire_runtime_rows {
 /* Why kept rows of a text cannot move to the slots of others, byte for byte, as a phrase; NULL:
  * they can. Latent rows can: they are K alone. Memory: static. Thread: any. */
 const char *quire_runtime_rows_fixed(const quire_runtime *runtime);
+/* The same of a runtime that would have these options, with formats by layer (kv_pairs). */
+const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts);
 /* The same for what the model decides. */
 const char *quire_desc_rows_fixed(const quire_model_desc *desc);
 
 /* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_runtime_rows_fixed() names, latent attention, and KV in
  * the memory of a device. */
 int quire_runtime_rows_check(const quire_runtime *runtime);
+/* The same of a runtime that would have these options, with formats by layer. Thread: any. */
+int quire_opts_rows_check(const quire_model_desc *desc, const quire_runtime_opts *opts);
 /* The part of that check that the model decides: quire_desc_rows_fixed(), and latent attention.
  * Errors: QUIRE_UNSUPP. Thread: any. */
 int quire_desc_rows_check(const quire_model_desc *desc);
@@ -43,9 +47,6 @@ int quire_desc_rows_check(const quire_model_desc *desc);
 uint32_t quire_runtime_n_lanes(const quire_runtime *runtime);
 /* Lane i < n_lanes, by layer and then by head. */
 quire_runtime_lane quire_runtime_lane_at(const quire_runtime *runtime, uint32_t i);
-
-/* A layer's constants: where its K and V lie in a page. */
-void quire_runtime_layer_get(const quire_runtime *runtime, uint32_t layer, quire_attn_layer *out);
 
 /* Errors: QUIRE_NOTFOUND (a sequence). */
 int quire_runtime_rows_begin(const quire_runtime *runtime, quire_seq_id from, quire_seq_id to,

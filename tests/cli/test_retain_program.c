@@ -164,6 +164,20 @@ static void pages_that_matter(void **state)
     json_decref(all);
 }
 
+/* A text that is only read in part is not condensed, and no message says so. */
+static void reading_is_not_condensing(void **state)
+{
+    program_result result =
+        program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "a short text", "-n",
+                                  "4", "--ignore-eos", "--attend", "top:0.25"));
+
+    (void)state;
+    assert_says(result.err, " tokens are kept; KV at most ");
+    assert_null(strstr(result.err, "condensed"));
+    assert_null(strstr(result.err, "window"));
+    program_free(&result);
+}
+
 /* Sealed formats: fewer bytes again. */
 static void perplexity_in_four_bits(void **state)
 {
@@ -237,7 +251,7 @@ static void buffers_are_counted(void **state)
     (void)state;
     assert_true(n_requests >= 4);
     assert_int_equal(even - snap, n_requests * 32 * query_bytes);
-    assert_int_equal(even - budget_beside("entropy:0.5,recent=60,probe=64", "256"),
+    assert_int_equal(even - budget_beside("entropy:0.5,recent=60,probe=64,full_layers=none", "256"),
                      n_requests * 64 * query_bytes);
     /* Beside the scratch of each thread, which does not depend on the chunk. */
     assert_int_equal(repeated - budget_beside("reconstruct:0.5,recent=60,repeat=64", "512"),
@@ -539,6 +553,49 @@ static void refuse(int status, const char *says, program_args args)
     program_free(&result);
 }
 
+/* --check-config refuses what a start refuses, with the same words. */
+static void a_check_refuses_what_a_start_does(void **state)
+{
+    const struct {
+        const char *says, *model;
+        const char *with[4];
+    } cases[] = {
+        { "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
+          program_model(),
+          { "--attend", "top:0.5", "--kv", "q4" } },
+        { "layers share K and V", program_model_shared(), { "--attend", "top:0.5" } },
+        { "--retain snap keeps tokens by lane",
+          program_model(),
+          { "--retain", "snap", "--kv", "q8:f16" } },
+        { "takes as many pages as the tokens themselves",
+          program_model(),
+          { "--retain", "snap:0.9", "--retain-chunk", "128" } },
+        { "layers kept whole", program_model(), { "--retain", "entropy:0.1" } },
+        { "--retain and --kv-events: events name whole texts",
+          program_model(),
+          { "--retain", "keydiff", "--kv-events", "tcp://127.0.0.1:1" } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int is_check = 0; is_check < 2; is_check++) {
+            const char *const *with = cases[i].with;
+            program_args args = PROGRAM("serve", "-m", cases[i].model, "--port", "0");
+            uint32_t n = 5;
+            program_result result;
+
+            for (uint32_t j = 0; j < 4 && with[j] != NULL; j++) {
+                args.words[n++] = with[j];
+            }
+            args.words[n] = is_check ? "--check-config" : NULL;
+            result = program_run(args);
+            assert_int_not_equal(result.exit_status, 0);
+            assert_says(result.err, cases[i].says);
+            program_free(&result);
+        }
+    }
+}
+
 static void bad_combinations(void **state)
 {
     const char *model = program_model();
@@ -644,6 +701,7 @@ int main(void)
         cmocka_unit_test(perplexity_with_a_fit),
         cmocka_unit_test(perplexity_with_watching_policies),
         cmocka_unit_test(pages_that_matter),
+        cmocka_unit_test(reading_is_not_condensing),
         cmocka_unit_test(perplexity_in_four_bits),
         cmocka_unit_test(buffers_are_counted),
         cmocka_unit_test(predict_learns_first),
@@ -654,6 +712,7 @@ int main(void)
         cmocka_unit_test(chat_says_the_share),
         cmocka_unit_test(info_of_a_share),
         cmocka_unit_test(info_by_lane),
+        cmocka_unit_test(a_check_refuses_what_a_start_does),
         cmocka_unit_test(bad_combinations),
     };
 

@@ -97,10 +97,16 @@ void quire_opened_say_retained(const quire_opened *session)
         return;
     }
     quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
-    quire_say("kept %.1f %% of %u tokens by %s; condensed %u times; KV at most %s",
-              100 * quire_lanes_share(&stats), stats.n_text,
-              quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
-              stats.generations, quire_format_bytes(stats.peak_bytes, peak, sizeof(peak)));
+    (void)quire_format_bytes(stats.peak_bytes, peak, sizeof(peak));
+    if (quire_retention_drops(session->retention)) {
+        quire_say(
+            "kept %.1f %% of %u tokens by %s; condensed %u times; KV at most %s",
+            100 * quire_lanes_share(&stats), stats.n_text,
+            quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
+            stats.generations, peak);
+    } else {
+        quire_say("all %u tokens are kept; KV at most %s", stats.n_text, peak);
+    }
     if (stats.pages_held_total > 0) {
         quire_say("read %.1f %% of the pages of the layers from %u on, in steps of one token",
                   100 * read_share(&stats), QUIRE_ATTEND_DENSE);

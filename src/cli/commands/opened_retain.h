@@ -22,7 +22,8 @@ int quire_opened_retain_plan(quire_opened *session, const quire_common_args *arg
 int quire_opened_retain_open(quire_opened *session, const quire_common_args *args,
                              quire_error *err);
 
-/* With --retain: one line on stderr with the policy, the kept share and the most memory. */
+/* With --retain or --attend: one line on stderr with the policy, the kept share and the most
+ * memory, or that all tokens are kept; with --attend also the share of the pages that was read. */
 void quire_opened_say_retained(const quire_opened *session);
 
 /* With --retain, the same figures; NULL when out of memory. */

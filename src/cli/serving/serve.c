@@ -154,6 +154,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
         want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
+    rc = rc == QUIRE_OK ? quire_serve_retain_check(&described, s->args, &s->opts, plan, err) : rc;
     if (rc == QUIRE_OK) {
         (void)quire_opened_kv_text(&described, s->kv_name, sizeof(s->kv_name));
         s->opts.kv_name = s->kv_name;

@@ -11,6 +11,8 @@
 #include "model/runtime_rows.h"
 #include "retain/page_choice.h"
 
+#include <stdlib.h>
+
 int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opts, quire_error *err)
 {
     quire_error why = QUIRE_ERROR_INIT;
@@ -34,6 +36,10 @@ int quire_serve_retain_read(const quire_serve_args *args, quire_server_opts *opt
         return quire_error_set(err, QUIRE_INVAL,
                                "--retain and --kv-overflow tier: a text that is condensed is in "
                                "memory");
+    }
+    if (args->kv_events != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--retain and --kv-events: events name whole texts");
     }
     return QUIRE_OK;
 }
@@ -61,17 +67,65 @@ int quire_serve_attend_read(const quire_serve_args *args, quire_server_opts *opt
     return QUIRE_OK;
 }
 
+/* Whether requests that name no policy have one whose maps were learned. */
+static bool wants_maps(const quire_server_opts *opts)
+{
+    return opts->retain.policy != NULL &&
+           opts->retain.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
+}
+
+static int check_on(const quire_condensing_on *on, const quire_serve_args *args,
+                    const quire_server_opts *opts, quire_error *err)
+{
+    if (opts->retain.policy != NULL) {
+        QUIRE_TRY(quire_condensing_check(on, &opts->retain, quire_serve_retain_chunk(args),
+                                         "--retain", err));
+    }
+    return args->attend != NULL ? quire_attending_check(on, "--attend", err) : QUIRE_OK;
+}
+
+int quire_serve_retain_check(quire_opened *described, const quire_serve_args *args,
+                             const quire_server_opts *opts, const quire_runtime_opts *plan,
+                             quire_error *err)
+{
+    const quire_model_desc *desc = described->desc;
+    quire_rotation rotation = { .d = desc->d_k };
+    quire_condensing_parts parts = { .predictor = NULL };
+    const quire_condensing_on on = { desc, plan, &parts };
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_attn_layer *layers;
+    int rc = QUIRE_OK;
+
+    if (opts->retain.policy == NULL && args->attend == NULL) {
+        return QUIRE_OK;
+    }
+    if (wants_maps(opts)) {
+        rc = quire_predictor_find(&described->predictor, args->common.model, desc, &why);
+        parts.predictor = described->predictor;
+    }
+    if (rc < 0) {
+        return quire_error_set(err, rc, "--retain: %s", why.message);
+    }
+    layers = calloc(desc->n_layer, sizeof *layers);
+    if (layers == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    quire_condensing_packing_init(&parts, layers, desc, plan);
+    parts.rotation = quire_condensing_turns(desc) ? &rotation : NULL;
+    rc = check_on(&on, args, opts, err);
+    free(layers);
+    return rc;
+}
+
 int quire_serve_retain_learn(quire_opened *session, const quire_serve_args *args,
                              const quire_server_opts *opts, const quire_serve_log *log,
                              quire_error *err)
 {
-    const bool is_wanted =
-        opts->retain.policy != NULL && opts->retain.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED;
     quire_error why = QUIRE_ERROR_INIT;
     const int rc =
         quire_predictor_find(&session->predictor, args->common.model, session->desc, &why);
 
-    if (rc < 0 && is_wanted) {
+    if (rc < 0 && wants_maps(opts)) {
         return quire_error_set(err, rc, "--retain: %s", why.message);
     }
     if (rc < 0 && rc != QUIRE_NOTFOUND) {

@@ -11,6 +11,7 @@
 int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spec,
                             const char *setting, quire_error *err)
 {
+    const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
     const char *other =
         loop->opts.retain_chunk == 0        ? "several devices, or an engine without chunks"
         : loop->opts.overflow.dir != NULL   ? "--kv-overflow: a text that is condensed is in memory"
@@ -20,8 +21,7 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
     if (other != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other);
     }
-    return quire_condensing_check(loop->runtime, &loop->lanes.parts, spec, loop->opts.retain_chunk,
-                                  setting, err);
+    return quire_condensing_check(&on, spec, loop->opts.retain_chunk, setting, err);
 }
 
 /* ---- look-up ---- */

@@ -54,7 +54,7 @@ static int rotation_open(quire_loop *loop)
 {
     quire_loop_lanes *lanes = &loop->lanes;
 
-    if (!quire_model_rope_is_plain(loop->desc) || loop->desc->d_k > QUIRE_QUERY_SUMS_D_MAX) {
+    if (!quire_condensing_turns(loop->desc)) {
         return QUIRE_OK;
     }
     lanes->frequencies = calloc(QUIRE_HEAD_DIM_MAX / 2, sizeof *lanes->frequencies);
@@ -71,18 +71,13 @@ int quire_loop_lanes_create(quire_loop *loop)
     quire_loop_lanes *lanes = &loop->lanes;
 
     if ((loop->opts.retain_chunk == 0 && !loop->runtime_opts->has_bounds) ||
-        quire_runtime_rows_check(loop->runtime) < 0 ||
         quire_runtime_device(loop->runtime)->memory != QUIRE_MEMORY_HOST) {
         return QUIRE_OK;
     }
     lanes->layers = calloc(desc->n_layer, sizeof *lanes->layers);
     QUIRE_FAIL_IF(lanes->layers == NULL, QUIRE_NOMEM);
-    for (uint32_t l = 0; l < desc->n_layer; l++) {
-        quire_runtime_layer_get(loop->runtime, l, &lanes->layers[l]);
-    }
-    if (quire_packing_init(&lanes->parts.packing, lanes->layers, desc->n_layer,
-                           loop->runtime_opts->page_tokens) < 0) {
-        lanes->parts.packing.n_layers = 0;
+    quire_condensing_packing_init(&lanes->parts, lanes->layers, desc, loop->runtime_opts);
+    if (lanes->parts.packing.n_layers == 0) {
         return QUIRE_OK;
     }
     QUIRE_TRY(rotation_open(loop));
@@ -108,17 +103,15 @@ void quire_loop_lanes_destroy(quire_loop *loop)
 
 int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_error *err)
 {
-    const char *other =
-        !loop->runtime_opts->has_bounds
-            ? "a server whose pages have no bounds of their keys: start it with --attend"
-        : loop->opts.overflow.dir != NULL ? "--kv-overflow: pages that may be read are in memory"
-        : loop->lanes.parts.packing.n_layers == 0
-            ? "this model's KV: layers share K and V, or K and V differ in format or size"
-            : NULL;
+    const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
 
-    return other != NULL
-               ? quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other)
-               : QUIRE_OK;
+    if (loop->opts.overflow.dir != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s cannot go with --kv-overflow: pages that may be read are in "
+                               "memory",
+                               setting);
+    }
+    return quire_attending_check(&on, setting, err);
 }
 
 void quire_loop_lanes_stats_fill(quire_loop *loop)

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HOT_PAGES_SPARE 3u
+
 /* ---- what it is ---- */
 
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
@@ -41,7 +43,7 @@ void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec,
 {
     QUIRE_CHECK(chunk > 0 && chunk % page_tokens == 0);
     *out = (quire_condensing){ .spec = *spec, .chunk = chunk, .page_tokens = page_tokens };
-    if (parts != NULL && quire_condensing_is_by_lane(spec)) {
+    if (parts != NULL && (quire_condensing_is_by_lane(spec) || quire_condensing_packs(parts))) {
         out->packing = parts->packing;
         out->packing.has_worth = spec->policy->worth != QUIRE_RETAIN_WORTH_NONE;
         out->spec.granule = QUIRE_TILE_TOKENS;
@@ -63,14 +65,16 @@ bool quire_condensing_is_same(const quire_condensing *a, const quire_condensing 
 
 /* ---- numbers ---- */
 
-/* Tokens of the pages for the most that all lanes together may keep of n_text tokens. */
-static uint32_t kept_by_lane(const quire_condensing *c, uint64_t n_text)
+/* The most tokens that all lanes together may keep of n_text tokens of each, n_protected of them
+ * protected. */
+static uint64_t most_by_lane(const quire_condensing *c, uint64_t n_text, uint64_t n_protected)
 {
     const uint64_t n_lanes = quire_packing_n_lanes(&c->packing);
-    const uint64_t n_protected = quire_min_u64((uint64_t)c->spec.sinks + c->spec.recent, n_text);
     const uint64_t n_share = (uint64_t)(c->spec.share * (double)n_text * (double)n_lanes);
     uint64_t n_whole, n_least, n_most;
     uint32_t n_layers;
+
+    n_protected = quire_min_u64(n_protected, n_text);
 
     if (quire_condensing_count_whole(&c->spec, c->packing.n_layers, &n_layers, NULL) < 0) {
         n_layers = c->packing.n_layers; /* refused: quire_condensing_check() */
@@ -79,7 +83,32 @@ static uint32_t kept_by_lane(const quire_condensing *c, uint64_t n_text)
     n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
     n_most = (n_share > n_least ? n_share : n_least) +
              (n_protected % QUIRE_TILE_TOKENS != 0 ? (n_lanes - n_whole) * QUIRE_TILE_TOKENS : 0);
-    n_most = quire_min_u64(n_most, n_text * n_lanes);
+    return quire_min_u64(n_most, n_text * n_lanes);
+}
+
+/* The same of sealed formats, after condensing number k: each one adds what it keeps of its chunk.
+ */
+static uint64_t most_sealed(const quire_condensing *c, uint32_t k)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < k; i++) {
+        const uint64_t begin = (uint64_t)i * c->chunk;
+        const uint64_t n_sinks = c->spec.sinks > begin ? c->spec.sinks - begin : 0;
+
+        n += most_by_lane(c, c->chunk, n_sinks + c->spec.recent);
+    }
+    return n;
+}
+
+/* Tokens of the pages for the most that all lanes together may keep after condensing number k. */
+static uint32_t kept_by_lane(const quire_condensing *c, uint32_t k)
+{
+    const uint64_t n_most =
+        quire_packing_is_sealed(&c->packing)
+            ? most_sealed(c, k)
+            : most_by_lane(c, (uint64_t)k * c->chunk, (uint64_t)c->spec.sinks + c->spec.recent);
+
     return (uint32_t)(quire_packing_pages(&c->packing, n_most) * c->page_tokens);
 }
 
@@ -100,7 +129,7 @@ uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k)
     uint32_t n = 0;
 
     if (c->packing.n_layers > 0) {
-        return k > 0 ? kept_by_lane(c, (uint64_t)k * c->chunk) : 0;
+        return k > 0 ? kept_by_lane(c, k) : 0;
     }
     for (uint32_t i = 1; i <= k; i++) {
         n = kept_next(c, i, n);
@@ -115,6 +144,23 @@ uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
     return k == 0 ? n_tokens
                   : quire_condensing_kept(c, k - 1) + c->chunk +
                         quire_max_u32(quire_condensing_kept(c, k), quire_repeating_room(&c->spec));
+}
+
+quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_price *price)
+{
+    quire_kv_price out = *price;
+    uint32_t n_room;
+
+    if (c->chunk == 0) {
+        return out;
+    }
+    n_room = quire_repeating_room(&c->spec);
+    if (quire_packing_is_sealed(&c->packing)) {
+        /* The rows of a part may begin and end inside of a page. */
+        out.hot_pages_max = quire_max_u64(
+            out.hot_pages_max, (c->chunk + n_room) / c->page_tokens + HOT_PAGES_SPARE);
+    }
+    return out;
 }
 
 /* ---- beside the pages ---- */
@@ -289,6 +335,23 @@ static int condense_evenly(const quire_condensing *c, quire_runtime *runtime, ui
     return rc;
 }
 
+/* Pages for the kept tokens. Nothing is written to hot ones, so they go as they come. */
+static int pages_take(const quire_condensing *c, quire_cache *cache, quire_seq_id to,
+                      uint32_t n_kept)
+{
+    const uint32_t hot = c->packing.hot_group;
+
+    if (hot == 0) {
+        QUIRE_TRY(quire_seq_reserve(cache, to, n_kept));
+        return quire_seq_append(cache, to, n_kept);
+    }
+    for (uint32_t n = 0; n < n_kept; n += c->page_tokens) {
+        QUIRE_TRY(quire_seq_append(cache, to, c->page_tokens));
+        QUIRE_TRY(quire_seq_release(cache, to, (quire_group_id)hot, 0, n + c->page_tokens, NULL));
+    }
+    return QUIRE_OK;
+}
+
 int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                    const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
 {
@@ -298,8 +361,7 @@ int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k
     int rc;
 
     QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
-    rc = quire_seq_reserve(cache, to, n_kept);
-    rc = rc == QUIRE_OK ? quire_seq_append(cache, to, n_kept) : rc;
+    rc = pages_take(c, cache, to, n_kept);
     if (rc == QUIRE_OK) {
         rc = c->packing.n_layers > 0 ? quire_condense_lanes(c, runtime, k, text, from, to)
                                      : condense_evenly(c, runtime, k, from, to);

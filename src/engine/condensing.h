@@ -81,6 +81,11 @@ typedef struct quire_condensing {
 
 /* Whether lanes may keep different numbers of tokens. */
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec);
+/* Whether even policies keep their tokens in packed pages, too. */
+static inline bool quire_condensing_packs(const quire_condensing_parts *parts)
+{
+    return quire_packing_is_sealed(&parts->packing);
+}
 
 /* Whether texts in shared pages can be condensed by a policy. `setting` begins the message:
  * "--retain", or "retain:". Errors: QUIRE_UNSUPP (the policy or one of its parameters); err names
@@ -164,10 +169,11 @@ static inline bool quire_condensing_is_summed(const quire_condensing *c)
            (c->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM || c->spec.policy->expects_queries);
 }
 
-/* Whether a condensing reads what all rows of the chunk left. */
+/* Whether a condensing reads what all rows of the chunk left: also the hot pages of sealed formats.
+ */
 static inline bool quire_condensing_reads_chunk(const quire_condensing *c)
 {
-    return quire_condensing_is_summed(c) ||
+    return quire_condensing_is_summed(c) || quire_packing_is_sealed(&c->packing) ||
            (c->chunk != 0 && c->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED);
 }
 
@@ -184,14 +190,20 @@ static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t
 {
     const uint32_t n = quire_condensing_seen(c), end = k * c->chunk;
 
-    if (c->spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
-        return text->n_repeated == end;
-    }
-    if (quire_condensing_is_summed(c)) {
-        return quire_packed_sums_are(&text->sums, end - n, end);
-    }
-    return n == 0 || (text->seen_end == end && text->seen_begin <= end - n);
+    return (n == 0 || (text->seen_end == end && text->seen_begin <= end - n)) &&
+           (!quire_condensing_is_summed(c) || quire_packed_sums_are(&text->sums, end - n, end));
 }
+
+/* Whether the model is to repeat tokens before it. */
+static inline bool quire_condensing_is_unrepeated(const quire_condensing *c, uint32_t k,
+                                                  const quire_packed_text *text)
+{
+    return c->spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED && text->n_repeated != k * c->chunk;
+}
+
+/* What pages cost requests that condense so: those of sealed formats keep the hot pages of their
+ * chunk. */
+quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_price *price);
 
 /* What a request has of its text beside its pages, of a policy by lane. */
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);

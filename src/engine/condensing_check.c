@@ -53,6 +53,18 @@ static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *set
     return QUIRE_OK;
 }
 
+/* What tokens that were sealed cannot do. */
+static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *spec,
+                        const char *setting, quire_error *err)
+{
+    return quire_opts_is_sealed(on->desc, on->opts) && spec->policy->drops_kept
+               ? quire_error_set(err, QUIRE_UNSUPP,
+                                 "%s %s drops tokens that it has kept before, and tokens in q6 to "
+                                 "q3 stay in their tile: use f32, f16, bf16 or q8",
+                                 setting, spec->policy->name)
+               : QUIRE_OK;
+}
+
 static int check_by_lane(const quire_condensing_parts *parts, const quire_retain_spec *spec,
                          uint32_t n_ctx, uint32_t chunk, const char *setting, quire_error *err)
 {
@@ -64,8 +76,9 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
 
     if (packing->n_layers == 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s keeps tokens by lane, which works on the CPU with K and V in "
-                               "one format and of one size, in models whose layers store their own",
+                               "%s %s keeps tokens by lane, which works on the CPU with one pair "
+                               "of formats for all layers, in models whose layers store K and V of "
+                               "their own",
                                setting, spec->policy->name);
     }
     if (spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED && parts->predictor == NULL) {
@@ -97,7 +110,7 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
 int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spec *spec,
                            uint32_t chunk, const char *setting, quire_error *err)
 {
-    const char *fixed = quire_opts_rows_fixed(on->desc, on->opts);
+    const char *fixed = quire_opts_rows_kept(on->desc, on->opts);
 
     QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
     if (quire_runtime_has_device(on->opts)) {
@@ -109,7 +122,8 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
         return quire_error_set(err, QUIRE_UNSUPP, "%s %s cannot go with %s", setting,
                                spec->policy->name, fixed);
     }
-    return quire_condensing_is_by_lane(spec)
+    QUIRE_TRY(check_sealed(on, spec, setting, err));
+    return quire_condensing_is_by_lane(spec) || quire_opts_is_sealed(on->desc, on->opts)
                ? check_by_lane(on->parts, spec, on->opts->n_ctx, chunk, setting, err)
                : QUIRE_OK;
 }
@@ -126,8 +140,8 @@ int quire_attending_check(const quire_condensing_on *on, const char *setting, qu
     return on->parts->packing.n_layers > 0
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_UNSUPP,
-                                 "%s cannot go with this model's KV: layers share K and V, or K "
-                                 "and V differ in format or size",
+                                 "%s cannot go with this model's KV: layers share K and V, or "
+                                 "differ in their formats",
                                  setting);
 }
 
@@ -142,7 +156,8 @@ void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_lay
     const quire_kv_form form = quire_kv_form_of(desc, opts);
 
     parts->packing.n_layers = 0;
-    if (quire_opts_rows_check(desc, opts) < 0) {
+    if (quire_runtime_has_device(opts) || desc->latent.is_there ||
+        quire_opts_rows_kept(desc, opts) != NULL) {
         return;
     }
     for (uint32_t l = 0; l < desc->n_layer; l++) {

@@ -1,6 +1,10 @@
 /* condensing_lanes.c - condensing with a policy by lane: scores, budgets of layers, the choice of
  * each lane's tokens, and their rows into packed pages. See condensing.h.
  *
+ * In sealed formats kept tokens are gathered in 8 bits, 64 by 64, and sealed once. What was sealed
+ * before stays in its tiles, so each condensing chooses among the tokens of its chunk, and keeps
+ * the share of these.
+ *
  * Scores come from the same numbers in the same order as in quire_lanes_condense()
  * (retain/kept_lanes.h), by the same code where pages do not matter (retain/lane_score.h). The
  * choice is the same code, too (retain/lanes_choice.h).
@@ -24,6 +28,7 @@ typedef struct packing_job {
     const quire_packing *packing;
     const quire_packed_text *text;
     quire_packed_pages from;
+    const quire_page_entry *const *from_hot; /* leaves; NULL: no side is sealed */
     quire_packed_pages to;
     uint32_t n_text;
     uint32_t n_lanes;
@@ -33,6 +38,7 @@ typedef struct packing_job {
     float **worth;          /* the same; NULL: the policy has none */
     float *all_worth;
     quire_lane_scratch scratch; /* of the longest lane */
+    quire_packed_seal seal;     /* of sealed formats */
 } packing_job;
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
@@ -58,7 +64,10 @@ static int tokens_init(packing_job *j)
     size_t n = 0, n_max = 0;
 
     for (uint32_t i = 0; i < j->n_lanes; i++) {
-        j->choice.n_tokens[i] = (places[i + 1] - places[i]) * TILE + j->c->chunk;
+        const uint32_t n_packed = (places[i + 1] - places[i]) * TILE;
+
+        j->choice.n_tokens[i] = n_packed + j->c->chunk;
+        j->choice.n_before[i] = j->choice.n_apart > 0 ? n_packed : 0;
         n_max = quire_max_u64(n_max, n_of(j, i));
         n += n_of(j, i);
     }
@@ -86,12 +95,17 @@ static int job_init(packing_job *j)
 {
     QUIRE_TRY(quire_lanes_choice_init(&j->choice, &j->c->spec, j->packing->n_layers,
                                       j->packing->n_kv_head, j->n_text));
+    if (quire_packing_is_sealed(j->packing)) {
+        j->choice.n_apart = j->c->chunk;
+        QUIRE_TRY(quire_packed_seal_init(&j->seal, j->packing));
+    }
     QUIRE_TRY(quire_retain_full_layers(&j->c->spec, j->packing->n_layers, j->choice.is_full, NULL));
     return tokens_init(j);
 }
 
 static void job_fini(packing_job *j)
 {
+    quire_packed_seal_fini(&j->seal);
     quire_lane_scratch_fini(&j->scratch);
     free(j->all_worth);
     free(j->worth);
@@ -102,8 +116,17 @@ static void job_fini(packing_job *j)
 
 /* ---- scores ---- */
 
-/* A side of tile `tile` of a lane of `from`: packed ones first, then those in full pages. */
-static unsigned char *tile_of(const packing_job *j, uint32_t lane, uint32_t tile, quire_side side)
+static const quire_page_addr *addr_of(const packing_job *j, const quire_page_entry *const *leaves,
+                                      uint32_t i)
+{
+    const quire_page_id id = leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+
+    return id != QUIRE_PAGE_NULL ? &j->from.addrs[id] : NULL;
+}
+
+/* A side of tile `tile` of a lane of `from`: packed ones first, then those in full pages, which are
+ * read in 8 bits where their format is sealed. */
+static quire_tile_view view_of(const packing_job *j, uint32_t lane, uint32_t tile, quire_side side)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
     const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
@@ -111,14 +134,15 @@ static unsigned char *tile_of(const packing_job *j, uint32_t lane, uint32_t tile
     uint32_t i;
 
     if (tile < n_packed) {
-        return quire_packed_tile(j->packing, &j->from, lanes, lanes->first[lane] + tile, side);
+        return (quire_tile_view){ quire_packing_store(j->packing, lane, side)->format,
+                                  quire_packed_tile(j->packing, &j->from, lanes,
+                                                    lanes->first[lane] + tile, side) };
     }
     tile -= n_packed;
     i = lanes->n_pages + tile / tiles;
-    return quire_full_tile(
-        j->packing,
-        &j->from.addrs[j->from.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page], lane,
-        tile % tiles, side);
+    return quire_full_view(j->packing, addr_of(j, j->from.leaves, i),
+                           j->from_hot != NULL ? addr_of(j, j->from_hot, i) : NULL, lane,
+                           tile % tiles, side);
 }
 
 static void read_keys(const packing_job *j, uint32_t lane)
@@ -127,7 +151,9 @@ static void read_keys(const packing_job *j, uint32_t lane)
     const quire_tile_rows rows = { .d = layer->d_k, .n_tokens = TILE, .stride = layer->d_k };
 
     for (uint32_t t = 0; t * TILE < n_of(j, lane); t++) {
-        quire_codec_get()->decode_k(layer->k_store.format, &rows, tile_of(j, lane, t, QUIRE_SIDE_K),
+        const quire_tile_view view = view_of(j, lane, t, QUIRE_SIDE_K);
+
+        quire_codec_get()->decode_k(view.format, &rows, view.tile,
                                     j->scratch.keys + (size_t)t * TILE * layer->d_k);
     }
 }
@@ -191,11 +217,11 @@ static void read_value_norms(const packing_job *j, uint32_t lane)
     float v[QUIRE_HEAD_DIM_MAX];
 
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
+        const quire_tile_view view = view_of(j, lane, t / TILE, QUIRE_SIDE_V);
         quire_tile_rows row = rows;
 
         row.first_slot = t % TILE;
-        quire_codec_get()->decode_v(layer->v_store.format, &row,
-                                    tile_of(j, lane, t / TILE, QUIRE_SIDE_V), v);
+        quire_codec_get()->decode_v(view.format, &row, view.tile, v);
         j->scratch.value_norms[t] = quire_row_norm(v, layer->d_v);
     }
 }
@@ -254,22 +280,43 @@ static int choose_all(packing_job *j)
 
 /* ---- moving ---- */
 
-/* Copy the kept rows of a lane to its places, and their positions. */
-static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
+/* One side of a lane to its places. The first n_sealed tokens move in whole tiles. */
+static void move_side(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane,
+                      quire_side side)
 {
-    int32_t *positions = j->positions[lane];
-    const bool *is_kept = j->choice.is_kept[lane];
+    const bool is_sealed =
+        quire_format_is_sealed(quire_packing_store(j->packing, lane, side)->format);
+    const uint32_t n_sealed = is_sealed ? j->choice.n_before[lane] : 0;
+    const size_t tile_bytes = side == QUIRE_SIDE_K ? j->packing->k_bytes : j->packing->v_bytes;
     uint32_t n = 0;
 
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
-        if (is_kept[t]) {
-            const uint32_t place = lanes->first[lane] + n / TILE;
+        if (j->choice.is_kept[lane][t]) {
+            const quire_tile_view view = view_of(j, lane, t / TILE, side);
+            unsigned char *place =
+                quire_packed_tile(j->packing, &j->to, lanes, lanes->first[lane] + n / TILE, side);
 
-            for (quire_side side = QUIRE_SIDE_K; side <= QUIRE_SIDE_V; side++) {
-                quire_packing_row_copy(
-                    j->packing, lane, side, tile_of(j, lane, t / TILE, side), t % TILE,
-                    quire_packed_tile(j->packing, &j->to, lanes, place, side), n % TILE);
+            if (t >= n_sealed) {
+                quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE, place,
+                                     n % TILE);
+            } else if (t % TILE == 0) {
+                memcpy(place, view.tile, tile_bytes);
             }
+            n++;
+        }
+    }
+}
+
+/* Put the kept rows of a lane into its places, and their positions. */
+static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
+{
+    int32_t *positions = j->positions[lane];
+    uint32_t n = 0;
+
+    move_side(j, lanes, lane, QUIRE_SIDE_K);
+    move_side(j, lanes, lane, QUIRE_SIDE_V);
+    for (uint32_t t = 0; t < n_of(j, lane); t++) {
+        if (j->choice.is_kept[lane][t]) {
             if (j->worth != NULL) {
                 j->worth[lane][n] = j->worth[lane][t];
             }
@@ -333,12 +380,19 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
                       .text = text,
                       .n_text = k * c->chunk,
                       .n_lanes = quire_packing_n_lanes(&c->packing) };
-    quire_seq_table from_table, to_table;
+    quire_seq_table from_table, hot_table, to_table;
     int rc;
 
-    QUIRE_FAIL_IF(!quire_condensing_has_seen(c, k, text), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!quire_condensing_has_seen(c, k, text) ||
+                      quire_condensing_is_unrepeated(c, k, text),
+                  QUIRE_INVAL);
     QUIRE_TRY(quire_seq_table_get(cache, from, 0, &from_table));
     QUIRE_TRY(quire_seq_table_get(cache, to, 0, &to_table));
+    if (quire_packing_is_sealed(&c->packing)) {
+        QUIRE_TRY(
+            quire_seq_table_get(cache, from, (quire_group_id)c->packing.hot_group, &hot_table));
+        j.from_hot = hot_table.leaves;
+    }
     j.from = (quire_packed_pages){ from_table.leaves, quire_cache_page_addrs(cache),
                                    text->lanes.n_pages };
     j.to =

@@ -156,6 +156,7 @@ typedef struct quire_slice {
     uint32_t n_gone; /* tokens of the text that are not in the sequence any more: by so much are the
                         positions of new tokens above their places in the sequence */
     void *lanes;     /* quire_attn_seq.lanes */
+    bool keeps_hot;  /* the step releases no hot page of the sequence: quire_runtime_cool() does */
 } quire_slice;
 
 /* Release the pages of a sequence's window group that no later token sees. A step does this for its
@@ -163,6 +164,8 @@ typedef struct quire_slice {
  * so that they can be published and cut. For an owner whose sequence rests, or grows in other ways.
  */
 void quire_runtime_release(quire_runtime *runtime, quire_seq_id seq);
+/* Release the hot pages of a sequence that no later token reads, as a step does. */
+void quire_runtime_cool(quire_runtime *runtime, quire_seq_id seq);
 
 /* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
  * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.

@@ -24,12 +24,21 @@ const char *quire_desc_rows_fixed(const quire_model_desc *desc)
     return desc->has_layer_sizes ? "KV heads that differ by layer" : NULL;
 }
 
+bool quire_opts_is_sealed(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    return quire_kv_groups_of(desc, opts).hot != 0;
+}
+
 const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    if (quire_kv_groups_of(desc, opts).hot != 0) {
-        return "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
-               "copy to code the kept ones from; q8, f16, bf16 and f32 work";
-    }
+    return quire_opts_is_sealed(desc, opts)
+               ? "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
+                 "copy to code the kept ones from; q8, f16, bf16 and f32 work"
+               : quire_opts_rows_kept(desc, opts);
+}
+
+const char *quire_opts_rows_kept(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
     if (opts->kv_elsewhere_bytes != 0 || opts->is_contiguous) {
         return "a cache without pages of its own";
     }

@@ -116,6 +116,11 @@ void quire_runtime_release(quire_runtime *rt, quire_seq_id seq)
     quire_runtime_release_window(rt, seq, 0);
 }
 
+void quire_runtime_cool(quire_runtime *rt, quire_seq_id seq)
+{
+    quire_runtime_release_hot(rt, seq, 0);
+}
+
 /* Take room for every slice, then append to every slice. What lies behind the windows goes first:
  * it may be the room. */
 static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
@@ -295,7 +300,9 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         quire_states_commit(rt->states);
     }
     for (uint32_t i = 0; i < n_slices; i++) {
-        quire_runtime_release_hot(rt, slices[i].seq, 0);
+        if (!slices[i].keeps_hot) {
+            quire_runtime_release_hot(rt, slices[i].seq, 0);
+        }
     }
     quire_cache_maintain(rt->cache);
     *logits = graph->logits != NULL ? graph->logits->data : NULL;

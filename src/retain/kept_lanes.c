@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "retain/kept_lanes_internal.h"
-#include "retain/retain_score.h"
 
 #include "base/check.h"
 
@@ -305,7 +304,7 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
     }
     QUIRE_TRY(check_layers(o, err));
     QUIRE_TRY(check_merge(o, err));
-    if (lane_hot_bytes(o) > 0 && o->spec->policy->score == quire_retain_score_last) {
+    if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s drops tokens that it has kept before, and tokens in %s stay in "
                                "their tile: use f32, f16, bf16 or q8",

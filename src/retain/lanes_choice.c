@@ -87,10 +87,12 @@ static void layer_fill(const quire_lanes_choice *c, uint32_t l)
 
     *layer = (quire_retain_layer){ .n_lanes = c->n_kv_head, .is_full = c->is_full[l] };
     for (size_t i = (size_t)l * c->n_kv_head; i < (size_t)(l + 1) * c->n_kv_head; i++) {
-        layer->n_held += c->n_tokens[i];
+        const uint32_t first = c->n_apart > 0 ? c->n_before[i] : 0;
+
+        layer->n_held += c->n_apart > 0 ? c->n_apart : c->n_tokens[i];
         layer->measure.entropy += c->measures[i].entropy;
         layer->measure.variance += c->measures[i].variance;
-        for (uint32_t t = 0; t < c->n_tokens[i]; t++) {
+        for (uint32_t t = first; t < c->n_tokens[i]; t++) {
             layer->n_protected +=
                 quire_retain_is_protected(c->spec, c->n_text, (uint32_t)c->positions[i][t]);
         }
@@ -102,6 +104,10 @@ static void leave_staying(const quire_lanes_choice *c, uint32_t l)
 {
     quire_retain_layer *layer = &c->layers[l];
     uint64_t n = 0;
+
+    if (c->n_apart > 0) {
+        return;
+    }
 
     for (size_t i = (size_t)l * c->n_kv_head; i < (size_t)(l + 1) * c->n_kv_head; i++) {
         n += n_chosen(c, i);
@@ -121,7 +127,8 @@ void quire_lanes_choice_budgets(quire_lanes_choice *c)
     for (uint32_t l = 0; l < c->n_layers; l++) {
         layer_fill(c, l);
     }
-    quire_retain_layer_budgets(c->spec, c->n_text, c->layers, c->n_layers, c->budgets);
+    quire_retain_layer_budgets(c->spec, c->n_apart > 0 ? c->n_apart : c->n_text, c->layers,
+                               c->n_layers, c->budgets);
     c->n_across = c->across_budget = 0;
     for (uint32_t l = 0; l < c->n_layers; l++) {
         leave_staying(c, l);

@@ -7,7 +7,7 @@
  *   budgets   then share() on each thread; is_kept is the result
  *
  * A lane may have tokens that stay in any case, before and behind those that are chosen: `n_before`
- * and `n_behind`. They count against the share.
+ * and `n_behind`. They count against the share, unless it is that of the chosen tokens alone.
  *
  * Thread: owner; share() on all threads, each with its number.
  *
@@ -25,6 +25,8 @@ typedef struct quire_lanes_choice {
     uint32_t n_text;
     uint32_t granule;               /* quire_retain_choice */
     uint32_t n_behind;              /* last tokens of each lane, which stay */
+    uint32_t n_apart;               /* above 0: the share is of so many tokens, those of each lane
+                                       that are chosen */
     uint32_t *n_tokens;             /* [lanes] */
     uint32_t *n_before;             /* [lanes] first tokens, which stay; 0 at first */
     const int32_t **positions;      /* [lanes][n_tokens] */

@@ -4,7 +4,6 @@
 #include "retain/packed.h"
 
 #include "base/check.h"
-#include "codec/slot_copy.h"
 #include "retain/page_choice.h"
 
 #include <stdlib.h>
@@ -28,7 +27,7 @@ static uint32_t part_places(const quire_packing *p)
 /* Of K and V. */
 static size_t part_bytes(const quire_packing *p)
 {
-    return 2 * quire_packing_v_offset(p);
+    return part_places(p) * (p->k_bytes + p->v_bytes);
 }
 
 /* Whether K is followed by V, and maybe by bounds, with the strides that packing counts on. */
@@ -36,11 +35,26 @@ static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
 {
     const quire_attn_lane *k = &layer->k_store.lane, *v = &layer->v_store.lane;
 
-    return k->tile_stride == p->tile_bytes && v->tile_stride == p->tile_bytes &&
-           k->head_stride == v->head_stride && v->page_stride == k->page_stride &&
-           k->head_stride == p->page_tokens / TILE * p->tile_bytes &&
-           v->offset == k->offset + quire_packing_v_offset(p) &&
+    return k->tile_stride == p->k_bytes && v->tile_stride == p->v_bytes &&
+           k->head_stride == p->page_tokens / TILE * p->k_bytes &&
+           v->head_stride == p->page_tokens / TILE * p->v_bytes &&
+           v->page_stride == k->page_stride && v->offset == k->offset + quire_packing_v_offset(p) &&
            k->page_stride == part_bytes(p) + part_places(p) * p->bounds_bytes;
+}
+
+/* Whether both layers store K and V in the same formats. */
+static bool is_alike(const quire_attn_layer *a, const quire_attn_layer *b)
+{
+    return a->k_store.format == b->k_store.format && a->v_store.format == b->v_store.format &&
+           a->n_kv_head == b->n_kv_head && a->d_k == b->d_k && a->d_v == b->d_v;
+}
+
+/* The group of the hot pages of a layer whose formats are sealed; 0: none is. */
+static uint32_t hot_group_of(const quire_attn_layer *layer)
+{
+    return quire_format_is_sealed(layer->k_store.format)   ? layer->k_store.hot_group
+           : quire_format_is_sealed(layer->v_store.format) ? layer->v_store.hot_group
+                                                           : 0;
 }
 
 int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint32_t n_layers,
@@ -52,8 +66,9 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
                             .n_kv_head = first->n_kv_head,
                             .page_tokens = page_tokens,
                             .layers = layers };
-    QUIRE_FAIL_IF(quire_format_is_sealed(first->k_store.format), QUIRE_UNSUPP);
-    out->tile_bytes = quire_tile_bytes(first->k_store.format, QUIRE_SIDE_K, first->d_k);
+    out->k_bytes = quire_tile_bytes(first->k_store.format, QUIRE_SIDE_K, first->d_k);
+    out->v_bytes = quire_tile_bytes(first->v_store.format, QUIRE_SIDE_V, first->d_v);
+    out->hot_group = hot_group_of(first);
     if (first->k_store.lane.page_stride > part_bytes(out)) {
         out->bounds_bytes = quire_page_bounds_bytes(first->d_k);
     }
@@ -64,11 +79,7 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
         QUIRE_FAIL_IF(!is_same_place(&layer->k[0], &layer->k_store) ||
                           !is_same_place(&layer->v[0], &layer->v_store),
                       QUIRE_UNSUPP);
-        QUIRE_FAIL_IF(layer->k_store.format != first->k_store.format ||
-                          layer->v_store.format != layer->k_store.format ||
-                          layer->n_kv_head != first->n_kv_head,
-                      QUIRE_UNSUPP);
-        QUIRE_FAIL_IF(!is_regular(out, layer), QUIRE_UNSUPP);
+        QUIRE_FAIL_IF(!is_alike(layer, first) || !is_regular(out, layer), QUIRE_UNSUPP);
     }
     return QUIRE_OK;
 }
@@ -260,32 +271,77 @@ void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pa
     words_put(p, pages, lanes, LIST_WORTH, lane, worth);
 }
 
+quire_packed_spot quire_packed_spot_of(const quire_packing *p, const quire_packed_pages *pages,
+                                       const quire_packed_lanes *lanes, uint32_t place)
+{
+    return (quire_packed_spot){ part_at(p, pages, lanes->n_list_parts + place / part_places(p)),
+                                place % part_places(p) };
+}
+
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,
                                  const quire_packed_lanes *lanes, uint32_t place, quire_side side)
 {
-    unsigned char *part = part_at(p, pages, lanes->n_list_parts + place / part_places(p));
+    const quire_packed_spot spot = quire_packed_spot_of(p, pages, lanes, place);
 
-    return part + place % part_places(p) * p->tile_bytes +
-           (side == QUIRE_SIDE_V ? quire_packing_v_offset(p) : 0);
+    return side == QUIRE_SIDE_K ? spot.part + spot.index * p->k_bytes
+                                : spot.part + quire_packing_v_offset(p) + spot.index * p->v_bytes;
+}
+
+/* ---- full pages ---- */
+
+static uint32_t index_in_part(const quire_packing *p, uint32_t lane, uint32_t tile)
+{
+    return lane % p->n_kv_head * (p->page_tokens / TILE) + tile;
+}
+
+quire_packed_spot quire_full_spot(const quire_packing *p, const quire_page_addr *addr,
+                                  uint32_t lane, uint32_t tile)
+{
+    const uint32_t first = lane / p->n_kv_head * p->n_kv_head; /* lane of the layer */
+
+    return (quire_packed_spot){ quire_full_tile(p, addr, first, 0, QUIRE_SIDE_K),
+                                index_in_part(p, lane, tile) };
+}
+
+/* The side whose hot tiles are the first of a hot part. */
+static const quire_attn_lane *first_hot(const quire_packing *p, uint32_t lane)
+{
+    const quire_attn_source *k = quire_packing_store(p, lane, QUIRE_SIDE_K);
+
+    return quire_format_is_sealed(k->format)
+               ? &k->hot_lane
+               : &quire_packing_store(p, lane, QUIRE_SIDE_V)->hot_lane;
+}
+
+unsigned char *quire_hot_part(const quire_packing *p, const quire_page_addr *addr, uint32_t lane)
+{
+    return quire_lane_tile(first_hot(p, lane), addr, 0, 0);
+}
+
+quire_attn_lane quire_hot_lane(const quire_packing *p, uint32_t lane, quire_side side)
+{
+    const quire_attn_lane *hot = &quire_packing_store(p, lane, side)->hot_lane;
+
+    return (quire_attn_lane){ .offset = hot->offset - first_hot(p, lane)->offset,
+                              .page_stride = hot->tile_stride };
+}
+
+quire_tile_view quire_full_view(const quire_packing *p, const quire_page_addr *addr,
+                                const quire_page_addr *hot, uint32_t lane, uint32_t tile,
+                                quire_side side)
+{
+    const quire_attn_source *store = quire_packing_store(p, lane, side);
+
+    return quire_format_is_sealed(store->format) && hot != NULL
+               ? (quire_tile_view){ QUIRE_FORMAT_HOT, quire_lane_tile(&store->hot_lane, hot,
+                                                                      lane % p->n_kv_head, tile) }
+               : (quire_tile_view){ store->format, quire_full_tile(p, addr, lane, tile, side) };
 }
 
 float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
                          uint32_t tile)
 {
-    const uint32_t first = lane / p->n_kv_head * p->n_kv_head; /* lane of the layer */
-    const uint32_t place = lane % p->n_kv_head * (p->page_tokens / TILE) + tile;
-    unsigned char *part = quire_full_tile(p, addr, first, 0, QUIRE_SIDE_K);
+    const quire_packed_spot spot = quire_full_spot(p, addr, lane, tile);
 
-    return (float *)(void *)(part + part_bytes(p) + place * p->bounds_bytes);
-}
-
-void quire_packing_row_copy(const quire_packing *p, uint32_t lane, quire_side side,
-                            const void *from_tile, uint32_t from, void *to_tile, uint32_t to)
-{
-    const quire_attn_layer *layer = &p->layers[lane / p->n_kv_head];
-    const bool is_k = side == QUIRE_SIDE_K;
-    const quire_tile_kind kind = { is_k ? layer->k_store.format : layer->v_store.format, side,
-                                   is_k ? layer->d_k : layer->d_v };
-
-    quire_tile_slot_copy(&kind, from_tile, from, to_tile, to);
+    return (float *)(void *)(spot.part + part_bytes(p) + spot.index * p->bounds_bytes);
 }

@@ -27,8 +27,12 @@
  * bytes, so pages that texts share have the same ones, and they go where the page goes: into copies
  * and into stores.
  *
- * The difference between the addresses of a place's K and V is the same for all places, as K and V
- * tiles have one size: attention on a lane reads packed and full pages with the same strides.
+ * Attention on a lane reads packed and full pages with the same strides: it finds a tile of K or V
+ * by the part that the tile is in and by the place's number there.
+ *
+ * Formats of 6 bits and less are sealed: their full pages have hot pages beside them, with the
+ * tokens in 8 bits, while a text may be condensed. Packed pages have none: what they hold is
+ * sealed, once, from the hot tiles.
  *
  * Thread: any.
  *
@@ -45,9 +49,11 @@ typedef struct quire_packing {
     uint32_t n_layers;
     uint32_t n_kv_head;
     uint32_t page_tokens;
-    size_t tile_bytes;              /* of K of a lane, and of V */
+    size_t k_bytes;                 /* of a tile of K of a lane */
+    size_t v_bytes;                 /* and of V */
     size_t bounds_bytes;            /* of the bounds of a tile; 0: pages have none */
     bool has_worth;                 /* the list has the worth of each token */
+    uint32_t hot_group;             /* of hot pages; 0: no side is sealed */
     const quire_attn_layer *layers; /* [n_layers] constants; borrowed */
 } quire_packing;
 
@@ -65,14 +71,29 @@ typedef struct quire_packed_lanes {
     uint32_t *first; /* [lanes + 1] lane i has the places [first[i], first[i + 1]) */
 } quire_packed_lanes;
 
-/* Whether pages of these layers can be packed: each layer stores the K and V that it reads, in one
- * format that is not sealed, with tiles of one size. Errors: QUIRE_UNSUPP. */
+/* Whether pages of these layers can be packed: each layer stores the K and V that it reads, in the
+ * formats of the first one. Errors: QUIRE_UNSUPP. */
 int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint32_t n_layers,
                        uint32_t page_tokens);
 
 static inline uint32_t quire_packing_n_lanes(const quire_packing *p)
 {
     return p->n_layers * p->n_kv_head;
+}
+
+/* Whether a side is sealed. */
+static inline bool quire_packing_is_sealed(const quire_packing *p)
+{
+    return p->hot_group != 0;
+}
+
+/* Where K or V of a layer's lane are stored. */
+static inline const quire_attn_source *quire_packing_store(const quire_packing *p, uint32_t lane,
+                                                           quire_side side)
+{
+    const quire_attn_layer *layer = &p->layers[lane / p->n_kv_head];
+
+    return side == QUIRE_SIDE_K ? &layer->k_store : &layer->v_store;
 }
 
 /* Pages for n_tokens tokens of all lanes together, in whole tiles. */
@@ -108,30 +129,71 @@ void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pa
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,
                                  const quire_packed_lanes *lanes, uint32_t place, quire_side side);
 
+/* A part of a page and a place in it, for attention: K of the place is at part + index * k_bytes, V
+ * at part + quire_packing_v_offset() + index * v_bytes. */
+typedef struct quire_packed_spot {
+    unsigned char *part;
+    uint32_t index;
+} quire_packed_spot;
+quire_packed_spot quire_packed_spot_of(const quire_packing *p, const quire_packed_pages *pages,
+                                       const quire_packed_lanes *lanes, uint32_t place);
+
+static inline unsigned char *quire_lane_tile(const quire_attn_lane *at, const quire_page_addr *addr,
+                                             uint32_t head, uint32_t tile)
+{
+    return addr->extent + at->offset + addr->slot * at->page_stride + head * at->head_stride +
+           tile * at->tile_stride;
+}
+
 /* A side of a lane's tile `tile` in the page of an entry that is not packed. */
 static inline unsigned char *quire_full_tile(const quire_packing *p, const quire_page_addr *addr,
                                              uint32_t lane, uint32_t tile, quire_side side)
 {
-    const quire_attn_layer *layer = &p->layers[lane / p->n_kv_head];
-    const quire_attn_lane *at = side == QUIRE_SIDE_K ? &layer->k_store.lane : &layer->v_store.lane;
-
-    return addr->extent + at->offset + addr->slot * at->page_stride +
-           lane % p->n_kv_head * at->head_stride + tile * at->tile_stride;
+    return quire_lane_tile(&quire_packing_store(p, lane, side)->lane, addr, lane % p->n_kv_head,
+                           tile);
 }
+
+/* The same as a spot; also of the tile's hot page, which has the same index. */
+quire_packed_spot quire_full_spot(const quire_packing *p, const quire_page_addr *addr,
+                                  uint32_t lane, uint32_t tile);
+unsigned char *quire_hot_part(const quire_packing *p, const quire_page_addr *addr, uint32_t lane);
+/* Where K and V of a hot spot lie: offsets count from the hot part. */
+quire_attn_lane quire_hot_lane(const quire_packing *p, uint32_t lane, quire_side side);
+
+/* One side of a tile to be read, hot where there is a hot page. */
+typedef struct quire_tile_view {
+    quire_format format;
+    const unsigned char *tile;
+} quire_tile_view;
+/* hot: the entry's hot page; NULL: none. */
+quire_tile_view quire_full_view(const quire_packing *p, const quire_page_addr *addr,
+                                const quire_page_addr *hot, uint32_t lane, uint32_t tile,
+                                quire_side side);
 
 /* The bounds of that tile's K, [2][d_k]; with bounds_bytes. */
 float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
                          uint32_t tile);
 
-/* Copy one side of a lane's row from slot `from` of a tile to slot `to` of another, byte for byte.
- */
-void quire_packing_row_copy(const quire_packing *p, uint32_t lane, quire_side side,
-                            const void *from_tile, uint32_t from, void *to_tile, uint32_t to);
+/* Room to seal a tile: its tokens in 8 bits, and its rows. */
+typedef struct quire_packed_seal {
+    unsigned char *tile;
+    float *rows;
+} quire_packed_seal;
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_seal_fini(), on errors too. */
+int quire_packed_seal_init(quire_packed_seal *seal, const quire_packing *p);
+void quire_packed_seal_fini(quire_packed_seal *seal);
 
-/* The address of a place's V above that of its K. */
+/* Put one side of a lane's token, which is in a slot of `from`, into slot `to` of a place. A row of
+ * a format that is not sealed moves byte for byte. Of a sealed format `from` is in 8 bits, and the
+ * place is sealed with its last slot: all slots of a place come one after the other. */
+void quire_packed_row_put(const quire_packing *p, const quire_packed_seal *seal, uint32_t lane,
+                          quire_side side, const quire_tile_view *from, uint32_t slot, void *place,
+                          uint32_t to);
+
+/* V of a part above its K. */
 static inline size_t quire_packing_v_offset(const quire_packing *p)
 {
-    return (size_t)p->n_kv_head * (p->page_tokens / QUIRE_TILE_TOKENS) * p->tile_bytes;
+    return (size_t)p->n_kv_head * (p->page_tokens / QUIRE_TILE_TOKENS) * p->k_bytes;
 }
 
 #endif /* QUIRE_RETAIN_PACKED_H */

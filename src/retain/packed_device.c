@@ -86,82 +86,7 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     return d->n_plain > 0 ? d->base.plan(d->base.ctx, &plain) : QUIRE_OK;
 }
 
-/* ---- jobs ---- */
-
-static void tile_add(quire_packed_worker *w, unsigned char *k, uint32_t *n, uint32_t first_pos,
-                     uint32_t n_tokens)
-{
-    w->addrs[1 + *n] = (quire_page_addr){ .extent = k, .memory = QUIRE_MEMORY_HOST };
-    w->entries[*n] = (quire_page_entry){ .page = 1 + *n,
-                                         .n_tokens = (uint16_t)n_tokens,
-                                         .first_pos = (int32_t)first_pos };
-    ++*n;
-}
-
-/* The tiles of a lane of a sequence, or those of its rows alone. Positions are the lane's own: all
- * its tokens come before the rows, and nothing else counts. Returns the number of tiles. */
-static uint32_t tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
-                           const quire_attn_seq *seq, uint32_t lane, bool rows_only)
-{
-    const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
-    const quire_packed_pages pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages };
-    const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
-    const uint32_t n_full = seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
-    const uint32_t first = rows_only ? (n_full - seq->n_rows) / TILE : 0;
-    const uint32_t tiles = d->packing.page_tokens / TILE;
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < n_packed && !rows_only; i++) {
-        tile_add(
-            w, quire_packed_tile(&d->packing, &pages, lanes, lanes->first[lane] + i, QUIRE_SIDE_K),
-            &n, i * TILE, TILE);
-    }
-    for (uint32_t t = first; t * TILE < n_full; t++) {
-        const quire_page_entry *entry = quire_packed_entry(seq, lanes->n_pages + t / tiles);
-        const uint32_t n_left = n_full - t * TILE;
-
-        tile_add(w,
-                 quire_full_tile(&d->packing, &d->batch.page_addr[entry->page], lane, t % tiles,
-                                 QUIRE_SIDE_K),
-                 &n, (n_packed + t) * TILE, n_left < TILE ? n_left : TILE);
-    }
-    w->seq = (quire_attn_seq){ .tables[0] = { w->leaves, n },
-                               .n_tokens = n_packed * TILE + n_full,
-                               .first_row = seq->first_row,
-                               .n_rows = seq->n_rows };
-    return n;
-}
-
-static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
-{
-    const quire_attn_batch batch = {
-        .seqs = &w->seq, .n_seqs = 1, .page_tokens = TILE, .page_addr = w->addrs
-    };
-    const int rc = quire_attn_begin(w->workspace, &batch);
-
-    if (rc < 0) {
-        atomic_store_explicit(&d->status, rc, memory_order_relaxed);
-    }
-    return rc == QUIRE_OK;
-}
-
-bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
-                            const quire_attn_seq *seq, uint32_t lane, bool rows_only)
-{
-    (void)tiles_fill(d, w, seq, lane, rows_only);
-    return worker_begin(d, w);
-}
-
-bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
-                               const quire_attn_seq *seq, uint32_t lane, uint32_t n)
-{
-    (void)tiles_fill(d, w, seq, lane, false);
-    for (uint32_t i = 0; i < n; i++) { /* entries ascend, and keep the names of their tiles */
-        w->entries[i] = w->entries[w->ranks[i].entry];
-    }
-    w->seq.tables[0].n_entries = n;
-    return worker_begin(d, w);
-}
+/* ---- a layer ---- */
 
 static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *call)
 {
@@ -173,8 +98,6 @@ static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *c
     }
     return l;
 }
-
-/* ---- a layer ---- */
 
 void quire_packed_device_hidden_put(void *ctx, uint32_t layer, const float *hidden, size_t stride)
 {
@@ -346,11 +269,24 @@ static int check(void *ctx, const quire_attn_layer *layer)
 
 /* ---- creating ---- */
 
+static int table_init(quire_page_entry **entries, const quire_page_entry ***leaves,
+                      uint32_t n_leaves)
+{
+    *entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof **entries);
+    *leaves = calloc(n_leaves, sizeof **leaves);
+    QUIRE_FAIL_IF(*entries == NULL || *leaves == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        (*leaves)[i] = *entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+    }
+    return QUIRE_OK;
+}
+
 static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
                        const quire_packed_device_opts *o)
 {
     const quire_attn_layer *layer = &d->packing.layers[0];
     const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    const bool is_sealed = quire_packing_is_sealed(&d->packing);
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
 
     opts.n_threads_max = 1;
@@ -361,32 +297,46 @@ static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
     opts.n_entries_max = d->n_entries_max;
     opts.page_tokens = TILE;
     opts.n_layers_max = 1;
-    opts.n_groups = 1;
-    w->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *w->entries);
-    w->leaves = calloc(n_leaves, sizeof *w->leaves);
-    w->addrs = calloc((size_t)d->n_entries_max + 1, sizeof *w->addrs);
-    QUIRE_FAIL_IF(w->entries == NULL || w->leaves == NULL || w->addrs == NULL, QUIRE_NOMEM);
+    opts.n_groups = is_sealed ? 2 : 1;
+    opts.groups[QUIRE_PACKED_HOT] = (quire_attn_group){ .like = 0, .is_hot = is_sealed };
+    w->addrs = calloc(2 * (size_t)d->n_entries_max + 1, sizeof *w->addrs);
+    QUIRE_FAIL_IF(w->addrs == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(table_init(&w->entries, &w->leaves, n_leaves));
+    if (is_sealed) {
+        QUIRE_TRY(table_init(&w->hot_entries, &w->hot_leaves, n_leaves));
+    }
     if (d->packing.bounds_bytes > 0) {
         w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
         w->tile = malloc((size_t)TILE * layer->d_k * sizeof *w->tile);
         QUIRE_FAIL_IF(w->ranks == NULL || w->tile == NULL, QUIRE_NOMEM);
     }
-    for (uint32_t i = 0; i < n_leaves; i++) {
-        w->leaves[i] = w->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
-    }
     return quire_attn_workspace_create(&w->workspace, &opts);
 }
 
-/* A layer as one head of it is computed: an entry's address is that of K of its tile. */
-static quire_attn_layer head_layer(const quire_packed_device *d, const quire_attn_layer *layer)
+/* Layer l as one head of it is computed: an entry's address is a part and a place in it. No token
+ * in full pages is near the beginning of a text that was condensed, so no tile is hot for that. */
+static quire_attn_layer head_layer(const quire_packed_device *d, uint32_t l, uint32_t recent_tiles)
 {
-    quire_attn_layer one = *layer;
+    const quire_packing *p = &d->packing;
+    const uint32_t lane = l * p->n_kv_head;
+    quire_attn_layer one = p->layers[l];
 
     one.n_head = d->group;
     one.n_kv_head = 1;
+    one.recent_tiles = recent_tiles;
+    one.sink_tiles = 0;
     one.k[0].group = one.v[0].group = 0;
-    one.k[0].lane = (quire_attn_lane){ .offset = 0 };
-    one.v[0].lane = (quire_attn_lane){ .offset = quire_packing_v_offset(&d->packing) };
+    one.k[0].lane = (quire_attn_lane){ .page_stride = p->k_bytes };
+    one.v[0].lane =
+        (quire_attn_lane){ .offset = quire_packing_v_offset(p), .page_stride = p->v_bytes };
+    if (quire_format_is_sealed(one.k[0].format)) {
+        one.k[0].hot_group = QUIRE_PACKED_HOT;
+        one.k[0].hot_lane = quire_hot_lane(p, lane, QUIRE_SIDE_K);
+    }
+    if (quire_format_is_sealed(one.v[0].format)) {
+        one.v[0].hot_group = QUIRE_PACKED_HOT;
+        one.v[0].hot_lane = quire_hot_lane(p, lane, QUIRE_SIDE_V);
+    }
     one.k_store = one.k[0];
     one.v_store = one.v[0];
     return one;
@@ -417,7 +367,7 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
     }
     for (uint32_t l = 0; l < n_layers; l++) {
-        d->heads[l] = head_layer(d, &d->packing.layers[l]);
+        d->heads[l] = head_layer(d, l, o->recent_tiles);
         QUIRE_TRY(quire_attn_layer_check(d->workers[0].workspace, &d->heads[l]));
     }
     return QUIRE_OK;
@@ -457,6 +407,8 @@ void quire_packed_device_destroy(quire_packed_device *d)
         free(d->workers[i].tile);
         free(d->workers[i].ranks);
         free(d->workers[i].addrs);
+        free(d->workers[i].hot_leaves);
+        free(d->workers[i].hot_entries);
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }

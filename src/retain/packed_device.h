@@ -82,6 +82,7 @@ typedef struct quire_packed_device_opts {
     const quire_packing *packing;   /* borrowed */
     const quire_rotation *rotation; /* read by create, its frequencies borrowed; NULL or d 0: no
                                        text sums up queries */
+    uint32_t recent_tiles;          /* quire_attn_layer, of sealed formats */
     uint32_t n_text_max;            /* tokens of a text */
     uint32_t n_rows_max;            /* of a step */
     uint32_t n_seqs_max;

@@ -15,7 +15,10 @@ typedef struct quire_packed_worker {
     quire_attn_workspace *workspace;
     quire_page_entry *entries; /* [n_entries_max] */
     const quire_page_entry **leaves;
-    quire_page_addr *addrs; /* [n_entries_max + 1] of K of entry i's tile: at 1 + i */
+    quire_page_entry *hot_entries; /* the same of sealed formats, else NULL */
+    const quire_page_entry **hot_leaves;
+    quire_page_addr *addrs; /* [2 * n_entries_max + 1] part and place of entry i's tile: at 1 + i,
+                               of its hot tile at 1 + n_entries_max + i */
     quire_attn_seq seq;
     quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
     float *tile;              /* K of one tile, for these and for bounds */
@@ -59,6 +62,9 @@ struct quire_packed_device {
     _Atomic int status;
 };
 
+/* The group of hot pages of a worker's tables. */
+#define QUIRE_PACKED_HOT 1u
+
 static inline quire_packed_text *quire_packed_text_of(const quire_attn_seq *seq)
 {
     return seq->lanes;
@@ -73,6 +79,9 @@ static inline const quire_page_entry *quire_packed_entry(const quire_attn_seq *s
 
 /* ---- packed_device.c ---- */
 
+/* The hot page of entry i of a sequence; NULL: none. */
+const quire_page_addr *quire_packed_hot_of(const quire_packed_device *d, const quire_attn_seq *seq,
+                                           uint32_t i);
 /* Plan the worker's workspace for rows of a lane: on all its tiles, or on those of the rows alone.
  * Returns whether that worked. */
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,

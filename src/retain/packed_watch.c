@@ -32,20 +32,21 @@ static void gather(const watched_lane *r, uint32_t from, uint32_t to, quire_watc
         const uint32_t slot = from % TILE, t = from / TILE;
         const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
         const quire_watch_room *room = &r->w->watched;
-        const unsigned char *tile;
+        quire_tile_view view = { .format = p->layers[0].k_store.format };
 
         if (from < r->n_packed) {
-            tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
-                                     QUIRE_SIDE_K);
+            view.tile = quire_packed_tile(p, &r->pages, &text->lanes,
+                                          text->lanes.first[r->lane] + t, QUIRE_SIDE_K);
         } else {
             const uint32_t full = t - r->n_packed / TILE;
-            const quire_page_entry *entry =
-                quire_packed_entry(r->seq, text->lanes.n_pages + full / tiles);
+            const uint32_t entry = text->lanes.n_pages + full / tiles;
+            const quire_page_id id = quire_packed_entry(r->seq, entry)->page;
 
-            tile = quire_full_tile(p, &r->d->batch.page_addr[entry->page], r->lane, full % tiles,
+            view = quire_full_view(p, &r->d->batch.page_addr[id],
+                                   quire_packed_hot_of(r->d, r->seq, entry), r->lane, full % tiles,
                                    QUIRE_SIDE_K);
         }
-        quire_codec_get()->decode_k(p->layers[0].k_store.format, &rows, tile, r->w->tile);
+        quire_codec_get()->decode_k(view.format, &rows, view.tile, r->w->tile);
         memcpy(room->keys + (size_t)watch->n * rows.d, r->w->tile + (size_t)slot * rows.d,
                (size_t)n * rows.d * sizeof *room->keys);
         for (uint32_t i = 0; i < n; i++) {

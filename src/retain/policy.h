@@ -90,6 +90,7 @@ typedef struct quire_retain_policy {
     bool is_across;       /* the tokens of all layers compete for one budget */
     bool reads_positions; /* beyond their order */
     bool is_by_lane;      /* ... and lanes with the same tokens choose differently */
+    bool drops_kept;      /* a kept token is dropped for its age alone */
 } quire_retain_policy;
 
 /* A policy with its parameters. */

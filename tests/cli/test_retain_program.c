@@ -566,7 +566,7 @@ static void a_check_refuses_what_a_start_does(void **state)
         { "layers share K and V", program_model_shared(), { "--attend", "top:0.5" } },
         { "--retain snap keeps tokens by lane",
           program_model(),
-          { "--retain", "snap", "--kv", "q8:f16" } },
+          { "--retain", "snap", "--kv-layers", "0=q8;*=f16" } },
         { "takes as many pages as the tokens themselves",
           program_model(),
           { "--retain", "snap:0.9", "--retain-chunk", "128" } },

@@ -15,6 +15,7 @@
 #include "engine/loop/loop_object.h"
 #include "engine/retention.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static engine_bench bench_of(const setting *s, const quire_engine_opts *engine,
@@ -24,6 +25,12 @@ static engine_bench bench_of(const setting *s, const quire_engine_opts *engine,
 
     return s->attend_share > 0 ? bench_windows(windows, engine, runtime)
                                : bench_panels(32, engine, runtime);
+}
+
+static void formats_set(const setting *s, quire_runtime_opts *opts)
+{
+    opts->k_format = s->format;
+    opts->v_format = s->has_v_format ? s->v_format : s->format;
 }
 
 engine_bench condense_bench(const setting *s)
@@ -38,7 +45,8 @@ engine_bench condense_bench(const setting *s)
     engine.chunk_tokens = s->chunk_tokens;
     engine.no_prefix_cache = s->no_prefix_cache;
     engine.pins_max = 4;
-    runtime.k_format = runtime.v_format = s->format;
+    formats_set(s, &runtime);
+    runtime.kv_recent = s->has_kv_recent ? s->kv_recent : runtime.kv_recent;
     runtime.has_bounds = s->attend_share > 0;
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
     b = bench_of(s, &engine, &runtime);
@@ -78,12 +86,19 @@ const quire_predictor *maps_of(const engine_bench *b, uint32_t seed)
 
 quire_retain_spec spec_of(const char *policy)
 {
+    const char *recent = strstr(policy, "recent=0");
     quire_error err = QUIRE_ERROR_INIT;
     quire_retain_spec spec;
+    char text[256];
 
-    if (quire_retain_parse(policy, &spec, &err) < 0) {
+    (void)snprintf(text, sizeof text, "%s", policy);
+    if (recent != NULL) {
+        text[recent - policy + strlen("recent=")] = '1';
+    }
+    if (quire_retain_parse(text, &spec, &err) < 0) {
         fail_msg("%s", err.message);
     }
+    spec.recent = recent != NULL ? 0 : spec.recent;
     return spec;
 }
 
@@ -103,7 +118,7 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
     quire_runtime *runtime;
     quire_seq_id seq;
 
-    opts.k_format = opts.v_format = s->format;
+    formats_set(s, &opts);
     opts.n_batch = chunk;
     if (has_lanes) {
         retention_opts.spec = spec_of(s->policy != NULL ? s->policy : "window:1");
@@ -163,6 +178,25 @@ quire_request *ask_attending(const engine_bench *b, double share, const int32_t 
     params.has_logprobs = true;
     params.attend_share = share;
     return submit(b, &params);
+}
+
+uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,
+                     uint32_t n_prompt, answer *out)
+{
+    quire_request *request = ask(b, policy, prompt, n_prompt);
+    quire_request_token event;
+    uint32_t n_cached;
+
+    *out = (answer){ 0 };
+    while (quire_request_wait(request, out->n, FIXTURE_WAIT_MS, &event) == 1) {
+        assert_true(out->n < N_TOKENS);
+        out->tokens[out->n] = event.token;
+        out->logprobs[out->n++] = event.logprob;
+    }
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_LENGTH);
+    n_cached = quire_request_result_get(request)->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
 }
 
 uint32_t answer_check(quire_request *request, const answer *want)

@@ -21,10 +21,14 @@ typedef struct setting {
     uint32_t chunk_tokens; /* of a step; 0 = the default */
     uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
     bool no_prefix_cache;
-    quire_store *store;   /* NULL: none. It gets all pages */
-    uint32_t maps;        /* seed of the maps of `predict`; 0 = none */
-    double attend_share;  /* pages have bounds, and the model has 4 layers; 0 = neither */
-    uint32_t page_tokens; /* 0 = 64 */
+    quire_store *store;    /* NULL: none. It gets all pages */
+    uint32_t maps;         /* seed of the maps of `predict`; 0 = none */
+    double attend_share;   /* pages have bounds, and the model has 4 layers; 0 = neither */
+    uint32_t page_tokens;  /* 0 = 64 */
+    quire_format v_format; /* with has_v_format: V's, and format is K's */
+    bool has_v_format;
+    uint32_t kv_recent; /* with has_kv_recent; else the default */
+    bool has_kv_recent;
 } setting;
 
 engine_bench condense_bench(const setting *s);
@@ -33,6 +37,8 @@ engine_bench condense_bench(const setting *s);
  * with another seed. */
 const quire_predictor *maps_of(const engine_bench *b, uint32_t seed);
 
+/* Also "recent=0", which no option allows: then quire run condenses at the same places in sealed
+ * formats, too. */
 quire_retain_spec spec_of(const char *policy);
 
 /* Tokens with the log-probabilities of each: any changed bit of KV shows. */
@@ -41,6 +47,10 @@ typedef struct answer {
     float logprobs[N_TOKENS];
     uint32_t n;
 } answer;
+
+/* What a request generates: the miss that hits are compared with. Returns the cached tokens. */
+uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,
+                     uint32_t n_prompt, answer *out);
 
 /* What `quire run` generates, with lanes of their own for the policy or the share. */
 void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,

@@ -66,7 +66,9 @@ static bool check_uneven(const engine_bench *b, const char *policy, const int32_
 
 static void same_bits(const setting *s)
 {
-    const setting plain = { .format = s->format };
+    const setting plain = { .format = s->format,
+                            .v_format = s->v_format,
+                            .has_v_format = s->has_v_format };
     static answer want, want_short, want_plain;
     engine_bench b = condense_bench(s);
     const uint32_t n_again = s->no_prefix_cache ? 0 : UINT32_MAX;
@@ -110,6 +112,11 @@ static void test_answers(void **state)
         { .policy = SNAP, .format = QUIRE_FORMAT_Q8, .chunk = WIDE, .chunk_tokens = 70 },
         { .policy = "stride:0.6,recent=60,full_layers=0,granule=64",
           .format = QUIRE_FORMAT_F16,
+          .chunk = WIDE },
+        { .policy = SNAP,
+          .format = QUIRE_FORMAT_F16,
+          .v_format = QUIRE_FORMAT_Q8,
+          .has_v_format = true,
           .chunk = WIDE },
         { .policy = REPEAT, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
         { .policy = REPEAT, .format = QUIRE_FORMAT_F32, .chunk = WIDE, .chunk_tokens = 50 },
@@ -604,6 +611,9 @@ static void test_refusals(void **state)
     const setting f16 = { .format = QUIRE_FORMAT_F16, .chunk = WIDE };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    /* Layers in different formats. */
+    static const quire_kv_pair pairs[] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
+                                           { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8 } };
     engine_bench b = condense_bench(&f16);
 
     (void)state;
@@ -617,8 +627,7 @@ static void test_refusals(void **state)
     bench_close(&b);
     engine.retain_chunk = WIDE;
     engine.n_running_max = 4;
-    runtime.k_format = QUIRE_FORMAT_F16;
-    runtime.v_format = QUIRE_FORMAT_Q8;
+    runtime.kv_pairs = pairs;
     b = bench_panels(32, &engine, &runtime);
     refused(&b, SNAP, "retain: snap keeps tokens by lane, which works on the CPU");
     bench_close(&b);

@@ -61,6 +61,7 @@ static const uint32_t standard_ctx[] = { 2048, 8192, 32768, 131072 };
 typedef struct cost {
     quire_format format;
     quire_kv_price price;    /* contexts are counted in whole pages, hot ones left out */
+    uint64_t hot_page_bytes; /* of sealed formats */
     uint64_t token_bytes;    /* beyond the windows */
     uint64_t longest_tokens; /* 0 when not even the weights fit */
 } cost;
@@ -68,6 +69,14 @@ typedef struct cost {
 static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
 {
     return quire_kv_price_bytes(&c->price, n_tokens);
+}
+
+/* A text that keeps a share of its tokens: n_tokens of them in pages, and of sealed formats n_hot
+ * in 8 bits, too. */
+static uint64_t retained_bytes(const cost *c, uint64_t n_tokens, uint64_t n_hot)
+{
+    return context_bytes(c, n_tokens) +
+           (n_hot + c->price.page_tokens - 1) / c->price.page_tokens * c->hot_page_bytes;
 }
 
 /* The runtime's options of other commands, without the formats. */
@@ -89,6 +98,7 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     resolved = opts;
     quire_runtime_opts_resolve(desc, &resolved);
     c.price = quire_kv_price_make(desc, &resolved);
+    c.hot_page_bytes = c.price.hot_page_bytes;
     c.price.hot_page_bytes = 0;
     c.token_bytes = c.price.main_page_bytes / c.price.page_tokens;
     /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
@@ -190,19 +200,24 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
     size_t n_ctx = list_ctx(desc, ctx);
     json_t *rows = json_array();
 
-    for (int f = 0; f < (int)QUIRE_FORMATS_DIRECT; f++) {
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
         const quire_condensing of = quire_info_retain_of(retained, desc, c.format);
         json_t *contexts = json_array();
 
+        if (!quire_info_retain_works(retained, desc, c.format)) {
+            continue;
+        }
         for (size_t i = 0; i < n_ctx; i++) {
-            const uint32_t n_held = quire_info_retain_held(&of, ctx[i]);
-            const uint32_t n_most = quire_condensing_need(&of, ctx[i]);
+            const quire_info_retained held = quire_info_retain_held(&of, ctx[i]);
+            const quire_info_retained most = quire_info_retain_most(&of, ctx[i]);
 
             json_array_append_new(
-                contexts, json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
-                                    (int)n_held, "bytes", (json_int_t)context_bytes(&c, n_held),
-                                    "most_bytes", (json_int_t)context_bytes(&c, n_most)));
+                contexts,
+                json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
+                          (int)held.n_tokens, "bytes",
+                          (json_int_t)retained_bytes(&c, held.n_tokens, held.n_hot), "most_bytes",
+                          (json_int_t)retained_bytes(&c, most.n_tokens, most.n_hot)));
         }
         json_array_append_new(
             rows, json_pack("{s:s, s:o}", "kv", quire_format_name(c.format), "contexts", contexts));
@@ -390,13 +405,15 @@ static void print_retained_row(const quire_model_desc *d, const cost *c,
 
     printf("  %-21s", quire_format_name(c->format));
     for (size_t i = 0; i < n_ctx; i++) {
-        const uint64_t bytes = context_bytes(c, quire_info_retain_held(&of, ctx[i]));
+        const quire_info_retained held = quire_info_retain_held(&of, ctx[i]);
+        const uint64_t bytes = retained_bytes(c, held.n_tokens, held.n_hot);
 
         printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
     }
     printf("\n  %-21s", "  most on the way");
     for (size_t i = 0; i < n_ctx; i++) {
-        const uint64_t bytes = context_bytes(c, quire_condensing_need(&of, ctx[i]));
+        const quire_info_retained most = quire_info_retain_most(&of, ctx[i]);
+        const uint64_t bytes = retained_bytes(c, most.n_tokens, most.n_hot);
 
         printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
     }
@@ -408,13 +425,16 @@ static void print_retained(const info_args *args, const quire_model_desc *d,
                            const quire_condensing *retained, uint64_t memory_bytes)
 {
     printf("\n  KV bytes with --retain %s, every %u tokens\n", retained->text, retained->chunk);
-    for (int f = 0; f < (int)QUIRE_FORMATS_DIRECT; f++) {
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         const cost c = cost_of(args, d, (quire_format)f, memory_bytes);
 
-        print_retained_row(d, &c, retained);
+        if (quire_info_retain_works(retained, d, c.format)) {
+            print_retained_row(d, &c, retained);
+        }
     }
     printf("  The kept tokens of the last place in whole pages, and the tokens behind it. While a "
-           "text is\n  condensed, the pages before and after are both there.\n");
+           "text is\n  condensed, the pages before and after are both there. q6 to q3 have the "
+           "tokens behind the place\n  in 8 bits, too.\n");
 }
 
 static void print_need(const asked_need *asked, uint64_t memory_bytes)

@@ -17,12 +17,21 @@
 int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tokens,
                            const quire_model_desc *desc, quire_condensing *out, quire_error *err);
 
-/* The same for KV in a format that is not sealed. */
+/* The same for KV in a format. */
 quire_condensing quire_info_retain_of(const quire_condensing *retained,
                                       const quire_model_desc *desc, quire_format format);
 
-/* Tokens of a text of n_tokens that are held at its end. The most on the way:
- * quire_condensing_need(). */
-uint32_t quire_info_retain_held(const quire_condensing *c, uint32_t n_tokens);
+/* Whether the policy works with KV of a model in a format. */
+bool quire_info_retain_works(const quire_condensing *retained, const quire_model_desc *desc,
+                             quire_format format);
+
+/* Tokens in pages, and those that sealed formats have in hot pages, too. */
+typedef struct quire_info_retained {
+    uint32_t n_tokens;
+    uint32_t n_hot;
+} quire_info_retained;
+/* Of a text of n_tokens at its end, and the most on the way. */
+quire_info_retained quire_info_retain_held(const quire_condensing *c, uint32_t n_tokens);
+quire_info_retained quire_info_retain_most(const quire_condensing *c, uint32_t n_tokens);
 
 #endif /* QUIRE_CLI_INFO_RETAIN_H */

@@ -101,6 +101,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
                 .logits = logits_of(r, item->n_rows),
                 .n_gone = r->condensing.chunk != 0 ? r->kv.n_dropped : 0,
                 .lanes = r->kv.lanes,
+                .keeps_hot = r->condensing.chunk != 0,
             };
         }
     }

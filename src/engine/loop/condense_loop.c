@@ -192,7 +192,10 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
         return QUIRE_OK;
     }
     if (!quire_condensing_has_seen(&r->condensing, k, r->kv.lanes)) {
-        return quire_repeating_room(&r->condensing.spec) > 0 ? UNREPEATED : UNSEEN;
+        return UNSEEN;
+    }
+    if (quire_condensing_is_unrepeated(&r->condensing, k, r->kv.lanes)) {
+        return UNREPEATED;
     }
     return quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
 }
@@ -214,6 +217,7 @@ static int take_over(quire_loop *loop, quire_request *r, const condensed *c)
     const uint32_t n_gone = quire_condensing_gone(&r->condensing, r->kv.n_condensings + 1);
     quire_engine_stats *s = &loop->figures.now;
 
+    quire_loop_condensed_cool(loop, r);
     let_go(loop, r->kv.ref, r->kv.seq, r->kv.condensed);
     s->condensings_total += !c->is_found;
     s->condensings_found_total += c->is_found;
@@ -286,6 +290,22 @@ bool quire_loop_condense(quire_loop *loop)
         }
     }
     return true;
+}
+
+void quire_loop_condensed_cool(quire_loop *loop, quire_request *r)
+{
+    const uint32_t n_gone = r->kv.n_dropped;
+
+    if (r->kv.seq == QUIRE_SEQ_NULL || r->condensing.chunk == 0 ||
+        !quire_packing_is_sealed(&r->condensing.packing)) {
+        return;
+    }
+    quire_runtime_cool(loop->runtime, r->kv.seq);
+    if (quire_request_publishes(r) && r->kv.n_published > n_gone) {
+        /* Nothing new: the tree lets go of the pages that the sequence has released. */
+        (void)quire_prefix_publish(loop->tree, r->kv.ref, r->tokens + n_gone,
+                                   r->kv.n_published - n_gone, quire_loop_now_us(loop));
+    }
 }
 
 void quire_loop_condensed_forget(quire_loop *loop, quire_request *r)
@@ -415,7 +435,7 @@ static void count_held(quire_loop *loop, const quire_request *r)
 {
     if (r->kv.n_condensings > 0) {
         loop->figures.now.condensed_held_bytes +=
-            quire_loop_need_bytes(loop, quire_request_held(r));
+            quire_loop_held_bytes(loop, r, quire_request_held(r));
         loop->figures.now.condensed_text_bytes += quire_loop_need_bytes(loop, r->kv.n_computed);
     }
 }

@@ -51,6 +51,10 @@ uint32_t quire_request_fetch_end(const quire_request *request, uint32_t k);
  * memory for it; a request has then left the running ones, and there is no step in this round. */
 bool quire_loop_condense(quire_loop *loop);
 
+/* The request gives its pages up: give the hot pages back that were kept for a condensing, also
+ * those that the tree has. After its last publication. */
+void quire_loop_condensed_cool(quire_loop *loop, quire_request *request);
+
 /* The request's pages are gone. */
 void quire_loop_condensed_forget(quire_loop *loop, quire_request *request);
 

@@ -28,7 +28,8 @@ static bool has_room(const quire_loop *loop, const quire_request *r)
     const uint32_t n_tokens = r->n_tokens < r->n_held_max ? r->n_tokens + 1 : r->n_held_max;
 
     return loop->runtime_opts->n_ctx >= r->n_held_max &&
-           quire_loop_need_bytes(loop, quire_condensing_need(&r->condensing, n_tokens)) +
+           quire_loop_condensing_bytes(loop, &r->condensing,
+                                       quire_condensing_need(&r->condensing, n_tokens)) +
                    loop->room.states_bytes <=
                quire_loop_budget_bytes(loop, r->class_index);
 }

@@ -24,6 +24,7 @@ static int device_open(quire_loop *loop)
         .base = *device,
         .packing = &loop->lanes.parts.packing,
         .rotation = loop->lanes.parts.rotation,
+        .recent_tiles = loop->runtime_opts->kv_recent / QUIRE_TILE_TOKENS,
         .n_text_max = loop->runtime_opts->n_ctx + ROOM_MAX,
         .n_rows_max = loop->runtime_opts->n_batch,
         .n_seqs_max = loop->runtime_opts->n_seqs_max,
@@ -190,7 +191,8 @@ static int rows_compute(quire_loop *loop, const quire_request *r, const int32_t 
                                     .n_tokens = quire_min_u32(n_batch, n - first),
                                     .logits = QUIRE_LOGITS_LAST,
                                     .n_gone = r->kv.n_dropped,
-                                    .lanes = r->kv.lanes };
+                                    .lanes = r->kv.lanes,
+                                    .keeps_hot = true };
 
         QUIRE_TRY(quire_runtime_step(loop->runtime, &slice, 1, &logits));
     }

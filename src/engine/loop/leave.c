@@ -15,6 +15,7 @@
 
 void quire_loop_seq_end(quire_loop *loop, quire_request *r)
 {
+    quire_loop_condensed_cool(loop, r);
     if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
         (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
     }

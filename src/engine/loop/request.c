@@ -151,7 +151,8 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
     uint64_t need_bytes;
 
     condensing_fill(loop, p, &condensing);
-    need_bytes = quire_loop_need_bytes(loop, quire_condensing_need(&condensing, n_tokens)) +
+    need_bytes = quire_loop_condensing_bytes(loop, &condensing,
+                                             quire_condensing_need(&condensing, n_tokens)) +
                  loop->room.states_bytes;
     if (need_bytes > budget_bytes) {
         return quire_error_set(

@@ -19,6 +19,32 @@ uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
     return quire_kv_price_bytes(&loop->room.price, n_tokens);
 }
 
+uint64_t quire_loop_condensing_bytes(const quire_loop *loop, const quire_condensing *c,
+                                     uint32_t n_tokens)
+{
+    const quire_kv_price price = quire_condensing_price(c, &loop->room.price);
+
+    return loop->runtime_opts->is_contiguous ? quire_loop_need_bytes(loop, n_tokens)
+                                             : quire_kv_price_bytes(&price, n_tokens);
+}
+
+uint64_t quire_loop_held_bytes(const quire_loop *loop, const quire_request *r, uint32_t n_held)
+{
+    const quire_condensing *c = &r->condensing;
+    quire_kv_price price = quire_condensing_price(c, &loop->room.price);
+    uint32_t n_kept = n_held;
+
+    if (loop->runtime_opts->is_contiguous || c->chunk == 0) {
+        return quire_loop_need_bytes(loop, n_held);
+    }
+    if (r->kv.seq != QUIRE_SEQ_NULL) {
+        n_kept = quire_min_u32(quire_condensing_kept(c, r->kv.n_condensings), n_held);
+    }
+    price.hot_pages_max =
+        quire_min_u64(price.hot_pages_max, (n_held - n_kept + c->page_tokens - 1) / c->page_tokens);
+    return quire_kv_price_bytes(&price, n_held);
+}
+
 /* Length of the text that a request must have room for at admission. */
 static uint32_t text_target(const quire_loop *loop, const quire_request *r)
 {
@@ -53,14 +79,14 @@ static uint32_t rows_max(const quire_loop *loop, const quire_request *r, uint32_
  * as it goes on, so it needs more than it has only for the rows of a step. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, uint32_t n_have)
 {
-    const quire_kv_price *price = &loop->room.price;
-    const bool has_window = price->window_tokens != 0;
+    const quire_kv_price price = quire_condensing_price(&r->condensing, &loop->room.price);
+    const bool has_window = price.window_tokens != 0;
     const uint32_t target = tokens_target(loop, r);
-    const uint64_t need = has_window
-                              ? quire_kv_price_steps_bytes(price, target, rows_max(loop, r, n_have))
-                              : quire_loop_need_bytes(loop, target);
-    const uint64_t have =
-        has_window ? quire_kv_price_held_bytes(price, n_have) : quire_loop_need_bytes(loop, n_have);
+    const uint64_t need =
+        has_window ? quire_kv_price_steps_bytes(&price, target, rows_max(loop, r, n_have))
+                   : quire_loop_condensing_bytes(loop, &r->condensing, target);
+    const uint64_t have = has_window ? quire_kv_price_held_bytes(&price, n_have)
+                                     : quire_loop_held_bytes(loop, r, n_have);
     const uint64_t states = r->kv.seq == QUIRE_SEQ_NULL ? loop->room.states_bytes : 0;
 
     if (r->pin != 0) {

@@ -29,6 +29,13 @@ void quire_room_close(quire_loop *loop);
 
 /* Upper bound of bytes for requests of a class. Thread: any. */
 uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index);
+/* quire_loop_need_bytes() of a request that condenses so. */
+uint64_t quire_loop_condensing_bytes(const quire_loop *loop, const quire_condensing *c,
+                                     uint32_t n_tokens);
+/* The bytes of the first n_held tokens of a request's sequence. If it condenses, kept tokens have
+ * no hot pages, and neither have the cached ones that a waiting request would begin with. */
+uint64_t quire_loop_held_bytes(const quire_loop *loop, const quire_request *request,
+                               uint32_t n_held);
 /* Bytes that a request will need beyond the pages of its first n_have tokens. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *request,
                                 uint32_t n_have);

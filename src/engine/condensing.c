@@ -71,12 +71,13 @@ static uint64_t most_by_lane(const quire_condensing *c, uint64_t n_text, uint64_
 {
     const uint64_t n_lanes = quire_packing_n_lanes(&c->packing);
     const uint64_t n_share = (uint64_t)(c->spec.share * (double)n_text * (double)n_lanes);
+    bool is_full[QUIRE_LAYERS_MAX];
     uint64_t n_whole, n_least, n_most;
     uint32_t n_layers;
 
     n_protected = quire_min_u64(n_protected, n_text);
 
-    if (quire_condensing_count_whole(&c->spec, c->packing.n_layers, &n_layers, NULL) < 0) {
+    if (quire_condensing_full_layers(&c->spec, &c->packing, is_full, &n_layers, NULL) < 0) {
         n_layers = c->packing.n_layers; /* refused: quire_condensing_check() */
     }
     n_whole = (uint64_t)n_layers * c->packing.n_kv_head;
@@ -155,10 +156,14 @@ quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_
         return out;
     }
     n_room = quire_repeating_room(&c->spec);
+    if (out.window_tokens != 0) {
+        /* The window before a place, in two sequences, and rows that repeat a part behind it. */
+        out.window_tokens += out.window_tokens + n_room + c->page_tokens;
+    }
     if (quire_packing_is_sealed(&c->packing)) {
         /* The rows of a part may begin and end inside of a page. */
-        out.hot_pages_max = quire_max_u64(
-            out.hot_pages_max, (c->chunk + n_room) / c->page_tokens + HOT_PAGES_SPARE);
+        out.hot_pages_max = quire_max_u64(out.hot_pages_max,
+                                          (c->chunk + n_room) / c->page_tokens + HOT_PAGES_SPARE);
     }
     return out;
 }
@@ -197,7 +202,7 @@ quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, 
                                      .n_kv_head = desc->n_kv_head,
                                      .d_k = desc->d_k };
     const quire_rotation rotation = { .d = desc->d_k };
-    const quire_condensing_parts parts = { .packing = { .n_layers = desc->n_layer,
+    const quire_condensing_parts parts = { .packing = { .n_layers = quire_desc_n_unwindowed(desc),
                                                         .n_kv_head = desc->n_kv_head,
                                                         .page_tokens = chunk,
                                                         .layers = &layer },
@@ -335,21 +340,71 @@ static int condense_evenly(const quire_condensing *c, quire_runtime *runtime, ui
     return rc;
 }
 
-/* Pages for the kept tokens. Nothing is written to hot ones, so they go as they come. */
+/* Tokens of the kept ones before those that a window needs of the next token. */
+static uint32_t before_window(const quire_condensing *c, uint32_t n_kept)
+{
+    const uint32_t n = c->packing.window_tokens - 1;
+
+    return n_kept > n ? n_kept - n : 0;
+}
+
+/* Pages for the kept tokens. Nothing is written to hot ones, and to those behind the window, so
+ * they go as they come. */
 static int pages_take(const quire_condensing *c, quire_cache *cache, quire_seq_id to,
                       uint32_t n_kept)
 {
-    const uint32_t hot = c->packing.hot_group;
+    const quire_group_id hot = (quire_group_id)c->packing.hot_group;
+    const quire_group_id window = (quire_group_id)c->packing.window_group;
 
-    if (hot == 0) {
+    if (hot == 0 && window == 0) {
         QUIRE_TRY(quire_seq_reserve(cache, to, n_kept));
         return quire_seq_append(cache, to, n_kept);
     }
     for (uint32_t n = 0; n < n_kept; n += c->page_tokens) {
         QUIRE_TRY(quire_seq_append(cache, to, c->page_tokens));
-        QUIRE_TRY(quire_seq_release(cache, to, (quire_group_id)hot, 0, n + c->page_tokens, NULL));
+        if (hot != 0) {
+            QUIRE_TRY(quire_seq_release(cache, to, hot, 0, n + c->page_tokens, NULL));
+        }
+        if (window != 0) {
+            QUIRE_TRY(quire_seq_release(cache, to, window, 0, before_window(c, n_kept), NULL));
+        }
     }
     return QUIRE_OK;
+}
+
+/* The pages that layers with windows need of the n_kept tokens: those of the last tokens of `from`,
+ * at the same distance from the end. */
+static int window_copy(const quire_condensing *c, quire_cache *cache, uint32_t n_kept,
+                       quire_seq_id from, quire_seq_id to)
+{
+    const quire_group_id group = (quire_group_id)c->packing.window_group;
+    const size_t n_bytes = quire_cache_payload_bytes(cache, group);
+    unsigned char *page = group != 0 ? malloc(n_bytes) : NULL;
+    quire_seq_table old, new;
+    int rc = QUIRE_OK;
+
+    if (group == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(page == NULL, QUIRE_NOMEM);
+    rc = quire_seq_table_get(cache, from, group, &old);
+    rc = rc == QUIRE_OK ? quire_seq_table_get(cache, to, group, &new) : rc;
+    for (uint32_t i = before_window(c, n_kept) / c->page_tokens;
+         rc == QUIRE_OK && i < new.n_entries; i++) {
+        const uint32_t j = i + (old.n_entries - new.n_entries);
+        const quire_page_id source =
+            old.leaves[j / QUIRE_LEAF_ENTRIES][j % QUIRE_LEAF_ENTRIES].page;
+
+        QUIRE_CHECK(source != QUIRE_PAGE_NULL); /* the next token would need it */
+        rc = quire_cache_page_gather(cache, source, page, n_bytes);
+        rc = rc == QUIRE_OK
+                 ? quire_cache_page_scatter(
+                       cache, new.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page, page,
+                       n_bytes)
+                 : rc;
+    }
+    free(page);
+    return rc;
 }
 
 int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
@@ -362,6 +417,7 @@ int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k
 
     QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
     rc = pages_take(c, cache, to, n_kept);
+    rc = rc == QUIRE_OK ? window_copy(c, cache, n_kept, from, to) : rc;
     if (rc == QUIRE_OK) {
         rc = c->packing.n_layers > 0 ? quire_condense_lanes(c, runtime, k, text, from, to)
                                      : condense_evenly(c, runtime, k, from, to);

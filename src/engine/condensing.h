@@ -23,6 +23,13 @@
  * list. It does not depend on the choice. Lanes keep whole tiles (granule=64), so that the full
  * pages behind them are the same for all lanes.
  *
+ * In sealed formats, and in models with windows, even policies have packed pages, too. Layers with
+ * windows drop nothing by a policy: the pages of the window before a place are copied behind the
+ * packed ones' tokens, whose last ones stand for the same tokens there.
+ *
+ *   full layers    [ packed pages: kept(k) tokens                   ][ the rest, in full ]
+ *   with windows   [ holes                  ][ the window, in full  ][ the rest, in full ]
+ *
  * Policies whose layers compete for one budget (predict) have a number for each lane in any case.
  *
  * entropy and snap score by the queries of the last `probe` tokens before the place. These are
@@ -66,6 +73,7 @@ typedef struct quire_condensing_parts {
     const quire_predictor *predictor;        /* of the model; NULL: nothing was learned */
     unsigned char maps[QUIRE_HASH128_BYTES]; /* quire_predictor_hash() */
     const quire_rotation *rotation;          /* of K; NULL: not all layers turn it alike */
+    uint32_t model_layers[QUIRE_LAYERS_MAX]; /* of the packing, with windows */
 } quire_condensing_parts;
 
 typedef struct quire_condensing {
@@ -84,7 +92,7 @@ bool quire_condensing_is_by_lane(const quire_retain_spec *spec);
 /* Whether even policies keep their tokens in packed pages, too. */
 static inline bool quire_condensing_packs(const quire_condensing_parts *parts)
 {
-    return quire_packing_is_sealed(&parts->packing);
+    return quire_packing_is_sealed(&parts->packing) || parts->packing.window_group != 0;
 }
 
 /* Whether texts in shared pages can be condensed by a policy. `setting` begins the message:
@@ -117,9 +125,10 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
  * bounds; quire_runtime_bounds_check(); pages that cannot be packed). */
 int quire_attending_check(const quire_condensing_on *on, const char *setting, quire_error *err);
 
-/* *n = layers that are kept whole. Errors: quire_retain_full_layers(). */
-int quire_condensing_count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_t *n,
-                                 quire_error *err);
+/* is_full, [n_layers of the packing]: whether a layer is kept whole. n may be NULL, or gets their
+ * number. Errors: quire_retain_full_layers(), for the layers of the model. */
+int quire_condensing_full_layers(const quire_retain_spec *spec, const quire_packing *packing,
+                                 bool *is_full, uint32_t *n, quire_error *err);
 
 /* parts: read; NULL: the policy is even. */
 void quire_condensing_init(quire_condensing *out, const quire_retain_spec *spec, uint32_t chunk,

@@ -22,15 +22,19 @@ int quire_condensing_policy_check(const quire_retain_spec *spec, const char *set
     return QUIRE_OK;
 }
 
-int quire_condensing_count_whole(const quire_retain_spec *spec, uint32_t n_layers, uint32_t *n,
-                                 quire_error *err)
+int quire_condensing_full_layers(const quire_retain_spec *spec, const quire_packing *packing,
+                                 bool *is_full, uint32_t *n, quire_error *err)
 {
-    bool is_full[QUIRE_LAYERS_MAX];
+    bool all[QUIRE_LAYERS_MAX];
+    uint32_t n_full = 0;
 
-    *n = 0;
-    QUIRE_TRY(quire_retain_full_layers(spec, n_layers, is_full, err));
-    for (uint32_t l = 0; l < n_layers; l++) {
-        *n += is_full[l];
+    QUIRE_TRY(quire_retain_full_layers(spec, quire_packing_n_model(packing), all, err));
+    for (uint32_t l = 0; l < packing->n_layers; l++) {
+        is_full[l] = all[quire_packing_model_layer(packing, l)];
+        n_full += is_full[l];
+    }
+    if (n != NULL) {
+        *n = n_full;
     }
     return QUIRE_OK;
 }
@@ -65,13 +69,45 @@ static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *
                : QUIRE_OK;
 }
 
+/* What layers with windows keep has its place among the kept tokens. */
+static int check_window(const quire_condensing *c, const char *setting, quire_error *err)
+{
+    const uint32_t n_kept = quire_condensing_kept(c, 1);
+
+    return n_kept + 1 >= c->packing.window_tokens
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "%s %s keeps %u tokens of %u, fewer than the %u that layers with "
+                                 "windows see: a larger share, or condensing after more tokens "
+                                 "(--retain-chunk), is needed",
+                                 setting, c->text, n_kept, c->chunk, c->packing.window_tokens);
+}
+
+/* Of a model with windows. */
+static int check_windows(const quire_condensing_on *on, const quire_retain_spec *spec,
+                         const char *setting, quire_error *err)
+{
+    const quire_kv_groups groups = quire_kv_groups_of(on->desc, on->opts);
+    const char *other = on->desc->has_chunks ? "windows that are chunks of the text: a text that "
+                                               "drops tokens has other chunks"
+                        : groups.window == 0 ? "windows in a cache that keeps what is behind them"
+                        : quire_desc_n_unwindowed(on->desc) == 0
+                            ? "a model whose layers all have windows: these drop tokens already"
+                            : NULL;
+
+    return quire_desc_n_unwindowed(on->desc) == on->desc->n_layer || other == NULL
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_UNSUPP, "%s %s cannot go with %s", setting,
+                                 spec->policy->name, other);
+}
+
 static int check_by_lane(const quire_condensing_parts *parts, const quire_retain_spec *spec,
                          uint32_t n_ctx, uint32_t chunk, const char *setting, quire_error *err)
 {
     const quire_packing *packing = &parts->packing;
     quire_error why = QUIRE_ERROR_INIT;
+    bool is_full[QUIRE_LAYERS_MAX];
     quire_condensing c;
-    uint32_t n_whole;
     int rc;
 
     if (packing->n_layers == 0) {
@@ -92,7 +128,7 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
                                "%s %s works with models whose layers all turn K alike", setting,
                                spec->policy->name);
     }
-    rc = quire_condensing_count_whole(spec, packing->n_layers, &n_whole, &why);
+    rc = quire_condensing_full_layers(spec, packing, is_full, NULL, &why);
     if (rc < 0) {
         return quire_error_set(err, rc, "%s %s", setting, why.message);
     }
@@ -104,6 +140,7 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
                                "(--retain-chunk), is needed",
                                setting, c.text, chunk);
     }
+    QUIRE_TRY(check_window(&c, setting, err));
     return check_room(&c, n_ctx, setting, err);
 }
 
@@ -123,7 +160,9 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
                                spec->policy->name, fixed);
     }
     QUIRE_TRY(check_sealed(on, spec, setting, err));
-    return quire_condensing_is_by_lane(spec) || quire_opts_is_sealed(on->desc, on->opts)
+    QUIRE_TRY(check_windows(on, spec, setting, err));
+    return quire_condensing_is_by_lane(spec) || quire_opts_is_sealed(on->desc, on->opts) ||
+                   quire_desc_n_unwindowed(on->desc) < on->desc->n_layer
                ? check_by_lane(on->parts, spec, on->opts->n_ctx, chunk, setting, err)
                : QUIRE_OK;
 }
@@ -150,20 +189,45 @@ bool quire_condensing_turns(const quire_model_desc *desc)
     return quire_model_rope_is_plain(desc) && desc->d_k <= QUIRE_QUERY_SUMS_D_MAX;
 }
 
+/* The constants of layers without windows, and their numbers. */
+static uint32_t layers_fill(quire_condensing_parts *parts, quire_attn_layer *layers,
+                            const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    const quire_kv_form form = quire_kv_form_of(desc, opts);
+    uint32_t n = 0;
+
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        if (desc->window[l] == 0) {
+            parts->model_layers[n] = l;
+            (void)quire_kv_layout(&form, l, &layers[n++]);
+        }
+    }
+    return n;
+}
+
 void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_layer *layers,
                                    const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    const quire_kv_form form = quire_kv_form_of(desc, opts);
+    const quire_kv_groups groups = quire_kv_groups_of(desc, opts);
+    quire_packing *packing = &parts->packing;
+    uint32_t n;
 
-    parts->packing.n_layers = 0;
+    packing->n_layers = 0;
     if (quire_runtime_has_device(opts) || desc->latent.is_there ||
         quire_opts_rows_kept(desc, opts) != NULL) {
         return;
     }
-    for (uint32_t l = 0; l < desc->n_layer; l++) {
-        (void)quire_kv_layout(&form, l, &layers[l]);
+    n = layers_fill(parts, layers, desc, opts);
+    if (n == 0 || (n < desc->n_layer && desc->n_stored < desc->n_layer) ||
+        quire_packing_init(packing, layers, n, opts->page_tokens) < 0) {
+        packing->n_layers = 0;
+        packing->hot_group = 0;
+        return;
     }
-    if (quire_packing_init(&parts->packing, layers, desc->n_layer, opts->page_tokens) < 0) {
-        parts->packing.n_layers = 0;
+    if (n < desc->n_layer) {
+        packing->model_layers = parts->model_layers;
+        packing->n_model_layers = desc->n_layer;
+        packing->window_group = groups.window;
+        packing->window_tokens = groups.window_tokens;
     }
 }

@@ -99,7 +99,7 @@ static int job_init(packing_job *j)
         j->choice.n_apart = j->c->chunk;
         QUIRE_TRY(quire_packed_seal_init(&j->seal, j->packing));
     }
-    QUIRE_TRY(quire_retain_full_layers(&j->c->spec, j->packing->n_layers, j->choice.is_full, NULL));
+    QUIRE_TRY(quire_condensing_full_layers(&j->c->spec, j->packing, j->choice.is_full, NULL, NULL));
     return tokens_init(j);
 }
 

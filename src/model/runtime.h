@@ -119,6 +119,9 @@ const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *runtime);
 /* The device of attention that steps go to. The caller may put another one in its place between two
  * steps; layers were checked by the first. */
 quire_attn_device *quire_runtime_device(quire_runtime *runtime);
+/* The options of attention that follow from runtime options without zeros. Thread: any. */
+quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
+                                                  const quire_runtime_opts *opts);
 /* The names of the attention's kernels: those of the CPU or the device. Memory: static. */
 const char *quire_runtime_isa(const quire_runtime *runtime);
 /* The device of the options; NULL without one. */
@@ -157,6 +160,7 @@ typedef struct quire_slice {
                         positions of new tokens above their places in the sequence */
     void *lanes;     /* quire_attn_seq.lanes */
     bool keeps_hot;  /* the step releases no hot page of the sequence: quire_runtime_cool() does */
+    bool keeps_window; /* nor a page behind the window, so that its rows can be cut again */
 } quire_slice;
 
 /* Release the pages of a sequence's window group that no later token sees. A step does this for its

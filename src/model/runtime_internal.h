@@ -45,10 +45,6 @@ static inline bool quire_runtime_is_long(const quire_runtime *runtime)
     return runtime->opts.n_ctx > runtime->model->desc.rope.ctx_orig;
 }
 
-/* The options of attention that follow from runtime options without zeros. */
-quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
-                                                  const quire_runtime_opts *opts);
-
 /* Make room for n more tokens of a sequence, or for n_ctx tokens when every sequence takes the
  * whole context. */
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);

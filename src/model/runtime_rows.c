@@ -10,10 +10,20 @@
 
 #define TILE QUIRE_TILE_TOKENS
 
-const char *quire_desc_rows_fixed(const quire_model_desc *desc)
+const char *quire_desc_rows_kept(const quire_model_desc *desc)
 {
     if (desc->recurrent.n_layers > 0) {
         return "recurrent layers: a state forgets no single token";
+    }
+    return desc->has_layer_sizes ? "KV heads that differ by layer" : NULL;
+}
+
+const char *quire_desc_rows_fixed(const quire_model_desc *desc)
+{
+    const char *kept = quire_desc_rows_kept(desc);
+
+    if (kept != NULL) {
+        return kept;
     }
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         if (desc->window[il] != 0) {
@@ -21,7 +31,17 @@ const char *quire_desc_rows_fixed(const quire_model_desc *desc)
                    "a text share its places";
         }
     }
-    return desc->has_layer_sizes ? "KV heads that differ by layer" : NULL;
+    return NULL;
+}
+
+uint32_t quire_desc_n_unwindowed(const quire_model_desc *desc)
+{
+    uint32_t n = 0;
+
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        n += desc->window[il] == 0;
+    }
+    return n;
 }
 
 bool quire_opts_is_sealed(const quire_model_desc *desc, const quire_runtime_opts *opts)
@@ -29,20 +49,21 @@ bool quire_opts_is_sealed(const quire_model_desc *desc, const quire_runtime_opts
     return quire_kv_groups_of(desc, opts).hot != 0;
 }
 
-const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts)
-{
-    return quire_opts_is_sealed(desc, opts)
-               ? "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
-                 "copy to code the kept ones from; q8, f16, bf16 and f32 work"
-               : quire_opts_rows_kept(desc, opts);
-}
-
 const char *quire_opts_rows_kept(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    if (opts->kv_elsewhere_bytes != 0 || opts->is_contiguous) {
-        return "a cache without pages of its own";
+    return opts->kv_elsewhere_bytes != 0 || opts->is_contiguous ? "a cache without pages of its own"
+                                                                : quire_desc_rows_kept(desc);
+}
+
+const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    const char *kept = quire_opts_rows_kept(desc, opts);
+
+    if (quire_opts_is_sealed(desc, opts)) {
+        return "KV in q6 to q3: 64 tokens are coded as one tile, and shared pages keep no 8-bit "
+               "copy to code the kept ones from; q8, f16, bf16 and f32 work";
     }
-    return quire_desc_rows_fixed(desc);
+    return kept != NULL ? kept : quire_desc_rows_fixed(desc);
 }
 
 const char *quire_runtime_rows_fixed(const quire_runtime *rt)

@@ -37,8 +37,13 @@ const char *quire_desc_rows_fixed(const quire_model_desc *desc);
 /* Whether a side of a runtime with these options is sealed: its rows cannot move byte for byte, but
  * are sealed again from their hot pages. */
 bool quire_opts_is_sealed(const quire_model_desc *desc, const quire_runtime_opts *opts);
-/* quire_opts_rows_fixed() but for sealed formats. */
+/* The same for tokens that are kept in packed pages, where sealed formats and layers with windows
+ * are no reason. */
 const char *quire_opts_rows_kept(const quire_model_desc *desc, const quire_runtime_opts *opts);
+const char *quire_desc_rows_kept(const quire_model_desc *desc);
+
+/* Layers without a window. */
+uint32_t quire_desc_n_unwindowed(const quire_model_desc *desc);
 
 /* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_runtime_rows_fixed() names, latent attention, and KV in
  * the memory of a device. */

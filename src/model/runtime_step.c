@@ -126,7 +126,9 @@ void quire_runtime_cool(quire_runtime *rt, quire_seq_id seq)
 static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
     for (uint32_t i = 0; i < n_slices; i++) {
-        quire_runtime_release(rt, slices[i].seq);
+        if (!slices[i].keeps_window) {
+            quire_runtime_release(rt, slices[i].seq);
+        }
     }
     for (uint32_t i = 0; i < n_slices; i++) {
         int rc;

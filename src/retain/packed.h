@@ -44,7 +44,8 @@
 #include "quire/cache.h"
 #include "quire/error.h"
 
-/* The pages of a runtime. */
+/* The pages of a runtime. Layers whose pages are not packed, because they have windows and a group
+ * of their own, do not count. */
 typedef struct quire_packing {
     uint32_t n_layers;
     uint32_t n_kv_head;
@@ -55,6 +56,11 @@ typedef struct quire_packing {
     bool has_worth;                 /* the list has the worth of each token */
     uint32_t hot_group;             /* of hot pages; 0: no side is sealed */
     const quire_attn_layer *layers; /* [n_layers] constants; borrowed */
+    const uint32_t
+        *model_layers;       /* [n_layers] their numbers in the model; borrowed. NULL: l is l */
+    uint32_t n_model_layers; /* with model_layers */
+    uint32_t window_group;   /* of layers with windows; 0: there are none */
+    uint32_t window_tokens;  /* that these need */
 } quire_packing;
 
 /* The first pages of a sequence, of which some are packed. Pointers are borrowed. */
@@ -79,6 +85,18 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
 static inline uint32_t quire_packing_n_lanes(const quire_packing *p)
 {
     return p->n_layers * p->n_kv_head;
+}
+
+/* The number of layer l in the model. */
+static inline uint32_t quire_packing_model_layer(const quire_packing *p, uint32_t l)
+{
+    return p->model_layers != NULL ? p->model_layers[l] : l;
+}
+
+/* Layers of the model. */
+static inline uint32_t quire_packing_n_model(const quire_packing *p)
+{
+    return p->model_layers != NULL ? p->n_model_layers : p->n_layers;
 }
 
 /* Whether a side is sealed. */

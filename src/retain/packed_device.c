@@ -82,11 +82,20 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     if (d->n_packed > 0) {
         plain.seqs = d->plain;
         plain.n_seqs = d->n_plain;
+        if (d->windows != NULL) {
+            QUIRE_TRY(quire_attn_begin(d->windows, batch));
+        }
     }
     return d->n_plain > 0 ? d->base.plan(d->base.ctx, &plain) : QUIRE_OK;
 }
 
 /* ---- a layer ---- */
+
+/* Whether a layer has a window, and pages that are not packed. */
+static bool is_windowed(const quire_packed_device *d, const quire_attn_layer *call)
+{
+    return d->packing.window_group != 0 && call->k_store.group == d->packing.window_group;
+}
 
 static uint32_t layer_of(const quire_packed_device *d, const quire_attn_layer *call)
 {
@@ -103,9 +112,11 @@ void quire_packed_device_hidden_put(void *ctx, uint32_t layer, const float *hidd
 {
     quire_packed_device *d = ctx;
 
-    if (layer < d->packing.n_layers) {
-        atomic_store_explicit(&d->jobs[layer].hidden_stride, stride, memory_order_relaxed);
-        atomic_store_explicit(&d->jobs[layer].hidden, hidden, memory_order_relaxed);
+    for (uint32_t l = 0; l < d->packing.n_layers; l++) {
+        if (quire_packing_model_layer(&d->packing, l) == layer) {
+            atomic_store_explicit(&d->jobs[l].hidden_stride, stride, memory_order_relaxed);
+            atomic_store_explicit(&d->jobs[l].hidden, hidden, memory_order_relaxed);
+        }
     }
 }
 
@@ -124,7 +135,8 @@ static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *se
     }
     for (uint32_t i = 0; i < seq->n_rows; i++) {
         worth[(begin + i) % text->n_worth] =
-            quire_predictor_apply(text->predictor, l, g, hidden + (seq->first_row + i) * stride);
+            quire_predictor_apply(text->predictor, quire_packing_model_layer(&d->packing, l), g,
+                                  hidden + (seq->first_row + i) * stride);
     }
 }
 
@@ -149,8 +161,15 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
     const uint32_t n_seqs = d->n_packed + d->n_predicted;
     uint32_t l, job;
 
+    if (d->n_packed > 0 && is_windowed(d, call)) {
+        quire_attn_append(d->windows, call, thread, n_threads);
+        return;
+    }
     if (d->n_plain > 0) {
         d->base.append(d->base.ctx, call, thread, n_threads);
+    }
+    if (is_windowed(d, call)) {
+        return;
     }
     if (thread == 0 && d->packing.bounds_bytes > 0 && is_last(d, layer_of(d, call))) {
         fill_last(d);
@@ -223,8 +242,15 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
     uint32_t n_by_head = d->n_packed + d->n_repeated + d->n_summed + d->n_filled;
     uint32_t n_jobs, l, job;
 
+    if (d->n_packed > 0 && is_windowed(d, call)) {
+        quire_attn_run(d->windows, call, index, thread, n_threads);
+        return;
+    }
     if (d->n_plain > 0) {
         d->base.run(d->base.ctx, call, index, thread, n_threads);
+    }
+    if (is_windowed(d, call)) {
+        return;
     }
     if (n_by_head + d->n_probed == 0 || thread >= d->n_threads) {
         return;
@@ -366,6 +392,9 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
     }
+    if (d->packing.window_group != 0) {
+        QUIRE_TRY(quire_attn_workspace_create(&d->windows, o->window_opts));
+    }
     for (uint32_t l = 0; l < n_layers; l++) {
         d->heads[l] = head_layer(d, l, o->recent_tiles);
         QUIRE_TRY(quire_attn_layer_check(d->workers[0].workspace, &d->heads[l]));
@@ -412,6 +441,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
         free(d->workers[i].leaves);
         free(d->workers[i].entries);
     }
+    quire_attn_workspace_destroy(d->windows);
     free(d->turns);
     free(d->filled_last);
     free(d->filled);

@@ -14,6 +14,9 @@
  *   run      the runtime's device, then jobs: attention; then queries are kept, and what rows that
  *            repeat a part of the text attend to
  *
+ * Layers with windows have full pages in a group of their own, also of texts with packed pages. In
+ * a step with such a text a workspace of the device computes them, for all sequences.
+ *
  * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
  * it has packed pages, or sums over its rows since the last condensing. A text with a predictor
  * keeps the predicted worth of its last tokens, from the hidden states of the step
@@ -83,8 +86,10 @@ typedef struct quire_packed_device_opts {
     const quire_rotation *rotation; /* read by create, its frequencies borrowed; NULL or d 0: no
                                        text sums up queries */
     uint32_t recent_tiles;          /* quire_attn_layer, of sealed formats */
-    uint32_t n_text_max;            /* tokens of a text */
-    uint32_t n_rows_max;            /* of a step */
+    const quire_attn_workspace_opts *window_opts; /* of a workspace for all sequences of a step:
+                                                     read by create, with packing->window_group */
+    uint32_t n_text_max;                          /* tokens of a text */
+    uint32_t n_rows_max;                          /* of a step */
     uint32_t n_seqs_max;
     uint32_t n_threads;
 } quire_packed_device_opts;

@@ -47,6 +47,8 @@ struct quire_packed_device {
     quire_packed_worker *workers; /* [n_threads] */
     quire_attn_layer *heads; /* [n_layers] as one head of a layer is computed on its lane's tiles */
     quire_packed_jobs *jobs; /* [n_layers] */
+    quire_attn_workspace *windows; /* of layers with windows, in steps with packed texts; NULL: the
+                                      model has none */
     /* Of the step: */
     quire_attn_batch batch;
     quire_attn_seq *plain;            /* [n_seqs_max] */

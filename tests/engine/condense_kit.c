@@ -21,10 +21,11 @@
 static engine_bench bench_of(const setting *s, const quire_engine_opts *engine,
                              const quire_runtime_opts *runtime)
 {
-    static const int32_t windows[4] = { 0 };
+    static const int32_t none[4] = { 0 };
 
-    return s->attend_share > 0 ? bench_windows(windows, engine, runtime)
-                               : bench_panels(32, engine, runtime);
+    return s->attend_share > 0 || s->windows != NULL
+               ? bench_windows(s->windows != NULL ? s->windows : none, engine, runtime)
+               : bench_panels(32, engine, runtime);
 }
 
 static void formats_set(const setting *s, quire_runtime_opts *opts)

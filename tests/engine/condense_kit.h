@@ -29,6 +29,7 @@ typedef struct setting {
     bool has_v_format;
     uint32_t kv_recent; /* with has_kv_recent; else the default */
     bool has_kv_recent;
+    const int32_t *windows; /* [4] of the model's layers; NULL: none has one */
 } setting;
 
 engine_bench condense_bench(const setting *s);

@@ -378,7 +378,7 @@ static void test_latent(void **state)
 
 /* ---- what does not work ---- */
 
-static void refused(const engine_bench *b, const char *policy, const char *message)
+static void refused_as(const engine_bench *b, const char *policy, int status, const char *message)
 {
     int32_t text[N_PROMPT] = { 0 };
     quire_request_params params = params_greedy(text, 20, 4);
@@ -387,17 +387,23 @@ static void refused(const engine_bench *b, const char *policy, const char *messa
     quire_request *request;
 
     params.retain = &spec;
-    assert_int_equal(quire_engine_submit(b->engine, &params, &request, &err), QUIRE_UNSUPP);
+    assert_int_equal(quire_engine_submit(b->engine, &params, &request, &err), status);
     if (strncmp(err.message, message, strlen(message)) != 0) {
         fail_msg("%s", err.message);
     }
+}
+
+static void refused(const engine_bench *b, const char *policy, const char *message)
+{
+    refused_as(b, policy, QUIRE_UNSUPP, message);
 }
 
 static void test_refusals(void **state)
 {
     const setting f16 = { .format = QUIRE_FORMAT_F16 };
     const setting q4 = { .format = QUIRE_FORMAT_Q4 };
-    const int32_t windows[4] = { 128, 128, 0, 0 };
+    const int32_t windows[4] = { 300, 300, 0, 0 };
+    const int32_t all_windows[4] = { 128, 128, 128, 128 };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
     engine_bench b = condense_bench(&f16);
@@ -414,8 +420,14 @@ static void test_refusals(void **state)
     bench_close(&b);
     engine.retain_chunk = CHUNK;
     engine.n_running_max = 4;
+    engine.retain_chunk = 2 * CHUNK;
     b = bench_windows(windows, &engine, &runtime);
-    refused(&b, KEYDIFF, "retain: keydiff cannot go with layers with windows");
+    refused_as(&b, KEYDIFF, QUIRE_INVAL,
+               "retain: keydiff:0.5,sinks=4,recent=32,floor=1,granule=64 keeps 256 tokens of 256, "
+               "fewer than the 300 that layers with windows see");
+    bench_close(&b);
+    b = bench_windows(all_windows, &engine, &runtime);
+    refused(&b, KEYDIFF, "retain: keydiff cannot go with a model whose layers all have windows");
     bench_close(&b);
     b = bench_latent(&engine, &runtime);
     refused(&b, "snap:0.5,recent=32", "retain: snap keeps tokens by lane");

@@ -202,7 +202,8 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
 
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
-        const quire_condensing of = quire_info_retain_of(retained, desc, c.format);
+        quire_condensing_parts parts;
+        const quire_condensing of = quire_info_retain_of(retained, desc, c.format, &parts);
         json_t *contexts = json_array();
 
         if (!quire_info_retain_works(retained, desc, c.format)) {
@@ -398,7 +399,8 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
 static void print_retained_row(const quire_model_desc *d, const cost *c,
                                const quire_condensing *retained)
 {
-    const quire_condensing of = quire_info_retain_of(retained, d, c->format);
+    quire_condensing_parts parts;
+    const quire_condensing of = quire_info_retain_of(retained, d, c->format, &parts);
     uint32_t ctx[N_STANDARD_CTX + 1];
     const size_t n_ctx = list_ctx(d, ctx);
     char text[16];

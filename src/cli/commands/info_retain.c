@@ -12,12 +12,18 @@ static bool has_lanes(const quire_model_desc *desc)
     return !desc->latent.is_there && desc->n_stored == desc->n_layer;
 }
 
+static bool has_windows(const quire_model_desc *desc)
+{
+    return quire_desc_n_unwindowed(desc) < desc->n_layer;
+}
+
 int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tokens,
                            const quire_model_desc *desc, quire_condensing *out, quire_error *err)
 {
-    const char *fixed = quire_desc_rows_fixed(desc);
+    const char *fixed = quire_desc_rows_kept(desc);
     quire_error why = QUIRE_ERROR_INIT;
     quire_retain_spec spec;
+    quire_condensing_parts parts;
     quire_condensing in_f32;
     int rc = quire_retain_parse(policy, &spec, &why);
 
@@ -25,7 +31,11 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
         return quire_error_set(err, rc, "--retain %s: %s", policy, why.message);
     }
     QUIRE_TRY(quire_condensing_policy_check(&spec, "--retain", err));
-    if (fixed == NULL && quire_condensing_is_by_lane(&spec) && !has_lanes(desc)) {
+    if (fixed == NULL && (desc->has_chunks || quire_desc_n_unwindowed(desc) == 0)) {
+        fixed = "windows in all layers, or windows that are chunks";
+    }
+    if (fixed == NULL && (quire_condensing_is_by_lane(&spec) || has_windows(desc)) &&
+        !has_lanes(desc)) {
         fixed = "layers that share KV, or latent attention";
     }
     if (fixed != NULL) {
@@ -33,7 +43,7 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
     }
     quire_condensing_init(out, &spec, (chunk + page_tokens - 1) / page_tokens * page_tokens,
                           page_tokens, NULL);
-    in_f32 = quire_info_retain_of(out, desc, QUIRE_FORMAT_F32);
+    in_f32 = quire_info_retain_of(out, desc, QUIRE_FORMAT_F32, &parts);
     return quire_condensing_kept(&in_f32, 1) <= out->chunk
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_INVAL,
@@ -43,31 +53,51 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
                                  policy, out->chunk);
 }
 
-quire_condensing quire_info_retain_of(const quire_condensing *retained,
-                                      const quire_model_desc *desc, quire_format format)
+/* What a server's pages of a format are: enough of it for numbers of tokens. */
+static void parts_fill(quire_condensing_parts *parts, const quire_condensing *retained,
+                       const quire_model_desc *desc, quire_format format)
 {
-    const bool is_packed = has_lanes(desc) && quire_format_is_sealed(format);
-    const quire_condensing_parts parts = {
-        .packing = { .n_layers = desc->n_layer,
-                     .n_kv_head = desc->n_kv_head,
-                     .page_tokens = retained->page_tokens,
-                     .k_bytes = quire_tile_bytes(format, QUIRE_SIDE_K, desc->d_k),
-                     .v_bytes = quire_tile_bytes(format, QUIRE_SIDE_V, desc->d_v),
-                     .hot_group = is_packed ? QUIRE_KV_GROUP_HOT : 0 }
-    };
+    quire_packing *packing = &parts->packing;
+
+    *parts = (quire_condensing_parts){ 0 };
+    *packing = (quire_packing){ .n_kv_head = desc->n_kv_head,
+                                .page_tokens = retained->page_tokens,
+                                .k_bytes = quire_tile_bytes(format, QUIRE_SIDE_K, desc->d_k),
+                                .v_bytes = quire_tile_bytes(format, QUIRE_SIDE_V, desc->d_v),
+                                .model_layers = parts->model_layers,
+                                .n_model_layers = desc->n_layer };
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        if (desc->window[l] == 0) {
+            parts->model_layers[packing->n_layers++] = l;
+        }
+    }
+    if (has_lanes(desc) && quire_format_is_sealed(format)) {
+        packing->hot_group = QUIRE_KV_GROUP_HOT;
+    }
+    if (has_windows(desc)) {
+        packing->window_group = packing->hot_group + 1;
+    }
+}
+
+quire_condensing quire_info_retain_of(const quire_condensing *retained,
+                                      const quire_model_desc *desc, quire_format format,
+                                      quire_condensing_parts *parts)
+{
     quire_condensing c;
 
-    if (!quire_condensing_is_by_lane(&retained->spec) && !is_packed) {
+    parts_fill(parts, retained, desc, format);
+    if (!quire_condensing_is_by_lane(&retained->spec) && !quire_condensing_packs(parts)) {
         return *retained;
     }
-    quire_condensing_init(&c, &retained->spec, retained->chunk, retained->page_tokens, &parts);
+    quire_condensing_init(&c, &retained->spec, retained->chunk, retained->page_tokens, parts);
     return c;
 }
 
 bool quire_info_retain_works(const quire_condensing *retained, const quire_model_desc *desc,
                              quire_format format)
 {
-    const quire_condensing of = quire_info_retain_of(retained, desc, format);
+    quire_condensing_parts parts;
+    const quire_condensing of = quire_info_retain_of(retained, desc, format, &parts);
 
     return quire_condensing_kept(&of, 1) <= of.chunk &&
            (!quire_format_is_sealed(format) ||

@@ -17,9 +17,10 @@
 int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tokens,
                            const quire_model_desc *desc, quire_condensing *out, quire_error *err);
 
-/* The same for KV in a format. */
+/* The same for KV in a format. parts: room, which the result borrows. */
 quire_condensing quire_info_retain_of(const quire_condensing *retained,
-                                      const quire_model_desc *desc, quire_format format);
+                                      const quire_model_desc *desc, quire_format format,
+                                      quire_condensing_parts *parts);
 
 /* Whether the policy works with KV of a model in a format. */
 bool quire_info_retain_works(const quire_condensing *retained, const quire_model_desc *desc,

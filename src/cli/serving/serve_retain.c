@@ -142,6 +142,21 @@ uint32_t quire_serve_retain_chunk(const quire_serve_args *args)
     return (uint32_t)((args->retain_chunk + page_tokens - 1) / page_tokens * page_tokens);
 }
 
+/* The workspace that computes layers with windows beside packed pages. */
+static uint64_t windows_bytes(const quire_model_desc *desc, const quire_serve_args *args)
+{
+    const quire_opened_want want = quire_serve_want(args);
+    quire_runtime_opts opts = quire_opened_runtime_opts(&args->common, &want);
+    quire_attn_workspace_opts all;
+
+    if (quire_desc_n_unwindowed(desc) == desc->n_layer) {
+        return 0;
+    }
+    quire_runtime_opts_resolve(desc, &opts);
+    all = quire_runtime_attn_opts(desc, &opts);
+    return quire_attn_workspace_bytes(&all);
+}
+
 uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args *args,
                                   const quire_server_opts *opts)
 {
@@ -152,13 +167,15 @@ uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args 
     quire_error why = QUIRE_ERROR_INIT;
     uint64_t bytes = 0;
 
-    if (opts->retain.policy != NULL && quire_desc_rows_check(session->desc) == QUIRE_OK) {
+    if (opts->retain.policy != NULL && !session->desc->latent.is_there &&
+        quire_desc_rows_kept(session->desc) == NULL) {
         const quire_condensing_bytes each = quire_condensing_bytes_of(
             &opts->retain, quire_serve_retain_chunk(args), n_ctx, session->desc);
         const uint32_t n_threads =
             args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
 
-        bytes += n_requests * each.of_request + n_threads * each.of_thread;
+        bytes += n_requests * each.of_request + n_threads * each.of_thread +
+                 windows_bytes(session->desc, args);
     }
     /* What is wrong with a file is said when it is loaded. */
     if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==

@@ -20,10 +20,12 @@
 static int device_open(quire_loop *loop)
 {
     quire_attn_device *device = quire_runtime_device(loop->runtime);
+    const quire_attn_workspace_opts all = quire_runtime_attn_opts(loop->desc, loop->runtime_opts);
     const quire_packed_device_opts opts = {
         .base = *device,
         .packing = &loop->lanes.parts.packing,
         .rotation = loop->lanes.parts.rotation,
+        .window_opts = &all,
         .recent_tiles = loop->runtime_opts->kv_recent / QUIRE_TILE_TOKENS,
         .n_text_max = loop->runtime_opts->n_ctx + ROOM_MAX,
         .n_rows_max = loop->runtime_opts->n_batch,
@@ -192,7 +194,8 @@ static int rows_compute(quire_loop *loop, const quire_request *r, const int32_t 
                                     .logits = QUIRE_LOGITS_LAST,
                                     .n_gone = r->kv.n_dropped,
                                     .lanes = r->kv.lanes,
-                                    .keeps_hot = true };
+                                    .keeps_hot = true,
+                                    .keeps_window = true };
 
         QUIRE_TRY(quire_runtime_step(loop->runtime, &slice, 1, &logits));
     }

@@ -85,7 +85,7 @@ uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, 
     const uint64_t need =
         has_window ? quire_kv_price_steps_bytes(&price, target, rows_max(loop, r, n_have))
                    : quire_loop_condensing_bytes(loop, &r->condensing, target);
-    const uint64_t have = has_window ? quire_kv_price_held_bytes(&price, n_have)
+    const uint64_t have = has_window ? quire_kv_price_held_bytes(&loop->room.price, n_have)
                                      : quire_loop_held_bytes(loop, r, n_have);
     const uint64_t states = r->kv.seq == QUIRE_SEQ_NULL ? loop->room.states_bytes : 0;
 

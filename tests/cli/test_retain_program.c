@@ -217,6 +217,24 @@ static void serve_predicted(const char *model)
     served_end(&running, SIGTERM);
 }
 
+/* A server with KV in four bits, the same answer from cached pages. */
+static void server_in_four_bits(void **state)
+{
+    program_running running = program_start(PROGRAM(
+        "serve", "-m", program_model(), "-t", "1", "--port", "0", "--log-level", "errors", "--kv",
+        "q4", "--kv-recent", "0", "--retain", "keydiff:0.25,recent=60", "--retain-chunk", "128"));
+    const uint16_t port = served_port(&running);
+    char first[4096], again[4096];
+
+    (void)state;
+    assert_int_equal(served_complete(port, first, sizeof first), 0);
+    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") >= 1);
+    assert_true(served_metric(port, "quire_condensed_cached_bytes") > 0);
+    assert_true(served_complete(port, again, sizeof again) >= 128);
+    assert_string_equal(first, again);
+    served_end(&running, SIGTERM);
+}
+
 /* The KV budget that a server has with 1 GiB for all. */
 static int64_t budget_beside(const char *policy, const char *chunk)
 {
@@ -500,6 +518,40 @@ static void info_of_a_share(void **state)
     json_decref(info);
 }
 
+/* Tokens behind the last place are held in 8 bits, too, where they are coded by 64. */
+static void info_of_sealed_formats(void **state)
+{
+    json_t *info = program_json(PROGRAM("info", "-m", program_model(), "--retain", "keydiff:0.25",
+                                        "--retain-chunk", "512", "--json"));
+    json_t *old = program_json(PROGRAM("info", "-m", program_model(), "--retain", "last:0.25",
+                                       "--retain-chunk", "512", "--json"));
+    const json_t *rows = json_object_get(json_object_get(info, "retained"), "kv");
+    uint32_t n_sealed = 0;
+    size_t i;
+    const json_t *row;
+
+    (void)state;
+    json_array_foreach(rows, i, row)
+    {
+        const char *name = json_string_value(json_object_get(row, "kv"));
+        const json_t *context = json_array_get(json_object_get(row, "contexts"), 1);
+        const double token_bytes =
+            number(json_array_get(json_object_get(info, "kv"), i), "bytes_per_token");
+
+        if (name[0] == 'q' && name[1] < '8') {
+            n_sealed++;
+            assert_true(number(context, "bytes") > token_bytes * number(context, "held_tokens"));
+            assert_true(number(context, "held_tokens") < number(context, "tokens"));
+        }
+    }
+    assert_int_equal(n_sealed, 4);
+    /* They drop what they have kept, which is sealed there. */
+    assert_int_equal(json_array_size(json_object_get(json_object_get(old, "retained"), "kv")),
+                     json_array_size(rows) - 4);
+    json_decref(old);
+    json_decref(info);
+}
+
 /* Pages of 64 tokens for n_tokens tokens of all lanes together, and their list. */
 static uint32_t packed_pages(const json_t *info, double token_bytes, double n_tokens)
 {
@@ -703,6 +755,7 @@ int main(void)
         cmocka_unit_test(pages_that_matter),
         cmocka_unit_test(reading_is_not_condensing),
         cmocka_unit_test(perplexity_in_four_bits),
+        cmocka_unit_test(server_in_four_bits),
         cmocka_unit_test(buffers_are_counted),
         cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
@@ -711,6 +764,7 @@ int main(void)
         cmocka_unit_test(chats_that_keep_all),
         cmocka_unit_test(chat_says_the_share),
         cmocka_unit_test(info_of_a_share),
+        cmocka_unit_test(info_of_sealed_formats),
         cmocka_unit_test(info_by_lane),
         cmocka_unit_test(a_check_refuses_what_a_start_does),
         cmocka_unit_test(bad_combinations),

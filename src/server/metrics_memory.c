@@ -38,11 +38,11 @@ static const quire_metric_family classes[] = {
       SAMPLES(CLASS(NULL, VALUE_U64, refused_total)) },
     { "quire_class_events_total", COUNTER, "events",
       "`class`; `event`: `displaced`, `parked`, `resumed`, `preempted`, `promoted`, `turn`, `cut`",
-      "Events of a class. displaced: a request lost its place to a higher class. parked, resumed: "
-      "a request was parked, or continued afterwards. preempted: a request gave up its pages. "
-      "promoted: a request was admitted before a higher class because it had waited long. turn: "
-      "the class got rows in a step because it had none for long. cut: the limit of running "
-      "requests was lowered.",
+      "Events of a class. displaced: a request made room for one of a higher class, parked or "
+      "preempted. parked, resumed: a request was parked, or continued afterwards. preempted: a "
+      "request gave up its pages. promoted: a request was admitted before a higher class because "
+      "it had waited long. turn: the class got rows in a step because it had none for long. cut: "
+      "the limit of running requests was lowered.",
       SAMPLES(CLASS(EVENT("displaced"), VALUE_U64, displaced_total),
               CLASS(EVENT("parked"), VALUE_U64, parked_total),
               CLASS(EVENT("resumed"), VALUE_U64, resumed_total),
@@ -53,14 +53,15 @@ static const quire_metric_family classes[] = {
     { "quire_class_steps_total", COUNTER, "steps", "`class`", "Steps in which a class had rows.",
       SAMPLES(CLASS(NULL, VALUE_U64, steps_total)) },
     { "quire_class_late_steps_total", COUNTER, "steps", "`class`",
-      "Steps in which a class had rows and that took longer than the class is promised.",
+      "Steps in which a class had rows and that took longer than its tpot_target, or without one "
+      "longer than its stretch allows.",
       SAMPLES(CLASS(NULL, VALUE_U64, late_steps_total)) },
     { "quire_class_rows_total", COUNTER, "tokens", "`class`; `phase`: `prefill`, `decode`",
       "Tokens that were computed for a class.",
       SAMPLES(CLASS(PHASE("prefill"), VALUE_U64, prefill_rows_total),
               CLASS(PHASE("decode"), VALUE_U64, decode_rows_total)) },
     { "quire_class_rows_left_out_total", COUNTER, "tokens", "`class`",
-      "Tokens of a class that were left out of a step and had to wait for a later one.",
+      "Next tokens of running answers of a class that were left out of a step, for a later one.",
       SAMPLES(CLASS(NULL, VALUE_U64, left_out_total)) },
     { "quire_class_target_seconds", GAUGE, "seconds", "`class`; `target`: `ttft`, `tpot`",
       "Target of a class for the time to the first token (ttft) and for the time per further token "
@@ -98,7 +99,7 @@ static const quire_metric_family memory[] = {
       SAMPLES(ENGINE(STATE("cached"), VALUE_U64, memory.pinned_cached_bytes),
               ENGINE(STATE("pins"), VALUE_U64, memory.pinned_pin_bytes)) },
     { "quire_pinned_need_bytes", GAUGE, "bytes", NULL,
-      "KV memory that requests of the pinned classes hold or have used within the last minutes.",
+      "KV memory that requests of the pinned classes hold or have used within the last 5 minutes.",
       ONE(VALUE_U64, memory.pinned_need_bytes) },
     { "quire_pinned_need_p99_bytes", GAUGE, "bytes", NULL,
       "99th percentile of quire_pinned_need_bytes over a sliding window. The size of the pinned "

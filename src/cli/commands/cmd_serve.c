@@ -43,8 +43,9 @@ static const quire_opt options[] = {
               "with --device cpu" },
     { .names = { "--page-curve" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(quire_serve_args, page_curve),
-      .help = "what quire tune-pages --json measured here, for /v1/cache/regions and the "
-              "dashboard. The log warns if it suggests larger pages" },
+      .help = "what quire tune-pages --json measured here, speeds by the size of a page, to show "
+              "at /v1/cache/regions and on the dashboard. The log warns if it suggests larger "
+              "pages" },
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },
@@ -119,11 +120,11 @@ static const quire_opt options[] = {
     { .names = { "--admission" }, .type = QUIRE_OPT_CHOICE, .choices = admissions,
       .initial = "grow", .offset = offsetof(quire_serve_args, admission),
       .help = "grow: a request begins when its prompt fits into the KV memory, and may be "
-              "interrupted later; reserve: a request begins when prompt and max_tokens fit" },
+              "preempted later; reserve: a request begins when prompt and max_tokens fit" },
 
     { .section = "Service classes",
       .names = { "--default-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
-      .initial_text = "standard, or the lowest of the file's classes",
+      .initial_text = "standard, or where there is none of this name the lowest class",
       .offset = offsetof(quire_serve_args, default_class),
       .help = "class of requests that name no class" },
     { .names = { "--class-aging" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0.001,
@@ -133,8 +134,8 @@ static const quire_opt options[] = {
 
     { .section = "Guaranteed memory",
       .names = { "--pinned" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0, .max = BYTES_MAX,
-      .initial = "0", .initial_text = "0, no such memory; with a ceiling: the floor, or a quarter "
-                                      "of the ceiling",
+      .initial = "0", .initial_text = "0, no such memory; with a ceiling: the floor if it is set, "
+                                      "else a quarter of the ceiling",
       .offset = offsetof(quire_serve_args, pinned_bytes),
       .help = "KV memory for pinned classes and their pins, which other classes cannot take. With "
               "--pinned-ceiling this is the size at the start" },
@@ -201,10 +202,10 @@ static const quire_opt options[] = {
               "(with --store-all: of all cached pages), in front of --cache-dir and --store" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
-      .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
-              "nameless file in --cache-dir, or with --device in the host's memory, and read them "
-              "from there in each step (tier), refuse such requests, as without --cache-dir and "
-              "--device, or tier for models that can and refuse for others (auto)" },
+      .help = "requests whose KV is larger than --kv-budget. tier: the rest of their pages lies in "
+              "a nameless file in --cache-dir, or with --device in the host's memory, and each "
+              "step reads it from there. refuse: such requests are refused, as without "
+              "--cache-dir and --device. auto: tier for models that can, refuse for others" },
     { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
       .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),
@@ -220,8 +221,8 @@ static const quire_opt options[] = {
     { .names = { "--store-all" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, store_all),
       .help = "write every page at once; without this option, pages are written when they are "
-              "used a second time, belong to a session or a pin, are predicted to return, or at "
-              "the end" },
+              "used a second time, belong to a session or a pin, are predicted to return, or when "
+              "the server ends" },
     { .names = { "--cache-state" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",
       .initial = "sessions,pins,reuse", .offset = offsetof(quire_serve_args, cache_state),
       .help = "parts of the server's state that the directory keeps beside pages, so that they "
@@ -275,8 +276,8 @@ static const quire_opt options[] = {
               "together" },
     { .names = { "--store-timeout" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0.005,
       .max = 60, .initial = "50ms", .offset = offsetof(quire_serve_args, store_timeout_us),
-      .help = "a server that is silent for this time, or whose replies take half of it in the "
-              "mean, is left alone for a while" },
+      .help = "a server that is silent for this time, or whose replies take half of it on "
+              "average, is left alone for a while" },
 
     { .section = "Events for routers",
       .names = { "--kv-events" }, .type = QUIRE_OPT_TEXT, .unit = "ENDPOINT",
@@ -338,10 +339,10 @@ static const quire_opt options[] = {
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
       .initial = "refuse", .offset = offsetof(quire_serve_args, context_overflow),
       .help = "when a text no longer fits the context: refuse the request, drop the oldest turns "
-              "of a conversation, drop half of the tokens and move the others to lower positions "
-              "(shift), drop 64 tokens at a time (sinks), or drop some of the oldest tokens, "
-              "chosen by the policy of --retain or keydiff:0.5 (condense); the field "
-              "context_overflow of a request overrides this" },
+              "of a conversation, or drop tokens behind the first --context-keep ones: the older "
+              "half (shift) or the oldest 64 (sinks), and the others move to lower positions, or "
+              "some of the older half, chosen by the policy of --retain or keydiff:0.5 (condense); "
+              "the field context_overflow of a request overrides this" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(quire_serve_args, context_keep),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "
@@ -362,8 +363,8 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, attend),
       .help = "generated tokens read only the share of the pages that can matter most to their "
               "queries, in each layer and head (docs/retention.md); the field attend of a request "
-              "overrides this. Requests can name a share below 1 only if the server has this "
-              "option; with top:1, requests without the field read all pages" },
+              "overrides this. Without this option the field can only be top:1 or none. With "
+              "--attend top:1 requests read all pages, unless their field says otherwise" },
 
     { .section = "Limits",
       .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,

@@ -88,13 +88,13 @@ typedef struct quire_sampling_args {
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
       .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
       .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., or auto: the first "  \
-              "card that Vulkan lists, else cpu. Matrix products are on the CPU, but for those "   \
-              "of -ngl. quire serve takes several names with commas between" },                    \
+              "card that Vulkan lists, else cpu. Matrix products stay on the CPU, except those of "\
+              "-ngl. quire serve takes several names with commas between" },                       \
     { .names = { "-ngl", "--gpu-layers", "--n-gpu-layers" }, .type = QUIRE_OPT_COUNT, .unit = "N", \
       .min = 0, .max = INT32_MAX, .initial_text = "0",                                             \
       .offset = offsetof(quire_common_args, n_device_layers),                                      \
       .help = "with --device: so many layers of the model, the last ones, have their weights and " \
-              "products on the device; the output matrix counts as one more, and comes first" }
+              "products on the device; the output matrix counts as the layer behind the last" }
 
 #define QUIRE_ROW_THREADS                                                                          \
     { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \
@@ -114,8 +114,8 @@ typedef struct quire_sampling_args {
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                           \
       .offset = offsetof(quire_common_args, kv.recent),                                            \
-      .help = "with q6 to q3: how many tokens before it a token reads in 8 bit; a multiple "       \
-              "of 64" },                                                                           \
+      .help = "with q6 to q3: last tokens before a token that it reads in 8 bit, counted in "      \
+              "whole tiles of 64, beside the token's own tile; a multiple of 64" },                \
     { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                            \
@@ -124,8 +124,8 @@ typedef struct quire_sampling_args {
 
 /* Text of --help on the two defaults of --kv. A server needs room for many conversations; other
  * commands should be comparable with llama.cpp. */
-#define QUIRE_KV_DEFAULT_HERE  "f16, as llama.cpp; quire serve: q8, about half as large"
-#define QUIRE_KV_DEFAULT_SERVE "q8, about half as large; other commands: f16, as llama.cpp"
+#define QUIRE_KV_DEFAULT_HERE  "f16, as llama.cpp; quire serve: q8, about half of that"
+#define QUIRE_KV_DEFAULT_SERVE "q8, about half of f16; other commands: f16, as llama.cpp"
 
 /* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
 #define QUIRE_ROWS_KV(default_format, default_text)                                                \
@@ -145,7 +145,8 @@ typedef struct quire_sampling_args {
     { .names = { "--kv-layers" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",                          \
       .offset = offsetof(quire_common_args, kv.layers),                                            \
       .help = "number formats by layer, instead of --kv: LAYERS=K[:V];... The first entry that "   \
-              "names a layer counts; -1 is the last layer: \"0-1,-2--1=q8;*=q5:q4\"" },            \
+              "names a layer counts; -1 is the last layer, -2--1 are the last two, * are the "     \
+              "others: \"0-1,-2--1=q8;*=q5:q4\"" },                                                \
     QUIRE_ROWS_KV_WINDOW,                                                                          \
     { .names = { "--state-type" }, .type = QUIRE_OPT_CHOICE, .choices = quire_state_types,         \
       .initial = "f32", .offset = offsetof(quire_common_args, kv.state),                           \

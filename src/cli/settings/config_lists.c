@@ -59,13 +59,13 @@ static const quire_config_field class_fields[] = {
     { { .names = { "--tpot-target" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
         .max = 3600, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_class, tpot_us),
-        .help = "target for the mean time per further token; lower classes may lengthen the steps "
-                "of this class up to this time" }, NUMBER_BYTES },
+        .help = "target for the mean time per further token; rows of lower classes may join the "
+                "steps of this class until they take this time" }, NUMBER_BYTES },
     { { .names = { "--stretch" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 1,
         .max = QUIRE_CLASS_STRETCH_MAX, .initial = "1.15",
         .offset = offsetof(quire_config_class, stretch),
-        .help = "without tpot_target: factor by which lower classes may lengthen the steps of this "
-                "class" },
+        .help = "without tpot_target: factor by which rows of lower classes that join may lengthen "
+                "the steps of this class" },
       NUMBER_BYTES },
     { { .names = { "--max-running" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4096,
         .initial = "0", .initial_text = "0, --max-batch-size",
@@ -77,7 +77,8 @@ static const quire_config_field class_fields[] = {
         .help = "most requests of the class that wait; further requests get 429" }, NUMBER_BYTES },
     { { .names = { "--pinned" }, .type = QUIRE_OPT_FLAG,
         .offset = offsetof(quire_config_class, is_pinned),
-        .help = "the class uses the pinned memory (--pinned), which other classes cannot take" },
+        .help = "the class uses the pinned memory, which other classes cannot take, if --pinned "
+                "or --pinned-ceiling sets any" },
       NUMBER_BYTES },
     { { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
         .max = DAYS_MAX, .initial = "0", .initial_text = "0, --cache-ttl",

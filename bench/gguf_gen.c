@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "base/rng.h"
+#include "gguf_gen_codes.h"
 #include "gguf_gen_plan.h"
 #include "gguf_gen_vocab.h"
 
@@ -54,10 +55,16 @@ static float rope_factor_at(const gguf_gen_opts *o, uint32_t i)
     return 1.0f / ((1.0f - smooth) / o->rope_factor + smooth);
 }
 
+/* The deviation of a matrix' weights. */
+static float scale_of(const gguf_gen_entry *entry)
+{
+    return entry->gain / sqrtf((float)entry->tensor->ne[0]);
+}
+
 static void fill_values(const gguf_gen_plan *p, const gguf_gen_entry *entry, quire_rng *rng,
                         float *x, size_t n)
 {
-    float scale = entry->gain / sqrtf((float)entry->tensor->ne[0]);
+    const float scale = scale_of(entry);
 
     switch (entry->how) {
     case GGUF_GEN_FILL_MATRIX:
@@ -107,6 +114,21 @@ static bool pad_to(FILE *file, size_t written_bytes, size_t alignment)
     return fwrite(zeros, 1, left, file) == left;
 }
 
+/* Rows of the tensor in its type. */
+static void chunk_fill(const gguf_gen_plan *p, const gguf_gen_entry *entry, quire_rng *rng,
+                       float *values, void *packed, size_t n_rows)
+{
+    const struct ggml_tensor *t = entry->tensor;
+    const size_t columns = (size_t)t->ne[0];
+
+    if (gguf_gen_codes_has(t->type)) {
+        gguf_gen_codes_fill(t->type, rng, scale_of(entry), packed, n_rows * columns);
+        return;
+    }
+    fill_values(p, entry, rng, values, n_rows * columns);
+    (void)ggml_quantize_chunk(t->type, values, packed, 0, (int64_t)n_rows, (int64_t)columns, NULL);
+}
+
 /* values and packed hold chunk_rows rows of the tensor. */
 static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FILE *file,
                          float *values, void *packed)
@@ -128,9 +150,7 @@ static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FI
 
         /* Experts of large models repeat: making them all different takes many minutes. */
         if (t->ne[2] == 1 || row * columns < DISTINCT_VALUES) {
-            fill_values(p, entry, &rng, values, n_rows * columns);
-            (void)ggml_quantize_chunk(t->type, values, packed, 0, (int64_t)n_rows, (int64_t)columns,
-                                      NULL);
+            chunk_fill(p, entry, &rng, values, packed, n_rows);
         }
         if (fwrite(packed, 1, bytes, file) != bytes) {
             return false;
@@ -259,6 +279,19 @@ static int latent_check(const gguf_gen_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Types of weights: floats, and those with blocks but for the two of products' other side. */
+static int type_check(enum ggml_type type, quire_error *err)
+{
+    const bool is_float = type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
+
+    if (!is_float &&
+        (!ggml_is_quantized(type) || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K)) {
+        return quire_error_set(err, QUIRE_INVAL, "no weights are of the type %s",
+                               ggml_type_name(type));
+    }
+    return QUIRE_OK;
+}
+
 static int opts_check(const gguf_gen_opts *o, quire_error *err)
 {
     const int64_t block = ggml_blck_size(o->type);
@@ -280,17 +313,16 @@ static int opts_check(const gguf_gen_opts *o, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "vocab is %u; expected at least %u", o->n_vocab,
                                GGUF_GEN_VOCAB_MIN);
     }
-    if (block == 0 || ggml_quantize_requires_imatrix(o->type)) {
-        return quire_error_set(err, QUIRE_INVAL, "type %s cannot be made from random weights",
-                               ggml_type_name(o->type));
-    }
+    QUIRE_TRY(type_check(o->type, err));
+    QUIRE_TRY(type_check(o->type_more, err));
+    QUIRE_TRY(type_check(o->has_expert_type ? o->expert_type : o->type, err));
     if (o->n_embd % block != 0 || o->n_ff % block != 0 || (o->n_head * o->d_head) % block != 0) {
         return quire_error_set(
             err, QUIRE_INVAL, "widths %u, %u and %u must be multiples of %lld for type %s",
             o->n_embd, o->n_ff, o->n_head * o->d_head, (long long)block, ggml_type_name(o->type));
     }
     if (o->n_experts != 0 &&
-        (o->n_experts_used == 0 || o->n_experts_used > o->n_experts || expert_block == 0 ||
+        (o->n_experts_used == 0 || o->n_experts_used > o->n_experts ||
          o->n_embd % expert_block != 0 || o->n_ff_expert % expert_block != 0)) {
         return quire_error_set(
             err, QUIRE_INVAL, "%u of %u experts of width %u cannot be made in blocks of %lld",

@@ -84,10 +84,52 @@ static enum ggml_type type_of(const gguf_gen_plan *p, const char *name)
     const bool is_of_streams = strstr(name, "altup_") != NULL || strstr(name, "laurel_") != NULL ||
                                strcmp(name, "per_layer_model_proj.weight") == 0;
 
+    if (p->opts->has_shared_type && strstr(name, "_shexp") != NULL) {
+        return p->opts->expert_type;
+    }
     return is_of_streams && ggml_is_quantized(p->opts->type) &&
                    quire_arch_row_get(p->sizes.arch)->has_streams
                ? GGML_TYPE_F16
                : p->opts->type;
+}
+
+/* A type whose blocks fit into rows of so many columns: `type`, or what llama-quantize takes in its
+ * place. */
+static enum ggml_type fitting(enum ggml_type type, int64_t columns)
+{
+    enum ggml_type other = type;
+
+    if (columns % ggml_blck_size(type) == 0) {
+        return type;
+    }
+    switch (type) {
+    case GGML_TYPE_IQ1_S:
+    case GGML_TYPE_IQ1_M:
+    case GGML_TYPE_IQ2_XXS:
+    case GGML_TYPE_IQ2_XS:
+    case GGML_TYPE_IQ2_S:
+    case GGML_TYPE_IQ3_XXS:
+    case GGML_TYPE_IQ3_S:
+    case GGML_TYPE_IQ4_XS:
+        other = GGML_TYPE_IQ4_NL;
+        break;
+    case GGML_TYPE_Q2_K:
+    case GGML_TYPE_Q3_K:
+        other = GGML_TYPE_Q4_0;
+        break;
+    case GGML_TYPE_Q4_K:
+        other = GGML_TYPE_Q5_0;
+        break;
+    case GGML_TYPE_Q5_K:
+        other = GGML_TYPE_Q5_1;
+        break;
+    case GGML_TYPE_Q6_K:
+        other = GGML_TYPE_Q8_0;
+        break;
+    default:
+        break;
+    }
+    return columns % ggml_blck_size(other) == 0 ? other : GGML_TYPE_F16;
 }
 
 /* rows == 0: a vector. */
@@ -96,7 +138,7 @@ static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *n
 {
     gguf_gen_entry *entry = &p->entries[p->n++];
     const bool is_more = p->opts->type_more != GGML_TYPE_F32 && needs_more(name);
-    const enum ggml_type type = is_more ? p->opts->type_more : type_of(p, name);
+    const enum ggml_type type = fitting(is_more ? p->opts->type_more : type_of(p, name), columns);
 
     *entry = *like;
     entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, GGML_TYPE_F32, columns)
@@ -111,8 +153,9 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 {
     const gguf_gen_opts *o = p->opts;
     const bool is_expert_type = o->has_expert_type && r->depth == QUIRE_DIM_EXPERTS;
-    const enum ggml_type type = is_expert_type ? o->expert_type : type_of(p, name);
     const int64_t columns = quire_dim_size(&p->sizes, r->columns, layer);
+    const enum ggml_type type =
+        fitting(is_expert_type ? o->expert_type : type_of(p, name), columns);
     const int64_t depth = quire_dim_size(&p->sizes, r->depth, layer);
     gguf_gen_entry *entry = &p->entries[p->n++];
 

@@ -3,6 +3,8 @@
  *   make_gguf --shape smollm2-135m --type q8_0 -o FILE [--ctx 65536] [--layers N] ...
  *   make_gguf --shape smollm2-135m --scheme fusedkv-lite -o FILE
  *   make_gguf --shape tiny-llama --arch gemma3 --sliding-window 24 -o FILE
+ *   make_gguf --family gpt-oss --type q8_0 --expert-type mxfp4 -o FILE
+ *   make_gguf --families
  *
  * SPDX-License-Identifier: MIT */
 #include <getopt.h>
@@ -12,16 +14,20 @@
 #include <string.h>
 #include <strings.h>
 
+#include "arch_cases.h"
 #include "base/parse.h"
 #include "gguf_gen.h"
 #include "gguf_gen_scheme.h"
 
 enum {
     OPT_SHAPE = 256,
+    OPT_FAMILY,
+    OPT_FAMILIES,
     OPT_SCHEME,
     OPT_ARCH,
     OPT_TYPE,
     OPT_TYPE_MORE,
+    OPT_EXPERT_TYPE,
     OPT_SEED,
     OPT_SCALING,
     OPT_FACTOR,
@@ -60,12 +66,13 @@ static const struct {
     { "ssm-state", offsetof(gguf_gen_opts, d_mamba_state) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
-#define N_OTHERS 13u
+#define N_OTHERS 16u
 
 static int usage(FILE *stream)
 {
-    (void)fprintf(stream, "usage: make_gguf --shape SHAPE -o FILE [--type q8_0|q4_0|f16|f32|...] "
-                          "[--type-more q6_K|...] [--seed N]\n"
+    (void)fprintf(stream, "usage: make_gguf (--shape SHAPE | --family FAMILY) -o FILE "
+                          "[--type q8_0|q4_0|f16|f32|...]\n"
+                          "       [--type-more q6_K|...] [--expert-type mxfp4|...] [--seed N]\n"
                           "       [--layers N] [--embd N] [--ff N] [--heads N] [--kv-heads N] "
                           "[--head-dim N] [--vocab N]\n"
                           "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
@@ -77,6 +84,8 @@ static int usage(FILE *stream)
                           "       [--attention-every N] [--conv-taps N] [--ssm-groups N] "
                           "[--ssm-heads N] [--ssm-head-dim N]\n"
                           "       [--ssm-state N]\n"
+                          "       make_gguf --families   names of --family, small models of all "
+                          "architectures\n"
                           "shapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
@@ -119,7 +128,8 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
     int64_t number = 0;
 
     switch (option) {
-    case OPT_SHAPE:  /* taken first, see main() */
+    case OPT_SHAPE: /* taken first, see main() */
+    case OPT_FAMILY:
     case OPT_SCHEME: /* applied last */
         return true;
     case OPT_ARCH: /* gguf_gen_write() knows the names */
@@ -128,6 +138,9 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
         return type_parse(text, &opts->type);
     case OPT_TYPE_MORE:
         return type_parse(text, &opts->type_more);
+    case OPT_EXPERT_TYPE:
+        opts->has_expert_type = true;
+        return opts->n_experts != 0 && type_parse(text, &opts->expert_type);
     case OPT_SEED:
         if (quire_parse_i64(text, 0, INT64_MAX, &number) != QUIRE_OK) {
             return false;
@@ -160,10 +173,13 @@ static void options_fill(struct option *options)
 {
     const struct option others[N_OTHERS] = {
         { "shape", required_argument, NULL, OPT_SHAPE },
+        { "family", required_argument, NULL, OPT_FAMILY },
+        { "families", no_argument, NULL, OPT_FAMILIES },
         { "scheme", required_argument, NULL, OPT_SCHEME },
         { "arch", required_argument, NULL, OPT_ARCH },
         { "type", required_argument, NULL, OPT_TYPE },
         { "type-more", required_argument, NULL, OPT_TYPE_MORE },
+        { "expert-type", required_argument, NULL, OPT_EXPERT_TYPE },
         { "seed", required_argument, NULL, OPT_SEED },
         { "rope-scaling", required_argument, NULL, OPT_SCALING },
         { "rope-factor", required_argument, NULL, OPT_FACTOR },
@@ -178,6 +194,28 @@ static void options_fill(struct option *options)
         options[i] = (struct option){ sizes[i].name, required_argument, NULL, OPT_SIZE + (int)i };
     }
     memcpy(options + N_SIZES, others, sizeof(others));
+}
+
+/* One by line, "experts" behind those with experts. */
+static int families_print(void)
+{
+    arch_family family;
+
+    for (size_t i = 0; arch_family_get(i, &family); i++) {
+        (void)printf("%s%s\n", family.name, family.has_experts ? " experts" : "");
+    }
+    return 0;
+}
+
+static bool family_take(const char *name, gguf_gen_opts *opts)
+{
+    arch_family family;
+
+    if (!arch_family_find(name, &family)) {
+        return false;
+    }
+    *opts = family.options;
+    return true;
 }
 
 int main(int argc, char **argv)
@@ -195,7 +233,11 @@ int main(int argc, char **argv)
         if (option == OPT_HELP) {
             return usage(stdout);
         }
-        if (option == '?' || (option == OPT_SHAPE && !gguf_gen_shape(optarg, &opts))) {
+        if (option == OPT_FAMILIES) {
+            return families_print();
+        }
+        if (option == '?' || (option == OPT_SHAPE && !gguf_gen_shape(optarg, &opts)) ||
+            (option == OPT_FAMILY && !family_take(optarg, &opts))) {
             return usage(stderr);
         }
         path = option == 'o' ? optarg : path;

@@ -9,7 +9,8 @@
 // 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes, whose models are made in the cache folder (0.7 and
 // 7.2 GB). families races models with experts, windows, delta nets and latent attention; qwen3-30b-a3b, gpt-oss, gemma3,
 // qwen3.5 and deepseek-v2 name one of them (17, 12, 2.2, 2.7 and 9 GB; an absent one is made). llama-bench computes its
-// depths, so 32k takes minutes and 7b an hour. --quick runs toy depths and toys of the larger shapes, to try the scripts out.
+// depths, so 32k takes minutes and 7b an hour. perplexity-families scores a random text with small models of all architectures
+// in all quantisations, half an hour; --families llama,gemma3 and --types q4_k_m,iq2_xxs choose some. --quick runs toy depths and toys of the larger shapes, to try the scripts out.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -17,6 +18,7 @@ import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { perplexityFamilies } from "./compare/families.mjs";
 import { cacheBytes, fits, longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
 import { shapedModels } from "./compare/shapes.mjs";
@@ -33,6 +35,8 @@ const { values: options } = parseArgs({
         only: { type: "string", default: "quality,speed,32k,cascade,memory" },
         threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
         chunks: { type: "string", default: "3" },
+        families: { type: "string" },
+        types: { type: "string" },
         quick: { type: "boolean", default: false },
         out: { type: "string" },
     },
@@ -43,9 +47,9 @@ if (!options.peer) {
 }
 
 const at = places(root);
-const c = { quire: options.quire, peer: options.peer, threads: Number(options.threads), work: at.work };
+const c = { quire: options.quire, generator: options.generator, peer: options.peer, threads: Number(options.threads), work: at.work };
 const report = new Report();
-const parts = ["quality", "memory", ...Object.keys(races), "cascade"];
+const parts = ["quality", "perplexity-families", "memory", ...Object.keys(races), "cascade"];
 const only = new Set(options.only.split(",").flatMap((part) => (part === "families" ? families : [part])));
 for (const part of only) {
     if (!parts.includes(part)) {
@@ -106,7 +110,17 @@ for (const p of only.has("cascade") ? cascades : []) {
     row(cascade, p);
 }
 
-const table = report.markdown(measuredOn(options.quire, c.threads));
+let cells = "";
+if (only.has("perplexity-families")) {
+    try {
+        cells = perplexityFamilies(c, report, options);
+    } catch (error) {
+        process.stderr.write(`compare: ${error.message}\n`);
+        process.exit(2);
+    }
+}
+
+const table = report.markdown(measuredOn(options.quire, c.threads)) + cells;
 process.stdout.write(table);
 if (options.out) {
     writeFileSync(options.out, `# quire and llama.cpp side by side\n\n\`make compare\`. ${table}`);

@@ -10,15 +10,15 @@ import { join } from "node:path";
 import { peerPerplexity } from "./peer.mjs";
 import { need, number, runJson } from "./tools.mjs";
 
-const SETTINGS = [
+export const SETTINGS = [
     { fa: "off", kv: "f16" },
     { fa: "on", kv: "f16" },
     { fa: "off", kv: "f32" },
     { fa: "on", kv: "f32" },
 ];
-const WIDEN = 0.001; // of the band, on each side
+export const WIDEN = 0.001; // of the band, on each side
 
-function ours(c, s, extra) {
+export function ours(c, s, extra) {
     return runJson(c.quire, ["perplexity", "--json", "-m", s.model, "-f", s.text, "-c", `${s.ctx}`,
         "--chunks", `${s.chunks}`, "-t", `${c.threads}`, "--kv", s.kv, ...extra]);
 }

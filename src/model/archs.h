@@ -4,7 +4,7 @@
  * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
  * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c,
  * graph_recurrent.c, graph_delta.c, graph_mamba.c and graph_ffn.c. An architecture of known blocks
- * is a row here, a case in tests/model/arch_cases_table.c, and a run of `make docs`, which writes
+ * is a row here, a case in bench/arch_cases_plain.c, and a run of `make docs`, which writes
  * the table of docs/architectures.md.
  *
  * Thread: the table is constant.

@@ -249,7 +249,7 @@ static void every_row_has_its_case(void **state)
             is_found = is_found || strcmp(c->arch, name) == 0;
         }
         if (!is_found) {
-            fail_msg("the architecture %s has no case in arch_cases_table.c", name);
+            fail_msg("the architecture %s has no case in bench/arch_cases_*.c", name);
         }
     }
 }

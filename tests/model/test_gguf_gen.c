@@ -9,7 +9,13 @@
 
 #include <cmocka.h>
 
+#include "arch_cases.h"
 #include "gguf_edit.h"
+#include "gguf_gen_codes.h"
+
+#include "model/archs.h"
+
+#include <gguf.h>
 
 #include <math.h>
 #include <signal.h>
@@ -171,8 +177,11 @@ static void impossible_options(void **state)
     opts.type = GGML_TYPE_Q8_0;
     expect_invalid(&opts, "must be multiples of 32 for type q8_0");
     opts = gguf_edit_small("tiny-llama");
-    opts.type = GGML_TYPE_IQ2_XXS;
-    expect_invalid(&opts, "cannot be made from random weights");
+    opts.type = GGML_TYPE_Q8_K;
+    expect_invalid(&opts, "no weights are of the type q8_K");
+    opts = gguf_edit_small("tiny-llama");
+    opts.type_more = GGML_TYPE_I8;
+    expect_invalid(&opts, "no weights are of the type i8");
     opts = gguf_edit_small("tiny-llama");
     opts.n_latent = 16; /* an architecture without */
     expect_invalid(&opts, "architecture llama: latent attention is 16 wide");
@@ -183,6 +192,93 @@ static void impossible_options(void **state)
     opts = gguf_edit_small("tiny-llama");
     assert_int_equal(gguf_gen_write(&opts, "/nowhere/x.gguf", &err), QUIRE_IO);
     assert_non_null(strstr(err.message, "/nowhere/x.gguf: cannot write"));
+}
+
+static enum ggml_type type_of(const struct gguf_context *gguf, const char *name)
+{
+    const int64_t i = gguf_find_tensor(gguf, name);
+
+    assert_true(i >= 0);
+    return gguf_get_tensor_type(gguf, i);
+}
+
+/* Weights that are made as codes have the deviation of weights that are rounded to codes. */
+static void codes_are_scaled(void **state)
+{
+    static const enum ggml_type types[] = { GGML_TYPE_IQ1_S,  GGML_TYPE_IQ1_M, GGML_TYPE_IQ2_XXS,
+                                            GGML_TYPE_IQ2_XS, GGML_TYPE_IQ2_S, GGML_TYPE_IQ3_XXS,
+                                            GGML_TYPE_IQ3_S };
+    enum {
+        N = 1 << 16
+    };
+    static unsigned char packed[N];
+    static float weights[N];
+    quire_rng rng = { 7 };
+
+    (void)state;
+    assert_false(gguf_gen_codes_has(GGML_TYPE_IQ4_XS));
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        double sum = 0.0, squares = 0.0;
+
+        assert_true(gguf_gen_codes_has(types[t]));
+        gguf_gen_codes_fill(types[t], &rng, 0.0625f, packed, N);
+        ggml_get_type_traits(types[t])->to_float(packed, weights, N);
+        for (size_t i = 0; i < N; i++) {
+            sum += (double)weights[i];
+            squares += (double)weights[i] * (double)weights[i];
+        }
+        assert_float_equal((float)(sum / N), 0.0f, 0.003f);
+        assert_float_equal((float)sqrt(squares / N), 0.0625f, 0.01f);
+    }
+}
+
+/* Rows that are no whole blocks have the type that llama-quantize would take. */
+static void types_fit_rows(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    struct gguf_init_params params = { .no_alloc = true };
+    struct gguf_context *gguf;
+    arch_family family;
+
+    (void)state;
+    assert_true(arch_family_find("deepseek2", &family));
+    family.options.type = GGML_TYPE_IQ2_XXS;
+    family.options.type_more = GGML_TYPE_Q4_K;
+    family.options.has_expert_type = true;
+    family.options.expert_type = GGML_TYPE_MXFP4;
+    assert_int_equal(gguf_gen_write(&family.options, gguf_edit_path(), &err), QUIRE_OK);
+    gguf = gguf_init_from_file(gguf_edit_path(), params);
+    assert_non_null(gguf);
+    assert_int_equal(type_of(gguf, "blk.0.attn_output.weight"), GGML_TYPE_IQ2_XXS);
+    assert_int_equal(type_of(gguf, "blk.0.attn_k_b.weight"), GGML_TYPE_IQ4_NL); /* rows of 32 */
+    assert_int_equal(type_of(gguf, "blk.0.ffn_down.weight"), GGML_TYPE_Q4_K);
+    assert_int_equal(type_of(gguf, "blk.1.ffn_down_exps.weight"), GGML_TYPE_MXFP4);
+    assert_int_equal(type_of(gguf, "output.weight"), GGML_TYPE_Q4_K);
+    gguf_free(gguf);
+}
+
+/* Names are of one family each, and every architecture has one. */
+static void families_are_of_all_architectures(void **state)
+{
+    arch_family family, found;
+
+    (void)state;
+    for (int a = 0; a < (int)QUIRE_ARCH_COUNT; a++) {
+        if (a != QUIRE_ARCH_QUIRE &&
+            !arch_family_find(quire_arch_row_get((quire_arch)a)->name, &found)) {
+            fail_msg("no family %s", quire_arch_row_get((quire_arch)a)->name);
+        }
+    }
+    for (size_t i = 0; arch_family_get(i, &family); i++) {
+        assert_true(arch_family_find(family.name, &found));
+        assert_string_equal(family.options.arch, found.options.arch);
+        assert_int_equal(family.options.n_experts, found.options.n_experts);
+        assert_int_equal(family.options.n_embd % 256, 0);
+        assert_true(family.has_experts == (family.options.n_experts != 0));
+    }
+    assert_true(arch_family_find("llama+experts", &found));
+    assert_true(found.has_experts);
+    assert_false(arch_family_find("nothing", &found));
 }
 
 /* A matrix of 4 PB is refused before a byte is written. */
@@ -263,6 +359,9 @@ int main(void)
         cmocka_unit_test(weights_are_scaled),
         cmocka_unit_test(llama3_factors),
         cmocka_unit_test(impossible_options),
+        cmocka_unit_test(codes_are_scaled),
+        cmocka_unit_test(types_fit_rows),
+        cmocka_unit_test(families_are_of_all_architectures),
         cmocka_unit_test(no_room_on_disk),
         cmocka_unit_test(failed_writes),
         cmocka_unit_test(shapes_are_those_of_the_models),

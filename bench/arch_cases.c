@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define WIDE      256u   /* inputs of a block of K-quants and of most IQ types */
 #define HALF_STEP 4.9e-4 /* of 16-bit floats, relative: 2^-11 */
 
 static uint32_t or_default(uint32_t value, uint32_t initial)
@@ -15,21 +16,56 @@ static uint32_t or_default(uint32_t value, uint32_t initial)
     return value != 0 ? value : initial;
 }
 
+const arch_case *arch_case_get(size_t i)
+{
+    size_t n_plain = 0;
+
+    while (arch_case_plain_get(n_plain) != NULL) {
+        n_plain++;
+    }
+    return i < n_plain ? arch_case_plain_get(i) : arch_case_mixed_get(i - n_plain);
+}
+
+/* Rows of matrices are whole blocks of 256 inputs, but for those of a head of latent attention. */
+static void widen(const arch_case *c, gguf_gen_opts *o)
+{
+    const bool has_two_sizes = c->window_d_head != 0;
+
+    o->n_embd = o->n_ff = WIDE;
+    o->n_ff_expert = c->n_experts != 0 ? WIDE : 0;
+    o->n_ff_shared = c->n_ff_shared != 0 ? WIDE : 0;
+    o->n_embd_expert = c->n_embd_expert != 0 ? WIDE : 0;
+    o->n_embd_layer = c->n_embd_layer != 0 ? WIDE : 0;
+    o->n_head = 4;
+    o->n_kv_head = c->n_kv_head == 0 || c->n_kv_head > 4 ? 2 : c->n_kv_head;
+    o->d_head = has_two_sizes ? WIDE / 2 : WIDE / 4;
+    o->window_d_head = has_two_sizes ? WIDE / 4 : 0;
+    if (c->n_latent != 0) {
+        o->n_latent = WIDE;
+        o->n_latent_q = c->n_latent_q != 0 ? WIDE : 0;
+        o->n_rot = WIDE / 8;
+        o->d_value = WIDE / 4;
+    }
+    if (c->n_delta_v_heads != 0) {
+        o->n_delta_v_heads = 8;
+        o->d_delta_head = WIDE / 4; /* together 2 * n_embd, as libllama wants of granitehybrid */
+    }
+}
+
 gguf_gen_opts arch_case_options(const arch_case *c)
 {
     const bool is_spm = strcmp(c->arch, "llama") == 0 || strncmp(c->arch, "gemma", 5) == 0;
-    const bool is_super = ggml_blck_size(c->type) > 128;
     gguf_gen_opts o = {
         .n_layer = or_default(c->n_layer, 3),
-        .n_embd = is_super ? 256 : 128, /* whole blocks */
-        .n_ff = is_super ? 256 : 192,
+        .n_embd = 128, /* whole blocks */
+        .n_ff = 192,
         .n_head = or_default(c->n_head, 4),
         .n_kv_head = or_default(c->n_kv_head, 2),
-        .d_head = or_default(c->d_head, is_super ? 64 : 32),
+        .d_head = or_default(c->d_head, 32),
         .n_rot = c->n_latent != 0 ? 8 : c->n_rot,
         .n_latent = c->n_latent,
         .n_latent_q = c->n_latent_q,
-        .d_value = c->n_latent != 0 ? (is_super ? 64 : 16) : 0,
+        .d_value = c->n_latent != 0 ? 16 : 0,
         .has_joint_latent = c->has_joint_latent,
         .yarn_log_mul = c->yarn_log_mul,
         .n_vocab = 320,
@@ -86,8 +122,84 @@ gguf_gen_opts arch_case_options(const arch_case *c)
     (void)snprintf(o.name, sizeof o.name, "case");
     (void)snprintf(o.rope_scaling, sizeof o.rope_scaling, "%s",
                    c->scaling != NULL ? c->scaling : "");
+    if (c->is_wide || ggml_blck_size(c->type) > 128) {
+        widen(c, &o);
+    }
     return o;
 }
+
+/* ---- families ---- */
+
+/* Case i if no case before it has the same architecture and as many experts as it, or none. */
+static bool is_first(size_t i)
+{
+    const arch_case *c = arch_case_get(i), *before;
+
+    for (size_t k = 0; k < i; k++) {
+        before = arch_case_get(k);
+        if (strcmp(before->arch, c->arch) == 0 && (before->n_experts != 0) == (c->n_experts != 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_plain_form(const char *arch)
+{
+    const arch_case *c;
+
+    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+        if (strcmp(c->arch, arch) == 0 && c->n_experts == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void family_fill(const arch_case *c, arch_family *out)
+{
+    arch_case wide = *c;
+    const bool has_experts = c->n_experts != 0;
+
+    wide.is_wide = true;
+    wide.type = wide.type_more = GGML_TYPE_F32;
+    wide.has_expert_type = false;
+    /* A tied output finds the token that it reads before all others, whatever the layers do. And
+     * rounding may change a choice of experts, which hides other errors: all are used. */
+    wide.is_tied = false;
+    wide.n_experts_used = c->n_experts;
+    wide.n_expert_groups = 0;
+    out->options = arch_case_options(&wide);
+    out->options.type = GGML_TYPE_Q8_0;
+    out->has_experts = has_experts;
+    (void)snprintf(out->name, sizeof out->name, "%s%s", c->arch,
+                   has_experts && has_plain_form(c->arch) ? "+experts" : "");
+}
+
+bool arch_family_get(size_t i, arch_family *out)
+{
+    size_t n = 0;
+
+    for (size_t k = 0; arch_case_get(k) != NULL; k++) {
+        if (is_first(k) && n++ == i) {
+            family_fill(arch_case_get(k), out);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool arch_family_find(const char *name, arch_family *out)
+{
+    for (size_t i = 0; arch_family_get(i, out); i++) {
+        if (strcmp(out->name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- limits ---- */
 
 arch_case_limit arch_case_limits(const arch_case *c)
 {

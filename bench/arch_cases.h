@@ -1,4 +1,4 @@
-/* arch_cases.h - small models of every architecture, for the comparison with libllama.
+/* arch_cases.h - small models of every architecture, for comparisons with libllama.
  *
  * A case sets what differs from a model of three layers, four query heads of 32 and two KV heads.
  * All blocks of the architecture are active, and windows are shorter than the texts of the test.
@@ -6,8 +6,8 @@
  * docs/architectures.md lists the names of the cases.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef QUIRE_TESTS_ARCH_CASES_H
-#define QUIRE_TESTS_ARCH_CASES_H
+#ifndef QUIRE_BENCH_ARCH_CASES_H
+#define QUIRE_BENCH_ARCH_CASES_H
 
 #include "gguf_gen.h"
 
@@ -37,6 +37,7 @@ typedef struct arch_case {
     uint32_t window_d_head, full_n_kv_head, n_shared_kv, n_embd_layer;
     bool has_spare_kv, has_wide_ff, has_no_full_v;
     bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
+    bool is_wide; /* widths of whole blocks of 256 inputs; so they are for types with such blocks */
     enum ggml_type type, type_more;
 } arch_case;
 
@@ -45,9 +46,25 @@ typedef struct arch_case {
 
 /* Case i, NULL past the end. Memory: static. */
 const arch_case *arch_case_get(size_t i);
+/* Its two tables, one behind the other. */
+const arch_case *arch_case_plain_get(size_t i);
+const arch_case *arch_case_mixed_get(size_t i);
 
 /* The options of the generator. */
 gguf_gen_opts arch_case_options(const arch_case *c);
+
+/* A family is the plain form of an architecture, or its first form with experts, with wide matrices
+ * for quantised types. */
+typedef struct arch_family {
+    char name[32]; /* the architecture's, with "+experts" behind it where both forms are */
+    bool has_experts;
+    gguf_gen_opts options; /* of type Q8_0 */
+} arch_family;
+
+/* Family i of the table, false past the end. */
+bool arch_family_get(size_t i, arch_family *out);
+/* The family of a name, false when there is none. */
+bool arch_family_find(const char *name, arch_family *out);
 
 /* The largest error of a logit, relative to the largest logit of its row: of any row, and of half
  * of the rows. Where has_band is true the errors that libllama has against itself, when a text goes
@@ -59,4 +76,4 @@ typedef struct arch_case_limit {
 } arch_case_limit;
 arch_case_limit arch_case_limits(const arch_case *c);
 
-#endif /* QUIRE_TESTS_ARCH_CASES_H */
+#endif /* QUIRE_BENCH_ARCH_CASES_H */

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "matmul/experts.h"
+#include "matmul/floats.h"
 
 #include <ggml-backend.h>
 
@@ -89,7 +90,7 @@ static void op_plan(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     }
 }
 
-/* ---- the ops of panels ---- */
+/* ---- the ops of products ---- */
 
 static quire_experts_plan plan_of(const quire_router *router, const struct ggml_tensor *plan)
 {
@@ -124,15 +125,66 @@ static void op_pack_places(struct ggml_tensor *dst, int ith, int nth, void *user
     pack(dst, userdata, true, ith, nth);
 }
 
-static quire_experts_product product_of(const struct ggml_tensor *dst,
-                                        const struct ggml_tensor *weight,
-                                        const struct ggml_tensor *bias)
+/* One of the products of a layer's experts. */
+typedef struct expert_map {
+    const struct ggml_tensor *weight;
+    const struct ggml_tensor *bias; /* or NULL */
+    bool is_by_place;               /* x: a row for each place, else a row for each row */
+    int64_t at;                     /* of its first output in a row of the result */
+} expert_map;
+
+static void panels_run(const struct ggml_tensor *dst, const expert_map *m,
+                       const quire_experts_plan *plan, uint32_t thread, uint32_t n_threads)
 {
-    return (quire_experts_product){ .weight = quire_weights_panels(weight),
-                                    .packed = dst->src[0]->data,
-                                    .bias = bias != NULL ? bias->data : NULL,
-                                    .y = dst->data,
-                                    .y_stride = dst->nb[1] / sizeof(float) };
+    const quire_experts_product product = { .weight = quire_weights_panels(m->weight),
+                                            .packed = dst->src[0]->data,
+                                            .is_by_place = m->is_by_place,
+                                            .bias = m->bias != NULL ? m->bias->data : NULL,
+                                            .y = (float *)dst->data + m->at,
+                                            .y_stride = dst->nb[1] / sizeof(float) };
+
+    quire_experts_run(&product, plan, thread, n_threads);
+}
+
+/* x [n_in][n_rows] times a matrix; y and rows are the caller's to say. */
+static quire_floats_product floats_of(const struct ggml_tensor *weight, const struct ggml_tensor *x)
+{
+    return (quire_floats_product){ .kernels = quire_floats_kernels_find(NULL),
+                                   .type = weight->type == GGML_TYPE_F32   ? QUIRE_FLOATS_F32
+                                           : weight->type == GGML_TYPE_F16 ? QUIRE_FLOATS_F16
+                                                                           : QUIRE_FLOATS_BF16,
+                                   .n_in = (uint32_t)weight->ne[0],
+                                   .w = weight->data,
+                                   .w_stride = weight->nb[1],
+                                   .x = x->data,
+                                   .x_stride = x->nb[1] / sizeof(float),
+                                   .n_rows = (uint32_t)x->ne[1] };
+}
+
+static void floats_run(const struct ggml_tensor *dst, const expert_map *m,
+                       const quire_experts_plan *plan, uint32_t thread, uint32_t n_threads)
+{
+    quire_floats_experts experts = { .one = floats_of(m->weight, dst->src[0]),
+                                     .w_bytes = m->weight->nb[2],
+                                     .n_out = (uint32_t)m->weight->ne[1],
+                                     .is_by_place = m->is_by_place };
+
+    experts.one.bias = m->bias != NULL ? m->bias->data : NULL;
+    experts.one.y = (float *)dst->data + m->at;
+    experts.one.y_stride = dst->nb[1] / sizeof(float);
+    quire_floats_experts_run(&experts, plan, thread, n_threads);
+}
+
+static void map_run(const struct ggml_tensor *dst, const quire_graph_experts *e,
+                    const expert_map *m, int ith, int nth)
+{
+    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
+
+    if (quire_weights_panels(m->weight) != NULL) {
+        panels_run(dst, m, &plan, (uint32_t)ith, (uint32_t)nth);
+    } else {
+        floats_run(dst, m, &plan, (uint32_t)ith, (uint32_t)nth);
+    }
 }
 
 /* A row of the result: gate, then up, or up alone. */
@@ -140,37 +192,35 @@ static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata
 {
     const quire_graph_experts *e = userdata;
     const quire_expert_weights *w = e->weights;
-    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
-    quire_experts_product first, up;
 
-    if (w->gate == NULL && w->gate_up == NULL) {
-        up = product_of(dst, w->up, w->up_b);
-        up.is_by_place = e->weighs_input;
-        quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
-        return;
-    }
     if (w->gate_up != NULL) {
-        first = product_of(dst, w->gate_up, NULL);
-        first.is_by_place = e->weighs_input;
-        quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
+        map_run(dst, e, &(expert_map){ w->gate_up, NULL, e->weighs_input, 0 }, ith, nth);
         return;
     }
-    first = product_of(dst, w->gate, w->gate_b);
-    up = product_of(dst, w->up, w->up_b);
-    first.is_by_place = up.is_by_place = e->weighs_input;
-    up.y += w->gate->ne[1];
-    quire_experts_run(&first, &plan, (uint32_t)ith, (uint32_t)nth);
-    quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
+    if (w->gate != NULL) {
+        map_run(dst, e, &(expert_map){ w->gate, w->gate_b, e->weighs_input, 0 }, ith, nth);
+    }
+    map_run(dst, e,
+            &(expert_map){ w->up, w->up_b, e->weighs_input, w->gate != NULL ? w->gate->ne[1] : 0 },
+            ith, nth);
 }
 
 static void op_down(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const quire_graph_experts *e = userdata;
-    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
-    quire_experts_product down = product_of(dst, e->weights->down, e->weights->down_b);
 
-    down.is_by_place = true;
-    quire_experts_run(&down, &plan, (uint32_t)ith, (uint32_t)nth);
+    map_run(dst, e, &(expert_map){ e->weights->down, e->weights->down_b, true, 0 }, ith, nth);
+}
+
+/* Of a matrix that all rows pass through. */
+static void op_floats(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_floats_product product = floats_of(dst->src[1], dst->src[0]);
+
+    (void)userdata;
+    product.y = dst->data;
+    product.y_stride = dst->nb[1] / sizeof(float);
+    quire_floats_run_part(&product, (uint32_t)dst->ne[0], (uint32_t)ith, (uint32_t)nth);
 }
 
 /* A row times its weight for each of its choices, by the plan's places, or without a plan by row
@@ -235,17 +285,33 @@ static struct ggml_tensor *custom(const quire_linear *linear, enum ggml_type typ
                           userdata);
 }
 
-/* Products of f32 weights in a fixed order of their sums; ggml's, of other types. */
+/* Whether Quire multiplies the matrix as floats. */
+static bool is_float(const struct ggml_tensor *w)
+{
+    return (w->type == GGML_TYPE_F32 || w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_BF16) &&
+           w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer);
+}
+
+/* A map of all rows. */
+static struct ggml_tensor *linear_build(quire_linear *linear, struct ggml_tensor *w,
+                                        struct ggml_tensor *x)
+{
+    return is_float(w) ? custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
+                                (struct ggml_tensor *[3]){ x, w, NULL }, op_floats, NULL)
+                       : quire_linear_build(linear, w, x);
+}
+
+/* f32 weights are multiplied in the router's own order. */
 static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *linear,
                                         struct ggml_tensor *w, struct ggml_tensor *x)
 {
     struct ggml_tensor *y;
 
-    if (w->type == GGML_TYPE_F32 && w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer)) {
+    if (w->type == GGML_TYPE_F32 && is_float(w)) {
         return custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
                       (struct ggml_tensor *[3]){ x, w, NULL }, op_logits, e);
     }
-    y = quire_linear_build(linear, w, x);
+    y = linear_build(linear, w, x);
     return w == e->weights->router && e->weights->router_b != NULL
                ? ggml_add(linear->ctx, y, e->weights->router_b)
                : y;
@@ -275,37 +341,43 @@ static struct ggml_tensor *activated(const quire_linear *linear, const quire_gra
     QUIRE_CHECK(false);
 }
 
-/* Products in panels. */
-static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_linear *linear,
-                                        struct ggml_tensor *x, struct ggml_tensor *choice)
+/* Products of Quire's own: of panels, whose x is packed, or of floats. */
+static struct ggml_tensor *planned_build(quire_graph_experts *e, const quire_linear *linear,
+                                         struct ggml_tensor *x, struct ggml_tensor *choice)
 {
     struct ggml_context *ctx = linear->ctx;
     const quire_experts_shape shape = shape_of(e->router, x->ne[1]);
-    const int64_t n_pairs = x->ne[1] * e->router->n_used;
+    const int64_t n_rows = x->ne[1], n_pairs = n_rows * e->router->n_used;
+    const bool is_packed = quire_weights_panels(e->weights->down) != NULL;
     const int64_t n_embd = x->ne[0], n_ff = e->weights->down->ne[0];
     const bool has_gate = e->weights->gate != NULL || e->weights->gate_up != NULL;
     struct ggml_tensor *plan =
         custom(linear, GGML_TYPE_I32, (int64_t)quire_experts_plan_words(&shape), 1,
                (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
-    struct ggml_tensor *packed, *both, *y;
+    struct ggml_tensor *both, *y;
 
-    packed = e->weighs_input ? custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
-                                      (struct ggml_tensor *[3]){ x, choice, plan }, op_spread, e)
-                             : x;
-    packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
-                    1, (struct ggml_tensor *[3]){ packed, plan, NULL },
-                    e->weighs_input ? op_pack_places : op_pack_rows, e);
+    if (e->weighs_input) {
+        x = custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
+                   (struct ggml_tensor *[3]){ x, choice, plan }, op_spread, e);
+    }
+    if (is_packed) {
+        x = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
+                   1, (struct ggml_tensor *[3]){ x, plan, NULL },
+                   e->weighs_input ? op_pack_places : op_pack_rows, e);
+    }
     both = custom(linear, GGML_TYPE_F32, has_gate ? 2 * n_ff : n_ff, n_pairs,
-                  (struct ggml_tensor *[3]){ packed, plan, NULL }, op_gate_up, e);
+                  (struct ggml_tensor *[3]){ x, plan, NULL }, op_gate_up, e);
     y = has_gate ? activated(linear, e, ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], 0),
                              ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1],
                                           (size_t)n_ff * sizeof(float)))
                  : activated(linear, e, NULL, both);
-    packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_ff), 1,
-                    (struct ggml_tensor *[3]){ y, plan, NULL }, op_pack_places, e);
-    y = custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
-               (struct ggml_tensor *[3]){ packed, plan, NULL }, op_down, e);
-    return custom(linear, GGML_TYPE_F32, n_embd, x->ne[1],
+    if (is_packed) {
+        y = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_ff), 1,
+                   (struct ggml_tensor *[3]){ y, plan, NULL }, op_pack_places, e);
+    }
+    y = custom(linear, GGML_TYPE_F32, n_embd, n_pairs, (struct ggml_tensor *[3]){ y, plan, NULL },
+               op_down, e);
+    return custom(linear, GGML_TYPE_F32, n_embd, n_rows,
                   (struct ggml_tensor *[3]){ y, choice, plan }, op_combine, e);
 }
 
@@ -359,18 +431,34 @@ static struct ggml_tensor *shared_build(quire_graph_experts *e, quire_linear *li
     struct ggml_tensor *gate = NULL, *up, *y, *share;
 
     if (w->shared_gate != NULL) {
-        gate = quire_linear_build(linear, w->shared_gate, x);
+        gate = linear_build(linear, w->shared_gate, x);
         ggml_build_forward_expand(linear->cgraph, gate);
     }
-    up = quire_linear_build(linear, w->shared_up, x);
+    up = linear_build(linear, w->shared_up, x);
     y = gate != NULL ? ggml_swiglu_split(linear->ctx, gate, up) : activated(linear, e, NULL, up);
-    y = quire_linear_build(linear, w->shared_down, y);
+    y = linear_build(linear, w->shared_down, y);
     if (w->shared_router == NULL) {
         return y;
     }
     ggml_build_forward_expand(linear->cgraph, y);
     share = ggml_sigmoid(linear->ctx, router_build(e, linear, w->shared_router, x));
     return ggml_mul(linear->ctx, y, share);
+}
+
+/* Whether Quire multiplies with the experts. Either all of their matrices are in panels or none. */
+static bool is_ours(const quire_expert_weights *w)
+{
+    const struct ggml_tensor *const kinds[] = { w->gate, w->up, w->gate_up, w->down };
+
+    if (quire_weights_panels(w->down) != NULL) {
+        return true;
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        if (kinds[i] != NULL && !is_float(kinds[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
@@ -386,11 +474,11 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
 
     if (w->narrow != NULL) {
         ggml_build_forward_expand(linear->cgraph, choice);
-        narrow = quire_linear_build(linear, w->narrow, x);
+        narrow = linear_build(linear, w->narrow, x);
     }
-    y = quire_weights_panels(w->down) != NULL ? panels_build(experts, linear, narrow, choice)
-                                              : mapped_build(experts, linear, narrow, choice);
-    y = w->widen != NULL ? quire_linear_build(linear, w->widen, y) : y;
+    y = is_ours(w) ? planned_build(experts, linear, narrow, choice)
+                   : mapped_build(experts, linear, narrow, choice);
+    y = w->widen != NULL ? linear_build(linear, w->widen, y) : y;
     if (w->shared_up == NULL) {
         return y;
     }

@@ -125,8 +125,7 @@ static void assert_same(float *got, const float *want)
     free(got);
 }
 
-static void check(const char *arch, enum ggml_type type, quire_format k_format,
-                  quire_format v_format)
+static gguf_gen_opts options_of(const char *arch, enum ggml_type type)
 {
     const bool is_streams = strcmp(arch, "gemma3n") == 0;
     const bool has_window = strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 ||
@@ -168,22 +167,66 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
                               strcmp(arch, "llama") == 0 ? GGUF_GEN_VOCAB_SPM : GGUF_GEN_VOCAB_BPE,
                           .type = type,
                           .seed = 23 };
+
+    (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
+    return gen;
+}
+
+static void check_options(const gguf_gen_opts *gen, quire_format k_format, quire_format v_format)
+{
+    static const uint32_t batches[] = { 2, 7, 32 };
     world w = { .k_format = k_format, .v_format = v_format };
     float *want;
 
-    (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
-    w.model = fixture_open(fixture_generate(&gen));
+    w.model = fixture_open(fixture_generate(gen));
     want = in_steps_of(&w, N_TOKENS, 1);
     assert_same(in_steps_of(&w, N_TOKENS, 3), want);
     assert_same(in_steps_of(&w, 1, 1), want);
     assert_same(in_steps_of(&w, 13, 2), want);
     assert_same(in_steps_of(&w, 64, 2), want);
+    for (size_t i = 0; gen->has_shared_type && i < sizeof batches / sizeof batches[0]; i++) {
+        assert_same(in_steps_of(&w, batches[i], 2), want);
+    }
     assert_same(in_company(&w), want);
     check_last(&w, 64, want);
     check_last(&w, 50, want);
     free(want);
     quire_model_close(w.model);
     fixture_generated_remove();
+}
+
+static void check(const char *arch, enum ggml_type type, quire_format k_format,
+                  quire_format v_format)
+{
+    const gguf_gen_opts gen = options_of(arch, type);
+
+    check_options(&gen, k_format, v_format);
+}
+
+/* Experts and the network that all rows pass through, of floats between quantised matrices. */
+static void check_float_experts(const char *arch, enum ggml_type expert_type)
+{
+    gguf_gen_opts gen = options_of(arch, GGML_TYPE_Q8_0);
+
+    gen.has_expert_type = gen.has_shared_type = true;
+    gen.expert_type = expert_type;
+    check_options(&gen, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+}
+
+static void test_float_experts(void **state)
+{
+    static const char *const archs[] = { "qwen3moe", "glm4moe", "deepseek2", "gpt-oss" };
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        check_float_experts(archs[i], GGML_TYPE_F16);
+        check_float_experts(archs[i], GGML_TYPE_F32);
+        check_float_experts(archs[i], GGML_TYPE_BF16);
+    }
 }
 
 static void test_bits_do_not_depend_on_steps(void **state)
@@ -226,7 +269,10 @@ static void test_bits_do_not_depend_on_steps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bits_do_not_depend_on_steps) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits_do_not_depend_on_steps),
+        cmocka_unit_test(test_float_experts),
+    };
     quire_rng rng = test_rng(31);
 
     for (uint32_t t = 0; t < N_TOKENS; t++) {

@@ -50,6 +50,13 @@
  * splits are read once for all of the sequences. This changes no bit (method: FlashInfer's cascade
  * inference, 2024). A layer that reads several groups is computed without cascades.
  *
+ * Parts. The tokens that a row sees may be divided: into those of pages in a device's memory and
+ * those of pages in the host's, say. Each part is a batch of its own, whose tables lack the other
+ * entries as if their tokens had been dropped, and each gives a result with `sums`.
+ * quire_attn_merge joins two results by log-sum-exp into that over both. The joined result is the
+ * definition's within the same tolerance, but not the bits of a call without parts: tables are
+ * split elsewhere.
+ *
  * Threads: a workspace is planned by one thread (quire_attn_begin), then any number of threads call
  * quire_attn_append and quire_attn_run with their index, all of them finishing the one before the
  * first starts the next (ggml's barrier between graph nodes does that).
@@ -141,6 +148,10 @@ typedef struct quire_attn_layer {
     const float *v_gate[QUIRE_ATTN_SOURCES_MAX]; /* [n_kv_head][d_v], or NULL for ones */
     float *out;                                  /* [n_rows][n_head][d_v] */
     size_t out_stride;
+    /* [n_rows][n_head][2], dense: m and l of each row and head, so that exp(sink) + the sum of all
+     * exp(y) is l * exp(m). l = 0: the row sees nothing, and its out is undefined. NULL = unwanted.
+     */
+    float *sums;
 
     /* [n_rows][n_kv_head][d_k]: append() stores it in k_store, run() reads it; NULL = none */
     const float *k_new;
@@ -159,6 +170,8 @@ typedef struct quire_attn_batch {
         *positions;      /* of entries with a list: ascending in each; NULL when none has one */
     const float *biases; /* beside positions: added to the logits of a list's tokens, behind the
                             softcap; NULL = none. On the CPU only */
+    bool is_part; /* tables have some of the sequences' entries, without those of the rows, which
+                     are attended in another batch. append() stores nothing; run() gives `sums` */
 } quire_attn_batch;
 
 /* The properties of a group's tables that hold in all steps. */
@@ -243,6 +256,13 @@ bool quire_attn_pairs_qk(const quire_attn_layer *layer);
 void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *layer, uint32_t call,
                     uint32_t thread, uint32_t n_threads);
 
+/* Join the result of a part: of the rows of `batch`, out and sums of `part` into those of `layer`.
+ * Both layers have `sums`, and one of them at most has sinks. A row that saw nothing in a part
+ * takes the other's result. Each row and head is joined by itself, in f32, in one order: its bits
+ * depend on the two results alone. Thread: any; rows must not be joined twice at once. */
+void quire_attn_merge(const quire_attn_batch *batch, const quire_attn_layer *layer,
+                      const quire_attn_layer *part);
+
 /* Check a layer's constants (not its pointers) once, when a model is opened.
  * Errors: QUIRE_INVAL (groups that are not alike or not hot, and a window wider than its group's,
  * too), QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources with
@@ -276,6 +296,15 @@ quire_attn_device quire_attn_device_cpu(quire_attn_workspace *workspace);
  * such as begin() and quire_attn_layer_check() accept. out is [n_rows][n_head][d_v] doubles, dense.
  * Errors: QUIRE_NOMEM. */
 int quire_attn_ref(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out);
+
+/* The same with the sums, [n_rows][n_head][2] doubles, dense; rows that see nothing have an out of
+ * zeros. Rows of other batches are left alone. */
+int quire_attn_ref_part(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out,
+                        double *sums);
+
+/* The definition of quire_attn_merge(): n results of d_v numbers each, `part` into `out`. */
+void quire_attn_ref_merge(size_t n, uint32_t d_v, double *out, double *sums, const double *part_out,
+                          const double *part_sums);
 
 /* In-place Walsh-Hadamard transform of n floats in blocks of `block` (a power of two dividing n),
  * scaled by 1/sqrt(block): orthonormal, its own inverse. */

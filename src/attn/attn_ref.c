@@ -28,6 +28,8 @@ typedef struct stored_head {
     double *p; /* [n_tokens] */
     double *q; /* [n_k][d_k], rotated */
     double *o; /* [d_v] */
+    double m;  /* of the row and head at hand: quire_attn_layer.sums */
+    double l;
 } stored_head;
 
 static void *alloc_doubles(const quire_allocator *allocator, size_t n_tokens, size_t d)
@@ -258,8 +260,8 @@ static double logit_of(const quire_attn_layer *layer, const stored_head *head, u
 }
 
 /* head->p = weights of all tokens for the row at position `row` and query head h; 0 of those that
- * it does not see. */
-static void weigh(const quire_attn_layer *layer, const stored_head *head, uint32_t h, uint32_t row)
+ * it does not see. Then head->m and head->l. */
+static void weigh(const quire_attn_layer *layer, stored_head *head, uint32_t h, uint32_t row)
 {
     double max = layer->sinks != NULL ? (double)layer->sinks[h] : -INFINITY;
     double sum;
@@ -275,13 +277,15 @@ static void weigh(const quire_attn_layer *layer, const stored_head *head, uint32
         head->p[t] = is_seen(layer, head, row, t) ? exp(head->p[t] - max) : 0.0;
         sum += head->p[t];
     }
-    for (uint32_t t = 0; t < head->n_tokens; t++) {
+    for (uint32_t t = 0; sum != 0.0 && t < head->n_tokens; t++) {
         head->p[t] /= sum;
     }
+    head->m = max;
+    head->l = sum;
 }
 
-static void attend_row(const quire_attn_layer *layer, const quire_attn_seq *seq,
-                       const stored_head *head, uint32_t h, uint32_t i_row, double *out)
+static void attend_row(const quire_attn_layer *layer, const quire_attn_seq *seq, stored_head *head,
+                       uint32_t h, uint32_t i_row, double *out)
 {
     uint32_t g = h / (layer->n_head / layer->n_kv_head);
     uint32_t n_v = layer->v_prefix_of_k ? 1 : layer->n_v;
@@ -317,7 +321,7 @@ static void attend_row(const quire_attn_layer *layer, const quire_attn_seq *seq,
 }
 
 static int attend_seq(const quire_attn_batch *batch, const quire_attn_layer *layer,
-                      const quire_attn_seq *seq, double *out)
+                      const quire_attn_seq *seq, double *out, double *sums)
 {
     const quire_allocator *allocator = quire_allocator_default();
     const quire_attn_table *table = &seq->tables[layer->k[0].group];
@@ -335,7 +339,13 @@ static int attend_seq(const quire_attn_batch *batch, const quire_attn_layer *lay
             size_t row = (size_t)seq->first_row + i;
 
             for (uint32_t h = g * group; h < (g + 1) * group; h++) {
-                attend_row(layer, seq, &head, h, i, out + (row * layer->n_head + h) * layer->d_v);
+                const size_t at = row * layer->n_head + h;
+
+                attend_row(layer, seq, &head, h, i, out + at * layer->d_v);
+                if (sums != NULL) {
+                    sums[2 * at] = head.m;
+                    sums[2 * at + 1] = head.l;
+                }
             }
         }
     }
@@ -343,10 +353,16 @@ static int attend_seq(const quire_attn_batch *batch, const quire_attn_layer *lay
     return rc;
 }
 
-int quire_attn_ref(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out)
+int quire_attn_ref_part(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out,
+                        double *sums)
 {
     for (uint32_t s = 0; s < batch->n_seqs; s++) {
-        QUIRE_TRY(attend_seq(batch, layer, &batch->seqs[s], out));
+        QUIRE_TRY(attend_seq(batch, layer, &batch->seqs[s], out, sums));
     }
     return QUIRE_OK;
+}
+
+int quire_attn_ref(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out)
+{
+    return quire_attn_ref_part(batch, layer, out, NULL);
 }

@@ -43,7 +43,7 @@ static void step_init(step *s)
     s->seqs[0] = (quire_attn_seq){ { { s->leaves[0], 2 } }, 100, 0, 4, NULL };
     s->seqs[1] = (quire_attn_seq){ { { s->leaves[1], 1 } }, 64, 4, 4, NULL };
     s->seqs[2] = s->seqs[1];
-    s->batch = (quire_attn_batch){ s->seqs, 2, 64, s->addr, s->positions, NULL };
+    s->batch = (quire_attn_batch){ s->seqs, 2, 64, s->addr, s->positions, NULL, false };
 }
 
 static void expect_begin(const step *s, int status)

@@ -201,7 +201,8 @@ static int plan_table(quire_attn_workspace *ws, uint32_t s, uint32_t g)
         n_rows += n;
         pos = span.end;
     }
-    return n_rows == seq->n_rows ? QUIRE_OK : QUIRE_INVAL; /* positions differ, so all are there */
+    /* Positions differ, so all rows are there; of a part's none is. */
+    return n_rows == (ws->batch.is_part ? 0 : seq->n_rows) ? QUIRE_OK : QUIRE_INVAL;
 }
 
 static int plan_batch(quire_attn_workspace *ws)

@@ -113,16 +113,30 @@ static float inverse_of(const quire_attn_layer *layer, uint32_t h, float m, floa
     return quire_attn_exp(m - top) / (l * quire_attn_exp(m - top) + quire_attn_exp(sink - top));
 }
 
+/* m and l of a row and head h, with the head's sink among the weights. */
+static void write_sums(const quire_attn_layer *layer, uint32_t h, float m, float l, float *sums)
+{
+    const float sink = layer->sinks != NULL ? layer->sinks[h] : -INFINITY;
+    const float top = sink > m ? sink : m;
+
+    sums[0] = top;
+    sums[1] = sink == -INFINITY ? l : l * quire_attn_exp(m - top) + quire_attn_exp(sink - top);
+}
+
 static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
                       const quire_attn_state *st, uint32_t r)
 {
     const quire_attn_layer *layer = c->layer;
     uint32_t group = c->shape.group;
     uint32_t g = b->g + r / b->head_rows;
-    float *out = layer->out + b->queries[r % b->head_rows / group].row * layer->out_stride +
-                 (size_t)(g * group + r % group) * layer->d_v;
-    float inverse = inverse_of(layer, g * group + r % group, st->m[r], st->l[r]);
+    const uint32_t h = g * group + r % group;
+    const size_t row = b->queries[r % b->head_rows / group].row;
+    float *out = layer->out + row * layer->out_stride + (size_t)h * layer->d_v;
+    float inverse = inverse_of(layer, h, st->m[r], st->l[r]);
 
+    if (layer->sums != NULL) {
+        write_sums(layer, h, st->m[r], st->l[r], layer->sums + 2 * (row * layer->n_head + h));
+    }
     memset(out, 0, layer->d_v * sizeof(float));
     for (uint32_t v = 0; v < c->shape.n_v; v++) {
         const float *o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;

@@ -196,6 +196,41 @@ int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
  * and run enter, do their work, and leave. It is valid as long as the device. */
 quire_attn_device quire_device_attention(quire_device *device);
 
+/* ---- pages in two memories ---- */
+
+/* A device and the CPU together, for pages of which some lie in the host's memory: plan() divides
+ * each table by the memory that the pages' addresses name. The device attends its own pages.
+ * Meanwhile the CPU's kernels attend those in the host's memory where they lie, and the results of
+ * each row are joined (quire_attn_merge()). A step without pages in the host's memory goes to the
+ * device as it is, with the same bits as without this.
+ *
+ * Limits. The pages of one entry in all groups, those with its hot tiles too, lie in one memory
+ * (plan(): QUIRE_UNSUPP). Pages that get K and V of the rows lie in the device's (plan():
+ * QUIRE_INVAL).
+ *
+ * Results depend on the rounding of the device, on the CPU's kernels, and on which entries lie in
+ * the host's memory; not on other rows of the batch, nor on the number of threads. K and V that a
+ * model computes from such a result in its next layers have other bits than from a step on the
+ * device alone. Their pages are not to be shared under the identity of the device's pages. The bits
+ * of a page itself do not depend on where it is attended.
+ *
+ * Thread: open, close, plan and sync: the device's owner. append and run: all threads of a step;
+ * each does a share of the host's part. While work is queued, addresses of pages in the host's
+ * memory may be changed from layer to layer, those of the device's not. */
+typedef struct quire_device_joint quire_device_joint;
+
+/* opts: the limits of a step; those of the device, with n_threads_max as the step has threads.
+ * *err, which may be NULL, names the reason. Errors: as quire_attn_workspace_create(), and
+ * QUIRE_UNSUPP (the device's memory is the host's, or tables of groups are not alike). Memory:
+ * quire_device_joint_close(), before the device is closed. */
+int quire_device_joint_open(quire_device_joint **out, quire_device *device,
+                            const quire_attn_workspace_opts *opts, quire_error *err);
+/* Accepts NULL. */
+void quire_device_joint_close(quire_device_joint *joint);
+
+/* It is valid as long as the joint. */
+quire_attn_device quire_device_joint_attention(quire_device_joint *joint);
+
 /* The device's memory as that of a cache's pages (quire_cache_opts.memory): a piece of its memory
  * per extent, and copies by way of pinned memory. A copy that fails for another reason than want of
  * memory loses the device. It is valid as long as the device; the cache ends before it. */

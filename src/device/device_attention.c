@@ -43,6 +43,26 @@ static void step_append(void *ctx, const quire_attn_layer *layer, uint32_t threa
     }
 }
 
+void quire_device_step_queue(quire_device *device, const quire_attn_layer *layer, uint32_t call,
+                             quire_attn_layer *own)
+{
+    if (device->step_status < 0) {
+        return;
+    }
+    device->step_status = quire_device_enter(device, layer, own);
+    if (device->step_status == QUIRE_OK) {
+        quire_device_attn(device, own, call, 0, 1);
+    }
+}
+
+void quire_device_step_finish(quire_device *device, const quire_attn_layer *layer,
+                              const quire_attn_layer *own)
+{
+    if (device->step_status == QUIRE_OK) {
+        device->step_status = quire_device_leave(device, layer, own);
+    }
+}
+
 static void step_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
                      uint32_t n_threads)
 {
@@ -51,15 +71,9 @@ static void step_run(void *ctx, const quire_attn_layer *layer, uint32_t call, ui
 
     if (device->ops->is_in_place) {
         device->ops->attn(device, layer, call, thread, n_threads);
-        return;
-    }
-    if (thread != 0 || device->step_status < 0) {
-        return;
-    }
-    device->step_status = quire_device_enter(device, layer, &own);
-    if (device->step_status == QUIRE_OK) {
-        quire_device_attn(device, &own, call, 0, 1);
-        device->step_status = quire_device_leave(device, layer, &own);
+    } else if (thread == 0) {
+        quire_device_step_queue(device, layer, call, &own);
+        quire_device_step_finish(device, layer, &own);
     }
 }
 

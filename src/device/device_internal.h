@@ -59,6 +59,13 @@ void quire_device_init(quire_device *device, const quire_device_ops *ops,
 /* Note the loss. Returns QUIRE_LOST. */
 int quire_device_lose(quire_device *device);
 
+/* Attention of a layer on a device with a queue, as thread 0 of a step has it done: the work is
+ * queued; *own is for finish(), which waits for the result. A failure goes to step_status. */
+void quire_device_step_queue(quire_device *device, const quire_attn_layer *layer, uint32_t call,
+                             quire_attn_layer *own);
+void quire_device_step_finish(quire_device *device, const quire_attn_layer *layer,
+                              const quire_attn_layer *own);
+
 /* Free what device_pages.c has taken. The cache has ended. */
 void quire_device_pages_end(quire_device *device);
 

@@ -48,6 +48,8 @@ quire_device_rows quire_device_rows_of(const quire_attn_layer *layer, uint32_t n
     }
     rows.sinks = place(&rows, layer->sinks, layer->n_head);
     rows.out = place(&rows, layer->out, (size_t)n_rows * layer->n_head * layer->d_v);
+    rows.sums =
+        place(&rows, layer->out != NULL ? layer->sums : NULL, (size_t)n_rows * layer->n_head * 2);
     return rows;
 }
 
@@ -77,6 +79,7 @@ void quire_device_rows_take(const quire_device_rows *rows, const quire_attn_laye
     own->v_new = take(area, rows->v_new, layer->v_new, rows->n_rows, kv_v, layer->v_new_stride);
     own->sinks = take(area, rows->sinks, layer->sinks, 1, layer->n_head, layer->n_head);
     own->out = rows->out != NONE ? area + rows->out : NULL;
+    own->sums = rows->sums != NONE ? area + rows->sums : NULL;
     own->q_stride = q;
     own->k_new_stride = kv_k;
     own->v_new_stride = kv_v;
@@ -84,16 +87,21 @@ void quire_device_rows_take(const quire_device_rows *rows, const quire_attn_laye
 }
 
 void quire_device_rows_give(const quire_attn_layer *layer, const quire_attn_batch *batch,
-                            const float *out)
+                            const quire_attn_layer *own)
 {
     const size_t row_floats = (size_t)layer->n_head * layer->d_v;
+    const size_t row_sums = (size_t)layer->n_head * 2;
 
     for (uint32_t s = 0; s < batch->n_seqs; s++) {
         const quire_attn_seq *seq = &batch->seqs[s];
 
         for (size_t row = seq->first_row; row < (size_t)seq->first_row + seq->n_rows; row++) {
-            memcpy(layer->out + row * layer->out_stride, out + row * row_floats,
+            memcpy(layer->out + row * layer->out_stride, own->out + row * row_floats,
                    row_floats * sizeof(float));
+            if (own->sums != NULL) {
+                memcpy(layer->sums + row * row_sums, own->sums + row * row_sums,
+                       row_sums * sizeof(float));
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
  *   q[0] q[1] k_new v_new   rows, dense
  *   gates, sinks            small
  *   out                     rows, dense
+ *   sums                    m and l of each row and head
  *
  * Rows and arrays that a layer does not have take no room. All begin at multiples of 64 bytes.
  *
@@ -23,7 +24,8 @@ typedef struct quire_device_rows {
     size_t v_new;
     size_t gate[QUIRE_ATTN_SOURCES_MAX];
     size_t sinks;
-    size_t out;      /* what lies before it comes from the host */
+    size_t out; /* what lies before it comes from the host */
+    size_t sums;
     size_t n_floats; /* of the area */
 } quire_device_rows;
 
@@ -37,8 +39,8 @@ quire_device_rows quire_device_rows_of(const quire_attn_layer *layer, uint32_t n
 void quire_device_rows_take(const quire_device_rows *rows, const quire_attn_layer *layer,
                             float *area, quire_attn_layer *own);
 
-/* Copy the result of the batch's rows from `out`, dense rows, to the layer's. */
+/* Copy the result of the batch's rows, out and sums, from the area to the layer's. */
 void quire_device_rows_give(const quire_attn_layer *layer, const quire_attn_batch *batch,
-                            const float *out);
+                            const quire_attn_layer *own);
 
 #endif /* QUIRE_DEVICE_DEVICE_ROWS_H */

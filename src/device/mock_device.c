@@ -158,7 +158,7 @@ static int mock_leave(quire_device *device, const quire_attn_layer *layer,
         return QUIRE_OK;
     }
     QUIRE_TRY(quire_mock_pass(mock, mock->n_queued));
-    quire_device_rows_give(layer, &mock->batch, own->out);
+    quire_device_rows_give(layer, &mock->batch, own);
     return QUIRE_OK;
 }
 

@@ -129,16 +129,18 @@ void device_pages_attend(const device_pages *p, bool has_append, float *out)
 int conformance_run(const conformance_device *device)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(conformance_memory),     cmocka_unit_test(conformance_order),
-        cmocka_unit_test(conformance_refusals),   cmocka_unit_test(conformance_formats),
-        cmocka_unit_test(conformance_heads),      cmocka_unit_test(conformance_groups),
-        cmocka_unit_test(conformance_lengths),    cmocka_unit_test(conformance_pages),
-        cmocka_unit_test(conformance_sources),    cmocka_unit_test(conformance_prefix),
-        cmocka_unit_test(conformance_hot),        cmocka_unit_test(conformance_layers),
-        cmocka_unit_test(conformance_magnitudes), cmocka_unit_test(conformance_shared),
-        cmocka_unit_test(conformance_bits),       cmocka_unit_test(conformance_damage),
-        cmocka_unit_test(conformance_append),     cmocka_unit_test(conformance_append_bytes),
-        cmocka_unit_test(conformance_steps),
+        cmocka_unit_test(conformance_memory),       cmocka_unit_test(conformance_order),
+        cmocka_unit_test(conformance_refusals),     cmocka_unit_test(conformance_formats),
+        cmocka_unit_test(conformance_heads),        cmocka_unit_test(conformance_groups),
+        cmocka_unit_test(conformance_lengths),      cmocka_unit_test(conformance_pages),
+        cmocka_unit_test(conformance_sources),      cmocka_unit_test(conformance_prefix),
+        cmocka_unit_test(conformance_hot),          cmocka_unit_test(conformance_layers),
+        cmocka_unit_test(conformance_magnitudes),   cmocka_unit_test(conformance_shared),
+        cmocka_unit_test(conformance_bits),         cmocka_unit_test(conformance_damage),
+        cmocka_unit_test(conformance_append),       cmocka_unit_test(conformance_append_bytes),
+        cmocka_unit_test(conformance_steps),        cmocka_unit_test(conformance_joint_formats),
+        cmocka_unit_test(conformance_joint_layers), cmocka_unit_test(conformance_joint_bits),
+        cmocka_unit_test(conformance_joint_append), cmocka_unit_test(conformance_joint_refusals),
     };
     int rc;
 

@@ -80,6 +80,7 @@ typedef struct quire_vulkan_params {
     uint64_t gate[2];
     uint64_t sinks;
     uint64_t result;
+    uint64_t sums;
     uint64_t entries;
     uint64_t seqs;
     uint64_t rows;

@@ -94,6 +94,7 @@ static void params_fill(const quire_vulkan *v, const quire_vulkan_area *area,
                                 .v_new = address_of(area, area->rows.v_new),
                                 .sinks = address_of(area, area->rows.sinks),
                                 .result = address_of(area, area->rows.out),
+                                .sums = address_of(area, area->rows.sums),
                                 .entries = v->at_entries,
                                 .seqs = v->at_seqs,
                                 .rows = v->at_rows,
@@ -361,6 +362,6 @@ int quire_vulkan_leave(quire_vulkan *v, const quire_attn_layer *layer, const qui
     piece.bytes = (area->rows.n_floats - area->rows.out) * sizeof(float);
     QUIRE_TRY(quire_vulkan_copy(v, &piece, 1));
     QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted));
-    quire_device_rows_give(layer, &v->batch, own->out);
+    quire_device_rows_give(layer, &v->batch, own);
     return QUIRE_OK;
 }

@@ -1,7 +1,8 @@
 // merge.comp - the partials of a row and head to its output, in ascending order of splits.
 //
 // Workgroup (x, y): row push.first_row + x, head y. A sink joins the sum of weights, the sum is
-// divided by, V is rotated back, gates are applied, sources are added.
+// divided by, V is rotated back, gates are applied, sources are added. m and that sum are the row's
+// sums, where they are wanted.
 //
 // SPDX-License-Identifier: MIT
 #version 460
@@ -54,6 +55,12 @@ void main()
         const float ms = from.at[s * size];
 
         l += from.at[s * size + 1] * (ms == -INFINITY ? 0.0 : exp(ms - m));
+    }
+    if (t == 0 && p.sums != 0) {
+        Floats sums = Floats(p.sums + uint64_t(8) * (row.index * p.n_head + h));
+
+        sums.at[0] = m;
+        sums.at[1] = l;
     }
     for (uint i = 0; i < N_V; i++) {
         const uint block = p.is_prefix != 0 ? p.k[0].rotate : p.v[i].rotate;

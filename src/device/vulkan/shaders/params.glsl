@@ -86,6 +86,7 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Params {
     uint64_t gate[2];
     uint64_t sinks;
     uint64_t result;
+    uint64_t sums; // 0: unwanted
     uint64_t entries;
     uint64_t seqs;
     uint64_t rows;

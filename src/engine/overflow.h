@@ -15,6 +15,12 @@
  * back one by one when room is free and nobody waits. Requests of pinned classes give up pages
  * last, and only those that are charged to the dynamic region.
  *
+ * With --kv-overflow-attend host or auto, steps of generated tokens attend pages in the host's
+ * memory where they lie, by the CPU's kernels, while the device attends the others. Such results
+ * depend on which pages lay there, and so do K and V of the tokens that follow from them: other
+ * requests get no pages of such tokens. Rows of prompts, and tokens that are computed again after a
+ * preemption, are always attended on the device.
+ *
  * When offloaded pages cannot be read, the step fails, and the requests are computed again without
  * these pages (QUIRE_OVERFLOW_TRIES).
  *
@@ -22,6 +28,7 @@
 #ifndef QUIRE_ENGINE_OVERFLOW_H
 #define QUIRE_ENGINE_OVERFLOW_H
 
+#include "engine/attend_choice.h"
 #include "model/runtime.h"
 #include "offload/offload.h"
 
@@ -30,13 +37,21 @@
 #define QUIRE_OVERFLOW_TRIES       2u  /* of a request whose pages could not be read */
 #define QUIRE_OVERFLOW_KEEP_PAGES  16u /* room that stays free when pages come back */
 
+/* Where generated tokens read pages that lie in the host's memory below a device's. */
+typedef enum quire_overflow_attend {
+    QUIRE_OVERFLOW_ATTEND_DEVICE, /* on the device: copied there in each step */
+    QUIRE_OVERFLOW_ATTEND_HOST,   /* where they lie */
+    QUIRE_OVERFLOW_ATTEND_AUTO    /* where steps take less time: attend_choice.h */
+} quire_overflow_attend;
+
 typedef struct quire_overflow_opts {
     /* Without a file, and with 0 bytes of the host's memory, requests larger than the budget are
      * refused. */
-    const char *dir;           /* of the file, for pages in the host's memory */
-    uint64_t capacity_bytes;   /* of the file, or of the host's memory for pages of a device */
-    uint32_t wait_ms;          /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
-    const quire_file_ops *ops; /* for tests; NULL = the operating system's */
+    const char *dir;              /* of the file, for pages in the host's memory */
+    uint64_t capacity_bytes;      /* of the file, or of the host's memory for pages of a device */
+    uint32_t wait_ms;             /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
+    quire_overflow_attend attend; /* but for DEVICE, of runtimes with attends_host alone */
+    const quire_file_ops *ops;    /* for tests; NULL = the operating system's */
 } quire_overflow_opts;
 
 /* Whether pages of this model can be offloaded: each layer reads its own K and V, and no other.

@@ -141,6 +141,7 @@ static void offload_add(quire_offload_stats *sum, const quire_offload_stats *mor
     sum->pages_back_total += more->pages_back_total;
     sum->buffer_bytes += more->buffer_bytes;
     sum->file.used_bytes += more->file.used_bytes;
+    sum->file.attended_bytes_total += more->file.attended_bytes_total;
 }
 
 static void overflow_add(quire_overflow_stats *sum, const quire_overflow_stats *more)

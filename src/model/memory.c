@@ -7,6 +7,7 @@
 #include "model/archs.h"
 #include "model/graph_experts.h"
 #include "model/linear.h"
+#include "model/runtime_device.h"
 #include "model/runtime_internal.h"
 
 #include <stdio.h>
@@ -103,11 +104,24 @@ static uint64_t activations_bytes(const quire_model_desc *desc, const quire_runt
     return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES;
 }
 
+/* What src/device/device_joint.c takes beside the workspace: the host's part of a batch of rows,
+ * the sums of both parts, and divided tables; half as much again as was asked for. */
+static uint64_t joint_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t row = (uint64_t)desc->n_head * (larger(desc->d_k, desc->d_v) + 4);
+    const uint64_t n_entries = (uint64_t)o->n_seqs_max * quire_kv_groups_of(desc, o).n *
+                               (o->n_ctx / o->page_tokens + 2 * QUIRE_LEAF_ENTRIES);
+
+    return (sizeof(float) * o->n_batch * row + sizeof(quire_page_entry) * n_entries) / 2 * 3;
+}
+
 static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
+    const uint64_t workspace = quire_attn_workspace_bytes(&attn);
 
-    return activations_bytes(desc, o) + quire_attn_workspace_bytes(&attn);
+    return activations_bytes(desc, o) + workspace +
+           (o->attends_host && quire_runtime_has_device(o) ? workspace + joint_bytes(desc, o) : 0);
 }
 
 /* Rows of two layers, partial results, and a batch's tables, each as src/device/vulkan takes them:

@@ -289,12 +289,17 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
     return opts;
 }
 
-/* The device's kernels, or the CPU's. */
+/* The device's kernels, those of both, or the CPU's. */
 static int kernels_open(quire_runtime *rt, quire_error *err)
 {
     quire_attn_workspace_opts opts = quire_runtime_attn_opts(&rt->model->desc, &rt->opts);
     int rc;
 
+    if (rt->memory_device != NULL && rt->opts.attends_host) {
+        QUIRE_TRY(quire_device_joint_open(&rt->joint, rt->memory_device, &opts, err));
+        rt->device = quire_device_joint_attention(rt->joint);
+        return QUIRE_OK;
+    }
     if (rt->memory_device != NULL) {
         rt->device = quire_device_attention(rt->memory_device);
         return QUIRE_OK;
@@ -429,6 +434,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
+    quire_device_joint_close(rt->joint);
     quire_device_close(rt->memory_device); /* whose memory the cache's pages were */
     quire_runtime_recurrent_close(rt);
     free(rt->before_tokens);

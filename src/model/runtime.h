@@ -81,7 +81,9 @@ typedef struct quire_runtime_opts {
     /* In place of quire_device_open(), for tests; NULL = that one. */
     int (*device_open)(quire_device **out, const char *name, const quire_device_opts *opts,
                        quire_error *err);
-    bool no_cascade; /* see quire_attn_workspace_opts */
+    bool attends_host; /* with a device: steps take addresses of pages in the host's memory, too,
+                          and attend them there (quire_device_joint_open()) */
+    bool no_cascade;   /* see quire_attn_workspace_opts */
     bool lock_memory;
     bool keeps_past;    /* no window group: layers with windows keep all tokens; for comparisons */
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */

@@ -19,6 +19,7 @@ struct quire_runtime {
     uint64_t created_ns;             /* the history counts from here */
     quire_attn_workspace *workspace; /* of the CPU's kernels; NULL with a device */
     quire_device *memory_device;     /* of opts.device; NULL without one */
+    quire_device_joint *joint;       /* with opts.attends_host, beside the device; or NULL */
     quire_device_info device_info;   /* as it was opened */
     quire_page_memory page_memory;   /* the device's */
     quire_attn_device device;        /* that steps go to: the workspace's or the device's */

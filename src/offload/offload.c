@@ -74,6 +74,18 @@ void quire_offload_rest(quire_offload *o)
     quire_offload_medium_rest(&o->medium);
 }
 
+void quire_offload_attend(quire_offload *o, bool may_attend)
+{
+    if (o->medium.fetch != NULL) {
+        quire_offload_fetch_attend(o->medium.fetch, may_attend);
+    }
+}
+
+bool quire_offload_attended(const quire_offload *o)
+{
+    return o->medium.fetch != NULL && quire_offload_fetch_attended(o->medium.fetch);
+}
+
 /* ---- the budget ---- */
 
 static quire_region_stats region_of(const quire_offload *o)

@@ -77,6 +77,14 @@ void quire_offload_share_get(const quire_offload *offload, quire_seq_id seq,
  * budget of memory allows. */
 uint64_t quire_offload_bytes_max(const quire_offload *offload, uint64_t budget_bytes);
 
+/* Whether the next steps may attend offloaded pages in the host's memory where they lie, rather
+ * than copy them to the device; not at first. The inner device must be one that can: that of
+ * quire_device_joint_attention(). Pages in a file are read as ever. */
+void quire_offload_attend(quire_offload *offload, bool may_attend);
+/* Whether a step has attended some since that call. Its results then have the rounding of both
+ * kernels. */
+bool quire_offload_attended(const quire_offload *offload);
+
 /* No step will run for a while. */
 void quire_offload_rest(quire_offload *offload);
 

@@ -11,10 +11,12 @@
 
 #define PART_NONE UINT32_MAX
 
-/* An offloaded page of the batch. Its place in the buffer is its number in places[]. */
+/* An offloaded page of the batch. If it is copied, its place in the buffer is its number in
+ * places[]. */
 typedef struct place {
     quire_page_id page;
     uint32_t slot;
+    bool is_copied; /* to the buffer; else attended where it lies */
 } place;
 
 struct quire_offload_fetch {
@@ -23,13 +25,17 @@ struct quire_offload_fetch {
     quire_cache *cache;
     quire_offload_host *host;
     quire_group_id group;
-    bool is_active;   /* the step at hand has offloaded pages */
-    int status;       /* of the step at hand */
-    uint32_t fetched; /* the part that the buffer has, or that is queued to it */
-    uint32_t planned; /* the part that the inner device's addresses say */
+    bool may_attend;   /* the next steps: quire_offload_fetch_attend() */
+    bool is_active;    /* the step at hand has offloaded pages */
+    bool has_attended; /* some of them where they lie, since the owner's last word */
+    int status;        /* of the step at hand */
+    bool runs;         /* the layer at hand */
+    uint32_t fetched;  /* the part that the buffer has, or that is queued to it */
+    uint32_t planned;  /* the part that the inner device's addresses say */
     quire_attn_batch batch;
-    place *places; /* [n_places], of [places_max] */
+    place *places; /* [n_places], of [places_max]; those that are copied come first */
     uint32_t n_places;
+    uint32_t n_copied;
     uint32_t places_max;
     quire_offload_addrs addrs;
     unsigned char *buffer; /* of the device's memory */
@@ -55,7 +61,7 @@ void quire_offload_fetch_rest(quire_offload_fetch *f)
 /* The budget has room for the buffer, but free extents may have the memory. */
 static int buffer_reserve(quire_offload_fetch *f)
 {
-    const size_t bytes = f->n_places * quire_offload_host_part_bytes_max(f->host);
+    const size_t bytes = f->n_copied * quire_offload_host_part_bytes_max(f->host);
     const size_t most =
         (size_t)quire_offload_fetch_bytes(f->host, quire_offload_host_stripes_used(f->host));
 
@@ -73,7 +79,8 @@ static int buffer_reserve(quire_offload_fetch *f)
     return QUIRE_OK;
 }
 
-/* Queue one part of all places to the buffer. Neighbours in a stripe are one piece. */
+/* Queue one part of all places that are copied to the buffer. Neighbours in a stripe are one piece.
+ */
 static int part_queue(quire_offload_fetch *f, uint32_t part)
 {
     const size_t bytes = quire_offload_host_part_bytes(f->host, part);
@@ -81,11 +88,11 @@ static int part_queue(quire_offload_fetch *f, uint32_t part)
     uint32_t n = 0;
 
     f->fetched = part;
-    for (uint32_t i = 0; i < f->n_places;) {
+    for (uint32_t i = 0; i < f->n_copied;) {
         const uint32_t slot = f->places[i].slot;
         uint32_t run = 1;
 
-        while (i + run < f->n_places && f->places[i + run].slot == slot + run &&
+        while (i + run < f->n_copied && f->places[i + run].slot == slot + run &&
                (slot + run) % QUIRE_OFFLOAD_STRIPE != 0) {
             run++;
         }
@@ -93,12 +100,12 @@ static int part_queue(quire_offload_fetch *f, uint32_t part)
                                           .from = quire_offload_host_at(f->host, slot, part),
                                           .bytes = run * bytes };
         i += run;
-        if (n == QUIRE_PAGE_PIECES || i == f->n_places) {
+        if (n == QUIRE_PAGE_PIECES || i == f->n_copied) {
             QUIRE_TRY(f->memory.copy(f->memory.ctx, QUIRE_PAGE_COPY_FETCH, pieces, n));
             n = 0;
         }
     }
-    quire_offload_host_fetched(f->host, f->n_places * bytes);
+    quire_offload_host_fetched(f->host, f->n_copied * bytes);
     return QUIRE_OK;
 }
 
@@ -129,7 +136,7 @@ static int place_add(void *ctx, quire_page_id page, uint32_t slot)
         f->places = places;
         f->places_max = n;
     }
-    f->places[f->n_places++] = (place){ .page = page, .slot = slot };
+    f->places[f->n_places++] = (place){ .page = page, .slot = slot, .is_copied = true };
     return QUIRE_OK;
 }
 
@@ -139,6 +146,66 @@ static int by_slot(const void *a, const void *b)
     const place *y = b;
 
     return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+/* Those that are copied first, each kind by slot. */
+static int by_kind(const void *a, const void *b)
+{
+    const place *x = a;
+    const place *y = b;
+
+    return x->is_copied != y->is_copied ? y->is_copied - x->is_copied : by_slot(a, b);
+}
+
+static const quire_page_entry *entry_of(const quire_attn_table *table, uint32_t i)
+{
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+/* Whether the pages of entry i in other groups are there: its hot tiles. */
+static bool has_beside(const quire_offload_fetch *f, const quire_attn_seq *seq, uint32_t i)
+{
+    for (uint32_t g = 0; g < QUIRE_GROUPS_MAX; g++) {
+        if (g != f->group && i < seq->tables[g].n_entries &&
+            entry_of(&seq->tables[g], i)->page != QUIRE_PAGE_NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The offloaded pages of a sequence that have pages beside them on the device are copied. */
+static void beside_mark(quire_offload_fetch *f, const quire_attn_batch *batch,
+                        const quire_attn_seq *seq)
+{
+    for (uint32_t i = 0; i < seq->tables[f->group].n_entries; i++) {
+        const quire_page_id page = entry_of(&seq->tables[f->group], i)->page;
+        const quire_page_addr *addr = &batch->page_addr[page];
+
+        if (page != QUIRE_PAGE_NULL && addr->memory == QUIRE_MEMORY_OFFLOADED &&
+            has_beside(f, seq, i)) {
+            const place key = { .slot = addr->slot };
+            place *at = bsearch(&key, f->places, f->n_places, sizeof *f->places, by_slot);
+
+            at->is_copied = true; /* places[] has all of the batch */
+        }
+    }
+}
+
+/* Which places are copied in a step that may attend pages where they lie. places[] is by slot. */
+static void places_divide(quire_offload_fetch *f, const quire_attn_batch *batch)
+{
+    for (uint32_t i = 0; i < f->n_places; i++) {
+        f->places[i].is_copied = false;
+    }
+    for (uint32_t s = 0; s < batch->n_seqs; s++) {
+        beside_mark(f, batch, &batch->seqs[s]);
+    }
+    qsort(f->places, f->n_places, sizeof *f->places, by_kind);
+    f->n_copied = 0;
+    while (f->n_copied < f->n_places && f->places[f->n_copied].is_copied) {
+        f->n_copied++;
+    }
 }
 
 /* List the batch's offloaded pages by slot, each once. */
@@ -156,27 +223,43 @@ static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
             f->places[n++] = f->places[i];
         }
     }
-    f->n_places = n;
+    f->n_places = f->n_copied = n;
+    if (f->may_attend && n > 0) {
+        places_divide(f, batch);
+    }
     return QUIRE_OK;
 }
 
-/* Let the pages' addresses say where a part lies, as if it were in an extent, and plan with them:
- * a device takes addresses when it plans. */
-static int part_plan(quire_offload_fetch *f, uint32_t part)
+/* Let the pages' addresses say where a part lies, as if it were in an extent. */
+static void part_point(quire_offload_fetch *f, uint32_t part)
 {
     const size_t bytes = quire_offload_host_part_bytes(f->host, part);
     /* Lanes add the part's offset in an extent. */
-    const uintptr_t base = (uintptr_t)f->buffer - quire_offload_host_part_offset(f->host, part);
+    const size_t offset = quire_offload_host_part_offset(f->host, part);
 
     for (uint32_t i = 0; i < f->n_places; i++) {
-        f->addrs.of_pages[f->places[i].page] = (quire_page_addr){
-            // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
-            .extent = (unsigned char *)(base + i * bytes),
-            .memory = f->inner.memory,
+        const place *at = &f->places[i];
+        const uintptr_t begin = at->is_copied
+                                    ? (uintptr_t)f->buffer + i * bytes
+                                    : (uintptr_t)quire_offload_host_at(f->host, at->slot, part);
+
+        f->addrs.of_pages[at->page] = (quire_page_addr){
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the memory
+            .extent = (unsigned char *)(begin - offset),
+            .memory = at->is_copied ? f->inner.memory : QUIRE_MEMORY_HOST,
         };
     }
+}
+
+/* Plan with the addresses of a part: a device takes addresses when it plans. Those in the host's
+ * memory it reads when it runs. */
+static int part_plan(quire_offload_fetch *f, uint32_t part)
+{
+    const bool is_first = f->planned == PART_NONE;
+
+    part_point(f, part);
     f->planned = part;
-    return f->inner.plan(f->inner.ctx, &f->batch);
+    return is_first || f->n_copied > 0 ? f->inner.plan(f->inner.ctx, &f->batch) : QUIRE_OK;
 }
 
 static int fetch_begin(quire_offload_fetch *f, const quire_attn_batch *batch)
@@ -188,6 +271,7 @@ static int fetch_begin(quire_offload_fetch *f, const quire_attn_batch *batch)
     QUIRE_TRY(quire_offload_addrs_copy(&f->addrs, f->cache, batch));
     QUIRE_TRY(buffer_reserve(f));
     f->is_active = true;
+    f->has_attended = f->has_attended || f->n_copied < f->n_places;
     f->batch = *batch;
     f->batch.page_addr = f->addrs.of_pages;
     return part_fetch(f, 0);
@@ -255,28 +339,35 @@ static void fetch_append(void *ctx, const quire_attn_layer *layer, uint32_t thre
 {
     quire_offload_fetch *f = ctx;
 
-    if (thread != 0 || f->status < 0) {
+    if (thread != 0) {
         return;
     }
-    if (f->is_active) {
+    if (f->status == QUIRE_OK && f->is_active) {
         note(f, part_enter(f, part_of(f, layer)));
     }
-    f->inner.append(f->inner.ctx, layer, thread, n_threads);
+    f->runs = f->status == QUIRE_OK;
+    if (f->runs) {
+        f->inner.append(f->inner.ctx, layer, thread, n_threads);
+    }
 }
 
+/* All threads run the layer or none: `runs` has not changed since the barrier behind append(). */
 static void fetch_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
                       uint32_t n_threads)
 {
     quire_offload_fetch *f = ctx;
 
-    if (thread != 0 || f->status < 0) {
+    if (!f->runs) {
         return;
     }
     f->inner.run(f->inner.ctx, layer, call, thread, n_threads);
-    if (f->is_active) {
-        const uint32_t next = part_of(f, layer) + 1;
+    if (thread == 0 && f->is_active) {
+        const uint32_t part = part_of(f, layer);
+        const size_t bytes = quire_offload_host_part_bytes(f->host, part);
 
-        note(f, next < quire_offload_host_n_parts(f->host) ? part_fetch(f, next) : QUIRE_OK);
+        quire_offload_host_attended(f->host, (f->n_places - f->n_copied) * bytes);
+        note(f,
+             part + 1 < quire_offload_host_n_parts(f->host) ? part_fetch(f, part + 1) : QUIRE_OK);
     }
 }
 
@@ -317,20 +408,29 @@ quire_attn_device quire_offload_fetch_device(quire_offload_fetch *f)
 
 /* ---- opening ---- */
 
-int quire_offload_fetch_open(quire_offload_fetch **out, const quire_attn_device *inner,
-                             const quire_page_memory *memory, quire_cache *cache,
-                             quire_group_id group, quire_offload_host *host)
+int quire_offload_fetch_open(quire_offload_fetch **out, const quire_offload_fetch_opts *opts)
 {
     quire_offload_fetch *f = calloc(1, sizeof *f);
 
     *out = f;
     QUIRE_FAIL_IF(f == NULL, QUIRE_NOMEM);
-    f->inner = *inner;
-    f->memory = *memory;
-    f->cache = cache;
-    f->group = group;
-    f->host = host;
+    f->inner = *opts->inner;
+    f->memory = *opts->memory;
+    f->cache = opts->cache;
+    f->group = opts->group;
+    f->host = opts->host;
     return QUIRE_OK;
+}
+
+void quire_offload_fetch_attend(quire_offload_fetch *f, bool may_attend)
+{
+    f->may_attend = may_attend;
+    f->has_attended = false;
+}
+
+bool quire_offload_fetch_attended(const quire_offload_fetch *f)
+{
+    return f->has_attended;
 }
 
 void quire_offload_fetch_close(quire_offload_fetch *f)

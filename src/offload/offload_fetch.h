@@ -12,12 +12,18 @@
  * So a layer's pages are on their way while the model computes what lies between two attentions.
  *
  * The bytes of a page are the same in either place, and so are results. A layer may only read the
- * part that it stores (QUIRE_UNSUPP by check()). After a call that
- * failed the step does no more work; after a copy that failed it goes on with what lies in the
- * buffer. Either way sync() returns the error.
+ * part that it stores (QUIRE_UNSUPP by check()).
+ *
+ * Where they lie. An inner device that attends pages in the host's memory (quire_device_joint_open)
+ * may have pages that are not copied: their addresses say the host's memory, and change with each
+ * layer. The owner says for each step whether it may. Pages with hot tiles beside them on the
+ * device are copied in such a step, too.
+ *
+ * After a call that failed the step does no more work; after a copy that failed it goes on with
+ * what lies in the buffer. Either way sync() returns the error.
  *
  * Thread: plan, sync, open and close: the cache's owner. append and run: as quire_attn_device says;
- * thread 0 does the work.
+ * thread 0 copies, and has the inner device append.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_OFFLOAD_OFFLOAD_FETCH_H
@@ -28,12 +34,16 @@
 
 typedef struct quire_offload_fetch quire_offload_fetch;
 
-/* Fetches for steps that go to `inner`, a device with a queue, of pages of `group`. memory is
- * copied, the rest borrowed. Errors: QUIRE_NOMEM. Memory: quire_offload_fetch_close(), before the
- * device ends. */
-int quire_offload_fetch_open(quire_offload_fetch **out, const quire_attn_device *inner,
-                             const quire_page_memory *memory, quire_cache *cache,
-                             quire_group_id group, quire_offload_host *host);
+typedef struct quire_offload_fetch_opts {
+    const quire_attn_device *inner;  /* that steps go to, a device with a queue; copied */
+    const quire_page_memory *memory; /* the device's; copied */
+    quire_cache *cache;              /* borrowed */
+    quire_group_id group;            /* of the pages */
+    quire_offload_host *host;        /* borrowed */
+} quire_offload_fetch_opts;
+
+/* Errors: QUIRE_NOMEM. Memory: quire_offload_fetch_close(), before the device ends. */
+int quire_offload_fetch_open(quire_offload_fetch **out, const quire_offload_fetch_opts *opts);
 void quire_offload_fetch_close(quire_offload_fetch *fetch);
 
 /* The device in front; valid as long as the fetches. */
@@ -41,6 +51,12 @@ quire_attn_device quire_offload_fetch_device(quire_offload_fetch *fetch);
 
 /* Memory of the device that a step with n_stripes stripes of offloaded pages takes. */
 uint64_t quire_offload_fetch_bytes(const quire_offload_host *host, uint32_t n_stripes);
+
+/* Whether the next steps attend pages where they lie. Not at first. The inner device must be able
+ * to. */
+void quire_offload_fetch_attend(quire_offload_fetch *fetch, bool may_attend);
+/* Whether a step has attended some since that call. */
+bool quire_offload_fetch_attended(const quire_offload_fetch *fetch);
 
 /* Give the buffer back until a step needs it again: the owner is idle. */
 void quire_offload_fetch_rest(quire_offload_fetch *fetch);

@@ -114,8 +114,9 @@ typedef struct quire_offload_file_stats {
     uint32_t stripes_max;
     uint64_t read_bytes_total;
     uint64_t written_bytes_total;
-    uint64_t read_us_total; /* time during which a job was under way */
-    uint64_t wait_us_total; /* of quire_offload_job_wait() */
+    uint64_t attended_bytes_total; /* of pages in the host's memory, read there by the CPU */
+    uint64_t read_us_total;        /* time during which a job was under way */
+    uint64_t wait_us_total;        /* of quire_offload_job_wait() */
     uint64_t failures_total;
     bool is_broken;
 } quire_offload_file_stats;

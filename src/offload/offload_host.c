@@ -293,6 +293,11 @@ void quire_offload_host_fetched(quire_offload_host *h, uint64_t bytes)
     h->stats.read_bytes_total += bytes;
 }
 
+void quire_offload_host_attended(quire_offload_host *h, uint64_t bytes)
+{
+    h->stats.attended_bytes_total += bytes;
+}
+
 void quire_offload_host_failed(quire_offload_host *h, const char *call, int status)
 {
     h->stats.failures_total++;

@@ -52,8 +52,10 @@ size_t quire_offload_host_part_bytes_max(const quire_offload_host *host);
 uint32_t quire_offload_host_stripes_max(const quire_offload_host *host);
 uint32_t quire_offload_host_stripes_used(const quire_offload_host *host);
 
-/* Bytes that a step has fetched, and a fetch that failed; the last failure in words. */
+/* Bytes that a step has fetched, or attends where they lie, and a fetch that failed; the last
+ * failure in words. */
 void quire_offload_host_fetched(quire_offload_host *host, uint64_t bytes);
+void quire_offload_host_attended(quire_offload_host *host, uint64_t bytes);
 void quire_offload_host_failed(quire_offload_host *host, const char *call, int status);
 const char *quire_offload_host_trouble(const quire_offload_host *host);
 void quire_offload_host_stats_get(const quire_offload_host *host, quire_offload_file_stats *out);

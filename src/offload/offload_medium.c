@@ -19,8 +19,11 @@ static int host_open(quire_offload_medium *m, const quire_offload_opts *opts, qu
     int rc;
 
     QUIRE_TRY(quire_offload_host_open(&m->host, opts->memory, &opts->file, err));
-    rc = quire_offload_fetch_open(&m->fetch, opts->inner, opts->memory, opts->cache, opts->group,
-                                  m->host);
+    rc = quire_offload_fetch_open(&m->fetch, &(quire_offload_fetch_opts){ .inner = opts->inner,
+                                                                          .memory = opts->memory,
+                                                                          .cache = opts->cache,
+                                                                          .group = opts->group,
+                                                                          .host = m->host });
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 

@@ -97,6 +97,10 @@ static const quire_metric_family families[] = {
       SAMPLES(ENGINE("direction=\"read\"", VALUE_U64, overflow.offload.file.read_bytes_total),
               ENGINE("direction=\"written\"", VALUE_U64,
                      overflow.offload.file.written_bytes_total)) },
+    { "quire_kv_offload_attended_bytes_total", "counter", "bytes", NULL,
+      "Bytes of pages in the host's memory below a device's that were read there by the CPU's "
+      "kernels (--kv-overflow-attend).",
+      ONE(VALUE_U64, overflow.offload.file.attended_bytes_total) },
     { "quire_kv_offload_wait_seconds_total", "counter", "seconds", NULL,
       "Time that steps waited for offloaded pages.",
       ONE(VALUE_US, overflow.offload.file.wait_us_total) },

@@ -228,6 +228,28 @@ static void test_serve_refusals(void **state)
     }
 }
 
+/* Pages lie below a device's memory alone, and where requests may have them there. */
+static void test_serve_attend(void **state)
+{
+    program_result r;
+
+    (void)state;
+    r = program_expect(
+        2, PROGRAM("serve", program_model(), "--check-config", "--kv-overflow-attend", "host"));
+    assert_says(r.err, "kv_overflow_attend host needs a device");
+    program_free(&r);
+    r = program_expect(2, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
+                                  "--kv-overflow", "refuse", "--kv-overflow-attend", "auto"));
+    assert_says(r.err, "kv_overflow_attend auto and kv_overflow refuse");
+    program_free(&r);
+    if (!has_vulkan) {
+        skip();
+    }
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
+                                  "--kv-overflow-attend", "auto"));
+    program_free(&r);
+}
+
 /* Large requests run by default, with their pages in the host's memory, or are refused. */
 static void test_serve_overflow(void **state)
 {
@@ -529,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_serve),
         cmocka_unit_test(test_serve_dir),
         cmocka_unit_test(test_serve_refusals),
+        cmocka_unit_test(test_serve_attend),
         cmocka_unit_test(test_serve_overflow),
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),

@@ -72,6 +72,8 @@ static bool has_vulkan(void)
     return true;
 }
 
+static quire_overflow_attend attend; /* of engines that are opened */
+
 /* budget_tokens: tokens whose KV the budget holds; 0: all. host_bytes: for the others. */
 static engine_bench bench_of(const char *device, quire_format format, uint32_t budget_tokens,
                              uint64_t host_bytes)
@@ -97,6 +99,8 @@ static engine_bench bench_of(const char *device, quire_format format, uint32_t b
         runtime.kv_budget_bytes = quire_kv_price_bytes(&price, budget_tokens);
         runtime.kv_overflows = true;
         engine.overflow.capacity_bytes = host_bytes;
+        engine.overflow.attend = attend;
+        runtime.attends_host = attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
     }
     return bench_deep(N_LAYER, &engine, &runtime);
 }
@@ -337,12 +341,170 @@ static void test_loss(void **state)
     faults = (quire_mock_device_opts){ 0 };
 }
 
+/* ---- attention where pages lie ---- */
+
+/* The answer to a prompt, and how many of the tokens were cached when it was asked with its answer
+ * again, as the next turn of a conversation does. */
+static uint32_t turn_take(const engine_bench *b, uint32_t n_prompt, answer *out)
+{
+    int32_t text[N_PROMPT + N_TOKENS + 1];
+    quire_request_params params;
+    quire_request *request;
+    uint32_t n_cached;
+
+    take(ask(b, 1, n_prompt), out);
+    tokens_make(text, n_prompt, 1);
+    memcpy(text + n_prompt, out->tokens, sizeof out->tokens);
+    text[n_prompt + N_TOKENS] = 5;
+    params = params_greedy(text, n_prompt + N_TOKENS + 1, 1);
+    request = submit(b, &params);
+    n_cached = finish(request)->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
+}
+
+/* Generated tokens attend pages with the host where they lie: the answer is that of the device but
+ * for rounding, the prompt is shared, and what was generated is not. */
+static void check_attended(const char *device, quire_format format, uint32_t n_prompt,
+                           uint32_t n_few, float limit)
+{
+    engine_bench b = bench_of(device, format, n_few, (uint64_t)1 << 28);
+    quire_engine_stats stats;
+    answer whole, got, again;
+    uint32_t n_cached;
+
+    n_cached = turn_take(&b, n_prompt, &whole);
+    assert_true(n_cached >= (format < QUIRE_FORMATS_DIRECT ? n_prompt + N_TOKENS - 1 : 64));
+    assert_int_equal(stats_now(b.engine).overflow.offload.file.attended_bytes_total, 0);
+    bench_close(&b);
+
+    attend = QUIRE_OVERFLOW_ATTEND_HOST;
+    b = bench_of(device, format, n_few, (uint64_t)1 << 28);
+    n_cached = turn_take(&b, n_prompt, &got);
+    for (uint32_t i = 0; i < N_TOKENS; i++) {
+        assert_int_equal(got.tokens[i], whole.tokens[i]);
+        assert_float_equal(got.logprobs[i], whole.logprobs[i], limit);
+    }
+    assert_true(n_cached >= n_prompt - 64 && n_cached <= n_prompt);
+    stats = stats_now(b.engine);
+    assert_true(stats.overflow.offload.pages_out_total >= 4);
+    assert_true(stats.overflow.offload.file.attended_bytes_total > 0);
+    validate(b.engine);
+    take(ask(&b, 1, n_prompt), &again); /* a hit: pages of the prompt have the device's bits */
+    assert_int_equal(again.tokens[0], whole.tokens[0]);
+    assert_float_equal(again.logprobs[0], whole.logprobs[0], limit);
+    bench_close(&b);
+    attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+}
+
+static void test_attended(void **state)
+{
+    (void)state;
+    faults = (quire_mock_device_opts){ .delay_ticks = 2 };
+    check_attended("mock", QUIRE_FORMAT_F16, N_PROMPT, N_FEW, 1e-3f);
+    check_attended("mock", QUIRE_FORMAT_Q8, N_PROMPT, N_FEW, 5e-2f);
+    faults = (quire_mock_device_opts){ 0 };
+    if (has_vulkan()) {
+        check_attended("vulkan0", QUIRE_FORMAT_F16, 400, 200, 1e-2f);
+    }
+}
+
+/* Sealed formats: pages with tiles in 8 bit are copied in the same steps. */
+static void test_attended_sealed(void **state)
+{
+    quire_engine_stats stats;
+    engine_bench b;
+    answer got;
+
+    (void)state;
+    attend = QUIRE_OVERFLOW_ATTEND_HOST;
+    b = bench_of("mock", QUIRE_FORMAT_Q4, N_FEW, (uint64_t)1 << 28);
+    take(ask(&b, 1, N_PROMPT), &got);
+    take(ask(&b, 1, N_PROMPT), &got);
+    stats = stats_now(b.engine);
+    assert_true(stats.overflow.offload.file.attended_bytes_total > 0);
+    assert_true(stats.overflow.offload.file.read_bytes_total > 0);
+    assert_int_equal(stats.overflow.offload.file.failures_total, 0);
+    validate(b.engine);
+    bench_close(&b);
+    attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+}
+
+/* Both ways are measured before one is chosen. */
+static void test_attended_auto(void **state)
+{
+    quire_engine_stats stats;
+    uint64_t attended_bytes;
+    engine_bench b;
+    answer got;
+
+    (void)state;
+    attend = QUIRE_OVERFLOW_ATTEND_AUTO;
+    b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, (uint64_t)1 << 28);
+    take(ask(&b, 1, N_PROMPT), &got);
+    stats = stats_now(b.engine);
+    attended_bytes = stats.overflow.offload.file.attended_bytes_total;
+    assert_true(attended_bytes > 0);
+    bench_close(&b);
+
+    attend = QUIRE_OVERFLOW_ATTEND_HOST; /* attends in all of these steps */
+    b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, (uint64_t)1 << 28);
+    take(ask(&b, 1, N_PROMPT), &got);
+    stats = stats_now(b.engine);
+    assert_true(stats.overflow.offload.file.attended_bytes_total > attended_bytes);
+    bench_close(&b);
+    attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+}
+
+/* A device that fails copies or is lost while the host attends: the answer is right, or the request
+ * fails by name. */
+static void test_attended_faults(void **state)
+{
+    engine_bench b = bench_of("mock", QUIRE_FORMAT_F16, 0, 0);
+    uint32_t n_right = 0;
+    uint32_t n_lost = 0;
+    answer whole;
+
+    (void)state;
+    take(ask(&b, 1, N_PROMPT), &whole);
+    bench_close(&b);
+    attend = QUIRE_OVERFLOW_ATTEND_HOST;
+    for (uint64_t seed = 1; seed <= TEST_ROUNDS(20u, 6u); seed++) {
+        const quire_request_result *result;
+        quire_request *request;
+
+        faults = (quire_mock_device_opts){ .seed = seed,
+                                           .copy_failure = 1.0 / 4000,
+                                           .loss = 1.0 / 4000 };
+        b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, (uint64_t)1 << 28);
+        request = ask(&b, 1, N_PROMPT);
+        result = finish(request);
+        for (uint32_t i = 0; result->finish == QUIRE_FINISH_LENGTH && i < N_TOKENS; i++) {
+            quire_request_token token;
+
+            assert_int_equal(quire_request_wait(request, i, FIXTURE_WAIT_MS, &token), 1);
+            assert_int_equal(token.token, whole.tokens[i]);
+        }
+        n_right += result->finish == QUIRE_FINISH_LENGTH;
+        n_lost += result->finish == QUIRE_FINISH_ERROR && result->status == QUIRE_LOST;
+        assert_true(result->finish == QUIRE_FINISH_LENGTH || result->finish == QUIRE_FINISH_ERROR);
+        quire_request_release(request);
+        bench_close(&b);
+    }
+    faults = (quire_mock_device_opts){ 0 };
+    attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+    assert_true(n_right > 0);
+    assert_true(n_lost > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_answers),  cmocka_unit_test(test_small_device),
         cmocka_unit_test(test_pins_stay),     cmocka_unit_test(test_host_is_full),
         cmocka_unit_test(test_failed_copies), cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_attended),      cmocka_unit_test(test_attended_sealed),
+        cmocka_unit_test(test_attended_auto), cmocka_unit_test(test_attended_faults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

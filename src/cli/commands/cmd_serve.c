@@ -215,6 +215,14 @@ static const quire_opt options[] = {
       .initial_text = "0, half of what is left of the host's memory",
       .offset = offsetof(quire_serve_args, common.kv_overflow_memory_bytes),
       .help = "with --device: most memory of the host for such pages" },
+    { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,
+      .choices = quire_kv_overflow_attends, .initial = "device",
+      .offset = offsetof(quire_serve_args, kv_overflow_attend),
+      .help = "with --device: where generated tokens read such pages: on the device, to which each "
+              "step copies them (device), where they lie, by the CPU's kernels, while the device "
+              "reads the others (host), or where steps took less time so far (auto). With host and "
+              "auto the last bits of such answers depend on which pages lay where, and other "
+              "requests get no pages of these tokens" },
     { .names = { "--cache-dir-readonly" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, cache_dir_readonly),
       .help = "read pages from the directory, and write none; several processes may read" },
@@ -555,6 +563,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
         .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches + 1,
         .kv_share = args->cache_memory_ratio,
         .kv_overflows = quire_serve_overflow_is_on(args),
+        .attends_host = quire_serve_attends_host(args),
         .lock_memory = args->lock_memory,
         .has_bounds = args->attend != NULL,
     };

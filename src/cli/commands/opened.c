@@ -46,6 +46,7 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
     opts.lock_memory = want->lock_memory;
     opts.is_contiguous = want->is_contiguous;
     opts.has_bounds = want->has_bounds;
+    opts.attends_host = want->attends_host;
     opts.kv_overflows = want->kv_overflows || want->overflow_dir != NULL;
     return opts;
 }
@@ -297,8 +298,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     }
     opts->kv_pairs = session->kv_pairs;
     opts->device = session->device.name;
-    opts->kv_overflows = want->kv_overflows || want->overflow_dir != NULL ||
-                         (want->overflow_host && opts->device != NULL);
+    opts->kv_overflows |= want->overflow_host && opts->device != NULL;
     QUIRE_TRY(quire_runtime_device_check(session->desc, opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {

@@ -66,6 +66,7 @@ typedef struct quire_opened_want {
     bool is_contiguous;
     bool has_bounds;   /* see quire_runtime_opts */
     bool kv_overflows; /* the caller offloads pages: see quire_runtime_opts */
+    bool attends_host; /* see quire_runtime_opts */
     /* quire_opened_step() does, to a file here, or if there is a device to the host's memory. */
     const char *overflow_dir; /* NULL = no */
     bool overflow_host;

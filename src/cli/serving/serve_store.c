@@ -106,6 +106,29 @@ int quire_serve_host_check(const quire_serve_args *args, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Pages of running requests lie in the host's memory below a device's alone. */
+static int attend_check(const quire_serve_args *args, quire_error *err)
+{
+    const char *choice = quire_kv_overflow_attends[args->kv_overflow_attend];
+
+    if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
+        return QUIRE_OK;
+    }
+    if (quire_device_is_cpu(args->common.device)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "kv_overflow_attend %s needs a device: without one all pages are "
+                               "read by the CPU",
+                               choice);
+    }
+    if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_REFUSE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "kv_overflow_attend %s and kv_overflow refuse: no pages lie in the "
+                               "host's memory then",
+                               choice);
+    }
+    return QUIRE_OK;
+}
+
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
 {
     const uint64_t disk_min = (uint64_t)(QUIRE_FILE_SEGMENTS_MIN + 1) * ((uint64_t)64 << 20);
@@ -113,6 +136,7 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
     const char *needs = NULL;
 
     QUIRE_TRY(quire_serve_host_check(args, err));
+    QUIRE_TRY(attend_check(args, err));
     if (args->cache_dir != NULL) {
         if (args->no_prefix_cache) {
             return quire_error_set(err, QUIRE_INVAL, "cache_dir needs the prefix cache");
@@ -196,6 +220,12 @@ bool quire_serve_overflow_is_on(const quire_serve_args *args)
            has_place;
 }
 
+bool quire_serve_attends_host(const quire_serve_args *args)
+{
+    return args->kv_overflow_attend != QUIRE_OVERFLOW_ATTEND_DEVICE &&
+           !quire_device_is_cpu(args->common.device) && quire_serve_overflow_is_on(args);
+}
+
 quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session)
 {
     const uint64_t budget_bytes = quire_runtime_opts_get(session->runtime)->kv_budget_bytes;
@@ -204,7 +234,8 @@ quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const qui
         return (quire_overflow_opts){ .dir = NULL };
     }
     if (!quire_device_is_cpu(args->common.device)) {
-        return (quire_overflow_opts){ .capacity_bytes = args->overflow_host_bytes };
+        return (quire_overflow_opts){ .capacity_bytes = args->overflow_host_bytes,
+                                      .attend = (quire_overflow_attend)args->kv_overflow_attend };
     }
     return (quire_overflow_opts){
         .dir = args->cache_dir,

@@ -46,6 +46,9 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
 /* Whether requests larger than the KV budget run: their pages go to a file, or with a device to the
  * host's memory. */
 bool quire_serve_overflow_is_on(const quire_serve_args *args);
+/* Whether steps may attend such pages where they lie: quire_runtime_opts.attends_host. */
+bool quire_serve_attends_host(const quire_serve_args *args);
+
 /* The engine's options for them, for a session with its runtime. Memory: borrows from args. */
 quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session);
 

@@ -44,6 +44,9 @@ typedef struct quire_common_args {
     bool is_json;
 } quire_common_args;
 
+/* --kv-overflow-attend, in the order of quire_overflow_attend. */
+extern const char *const quire_kv_overflow_attends[];
+
 /* Texts whose KV is larger than the budget. */
 typedef enum quire_kv_overflow {
     QUIRE_KV_OVERFLOW_AUTO, /* as TIER if quire_overflow_check() allows the model, else as REFUSE */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 const char *const quire_kv_overflows[] = { "auto", "tier", "refuse", NULL };
+const char *const quire_kv_overflow_attends[] = { "device", "host", "auto", NULL };
 
 quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice)
 {

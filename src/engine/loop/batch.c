@@ -5,6 +5,7 @@
 #include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/loop_states.h"
+#include "engine/loop/overflow_loop.h"
 #include "engine/loop/pooling.h"
 #include "model/text.h"
 
@@ -324,7 +325,9 @@ void quire_loop_step_do(quire_loop *loop)
     if (n_slices == 0) { /* all wait at a place */
         return;
     }
+    quire_overflow_step_begin(loop, n_items);
     rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &rows.logits);
+    quire_overflow_step_end(loop, n_items, rc == QUIRE_OK);
     if (rc == QUIRE_CANCELED) {
         quire_loop_qos_interrupted(loop, n_items, quire_loop_now_us(loop) - begin_us);
         return;

@@ -27,6 +27,7 @@ void quire_loop_seq_end(quire_loop *loop, quire_request *r)
     r->kv.n_dropped = 0;
     r->kv.n_published = 0;
     r->kv.n_found = 0;
+    r->kv.n_mixed_from = 0;
 }
 
 void quire_loop_let_go(quire_loop *loop, quire_request *r)

@@ -18,6 +18,10 @@
 typedef struct quire_loop_overflow {
     quire_offload *offload; /* NULL = none */
     uint32_t n_given;       /* stripes given up in this round for requests that wait */
+    quire_attend_choice choice;
+    uint64_t attend_bytes; /* of offloaded pages that the step at hand reads, if it may attend them
+                              where they lie; else 0 */
+    bool is_timed;         /* the step at hand has generated tokens alone */
 } quire_loop_overflow;
 
 struct quire_loop {

@@ -184,6 +184,81 @@ bool quire_overflow_yield(quire_loop *loop)
     return has_given;
 }
 
+/* ---- pages that are attended where they lie ---- */
+
+static bool may_attend(const quire_loop *loop)
+{
+    return loop->overflow.offload != NULL && loop->runtime_opts->attends_host &&
+           loop->opts.overflow.attend != QUIRE_OVERFLOW_ATTEND_DEVICE &&
+           quire_cache_pages_offloaded(loop->cache) > 0;
+}
+
+static bool takes_host(const quire_loop *loop)
+{
+    return loop->opts.overflow.attend == QUIRE_OVERFLOW_ATTEND_HOST ||
+           quire_attend_choose(&loop->overflow.choice) == QUIRE_ATTEND_HOST;
+}
+
+/* Prompts are computed on the device alone, so that other requests can have their pages. */
+void quire_overflow_step_begin(quire_loop *loop, uint32_t n_items)
+{
+    bool is_generated = true; /* what has offloaded pages */
+    uint64_t bytes = 0;
+
+    loop->overflow.attend_bytes = 0;
+    loop->overflow.is_timed = true;
+    if (!may_attend(loop)) {
+        return;
+    }
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_schedule_item *item = &loop->step.items[i];
+
+        if (item->n_rows > 0) {
+            const uint64_t own = share_of(loop, item->request).offloaded_bytes;
+
+            bytes += own;
+            is_generated = is_generated && (own == 0 || item->is_decode);
+            loop->overflow.is_timed = loop->overflow.is_timed && item->is_decode;
+        }
+    }
+    if (is_generated) {
+        loop->overflow.attend_bytes = bytes;
+        quire_offload_attend(loop->overflow.offload, bytes > 0 && takes_host(loop));
+    }
+}
+
+static void mixed_mark(quire_loop *loop, uint32_t n_items)
+{
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_schedule_item *item = &loop->step.items[i];
+        quire_request *r = item->request;
+
+        if (item->n_rows > 0 && r->kv.n_mixed_from == 0 && share_of(loop, r).offloaded_bytes > 0) {
+            r->kv.n_mixed_from = r->kv.n_computed;
+        }
+    }
+}
+
+void quire_overflow_step_end(quire_loop *loop, uint32_t n_items, bool is_done)
+{
+    quire_loop_overflow *o = &loop->overflow;
+    bool has_attended;
+
+    if (o->attend_bytes == 0) {
+        return;
+    }
+    has_attended = quire_offload_attended(o->offload);
+    quire_offload_attend(o->offload, false);
+    if (is_done && has_attended) {
+        mixed_mark(loop, n_items);
+    }
+    if (is_done && o->is_timed) {
+        quire_attend_measured(&o->choice, has_attended ? QUIRE_ATTEND_HOST : QUIRE_ATTEND_DEVICE,
+                              o->attend_bytes, quire_loop_now_us(loop) - loop->step.begin_us);
+    }
+    o->attend_bytes = 0;
+}
+
 /* ---- pages that cannot be read ---- */
 
 bool quire_overflow_lost(quire_loop *loop, int status)

@@ -32,6 +32,12 @@ bool quire_overflow_fetch_room(quire_loop *loop, const quire_request *request, q
 void quire_overflow_admitted(quire_loop *loop, const quire_request *request);
 /* A request waits for room: whether a large request has given up pages. */
 bool quire_overflow_yield(quire_loop *loop);
+/* Before a step of n items of loop->step: whether it attends pages where they lie. */
+void quire_overflow_step_begin(quire_loop *loop, uint32_t n_items);
+/* Behind it, before its items advance: requests whose tokens have another rounding from here on are
+ * marked. is_done: it has succeeded. */
+void quire_overflow_step_end(quire_loop *loop, uint32_t n_items, bool is_done);
+
 /* A step failed with this status: whether the cause is an offloaded page. The requests that stream
  * have been queued again, to be computed. */
 bool quire_overflow_lost(quire_loop *loop, int status);

@@ -71,6 +71,8 @@ typedef struct quire_request_kv {
     uint32_t n_published;      /* tokens that other requests can find, hits included */
     uint32_t n_found;          /* of the sequence, cached when it began */
     uint32_t n_lost;           /* computed before, released by preemption */
+    uint32_t n_mixed_from;     /* tokens from here on have K and V that follow from attention by two
+                                  kinds of kernels (overflow.h); 0 = none have */
     bool is_own;               /* nothing is published, so that tokens can leave in place */
     quire_condensed condensed; /* the text of the last condensing */
     uint32_t n_condensings;
@@ -206,6 +208,9 @@ static inline bool quire_request_attends(const quire_request *r)
 /* The first n tokens, or as many of them as other requests compute alike. */
 static inline uint32_t quire_request_common(const quire_request *r, uint32_t n)
 {
+    if (r->kv.n_mixed_from != 0 && r->kv.n_mixed_from < n) {
+        n = r->kv.n_mixed_from;
+    }
     return quire_request_attends(r) && r->n_prompt < n ? r->n_prompt : n;
 }
 

@@ -1,0 +1,39 @@
+/* attend_choice.h - where steps of generated tokens read pages that lie in the host's memory: on
+ * the device, to which they are copied, or where they lie. The cheaper by measured time.
+ *
+ * Both ways are measured by the time of whole steps per byte of such pages: what else a step does
+ * is alike in both. Each way is taken a few times first. Then the cheaper one is, and now and then
+ * the other, since lengths and loads change.
+ *
+ * Thread: the owner's.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_ATTEND_CHOICE_H
+#define QUIRE_ENGINE_ATTEND_CHOICE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define QUIRE_ATTEND_TRIES 4u  /* of each way before the first choice */
+#define QUIRE_ATTEND_AGAIN 64u /* steps until the dearer way is measured again */
+
+typedef enum quire_attend_place {
+    QUIRE_ATTEND_DEVICE, /* copied to the device */
+    QUIRE_ATTEND_HOST,   /* where they lie */
+    QUIRE_ATTEND_PLACES
+} quire_attend_place;
+
+typedef struct quire_attend_choice {
+    double us_per_byte[QUIRE_ATTEND_PLACES]; /* running means */
+    uint32_t n_steps[QUIRE_ATTEND_PLACES];   /* measured */
+    uint32_t n_since;                        /* steps since the dearer way was taken */
+} quire_attend_choice;
+
+/* For the next step. */
+quire_attend_place quire_attend_choose(const quire_attend_choice *choice);
+
+/* A step took so long with pages of so many bytes, > 0. */
+void quire_attend_measured(quire_attend_choice *choice, quire_attend_place place, uint64_t bytes,
+                           uint64_t step_us);
+
+#endif /* QUIRE_ENGINE_ATTEND_CHOICE_H */

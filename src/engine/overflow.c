@@ -87,6 +87,13 @@ uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runt
     return QUIRE_OFFLOAD_STRIPE * (uint64_t)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, NULL, NULL);
 }
 
+uint32_t quire_overflow_stripes(uint64_t page_bytes)
+{
+    const uint64_t n = QUIRE_OVERFLOW_ROUND_BYTES / (QUIRE_OFFLOAD_STRIPE * page_bytes);
+
+    return n < 1 ? 1 : n < QUIRE_OVERFLOW_STRIPES_MAX ? (uint32_t)n : QUIRE_OVERFLOW_STRIPES_MAX;
+}
+
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime)
 {
     return quire_runtime_page_memory(runtime) != NULL ? opts->capacity_bytes > 0

@@ -33,7 +33,9 @@
 #include "offload/offload.h"
 
 #define QUIRE_OVERFLOW_SHARE       0.5 /* of the memory: a large request beside others */
-#define QUIRE_OVERFLOW_STRIPES_MAX 4u  /* given up in one round for requests that wait */
+#define QUIRE_OVERFLOW_STRIPES_MAX 4u  /* given up in one round for requests that wait, */
+/* and bytes of them, but at least a stripe: running requests wait for a round's copies. */
+#define QUIRE_OVERFLOW_ROUND_BYTES ((uint64_t)64 << 20)
 #define QUIRE_OVERFLOW_TRIES       2u  /* of a request whose pages could not be read */
 #define QUIRE_OVERFLOW_KEEP_PAGES  16u /* room that stays free when pages come back */
 
@@ -61,6 +63,9 @@ int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
 /* The least capacity of the host's memory: one stripe of pages. opts: as of a runtime, resolved
  * (quire_runtime_opts_resolve()). Thread: any. */
 uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts);
+
+/* Stripes of pages of this size that are given up in one round, at least one. Thread: any. */
+uint32_t quire_overflow_stripes(uint64_t page_bytes);
 
 /* Whether these options let such requests run on the runtime. */
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime);

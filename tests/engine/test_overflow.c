@@ -458,6 +458,22 @@ static void test_two_large_ones(void **state)
     bench_close(&b);
 }
 
+/* Requests that wait get room in pieces: few large pages, or some small ones, between two steps. */
+static void test_round(void **state)
+{
+    (void)state;
+    assert_int_equal(quire_overflow_stripes(1), QUIRE_OVERFLOW_STRIPES_MAX);
+    for (uint64_t page_bytes = 4096; page_bytes <= (uint64_t)1 << 30; page_bytes *= 2) {
+        const uint64_t bytes = QUIRE_OFFLOAD_STRIPE * page_bytes;
+        const uint32_t n = quire_overflow_stripes(page_bytes);
+
+        assert_in_range(n, 1, QUIRE_OVERFLOW_STRIPES_MAX);
+        assert_true(n == 1 || n * bytes <= QUIRE_OVERFLOW_ROUND_BYTES);
+        assert_true(n == QUIRE_OVERFLOW_STRIPES_MAX ||
+                    (n + 1) * bytes > QUIRE_OVERFLOW_ROUND_BYTES);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,6 +486,7 @@ int main(void)
         cmocka_unit_test(test_others_run_beside),
         cmocka_unit_test(test_nothing_to_gain),
         cmocka_unit_test(test_two_large_ones),
+        cmocka_unit_test(test_round),
     };
 
     return cmocka_run_group_tests_name("overflow", tests, test_dir_make, test_dir_remove);

@@ -165,15 +165,17 @@ void quire_overflow_admitted(quire_loop *loop, const quire_request *r)
 bool quire_overflow_yield(quire_loop *loop)
 {
     bool has_given;
+    uint32_t n_max;
 
     if (loop->overflow.offload == NULL) {
         return false;
     }
+    n_max = quire_overflow_stripes(loop->room.page_bytes);
     has_given = quire_offload_settle(loop->overflow.offload) > 0;
-    if (has_given || loop->overflow.n_given >= QUIRE_OVERFLOW_STRIPES_MAX) {
+    if (has_given || loop->overflow.n_given >= n_max) {
         return has_given;
     }
-    for (; loop->overflow.n_given < QUIRE_OVERFLOW_STRIPES_MAX; loop->overflow.n_given++) {
+    for (; loop->overflow.n_given < n_max; loop->overflow.n_given++) {
         const quire_request *r = giver_find(loop, kept_bytes(loop));
 
         if (r == NULL || !give(loop, r->kv.seq)) {

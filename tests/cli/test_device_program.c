@@ -126,6 +126,11 @@ static void test_layers(void **state)
     (void)state;
     assert_says(r.err, "-ngl 1: layers of the model can be on a device only");
     program_free(&r);
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "-ngl", "1",
+                                  "--device", "cpu"));
+    assert_says(r.err, "the device is the CPU (--device is not given, or names it, or is auto and "
+                       "found no card)");
+    program_free(&r);
     if (!has_vulkan) {
         skip();
     }

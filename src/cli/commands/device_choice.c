@@ -75,10 +75,12 @@ int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_laye
         return QUIRE_OK;
     }
     if (name == NULL) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "-ngl %lld: layers of the model can be on a device only: choose one "
-                               "with --device ('quire devices' lists them)",
-                               (long long)n_layers);
+        return quire_error_set(
+            err, QUIRE_INVAL,
+            "-ngl %lld: layers of the model can be on a device only, and the device is the CPU "
+            "(--device is not given, or names it, or is auto and found no card): 'quire devices' "
+            "lists the cards",
+            (long long)n_layers);
     }
     QUIRE_TRY(quire_device_peek(&device, name, err));
     quire_device_info_get(device, &info);

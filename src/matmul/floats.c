@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "matmul/floats_kernels.h"
 
+#include "base/cpu.h"
 #include "base/num.h"
 
 #include <stdlib.h>
@@ -123,6 +124,17 @@ static const quire_floats_kernels *find_named(const char *name)
     return strcmp(name, "portable") == 0 ? quire_floats_kernels_portable() : NULL;
 }
 
+/* Whether the CPU multiplies and adds in one instruction. The C library does it in software
+ * otherwise, which is slower than ggml's products by far. */
+static bool has_fma(void)
+{
+#if defined(QUIRE_MATMUL_HAS_X86)
+    return quire_cpu_get()->has_avx2;
+#else
+    return true;
+#endif
+}
+
 /* QUIRE_ISA names kernel sets of attention, as for the products of matmul.h. */
 static const quire_floats_kernels *find_fastest(const char *isa)
 {
@@ -133,7 +145,10 @@ static const quire_floats_kernels *find_fastest(const char *isa)
     if (kernels == NULL && (is_avx512 || strcmp(isa, "avx2") == 0)) {
         kernels = find_named("avx2");
     }
-    return kernels != NULL ? kernels : quire_floats_kernels_portable();
+    if (kernels == NULL && (!is_any || has_fma())) {
+        kernels = quire_floats_kernels_portable();
+    }
+    return kernels;
 }
 
 const quire_floats_kernels *quire_floats_kernels_find(const char *name)

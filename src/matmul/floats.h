@@ -23,7 +23,8 @@ typedef enum quire_floats_type {
 typedef struct quire_floats_kernels quire_floats_kernels;
 
 /* A kernel set by name ("avx512", "avx2", "portable"); NULL where the CPU lacks it. Without a name
- * the fastest set, or the one that QUIRE_ISA allows. */
+ * the fastest set, or the one that QUIRE_ISA allows; NULL on an x86 CPU without AVX2 and FMA, where
+ * products are left to ggml unless QUIRE_ISA names a set. */
 const quire_floats_kernels *quire_floats_kernels_find(const char *name);
 
 /* y = W x (+ bias) of n_rows rows. */

@@ -285,11 +285,16 @@ static struct ggml_tensor *custom(const quire_linear *linear, enum ggml_type typ
                           userdata);
 }
 
+static bool is_host(const struct ggml_tensor *w)
+{
+    return w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer);
+}
+
 /* Whether Quire multiplies the matrix as floats. */
 static bool is_float(const struct ggml_tensor *w)
 {
     return (w->type == GGML_TYPE_F32 || w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_BF16) &&
-           w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer);
+           is_host(w) && quire_floats_kernels_find(NULL) != NULL;
 }
 
 /* A map of all rows. */
@@ -307,7 +312,7 @@ static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *li
 {
     struct ggml_tensor *y;
 
-    if (w->type == GGML_TYPE_F32 && is_float(w)) {
+    if (w->type == GGML_TYPE_F32 && is_host(w)) {
         return custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
                       (struct ggml_tensor *[3]){ x, w, NULL }, op_logits, e);
     }

@@ -88,11 +88,12 @@ function chosen(all, list, what) {
     return all.filter((name) => names.includes(name));
 }
 
-// Results by "family type", of the same programs.
+// Results by "family type", of the same programs, types, text and settings.
 class Kept {
     constructor(path, programs) {
         const hash = createHash("sha256");
         programs.forEach((program) => hash.update(readFileSync(program)));
+        hash.update(JSON.stringify([TYPES, SETTINGS, CTX, CHUNKS, KLD_MAX, WIDEN, SIGMAS, randomText()]));
         this.path = path;
         this.programs = hash.digest("hex").slice(0, 16);
         const read = existsSync(path) ? JSON.parse(readFileSync(path, "utf8")) : {};
@@ -150,7 +151,7 @@ function measure(c, s) {
     const cell = {
         ppl: mine.ppl, theirs, error: mine.base.ppl_stderr, ratio: mine.base.ppl_ratio, kld: mine.base.kld.mean,
         top1: mine.base.top1_agreement, difference: mine.base.nll_difference.mean,
-        differenceError: mine.base.nll_difference.stderr, chunks: CHUNKS,
+        differenceError: mine.base.nll_difference.stderr,
     };
     if (cell.kld > KLD_MAX) {
         cell.own = theirsOf(c, { ...common, ...SETTINGS[1], baseLogits: base }).kld;
@@ -167,7 +168,7 @@ function measure(c, s) {
 
 function cellOf(c, kept, family, type) {
     const key = `${family} ${type}`;
-    if (kept.cells[key]?.chunks !== CHUNKS) {
+    if (kept.cells[key] === undefined) {
         const { type: most, more, experts } = TYPES[type];
         const model = join(c.work, "family.gguf");
         run(c.generator, ["--family", family, "--type", most, ...(more ? ["--type-more", more] : []),
@@ -188,24 +189,28 @@ const largest = (cells, of) => Math.max(...cells.map(of));
 // One row by quantisation, over its families.
 function summarise(report, type, cells) {
     const missed = cells.filter((cell) => !isMet(cell)).length;
+    const ofOwn = cells.filter((cell) => isMet(cell) && cell.kld > KLD_MAX).length;
     report.add({
         what: `perplexity, ${cells.length} families, ${type}: largest difference from llama.cpp, %`,
         ours: largest(cells, (cell) => Math.abs(cell.ratio - 1) * 100),
         theirs: median(cells.map((cell) => cell.error / cell.theirs[0] * 100)),
         floor: "its +/-, and KLD", verdict: missed > 0 ? "missed" : "met",
-        note: `compared with its own +/-, %; ${missed} missed; ${cells.filter(isInBand).length} in the band of its settings; ` +
+        note: `compared with the median of its own +/-, %; ${missed} missed; ${ofOwn} above KLD ${KLD_MAX}, but at most ${KLD_OF_OWN} times ` +
+            `that of two settings of its own; ` +
+            `${cells.filter(isInBand).length} in the band of its settings; ` +
             `KLD median ${median(cells.map((cell) => cell.kld)).toExponential(1)}, ` +
             `largest ${largest(cells, (cell) => cell.kld).toExponential(1)}; same top token at least ` +
             `${percent(Math.min(...cells.map((cell) => cell.top1)), 1)} %`,
     });
 }
 
+// Empty: the family has no such type.
 function table(families, types, cells) {
     const lines = [`| family | ${types.join(" | ")} |`, `|---|${types.map(() => "---:|").join("")}`];
     for (const family of families) {
         const row = types.map((type) => {
             const cell = cells[`${family} ${type}`];
-            return cell === undefined ? "" : (isMet(cell) ? "" : "missed ") + signed(cell.ratio - 1) + (isInBand(cell) ? "" : "*");
+            return cell === undefined ? "" : cell === null ? "failed" : (isMet(cell) ? "" : "missed ") + signed(cell.ratio - 1) + (isInBand(cell) ? "" : "*");
         });
         lines.push(`| ${family} | ${row.join(" | ")} |`);
     }
@@ -231,12 +236,13 @@ export function perplexityFamilies(c, report, options) {
                     `+/- ${percent(cell.error / cell.theirs[0])}, paired ${signed(cell.difference)} +/- ` +
                     `${percent(cell.differenceError)}, KLD ${cell.kld.toExponential(2)}${cell.own ? ` (its own ${cell.own.toExponential(2)})` : ""}, same top ${percent(cell.top1, 1)}\n`);
             } catch (error) {
+                cells[`${family} ${type}`] = null;
                 report.add({ what: `perplexity, ${family}, ${type}`, verdict: "failed", note: error.message.replaceAll("\n", " ") });
             }
         }
     }
     for (const type of types) {
-        const ofType = families.map((family) => cells[`${family} ${type}`]).filter((cell) => cell !== undefined);
+        const ofType = families.map((family) => cells[`${family} ${type}`]).filter((cell) => cell);
         if (ofType.length > 0) {
             summarise(report, type, ofType);
         }

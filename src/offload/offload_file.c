@@ -25,6 +25,7 @@ static size_t padded(size_t bytes)
 
 static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
 {
+    const size_t *kept = o->kept_bytes;
     size_t before = 0;
 
     f->n_parts = o->n_parts;
@@ -34,7 +35,11 @@ static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
         quire_offload_part *part = &f->parts[p];
 
         part->page_bytes = o->part_bytes[p];
-        part->stripe_bytes = padded(QUIRE_OFFLOAD_STRIPE * part->page_bytes);
+        part->slot_bytes = kept != NULL ? padded(part->page_bytes) : part->page_bytes;
+        part->stripe_bytes = padded(QUIRE_OFFLOAD_STRIPE * part->slot_bytes);
+        part->kept_bytes = kept != NULL ? kept[p] : 0;
+        part->kept_offset = f->kept_stripe_bytes;
+        f->kept_stripe_bytes += QUIRE_OFFLOAD_STRIPE * part->kept_bytes;
         part->mem_offset = o->extent_pages * before;
         before += part->page_bytes;
         f->stripe_total_bytes += part->stripe_bytes;
@@ -65,8 +70,9 @@ static int stripes_init(quire_offload_file *f, const quire_offload_file_opts *o,
     }
     f->slots_used = calloc(f->stripes_max, sizeof *f->slots_used);
     f->sums = calloc(f->stripes_max, sizeof *f->sums);
+    f->kept = calloc(f->stripes_max, sizeof *f->kept);
     f->bounce = aligned_alloc(QUIRE_OFFLOAD_ALIGN, f->stripe_bytes_max);
-    if (f->slots_used == NULL || f->sums == NULL || f->bounce == NULL) {
+    if (f->slots_used == NULL || f->sums == NULL || f->kept == NULL || f->bounce == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     }
     memset(f->bounce, 0, f->stripe_bytes_max);
@@ -161,9 +167,13 @@ void quire_offload_file_close(quire_offload_file *f)
     for (uint32_t i = 0; f->sums != NULL && i < f->stripes_max; i++) {
         free(f->sums[i]);
     }
+    for (uint32_t i = 0; f->kept != NULL && i < f->stripes_max; i++) {
+        free(f->kept[i]);
+    }
     (void)pthread_cond_destroy(&f->changed);
     (void)pthread_mutex_destroy(&f->lock);
     free(f->bounce);
+    free(f->kept);
     free(f->sums);
     free(f->slots_used);
     free(f->parts);
@@ -197,6 +207,16 @@ size_t quire_offload_part_bytes(const quire_offload_file *f, uint32_t part)
     return f->parts[part].page_bytes;
 }
 
+size_t quire_offload_slot_bytes(const quire_offload_file *f, uint32_t part)
+{
+    return f->parts[part].slot_bytes;
+}
+
+size_t quire_offload_kept_bytes(const quire_offload_file *f)
+{
+    return f->kept_stripe_bytes;
+}
+
 /* ---- checksums, trouble ---- */
 
 uint64_t quire_offload_sum(const void *bytes, size_t n_bytes)
@@ -207,15 +227,22 @@ uint64_t quire_offload_sum(const void *bytes, size_t n_bytes)
     return quire_le_get(hash, 8);
 }
 
+bool quire_offload_page_is_good(const quire_offload_file *f, uint32_t slot, uint32_t part,
+                                const unsigned char *bytes)
+{
+    const uint64_t *sums = f->sums[slot / QUIRE_OFFLOAD_STRIPE];
+
+    return quire_offload_sum(bytes, f->parts[part].page_bytes) ==
+           sums[(size_t)part * QUIRE_OFFLOAD_STRIPE + slot % QUIRE_OFFLOAD_STRIPE];
+}
+
 bool quire_offload_stripe_is_good(const quire_offload_file *f, uint32_t stripe, uint32_t part,
                                   const unsigned char *bytes)
 {
-    const uint64_t *sums = f->sums[stripe] + (size_t)part * QUIRE_OFFLOAD_STRIPE;
-    const size_t n = f->parts[part].page_bytes;
-
     for (uint32_t i = 0; i < QUIRE_OFFLOAD_STRIPE; i++) {
         if ((f->slots_used[stripe] & 1u << i) != 0 &&
-            quire_offload_sum(bytes + i * n, n) != sums[i]) {
+            !quire_offload_page_is_good(f, stripe * QUIRE_OFFLOAD_STRIPE + i, part,
+                                        bytes + i * f->parts[part].slot_bytes)) {
             return false;
         }
     }
@@ -265,12 +292,35 @@ static int stripe_take(quire_offload_file *f, uint32_t *out)
         f->sums[i] = calloc((size_t)f->n_parts * QUIRE_OFFLOAD_STRIPE, sizeof **f->sums);
         QUIRE_FAIL_IF(f->sums[i] == NULL, QUIRE_LIMIT);
     }
+    if (f->kept[i] == NULL && f->kept_stripe_bytes > 0) {
+        f->kept[i] = malloc(f->kept_stripe_bytes);
+        QUIRE_FAIL_IF(f->kept[i] == NULL, QUIRE_LIMIT);
+    }
     f->stripes_end = i == f->stripes_end ? i + 1 : f->stripes_end;
     *out = i;
     return QUIRE_OK;
 }
 
-/* Write one part of the pages of a stripe, and keep their checksums. */
+static void kept_free(quire_offload_file *f, uint32_t stripe)
+{
+    free(f->kept[stripe]);
+    f->kept[stripe] = NULL;
+}
+
+static unsigned char *kept_at(const quire_offload_file *f, uint32_t slot, uint32_t p)
+{
+    const quire_offload_part *part = &f->parts[p];
+
+    return f->kept[slot / QUIRE_OFFLOAD_STRIPE] + part->kept_offset +
+           slot % QUIRE_OFFLOAD_STRIPE * part->kept_bytes;
+}
+
+const void *quire_offload_kept(const quire_offload_file *f, uint32_t slot, uint32_t part)
+{
+    return kept_at(f, slot, part);
+}
+
+/* Write one part of the pages of a stripe, and keep their checksums and their last bytes. */
 static int part_write(quire_offload_file *f, uint32_t stripe, uint32_t p,
                       const quire_page_addr *pages, uint32_t n_pages)
 {
@@ -281,8 +331,12 @@ static int part_write(quire_offload_file *f, uint32_t stripe, uint32_t p,
         const unsigned char *from =
             pages[i].extent + part->mem_offset + pages[i].slot * part->page_bytes;
 
-        memcpy(f->bounce + i * part->page_bytes, from, part->page_bytes);
+        memcpy(f->bounce + i * part->slot_bytes, from, part->page_bytes);
         sums[i] = quire_offload_sum(from, part->page_bytes);
+        if (part->kept_bytes > 0) {
+            memcpy(kept_at(f, stripe * QUIRE_OFFLOAD_STRIPE + i, p),
+                   from + part->page_bytes - part->kept_bytes, part->kept_bytes);
+        }
     }
     return quire_offload_write_at(f->caller, f->fd, f->bounce, part->stripe_bytes,
                                   part->file_offset + (uint64_t)stripe * part->stripe_bytes,
@@ -311,6 +365,7 @@ int quire_offload_file_write(quire_offload_file *f, const quire_page_addr *pages
         const int rc = part_write(f, stripe, p, pages, n_pages);
 
         if (rc < 0) {
+            kept_free(f, stripe);
             return failed(f, "write", rc);
         }
     }
@@ -329,6 +384,7 @@ void quire_offload_file_release(quire_offload_file *f, uint32_t slot)
     QUIRE_CHECK(stripe < f->stripes_end && (f->slots_used[stripe] & bit) != 0);
     slots_set(f, stripe, f->slots_used[stripe] & ~bit);
     if (f->slots_used[stripe] == 0) {
+        kept_free(f, stripe);
         f->stripes_used--;
         f->stripe_hint = stripe < f->stripe_hint ? stripe : f->stripe_hint;
     }
@@ -343,7 +399,7 @@ int quire_offload_file_read(quire_offload_file *f, uint32_t slot, void *buffer, 
     QUIRE_FAIL_IF(f->stats.is_broken, QUIRE_IO);
     for (uint32_t p = 0; p < f->n_parts; p++) {
         const quire_offload_part *part = &f->parts[p];
-        const size_t at = slot % QUIRE_OFFLOAD_STRIPE * part->page_bytes;
+        const size_t at = slot % QUIRE_OFFLOAD_STRIPE * part->slot_bytes;
         const size_t begin = at / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
         const size_t end = padded(at + part->page_bytes);
         const int rc = quire_offload_read_at(
@@ -354,8 +410,7 @@ int quire_offload_file_read(quire_offload_file *f, uint32_t slot, void *buffer, 
             return failed(f, "read", rc);
         }
         memcpy(to, f->bounce + (at - begin), part->page_bytes);
-        if (quire_offload_sum(to, part->page_bytes) !=
-            f->sums[stripe][(size_t)p * QUIRE_OFFLOAD_STRIPE + slot % QUIRE_OFFLOAD_STRIPE]) {
+        if (!quire_offload_page_is_good(f, slot, p, to)) {
             return failed(f, "read", 0);
         }
         to += part->page_bytes;
@@ -377,6 +432,12 @@ void quire_offload_file_stats_get(const quire_offload_file *file, quire_offload_
     out->stripes_used = f->stripes_used;
     out->capacity_bytes = f->stripes_max * f->stripe_total_bytes;
     out->used_bytes = f->stripes_used * f->stripe_total_bytes;
+}
+
+void quire_offload_file_chosen(quire_offload_file *f, uint32_t n_chosen, uint32_t n_left)
+{
+    count(f, &f->stats.chosen_total, n_chosen);
+    count(f, &f->stats.left_total, n_left);
 }
 
 const char *quire_offload_file_trouble(const quire_offload_file *f)

@@ -12,6 +12,9 @@
 
 typedef struct quire_offload_part {
     size_t page_bytes;   /* of one page's part */
+    size_t slot_bytes;   /* to the next one of the stripe */
+    size_t kept_bytes;   /* its last bytes, which stay in memory */
+    size_t kept_offset;  /* of the part in what a stripe keeps */
     size_t stripe_bytes; /* of a stripe's, padded */
     size_t mem_offset;   /* of the part in an extent */
     uint64_t file_offset;
@@ -27,7 +30,8 @@ struct quire_offload_file {
     uint32_t n_parts;
     quire_offload_part *parts; /* [n_parts] */
     size_t page_bytes;
-    size_t stripe_bytes_max; /* of a part */
+    size_t stripe_bytes_max;  /* of a part */
+    size_t kept_stripe_bytes; /* of all parts; 0: nothing is kept */
     uint64_t stripe_total_bytes;
     uint32_t stripes_max;
     _Atomic uint32_t stripes_used; /* the owner counts, any thread reads */
@@ -35,6 +39,7 @@ struct quire_offload_file {
     uint32_t stripe_hint;          /* no free stripe lies below */
     uint8_t *slots_used;           /* [stripes_max]: a bit by slot; 0: free */
     uint64_t **sums;       /* [stripes_max], of used stripes [n_parts][QUIRE_OFFLOAD_STRIPE] */
+    unsigned char **kept;  /* [stripes_max], of used stripes [kept_stripe_bytes]; or NULL */
     unsigned char *bounce; /* [stripe_bytes_max], aligned */
     uint64_t generation;
     uint32_t wait_ms;
@@ -52,9 +57,13 @@ struct quire_offload_file {
 /* The checksum of a page's part. */
 uint64_t quire_offload_sum(const void *bytes, size_t n_bytes);
 
-/* Whether all pages of a stripe's part have their checksums. Thread: the holder of the lock. */
+/* Whether all pages of a stripe's part have their checksums, or one. Thread: the holder of the
+ * lock.
+ */
 bool quire_offload_stripe_is_good(const quire_offload_file *file, uint32_t stripe, uint32_t part,
                                   const unsigned char *bytes);
+bool quire_offload_page_is_good(const quire_offload_file *file, uint32_t slot, uint32_t part,
+                                const unsigned char *bytes);
 
 /* Remember a failure of `call`: a negative errno, or 0 for a wrong checksum. Returns the status.
  * Thread: the holder of the lock. */

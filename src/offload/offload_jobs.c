@@ -1,4 +1,4 @@
-/* offload_jobs.c - reading one part of many stripes: jobs, as the client of quire_reads.
+/* offload_jobs.c - reading one part of many stripes or pages: jobs, as the client of quire_reads.
  *
  * SPDX-License-Identifier: MIT */
 #include "offload/offload_internal.h"
@@ -14,18 +14,61 @@
 
 /* ---- the client of quire_reads ---- */
 
-/* Stripes from n_asked on that lie side by side in the file, as many as one read takes. */
+/* A job's stripes, or its pages. */
+static uint32_t units(const quire_offload_job *job)
+{
+    return job->pages != NULL ? job->n_pages : job->n_stripes;
+}
+
+static size_t unit_bytes(const quire_offload_file *f, const quire_offload_job *job)
+{
+    const quire_offload_part *part = &f->parts[job->part];
+
+    return job->pages != NULL ? part->slot_bytes : part->stripe_bytes;
+}
+
+/* Whether unit i + n of a job lies n units behind unit i, in the file and in the buffer. */
+static bool is_behind(const quire_offload_job *job, uint32_t i, uint32_t n)
+{
+    const quire_offload_page *pages = job->pages;
+
+    if (pages == NULL) {
+        return job->stripes[i + n] == job->stripes[i] + n;
+    }
+    return pages[i + n].slot == pages[i].slot + n && pages[i + n].place == pages[i].place + n &&
+           pages[i + n].slot / QUIRE_OFFLOAD_STRIPE == pages[i].slot / QUIRE_OFFLOAD_STRIPE;
+}
+
+/* Units from n_asked on that lie side by side, as many as one read takes. */
 static uint32_t run_length(const quire_offload_file *f, const quire_offload_job *job)
 {
-    const size_t stripe_bytes = f->parts[job->part].stripe_bytes;
+    const size_t bytes = unit_bytes(f, job);
     uint32_t n = 1;
 
-    while (job->n_asked + n < job->n_stripes &&
-           job->stripes[job->n_asked + n] == job->stripes[job->n_asked] + n &&
-           (n + 1) * stripe_bytes <= QUIRE_OFFLOAD_READ_BYTES) {
+    while (job->n_asked + n < units(job) && is_behind(job, job->n_asked, n) &&
+           (n + 1) * bytes <= QUIRE_OFFLOAD_READ_BYTES) {
         n++;
     }
     return n;
+}
+
+/* The n units from n_asked on. */
+static void read_fill(const quire_offload_file *f, quire_offload_job *job, uint32_t n,
+                      quire_read *read)
+{
+    const quire_offload_part *part = &f->parts[job->part];
+    const bool is_page = job->pages != NULL;
+    const quire_offload_page at = is_page ? job->pages[job->n_asked] : (quire_offload_page){ 0 };
+    const uint32_t stripe = is_page ? at.slot / QUIRE_OFFLOAD_STRIPE : job->stripes[job->n_asked];
+    const uint32_t to = is_page ? at.place / QUIRE_OFFLOAD_STRIPE : job->n_asked;
+    const size_t inside = at.slot % QUIRE_OFFLOAD_STRIPE * part->slot_bytes;
+
+    read->fd = f->fd;
+    read->offset = part->file_offset + (uint64_t)stripe * part->stripe_bytes + inside;
+    read->n_bytes = n * unit_bytes(f, job);
+    read->buffer = job->buffer + to * part->stripe_bytes + inside;
+    read->segment = job;
+    read->place = job->n_asked;
 }
 
 bool quire_offload_reads_next(void *ctx, quire_read *read)
@@ -36,18 +79,11 @@ bool quire_offload_reads_next(void *ctx, quire_read *read)
     (void)pthread_mutex_lock(&f->lock);
     job = f->first;
     if (job != NULL) {
-        const quire_offload_part *part = &f->parts[job->part];
         const uint32_t n = run_length(f, job);
 
-        read->fd = f->fd;
-        read->offset =
-            part->file_offset + (uint64_t)job->stripes[job->n_asked] * part->stripe_bytes;
-        read->n_bytes = n * part->stripe_bytes;
-        read->buffer = job->buffer + job->n_asked * part->stripe_bytes;
-        read->segment = job;
-        read->place = job->n_asked;
+        read_fill(f, job, n, read);
         job->n_asked += n;
-        if (job->n_asked == job->n_stripes) {
+        if (job->n_asked == units(job)) {
             f->first = job->next;
             f->last = f->first != NULL ? f->last : NULL;
         }
@@ -65,26 +101,31 @@ static void job_ended(quire_offload_file *f, quire_offload_job *job)
     (void)pthread_cond_broadcast(&f->changed);
 }
 
+static bool unit_is_good(const quire_offload_file *f, const quire_offload_job *job, uint32_t i,
+                         const unsigned char *bytes)
+{
+    return job->pages != NULL ? quire_offload_page_is_good(f, job->pages[i].slot, job->part, bytes)
+                              : quire_offload_stripe_is_good(f, job->stripes[i], job->part, bytes);
+}
+
 void quire_offload_reads_done(void *ctx, quire_read *read)
 {
     quire_offload_file *f = ctx;
     quire_offload_job *job = read->segment;
-    const size_t stripe_bytes = f->parts[job->part].stripe_bytes;
-    const uint32_t n = (uint32_t)(read->n_bytes / stripe_bytes);
+    const uint32_t n = (uint32_t)(read->n_bytes / unit_bytes(f, job));
     const int error = read->error == 0 && read->n_done < read->n_bytes ? -ENODATA : read->error;
     bool is_good = error == 0;
 
     (void)pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < n && is_good && job->generation == f->generation; i++) {
-        is_good = quire_offload_stripe_is_good(f, job->stripes[read->place + i], job->part,
-                                               read->buffer + i * stripe_bytes);
+        is_good = unit_is_good(f, job, read->place + i, read->buffer + i * unit_bytes(f, job));
     }
     if (!is_good) {
         job->status = quire_offload_failed(f, "read", error);
     }
     job->n_done += n;
     f->stats.read_bytes_total += read->n_done;
-    if (job->n_done == job->n_stripes) {
+    if (job->n_done == units(job)) {
         job_ended(f, job);
     }
     (void)pthread_mutex_unlock(&f->lock);
@@ -101,7 +142,7 @@ void quire_offload_job_begin(quire_offload_file *f, quire_offload_job *job)
     job->n_asked = 0;
     job->n_done = 0;
     job->status = f->stats.is_broken ? QUIRE_IO : QUIRE_OK;
-    if (job->n_stripes > 0 && !f->stats.is_broken) {
+    if (units(job) > 0 && !f->stats.is_broken) {
         job->is_active = true;
         if (f->last != NULL) {
             f->last->next = job;

@@ -19,15 +19,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#define EXTENT    QUIRE_OFFLOAD_STRIPE /* pages of an extent */
-#define N_STRIPES 12u
-#define PARTS_MAX 200u
+#define EXTENT      QUIRE_OFFLOAD_STRIPE /* pages of an extent */
+#define N_STRIPES   12u
+#define PARTS_MAX   200u
+#define BLOCK_BYTES 64u /* parts are multiples of it */
 
 /* The operating system's calls, of which reads may be short or fail. */
 typedef struct faults {
     quire_file_ops ops;
-    size_t read_most;    /* bytes of one read; 0 = all */
-    uint32_t n_bad_from; /* reads from here on fail */
+    size_t read_most;             /* bytes of one read; 0 = all */
+    uint32_t n_bad_from;          /* reads from here on fail */
+    const unsigned char *damaged; /* reads of these BLOCK_BYTES get a wrong one; NULL: none */
     atomic_uint n_reads;
 } faults;
 
@@ -35,12 +37,18 @@ static ssize_t faulty_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t 
 {
     const quire_file_ops *os = quire_file_ops_default();
     faults *f = ctx;
+    ssize_t n_read;
 
     if (atomic_fetch_add(&f->n_reads, 1) >= f->n_bad_from) {
         return -EIO;
     }
-    return os->pread(os->ctx, fd, buffer, f->read_most != 0 && f->read_most < n ? f->read_most : n,
-                     offset);
+    n_read = os->pread(os->ctx, fd, buffer,
+                       f->read_most != 0 && f->read_most < n ? f->read_most : n, offset);
+    if (f->damaged != NULL && n_read >= (ssize_t)BLOCK_BYTES &&
+        memcmp(buffer, f->damaged, BLOCK_BYTES) == 0) {
+        *(unsigned char *)buffer ^= 1;
+    }
+    return n_read;
 }
 
 static faults faults_none(void)
@@ -54,20 +62,27 @@ static faults faults_none(void)
 typedef struct scene {
     quire_offload_file *file;
     size_t part_bytes[PARTS_MAX];
+    size_t kept_bytes[PARTS_MAX]; /* if pages are read one by one */
     uint32_t n_parts;
     size_t page_bytes;
     unsigned char *memory[N_STRIPES]; /* an extent each */
     uint32_t slots[N_STRIPES];        /* the first of each stripe */
 } scene;
 
-static void scene_open(scene *s, faults *f, quire_reads_kind kind, uint32_t n_parts,
-                       uint32_t n_stripes)
+static size_t padded(size_t bytes)
+{
+    return (bytes + QUIRE_OFFLOAD_ALIGN - 1) / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
+}
+
+static void scene_open_as(scene *s, faults *f, quire_reads_kind kind, uint32_t n_parts,
+                          uint32_t n_stripes, bool keeps)
 {
     quire_offload_file_opts opts = { .dir = test_dir,
                                      .n_parts = n_parts,
                                      .extent_pages = EXTENT,
                                      .reads_kind = kind,
                                      .part_bytes = s->part_bytes,
+                                     .kept_bytes = keeps ? s->kept_bytes : NULL,
                                      .ops = &f->ops };
     quire_error err = QUIRE_ERROR_INIT;
 
@@ -76,10 +91,17 @@ static void scene_open(scene *s, faults *f, quire_reads_kind kind, uint32_t n_pa
     for (uint32_t p = 0; p < n_parts; p++) {
         s->part_bytes[p] = 64u * (1 + p * 37 % 100);
         s->page_bytes += s->part_bytes[p];
-        opts.capacity_bytes += n_stripes * ((EXTENT * s->part_bytes[p] + QUIRE_OFFLOAD_ALIGN - 1) /
-                                            QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN);
+        s->kept_bytes[p] = s->part_bytes[p] / 16 + p % 2 * 4;
+        opts.capacity_bytes += n_stripes * (keeps ? EXTENT * padded(s->part_bytes[p])
+                                                  : padded(EXTENT * s->part_bytes[p]));
     }
     assert_int_equal(quire_offload_file_open(&s->file, &opts, &err), QUIRE_OK);
+}
+
+static void scene_open(scene *s, faults *f, quire_reads_kind kind, uint32_t n_parts,
+                       uint32_t n_stripes)
+{
+    scene_open_as(s, f, kind, n_parts, n_stripes, false);
 }
 
 static void scene_close(scene *s)
@@ -269,13 +291,137 @@ static void test_changes_during_a_job(void **state)
     scene_close(&s);
 }
 
+/* ---- pages one by one ---- */
+
+/* A part of a page of the scene, in memory. */
+static const unsigned char *part_at(const scene *s, uint32_t stripe, uint32_t page, uint32_t part)
+{
+    return s->memory[stripe] + quire_offload_part_offset(s->file, part) +
+           page * s->part_bytes[part];
+}
+
+/* Read a part of some pages by themselves and compare it; the others' places stay as they are. The
+ * stripes come to the buffer from the last to the first. Returns the job's status. */
+static int pages_read(scene *s, uint32_t part, uint32_t every)
+{
+    const size_t stripe_bytes = quire_offload_stripe_bytes(s->file, part);
+    const size_t slot_bytes = quire_offload_slot_bytes(s->file, part);
+    quire_offload_page pages[N_STRIPES * QUIRE_OFFLOAD_STRIPE];
+    quire_offload_job job = { .part = part, .pages = pages };
+    int rc;
+
+    for (uint32_t k = 0; k < N_STRIPES * QUIRE_OFFLOAD_STRIPE; k++) {
+        const uint32_t i = k / QUIRE_OFFLOAD_STRIPE, page = k % QUIRE_OFFLOAD_STRIPE;
+
+        if (every == 1 || k * 5 % 7 % every == 0) {
+            pages[job.n_pages++] = (quire_offload_page){
+                .slot = s->slots[i] + page,
+                .place = (N_STRIPES - 1 - i) * QUIRE_OFFLOAD_STRIPE + page,
+            };
+        }
+    }
+    assert_true(job.n_pages > 0);
+    job.buffer = aligned_alloc(QUIRE_OFFLOAD_ALIGN, N_STRIPES * stripe_bytes);
+    assert_non_null(job.buffer);
+    memset(job.buffer, 0x5a, N_STRIPES * stripe_bytes);
+    quire_offload_job_begin(s->file, &job);
+    rc = quire_offload_job_wait(s->file, &job);
+    for (uint32_t k = 0, n = 0; k < N_STRIPES * QUIRE_OFFLOAD_STRIPE && rc == QUIRE_OK; k++) {
+        const uint32_t i = k / QUIRE_OFFLOAD_STRIPE, page = k % QUIRE_OFFLOAD_STRIPE;
+        const unsigned char *at =
+            job.buffer + (N_STRIPES - 1 - i) * stripe_bytes + page * slot_bytes;
+
+        if (n < job.n_pages && pages[n].slot == s->slots[i] + page) {
+            assert_memory_equal(at, part_at(s, i, page, part), s->part_bytes[part]);
+            n++;
+        } else {
+            assert_int_equal(at[0], 0x5a);
+            assert_int_equal(at[slot_bytes - 1], 0x5a);
+        }
+    }
+    free(job.buffer);
+    return rc;
+}
+
+/* By threads and by io_uring, with short reads; whole stripes and whole pages of such a file, too;
+ * and the bytes that stay in memory. */
+static void test_pages_one_by_one(void **state)
+{
+    static const struct {
+        quire_reads_kind kind;
+        size_t read_most;
+    } cases[] = { { QUIRE_READS_POOL, 0 },
+                  { QUIRE_READS_POOL, QUIRE_OFFLOAD_ALIGN },
+                  { QUIRE_READS_AUTO, 0 } };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        faults f = faults_none();
+        quire_offload_file_stats before, after;
+        scene s;
+
+        f.read_most = cases[c].read_most;
+        scene_open_as(&s, &f, cases[c].kind, 7, N_STRIPES, true);
+        for (uint32_t i = 0; i < N_STRIPES; i++) {
+            assert_int_equal(stripe_write(&s, i, QUIRE_OFFLOAD_STRIPE), QUIRE_OK);
+        }
+        for (uint32_t p = 0; p < s.n_parts; p++) {
+            for (uint32_t every = 1; every < 5; every++) {
+                assert_int_equal(pages_read(&s, p, every), QUIRE_OK);
+            }
+            for (uint32_t k = 0; k < N_STRIPES * QUIRE_OFFLOAD_STRIPE; k++) {
+                const uint32_t i = k / QUIRE_OFFLOAD_STRIPE, page = k % QUIRE_OFFLOAD_STRIPE;
+
+                assert_memory_equal(quire_offload_kept(s.file, s.slots[i] + page, p),
+                                    part_at(&s, i, page, p) + s.part_bytes[p] - s.kept_bytes[p],
+                                    s.kept_bytes[p]);
+            }
+        }
+        page_check(&s, 3, 5);
+        /* Only what was asked for is read. */
+        quire_offload_file_stats_get(s.file, &before);
+        assert_int_equal(pages_read(&s, 0, 4), QUIRE_OK);
+        quire_offload_file_stats_get(s.file, &after);
+        assert_true(after.read_bytes_total - before.read_bytes_total <
+                    N_STRIPES * quire_offload_stripe_bytes(s.file, 0) / 2);
+        assert_int_equal(after.failures_total, 0);
+        scene_close(&s);
+    }
+}
+
+/* A damaged page is seen when it is read, and not by jobs without it. */
+static void test_a_damaged_page(void **state)
+{
+    faults f = faults_none();
+    quire_offload_job job = { .part = 2 };
+    quire_offload_page page;
+    scene s;
+
+    (void)state;
+    scene_open_as(&s, &f, QUIRE_READS_POOL, 3, N_STRIPES, true);
+    for (uint32_t i = 0; i < N_STRIPES; i++) {
+        assert_int_equal(stripe_write(&s, i, QUIRE_OFFLOAD_STRIPE), QUIRE_OK);
+    }
+    f.damaged = part_at(&s, 1, 3, 2);
+    job.pages = &page;
+    job.n_pages = 1;
+    job.buffer = aligned_alloc(QUIRE_OFFLOAD_ALIGN, quire_offload_stripe_bytes(s.file, 2));
+    assert_non_null(job.buffer);
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_STRIPE; i++) {
+        page = (quire_offload_page){ .slot = s.slots[1] + i, .place = i };
+        quire_offload_job_begin(s.file, &job);
+        assert_int_equal(quire_offload_job_wait(s.file, &job), i == 3 ? QUIRE_CORRUPT : QUIRE_OK);
+    }
+    free(job.buffer);
+    scene_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes),
-        cmocka_unit_test(test_one_stripe),
-        cmocka_unit_test(test_errors_in_a_job),
-        cmocka_unit_test(test_changes_during_a_job),
+        cmocka_unit_test(test_same_bytes),       cmocka_unit_test(test_one_stripe),
+        cmocka_unit_test(test_errors_in_a_job),  cmocka_unit_test(test_changes_during_a_job),
+        cmocka_unit_test(test_pages_one_by_one), cmocka_unit_test(test_a_damaged_page),
     };
 
     return cmocka_run_group_tests_name("offload_file", tests, test_dir_make, test_dir_remove);

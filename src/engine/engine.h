@@ -233,7 +233,7 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
                               const char *setting, quire_error *err);
 
 /* Whether generated tokens can read a share of the pages. `setting` begins the message. Errors:
- * quire_attending_check(); QUIRE_UNSUPP with the file of overflow.h. */
+ * quire_attending_check(). */
 int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err);
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too

@@ -4,6 +4,7 @@
 #include "engine/overflow.h"
 
 #include "base/check.h"
+#include "retain/page_choice.h"
 
 #include <stdlib.h>
 
@@ -52,28 +53,69 @@ static void layers_assert(const quire_model_desc *desc, const quire_runtime_opts
     }
 }
 
+static const void *page_bounds(void *ctx, quire_page_id page)
+{
+    return quire_offload_page_kept(ctx, page);
+}
+
+static void need_pages(void *ctx, const quire_page_id *pages, uint32_t n)
+{
+    quire_offload_pages_need(ctx, pages, n);
+}
+
+/* Bytes of each part. */
+typedef struct parts_bytes {
+    size_t *of_parts;  /* [n_stored] */
+    size_t *of_bounds; /* [n_stored] the last of these */
+} parts_bytes;
+
+/* Layer l stores part l: no layer shares its K and V (quire_overflow_check()). */
+static quire_offload_choice choice_of(const quire_model_desc *desc,
+                                      const quire_packed_device *chooser, const parts_bytes *bytes)
+{
+    const size_t bounds_bytes = chooser != NULL ? quire_packed_device_bounds_bytes(chooser) : 0;
+
+    if (bounds_bytes == 0) {
+        return (quire_offload_choice){ .chooses = NULL };
+    }
+    for (uint32_t p = 0; p < desc->n_stored; p++) {
+        QUIRE_CHECK(desc->kv_map[p].stored == (int32_t)p);
+        bytes->of_bounds[p] = bounds_bytes;
+    }
+    return (quire_offload_choice){ .chooses = quire_packed_chooses,
+                                   .n_dense = QUIRE_ATTEND_DENSE,
+                                   .kept_bytes = bytes->of_bounds };
+}
+
 static int offload_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
-                        const quire_overflow_opts *opts, size_t *part_bytes, quire_error *err)
+                        const quire_overflow_opts *opts, quire_packed_device *chooser,
+                        const parts_bytes *bytes, quire_error *err)
 {
     const quire_runtime_opts *o = quire_runtime_opts_get(runtime);
     const quire_kv_form form = quire_kv_form_of(desc, o);
-    const size_t page_bytes = quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, part_bytes, NULL);
+    const size_t page_bytes = quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, bytes->of_parts, NULL);
     const quire_offload_opts offload = {
         .cache = quire_runtime_cache(runtime),
         .inner = quire_runtime_device(runtime),
         .group = QUIRE_KV_GROUP_MAIN,
         .memory = quire_runtime_page_memory(runtime),
+        .choice = choice_of(desc, chooser, bytes),
         .file = { .dir = opts->dir,
                   .capacity_bytes = opts->capacity_bytes,
                   .wait_ms = opts->wait_ms,
                   .ops = opts->ops,
                   .n_parts = desc->n_stored,
-                  .part_bytes = part_bytes,
+                  .part_bytes = bytes->of_parts,
                   .extent_pages = quire_cache_extent_pages(page_bytes, desc->n_stored) },
     };
+    quire_packed_elsewhere elsewhere = { .bounds = page_bounds, .need = need_pages };
     quire_attn_device stream;
 
     QUIRE_TRY(quire_offload_open(out, &offload, err));
+    elsewhere.ctx = *out;
+    if (offload.choice.chooses != NULL) {
+        quire_packed_device_elsewhere_set(chooser, &elsewhere);
+    }
     stream = quire_offload_device(*out);
     layers_assert(desc, o, &stream);
     *quire_runtime_device(runtime) = stream;
@@ -101,19 +143,21 @@ bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *
 }
 
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
-                        const quire_overflow_opts *opts, quire_error *err)
+                        const quire_overflow_opts *opts, quire_packed_device *chooser,
+                        quire_error *err)
 {
-    size_t *part_bytes;
+    parts_bytes bytes;
     int rc;
 
     *out = NULL;
     QUIRE_TRY(quire_overflow_check(desc, err));
-    part_bytes = calloc(desc->n_stored, sizeof *part_bytes);
-    if (part_bytes == NULL) {
+    bytes.of_parts = calloc(2 * (size_t)desc->n_stored, sizeof *bytes.of_parts);
+    if (bytes.of_parts == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     }
-    rc = offload_open(out, runtime, desc, opts, part_bytes, err);
-    free(part_bytes);
+    bytes.of_bounds = bytes.of_parts + desc->n_stored;
+    rc = offload_open(out, runtime, desc, opts, chooser, &bytes, err);
+    free(bytes.of_parts);
     return rc;
 }
 

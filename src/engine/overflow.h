@@ -21,6 +21,10 @@
  * requests get no pages of such tokens. Rows of prompts, and tokens that are computed again after a
  * preemption, are always attended on the device.
  *
+ * Tokens that choose pages (--attend) need the bounds of all pages and the payload of those that
+ * they choose. The bounds of offloaded pages stay in memory, and a step in which all tokens with
+ * such pages choose reads the chosen ones, in layers that choose.
+ *
  * When offloaded pages cannot be read, the step fails, and the requests are computed again without
  * these pages (QUIRE_OVERFLOW_TRIES).
  *
@@ -31,6 +35,7 @@
 #include "engine/attend_choice.h"
 #include "model/runtime.h"
 #include "offload/offload.h"
+#include "retain/packed_device.h"
 
 #define QUIRE_OVERFLOW_SHARE       0.5 /* of the memory: a large request beside others */
 #define QUIRE_OVERFLOW_STRIPES_MAX 4u  /* given up in one round for requests that wait, */
@@ -71,11 +76,13 @@ uint32_t quire_overflow_stripes(uint64_t page_bytes);
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime);
 
 /* Make the file, or, if the runtime's pages are on a device, take the host's memory for them; and
- * put the stream before the runtime's device. Errors: quire_offload_open(),
- * quire_overflow_check(). Memory: quire_overflow_close(), when no page of the
- * runtime's cache is offloaded any more; runtime is NULL when it was destroyed. */
+ * put the stream before the runtime's device. chooser: the runtime's device, if rows of its steps
+ * may choose pages by their bounds; or NULL. Errors: quire_offload_open(), quire_overflow_check().
+ * Memory: quire_overflow_close(), when no page of the runtime's cache is offloaded any more;
+ * runtime is NULL when it was destroyed. */
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
-                        const quire_overflow_opts *opts, quire_error *err);
+                        const quire_overflow_opts *opts, quire_packed_device *chooser,
+                        quire_error *err);
 void quire_overflow_close(quire_offload *offload, quire_runtime *runtime);
 
 typedef struct quire_overflow_stats {

@@ -69,6 +69,18 @@ quire_attn_device quire_offload_inner(const quire_offload *o)
     return o->inner;
 }
 
+const void *quire_offload_page_kept(const quire_offload *o, quire_page_id page)
+{
+    return o->medium.stream != NULL ? quire_offload_stream_kept(o->medium.stream, page) : NULL;
+}
+
+void quire_offload_pages_need(quire_offload *o, const quire_page_id *pages, uint32_t n)
+{
+    if (o->medium.stream != NULL) {
+        quire_offload_stream_need(o->medium.stream, pages, n);
+    }
+}
+
 void quire_offload_rest(quire_offload *o)
 {
     quire_offload_medium_rest(&o->medium);

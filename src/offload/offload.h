@@ -4,9 +4,11 @@
  * there (offload_stream.h). Pages of a device move to the host's memory instead (offload_host.h),
  * and come to attention by the device's copies (offload_fetch.h). Every step reads every offloaded
  * page once, so a step takes at least as long as the disk, or the link to the device, needs for
- * them: this is for sequences that could not run at all otherwise.
+ * them: this is for sequences that could not run at all otherwise. A step whose rows choose pages
+ * (quire_offload_choice) reads from the file those that they choose.
  *
- *   budget of the dynamic region = its memory - buffers of the stream
+ *   budget of the dynamic region = its memory - buffers of the stream - bytes that pages leave
+ * there
  *
  * so that pages and buffers together stay within the budget of the start. Offloaded pages are not
  * charged (quire/cache.h). The buffers grow and shrink with the stripes in use. Only pages charged
@@ -26,6 +28,16 @@
 
 typedef struct quire_offload quire_offload;
 
+/* Rows that choose pages, in attention of the inner device. Their choice needs no page: it looks at
+ * the last bytes of each part, which stay in memory. For pages in a file alone. */
+typedef struct quire_offload_choice {
+    /* Whether all rows of a step's sequence choose. NULL: none ever does, and what follows is not
+     * used. */
+    bool (*chooses)(const quire_attn_seq *seq);
+    uint32_t n_dense;         /* first parts, at least 1, that these rows read whole */
+    const size_t *kept_bytes; /* [parts], multiples of 4; read by open */
+} quire_offload_choice;
+
 typedef struct quire_offload_opts {
     quire_cache *cache;             /* borrowed, as is what follows */
     const quire_attn_device *inner; /* that steps go to; copied */
@@ -34,7 +46,8 @@ typedef struct quire_offload_opts {
      * says how many bytes of it, and no file is made. NULL: the pages are in the host's memory, and
      * go to a file. Copied. */
     const quire_page_memory *memory;
-    quire_offload_file_opts file;
+    quire_offload_choice choice;
+    quire_offload_file_opts file; /* but its kept_bytes */
 } quire_offload_opts;
 
 /* Errors: quire_offload_file_open(). Memory: quire_offload_close(), when no page is offloaded any
@@ -45,6 +58,13 @@ void quire_offload_close(quire_offload *offload);
 /* The device that steps go to instead of the inner one; and the inner one. */
 quire_attn_device quire_offload_device(quire_offload *offload);
 quire_attn_device quire_offload_inner(const quire_offload *offload);
+
+/* For the inner device, in run() of a step; with a choice. The last bytes of the part at hand of an
+ * offloaded page, aligned to 4; NULL: they are where the page is. Memory: until the step ends. */
+const void *quire_offload_page_kept(const quire_offload *offload, quire_page_id page);
+/* Rows are about to read these pages. Those of them that are in the file are read, unless the step
+ * reads all. Waits for the disk; sync() says when a page could not be read. */
+void quire_offload_pages_need(quire_offload *offload, const quire_page_id *pages, uint32_t n);
 
 /* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. Waits for the
  * disk. Returns their number, 0 when that would free no memory (no page can be offloaded, or the

@@ -7,10 +7,12 @@
 
 static int file_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
 {
+    quire_offload_file_opts file = opts->file;
     int rc;
 
-    QUIRE_TRY(quire_offload_file_open(&m->file, &opts->file, err));
-    rc = quire_offload_stream_open(&m->stream, opts->inner, opts->cache, opts->group, m->file);
+    file.kept_bytes = opts->choice.chooses != NULL ? opts->choice.kept_bytes : NULL;
+    QUIRE_TRY(quire_offload_file_open(&m->file, &file, err));
+    rc = quire_offload_stream_open(&m->stream, opts, m->file);
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "offload/offload_batch.h"
+#include "offload/offload_chosen.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -32,8 +33,12 @@ struct quire_offload_stream {
     const quire_cache *cache;
     quire_offload_file *file;
     quire_group_id group;
-    bool is_active; /* the step at hand has offloaded pages */
-    int status;     /* of the step at hand */
+    quire_offload_choice choice;
+    quire_offload_chosen chosen; /* with a choice */
+    bool is_active;              /* the step at hand has offloaded pages */
+    bool is_choosing;            /* and all rows that have some choose */
+    uint32_t entered;            /* the part at hand */
+    int status;                  /* of the step at hand */
     /* The offloaded pages of the last batch that had some. */
     uint64_t generation; /* of the file, for which the lists hold */
     place *places;       /* [n_places], of [places_max] */
@@ -53,9 +58,14 @@ struct quire_offload_stream {
 
 /* ---- the buffers ---- */
 
-uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes)
+static uint64_t buffers_bytes(const quire_offload_file *file, uint32_t n_stripes)
 {
     return (uint64_t)QUIRE_OFFLOAD_BUFFERS * n_stripes * quire_offload_stripe_bytes_max(file);
+}
+
+uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes)
+{
+    return buffers_bytes(file, n_stripes) + n_stripes * quire_offload_kept_bytes(file);
 }
 
 static int memory_reserve(quire_offload_stream *s)
@@ -64,7 +74,7 @@ static int memory_reserve(quire_offload_stream *s)
     void *memory;
 
     quire_offload_file_stats_get(s->file, &stats);
-    s->memory_bytes = quire_offload_stream_bytes(s->file, stats.stripes_max);
+    s->memory_bytes = buffers_bytes(s->file, stats.stripes_max);
     memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     QUIRE_FAIL_IF(memory == MAP_FAILED, QUIRE_NOMEM);
@@ -142,7 +152,7 @@ static buffer *part_ask(quire_offload_stream *s, uint32_t part, const buffer *ke
 static void addrs_point(quire_offload_stream *s, const buffer *b, uint32_t part)
 {
     const size_t stripe_bytes = quire_offload_stripe_bytes(s->file, part);
-    const size_t page_bytes = quire_offload_part_bytes(s->file, part);
+    const size_t slot_bytes = quire_offload_slot_bytes(s->file, part);
     /* Lanes add the part's offset in an extent. */
     const uintptr_t base = (uintptr_t)b->job.buffer - quire_offload_part_offset(s->file, part);
 
@@ -152,7 +162,7 @@ static void addrs_point(quire_offload_stream *s, const buffer *b, uint32_t part)
         s->addrs.of_pages[at->page] = (quire_page_addr){
             // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
             .extent =
-                (unsigned char *)(base + at->stripe_at * stripe_bytes + at->slot * page_bytes),
+                (unsigned char *)(base + at->stripe_at * stripe_bytes + at->slot * slot_bytes),
             .memory = QUIRE_MEMORY_HOST,
         };
     }
@@ -213,7 +223,16 @@ static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
     }
     s->n_places = 0;
     s->n_listed = 0;
-    QUIRE_TRY(quire_offload_pages_each(batch, s->group, place_add, s));
+    s->is_choosing = s->choice.chooses != NULL;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const uint32_t n_before = s->n_places;
+        quire_attn_batch one = *batch;
+
+        one.seqs = &batch->seqs[i];
+        one.n_seqs = 1;
+        QUIRE_TRY(quire_offload_pages_each(&one, s->group, place_add, s));
+        s->is_choosing = s->is_choosing && (s->n_places == n_before || s->choice.chooses(one.seqs));
+    }
     return QUIRE_OK;
 }
 
@@ -236,6 +255,27 @@ static int stripes_take(quire_offload_stream *s)
     return QUIRE_OK;
 }
 
+/* How many of the first parts the step reads whole. */
+static uint32_t n_whole(const quire_offload_stream *s)
+{
+    const uint32_t n_parts = quire_offload_n_parts(s->file);
+
+    return s->is_choosing && s->choice.n_dense < n_parts ? s->choice.n_dense : n_parts;
+}
+
+static int choosing_begin(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    s->chosen.addrs = batch->page_addr;
+    s->chosen.stripe_at = s->stripe_at;
+    s->chosen.stripes = s->stripes;
+    s->chosen.n_stripes = s->n_stripes;
+    QUIRE_TRY(quire_offload_chosen_begin(&s->chosen, s->n_places));
+    for (uint32_t i = 0; i < s->n_places; i++) {
+        quire_offload_chosen_add(&s->chosen, batch->page_addr[s->places[i].page].slot);
+    }
+    return QUIRE_OK;
+}
+
 static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
 {
     const buffer *first;
@@ -248,9 +288,13 @@ static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
     QUIRE_FAIL_IF(is_broken(s), QUIRE_IO);
     QUIRE_TRY(stripes_take(s));
     QUIRE_TRY(quire_offload_addrs_copy(&s->addrs, s->cache, batch));
+    if (s->is_choosing) {
+        QUIRE_TRY(choosing_begin(s, batch));
+    }
+    s->entered = 0;
     first = part_ask(s, 0, buffer_of(s, 1));
     addrs_point(s, first, 0);
-    if (s->status == QUIRE_OK && quire_offload_n_parts(s->file) > 1) {
+    if (s->status == QUIRE_OK && n_whole(s) > 1) {
         (void)part_ask(s, 1, first);
     }
     return QUIRE_OK;
@@ -291,16 +335,47 @@ static uint32_t part_of(const quire_offload_stream *s, const quire_attn_layer *l
     return quire_offload_part_of(&parts, layer);
 }
 
+/* The buffer into which chosen pages come, one part after the other. */
+static buffer *chosen_buffer(quire_offload_stream *s)
+{
+    return &s->buffers[buffer_of(s, 1) == &s->buffers[0] ? 1 : 0];
+}
+
+/* Rows have chosen pages of the part at hand, which end here. */
+static void chosen_leave(quire_offload_stream *s)
+{
+    if (s->entered >= n_whole(s) && s->status == QUIRE_OK) {
+        quire_offload_chosen_leave(&s->chosen);
+        s->status = s->chosen.status;
+    }
+}
+
+static void chosen_enter(quire_offload_stream *s, uint32_t part)
+{
+    buffer *b = chosen_buffer(s);
+
+    b->part = PART_NONE; /* its reads have ended: rows have read the part */
+    addrs_point(s, b, part);
+    quire_offload_chosen_enter(&s->chosen, part, b->job.buffer);
+}
+
 /* The layer's part is in memory from here on, and the next one on its way. No thread reads a
  * buffer now: run() of the layer before has ended, and run() of this one has not begun. */
 static void part_enter(quire_offload_stream *s, uint32_t part)
 {
-    const uint32_t n_parts = quire_offload_n_parts(s->file);
+    const uint32_t n_parts = n_whole(s);
+    const uint32_t next = part + 1 < n_parts ? part + 1 : 0;
     buffer *b;
     int rc;
 
+    chosen_leave(s);
+    s->entered = part;
     if (s->status < 0) { /* the step has failed */
         addrs_point(s, &s->buffers[0], part);
+        return;
+    }
+    if (part >= n_parts) {
+        chosen_enter(s, part);
         return;
     }
     b = part_ask(s, part, NULL);
@@ -309,8 +384,8 @@ static void part_enter(quire_offload_stream *s, uint32_t part)
     if (rc < 0) {
         s->status = rc;
         b->part = PART_NONE; /* the next step reads it again */
-    } else if (n_parts > 1) {
-        (void)part_ask(s, part + 1 < n_parts ? part + 1 : 0, b);
+    } else if (n_parts > 1 && (next > 0 || !s->is_choosing)) {
+        (void)part_ask(s, next, b);
     }
 }
 
@@ -333,11 +408,24 @@ static void stream_run(void *ctx, const quire_attn_layer *layer, uint32_t call, 
     s->inner.run(s->inner.ctx, layer, call, thread, n_threads);
 }
 
+/* The buffer of the chosen pages is free: part 0 comes there, for the next step. */
+static void choosing_end(quire_offload_stream *s)
+{
+    chosen_leave(s);
+    s->is_active = false;
+    if (s->status == QUIRE_OK) {
+        (void)part_ask(s, 0, buffer_of(s, 1));
+    }
+}
+
 static int stream_sync(void *ctx)
 {
     quire_offload_stream *s = ctx;
 
     QUIRE_TRY(s->inner.sync(s->inner.ctx));
+    if (s->is_active && s->is_choosing) {
+        choosing_end(s);
+    }
     return s->status == QUIRE_AGAIN ? QUIRE_IO : s->status;
 }
 
@@ -348,6 +436,24 @@ static int stream_check(void *ctx, const quire_attn_layer *layer)
 
     QUIRE_TRY(quire_offload_layer_check(&parts, layer));
     return s->inner.check(s->inner.ctx, layer);
+}
+
+/* ---- for the device that chooses ---- */
+
+const void *quire_offload_stream_kept(const quire_offload_stream *s, quire_page_id page)
+{
+    const quire_page_addr *addr = &quire_cache_page_addrs(s->cache)[page];
+
+    return addr->memory == QUIRE_MEMORY_OFFLOADED
+               ? quire_offload_kept(s->file, addr->slot, s->entered)
+               : NULL;
+}
+
+void quire_offload_stream_need(quire_offload_stream *s, const quire_page_id *pages, uint32_t n)
+{
+    if (s->is_active && s->entered >= n_whole(s)) {
+        quire_offload_chosen_need(&s->chosen, pages, n);
+    }
 }
 
 quire_attn_device quire_offload_stream_device(quire_offload_stream *s)
@@ -364,8 +470,7 @@ quire_attn_device quire_offload_stream_device(quire_offload_stream *s)
 
 /* ---- opening ---- */
 
-int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_device *inner,
-                              const quire_cache *cache, quire_group_id group,
+int quire_offload_stream_open(quire_offload_stream **out, const quire_offload_opts *opts,
                               quire_offload_file *file)
 {
     quire_offload_stream *s = calloc(1, sizeof *s);
@@ -373,11 +478,16 @@ int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_devic
 
     *out = NULL;
     QUIRE_FAIL_IF(s == NULL, QUIRE_NOMEM);
-    s->inner = *inner;
-    s->cache = cache;
+    s->inner = *opts->inner;
+    s->cache = opts->cache;
     s->file = file;
-    s->group = group;
+    s->group = opts->group;
+    s->choice = opts->choice;
+    s->choice.kept_bytes = NULL; /* the file has copied it */
     rc = memory_reserve(s);
+    if (rc == QUIRE_OK && s->choice.chooses != NULL) {
+        rc = quire_offload_chosen_init(&s->chosen, file);
+    }
     if (rc < 0) {
         quire_offload_stream_close(s);
         return rc;
@@ -401,6 +511,7 @@ void quire_offload_stream_close(quire_offload_stream *s)
         }
         (void)munmap(s->memory, s->memory_bytes);
     }
+    quire_offload_chosen_fini(&s->chosen);
     free(s->addrs.of_pages);
     free(s->stripe_at);
     free(s->listed);

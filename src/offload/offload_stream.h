@@ -13,6 +13,11 @@
  * bytes of a page are the same in either place, and so are results: the inner device is told other
  * addresses, and nothing else.
  *
+ * Rows may choose pages (quire_offload_choice). In a step in which all rows with offloaded pages
+ * do, the first n_dense parts come as above. Of the parts behind them nothing is read ahead: run()
+ * says which pages it needs (offload_chosen.h), and these come into the buffer that part 1 does not
+ * have. So part 1 stays there for the next step, if that chooses as well.
+ *
  * A layer may only read the part that it stores (models in which layers share K or V: QUIRE_UNSUPP
  * by check()).
  *
@@ -25,25 +30,29 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_STREAM_H
 #define QUIRE_OFFLOAD_OFFLOAD_STREAM_H
 
-#include "offload/offload_file.h"
-#include "quire/attn.h"
+#include "offload/offload.h"
 
 #define QUIRE_OFFLOAD_BUFFERS 2u
 
 typedef struct quire_offload_stream quire_offload_stream;
 
-/* A stream for steps that go to `inner`, of pages of `group` of this cache, which lie in the file.
- * All are borrowed. Errors: QUIRE_NOMEM. Memory: quire_offload_stream_close(), before the file is
- * closed. */
-int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_device *inner,
-                              const quire_cache *cache, quire_group_id group,
+/* A stream for steps that go to opts->inner, of pages of opts->group of the cache, which lie in the
+ * file. The cache and the file are borrowed. Errors: QUIRE_NOMEM. Memory:
+ * quire_offload_stream_close(), before the file is closed. */
+int quire_offload_stream_open(quire_offload_stream **out, const quire_offload_opts *opts,
                               quire_offload_file *file);
 void quire_offload_stream_close(quire_offload_stream *stream);
 
 /* The device in front; valid as long as the stream. */
 quire_attn_device quire_offload_stream_device(quire_offload_stream *stream);
 
-/* Memory that a step with n_stripes stripes of offloaded pages takes for the buffers. */
+/* As quire_offload_page_kept() and quire_offload_pages_need(). */
+const void *quire_offload_stream_kept(const quire_offload_stream *stream, quire_page_id page);
+void quire_offload_stream_need(quire_offload_stream *stream, const quire_page_id *pages,
+                               uint32_t n);
+
+/* Memory that a step with n_stripes stripes of offloaded pages takes for the buffers, and what
+ * these stripes keep in memory. */
 uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes);
 
 /* Give back the buffers' memory until a step needs it again: the owner is idle. */

@@ -13,6 +13,14 @@ bool quire_packed_attends(const quire_attn_seq *seq)
     return quire_attends(text->attend_share) && seq->n_tokens > text->attend_from;
 }
 
+bool quire_packed_chooses(const quire_attn_seq *seq)
+{
+    const quire_packed_text *text = quire_packed_text_of(seq);
+
+    return text != NULL && quire_attends(text->attend_share) &&
+           seq->n_tokens - seq->n_rows >= text->attend_from;
+}
+
 void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
                         const quire_attn_seq *seq, uint32_t lane)
 {
@@ -46,6 +54,36 @@ static quire_attn_seq rows_of(const quire_attn_seq *seq, uint32_t first, uint32_
     return part;
 }
 
+/* The bounds of a lane's tile, which are in memory also when the page is not. */
+static const float *bounds_at(const quire_packed_device *d, quire_page_id page, uint32_t lane,
+                              uint32_t tile)
+{
+    const uint32_t tiles = d->packing.page_tokens / TILE;
+    const char *kept =
+        d->elsewhere.bounds != NULL ? d->elsewhere.bounds(d->elsewhere.ctx, page) : NULL;
+
+    if (kept == NULL) {
+        return quire_full_bounds(&d->packing, &d->batch.page_addr[page], lane, tile);
+    }
+    return (const float *)(const void *)(kept + (lane % d->packing.n_kv_head * tiles + tile) *
+                                                    d->packing.bounds_bytes);
+}
+
+/* The pages of the tiles whose ranks are the worker's first n must be in memory. */
+static void need_pages(const quire_packed_device *d, const quire_packed_worker *w,
+                       const quire_attn_seq *seq, uint32_t n)
+{
+    const uint32_t tiles = d->packing.page_tokens / TILE;
+
+    if (d->elsewhere.need == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        w->chosen[i] = quire_packed_entry(seq, w->ranks[i].entry / tiles)->page;
+    }
+    d->elsewhere.need(d->elsewhere.ctx, w->chosen, n);
+}
+
 /* Attention of one row, on the tiles that it chooses. */
 static void attend_row(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
                        const quire_attn_layer *one, uint32_t lane)
@@ -58,12 +96,11 @@ static void attend_row(quire_packed_device *d, quire_packed_worker *w, const qui
     for (uint32_t t = 0; t < n_held; t++) {
         const quire_page_id id = quire_packed_entry(seq, t / tiles)->page;
 
-        w->ranks[t] = (quire_page_rank){ .bounds = quire_full_bounds(
-                                             &d->packing, &d->batch.page_addr[id], lane, t % tiles),
-                                         .entry = t };
+        w->ranks[t] = (quire_page_rank){ .bounds = bounds_at(d, id, lane, t % tiles), .entry = t };
     }
     quire_pages_choose(w->ranks, n_held, n, one, d->group,
                        one->q[0] + seq->first_row * one->q_stride);
+    need_pages(d, w, seq, n);
     w->n_held += n_held;
     w->n_read += n;
     if (quire_packed_job_begin_on(d, w, seq, lane, n)) {

@@ -333,8 +333,9 @@ static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
     }
     if (d->packing.bounds_bytes > 0) {
         w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
+        w->chosen = calloc(d->n_entries_max, sizeof *w->chosen);
         w->tile = malloc((size_t)TILE * layer->d_k * sizeof *w->tile);
-        QUIRE_FAIL_IF(w->ranks == NULL || w->tile == NULL, QUIRE_NOMEM);
+        QUIRE_FAIL_IF(w->ranks == NULL || w->chosen == NULL || w->tile == NULL, QUIRE_NOMEM);
     }
     return quire_attn_workspace_create(&w->workspace, &opts);
 }
@@ -434,6 +435,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
         quire_attn_workspace_destroy(d->workers[i].workspace);
         quire_watch_room_fini(&d->workers[i].watched);
         free(d->workers[i].tile);
+        free(d->workers[i].chosen);
         free(d->workers[i].ranks);
         free(d->workers[i].addrs);
         free(d->workers[i].hot_leaves);
@@ -484,6 +486,17 @@ int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
         QUIRE_TRY(worker_watch(&d->workers[i], n_watched, d->group, d->packing.layers[0].d_k));
     }
     return QUIRE_OK;
+}
+
+void quire_packed_device_elsewhere_set(quire_packed_device *d,
+                                       const quire_packed_elsewhere *elsewhere)
+{
+    d->elsewhere = elsewhere != NULL ? *elsewhere : (quire_packed_elsewhere){ 0 };
+}
+
+size_t quire_packed_device_bounds_bytes(const quire_packed_device *d)
+{
+    return (size_t)d->packing.n_kv_head * (d->packing.page_tokens / TILE) * d->packing.bounds_bytes;
 }
 
 quire_packed_reads quire_packed_device_reads(const quire_packed_device *d)

@@ -27,7 +27,8 @@
  * before read all pages, as those of a plain text. Bounds are made when a tile is full, of all
  * texts of a runtime whose pages have room for them: another text may share the page later.
  * Those of plain texts are made in run(), and of the last layer in sync(), because a step without
- * logits appends to that layer and does not run it.
+ * logits appends to that layer and does not run it. Pages may lie outside of memory while their
+ * bounds are there (quire_packed_elsewhere).
  *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *
@@ -106,6 +107,25 @@ quire_attn_device quire_packed_device_base(const quire_packed_device *device);
 /* The hidden states of a layer's rows: as quire_lanes_hidden_put(), for a device. */
 void quire_packed_device_hidden_put(void *device, uint32_t layer, const float *hidden,
                                     size_t stride);
+
+/* Pages that are not in memory when a step begins. Rows that choose pages look at the bounds of all
+ * and read those that they choose. Functions: in run() of a layer, from any of a step's threads. */
+typedef struct quire_packed_elsewhere {
+    /* The bounds of all lanes of the layer in a page, as they end its part; NULL: they are where
+     * the page is. */
+    const void *(*bounds)(void *ctx, quire_page_id page);
+    /* Bring those of the pages that are elsewhere to their addresses. An error is sync()'s of
+     * the device that brings them. */
+    void (*need)(void *ctx, const quire_page_id *pages, uint32_t n);
+    void *ctx;
+} quire_packed_elsewhere;
+/* Between two steps. NULL: all pages are in memory. Copied. */
+void quire_packed_device_elsewhere_set(quire_packed_device *device,
+                                       const quire_packed_elsewhere *elsewhere);
+/* Whether all rows of a step's sequence choose pages. */
+bool quire_packed_chooses(const quire_attn_seq *seq);
+/* Bytes of the bounds that end a layer's part of a page; 0: pages have none. */
+size_t quire_packed_device_bounds_bytes(const quire_packed_device *device);
 
 /* Pages of lanes that rows of texts with a share have read, and those that these lanes had, below
  * the dense layers. */

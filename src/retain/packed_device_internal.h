@@ -23,6 +23,7 @@ typedef struct quire_packed_worker {
     quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
     float *tile;              /* K of one tile, for these and for bounds */
     quire_page_rank *ranks;   /* [n_entries_max]; NULL: pages have no bounds */
+    quire_page_id *chosen;    /* [n_entries_max] pages; with ranks */
     uint64_t n_read;          /* quire_packed_reads */
     uint64_t n_held;
 } quire_packed_worker;
@@ -49,6 +50,7 @@ struct quire_packed_device {
     quire_packed_jobs *jobs; /* [n_layers] */
     quire_attn_workspace *windows; /* of layers with windows, in steps with packed texts; NULL: the
                                       model has none */
+    quire_packed_elsewhere elsewhere; /* its functions NULL: all pages are in memory */
     /* Of the step: */
     quire_attn_batch batch;
     quire_attn_seq *plain;            /* [n_seqs_max] */

@@ -202,6 +202,8 @@ static void write_overflow(quire_json_out *json, const quire_overflow_stats *s)
     quire_json_u64(json, "read_bytes_total", o->file.read_bytes_total);
     quire_json_u64(json, "written_bytes_total", o->file.written_bytes_total);
     quire_json_u64(json, "attended_bytes_total", o->file.attended_bytes_total);
+    quire_json_u64(json, "chosen_parts_total", o->file.chosen_total);
+    quire_json_u64(json, "left_parts_total", o->file.left_total);
     quire_json_u64(json, "failures_total", o->file.failures_total);
     quire_json_string(json, "trouble", o->trouble);
     quire_json_object_end(json);

@@ -83,8 +83,8 @@ static const quire_metric_family families[] = {
       ONE(VALUE_U64, overflow.lost_total) },
     { "quire_kv_offloaded_bytes", "gauge", "bytes", "`what`: `used`, `capacity`, `buffers`",
       "The file for offloaded pages, or with KV on a device the host's memory for them: bytes in "
-      "use, and the most. Memory of the buffers that these pages are read to, a part of the KV "
-      "budget.",
+      "use, and the most. Memory of the buffers that these pages are read to, and of their bounds "
+      "(attend), a part of the KV budget.",
       SAMPLES(ENGINE("what=\"used\"", VALUE_U64, overflow.offload.file.used_bytes),
               ENGINE("what=\"capacity\"", VALUE_U64, overflow.offload.file.capacity_bytes),
               ENGINE("what=\"buffers\"", VALUE_U64, overflow.offload.buffer_bytes)) },
@@ -101,6 +101,12 @@ static const quire_metric_family families[] = {
       "Bytes of pages in the host's memory below a device's that were read there by the CPU's "
       "kernels (--kv-overflow-attend).",
       ONE(VALUE_U64, overflow.offload.file.attended_bytes_total) },
+    { "quire_kv_offload_chosen_total", "counter", "layers of pages", "`pages`: `read`, `left`",
+      "In steps whose tokens all choose pages (attend): layers of offloaded pages that were read "
+      "for them, and that were left in the file. The first two layers are read whole and not "
+      "counted.",
+      SAMPLES(ENGINE("pages=\"read\"", VALUE_U64, overflow.offload.file.chosen_total),
+              ENGINE("pages=\"left\"", VALUE_U64, overflow.offload.file.left_total)) },
     { "quire_kv_offload_wait_seconds_total", "counter", "seconds", NULL,
       "Time that steps waited for offloaded pages.",
       ONE(VALUE_US, overflow.offload.file.wait_us_total) },

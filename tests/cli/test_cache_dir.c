@@ -166,6 +166,60 @@ static void shared_kv_is_not_streamed(void **state)
     (void)remove_dir();
 }
 
+/* The text that a server with --attend and this budget answers with; n_left gets the layers of
+ * pages that steps left in the file. */
+static char *attending_answer(const char *budget, const char *overflow, double *n_left)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model_deep(), "-t", "1", "--port", "0", "-c",
+                              "4096", "--kv", "f16", "--kv-budget", budget, "--cache-dir", dir,
+                              "--kv-overflow", overflow, "--attend", "top:0.25"));
+    const uint16_t port = served_port(&running);
+    char body[3200];
+    json_t *reply;
+    char *text;
+    int n = snprintf(body, sizeof body,
+                     "{\"max_tokens\":8,\"temperature\":0,\"ignore_eos\":true,\"prompt\":\"");
+
+    for (uint32_t i = 0; n < 2800; i++) {
+        body[n++] = (char)('a' + i * i % 23 + i % 3);
+    }
+    (void)snprintf(body + n, sizeof body - (size_t)n, "\"}");
+    reply = json_loads(served_ask(port, "POST", "/v1/completions", body), 0, NULL);
+    text = strdup(json_string_value(
+        json_object_get(json_array_get(json_object_get(reply, "choices"), 0), "text")));
+    *n_left = served_metric(port, "quire_kv_offload_chosen_total{pages=\"left\"}");
+    json_decref(reply);
+    served_end(&running, SIGTERM);
+    return text;
+}
+
+/* A text larger than memory whose tokens choose pages: the same answer, by default and when asked
+ * for, and pages that no token chose stay in the file. */
+static void serve_attends_beyond_memory(void **state)
+{
+    static const char *const choices[] = { "auto", "tier" };
+    double n_left;
+    char *whole;
+
+    (void)state;
+    (void)new_dir("attend-cache");
+    whole = attending_answer("64MiB", "auto", &n_left);
+    assert_true(n_left == 0);
+    for (size_t i = 0; i < 2; i++) {
+        char *text;
+
+        (void)remove_dir();
+        (void)new_dir("attend-cache");
+        text = attending_answer("1MiB", choices[i], &n_left);
+        assert_string_equal(text, whole);
+        assert_true(n_left > 0);
+        free(text);
+    }
+    free(whole);
+    (void)remove_dir();
+}
+
 /* What a step of a bench reads from the file: nothing with all KV in memory; with
  * memory for a third of it, more than half. */
 static void bench_larger_than_memory(void **state)
@@ -521,6 +575,7 @@ int main(void)
         cmocka_unit_test(run_reads_what_it_has_written),
         cmocka_unit_test(run_larger_than_memory),
         cmocka_unit_test(shared_kv_is_not_streamed),
+        cmocka_unit_test(serve_attends_beyond_memory),
         cmocka_unit_test(bench_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),

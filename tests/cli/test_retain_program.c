@@ -698,9 +698,6 @@ static void bad_combinations(void **state)
     refuse(
         2, "--attend and --retain",
         PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--retain", "keydiff"));
-    refuse(2, "--attend and --kv-overflow tier",
-           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--kv-overflow",
-                   "tier", "--cache-dir", "x"));
     refuse(1, "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
            PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--kv", "q4"));
     refuse(1, "layers share K and V",

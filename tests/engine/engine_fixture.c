@@ -153,6 +153,14 @@ engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
     return bench_generated(&gen, engine, runtime);
 }
 
+engine_bench bench_deep_panels(uint32_t n_layer, const quire_engine_opts *engine,
+                               const quire_runtime_opts *runtime)
+{
+    const gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, n_layer, runtime->n_ctx);
+
+    return bench_generated(&gen, engine, runtime);
+}
+
 engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
                             const quire_runtime_opts *runtime)
 {

@@ -26,6 +26,9 @@ engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
 /* The same in f32 with n_layer layers, and heads of 32. */
 engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
                         const quire_runtime_opts *runtime);
+/* The same with weights in panels: a row has its bits in any step. */
+engine_bench bench_deep_panels(uint32_t n_layer, const quire_engine_opts *engine,
+                               const quire_runtime_opts *runtime);
 /* A model of the architecture quire with 4 layers, weights in Q8_0, and a scheme of
  * gguf_gen_scheme.h. */
 engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,

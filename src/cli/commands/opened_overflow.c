@@ -120,7 +120,7 @@ int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *w
         need_bytes * o->n_seqs_max <= o->kv_budget_bytes) {
         return QUIRE_OK;
     }
-    rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, err);
+    rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, NULL, err);
     if (rc < 0) {
         quire_opened_close_runtime(session);
     }

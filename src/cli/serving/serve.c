@@ -211,9 +211,8 @@ static const char *overflow_note(const serving *s)
     if (s->args->no_overflow_memory) {
         return QUIRE_OVERFLOW_NO_MEMORY;
     }
-    return s->args->retain != NULL || s->args->attend != NULL
-               ? "with --retain or --attend requests larger than the KV budget are refused "
-                 "(kv_overflow)"
+    return s->args->retain != NULL
+               ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
                : "layers of this model share KV, have windows or are recurrent, so requests larger "
                  "than the KV budget are refused (kv_overflow)";
 }

@@ -59,11 +59,6 @@ int quire_serve_attend_read(const quire_serve_args *args, quire_server_opts *opt
                                "text",
                                opts->retain.policy != NULL ? "--retain" : "--context-overflow");
     }
-    if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--attend and --kv-overflow tier: pages that may be read are in "
-                               "memory");
-    }
     return QUIRE_OK;
 }
 

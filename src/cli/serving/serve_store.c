@@ -201,8 +201,7 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         QUIRE_TRY(quire_overflow_check(described->desc, err));
-    } else if (args->retain != NULL || args->attend != NULL ||
-               quire_overflow_check(described->desc, NULL) < 0) {
+    } else if (args->retain != NULL || quire_overflow_check(described->desc, NULL) < 0) {
         args->no_kv_overflow = true;
         return QUIRE_OK;
     }

@@ -108,12 +108,6 @@ int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_e
 {
     const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
 
-    if (loop->opts.overflow.dir != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s cannot go with --kv-overflow: pages that may be read are in "
-                               "memory",
-                               setting);
-    }
     return quire_attending_check(&on, setting, err);
 }
 

@@ -191,8 +191,8 @@ static void contents_destroy(quire_loop *loop)
     quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
     quire_condensed_set_destroy(loop->condensed);
+    quire_overflow_destroy(loop); /* before the device that it stands in front of */
     quire_loop_lanes_destroy(loop);
-    quire_overflow_destroy(loop);
     quire_room_close(loop);
     if (loop->opts.shared_sessions == NULL) {
         quire_sessions_destroy(loop->sessions);

@@ -13,12 +13,15 @@ int quire_overflow_create(quire_loop *loop, quire_error *err)
 {
     return quire_overflow_is_on(&loop->opts.overflow, loop->runtime)
                ? quire_overflow_open(&loop->overflow.offload, loop->runtime, loop->desc,
-                                     &loop->opts.overflow, err)
+                                     &loop->opts.overflow, loop->lanes.device, err)
                : QUIRE_OK;
 }
 
 void quire_overflow_destroy(quire_loop *loop)
 {
+    if (loop->lanes.device != NULL) {
+        quire_packed_device_elsewhere_set(loop->lanes.device, NULL);
+    }
     quire_overflow_close(loop->overflow.offload, loop->runtime);
 }
 

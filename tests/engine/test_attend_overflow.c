@@ -1,0 +1,490 @@
+/* test_attend_overflow.c - requests larger than the KV budget whose generated tokens read a share
+ * of the pages: answers have the bits of a run with everything in memory, the file gives the chosen
+ * pages alone, and what goes wrong on the way is computed again.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "directory.h"
+#include "doze.h"
+#include "engine_fixture.h"
+#include "mem_disk.h"
+#include "rounds.h"
+
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "store/file/file_store.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_CTX     2048u
+#define N_PROMPT  1500u
+#define N_TOKENS  30u
+#define N_LAYER   12u
+#define N_TOPS    4u
+#define N_MEMORY  900u /* tokens that the budget has room for */
+#define SHARE     0.25
+#define BLOCK     4096u /* of O_DIRECT */
+#define N_WRITES  4096u
+#define LAYER_BAD 5u /* one of those whose rows choose */
+
+/* The operating system's calls, and what was written. */
+typedef struct watched_disk {
+    quire_file_ops ops;
+    atomic_bool is_stuck; /* reads never end, until the test ends */
+    atomic_bool is_over;
+    uint32_t n_writes;
+    int fd;
+    uint64_t offsets[N_WRITES]; /* of part i % N_LAYER */
+    size_t bytes[N_WRITES];
+} watched_disk;
+
+typedef struct setting {
+    quire_format format;
+    bool is_small;        /* memory for N_MEMORY tokens, and a file */
+    uint32_t page_tokens; /* 0 = 64 */
+    uint32_t n_threads;   /* 0 = 1 */
+    quire_store *store;   /* NULL: none */
+    watched_disk *disk;   /* NULL: the operating system's */
+} setting;
+
+static engine_bench bench_with(const setting *s, uint64_t budget_bytes)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+
+    runtime.k_format = runtime.v_format = s->format;
+    runtime.has_bounds = true;
+    runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
+    runtime.n_threads = s->n_threads != 0 ? s->n_threads : 1;
+    runtime.kv_budget_bytes = budget_bytes;
+    runtime.kv_overflows = s->is_small;
+    engine.overflow = (quire_overflow_opts){ .dir = s->is_small ? test_dir : NULL,
+                                             .capacity_bytes = (uint64_t)1 << 28,
+                                             .wait_ms = s->disk != NULL ? 300 : 0,
+                                             .ops = s->disk != NULL ? &s->disk->ops : NULL };
+    engine.tier = (quire_tier_opts){ .store = s->store,
+                                     .copies_all = true,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
+    return bench_deep_panels(N_LAYER, &engine, &runtime);
+}
+
+static engine_bench bench_of(const setting *s)
+{
+    setting all = *s;
+    quire_kv_price price;
+    engine_bench b;
+
+    if (!s->is_small) {
+        return bench_with(s, 0);
+    }
+    all.is_small = false;
+    all.store = NULL;
+    b = bench_with(&all, 0);
+    price = quire_kv_price_make(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime));
+    bench_close(&b);
+    return bench_with(s, quire_kv_price_bytes(&price, N_MEMORY));
+}
+
+/* A request's tokens with the log-probabilities of the best: any changed bit of KV shows. */
+typedef struct answer {
+    int32_t tokens[N_TOKENS];
+    float logprobs[N_TOKENS][N_TOPS];
+    uint32_t n;
+} answer;
+
+static quire_request *ask(const engine_bench *b, double share, const int32_t *text, uint32_t n)
+{
+    quire_request_params params = params_greedy(text, n, N_TOKENS);
+
+    params.has_logprobs = true;
+    params.n_top_logprobs = N_TOPS;
+    params.attend_share = share;
+    return submit(b, &params);
+}
+
+/* Wait for the end of a request, and take what it has generated. */
+static void take_tokens(quire_request *request, answer *out)
+{
+    quire_request_token event;
+    int rc;
+
+    *out = (answer){ 0 };
+    while ((rc = quire_request_wait(request, out->n, FIXTURE_WAIT_MS, &event)) == 1) {
+        assert_true(out->n < N_TOKENS);
+        out->tokens[out->n] = event.token;
+        for (uint32_t i = 0; i < event.n_tops && i < N_TOPS; i++) {
+            out->logprobs[out->n][i] = event.tops[i].logprob;
+        }
+        out->n++;
+    }
+    assert_int_equal(rc, 0);
+}
+
+/* The answer of a request that ends well. Returns how many tokens of its prompt were cached. */
+static uint32_t take(quire_request *request, answer *out)
+{
+    uint32_t n_cached;
+
+    take_tokens(request, out);
+    assert_int_equal(out->n, N_TOKENS);
+    assert_string_equal(quire_request_result_get(request)->message, "");
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_LENGTH);
+    n_cached = quire_request_result_get(request)->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
+}
+
+/* Prompts with their answers, with a share and without, from an engine with everything in memory.
+ */
+#define N_TEXTS 2u
+typedef struct texts {
+    int32_t prompts[N_TEXTS][N_PROMPT];
+    answer some[N_TEXTS];
+    answer all[N_TEXTS];
+} texts;
+
+static void texts_make(const setting *s, texts *t)
+{
+    setting whole = { .format = s->format, .page_tokens = s->page_tokens };
+    engine_bench b = bench_of(&whole);
+
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        tokens_make(t->prompts[i], N_PROMPT, 1 + i);
+        (void)take(ask(&b, SHARE, t->prompts[i], N_PROMPT), &t->some[i]);
+        (void)take(ask(&b, 0, t->prompts[i], N_PROMPT), &t->all[i]);
+        assert_memory_not_equal(&t->some[i], &t->all[i], sizeof t->all[i]);
+    }
+    bench_close(&b);
+}
+
+static uint32_t check(const engine_bench *b, double share, const texts *t, uint32_t i)
+{
+    answer got;
+    const uint32_t n_cached = take(ask(b, share, t->prompts[i], N_PROMPT), &got);
+
+    assert_memory_equal(&got, share > 0 ? &t->some[i] : &t->all[i], sizeof got);
+    return n_cached;
+}
+
+static quire_offload_file_stats file_now(const engine_bench *b)
+{
+    return stats_now(b->engine).overflow.offload.file;
+}
+
+/* A miss, a hit on pages of which most are in the file, and a request that reads all of them. */
+static void same_answers(const setting *s)
+{
+    static texts t;
+    quire_offload_file_stats before, after;
+    uint64_t some_bytes;
+    engine_bench b;
+
+    texts_make(s, &t);
+    b = bench_of(s);
+    assert_int_equal(check(&b, SHARE, &t, 0), 0);
+    before = file_now(&b);
+    assert_true(before.chosen_total > 0 && before.left_total > 0);
+    assert_int_equal(check(&b, SHARE, &t, 0), N_PROMPT - 1);
+    after = file_now(&b);
+    some_bytes = after.read_bytes_total - before.read_bytes_total;
+    assert_true(after.left_total > before.left_total);
+    assert_int_equal(check(&b, 0, &t, 0), N_PROMPT - 1);
+    before = after;
+    after = file_now(&b);
+    /* A step that reads all, the last one of the prompt, is in both. */
+    assert_true(some_bytes < (after.read_bytes_total - before.read_bytes_total) * 2 / 3);
+    assert_int_equal(after.chosen_total, before.chosen_total);
+    assert_int_equal(after.left_total, before.left_total);
+    assert_int_equal(after.failures_total, 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_same_answers(void **state)
+{
+    static const setting settings[] = {
+        { .format = QUIRE_FORMAT_F16, .is_small = true },
+        { .format = QUIRE_FORMAT_F32, .is_small = true },
+        { .format = QUIRE_FORMAT_BF16, .is_small = true, .page_tokens = 128 },
+        { .format = QUIRE_FORMAT_Q8, .is_small = true, .n_threads = 3 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        same_answers(&settings[i]);
+    }
+}
+
+/* Pages, buffers and the bounds of pages in the file stay within the budget. */
+static void test_memory_is_bounded(void **state)
+{
+    static const setting s = { .format = QUIRE_FORMAT_F16, .is_small = true };
+    static texts t;
+    engine_bench b = bench_of(&s);
+    const uint64_t budget_bytes = quire_runtime_opts_get(b.runtime)->kv_budget_bytes;
+    quire_request *request;
+    answer got;
+
+    (void)state;
+    texts_make(&s, &t);
+    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    for (uint32_t i = 0; i < 20; i++) {
+        gate *g = gate_close(b.engine);
+        quire_cache_stats cache;
+        quire_engine_stats stats;
+
+        gate_step(g);
+        quire_engine_stats_get(b.engine, &stats);
+        quire_cache_stats_get(quire_runtime_cache(b.runtime), &cache);
+        assert_true(cache.live_bytes + cache.cached_bytes + stats.overflow.offload.buffer_bytes <=
+                    budget_bytes);
+        gate_open(g);
+    }
+    (void)take(request, &got);
+    assert_memory_equal(&got, &t.some[0], sizeof got);
+    bench_close(&b);
+}
+
+/* Two large requests and a small one, of both kinds, in the same steps. */
+static void test_side_by_side(void **state)
+{
+    static const setting s = { .format = QUIRE_FORMAT_F16, .is_small = true };
+    static texts t;
+    quire_request *requests[4];
+    answer small[2], got;
+    engine_bench b = bench_of(&s);
+
+    (void)state;
+    texts_make(&s, &t);
+    (void)take(ask(&b, SHARE, t.prompts[1], 300), &small[0]);
+    for (uint32_t i = 0; i < 3; i++) {
+        requests[i] = ask(&b, i == 1 ? 0 : SHARE, t.prompts[i % 2], i == 2 ? 300 : N_PROMPT);
+    }
+    requests[3] = ask(&b, SHARE, t.prompts[1], 300);
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)take(requests[i], &got);
+        assert_memory_equal(&got, i == 1 ? &t.all[1] : &t.some[0], sizeof got);
+    }
+    (void)take(requests[2], &got);
+    (void)take(requests[3], &small[1]);
+    assert_memory_equal(&small[0], &small[1], sizeof small[0]);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static quire_request *running(const engine_bench *b)
+{
+    return b->engine->loop->set.n_running > 0 ? b->engine->loop->set.running[0] : NULL;
+}
+
+/* Let the engine go on until the request has generated some tokens. */
+static void generate_some(const engine_bench *b, gate *g)
+{
+    while (running(b) == NULL || running(b)->n_tokens < N_PROMPT + 10) {
+        gate_step(g);
+    }
+}
+
+/* Tokens that are computed again after a preemption choose as they did, in steps of many rows. */
+static void test_preempted(void **state)
+{
+    static const setting s = { .format = QUIRE_FORMAT_Q8, .is_small = true };
+    static texts t;
+    quire_request *request;
+    answer got;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    texts_make(&s, &t);
+    b = bench_of(&s);
+    g = gate_close(b.engine);
+    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    generate_some(&b, g);
+    quire_loop_preempt(b.engine->loop, running(&b));
+    request->wait.blocked_at = 0; /* as if pages had been released since */
+    gate_open(g);
+    (void)take(request, &got);
+    assert_memory_equal(&got, &t.some[0], sizeof got);
+    assert_int_equal(stats_now(b.engine).preemptions_total, 1);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static quire_store *store_at(mem_disk *disk)
+{
+    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
+    quire_store *store;
+
+    opts.dir = "/disk";
+    opts.ops = mem_disk_ops(disk);
+    opts.segment_bytes = (uint64_t)1 << 20;
+    opts.capacity_bytes = 64 * opts.segment_bytes;
+    opts.reads_kind = QUIRE_READS_POOL;
+    opts.reads_max = 2;
+    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
+    return store;
+}
+
+/* A text that is larger than memory comes back from the store: its pages go on to the file, and
+ * their bounds stay. */
+static void test_restart(void **state)
+{
+    setting s = { .format = QUIRE_FORMAT_F16 };
+    mem_disk *disk = mem_disk_new();
+    static texts t;
+    engine_bench b;
+
+    (void)state;
+    texts_make(&s, &t);
+    s.store = store_at(disk);
+    b = bench_of(&s);
+    (void)check(&b, 0, &t, 0);
+    bench_close(&b);
+    s.store = store_at(disk);
+    s.is_small = true;
+    b = bench_of(&s);
+    assert_int_equal(check(&b, SHARE, &t, 0), N_PROMPT - 1); /* a partly filled page, too */
+    assert_true(stats_now(b.engine).tier.fetched_tokens_total >= N_PROMPT / 64 * 64);
+    assert_true(file_now(&b).left_total > 0);
+    validate(b.engine);
+    bench_close(&b);
+    mem_disk_free(disk);
+}
+
+/* ---- faults while pages are chosen ---- */
+
+static ssize_t disk_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+    watched_disk *d = ctx;
+
+    assert_true(d->n_writes < N_WRITES);
+    d->fd = fd;
+    d->offsets[d->n_writes] = offset;
+    d->bytes[d->n_writes++] = n;
+    return os->pwrite(os->ctx, fd, buffer, n, offset);
+}
+
+static int disk_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+    watched_disk *d = ctx;
+
+    while (atomic_load(&d->is_stuck) && !atomic_load(&d->is_over)) {
+        test_doze_ms();
+    }
+    return os->read_begin(os->ctx, fd, n, offset);
+}
+
+static void disk_init(watched_disk *d)
+{
+    *d = (watched_disk){ .ops = *quire_file_ops_default() };
+    d->ops.pwrite = disk_pwrite;
+    d->ops.read_begin = disk_read_begin;
+    d->ops.ctx = d;
+}
+
+/* Change a bit of one layer of every page in the file. */
+static void disk_damage(const watched_disk *d)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+
+    for (uint32_t i = LAYER_BAD; i < d->n_writes; i += N_LAYER) {
+        unsigned char *bytes = aligned_alloc(BLOCK, d->bytes[i]);
+        const size_t slot = d->bytes[i] / QUIRE_OFFLOAD_STRIPE;
+
+        assert_non_null(bytes);
+        assert_int_equal(os->pread(os->ctx, d->fd, bytes, d->bytes[i], d->offsets[i]), d->bytes[i]);
+        for (uint32_t k = 0; k < QUIRE_OFFLOAD_STRIPE; k++) {
+            bytes[k * slot + 100] ^= 0x10;
+        }
+        assert_int_equal(os->pwrite(os->ctx, d->fd, bytes, d->bytes[i], d->offsets[i]),
+                         d->bytes[i]);
+        free(bytes);
+    }
+}
+
+/* A chosen page is damaged: the step fails, and the request is computed again, with the same bits.
+ */
+static void test_damage_is_computed_again(void **state)
+{
+    static watched_disk d;
+    static texts t;
+    setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d };
+    quire_engine_stats stats;
+    quire_request *request;
+    answer got;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    texts_make(&s, &t);
+    disk_init(&d);
+    b = bench_of(&s);
+    g = gate_close(b.engine);
+    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    generate_some(&b, g);
+    disk_damage(&d);
+    gate_open(g);
+    (void)take(request, &got);
+    assert_memory_equal(&got, &t.some[0], sizeof got);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.overflow.lost_total, 1);
+    assert_true(stats.overflow.offload.file.failures_total > 0);
+    assert_non_null(strstr(stats.overflow.offload.trouble, "checksum"));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+/* The disk answers no more when pages are chosen: the request ends with the tokens that it has, the
+ * figures name the cause, and others run. */
+static void test_a_stuck_disk(void **state)
+{
+    static watched_disk d;
+    static texts t;
+    setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d };
+    quire_request *request;
+    engine_bench b;
+    answer got;
+    gate *g;
+
+    (void)state;
+    texts_make(&s, &t);
+    disk_init(&d);
+    b = bench_of(&s);
+    g = gate_close(b.engine);
+    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    generate_some(&b, g);
+    atomic_store(&d.is_stuck, true);
+    gate_open(g);
+    take_tokens(request, &got);
+    assert_true(got.n >= 10 && got.n < N_TOKENS);
+    assert_memory_equal(got.tokens, t.some[0].tokens, got.n * sizeof got.tokens[0]);
+    assert_memory_equal(got.logprobs, t.some[0].logprobs, got.n * sizeof got.logprobs[0]);
+    quire_request_release(request);
+    assert_non_null(strstr(stats_now(b.engine).overflow.offload.trouble, "timed out"));
+    (void)take(ask(&b, SHARE, t.prompts[1], 300), &got);
+    atomic_store(&d.is_over, true);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_answers), cmocka_unit_test(test_memory_is_bounded),
+        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_preempted),
+        cmocka_unit_test(test_restart),      cmocka_unit_test(test_damage_is_computed_again),
+        cmocka_unit_test(test_a_stuck_disk),
+    };
+
+    return cmocka_run_group_tests_name("attend_overflow", tests, test_dir_make, test_dir_remove);
+}

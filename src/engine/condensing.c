@@ -76,7 +76,6 @@ static uint64_t most_by_lane(const quire_condensing *c, uint64_t n_text, uint64_
     uint32_t n_layers;
 
     n_protected = quire_min_u64(n_protected, n_text);
-
     if (quire_condensing_full_layers(&c->spec, &c->packing, is_full, &n_layers, NULL) < 0) {
         n_layers = c->packing.n_layers; /* refused: quire_condensing_check() */
     }
@@ -88,18 +87,18 @@ static uint64_t most_by_lane(const quire_condensing *c, uint64_t n_text, uint64_
 }
 
 /* The same of sealed formats, after condensing number k: each one adds what it keeps of its chunk.
- */
+ * Chunks behind the sinks are alike. */
 static uint64_t most_sealed(const quire_condensing *c, uint32_t k)
 {
     uint64_t n = 0;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < k; i++) {
-        const uint64_t begin = (uint64_t)i * c->chunk;
-        const uint64_t n_sinks = c->spec.sinks > begin ? c->spec.sinks - begin : 0;
+    for (; i < k && (uint64_t)i * c->chunk < c->spec.sinks; i++) {
+        const uint64_t n_sinks = c->spec.sinks - (uint64_t)i * c->chunk;
 
         n += most_by_lane(c, c->chunk, n_sinks + c->spec.recent);
     }
-    return n;
+    return i < k ? n + (k - i) * most_by_lane(c, c->chunk, c->spec.recent) : n;
 }
 
 /* Tokens of the pages for the most that all lanes together may keep after condensing number k. */

@@ -121,6 +121,9 @@ typedef struct quire_condensing_on {
  * missing, QUIRE_INVAL (whole layers; the pages would be as many as those of the text). */
 int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spec *spec,
                            uint32_t chunk, const char *setting, quire_error *err);
+/* Whether what layers with windows keep has its place among the kept tokens. Errors: QUIRE_INVAL.
+ */
+int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err);
 /* Whether generated tokens can read a share of the pages. Errors: QUIRE_UNSUPP (pages without
  * bounds; quire_runtime_bounds_check(); pages that cannot be packed). */
 int quire_attending_check(const quire_condensing_on *on, const char *setting, quire_error *err);

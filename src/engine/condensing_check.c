@@ -69,8 +69,7 @@ static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *
                : QUIRE_OK;
 }
 
-/* What layers with windows keep has its place among the kept tokens. */
-static int check_window(const quire_condensing *c, const char *setting, quire_error *err)
+int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err)
 {
     const uint32_t n_kept = quire_condensing_kept(c, 1);
 
@@ -140,7 +139,7 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
                                "(--retain-chunk), is needed",
                                setting, c.text, chunk);
     }
-    QUIRE_TRY(check_window(&c, setting, err));
+    QUIRE_TRY(quire_condensing_window_check(&c, setting, err));
     return check_room(&c, n_ctx, setting, err);
 }
 

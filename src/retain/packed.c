@@ -42,6 +42,14 @@ static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
            k->page_stride == part_bytes(p) + part_places(p) * p->bounds_bytes;
 }
 
+/* Whether hot tiles of a sealed side have the places of its other tiles. */
+static bool is_hot_regular(const quire_packing *p, const quire_attn_source *store)
+{
+    return !quire_format_is_sealed(store->format) ||
+           (store->hot_group == p->hot_group &&
+            store->hot_lane.head_stride == p->page_tokens / TILE * store->hot_lane.tile_stride);
+}
+
 /* Whether both layers store K and V in the same formats. */
 static bool is_alike(const quire_attn_layer *a, const quire_attn_layer *b)
 {
@@ -80,6 +88,9 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
                           !is_same_place(&layer->v[0], &layer->v_store),
                       QUIRE_UNSUPP);
         QUIRE_FAIL_IF(!is_alike(layer, first) || !is_regular(out, layer), QUIRE_UNSUPP);
+        QUIRE_FAIL_IF(!is_hot_regular(out, &layer->k_store) ||
+                          !is_hot_regular(out, &layer->v_store),
+                      QUIRE_UNSUPP);
     }
     return QUIRE_OK;
 }

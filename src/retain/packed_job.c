@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "retain/packed_device_internal.h"
 
+#include "base/check.h"
+
 #define TILE QUIRE_TILE_TOKENS
 
 /* A tile of a lane: its spot, and the hot part where there is a hot page. */
@@ -123,6 +125,7 @@ bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n)
 {
+    QUIRE_CHECK(w->hot_entries == NULL); /* pages with bounds are not sealed */
     (void)tiles_fill(d, w, seq, lane, false);
     for (uint32_t i = 0; i < n; i++) { /* entries ascend, and keep the names of their tiles */
         w->entries[i] = w->entries[w->ranks[i].entry];

@@ -516,6 +516,18 @@ const char *program_model_windows(void)
     return path;
 }
 
+const char *program_model_sliding(void)
+{
+    static const char *path;
+    gguf_gen_opts opts = tiny_opts(4, 512);
+
+    (void)snprintf(opts.arch, sizeof opts.arch, "gemma2");
+    opts.is_tied = true;
+    opts.sliding_window = 300;
+    path = path != NULL ? path : model_write("sliding.gguf", &opts);
+    return path;
+}
+
 const char *program_model_unturned(void)
 {
     static const char *path;

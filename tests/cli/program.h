@@ -87,6 +87,9 @@ const char *program_model_shared(void);
 /* The same with the scheme yoco, whose layer 0 has a window of 64 tokens. */
 const char *program_model_windows(void);
 
+/* The first with 4 layers, as gemma2: every other one has a window of 300 tokens. */
+const char *program_model_sliding(void);
+
 /* The first with 4 layers, as smollm3: the last one does not turn K by its position. */
 const char *program_model_unturned(void);
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "program.h"
+#include "quire/codec.h"
 #include "served.h"
 
 #include <signal.h>
@@ -518,40 +519,6 @@ static void info_of_a_share(void **state)
     json_decref(info);
 }
 
-/* Tokens behind the last place are held in 8 bits, too, where they are coded by 64. */
-static void info_of_sealed_formats(void **state)
-{
-    json_t *info = program_json(PROGRAM("info", "-m", program_model(), "--retain", "keydiff:0.25",
-                                        "--retain-chunk", "512", "--json"));
-    json_t *old = program_json(PROGRAM("info", "-m", program_model(), "--retain", "last:0.25",
-                                       "--retain-chunk", "512", "--json"));
-    const json_t *rows = json_object_get(json_object_get(info, "retained"), "kv");
-    uint32_t n_sealed = 0;
-    size_t i;
-    const json_t *row;
-
-    (void)state;
-    json_array_foreach(rows, i, row)
-    {
-        const char *name = json_string_value(json_object_get(row, "kv"));
-        const json_t *context = json_array_get(json_object_get(row, "contexts"), 1);
-        const double token_bytes =
-            number(json_array_get(json_object_get(info, "kv"), i), "bytes_per_token");
-
-        if (name[0] == 'q' && name[1] < '8') {
-            n_sealed++;
-            assert_true(number(context, "bytes") > token_bytes * number(context, "held_tokens"));
-            assert_true(number(context, "held_tokens") < number(context, "tokens"));
-        }
-    }
-    assert_int_equal(n_sealed, 4);
-    /* They drop what they have kept, which is sealed there. */
-    assert_int_equal(json_array_size(json_object_get(json_object_get(old, "retained"), "kv")),
-                     json_array_size(rows) - 4);
-    json_decref(old);
-    json_decref(info);
-}
-
 /* Pages of 64 tokens for n_tokens tokens of all lanes together, and their list. */
 static uint32_t packed_pages(const json_t *info, double token_bytes, double n_tokens)
 {
@@ -594,6 +561,58 @@ static void info_by_lane(void **state)
         }
         assert_true(i >= 4);
     }
+    json_decref(info);
+}
+
+/* Of a format that is coded by 64 tokens: packed pages, and the tokens behind the last place in
+ * 8 bits, too. */
+static void check_sealed(const json_t *info, size_t f)
+{
+    const json_t *plain = json_object_get(info, "kv");
+    const json_t *row = json_array_get(json_object_get(json_object_get(info, "retained"), "kv"), f);
+    const double token_bytes = number(json_array_get(plain, f), "bytes_per_token");
+    const double hot_bytes = number(json_array_get(plain, QUIRE_FORMAT_HOT), "bytes_per_token");
+    const double n_lanes = number(info, "n_layer") * number(info, "n_kv_head");
+    size_t i;
+    const json_t *context;
+
+    assert_string_equal(json_string_value(json_object_get(row, "kv")),
+                        quire_format_name((quire_format)f));
+    json_array_foreach(json_object_get(row, "contexts"), i, context)
+    {
+        const uint32_t n = (uint32_t)number(context, "tokens"), n_places = (n - 1) / 512;
+        const uint32_t n_kept =
+            n_places == 0 ? 0 : 64 * packed_pages(info, token_bytes, n_places * 128 * n_lanes);
+        const uint32_t n_open = n - n_places * 512;
+
+        assert_true(number(context, "held_tokens") == n_kept + n_open);
+        assert_true(number(context, "bytes") == token_bytes * (n_kept + (n_open + 63) / 64 * 64) +
+                                                    hot_bytes * ((n_open + 63) / 64 * 64));
+        /* Pages before and after a place, and what a request asks for: the chunk and 3 pages in 8
+         * bits. */
+        assert_true(n_places < 2 || number(context, "most_bytes") >=
+                                        token_bytes * (n_kept + 512) + hot_bytes * (512 + 3 * 64));
+    }
+    assert_true(i >= 4);
+}
+
+static void info_of_sealed_formats(void **state)
+{
+    json_t *info =
+        program_json(PROGRAM("info", "-m", program_model(), "--retain",
+                             "keydiff:0.25,sinks=0,recent=64", "--retain-chunk", "512", "--json"));
+    json_t *old = program_json(PROGRAM("info", "-m", program_model(), "--retain", "last:0.25",
+                                       "--retain-chunk", "512", "--json"));
+    const json_t *rows = json_object_get(json_object_get(info, "retained"), "kv");
+
+    (void)state;
+    for (size_t f = QUIRE_FORMATS_DIRECT; f < QUIRE_FORMAT_COUNT; f++) {
+        check_sealed(info, f);
+    }
+    /* They drop what they have kept, which is sealed there. */
+    assert_int_equal(json_array_size(json_object_get(json_object_get(old, "retained"), "kv")),
+                     json_array_size(rows) - 4);
+    json_decref(old);
     json_decref(info);
 }
 
@@ -727,6 +746,9 @@ static void bad_combinations(void **state)
                    "--cache-dir", "x"));
     refuse(1, "--retain snap cannot go with layers that share KV",
            PROGRAM("info", "-m", program_model_shared(), "--retain", "snap"));
+    refuse(1, "fewer than the 300 that layers with windows see",
+           PROGRAM("info", "-m", program_model_sliding(), "--retain", "keydiff:0.1,recent=8",
+                   "--retain-chunk", "512"));
     refuse(1, "--retain snap:0.9 of 64 tokens takes as many pages as the tokens themselves",
            PROGRAM("info", "-m", model, "--retain", "snap:0.9", "--retain-chunk", "64"));
     refuse(2, "--retain best: there is no retention policy",
@@ -761,8 +783,8 @@ int main(void)
         cmocka_unit_test(chats_that_keep_all),
         cmocka_unit_test(chat_says_the_share),
         cmocka_unit_test(info_of_a_share),
-        cmocka_unit_test(info_of_sealed_formats),
         cmocka_unit_test(info_by_lane),
+        cmocka_unit_test(info_of_sealed_formats),
         cmocka_unit_test(a_check_refuses_what_a_start_does),
         cmocka_unit_test(bad_combinations),
     };

@@ -79,6 +79,15 @@ static uint64_t retained_bytes(const cost *c, uint64_t n_tokens, uint64_t n_hot)
            (n_hot + c->price.page_tokens - 1) / c->price.page_tokens * c->hot_page_bytes;
 }
 
+/* What a request of such a text must have room for: what admission asks for. */
+static uint64_t most_bytes(const cost *c, const quire_condensing *of, uint32_t n_tokens)
+{
+    quire_kv_price price = quire_condensing_price(of, &c->price);
+
+    price.hot_page_bytes = c->hot_page_bytes;
+    return quire_kv_price_bytes(&price, quire_condensing_need(of, n_tokens));
+}
+
 /* The runtime's options of other commands, without the formats. */
 static quire_runtime_opts runtime_opts(const info_args *args)
 {
@@ -211,14 +220,12 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
         }
         for (size_t i = 0; i < n_ctx; i++) {
             const quire_info_retained held = quire_info_retain_held(&of, ctx[i]);
-            const quire_info_retained most = quire_info_retain_most(&of, ctx[i]);
 
             json_array_append_new(
-                contexts,
-                json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
-                          (int)held.n_tokens, "bytes",
-                          (json_int_t)retained_bytes(&c, held.n_tokens, held.n_hot), "most_bytes",
-                          (json_int_t)retained_bytes(&c, most.n_tokens, most.n_hot)));
+                contexts, json_pack("{s:i, s:i, s:I, s:I}", "tokens", (int)ctx[i], "held_tokens",
+                                    (int)held.n_tokens, "bytes",
+                                    (json_int_t)retained_bytes(&c, held.n_tokens, held.n_hot),
+                                    "most_bytes", (json_int_t)most_bytes(&c, &of, ctx[i])));
         }
         json_array_append_new(
             rows, json_pack("{s:s, s:o}", "kv", quire_format_name(c.format), "contexts", contexts));
@@ -414,10 +421,7 @@ static void print_retained_row(const quire_model_desc *d, const cost *c,
     }
     printf("\n  %-21s", "  most on the way");
     for (size_t i = 0; i < n_ctx; i++) {
-        const quire_info_retained most = quire_info_retain_most(&of, ctx[i]);
-        const uint64_t bytes = retained_bytes(c, most.n_tokens, most.n_hot);
-
-        printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
+        printf(" %9s ", quire_format_bytes(most_bytes(c, &of, ctx[i]), text, sizeof(text)));
     }
     printf("\n");
 }

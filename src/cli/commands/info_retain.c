@@ -4,6 +4,7 @@
 #include "cli/commands/info_retain.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "model/runtime_rows.h"
 
 /* Whether each layer has K and V of its own. */
@@ -45,7 +46,7 @@ int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tok
                           page_tokens, NULL);
     in_f32 = quire_info_retain_of(out, desc, QUIRE_FORMAT_F32, &parts);
     return quire_condensing_kept(&in_f32, 1) <= out->chunk
-               ? QUIRE_OK
+               ? quire_condensing_window_check(&in_f32, "--retain", err)
                : quire_error_set(err, QUIRE_INVAL,
                                  "--retain %s of %u tokens takes as many pages as the tokens "
                                  "themselves: a smaller share or recent, or condensing after more "
@@ -70,6 +71,7 @@ static void parts_fill(quire_condensing_parts *parts, const quire_condensing *re
         if (desc->window[l] == 0) {
             parts->model_layers[packing->n_layers++] = l;
         }
+        packing->window_tokens = quire_max_u32(packing->window_tokens, desc->window[l]);
     }
     if (has_lanes(desc) && quire_format_is_sealed(format)) {
         packing->hot_group = QUIRE_KV_GROUP_HOT;
@@ -100,6 +102,7 @@ bool quire_info_retain_works(const quire_condensing *retained, const quire_model
     const quire_condensing of = quire_info_retain_of(retained, desc, format, &parts);
 
     return quire_condensing_kept(&of, 1) <= of.chunk &&
+           quire_condensing_window_check(&of, "--retain", NULL) == QUIRE_OK &&
            (!quire_format_is_sealed(format) ||
             (has_lanes(desc) && !retained->spec.policy->drops_kept));
 }
@@ -109,10 +112,4 @@ quire_info_retained quire_info_retain_held(const quire_condensing *c, uint32_t n
     const uint32_t k = quire_condensing_before(c, n_tokens - 1);
 
     return (quire_info_retained){ n_tokens - quire_condensing_gone(c, k), n_tokens - k * c->chunk };
-}
-
-quire_info_retained quire_info_retain_most(const quire_condensing *c, uint32_t n_tokens)
-{
-    return (quire_info_retained){ quire_condensing_need(c, n_tokens),
-                                  n_tokens < c->chunk ? n_tokens : c->chunk };
 }

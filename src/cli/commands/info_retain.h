@@ -31,8 +31,7 @@ typedef struct quire_info_retained {
     uint32_t n_tokens;
     uint32_t n_hot;
 } quire_info_retained;
-/* Of a text of n_tokens at its end, and the most on the way. */
+/* Of a text of n_tokens at its end. */
 quire_info_retained quire_info_retain_held(const quire_condensing *c, uint32_t n_tokens);
-quire_info_retained quire_info_retain_most(const quire_condensing *c, uint32_t n_tokens);
 
 #endif /* QUIRE_CLI_INFO_RETAIN_H */

@@ -94,9 +94,9 @@ int quire_serve_retain_check(quire_opened *described, const quire_serve_args *ar
     if (opts->retain.policy == NULL && args->attend == NULL) {
         return QUIRE_OK;
     }
-    if (wants_maps(opts)) {
+    if (wants_maps(opts) &&
+        described->predictor == NULL) { /* else quire_serve_retain_bytes() has */
         rc = quire_predictor_find(&described->predictor, args->common.model, desc, &why);
-        parts.predictor = described->predictor;
     }
     if (rc < 0) {
         return quire_error_set(err, rc, "--retain: %s", why.message);
@@ -106,6 +106,7 @@ int quire_serve_retain_check(quire_opened *described, const quire_serve_args *ar
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     quire_condensing_packing_init(&parts, layers, desc, plan);
+    parts.predictor = described->predictor;
     parts.rotation = quire_condensing_turns(desc) ? &rotation : NULL;
     rc = check_on(&on, args, opts, err);
     free(layers);

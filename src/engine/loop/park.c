@@ -90,8 +90,8 @@ void quire_loop_unpark(quire_loop *loop, quire_request *r)
 
 static uint64_t own_bytes(const quire_loop *loop, const quire_request *r)
 {
-    return quire_loop_need_bytes(loop, quire_request_held(r)) -
-           quire_loop_need_bytes(loop, r->kv.n_found) + loop->room.states_bytes;
+    return quire_loop_held_bytes(loop, r, quire_request_held(r)) -
+           quire_loop_held_bytes(loop, r, r->kv.n_found) + loop->room.states_bytes;
 }
 
 /* Cost of recomputing the unshared tokens, per byte freed. */

@@ -233,6 +233,33 @@ static void test_serve_refusals(void **state)
     }
 }
 
+/* From here on the program is the one with the mock, lost at this piece of its work. */
+static void mock_begin(const char *lose_at)
+{
+    assert_int_equal(setenv("QUIRE_PROGRAM", QUIRE_PROGRAM_MOCK, 1), 0);
+    assert_int_equal(setenv("MOCK_LOSE_AT", lose_at, 1), 0);
+}
+
+static int mock_end(void **state)
+{
+    (void)state;
+    (void)unsetenv("QUIRE_PROGRAM");
+    (void)unsetenv("MOCK_LOSE_AT");
+    (void)unsetenv("MOCK_MEMORY");
+    return 0;
+}
+
+/* Whether auto is a card here: software devices are none. */
+static bool has_card(void)
+{
+    program_result r = program_expect(
+        0, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device", "auto"));
+    const bool is_card = strstr(r.err, "quire: device cpu (") == NULL;
+
+    program_free(&r);
+    return is_card;
+}
+
 /* Pages lie below a device's memory alone, and where requests may have them there. */
 static void test_serve_attend(void **state)
 {
@@ -247,12 +274,38 @@ static void test_serve_attend(void **state)
                                   "--kv-overflow", "refuse", "--kv-overflow-attend", "auto"));
     assert_says(r.err, "kv_overflow_attend auto and kv_overflow refuse");
     program_free(&r);
+    if (!has_card()) {
+        r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                      "auto", "--kv-overflow-attend", "host"));
+        assert_says(r.err, "kv_overflow_attend host needs a device");
+        program_free(&r);
+    }
     if (!has_vulkan) {
         skip();
     }
     r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
                                   "--kv-overflow-attend", "auto"));
     program_free(&r);
+}
+
+/* Models whose pages stay on the device are refused where they would run without the option. */
+static void test_serve_attend_models(void **state)
+{
+    static const char *const choices[] = { "device", "host", "auto" };
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 3; i++) {
+        program_result r = program_expect(
+            i == 0 ? 0 : 1, PROGRAM("serve", program_model_windows(), "--check-config", "--device",
+                                    "mock", "--kv-overflow-attend", choices[i]));
+
+        if (i > 0) {
+            assert_says(r.err, "kv_overflow_attend ");
+            assert_says(r.err, " has a window: pages of such models cannot be offloaded");
+        }
+        program_free(&r);
+    }
 }
 
 /* Large requests run by default, with their pages in the host's memory, or are refused. */
@@ -276,22 +329,6 @@ static void test_serve_overflow(void **state)
 /* ---- a lost device ---- */
 
 #define LOST "device mock was lost, and the KV on it"
-
-/* From here on the program is the one with the mock, lost at this piece of its work. */
-static void mock_begin(const char *lose_at)
-{
-    assert_int_equal(setenv("QUIRE_PROGRAM", QUIRE_PROGRAM_MOCK, 1), 0);
-    assert_int_equal(setenv("MOCK_LOSE_AT", lose_at, 1), 0);
-}
-
-static int mock_end(void **state)
-{
-    (void)state;
-    (void)unsetenv("QUIRE_PROGRAM");
-    (void)unsetenv("MOCK_LOSE_AT");
-    (void)unsetenv("MOCK_MEMORY");
-    return 0;
-}
 
 /* The commands end by name, at the prompt and later. */
 static void test_lost(void **state)
@@ -365,7 +402,8 @@ static void test_lost_goes_on(void **state)
     mock_begin("6");
     running = program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
                                     "--kv", "q8", "--device", "mock", "--on-device-lost", "cpu",
-                                    "--cache-host-memory", "64MiB", "--store-all"));
+                                    "--cache-host-memory", "64MiB", "--store-all",
+                                    "--kv-overflow-attend", "host"));
     port = served_port(&running);
     assert_null(strstr(served_ask(port, "GET", "/health", ""), "lost_device"));
     assert_says(served_ask(port, "POST", "/v1/completions", served_story), "\"device_lost\"");
@@ -473,19 +511,14 @@ static void test_host_memory(void **state)
                                                  "--device", "cpu", "--cache-host-memory", "1MiB"));
     program_running running;
     char text[256];
-    bool is_cpu;
     uint16_t port;
 
     (void)state;
     assert_says(r.err, "cache_host_memory needs a device");
     program_free(&r);
-    r = program_run(
-        PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device", "auto"));
-    is_cpu = strstr(r.err, "quire: device cpu (") != NULL;
-    program_free(&r);
     r = program_run(PROGRAM("serve", program_model(), "--check-config", "--device", "auto",
                             "--cache-host-memory", "1MiB"));
-    if (is_cpu) { /* there is no card, or one that the CPU computes */
+    if (!has_card()) {
         assert_int_not_equal(r.exit_status, 0);
         assert_says(r.err, "cache_host_memory needs a device");
     }
@@ -557,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_serve_dir),
         cmocka_unit_test(test_serve_refusals),
         cmocka_unit_test(test_serve_attend),
+        cmocka_unit_test_teardown(test_serve_attend_models, mock_end),
         cmocka_unit_test(test_serve_overflow),
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),

@@ -486,11 +486,9 @@ static int go_on_lost(serving *s)
         return QUIRE_EXIT_FAILED;
     }
     quire_signals_release(); /* start() catches them again: until then they end the program */
-    s->args->common.device = "cpu";
+    quire_serve_device_leave(s->args);
     s->devices.n = 0; /* all are lost */
     s->opts.n_running_max = s->n_running_max;
-    s->args->common.n_device_layers = 0;
-    s->args->cache_host_bytes = 0; /* the host's memory is the cache's now */
     if ((rc = prepare(s, &plan, &err)) < 0 || (rc = start(s, &err)) < 0) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "cannot go on without device %s: %s",
                              device, err.message);

@@ -106,6 +106,14 @@ int quire_serve_host_check(const quire_serve_args *args, quire_error *err)
     return QUIRE_OK;
 }
 
+void quire_serve_device_leave(quire_serve_args *args)
+{
+    args->common.device = "cpu";
+    args->common.n_device_layers = 0;
+    args->cache_host_bytes = 0; /* the host's memory is the cache's now */
+    args->kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+}
+
 /* Pages of running requests lie in the host's memory below a device's alone. */
 static int attend_check(const quire_serve_args *args, quire_error *err)
 {
@@ -192,9 +200,28 @@ static int memory_settle(quire_serve_args *args, quire_opened *described, uint64
     return QUIRE_OK;
 }
 
+/* With the device that auto stands for, and this model. */
+static int attend_settle(const quire_serve_args *args, const quire_opened *described,
+                         quire_error *err)
+{
+    quire_error why = QUIRE_ERROR_INIT;
+    int rc;
+
+    if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(attend_check(args, err));
+    rc = quire_overflow_check(described->desc, &why);
+    return rc < 0
+               ? quire_error_set(err, rc, "kv_overflow_attend %s: %.200s",
+                                 quire_kv_overflow_attends[args->kv_overflow_attend], why.message)
+               : QUIRE_OK;
+}
+
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
                                 uint64_t beside_bytes, quire_error *err)
 {
+    QUIRE_TRY(attend_settle(args, described, err));
     args->no_kv_overflow = args->no_overflow_memory = false;
     if (!quire_serve_overflow_is_on(args)) {
         return QUIRE_OK;

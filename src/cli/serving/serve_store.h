@@ -18,6 +18,9 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
  * QUIRE_INVAL. */
 int quire_serve_host_check(const quire_serve_args *args, quire_error *err);
 
+/* The device is lost: go on with the CPU, without the settings that need a device. */
+void quire_serve_device_leave(quire_serve_args *args);
+
 /* Whether there is a store below memory. */
 bool quire_serve_has_store(const quire_serve_args *args);
 
@@ -40,7 +43,8 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
  * the model cannot, texts are condensed (retain), or with a device the host has too little memory,
  * args->no_kv_overflow is set: such requests are refused. beside_bytes: see quire_runtime_opts.
- * Errors: quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow is tier. */
+ * Errors: quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow is tier;
+ * QUIRE_INVAL and QUIRE_UNSUPP: kv_overflow_attend asks for pages that are never there. */
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
                                 uint64_t beside_bytes, quire_error *err);
 /* Whether requests larger than the KV budget run: their pages go to a file, or with a device to the

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/stats.h"
 
+#include <string.h>
+
 static void histogram_add(quire_histogram *sum, const quire_histogram *more)
 {
     for (uint32_t i = 0; i <= sum->n_bounds; i++) {
@@ -134,14 +136,34 @@ static void memory_add(quire_memory_stats *sum, const quire_memory_stats *more)
     precache_add(&sum->precache, &more->precache);
 }
 
+static void offload_file_add(quire_offload_file_stats *sum, const quire_offload_file_stats *more)
+{
+    sum->capacity_bytes += more->capacity_bytes;
+    sum->used_bytes += more->used_bytes;
+    sum->stripes_used += more->stripes_used;
+    sum->stripes_max += more->stripes_max;
+    sum->read_bytes_total += more->read_bytes_total;
+    sum->written_bytes_total += more->written_bytes_total;
+    sum->attended_bytes_total += more->attended_bytes_total;
+    sum->chosen_total += more->chosen_total;
+    sum->left_total += more->left_total;
+    sum->read_us_total += more->read_us_total;
+    sum->wait_us_total += more->wait_us_total;
+    sum->failures_total += more->failures_total;
+    sum->is_broken |= more->is_broken;
+}
+
+/* One failure in words: the first device's that has one. */
 static void offload_add(quire_offload_stats *sum, const quire_offload_stats *more)
 {
     sum->pages += more->pages;
     sum->pages_out_total += more->pages_out_total;
     sum->pages_back_total += more->pages_back_total;
     sum->buffer_bytes += more->buffer_bytes;
-    sum->file.used_bytes += more->file.used_bytes;
-    sum->file.attended_bytes_total += more->file.attended_bytes_total;
+    offload_file_add(&sum->file, &more->file);
+    if (sum->trouble[0] == '\0') {
+        memcpy(sum->trouble, more->trouble, sizeof(sum->trouble));
+    }
 }
 
 static void overflow_add(quire_overflow_stats *sum, const quire_overflow_stats *more)
@@ -276,5 +298,8 @@ void quire_engine_stats_gauges_clear(quire_engine_stats *stats)
     memory_gauges_clear(&stats->memory);
     stats->overflow.offload.pages = 0;
     stats->overflow.offload.buffer_bytes = 0;
+    stats->overflow.offload.file.capacity_bytes = 0;
     stats->overflow.offload.file.used_bytes = 0;
+    stats->overflow.offload.file.stripes_used = 0;
+    stats->overflow.offload.file.stripes_max = 0;
 }

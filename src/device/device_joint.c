@@ -275,7 +275,9 @@ static void run_divided(quire_device_joint *j, const quire_attn_layer *layer, ui
     }
     if (atomic_fetch_add_explicit(&j->n_ended, 1, memory_order_acq_rel) + 1 == n_threads) {
         atomic_store_explicit(&j->n_ended, 0, memory_order_relaxed);
-        quire_attn_merge(&j->batches[PART_HOST], &own, &host);
+        if (j->device->step_status == QUIRE_OK) { /* else the device has left no result */
+            quire_attn_merge(&j->batches[PART_HOST], &own, &host);
+        }
     }
 }
 

@@ -302,13 +302,57 @@ static void test_loss_in_step(void **state)
     fixture_free(&f);
 }
 
+/* The same where the host attends pages beside it: no result is made of its part alone. */
+static void test_loss_in_joint(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const fixture_run_opts run = { .n_threads = 1 };
+    fixture_opts opts = fixture_defaults();
+    quire_attn_workspace_opts limits;
+    quire_attn_device attention;
+    quire_device_joint *joint;
+    quire_attn_layer layer;
+    device_pages p;
+    quire_page_id page;
+    fixture f;
+
+    (void)state;
+    conformance_rng.state = fixture_seed();
+    conformance = &(conformance_device){ .name = "mock", .open = open_slow };
+    opts.n_tokens[0] = 300;
+    fixture_init(&f, &opts, &conformance_rng);
+    limits = fixture_workspace_opts(&f, &run);
+    device_pages_open(&p, &f, NULL);
+    page = fixture_entry(&f.seqs[0].tables[0], 0)->page;
+    p.addr[page] = f.page_addr[page];
+    assert_int_equal(quire_device_joint_open(&joint, p.device, &limits, NULL), QUIRE_OK);
+    attention = quire_device_joint_attention(joint);
+    layer = f.layer;
+    layer.out_stride = (size_t)opts.n_head * opts.d_v;
+    layer.out = fixture_take(fixture_out_floats(&f) * sizeof(float));
+    for (size_t i = 0; i < fixture_out_floats(&f); i++) {
+        layer.out[i] = 7.0f;
+    }
+    assert_int_equal(attention.plan(attention.ctx, &p.batch), QUIRE_OK);
+    quire_mock_device_set(p.device, &faults);
+    attention.run(attention.ctx, &layer, 0, 0, 1);
+    assert_int_equal(attention.sync(attention.ctx), QUIRE_LOST);
+    for (size_t i = 0; i < fixture_out_floats(&f); i++) {
+        assert_true(layer.out[i] == 7.0f);
+    }
+    free(layer.out);
+    quire_device_joint_close(joint);
+    device_pages_close(&p);
+    fixture_free(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_delay),
         cmocka_unit_test(test_pages),        cmocka_unit_test(test_failures),
         cmocka_unit_test(test_seed),         cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_loss_in_step),
+        cmocka_unit_test(test_loss_in_step), cmocka_unit_test(test_loss_in_joint),
     };
     const int rc = conformance_run(
         &(conformance_device){ .name = "mock", .open = open_slow, .rounds_as_cpu = true });

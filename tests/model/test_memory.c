@@ -377,6 +377,39 @@ static void buffers_grow_with_threads_and_sequences(void **state)
     fixture_generated_remove();
 }
 
+/* The CPU's kernels beside a device take a workspace of the host, and rows and tables. Without a
+ * device they are there anyway. */
+static void buffers_grow_with_attention_on_the_host(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_runtime_opts opts = opts_of(8192);
+    quire_memory_need plain, both;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        opts.device = i == 0 ? NULL : "mock";
+        opts.attends_host = false;
+        quire_memory_need_get(&model->desc, &opts, &plain);
+        opts.attends_host = true;
+        quire_memory_need_get(&model->desc, &opts, &both);
+        assert_int_equal(both.kv_bytes, plain.kv_bytes);
+        assert_int_equal(both.device_bytes, plain.device_bytes);
+        if (i == 0) {
+            assert_int_equal(both.buffers_bytes, plain.buffers_bytes);
+        } else {
+            const quire_attn_workspace_opts attn = quire_runtime_attn_opts(&model->desc, &opts);
+            const uint64_t rows = (uint64_t)opts.n_batch * model->desc.n_head;
+
+            assert_true(both.buffers_bytes >= plain.buffers_bytes +
+                                                  quire_attn_workspace_bytes(&attn) +
+                                                  rows * (model->desc.d_v + 4) * sizeof(float));
+        }
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 /* ---- the limit ---- */
 
 static void limit_is_exact(void **state)
@@ -612,6 +645,7 @@ int main(void)
         cmocka_unit_test(latent_models),
         cmocka_unit_test(recurrent_models),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
+        cmocka_unit_test(buffers_grow_with_attention_on_the_host),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(kv_may_be_on_a_device),
         cmocka_unit_test(layers_on_a_device_move_the_need),

@@ -7,9 +7,9 @@
  * them: this is for sequences that could not run at all otherwise. A step whose rows choose pages
  * (quire_offload_choice) reads from the file those that they choose.
  *
- *   budget of the dynamic region = its memory - buffers of the stream - bytes that pages leave
- * there
+ *   budget of the dynamic region = its memory - buffers - kept
  *
+ * where `buffers` are the stream's, and `kept` the bytes that pages leave in memory,
  * so that pages and buffers together stay within the budget of the start. Offloaded pages are not
  * charged (quire/cache.h). The buffers grow and shrink with the stripes in use. Only pages charged
  * to the dynamic region are offloaded, and none that several sequences or a pin hold.

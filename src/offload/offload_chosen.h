@@ -1,11 +1,11 @@
 /* offload_chosen.h - one part of the offloaded pages that rows choose (retain/page_choice.h), read
  * from the file page by page.
  *
- *   begin    a step; add: its offloaded pages
- *   enter    attention on a part begins: none of the pages is there
- *   need     threads of the step: pages that a lane's rows chose; the first lane that chooses a
- * page reads it, for all KV heads leave    the part's pages are counted: read for a row, or left in
- * the file
+ * - begin: a step begins. add: one of its offloaded pages.
+ * - enter: attention on a part begins. None of the pages is there.
+ * - need: a thread of the step names pages that a lane's rows chose. The first lane that chooses a
+ *   page reads it for all KV heads.
+ * - leave: the part's pages are counted, as read for a row or as left in the file.
  *
  * A page comes to its place in the buffer, the one that it has when stripes are read whole.
  *

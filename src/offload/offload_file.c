@@ -34,6 +34,7 @@ static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
     for (uint32_t p = 0; p < o->n_parts; p++) {
         quire_offload_part *part = &f->parts[p];
 
+        QUIRE_CHECK(kept == NULL || kept[p] <= o->part_bytes[p]);
         part->page_bytes = o->part_bytes[p];
         part->slot_bytes = kept != NULL ? padded(part->page_bytes) : part->page_bytes;
         part->stripe_bytes = padded(QUIRE_OFFLOAD_STRIPE * part->slot_bytes);

@@ -22,7 +22,8 @@
  * after which the file is *broken* and takes no more calls. Reads and writes that have not ended by
  * then own their buffers for ever (reads.h).
  *
- * Thread: one, the owner's.
+ * Thread: the owner's; within a step any of its threads begins a job and waits for it, one at a
+ * time, while the owner changes no slot.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_OFFLOAD_OFFLOAD_FILE_H

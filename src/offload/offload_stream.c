@@ -451,7 +451,8 @@ const void *quire_offload_stream_kept(const quire_offload_stream *s, quire_page_
 
 void quire_offload_stream_need(quire_offload_stream *s, const quire_page_id *pages, uint32_t n)
 {
-    if (s->is_active && s->entered >= n_whole(s)) {
+    /* After a failed read of an earlier part no part is at hand. */
+    if (s->is_active && s->status == QUIRE_OK && s->entered >= n_whole(s)) {
         quire_offload_chosen_need(&s->chosen, pages, n);
     }
 }

@@ -6,7 +6,7 @@ const HEIGHT = 320;
 const LEFT = 60;
 const TOP = 30;
 const COLOURS = ["#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#16a085", "#7f8c8d", "#34495e", "#a04000", "#95a5a6",
-    "#bdc3c7", "#000000"];
+    "#bdc3c7", "#000000", "#e377c2", "#7f6000", "#00bcd4", "#9acd32"];
 
 function escape(text) {
     return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
@@ -20,7 +20,8 @@ function decades(values) {
 
 function panel(c, index, names) {
     const [low, high] = decades(c.rows.map((r) => r.kld));
-    const x = (bytes) => LEFT + bytes * (WIDTH - LEFT - 20);
+    const most = Math.max(1, ...c.rows.map((r) => r.bytes_ratio)); // reconstruct holds a repetition besides
+    const x = (bytes) => LEFT + bytes / most * (WIDTH - LEFT - 20);
     const y = (kld) => TOP + (HEIGHT - TOP - 40) * (high - Math.log10(Math.max(kld, 10 ** low))) / Math.max(1, high - low);
     const out = [`<g transform="translate(${index * WIDTH},0)">`,
         `<text x="${LEFT}" y="18" font-size="13">${escape(c.name)}</text>`];
@@ -47,7 +48,7 @@ function panel(c, index, names) {
 // results: as continuation() of retention.mjs gives them.
 export function chart(results) {
     const names = [...new Set(results.flatMap((c) => c.rows.map((r) => r.what)))];
-    const legend = names.map((name, i) => `<text x="${LEFT + (i % 4) * 200}" y="${HEIGHT + 18 + Math.floor(i / 4) * 16}" ` +
+    const legend = names.map((name, i) => `<text x="${LEFT + (i % 4) * 190}" y="${HEIGHT + 18 + Math.floor(i / 4) * 16}" ` +
         `font-size="12" fill="${COLOURS[i % COLOURS.length]}">${escape(name)}</text>`);
     const width = Math.max(2, results.length) * WIDTH;
     const height = HEIGHT + 30 + 16 * Math.ceil(names.length / 4);

@@ -349,7 +349,7 @@ void conformance_shared(void **state)
         opts.n_tokens[s] = 330 + 10 * s;
         opts.n_rows[s] = s < 4 ? 1 : s - 2;
     }
-    for (unsigned i = 0; i < 2 * QUIRE_FORMAT_COUNT; i++) {
+    for (unsigned i = 0; i < 2 * QUIRE_FORMAT_COUNT; i += TEST_STRIDE(5u)) {
         fixture f;
 
         opts.k_format = opts.v_format = (quire_format)(i / 2);
@@ -375,7 +375,7 @@ void conformance_shared(void **state)
 void conformance_bits(void **state)
 {
     (void)state;
-    for (uint32_t round = 0; round < 12; round++) {
+    for (uint32_t round = 0; round < 12; round += TEST_STRIDE(5u)) {
         fixture_opts opts = fixture_defaults();
         quire_attn_batch alone;
         float *all, *one;

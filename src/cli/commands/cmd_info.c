@@ -213,11 +213,12 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
         const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
         quire_condensing_parts parts;
         const quire_condensing of = quire_info_retain_of(retained, desc, c.format, &parts);
-        json_t *contexts = json_array();
+        json_t *contexts;
 
         if (!quire_info_retain_works(retained, desc, c.format)) {
             continue;
         }
+        contexts = json_array();
         for (size_t i = 0; i < n_ctx; i++) {
             const quire_info_retained held = quire_info_retain_held(&of, ctx[i]);
 

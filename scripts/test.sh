@@ -24,7 +24,7 @@ if [ -z "$is_list" ]; then
     left_out="arm64 (emulated, so slow: \`make arm64\` runs it)"
 fi
 
-ASAN_LEFT_OUT='archs_libllama_portable|tokenize_same|tokenize|grammar|gguf_mutate|attn_bits|runtime_bits'
+ASAN_LEFT_OUT='archs_libllama|archs_libllama_portable|tokenize_same|tokenize|grammar|gguf_mutate|attn_bits|runtime_bits'
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|attn_damage|runtime_schemes"
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|overflow_soak|evict_predict|evict_policies|schemes"
 ASAN_LEFT_OUT="$ASAN_LEFT_OUT|cli_interrupt|cli_measures|cli_calibrate|cli_command_line"

@@ -53,6 +53,7 @@ typedef struct setting {
     uint32_t n_threads;   /* 0 = 1 */
     quire_store *store;   /* NULL: none */
     watched_disk *disk;   /* NULL: the operating system's */
+    uint32_t wait_ms;     /* 0: the default */
 } setting;
 
 static engine_bench bench_with(const setting *s, uint64_t budget_bytes)
@@ -68,7 +69,7 @@ static engine_bench bench_with(const setting *s, uint64_t budget_bytes)
     runtime.kv_overflows = s->is_small;
     engine.overflow = (quire_overflow_opts){ .dir = s->is_small ? test_dir : NULL,
                                              .capacity_bytes = (uint64_t)1 << 28,
-                                             .wait_ms = s->disk != NULL ? 300 : 0,
+                                             .wait_ms = s->wait_ms,
                                              .ops = s->disk != NULL ? &s->disk->ops : NULL };
     engine.tier = (quire_tier_opts){ .store = s->store,
                                      .copies_all = true,
@@ -457,7 +458,7 @@ static void test_a_stuck_disk(void **state)
 {
     static watched_disk d;
     static texts t;
-    setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d };
+    setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d, .wait_ms = 300 };
     quire_request *request;
     engine_bench b;
     answer got;

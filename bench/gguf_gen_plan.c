@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gguf_gen_codes.h"
 #include "gguf_gen_recurrent.h"
 #include "gguf_gen_scheme.h"
 
@@ -97,19 +98,12 @@ static enum ggml_type type_of(const gguf_gen_plan *p, const char *name)
  * place. */
 static enum ggml_type fitting(enum ggml_type type, int64_t columns)
 {
-    enum ggml_type other = type;
+    enum ggml_type other = gguf_gen_codes_has(type) ? GGML_TYPE_IQ4_NL : type;
 
     if (columns % ggml_blck_size(type) == 0) {
         return type;
     }
     switch (type) {
-    case GGML_TYPE_IQ1_S:
-    case GGML_TYPE_IQ1_M:
-    case GGML_TYPE_IQ2_XXS:
-    case GGML_TYPE_IQ2_XS:
-    case GGML_TYPE_IQ2_S:
-    case GGML_TYPE_IQ3_XXS:
-    case GGML_TYPE_IQ3_S:
     case GGML_TYPE_IQ4_XS:
         other = GGML_TYPE_IQ4_NL;
         break;

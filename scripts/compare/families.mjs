@@ -32,7 +32,7 @@ const KLD_OF_OWN = 3;
 const SIGMAS = 4;
 
 // By the name of the file's quantisation: types of most matrices, of the output, V and ffn_down of half of the layers, and
-// of experts. llama-quantize's mixes have more kinds; each kind of matrix that it mixes in is in one of these.
+// of experts. llama-quantize mixes more types; each of its types is in one of these rows.
 const TYPES = {
     q8_0: { type: "q8_0" },
     q6_k: { type: "q6_K" },

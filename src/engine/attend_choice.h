@@ -1,5 +1,5 @@
-/* attend_choice.h - where steps of generated tokens read pages that lie in the host's memory: on
- * the device, to which they are copied, or where they lie. The cheaper by measured time.
+/* attend_choice.h - where steps of generated tokens read pages of the host's memory: the device
+ * reads copies of the pages, or the CPU reads the pages in place. The measured time decides.
  *
  * Both ways are measured by the time of whole steps per byte of such pages: what else a step does
  * is alike in both. Each way is taken a few times first. Then the cheaper one is, and now and then

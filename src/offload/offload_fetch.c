@@ -192,7 +192,8 @@ static void beside_mark(quire_offload_fetch *f, const quire_attn_batch *batch,
     }
 }
 
-/* Which places are copied in a step that may attend pages where they lie. places[] is by slot. */
+/* Mark the places that the step copies to the device; the CPU attends the other pages in place.
+ * places[] is by slot. */
 static void places_divide(quire_offload_fetch *f, const quire_attn_batch *batch)
 {
     for (uint32_t i = 0; i < f->n_places; i++) {

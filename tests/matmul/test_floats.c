@@ -44,7 +44,7 @@ static size_t bytes_of(quire_floats_type type)
     return type == QUIRE_FLOATS_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-/* n numbers; one in a hundred is so small that it is subnormal in f16. */
+/* n random numbers. A hundredth of these are subnormal in f16. */
 static void weights_random(quire_floats_type type, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -71,6 +71,7 @@
 
 #include "quire/alloc.h"
 #include "quire/codec.h"
+#include "quire/error.h"
 #include "quire/types.h"
 
 #ifdef __cplusplus
@@ -221,6 +222,10 @@ uint64_t quire_attn_workspace_bytes(const quire_attn_workspace_opts *opts);
 /* The kernels of a workspace whose options name none: the fastest, or those that QUIRE_ISA names;
  * "none" when this build or CPU lacks the named kernels. Memory: static. Thread: any. */
 const char *quire_attn_isa(void);
+
+/* Whether this build and CPU have the kernels that QUIRE_ISA names. Errors: QUIRE_UNSUPP; err names
+ * those that they have. Thread: any. */
+int quire_attn_isa_check(quire_error *err);
 
 /* "avx512" and so on: the kernels this workspace uses. Memory: static. */
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);

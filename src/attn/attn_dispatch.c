@@ -5,10 +5,13 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels.h"
 #include "base/cpu.h"
+#include "base/text_buffer.h"
 #include "quire/attn.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define NAMES_BYTES 64u /* of all sets */
 
 static const quire_attn_kernels *find_avx2(void)
 {
@@ -69,6 +72,18 @@ static const quire_attn_kernels *find_fastest(void)
     return kernels != NULL ? kernels : quire_attn_kernels_portable();
 }
 
+static const struct {
+    const char *name;
+    const quire_attn_kernels *(*find)(void);
+} sets[] = {
+    { "portable", quire_attn_kernels_portable },
+    { "avx2", find_avx2 },
+    { "avx512", find_avx512 },
+    { "avx512+bf16", find_avx512_bf16 },
+    { "avx512+amx", find_amx },
+    { "neon", find_neon },
+};
+
 const quire_attn_kernels *quire_attn_kernels_find(const char *name)
 {
     if (name == NULL) {
@@ -77,22 +92,34 @@ const quire_attn_kernels *quire_attn_kernels_find(const char *name)
     if (name == NULL || name[0] == '\0') {
         return find_fastest();
     }
-    if (strcmp(name, "portable") == 0 || strcmp(name, "ref") == 0) {
+    if (strcmp(name, "ref") == 0) {
         return quire_attn_kernels_portable();
     }
-    if (strcmp(name, "avx2") == 0) {
-        return find_avx2();
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (strcmp(name, sets[i].name) == 0) {
+            return sets[i].find();
+        }
     }
-    if (strcmp(name, "avx512") == 0) {
-        return find_avx512();
+    return NULL;
+}
+
+int quire_attn_isa_check(quire_error *err)
+{
+    char names[NAMES_BYTES] = "";
+    quire_text list = { names, sizeof names, 0 };
+
+    if (quire_attn_kernels_find(NULL) != NULL) {
+        return QUIRE_OK;
     }
-    if (strcmp(name, "avx512+bf16") == 0) {
-        return find_avx512_bf16();
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (sets[i].find() != NULL) {
+            quire_text_add(&list, "%s%s", list.n > 0 ? ", " : "", sets[i].name);
+        }
     }
-    if (strcmp(name, "avx512+amx") == 0) {
-        return find_amx();
-    }
-    return strcmp(name, "neon") == 0 ? find_neon() : NULL;
+    return quire_error_set(err, QUIRE_UNSUPP,
+                           "QUIRE_ISA is '%.40s': this machine has the kernels %s; without "
+                           "QUIRE_ISA the fastest are used",
+                           getenv("QUIRE_ISA"), names);
 }
 
 const char *quire_attn_isa(void)

@@ -85,6 +85,7 @@ void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts
 /* Refuse options that cannot work. */
 static int opts_check(const quire_runtime_opts *o, quire_error *err)
 {
+    QUIRE_TRY(quire_attn_isa_check(err));
     if (o->n_threads > THREADS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "%u threads: at most %u are possible",
                                o->n_threads, THREADS_MAX);
@@ -306,9 +307,7 @@ static int kernels_open(quire_runtime *rt, quire_error *err)
     }
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
-        return quire_error_set(err, rc, "cannot set up attention%s: %s",
-                               rc == QUIRE_UNSUPP ? " (is QUIRE_ISA set?)" : "",
-                               quire_status_text(rc));
+        return quire_error_set(err, rc, "cannot set up attention: %s", quire_status_text(rc));
     }
     rt->device = quire_attn_device_cpu(rt->workspace);
     return QUIRE_OK;

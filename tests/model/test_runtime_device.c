@@ -382,6 +382,28 @@ static void test_refusals(void **state)
     quire_model_close(model);
 }
 
+/* QUIRE_ISA that names no kernels of this machine: with a device, too, whose pages the host's
+ * kernels may attend. */
+static void test_wrong_isa(void **state)
+{
+    static const char *const devices[] = { NULL, "mock", "mock" };
+    const char *before = getenv("QUIRE_ISA");
+    char *saved = before != NULL ? strdup(before) : NULL;
+    quire_model *model = fixture_open(fixture_model_path(MODEL));
+
+    (void)state;
+    assert_int_equal(setenv("QUIRE_ISA", "z80", 1), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_runtime_opts opts = opts_of(devices[i], QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+
+        opts.attends_host = i == 2;
+        refused(model, opts, "QUIRE_ISA is 'z80': this machine has the kernels portable");
+    }
+    assert_int_equal(saved != NULL ? setenv("QUIRE_ISA", saved, 1) : unsetenv("QUIRE_ISA"), 0);
+    free(saved);
+    quire_model_close(model);
+}
+
 /* Pages of the CPU and of devices are never taken for each other's. */
 static void test_identity(void **state)
 {
@@ -440,7 +462,8 @@ int main(void)
         cmocka_unit_test(test_mock_bits),     cmocka_unit_test(test_vulkan_perplexity),
         cmocka_unit_test(test_vulkan_layers), cmocka_unit_test(test_vulkan_text),
         cmocka_unit_test(test_fill),          cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_identity),      cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_wrong_isa),     cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "engine/even_choice.h"
-#include "model/context_overflow.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 #include "model/runtime_shift.h"
@@ -46,19 +45,23 @@ int quire_context_condense_policy_check(const quire_retain_spec *spec, const cha
     return QUIRE_OK;
 }
 
-int quire_context_condense_check(const quire_runtime *runtime, const quire_retain_spec *spec,
-                                 uint32_t keep, const char *setting, quire_error *err)
+int quire_context_condense_check(const quire_context_on *on, const quire_retain_spec *spec,
+                                 uint32_t keep, quire_error *err)
 {
-    const uint64_t n_ctx = quire_runtime_opts_get(runtime)->n_ctx;
-    const char *fixed = quire_runtime_rows_fixed(runtime);
+    const uint64_t n_ctx = on->opts->n_ctx;
+    const char *fixed = quire_opts_rows_fixed(on->desc, on->opts);
+    quire_retain_spec initial;
     uint64_t n_least;
 
-    QUIRE_TRY(quire_context_condense_policy_check(spec, setting, err));
-    if (quire_runtime_rows_check(runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s condense cannot go with %s", setting,
-                               fixed != NULL                                  ? fixed
-                               : quire_runtime_memory_device(runtime) == NULL ? "latent attention"
-                                                                              : "KV on a device");
+    if (spec == NULL) {
+        quire_context_condense_default(&initial);
+        spec = &initial;
+    }
+    QUIRE_TRY(quire_context_overflow_check(on, QUIRE_CONTEXT_CONDENSE, keep, err));
+    QUIRE_TRY(quire_context_condense_policy_check(spec, on->setting, err));
+    if (quire_opts_rows_check(on->desc, on->opts) < 0) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s condense cannot go with %s", on->setting,
+                               fixed != NULL ? fixed : "latent attention");
     }
     /* keep may be any number of a request. */
     n_least = (uint64_t)quire_context_condense_keep(spec, (uint32_t)quire_min_u64(keep, n_ctx)) +
@@ -68,7 +71,7 @@ int quire_context_condense_check(const quire_runtime *runtime, const quire_retai
                : quire_error_set(err, QUIRE_INVAL,
                                  "%s condense with %u first tokens kept and the last %u (recent of "
                                  "%s) needs a context of at least %llu tokens: raise -c",
-                                 setting, quire_context_condense_keep(spec, keep), spec->recent,
+                                 on->setting, quire_context_condense_keep(spec, keep), spec->recent,
                                  spec->policy->name, (unsigned long long)n_least);
 }
 

@@ -21,6 +21,7 @@
 #ifndef QUIRE_ENGINE_CONTEXT_CONDENSE_H
 #define QUIRE_ENGINE_CONTEXT_CONDENSE_H
 
+#include "model/context_overflow.h"
 #include "model/runtime.h"
 #include "quire/error.h"
 #include "retain/policy.h"
@@ -36,11 +37,11 @@ void quire_context_condense_default(quire_retain_spec *out);
 int quire_context_condense_policy_check(const quire_retain_spec *spec, const char *setting,
                                         quire_error *err);
 
-/* Whether those of a runtime can, with `keep` first tokens kept. Errors: also QUIRE_UNSUPP (the
- * model), QUIRE_INVAL (no room for the kept and the recent tokens); quire_context_overflow_check()
- * has the others. */
-int quire_context_condense_check(const quire_runtime *runtime, const quire_retain_spec *spec,
-                                 uint32_t keep, const char *setting, quire_error *err);
+/* Whether those of a runtime can, with `keep` first tokens kept. spec: NULL = the default. Errors:
+ * also those of quire_context_overflow_check(), QUIRE_UNSUPP (the model), QUIRE_INVAL (no room for
+ * the kept and the recent tokens). */
+int quire_context_condense_check(const quire_context_on *on, const quire_retain_spec *spec,
+                                 uint32_t keep, quire_error *err);
 
 /* `keep` first tokens, and the policy's sinks, in whole tiles. */
 uint32_t quire_context_condense_keep(const quire_retain_spec *spec, uint32_t keep);

@@ -217,7 +217,7 @@ typedef struct quire_request_params {
 } quire_request_params;
 
 /* Whether texts can overflow the context so; keep is context_keep. `setting` begins the message.
- * Errors: quire_context_overflow_check(); QUIRE_UNSUPP with the file of overflow.h. */
+ * Errors: quire_context_overflow_check(). */
 int quire_engine_context_check(const quire_engine *engine, quire_context_overflow overflow,
                                uint32_t keep, const char *setting, quire_error *err);
 

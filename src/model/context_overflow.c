@@ -45,46 +45,69 @@ uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n
     return overflow == QUIRE_CONTEXT_SINKS ? TILE : (n_middle / 2 + TILE - 1) / TILE * TILE;
 }
 
-int quire_context_overflow_check(const quire_runtime *runtime, const quire_model_desc *desc,
-                                 quire_context_overflow overflow, uint32_t keep,
-                                 const char *setting, quire_error *err)
+/* What the place of pages does not allow. */
+static int check_place(const quire_context_on *on, const char *name, quire_error *err)
 {
-    const quire_runtime_opts *opts = quire_runtime_opts_get(runtime);
+    if (quire_runtime_has_device(on->opts)) {
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "%s %s moves tokens in the host's memory, and the KV is on device %s", on->setting,
+            name, on->opts->device);
+    }
+    if (on->has_file) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s and --kv-overflow: K of offloaded pages cannot be turned",
+                               on->setting, name);
+    }
+    return on->opts->is_contiguous
+               ? quire_error_set(err, QUIRE_UNSUPP, "%s %s and a contiguous cache", on->setting,
+                                 name)
+               : QUIRE_OK;
+}
+
+static int check_formats(const quire_context_on *on, quire_context_overflow overflow,
+                         quire_error *err)
+{
     const char *name = quire_context_overflow_name(overflow);
+
+    if (quire_opts_shift_check(on->desc, on->opts) < 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s works with KV in f32, f16, bf16 and q8, and "
+                               "with models whose layers see the whole text and turn K alike",
+                               on->setting, name);
+    }
+    for (uint32_t l = 0; l < on->desc->n_stored; l++) {
+        if (overflow != QUIRE_CONTEXT_SHIFT && on->opts->kv_pairs[l].k == QUIRE_FORMAT_Q8) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "%s %s turns K %s: in q8 each time adds an error. "
+                                   "Use f32, f16 or bf16, or shift",
+                                   on->setting, name,
+                                   overflow == QUIRE_CONTEXT_SINKS ? "every 64 tokens"
+                                                                   : "again and again");
+        }
+    }
+    return QUIRE_OK;
+}
+
+int quire_context_overflow_check(const quire_context_on *on, quire_context_overflow overflow,
+                                 uint32_t keep, quire_error *err)
+{
+    const char *name = quire_context_overflow_name(overflow);
+    const uint32_t n_ctx = on->opts->n_ctx;
     uint32_t n_least;
 
     if (overflow == QUIRE_CONTEXT_REFUSE) {
         return QUIRE_OK;
     }
-    if (quire_runtime_memory_device(runtime) != NULL) {
-        return quire_error_set(
-            err, QUIRE_UNSUPP,
-            "%s %s moves tokens in the host's memory, and the KV is on device %s", setting, name,
-            opts->device);
-    }
-    if (quire_runtime_shift_check(runtime) < 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s works with KV in f32, f16, bf16 and q8, and "
-                               "with models whose layers see the whole text and turn K alike",
-                               setting, name);
-    }
-    for (uint32_t l = 0; l < desc->n_stored; l++) {
-        if (overflow != QUIRE_CONTEXT_SHIFT && opts->kv_pairs[l].k == QUIRE_FORMAT_Q8) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "%s %s turns K %s: in q8 each time adds an error. "
-                                   "Use f32, f16 or bf16, or shift",
-                                   setting, name,
-                                   overflow == QUIRE_CONTEXT_SINKS ? "every 64 tokens"
-                                                                   : "again and again");
-        }
-    }
+    QUIRE_TRY(check_place(on, name, err));
+    QUIRE_TRY(check_formats(on, overflow, err));
     /* keep may be any number of a request. */
-    keep = keep < opts->n_ctx ? keep : opts->n_ctx;
+    keep = keep < n_ctx ? keep : n_ctx;
     n_least = quire_context_overflow_keep(keep) + TILES_MIN * TILE;
-    return opts->n_ctx >= n_least
+    return n_ctx >= n_least
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_INVAL,
                                  "%s %s with %u tokens kept needs a context of at least %u tokens: "
                                  "raise -c",
-                                 setting, name, quire_context_overflow_keep(keep), n_least);
+                                 on->setting, name, quire_context_overflow_keep(keep), n_least);
 }

@@ -38,12 +38,18 @@ uint32_t quire_context_overflow_keep(uint32_t keep);
 uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n_keep,
                                      uint32_t n_held);
 
-/* Whether texts of the runtime can overflow so. `setting` begins the message: "--context-overflow",
- * or "context_overflow:". Errors: QUIRE_UNSUPP (formats, windows, rope:
- * quire_runtime_shift_check(); sinks and condense in q8), QUIRE_INVAL (the context is too short);
- * err tells. */
-int quire_context_overflow_check(const quire_runtime *runtime, const quire_model_desc *desc,
-                                 quire_context_overflow overflow, uint32_t keep,
-                                 const char *setting, quire_error *err);
+/* A runtime whose contexts may fill, or the options of one that is not there yet. Borrowed. */
+typedef struct quire_context_on {
+    const quire_model_desc *desc;
+    const quire_runtime_opts *opts; /* without zeros, with kv_pairs */
+    bool has_file;                  /* its pages may be offloaded to a file */
+    const char *setting;            /* begins messages: "--context-overflow", "context_overflow:" */
+} quire_context_on;
+
+/* Whether texts of the runtime can overflow so. Errors: QUIRE_UNSUPP (a device, a file, formats,
+ * windows, rope: quire_opts_shift_check(); sinks and condense in q8), QUIRE_INVAL (the context is
+ * too short); err tells. */
+int quire_context_overflow_check(const quire_context_on *on, quire_context_overflow overflow,
+                                 uint32_t keep, quire_error *err);
 
 #endif /* QUIRE_MODEL_CONTEXT_OVERFLOW_H */

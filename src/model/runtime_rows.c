@@ -66,11 +66,6 @@ const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runt
     return kept != NULL ? kept : quire_desc_rows_fixed(desc);
 }
 
-const char *quire_runtime_rows_fixed(const quire_runtime *rt)
-{
-    return quire_opts_rows_fixed(&rt->model->desc, &rt->opts);
-}
-
 int quire_desc_rows_check(const quire_model_desc *desc)
 {
     return desc->latent.is_there || quire_desc_rows_fixed(desc) != NULL ? QUIRE_UNSUPP : QUIRE_OK;

@@ -28,9 +28,8 @@ typedef struct quire_runtime_rows {
 } quire_runtime_rows;
 
 /* Why kept rows of a text cannot move to the slots of others, byte for byte, as a phrase; NULL:
- * they can. Latent rows can: they are K alone. Memory: static. Thread: any. */
-const char *quire_runtime_rows_fixed(const quire_runtime *runtime);
-/* The same of a runtime that would have these options, with formats by layer (kv_pairs). */
+ * they can. Latent rows can: they are K alone. Of a runtime with these options, with formats by
+ * layer (kv_pairs). Memory: static. Thread: any. */
 const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts);
 /* The same for what the model decides. */
 const char *quire_desc_rows_fixed(const quire_model_desc *desc);
@@ -45,7 +44,7 @@ const char *quire_desc_rows_kept(const quire_model_desc *desc);
 /* Layers without a window. */
 uint32_t quire_desc_n_unwindowed(const quire_model_desc *desc);
 
-/* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_runtime_rows_fixed() names, latent attention, and KV in
+/* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_opts_rows_fixed() names, latent attention, and KV in
  * the memory of a device. */
 int quire_runtime_rows_check(const quire_runtime *runtime);
 /* The same of a runtime that would have these options, with formats by layer. Thread: any. */

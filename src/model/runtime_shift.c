@@ -107,13 +107,18 @@ static void move_tokens(const shift *s, uint32_t begin, uint32_t end)
     }
 }
 
-int quire_runtime_shift_check(const quire_runtime *rt)
+int quire_opts_shift_check(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    const bool is_shiftable = rt->opts.kv_elsewhere_bytes == 0 && rt->memory_device == NULL &&
-                              rt->groups.n == 1 && rt->states == NULL &&
-                              quire_model_rope_is_plain(&rt->model->desc);
+    const bool is_shiftable = opts->kv_elsewhere_bytes == 0 && !quire_runtime_has_device(opts) &&
+                              quire_kv_groups_of(desc, opts).n == 1 &&
+                              desc->recurrent.n_layers == 0 && quire_model_rope_is_plain(desc);
 
     return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
+}
+
+int quire_runtime_shift_check(const quire_runtime *rt)
+{
+    return quire_opts_shift_check(&rt->model->desc, &rt->opts);
 }
 
 /* Errors: QUIRE_INVAL, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free(rows). */

@@ -624,49 +624,6 @@ static void refuse(int status, const char *says, program_args args)
     program_free(&result);
 }
 
-/* --check-config refuses what a start refuses, with the same words. */
-static void a_check_refuses_what_a_start_does(void **state)
-{
-    const struct {
-        const char *says, *model;
-        const char *with[4];
-    } cases[] = {
-        { "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
-          program_model(),
-          { "--attend", "top:0.5", "--kv", "q4" } },
-        { "layers share K and V", program_model_shared(), { "--attend", "top:0.5" } },
-        { "--retain snap keeps tokens by lane",
-          program_model(),
-          { "--retain", "snap", "--kv-layers", "0=q8;*=f16" } },
-        { "takes as many pages as the tokens themselves",
-          program_model(),
-          { "--retain", "snap:0.9", "--retain-chunk", "128" } },
-        { "layers kept whole", program_model(), { "--retain", "entropy:0.1" } },
-        { "--retain and --kv-events: events name whole texts",
-          program_model(),
-          { "--retain", "keydiff", "--kv-events", "tcp://127.0.0.1:1" } },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        for (int is_check = 0; is_check < 2; is_check++) {
-            const char *const *with = cases[i].with;
-            program_args args = PROGRAM("serve", "-m", cases[i].model, "--port", "0");
-            uint32_t n = 5;
-            program_result result;
-
-            for (uint32_t j = 0; j < 4 && with[j] != NULL; j++) {
-                args.words[n++] = with[j];
-            }
-            args.words[n] = is_check ? "--check-config" : NULL;
-            result = program_run(args);
-            assert_int_not_equal(result.exit_status, 0);
-            assert_says(result.err, cases[i].says);
-            program_free(&result);
-        }
-    }
-}
-
 static void bad_combinations(void **state)
 {
     const char *model = program_model();
@@ -785,7 +742,6 @@ int main(void)
         cmocka_unit_test(info_of_a_share),
         cmocka_unit_test(info_by_lane),
         cmocka_unit_test(info_of_sealed_formats),
-        cmocka_unit_test(a_check_refuses_what_a_start_does),
         cmocka_unit_test(bad_combinations),
     };
 

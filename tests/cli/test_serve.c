@@ -292,22 +292,78 @@ static void refused(void **state)
     }
 }
 
-/* Known when the model is open: other lines may come first. */
-static void a_context_that_cannot_overflow_so_is_said(void **state)
+#define WITH_MAX 6u
+
+/* What a start refuses, --check-config refuses with the same words. Other lines may come first: the
+ * model is described then. */
+static void refused_by_both(const char *model, const char *const *with, const char *says)
 {
-    const char *m = program_model();
-    program_result result = program_expect(
-        1, PROGRAM("serve", "-m", m, "--port", "0", "--kv", "q4", "--context-overflow", "shift"));
+    for (int is_check = 1; is_check >= 0; is_check--) { /* a start would go on */
+        program_args args = PROGRAM("serve", "-m", model, "--port", "0");
+        uint32_t n = 5;
+        program_result result;
+
+        for (uint32_t j = 0; j < WITH_MAX && with[j] != NULL; j++) {
+            args.words[n++] = with[j];
+        }
+        args.words[n] = is_check ? "--check-config" : NULL;
+        result = program_run(args);
+        assert_int_not_equal(result.exit_status, 0);
+        assert_says(result.err, says);
+        assert_string_equal(result.out, "");
+        program_free(&result);
+    }
+}
+
+static void a_check_refuses_what_a_start_does(void **state)
+{
+    const struct {
+        const char *says, *model;
+        const char *with[WITH_MAX];
+    } cases[] = {
+        { "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
+          program_model(),
+          { "--attend", "top:0.5", "--kv", "q4" } },
+        { "layers share K and V", program_model_shared(), { "--attend", "top:0.5" } },
+        { "--retain snap keeps tokens by lane",
+          program_model(),
+          { "--retain", "snap", "--kv-layers", "0=q8;*=f16" } },
+        { "takes as many pages as the tokens themselves",
+          program_model(),
+          { "--retain", "snap:0.9", "--retain-chunk", "128" } },
+        { "layers kept whole", program_model(), { "--retain", "entropy:0.1" } },
+        { "--retain and --kv-events: events name whole texts",
+          program_model(),
+          { "--retain", "keydiff", "--kv-events", "tcp://127.0.0.1:1" } },
+        { "--context-overflow shift works with KV in f32, f16, bf16 and q8",
+          program_model(),
+          { "--kv", "q4", "--context-overflow", "shift" } },
+        { "--context-overflow condense works with KV in",
+          program_model_unturned(),
+          { "--kv", "f16", "--context-overflow", "condense" } },
+        { "--context-overflow sinks turns K every 64 tokens: in q8",
+          program_model(),
+          { "--context-overflow", "sinks" } },
+        { "--context-overflow sinks with 128 tokens kept needs a context of at least 384 tokens",
+          program_model(),
+          { "-c", "256", "--kv=f16", "--context-overflow=sinks", "--context-keep", "65" } },
+        { "condense with 256 first tokens kept and the last 200 (recent of keydiff) needs a "
+          "context",
+          program_model(),
+          { "--kv=f16", "--context-overflow=condense", "--context-keep", "250", "--retain",
+            "keydiff:0.5,recent=200" } },
+        { "--context-overflow condense by snap needs more than keys and positions",
+          program_model(),
+          { "--kv=f16", "--context-overflow=condense", "--retain", "snap:0.5" } },
+        { "--context-overflow shift and --kv-overflow: K of offloaded pages cannot be turned",
+          program_model(),
+          { "--kv=f16", "--context-overflow=shift", "--cache-dir", program_path("pages") } },
+    };
 
     (void)state;
-    assert_says(result.err, "--context-overflow shift works with KV in f32, f16, bf16 and q8");
-    assert_string_equal(result.out, "");
-    program_free(&result);
-    result = program_expect(1, PROGRAM("serve", "-m", m, "--port", "0", "-c", "256", "--kv", "f16",
-                                       "--context-overflow", "sinks", "--context-keep", "65"));
-    assert_says(result.err, "--context-overflow sinks with 128 tokens kept needs a context of at "
-                            "least 384 tokens");
-    program_free(&result);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        refused_by_both(cases[i].model, cases[i].with, cases[i].says);
+    }
 }
 
 static void a_port_in_use_is_said(void **state)
@@ -577,7 +633,7 @@ int main(void)
         cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(refused),
-        cmocka_unit_test(a_context_that_cannot_overflow_so_is_said),
+        cmocka_unit_test(a_check_refuses_what_a_start_does),
         cmocka_unit_test(a_port_in_use_is_said),
         cmocka_unit_test(a_signal_drains),
         cmocka_unit_test(a_second_signal_stops),

@@ -181,14 +181,15 @@ void quire_writer_retain_set(quire_writer *writer, const quire_retain_spec *spec
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err)
 {
+    const quire_context_on on = { .desc = writer->session->desc,
+                                  .opts = quire_runtime_opts_get(writer->session->runtime),
+                                  .setting = "--context-overflow" };
     const uint32_t n_before = writer->n_keep;
 
-    QUIRE_TRY(quire_context_overflow_check(writer->session->runtime, writer->session->desc,
-                                           overflow, keep, "--context-overflow", err));
+    QUIRE_TRY(quire_context_overflow_check(&on, overflow, keep, err));
     writer->n_keep = quire_context_overflow_keep(keep);
     if (overflow == QUIRE_CONTEXT_CONDENSE) {
-        QUIRE_TRY(quire_context_condense_check(writer->session->runtime, &writer->retain, keep,
-                                               "--context-overflow", err));
+        QUIRE_TRY(quire_context_condense_check(&on, &writer->retain, keep, err));
         writer->n_keep = quire_context_condense_keep(&writer->retain, keep);
     }
     writer->overflow = overflow;

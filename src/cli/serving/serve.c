@@ -10,6 +10,7 @@
 #include "cli/commands/device_choice.h"
 #include "cli/commands/talk.h"
 #include "cli/serving/serve_args.h"
+#include "cli/serving/serve_check.h"
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_devices.h"
 #include "cli/serving/serve_events.h"
@@ -154,7 +155,10 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
         want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
-    rc = rc == QUIRE_OK ? quire_serve_retain_check(&described, s->args, &s->opts, plan, err) : rc;
+    if (rc == QUIRE_OK) {
+        rc = quire_serve_described_check(
+            &(quire_serve_described){ &described, s->args, &s->opts, &s->devices, plan }, err);
+    }
     if (rc == QUIRE_OK) {
         (void)quire_opened_kv_text(&described, s->kv_name, sizeof(s->kv_name));
         s->opts.kv_name = s->kv_name;
@@ -365,19 +369,7 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
     s->store = NULL;
     quire_serve_devices_taken(&s->devices);
-    QUIRE_TRY(quire_engine_context_check(s->engine, s->opts.context_overflow, s->opts.context_keep,
-                                         "--context-overflow", err));
-    if (s->opts.context_overflow == QUIRE_CONTEXT_CONDENSE) {
-        QUIRE_TRY(quire_engine_context_condense_check(
-            s->engine, s->opts.retain.policy != NULL ? &s->opts.retain : NULL, s->opts.context_keep,
-            "--context-overflow", err));
-    }
-    if (s->opts.retain.policy != NULL) {
-        QUIRE_TRY(quire_engine_retain_check(s->engine, &s->opts.retain, "--retain", err));
-    }
-    if (s->args->attend != NULL) {
-        QUIRE_TRY(quire_engine_attend_check(s->engine, "--attend", err));
-    }
+    QUIRE_TRY(quire_serve_engine_check(s->engine, s->args, &s->opts, err));
     QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(quire_signals_catch(err));
     quire_server_ready(s->server, s->engine);

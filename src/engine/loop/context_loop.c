@@ -9,36 +9,28 @@
 #include "engine/loop/loop_object.h"
 #include "model/runtime_shift.h"
 
+static quire_context_on on_of(const quire_loop *loop, const char *setting)
+{
+    return (quire_context_on){ .desc = loop->desc,
+                               .opts = loop->runtime_opts,
+                               .has_file = loop->opts.overflow.dir != NULL,
+                               .setting = setting };
+}
+
 int quire_loop_context_check(const quire_loop *loop, quire_context_overflow overflow, uint32_t keep,
                              const char *setting, quire_error *err)
 {
-    const char *name = quire_context_overflow_name(overflow);
+    const quire_context_on on = on_of(loop, setting);
 
-    if (overflow == QUIRE_CONTEXT_REFUSE) {
-        return QUIRE_OK;
-    }
-    if (loop->opts.overflow.dir != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s and --kv-overflow: K of offloaded pages cannot be turned",
-                               setting, name);
-    }
-    if (loop->runtime_opts->is_contiguous) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s %s and a contiguous cache", setting, name);
-    }
-    return quire_context_overflow_check(loop->runtime, loop->desc, overflow, keep, setting, err);
+    return quire_context_overflow_check(&on, overflow, keep, err);
 }
 
 int quire_loop_context_condense_check(const quire_loop *loop, const quire_retain_spec *spec,
                                       uint32_t keep, const char *setting, quire_error *err)
 {
-    quire_retain_spec initial;
+    const quire_context_on on = on_of(loop, setting);
 
-    if (spec == NULL) {
-        quire_context_condense_default(&initial);
-        spec = &initial;
-    }
-    QUIRE_TRY(quire_loop_context_check(loop, QUIRE_CONTEXT_CONDENSE, keep, setting, err));
-    return quire_context_condense_check(loop->runtime, spec, keep, setting, err);
+    return quire_context_condense_check(&on, spec, keep, err);
 }
 
 uint32_t quire_loop_text_max(const quire_loop *loop, quire_context_overflow overflow)

@@ -1,0 +1,29 @@
+/* serve_check.h - what a start of quire serve refuses, found before weights are loaded, so that
+ * --check-config refuses it too.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_CHECK_H
+#define QUIRE_CLI_SERVE_CHECK_H
+
+#include "cli/commands/opened.h"
+#include "cli/serving/serve_args.h"
+#include "cli/serving/serve_devices.h"
+
+/* A model that is described, and its server. Borrowed. */
+typedef struct quire_serve_described {
+    quire_opened *session; /* gets the maps of `predict` */
+    const quire_serve_args *args;
+    const quire_server_opts *opts;
+    const quire_serve_devices *devices;
+    const quire_runtime_opts *plan; /* of the first device, with kv_pairs */
+} quire_serve_described;
+
+/* Whether runtimes and engine can be made of the plan. Errors: those of
+ * quire_context_condense_check(), quire_serve_retain_check(). */
+int quire_serve_described_check(const quire_serve_described *described, quire_error *err);
+
+/* The same on the engine. Errors: quire_engine_context_check() and those behind it. */
+int quire_serve_engine_check(const quire_engine *engine, const quire_serve_args *args,
+                             const quire_server_opts *opts, quire_error *err);
+
+#endif /* QUIRE_CLI_SERVE_CHECK_H */

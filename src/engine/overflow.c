@@ -129,6 +129,15 @@ uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runt
     return QUIRE_OFFLOAD_STRIPE * (uint64_t)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, NULL, NULL);
 }
 
+uint64_t quire_overflow_file_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    const quire_kv_form form = quire_kv_form_of(desc, opts);
+    size_t part_bytes[QUIRE_LAYERS_MAX];
+
+    (void)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, part_bytes, NULL);
+    return quire_offload_file_bytes_min(part_bytes, desc->n_stored, opts->has_bounds);
+}
+
 uint32_t quire_overflow_stripes(uint64_t page_bytes)
 {
     const uint64_t n = QUIRE_OVERFLOW_ROUND_BYTES / (QUIRE_OFFLOAD_STRIPE * page_bytes);

@@ -69,6 +69,10 @@ int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
  * (quire_runtime_opts_resolve()). Thread: any. */
 uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts);
 
+/* The least capacity of a file. opts: as above. Thread: any. */
+uint64_t quire_overflow_file_bytes_min(const quire_model_desc *desc,
+                                       const quire_runtime_opts *opts);
+
 /* Stripes of pages of this size that are given up in one round, at least one. Thread: any. */
 uint32_t quire_overflow_stripes(uint64_t page_bytes);
 

@@ -10,12 +10,9 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "model/model_internal.h"
-#include "model/runtime_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
 
 static int model_check(const quire_runtime *rt, quire_error *err)
 {
@@ -82,54 +79,6 @@ void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts
     }
 }
 
-/* Refuse options that cannot work. */
-static int opts_check(const quire_runtime_opts *o, quire_error *err)
-{
-    QUIRE_TRY(quire_attn_isa_check(err));
-    if (o->n_threads > THREADS_MAX) {
-        return quire_error_set(err, QUIRE_INVAL, "%u threads: at most %u are possible",
-                               o->n_threads, THREADS_MAX);
-    }
-    if (o->n_ctx > INT32_MAX / 2 || o->n_batch > INT32_MAX / 2) {
-        return quire_error_set(err, QUIRE_INVAL, "context of %u tokens or batch of %u is too large",
-                               o->n_ctx, o->n_batch);
-    }
-    if (o->page_tokens < QUIRE_PAGE_TOKENS_MIN || o->page_tokens > QUIRE_PAGE_TOKENS_MAX ||
-        o->page_tokens % QUIRE_TILE_TOKENS != 0) {
-        return quire_error_set(
-            err, QUIRE_INVAL, "pages of %u tokens: must be a multiple of %u from %u to %u",
-            o->page_tokens, QUIRE_TILE_TOKENS, QUIRE_PAGE_TOKENS_MIN, QUIRE_PAGE_TOKENS_MAX);
-    }
-    if (o->kv_recent % QUIRE_TILE_TOKENS != 0 || o->kv_sinks % QUIRE_TILE_TOKENS != 0) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%u recent and %u first tokens in 8 bit: both must be multiples of "
-                               "%u",
-                               o->kv_recent, o->kv_sinks, QUIRE_TILE_TOKENS);
-    }
-    if (!quire_state_format_known(o->state_format)) {
-        return quire_error_set(err, QUIRE_INVAL, "states are kept in f32 or f16, not in %s",
-                               quire_format_name(o->state_format));
-    }
-    return QUIRE_OK;
-}
-
-int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                               quire_error *err)
-{
-    const char *other = quire_kv_groups_of(desc, opts).hot != 0 ? "KV in q6 to q3"
-                        : desc->latent.is_there                 ? "latent attention"
-                                                                : quire_desc_rows_fixed(desc);
-
-    /* A phrase goes on behind its colon with the reason why tokens cannot be dropped. The reason
-     * does not apply to bounds, so it is cut off. */
-    return other == NULL ? QUIRE_OK
-                         : quire_error_set(
-                               err, QUIRE_UNSUPP,
-                               "bounds of pages (--attend) and %.*s cannot go together in a server",
-                               (int)strcspn(other, ":"), other);
-}
-
-/* Copy the formats and refuse those that heads of this size cannot have. */
 static int formats_resolve(quire_runtime *rt, quire_error *err)
 {
     const quire_model_desc *desc = &rt->model->desc;
@@ -145,49 +94,9 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
         quire_kv_uniform(desc, (quire_kv_pair){ o->k_format, o->v_format }, rt->pairs);
     }
     o->kv_pairs = rt->pairs;
-    for (uint32_t i = 0; i < desc->n_stored; i++) {
-        const quire_kv_pair pair = rt->pairs[i];
-        const quire_layer_sizes sizes = quire_stored_sizes_of(desc, i);
-
-        if (desc->latent.is_there && pair.k != pair.v) {
-            return quire_error_set(err, QUIRE_INVAL,
-                                   "KV formats %s:%s of layer %u: in models of the architecture %s "
-                                   "V is a part of K and has its format; name one format",
-                                   quire_format_name(pair.k), quire_format_name(pair.v), i,
-                                   desc->arch_name);
-        }
-        if (quire_tile_bytes(pair.k, QUIRE_SIDE_K, sizes.d_k) == 0 ||
-            quire_tile_bytes(pair.v, QUIRE_SIDE_V, sizes.d_v) == 0) {
-            return quire_error_set(
-                err, QUIRE_INVAL, "KV formats %s:%s of layer %u do not fit heads of %u and %u",
-                quire_format_name(pair.k), quire_format_name(pair.v), i, sizes.d_k, sizes.d_v);
-        }
-    }
     rt->form = quire_kv_form_of(desc, o);
     rt->groups = quire_kv_groups_of(desc, o);
-    if (rt->groups.hot != 0 && o->is_contiguous) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "a contiguous cache has no room for the 8-bit copies of recent "
-                               "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
-                               "or f32");
-    }
-    return o->has_bounds ? quire_runtime_bounds_check(desc, o, err) : QUIRE_OK;
-}
-
-/* The options are named as the commands write them. */
-static int fail_budget(const quire_runtime *rt, uint64_t need_bytes, quire_error *err)
-{
-    const quire_runtime_opts *o = &rt->opts;
-    char formats[64];
-
-    return quire_error_set(
-        err, QUIRE_NOPAGES,
-        "a context of %u tokens needs %llu bytes of KV (%s), the budget is %llu: "
-        "lower the context (-c), raise the budget (--kv-budget) or choose a "
-        "smaller format (--kv)",
-        o->n_ctx, (unsigned long long)need_bytes,
-        quire_kv_summary(&rt->model->desc, rt->pairs, formats, sizeof formats),
-        (unsigned long long)o->kv_budget_bytes);
+    return QUIRE_OK;
 }
 
 /* For the cache's history. */
@@ -228,15 +137,10 @@ static int cache_open(quire_runtime *rt, quire_error *err)
 {
     quire_runtime_opts *o = &rt->opts;
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
-    const uint64_t need_bytes = quire_runtime_kv_bytes(&rt->model->desc, o);
     int rc;
 
-    if (need_bytes == UINT64_MAX) {
-        return quire_error_set(err, QUIRE_INVAL, "context of %u tokens is too large", o->n_ctx);
-    }
-    o->kv_budget_bytes = o->kv_budget_bytes != 0 ? o->kv_budget_bytes : need_bytes;
-    if (o->kv_budget_bytes < need_bytes && !o->kv_overflows) {
-        return fail_budget(rt, need_bytes, err);
+    if (o->kv_budget_bytes == 0) {
+        o->kv_budget_bytes = quire_runtime_kv_bytes(&rt->model->desc, o);
     }
     opts.page_tokens = o->page_tokens;
     opts.budget_bytes = o->kv_budget_bytes;
@@ -384,9 +288,9 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     rt->model = model;
     rt->opts = *opts;
     quire_runtime_opts_resolve(desc, &rt->opts);
-    if ((rc = model_check(rt, err)) < 0 || (rc = opts_check(&rt->opts, err)) < 0 ||
-        (rc = formats_resolve(rt, err)) < 0 || (rc = quire_runtime_device_open(rt, err)) < 0 ||
-        (rc = cache_open(rt, err)) < 0) {
+    if ((rc = model_check(rt, err)) < 0 || (rc = formats_resolve(rt, err)) < 0 ||
+        (rc = quire_runtime_opts_check(desc, &rt->opts, err)) < 0 ||
+        (rc = quire_runtime_device_open(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
         goto out;
     }
     rt->ops = calloc(desc->n_layer, sizeof *rt->ops);

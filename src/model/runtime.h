@@ -103,9 +103,15 @@ typedef struct quire_runtime_opts {
  * n_threads and page_tokens. */
 void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts *opts);
 
-/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
- * figures), QUIRE_UNSUPP (sealed formats with is_contiguous; what this build or the device cannot
- * run), QUIRE_NOTFOUND (no such device). The model must outlive the runtime. */
+/* Whether a runtime of a model could have these options, without zeros and with kv_pairs, as far as
+ * is known without its weights and its device. Errors: QUIRE_INVAL, QUIRE_NOPAGES (n_ctx does not
+ * fit the budget; err gives both figures), QUIRE_UNSUPP (QUIRE_ISA; sealed formats with
+ * is_contiguous; quire_runtime_device_check(), quire_runtime_bounds_check()). Thread: any. */
+int quire_runtime_opts_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                             quire_error *err);
+
+/* Errors: quire_runtime_opts_check(); QUIRE_NOMEM, QUIRE_UNSUPP (what this build or the device
+ * cannot run), QUIRE_NOTFOUND (no such device). The model must outlive the runtime. */
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);

@@ -23,6 +23,22 @@ static size_t padded(size_t bytes)
     return (bytes + QUIRE_OFFLOAD_ALIGN - 1) / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
 }
 
+/* Pages of which some bytes are kept are read one by one. */
+static size_t slot_bytes_of(size_t part_bytes, bool is_kept)
+{
+    return is_kept ? padded(part_bytes) : part_bytes;
+}
+
+uint64_t quire_offload_file_bytes_min(const size_t *part_bytes, uint32_t n_parts, bool is_kept)
+{
+    uint64_t n = 0;
+
+    for (uint32_t p = 0; p < n_parts; p++) {
+        n += padded(QUIRE_OFFLOAD_STRIPE * slot_bytes_of(part_bytes[p], is_kept));
+    }
+    return n;
+}
+
 static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
 {
     const size_t *kept = o->kept_bytes;
@@ -36,7 +52,7 @@ static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
 
         QUIRE_CHECK(kept == NULL || kept[p] <= o->part_bytes[p]);
         part->page_bytes = o->part_bytes[p];
-        part->slot_bytes = kept != NULL ? padded(part->page_bytes) : part->page_bytes;
+        part->slot_bytes = slot_bytes_of(part->page_bytes, kept != NULL);
         part->stripe_bytes = padded(QUIRE_OFFLOAD_STRIPE * part->slot_bytes);
         part->kept_bytes = kept != NULL ? kept[p] : 0;
         part->kept_offset = f->kept_stripe_bytes;

@@ -56,6 +56,10 @@ typedef struct quire_offload_file_opts {
     const quire_file_ops *ops; /* NULL: the operating system's */
 } quire_offload_file_opts;
 
+/* The least capacity of a file for parts of these bytes, [n_parts]: a stripe. is_kept: with
+ * kept_bytes. Thread: any. */
+uint64_t quire_offload_file_bytes_min(const size_t *part_bytes, uint32_t n_parts, bool is_kept);
+
 /* Errors: QUIRE_IO (the file cannot be made), QUIRE_INVAL (no room for one stripe), QUIRE_NOMEM.
  * Memory: quire_offload_file_close(). */
 int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,

@@ -7,10 +7,20 @@
 
 #include <string.h>
 
+int quire_page_parts_end(quire_page_parts *out, size_t state_bytes)
+{
+    QUIRE_FAIL_IF(out->n_groups == 0, QUIRE_INVAL);
+    if (state_bytes > 0) {
+        out->state = out->n_groups;
+        out->bytes[out->n_groups++] = state_bytes;
+    }
+    out->record_bytes =
+        quire_page_record_bytes(out->page_tokens, QUIRE_PREFIX_SALT_MAX, out->n_groups, out->bytes);
+    return out->record_bytes > 0 ? QUIRE_OK : QUIRE_RANGE;
+}
+
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out)
 {
-    size_t state_bytes;
-
     *out = (quire_page_parts){ .page_tokens = page_tokens };
     while (out->n_groups < quire_cache_groups(cache)) {
         const size_t bytes = quire_cache_payload_bytes(cache, (quire_group_id)out->n_groups);
@@ -20,15 +30,8 @@ int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_p
         }
         out->bytes[out->n_groups++] = bytes;
     }
-    QUIRE_FAIL_IF(out->n_groups == 0, QUIRE_INVAL);
-    state_bytes = quire_cache_payload_bytes(cache, (quire_group_id)quire_cache_groups(cache));
-    if (state_bytes > 0) {
-        out->state = out->n_groups;
-        out->bytes[out->n_groups++] = state_bytes;
-    }
-    out->record_bytes =
-        quire_page_record_bytes(page_tokens, QUIRE_PREFIX_SALT_MAX, out->n_groups, out->bytes);
-    return out->record_bytes > 0 ? QUIRE_OK : QUIRE_RANGE;
+    return quire_page_parts_end(
+        out, quire_cache_payload_bytes(cache, (quire_group_id)quire_cache_groups(cache)));
 }
 
 int quire_page_write(const quire_cache *cache, const quire_page_parts *parts,

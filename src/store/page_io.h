@@ -24,6 +24,9 @@ typedef struct quire_page_parts {
 
 /* Errors: QUIRE_RANGE (pages are larger than a record may be), QUIRE_INVAL (no payload). */
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out);
+/* The same of a cache that would have pages of out->bytes, [out->n_groups], of out->page_tokens,
+ * and states of state_bytes; 0 = none. Thread: any. */
+int quire_page_parts_end(quire_page_parts *out, size_t state_bytes);
 
 /* Begin a record of a text in transfer->record, and gather its pages ([n_groups], QUIRE_PAGE_NULL =
  * hole) into it. state: that of the record's last token, in place of a page; NULL = that of the

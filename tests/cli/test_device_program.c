@@ -538,6 +538,10 @@ static void test_host_memory(void **state)
     assert_says(r.err, "cache_host_memory is 100 B, but a page of this model with its head takes ");
     program_free(&r);
     r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock",
+                                  "--cache-host-memory", "100"));
+    assert_says(r.err, "cache_host_memory is 100 B, but a page of this model with its head takes ");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock",
                                   "--memory-limit", "1GB", "--cache-host-memory", "2GB"));
     assert_says(r.err, "buffers 2.00 GB");
     assert_says(r.err, "the limit is 1.00 GB");

@@ -358,12 +358,33 @@ static void a_check_refuses_what_a_start_does(void **state)
         { "--context-overflow shift and --kv-overflow: K of offloaded pages cannot be turned",
           program_model(),
           { "--kv=f16", "--context-overflow=shift", "--cache-dir", program_path("pages") } },
+        { "a context of 512 tokens needs", program_model(), { "--kv-budget", "1KiB" } },
+        { "more than attention can plan",
+          program_model(),
+          { "--max-batch-size", "4096", "--chunk-tokens", "65536" } },
+        { "pinned_ceiling: 9.44 MB are more than the KV budget of 8.39 MB",
+          program_model(),
+          { "--kv-budget", "8MiB", "--pinned-ceiling", "9MiB" } },
+        { "kv_overflow_disk: 1.02 kB have no room for 8 pages",
+          program_model(),
+          { "--cache-dir", program_path("pages"), "--kv-overflow-disk", "1KiB" } },
+        { "cannot make the cache directory /nowhere/a",
+          program_model(),
+          { "--cache-dir", "/nowhere/a" } },
+        { "cannot read the cache directory /nowhere",
+          program_model(),
+          { "--cache-dir", "/nowhere", "--cache-dir-readonly" } },
     };
+    const char *const alone[WITH_MAX] = { NULL };
 
     (void)state;
     for (size_t i = 0; i < COUNT(cases); i++) {
         refused_by_both(cases[i].model, cases[i].with, cases[i].says);
     }
+    assert_int_equal(setenv("QUIRE_ISA", "z80", 1), 0);
+    refused_by_both(program_model(), alone, "QUIRE_ISA is 'z80': this machine has the kernels");
+    assert_int_equal(unsetenv("QUIRE_ISA"), 0);
+    assert_int_equal(access(program_path("pages"), F_OK), -1); /* no attempt leaves anything */
 }
 
 static void a_port_in_use_is_said(void **state)

@@ -79,6 +79,44 @@ static void test_settings(void **state)
     program_free(&r);
 }
 
+/* What the second device cannot do, or has no memory for, is found before weights are loaded. */
+static void test_second(void **state)
+{
+    static const struct {
+        const char *words[2];
+        const char *memory; /* of the device */
+        const char *says;
+    } cases[] = {
+        { { "--attend", "top:0.5" },
+          NULL,
+          "device mock1: texts that keep a share of their tokens" },
+        { { "--lock-memory", NULL }, NULL, "device mock1: locked memory" },
+        { { "--context-overflow", "truncate_turns" }, "1000", "kB on device mock1 (KV " },
+        { { "--kv=f16", "--context-overflow=shift" },
+          NULL,
+          "--context-overflow shift moves tokens in the host's memory, and the KV is on device "
+          "mock1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int is_check = 1; is_check >= 0; is_check--) { /* a start would go on */
+            program_args args = PROGRAM("serve", program_model(), "--port", "0", "--device",
+                                        "cpu,mock1", cases[i].words[0], cases[i].words[1], NULL);
+            program_result r;
+
+            args.words[cases[i].words[1] != NULL ? 8 : 7] = is_check ? "--check-config" : NULL;
+            if (cases[i].memory != NULL) {
+                assert_int_equal(setenv("MOCK_MEMORY", cases[i].memory, 1), 0);
+            }
+            r = program_expect(1, args);
+            (void)unsetenv("MOCK_MEMORY");
+            assert_says(r.err, cases[i].says);
+            program_free(&r);
+        }
+    }
+}
+
 static void test_placement(void **state)
 {
     static const struct {
@@ -242,10 +280,10 @@ static void test_budgets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),        cmocka_unit_test(test_placement),
-        cmocka_unit_test(test_bound),           cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_placement_alone), cmocka_unit_test(test_lost_both),
-        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_settings),  cmocka_unit_test(test_second),
+        cmocka_unit_test(test_placement), cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_lost),      cmocka_unit_test(test_placement_alone),
+        cmocka_unit_test(test_lost_both), cmocka_unit_test(test_budgets),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

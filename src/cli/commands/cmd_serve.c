@@ -424,61 +424,6 @@ static const quire_opt options[] = {
 };
 /* clang-format on */
 
-static uint64_t pinned_at_first(const quire_serve_args *args)
-{
-    if (args->pinned_bytes > 0) {
-        return args->pinned_bytes;
-    }
-    return args->pinned_floor_bytes > 0 ? args->pinned_floor_bytes : args->pinned_ceiling_bytes / 4;
-}
-
-int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
-{
-    const uint64_t ceiling = args->pinned_ceiling_bytes;
-
-    if (ceiling == 0 && (args->pinned_floor_bytes > 0 || args->dynamic_floor_bytes > 0)) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%s is for a region that changes: give pinned_ceiling too",
-                               args->pinned_floor_bytes > 0 ? "pinned_floor" : "dynamic_floor");
-    }
-    if (ceiling > 0 && pinned_at_first(args) > ceiling) {
-        return quire_error_set(err, QUIRE_INVAL, "%s is more than pinned_ceiling",
-                               args->pinned_bytes > 0 ? "pinned" : "pinned_floor");
-    }
-    if (pinned_at_first(args) < args->pinned_floor_bytes) {
-        return quire_error_set(err, QUIRE_INVAL, "pinned is less than pinned_floor");
-    }
-    if (args->tune_pinned_min > args->tune_pinned_max) {
-        return quire_error_set(err, QUIRE_INVAL, "tune_pinned_min is more than tune_pinned_max");
-    }
-    if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
-        return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
-    }
-    return QUIRE_OK;
-}
-
-int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err)
-{
-    const uint64_t pinned = pinned_at_first(args);
-    char has[16];
-    char wants[16];
-
-    (void)quire_format_bytes(budget_bytes, has, sizeof(has));
-    if (pinned >= budget_bytes) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "pinned: %s of a KV budget of %s leave nothing to other classes",
-                               quire_format_bytes(pinned, wants, sizeof(wants)), has);
-    }
-    if (args->dynamic_floor_bytes > budget_bytes - pinned) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "dynamic_floor: %s are not what a KV budget of %s has left beside "
-                               "the pinned region",
-                               quire_format_bytes(args->dynamic_floor_bytes, wants, sizeof(wants)),
-                               has);
-    }
-    return QUIRE_OK;
-}
-
 quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
 {
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
@@ -496,7 +441,7 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.low_traffic_hits_per_hour =
         args->low_traffic_after_us != 0 ? args->low_traffic_hits_per_hour : 0.0;
     opts.aging_us = args->class_aging_us;
-    opts.pinned_bytes = pinned_at_first(args);
+    opts.pinned_bytes = quire_serve_pinned_at_first(args);
     opts.pinned_stays = args->no_spill;
     opts.pinned.floor_bytes = args->pinned_floor_bytes;
     opts.pinned.ceiling_bytes = args->pinned_ceiling_bytes;

@@ -13,12 +13,9 @@
 #include "cli/measuring/parallel.h"
 #include "model/text.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define FILE_BYTES_MAX ((size_t)1 << 30)
 
 static void show_loading(void *ctx, float done)
 {
@@ -339,13 +336,26 @@ int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t
     return rc;
 }
 
+void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
+{
+    quire_memory_need need;
+
+    quire_memory_need_get(session->desc, opts, &need);
+    if (opts->kv_budget_bytes > need.kv_bytes) { /* cached texts fill what sequences do not need */
+        need.total_bytes += opts->kv_budget_bytes - need.kv_bytes;
+        need.kv_bytes = opts->kv_budget_bytes;
+    }
+    session->runtime_bytes =
+        quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
+    session->device_bytes = need.kv_bytes + need.device_bytes;
+}
+
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
                               const quire_opened_want *wanted, quire_error *err)
 {
     quire_opened_want settled = *wanted;
     const quire_opened_want *want = &settled;
     quire_runtime_opts opts;
-    quire_memory_need need;
     uint32_t room;
 
     QUIRE_TRY(quire_opened_overflow_settle(session, args, &settled, err));
@@ -360,14 +370,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     quire_device_say(args->device, session->runtime);
     QUIRE_TRY(quire_opened_overflow_open(session, want, err));
     QUIRE_TRY(quire_opened_retain_open(session, args, err));
-    quire_memory_need_get(session->desc, &opts, &need);
-    if (opts.kv_budget_bytes > need.kv_bytes) { /* cached texts fill what sequences do not need */
-        need.total_bytes += opts.kv_budget_bytes - need.kv_bytes;
-        need.kv_bytes = opts.kv_budget_bytes;
-    }
-    session->runtime_bytes =
-        quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
-    session->device_bytes = need.kv_bytes + need.device_bytes;
+    quire_opened_count(session, &opts);
     session->n_ctx = opts.n_ctx - room;
     session->n_batch = opts.n_batch;
     return QUIRE_OK;
@@ -541,60 +544,4 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
         json_object_set_new(kv, "retained", quire_opened_retained_json(session));
     }
     return kv;
-}
-
-static int read_stream(FILE *file, char **text, size_t *text_bytes)
-{
-    size_t cap = 1 << 16;
-    size_t n = 0;
-    char *buffer = malloc(cap);
-
-    QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
-    for (;;) {
-        char *larger;
-
-        n += fread(buffer + n, 1, cap - n - 1, file);
-        if (n < cap - 1) {
-            break;
-        }
-        larger = cap < FILE_BYTES_MAX ? realloc(buffer, cap * 2) : NULL;
-        if (larger == NULL) {
-            free(buffer);
-            return cap < FILE_BYTES_MAX ? QUIRE_NOMEM : QUIRE_LIMIT;
-        }
-        buffer = larger;
-        cap *= 2;
-    }
-    if (ferror(file)) {
-        free(buffer);
-        return QUIRE_IO;
-    }
-    buffer[n] = '\0';
-    *text = buffer;
-    *text_bytes = n;
-    return QUIRE_OK;
-}
-
-int quire_read_file(const char *path, char **text, size_t *text_bytes, quire_error *err)
-{
-    bool is_stdin = strcmp(path, "-") == 0;
-    FILE *file = is_stdin ? stdin : fopen(path, "rb");
-    int rc;
-
-    *text = NULL;
-    if (file == NULL) {
-        return quire_error_set_errno(err, errno, "cannot open %s", path);
-    }
-    errno = 0;
-    rc = read_stream(file, text, text_bytes);
-    if (rc == QUIRE_IO) {
-        quire_error_set_errno(err, errno, "cannot read %s", path);
-    } else if (rc < 0) {
-        quire_error_set(err, rc, "cannot read %s: %s", path,
-                        rc == QUIRE_NOMEM ? "out of memory" : "it is longer than 1 GiB");
-    }
-    if (!is_stdin) {
-        fclose(file);
-    }
-    return rc;
 }

@@ -157,7 +157,8 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     }
     if (rc == QUIRE_OK) {
         rc = quire_serve_described_check(
-            &(quire_serve_described){ &described, s->args, &s->opts, &s->devices, plan }, err);
+            &(quire_serve_described){ &described, s->args, &s->opts, &s->devices, &want, plan },
+            err);
     }
     if (rc == QUIRE_OK) {
         (void)quire_opened_kv_text(&described, s->kv_name, sizeof(s->kv_name));
@@ -360,7 +361,8 @@ static int start(serving *s, quire_error *err)
                                  &opts.devices, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
-    opts.overflow = quire_serve_overflow(s->args, &s->session);
+    opts.overflow =
+        quire_serve_overflow(s->args, quire_runtime_opts_get(s->session.runtime)->kv_budget_bytes);
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
     opts.predictor = s->session.predictor;
@@ -565,6 +567,9 @@ static int run(serving *s)
         rc = quire_serve_log_check("log_file", args->log_file, &err);
         if (rc == QUIRE_OK) {
             rc = quire_serve_log_check("record", args->record, &err);
+        }
+        if (rc == QUIRE_OK) {
+            rc = quire_serve_dir_check(args, &err);
         }
         return rc == QUIRE_OK ? print_checked(s, &plan) : quire_say_error(&err, QUIRE_EXIT_FAILED);
     }

@@ -139,6 +139,8 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args);
 /* Requirements on the runtime. */
 quire_opened_want quire_serve_want(const quire_serve_args *args);
 
+/* The size of the pinned region at the start. */
+uint64_t quire_serve_pinned_at_first(const quire_serve_args *args);
 /* Check that the memory sizes agree. Errors: QUIRE_INVAL. */
 int quire_serve_memory_check(const quire_serve_args *args, quire_error *err);
 /* Check the settings of recording and tuning. */

@@ -4,10 +4,80 @@
 #include "cli/serving/serve_check.h"
 
 #include "base/check.h"
+#include "base/parse.h"
 #include "cli/commands/device_choice.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
 #include "engine/context_condense.h"
+#include "engine/overflow.h"
+#include "model/recurrent.h"
+#include "store/page_io.h"
+
+#include <stdlib.h>
+
+/* ---- the settings alone ---- */
+
+uint64_t quire_serve_pinned_at_first(const quire_serve_args *args)
+{
+    if (args->pinned_bytes > 0) {
+        return args->pinned_bytes;
+    }
+    return args->pinned_floor_bytes > 0 ? args->pinned_floor_bytes : args->pinned_ceiling_bytes / 4;
+}
+
+int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
+{
+    const uint64_t ceiling = args->pinned_ceiling_bytes;
+
+    if (ceiling == 0 && (args->pinned_floor_bytes > 0 || args->dynamic_floor_bytes > 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s is for a region that changes: give pinned_ceiling too",
+                               args->pinned_floor_bytes > 0 ? "pinned_floor" : "dynamic_floor");
+    }
+    if (ceiling > 0 && quire_serve_pinned_at_first(args) > ceiling) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is more than pinned_ceiling",
+                               args->pinned_bytes > 0 ? "pinned" : "pinned_floor");
+    }
+    if (quire_serve_pinned_at_first(args) < args->pinned_floor_bytes) {
+        return quire_error_set(err, QUIRE_INVAL, "pinned is less than pinned_floor");
+    }
+    if (args->tune_pinned_min > args->tune_pinned_max) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_pinned_min is more than tune_pinned_max");
+    }
+    if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err)
+{
+    const uint64_t pinned = quire_serve_pinned_at_first(args);
+    char has[16];
+    char wants[16];
+
+    (void)quire_format_bytes(budget_bytes, has, sizeof(has));
+    if (pinned >= budget_bytes) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "pinned: %s of a KV budget of %s leave nothing to other classes",
+                               quire_format_bytes(pinned, wants, sizeof(wants)), has);
+    }
+    if (args->pinned_ceiling_bytes > budget_bytes) {
+        return quire_error_set(
+            err, QUIRE_INVAL, "pinned_ceiling: %s are more than the KV budget of %s",
+            quire_format_bytes(args->pinned_ceiling_bytes, wants, sizeof(wants)), has);
+    }
+    if (args->dynamic_floor_bytes > budget_bytes - pinned) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "dynamic_floor: %s are not what a KV budget of %s has left beside "
+                               "the pinned region",
+                               quire_format_bytes(args->dynamic_floor_bytes, wants, sizeof(wants)),
+                               has);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- with the model ---- */
 
 static const quire_retain_spec *spec_of(const quire_server_opts *opts)
 {
@@ -30,15 +100,86 @@ static int context_check(const quire_serve_described *d, const quire_runtime_opt
                : quire_context_overflow_check(&on, o->context_overflow, o->context_keep, err);
 }
 
+/* Bytes of the largest record of a page; 0: it is too large. */
+static uint64_t record_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    const quire_kv_form form = quire_kv_form_of(desc, opts);
+    const quire_kv_groups groups = quire_kv_groups_of(desc, opts);
+    quire_page_parts parts = { .page_tokens = opts->page_tokens, .n_groups = groups.n };
+
+    for (uint32_t g = 0; g < groups.n; g++) {
+        parts.bytes[g] = quire_kv_parts(&form, (quire_group_id)g, NULL, NULL);
+    }
+    return quire_page_parts_end(&parts, quire_state_page_bytes(desc, opts->state_format)) ==
+                   QUIRE_OK
+               ? parts.record_bytes
+               : 0;
+}
+
+/* The overflow file. */
+static int file_check(const quire_serve_described *d, const quire_runtime_opts *opts,
+                      quire_error *err)
+{
+    const quire_overflow_opts file = quire_serve_overflow(d->args, opts->kv_budget_bytes);
+    const uint64_t least = quire_overflow_file_bytes_min(d->session->desc, opts);
+    char has[16], wants[16];
+
+    return file.dir == NULL || file.capacity_bytes >= least
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "kv_overflow_disk: %s have no room for %u pages, which take %s",
+                                 quire_format_bytes(file.capacity_bytes, has, sizeof(has)),
+                                 QUIRE_OFFLOAD_STRIPE,
+                                 quire_format_bytes(least, wants, sizeof(wants)));
+}
+
+/* On the runtime of a device. */
+static int runtime_check(const quire_serve_described *d, const quire_runtime_opts *plan,
+                         quire_error *err)
+{
+    quire_runtime_opts opts = *plan;
+
+    quire_runtime_opts_resolve(d->session->desc, &opts);
+    QUIRE_TRY(quire_runtime_opts_check(d->session->desc, &opts, err));
+    return context_check(d, &opts, err);
+}
+
+/* The runtime of device i, beside the session before. */
+static int device_check(const quire_serve_described *d, uint32_t i, quire_opened *before,
+                        quire_error *err)
+{
+    quire_common_args args = d->args->common;
+    quire_opened_want want = *d->want;
+    quire_opened session;
+    quire_runtime_opts plan;
+    int rc;
+
+    args.device = d->devices->names[i];
+    want.n_ctx = d->plan->n_ctx;
+    want.kv_share = quire_serve_devices_share(d->devices, i, d->args->cache_memory_ratio);
+    QUIRE_TRY(quire_opened_beside_on(&session, before, args.device, err));
+    rc = quire_opened_plan(&session, &args, &want, &plan, err);
+    rc = rc == QUIRE_OK ? runtime_check(d, &plan, err) : rc;
+    if (rc == QUIRE_OK) {
+        quire_opened_count(&session, &plan);
+    }
+    free(session.kv_pairs);
+    session.kv_pairs = NULL;
+    *before = session;
+    return rc;
+}
+
 int quire_serve_described_check(const quire_serve_described *d, quire_error *err)
 {
-    quire_runtime_opts opts = *d->plan;
+    quire_opened before = *d->session;
 
-    QUIRE_TRY(context_check(d, &opts, err));
+    QUIRE_TRY(runtime_check(d, d->plan, err));
+    quire_opened_count(&before, d->plan);
     for (uint32_t i = 1; i < d->devices->n; i++) {
-        opts.device = d->devices->names[i];
-        QUIRE_TRY(context_check(d, &opts, err));
+        QUIRE_TRY(device_check(d, i, &before, err));
     }
+    QUIRE_TRY(file_check(d, d->plan, err));
+    QUIRE_TRY(quire_serve_store_room_check(d->args, record_bytes(d->session->desc, d->plan), err));
     return quire_serve_retain_check(d->session, d->args, d->opts, d->plan, err);
 }
 

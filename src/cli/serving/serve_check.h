@@ -15,11 +15,13 @@ typedef struct quire_serve_described {
     const quire_serve_args *args;
     const quire_server_opts *opts;
     const quire_serve_devices *devices;
+    const quire_opened_want *want;
     const quire_runtime_opts *plan; /* of the first device, with kv_pairs */
 } quire_serve_described;
 
-/* Whether runtimes and engine can be made of the plan. Errors: those of
- * quire_context_condense_check(), quire_serve_retain_check(). */
+/* Whether the runtimes of all devices, the stores and the engine can be made. Errors: those of
+ * quire_runtime_opts_check(), quire_opened_plan(), quire_context_condense_check(),
+ * quire_serve_store_room_check(), quire_serve_retain_check(); QUIRE_INVAL (the overflow file). */
 int quire_serve_described_check(const quire_serve_described *described, quire_error *err);
 
 /* The same on the engine. Errors: quire_engine_context_check() and those behind it. */

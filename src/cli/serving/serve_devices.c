@@ -260,7 +260,8 @@ static int device_open(quire_serve_devices *devices, uint32_t i,
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
     QUIRE_TRY(quire_opened_open_runtime(session, &own.common, &want, err));
     item->runtime = session->runtime;
-    item->overflow = quire_serve_overflow(&own, session);
+    item->overflow =
+        quire_serve_overflow(&own, quire_runtime_opts_get(session->runtime)->kv_budget_bytes);
     if (from->store != NULL && quire_host_store_share(&item->store, from->store) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
     }

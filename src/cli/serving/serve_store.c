@@ -12,7 +12,11 @@
 #include "store/file/file_store.h"
 #include "store/host_store.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define STATE_SHARE    64u /* of cache_disk: what state may take */
 #define OVERFLOW_SIZES 8u  /* the file for offloaded pages: so many times the KV budget */
@@ -166,20 +170,77 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
     return state_parts(args->cache_state, keeps, err);
 }
 
-static int file_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
+static quire_file_store_opts file_opts(const quire_serve_args *args, uint64_t record_bytes)
 {
-    const quire_serve_args *args = from->args;
     quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
 
-    *out = NULL;
-    if (args->cache_dir == NULL) {
-        return QUIRE_OK;
-    }
     opts.dir = args->cache_dir;
     opts.capacity_bytes = page_bytes(args);
-    opts.record_bytes = from->record_bytes;
+    opts.record_bytes = record_bytes;
     opts.write_rate = args->store_write_rate;
     opts.is_readonly = args->cache_dir_readonly;
+    return opts;
+}
+
+/* A page that never fits into the host's memory would be copied all the time. */
+int quire_serve_store_room_check(const quire_serve_args *args, uint64_t record_bytes,
+                                 quire_error *err)
+{
+    const quire_file_store_opts file = file_opts(args, record_bytes);
+    char given[16], needed[16];
+
+    if (quire_serve_has_store(args) && record_bytes == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "pages of this model are too large for a store");
+    }
+    if (args->cache_host_bytes != 0 && args->cache_host_bytes < record_bytes) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "cache_host_memory is %s, but a page of this model with its head "
+                               "takes %s",
+                               quire_format_bytes(args->cache_host_bytes, given, sizeof(given)),
+                               quire_format_bytes(record_bytes, needed, sizeof(needed)));
+    }
+    return args->cache_dir != NULL ? quire_file_store_check(&file, err) : QUIRE_OK;
+}
+
+int quire_serve_dir_check(const quire_serve_args *args, quire_error *err)
+{
+    const char *dir = args->cache_dir;
+    int rc = QUIRE_OK;
+    int fd;
+
+    if (dir == NULL) {
+        return QUIRE_OK;
+    }
+    if (args->cache_dir_readonly) {
+        return access(dir, R_OK | X_OK) == 0
+                   ? QUIRE_OK
+                   : quire_error_set_errno(err, errno, "cannot read the cache directory %s", dir);
+    }
+    if (mkdir(dir, 0700) == 0) {
+        (void)rmdir(dir);
+        return QUIRE_OK;
+    }
+    if (errno != EEXIST) {
+        return quire_error_set_errno(err, errno, "cannot make the cache directory %s", dir);
+    }
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        rc = quire_error_set_errno(err, errno, "cannot write to the cache directory %s", dir);
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return rc;
+}
+
+static int file_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
+{
+    quire_file_store_opts opts = file_opts(from->args, from->record_bytes);
+
+    *out = NULL;
+    if (from->args->cache_dir == NULL) {
+        return QUIRE_OK;
+    }
     opts.log = log_trouble;
     opts.log_ctx = (void *)(uintptr_t)from->log;
     quire_serve_tenants_disk(from->tenants, &opts);
@@ -252,10 +313,8 @@ bool quire_serve_attends_host(const quire_serve_args *args)
            !quire_device_is_cpu(args->common.device) && quire_serve_overflow_is_on(args);
 }
 
-quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session)
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t budget_bytes)
 {
-    const uint64_t budget_bytes = quire_runtime_opts_get(session->runtime)->kv_budget_bytes;
-
     if (!quire_serve_overflow_is_on(args)) {
         return (quire_overflow_opts){ .dir = NULL };
     }
@@ -303,21 +362,12 @@ static int put_over(quire_store **out, quire_store *near, quire_store *far, bool
     return QUIRE_OK;
 }
 
-/* The store in the host's memory; NULL if there is to be none. A page that never fits would be
- * copied all the time. */
+/* The store in the host's memory; NULL if there is to be none. */
 static int host_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
     const uint64_t bytes = from->args->cache_host_bytes;
-    char given[16], needed[16];
 
     *out = NULL;
-    if (bytes != 0 && bytes < from->record_bytes) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "cache_host_memory is %s, but a page of this model with its head "
-                               "takes %s",
-                               quire_format_bytes(bytes, given, sizeof(given)),
-                               quire_format_bytes(from->record_bytes, needed, sizeof(needed)));
-    }
     if (bytes != 0 && quire_host_store_create(out, bytes) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
     }

@@ -24,19 +24,26 @@ void quire_serve_device_leave(quire_serve_args *args);
 /* Whether there is a store below memory. */
 bool quire_serve_has_store(const quire_serve_args *args);
 
+/* Whether the stores have room for the records of a model, of which the largest has so many bytes;
+ * 0: pages are larger than a record may be. Errors: QUIRE_INVAL. */
+int quire_serve_store_room_check(const quire_serve_args *args, uint64_t record_bytes,
+                                 quire_error *err);
+
+/* Whether cache_dir is there or can be made; nothing stays of the attempt. Errors: QUIRE_IO. */
+int quire_serve_dir_check(const quire_serve_args *args, quire_error *err);
+
 /* What a store is opened from; all is borrowed as long as the store is there. */
 typedef struct quire_serve_store_from {
     const quire_serve_args *args;
     quire_serve_tenants *tenants;
     const quire_serve_log *log; /* of trouble */
     uint64_t identity[2];       /* of the model */
-    uint64_t record_bytes;      /* of the largest record of the model; 0 = not known */
+    uint64_t record_bytes;      /* quire_serve_store_room_check(); 0 = not known */
 } quire_serve_store_from;
 
 /* Open the store: the host's memory, a directory, a shared store, or those of them that the
  * settings name, each behind the one before; *out is NULL if they name none. Errors:
- * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM, QUIRE_INVAL (the host's memory
- * has no room for one page). Memory: end with
+ * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with
  * (*out)->ops->close(), or give it to an engine. */
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
 
@@ -53,8 +60,8 @@ bool quire_serve_overflow_is_on(const quire_serve_args *args);
 /* Whether steps may attend such pages where they lie: quire_runtime_opts.attends_host. */
 bool quire_serve_attends_host(const quire_serve_args *args);
 
-/* The engine's options for them, for a session with its runtime. Memory: borrows from args. */
-quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, const quire_opened *session);
+/* The engine's options for them, with this KV budget. Memory: borrows from args. */
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t budget_bytes);
 
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);

@@ -59,6 +59,11 @@ static int opts_check(const quire_file_store_opts *o, uint64_t segment_bytes, qu
     return QUIRE_OK;
 }
 
+int quire_file_store_check(const quire_file_store_opts *opts, quire_error *err)
+{
+    return opts_check(opts, segment_bytes_of(opts), err);
+}
+
 int quire_file_lock(file_store *st, int *fd, const char **call)
 {
     char path[FILE_PATH_MAX + 8], text[32];

@@ -141,6 +141,9 @@ typedef struct quire_file_store_opts {
     }
 /* clang-format on */
 
+/* Whether a store could have these options, of which it looks at no file. Errors: QUIRE_INVAL. */
+int quire_file_store_check(const quire_file_store_opts *opts, quire_error *err);
+
 /* Open the directory and read its index. Waits for input and output, at most open_ms. Errors:
  * QUIRE_INVAL (an option out of range), QUIRE_LIMIT (another process holds the directory), QUIRE_IO
  * (also: the disk is stuck; what it was asked for is left behind, as by close), QUIRE_NOMEM,

@@ -174,7 +174,46 @@ static void overflow_add(quire_overflow_stats *sum, const quire_overflow_stats *
     offload_add(&sum->offload, &more->offload);
 }
 
-/* The records are common: the store's figures are those of all devices. */
+/* Figures of an owner's questions. */
+static void questions_add(quire_store_stats *sum, const quire_store_stats *more)
+{
+    for (uint32_t i = 0; i < QUIRE_STORE_RESULT_COUNT; i++) {
+        sum->results_total[i] += more->results_total[i];
+    }
+    sum->refused_total += more->refused_total;
+    sum->gets_now += more->gets_now;
+    sum->puts_now += more->puts_now;
+}
+
+/* Figures of a part's records, unless another device has given them. What a store over the part has
+ * passed to it is the device's own in any case. */
+static void records_add(quire_store_stats *sum, const quire_store_stats *part)
+{
+    if (!part->is_common) {
+        quire_store_stats_add(sum, part);
+    } else {
+        sum->passed_total += part->passed_total;
+        sum->unpassed_total += part->unpassed_total;
+    }
+}
+
+/* A store of several parts counts its own questions; one of one part is that part. */
+static void store_add(quire_tier_stats *sum, const quire_tier_stats *more)
+{
+    if (more->n_parts > 1 || !more->store.is_common) {
+        questions_add(&sum->store, &more->store);
+    }
+    for (uint32_t i = 0; i < more->n_parts && i < sum->n_parts; i++) {
+        const quire_store_stats *part = &more->parts[i].stats;
+
+        if (!part->is_common) {
+            questions_add(&sum->parts[i].stats, part);
+        }
+        records_add(&sum->parts[i].stats, part);
+        records_add(&sum->store, part);
+    }
+}
+
 static void tier_add(quire_tier_stats *sum, const quire_tier_stats *more)
 {
     sum->fetching += more->fetching;
@@ -188,6 +227,7 @@ static void tier_add(quire_tier_stats *sum, const quire_tier_stats *more)
     sum->copied_pages_total += more->copied_pages_total;
     sum->refused_pages_total += more->refused_pages_total;
     histogram_add(&sum->fetch, &more->fetch);
+    store_add(sum, more);
 }
 
 void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *more)

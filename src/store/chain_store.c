@@ -405,27 +405,6 @@ static uint32_t chain_parts(const quire_store *store, quire_store_part *out)
     return n;
 }
 
-static void add(quire_store_stats *to, const quire_store_stats *from)
-{
-    to->records += from->records;
-    to->record_bytes += from->record_bytes;
-    to->stored_bytes += from->stored_bytes;
-    to->capacity_bytes += from->capacity_bytes;
-    to->reads_total += from->reads_total;
-    to->read_bytes_total += from->read_bytes_total;
-    to->read_us_total += from->read_us_total;
-    to->puts_total += from->puts_total;
-    to->known_total += from->known_total;
-    to->put_bytes_total += from->put_bytes_total;
-    to->written_bytes_total += from->written_bytes_total;
-    to->evicted_total += from->evicted_total;
-    to->copied_total += from->copied_total;
-    to->dropped_total += from->dropped_total;
-    to->passed_total += from->passed_total;
-    to->unpassed_total += from->unpassed_total;
-    to->evictions += from->evictions;
-}
-
 /* READY while one store takes puts; the name of a store that fails begins `trouble`. */
 static void state_of(quire_store_stats *out, const quire_store_part *parts, uint32_t n)
 {
@@ -456,7 +435,7 @@ static void chain_stats(const quire_store *store, quire_store_stats *out)
     *out = c->own;
     (void)pthread_mutex_unlock(&c->lock);
     for (uint32_t i = 0; i < n; i++) {
-        add(out, &parts[i].stats);
+        quire_store_stats_add(out, &parts[i].stats);
     }
     state_of(out, parts, n);
 }

@@ -20,6 +20,7 @@
 typedef struct host_store {
     quire_store store; /* must be first */
     quire_host_records *records;
+    bool is_first;        /* of those with these records */
     quire_transfer *done; /* oldest first */
     quire_transfer **done_end;
 } host_store;
@@ -386,7 +387,8 @@ static uint32_t host_poll(quire_store *store, quire_transfer **out, uint32_t n)
 
 static void host_stats(const quire_store *store, quire_store_stats *out)
 {
-    quire_host_records *h = self_of((quire_store *)(uintptr_t)store)->records;
+    const host_store *own = self_of((quire_store *)(uintptr_t)store);
+    quire_host_records *h = own->records;
 
     (void)pthread_mutex_lock(&h->lock);
     *out = h->stats;
@@ -394,6 +396,7 @@ static void host_stats(const quire_store *store, quire_store_stats *out)
     (void)pthread_mutex_unlock(&h->lock);
     out->stored_bytes = out->record_bytes;
     out->capacity_bytes = h->capacity_bytes;
+    out->is_common = !own->is_first;
 }
 
 static void records_free(quire_host_records *h)
@@ -450,7 +453,7 @@ static int store_make(quire_store **out, quire_host_records *records)
     h->records = records;
     h->done_end = &h->done;
     (void)pthread_mutex_lock(&records->lock);
-    records->n_stores++;
+    h->is_first = records->n_stores++ == 0;
     (void)pthread_mutex_unlock(&records->lock);
     *out = &h->store;
     return QUIRE_OK;

@@ -62,6 +62,7 @@ typedef struct quire_transfer {
     void *owner;                 /* the caller's */
     uint32_t number;             /* likewise */
     quire_transfer_above above[QUIRE_STORE_ABOVE_MAX]; /* one for each store over others */
+    uint32_t holder; /* a note of a store for several owners (common_store.h): which one it is */
 } quire_transfer;
 
 /* Which records end. */
@@ -123,6 +124,7 @@ typedef struct quire_store_stats {
     uint64_t passed_total;        /* records that came from another part of the store above */
     uint64_t unpassed_total;      /* such records that were not kept, or not passed on at all */
     uint64_t evictions;           /* changes whenever records went that the caller did not drop */
+    bool is_common;               /* another store gives the same figures, of the same records */
     uint32_t gets_now;            /* under way */
     uint32_t puts_now;
 } quire_store_stats;
@@ -179,6 +181,10 @@ uint32_t quire_store_parts(const quire_store *store, quire_store_part *out);
 
 /* A store's own name and figures, of all its parts together. */
 void quire_store_part_fill(const quire_store *store, quire_store_part *out);
+
+/* Add the figures of another store's medium: all but state, trouble, results, refused puts and
+ * transfers under way, which are those of an owner's questions. */
+void quire_store_stats_add(quire_store_stats *sum, const quire_store_stats *more);
 
 /* ---- helpers for owners of transfers ---- */
 

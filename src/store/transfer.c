@@ -76,3 +76,24 @@ uint32_t quire_store_parts(const quire_store *store, quire_store_part *out)
     quire_store_part_fill(store, out);
     return 1;
 }
+
+void quire_store_stats_add(quire_store_stats *sum, const quire_store_stats *more)
+{
+    sum->records += more->records;
+    sum->record_bytes += more->record_bytes;
+    sum->stored_bytes += more->stored_bytes;
+    sum->capacity_bytes += more->capacity_bytes;
+    sum->reads_total += more->reads_total;
+    sum->read_bytes_total += more->read_bytes_total;
+    sum->read_us_total += more->read_us_total;
+    sum->puts_total += more->puts_total;
+    sum->known_total += more->known_total;
+    sum->put_bytes_total += more->put_bytes_total;
+    sum->written_bytes_total += more->written_bytes_total;
+    sum->evicted_total += more->evicted_total;
+    sum->copied_total += more->copied_total;
+    sum->dropped_total += more->dropped_total;
+    sum->passed_total += more->passed_total;
+    sum->unpassed_total += more->unpassed_total;
+    sum->evictions += more->evictions;
+}

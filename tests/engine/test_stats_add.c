@@ -1,4 +1,4 @@
-/* test_stats_add.c - the figures of several devices together: those of offloaded pages.
+/* test_stats_add.c - the figures of several devices together: offloaded pages, stores.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -77,9 +77,81 @@ static void test_offload(void **state)
     expect(&sum.overflow.offload, 0, 5);
 }
 
+/* Figures of a device's stores, times n; is_common: the other device has given those of the
+ * records. */
+static quire_tier_stats tier_of(uint64_t n, bool is_common)
+{
+    const quire_store_stats part = { .records = n,
+                                     .reads_total = 10 * n,
+                                     .passed_total = 100 * n,
+                                     .results_total = { [QUIRE_STORE_ABSENT] = 1000 * n },
+                                     .refused_total = 2 * n,
+                                     .is_common = is_common };
+    quire_tier_stats out = { .n_parts = 2, .parts = { { .stats = part }, { .stats = part } } };
+
+    out.store = (quire_store_stats){ .records = 2 * n,
+                                     .reads_total = 20 * n,
+                                     .passed_total = 200 * n,
+                                     .results_total = { [QUIRE_STORE_ABSENT] = 7 * n },
+                                     .refused_total = 3 * n };
+    return out;
+}
+
+/* Records that devices have in common count once; their own questions and passes all count. */
+static void test_stores(void **state)
+{
+    static quire_engine_stats sum, more;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const bool is_common = i == 1;
+        const uint64_t n = is_common ? 1 : 3; /* of the figures of records */
+
+        sum.tier = tier_of(1, false);
+        more.tier = tier_of(2, is_common);
+        quire_engine_stats_add(&sum, &more);
+        assert_int_equal(sum.tier.store.records, 2 * n);
+        assert_int_equal(sum.tier.store.reads_total, 20 * n);
+        assert_int_equal(sum.tier.store.passed_total, 200 * 3);
+        assert_int_equal(sum.tier.store.results_total[QUIRE_STORE_ABSENT], 7 * 3);
+        assert_int_equal(sum.tier.store.refused_total, 3 * 3);
+        for (uint32_t k = 0; k < 2; k++) {
+            assert_int_equal(sum.tier.parts[k].stats.records, n);
+            assert_int_equal(sum.tier.parts[k].stats.reads_total, 10 * n);
+            assert_int_equal(sum.tier.parts[k].stats.passed_total, 100 * 3);
+            assert_int_equal(sum.tier.parts[k].stats.results_total[QUIRE_STORE_ABSENT], 1000 * n);
+            assert_int_equal(sum.tier.parts[k].stats.refused_total, 2 * n);
+        }
+    }
+}
+
+/* So with a store of one part, whose figures of questions are those of all devices. */
+static void test_one_store(void **state)
+{
+    static quire_engine_stats sum, more;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const bool is_common = i == 1;
+
+        sum.tier = tier_of(1, false);
+        more.tier = tier_of(2, is_common);
+        sum.tier.n_parts = more.tier.n_parts = 1;
+        sum.tier.store = sum.tier.parts[0].stats;
+        more.tier.store = more.tier.parts[0].stats;
+        quire_engine_stats_add(&sum, &more);
+        assert_memory_equal(&sum.tier.store.results_total, &sum.tier.parts[0].stats.results_total,
+                            sizeof sum.tier.store.results_total);
+        assert_int_equal(sum.tier.store.records, is_common ? 1 : 3);
+        assert_int_equal(sum.tier.store.refused_total, is_common ? 2 : 6);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_one_store),
         cmocka_unit_test(test_offload),
     };
 

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "engine/adapt/adapt.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
@@ -37,12 +38,18 @@ static int replica_create(quire_engine *engine, const quire_engine_opts *opts, u
 static int parts_create(quire_engine *engine, const quire_engine_opts *opts, quire_error *err)
 {
     quire_loop_events events;
+    quire_saver_devices saved;
 
     QUIRE_TRY(quire_replicas_open(engine, opts, err));
     for (uint32_t i = 0; i < engine->n_replicas; i++) {
         QUIRE_TRY(replica_create(engine, opts, i, err));
     }
-    QUIRE_TRY(quire_saver_create(&engine->saver, engine->loop, engine->adapt, err));
+    saved = (quire_saver_devices){ .loops = engine->loops,
+                                   .adapts = engine->adapts,
+                                   .n = engine->n_replicas,
+                                   .pin_restore = quire_replicas_pin_restore,
+                                   .ctx = engine };
+    QUIRE_TRY(quire_saver_create(&engine->saver, &saved, err));
     for (uint32_t i = 0; i < engine->n_replicas; i++) {
         quire_adapt_events(engine->adapts[i], &events);
         QUIRE_TRY(quire_loop_start(engine->loops[i], &events, err));
@@ -82,10 +89,11 @@ void quire_engine_destroy(quire_engine *engine)
         return;
     }
     quire_saver_destroy(engine->saver);
-    for (uint32_t i = 0; i < engine->n_replicas; i++) {
-        if (engine->loops[i] != NULL) {
-            quire_loop_stop(engine->loops[i]);
-        }
+    for (uint32_t i = 0; i < engine->n_replicas && engine->loops[i] != NULL; i++) {
+        quire_loop_stop_begin(engine->loops[i]); /* all at once: a store's end takes seconds */
+    }
+    for (uint32_t i = 0; i < engine->n_replicas && engine->loops[i] != NULL; i++) {
+        quire_loop_stop(engine->loops[i]);
     }
     for (uint32_t i = engine->n_replicas; i-- > 0;) { /* the first one's lists are the others' */
         quire_adapt_destroy(engine->adapts[i]);
@@ -224,6 +232,9 @@ static void stats_of(const quire_engine *engine, uint32_t replica, quire_engine_
 {
     quire_loop_stats_get(engine->loops[replica], out);
     quire_adapt_stats_get(engine->adapts[replica], &out->memory);
+    if (engine->n_replicas > 1) { /* a sum of figures of one moment */
+        quire_loop_store_look(engine->loops[replica], &out->tier);
+    }
     if (quire_replicas_is_out(engine, replica)) {
         quire_engine_stats_gauges_clear(out);
     }
@@ -246,6 +257,7 @@ typedef struct invalidation {
     quire_adapt *adapt;
     const quire_invalidate *what;
     uint64_t owner;
+    uint32_t n_shared;
     quire_prefix_dropped dropped;
 } invalidation;
 
@@ -259,6 +271,38 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
     quire_adapt_forget(inv->adapt, inv->what);
     inv->dropped = quire_loop_invalidate(inv->loop, inv->what, inv->owner);
     quire_adapt_invalidated(inv->adapt);
+}
+
+static void session_drop(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    invalidation *inv = ctx;
+
+    (void)cache;
+    (void)tree;
+    quire_adapt_forget(inv->adapt, inv->what);
+    inv->dropped = quire_loop_session_drop(inv->loop, inv->what, inv->owner, &inv->n_shared);
+}
+
+/* Do something on the threads of all devices. */
+static int on_all(quire_engine *engine, invalidation *inv,
+                  void (*one)(void *ctx, quire_cache *cache, quire_prefix *tree),
+                  quire_prefix_dropped *sum)
+{
+    uint32_t n_shared = 0;
+
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        inv->loop = engine->loops[i];
+        inv->adapt = engine->adapts[i];
+        inv->dropped = (quire_prefix_dropped){ 0 };
+        inv->n_shared = 0;
+        QUIRE_TRY(quire_loop_call(inv->loop, one, inv));
+        n_shared = quire_max_u32(n_shared, inv->n_shared);
+        sum->nodes += inv->dropped.nodes;
+        sum->tokens += inv->dropped.tokens;
+        sum->freed_bytes += inv->dropped.freed_bytes;
+    }
+    inv->n_shared = n_shared;
+    return QUIRE_OK;
 }
 
 /* The tokens of a session. */
@@ -309,15 +353,13 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
         whole.tokens = text.tokens;
         whole.n_tokens = text.n_tokens;
     }
-    for (uint32_t i = 0; rc == QUIRE_OK && i < engine->n_replicas; i++) {
-        inv.loop = engine->loops[i];
-        inv.adapt = engine->adapts[i];
-        inv.dropped = (quire_prefix_dropped){ 0 };
-        rc = quire_loop_call(inv.loop, invalidate, &inv);
-        dropped->nodes += inv.dropped.nodes;
-        dropped->tokens += inv.dropped.tokens;
-        dropped->freed_bytes += inv.dropped.freed_bytes;
+    if (rc == QUIRE_OK && engine->n_replicas > 1 && whole.n_tokens > 0 &&
+        what->what == QUIRE_INVALIDATE_SESSION) {
+        /* A device without the text must not drop what other devices' texts share with it. */
+        rc = on_all(engine, &inv, session_drop, dropped);
+        whole.n_shared_tokens = inv.n_shared;
     }
+    rc = rc == QUIRE_OK ? on_all(engine, &inv, invalidate, dropped) : rc;
     free(text.tokens);
     return rc;
 }

@@ -12,6 +12,8 @@
 typedef struct quire_loop quire_loop;
 typedef struct quire_adapt quire_adapt;
 typedef struct quire_saver quire_saver;
+typedef struct quire_saver_pin quire_saver_pin;
+typedef struct quire_saver_pin_place quire_saver_pin_place;
 
 /* A name that is being given to a pin; on the stack of the thread that does so. */
 typedef struct quire_pin_naming {
@@ -37,8 +39,8 @@ struct quire_engine {
 /* The options of a device's loop. */
 quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_engine_opts *opts,
                                      uint32_t replica);
-/* Make the dispatcher of several devices; with one there is none. Errors: QUIRE_INVAL, QUIRE_UNSUPP
- * (options that go with one device alone), QUIRE_NOMEM. */
+/* Make the dispatcher of several devices; with one there is none. Errors: QUIRE_INVAL, QUIRE_NOMEM.
+ */
 int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, quire_error *err);
 /* Before the loop starts: other devices take its requests when its own is lost. */
 void quire_replica_heir_set(quire_engine *engine, uint32_t replica);
@@ -52,5 +54,12 @@ bool quire_replicas_is_out(const quire_engine *engine, uint32_t replica);
 uint32_t quire_replicas_first(const quire_engine *engine);
 int quire_replicas_submit(quire_engine *engine, const quire_request_params *params,
                           quire_request **out, quire_error *err);
+
+/* ---- replicas_pins.c ---- */
+
+/* Restore a pin of an earlier process where its requests would go; see quire_saver_devices. ctx:
+ * the engine, before its loops start. Errors: quire_adapt_pin_restore(). */
+int quire_replicas_pin_restore(void *ctx, const quire_saver_pin *pin, quire_saver_pin_place *place,
+                               quire_error *err);
 
 #endif /* QUIRE_ENGINE_ENGINE_HALVES_H */

@@ -16,27 +16,13 @@ static quire_runtime *runtime_of(const quire_engine_opts *opts, uint32_t replica
     return replica == 0 ? opts->runtime : opts->devices.items[replica - 1].runtime;
 }
 
-/* What goes with one device alone. */
-static const char *obstacle_of(const quire_engine_opts *opts)
-{
-    if (opts->saver.dir != NULL) {
-        return "saved state";
-    }
-    return opts->watcher.stored != NULL ? "events of pages" : NULL;
-}
-
 static int check(const quire_engine_opts *opts, quire_error *err)
 {
-    const char *obstacle = obstacle_of(opts);
     const quire_runtime_opts *first = quire_runtime_opts_get(opts->runtime);
 
     if (opts->devices.n >= QUIRE_REPLICAS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "%u devices: at most %u are possible",
                                opts->devices.n + 1, QUIRE_REPLICAS_MAX);
-    }
-    if (obstacle != NULL) {
-        return quire_error_set(err, QUIRE_UNSUPP, "several devices and %s cannot go together",
-                               obstacle);
     }
     for (uint32_t i = 0; i < opts->devices.n; i++) {
         const quire_runtime_opts *o = quire_runtime_opts_get(opts->devices.items[i].runtime);
@@ -71,6 +57,7 @@ int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, qui
     QUIRE_TRY(check(opts, err));
     for (uint32_t i = 0; i < dispatcher.n_replicas; i++) {
         quire_kv_identity_get(runtime_of(opts, i), dispatcher.identities[i]);
+        dispatcher.watchers[i] = i == 0 ? opts->watcher : opts->devices.items[i - 1].watcher;
     }
     if (quire_dispatcher_create(&engine->dispatcher, &dispatcher) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
@@ -268,6 +255,8 @@ uint32_t quire_engine_devices_get(quire_engine *engine,
             .budget_bytes = stats.cache.budget_bytes,
             .live_bytes = stats.cache.live_bytes,
             .cached_bytes = stats.cache.cached_bytes,
+            .fetched_tokens_total = stats.tier.fetched_tokens_total,
+            .copied_pages_total = stats.tier.copied_pages_total,
         };
         quire_loop_load_get(engine->loops[i], &out[i].requests, &out[i].to_compute_tokens);
     }

@@ -16,12 +16,19 @@
  * What the functions of engine.h, pins.h and views.h say of the engine is the sum over all devices;
  * counters include a lost device, gauges do not. For tuning see tuning.h.
  *
- * Stores below memory may have their records in common (store/host_store.h). Then a prefix that one
- * device has computed comes to another through the host's memory, when that costs less than to
- * compute it, and so do the pages of requests whose device was lost.
+ * Stores below memory may have their records in common (store/host_store.h, common_store.h). Then a
+ * prefix that one device has computed comes to another of the same identity through the store, when
+ * that costs less than to compute it, and so do the pages of requests whose device was lost.
  *
- * Not with several devices: saved state, a watcher. Requests for texts that keep a share of their
- * tokens are refused, as without retain_chunk.
+ * What outlives a restart (saver.h) has the identity of the first device. Pins of all devices are
+ * kept, and each is restored where its requests would go. The model of reuse is that of the device
+ * with the most look-ups; all begin with it.
+ *
+ * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, and
+ * hears nothing more.
+ *
+ * Not with several devices: requests for texts that keep a share of their tokens are refused, as
+ * without retain_chunk.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_REPLICAS_H
@@ -33,6 +40,7 @@
 #include "engine/dispatch/dispatcher.h"
 #include "engine/overflow.h"
 #include "model/runtime.h"
+#include "quire/prefix.h"
 #include "store/store.h"
 
 /* A further device, by its runtime, of the same model and context. */
@@ -40,6 +48,7 @@ typedef struct quire_engine_device {
     quire_runtime *runtime;
     quire_overflow_opts overflow;
     quire_store *store; /* below memory, if the first device has one; closed as that one */
+    quire_prefix_watcher watcher; /* of its tree; stored NULL = none */
 } quire_engine_device;
 
 typedef struct quire_engine_devices {
@@ -63,6 +72,8 @@ typedef struct quire_engine_device_stats {
     uint64_t budget_bytes; /* KV */
     uint64_t live_bytes;
     uint64_t cached_bytes;
+    uint64_t fetched_tokens_total; /* from the store below memory into its tree */
+    uint64_t copied_pages_total;   /* of its tree, durable in the store */
 } quire_engine_device_stats;
 
 #endif /* QUIRE_ENGINE_REPLICAS_H */

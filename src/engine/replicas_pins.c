@@ -5,6 +5,7 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
 #include "engine/pins.h"
+#include "engine/saver/saver_life.h"
 
 #include "base/check.h"
 
@@ -72,16 +73,21 @@ typedef struct outcome {
     quire_error error;
 } outcome;
 
+static quire_dispatch_ask ask_of(const quire_engine_pin_params *params)
+{
+    return (quire_dispatch_ask){ .tenant = params->tenant,
+                                 .tenant_bytes = params->tenant_bytes,
+                                 .class_index = params->class_index,
+                                 .tokens = params->tokens,
+                                 .n_tokens = params->n_tokens };
+}
+
 /* Create a pin whose name no device has. Of several refusals the first one stands, unless it is the
  * loss of a device. */
 static outcome create(const quire_engine *engine, const quire_engine_pin_params *params,
                       quire_engine_pin *out)
 {
-    quire_dispatch_ask ask = { .tenant = params->tenant,
-                               .tenant_bytes = params->tenant_bytes,
-                               .class_index = params->class_index,
-                               .tokens = params->tokens,
-                               .n_tokens = params->n_tokens };
+    quire_dispatch_ask ask = ask_of(params);
     outcome first = { .status = QUIRE_LOST };
     uint32_t refused = 0;
 
@@ -101,6 +107,61 @@ static outcome create(const quire_engine *engine, const quire_engine_pin_params 
         first = first.status == QUIRE_LOST ? one : first;
         refused |= 1u << replica;
     }
+}
+
+/* Pins spread over the devices: no request says yet where the load is. */
+static uint32_t restore_route(const quire_engine *engine, quire_dispatch_ask *ask, uint32_t refused)
+{
+    const quire_adapt_pins_ask all = { .tenant = NULL };
+    quire_replica_load loads[QUIRE_REPLICAS_MAX] = { { .is_lost = false } };
+
+    for (uint32_t i = 0; i < engine->n_replicas; i++) {
+        loads[i].has_refused = (refused & 1u << i) != 0;
+        (void)quire_adapt_pins_list(engine->adapts[i], &all, NULL, 0, &loads[i].n_requests);
+    }
+    ask->loads = loads;
+    return quire_dispatcher_choose(engine->dispatcher, ask).replica;
+}
+
+/* The same for a pin of an earlier process, before the loops start. */
+static int restore(const quire_engine *engine, const quire_saver_pin *pin,
+                   quire_saver_pin_place *place, quire_error *err)
+{
+    const quire_engine_pin_params *params = pin->params;
+    quire_dispatch_ask ask = ask_of(params);
+    outcome first = { .status = QUIRE_LOST };
+    uint32_t refused = 0;
+
+    for (;;) {
+        const uint32_t route = restore_route(engine, &ask, refused);
+        outcome one = { .missing_bytes = 0 };
+
+        if (route == QUIRE_DISPATCH_NONE) {
+            *err = first.error;
+            return first.status;
+        }
+        one.status = quire_adapt_pin_restore(engine->adapts[route], params, pin->until_us,
+                                             &place->changed, &one.error);
+        place->device = route;
+        if (!is_of_device(one.status)) {
+            *err = one.error;
+            return one.status;
+        }
+        first = first.status == QUIRE_LOST ? one : first;
+        refused |= 1u << route;
+    }
+}
+
+int quire_replicas_pin_restore(void *ctx, const quire_saver_pin *pin, quire_saver_pin_place *place,
+                               quire_error *err)
+{
+    const quire_engine *engine = ctx;
+
+    if (engine->dispatcher != NULL) {
+        return restore(engine, pin, place, err);
+    }
+    place->device = 0;
+    return quire_adapt_pin_restore(engine->adapt, pin->params, pin->until_us, &place->changed, err);
 }
 
 int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,

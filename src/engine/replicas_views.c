@@ -112,6 +112,12 @@ uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[
     return n;
 }
 
+uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device,
+                                     quire_region_view out[QUIRE_REGIONS_MAX])
+{
+    return quire_loop_regions(engine->loops[device], out);
+}
+
 /* What an account has on a device that is left, with the quota there. */
 static void account_add(quire_account_info *sum, const quire_account_info *more, bool is_out)
 {

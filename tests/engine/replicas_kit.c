@@ -28,6 +28,7 @@ static int open_mock(quire_device **out, const char *name, const quire_device_op
 }
 
 quire_store *replicas_second_store;
+quire_prefix_watcher replicas_second_watcher;
 bool replicas_first_is_cpu;
 
 quire_runtime_opts replica_runtime_opts(const char *device)
@@ -63,6 +64,8 @@ replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
     second.runtime = r.second;
     second.store = replicas_second_store;
     replicas_second_store = NULL;
+    second.watcher = replicas_second_watcher;
+    replicas_second_watcher = (quire_prefix_watcher){ 0 };
     opts.model = r.b.model;
     opts.runtime = r.b.runtime;
     opts.devices.items = &second;

@@ -23,6 +23,7 @@ typedef struct replicas {
 
 /* Of the next engine: */
 extern quire_store *replicas_second_store; /* NULL = none */
+extern quire_prefix_watcher replicas_second_watcher;
 extern bool replicas_first_is_cpu;
 
 quire_runtime_opts replica_runtime_opts(const char *device);

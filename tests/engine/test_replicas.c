@@ -565,13 +565,6 @@ static void test_failover_sampled(void **state)
 
 /* ---- what is refused ---- */
 
-static bool stored(void *ctx, const quire_prefix_page *page)
-{
-    (void)ctx;
-    (void)page;
-    return true;
-}
-
 static void test_refusals(void **state)
 {
     const quire_engine_opts alone = QUIRE_ENGINE_OPTS_INIT;
@@ -594,12 +587,6 @@ static void test_refusals(void **state)
     assert_string_equal(err.message, "devices: a store below memory must be there for all or none");
     opts.tier.store->ops->close(opts.tier.store, NULL, NULL);
     opts.tier.store = NULL;
-    opts.watcher.stored = stored;
-    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_UNSUPP);
-    assert_string_equal(err.message, "several devices and events of pages cannot go together");
-    opts.watcher.stored = NULL;
-    opts.saver.dir = "/nonexistent";
-    assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_UNSUPP);
     assert_null(engine);
     bench_close(&b);
 }

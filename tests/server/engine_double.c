@@ -365,6 +365,13 @@ uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[
     return 0;
 }
 
+uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device,
+                                     quire_region_view out[QUIRE_REGIONS_MAX])
+{
+    (void)device;
+    return quire_engine_regions(engine, out);
+}
+
 int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
 {
     (void)engine;

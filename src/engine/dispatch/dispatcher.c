@@ -13,6 +13,7 @@
 /* The pages of one device's tree. */
 typedef struct watched {
     quire_dispatcher *dispatcher;
+    const quire_prefix_watcher *other; /* told as well; NULL = none */
     quire_page_set pages;
 } watched;
 
@@ -31,7 +32,7 @@ static bool on_cleared(void *ctx)
     (void)pthread_mutex_lock(&w->dispatcher->lock);
     quire_page_set_fini(&w->pages);
     (void)pthread_mutex_unlock(&w->dispatcher->lock);
-    return true;
+    return w->other == NULL || w->other->cleared(w->other->ctx);
 }
 
 static bool on_stored(void *ctx, const quire_prefix_page *page)
@@ -39,10 +40,13 @@ static bool on_stored(void *ctx, const quire_prefix_page *page)
     watched *w = ctx;
     bool is_taken;
 
+    if (w->other != NULL && !w->other->stored(w->other->ctx, page)) {
+        return false;
+    }
     (void)pthread_mutex_lock(&w->dispatcher->lock);
     is_taken = quire_page_set_add(&w->pages, page->key);
     (void)pthread_mutex_unlock(&w->dispatcher->lock);
-    return is_taken;
+    return is_taken || w->other != NULL; /* the other one hears of a page once */
 }
 
 static bool on_removed(void *ctx, const quire_page_key *key)
@@ -52,7 +56,14 @@ static bool on_removed(void *ctx, const quire_page_key *key)
     (void)pthread_mutex_lock(&w->dispatcher->lock);
     quire_page_set_remove(&w->pages, key);
     (void)pthread_mutex_unlock(&w->dispatcher->lock);
-    return true;
+    return w->other == NULL || w->other->removed(w->other->ctx, key);
+}
+
+static bool wants_again(void *ctx)
+{
+    const watched *w = ctx;
+
+    return w->other != NULL && w->other->again != NULL && w->other->again(w->other->ctx);
 }
 
 quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica)
@@ -60,6 +71,7 @@ quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint
     return (quire_prefix_watcher){ .cleared = on_cleared,
                                    .stored = on_stored,
                                    .removed = on_removed,
+                                   .again = wants_again,
                                    .ctx = &dispatcher->replicas[replica] };
 }
 
@@ -190,6 +202,9 @@ int quire_dispatcher_create(quire_dispatcher **out, const quire_dispatcher_opts 
     }
     for (uint32_t i = 0; i < opts->n_replicas; i++) {
         dispatcher->replicas[i].dispatcher = dispatcher;
+        if (opts->watchers[i].stored != NULL) {
+            dispatcher->replicas[i].other = &dispatcher->opts.watchers[i];
+        }
     }
     *out = dispatcher;
     return QUIRE_OK;

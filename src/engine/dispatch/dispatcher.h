@@ -47,6 +47,8 @@ typedef struct quire_dispatcher_opts {
     uint64_t identities[QUIRE_REPLICAS_MAX][2]; /* of KV, by device */
     const quire_binding *bindings;              /* [n_bindings], borrowed */
     uint32_t n_bindings;
+    /* Told of each device's pages beside the dispatcher; stored NULL = there is none. */
+    quire_prefix_watcher watchers[QUIRE_REPLICAS_MAX];
 } quire_dispatcher_opts;
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM. */
@@ -54,7 +56,7 @@ int quire_dispatcher_create(quire_dispatcher **out, const quire_dispatcher_opts 
 /* No tree may be watched by it any more. NULL is allowed. */
 void quire_dispatcher_destroy(quire_dispatcher *dispatcher);
 
-/* The watcher of a device's tree. */
+/* The watcher of a device's tree. It takes what the device's other watcher takes. */
 quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica);
 
 /* A device at this moment. */

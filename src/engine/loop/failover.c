@@ -117,11 +117,25 @@ static void give_all_away(quire_loop *loop)
     }
 }
 
+/* Nobody hits the pages of a lost device: a watcher that is full is cleared later. */
+static void watcher_end(quire_loop *loop)
+{
+    quire_prefix_watcher *watcher = &loop->opts.watcher;
+
+    if (watcher->stored != NULL) {
+        quire_prefix_watch(loop->tree, NULL);
+        if (watcher->cleared(watcher->ctx)) {
+            *watcher = (quire_prefix_watcher){ 0 };
+        }
+    }
+}
+
 void quire_loop_lost(quire_loop *loop)
 {
     char message[QUIRE_ERROR_MESSAGE_MAX];
 
     atomic_store(&loop->inbox.is_lost, true);
+    watcher_end(loop);
     if (quire_loop_has_heir(loop)) {
         give_all_away(loop);
     }

@@ -47,6 +47,20 @@ static void requests_forget(quire_loop *loop, uint64_t owner)
     }
 }
 
+quire_prefix_dropped quire_loop_session_drop(quire_loop *loop, const quire_invalidate *what,
+                                             uint64_t owner, uint32_t *n_shared)
+{
+    const quire_prefix_key key = quire_loop_key(loop, what->tenant, what->tenant_bytes);
+    quire_prefix_dropped dropped;
+    quire_prefix_match match;
+
+    requests_forget(loop, owner);
+    dropped = quire_prefix_drop_owner(loop->tree, owner, quire_loop_now_us(loop));
+    quire_prefix_lookup(loop->tree, &key, what->tokens, what->n_tokens, &match);
+    *n_shared = match.n_same_tokens;
+    return dropped;
+}
+
 quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
                                            uint64_t owner)
 {

@@ -247,15 +247,20 @@ void quire_loop_store_leave(quire_loop *loop)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
+void quire_loop_stop_begin(quire_loop *loop)
+{
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.is_stopping = true;
+    (void)pthread_cond_signal(&loop->inbox.wake);
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
 void quire_loop_stop(quire_loop *loop)
 {
     if (!loop->is_started) {
         return;
     }
-    (void)pthread_mutex_lock(&loop->inbox.lock);
-    loop->inbox.is_stopping = true;
-    (void)pthread_cond_signal(&loop->inbox.wake);
-    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    quire_loop_stop_begin(loop);
     (void)pthread_join(loop->thread, NULL);
     (void)quire_runtime_canceler_set(loop->runtime, NULL, NULL);
     loop->is_started = false;

@@ -46,7 +46,9 @@ int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_er
 /* The thread will end without closing the store below memory: the engine could not be created, so
  * the store is still the caller's. No request has come. */
 void quire_loop_store_leave(quire_loop *loop);
-/* Cancel all requests and end the thread. Allowed if the thread was not started. */
+/* Cancel all requests and let the thread end. */
+void quire_loop_stop_begin(quire_loop *loop);
+/* The same, and wait for the thread. Allowed if it was not started. */
 void quire_loop_stop(quire_loop *loop);
 /* Destroy a stopped loop. NULL is allowed. */
 void quire_loop_destroy(quire_loop *loop);
@@ -155,6 +157,9 @@ const uint32_t *quire_loop_running_of(const quire_loop *loop);
 
 /* The figures of the stores below memory, as quire_store_parts(). 0: there is none. */
 uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out);
+/* Bring the store's figures up to date: those of other devices' loops may be older. Thread: any,
+ * until the loop is stopped. */
+void quire_loop_store_look(const quire_loop *loop, quire_tier_stats *out);
 
 /* Whether there is a store below memory that nothing reads from now. */
 bool quire_loop_can_fetch(const quire_loop *loop);
@@ -225,6 +230,10 @@ uint32_t quire_loop_text_states_until(const quire_loop *loop, const quire_loop_t
                                       uint32_t n_computed, uint32_t n_left);
 void quire_loop_text_states_leave(quire_loop *loop, const quire_loop_text_at *at,
                                   uint32_t n_computed, bool is_end);
+/* Drop a session's own pages from the tree: `what` of kind SESSION with its tokens. *n_shared gets
+ * how many of the tokens the tree still has, for other texts. */
+quire_prefix_dropped quire_loop_session_drop(quire_loop *loop, const quire_invalidate *what,
+                                             uint64_t owner, uint32_t *n_shared);
 /* See quire_engine_invalidate(). owner: owner number of the session. */
 quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
                                            uint64_t owner);

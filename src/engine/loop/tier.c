@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "engine/loop/loop_object.h"
 
 #include <stdio.h>
@@ -284,7 +285,8 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
     case QUIRE_INVALIDATE_SESSION:
         if (what->n_tokens > 0) {
             quire_prefix_lookup(loop->tree, &key, what->tokens, what->n_tokens, &match);
-            drop_text(loop, what, match.n_same_tokens, QUIRE_STORE_DROP_BEHIND);
+            drop_text(loop, what, quire_max_u32(match.n_same_tokens, what->n_shared_tokens),
+                      QUIRE_STORE_DROP_BEHIND);
         }
         break;
     }
@@ -323,12 +325,15 @@ uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out)
     return loop->tier != NULL ? quire_store_parts(loop->tier->store, out) : 0;
 }
 
+void quire_loop_store_look(const quire_loop *loop, quire_tier_stats *out)
+{
+    if (loop->tier != NULL) {
+        loop->tier->store->ops->stats(loop->tier->store, &out->store);
+        out->n_parts = quire_store_parts(loop->tier->store, out->parts);
+    }
+}
+
 void quire_tier_stats_fill(quire_loop *loop)
 {
-    quire_tier_stats *now = &loop->figures.now.tier;
-
-    if (loop->tier != NULL) {
-        loop->tier->store->ops->stats(loop->tier->store, &now->store);
-        now->n_parts = quire_store_parts(loop->tier->store, now->parts);
-    }
+    quire_loop_store_look(loop, &loop->figures.now.tier);
 }

@@ -35,11 +35,16 @@ quire_saved_clock quire_saver_clock(const quire_saver *saver)
 
     (void)clock_gettime(CLOCK_REALTIME, &t);
     return (quire_saved_clock){
-        .now_us = quire_loop_now_us(saver->loop),
+        .now_us = quire_loop_now_us(saver->devices.loops[0]),
         .wall_us = saver->opts.wall_us != NULL
                        ? saver->opts.wall_us(saver->opts.wall_ctx)
                        : (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / NS_PER_US,
     };
+}
+
+uint64_t quire_saver_pin_change(uint32_t device, uint64_t changed)
+{
+    return changed * QUIRE_REPLICAS_MAX + device;
 }
 
 /* ---- create ---- */
@@ -57,7 +62,7 @@ static int locks_init(quire_saver *saver)
 static void opts_take(quire_saver *saver)
 {
     quire_saver_opts *o = &saver->opts;
-    const quire_prefix_key key = quire_loop_key(saver->loop, NULL, 0);
+    const quire_prefix_key key = quire_loop_key(saver->devices.loops[0], NULL, 0);
 
     *o = saver->parts->opts->saver;
     o->bytes_max = o->bytes_max != 0 ? o->bytes_max : QUIRE_SAVER_BYTES;
@@ -95,9 +100,9 @@ static void saver_free(quire_saver *saver)
     free(saver);
 }
 
-int quire_saver_create(quire_saver **out, quire_loop *loop, quire_adapt *adapt, quire_error *err)
+int quire_saver_create(quire_saver **out, const quire_saver_devices *devices, quire_error *err)
 {
-    const quire_loop_parts *parts = quire_loop_parts_get(loop);
+    const quire_loop_parts *parts = quire_loop_parts_get(devices->loops[0]);
     quire_saver *saver;
     int rc;
 
@@ -110,8 +115,7 @@ int quire_saver_create(quire_saver **out, quire_loop *loop, quire_adapt *adapt, 
         free(saver);
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine's state");
     }
-    saver->loop = loop;
-    saver->adapt = adapt;
+    saver->devices = *devices;
     saver->parts = parts;
     opts_take(saver);
     saver->learned = malloc(quire_prefix_learned_bytes(parts->tree) + 1);

@@ -10,13 +10,38 @@
 
 typedef struct quire_saver quire_saver;
 
-/* Create a saver by the loop's options and bring back what its directory has; *out is NULL without
- * a directory. Thread: the owner's, before the loop starts. Errors: QUIRE_NOMEM, QUIRE_INVAL. */
-int quire_saver_create(quire_saver **out, quire_loop *loop, quire_adapt *adapt, quire_error *err);
+/* A pin of an earlier process. */
+typedef struct quire_saver_pin {
+    const quire_engine_pin_params *params;
+    uint64_t until_us;
+} quire_saver_pin;
+
+/* Where it is now: the device, and its `changed` there. */
+typedef struct quire_saver_pin_place {
+    uint32_t device;
+    uint64_t changed;
+} quire_saver_pin_place;
+
+/* What is saved: of the devices of an engine, [n] each. Options, sessions, policy and identity are
+ * the first one's. */
+typedef struct quire_saver_devices {
+    quire_loop *const *loops;
+    quire_adapt *const *adapts;
+    uint32_t n; /* 1 .. QUIRE_REPLICAS_MAX */
+    /* quire_adapt_pin_restore() on the device where the pin's requests would go. */
+    int (*pin_restore)(void *ctx, const quire_saver_pin *pin, quire_saver_pin_place *place,
+                       quire_error *err);
+    void *ctx;
+} quire_saver_devices;
+
+/* Create a saver by the first loop's options and bring back what its directory has; *out is NULL
+ * without a directory. devices is copied, its arrays are borrowed. Thread: the owner's, before the
+ * loops start. Errors: QUIRE_NOMEM, QUIRE_INVAL. */
+int quire_saver_create(quire_saver **out, const quire_saver_devices *devices, quire_error *err);
 /* Start to write changes. If no thread can be started, nothing is written; the log says so, and a
- * failure is counted. Thread: the owner's, after the loop has started. NULL is allowed. */
+ * failure is counted. Thread: the owner's, after the loops have started. NULL is allowed. */
 void quire_saver_start(quire_saver *saver);
-/* Write the last changes, and end. Thread: the owner's, before the loop stops: the loop ends what
+/* Write the last changes, and end. Thread: the owner's, before the loops stop: a loop ends what
  * runs, also pins that are being computed. NULL is allowed. */
 void quire_saver_destroy(quire_saver *saver);
 

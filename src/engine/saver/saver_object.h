@@ -1,8 +1,8 @@
 /* saver_object.h - the struct of the saver, for src/engine/saver only.
  *
- *   restore   on the owner's thread, before the loop starts
+ *   restore   on the owner's thread, before the loops start
  *   round     on the saver's thread:  gather (all items)  -->  settle (changed items, to disk)
- *   close     on the owner's thread, before the loop stops: a last round
+ *   close     on the owner's thread, before the loops stop: a last round
  *
  * A *list* has the items of one kind that are on disk, by name. The source of
  * an item counts its changes, and the list has the count at the last write. Where both counts agree
@@ -38,9 +38,8 @@ typedef struct quire_saved_list {
 } quire_saved_list;
 
 struct quire_saver {
-    quire_loop *loop;
-    quire_adapt *adapt;
-    const quire_loop_parts *parts;
+    quire_saver_devices devices;
+    const quire_loop_parts *parts; /* of the first device */
     quire_saver_opts opts;
     quire_state_dir *dir;
     unsigned char identity[QUIRE_HASH128_BYTES];
@@ -66,6 +65,8 @@ struct quire_saver {
 };
 
 quire_saved_clock quire_saver_clock(const quire_saver *saver);
+/* The change of a pin on a device: each device counts for itself. */
+uint64_t quire_saver_pin_change(uint32_t device, uint64_t changed);
 /* Log printf's line. */
 __attribute__((format(printf, 2, 3))) void quire_saver_log(const quire_saver *saver,
                                                            const char *format, ...);

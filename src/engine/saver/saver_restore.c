@@ -105,6 +105,7 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
                                        .tenant_bytes = pin->tenant_bytes,
                                        .is_background = true };
     quire_error why = QUIRE_ERROR_INIT;
+    quire_saver_pin_place place;
     quire_retain_spec retain;
 
     while (params.class_index < classes->n &&
@@ -121,7 +122,20 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
         }
         params.retain = &retain;
     }
-    return quire_adapt_pin_restore(saver->adapt, &params, pin->expires_us, change, err);
+    QUIRE_TRY(saver->devices.pin_restore(
+        saver->devices.ctx, &(quire_saver_pin){ &params, pin->expires_us }, &place, err));
+    *change = quire_saver_pin_change(place.device, place.changed);
+    return QUIRE_OK;
+}
+
+/* All trees begin with it. */
+static int learned_restore(const quire_saver *saver, const quire_saved *saved)
+{
+    for (uint32_t i = 0; i < saver->devices.n; i++) {
+        QUIRE_TRY(quire_prefix_learned_load(quire_loop_parts_get(saver->devices.loops[i])->tree,
+                                            saved->learned, saved->n_learned));
+    }
+    return QUIRE_OK;
 }
 
 /* Hand an item that was read to its owner. */
@@ -138,10 +152,8 @@ static quire_state_result give(restoring *r, const quire_saved *saved, quire_sta
         return result_of(pin_restore(saver, &saved->pin, change, err));
     default:
         *change = 0; /* the look-ups of another process */
-        return strcmp(saved->policy, saver->policy) != 0
-                   ? QUIRE_STATE_LIMIT_RESULT
-                   : result_of(quire_prefix_learned_load(saver->parts->tree, saved->learned,
-                                                         saved->n_learned));
+        return strcmp(saved->policy, saver->policy) != 0 ? QUIRE_STATE_LIMIT_RESULT
+                                                         : result_of(learned_restore(saver, saved));
     }
 }
 

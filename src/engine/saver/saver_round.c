@@ -17,6 +17,7 @@
 typedef struct gathering {
     quire_saver *saver;
     const quire_saved_list *old;
+    uint32_t device; /* whose pins are gathered */
     quire_saved_list wanted;
     quire_saved_writing how;
     uint64_t room_bytes; /* that are left */
@@ -104,8 +105,10 @@ static int pin_write(quire_bytes *item, const void *what, const quire_saved_writ
 
 static void pin_take(void *ctx, const quire_adapt_pin_view *pin)
 {
-    gather(ctx, &(found){ quire_saved_pin_name(pin), pin->changed, quire_saved_pin_bytes(pin),
-                          pin_write, pin });
+    gathering *g = ctx;
+
+    gather(g, &(found){ quire_saved_pin_name(pin), quire_saver_pin_change(g->device, pin->changed),
+                        quire_saved_pin_bytes(pin), pin_write, pin });
 }
 
 static void pins_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
@@ -114,7 +117,36 @@ static void pins_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
 
     (void)cache;
     (void)tree;
-    quire_adapt_pins_visit(g->saver->adapt, pin_take, g);
+    quire_adapt_pins_visit(g->saver->devices.adapts[g->device], pin_take, g);
+}
+
+static int pins_take(gathering *g)
+{
+    const quire_saver_devices *devices = &g->saver->devices;
+
+    for (g->device = 0; g->device < devices->n; g->device++) {
+        QUIRE_TRY(quire_loop_call(devices->loops[g->device], pins_take_here, g));
+    }
+    return QUIRE_OK;
+}
+
+static uint64_t lookups_of(const quire_loop *loop)
+{
+    quire_prefix_stats tree;
+
+    quire_prefix_stats_get(quire_loop_parts_get(loop)->tree, &tree);
+    return tree.lookups_total;
+}
+
+/* The one whose tree has seen the most. */
+static quire_loop *learned_loop(const quire_saver_devices *devices)
+{
+    quire_loop *most = devices->loops[0];
+
+    for (uint32_t i = 1; i < devices->n; i++) {
+        most = lookups_of(devices->loops[i]) > lookups_of(most) ? devices->loops[i] : most;
+    }
+    return most;
 }
 
 static void learned_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
@@ -138,7 +170,7 @@ static int reuse_take(gathering *g, uint64_t change)
     quire_saver *saver = g->saver;
     const size_t n = quire_prefix_learned_bytes(saver->parts->tree);
 
-    QUIRE_TRY(quire_loop_call(saver->loop, learned_take_here, g));
+    QUIRE_TRY(quire_loop_call(learned_loop(&saver->devices), learned_take_here, g));
     saver->reuse_ns = quire_clock_ns();
     gather(g, &(found){ quire_saved_reuse_name(saver->policy), change,
                         QUIRE_STATE_HEAD_BYTES + n + QUIRE_STATE_FILE_CHARGE, reuse_write, saver });
@@ -148,20 +180,26 @@ static int reuse_take(gathering *g, uint64_t change)
 /* The number of changes that a kind's source counts. */
 static uint64_t changes_of(const quire_saver *saver, quire_state_kind kind, bool is_last)
 {
+    const quire_saver_devices *devices = &saver->devices;
     const uint64_t since_ns = quire_clock_ns() - saver->reuse_ns;
-    quire_prefix_stats tree;
+    uint64_t sum = 0;
 
     switch (kind) {
     case QUIRE_STATE_SESSION:
         return quire_sessions_changes(saver->parts->sessions);
     case QUIRE_STATE_PIN:
-        return quire_adapt_pins_changes(saver->adapt);
+        for (uint32_t i = 0; i < devices->n; i++) {
+            sum += quire_adapt_pins_changes(devices->adapts[i]);
+        }
+        return sum;
     default:
         if (!is_last && since_ns / 1000u < QUIRE_SAVER_REUSE_US) {
             return saver->seen[kind];
         }
-        quire_prefix_stats_get(saver->parts->tree, &tree); /* it learns from look-ups alone */
-        return tree.lookups_total;
+        for (uint32_t i = 0; i < devices->n; i++) {
+            sum += lookups_of(devices->loops[i]); /* trees learn from look-ups alone */
+        }
+        return sum;
     }
 }
 
@@ -171,7 +209,7 @@ static int source_take(gathering *g, quire_state_kind kind, uint64_t changes)
     case QUIRE_STATE_SESSION:
         return quire_sessions_visit(g->saver->parts->sessions, NULL, 0, session_take, g);
     case QUIRE_STATE_PIN:
-        return quire_loop_call(g->saver->loop, pins_take_here, g);
+        return pins_take(g);
     default:
         return reuse_take(g, changes);
     }

@@ -1,0 +1,459 @@
+/* test_replicas_store.c - an engine with two devices over one directory: what one device has stored
+ * comes to the other if both are of one identity, also after a restart; pins and the watchers of
+ * the two trees. Mocks, and the CPU, whose identity is another one.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "replicas_kit.h"
+
+#include "base/clock.h"
+#include "doze.h"
+#include "engine/adapt/adapt.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
+#include "engine/pins.h"
+#include "engine/views.h"
+#include "file_kit.h"
+#include "store/chain_store.h"
+#include "store/common_store.h"
+#include "store/host_store.h"
+
+#include <string.h>
+
+#define N_FULL   (N_PROMPT / 64 * 64) /* tokens in full pages */
+#define N_COMMON 128u
+
+/* Requests of a class go to the device of its number. */
+static const quire_binding bindings[] = { { .class_index = 0, .devices = 1u << 0 },
+                                          { .class_index = 1, .devices = 1u << 1 } };
+
+static char dir[256];
+
+/* An engine on the directory; with a host's memory in front, if that is wanted. */
+static replicas open_at(bool has_host, bool first_is_cpu)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_file_store_opts opts = kit_opts(dir, QUIRE_READS_AUTO);
+    quire_store *files[DEVICES], *hosts[DEVICES], *stores[DEVICES];
+
+    opts.capacity_bytes = (uint64_t)64 << 20;
+    opts.segment_bytes = (uint64_t)4 << 20;
+    assert_int_equal(quire_common_store_create(&files[0], kit_open(&opts), 0), QUIRE_OK);
+    assert_int_equal(quire_common_store_share(&files[1], files[0]), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(&hosts[0], 64u << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&hosts[1], hosts[0]), QUIRE_OK);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        const quire_chain_store_opts chain = { .near = hosts[i],
+                                               .far = files[i],
+                                               .is_near_volatile = true };
+
+        stores[i] = files[i];
+        if (has_host) {
+            assert_int_equal(quire_chain_store_create(&stores[i], &chain), QUIRE_OK);
+        } else {
+            kit_close(hosts[i]);
+        }
+    }
+    engine.tier = (quire_tier_opts){ .store = stores[0],
+                                     .copies_all = true,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
+    replicas_second_store = stores[1];
+    engine.saver = (quire_saver_opts){ .dir = dir, .keeps = { true, true, true } };
+    quire_classes_default(&engine.classes);
+    engine.devices.bindings = bindings;
+    engine.devices.n_bindings = DEVICES;
+    engine.precache.is_off = true;
+    replicas_first_is_cpu = first_is_cpu;
+    return replicas_open("mock", &engine);
+}
+
+static answer ask_at(const replicas *r, uint32_t device, uint64_t seed)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    params.class_index = device;
+    tokens_make(text, N_PROMPT, seed);
+    return answer_take(submit(&r->b, &params));
+}
+
+static quire_engine_device_stats device_of(const replicas *r, uint32_t device)
+{
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+
+    assert_int_equal(quire_engine_devices_get(r->b.engine, devices), DEVICES);
+    return devices[device];
+}
+
+/* Wait until a device has copied its pages. */
+static void wait_copied(const replicas *r, uint32_t device, uint64_t n_pages)
+{
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
+        if (device_of(r, device).copied_pages_total >= n_pages) {
+            return;
+        }
+        test_doze_ms();
+    }
+    fail_msg("device %u has copied %u pages", device,
+             (unsigned)device_of(r, device).copied_pages_total);
+}
+
+/* Each text on the device that has computed it, then on the other one: first below memory of the
+ * same process, then after a restart. Answers have the same bits, and hits are as deep. */
+static void check_shared(bool has_host)
+{
+    answer first[DEVICES], again;
+    quire_engine_stats stats;
+    replicas r;
+
+    kit_dir_make(dir);
+    r = open_at(has_host, false);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        first[i] = ask_at(&r, i, i);
+        assert_int_equal(first[i].n_cached, 0);
+        wait_copied(&r, i, N_FULL / 64);
+    }
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        again = ask_at(&r, 1 - i, i);
+        assert_true(again.n_cached >= N_FULL);
+        assert_memory_equal(again.tokens, first[i].tokens, sizeof again.tokens);
+        assert_true(device_of(&r, 1 - i).fetched_tokens_total >= N_FULL);
+    }
+    replicas_close(&r);
+
+    for (uint32_t k = 0; k < DEVICES; k++) { /* at the device of before, at the other one */
+        r = open_at(has_host, false);
+        for (uint32_t i = 0; i < DEVICES; i++) {
+            const uint32_t device = k == 0 ? i : 1 - i;
+
+            again = ask_at(&r, device, i);
+            assert_int_equal(again.n_cached, N_PROMPT - 1); /* the open page, too */
+            assert_memory_equal(again.tokens, first[i].tokens, sizeof again.tokens);
+            assert_int_equal(device_of(&r, device).fetched_tokens_total, N_PROMPT - 1);
+        }
+        quire_engine_stats_get(r.b.engine, &stats); /* figures of the records are counted once */
+        assert_int_equal(stats.tier.fetched_tokens_total, DEVICES * (N_PROMPT - 1));
+        assert_int_equal(stats.tier.n_parts, has_host ? 2 : 1);
+        assert_int_equal(stats.tier.store.results_total[QUIRE_STORE_OK], DEVICES * 4);
+        assert_int_equal(stats.tier.parts[stats.tier.n_parts - 1].stats.reads_total, DEVICES * 4);
+        validate(r.b.engine);
+        replicas_close(&r);
+    }
+    kit_dir_remove(dir);
+}
+
+static void test_shared(void **state)
+{
+    (void)state;
+    check_shared(false);
+}
+
+static void test_shared_behind_host(void **state)
+{
+    (void)state;
+    check_shared(true);
+}
+
+/* The CPU's pages are not the mock's: each finds its own after a restart, in one directory. */
+static void test_identities(void **state)
+{
+    answer first[DEVICES];
+    quire_engine_stats stats;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, true);
+    first[0] = ask_at(&r, 0, 7);
+    wait_copied(&r, 0, N_FULL / 64);
+    first[1] = ask_at(&r, 1, 7);
+    assert_int_equal(first[1].n_cached, 0);
+    assert_int_equal(device_of(&r, 1).fetched_tokens_total, 0);
+    wait_copied(&r, 1, N_FULL / 64);
+    replicas_close(&r);
+
+    r = open_at(false, true);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        const answer again = ask_at(&r, i, 7);
+
+        assert_int_equal(again.n_cached, N_PROMPT - 1);
+        assert_memory_equal(again.tokens, first[i].tokens, sizeof again.tokens);
+    }
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_true(stats.tier.store.records >= 2 * (N_FULL / 64));
+    assert_int_equal(stats.tier.store.results_total[QUIRE_STORE_IDENTITY], 0);
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
+/* A device is lost: the other one reads what it has stored. */
+static void test_lost(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    answer first, again;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, false);
+    first = ask_at(&r, 0, 3);
+    wait_copied(&r, 0, N_FULL / 64);
+    quire_mock_device_set(replica_mocks[0], &faults);
+    again = ask_at(&r, 0, 3); /* begins on the first device, whose class it is */
+    assert_memory_equal(again.tokens, first.tokens, sizeof again.tokens);
+    assert_true(device_of(&r, 0).is_lost);
+    assert_true(device_of(&r, 1).fetched_tokens_total >= N_FULL);
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
+/* Dropping reaches what both have stored. */
+static void test_dropped(void **state)
+{
+    const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
+    quire_prefix_dropped dropped;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, false);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        (void)ask_at(&r, i, i);
+        wait_copied(&r, i, N_FULL / 64);
+    }
+    assert_int_equal(quire_engine_invalidate(r.b.engine, &all, &dropped), QUIRE_OK);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        assert_int_equal(ask_at(&r, 1 - i, i).n_cached, 0);
+    }
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
+/* A text whose first two pages are those of all such texts. */
+static void text_make(int32_t text[N_PROMPT], uint64_t seed)
+{
+    tokens_make(text, N_PROMPT, 40);
+    tokens_make(text + N_COMMON, N_PROMPT - N_COMMON, seed);
+}
+
+/* A turn of session "s" on a device. */
+static void turn_at(const replicas *r, uint32_t device, uint64_t seed)
+{
+    const quire_chat_message message = { "user", "a", NULL };
+    const uint64_t now_us = quire_clock_ns() / 1000;
+    quire_sessions *sessions = quire_engine_sessions(r->b.engine);
+    quire_error err = QUIRE_ERROR_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_request *request;
+    uint32_t n_tokens;
+    int32_t *tokens;
+
+    text_make(text, seed);
+    params.class_index = device;
+    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, "s", now_us, &params.session, &err),
+                     QUIRE_OK);
+    request = submit(&r->b, &params);
+    (void)finish(request);
+    tokens = quire_request_tokens_take(request, &n_tokens);
+    assert_int_equal(
+        quire_sessions_commit(sessions, params.session, &message, 1, tokens, n_tokens, now_us),
+        QUIRE_OK);
+    quire_request_release(request);
+    quire_sessions_leave(sessions, params.session, now_us);
+}
+
+static uint32_t cached_at(const replicas *r, uint32_t device, uint64_t seed)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    text_make(text, seed);
+    params.class_index = device;
+    return answer_take(submit(&r->b, &params)).n_cached;
+}
+
+/* A closed session of one device takes along no page of a text that another device has. */
+static void test_session(void **state)
+{
+    const quire_invalidate session = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
+    quire_prefix_dropped dropped;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, false);
+    turn_at(&r, 1, 41);
+    wait_copied(&r, 1, N_FULL / 64);
+    assert_true(cached_at(&r, 0, 42) >= N_COMMON); /* the session's, from the directory */
+    wait_copied(&r, 0, 1);
+    assert_int_equal(quire_engine_invalidate(r.b.engine, &session, &dropped), QUIRE_OK);
+    assert_true(dropped.nodes > 0);
+    assert_int_equal(cached_at(&r, 1, 43), N_COMMON);
+    assert_int_equal(cached_at(&r, 1, 41), N_COMMON); /* and nothing of the session's own */
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
+/* ---- what outlives a restart ---- */
+
+static void pin_create(const replicas *r, uint32_t device, const char *name)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_engine_pin_params params = {
+        .name = name, .tokens = text, .n_tokens = N_PROMPT, .class_index = device, .ttl_s = 1000
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pin;
+
+    tokens_make(text, N_PROMPT, 20 + device);
+    if (quire_engine_pin_create(r->b.engine, &params, &pin, NULL, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static void wait_held(const replicas *r, const char *name)
+{
+    const quire_engine_pin_name of = { NULL, 0, name };
+    quire_engine_pin pin = { .state = QUIRE_ENGINE_PIN_COMPUTING };
+
+    while (pin.state != QUIRE_ENGINE_PIN_HELD) {
+        test_doze();
+        assert_int_equal(quire_engine_pin_get(r->b.engine, &of, &pin), QUIRE_OK);
+    }
+}
+
+static uint32_t pins_at(const replicas *r, uint32_t device)
+{
+    const quire_adapt_pins_ask all = { .tenant = NULL };
+    uint32_t n;
+
+    (void)quire_adapt_pins_list(r->b.engine->adapts[device], &all, NULL, 0, &n);
+    return n;
+}
+
+/* Pins of both devices come back, where requests of their classes go; so does what trees learned.
+ */
+static void test_pins(void **state)
+{
+    quire_engine_stats stats;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, false);
+    pin_create(&r, 0, "a");
+    pin_create(&r, 1, "b");
+    replicas_close(&r);
+
+    r = open_at(false, false);
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(stats.saver.restored_total[QUIRE_STATE_PIN], DEVICES);
+    assert_int_equal(stats.saver.restored_total[QUIRE_STATE_REUSE], 1);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        assert_int_equal(pins_at(&r, i), 1);
+        wait_held(&r, i == 0 ? "a" : "b");
+        assert_true(ask_at(&r, i, 20 + i).n_cached >= N_FULL);
+    }
+    assert_int_equal(quire_engine_pin_drop(r.b.engine, &(quire_engine_pin_name){ NULL, 0, "b" }),
+                     QUIRE_OK);
+    replicas_close(&r);
+
+    r = open_at(false, false); /* a dropped pin of the second device does not come back */
+    assert_int_equal(pins_at(&r, 0), 1);
+    assert_int_equal(pins_at(&r, 1), 0);
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
+/* ---- watchers ---- */
+
+/* What a watcher knows. */
+typedef struct known {
+    quire_page_key keys[64];
+    uint32_t n;
+    uint32_t n_cleared;
+} known;
+
+static bool hear_cleared(void *ctx)
+{
+    known *k = ctx;
+
+    k->n = 0;
+    k->n_cleared++;
+    return true;
+}
+
+static bool hear_stored(void *ctx, const quire_prefix_page *page)
+{
+    known *k = ctx;
+
+    k->keys[k->n++ % 64] = *page->key;
+    return true;
+}
+
+static bool hear_removed(void *ctx, const quire_page_key *key)
+{
+    known *k = ctx;
+    uint32_t i = 0;
+
+    while (i < k->n && memcmp(&k->keys[i], key, sizeof *key) != 0) {
+        i++;
+    }
+    k->keys[i] = k->keys[--k->n];
+    return true;
+}
+
+/* Each device has a watcher of its own. That of a lost device knows that nothing is left. */
+static void test_watchers(void **state)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    known heard[DEVICES] = { { .n = 0 } };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_prefix_watcher watcher = { hear_cleared, hear_stored, hear_removed, NULL, &heard[0] };
+    replicas r;
+
+    (void)state;
+    quire_classes_default(&engine.classes);
+    engine.devices.bindings = bindings;
+    engine.devices.n_bindings = DEVICES;
+    engine.watcher = watcher;
+    watcher.ctx = &heard[1];
+    replicas_second_watcher = watcher;
+    r = replicas_open("mock", &engine);
+    (void)ask_at(&r, 1, 0);
+    assert_int_equal(heard[0].n, 0);
+    assert_int_equal(heard[1].n, N_FULL / 64);
+    (void)ask_at(&r, 0, 1);
+    (void)ask_at(&r, 0, 2);
+    assert_int_equal(heard[0].n, 2 * (N_FULL / 64));
+    assert_true(ask_at(&r, 0, 2).n_cached >= N_FULL); /* the dispatcher is told as before */
+    assert_int_equal(heard[1].n, N_FULL / 64);
+    assert_int_equal(heard[0].n_cleared, 1);
+
+    quire_mock_device_set(replica_mocks[0], &faults);
+    (void)ask_at(&r, 0, 2);
+    assert_int_equal(heard[0].n, 0);
+    assert_int_equal(heard[0].n_cleared, 2);
+    assert_int_equal(heard[1].n, 2 * (N_FULL / 64));
+    replicas_close(&r);
+    assert_int_equal(heard[0].n_cleared, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shared),     cmocka_unit_test(test_shared_behind_host),
+        cmocka_unit_test(test_identities), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_dropped),    cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_session),    cmocka_unit_test(test_watchers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -64,6 +64,7 @@ static bool is_same_set(hash_set a, hash_set b)
 /* ---- a subscriber ---- */
 
 typedef struct peer {
+    uint64_t rank; /* the device whose events it follows */
     void *zmq;
     void *sub;
     void *dealer; /* asks for replays */
@@ -168,7 +169,7 @@ static void apply_batch(peer *p, const void *data, size_t n)
     assert_int_equal(batch->size, 3);
     assert_true(batch->ptr[0].via.f64 > 1e9);
     events = array_of(&batch->ptr[1]);
-    for (uint32_t i = 0; i < events->size; i++) {
+    for (uint32_t i = 0; i < events->size && batch->ptr[2].via.u64 == p->rank; i++) {
         const msgpack_object_array *event = array_of(&events->ptr[i]);
 
         if (is_text(&event->ptr[0], "BlockStored")) {
@@ -344,7 +345,7 @@ static void open_kit(kit *k, quire_kv_events_opts opts)
     if (quire_kv_events_start(&k->events, &opts, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
-    quire_kv_events_watcher(k->events, &engine.watcher);
+    quire_kv_events_watcher(k->events, 0, &engine.watcher);
     k->b = bench_tiny(&engine, &runtime);
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         tokens_make(k->texts[i], N_PROMPT, i / 2); /* pairs begin alike */
@@ -536,6 +537,87 @@ static void test_wrong_requests(void **state)
     close_kit(&k);
 }
 
+/* Tell of a page of a device, without an engine. */
+static bool tell_page(const quire_prefix_watcher *watcher, unsigned char number)
+{
+    static const int32_t tokens[PAGE];
+    const quire_page_key key = { { number } }, root = { { 0 } };
+    const quire_prefix_page page = {
+        .key = &key, .parent = &root, .n_tokens = PAGE, .tokens = tokens
+    };
+
+    return watcher->stored(watcher->ctx, &page);
+}
+
+static void listen_all(peer *p, uint64_t n_batches)
+{
+    while (p->next < n_batches) {
+        if (!listen_once(p)) {
+            replay(p, p->next);
+        }
+    }
+}
+
+/* Pages of two devices, some of the same text: a subscriber tells them apart by the rank. What is
+ * cleared, or told again, is told for each. */
+static void test_ranks(void **state)
+{
+    quire_kv_events_opts opts = { .endpoint = "tcp://127.0.0.1:0",
+                                  .replay_endpoint = "tcp://127.0.0.1:0",
+                                  .topic = TOPIC,
+                                  .n_ranks = 2,
+                                  .replay_batches = 8,
+                                  .again_us = 1 };
+    quire_prefix_watcher watchers[2];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_kv_events_stats stats;
+    kit k;
+    peer peers[2];
+
+    (void)state;
+    assert_int_equal(quire_kv_events_start(&k.events, &opts, &err), QUIRE_OK);
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_kv_events_watcher(k.events, i, &watchers[i]);
+        peer_open(&peers[i], k.events);
+        peers[i].rank = i;
+        assert_true(watchers[i].cleared(watchers[i].ctx));
+        replay(&peers[i], UINT64_MAX);
+    }
+    assert_true(tell_page(&watchers[0], 1));
+    assert_true(tell_page(&watchers[1], 1));
+    replay(&peers[0], UINT64_MAX);
+    assert_true(tell_page(&watchers[1], 2));
+    assert_true(watchers[0].removed(watchers[0].ctx, &(quire_page_key){ { 1 } }));
+    replay(&peers[0], UINT64_MAX);
+    for (uint32_t i = 0; i < 2; i++) {
+        listen_all(&peers[i], stats_of(&k).batches_total);
+        assert_true(peers[i].is_exact);
+        assert_int_equal(peers[i].set.n, i == 0 ? 0 : 2);
+    }
+    assert_false(watchers[0].again(watchers[0].ctx));
+    while (stats_of(&k).batches_total <= opts.replay_batches) {
+        assert_true(tell_page(&watchers[1], (unsigned char)(10 + stats_of(&k).batches_total)));
+        replay(&peers[1], UINT64_MAX);
+    }
+    replay(&peers[0], 0); /* more than is kept */
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(watchers[i].again(watchers[i].ctx));
+        assert_false(watchers[i].again(watchers[i].ctx));
+    }
+    quire_kv_events_stop(k.events);
+    while (peers[1].set.n > 0) {
+        (void)listen_once(&peers[1]);
+    }
+    quire_kv_events_stats_get(NULL, &stats);
+    assert_int_equal(stats.batches_total, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        peer_close(&peers[i]);
+    }
+    opts.n_ranks = QUIRE_KV_EVENTS_RANKS_MAX + 1;
+    assert_int_equal(quire_kv_events_start(&k.events, &opts, &err), QUIRE_INVAL);
+    assert_string_equal(err.message, "kv_events: at most 8 devices are possible");
+}
+
 static void test_address_in_use(void **state)
 {
     quire_kv_events_opts opts = { .endpoint = "tcp://127.0.0.1:0" };
@@ -564,7 +646,7 @@ int main(void)
         cmocka_unit_test(test_follows),         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_replay_too_late), cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_tenant_and_end),  cmocka_unit_test(test_wrong_requests),
-        cmocka_unit_test(test_address_in_use),
+        cmocka_unit_test(test_address_in_use),  cmocka_unit_test(test_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

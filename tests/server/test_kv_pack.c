@@ -163,6 +163,41 @@ static void test_split(void **state)
     quire_kv_news_fini(&news);
 }
 
+/* A batch is of one device. */
+static void test_ranks(void **state)
+{
+    static const int32_t token = 3;
+    static const uint8_t ranks[] = { 0, 0, 1, 1, 0 };
+    const unsigned char *bytes;
+    quire_kv_news news;
+    quire_kv_packed packed;
+    size_t n, at = 0;
+
+    (void)state;
+    assert_int_equal(quire_kv_news_init(&news, CAPACITY), QUIRE_OK);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_true(put(&news, &(quire_kv_news_item){ .kind = QUIRE_KV_STORED,
+                                                      .rank = ranks[i],
+                                                      .hash = i + 1,
+                                                      .parent = i,
+                                                      .is_first = i == 0,
+                                                      .tokens = &token,
+                                                      .n_tokens = 1 }));
+    }
+    n = quire_kv_news_take(&news, &bytes);
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_bytes out = { 0 };
+
+        at = quire_kv_pack(&out, bytes, n, at, 100, 0.0, &packed);
+        assert_int_equal(packed.stored, i < 2 ? 2 : 1);
+        assert_int_equal(packed.rank, i % 2);
+        assert_int_equal(out.data[out.n - 1], i % 2);
+        quire_bytes_fini(&out);
+    }
+    assert_int_equal(at, n);
+    quire_kv_news_fini(&news);
+}
+
 static void test_queue_is_bounded(void **state)
 {
     static const int32_t tokens[64];
@@ -234,7 +269,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_events),    cmocka_unit_test(test_extra_keys),
         cmocka_unit_test(test_split),     cmocka_unit_test(test_queue_is_bounded),
-        cmocka_unit_test(test_endpoints),
+        cmocka_unit_test(test_endpoints), cmocka_unit_test(test_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,7 +53,7 @@ int quire_serve_events_start(quire_kv_events **out, const quire_serve_args *args
         return QUIRE_OK;
     }
     QUIRE_TRY(quire_kv_events_start(out, &opts, err));
-    quire_kv_events_watcher(*out, watcher);
+    quire_kv_events_watcher(*out, 0, watcher);
     replay = quire_kv_events_replay_endpoint(*out);
     quire_serve_log_line(log, QUIRE_LOG_INFO, "events for routers: %s%s%s",
                          quire_kv_events_endpoint(*out), replay != NULL ? ", replay: " : "",

@@ -23,8 +23,9 @@ bool quire_kv_events_is_local(const char *endpoint)
     return true;
 }
 
-void quire_kv_events_watcher(quire_kv_events *events, quire_prefix_watcher *out)
+void quire_kv_events_watcher(quire_kv_events *events, uint32_t rank, quire_prefix_watcher *out)
 {
+    (void)rank;
     (void)events;
     *out = (quire_prefix_watcher){ 0 };
 }

@@ -16,7 +16,8 @@ typedef struct head {
     uint32_t salt_bytes;
     uint8_t kind;
     uint8_t is_first;
-    uint8_t unused[6];
+    uint8_t rank;
+    uint8_t unused[5];
 } head;
 
 static size_t room_of(const quire_kv_news_item *item)
@@ -59,7 +60,8 @@ static void write_item(unsigned char *to, const quire_kv_news_item *item)
                      .n_tokens = item->n_tokens,
                      .salt_bytes = item->salt_bytes,
                      .kind = (uint8_t)item->kind,
-                     .is_first = item->is_first };
+                     .is_first = item->is_first,
+                     .rank = item->rank };
 
     memcpy(to, &h, sizeof h);
     if (n_tokens_bytes > 0) {
@@ -107,6 +109,7 @@ size_t quire_kv_news_read(const unsigned char *bytes, size_t at, quire_kv_news_i
 
     memcpy(&h, bytes + at, sizeof h);
     *item = (quire_kv_news_item){ .kind = (quire_kv_news_kind)h.kind,
+                                  .rank = h.rank,
                                   .hash = h.hash,
                                   .parent = h.parent,
                                   .is_first = h.is_first,

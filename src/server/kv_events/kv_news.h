@@ -1,8 +1,8 @@
-/* kv_news.h - news of pages on their way from the engine's thread to the publisher's: a bounded
+/* kv_news.h - news of pages on their way from the engine's threads to the publisher's: a bounded
  * queue of two buffers. One fills while the other is read, so a lock is held for a copy of one page
  * or for an exchange of pointers.
  *
- * Thread: put: the engine's. take: the publisher's.
+ * Thread: put: the engine's, of several devices any. take: the publisher's.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_KV_NEWS_H
@@ -21,6 +21,7 @@ typedef enum quire_kv_news_kind {
 
 typedef struct quire_kv_news_item {
     quire_kv_news_kind kind;
+    uint8_t rank;    /* of the device whose pages these are */
     uint64_t hash;   /* STORED, REMOVED */
     uint64_t parent; /* STORED */
     bool is_first;   /* STORED: nothing comes before; no parent */

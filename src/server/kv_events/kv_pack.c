@@ -12,6 +12,7 @@
 /* Items that become one event. */
 typedef struct run {
     quire_kv_news_kind kind;
+    uint8_t rank;
     size_t begin;
     size_t end;
     uint32_t n_pages;
@@ -25,7 +26,7 @@ typedef struct news {
 
 static bool continues(const quire_kv_news_item *last, const quire_kv_news_item *next)
 {
-    if (next->kind != last->kind || next->kind == QUIRE_KV_CLEARED) {
+    if (next->kind != last->kind || next->rank != last->rank || next->kind == QUIRE_KV_CLEARED) {
         return false;
     }
     return next->kind == QUIRE_KV_REMOVED ||
@@ -39,6 +40,7 @@ static run run_at(const news *from, size_t at, uint32_t pages_max)
     run r = { .begin = at, .end = quire_kv_news_read(from->bytes, at, &item) };
 
     r.kind = item.kind;
+    r.rank = item.rank;
     r.n_pages = 1;
     r.n_tokens = item.n_tokens;
     while (r.end < from->n && r.n_pages < pages_max) {
@@ -164,7 +166,7 @@ static void pack_run(msgpack_packer *to, const news *from, const run *r)
     }
 }
 
-/* Count the runs of a batch. Returns its end. */
+/* Count the runs of a batch, which are of the first one's device. Returns its end. */
 static size_t batch_measure(const news *from, size_t at, uint32_t pages_max, uint32_t *n_runs,
                             quire_kv_packed *packed)
 {
@@ -175,6 +177,10 @@ static size_t batch_measure(const news *from, size_t at, uint32_t pages_max, uin
     while (at < from->n && left > 0) {
         const run r = run_at(from, at, left);
 
+        if (*n_runs > 0 && r.rank != packed->rank) {
+            break;
+        }
+        packed->rank = r.rank;
         packed->stored += r.kind == QUIRE_KV_STORED ? r.n_pages : 0;
         packed->removed += r.kind == QUIRE_KV_REMOVED ? r.n_pages : 0;
         packed->cleared += r.kind == QUIRE_KV_CLEARED;
@@ -205,6 +211,6 @@ size_t quire_kv_pack(quire_bytes *out, const unsigned char *bytes, size_t n, siz
         left -= r.n_pages;
         at = r.end;
     }
-    (void)msgpack_pack_int(&to, 0); /* data_parallel_rank */
+    (void)msgpack_pack_int(&to, packed->rank); /* data_parallel_rank */
     return end;
 }

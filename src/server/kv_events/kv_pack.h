@@ -1,6 +1,6 @@
 /* kv_pack.h - news of pages as vLLM's batches of events, in msgpack.
  *
- *   batch  [timestamp, [event, ...], 0]                 seconds since 1970; data-parallel rank
+ *   batch  [timestamp, [event, ...], rank]       seconds since 1970; data-parallel rank: the device
  *   event  ["BlockStored", [hash, ...], parent or nil, [token, ...], block_size,
  *           nil (lora_id), nil (medium), nil (lora_name), [keys or nil, ...] (extra_keys)]
  *          ["BlockRemoved", [hash, ...], nil (medium)]
@@ -23,11 +23,12 @@ typedef struct quire_kv_packed {
     uint32_t stored; /* pages */
     uint32_t removed;
     uint32_t cleared;
+    uint8_t rank; /* of their device */
 } quire_kv_packed;
 
 /* Append a batch to out: items of bytes[n] from `at` on (quire_kv_news_take()) that name
- * pages_max pages at most. *packed gets the contents of the batch in numbers. Returns the position
- * of the next item; out->status has an error. */
+ * pages_max pages at most, all of one device. *packed gets the contents of the batch in numbers.
+ * Returns the position of the next item; out->status has an error. */
 size_t quire_kv_pack(quire_bytes *out, const unsigned char *bytes, size_t n, size_t at,
                      uint32_t pages_max, double seconds, quire_kv_packed *packed);
 

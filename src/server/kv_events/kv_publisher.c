@@ -41,8 +41,17 @@ typedef struct kept {
     batch *batch;
 } kept;
 
+/* What the watcher of a device has. */
+typedef struct told {
+    quire_kv_events *events;
+    uint8_t rank;
+    atomic_bool wants_again;
+} told;
+
 struct quire_kv_events {
     quire_kv_news news;
+    told ranks[QUIRE_KV_EVENTS_RANKS_MAX]; /* [n_ranks] */
+    uint32_t n_ranks;
     char endpoint[QUIRE_KV_EVENTS_ENDPOINT_MAX];
     char replay_endpoint[QUIRE_KV_EVENTS_ENDPOINT_MAX]; /* "" = no replay */
     char topic[QUIRE_KV_EVENTS_TOPIC_MAX + 1];
@@ -64,7 +73,6 @@ struct quire_kv_events {
     uint64_t again_at_us; /* replay requests cause no further telling before */
     /* Shared. */
     atomic_bool is_stopping;
-    atomic_bool wants_again;
     _Atomic uint64_t stored_total, removed_total, cleared_total, batches_total, lost_total,
         replays_total, replayed_total;
 };
@@ -164,6 +172,13 @@ static void replay_send(quire_kv_events *e, const zmq_msg_t *client, uint64_t nu
     }
 }
 
+static void all_again(quire_kv_events *e)
+{
+    for (uint32_t i = 0; i < e->n_ranks; i++) {
+        atomic_store(&e->ranks[i].wants_again, true);
+    }
+}
+
 /* Batches before the oldest one are gone: the client gets everything again by the stream. */
 static void again_ask(quire_kv_events *e)
 {
@@ -171,7 +186,7 @@ static void again_ask(quire_kv_events *e)
 
     if (now_us >= e->again_at_us) {
         e->again_at_us = now_us + e->again_us;
-        atomic_store(&e->wants_again, true);
+        all_again(e);
     }
 }
 
@@ -204,7 +219,7 @@ static void publish_packed(quire_kv_events *e, const quire_kv_packed *packed)
     if (b == NULL) { /* out of memory: these events are lost, so all is told again */
         e->packed.status = QUIRE_OK;
         atomic_fetch_add(&e->lost_total, 1);
-        atomic_store(&e->wants_again, true);
+        atomic_store(&e->ranks[packed->rank].wants_again, true);
         return;
     }
     number_write(e->next_number, bytes);
@@ -310,17 +325,20 @@ static void thread_wake(const quire_kv_events *e)
     (void)!write(e->wake_fd, &one, sizeof one);
 }
 
-/* ---- the watcher: the engine's thread ---- */
+/* ---- the watchers: the engine's threads ---- */
 
-static bool put(quire_kv_events *e, const quire_kv_news_item *item)
+static bool put(const told *of, quire_kv_news_item item)
 {
-    bool was_empty;
-    const bool is_put = quire_kv_news_put(&e->news, item, &was_empty);
+    quire_kv_events *e = of->events;
+    bool was_empty, is_put;
+
+    item.rank = of->rank;
+    is_put = quire_kv_news_put(&e->news, &item, &was_empty);
 
     if (is_put && was_empty) {
         thread_wake(e);
     }
-    if (!is_put && item->kind == QUIRE_KV_REMOVED) {
+    if (!is_put && item.kind == QUIRE_KV_REMOVED) {
         atomic_fetch_add(&e->lost_total, 1);
     }
     return is_put;
@@ -333,7 +351,7 @@ static uint64_t hash_of(const quire_page_key *key)
 
 static bool told_cleared(void *ctx)
 {
-    return put(ctx, &(quire_kv_news_item){ .kind = QUIRE_KV_CLEARED });
+    return put(ctx, (quire_kv_news_item){ .kind = QUIRE_KV_CLEARED });
 }
 
 static bool told_stored(void *ctx, const quire_prefix_page *page)
@@ -347,28 +365,28 @@ static bool told_stored(void *ctx, const quire_prefix_page *page)
                                       .salt = page->salt,
                                       .salt_bytes = page->salt_bytes };
 
-    return put(ctx, &item);
+    return put(ctx, item);
 }
 
 static bool told_removed(void *ctx, const quire_page_key *key)
 {
-    return put(ctx, &(quire_kv_news_item){ .kind = QUIRE_KV_REMOVED, .hash = hash_of(key) });
+    return put(ctx, (quire_kv_news_item){ .kind = QUIRE_KV_REMOVED, .hash = hash_of(key) });
 }
 
 static bool told_again(void *ctx)
 {
-    quire_kv_events *e = ctx;
+    told *of = ctx;
 
-    return atomic_load(&e->wants_again) && atomic_exchange(&e->wants_again, false);
+    return atomic_load(&of->wants_again) && atomic_exchange(&of->wants_again, false);
 }
 
-void quire_kv_events_watcher(quire_kv_events *events, quire_prefix_watcher *out)
+void quire_kv_events_watcher(quire_kv_events *events, uint32_t rank, quire_prefix_watcher *out)
 {
     *out = (quire_prefix_watcher){ .cleared = told_cleared,
                                    .stored = told_stored,
                                    .removed = told_removed,
                                    .again = told_again,
-                                   .ctx = events };
+                                   .ctx = &events->ranks[rank] };
 }
 
 /* ---- life ---- */
@@ -433,6 +451,11 @@ static int memory_take(quire_kv_events *e, const quire_kv_events_opts *opts)
         opts->replay_batches != 0 ? opts->replay_batches : QUIRE_KV_EVENTS_REPLAY_BATCHES;
     e->ring = calloc(e->ring_capacity, sizeof *e->ring);
     e->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    e->n_ranks = opts->n_ranks != 0 ? opts->n_ranks : 1;
+    for (uint32_t i = 0; i < e->n_ranks; i++) {
+        e->ranks[i].events = e;
+        e->ranks[i].rank = (uint8_t)i;
+    }
     return e->ring != NULL && e->wake_fd >= 0 ? QUIRE_OK : QUIRE_NOMEM;
 }
 
@@ -440,6 +463,10 @@ int quire_kv_events_check(const quire_kv_events_opts *opts, quire_error *err)
 {
     quire_kv_endpoint parts;
 
+    if (opts->n_ranks > QUIRE_KV_EVENTS_RANKS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "kv_events: at most %u devices are possible",
+                               QUIRE_KV_EVENTS_RANKS_MAX);
+    }
     if (opts->topic != NULL && strlen(opts->topic) > QUIRE_KV_EVENTS_TOPIC_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "kv_events_topic: at most %u bytes are possible",
                                QUIRE_KV_EVENTS_TOPIC_MAX);
@@ -510,14 +537,20 @@ void quire_kv_events_stats_get(const quire_kv_events *e, quire_kv_events_stats *
     }
 }
 
-/* The last event: nothing is cached any more. The queue may be full, so wait for the thread to
+/* The last events: nothing is cached any more. The queue may be full, so wait for the thread to
  * empty it, for a moment at most. */
 static void say_end(quire_kv_events *e)
 {
     const struct timespec ms = { .tv_nsec = 1000000 };
+    uint32_t rank = 0;
 
-    for (uint32_t i = 0; i < QUIRE_KV_EVENTS_CLOSE_MS && !told_cleared(e); i++) {
-        (void)nanosleep(&ms, NULL);
+    for (uint32_t i = 0; i < QUIRE_KV_EVENTS_CLOSE_MS && rank < e->n_ranks; i++) {
+        while (rank < e->n_ranks && told_cleared(&e->ranks[rank])) {
+            rank++;
+        }
+        if (rank < e->n_ranks) {
+            (void)nanosleep(&ms, NULL);
+        }
     }
     atomic_store(&e->is_stopping, true);
     thread_wake(e);

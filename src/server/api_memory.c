@@ -98,6 +98,33 @@ static void write_regions(quire_json_out *json, const region_list *list,
     quire_json_string(json, "locked", locked_name(&stats->cache));
 }
 
+/* The regions of each device, where there are several. */
+static void write_device_regions(quire_json_out *json, quire_engine *engine)
+{
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    const uint32_t n = quire_engine_devices_get(engine, devices);
+
+    if (n < 2) {
+        return;
+    }
+    quire_json_array(json, "devices");
+    for (uint32_t i = 0; i < n; i++) {
+        quire_region_view regions[QUIRE_REGIONS_MAX];
+        const uint32_t n_regions = quire_engine_device_regions(engine, i, regions);
+
+        quire_json_object(json, NULL);
+        quire_json_string(json, "name", devices[i].name);
+        quire_json_bool(json, "lost", devices[i].is_lost);
+        quire_json_array(json, "data");
+        for (uint32_t j = 0; j < n_regions; j++) {
+            write_region(json, regions[j].id, &regions[j].stats);
+        }
+        quire_json_array_end(json);
+        quire_json_object_end(json);
+    }
+    quire_json_array_end(json);
+}
+
 /* The size of a page, and what was measured for others. */
 static void write_page_sizes(quire_json_out *json, const quire_server_opts *opts)
 {
@@ -129,6 +156,7 @@ int quire_api_regions(quire_http *http)
     quire_engine_stats_get(http->engine, &stats);
     quire_json_object(&json, NULL);
     write_regions(&json, &list, &stats);
+    write_device_regions(&json, http->engine);
     write_accounts(&json, &list, opts);
     write_page_sizes(&json, opts);
     quire_json_object_end(&json);

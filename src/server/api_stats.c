@@ -314,6 +314,8 @@ static void write_devices(quire_json_out *json, quire_engine *engine)
         quire_json_u64(json, "prompt_tokens_total", d->prompt_tokens_total);
         quire_json_u64(json, "cached_tokens_total", d->cached_tokens_total);
         quire_json_u64(json, "generated_tokens_total", d->generated_tokens_total);
+        quire_json_u64(json, "fetched_tokens_total", d->fetched_tokens_total);
+        quire_json_u64(json, "copied_pages_total", d->copied_pages_total);
         quire_json_u64(json, "budget_bytes", d->budget_bytes);
         quire_json_u64(json, "live_bytes", d->live_bytes);
         quire_json_u64(json, "cached_bytes", d->cached_bytes);

@@ -1,5 +1,6 @@
 /* test_serve_events.c - quire serve --kv-events, end to end: a subscriber hears of the server's
- * beginning and end, and settings that cannot work are refused by name.
+ * beginning, for each of two devices, and of its end, and settings that cannot work are refused by
+ * name.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -18,6 +19,7 @@
 #include <zmq.h>
 
 #define CLEARED "AllBlocksCleared"
+#define DEVICES 2
 #define WAIT_MS 60000 /* for a server that has ended */
 
 /* What stands behind `mark` in a line, up to the next blank, comma or end. Memory: free(). */
@@ -57,21 +59,24 @@ static void *socket_connect(void *zmq, int type, const char *endpoint)
     return socket;
 }
 
-/* Ask for everything until the first event has been told. */
+/* Ask for everything until the first event of each device has been told. */
 static void replay_has_begin(void *dealer)
 {
     const char zeros[8] = { 0 };
     char frame[4096];
-    bool has_begun = false;
+    bool has_begun[DEVICES] = { false };
 
-    while (!has_begun) {
+    while (!has_begun[0] || !has_begun[1]) {
         assert_int_equal(zmq_send(dealer, "", 0, ZMQ_SNDMORE), 0);
         assert_int_equal(zmq_send(dealer, zeros, sizeof zeros, 0), (int)sizeof zeros);
         for (uint32_t i = 0;; i++) {
             const int n = zmq_recv(dealer, frame, sizeof frame, 0);
 
             assert_true(n >= 0);
-            has_begun = has_begun || memmem(frame, (size_t)n, CLEARED, strlen(CLEARED)) != NULL;
+            if (memmem(frame, (size_t)n, CLEARED, strlen(CLEARED)) != NULL) {
+                assert_in_range(frame[n - 1], 0, DEVICES - 1); /* the rank ends a batch */
+                has_begun[(int)frame[n - 1]] = true;
+            }
             if (i % 3 == 2 && n == 0) { /* [empty, -1, empty]: the end */
                 break;
             }
@@ -81,10 +86,10 @@ static void replay_has_begin(void *dealer)
 
 static void begin_and_end_are_told(void **state)
 {
-    program_running running =
-        program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0",
-                              "--kv-events", "tcp://127.0.0.1:0", "--kv-events-replay",
-                              "tcp://127.0.0.1:0", "--kv-events-topic", "a topic"));
+    program_running running = program_start(
+        PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--device", "cpu,cpu",
+                "--kv-budget", "8MiB", "--kv-events", "tcp://127.0.0.1:0", "--kv-events-replay",
+                "tcp://127.0.0.1:0", "--kv-events-topic", "a topic"));
     char *line = program_line_with(running.err, "events for routers: ");
     char *stream = word_after(line, "events for routers: ");
     char *replay = word_after(line, "replay: ");

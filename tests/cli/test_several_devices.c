@@ -58,10 +58,6 @@ static void test_settings(void **state)
         { "mock0,", { "--no-precache" }, "device: '' among several names" },
         { "auto,mock1", { "--no-precache" }, "device: 'auto' among several names" },
         { "a,b,c,d,e,f,g,h,i", { "--no-precache" }, "device: more than 8 names" },
-        { "mock0,mock1", { "--cache-dir", "x" }, "several devices and cache_dir cannot go" },
-        { "mock0,mock1",
-          { "--kv-events", "tcp://127.0.0.1:5557" },
-          "several devices and kv_events cannot go" },
         { "mock0,mock1", { "--retain", "snap:0.5" }, "several devices and retain cannot go" },
     };
     program_result r;
@@ -254,6 +250,70 @@ static void test_lost_both(void **state)
     served_end(&running, SIGTERM);
 }
 
+/* ---- a directory ---- */
+
+/* A server whose requests all go to one of its devices. */
+static program_running serve_on(const char *dir, const char *devices, const char *bound)
+{
+    char config[128];
+
+    (void)snprintf(config, sizeof config, "placement: [ { class: standard, devices: %s } ]\n",
+                   bound);
+    return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                 "--kv", "q8", "--device", devices, "--cache-dir", dir,
+                                 "--store-all", "--config", config_of(config)));
+}
+
+/* The tokens that a device has read from the directory. */
+static double fetched(uint16_t port, const char *labels)
+{
+    char name[128];
+
+    (void)snprintf(name, sizeof name, "quire_device_fetched_tokens_total{%s}", labels);
+    return served_metric(port, name);
+}
+
+/* What one device has computed is read by another of its kind after a restart, and not by one of
+ * another kind, which finds its own. */
+static void test_directory(void **state)
+{
+    const char *dir = program_path("devices-cache");
+    char text[4][256];
+    program_running running;
+    json_int_t n_again;
+    uint16_t port;
+
+    (void)state;
+    (void)unsetenv("MOCK_LOSE_AT");
+    running = serve_on(dir, "mock0,mock1", "mock0");
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text[0], sizeof text[0]), 0);
+    n_again = served_complete(port, text[1], sizeof text[1]);
+    assert_true(n_again > 64);
+    assert_says(served_ask(port, "GET", "/v1/cache/regions", ""),
+                "\"devices\":[{\"name\":\"mock0\",\"lost\":false,\"data\":[{\"id\":0,");
+    served_end(&running, SIGTERM);
+
+    running = serve_on(dir, "mock0,mock1", "mock1");
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text[1], sizeof text[1]), n_again);
+    assert_true(fetched(port, "device=\"0\",name=\"mock0\"") == 0.0);
+    assert_true(fetched(port, "device=\"1\",name=\"mock1\"") > 64.0);
+    served_end(&running, SIGTERM);
+
+    for (int i = 0; i < 2; i++) { /* the second time its own pages are there */
+        running = serve_on(dir, "mock0,cpu", "cpu");
+        port = served_port(&running);
+        assert_int_equal(served_complete(port, text[2 + i], sizeof text[2]), i == 0 ? 0 : n_again);
+        assert_true((fetched(port, "device=\"1\",name=\"cpu\"") > 64.0) == (i == 1));
+        served_end(&running, SIGTERM);
+    }
+    for (int i = 1; i < 4; i++) {
+        assert_string_equal(text[0], text[i]); /* the mock's kernels are the CPU's */
+    }
+    assert_true(served_remove_dir(dir) > 0);
+}
+
 /* Devices of one memory share it in equal parts, however little of it a small model's sequences
  * need. */
 static void test_budgets(void **state)
@@ -284,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_placement), cmocka_unit_test(test_bound),
         cmocka_unit_test(test_lost),      cmocka_unit_test(test_placement_alone),
         cmocka_unit_test(test_lost_both), cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_directory),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

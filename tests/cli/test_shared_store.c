@@ -16,7 +16,8 @@
 
 static redis_server shared;
 
-/* Further words of a command line; dir may be NULL. */
+/* Further words of a command line; dir may be NULL. A server with a directory has two devices of
+ * one identity, which have one connection. */
 static program_running start(uint16_t *port, const char *dir)
 {
     program_args args = PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--kv",
@@ -33,6 +34,10 @@ static program_running start(uint16_t *port, const char *dir)
         args.words[n++] = dir;
         args.words[n++] = "--cache-disk";
         args.words[n++] = "512MiB";
+        args.words[n++] = "--device";
+        args.words[n++] = "cpu,cpu";
+        args.words[n++] = "--kv-budget";
+        args.words[n++] = "16MiB";
     }
     args.words[n] = NULL;
     running = program_start(args);

@@ -23,8 +23,6 @@
 #include "cli/serving/serve_store.h"
 #include "cli/serving/serve_template.h"
 #include "cli/serving/serve_tune.h"
-#include "model/kv_identity.h"
-#include "store/page_io.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -58,6 +56,11 @@ typedef struct serving {
     quire_store *store;       /* NULL = none, or the engine has it */
     quire_serve_tuner *tuner; /* NULL = no automatic tuning */
 } serving;
+
+static uint32_t n_devices(const serving *s)
+{
+    return s->devices.n > 1 ? s->devices.n : 1;
+}
 
 static void name_model(serving *s)
 {
@@ -118,7 +121,7 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
     s->n_running_max = s->opts.n_running_max;
-    s->opts.n_running_max *= s->devices.n > 1 ? s->devices.n : 1; /* of all devices together */
+    s->opts.n_running_max *= n_devices(s); /* of all devices together */
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     QUIRE_TRY(quire_serve_attend_read(s->args, &s->opts, err));
     s->opts.chat_template = s->template_text != NULL ? s->template_text : s->opts.chat_template;
@@ -147,7 +150,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
         s->beside_bytes =
             quire_serve_retain_bytes(&described, s->args, &s->opts) + s->args->cache_host_bytes;
         rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
-        s->args->overflow_host_bytes /= s->devices.n > 1 ? s->devices.n : 1; /* of each device */
+        s->args->overflow_host_bytes /= n_devices(s); /* of each device */
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
@@ -326,8 +329,7 @@ static int start_record(serving *s, quire_error *err)
 
 static int start(serving *s, quire_error *err)
 {
-    quire_serve_store_from from;
-    quire_page_parts parts;
+    quire_serve_watchers watchers = { .n = n_devices(s) };
     quire_opened_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
@@ -339,28 +341,18 @@ static int start(serving *s, quire_error *err)
         s->opts.log_ctx = &s->log;
     }
     QUIRE_TRY(start_record(s, err));
-    QUIRE_TRY(quire_serve_events_start(&s->events, s->args, &s->log, &opts.watcher, err));
+    QUIRE_TRY(quire_serve_events_start(&s->events, s->args, &s->log, &watchers, err));
     s->opts.kv_events = s->events;
     QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_serve_retain_learn(&s->session, s->args, &s->opts, &s->log, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
-    from = (quire_serve_store_from){ .args = s->args, .tenants = &s->tenants, .log = &s->log };
-    quire_kv_identity_get(s->session.runtime, from.identity);
-    if (quire_page_parts_get(quire_runtime_cache(s->session.runtime),
-                             quire_runtime_opts_get(s->session.runtime)->page_tokens,
-                             &parts) == QUIRE_OK) {
-        from.record_bytes = parts.record_bytes; /* else the engine says what is wrong */
-    }
-    QUIRE_TRY(quire_serve_store_open(&s->store, &from, err));
-    QUIRE_TRY(
-        quire_serve_devices_open(&s->devices,
-                                 &(quire_serve_devices_from){ &s->session, s->args, &want,
-                                                              s->devices.n > 1 ? s->store : NULL },
-                                 &opts.devices, err));
+    QUIRE_TRY(quire_serve_devices_open(
+        &s->devices,
+        &(quire_serve_devices_from){ &s->session, s->args, &want, &s->tenants, &s->log, &watchers },
+        &opts, &s->store, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
-    opts.tier.store = s->store;
     opts.overflow =
         quire_serve_overflow(s->args, quire_runtime_opts_get(s->session.runtime)->kv_budget_bytes);
     opts.model = s->session.model;

@@ -82,6 +82,7 @@ typedef struct quire_serve_args {
     bool no_kv_overflow;
     bool no_overflow_memory;      /* that is why */
     uint64_t overflow_host_bytes; /* for pages of a device */
+    uint32_t n_overflow_files;    /* of devices that are the CPU; 0 counts as 1 */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */
     const char *store_key_file;

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/parse.h"
-#include "cli/commands/device_choice.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
 #include "engine/context_condense.h"
@@ -84,6 +83,16 @@ static const quire_retain_spec *spec_of(const quire_server_opts *opts)
     return opts->retain.policy != NULL ? &opts->retain : NULL;
 }
 
+/* Where pages of large requests go from the runtime of a device. */
+static quire_overflow_opts overflow_of(const quire_serve_described *d,
+                                       const quire_runtime_opts *opts)
+{
+    quire_serve_args own = *d->args;
+
+    own.common.device = opts->device;
+    return quire_serve_overflow(&own, opts->kv_budget_bytes);
+}
+
 /* --context-overflow on the runtime of a device. */
 static int context_check(const quire_serve_described *d, const quire_runtime_opts *opts,
                          quire_error *err)
@@ -91,8 +100,7 @@ static int context_check(const quire_serve_described *d, const quire_runtime_opt
     const quire_server_opts *o = d->opts;
     const quire_context_on on = { .desc = d->session->desc,
                                   .opts = opts,
-                                  .has_file = quire_serve_overflow_is_on(d->args) &&
-                                              quire_device_is_cpu(d->args->common.device),
+                                  .has_file = overflow_of(d, opts).dir != NULL,
                                   .setting = "--context-overflow" };
 
     return o->context_overflow == QUIRE_CONTEXT_CONDENSE
@@ -120,7 +128,7 @@ static uint64_t record_bytes(const quire_model_desc *desc, const quire_runtime_o
 static int file_check(const quire_serve_described *d, const quire_runtime_opts *opts,
                       quire_error *err)
 {
-    const quire_overflow_opts file = quire_serve_overflow(d->args, opts->kv_budget_bytes);
+    const quire_overflow_opts file = overflow_of(d, opts);
     const uint64_t least = quire_overflow_file_bytes_min(d->session->desc, opts);
     char has[16], wants[16];
 
@@ -141,7 +149,8 @@ static int runtime_check(const quire_serve_described *d, const quire_runtime_opt
 
     quire_runtime_opts_resolve(d->session->desc, &opts);
     QUIRE_TRY(quire_runtime_opts_check(d->session->desc, &opts, err));
-    return context_check(d, &opts, err);
+    QUIRE_TRY(context_check(d, &opts, err));
+    return file_check(d, plan, err);
 }
 
 /* The runtime of device i, beside the session before. */
@@ -178,7 +187,6 @@ int quire_serve_described_check(const quire_serve_described *d, quire_error *err
     for (uint32_t i = 1; i < d->devices->n; i++) {
         QUIRE_TRY(device_check(d, i, &before, err));
     }
-    QUIRE_TRY(file_check(d, d->plan, err));
     QUIRE_TRY(quire_serve_store_room_check(d->args, record_bytes(d->session->desc, d->plan), err));
     return quire_serve_retain_check(d->session, d->args, d->opts, d->plan, err);
 }

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "cli/commands/device_choice.h"
-#include "cli/serving/serve_store.h"
 #include "engine/pins.h"
-#include "store/host_store.h"
+#include "model/kv_identity.h"
+#include "store/page_io.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,9 +55,6 @@ static int check_alone(const quire_serve_args *args, quire_error *err)
         const char *name;
         bool is_set;
     } settings[] = {
-        { "cache_dir", args->cache_dir != NULL },
-        { "store", args->store != NULL },
-        { "kv_events", args->kv_events != NULL },
         { "retain", args->retain != NULL },
         { "n_gpu_layers", args->common.n_device_layers != 0 },
     };
@@ -194,6 +191,10 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
     *out = (quire_serve_devices){ .n = 0 };
     QUIRE_TRY(names_read(out, args->common.device, err));
     QUIRE_TRY(placement_read(out, args, tiers, err));
+    args->n_overflow_files = 0;
+    for (uint32_t i = 0; i < out->n; i++) {
+        args->n_overflow_files += quire_device_is_cpu(out->names[i]);
+    }
     if (out->n > 1) {
         QUIRE_TRY(check_alone(args, err));
         args->common.device = out->names[0];
@@ -244,10 +245,36 @@ double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i,
     return of_rest < 1.0 ? of_rest : 1.0;
 }
 
-/* The runtime of device i + 1, beside the session before, and its store. */
-static int device_open(quire_serve_devices *devices, uint32_t i,
-                       const quire_serve_devices_from *from, quire_error *err)
+/* What is opened device by device. */
+typedef struct opening {
+    const quire_serve_devices_from *from;
+    quire_serve_store_from store; /* but for the identity, equal for all */
+    quire_serve_common common;
+} opening;
+
+/* The store of a device with this runtime. */
+static int store_open(quire_store **out, opening *o, const quire_runtime *runtime, quire_error *err)
 {
+    quire_kv_identity_get(runtime, o->store.identity);
+    return quire_serve_store_open(out, &o->store, &o->common, err);
+}
+
+static int first_open(quire_store **store, opening *o, quire_error *err)
+{
+    quire_runtime *runtime = o->from->first->runtime;
+    quire_page_parts parts;
+
+    if (quire_page_parts_get(quire_runtime_cache(runtime),
+                             quire_runtime_opts_get(runtime)->page_tokens, &parts) == QUIRE_OK) {
+        o->store.record_bytes = parts.record_bytes; /* else the engine says what is wrong */
+    }
+    return store_open(store, o, runtime, err);
+}
+
+/* The runtime of device i + 1, beside the session before, and its store. */
+static int device_open(quire_serve_devices *devices, uint32_t i, opening *o, quire_error *err)
+{
+    const quire_serve_devices_from *from = o->from;
     const quire_opened *before = i == 0 ? from->first : &devices->sessions[i - 1];
     quire_opened *session = &devices->sessions[i];
     quire_engine_device *item = &devices->items[i];
@@ -256,27 +283,31 @@ static int device_open(quire_serve_devices *devices, uint32_t i,
 
     want.kv_share = quire_serve_devices_share(devices, i + 1, own.cache_memory_ratio);
     own.common.device = devices->names[i + 1];
-    *item = (quire_engine_device){ .runtime = NULL };
+    *item = (quire_engine_device){ .watcher = from->watchers->items[i + 1] };
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
     QUIRE_TRY(quire_opened_open_runtime(session, &own.common, &want, err));
     item->runtime = session->runtime;
     item->overflow =
         quire_serve_overflow(&own, quire_runtime_opts_get(session->runtime)->kv_budget_bytes);
-    if (from->store != NULL && quire_host_store_share(&item->store, from->store) < 0) {
-        return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
-    }
-    return QUIRE_OK;
+    return store_open(&item->store, o, session->runtime, err);
 }
 
 int quire_serve_devices_open(quire_serve_devices *devices, const quire_serve_devices_from *from,
-                             quire_engine_devices *out, quire_error *err)
+                             quire_engine_opts *out, quire_store **store, quire_error *err)
 {
-    *out = (quire_engine_devices){ .items = devices->items,
-                                   .bindings = devices->bindings,
-                                   .n_bindings = devices->n_bindings };
-    while (out->n + 1 < devices->n) {
-        QUIRE_TRY(device_open(devices, out->n, from, err));
-        out->n++;
+    opening o = { .from = from,
+                  .store = { .args = from->args, .tenants = from->tenants, .log = from->log },
+                  .common = { .has_several = devices->n > 1 } };
+
+    QUIRE_TRY(first_open(store, &o, err));
+    out->tier.store = *store;
+    out->watcher = from->watchers->items[0];
+    out->devices = (quire_engine_devices){ .items = devices->items,
+                                           .bindings = devices->bindings,
+                                           .n_bindings = devices->n_bindings };
+    while (out->devices.n + 1 < devices->n) {
+        QUIRE_TRY(device_open(devices, out->devices.n, &o, err));
+        out->devices.n++;
     }
     return QUIRE_OK;
 }

@@ -9,7 +9,9 @@
 
 #include "cli/commands/opened.h"
 #include "cli/serving/serve_args.h"
+#include "cli/serving/serve_events.h"
 #include "cli/serving/serve_log.h"
+#include "cli/serving/serve_store.h"
 #include "engine/replicas.h"
 #include "server/service_tier.h"
 #include "server/tenant.h"
@@ -30,8 +32,8 @@ typedef struct quire_serve_devices {
 } quire_serve_devices;
 
 /* Read the names and the placement, and check what goes with several devices. args->common.device
- * becomes the first name. Errors: QUIRE_INVAL, QUIRE_NOMEM; err names the setting. Memory:
- * quire_serve_devices_fini(), also after a failure. */
+ * becomes the first name, and args->n_overflow_files is set. Errors: QUIRE_INVAL, QUIRE_NOMEM; err
+ * names the setting. Memory: quire_serve_devices_fini(), also after a failure. */
 int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
                              const quire_tiers *tiers, quire_error *err);
 void quire_serve_devices_fini(quire_serve_devices *devices);
@@ -44,17 +46,20 @@ int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *er
  * devices of one name take `share` of their memory, in equal parts. */
 double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share);
 
-/* Open the runtimes beyond the first, and fill in the engine's options. store: the first device's
- * store below memory, made by host_store.h; NULL = none. Errors: as quire_opened_open_runtime().
+/* Open the stores of all devices and the runtimes beyond the first, and fill in the engine's
+ * options of devices, stores and watchers. *store: that of the first device, the caller's until an
+ * engine has it; NULL = none. Errors: quire_opened_open_runtime(), quire_serve_store_open().
  * Memory: quire_serve_devices_close(), also after a failure. */
 typedef struct quire_serve_devices_from {
-    const quire_opened *first;
+    const quire_opened *first; /* with its runtime */
     const quire_serve_args *args;
     const quire_opened_want *want;
-    quire_store *store;
+    quire_serve_tenants *tenants;
+    const quire_serve_log *log;
+    const quire_serve_watchers *watchers;
 } quire_serve_devices_from;
 int quire_serve_devices_open(quire_serve_devices *devices, const quire_serve_devices_from *from,
-                             quire_engine_devices *out, quire_error *err);
+                             quire_engine_opts *out, quire_store **store, quire_error *err);
 /* The engine has taken the stores. */
 void quire_serve_devices_taken(quire_serve_devices *devices);
 /* The engine has ended. */

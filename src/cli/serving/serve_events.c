@@ -42,18 +42,21 @@ static void warn_if_open(const quire_serve_log *log, const char *name, const cha
 }
 
 int quire_serve_events_start(quire_kv_events **out, const quire_serve_args *args,
-                             const quire_serve_log *log, quire_prefix_watcher *watcher,
+                             const quire_serve_log *log, quire_serve_watchers *watchers,
                              quire_error *err)
 {
-    const quire_kv_events_opts opts = opts_of(args);
+    quire_kv_events_opts opts = opts_of(args);
     const char *replay;
 
     *out = NULL;
     if (args->kv_events == NULL) {
         return QUIRE_OK;
     }
+    opts.n_ranks = watchers->n;
     QUIRE_TRY(quire_kv_events_start(out, &opts, err));
-    quire_kv_events_watcher(*out, 0, watcher);
+    for (uint32_t i = 0; i < watchers->n; i++) {
+        quire_kv_events_watcher(*out, i, &watchers->items[i]);
+    }
     replay = quire_kv_events_replay_endpoint(*out);
     quire_serve_log_line(log, QUIRE_LOG_INFO, "events for routers: %s%s%s",
                          quire_kv_events_endpoint(*out), replay != NULL ? ", replay: " : "",

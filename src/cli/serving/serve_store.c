@@ -9,6 +9,7 @@
 #include "cli/commands/device_choice.h"
 #include "cli/serving/serve_shared.h"
 #include "store/chain_store.h"
+#include "store/common_store.h"
 #include "store/file/file_store.h"
 #include "store/host_store.h"
 
@@ -115,6 +116,7 @@ void quire_serve_device_leave(quire_serve_args *args)
     args->common.device = "cpu";
     args->common.n_device_layers = 0;
     args->cache_host_bytes = 0; /* the host's memory is the cache's now */
+    args->n_overflow_files = 1;
     args->kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
 }
 
@@ -324,8 +326,10 @@ quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t 
     }
     return (quire_overflow_opts){
         .dir = args->cache_dir,
-        .capacity_bytes = args->kv_overflow_disk_bytes != 0 ? args->kv_overflow_disk_bytes
-                                                            : OVERFLOW_SIZES * budget_bytes,
+        .capacity_bytes =
+            args->kv_overflow_disk_bytes != 0
+                ? args->kv_overflow_disk_bytes / quire_max_u32(args->n_overflow_files, 1)
+                : OVERFLOW_SIZES * budget_bytes,
     };
 }
 
@@ -374,7 +378,78 @@ static int host_open(quire_store **out, const quire_serve_store_from *from, quir
     return QUIRE_OK;
 }
 
-int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
+static int no_memory(quire_error *err)
+{
+    return quire_error_set(err, QUIRE_NOMEM, "no memory for the stores of several devices");
+}
+
+/* Make a store that was opened one of several devices, if there are several. */
+static int common_make(quire_store **store, const quire_serve_common *common, quire_error *err)
+{
+    quire_store *own = *store;
+
+    if (!common->has_several || own == NULL) {
+        return QUIRE_OK;
+    }
+    if (quire_common_store_create(store, own, 0) < 0) {
+        quire_serve_store_close(own);
+        return no_memory(err);
+    }
+    return QUIRE_OK;
+}
+
+/* Each returns a store of the device's own, NULL if the settings name none. */
+static int file_of(quire_store **out, const quire_serve_store_from *from,
+                   quire_serve_common *common, quire_error *err)
+{
+    *out = NULL;
+    if (from->args->cache_dir == NULL) {
+        return QUIRE_OK;
+    }
+    if (common->file != NULL) {
+        return quire_common_store_share(out, common->file) < 0 ? no_memory(err) : QUIRE_OK;
+    }
+    QUIRE_TRY(file_open(out, from, err));
+    QUIRE_TRY(common_make(out, common, err));
+    common->file = common->has_several ? *out : NULL;
+    return QUIRE_OK;
+}
+
+static int shared_of(quire_store **out, const quire_serve_store_from *from,
+                     quire_serve_common *common, quire_error *err)
+{
+    uint32_t i = 0;
+
+    *out = NULL;
+    while (i < common->n_shared &&
+           memcmp(common->identities[i], from->identity, sizeof from->identity) != 0) {
+        i++;
+    }
+    if (i < common->n_shared) {
+        return quire_common_store_share(out, common->shared[i]) < 0 ? no_memory(err) : QUIRE_OK;
+    }
+    QUIRE_TRY(quire_serve_shared_open(out, from->args, from->identity, from->log, err));
+    QUIRE_TRY(common_make(out, common, err));
+    if (common->has_several && *out != NULL) {
+        memcpy(common->identities[i], from->identity, sizeof from->identity);
+        common->shared[common->n_shared++] = *out;
+    }
+    return QUIRE_OK;
+}
+
+static int host_of(quire_store **out, const quire_serve_store_from *from,
+                   quire_serve_common *common, quire_error *err)
+{
+    if (common->host != NULL) {
+        return quire_host_store_share(out, common->host) < 0 ? no_memory(err) : QUIRE_OK;
+    }
+    QUIRE_TRY(host_open(out, from, err));
+    common->host = common->has_several ? *out : NULL;
+    return QUIRE_OK;
+}
+
+int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from,
+                           quire_serve_common *common, quire_error *err)
 {
     quire_store *file = NULL;
     quire_store *far = NULL;
@@ -382,14 +457,14 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(file_open(&file, from, err));
-    rc = quire_serve_shared_open(&far, from->args, from->identity, from->log, err);
+    QUIRE_TRY(file_of(&file, from, common, err));
+    rc = shared_of(&far, from, common, err);
     if (rc < 0) {
         quire_serve_store_close(file);
         return rc;
     }
     QUIRE_TRY(put_over(&far, file, far, false, err));
-    rc = host_open(&host, from, err);
+    rc = host_of(&host, from, common, err);
     if (rc < 0) {
         quire_serve_store_close(far);
         return rc;

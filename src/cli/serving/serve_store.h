@@ -9,6 +9,7 @@
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_log.h"
 #include "engine/overflow.h"
+#include "engine/replicas.h"
 #include "store/store.h"
 
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
@@ -37,15 +38,29 @@ typedef struct quire_serve_store_from {
     const quire_serve_args *args;
     quire_serve_tenants *tenants;
     const quire_serve_log *log; /* of trouble */
-    uint64_t identity[2];       /* of the model */
+    uint64_t identity[2];       /* of the model on the device */
     uint64_t record_bytes;      /* quire_serve_store_room_check(); 0 = not known */
 } quire_serve_store_from;
 
-/* Open the store: the host's memory, a directory, a shared store, or those of them that the
- * settings name, each behind the one before; *out is NULL if they name none. Errors:
- * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with
- * (*out)->ops->close(), or give it to an engine. */
-int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
+/* What the stores of several devices have in common. The stores are borrowed: one of each kind that
+ * is open. Those of a kind are used by all devices, but that a shared store belongs to one
+ * identity. All zeros for one device. */
+typedef struct quire_serve_common {
+    bool has_several; /* devices */
+    quire_store *host;
+    quire_store *file;
+    quire_store *shared[QUIRE_REPLICAS_MAX]; /* [n_shared] */
+    uint64_t identities[QUIRE_REPLICAS_MAX][2];
+    uint32_t n_shared;
+} quire_serve_common;
+
+/* Open the store of a device: the host's memory, a directory, a shared store, or those of them that
+ * the settings name, each behind the one before; *out is NULL if they name none. What is open in
+ * `common` is used, and what is opened is noted there. Errors: quire_file_store_create(),
+ * quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with (*out)->ops->close(), or give it to an
+ * engine. */
+int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from,
+                           quire_serve_common *common, quire_error *err);
 
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
  * the model cannot, texts are condensed (retain), or with a device the host has too little memory,

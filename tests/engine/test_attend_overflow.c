@@ -452,8 +452,8 @@ static void test_damage_is_computed_again(void **state)
     bench_close(&b);
 }
 
-/* The disk answers no more when pages are chosen: the request ends with the tokens that it has, the
- * figures name the cause, and others run. */
+/* The disk answers no more when pages are chosen: the request ends behind the tokens that it has
+ * with an error, which names the cause as the figures do, and others run. */
 static void test_a_stuck_disk(void **state)
 {
     static watched_disk d;
@@ -477,6 +477,9 @@ static void test_a_stuck_disk(void **state)
     assert_true(got.n >= 10 && got.n < N_TOKENS);
     assert_memory_equal(got.tokens, t.some[0].tokens, got.n * sizeof got.tokens[0]);
     assert_memory_equal(got.logprobs, t.some[0].logprobs, got.n * sizeof got.logprobs[0]);
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_ERROR);
+    assert_non_null(strstr(quire_request_result_get(request)->message,
+                           "; overflow file in --cache-dir: read: Connection timed out"));
     quire_request_release(request);
     assert_non_null(strstr(stats_now(b.engine).overflow.offload.trouble, "timed out"));
     (void)take(ask(&b, SHARE, t.prompts[1], 300), &got);

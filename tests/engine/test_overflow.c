@@ -296,7 +296,7 @@ static void test_damage_is_computed_again(void **state)
 }
 
 /* A request that can go nowhere ends with a message that names the cause; others run. */
-static void fails_and_goes_on(faults *f, const char *cause)
+static void fails_and_goes_on(faults *f, uint32_t n_prompt, const char *cause)
 {
     int32_t text[N_CTX], small[N_CTX];
     const quire_request_result *result;
@@ -304,11 +304,12 @@ static void fails_and_goes_on(faults *f, const char *cause)
     answer got;
     engine_bench b = bench_faulty(f, bytes_of(QUIRE_FORMAT_F16, 700));
 
-    tokens_make(text, N_PROMPT, 1);
+    tokens_make(text, n_prompt, 1);
     tokens_make(small, 200, 2);
-    request = ask(&b, text, N_PROMPT);
+    request = ask(&b, text, n_prompt);
     result = finish(request);
     assert_int_equal(result->finish, QUIRE_FINISH_ERROR);
+    assert_non_null(strstr(result->message, "; overflow file in --cache-dir: "));
     assert_non_null(strstr(result->message, cause));
     quire_request_release(request);
     run(&b, small, 200, &got);
@@ -322,9 +323,11 @@ static void test_a_full_disk(void **state)
     faults f = { .fails = true, .n_writes_good = 0 };
 
     (void)state;
-    fails_and_goes_on(&f, "No space left");
+    fails_and_goes_on(&f, N_PROMPT, "No space left");
     f = (faults){ .fails = true, .n_writes_good = 40 }; /* in the middle of the third stripe */
-    fails_and_goes_on(&f, "No space left");
+    fails_and_goes_on(&f, N_PROMPT, "No space left");
+    f = (faults){ .fails = true }; /* memory holds the prompt and some of the answer */
+    fails_and_goes_on(&f, 690, "No space left");
 }
 
 /* A disk that never answers costs wait_ms, once. */
@@ -333,9 +336,11 @@ static void test_a_stuck_disk(void **state)
     faults f = { .n_writes_good = UINT32_MAX, .is_stuck = true };
 
     (void)state;
-    fails_and_goes_on(&f, "timed out");
+    fails_and_goes_on(&f, N_PROMPT, "timed out");
     f = (faults){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
-    fails_and_goes_on(&f, "timed out");
+    fails_and_goes_on(&f, N_PROMPT, "timed out");
+    f = (faults){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
+    fails_and_goes_on(&f, 690, "timed out");
 }
 
 /* ---- beside others ---- */

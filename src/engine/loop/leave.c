@@ -201,23 +201,37 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
     quire_loop_enqueue(loop, r);
 }
 
-/* The request cannot continue although no other request holds pages. End it with the tokens
- * generated so far, or with an error if there are none. */
-static void end_stuck(quire_loop *loop, quire_request *r, int status)
+/* What a request that cannot continue is told. */
+static void say_stuck(const quire_loop *loop, const quire_request *r, int status,
+                      char message[QUIRE_ERROR_MESSAGE_MAX])
 {
     const char *trouble = quire_overflow_trouble(loop);
-    char message[QUIRE_ERROR_MESSAGE_MAX];
+    const bool is_file = loop->opts.overflow.dir != NULL;
     quire_cache_stats cache;
 
-    if (r->n_tokens > r->n_prompt && status == QUIRE_NOPAGES) {
+    quire_cache_stats_get(loop->cache, &cache);
+    (void)snprintf(message, QUIRE_ERROR_MESSAGE_MAX,
+                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s",
+                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status),
+                   trouble[0] == '\0' ? ""
+                   : is_file          ? "; overflow file in --cache-dir: "
+                                      : "; offloaded pages: ",
+                   trouble);
+}
+
+/* The request cannot continue although no other request holds pages. End it with the tokens
+ * generated so far, or with an error if there are none, or if a disk is at fault. */
+static void end_stuck(quire_loop *loop, quire_request *r, int status)
+{
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+
+    if (status == QUIRE_NOPAGES && quire_overflow_has_failed(loop)) {
+        status = QUIRE_IO;
+    } else if (r->n_tokens > r->n_prompt && status == QUIRE_NOPAGES) {
         quire_loop_end(loop, r, &(quire_ending){ .finish = QUIRE_FINISH_LENGTH, .stop_index = -1 });
         return;
     }
-    quire_cache_stats_get(loop->cache, &cache);
-    (void)snprintf(message, sizeof message,
-                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s",
-                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status),
-                   trouble[0] != '\0' ? "; offloaded pages: " : "", trouble);
+    say_stuck(loop, r, status, message);
     quire_loop_end(
         loop, r,
         &(quire_ending){

@@ -22,6 +22,7 @@ typedef struct quire_loop_overflow {
     uint64_t attend_bytes; /* of offloaded pages that the step at hand reads, if it may attend them
                               where they lie; else 0 */
     bool is_timed;         /* the step at hand has generated tokens alone */
+    bool has_failed;       /* quire_overflow_has_failed() */
 } quire_loop_overflow;
 
 struct quire_loop {

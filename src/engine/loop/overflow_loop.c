@@ -137,6 +137,7 @@ static bool give(quire_loop *loop, quire_seq_id seq)
         unused_drop(loop);
         rc = quire_offload_seq(loop->overflow.offload, seq);
     }
+    loop->overflow.has_failed = rc == QUIRE_IO;
     return rc > 0;
 }
 
@@ -150,6 +151,7 @@ bool quire_overflow_relieve(quire_loop *loop)
     if (quire_offload_settle(loop->overflow.offload) > 0) {
         return true;
     }
+    loop->overflow.has_failed = false;
     r = giver_find(loop, is_alone(loop) ? 0 : kept_bytes(loop));
     return r != NULL && give(loop, r->kv.seq);
 }
@@ -302,6 +304,11 @@ void quire_overflow_clear(quire_loop *loop)
 const char *quire_overflow_trouble(const quire_loop *loop)
 {
     return loop->overflow.offload != NULL ? quire_offload_trouble(loop->overflow.offload) : "";
+}
+
+bool quire_overflow_has_failed(const quire_loop *loop)
+{
+    return loop->overflow.has_failed;
 }
 
 /* ---- upkeep ---- */

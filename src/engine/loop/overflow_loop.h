@@ -49,6 +49,9 @@ void quire_overflow_clear(quire_loop *loop);
 
 /* The last failure of the file; empty: none. */
 const char *quire_overflow_trouble(const quire_loop *loop);
+/* Whether the last attempt to make room failed because the file could not be written, rather than
+ * because it is full. */
+bool quire_overflow_has_failed(const quire_loop *loop);
 
 /* After a round: pages may come back. While nothing runs (is_idle), memory is given back. */
 void quire_overflow_upkeep(quire_loop *loop, bool is_idle);

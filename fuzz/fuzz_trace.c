@@ -48,7 +48,7 @@ static void simulate(const quire_trace *trace, quire_sim_mode mode)
         return;
     }
     QUIRE_CHECK(result.hit_blocks <= trace->n_blocks - trace->n_ids);
-    if (mode == QUIRE_SIM_HITS && quire_belady(trace, 50, &bound) == QUIRE_OK) {
+    if (mode == QUIRE_SIM_HITS && quire_belady(trace, 50, NULL, &bound) == QUIRE_OK) {
         QUIRE_CHECK(result.hit_blocks <= bound.hit_blocks);
     }
     quire_sim_result_fini(&result);

@@ -26,7 +26,7 @@ quire_sim_result run_belady(const quire_trace *trace, uint64_t capacity)
 {
     quire_sim_result result;
 
-    assert_int_equal(quire_belady(trace, capacity, &result), QUIRE_OK);
+    assert_int_equal(quire_belady(trace, capacity, NULL, &result), QUIRE_OK);
     return result;
 }
 

@@ -156,6 +156,44 @@ static void test_options(void **state)
     quire_trace_fini(&trace);
 }
 
+static bool ends_at_third(void *ctx)
+{
+    uint32_t *n = ctx;
+
+    return ++*n >= 3;
+}
+
+/* A simulation is asked whether it is to end, and ends, long before its trace does. */
+static void test_cancel(void **state)
+{
+    uint32_t n_asked = 0;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_sim_opts opts = { .capacity_blocks = 6,
+                            .cost = QUIRE_SIM_COST_INIT,
+                            .cancel = { ends_at_third, &n_asked } };
+    quire_sim_result result;
+    quire_trace trace;
+
+    (void)state;
+    workload_begin(&trace, 16);
+    for (uint32_t i = 0; i < 100; i++) {
+        workload_add(&trace, i, "abcd");
+    }
+    quire_trace_finish(&trace);
+    for (int mode = QUIRE_SIM_HITS; mode <= QUIRE_SIM_TIME; mode++) {
+        n_asked = 0;
+        opts.mode = (quire_sim_mode)mode;
+        assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_CANCELED);
+        assert_string_equal(err.message, "interrupted");
+        assert_int_equal(n_asked, 3);
+        quire_sim_result_fini(&result);
+    }
+    n_asked = 0;
+    assert_int_equal(quire_belady(&trace, 6, &opts.cancel, &result), QUIRE_CANCELED);
+    assert_int_equal(n_asked, 3);
+    quire_trace_fini(&trace);
+}
+
 /* Two sets of texts in turn, each as large as a cache: on one device they drive each other out; two
  * devices share them out, and hit all that comes again. */
 static void test_devices(void **state)
@@ -596,7 +634,7 @@ int main(void)
         cmocka_unit_test(test_time_queue),   cmocka_unit_test(test_time_preemption),
         cmocka_unit_test(test_time_rank),    cmocka_unit_test(test_time_random),
         cmocka_unit_test(test_pinned_share), cmocka_unit_test(test_class_ttl),
-        cmocka_unit_test(test_mooncake),
+        cmocka_unit_test(test_mooncake),     cmocka_unit_test(test_cancel),
     };
 
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);

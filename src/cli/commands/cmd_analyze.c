@@ -282,6 +282,7 @@ static int simulate_disk(const quire_analyzed *a, const quire_recommend_sizes *s
     opts.disk.segment_blocks = quire_sim_disk_segment(sizes->disk_blocks, block_bytes);
     opts.disk.carry = QUIRE_SIM_DISK_CARRY;
     opts.disk.is_touching = true;
+    opts.cancel = quire_sim_interrupt();
     for (int i = 0; i < 2; i++) {
         quire_sim_result result;
 
@@ -314,7 +315,8 @@ static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire
                                   .cost = QUIRE_SIM_COST_INIT,
                                   .classes = classes,
                                   .n_classes = a->trace->n_classes,
-                                  .timeline_points = TIMELINE_POINTS };
+                                  .timeline_points = TIMELINE_POINTS,
+                                  .cancel = quire_sim_interrupt() };
 
     for (uint32_t c = 0; c < a->trace->n_classes; c++) {
         (void)snprintf(classes[c].name, sizeof(classes[c].name), "%s", a->trace->class_names[c]);

@@ -138,9 +138,10 @@ void quire_analyzed_print_policies(const quire_analyzed *a, FILE *out)
         fprintf(out, " %9" PRIu64 "%c", a->grid.columns[c].blocks, c == a->column ? '*' : ' ');
     }
     fprintf(out, "\n");
-    for (uint32_t row = 0;
-         row <= a->grid.n_policies && quire_sim_grid_has(&a->grid, row, a->grid.n_columns - 1);
-         row++) {
+    for (uint32_t row = 0; row <= a->grid.n_policies; row++) {
+        if (quire_sim_grid_row_done(&a->grid, row) < a->grid.n_columns) {
+            continue; /* interrupted */
+        }
         fprintf(out, "  %-12s", quire_sim_grid_row_name(&a->grid, row));
         for (uint32_t c = 0; c < a->grid.n_columns; c++) {
             fprintf(out, " %9.2f ",

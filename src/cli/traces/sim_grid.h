@@ -30,7 +30,8 @@ typedef struct quire_sim_grid {
     quire_sim_column columns[QUIRE_SIM_COLUMNS_MAX];
     uint32_t n_columns;
     quire_sim_result *results; /* [n_policies + 1][n_columns] */
-    uint32_t n_done; /* number of results present, from the first; all unless interrupted */
+    bool *is_done;             /* the same: all unless interrupted */
+    uint32_t n_done;
 } quire_sim_grid;
 
 /* Row n_policies is Belady's. */
@@ -38,11 +39,16 @@ const char *quire_sim_grid_row_name(const quire_sim_grid *grid, uint32_t row);
 const quire_sim_result *quire_sim_grid_at(const quire_sim_grid *grid, uint32_t row,
                                           uint32_t column);
 bool quire_sim_grid_has(const quire_sim_grid *grid, uint32_t row, uint32_t column);
+/* Results of a row. */
+uint32_t quire_sim_grid_row_done(const quire_sim_grid *grid, uint32_t row);
 /* Share of prompt blocks, 0..1; 0 for none. */
 double quire_sim_hit_rate(const quire_sim_result *result);
 
-/* Fill in the results. Errors: as quire_sim_run(), QUIRE_CANCELED after Ctrl-C (begun simulations
- * are finished; n_done is their number). Memory: quire_sim_grid_fini(), also after a failure. */
+/* Ctrl-C (talk.h). */
+quire_sim_cancel quire_sim_interrupt(void);
+
+/* Fill in the results. Errors: as quire_sim_run(), QUIRE_CANCELED after Ctrl-C, which ends
+ * simulations that have begun. Memory: quire_sim_grid_fini(), also after a failure. */
 int quire_sim_grid_run(quire_sim_grid *grid, uint32_t n_threads, quire_error *err);
 void quire_sim_grid_fini(quire_sim_grid *grid);
 

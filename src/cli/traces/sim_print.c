@@ -139,7 +139,10 @@ static void figure_print(const quire_sim_grid *grid, const figure *f, FILE *out)
     uint32_t n_rows = grid->n_policies + f->is_of_belady;
 
     fprintf(out, "\n%s\n", f->title);
-    for (uint32_t row = 0; row < n_rows && quire_sim_grid_has(grid, row, 0); row++) {
+    for (uint32_t row = 0; row < n_rows; row++) {
+        if (quire_sim_grid_row_done(grid, row) == 0) {
+            continue; /* interrupted */
+        }
         fprintf(out, "  %-10s", quire_sim_grid_row_name(grid, row));
         for (uint32_t column = 0; column < grid->n_columns; column++) {
             if (quire_sim_grid_has(grid, row, column)) {
@@ -246,10 +249,8 @@ json_t *quire_sim_grid_json(const quire_sim_grid *grid)
 
     for (uint32_t row = 0; row <= grid->n_policies; row++) {
         for (uint32_t column = 0; column < grid->n_columns; column++) {
-            if (!quire_sim_grid_has(grid, row, column)) {
-                return cells; /* interrupted */
-            }
-            if (json_array_append_new(cells, cell_json(grid, row, column)) < 0) {
+            if (quire_sim_grid_has(grid, row, column) && /* else interrupted */
+                json_array_append_new(cells, cell_json(grid, row, column)) < 0) {
                 json_decref(cells);
                 return NULL;
             }

@@ -126,7 +126,8 @@ static void evict(belady *b, uint64_t capacity_blocks, quire_sim_result *out)
     }
 }
 
-int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, quire_sim_result *out)
+int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, const quire_sim_cancel *cancel,
+                 quire_sim_result *out)
 {
     uint64_t begin_ns = quire_clock_ns();
     belady b;
@@ -146,6 +147,7 @@ int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, quire_sim_r
             block_keep(&b, ids[k], b.next[request->first_block + k], k);
         }
         evict(&b, capacity_blocks, out);
+        rc = cancel != NULL ? quire_sim_ask(cancel) : QUIRE_OK;
     }
     belady_fini(&b);
     out->wall_s = (double)(quire_clock_ns() - begin_ns) * 1e-9;

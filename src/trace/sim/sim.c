@@ -376,6 +376,13 @@ static uint32_t device_of(devices *d, const quire_trace_request *request)
     return best;
 }
 
+int quire_sim_failed(int status, quire_error *err)
+{
+    return status == QUIRE_CANCELED ? quire_error_set(err, status, "interrupted")
+                                    : quire_error_set(err, status, "the simulation failed: %s",
+                                                      quire_status_text(status));
+}
+
 int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                    quire_error *err)
 {
@@ -402,10 +409,10 @@ int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_s
         quire_sim_count_hits(out, trace, request, text.hit_blocks);
         out->regret_blocks += text.gone_blocks;
         quire_sim_timeline_add(&line, d.trees, d.n, request->time_us);
+        rc = rc == QUIRE_OK ? quire_sim_ask(&opts->cancel) : rc;
     }
     devices_end(&d, out);
-    return rc < 0 ? quire_error_set(err, rc, "the simulation failed: %s", quire_status_text(rc))
-                  : QUIRE_OK;
+    return rc < 0 ? quire_sim_failed(rc, err) : QUIRE_OK;
 }
 
 /* ---- both modes ---- */

@@ -97,6 +97,13 @@ typedef struct quire_sim_disk_opts {
     bool is_touching; /* a hit in memory counts as a use of the copy, as in the engine */
 } quire_sim_disk_opts;
 
+/* Asked between the requests of a simulation, which true ends. NULL: nothing ends it. Thread: that
+ * of the simulation. */
+typedef struct quire_sim_cancel {
+    bool (*is_canceled)(void *ctx);
+    void *ctx;
+} quire_sim_cancel;
+
 typedef struct quire_sim_opts {
     quire_sim_mode mode;
     quire_evict_policy policy;
@@ -110,6 +117,7 @@ typedef struct quire_sim_opts {
     uint32_t n_classes;
     uint32_t timeline_points; /* at most so many samples of the timeline; 0 = none */
     quire_sim_disk_opts disk;
+    quire_sim_cancel cancel;
 } quire_sim_opts;
 
 typedef struct quire_sim_point {
@@ -151,13 +159,14 @@ typedef struct quire_sim_result {
 } quire_sim_result;
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk or several
- * devices in mode TIME, or both, or EVICTED with kv); err says what. */
+ * devices in mode TIME, or both, or EVICTED with kv), QUIRE_CANCELED; err says what. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);
 
 /* Belady's bound in HITS mode: evict the leaf whose block is asked for again latest, with bypass.
- * Errors: QUIRE_NOMEM. */
-int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, quire_sim_result *out);
+ * Errors: QUIRE_NOMEM, QUIRE_CANCELED. */
+int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, const quire_sim_cancel *cancel,
+                 quire_sim_result *out);
 
 #endif /* QUIRE_TRACE_SIM_H */

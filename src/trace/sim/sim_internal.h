@@ -31,6 +31,16 @@ void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree);
 
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request);
 
+/* Errors: QUIRE_CANCELED. */
+static inline int quire_sim_ask(const quire_sim_cancel *cancel)
+{
+    return cancel->is_canceled != NULL && cancel->is_canceled(cancel->ctx) ? QUIRE_CANCELED
+                                                                           : QUIRE_OK;
+}
+
+/* What err says of a simulation that began; returns status. */
+int quire_sim_failed(int status, quire_error *err);
+
 int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                    quire_error *err);
 int quire_sim_time(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,

@@ -290,6 +290,7 @@ static int step_end(sim_clock *c)
 static int clock_run(sim_clock *c)
 {
     for (;;) {
+        QUIRE_TRY(quire_sim_ask(&c->opts->cancel));
         QUIRE_TRY(arrivals_take(c));
         quire_sim_tree_tick(&c->tree, (uint64_t)c->now_us);
         QUIRE_TRY(queue_admit(c));
@@ -404,7 +405,7 @@ int quire_sim_time(const quire_trace *trace, const quire_sim_opts *opts, quire_s
     if (rc == QUIRE_OK) {
         rc = clock_run(&c);
         if (rc < 0) {
-            (void)quire_error_set(err, rc, "the simulation failed: %s", quire_status_text(rc));
+            (void)quire_sim_failed(rc, err);
         }
         quire_sim_count_tree(out, &c.tree);
         out->makespan_us = c.now_us;

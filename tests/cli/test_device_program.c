@@ -560,10 +560,16 @@ static void test_host_memory_dir(void **state)
         program_running running = program_start(
             PROGRAM("serve", program_model(), "--port", "0", "--kv", "q8", "--device", "mock",
                     "--cache-host-memory", "64MiB", "--cache-dir", dir, "--store-all"));
-        const json_int_t n_cached = served_complete(served_port(&running), text[i], sizeof text[i]);
+        const uint16_t port = served_port(&running);
+        const json_int_t n_cached = served_complete(port, text[i], sizeof text[i]);
 
         assert_int_equal(n_cached > 64, i == 1);
         assert_string_equal(text[0], text[i]);
+        /* The end of a server waits for the disk, but not for long. */
+        while (i == 0 &&
+               served_metric(port, "quire_tier_copied_pages_total{result=\"durable\"}") < 2.0) {
+            served_doze();
+        }
         served_end(&running, SIGTERM);
     }
     (void)served_remove_dir(dir);

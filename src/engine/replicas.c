@@ -206,10 +206,26 @@ static void owner_gone(void *ctx, quire_loop *loop, uint64_t owner)
     }
 }
 
+/* Of the class nothing is known: a binding of a tenant counts alone. Thread: the loop's. */
+static bool is_home(void *ctx, const quire_loop *loop, const quire_prefix_key *key,
+                    const int32_t *tokens, uint32_t n_tokens)
+{
+    const quire_engine *engine = ctx;
+    quire_dispatch_ask ask = { .tenant = key->salt,
+                               .tenant_bytes = key->salt_bytes,
+                               .class_index = QUIRE_CLASSES_MAX,
+                               .tokens = tokens,
+                               .n_tokens = n_tokens };
+    const uint32_t replica = quire_replicas_route(engine, &ask, 0).replica;
+
+    return replica != QUIRE_DISPATCH_NONE && engine->loops[replica] == loop;
+}
+
 void quire_replica_heir_set(quire_engine *engine, uint32_t replica)
 {
     if (engine->dispatcher != NULL) {
-        quire_loop_heir_set(engine->loops[replica], &(quire_loop_heir){ take, owner_gone, engine });
+        quire_loop_heir_set(engine->loops[replica],
+                            &(quire_loop_heir){ take, owner_gone, is_home, engine });
     }
 }
 

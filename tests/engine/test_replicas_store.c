@@ -23,7 +23,9 @@
 #include "store/chain_store.h"
 #include "store/common_store.h"
 #include "store/host_store.h"
+#include "store/memory_store.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define N_FULL   (N_PROMPT / 64 * 64) /* tokens in full pages */
@@ -301,6 +303,79 @@ static void test_session(void **state)
     kit_dir_remove(dir);
 }
 
+/* ---- reading ahead ---- */
+
+#define SECOND ((uint64_t)1000000)
+
+static _Atomic uint64_t the_clock = 1000 * SECOND;
+
+/* Pages of sessions are read in idle time by the clock above. */
+static replicas open_ahead(void)
+{
+    const quire_memory_store_opts opts = { 0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_store *store;
+
+    assert_int_equal(quire_memory_store_create(&store, &opts), QUIRE_OK);
+    assert_int_equal(quire_common_store_create(&engine.tier.store, store, 0), QUIRE_OK);
+    assert_int_equal(quire_common_store_share(&replicas_second_store, engine.tier.store), QUIRE_OK);
+    engine.tier.wait_us = QUIRE_TIER_WAIT_ALWAYS;
+    engine.tier.copies_all = true;
+    engine.precache.idle_us = 1;
+    engine.clock_us = hands_of;
+    engine.clock_ctx = &the_clock;
+    engine.sessions.ttl_us = 0;
+    quire_classes_default(&engine.classes);
+    engine.devices.bindings = bindings;
+    engine.devices.n_bindings = DEVICES;
+    return replicas_open("mock", &engine);
+}
+
+static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* Let time pass, and wait for idle time of a device behind it: there it copies its open page. */
+static void pass_idle(const replicas *r, uint32_t device, uint64_t us)
+{
+    const uint64_t n_pages = N_FULL / 64;
+
+    wait_copied(r, device, n_pages);
+    atomic_fetch_add(&the_clock, us);
+    wait_copied(r, device, n_pages + 1);
+}
+
+/* A session's pages are read to one device, and not while another has them in memory. */
+static void test_ahead(void **state)
+{
+    quire_engine_stats stats;
+    replicas r;
+
+    (void)state;
+    r = open_ahead();
+    turn_at(&r, 0, 41);
+    pass_idle(&r, 0, 100 * SECOND);
+    turn_at(&r, 0, 41); /* the next one should come in 100 seconds */
+    (void)ask_at(&r, 1, 9);
+    pass_idle(&r, 1, 52 * SECOND);
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(stats.tier.ahead_total, 0);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        assert_int_equal(quire_loop_call(r.b.engine->loops[i], tree_forget, NULL), QUIRE_OK);
+    }
+    do {
+        test_doze();
+        quire_engine_stats_get(r.b.engine, &stats);
+    } while (stats.tier.ahead_total == 0 || stats.tier.fetching > 0);
+    assert_int_equal(stats.tier.ahead_total, 1);
+    assert_int_equal(device_of(&r, 0).fetched_tokens_total, stats.tier.fetched_tokens_total);
+    assert_true(stats.tier.fetched_tokens_total >= N_FULL);
+    replicas_close(&r);
+}
+
 /* ---- what outlives a restart ---- */
 
 static void pin_create(const replicas *r, uint32_t device, const char *name)
@@ -452,7 +527,8 @@ int main(void)
         cmocka_unit_test(test_shared),     cmocka_unit_test(test_shared_behind_host),
         cmocka_unit_test(test_identities), cmocka_unit_test(test_lost),
         cmocka_unit_test(test_dropped),    cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_session),    cmocka_unit_test(test_watchers),
+        cmocka_unit_test(test_session),    cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_watchers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,11 +94,14 @@ static bool is_near(uint64_t gap_us, uint64_t age_us)
     return age_us + quire_max_u64(gap_us / 2, QUIRE_PRECACHE_NEAR_US) >= gap_us;
 }
 
-/* Whether a text may be fetched: the store should have it, and it was not tried since it went. */
-static bool may_fetch(const search *s, const candidate *c, const quire_prefix_match *match)
+/* Whether a text may be fetched: the store should have it, and it was not tried since it went. All
+ * devices know all sessions: the one where the next turn should come reads its pages. */
+static bool may_fetch(const search *s, const candidate *c, const quire_prefix_key *key,
+                      const quire_prefix_match *match)
 {
-    return c->owner != 0 || (match->end == QUIRE_PREFIX_END_EVICTED && match->is_gone_stored &&
-                             !is_tried(s->adapt, c->id, match->gone_us));
+    return c->owner != 0 ? quire_loop_is_home(s->adapt->loop, key, c->text.tokens, c->text.n_tokens)
+                         : match->end == QUIRE_PREFIX_END_EVICTED && match->is_gone_stored &&
+                               !is_tried(s->adapt, c->id, match->gone_us);
 }
 
 static void consider(search *s, const candidate *c)
@@ -110,7 +113,7 @@ static void consider(search *s, const candidate *c)
 
     quire_prefix_lookup(s->adapt->parts->tree, &key, text->tokens, text->n_tokens, &match);
     worth = c->hope * (double)(text->n_tokens - match.n_tokens);
-    if ((s->is_fetch ? may_fetch(s, c, &match) : may_come_back(&match)) && worth > s->best &&
+    if (worth > s->best && (s->is_fetch ? may_fetch(s, c, &key, &match) : may_come_back(&match)) &&
         has_free(s->adapt, match.n_tokens, text->n_tokens) &&
         run_take(&s->adapt->run, text, c->owner) == QUIRE_OK) {
         s->best = worth;

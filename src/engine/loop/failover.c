@@ -20,6 +20,13 @@ bool quire_loop_has_heir(const quire_loop *loop)
     return loop->heir.take != NULL;
 }
 
+bool quire_loop_is_home(const quire_loop *loop, const quire_prefix_key *key, const int32_t *tokens,
+                        uint32_t n_tokens)
+{
+    return !quire_loop_has_heir(loop) ||
+           loop->heir.is_home(loop->heir.ctx, loop, key, tokens, n_tokens);
+}
+
 /* ---- the loop that takes them ---- */
 
 /* Whether its pages fit, even alone. */

@@ -37,6 +37,9 @@ typedef struct quire_loop_heir {
     bool (*take)(void *ctx, quire_request *request);
     /* A session of this owner has expired: the trees of the other loops drop its pages, too. */
     void (*owner_gone)(void *ctx, quire_loop *loop, uint64_t owner);
+    /* Whether a request with these tokens would come to this loop now. */
+    bool (*is_home)(void *ctx, const quire_loop *loop, const quire_prefix_key *key,
+                    const int32_t *tokens, uint32_t n_tokens);
     void *ctx;
 } quire_loop_heir;
 bool quire_loop_has_heir(const quire_loop *loop);
@@ -163,6 +166,11 @@ void quire_loop_store_look(const quire_loop *loop, quire_tier_stats *out);
 
 /* Whether there is a store below memory that nothing reads from now. */
 bool quire_loop_can_fetch(const quire_loop *loop);
+
+/* Whether a request of a tenant with these tokens would come to this loop, rather than to that of
+ * another device. key: its salt is the tenant. */
+bool quire_loop_is_home(const quire_loop *loop, const quire_prefix_key *key, const int32_t *tokens,
+                        uint32_t n_tokens);
 
 /* ---- setters ---- */
 

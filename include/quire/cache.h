@@ -130,8 +130,9 @@ typedef struct quire_cache_opts {
                                   states, and n_groups is below QUIRE_GROUPS_MAX - 1 */
     size_t seq_state_charge_bytes;    /* charged for it; 0 = seq_state_bytes */
     const quire_allocator *allocator; /* metadata; NULL = C library */
-    const quire_page_memory *memory;  /* of pages; NULL = the host's. Copied; its ctx outlives the
-                                         cache. Not with lock_memory or state_bytes */
+    const quire_page_memory *memory;  /* of pages of tokens; NULL = the host's. States are in the
+                                         host's memory. Copied; its ctx outlives the cache. Not with
+                                         lock_memory */
     uint64_t (*clock_us)(void *ctx);  /* for the history only; NULL = event numbers */
     void *clock_ctx;
 } quire_cache_opts;

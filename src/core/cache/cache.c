@@ -59,8 +59,7 @@ static int opts_check(const quire_cache_opts *opts)
     QUIRE_FAIL_IF(opts->seq_tokens_max == 0 || opts->seq_tokens_max > QUIRE_SEQ_TOKENS_MAX,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->history_events > QUIRE_HISTORY_EVENTS_MAX, QUIRE_INVAL);
-    QUIRE_FAIL_IF(opts->memory != NULL && (opts->lock_memory || opts->state_bytes != 0),
-                  QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->memory != NULL && opts->lock_memory, QUIRE_INVAL);
     return QUIRE_OK;
 }
 
@@ -93,7 +92,6 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                           const quire_cache_env *env)
 {
     const quire_allocator *allocator;
-    quire_extent_source source = { 0 };
     quire_pool_opts pool_opts;
     quire_cache *cache;
 
@@ -117,11 +115,6 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
     quire_regions_init(&cache->regions, opts->budget_bytes);
     quire_leaf_stock_init(&cache->stock, allocator);
     quire_seqs_init(&cache->seqs, allocator, opts->seqs_max, opts->n_groups);
-    if (opts->memory != NULL) {
-        source = (quire_extent_source){ .map = opts->memory->map,
-                                        .unmap = opts->memory->unmap,
-                                        .ctx = opts->memory->ctx };
-    }
     pool_opts = (quire_pool_opts){ .page_tokens = opts->page_tokens,
                                    .n_groups = quire_cache_all_groups(cache),
                                    .page_bytes = cache->opts.page_bytes,
@@ -132,8 +125,9 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                                    .extents_max = env->extents_max,
                                    .lock_memory = opts->lock_memory,
                                    .allocator = allocator,
-                                   .source = opts->memory != NULL ? &source : env->source,
+                                   .source = env->source,
                                    .memory = opts->memory,
+                                   .n_memory_groups = opts->n_groups,
                                    .regions = &cache->regions,
                                    .history = &cache->history };
     if (quire_history_init(&cache->history, allocator, opts->history_events, opts->clock_us,

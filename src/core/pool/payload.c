@@ -8,10 +8,13 @@
 quire_page_addr quire_payload_addr(const quire_pool *pool, const quire_extent *extent,
                                    uint32_t slot)
 {
-    return extent->base != NULL ? (quire_page_addr){ .extent = extent->base,
-                                                     .slot = slot,
-                                                     .memory = pool->memory.memory }
-                                : (quire_page_addr){ .extent = NULL };
+    const bool is_hosts = pool->classes[extent->class_index].is_hosts;
+
+    return extent->base != NULL
+               ? (quire_page_addr){ .extent = extent->base,
+                                    .slot = slot,
+                                    .memory = is_hosts ? QUIRE_MEMORY_HOST : pool->memory.memory }
+               : (quire_page_addr){ .extent = NULL };
 }
 
 /* The place of a page's parts: part p lies at bytes + skip * (bytes of the parts before p) + slot *
@@ -21,10 +24,10 @@ typedef struct place {
     size_t skip;
 } place;
 
-static int pieces_copy(const quire_pool *pool, quire_page_copy kind, const quire_page_piece *pieces,
-                       uint32_t n)
+static int pieces_copy(const quire_pool *pool, const quire_pool_class *class, quire_page_copy kind,
+                       const quire_page_piece *pieces, uint32_t n)
 {
-    if (pool->memory.copy != NULL) {
+    if (!class->is_hosts) {
         return pool->memory.copy(pool->memory.ctx, kind, pieces, n);
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -53,7 +56,7 @@ static int parts_copy(const quire_pool *pool, const quire_pool_class *class, qui
         }
         before += bytes;
         if (n == QUIRE_PAGE_PIECES || (p + 1 == class->n_parts && n > 0)) {
-            QUIRE_TRY(pieces_copy(pool, kind, pieces, n));
+            QUIRE_TRY(pieces_copy(pool, class, kind, pieces, n));
             n = 0;
         }
     }

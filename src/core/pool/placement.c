@@ -218,6 +218,24 @@ static void history_extent(quire_pool *pool, quire_history_kind kind, uint32_t n
     }
 }
 
+static void *memory_take(const quire_pool *pool, const quire_pool_class *class, size_t bytes)
+{
+    return class->is_hosts ? pool->source.map(pool->source.ctx, bytes)
+                           : pool->memory.map(pool->memory.ctx, bytes);
+}
+
+void quire_placement_memory_give(const quire_pool *pool, const quire_extent *extent)
+{
+    if (extent->base == NULL) {
+        return;
+    }
+    if (pool->classes[extent->class_index].is_hosts) {
+        pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
+    } else {
+        pool->memory.unmap(pool->memory.ctx, extent->base, extent->size_bytes);
+    }
+}
+
 static int extent_map(quire_pool *pool, quire_pool_class *class)
 {
     quire_extent *extent;
@@ -230,7 +248,7 @@ static int extent_map(quire_pool *pool, quire_pool_class *class)
     QUIRE_FAIL_IF(extent == NULL, QUIRE_NOMEM);
     if (class->shape.size_bytes > 0) {
         extent->size_bytes = class->shape.size_bytes;
-        extent->base = pool->source.map(pool->source.ctx, extent->size_bytes);
+        extent->base = memory_take(pool, class, extent->size_bytes);
         if (extent->base == NULL) {
             pool->allocator.free(pool->allocator.ctx, extent);
             return QUIRE_NOMEM;
@@ -238,7 +256,7 @@ static int extent_map(quire_pool *pool, quire_pool_class *class)
         extent->is_locked = pool->lock_memory &&
                             pool->source.lock(pool->source.ctx, extent->base, extent->size_bytes);
     }
-    if (extent->base == NULL || extent->is_locked || pool->memory.copy != NULL) {
+    if (extent->base == NULL || extent->is_locked || !class->is_hosts) {
         extent->n_touched = extent->n_slots; /* nothing left to touch */
     }
     extent->number = number;
@@ -265,9 +283,7 @@ void quire_placement_unmap(quire_pool *pool, quire_extent *extent)
         pool->extent_hint = extent->number;
     }
     history_extent(pool, QUIRE_HISTORY_UNMAP, extent->number);
-    if (extent->base != NULL) {
-        pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
-    }
+    quire_placement_memory_give(pool, extent);
     pool->allocator.free(pool->allocator.ctx, extent);
 }
 
@@ -286,19 +302,27 @@ static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
     return class->n_parts == 1 ? n_slots > 0 : n_slots == class->shape.n_slots;
 }
 
-/* An empty extent of any class but `except` that no plan needs; NULL = none. is_recut: the extent
- * must also be fit to be cut into pages of `except`. */
-static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, bool is_recut)
+/* What an extent that no plan needs is wanted for. */
+typedef enum spare_use {
+    SPARE_UNMAP,  /* the budget */
+    SPARE_MEMORY, /* its memory: that of `except` */
+    SPARE_RECUT   /* the same, cut into pages of `except` */
+} spare_use;
+
+/* An empty extent of any class but `except` that no plan needs; NULL = none. */
+static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, spare_use use)
 {
     for (uint32_t i = 0; i < pool->n_classes; i++) {
         quire_pool_class *class = &pool->classes[i];
 
-        if (class == except || class->page_bytes == 0) {
+        if (class == except || class->page_bytes == 0 ||
+            (use != SPARE_UNMAP && class->is_hosts != except->is_hosts)) {
             continue;
         }
         for (quire_extent *extent = class->buckets[QUIRE_EXTENT_BUCKET_EMPTY]; extent != NULL;
              extent = extent->next) {
-            if (class_can_spare(class, extent) && (!is_recut || can_recut(except, extent))) {
+            if (class_can_spare(class, extent) &&
+                (use != SPARE_RECUT || can_recut(except, extent))) {
                 return extent;
             }
         }
@@ -315,11 +339,13 @@ static size_t backed_bytes(const quire_pool_class *class, const quire_extent *ex
 }
 
 /* Set n_touched of an extent newly cut for a class: the first `bytes` are backed, or all bytes of a
- * locked extent. A page in parts is spread over the extent, so all slots are backed or none. */
+ * locked extent and of one that is not in the host's memory. A page in parts is spread over the
+ * extent, so all slots are backed or none. */
 static void set_backed(const quire_pool_class *class, quire_extent *extent, size_t bytes)
 {
     const size_t payload_bytes = extent->n_slots * class->page_bytes;
-    const size_t n = bytes < payload_bytes && !extent->is_locked ? bytes : payload_bytes;
+    const bool is_whole = extent->is_locked || !class->is_hosts || bytes >= payload_bytes;
+    const size_t n = is_whole ? payload_bytes : bytes;
 
     extent->n_touched =
         class->n_parts == 1 || n == payload_bytes ? (uint32_t)(n / class->page_bytes) : 0;
@@ -357,9 +383,9 @@ static int extent_recut(quire_pool *pool, quire_pool_class *class, quire_extent 
     return QUIRE_OK;
 }
 
-static bool spare_unmap(quire_pool *pool, const quire_pool_class *except)
+static bool spare_unmap(quire_pool *pool, const quire_pool_class *except, spare_use use)
 {
-    quire_extent *extent = spare_find(pool, except, false);
+    quire_extent *extent = spare_find(pool, except, use);
 
     if (extent == NULL) {
         return false;
@@ -382,18 +408,18 @@ int quire_placement_grow(quire_pool *pool, quire_pool_class *class)
     int rc;
 
     if (class->page_bytes > 0) {
-        quire_extent *spare = spare_find(pool, class, true);
+        quire_extent *spare = spare_find(pool, class, SPARE_RECUT);
 
         if (spare != NULL) {
             return extent_recut(pool, class, spare);
         }
     }
-    while (is_over(pool, class->shape.size_bytes) && spare_unmap(pool, class)) {
+    while (is_over(pool, class->shape.size_bytes) && spare_unmap(pool, class, SPARE_UNMAP)) {
     }
     QUIRE_FAIL_IF(quire_counter_get(&pool->extents_now) >= pool->extents_max, QUIRE_LIMIT);
     rc = extent_map(pool, class);
     if (rc == QUIRE_NOMEM && class->page_bytes > 0) {
-        while (rc == QUIRE_NOMEM && spare_unmap(pool, class)) {
+        while (rc == QUIRE_NOMEM && spare_unmap(pool, class, SPARE_MEMORY)) {
             rc = extent_map(pool, class);
         }
     }

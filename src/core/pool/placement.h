@@ -22,6 +22,9 @@ int quire_placement_grow(quire_pool *pool, quire_pool_class *class);
 /* Return an empty extent to the OS. */
 void quire_placement_unmap(quire_pool *pool, quire_extent *extent);
 
+/* Return an extent's memory, if it has any, to where it came from. */
+void quire_placement_memory_give(const quire_pool *pool, const quire_extent *extent);
+
 /* Take a free slot of the class; there must be one. */
 quire_extent *quire_placement_take(quire_pool_class *class, uint32_t *slot);
 

@@ -63,12 +63,18 @@ int quire_pool_ids_resize(quire_pool *pool, uint32_t capacity)
     return QUIRE_OK;
 }
 
+static bool is_hosts(const quire_pool_opts *opts, uint32_t g)
+{
+    return opts->memory == NULL || g >= opts->n_memory_groups;
+}
+
 /* Whether a group's pages fit the class. */
 static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opts, uint32_t g)
 {
     uint32_t n_parts = opts->n_parts[g] > 1 ? opts->n_parts[g] : 1;
 
-    return class->page_bytes == opts->page_bytes[g] && class->n_parts == n_parts &&
+    return class->is_hosts == is_hosts(opts, g) && class->page_bytes == opts->page_bytes[g] &&
+           class->n_parts == n_parts &&
            (n_parts == 1 ||
             memcmp(class->part_bytes, opts->part_bytes[g], n_parts * sizeof(size_t)) == 0);
 }
@@ -78,6 +84,7 @@ static void class_init(quire_pool_class *class, const quire_pool_opts *opts, uin
                        size_t **rest)
 {
     class->page_bytes = opts->page_bytes[g];
+    class->is_hosts = is_hosts(opts, g);
     class->n_parts = 1;
     class->part_bytes = &class->page_bytes;
     if (opts->n_parts[g] > 1) {
@@ -149,8 +156,8 @@ void quire_pool_fini(quire_pool *pool)
     for (uint32_t i = 0; i < pool->extents_capacity; i++) {
         quire_extent *extent = pool->extents[i];
 
-        if (extent != NULL && extent->base != NULL) {
-            pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
+        if (extent != NULL) {
+            quire_placement_memory_give(pool, extent);
         }
         pool_free(pool, extent);
     }

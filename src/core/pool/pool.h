@@ -97,6 +97,7 @@ typedef struct quire_extent {
 /* Pages of one size and the same parts. */
 typedef struct quire_pool_class {
     size_t page_bytes;
+    bool is_hosts;            /* the extents are in the host's memory, not in pool->memory */
     uint32_t n_parts;         /* >= 1; with several parts all extents have shape.n_slots */
     const size_t *part_bytes; /* [n_parts] */
     quire_extent_shape shape;
@@ -131,16 +132,17 @@ typedef struct quire_pool_opts {
     uint32_t extents_max;       /* <= QUIRE_EXTENTS_MAX */
     bool lock_memory;
     const quire_allocator *allocator;
-    const quire_extent_source *source;
-    const quire_page_memory *memory; /* that the source gives; NULL = the host's */
-    quire_regions *regions;          /* borrowed for the life of the pool, as is history */
+    const quire_extent_source *source; /* of the host's memory */
+    const quire_page_memory *memory;   /* of the first n_memory_groups groups; NULL = the host's */
+    uint32_t n_memory_groups;
+    quire_regions *regions; /* borrowed for the life of the pool, as is history */
     quire_history *history;
 } quire_pool_opts;
 
 typedef struct quire_pool {
     quire_allocator allocator;
     quire_extent_source source;
-    quire_page_memory memory; /* copy is NULL: the host's */
+    quire_page_memory memory; /* of classes that are not the host's */
     quire_regions *regions;
     quire_history *history;
     quire_page *pages;      /* [ids_capacity], entry 0 unused */

@@ -80,6 +80,7 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
 {
     const quire_page *page = &pool->pages[id];
     const quire_extent *extent;
+    quire_memory memory;
 
     if (quire_page_state_of(page) == QUIRE_PAGE_FREE) {
         QUIRE_CHECK(pool->addrs[id].extent == NULL);
@@ -100,8 +101,9 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
     QUIRE_CHECK(page->slot < extent->n_fresh && extent->slots[page->slot] == id);
     QUIRE_CHECK(pool->addrs[id].extent == extent->base);
-    QUIRE_CHECK(extent->base == NULL || (pool->addrs[id].slot == page->slot &&
-                                         pool->addrs[id].memory == pool->memory.memory));
+    memory = pool->classes[extent->class_index].is_hosts ? QUIRE_MEMORY_HOST : pool->memory.memory;
+    QUIRE_CHECK(extent->base == NULL ||
+                (pool->addrs[id].slot == page->slot && pool->addrs[id].memory == memory));
 }
 
 /* Check sums over pages against the counters of classes and regions. */

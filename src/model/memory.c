@@ -155,6 +155,7 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
         .device_bytes = device_bytes(desc, &o),
         .device_weights_bytes = desc->device_weight_bytes,
+        .has_states = desc->recurrent.n_layers != 0,
     };
     if (out->device_weights_bytes != 0) {
         out->device_bytes += activations_bytes(desc, &o);
@@ -162,13 +163,17 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
 }
 
+bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_place *place)
+{
+    return place == NULL || place->is_hosts || need->has_states;
+}
+
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place)
 {
-    if (place == NULL) {
-        return need->total_bytes;
+    if (place != NULL && place->is_hosts) {
+        return need->total_bytes + need->device_bytes + need->device_weights_bytes;
     }
-    return place->is_hosts ? need->total_bytes + need->device_bytes + need->device_weights_bytes
-                           : need->total_bytes - need->kv_bytes;
+    return need->total_bytes - (quire_memory_kv_is_hosts(need, place) ? 0 : need->kv_bytes);
 }
 
 static bool fits_device(const quire_memory_need *need, const quire_memory_place *place)
@@ -210,16 +215,16 @@ uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runti
 static void need_text(const quire_memory_need *need, const quire_memory_place *place, char *text,
                       size_t text_bytes)
 {
-    const bool has_kv = place == NULL || place->is_hosts;
-    const uint64_t weights =
-        need->weights_bytes + (place != NULL && has_kv ? need->device_weights_bytes : 0);
+    const bool has_kv = quire_memory_kv_is_hosts(need, place);
+    const bool has_device = place != NULL && place->is_hosts;
+    const uint64_t weights = need->weights_bytes + (has_device ? need->device_weights_bytes : 0);
     const struct {
         const char *name;
         uint64_t bytes;
     } parts[] = {
         { "weights", weights },
         { "KV", has_kv ? need->kv_bytes : 0 },
-        { "buffers", need->buffers_bytes + (place != NULL && has_kv ? need->device_bytes : 0) },
+        { "buffers", need->buffers_bytes + (has_device ? need->device_bytes : 0) },
         { "program", need->program_bytes },
     };
     char bytes[16];

@@ -5,7 +5,9 @@
  *        + buffers of a step (activations, logits, attention's workspace), and the caller's
  *        + the program itself
  *
- * KV on a device (quire/device.h) is no need of the host, unless the device's memory is the host's.
+ * KV on a device (quire/device.h) is no need of the host, unless the device's memory is the host's,
+ * or the model has recurrent layers: pages with states lie in the host's memory, and may become as
+ * many as the budget of KV holds.
  *
  *   need of a device = weights of layers there + KV pages
  *                    + buffers of a step (rows, partial results, activations of these layers)
@@ -31,6 +33,7 @@ typedef struct quire_memory_need {
     uint64_t total_bytes;  /* of the above */
     uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV and weights */
     uint64_t device_weights_bytes;
+    bool has_states; /* of recurrent layers */
 } quire_memory_need;
 
 /* The device that KV lies on. */
@@ -44,8 +47,11 @@ typedef struct quire_memory_place {
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
                            quire_memory_need *out);
 
-/* Bytes of a need that the host has to have. place: here and below, NULL = KV is in the host's
+/* Whether the host has to have room for KV. place: here and below, NULL = KV is in the host's
  * memory. */
+bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_place *place);
+
+/* Bytes of a need that the host has to have. */
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place);
 
 /* The longest context with which the need stays within limit_bytes, and within the device, in whole

@@ -143,10 +143,9 @@ uint32_t quire_runtime_n_device_layers(const quire_runtime *runtime);
 bool quire_runtime_is_lost(const quire_runtime *runtime);
 /* Whether the options name a device with memory of its own. Thread: any. */
 bool quire_runtime_has_device(const quire_runtime_opts *opts);
-/* Whether a model with these options can be on the device that they name, as far as is known
+/* Whether a runtime with these options can be on the device that they name, as far as is known
  * without the device. Errors: QUIRE_UNSUPP (err names what devices lack). Thread: any. */
-int quire_runtime_device_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                               quire_error *err);
+int quire_runtime_device_check(const quire_runtime_opts *opts, quire_error *err);
 /* Whether pages of a model with these options, formats by layer among them, can have bounds
  * (has_bounds). Errors: QUIRE_UNSUPP (err names what they cannot go with). Thread: any. */
 int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,

@@ -117,7 +117,7 @@ int quire_runtime_opts_check(const quire_model_desc *desc, const quire_runtime_o
     QUIRE_TRY(quire_attn_isa_check(err));
     QUIRE_TRY(numbers_check(opts, err));
     QUIRE_TRY(formats_check(desc, opts, err));
-    QUIRE_TRY(quire_runtime_device_check(desc, opts, err));
+    QUIRE_TRY(quire_runtime_device_check(opts, err));
     QUIRE_TRY(budget_check(desc, opts, err));
     attn = quire_runtime_attn_opts(desc, opts);
     return quire_attn_workspace_bytes(&attn) != 0

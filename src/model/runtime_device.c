@@ -13,21 +13,17 @@ bool quire_runtime_has_device(const quire_runtime_opts *o)
 }
 
 /* What works with pages in the host's memory alone; NULL: nothing of this model and options. */
-static const char *missing(const quire_model_desc *desc, const quire_runtime_opts *o)
+static const char *missing(const quire_runtime_opts *o)
 {
-    if (desc->recurrent.n_layers != 0) {
-        return "states of recurrent layers";
-    }
     if (o->kv_elsewhere_bytes != 0 || o->has_bounds) {
         return "texts that keep a share of their tokens (--retain, --attend)";
     }
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
 }
 
-int quire_runtime_device_check(const quire_model_desc *desc, const quire_runtime_opts *o,
-                               quire_error *err)
+int quire_runtime_device_check(const quire_runtime_opts *o, quire_error *err)
 {
-    const char *what = quire_runtime_has_device(o) ? missing(desc, o) : NULL;
+    const char *what = quire_runtime_has_device(o) ? missing(o) : NULL;
 
     return what != NULL
                ? quire_error_set(err, QUIRE_UNSUPP, "device %s: %s are not possible on devices yet",
@@ -45,7 +41,7 @@ int quire_runtime_device_open(quire_runtime *rt, quire_error *err)
     const quire_runtime_opts *o = &rt->opts;
     quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
 
-    QUIRE_TRY(quire_runtime_device_check(&rt->model->desc, o, err));
+    QUIRE_TRY(quire_runtime_device_check(o, err));
     if (!quire_runtime_has_device(o)) {
         return QUIRE_OK;
     }

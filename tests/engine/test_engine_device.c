@@ -1,6 +1,6 @@
 /* test_engine_device.c - the engine with its KV on a device, a mock and the first Vulkan device:
- * hits give the bits of a miss, requests do not change each other's bits, and a lost device fails
- * all requests by name.
+ * hits give the bits of a miss, also where states are in the host's memory, requests do not change
+ * each other's bits, and a lost device fails all requests by name.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -117,14 +117,24 @@ static void assert_same(const answer *a, const answer *b)
     assert_memory_equal(a->logprobs, b->logprobs, sizeof a->logprobs);
 }
 
-static void check_hits(const char *device, quire_format format)
+/* arch: with recurrent layers, whose states are in the host's memory; or NULL. */
+static engine_bench bench_of(const char *arch, const quire_runtime_opts *runtime)
 {
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    const quire_runtime_opts runtime = opts_of(device, format);
-    engine_bench b = bench_panels(32, &engine, &runtime);
+
+    return arch != NULL ? bench_recurrent(arch, &engine, runtime)
+                        : bench_panels(32, &engine, runtime);
+}
+
+static void check_hits(const char *arch, const char *device, quire_format format)
+{
+    quire_runtime_opts runtime = opts_of(device, format);
+    engine_bench b;
     quire_request *requests[2];
     answer first[2];
 
+    runtime.kv_budget_bytes = arch != NULL ? UINT64_C(16) << 20 : 0; /* states of both texts */
+    b = bench_of(arch, &runtime);
     for (uint32_t i = 0; i < 2; i++) {
         first[i] = take(ask(&b, i));
         assert_int_equal(first[i].n_cached, 0);
@@ -140,7 +150,7 @@ static void check_hits(const char *device, quire_format format)
     }
     bench_close(&b);
 
-    b = bench_panels(32, &engine, &runtime); /* both at once, computed */
+    b = bench_of(arch, &runtime); /* both at once, computed */
     for (uint32_t i = 0; i < 2; i++) {
         requests[i] = ask(&b, i);
     }
@@ -161,9 +171,11 @@ static void test_hits(void **state)
     (void)state;
     for (size_t d = 0; d < 2; d++) {
         for (size_t f = 0; is_there(devices[d]) && f < 3; f++) {
-            check_hits(devices[d], formats[f]);
+            check_hits(NULL, devices[d], formats[f]);
         }
     }
+    check_hits("qwen35", "mock", QUIRE_FORMAT_F16);
+    check_hits("falcon-h1", "mock", QUIRE_FORMAT_Q4);
 }
 
 static void fails_by_name(quire_request *request)

@@ -465,6 +465,11 @@ static void kv_may_be_on_a_device(void **state)
     assert_null(strstr(err.message, ", KV "));
     assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, host, &place, 1u << 20), 512);
 
+    need.has_states =
+        true; /* they are in the host's memory, and may be all that the budget holds */
+    assert_int_equal(quire_memory_host_bytes(&need, &place), need.total_bytes);
+    need.has_states = false;
+
     place.bytes--;
     assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &place, &err),
                      QUIRE_NOMEM);

@@ -211,7 +211,7 @@ static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need
                             uint64_t rest[2])
 {
     const quire_memory_place *place = place_of(session);
-    const bool is_hosts = place == NULL || place->is_hosts;
+    const bool is_hosts = quire_memory_kv_is_hosts(need, place);
     const uint64_t limit_bytes = session->memory_limit_bytes;
     uint64_t left[2] = { 0, UINT64_MAX };
 
@@ -260,8 +260,9 @@ static int share_memory(const quire_opened *session, double share, quire_runtime
             place.name != NULL ? place.name : "");
     }
     if (opts->n_ctx == 0) {
-        host_bytes = place.name == NULL || place.is_hosts ? rest[0] + opts->kv_budget_bytes
-                                                          : session->memory_limit_bytes;
+        host_bytes = quire_memory_kv_is_hosts(&need, place_of(session))
+                         ? rest[0] + opts->kv_budget_bytes
+                         : session->memory_limit_bytes;
         place.bytes = rest[1] + opts->kv_budget_bytes;
         opts->n_ctx = default_ctx(session, opts, host_bytes, place.name != NULL ? &place : NULL);
     }
@@ -296,7 +297,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     opts->kv_pairs = session->kv_pairs;
     opts->device = session->device.name;
     opts->kv_overflows |= want->overflow_host && opts->device != NULL;
-    QUIRE_TRY(quire_runtime_device_check(session->desc, opts, err));
+    QUIRE_TRY(quire_runtime_device_check(opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));

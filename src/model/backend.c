@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/backend.h"
 
+#include "base/check.h"
 #include "model/model.h"
 #include "model/openmp.h"
 
@@ -186,16 +187,48 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads)
     return QUIRE_OK;
 }
 
-ggml_backend_t quire_backend_device_open(ggml_backend_dev_t device)
+int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device)
 {
-    ggml_backend_t backend = ggml_backend_dev_init(device, NULL);
     ggml_backend_set_n_threads_t set_n_threads;
 
+    *backend = (quire_backend_device){ .ggml = ggml_backend_dev_init(device, NULL) };
+    QUIRE_FAIL_IF(backend->ggml == NULL, QUIRE_NOMEM);
     proc_get_of(device, "ggml_backend_set_n_threads", &set_n_threads, sizeof set_n_threads);
-    if (backend != NULL && set_n_threads != NULL) {
-        set_n_threads(backend, 1);
+    if (set_n_threads != NULL) {
+        set_n_threads(backend->ggml, 1);
     }
-    return backend;
+    backend->event = ggml_backend_event_new(device);
+    return QUIRE_OK;
+}
+
+void quire_backend_device_close(quire_backend_device *backend)
+{
+    ggml_backend_event_free(backend->event);
+    ggml_backend_free(backend->ggml);
+    *backend = (quire_backend_device){ 0 };
+}
+
+void quire_backend_device_mark(const quire_backend_device *backend)
+{
+    if (backend->event != NULL) {
+        ggml_backend_event_record(backend->event, backend->ggml);
+    }
+}
+
+void quire_backend_device_join(quire_backend_device *backend)
+{
+    if (backend->event == NULL) {
+        quire_backend_device_finish(backend);
+        return;
+    }
+    ggml_backend_event_synchronize(backend->event);
+    backend->waits_total++;
+}
+
+void quire_backend_device_finish(quire_backend_device *backend)
+{
+    ggml_backend_synchronize(backend->ggml);
+    backend->waits_total++;
 }
 
 typedef struct graph_call {

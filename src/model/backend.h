@@ -52,9 +52,21 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
 enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
 
-/* A backend of another device, with one thread if it computes by threads. NULL: no memory. Memory:
- * ggml_backend_free(). */
-ggml_backend_t quire_backend_device_open(ggml_backend_dev_t device);
+/* A backend of another device, with one thread if it computes by threads. Its work is queued.
+ * Thread: owner. Errors: QUIRE_NOMEM. */
+typedef struct quire_backend_device {
+    ggml_backend_t ggml;        /* NULL: there is none */
+    ggml_backend_event_t event; /* NULL: the device offers none */
+    uint64_t waits_total;       /* of the host for the device */
+} quire_backend_device;
+int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device);
+void quire_backend_device_close(quire_backend_device *backend);
+
+/* Remember what is queued now; wait for what was queued when it was remembered last, or without
+ * events for all that is queued; wait for all of it. */
+void quire_backend_device_mark(const quire_backend_device *backend);
+void quire_backend_device_join(quire_backend_device *backend);
+void quire_backend_device_finish(quire_backend_device *backend);
 
 /* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */

@@ -274,6 +274,7 @@ static void graph_clear(quire_graph *graph)
 {
     ggml_free(graph->segments_ctx);
     free(graph->segments);
+    free(graph->order);
     free(graph->buffer_ids);
     ggml_free(graph->ctx);
     *graph = (quire_graph){ 0 };
@@ -372,7 +373,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
     b.n_rows = n_rows;
     b.positions = graph->positions;
     layers_create(&b);
-    return has_device ? quire_graph_split(graph, graphs->opts.weights, b.device_from_node)
+    return has_device ? quire_graph_split(graph, graphs->opts.weights, b.device_from_node,
+                                          graphs->has_two_memories)
                       : QUIRE_OK;
 }
 
@@ -427,14 +429,23 @@ static int experts_create(quire_graphs *graphs)
     return QUIRE_OK;
 }
 
-static ggml_gallocr_t buffer_new(ggml_backend_dev_t device)
+/* Beside a device the host's part is memory that the device pins, where it does: copies of other
+ * memory would wait for their end. */
+static ggml_gallocr_t buffer_new(ggml_backend_dev_t device, bool *has_two)
 {
     ggml_backend_buffer_type_t types[2] = { ggml_backend_dev_buffer_type(quire_backend_cpu()) };
+    ggml_backend_buffer_type_t pinned;
 
+    *has_two = false;
     if (device == NULL) {
         return ggml_gallocr_new(types[QUIRE_GRAPH_HOST]);
     }
+    pinned = ggml_backend_dev_host_buffer_type(device);
+    if (pinned != NULL && ggml_backend_buft_is_host(pinned)) {
+        types[QUIRE_GRAPH_HOST] = pinned;
+    }
     types[QUIRE_GRAPH_DEVICE] = ggml_backend_dev_buffer_type(device);
+    *has_two = types[QUIRE_GRAPH_DEVICE] != types[QUIRE_GRAPH_HOST];
     return ggml_gallocr_new_n(types, 2);
 }
 
@@ -444,7 +455,7 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
 
     *graphs = (quire_graphs){ .opts = *opts,
                               .linear_block_bytes = quire_linear_block_bytes(opts->n_threads) };
-    graphs->buffer = buffer_new(opts->weights->device);
+    graphs->buffer = buffer_new(opts->weights->device, &graphs->has_two_memories);
     if (graphs->buffer == NULL) {
         return QUIRE_NOMEM;
     }
@@ -483,21 +494,6 @@ size_t quire_graphs_device_bytes(const quire_graphs *graphs)
     return graphs->opts.weights->device != NULL
                ? ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_DEVICE)
                : 0;
-}
-
-enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
-                                     ggml_backend_t device)
-{
-    enum ggml_status status = GGML_STATUS_SUCCESS;
-
-    if (graph->n_segments == 0) {
-        return quire_backend_compute(host, graph->cgraph);
-    }
-    for (uint32_t i = 0; i < graph->n_segments && status == GGML_STATUS_SUCCESS; i++) {
-        status = i % 2 == QUIRE_GRAPH_HOST ? quire_backend_compute(host, graph->segments[i])
-                                           : ggml_backend_graph_compute(device, graph->segments[i]);
-    }
-    return status;
 }
 
 static size_t all_buffers_bytes(const quire_graphs *graphs)

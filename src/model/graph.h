@@ -82,6 +82,16 @@ typedef struct quire_graph_exit {
     int status;                    /* of the plan */
 } quire_graph_exit;
 
+/* What host or device compute in one turn: operations, then copies of their results to the other
+ * side's memory. */
+typedef struct quire_graph_segment {
+    struct ggml_cgraph *early; /* of the device: operations that need nothing of the host's segment
+                                  before, and run beside it; NULL: none */
+    struct ggml_cgraph *rest;  /* NULL: none */
+    struct ggml_tensor *const *copies; /* [n_copies], each of its src[0] */
+    uint32_t n_copies;
+} quire_graph_segment;
+
 typedef struct quire_graph {
     struct ggml_context *ctx; /* NULL: unused entry */
     struct ggml_cgraph *cgraph;
@@ -95,9 +105,10 @@ typedef struct quire_graph {
     /* Of a model with layers on a device (graph_split.h): the host computes segments 0, 2 .., the
      * device 1, 3 ..; else one graph is all. */
     struct ggml_context *segments_ctx;
-    struct ggml_cgraph **segments; /* [n_segments] */
+    quire_graph_segment *segments; /* [n_segments] */
     uint32_t n_segments;
-    int *buffer_ids; /* of the graph's nodes; NULL = the host's */
+    struct ggml_tensor **order; /* the graph's nodes, segment by segment */
+    int *buffer_ids;            /* of the graph's nodes; NULL = the host's */
     uint32_t n_rows;
     uint32_t n_logits;
     uint64_t used_at;
@@ -122,6 +133,7 @@ typedef struct quire_graphs {
     size_t linear_block_bytes;           /* see linear.h */
     struct quire_graph_experts *experts; /* [n_layer]; NULL in a model without experts */
     ggml_gallocr_t buffer;
+    bool has_two_memories; /* host and device have one each in it */
     quire_graph entries[QUIRE_GRAPHS_MAX];
     uint64_t clock;
     uint64_t built_total;
@@ -134,9 +146,10 @@ static inline bool quire_graph_has_exit(const quire_model_desc *desc)
     return desc->last_stored + 1 < desc->n_layer;
 }
 
-/* Compute a graph whose inputs are written; device: a backend of the weights' device, or NULL. */
+/* Compute a graph whose inputs are written (graph_run.c); device: of the weights', which nobody
+ * else uses meanwhile; not used by a graph without segments. Nothing is queued there afterwards. */
 enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
-                                     ggml_backend_t device);
+                                     quire_backend_device *device);
 
 /* Reserve the compute buffer for n_rows_max rows, logits of all of them included. Errors:
  * QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */

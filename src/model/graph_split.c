@@ -13,43 +13,33 @@
 /* What is known of a tensor of the graph's context. */
 typedef struct split_tensor {
     uint8_t memory;           /* the side in whose memory it lies */
-    uint8_t computer;         /* the side that computes it */
+    uint8_t computer;         /* the side that computes it, or queues it where it is a copy */
+    bool is_copy;             /* to the other side */
     bool waits;               /* it is not in a segment yet */
+    bool is_wanted;           /* of an operation in the device's turn: the host needs it next */
+    bool is_early;            /* it could have been in the device's turn before */
     struct ggml_tensor *copy; /* on the other side; NULL: there is none */
 } split_tensor;
+
+/* The places in the order at which the parts of a segment end. */
+typedef struct split_ends {
+    uint32_t early, rest, copies;
+} split_ends;
 
 typedef struct graph_split {
     quire_graph *graph;
     const quire_weights *weights;
     int from;
+    bool has_early;
     split_tensor *tensors; /* [n_tensors], by place in the context */
     size_t n_tensors;
     struct ggml_tensor **list; /* [n]: the operations, with copies where they are read first */
     uint32_t n, n_max;
     struct ggml_tensor **order;                 /* [n]: segment by segment */
-    uint32_t *ends;                             /* [n_segments] of them: where a segment ends */
+    struct ggml_tensor **turn, **off;           /* [n]: of the turn at hand; put off to the next */
+    split_ends *ends;                           /* [n_segments] */
     struct ggml_tensor *factors, *factors_copy; /* the weight that was copied last */
 } graph_split;
-
-/* ---- the two copies ---- */
-
-static void op_up(struct ggml_tensor *dst, int ith, int nth, void *userdata)
-{
-    (void)nth;
-    (void)userdata;
-    if (ith == 0) {
-        ggml_backend_tensor_get(dst->src[0], dst->data, 0, ggml_nbytes(dst));
-    }
-}
-
-static void op_down(struct ggml_tensor *dst, int ith, int nth, void *userdata)
-{
-    (void)nth;
-    (void)userdata;
-    if (ith == 0) {
-        ggml_backend_tensor_set(dst, dst->src[0]->data, 0, ggml_nbytes(dst));
-    }
-}
 
 /* ---- tensors ---- */
 
@@ -89,27 +79,69 @@ static bool is_view(const struct ggml_tensor *t)
            t->op == GGML_OP_TRANSPOSE;
 }
 
-/* Whether it is a product with a weight of the host's. */
-static bool has_hosts_factor(const graph_split *s, const struct ggml_tensor *node)
+static bool is_weight(const graph_split *s, const struct ggml_tensor *t)
 {
-    const struct ggml_tensor *w = node->src[0];
-
-    if (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL_MAT_ID) {
-        return false;
-    }
-    w = w->view_src != NULL ? w->view_src : w;
-    return !is_of_graph(s, w) && memory_of(s, w) == QUIRE_GRAPH_HOST;
+    return !is_of_graph(s, t->view_src != NULL ? t->view_src : t);
 }
 
+/* Whether an operation reads a weight of the host's, but for the factors of ropes. */
+static bool reads_hosts_weight(const graph_split *s, const struct ggml_tensor *node)
+{
+    for (int j = 0; node->op != GGML_OP_ROPE && j < GGML_MAX_SRC; j++) {
+        const struct ggml_tensor *src = node->src[j];
+
+        if (src != NULL && is_weight(s, src) && memory_of(s, src) == QUIRE_GRAPH_HOST) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool reads_device(const graph_split *s, const struct ggml_tensor *node)
+{
+    for (int j = 0; j < GGML_MAX_SRC; j++) {
+        if (node->src[j] != NULL && memory_of(s, node->src[j]) == QUIRE_GRAPH_DEVICE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The weight of a norm: the builders have its product right behind the norm. NULL: no norm, or one
+ * without a weight. */
+static const struct ggml_tensor *weight_of_norm(const graph_split *s,
+                                                const struct ggml_tensor *node, int i)
+{
+    const struct ggml_tensor *next;
+
+    if ((node->op != GGML_OP_RMS_NORM && node->op != GGML_OP_NORM) ||
+        i + 1 >= ggml_graph_n_nodes(s->graph->cgraph)) {
+        return NULL;
+    }
+    next = ggml_graph_node(s->graph->cgraph, i + 1);
+    return next->op == GGML_OP_MUL && next->src[0] == node && is_weight(s, next->src[1])
+               ? next->src[1]
+               : NULL;
+}
+
+/* An operation that reads nothing of the device's stays with the host: a residual of streams and
+ * the state of a recurrent layer pass several such operations between two of our own. */
 static uint8_t computer_of(const graph_split *s, const struct ggml_tensor *node, int i)
 {
+    const struct ggml_tensor *weight;
+
     if (is_view(node)) {
         return NEITHER;
     }
-    return i >= s->from && node->op != GGML_OP_CUSTOM && !has_hosts_factor(s, node) &&
-                   ggml_backend_dev_supports_op(s->weights->device, node)
-               ? QUIRE_GRAPH_DEVICE
-               : QUIRE_GRAPH_HOST;
+    if (i < s->from || node->op == GGML_OP_CUSTOM || reads_hosts_weight(s, node) ||
+        !ggml_backend_dev_supports_op(s->weights->device, node)) {
+        return QUIRE_GRAPH_HOST;
+    }
+    weight = weight_of_norm(s, node, i);
+    if (weight != NULL) {
+        return memory_of(s, weight);
+    }
+    return reads_device(s, node) ? QUIRE_GRAPH_DEVICE : QUIRE_GRAPH_HOST;
 }
 
 /* ---- copies ---- */
@@ -125,21 +157,23 @@ static void list_add(graph_split *s, struct ggml_tensor *t, uint8_t memory, uint
     entry->waits = true;
 }
 
-/* The copy of t on the other side. Copies have no gaps, and are made from tensors without gaps. */
+/* The copy of t on the other side, as an operation for the allocator. Copies have no gaps, and are
+ * made from tensors without gaps, in the memory of the graph: the host's there is pinned
+ * (graph.c). */
 static struct ggml_tensor *copy_make(graph_split *s, struct ggml_tensor *t)
 {
     const uint8_t from = memory_of(s, t);
+    const uint8_t to = from == QUIRE_GRAPH_DEVICE ? QUIRE_GRAPH_HOST : QUIRE_GRAPH_DEVICE;
     struct ggml_context *ctx = s->graph->ctx;
     struct ggml_tensor *copy;
 
-    if (!ggml_is_contiguous(t)) {
+    if (!ggml_is_contiguous(t) || (is_weight(s, t) && from == QUIRE_GRAPH_HOST)) {
         t = ggml_cont(ctx, t);
         list_add(s, t, from, from);
     }
-    copy = ggml_custom_4d(ctx, t->type, t->ne[0], t->ne[1], t->ne[2], t->ne[3], &t, 1,
-                          from == QUIRE_GRAPH_DEVICE ? op_up : op_down, 1, NULL);
-    list_add(s, copy, from == QUIRE_GRAPH_DEVICE ? QUIRE_GRAPH_HOST : QUIRE_GRAPH_DEVICE,
-             QUIRE_GRAPH_HOST);
+    copy = ggml_dup(ctx, t);
+    list_add(s, copy, to, from);
+    tensor_of(s, copy)->is_copy = true;
     return copy;
 }
 
@@ -208,18 +242,19 @@ static bool is_ready(const graph_split *s, const struct ggml_tensor *node)
     return true;
 }
 
-/* Move all that `side` can compute now to the order, from the n_left operations of the list. */
-static uint32_t segment_take(graph_split *s, uint8_t side, uint32_t n_left, uint32_t *n_ordered)
+/* Move all that `side` can compute now from the n_left operations of the list to s->turn. */
+static uint32_t turn_take(graph_split *s, uint8_t side, uint32_t n_left, uint32_t *n_turn)
 {
     uint32_t kept = 0;
 
+    *n_turn = 0;
     for (uint32_t i = 0; i < n_left; i++) {
         struct ggml_tensor *node = s->list[i];
         split_tensor *entry = tensor_of(s, node);
 
         if ((entry->computer == side || entry->computer == NEITHER) && is_ready(s, node)) {
             entry->waits = false;
-            s->order[(*n_ordered)++] = node;
+            s->turn[(*n_turn)++] = node;
         } else {
             s->list[kept++] = node;
         }
@@ -227,17 +262,117 @@ static uint32_t segment_take(graph_split *s, uint8_t side, uint32_t n_left, uint
     return kept;
 }
 
-/* The order, and the number of segments: sides take turns, the host first. */
+static void sources_want(const graph_split *s, const struct ggml_tensor *node)
+{
+    for (int j = 0; j < GGML_MAX_SRC; j++) {
+        if (node->src[j] != NULL && is_of_graph(s, node->src[j])) {
+            tensor_of(s, node->src[j])->is_wanted = true;
+        }
+    }
+}
+
+/* Mark the operations of a device's turn that copies to the host need, and those that were put off
+ * before. Whether there are copies. */
+static bool turn_want(const graph_split *s, uint32_t n_turn)
+{
+    bool has_copies = false;
+
+    for (uint32_t i = n_turn; i-- > 0;) {
+        split_tensor *entry = tensor_of(s, s->turn[i]);
+
+        has_copies |= entry->is_copy;
+        entry->is_wanted |= entry->is_copy || entry->is_early;
+        if (entry->is_wanted) {
+            sources_want(s, s->turn[i]);
+        }
+    }
+    return has_copies;
+}
+
+static bool is_product(const struct ggml_tensor *t)
+{
+    return t->op == GGML_OP_MUL_MAT || t->op == GGML_OP_MUL_MAT_ID;
+}
+
+/* Divide a device's turn: what is wanted, with its views, and what is not. Returns the number of
+ * the others; the wanted ones are *n_turn then. */
+static uint32_t turn_divide(graph_split *s, uint32_t *n_turn, bool *has_product)
+{
+    uint32_t n_off = 0, kept = 0;
+
+    *has_product = false;
+    for (uint32_t i = 0; i < *n_turn; i++) {
+        struct ggml_tensor *node = s->turn[i];
+        split_tensor *entry = tensor_of(s, node);
+
+        if (entry->is_wanted || (entry->computer == NEITHER && is_ready(s, node))) {
+            s->turn[kept++] = node;
+        } else {
+            entry->waits = true;
+            *has_product |= is_product(node);
+            s->off[n_off++] = node;
+        }
+    }
+    *n_turn = kept;
+    return n_off;
+}
+
+/* Put what is not wanted off to the next turn of the device, which begins with it while the host
+ * computes its own. It stands in the list before all that reads it. A few operations without a
+ * product are not worth a call of their own, and stay. */
+static uint32_t turn_put_off(graph_split *s, uint32_t n_left, uint32_t *n_turn)
+{
+    bool has_product;
+    const uint32_t n_off = turn_divide(s, n_turn, &has_product);
+
+    for (uint32_t i = 0; i < n_off; i++) {
+        split_tensor *entry = tensor_of(s, s->off[i]);
+
+        entry->waits = entry->is_early = has_product;
+    }
+    if (!has_product) {
+        memcpy(s->turn + *n_turn, s->off, n_off * sizeof(struct ggml_tensor *));
+        *n_turn += n_off;
+        return n_left;
+    }
+    memmove(s->list + n_off, s->list, n_left * sizeof(struct ggml_tensor *));
+    memcpy(s->list, s->off, n_off * sizeof(struct ggml_tensor *));
+    return n_left + n_off;
+}
+
+/* Append the turn's operations of a kind to the order. */
+static uint32_t turn_put(graph_split *s, uint32_t n_turn, bool is_copy, bool is_early, uint32_t at)
+{
+    for (uint32_t i = 0; i < n_turn; i++) {
+        const split_tensor *entry = tensor_of(s, s->turn[i]);
+
+        if (entry->is_copy == is_copy && entry->is_early == is_early) {
+            s->order[at++] = s->turn[i];
+        }
+    }
+    return at;
+}
+
+/* The order, and the number of segments: sides take turns, the host first. The copies of a turn are
+ * its last operations: until then the allocator gives their sources' memory to nobody. */
 static uint32_t order_make(graph_split *s)
 {
     uint32_t n_segments = 0, n_left = s->n, n_ordered = 0;
 
     while (n_left > 0) {
-        const uint32_t before = n_ordered;
+        const uint8_t side = (uint8_t)(n_segments % 2);
+        split_ends *ends = &s->ends[n_segments++];
+        uint32_t n_turn;
 
-        n_left = segment_take(s, (uint8_t)(n_segments % 2), n_left, &n_ordered);
-        QUIRE_CHECK(n_ordered > before || n_segments == 0); /* a cycle, else */
-        s->ends[n_segments++] = n_ordered;
+        n_left = turn_take(s, side, n_left, &n_turn);
+        if (side == QUIRE_GRAPH_DEVICE && s->has_early && turn_want(s, n_turn)) {
+            n_left = turn_put_off(s, n_left, &n_turn);
+        }
+        QUIRE_CHECK(n_turn > 0 || n_segments == 1); /* a cycle, else */
+        ends->early = turn_put(s, n_turn, false, true, n_ordered);
+        ends->rest = turn_put(s, n_turn, false, false, ends->early);
+        ends->copies = n_ordered =
+            turn_put(s, n_turn, true, true, turn_put(s, n_turn, true, false, ends->rest));
     }
     return n_segments;
 }
@@ -258,6 +393,20 @@ static int cgraph_make(graph_split *s)
     return QUIRE_OK;
 }
 
+/* A graph of the operations [begin, end) of the order; NULL: there are none. */
+static struct ggml_cgraph *part_make(const graph_split *s, uint32_t begin, uint32_t end)
+{
+    struct ggml_cgraph *part = NULL;
+
+    if (begin < end) {
+        part = ggml_new_graph_custom(s->graph->segments_ctx, end - begin, false);
+    }
+    for (; begin < end; begin++) {
+        ggml_graph_add_node(part, s->order[begin]);
+    }
+    return part;
+}
+
 static int segments_make(graph_split *s, uint32_t n_segments)
 {
     struct ggml_init_params params = { .no_alloc = true };
@@ -265,20 +414,23 @@ static int segments_make(graph_split *s, uint32_t n_segments)
     uint32_t begin = 0;
 
     for (uint32_t i = 0; i < n_segments; i++) {
-        params.mem_size += ggml_graph_overhead_custom(s->ends[i] - begin + 1, false);
-        begin = s->ends[i];
+        params.mem_size +=
+            ggml_graph_overhead_custom(s->ends[i].early - begin + 1, false) +
+            ggml_graph_overhead_custom(s->ends[i].rest - s->ends[i].early + 1, false);
+        begin = s->ends[i].copies;
     }
-    g->segments = calloc(n_segments, sizeof(struct ggml_cgraph *));
+    g->segments = calloc(n_segments, sizeof *g->segments);
     g->segments_ctx = ggml_init(params);
     QUIRE_FAIL_IF(g->segments == NULL || g->segments_ctx == NULL, QUIRE_NOMEM);
     begin = 0;
     for (uint32_t i = 0; i < n_segments; i++) {
-        const size_t n = s->ends[i] - begin + 1;
+        const split_ends *ends = &s->ends[i];
 
-        g->segments[i] = ggml_new_graph_custom(g->segments_ctx, n, false);
-        for (; begin < s->ends[i]; begin++) {
-            ggml_graph_add_node(g->segments[i], s->order[begin]);
-        }
+        g->segments[i] = (quire_graph_segment){ .early = part_make(s, begin, ends->early),
+                                                .rest = part_make(s, ends->early, ends->rest),
+                                                .copies = s->order + ends->rest,
+                                                .n_copies = ends->copies - ends->rest };
+        begin = ends->copies;
     }
     g->n_segments = n_segments;
     return QUIRE_OK;
@@ -289,22 +441,26 @@ size_t quire_graph_split_nodes(size_t n_nodes)
     return 2 * n_nodes;
 }
 
-int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from)
+int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from, bool has_early)
 {
     const size_t n_tensors = ggml_get_mem_size(graph->ctx) / ggml_tensor_overhead() + 1;
     const size_t n_max = quire_graph_split_nodes((size_t)ggml_graph_size(graph->cgraph));
     graph_split s = { .graph = graph,
                       .weights = weights,
                       .from = from,
+                      .has_early = has_early,
                       .n_tensors = n_tensors,
                       .n_max = (uint32_t)n_max };
     int rc = QUIRE_NOMEM;
 
     s.tensors = calloc(n_tensors, sizeof *s.tensors);
     s.list = calloc(n_max, sizeof(struct ggml_tensor *));
-    s.order = calloc(n_max, sizeof(struct ggml_tensor *));
+    s.turn = calloc(n_max, sizeof(struct ggml_tensor *));
+    s.off = calloc(n_max, sizeof(struct ggml_tensor *));
     s.ends = calloc(n_max + 1, sizeof *s.ends);
-    if (s.tensors != NULL && s.list != NULL && s.order != NULL && s.ends != NULL) {
+    s.order = graph->order = calloc(n_max, sizeof(struct ggml_tensor *));
+    if (s.tensors != NULL && s.list != NULL && s.order != NULL && s.turn != NULL && s.off != NULL &&
+        s.ends != NULL) {
         uint32_t n_segments;
 
         list_make(&s);
@@ -313,7 +469,8 @@ int quire_graph_split(quire_graph *graph, const quire_weights *weights, int from
         rc = rc == QUIRE_OK ? segments_make(&s, n_segments) : rc;
     }
     free(s.ends);
-    free(s.order);
+    free(s.off);
+    free(s.turn);
     free(s.list);
     free(s.tensors);
     return rc;

@@ -269,8 +269,7 @@ static int layers_open(quire_runtime *rt)
     if (rt->model->weights->device == NULL) {
         return QUIRE_OK;
     }
-    rt->layers_backend = quire_backend_device_open(rt->model->weights->device);
-    return rt->layers_backend != NULL ? QUIRE_OK : QUIRE_NOMEM;
+    return quire_backend_device_open(&rt->layers_backend, rt->model->weights->device);
 }
 
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
@@ -333,7 +332,7 @@ void quire_runtime_destroy(quire_runtime *rt)
         return;
     }
     quire_graphs_fini(&rt->graphs);
-    ggml_backend_free(rt->layers_backend);
+    quire_backend_device_close(&rt->layers_backend);
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
@@ -426,5 +425,6 @@ void quire_runtime_stats_get(const quire_runtime *rt, quire_runtime_stats *out)
         .attn_us_total = attn_ns / 1000,
         .append_us_total = append_ns / 1000,
         .step_us_total = rt->step_ns / 1000,
+        .layers_waits_total = rt->layers_backend.waits_total,
     };
 }

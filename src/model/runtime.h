@@ -236,6 +236,7 @@ typedef struct quire_runtime_stats {
     uint64_t attn_us_total;   /* time in the attention op, thread 0 */
     uint64_t append_us_total;
     uint64_t step_us_total;
+    uint64_t layers_waits_total; /* of the host for the device with layers of the model */
 } quire_runtime_stats;
 void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
 

@@ -24,8 +24,9 @@ struct quire_runtime {
     quire_page_memory page_memory;   /* the device's */
     quire_attn_device device;        /* that steps go to: the workspace's or the device's */
     quire_backend backend;
-    ggml_backend_t layers_backend; /* of the device with layers of the model; NULL: there is none */
-    quire_graph_op *ops;           /* [n_layer] */
+    quire_backend_device
+        layers_backend;  /* of the device with layers of the model, if there is one */
+    quire_graph_op *ops; /* [n_layer] */
     quire_graphs graphs;
     quire_states *states;             /* NULL in a model without recurrent layers */
     quire_graph_recurrent *recurrent; /* [n_layer], or NULL */

@@ -285,7 +285,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         wanted = exit_batch(rt, slices, n_slices, &batch);
         rt->exit.batch = &wanted;
         rt->exit.status = QUIRE_OK;
-        rc = status_of(quire_graph_compute(graph, &rt->backend, rt->layers_backend));
+        rc = status_of(quire_graph_compute(graph, &rt->backend, &rt->layers_backend));
         rc = rc == QUIRE_OK ? rt->exit.status : rc;
     }
     if (rc == QUIRE_OK ||

@@ -1,6 +1,7 @@
 /* test_runtime_layers.c - models whose last layers lie on a device of ggml. The device is a second
  * backend of the CPU's, so results have the bits of a model that the CPU computes by the same
- * products. What a device lacks is the host's to compute, or refused by name.
+ * products, also with a queue in front of it that works as late as it may (device_queue.h). What a
+ * device lacks is the host's to compute, or refused by name.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 
 #include "arch_cases.h"
 #include "base/rng.h"
+#include "device_queue.h"
 #include "model/archs.h"
 #include "model/backend.h"
 #include "model/kv_identity.h"
@@ -32,8 +34,9 @@
 /* What the device is to lack: products of a type, or an operation. */
 static enum ggml_type lacks_type = GGML_TYPE_COUNT;
 static enum ggml_op lacks_op = GGML_OP_NONE;
-static uint32_t n_asked, n_computed;
+static uint32_t n_asked;
 static bool is_repacked; /* the host's matrices, where they can be */
+static bool is_hidden;   /* the device's weights */
 
 bool __real_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
 bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
@@ -44,17 +47,6 @@ bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct
         return false;
     }
     return __real_ggml_backend_dev_supports_op(device, op);
-}
-
-enum ggml_status __real_ggml_backend_graph_compute(ggml_backend_t backend,
-                                                   struct ggml_cgraph *cgraph);
-enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
-                                                   struct ggml_cgraph *cgraph);
-enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
-                                                   struct ggml_cgraph *cgraph)
-{
-    n_computed++;
-    return __real_ggml_backend_graph_compute(backend, cgraph);
 }
 
 /* A model with so many layers on the device, the others with ggml's products unless is_repacked. */
@@ -75,6 +67,7 @@ static quire_runtime_opts runtime_opts(void)
     opts.n_batch = N_TEXT;
     opts.n_seqs_max = 2;
     opts.n_threads = 1;
+    opts.kv_budget_bytes = UINT64_C(16) << 20; /* a fork has states of its own */
     opts.k_format = opts.v_format = QUIRE_FORMAT_F32;
     return opts;
 }
@@ -135,7 +128,9 @@ static float *work_of(const char *path, uint32_t n_layers, size_t *n_floats)
     if (open_with(&model, path, n_layers, &err) < 0) {
         fail_msg("%s", err.message);
     }
+    device_queue_hide(is_hidden && n_layers > 0 ? model->weights->output->buffer : NULL);
     all = work(model, n_floats);
+    device_queue_hide(NULL);
     quire_model_close(model);
     return all;
 }
@@ -173,6 +168,7 @@ static void test_places(void **state)
     quire_model *all, *two;
     const quire_runtime_opts opts = runtime_opts();
     const int32_t token = 5;
+    device_queue_counts counts;
     quire_runtime *runtime;
     quire_seq_id seq;
 
@@ -192,10 +188,12 @@ static void test_places(void **state)
 
     runtime = fixture_runtime(two, &opts);
     seq = fixture_seq(runtime);
-    n_computed = 0;
+    (void)device_queue_counts_take();
     (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
-    /* Host, Q K V, attention, the rest with the logits, and the logits' way up. */
-    assert_int_equal(n_computed, 5);
+    counts = device_queue_counts_take();
+    /* The host's layers, attention; Q K V, the rest with the logits. */
+    assert_int_equal(counts.hosts, 2);
+    assert_int_equal(counts.graphs, 2);
     quire_runtime_destroy(runtime);
     quire_model_close(two);
     quire_model_close(all);
@@ -226,33 +224,188 @@ static void test_identity(void **state)
     assert_memory_not_equal(identities[1], identities[2], sizeof identities[0]);
 }
 
-/* Every architecture that can be on a device, whole or in part, by turns. */
+/* Every architecture that can be on a device, whole or in part, on every kind of queue, by turns.
+ */
 static void test_architectures(void **state)
 {
     const arch_case *c;
-    uint32_t n_refused = 0, n_same = 0;
+    size_t i;
 
     (void)state;
-    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+    for (i = 0; (c = arch_case_get(i)) != NULL; i++) {
         const gguf_gen_opts gen = arch_case_options(c);
         const char *path = fixture_generate(&gen);
         quire_error err = QUIRE_ERROR_INIT;
         quire_model *model = NULL;
+        char what[96];
 
+        (void)snprintf(what, sizeof what, "%s, %s, queue %zu", c->arch, c->what,
+                       i % DEVICE_QUEUE_MODES);
         if (open_with(&model, path, ALL, &err) == QUIRE_UNSUPP) {
             assert_non_null(strstr(err.message, c->arch));
             assert_non_null(strstr(err.message, "-ngl 0"));
-            n_refused++;
-        } else {
-            quire_model_close(model);
-            /* A product of latent attention reads a copy without gaps, in another order. */
-            assert_same(path, i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0, c->what);
-            n_same++;
+            fixture_generated_remove();
+            continue;
         }
+        quire_model_close(model);
+        device_queue_set((device_queue_mode)(i % DEVICE_QUEUE_MODES));
+        /* A product of latent attention reads a copy without gaps, in another order. */
+        assert_same(path, i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0, what);
         fixture_generated_remove();
     }
-    (void)printf("%u architectures and variants, %u refused\n", n_same, n_refused);
-    assert_true(n_same > 3 * n_refused);
+    device_queue_set(DEVICE_QUEUE_NONE);
+    (void)printf("%zu architectures and variants\n", i);
+}
+
+/* Layers of many kinds on every kind of queue, in memory that the host cannot read. There products
+ * of floats are ggml's, which add in another order than Quire's. */
+static void test_hidden_memory(void **state)
+{
+    const char *archs[] = { "llama", "command-r" };
+    const arch_case *c;
+    uint32_t n = 0;
+
+    (void)state;
+    is_hidden = true;
+    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+        const gguf_gen_opts gen = arch_case_options(c);
+
+        for (size_t k = 0; k < sizeof archs / sizeof archs[0]; k++) {
+            if (archs[k] != NULL && strcmp(c->arch, archs[k]) == 0) {
+                device_queue_set((device_queue_mode)(1 + n++ % (DEVICE_QUEUE_MODES - 1)));
+                assert_same(fixture_generate(&gen), ALL, 2e-4, c->arch);
+                fixture_generated_remove();
+                archs[k] = NULL;
+            }
+        }
+    }
+    is_hidden = false;
+    device_queue_set(DEVICE_QUEUE_NONE);
+    assert_int_equal(n, sizeof archs / sizeof archs[0]);
+}
+
+/* A step waits once for each turn of the device, and once at its end; no copy waits. */
+static void test_waits(void **state)
+{
+    const quire_runtime_opts opts = runtime_opts();
+    const int32_t token = 5;
+
+    (void)state;
+    for (device_queue_mode mode = DEVICE_QUEUE_PLAIN; mode < DEVICE_QUEUE_MODES; mode++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_runtime_stats before, after;
+        device_queue_counts counts;
+        quire_runtime *runtime;
+        quire_model *model;
+        quire_seq_id seq;
+
+        device_queue_set(mode);
+        assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), ALL, &err),
+                         QUIRE_OK);
+        runtime = fixture_runtime(model, &opts);
+        seq = fixture_seq(runtime);
+        (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+        quire_runtime_stats_get(runtime, &before);
+        (void)device_queue_counts_take();
+        (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+        counts = device_queue_counts_take();
+        quire_runtime_stats_get(runtime, &after);
+        assert_int_equal(counts.waits, N_LAYERS + 1);
+        assert_int_equal(counts.events, mode == DEVICE_QUEUE_PLAIN ? 0 : N_LAYERS);
+        assert_int_equal(after.layers_waits_total - before.layers_waits_total, counts.waits);
+        assert_int_equal(counts.graphs, N_LAYERS + 1);
+        assert_int_equal(counts.beside, 0);
+        assert_int_equal(counts.blocking, 0);
+        /* The embedding and positions down; Q, K and V up and the result down; two results up. */
+        assert_int_equal(counts.copies, 2 + 4 * N_LAYERS + 2);
+        quire_runtime_destroy(runtime);
+        quire_model_close(model);
+    }
+    device_queue_set(DEVICE_QUEUE_NONE);
+}
+
+/* Where attention and the network read the same rows, the device computes the network beside
+ * attention, if the host can wait for a part of the queue. */
+static void test_beside(void **state)
+{
+    const arch_case parallel = { .arch = "command-r" };
+    const gguf_gen_opts gen = arch_case_options(&parallel);
+    const char *path = fixture_generate(&gen);
+    const quire_runtime_opts opts = runtime_opts();
+    const int32_t token = 5;
+
+    (void)state;
+    for (device_queue_mode mode = DEVICE_QUEUE_PLAIN; mode < DEVICE_QUEUE_MODES; mode++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        device_queue_counts counts;
+        quire_runtime *runtime;
+        quire_model *model;
+
+        device_queue_set(mode);
+        assert_int_equal(open_with(&model, path, ALL, &err), QUIRE_OK);
+        runtime = fixture_runtime(model, &opts);
+        (void)device_queue_counts_take();
+        (void)fixture_step(runtime, fixture_seq(runtime), &token, 1, QUIRE_LOGITS_LAST);
+        counts = device_queue_counts_take();
+        assert_int_equal(counts.waits, quire_model_desc_get(model)->n_layer + 1);
+        assert_int_equal(counts.beside, device_queue_has_two_memories()
+                                            ? quire_model_desc_get(model)->n_layer
+                                            : 0);
+        quire_runtime_destroy(runtime);
+        quire_model_close(model);
+    }
+    device_queue_set(DEVICE_QUEUE_NONE);
+    fixture_generated_remove();
+}
+
+static uint32_t n_questions; /* before a step is given up */
+
+static bool gives_up(void *ctx)
+{
+    (void)ctx;
+    return n_questions > 0 && --n_questions == 0;
+}
+
+/* A step that is given up leaves nothing queued, and the next one has the bits of a first one. */
+static void test_given_up(void **state)
+{
+    const quire_runtime_opts opts = runtime_opts();
+    const int32_t tokens[3] = { 5, 6, 7 };
+    quire_error err = QUIRE_ERROR_INIT;
+    uint32_t n_given_up = 0;
+    quire_runtime *runtime;
+    quire_model *model;
+    float *whole;
+    size_t bytes;
+
+    (void)state;
+    device_queue_set(DEVICE_QUEUE_EVENTS);
+    assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), ALL, &err), QUIRE_OK);
+    bytes = quire_model_desc_get(model)->n_vocab * sizeof *whole;
+    whole = malloc(bytes);
+    assert_non_null(whole);
+    runtime = fixture_runtime(model, &opts);
+    memcpy(whole, fixture_step(runtime, fixture_seq(runtime), tokens, 3, QUIRE_LOGITS_LAST), bytes);
+    assert_true(quire_runtime_canceler_set(runtime, gives_up, NULL));
+    for (uint32_t at = 1; at < 12; at += 2) {
+        quire_slice slice = { .tokens = tokens, .n_tokens = 3, .logits = QUIRE_LOGITS_LAST };
+        const float *logits;
+
+        slice.seq = fixture_seq(runtime);
+        n_questions = at;
+        n_given_up += quire_runtime_step(runtime, &slice, 1, &logits) == QUIRE_CANCELED;
+        n_questions = 0;
+        assert_int_equal(device_queue_length(), 0);
+        assert_int_equal(quire_seq_truncate(quire_runtime_cache(runtime), slice.seq, 0), QUIRE_OK);
+        assert_memory_equal(fixture_step(runtime, slice.seq, tokens, 3, QUIRE_LOGITS_LAST), whole,
+                            bytes);
+        assert_int_equal(quire_seq_close(quire_runtime_cache(runtime), slice.seq), QUIRE_OK);
+    }
+    assert_true(n_given_up > 1);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    free(whole);
+    device_queue_set(DEVICE_QUEUE_NONE);
 }
 
 /* A quantised router of a layer on the device is the host's, in panels like the host's other
@@ -313,6 +466,8 @@ int main(void)
         cmocka_unit_test(test_layers),        cmocka_unit_test(test_places),
         cmocka_unit_test(test_identity),      cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_router_panels), cmocka_unit_test(test_lacks),
+        cmocka_unit_test(test_hidden_memory), cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_beside),        cmocka_unit_test(test_given_up),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

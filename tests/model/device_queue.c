@@ -1,0 +1,294 @@
+/* device_queue.c - see device_queue.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "device_queue.h"
+
+#include <string.h>
+
+#ifdef QUIRE_HAS_GGML_IMPL
+#include <ggml-backend-impl.h>
+#endif
+
+#define QUEUE_MAX 4096u
+
+typedef enum work_kind {
+    WORK_GRAPH,
+    WORK_SET,
+    WORK_GET
+} work_kind;
+
+typedef struct work {
+    work_kind kind;
+    ggml_backend_t backend;
+    struct ggml_cgraph *cgraph;
+    struct ggml_tensor *tensor;
+    const void *from;
+    void *to;
+    size_t bytes;
+} work;
+
+static device_queue_mode mode;
+static work queue[QUEUE_MAX];
+static uint32_t n_queued, n_marked; /* what an event stands for */
+static uint32_t n_graphs;           /* of the queue */
+static device_queue_counts counts;
+static ggml_backend_buffer_t hidden;
+static char event_object;
+
+enum ggml_status __real_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph);
+enum ggml_status __real_ggml_backend_graph_compute_async(ggml_backend_t backend,
+                                                         struct ggml_cgraph *cgraph);
+void __real_ggml_backend_tensor_set(struct ggml_tensor *tensor, const void *data, size_t offset,
+                                    size_t size);
+void __real_ggml_backend_tensor_get(const struct ggml_tensor *tensor, void *data, size_t offset,
+                                    size_t size);
+void __real_ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                          const void *data, size_t offset, size_t size);
+void __real_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
+                                          void *data, size_t offset, size_t size);
+void __real_ggml_backend_synchronize(ggml_backend_t backend);
+bool __real_ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer);
+ggml_backend_event_t __real_ggml_backend_event_new(ggml_backend_dev_t device);
+void __real_ggml_backend_event_free(ggml_backend_event_t event);
+
+enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph);
+enum ggml_status __wrap_ggml_backend_graph_compute_async(ggml_backend_t backend,
+                                                         struct ggml_cgraph *cgraph);
+void __wrap_ggml_backend_tensor_set(struct ggml_tensor *tensor, const void *data, size_t offset,
+                                    size_t size);
+void __wrap_ggml_backend_tensor_get(const struct ggml_tensor *tensor, void *data, size_t offset,
+                                    size_t size);
+void __wrap_ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                          const void *data, size_t offset, size_t size);
+void __wrap_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
+                                          void *data, size_t offset, size_t size);
+void __wrap_ggml_backend_synchronize(ggml_backend_t backend);
+bool __wrap_ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer);
+ggml_backend_buffer_type_t __real_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device);
+ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device);
+ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device);
+void __wrap_ggml_backend_event_free(ggml_backend_event_t event);
+void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend);
+void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event);
+
+/* ---- the queue ---- */
+
+static void hidden_flip(void)
+{
+    uint64_t *words = hidden != NULL ? ggml_backend_buffer_get_base(hidden) : NULL;
+    const size_t n = hidden != NULL ? ggml_backend_buffer_get_size(hidden) / sizeof *words : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        words[i] = ~words[i];
+    }
+}
+
+static void work_do(const work *w)
+{
+    switch (w->kind) {
+    case WORK_GRAPH:
+        hidden_flip();
+        assert_int_equal(__real_ggml_backend_graph_compute_async(w->backend, w->cgraph),
+                         GGML_STATUS_SUCCESS);
+        hidden_flip();
+        n_graphs--;
+        break;
+    case WORK_SET:
+        __real_ggml_backend_tensor_set(w->tensor, w->from, 0, w->bytes);
+        break;
+    case WORK_GET:
+        __real_ggml_backend_tensor_get(w->tensor, w->to, 0, w->bytes);
+        break;
+    }
+}
+
+/* Do the first n pieces of work. */
+static void queue_run(uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        work_do(&queue[i]);
+    }
+    memmove(queue, queue + n, (n_queued - n) * sizeof *queue);
+    n_queued -= n;
+    n_marked = n_marked > n ? n_marked - n : 0;
+}
+
+static void queue_add(const work *w)
+{
+    assert_true(n_queued < QUEUE_MAX);
+    n_graphs += w->kind == WORK_GRAPH;
+    queue[n_queued++] = *w;
+}
+
+void device_queue_set(device_queue_mode next)
+{
+    assert_int_equal(n_queued, 0);
+    mode = next;
+}
+
+void device_queue_hide(ggml_backend_buffer_t buffer)
+{
+    hidden_flip();
+    hidden = buffer;
+    hidden_flip();
+}
+
+device_queue_counts device_queue_counts_take(void)
+{
+    const device_queue_counts taken = counts;
+
+    counts = (device_queue_counts){ 0 };
+    return taken;
+}
+
+uint32_t device_queue_length(void)
+{
+    return n_queued;
+}
+
+/* ---- ggml's calls ---- */
+
+enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
+                                                   struct ggml_cgraph *cgraph)
+{
+    counts.hosts++;
+    counts.beside += n_graphs > 0;
+    return __real_ggml_backend_graph_compute(backend, cgraph);
+}
+
+enum ggml_status __wrap_ggml_backend_graph_compute_async(ggml_backend_t backend,
+                                                         struct ggml_cgraph *cgraph)
+{
+    counts.graphs++;
+    if (mode == DEVICE_QUEUE_NONE) {
+        return __real_ggml_backend_graph_compute_async(backend, cgraph);
+    }
+    queue_add(&(work){ .kind = WORK_GRAPH, .backend = backend, .cgraph = cgraph });
+    return GGML_STATUS_SUCCESS;
+}
+
+void __wrap_ggml_backend_tensor_set(struct ggml_tensor *tensor, const void *data, size_t offset,
+                                    size_t size)
+{
+    counts.blocking++;
+    __real_ggml_backend_tensor_set(tensor, data, offset, size);
+}
+
+void __wrap_ggml_backend_tensor_get(const struct ggml_tensor *tensor, void *data, size_t offset,
+                                    size_t size)
+{
+    counts.blocking++;
+    __real_ggml_backend_tensor_get(tensor, data, offset, size);
+}
+
+void __wrap_ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                          const void *data, size_t offset, size_t size)
+{
+    const work w = { .kind = WORK_SET, .tensor = tensor, .from = data, .bytes = size };
+
+    counts.copies++;
+    assert_int_equal(offset, 0);
+    if (mode == DEVICE_QUEUE_NONE) {
+        __real_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
+    } else if (mode == DEVICE_QUEUE_TWO) {
+        work_do(&w);
+    } else {
+        queue_add(&w);
+    }
+}
+
+void __wrap_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
+                                          void *data, size_t offset, size_t size)
+{
+    work w = { .kind = WORK_GET, .to = data, .bytes = size };
+
+    counts.copies++;
+    assert_int_equal(offset, 0);
+    if (mode == DEVICE_QUEUE_NONE) {
+        __real_ggml_backend_tensor_get_async(backend, tensor, data, offset, size);
+        return;
+    }
+    memcpy(&w.tensor, &tensor, sizeof tensor);
+    queue_add(&w);
+}
+
+void __wrap_ggml_backend_synchronize(ggml_backend_t backend)
+{
+    counts.waits++;
+    queue_run(n_queued);
+    __real_ggml_backend_synchronize(backend);
+}
+
+bool __wrap_ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer)
+{
+    return buffer != hidden && __real_ggml_backend_buffer_is_host(buffer);
+}
+
+#ifdef QUIRE_HAS_GGML_IMPL
+
+bool device_queue_has_two_memories(void)
+{
+    return true;
+}
+
+/* The CPU's type under another address: ggml takes it for another one. */
+ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
+{
+    static struct ggml_backend_buffer_type type;
+
+    if (mode == DEVICE_QUEUE_NONE) {
+        return __real_ggml_backend_dev_host_buffer_type(device);
+    }
+    type = *ggml_backend_dev_buffer_type(device);
+    return &type;
+}
+
+#else
+
+bool device_queue_has_two_memories(void)
+{
+    return false;
+}
+
+ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device)
+{
+    return __real_ggml_backend_dev_host_buffer_type(device);
+}
+
+#endif
+
+ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device)
+{
+    return mode >= DEVICE_QUEUE_EVENTS ? (ggml_backend_event_t)(void *)&event_object
+                                       : __real_ggml_backend_event_new(device);
+}
+
+void __wrap_ggml_backend_event_free(ggml_backend_event_t event)
+{
+    if ((void *)event != &event_object) {
+        __real_ggml_backend_event_free(event);
+    }
+}
+
+void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend)
+{
+    (void)backend;
+    assert_ptr_equal(event, &event_object);
+    n_marked = n_queued;
+}
+
+void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event)
+{
+    assert_ptr_equal(event, &event_object);
+    counts.waits++;
+    counts.events++;
+    queue_run(n_marked);
+}

@@ -1,0 +1,52 @@
+/* device_queue.h - a device of ggml that works as late as it may, over the backend of the CPU: what
+ * is queued waits until the host waits for it. A host that reads too early, or writes what a copy
+ * has not read yet, gets wrong numbers. Its memory can be hidden from the host.
+ *
+ * The calls of ggml are wrapped (the link option --wrap, CMakeLists.txt), so ggml needs no device.
+ * The host's part of a compute buffer is another memory than the device's, as with a card, if the
+ * build has found the header of ggml that describes types of buffers.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_DEVICE_QUEUE_H
+#define QUIRE_TESTS_DEVICE_QUEUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ggml-backend.h>
+
+typedef enum device_queue_mode {
+    DEVICE_QUEUE_NONE,   /* calls go to ggml as they are */
+    DEVICE_QUEUE_PLAIN,  /* the host waits for all that is queued */
+    DEVICE_QUEUE_EVENTS, /* it may wait for a part */
+    DEVICE_QUEUE_TWO,    /* the same, and copies to the device overtake its operations */
+    DEVICE_QUEUE_MODES
+} device_queue_mode;
+
+typedef struct device_queue_counts {
+    uint32_t waits;    /* of the host, by any call */
+    uint32_t events;   /* of them for a part of the queue */
+    uint32_t graphs;   /* that the device computed */
+    uint32_t hosts;    /* graphs that the host computed */
+    uint32_t beside;   /* of the host's: while a graph of the device was queued */
+    uint32_t copies;   /* queued, both ways */
+    uint32_t blocking; /* copies that were not queued */
+} device_queue_counts;
+
+/* Of runtimes that are opened next; the queue is empty. */
+void device_queue_set(device_queue_mode mode);
+
+/* Hide a buffer of weights: the host sees no memory of its own there, and the wrong bytes. NULL:
+ * none is hidden any more. */
+void device_queue_hide(ggml_backend_buffer_t buffer);
+
+/* Since the last call. */
+device_queue_counts device_queue_counts_take(void);
+
+/* Whether host and device have a memory each. */
+bool device_queue_has_two_memories(void);
+
+/* What is queued now. */
+uint32_t device_queue_length(void);
+
+#endif /* QUIRE_TESTS_DEVICE_QUEUE_H */

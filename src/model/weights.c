@@ -483,7 +483,7 @@ static int weights_place(weight_load *load)
     weights->n_layer = desc->n_layer;
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(quire_weights_device_choose(weights, desc, load->opts, load->err));
+    quire_weights_device_choose(weights, load->opts);
     store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
     store->n_slots_max = (desc->n_layer + 1) * SLOTS_MAX;
     store->slots = calloc(store->n_slots_max, sizeof *store->slots);

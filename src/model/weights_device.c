@@ -7,32 +7,16 @@
 
 #include <stddef.h>
 
-int quire_weights_device_choose(quire_weights *weights, const quire_model_desc *desc,
-                                const quire_model_opts *opts, quire_error *err)
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts)
 {
-    const uint32_t n_all = desc->n_layer + 1;
+    const uint32_t n_all = weights->n_layer + 1;
     const uint32_t n = opts->n_device_layers < n_all ? opts->n_device_layers : n_all;
-    const char *what = desc->recurrent.n_layers != 0                 ? "recurrent layers"
-                       : quire_arch_row_get(desc->arch)->has_streams ? "a residual of streams"
-                                                                     : NULL;
 
-    weights->device_from = n_all;
-    if (opts->device == NULL || n == 0) {
-        return QUIRE_OK;
-    }
-    if (what != NULL) {
-        return quire_error_set(
-            err, QUIRE_UNSUPP,
-            "layers of the architecture %s (%s) cannot be on a device yet: leave "
-            "all of them to the CPU (-ngl 0)",
-            desc->arch_name, what);
-    }
-    weights->device = opts->device;
-    weights->device_from = n_all - n;
-    return QUIRE_OK;
+    weights->device = n > 0 ? opts->device : NULL;
+    weights->device_from = weights->device != NULL ? n_all - n : n_all;
 }
 
-/* The tensors of a layer that operations of our own read. */
+/* The tensors of a layer that operations of our own read, or that make what these read. */
 static bool is_hosts(const quire_tensor_row *row)
 {
     static const size_t fields[] = {
@@ -45,6 +29,17 @@ static bool is_hosts(const quire_tensor_row *row)
         offsetof(quire_layer_weights, experts.choice_b),
         offsetof(quire_layer_weights, experts.down_scale),
         offsetof(quire_layer_weights, experts.shared_router),
+        /* The state of a recurrent layer is the host's. */
+        offsetof(quire_layer_weights, conv),
+        offsetof(quire_layer_weights, conv_b),
+        offsetof(quire_layer_weights, delta_dt),
+        offsetof(quire_layer_weights, delta_decay),
+        offsetof(quire_layer_weights, delta_norm),
+        offsetof(quire_layer_weights, mamba_skip),
+        offsetof(quire_layer_weights, stream_router),
+        offsetof(quire_layer_weights, stream_router_norm),
+        offsetof(quire_layer_weights, stream_predict),
+        offsetof(quire_layer_weights, stream_correct),
     };
 
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {

@@ -2,7 +2,8 @@
  * be able to do for that; for weights.c only.
  *
  * The last layers lie there. All of a layer's tensors do, but for those that operations of our own
- * read on the host: sinks and gates of V (attention), routers, and matrices that are turned when
+ * read on the host: sinks and gates of V (attention), routers, the convolution and the factors of
+ * a recurrent layer's state, the factors of a residual's streams, and matrices that are turned when
  * they are loaded. The last norm and the output matrix count as one more layer, the very last.
  *
  * SPDX-License-Identifier: MIT */
@@ -12,10 +13,8 @@
 #include "model/tensor_table.h"
 #include "model/weights.h"
 
-/* weights->device and device_from, as the options name them. Errors: QUIRE_UNSUPP (the model has
- * layers that no device takes; err names them). */
-int quire_weights_device_choose(quire_weights *weights, const quire_model_desc *desc,
-                                const quire_model_opts *opts, quire_error *err);
+/* weights->device and device_from, as the options name them; n_layer is set. */
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts);
 
 /* Whether the tensor of a row lies on the device. il: its layer; it does not count for a tensor of
  * the model. */

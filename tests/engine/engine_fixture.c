@@ -15,6 +15,7 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "gguf_gen_scheme.h"
+#include "model/backend.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,13 +35,21 @@ quire_runtime_opts bench_runtime_opts(uint32_t n_ctx, uint32_t n_seqs_max)
     return opts;
 }
 
+uint32_t bench_device_layers;
+
 static engine_bench bench_open(const char *path, const quire_engine_opts *engine,
                                const quire_runtime_opts *runtime)
 {
     quire_error err = QUIRE_ERROR_INIT;
+    quire_model_opts model = { .n_device_layers = bench_device_layers };
     quire_engine_opts opts = *engine;
-    engine_bench b = { .model = fixture_open(path) };
+    engine_bench b;
 
+    assert_int_equal(quire_backend_init(&err), QUIRE_OK);
+    model.device = quire_backend_cpu();
+    if (quire_model_open(&b.model, path, &model, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
     b.runtime = fixture_runtime(b.model, runtime);
     b.n_vocab = quire_model_desc_get(b.model)->n_vocab;
     opts.model = b.model;

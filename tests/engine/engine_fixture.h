@@ -36,6 +36,8 @@ engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
 /* The same whose layers store their own K and V and have windows; 0 = none. */
 engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
                            const quire_runtime_opts *runtime);
+/* So many layers of models that are opened next lie on a second backend of the CPU. */
+extern uint32_t bench_device_layers;
 /* A model of the architecture lfm2, or qwen35, with 5 layers, weights in Q8_0: all but two of its
  * layers are recurrent. */
 engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,

@@ -1,5 +1,6 @@
 /* test_engine_recurrent.c - models with recurrent layers behind the engine: answers are those of a
- * plain loop, also of many requests side by side, and what has no states is refused.
+ * plain loop, also of many requests side by side and with layers on a device, and what has no
+ * states is refused.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -99,6 +100,15 @@ static void test_turns(void **state)
     }
     validate(b.engine);
     bench_close(&b);
+}
+
+/* The same with the last layers of the model, or all, on a device of ggml: states are found there
+ * as well. */
+static void test_turns_on_device(void **state)
+{
+    bench_device_layers = strcmp(*state, "lfm2") == 0 ? 3 : UINT32_MAX;
+    test_turns(state);
+    bench_device_layers = 0;
 }
 
 /* Formats of which hits end at full pages: so do states. */
@@ -351,6 +361,9 @@ int main(void)
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h_moe"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "falcon-h1"),
+        cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "qwen35"),
+        cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "falcon-h1"),
         cmocka_unit_test(test_sealed_formats),
         cmocka_unit_test(test_common_beginning),
         cmocka_unit_test(test_tight),

@@ -224,8 +224,7 @@ static void test_identity(void **state)
     assert_memory_not_equal(identities[1], identities[2], sizeof identities[0]);
 }
 
-/* Every architecture that can be on a device, whole or in part, on every kind of queue, by turns.
- */
+/* Every architecture, whole or in part, on every kind of queue, by turns. */
 static void test_architectures(void **state)
 {
     const arch_case *c;
@@ -234,23 +233,14 @@ static void test_architectures(void **state)
     (void)state;
     for (i = 0; (c = arch_case_get(i)) != NULL; i++) {
         const gguf_gen_opts gen = arch_case_options(c);
-        const char *path = fixture_generate(&gen);
-        quire_error err = QUIRE_ERROR_INIT;
-        quire_model *model = NULL;
         char what[96];
 
         (void)snprintf(what, sizeof what, "%s, %s, queue %zu", c->arch, c->what,
                        i % DEVICE_QUEUE_MODES);
-        if (open_with(&model, path, ALL, &err) == QUIRE_UNSUPP) {
-            assert_non_null(strstr(err.message, c->arch));
-            assert_non_null(strstr(err.message, "-ngl 0"));
-            fixture_generated_remove();
-            continue;
-        }
-        quire_model_close(model);
         device_queue_set((device_queue_mode)(i % DEVICE_QUEUE_MODES));
         /* A product of latent attention reads a copy without gaps, in another order. */
-        assert_same(path, i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0, what);
+        assert_same(fixture_generate(&gen), i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0,
+                    what);
         fixture_generated_remove();
     }
     device_queue_set(DEVICE_QUEUE_NONE);
@@ -258,10 +248,12 @@ static void test_architectures(void **state)
 }
 
 /* Layers of many kinds on every kind of queue, in memory that the host cannot read. There products
- * of floats are ggml's, which add in another order than Quire's. */
+ * of floats are ggml's, which add in another order than Quire's; GELU of Gemma 3n is a table of
+ * f16, in which the next number is far. */
 static void test_hidden_memory(void **state)
 {
-    const char *archs[] = { "llama", "command-r" };
+    const char *archs[] = { "llama",      "command-r",     "lfm2",      "qwen35",
+                            "nemotron_h", "granitehybrid", "falcon-h1", "gemma3n" };
     const arch_case *c;
     uint32_t n = 0;
 
@@ -269,11 +261,12 @@ static void test_hidden_memory(void **state)
     is_hidden = true;
     for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
         const gguf_gen_opts gen = arch_case_options(c);
+        const double tolerance = strcmp(c->arch, "gemma3n") == 0 ? 2e-2 : 2e-4;
 
         for (size_t k = 0; k < sizeof archs / sizeof archs[0]; k++) {
             if (archs[k] != NULL && strcmp(c->arch, archs[k]) == 0) {
                 device_queue_set((device_queue_mode)(1 + n++ % (DEVICE_QUEUE_MODES - 1)));
-                assert_same(fixture_generate(&gen), ALL, 2e-4, c->arch);
+                assert_same(fixture_generate(&gen), ALL, tolerance, c->arch);
                 fixture_generated_remove();
                 archs[k] = NULL;
             }

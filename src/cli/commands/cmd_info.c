@@ -203,7 +203,7 @@ static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint
 
 /* Texts that keep a share of their tokens: bytes at their end, and the most on the way. */
 static json_t *retained_json(const info_args *args, const quire_model_desc *desc,
-                             const quire_condensing *retained, uint64_t memory_bytes)
+                             quire_info_retain *retained, uint64_t memory_bytes)
 {
     uint32_t ctx[N_STANDARD_CTX + 1];
     size_t n_ctx = list_ctx(desc, ctx);
@@ -211,11 +211,10 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
 
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         const cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
-        quire_condensing_parts parts;
-        const quire_condensing of = quire_info_retain_of(retained, desc, c.format, &parts);
+        const quire_condensing of = quire_info_retain_of(retained, c.format);
         json_t *contexts;
 
-        if (!quire_info_retain_works(retained, desc, c.format)) {
+        if (!quire_info_retain_works(retained, &of, c.format)) {
             continue;
         }
         contexts = json_array();
@@ -231,8 +230,8 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
         json_array_append_new(
             rows, json_pack("{s:s, s:o}", "kv", quire_format_name(c.format), "contexts", contexts));
     }
-    return json_pack("{s:s, s:i, s:o}", "policy", retained->text, "chunk", (int)retained->chunk,
-                     "kv", rows);
+    return json_pack("{s:s, s:i, s:o}", "policy", retained->policy.text, "chunk",
+                     (int)retained->policy.chunk, "kv", rows);
 }
 
 static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
@@ -249,7 +248,7 @@ static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
 }
 
 static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
-                      const quire_condensing *retained, uint64_t memory_bytes)
+                      quire_info_retain *retained, uint64_t memory_bytes)
 {
     const char *path = args->common.model;
     json_t *document = json_pack(
@@ -404,39 +403,39 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
            (unsigned)args->common.page_tokens, (unsigned)QUIRE_TOKENS_MAX);
 }
 
-static void print_retained_row(const quire_model_desc *d, const cost *c,
-                               const quire_condensing *retained)
+static void print_retained_row(const quire_model_desc *d, const cost *c, const quire_condensing *of)
 {
-    quire_condensing_parts parts;
-    const quire_condensing of = quire_info_retain_of(retained, d, c->format, &parts);
     uint32_t ctx[N_STANDARD_CTX + 1];
     const size_t n_ctx = list_ctx(d, ctx);
     char text[16];
 
     printf("  %-21s", quire_format_name(c->format));
     for (size_t i = 0; i < n_ctx; i++) {
-        const quire_info_retained held = quire_info_retain_held(&of, ctx[i]);
+        const quire_info_retained held = quire_info_retain_held(of, ctx[i]);
         const uint64_t bytes = retained_bytes(c, held.n_tokens, held.n_hot);
 
         printf(" %9s ", quire_format_bytes(bytes, text, sizeof(text)));
     }
     printf("\n  %-21s", "  most on the way");
     for (size_t i = 0; i < n_ctx; i++) {
-        printf(" %9s ", quire_format_bytes(most_bytes(c, &of, ctx[i]), text, sizeof(text)));
+        printf(" %9s ", quire_format_bytes(most_bytes(c, of, ctx[i]), text, sizeof(text)));
     }
     printf("\n");
 }
 
 /* Bytes as those of print_costs(), of texts that keep a share of their tokens. */
 static void print_retained(const info_args *args, const quire_model_desc *d,
-                           const quire_condensing *retained, uint64_t memory_bytes)
+                           quire_info_retain *retained, uint64_t memory_bytes)
 {
-    printf("\n  KV bytes with --retain %s, every %u tokens\n", retained->text, retained->chunk);
+    printf("\n  KV bytes with --retain %s, every %u tokens\n", retained->policy.text,
+           retained->policy.chunk);
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
         const cost c = cost_of(args, d, (quire_format)f, memory_bytes);
 
-        if (quire_info_retain_works(retained, d, c.format)) {
-            print_retained_row(d, &c, retained);
+        const quire_condensing of = quire_info_retain_of(retained, c.format);
+
+        if (quire_info_retain_works(retained, &of, c.format)) {
+            print_retained_row(d, &c, &of);
         }
     }
     printf("  The kept tokens of the last place in whole pages, and the tokens behind it. While a "
@@ -511,7 +510,7 @@ static int run(void *opaque)
     quire_model_opts opts = { .describe_only = true };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
-    quire_condensing retained = { .chunk = 0 };
+    quire_info_retain retained = { .policy = { .chunk = 0 } };
     asked_need asked;
     int exit_status = QUIRE_EXIT_OK;
 
@@ -525,11 +524,11 @@ static int run(void *opaque)
     if (quire_model_open(&model, path, &opts, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    retained.desc = quire_model_desc_get(model);
     if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0 ||
         (args->retain != NULL &&
-         quire_info_retain_read(args->retain, (uint32_t)args->retain_chunk,
-                                (uint32_t)args->common.page_tokens, quire_model_desc_get(model),
-                                &retained, &err) < 0)) {
+         quire_info_retain_read(&retained, args->retain, (uint32_t)args->retain_chunk,
+                                (uint32_t)args->common.page_tokens, &err) < 0)) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else if (args->common.is_json) {
         exit_status =
@@ -542,6 +541,7 @@ static int run(void *opaque)
         }
         print_need(&asked, memory_bytes);
     }
+    quire_info_retain_fini(&retained);
     quire_model_close(model);
     return exit_status;
 }

@@ -13,17 +13,27 @@
 
 #include "engine/condensing.h"
 
-/* Read a policy for a model. Errors: QUIRE_INVAL, QUIRE_UNSUPP (the policy, or the model). */
-int quire_info_retain_read(const char *policy, uint32_t chunk, uint32_t page_tokens,
-                           const quire_model_desc *desc, quire_condensing *out, quire_error *err);
+/* A policy for a model, whose KV may have any format. */
+typedef struct quire_info_retain {
+    quire_condensing policy; /* chunk 0: none */
+    const quire_model_desc *desc;
+    /* Of the format of quire_info_retain_of(): */
+    quire_condensing_parts parts;
+    quire_kv_pair *pairs;     /* [n_stored] */
+    quire_attn_layer *layers; /* [n_layer] */
+} quire_info_retain;
 
-/* The same for KV in a format. parts: room, which the result borrows. */
-quire_condensing quire_info_retain_of(const quire_condensing *retained,
-                                      const quire_model_desc *desc, quire_format format,
-                                      quire_condensing_parts *parts);
+/* Read a policy. Errors: QUIRE_INVAL, QUIRE_UNSUPP (the policy, or the model), QUIRE_NOMEM. Memory:
+ * quire_info_retain_fini(), on errors too. */
+int quire_info_retain_read(quire_info_retain *out, const char *policy, uint32_t chunk,
+                           uint32_t page_tokens, quire_error *err);
+void quire_info_retain_fini(quire_info_retain *retain);
 
-/* Whether the policy works with KV of a model in a format. */
-bool quire_info_retain_works(const quire_condensing *retained, const quire_model_desc *desc,
+/* The policy for KV in a format, until the next call. */
+quire_condensing quire_info_retain_of(quire_info_retain *retain, quire_format format);
+
+/* Whether quire_info_retain_of() is a policy that works with its format. */
+bool quire_info_retain_works(const quire_info_retain *retain, const quire_condensing *of,
                              quire_format format);
 
 /* Tokens in pages, and those that sealed formats have in hot pages, too. */

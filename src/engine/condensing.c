@@ -16,6 +16,9 @@
 #include <string.h>
 
 #define HOT_PAGES_SPARE 3u
+/* Rows behind a text, at most. */
+#define ROOM_MAX                                                                                   \
+    (QUIRE_RETAIN_REPEAT_MAX + QUIRE_REPEATING_LEAD_TOKENS + QUIRE_REPEATING_ASK_TOKENS)
 
 /* ---- what it is ---- */
 
@@ -194,32 +197,49 @@ uint32_t quire_condensing_n_watched(const quire_condensing *c, uint32_t n_ctx)
     return n_repeating > 0 ? c->spec.sinks + 2 * n_repeating : 0;
 }
 
-quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, uint32_t chunk,
-                                                 uint32_t n_ctx, const quire_model_desc *desc)
+quire_packed_device_opts quire_condensing_device_opts(const quire_condensing_on *on,
+                                                      const quire_attn_workspace_opts *all)
 {
-    const quire_attn_layer layer = { .n_head = desc->n_head,
-                                     .n_kv_head = desc->n_kv_head,
-                                     .d_k = desc->d_k };
-    const quire_rotation rotation = { .d = desc->d_k };
-    const quire_condensing_parts parts = { .packing = { .n_layers = quire_desc_n_unwindowed(desc),
-                                                        .n_kv_head = desc->n_kv_head,
-                                                        .page_tokens = chunk,
-                                                        .layers = &layer },
-                                           .rotation = &rotation };
-    quire_condensing c;
-    quire_packed_text_opts opts;
+    const quire_runtime_opts *o = on->opts;
 
-    if (!quire_condensing_is_by_lane(spec)) {
-        return (quire_condensing_bytes){ 0 };
-    }
-    quire_condensing_init(&c, spec, chunk, chunk, &parts);
-    opts = quire_condensing_text_opts(&c);
-    opts.n_summed_packed = (uint64_t)(spec->share * n_ctx * quire_packing_n_lanes(&c.packing));
-    return (quire_condensing_bytes){
-        .of_request = quire_packed_text_bytes(&opts),
-        .of_thread = quire_watch_room_bytes(quire_condensing_n_watched(&c, n_ctx),
-                                            desc->n_head / desc->n_kv_head, desc->d_k),
+    return (quire_packed_device_opts){
+        .packing = &on->parts->packing,
+        .rotation = on->parts->rotation,
+        .window_opts = all,
+        .recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS,
+        .n_text_max = o->n_ctx + ROOM_MAX,
+        .n_rows_max = o->n_batch,
+        .n_seqs_max = o->n_seqs_max,
+        .n_threads = o->n_threads,
     };
+}
+
+quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
+                                                 const quire_retain_spec *spec, uint32_t chunk)
+{
+    const quire_packing *packing = &on->parts->packing;
+    const quire_attn_workspace_opts all = quire_runtime_attn_opts(on->desc, on->opts);
+    const quire_packed_device_opts device = quire_condensing_device_opts(on, &all);
+    quire_packed_text_opts text = { .packing = packing };
+    quire_condensing_bytes bytes = { 0 };
+    quire_condensing c;
+
+    if (packing->n_layers == 0 || (spec != NULL && !quire_condensing_is_by_lane(spec) &&
+                                   !quire_condensing_packs(on->parts))) {
+        return bytes;
+    }
+    if (spec != NULL) {
+        quire_condensing_init(&c, spec, chunk, packing->page_tokens, on->parts);
+        text = quire_condensing_text_opts(&c);
+        text.n_summed_packed =
+            (uint64_t)(spec->share * on->opts->n_ctx * quire_packing_n_lanes(packing));
+        bytes.of_thread =
+            quire_watch_room_bytes(quire_condensing_n_watched(&c, on->opts->n_ctx),
+                                   on->desc->n_head / on->desc->n_kv_head, on->desc->d_k);
+    }
+    bytes.of_request = quire_packed_text_bytes(&text);
+    bytes.of_device = quire_packed_device_bytes(&device);
+    return bytes;
 }
 
 /* ---- choosing ---- */

@@ -221,15 +221,20 @@ quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
 /* Tokens whose attention each worker watches at a time, of texts of n_ctx tokens; 0 = none. */
 uint32_t quire_condensing_n_watched(const quire_condensing *c, uint32_t n_ctx);
-/* Memory of a policy by lane beside the pages. */
+/* The device of texts with packed pages, but for its base. all: of a workspace of the runtime. */
+quire_packed_device_opts quire_condensing_device_opts(const quire_condensing_on *on,
+                                                      const quire_attn_workspace_opts *all);
+/* Memory beside the pages of texts with packed pages. */
 typedef struct quire_condensing_bytes {
     uint64_t of_request; /* what each request has of its text */
     uint64_t of_thread;  /* what each thread has for the attention that it watches */
+    uint64_t of_device;  /* that computes their attention, with all its threads */
 } quire_condensing_bytes;
 
-/* Of texts of n_ctx tokens; zeros of an even policy. */
-quire_condensing_bytes quire_condensing_bytes_of(const quire_retain_spec *spec, uint32_t chunk,
-                                                 uint32_t n_ctx, const quire_model_desc *desc);
+/* Of a policy; zeros if its texts have no packed pages. spec NULL: of texts that read a share of
+ * their pages (attend). opts without zeros. */
+quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
+                                                 const quire_retain_spec *spec, uint32_t chunk);
 
 /* Condensing number k: `from` holds the kept(k - 1) + chunk tokens before it, and the empty
  * sequence `to` gets the kept(k) tokens of it in pages of its own. text: of `from`, of policies by

@@ -307,37 +307,81 @@ static int table_init(quire_page_entry **entries, const quire_page_entry ***leav
     return QUIRE_OK;
 }
 
-static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
-                       const quire_packed_device_opts *o)
+static uint32_t group_of(const quire_packing *p)
 {
-    const quire_attn_layer *layer = &d->packing.layers[0];
-    const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
-    const bool is_sealed = quire_packing_is_sealed(&d->packing);
+    return p->layers[0].n_head / p->n_kv_head;
+}
+
+static uint32_t entries_max(const quire_packed_device_opts *o)
+{
+    return o->n_text_max / TILE + 2;
+}
+
+static quire_attn_workspace_opts worker_opts(const quire_packed_device_opts *o)
+{
+    const quire_attn_layer *layer = &o->packing->layers[0];
+    const bool is_sealed = quire_packing_is_sealed(o->packing);
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
 
     opts.n_threads_max = 1;
     opts.n_seqs_max = 1;
     opts.n_rows_max = o->n_rows_max;
-    opts.n_head_max = d->group;
+    opts.n_head_max = group_of(o->packing);
     opts.head_dim_max = layer->d_k > layer->d_v ? layer->d_k : layer->d_v;
-    opts.n_entries_max = d->n_entries_max;
+    opts.n_entries_max = entries_max(o);
     opts.page_tokens = TILE;
     opts.n_layers_max = 1;
     opts.n_groups = is_sealed ? 2 : 1;
     opts.groups[QUIRE_PACKED_HOT] = (quire_attn_group){ .like = 0, .is_hot = is_sealed };
+    return opts;
+}
+
+static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
+                       const quire_packed_device_opts *o)
+{
+    const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+    const quire_attn_workspace_opts opts = worker_opts(o);
+
     w->addrs = calloc(2 * (size_t)d->n_entries_max + 1, sizeof *w->addrs);
     QUIRE_FAIL_IF(w->addrs == NULL, QUIRE_NOMEM);
     QUIRE_TRY(table_init(&w->entries, &w->leaves, n_leaves));
-    if (is_sealed) {
+    if (quire_packing_is_sealed(&d->packing)) {
         QUIRE_TRY(table_init(&w->hot_entries, &w->hot_leaves, n_leaves));
     }
     if (d->packing.bounds_bytes > 0) {
         w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
         w->chosen = calloc(d->n_entries_max, sizeof *w->chosen);
-        w->tile = malloc((size_t)TILE * layer->d_k * sizeof *w->tile);
+        w->tile = malloc((size_t)TILE * d->packing.layers[0].d_k * sizeof *w->tile);
         QUIRE_FAIL_IF(w->ranks == NULL || w->chosen == NULL || w->tile == NULL, QUIRE_NOMEM);
     }
     return quire_attn_workspace_create(&w->workspace, &opts);
+}
+
+static uint64_t worker_bytes(const quire_packed_device_opts *o)
+{
+    const quire_attn_workspace_opts opts = worker_opts(o);
+    const uint64_t n = entries_max(o);
+    const uint64_t n_tables = quire_packing_is_sealed(o->packing) ? 2 : 1;
+    uint64_t bytes = sizeof(quire_packed_worker) + quire_attn_workspace_bytes(&opts);
+
+    bytes += (2 * n + 1) * sizeof(quire_page_addr) + n_tables * n * sizeof(quire_page_entry);
+    if (o->packing->bounds_bytes > 0) {
+        bytes += n * (sizeof(quire_page_rank) + sizeof(quire_page_id)) +
+                 (uint64_t)TILE * o->packing->layers[0].d_k * sizeof(float);
+    }
+    return bytes;
+}
+
+uint64_t quire_packed_device_bytes(const quire_packed_device_opts *o)
+{
+    const uint64_t d = o->rotation != NULL ? o->rotation->d : 0;
+    const uint64_t windows =
+        o->packing->window_group != 0 ? quire_attn_workspace_bytes(o->window_opts) : 0;
+
+    return sizeof(quire_packed_device) + o->n_threads * worker_bytes(o) + windows +
+           o->n_rows_max * d * sizeof(float) +
+           o->packing->n_layers * (sizeof(quire_attn_layer) + sizeof(quire_packed_jobs)) +
+           o->n_seqs_max * (2 * sizeof(quire_attn_seq) + 6 * sizeof(quire_attn_seq *));
 }
 
 /* Layer l as one head of it is computed: an entry's address is a part and a place in it. No token
@@ -413,8 +457,8 @@ int quire_packed_device_create(quire_packed_device **out, const quire_packed_dev
     d->base = o->base;
     d->packing = *o->packing;
     d->rotation = o->rotation != NULL ? *o->rotation : (quire_rotation){ 0 };
-    d->group = d->packing.layers[0].n_head / d->packing.n_kv_head;
-    d->n_entries_max = o->n_text_max / TILE + 2;
+    d->group = group_of(&d->packing);
+    d->n_entries_max = entries_max(o);
     d->n_threads = o->n_threads;
     d->n_seqs_max = o->n_seqs_max;
     rc = o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;

@@ -98,6 +98,9 @@ typedef struct quire_packed_device_opts {
 /* Errors: QUIRE_NOMEM, QUIRE_UNSUPP. Memory: quire_packed_device_destroy(). */
 int quire_packed_device_create(quire_packed_device **out, const quire_packed_device_opts *opts);
 void quire_packed_device_destroy(quire_packed_device *device);
+/* Bytes that quire_packed_device_create() takes, of which those for attention are the most; base is
+ * not read. */
+uint64_t quire_packed_device_bytes(const quire_packed_device_opts *opts);
 
 /* Memory: valid until quire_packed_device_destroy(). */
 quire_attn_device quire_packed_device_get(quire_packed_device *device);
@@ -151,7 +154,7 @@ typedef struct quire_packed_text_opts {
     uint64_t n_summed_packed; /* packed ones of all lanes, for the number of bytes alone */
 } quire_packed_text_opts;
 
-/* Bytes of the queries, the worth and the sums of a text. */
+/* Bytes of a text: the places of its lanes, queries, worth and sums. */
 uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts);
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *opts);

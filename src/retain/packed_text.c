@@ -21,7 +21,11 @@ static size_t worth_bytes(const quire_packed_text_opts *o)
 
 uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts)
 {
-    return (uint64_t)queries_bytes(opts) + worth_bytes(opts) + quire_packed_sums_bytes(opts);
+    const uint64_t list_bytes =
+        ((uint64_t)quire_packing_n_lanes(opts->packing) + 1) * sizeof(uint32_t);
+
+    return sizeof(quire_packed_text) + list_bytes + queries_bytes(opts) + worth_bytes(opts) +
+           quire_packed_sums_bytes(opts);
 }
 
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)

@@ -327,20 +327,45 @@ static void test_bytes_beside(void **state)
     } cases[] = { { "heavy:0.5", true, true },
                   { "reconstruct:0.5", false, true },
                   { "entropy:0.5", false, false } };
-    const quire_model_desc desc = { .n_layer = 2, .n_head = 4, .n_kv_head = 2, .d_k = 32 };
+    const quire_model_desc desc = {
+        .n_layer = 2, .n_head = 4, .n_kv_head = 2, .d_k = 32, .d_v = 32
+    };
+    const quire_attn_layer layer = { .n_head = 4, .n_kv_head = 2, .d_k = 32, .d_v = 32 };
+    quire_condensing_parts parts = {
+        .packing = { .n_layers = 2, .n_kv_head = 2, .page_tokens = 64, .layers = &layer }
+    };
+    const quire_retain_spec even = spec_of("keydiff:0.5");
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    const quire_condensing_on on = { &desc, &opts, &parts };
+    quire_kv_pair pairs[2];
 
     (void)state;
+    opts.n_threads = 2;
+    opts.kv_pairs = pairs;
+    quire_kv_uniform(&desc, (quire_kv_pair){ QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 }, pairs);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const quire_retain_spec spec = spec_of(cases[i].policy);
-        const uint64_t small = quire_condensing_bytes_of(&spec, WIDE, 4096, &desc).of_thread;
-        const uint64_t large = quire_condensing_bytes_of(&spec, WIDE, 8192, &desc).of_thread;
+        quire_condensing_bytes small, large;
 
-        assert_int_equal(small > 0, cases[i].watches);
-        assert_int_equal(large > small, cases[i].grows);
+        opts.n_ctx = 4096;
+        small = quire_condensing_bytes_of(&on, &spec, WIDE);
+        opts.n_ctx = 8192;
+        large = quire_condensing_bytes_of(&on, &spec, WIDE);
+        assert_int_equal(small.of_thread > 0, cases[i].watches);
+        assert_int_equal(large.of_thread > small.of_thread, cases[i].grows);
         if (cases[i].grows) {
-            assert_int_equal(large - small, 4096 * (32 + 1 + 2 * 16) * sizeof(float));
+            assert_int_equal(large.of_thread - small.of_thread,
+                             4096 * (32 + 1 + 2 * 16) * sizeof(float));
         }
+        assert_true(small.of_request >= (2 * 2 + 1) * sizeof(uint32_t));
+        assert_true(large.of_device > small.of_device && small.of_device > 0);
     }
+    /* Even policies have packed pages where sides are sealed, and in models with windows. */
+    assert_int_equal(quire_condensing_bytes_of(&on, &even, WIDE).of_device, 0);
+    assert_true(quire_condensing_bytes_of(&on, NULL, 0).of_device > 0); /* attend */
+    parts.packing.hot_group = 1;
+    assert_true(quire_condensing_bytes_of(&on, &even, WIDE).of_device > 0);
+    assert_true(quire_condensing_bytes_of(&on, &even, WIDE).of_request > 0);
 }
 
 /* ---- the end of a request that repeats ---- */

@@ -4,7 +4,6 @@
 #include "cli/serving/serve_retain.h"
 
 #include "base/check.h"
-#include "base/cpu.h"
 #include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
 #include "engine/engine.h"
@@ -138,41 +137,54 @@ uint32_t quire_serve_retain_chunk(const quire_serve_args *args)
     return (uint32_t)((args->retain_chunk + page_tokens - 1) / page_tokens * page_tokens);
 }
 
-/* The workspace that computes layers with windows beside packed pages. */
-static uint64_t windows_bytes(const quire_model_desc *desc, const quire_serve_args *args)
+/* Memory of texts with packed pages, of a runtime that is not there yet. */
+static uint64_t packed_bytes(const quire_condensing_on *on, const quire_serve_args *args,
+                             const quire_server_opts *opts)
 {
-    const quire_opened_want want = quire_serve_want(args);
-    quire_runtime_opts opts = quire_opened_runtime_opts(&args->common, &want);
-    quire_attn_workspace_opts all;
+    const uint32_t n_running = (uint32_t)args->max_batch_size;
+    const uint64_t n_requests = n_running + quire_engine_parked_max(n_running);
+    const quire_retain_spec *spec = opts->retain.policy != NULL ? &opts->retain : NULL;
+    const quire_condensing_bytes each =
+        quire_condensing_bytes_of(on, spec, quire_serve_retain_chunk(args));
 
-    if (quire_desc_n_unwindowed(desc) == desc->n_layer) {
+    return n_requests * each.of_request + on->opts->n_threads * each.of_thread + each.of_device;
+}
+
+/* The same of a described model. What is wrong with settings is said when they are used. */
+static uint64_t packed_bytes_of(quire_opened *session, const quire_serve_args *args,
+                                const quire_server_opts *opts)
+{
+    const quire_model_desc *desc = session->desc;
+    const quire_opened_want want = quire_serve_want(args);
+    quire_rotation rotation = { .d = desc->d_k };
+    quire_condensing_parts parts = { .predictor = NULL };
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_attn_layer *layers;
+    quire_runtime_opts draft;
+    uint64_t bytes = 0;
+
+    if ((opts->retain.policy == NULL && args->attend == NULL) ||
+        quire_opened_draft(session, &args->common, &want, &draft, &why) < 0) {
         return 0;
     }
-    quire_runtime_opts_resolve(desc, &opts);
-    all = quire_runtime_attn_opts(desc, &opts);
-    return quire_attn_workspace_bytes(&all);
+    quire_runtime_opts_resolve(desc, &draft);
+    layers = calloc(desc->n_layer, sizeof *layers);
+    if (layers != NULL) {
+        quire_condensing_packing_init(&parts, layers, desc, &draft);
+        parts.rotation = quire_condensing_turns(desc) ? &rotation : NULL;
+        bytes = packed_bytes(&(quire_condensing_on){ desc, &draft, &parts }, args, opts);
+    }
+    free(layers);
+    free((void *)(uintptr_t)draft.kv_pairs);
+    return bytes;
 }
 
 uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args *args,
                                   const quire_server_opts *opts)
 {
-    const uint32_t n_running = (uint32_t)args->max_batch_size;
-    const uint64_t n_requests = n_running + quire_engine_parked_max(n_running);
-    const uint32_t n_ctx =
-        args->common.n_ctx > 0 ? (uint32_t)args->common.n_ctx : session->desc->n_ctx_train;
     quire_error why = QUIRE_ERROR_INIT;
-    uint64_t bytes = 0;
+    uint64_t bytes = packed_bytes_of(session, args, opts);
 
-    if (opts->retain.policy != NULL && !session->desc->latent.is_there &&
-        quire_desc_rows_kept(session->desc) == NULL) {
-        const quire_condensing_bytes each = quire_condensing_bytes_of(
-            &opts->retain, quire_serve_retain_chunk(args), n_ctx, session->desc);
-        const uint32_t n_threads =
-            args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
-
-        bytes += n_requests * each.of_request + n_threads * each.of_thread +
-                 windows_bytes(session->desc, args);
-    }
     /* What is wrong with a file is said when it is loaded. */
     if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==
         QUIRE_OK) {

@@ -24,9 +24,9 @@ int quire_serve_retain_learn(quire_opened *session, const quire_serve_args *args
                              const quire_server_opts *opts, const quire_serve_log *log,
                              quire_error *err);
 
-/* Bytes beside KV pages and the buffers of a step: of the policy of requests that name none, for as
- * many requests as run or are parked, and the maps of `predict`, if there are any. session: the
- * described model; it gets the maps. */
+/* Bytes beside KV pages and the buffers of a step: of the policy of requests that name none, or of
+ * --attend, for as many requests as run or are parked, and the maps of `predict`, if there are any.
+ * session: the described model; it gets the maps. */
 uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args *args,
                                   const quire_server_opts *opts);
 

@@ -13,26 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows behind a text, at most. */
-#define ROOM_MAX                                                                                   \
-    (QUIRE_RETAIN_REPEAT_MAX + QUIRE_REPEATING_LEAD_TOKENS + QUIRE_REPEATING_ASK_TOKENS)
-
 static int device_open(quire_loop *loop)
 {
     quire_attn_device *device = quire_runtime_device(loop->runtime);
     const quire_attn_workspace_opts all = quire_runtime_attn_opts(loop->desc, loop->runtime_opts);
-    const quire_packed_device_opts opts = {
-        .base = *device,
-        .packing = &loop->lanes.parts.packing,
-        .rotation = loop->lanes.parts.rotation,
-        .window_opts = &all,
-        .recent_tiles = loop->runtime_opts->kv_recent / QUIRE_TILE_TOKENS,
-        .n_text_max = loop->runtime_opts->n_ctx + ROOM_MAX,
-        .n_rows_max = loop->runtime_opts->n_batch,
-        .n_seqs_max = loop->runtime_opts->n_seqs_max,
-        .n_threads = quire_runtime_n_threads(loop->runtime),
-    };
+    const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
+    quire_packed_device_opts opts = quire_condensing_device_opts(&on, &all);
 
+    opts.base = *device;
     if (loop->lanes.device == NULL) {
         QUIRE_TRY(quire_packed_device_create(&loop->lanes.device, &opts));
         *device = quire_packed_device_get(loop->lanes.device);

@@ -640,6 +640,22 @@ static void refuse(int status, const char *says, program_args args)
     program_free(&result);
 }
 
+/* Pages of one head each have no file below them. */
+static void no_overflow_file(void **state)
+{
+    const char *model = program_model();
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *command = i == 0 ? "run" : "chat", *last = i == 0 ? "--prompt=a" : NULL;
+
+        refuse(2, "which all stay in memory; quire serve --attend can have pages in a file",
+               PROGRAM(command, "-m", model, "--attend", "top:0.5", "--kv-overflow", "tier", last));
+        refuse(2, "--retain and --kv-overflow tier: with --retain each head has pages of its own",
+               PROGRAM(command, "-m", model, "--retain", "keydiff", "--kv-overflow", "tier", last));
+    }
+}
+
 static void bad_combinations(void **state)
 {
     const char *model = program_model();
@@ -759,6 +775,7 @@ int main(void)
         cmocka_unit_test(info_by_lane),
         cmocka_unit_test(info_of_sealed_formats),
         cmocka_unit_test(bad_combinations),
+        cmocka_unit_test(no_overflow_file),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

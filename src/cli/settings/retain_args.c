@@ -7,6 +7,8 @@
 #include "retain/page_choice.h"
 #include "retain/policy.h"
 
+#include <string.h>
+
 int quire_attend_read(const char *text, double *share, quire_error *err)
 {
     return quire_attend_parse(text, share) == QUIRE_OK
@@ -19,6 +21,14 @@ int quire_attend_read(const char *text, double *share, quire_error *err)
 /* What neither option can go with: pages that belong to a lane each. */
 static int check_lanes(const quire_common_args *args, const char *name, quire_error *err)
 {
+    if (args->kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
+        return quire_error_set(
+            err, QUIRE_INVAL,
+            "--%s and --kv-overflow tier: with --%s each head has pages of its "
+            "own, which all stay in memory%s",
+            name, name,
+            strcmp(name, "attend") == 0 ? "; quire serve --attend can have pages in a file" : "");
+    }
     if (args->cache_dir != NULL) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--%s and --cache-dir: the directory holds the KV of all tokens of "

@@ -20,6 +20,7 @@
 #include "engine/loop/loop_object.h"
 #include "store/file/file_store.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,11 +36,17 @@
 #define N_WRITES  4096u
 #define LAYER_BAD 5u /* one of those whose rows choose */
 
+#define LAYER_DENSE 0u /* that all rows read; layer 1 stays in its buffer between steps */
+#define SLOT_INSIDE 3u /* of a stripe: chosen with the page before it */
+
 /* The operating system's calls, and what was written. */
 typedef struct watched_disk {
     quire_file_ops ops;
-    atomic_bool is_stuck; /* reads never end, until the test ends */
+    atomic_bool is_stuck; /* reads of chosen pages never end, until the test ends */
     atomic_bool is_over;
+    atomic_bool fails;     /* the next read of LAYER_BAD */
+    atomic_bool is_inside; /* a read of LAYER_BAD had SLOT_INSIDE behind other pages */
+    atomic_uint n_held;    /* reads that have waited */
     uint32_t n_writes;
     int fd;
     uint64_t offsets[N_WRITES]; /* of part i % N_LAYER */
@@ -381,13 +388,39 @@ static ssize_t disk_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint
     return os->pwrite(os->ctx, fd, buffer, n, offset);
 }
 
+/* Whether a read is one of a layer, of which all stripes lie side by side. */
+static bool is_of_layer(const watched_disk *d, uint32_t layer, uint64_t offset)
+{
+    return offset >= d->offsets[layer] && offset < d->offsets[layer + 1];
+}
+
+/* Whether a read of LAYER_BAD has SLOT_INSIDE, and not as its first page. */
+static bool has_inside(const watched_disk *d, size_t n, uint64_t offset)
+{
+    const size_t stripe = d->bytes[LAYER_BAD], slot = stripe / QUIRE_OFFLOAD_STRIPE;
+    const size_t first = (offset - d->offsets[LAYER_BAD]) % stripe / slot;
+
+    return first < SLOT_INSIDE && first + n / slot > SLOT_INSIDE;
+}
+
 static int disk_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
 {
     const quire_file_ops *os = quire_file_ops_default();
     watched_disk *d = ctx;
 
-    while (atomic_load(&d->is_stuck) && !atomic_load(&d->is_over)) {
-        test_doze_ms();
+    if (offset >= d->offsets[QUIRE_ATTEND_DENSE] && atomic_load(&d->is_stuck)) {
+        (void)atomic_fetch_add(&d->n_held, 1);
+        while (!atomic_load(&d->is_over)) {
+            test_doze_ms();
+        }
+    }
+    if (is_of_layer(d, LAYER_BAD, offset)) {
+        if (has_inside(d, n, offset)) {
+            atomic_store(&d->is_inside, true);
+        }
+        if (atomic_exchange(&d->fails, false)) {
+            return -EIO;
+        }
     }
     return os->read_begin(os->ctx, fd, n, offset);
 }
@@ -400,19 +433,19 @@ static void disk_init(watched_disk *d)
     d->ops.ctx = d;
 }
 
-/* Change a bit of one layer of every page in the file. */
-static void disk_damage(const watched_disk *d)
+/* Change a bit of one layer of pages in the file: those in these slots of each stripe. */
+static void disk_damage(const watched_disk *d, uint32_t layer, uint32_t slots)
 {
     const quire_file_ops *os = quire_file_ops_default();
 
-    for (uint32_t i = LAYER_BAD; i < d->n_writes; i += N_LAYER) {
+    for (uint32_t i = layer; i < d->n_writes; i += N_LAYER) {
         unsigned char *bytes = aligned_alloc(BLOCK, d->bytes[i]);
         const size_t slot = d->bytes[i] / QUIRE_OFFLOAD_STRIPE;
 
         assert_non_null(bytes);
         assert_int_equal(os->pread(os->ctx, d->fd, bytes, d->bytes[i], d->offsets[i]), d->bytes[i]);
         for (uint32_t k = 0; k < QUIRE_OFFLOAD_STRIPE; k++) {
-            bytes[k * slot + 100] ^= 0x10;
+            bytes[k * slot + 100] ^= (slots & 1u << k) != 0 ? 0x10 : 0;
         }
         assert_int_equal(os->pwrite(os->ctx, d->fd, bytes, d->bytes[i], d->offsets[i]),
                          d->bytes[i]);
@@ -420,34 +453,143 @@ static void disk_damage(const watched_disk *d)
     }
 }
 
-/* A chosen page is damaged: the step fails, and the request is computed again, with the same bits.
- */
-static void test_damage_is_computed_again(void **state)
+/* ---- what goes wrong ---- */
+
+static void pages_damage(watched_disk *d)
+{
+    disk_damage(d, LAYER_BAD, UINT32_MAX);
+}
+
+static void dense_damage(watched_disk *d)
+{
+    disk_damage(d, LAYER_DENSE, UINT32_MAX);
+}
+
+/* Until here reads of whole stripes had the page inside them. */
+static void inside_damage(watched_disk *d)
+{
+    disk_damage(d, LAYER_BAD, 1u << SLOT_INSIDE);
+    atomic_store(&d->is_inside, false);
+}
+
+static void reads_fail(watched_disk *d)
+{
+    atomic_store(&d->fails, true);
+}
+
+/* The file ends in the first page of a layer. */
+static void file_cut(watched_disk *d)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+    const size_t slot = d->bytes[LAYER_BAD] / QUIRE_OFFLOAD_STRIPE;
+
+    assert_int_equal(os->truncate(os->ctx, d->fd, d->offsets[LAYER_BAD] + slot / 2), 0);
+}
+
+static const texts *texts_f16(void)
+{
+    static const setting s = { .format = QUIRE_FORMAT_F16 };
+    static bool is_made;
+    static texts t;
+
+    if (!is_made) {
+        texts_make(&s, &t);
+        is_made = true;
+    }
+    return &t;
+}
+
+/* What goes wrong while tokens choose pages: the step fails, and the request is computed again,
+ * with the same bits. */
+static void computed_again(void (*harm)(watched_disk *d), uint32_t n_threads, const char *trouble)
 {
     static watched_disk d;
-    static texts t;
-    setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d };
+    const setting s = {
+        .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d, .n_threads = n_threads
+    };
+    const texts *t = texts_f16();
     quire_engine_stats stats;
     quire_request *request;
     answer got;
     engine_bench b;
     gate *g;
 
-    (void)state;
-    texts_make(&s, &t);
     disk_init(&d);
     b = bench_of(&s);
     g = gate_close(b.engine);
-    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    request = ask(&b, SHARE, t->prompts[0], N_PROMPT);
     generate_some(&b, g);
-    disk_damage(&d);
+    harm(&d);
     gate_open(g);
     (void)take(request, &got);
-    assert_memory_equal(&got, &t.some[0], sizeof got);
+    assert_memory_equal(&got, &t->some[0], sizeof got);
     stats = stats_now(b.engine);
     assert_int_equal(stats.overflow.lost_total, 1);
     assert_true(stats.overflow.offload.file.failures_total > 0);
-    assert_non_null(strstr(stats.overflow.offload.trouble, "checksum"));
+    assert_non_null(strstr(stats.overflow.offload.trouble, trouble));
+    assert_true(harm != inside_damage || atomic_load(&d.is_inside));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_damage_is_computed_again(void **state)
+{
+    (void)state;
+    computed_again(pages_damage, 1, "checksum");
+}
+
+/* The damaged page is read with the page before it, in one piece. */
+static void test_damage_inside_a_read(void **state)
+{
+    (void)state;
+    computed_again(inside_damage, 1, "checksum");
+}
+
+/* Of a layer that all rows read whole, while the threads of the step wait for it. */
+static void test_damage_of_dense_layers(void **state)
+{
+    (void)state;
+    computed_again(dense_damage, 3, "checksum");
+}
+
+static void test_failed_reads(void **state)
+{
+    (void)state;
+    computed_again(reads_fail, 1, strerror(EIO));
+    computed_again(file_cut, 3, strerror(ENODATA));
+}
+
+/* A request is cancelled while a token's pages are being read: it ends as such, and the pages in
+ * the file are whole. */
+static void test_cancel(void **state)
+{
+    static watched_disk d;
+    const setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d, .n_threads = 3 };
+    const texts *t = texts_f16();
+    quire_request *request;
+    engine_bench b;
+    answer got;
+    gate *g;
+
+    (void)state;
+    disk_init(&d);
+    b = bench_of(&s);
+    g = gate_close(b.engine);
+    request = ask(&b, SHARE, t->prompts[0], N_PROMPT);
+    generate_some(&b, g);
+    atomic_store(&d.is_stuck, true);
+    gate_open(g);
+    while (atomic_load(&d.n_held) == 0) {
+        test_doze_ms();
+    }
+    quire_request_cancel(request);
+    atomic_store(&d.is_over, true);
+    take_tokens(request, &got);
+    assert_true(got.n >= 10 && got.n < N_TOKENS);
+    assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_CANCEL);
+    quire_request_release(request);
+    (void)check(&b, SHARE, t, 0);
+    assert_int_equal(stats_now(b.engine).overflow.lost_total, 0);
     validate(b.engine);
     bench_close(&b);
 }
@@ -457,32 +599,31 @@ static void test_damage_is_computed_again(void **state)
 static void test_a_stuck_disk(void **state)
 {
     static watched_disk d;
-    static texts t;
     setting s = { .format = QUIRE_FORMAT_F16, .is_small = true, .disk = &d, .wait_ms = 300 };
+    const texts *t = texts_f16();
     quire_request *request;
     engine_bench b;
     answer got;
     gate *g;
 
     (void)state;
-    texts_make(&s, &t);
     disk_init(&d);
     b = bench_of(&s);
     g = gate_close(b.engine);
-    request = ask(&b, SHARE, t.prompts[0], N_PROMPT);
+    request = ask(&b, SHARE, t->prompts[0], N_PROMPT);
     generate_some(&b, g);
     atomic_store(&d.is_stuck, true);
     gate_open(g);
     take_tokens(request, &got);
     assert_true(got.n >= 10 && got.n < N_TOKENS);
-    assert_memory_equal(got.tokens, t.some[0].tokens, got.n * sizeof got.tokens[0]);
-    assert_memory_equal(got.logprobs, t.some[0].logprobs, got.n * sizeof got.logprobs[0]);
+    assert_memory_equal(got.tokens, t->some[0].tokens, got.n * sizeof got.tokens[0]);
+    assert_memory_equal(got.logprobs, t->some[0].logprobs, got.n * sizeof got.logprobs[0]);
     assert_int_equal(quire_request_result_get(request)->finish, QUIRE_FINISH_ERROR);
     assert_non_null(strstr(quire_request_result_get(request)->message,
                            "; overflow file in --cache-dir: read: Connection timed out"));
     quire_request_release(request);
     assert_non_null(strstr(stats_now(b.engine).overflow.offload.trouble, "timed out"));
-    (void)take(ask(&b, SHARE, t.prompts[1], 300), &got);
+    (void)take(ask(&b, SHARE, t->prompts[1], 300), &got);
     atomic_store(&d.is_over, true);
     bench_close(&b);
 }
@@ -490,10 +631,17 @@ static void test_a_stuck_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers), cmocka_unit_test(test_memory_is_bounded),
-        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_preempted),
-        cmocka_unit_test(test_restart),      cmocka_unit_test(test_damage_is_computed_again),
+        cmocka_unit_test(test_same_answers),
+        cmocka_unit_test(test_memory_is_bounded),
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_preempted),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_damage_is_computed_again),
         cmocka_unit_test(test_a_stuck_disk),
+        cmocka_unit_test(test_damage_inside_a_read),
+        cmocka_unit_test(test_damage_of_dense_layers),
+        cmocka_unit_test(test_failed_reads),
+        cmocka_unit_test(test_cancel),
     };
 
     return cmocka_run_group_tests_name("attend_overflow", tests, test_dir_make, test_dir_remove);

@@ -7,10 +7,11 @@ set -eu
 
 shared=$1/shared
 cc=$2
+# With the options of the preset that is under test, so that ccache has each object.
 build_shared() {
-    cmake -S . -B "$shared" -DBUILD_SHARED_LIBS=ON -DCMAKE_BUILD_TYPE=Release \
-        -DCMAKE_C_COMPILER="$cc" -DQUIRE_MODEL=OFF -DQUIRE_TOOLS=OFF -DBUILD_TESTING=OFF &&
-        cmake --build "$shared"
+    cmake --preset lib -B "$shared" -DBUILD_SHARED_LIBS=ON -DCMAKE_C_COMPILER="$cc" -DQUIRE_TOOLS=OFF \
+        -DBUILD_TESTING=OFF &&
+        cmake --build "$shared" --parallel 2
 }
 if ! build_shared >"$1/shared.log" 2>&1; then
     tail -n 30 "$1/shared.log"

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    QUIRE_CHECKED_CALLS = 7
+    QUIRE_CHECKED_CALLS = 29
 };
 
 #if QUIRE_DEBUG >= 2 && QUIRE_SANITIZED

@@ -475,6 +475,9 @@ static void tables_are_sound(void **state)
             assert_true(opt->type == QUIRE_OPT_FLAG || opt->type == QUIRE_OPT_CHOICE ||
                         opt->unit != NULL);
             assert_true((opt->type == QUIRE_OPT_CHOICE) == (opt->choices != NULL));
+            /* A model's file may be given by its name. */
+            assert_true(opt->is_model || strcmp(opt->names[0], "-m") != 0 ||
+                        strcmp(opt->unit, "FILE") != 0);
             has_json = has_json || strcmp(opt->names[0], "--json") == 0;
             names_are_unique(command, i);
         }

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "cli/commands/opened.h"
 #include "cli/commands/talk.h"
+#include "cli/settings/args.h"
 #include "cli/settings/settings.h"
 #include "model/chat_lint.h"
 #include "model/model.h"
@@ -23,8 +24,8 @@ typedef struct template_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true, .unit = "FILE",
-      .offset = offsetof(template_args, model), .help = "model file (GGUF)" },
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true, .is_model = true,
+      .unit = "FILE", .offset = offsetof(template_args, model), .help = QUIRE_HELP_MODEL },
     { .names = { "--chat-template" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
       .initial_text = "the model's own", .offset = offsetof(template_args, chat_template),
       .help = "name of a built-in template, or the text of a Jinja template" },

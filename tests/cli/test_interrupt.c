@@ -203,6 +203,44 @@ static void sim_prints_the_simulations_so_far(void **state)
     program_free(&result);
 }
 
+/* No recommendation follows from some of the policies. */
+static void analyze_prints_the_figures_so_far(void **state)
+{
+    const char *path = trace();
+    program_result result =
+        interrupt("simulation 2 of", PROGRAM("analyze", path, "-t", "1", "--json"));
+    json_t *document = json_loads(result.out, 0, NULL);
+    const size_t n = json_array_size(json_object_get(document, "policies"));
+
+    (void)state;
+    assert_int_equal(json_integer_value(json_object_get(document, "requests")), 20000);
+    assert_true(n >= 1 && n < 10);
+    assert_true(json_is_null(json_object_get(document, "recommendation")));
+    assert_says(result.err, "interrupted after");
+    json_decref(document);
+    program_free(&result);
+}
+
+static void tune_pages_prints_the_memories_so_far(void **state)
+{
+    const char *dir = program_path(".");
+    char shown[512];
+    program_result result;
+    json_t *document;
+
+    (void)state;
+    assert_true(snprintf(shown, sizeof(shown), "measuring %s", dir) < (int)sizeof(shown));
+    result = interrupt(shown, PROGRAM("tune-pages", "--device", "cpu", "--tokens", "1024", "--dir",
+                                      dir, "--json"));
+    document = json_loads(result.out, 0, NULL);
+    assert_true(json_integer_value(json_object_get(document, "page_tokens")) >= 64);
+    assert_string_equal(json_string_value(json_object_get(
+                            json_array_get(json_object_get(document, "memories"), 0), "memory")),
+                        "host");
+    json_decref(document);
+    program_free(&result);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -214,6 +252,8 @@ int main(void)
         cmocka_unit_test(perplexity_leaves_no_half_file),
         cmocka_unit_test(calibrate_prints_the_costs_so_far),
         cmocka_unit_test(sim_prints_the_simulations_so_far),
+        cmocka_unit_test(analyze_prints_the_figures_so_far),
+        cmocka_unit_test(tune_pages_prints_the_memories_so_far),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -415,6 +415,16 @@ static int show(const quire_analyzed *a, const analyze_args *args)
     return exit_status;
 }
 
+/* The figures without a recommendation, of the policies that were simulated. */
+static void show_interrupted(const quire_analyzed *a, const analyze_args *args)
+{
+    if (args->common.is_json) {
+        (void)quire_stdout_json(quire_analyzed_json(a));
+    } else {
+        quire_analyzed_print_policies(a, stdout);
+    }
+}
+
 static void analyzed_fini(quire_analyzed *a)
 {
     quire_sim_result_fini(&a->timeline);
@@ -450,8 +460,8 @@ static int run(void *opaque)
         }
         rc = recommend(&a, args, &err);
         exit_status = rc < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED) : show(&a, args);
-        if (rc == QUIRE_CANCELED && !args->common.is_json) {
-            quire_analyzed_print_policies(&a, stdout); /* those that were simulated */
+        if (rc == QUIRE_CANCELED) {
+            show_interrupted(&a, args);
         }
     }
     analyzed_fini(&a);

@@ -164,6 +164,29 @@ static int measure(tuning *t, const tune_pages_args *args, quire_error *err)
     return QUIRE_OK;
 }
 
+/* The choice for the memories that were measured. Takes t->list over. */
+static int conclude(const tuning *t, const tune_pages_args *args)
+{
+    bool has_share;
+    const uint32_t choice = quire_page_curves_choose(t->curves, t->n_shown, &has_share);
+    const uint32_t page_tokens = t->curves[0].points[choice].page_tokens;
+
+    if (args->is_json) {
+        return quire_stdout_json(json_pack("{s:s, s:i, s:i, s:b, s:o}", "format",
+                                           quire_format_name(args->format), "tokens",
+                                           (int)args->n_tokens, "page_tokens", (int)page_tokens,
+                                           "has_share", (int)has_share, "memories", t->list));
+    }
+    json_decref(t->list);
+    printf("GB/s, and the share of the best; *: the smallest size with %.0f %% of each, ?: no size "
+           "has that, and this one comes nearest\n"
+           "--page-tokens %u %s\n",
+           100.0 * QUIRE_PAGE_SHARE, page_tokens,
+           has_share ? "suits all of these memories"
+                     : "comes nearest: no size suits all of these memories");
+    return QUIRE_EXIT_OK;
+}
+
 static int run(void *opaque)
 {
     const tune_pages_args *args = opaque;
@@ -174,8 +197,6 @@ static int run(void *opaque)
                  .is_json = args->is_json,
                  .list = json_array() };
     quire_error err = QUIRE_ERROR_INIT;
-    uint32_t page_tokens;
-    bool has_share;
     int rc;
 
     if (t.list == NULL) {
@@ -186,28 +207,17 @@ static int run(void *opaque)
         json_decref(t.list);
         return quire_say_error(&err, rc == QUIRE_INVAL ? QUIRE_EXIT_USAGE : QUIRE_EXIT_FAILED);
     }
+    quire_interrupt_catch();
     rc = measure(&t, args, &err);
     quire_progress_end();
     if (rc < 0) {
-        json_decref(t.list);
-        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+        (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
-    page_tokens =
-        t.curves[0].points[quire_page_curves_choose(t.curves, t.n_shown, &has_share)].page_tokens;
-    if (args->is_json) {
-        return quire_stdout_json(json_pack("{s:s, s:i, s:i, s:b, s:o}", "format",
-                                           quire_format_name(args->format), "tokens",
-                                           (int)args->n_tokens, "page_tokens", (int)page_tokens,
-                                           "has_share", (int)has_share, "memories", t.list));
+    if (rc == QUIRE_OK || (rc == QUIRE_CANCELED && t.n_shown > 0)) {
+        return conclude(&t, args); /* of fewer memories where it was interrupted */
     }
     json_decref(t.list);
-    printf("GB/s, and the share of the best; *: the smallest size with %.0f %% of each, ?: no size "
-           "has that, and this one comes nearest\n"
-           "--page-tokens %u %s\n",
-           100.0 * QUIRE_PAGE_SHARE, page_tokens,
-           has_share ? "suits all of these memories"
-                     : "comes nearest: no size suits all of these memories");
-    return QUIRE_EXIT_OK;
+    return QUIRE_EXIT_FAILED;
 }
 
 const quire_command quire_command_tune_pages = {

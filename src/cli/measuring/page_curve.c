@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cli/commands/device_choice.h"
+#include "cli/commands/talk.h"
 #include "offload/offload_file.h"
 #include "quire/cache.h"
 
@@ -74,6 +75,12 @@ uint32_t quire_page_curves_choose(const quire_page_curve *curves, uint32_t n, bo
     }
     *has_share = most >= QUIRE_PAGE_SHARE;
     return choice;
+}
+
+/* Between two sizes. */
+static int interrupt_check(quire_error *err)
+{
+    return quire_interrupt_seen() ? quire_error_set(err, QUIRE_CANCELED, "interrupted") : QUIRE_OK;
 }
 
 uint64_t quire_page_curve_bytes(const quire_attn_work *work)
@@ -186,7 +193,7 @@ static int device_copies_measure(quire_page_curve *out, const quire_attn_work *w
     if (rc == QUIRE_OK) {
         memset(e.other.host, 1, (size_t)COPY_BYTES);
     }
-    for (uint32_t i = 0; rc == QUIRE_OK && i < QUIRE_PAGE_POINTS; i++) {
+    for (uint32_t i = 0; rc == QUIRE_OK && i < QUIRE_PAGE_POINTS && !quire_interrupt_seen(); i++) {
         rc = point_copies(&e, &out->points[i]);
     }
     (void)quire_device_sync(e.device); /* a copy that nobody has waited for uses the memory */
@@ -195,7 +202,7 @@ static int device_copies_measure(quire_page_curve *out, const quire_attn_work *w
     quire_device_close(e.device);
     return rc < 0 ? quire_error_set(err, rc, "device %s: copies of %llu bytes: %s", work->device,
                                     (unsigned long long)e.piece_bytes, quire_status_text(rc))
-                  : QUIRE_OK;
+                  : interrupt_check(err);
 }
 
 int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, quire_error *err)
@@ -209,6 +216,7 @@ int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, 
         sized.page_tokens = tokens_of(i);
         p->page_tokens = sized.page_tokens;
         p->piece_bytes = quire_attn_work_page_bytes(work->format, p->page_tokens);
+        QUIRE_TRY(interrupt_check(err));
         QUIRE_TRY(quire_attn_rate_get(&sized, &p->attention, err));
     }
     QUIRE_TRY(device_copies_measure(out, work, err));
@@ -277,6 +285,8 @@ int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, co
         rc = point_copies(&e, p);
         if (rc < 0) {
             rc = quire_error_set_errno(err, errno, "--dir: pages in %s", dir);
+        } else {
+            rc = interrupt_check(err);
         }
     }
     free(e.buffer);

@@ -48,12 +48,13 @@ uint32_t quire_page_curves_choose(const quire_page_curve *curves, uint32_t n, bo
 uint64_t quire_page_curve_bytes(const quire_attn_work *work);
 
 /* Measure the memory of work->device; page_tokens is set by the call. Errors: as
- * quire_attn_rate_get() and quire_device_copy(). */
+ * quire_attn_rate_get() and quire_device_copy(), and QUIRE_CANCELED (Ctrl-C, seen between two
+ * sizes: talk.h). */
 int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, quire_error *err);
 
 /* Measure a file in a directory, which is removed: four pieces of the largest size, each written 15
  * times. One piece at a time, as pread() and pwrite() of one thread. Errors: QUIRE_IO (err names
- * the directory), QUIRE_NOMEM. */
+ * the directory), QUIRE_NOMEM, QUIRE_CANCELED (as above). */
 int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, const char *dir,
                           quire_error *err);
 

@@ -95,10 +95,15 @@ static json_t *shards_json(const quire_analyzed *a)
                      quire_json_real(stats.rate), "error_max", quire_json_real(a->shards_error));
 }
 
+/* null when the simulations were interrupted before it was made. */
 static json_t *recommendation_json(const quire_recommendation *r)
 {
-    json_t *items = json_array();
+    json_t *items;
 
+    if (r->n_items == 0) {
+        return json_null();
+    }
+    items = json_array();
     for (uint32_t i = 0; i < r->n_items; i++) {
         json_array_append_new(
             items, json_pack("{s:s, s:o, s:s}", "key", r->items[i].key, "value",

@@ -29,6 +29,13 @@ static const char *const requests[] = {
     "POST /v1/cache/tuning",
     "POST /v1/cache/invalidate",
     "DELETE /v1/cache/sessions",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+    "POST /v1/responses",
+    "POST /v1/embeddings",
+    "POST /completion",
+    "POST /infill",
+    "POST /apply-template",
 };
 #define N_REQUESTS (sizeof requests / sizeof requests[0])
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define HTTP_EXERCISE_BYTES_MAX (64u << 10) /* of what is sent, which fits a socket's buffer */
-#define HTTP_EXERCISE_REPLY_MAX (256u << 10)
+#define HTTP_EXERCISE_REPLY_MAX (1u << 20)
 
 /* Send the bytes over a connection of its own, and take what comes until the server closes it. Of
  * bytes that are no whole request the connection's end is sent when the server waits for more; a

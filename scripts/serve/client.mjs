@@ -51,8 +51,8 @@ export class Client {
 
     // Stream a completion. Never throws: what went wrong is in `error`, "cancelled" when it was the signal. Times are in
     // milliseconds since the request was sent; firstMs and lastMs are those of the first and last text,
-    // thought or part of a call.
-    stream(path, body, { signal, onText, stuckMs = STUCK_MS } = {}) {
+    // thought or part of a call. With pauseMs it reads nothing for so long after each part that came.
+    stream(path, body, { signal, onText, stuckMs = STUCK_MS, pauseMs = 0 } = {}) {
         const begin = performance.now();
         const reply = { text: "", pieces: 0 };
         return new Promise((done) => {
@@ -78,6 +78,12 @@ export class Client {
                 incoming.on("close", () => end("the connection closed early"));
                 readEvents(incoming, (event) => take(reply, event, performance.now() - begin, onText), () =>
                     end(reply.problem ?? (reply.isComplete ? undefined : "the stream ended early")));
+                if (pauseMs > 0) {
+                    incoming.on("data", () => {
+                        incoming.pause();
+                        setTimeout(() => incoming.resume(), pauseMs);
+                    });
+                }
             };
             const stuck = new AbortController();
             const alarm = setTimeout(() => {

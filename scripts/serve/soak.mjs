@@ -1,4 +1,5 @@
-// soak.mjs - 100 clients, 20,000 mixed requests, random cancels: no stuck request, no wrong page, no leak.
+// soak.mjs - 100 clients, 20,000 mixed requests, random cancels, pins, slow readers: no stuck request, no wrong page, no
+// leak.
 //
 //   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000] [--clients 100] [--prompts 400]
 //                               [--seed N] [--kv f32] [--kv-budget 2MiB]
@@ -223,9 +224,35 @@ async function invalidated(client, random) {
     }
 }
 
+// A client that reads late: the server must not wait for it.
+async function slow(client, random, answers) {
+    const [body, which] = greedily(random);
+    const reply = await client.stream(COMPLETIONS, body, { stuckMs, pauseMs: Math.floor(random() * 50) });
+    if (settled(reply, "slow stream")) {
+        tally("slow");
+        check(answers, which, reply.text, reply.usage.completion_tokens);
+    }
+}
+
+// Pins of a few names, which several clients make, renew and drop at once. Pins hold a half of the memory at most.
+const PINS = "/v1/cache/pins";
+const PIN_NAMES = ["a", "b", "c", "d"];
+const PIN_STATUSES = [200, 201, 404, 409, 429, 507];
+
+async function pinned(client, random) {
+    const name = pick(random, PIN_NAMES);
+    const [method, path, sent] = pick(random, [["POST", PINS, { name, text: pick(random, asked), ttl: 60 }],
+        ["POST", `${PINS}/${name}`, { ttl: 60 }], ["DELETE", `${PINS}/${name}`]]);
+    const { status, body } = await client.json(method, path, sent);
+    tally(status < 300 ? "pin" : "no pin");
+    if (!PIN_STATUSES.includes(status)) {
+        problem(`${method} ${path}: status ${status}: ${JSON.stringify(body)}`);
+    }
+}
+
 // What a client does next, by its share.
-const ACTS = [[0.46, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong],
-    [0.045, looked], [0.005, invalidated]];
+const ACTS = [[0.41, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong],
+    [0.045, looked], [0.02, slow], [0.03, pinned], [0.005, invalidated]];
 
 function choose(random) {
     let left = random();
@@ -284,6 +311,9 @@ async function idle(server) {
 }
 
 async function checkPages(server) {
+    for (const name of PIN_NAMES) {
+        await server.client.json("DELETE", `${PINS}/${name}`);
+    }
     const { cache, prefix, requests } = await idle(server);
     const ended = requests.stop_total + requests.length_total + requests.cancelled_total + requests.error_total;
     process.stderr.write(`soak: ${JSON.stringify({ requests, cache, prefix })}\n`);

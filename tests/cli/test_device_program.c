@@ -42,6 +42,14 @@ static void test_names(void **state)
 
 static bool has_vulkan; /* set by the first test */
 
+static void need_vulkan(void)
+{
+    if (!has_vulkan) {
+        print_message("no Vulkan device\n");
+        skip();
+    }
+}
+
 static void test_list(void **state)
 {
     program_result r = program_expect(0, PROGRAM("devices"));
@@ -83,9 +91,7 @@ static void test_refusals(void **state)
     program_result r;
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--retain",
                                   "snap:0.5", "--device", "vulkan0"));
     assert_says(r.err, "device vulkan0: texts that keep a share of their tokens");
@@ -102,9 +108,7 @@ static void test_text(void **state)
     program_result r[2];
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     for (uint32_t i = 0; i < 2; i++) {
         r[i] = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "some words", "-n",
                                          "3", "--temp", "0", "--ignore-eos", "--device",
@@ -131,9 +135,7 @@ static void test_layers(void **state)
     assert_says(r.err, "the device is the CPU (--device is not given, or names it, or is auto and "
                        "found no card)");
     program_free(&r);
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     r = program_run(PROGRAM("run", "-m", program_model(), "-p", "some words", "-n", "3", "--temp",
                             "0", "--ignore-eos", "--device", "vulkan0", "-ngl", "99"));
     if (r.exit_status == 0) {
@@ -163,9 +165,7 @@ static void test_serve(void **state)
     uint16_t port;
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     running = serve_on("vulkan0");
     free(program_line_with(running.err, "quire: device vulkan0 ("));
     port = served_port(&running);
@@ -189,9 +189,7 @@ static void test_serve_dir(void **state)
     char text[3][256];
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     for (size_t i = 0; i < 3; i++) {
         program_running running = program_start(
             PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB", "--kv", "q8",
@@ -220,9 +218,7 @@ static void test_serve_refusals(void **state)
     };
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         program_result r = program_expect(
             1, PROGRAM("serve", program_model(), "--port", "0", "--kv", "f16", "--kv-budget",
@@ -280,9 +276,7 @@ static void test_serve_attend(void **state)
         assert_says(r.err, "kv_overflow_attend host needs a device");
         program_free(&r);
     }
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--device", "vulkan0",
                                   "--kv-overflow-attend", "auto"));
     program_free(&r);
@@ -315,9 +309,7 @@ static void test_serve_overflow(void **state)
     program_result r;
 
     (void)state;
-    if (!has_vulkan) {
-        skip();
-    }
+    need_vulkan();
     for (size_t i = 0; i < 3; i++) {
         r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json",
                                       "--device", "vulkan0", "--kv-overflow", choices[i]));

@@ -486,7 +486,8 @@ static void test_recut_locked(void **state)
 
     (void)state;
     if (QUIRE_EXTENT_UNIT_BYTES <= 64 * 100) {
-        skip(); /* 64 bytes are more than the tail of a tiny extent may be */
+        print_message("64 bytes are more than the tail of a tiny extent may be\n");
+        skip();
     }
     test_pool_init(&t, 4096);
     t.lock_memory = true;

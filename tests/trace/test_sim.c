@@ -11,6 +11,7 @@
 #include "trace/sim_support.h"
 #include "trace/workload.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -254,25 +255,45 @@ static void test_devices_ttl(void **state)
     quire_trace_fini(&trace);
 }
 
+/* Blocks that the requests of a point asked for; every: requests of a point. */
+static uint64_t blocks_of_point(const quire_trace *trace, uint32_t point, uint32_t every)
+{
+    uint64_t n = 0;
+
+    for (uint32_t i = point * every; i < (point + 1) * every; i++) {
+        n += trace->requests[i].n_blocks;
+    }
+    return n;
+}
+
+/* The points of 20 requests each have the hits of all together. 7 points are too many for 100
+ * requests: each has 15 then, and the last requests have none. */
 static void test_timeline(void **state)
 {
     quire_rng rng = test_rng(13);
     quire_sim_opts opts = {
-        .policy = QUIRE_EVICT_LRU, .capacity_blocks = 40, .seed = 5, .timeline_points = 7
+        .policy = QUIRE_EVICT_LRU, .capacity_blocks = 40, .seed = 5, .timeline_points = 5
     };
     quire_sim_result result;
     quire_trace trace;
+    double hits = 0.0;
 
     (void)state;
     random_trace(&trace, 100, &rng);
     result = simulate(&trace, &opts);
-    assert_true(result.n_points > 3 && result.n_points <= 7);
+    assert_int_equal(result.n_points, 5);
     for (uint32_t i = 0; i < result.n_points; i++) {
-        assert_true(i == 0 || result.timeline[i].time_us >= result.timeline[i - 1].time_us);
+        assert_int_equal(result.timeline[i].time_us, trace.requests[20 * i + 19].time_us);
         assert_true(result.timeline[i].cached_blocks <= 40);
         assert_int_equal(result.timeline[i].live_blocks, 0);
-        assert_true(result.timeline[i].hit_rate >= 0.0 && result.timeline[i].hit_rate <= 1.0);
+        hits += result.timeline[i].hit_rate * (double)blocks_of_point(&trace, i, 20);
     }
+    assert_true(result.hit_blocks > 0);
+    assert_true(fabs(hits - (double)result.hit_blocks) < 1e-6);
+    quire_sim_result_fini(&result);
+    opts.timeline_points = 7;
+    result = simulate(&trace, &opts);
+    assert_int_equal(result.n_points, 6);
     quire_sim_result_fini(&result);
     quire_trace_fini(&trace);
 }

@@ -145,6 +145,7 @@ static void test_bits_of_sets(void **state)
 
     (void)state;
     if (avx2 == NULL || avx512 == NULL) {
+        print_message("this CPU has not both of AVX2 and AVX-512\n");
         skip();
     }
     for (uint32_t s = 0; s < N_SHAPES * 8; s++) {

@@ -18,7 +18,6 @@
 
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
-#include "store/file/file_store.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -333,21 +332,6 @@ static void test_preempted(void **state)
     bench_close(&b);
 }
 
-static quire_store *store_at(mem_disk *disk)
-{
-    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
-    quire_store *store;
-
-    opts.dir = "/disk";
-    opts.ops = mem_disk_ops(disk);
-    opts.segment_bytes = (uint64_t)1 << 20;
-    opts.capacity_bytes = 64 * opts.segment_bytes;
-    opts.reads_kind = QUIRE_READS_POOL;
-    opts.reads_max = 2;
-    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
-    return store;
-}
-
 /* A text that is larger than memory comes back from the store: its pages go on to the file, and
  * their bounds stay. */
 static void test_restart(void **state)
@@ -359,11 +343,11 @@ static void test_restart(void **state)
 
     (void)state;
     texts_make(&s, &t);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = bench_of(&s);
     (void)check(&b, 0, &t, 0);
     bench_close(&b);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     s.is_small = true;
     b = bench_of(&s);
     assert_int_equal(check(&b, SHARE, &t, 0), N_PROMPT - 1); /* a partly filled page, too */

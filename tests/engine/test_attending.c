@@ -15,7 +15,6 @@
 
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
-#include "store/file/file_store.h"
 
 #include <string.h>
 
@@ -201,21 +200,6 @@ static void test_beside_retain(void **state)
     bench_close(&b);
 }
 
-static quire_store *store_at(mem_disk *disk)
-{
-    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
-    quire_store *store;
-
-    opts.dir = "/disk";
-    opts.ops = mem_disk_ops(disk);
-    opts.segment_bytes = (uint64_t)1 << 20;
-    opts.capacity_bytes = 64 * opts.segment_bytes;
-    opts.reads_kind = QUIRE_READS_POOL;
-    opts.reads_max = 2;
-    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
-    return store;
-}
-
 /* Bounds go to the store with their pages, and come back with them. */
 static void test_restart(void **state)
 {
@@ -225,12 +209,12 @@ static void test_restart(void **state)
     engine_bench b;
 
     (void)state;
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     text_make(&b, &s, 6, &t);
     assert_int_equal(check_all(&b, &t), 0);
     bench_close(&b);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     assert_int_equal(check_some(&b, &t), N_PROMPT / 64 * 64);
     validate(b.engine);

@@ -16,7 +16,6 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "engine/pins.h"
-#include "store/file/file_store.h"
 
 #include <string.h>
 
@@ -473,21 +472,6 @@ static void test_end_among_repeats(void **state)
 
 /* ---- below memory, pins, invalidation ---- */
 
-static quire_store *store_at(mem_disk *disk)
-{
-    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
-    quire_store *store;
-
-    opts.dir = "/disk";
-    opts.ops = mem_disk_ops(disk);
-    opts.segment_bytes = (uint64_t)1 << 20;
-    opts.capacity_bytes = 64 * opts.segment_bytes;
-    opts.reads_kind = QUIRE_READS_POOL;
-    opts.reads_max = 2;
-    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
-    return store;
-}
-
 /* The list in the pages is all that another process needs. */
 static void restart(const char *policy)
 {
@@ -498,12 +482,12 @@ static void restart(const char *policy)
     int32_t text[N_PROMPT];
 
     tokens_make(text, N_PROMPT, 1);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     expect(&b, &s, text, N_PROMPT, &want);
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
     bench_close(&b);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT / 64 * 64);
     assert_int_equal(stats_now(b.engine).condensings_total, 0);
@@ -533,7 +517,7 @@ static void test_other_maps(void **state)
     tokens_make(text, N_PROMPT, 1);
     for (uint32_t i = 0; i < 2; i++) {
         s.maps = 1 + i;
-        s.store = store_at(disk);
+        s.store = mem_disk_store(disk);
         b = condense_bench(&s);
         expect(&b, &s, text, N_PROMPT, &want[i]);
         assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want[i]), 0);

@@ -18,33 +18,17 @@
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/tier_object.h"
-#include "store/file/file_store.h"
 
 #define N_PLACES ((N_PROMPT + N_TOKENS - 2) / CHUNK)
 #define N_FULL   (N_PROMPT / 64 * 64) /* behind it the answer filled the page */
 
 /* ---- a directory that outlives engines ---- */
 
-static quire_store *store_at(mem_disk *disk)
-{
-    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
-    quire_store *store;
-
-    opts.dir = "/disk";
-    opts.ops = mem_disk_ops(disk);
-    opts.segment_bytes = (uint64_t)1 << 20;
-    opts.capacity_bytes = 64 * opts.segment_bytes;
-    opts.reads_kind = QUIRE_READS_POOL;
-    opts.reads_max = 2;
-    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
-    return store;
-}
-
 static engine_bench bench_at(mem_disk *disk, const setting *s)
 {
     setting with = *s;
 
-    with.store = store_at(disk);
+    with.store = mem_disk_store(disk);
     return condense_bench(&with);
 }
 

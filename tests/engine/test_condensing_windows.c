@@ -16,7 +16,6 @@
 
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
-#include "store/file/file_store.h"
 
 #include <string.h>
 
@@ -217,21 +216,6 @@ static void test_memory(void **state)
     bench_close(&b);
 }
 
-static quire_store *store_at(mem_disk *disk)
-{
-    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
-    quire_store *store;
-
-    opts.dir = "/disk";
-    opts.ops = mem_disk_ops(disk);
-    opts.segment_bytes = (uint64_t)1 << 20;
-    opts.capacity_bytes = 64 * opts.segment_bytes;
-    opts.reads_kind = QUIRE_READS_POOL;
-    opts.reads_max = 2;
-    assert_int_equal(quire_file_store_create(&store, &opts, NULL), QUIRE_OK);
-    return store;
-}
-
 /* Another process finds the kept pages with the windows behind them. */
 static void test_restart(void **state)
 {
@@ -247,11 +231,11 @@ static void test_restart(void **state)
     (void)state;
     tokens_make(text, N_PROMPT, 1);
     miss_of(&s, text, N_PROMPT, &want);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
     bench_close(&b);
-    s.store = store_at(disk);
+    s.store = mem_disk_store(disk);
     b = condense_bench(&s);
     assert_true(check(&b, s.policy, text, N_PROMPT, &want) >= 2 * WIDE);
     assert_int_equal(stats_now(b.engine).condensings_total, 0);

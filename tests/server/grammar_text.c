@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "grammar_text.h"
+#include "model_fixture.h"
 
 #include "base/bytes.h"
 #include "model/sampler.h"
@@ -18,6 +19,19 @@
 #include <string.h>
 
 #define TOKENS_MAX 600
+
+quire_model *grammar_text_model(void)
+{
+    gguf_gen_opts opts;
+    quire_model *model;
+
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.n_vocab = 400;
+    opts.vocab = GGUF_GEN_VOCAB_BPE;
+    model = fixture_open(fixture_generate(&opts));
+    fixture_generated_remove();
+    return model;
+}
 
 static quire_sampler *sampler_of(const quire_model *model, const char *gbnf, uint32_t seed,
                                  float temperature)

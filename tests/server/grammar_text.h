@@ -9,6 +9,9 @@
 #include "base/rng.h"
 #include "model/model.h"
 
+/* A model with a token for each byte, BPE. Memory: quire_model_close(). */
+quire_model *grammar_text_model(void);
+
 /* Text under a grammar with random logits; NULL when it did not end in time. Ends of strings and
  * lists are likely. Memory: free(). */
 char *grammar_text_random(const quire_model *model, const char *gbnf, quire_rng *rng);

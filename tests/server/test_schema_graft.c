@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "grammar_text.h"
-#include "model_fixture.h"
 #include "server/json_schema.h"
 #include "server/schema_graft.h"
 
@@ -22,14 +21,8 @@ static quire_model *model;
 
 static int setup(void **state)
 {
-    gguf_gen_opts opts;
-
     (void)state;
-    assert_true(gguf_gen_shape("tiny-llama", &opts));
-    opts.n_vocab = 400;
-    opts.vocab = GGUF_GEN_VOCAB_BPE;
-    model = fixture_open(fixture_generate(&opts));
-    fixture_generated_remove();
+    model = grammar_text_model();
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "mem_disk.h"
 
 #include "base/check.h"
+#include "store/file/file_store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -614,4 +615,19 @@ unsigned char *mem_disk_file(mem_disk *disk, uint32_t i, const char **name, size
 void mem_disk_cut(mem_disk *disk, uint32_t i, size_t n_bytes)
 {
     file_resize(&disk->now.files[disk->now.names[i].file], n_bytes);
+}
+
+quire_store *mem_disk_store(mem_disk *disk)
+{
+    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
+    quire_store *store;
+
+    opts.dir = "/disk";
+    opts.ops = mem_disk_ops(disk);
+    opts.segment_bytes = (uint64_t)1 << 20;
+    opts.capacity_bytes = 64 * opts.segment_bytes;
+    opts.reads_kind = QUIRE_READS_POOL;
+    opts.reads_max = 2;
+    QUIRE_CHECK(quire_file_store_create(&store, &opts, NULL) == QUIRE_OK);
+    return store;
 }

@@ -21,6 +21,7 @@
 
 #include "base/rng.h"
 #include "store/file/file_ops.h"
+#include "store/store.h"
 
 typedef struct mem_disk mem_disk;
 
@@ -40,6 +41,8 @@ void mem_disk_free(mem_disk *disk);
 /* A copy with an empty journal. No call may be under way. */
 mem_disk *mem_disk_copy(const mem_disk *disk);
 const quire_file_ops *mem_disk_ops(mem_disk *disk);
+/* A file store of 64 MiB on the disk, read by two threads. Memory: end with ops->close(). */
+quire_store *mem_disk_store(mem_disk *disk);
 
 /* Calls in the journal. */
 size_t mem_disk_calls(mem_disk *disk);

@@ -233,11 +233,11 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 /* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
  * all layers. The batch (and all it points to) is borrowed until the last run() of the step.
  * Errors: QUIRE_INVAL (tables: see quire_attn_seq, quire_attn_group), QUIRE_LIMIT, QUIRE_UNSUPP (a
- * page in another memory than the workspace's). Cost: O(table entries and lists + rows + 256 *
- * sequences
- * * e), where e is 1 for sequences that differ in their first page and split_entries at most for
- * the others, for each group that is not hot; no allocation. After a failure the step is empty:
- * append() and run() have nothing to do. */
+ * page in another memory than the workspace's).
+ * Cost: O(table entries and lists + rows + 256 e for each sequence), for each group that is not
+ * hot; e is 1 for sequences that differ in their first page, and split_entries at most for the
+ * others; no allocation.
+ * After a failure the step is empty: append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
 /* Store k_new and v_new of the batch's rows into their slots of k_store and v_store. Where

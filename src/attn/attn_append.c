@@ -31,7 +31,7 @@ typedef struct append_scratch {
     float *queries; /* a tile, too */
 } append_scratch;
 
-/* sums[i] = what the queries of head g add up to in row i of a segment, rotated as K is. */
+/* sums[i] = the sum of the queries of head g in row i of a segment, rotated as K is. */
 static void sum_queries(const append_side *side, const quire_attn_segment *segment, uint32_t g,
                         float *sums)
 {

@@ -13,7 +13,7 @@
  *
  * Memory of a workspace, all taken at create: the plan of a step (by sequence and by row), one
  * scratch area per thread, and the partials of tasks that several items share. The last is bounded:
- * what does not fit is not cut, and not done as a cascade.
+ * a task whose partials do not fit is not cut, and no cascade is made of it.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_INTERNAL_H
@@ -35,7 +35,7 @@
 #define QUIRE_ATTN_CASCADE_WINDOW    256u        /* sequences among which a group is looked for */
 #define QUIRE_ATTN_CASCADE_BYTES_MAX (16u << 20) /* of the partials of all cascades of a call */
 
-/* Tokens of a step that go to one tile of a group: what append encodes at once. */
+/* Tokens of a step that go to one tile of a group. Append encodes a segment at once. */
 typedef struct quire_attn_segment {
     const quire_attn_seq *seq;
     uint32_t entry; /* of the sequence's tables */

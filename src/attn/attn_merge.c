@@ -1,5 +1,5 @@
 /* attn_merge.c - results over two parts of the tokens, joined by log-sum-exp: the definition in
- * double precision, and what steps use.
+ * double precision, and the f32 code of steps.
  *
  *   sum = l1 exp(m1 - m) + l2 exp(m2 - m), m the larger of m1 and m2
  *   out = out1 l1 exp(m1 - m) / sum + out2 l2 exp(m2 - m) / sum

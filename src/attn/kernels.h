@@ -6,7 +6,7 @@
  * heads of a GQA group and, in prefill, all query tokens of the block: both products are matrix
  * products in registers.
  *
- *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
+ *   q_pack    query row -> the form that qk reads (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   cap       S becomes cap * tanh(S / cap), in layers with a softcap
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
@@ -213,7 +213,7 @@ const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
 const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* with AVX-VNNI if present */
 const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and VBMI if present */
-/* Without what only some of these CPUs have; the same bits. The functions above choose. */
+/* Without instructions that some of these CPUs lack; the same bits. The functions above choose. */
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */

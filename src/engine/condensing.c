@@ -89,8 +89,8 @@ static uint64_t most_by_lane(const quire_condensing *c, uint64_t n_text, uint64_
     return quire_min_u64(n_most, n_text * n_lanes);
 }
 
-/* The same of sealed formats, after condensing number k: each one adds what it keeps of its chunk.
- * Chunks behind the sinks are alike. */
+/* The same of sealed formats, after condensing number k: each condensing adds the tokens that are
+ * kept of its chunk. Chunks behind the sinks are alike. */
 static uint64_t most_sealed(const quire_condensing *c, uint32_t k)
 {
     uint64_t n = 0;

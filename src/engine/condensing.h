@@ -146,7 +146,7 @@ static inline uint32_t quire_condensing_before(const quire_condensing *c, uint32
     return c->chunk != 0 ? position / c->chunk : 0;
 }
 
-/* Tokens whose pages hold what is kept after condensing number k; 0 for k = 0. With an even policy
+/* Tokens in the pages of a text after condensing number k; 0 for k = 0. With an even policy
  * each lane has so many. Cost: O(k). */
 uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k);
 
@@ -181,8 +181,8 @@ static inline bool quire_condensing_is_summed(const quire_condensing *c)
            (c->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM || c->spec.policy->expects_queries);
 }
 
-/* Whether a condensing reads what all rows of the chunk left: also the hot pages of sealed formats.
- */
+/* Whether a condensing reads data of all rows of the chunk (sums, scores, hot pages of sealed
+ * formats), so that one request must compute them all. */
 static inline bool quire_condensing_reads_chunk(const quire_condensing *c)
 {
     return quire_condensing_is_summed(c) || quire_packing_is_sealed(&c->packing) ||
@@ -195,8 +195,8 @@ static inline uint32_t quire_condensing_seen(const quire_condensing *c)
     return quire_condensing_reads_chunk(c) ? c->chunk : quire_condensing_probe(c);
 }
 
-/* Whether the request of a text has seen what condensing number k reads. text: of policies by lane.
- */
+/* Whether the request of a text has computed the rows that condensing number k looks at. text: of
+ * policies by lane. */
 static inline bool quire_condensing_has_seen(const quire_condensing *c, uint32_t k,
                                              const quire_packed_text *text)
 {
@@ -213,11 +213,11 @@ static inline bool quire_condensing_is_unrepeated(const quire_condensing *c, uin
     return c->spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED && text->n_repeated != k * c->chunk;
 }
 
-/* What pages cost requests that condense so: those of sealed formats keep the hot pages of their
- * chunk. */
+/* The price of pages for requests that condense so: in sealed formats they keep the hot pages of
+ * their chunk. */
 quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_price *price);
 
-/* What a request has of its text beside its pages, of a policy by lane. */
+/* The data of a text that a request has beside its pages, of a policy by lane. */
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
 /* Tokens whose attention each worker watches at a time, of texts of n_ctx tokens; 0 = none. */
 uint32_t quire_condensing_n_watched(const quire_condensing *c, uint32_t n_ctx);

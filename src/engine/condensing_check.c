@@ -57,7 +57,7 @@ static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *set
     return QUIRE_OK;
 }
 
-/* What tokens that were sealed cannot do. */
+/* Policies that sealed tokens exclude. */
 static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *spec,
                         const char *setting, quire_error *err)
 {

@@ -237,8 +237,8 @@ static int join(walk *w, const quire_kept_tokens *kept, const stand *stands, uin
     return QUIRE_OK;
 }
 
-/* The text before the last special token among the kept ones needs no tokenizing: what the
- * tokenizer makes of the text behind a special token does not depend on the text before. */
+/* The text before the last special token among the kept ones needs no tokenizing: the tokens behind
+ * a special token do not depend on the text before. */
 static int join_all(walk *w, const quire_kept_tokens *kept, const quire_tokenize_opts *opts,
                     quire_joined_tokens *out, quire_error *err)
 {

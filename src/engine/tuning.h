@@ -5,8 +5,8 @@
  * continues. The resulting changes are applied between two steps if is_applied asks for them, else
  * only suggested. Each change is an event; a suggestion is reported once, not on each call.
  *
- * Of several devices the first one that is not lost is measured, by its own requests, and what it
- * applies is applied to all.
+ * Of several devices the first one that is not lost is measured, by its own requests, and its
+ * changes are applied to all.
  *
  * If the pinned region has a ceiling, its controller (pinned.h) sizes it, not tuning.
  *

@@ -375,8 +375,8 @@ INLINE void block_add(quire_matmul_type type, uint32_t n, const quire_matmul_pas
     }
 }
 
-/* What the mins of a block's halves take from half h of a row's side: minus the sums of its inputs,
- * times the mins. */
+/* The mins of a block's halves times the sums of a row's inputs, negated: half h of the row's side.
+ */
 INLINE __m256 mins_of(const quire_matmul_pass *p, const char *x, uint32_t b, uint32_t h)
 {
     const __m256i n0 = _mm256_srai_epi32(int_at(x + QUIRE_MATMUL_X_HALF * p->x_stride), 5);

@@ -175,7 +175,7 @@ static int builtin_check(const quire_chat_ask *ask, quire_error *err)
     return QUIRE_OK;
 }
 
-/* What a template does not know would have no effect, and nobody would notice. */
+/* A field that the template does not know would have no effect, without notice to the client. */
 static int jinja_check(const quire_chat_format *format, const quire_chat_ask *ask, quire_error *err)
 {
     const char *effort = ask->reasoning_effort;

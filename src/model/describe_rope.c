@@ -105,7 +105,7 @@ static float yarn_attn_factor(const quire_rope *rope, float log_mul)
 }
 
 /* DeepSeek-V2's multiplier, which its files have times 0.1. It is for the scale of the logits
- * (describe_scales.c); what is turned keeps its magnitude then. */
+ * (describe_scales.c); rotated numbers keep their magnitude then. */
 static int latent_yarn_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     char key[QUIRE_GGUF_KEY_NAME_MAX];

@@ -73,7 +73,7 @@ static struct ggml_tensor *normed(const quire_graph_build *b, struct ggml_tensor
     return weight != NULL ? quire_graph_norm(b, x, weight, bias) : x;
 }
 
-/* The network of a layer, and what it adds to the residual stream x. early: x before the layer. */
+/* The network of a layer, added to the residual stream x. early: x before the layer. */
 static struct ggml_tensor *network_add(const quire_graph_build *b, struct ggml_tensor *x,
                                        struct ggml_tensor *early, uint32_t il)
 {

@@ -13,8 +13,8 @@
  * shape of a step, and can be computed again and again. Behind its append the last layer computes
  * only the rows whose logits are wanted; without such rows it ends there.
  *
- * Layers that only read what others stored have no append. If the last layers of a model are such
- * layers, nobody reads their rows but the logits: from the attention of the last layer that stores
+ * Layers that only read K and V of other layers have no append. If the last layers of a model are
+ * such layers, only the logits read their rows: from the attention of the last layer that stores
  * on, the graph goes on with the wanted rows alone (early exit). Attention is planned again there
  * for these rows, which are the last ones of each sequence that wants logits.
  *

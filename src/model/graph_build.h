@@ -106,7 +106,7 @@ void quire_graph_layer_embd_pick(quire_graph_build *b);
 struct ggml_tensor *quire_graph_layer_embd_add(const quire_graph_build *b, struct ggml_tensor *x,
                                                uint32_t il);
 
-/* What layer il adds of the second embedding to rows that it reads as x. */
+/* The part of the second embedding that layer il adds to its rows x. */
 struct ggml_tensor *quire_graph_layer_embd_part(const quire_graph_build *b, struct ggml_tensor *x,
                                                 uint32_t il);
 

@@ -116,7 +116,7 @@ static void gates_of(const delta_task *t, size_t row, uint32_t k_head, uint32_t 
         t->alpha != NULL ? quire_graph_row(t->alpha, row)[v] : both[(size_t)2 * n * k_head + n + i];
 }
 
-/* A row's change of a head's matrix, and what it reads. */
+/* A row changes a head's matrix, and then reads it by q. */
 static void matrix_step(float *m, uint32_t d, const float *q, const float *k, const float *v,
                         float keep, float write, float *o)
 {

@@ -128,7 +128,8 @@ static void op_predict(struct ggml_tensor *dst, int ith, int nth, void *userdata
     }
 }
 
-/* Predicted streams, what the blocks made of the first one, a factor less one of each stream. */
+/* Sources: predicted streams, the result of the blocks for the first one, a factor less one of each
+ * stream. */
 static void op_correct(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const int64_t n = dst->ne[0] / QUIRE_STREAMS;

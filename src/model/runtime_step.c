@@ -121,8 +121,8 @@ void quire_runtime_cool(quire_runtime *rt, quire_seq_id seq)
     quire_runtime_release_hot(rt, seq, 0);
 }
 
-/* Take room for every slice, then append to every slice. What lies behind the windows goes first:
- * it may be the room. */
+/* Take room for every slice, then append to every slice. Pages behind the windows are
+ * released first: the slices may need their room. */
 static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
     for (uint32_t i = 0; i < n_slices; i++) {

@@ -235,8 +235,8 @@ void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_off
 
 /* ---- down ---- */
 
-/* Whether the buffers may grow by a stripe: within their share, and beside what pins were
- * promised. */
+/* Whether the buffers may grow by a stripe: within their share, and beside the bytes
+ * promised to pins. */
 static bool has_buffer_room(const quire_offload *o)
 {
     const quire_region_stats region = region_of(o);

@@ -31,8 +31,8 @@ typedef struct quire_offload quire_offload;
 /* Rows that choose pages, in attention of the inner device. Their choice needs no page: it looks at
  * the last bytes of each part, which stay in memory. For pages in a file alone. */
 typedef struct quire_offload_choice {
-    /* Whether all rows of a step's sequence choose. NULL: none ever does, and what follows is not
-     * used. */
+    /* Whether all rows of a step's sequence choose. NULL: none ever does, and the fields below
+     * are not used. */
     bool (*chooses)(const quire_attn_seq *seq);
     uint32_t n_dense;         /* first parts, at least 1, that these rows read whole */
     const size_t *kept_bytes; /* [parts], multiples of 4; read by open */

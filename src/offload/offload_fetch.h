@@ -9,7 +9,7 @@
  *
  * The buffer has the size of one part of all offloaded pages of the batch, in the device's memory.
  * One is enough: the device's queue does a copy behind the attention that reads the bytes before.
- * So a layer's pages are on their way while the model computes what lies between two attentions.
+ * So a layer's pages are on their way during the computation between two attentions.
  *
  * The bytes of a page are the same in either place, and so are results. A layer may only read the
  * part that it stores (QUIRE_UNSUPP by check()).

@@ -51,8 +51,8 @@ const void *quire_offload_stream_kept(const quire_offload_stream *stream, quire_
 void quire_offload_stream_need(quire_offload_stream *stream, const quire_page_id *pages,
                                uint32_t n);
 
-/* Memory that a step with n_stripes stripes of offloaded pages takes for the buffers, and what
- * these stripes keep in memory. */
+/* Memory that a step with n_stripes stripes of offloaded pages takes for the buffers, and for the
+ * parts of these stripes that stay in memory. */
 uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes);
 
 /* Give back the buffers' memory until a step needs it again: the owner is idle. */

@@ -210,7 +210,7 @@ static void want_granules(choosing *c, const quire_retain_choice *choice)
     }
 }
 
-/* Give or take tokens until every lane keeps what it wants. */
+/* Give or take tokens until every lane keeps its wanted number. */
 static void round_lanes(choosing *c, const quire_retain_spec *spec,
                         const quire_retain_choice *choice, size_t n, bool *const *is_kept)
 {

@@ -261,8 +261,8 @@ static void fit_biases(const fitting *g)
     }
 }
 
-/* A over the sum of kept tokens, and what the row's output lacks. A row that sees no kept token
- * says nothing. */
+/* A over the sum of kept tokens, and the error of the row's output without the other tokens. A row
+ * that sees no kept token does not count. */
 static void take_error(const fitting *g, uint32_t r)
 {
     const quire_kept_fit *f = g->f;

@@ -180,7 +180,7 @@ const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer);
  * quire_block_state_free(), on errors too. */
 int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_block_state *state);
 
-/* Give lanes without a text what a state has. Errors: QUIRE_INVAL (of lanes of another form),
+/* Fill lanes without a text from a state. Errors: QUIRE_INVAL (of lanes of another form),
  * QUIRE_CORRUPT, QUIRE_LIMIT (a longer text than the lanes hold), those of quire_seq_reserve();
  * then the lanes have no text. */
 int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state);

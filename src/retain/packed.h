@@ -31,7 +31,7 @@
  * by the part that the tile is in and by the place's number there.
  *
  * Formats of 6 bits and less are sealed: their full pages have hot pages beside them, with the
- * tokens in 8 bits, while a text may be condensed. Packed pages have none: what they hold is
+ * tokens in 8 bits, while a text may be condensed. Packed pages have none: their tiles are
  * sealed, once, from the hot tiles.
  *
  * Thread: any.

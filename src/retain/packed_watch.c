@@ -70,8 +70,8 @@ static watched_lane lane_of(const quire_packed_device *d, quire_packed_worker *w
                            .w = w };
 }
 
-/* The lane's tokens, those of the step's rows included. Positions of what is watched are the
- * lane's own: all its tokens come before the rows, and nothing else counts. */
+/* The lane's tokens, those of the step's rows included. Watched tokens are counted within the
+ * lane: all its tokens come before the rows, and their positions in the text do not matter. */
 static uint32_t n_tokens_of(const watched_lane *r)
 {
     const uint32_t n_pages = quire_packed_text_of(r->seq)->lanes.n_pages;

@@ -171,8 +171,8 @@ static void cut_front(quire_piece_tokens *tokens, size_t n_max)
     memmove(tokens->tokens, tokens->tokens + n_cut, tokens->n * sizeof *tokens->tokens);
 }
 
-/* Make the texts fit: the suffix has a fourth of the room, or what the prefix leaves; extra texts
- * have the rest. An answer without a limit has a fourth of the context. */
+/* Make the texts fit: the suffix has a fourth of the room, or the room that the prefix leaves;
+ * extra texts have the rest. An answer without a limit has a fourth of the context. */
 static int fit(infill *in)
 {
     const size_t n_ctx = quire_engine_n_ctx(in->gen->http->engine);

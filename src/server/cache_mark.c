@@ -16,8 +16,8 @@
 
 #define PIN_PREFIX "cache_control:"
 
-/* A user's message that no conversation has: some templates refuse to end behind a system message,
- * and its text ends what two prompts have in common. */
+/* A user's message that no conversation has: some templates refuse to end behind a system message.
+ * The common beginning of two prompts ends at its text. */
 static const quire_chat_message other_message = { .role = "user", .content = "\x01" };
 
 /* ---- tokens ---- */

@@ -9,8 +9,8 @@
 #ifndef QUIRE_SERVER_FOREIGN_PATHS_H
 #define QUIRE_SERVER_FOREIGN_PATHS_H
 
-/* The help for a path, which also counts for what is below it; NULL when no other server is known
- * for it. Memory: static. */
+/* The help for a path and all paths below it; NULL when no known server has such a path. Memory:
+ * static. */
 const char *quire_foreign_path(const char *path);
 
 #endif /* QUIRE_SERVER_FOREIGN_PATHS_H */

@@ -71,8 +71,8 @@ typedef struct quire_said_turn {
     uint32_t n_tokens;
 } quire_said_turn;
 
-/* Keep a history, whose parent then keeps no tokens of its own. What cannot be kept is forgotten.
- */
+/* Keep a history, whose parent then keeps no tokens of its own. A history for which there is no
+ * memory is forgotten. */
 void quire_said_keep(quire_said *said, const quire_said_turn *turn);
 
 #endif /* QUIRE_SERVER_SAID_H */

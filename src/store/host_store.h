@@ -22,8 +22,8 @@
  * QUIRE_NOMEM. Memory: end with (*out)->ops->close(). */
 int quire_host_store_create(quire_store **out, uint64_t capacity_bytes);
 
-/* A further store with the records of another one made here, for an owner of its own: what one
- * puts, the other finds, and figures are those of both. The records end with the last of them.
+/* A further store with the records of another one made here, for an owner of its own: both
+ * find the records of both, and figures are those of both. The records end with the last of them.
  * Thread: any, while the other is not closed. Errors: QUIRE_INVAL (no such store), QUIRE_NOMEM. */
 int quire_host_store_share(quire_store **out, quire_store *other);
 

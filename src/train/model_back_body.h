@@ -80,7 +80,7 @@ static void side_fuse_back(const back_run *run, uint32_t layer, uint32_t side)
     }
 }
 
-/* The gradient of what a layer stores: of a mix it goes to layer 0, to the factors, and, in
+/* The gradient of a layer's stored K or V: of a mix it goes to layer 0, to the factors, and, in
  * scratch, to the layer's own side. All readers of the layer lie above and have had their turn. */
 static real *mix_back(const back_run *run, uint32_t layer, uint32_t side)
 {

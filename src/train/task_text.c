@@ -182,7 +182,7 @@ static const struct {
 };
 
 /* The words at the end do not tell which of them is asked for, and the beginning does not tell the
- * word. The answer says first what is asked for: small models find one thing at a time. */
+ * word. The answer names the asked kind first: small models find one thing at a time. */
 static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out,
                               quire_task_answers *answers)
 {

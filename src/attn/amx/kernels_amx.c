@@ -3,7 +3,7 @@
  * they take in vector registers.
  *
  * Order of additions: a logit adds its chunks of 32 dimensions upwards. An output adds the two
- * halves of a tile's tokens, and what is there times rescale to that.
+ * halves of a tile's tokens, then its former value times rescale.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/amx/kernels_amx.h"
@@ -111,8 +111,8 @@ void quire_avx512_qk_bf16_amx(const quire_attn_qk *args)
 
 /* ---- P . V ---- */
 
-/* A copy of what is seen of the lines from dimension `dim` on, zeros where nothing is: weights of 0
- * do not keep a NaN out. */
+/* A copy of the lines from dimension `dim` on, with zeros for tokens that no row sees: a weight of
+ * 0 does not keep a NaN out. */
 static void copy_seen(const quire_attn_pv *args, uint32_t dim, char *to)
 {
     const uint32_t n_dims = args->d - dim;

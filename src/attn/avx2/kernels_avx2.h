@@ -71,7 +71,7 @@ QUIRE_AVX2_INLINE size_t quire_avx2_q_bytes(quire_format format, uint32_t d)
     return (bytes + 63u) & ~(size_t)63u;
 }
 
-/* Where the next tile has what this tile has at an address; 0 without a hint. */
+/* The distance from an address in this tile to the same place of the next one; 0 without a hint. */
 QUIRE_AVX2_INLINE ptrdiff_t quire_avx2_ahead(const void *tile, const void *next)
 {
     return next == NULL ? 0 : (ptrdiff_t)((uintptr_t)next - (uintptr_t)tile);

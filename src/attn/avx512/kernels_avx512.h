@@ -182,7 +182,7 @@ QUIRE_AVX512_INLINE void quire_avx512_prefetch_lines(quire_avx512_ahead *ahead, 
     ahead->at += QUIRE_PREFETCH_LINE * n;
 }
 
-/* This block's share of what `bytes` of its own tile correspond to; a constant. */
+/* Prefetch this block's share of the next tile while it reads `bytes`, a constant, of its own. */
 QUIRE_AVX512_INLINE void quire_avx512_prefetch(quire_avx512_ahead *ahead, size_t bytes)
 {
     if (ahead->n_shares == 1) {

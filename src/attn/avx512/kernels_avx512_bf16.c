@@ -153,8 +153,8 @@ QUIRE_AVX512_SOFTMAX(quire_avx512_bf16_softmax, four_weights)
 
 /* ---- products ---- */
 
-/* What q . K and P . V have in common: rows of pairs against the lines of a tile, a line being what
- * one pair of each row is multiplied with. */
+/* The common form of q . K and P . V: rows of pairs against the lines of a tile. One pair of each
+ * row is multiplied with one line. */
 typedef struct product {
     const char *x; /* pairs of the first row */
     size_t x_stride;
@@ -385,7 +385,8 @@ QUIRE_AVX512_INLINE void pv_rest(uint32_t n, const product *at, __mmask16 lanes)
     }
 }
 
-/* A pair of which only one token is seen: what `seen` leaves of V. rescale NULL: it is done. */
+/* A pair of which only one token is seen: the other half of V is masked by `seen`. rescale NULL: o
+ * is rescaled already. */
 static void pv_half_pair(const quire_attn_pv *args, const float *rescale, uint32_t pair,
                          int32_t seen)
 {

@@ -25,7 +25,7 @@ typedef struct quire_avx512_rows {
     float *rescale;
 } quire_avx512_rows;
 
-/* 2^(j / 32) as bits, less what adding j << 18 brings. */
+/* The bits of 2^(j / 32), minus j << 18, which is added later. */
 static const _Alignas(64) uint32_t quire_avx512_powers[32] = {
     0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
     0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
@@ -40,8 +40,8 @@ static const _Alignas(64) uint32_t quire_avx512_powers[32] = {
  * x = n ln 2 / 32 + r with |r| <= ln 2 / 64: e^x is a power of 2^(1 / 32), the fraction of its
  * exponent looked up and the rest added, times e^r = 1 + r Q(r), Q of degree 1 for the least error
  * (5.3e-8). ln 2 / 32 in one float is off by 2.7e-9 of itself, so a weight of 2^-k by k times
- * 1.9e-9: next to nothing where it counts. Multiplications are few, because they are what the dot
- * products before and after wait for. */
+ * 1.9e-9: next to nothing where it counts. Multiplications are few, because the dot products
+ * before and after wait for them. */
 QUIRE_AVX512_INLINE __m512 quire_avx512_exp(__mmask16 lanes, __m512 x)
 {
     const __m512 by_x = _mm512_set1_ps(0x1.715476p+5f); /* 32 / ln 2 */
@@ -117,9 +117,9 @@ QUIRE_AVX512_INLINE __m512 quire_avx512_four_max(uint32_t n, bool is_whole,
     return quire_avx512_max_4_ps(top);
 }
 
-/* The m of n <= 4 rows from `row` on rises where it must; what follows from it for the row as a
- * whole; and what to subtract from logits: m, or 0 where it is -Inf, nothing seen so far, so that
- * logits of -Inf give 0 and not NaN. A row whose m stays keeps its sums. */
+/* Raise the m of n <= 4 rows from `row` on where it must rise, and set their rescale: 1 where m
+ * stays. shift gets the number to subtract from logits: m, or 0 where m is -Inf (no token seen so
+ * far), so that logits of -Inf give 0 and not NaN. */
 QUIRE_AVX512_INLINE void quire_avx512_raise(uint32_t n, bool is_whole,
                                             const quire_avx512_rows *rows, uint32_t row,
                                             float shift[4])

@@ -74,7 +74,7 @@ QUIRE_NEON_INLINE uint32_t quire_neon_block_rows(uint32_t left)
     return left < QUIRE_NEON_ROWS_MAX ? left : QUIRE_NEON_ROWS_MAX;
 }
 
-/* Where the next tile has what this tile has at an address; 0 without a hint. */
+/* The distance from an address in this tile to the same place of the next one; 0 without a hint. */
 QUIRE_NEON_INLINE ptrdiff_t quire_neon_ahead(const void *tile, const void *next)
 {
     return next == NULL ? 0 : (ptrdiff_t)((uintptr_t)next - (uintptr_t)tile);

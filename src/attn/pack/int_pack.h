@@ -49,8 +49,8 @@ static inline uint32_t quire_pack_weights(const float *p, const void *v_tile, ui
     return max_bits;
 }
 
-/* What one integer is worth when the largest value becomes top: NaN for damage, 0 for next to
- * nothing. *inverse is what to multiply values with, 0 in those cases (then all integers are 0). */
+/* The value of the integer 1 when the largest value becomes top: NaN for damage, 0 for values next
+ * to zero. *inverse is the factor of values, 0 in those cases (then all integers are 0). */
 static inline float quire_pack_unit(uint32_t max_bits, float top, float *inverse)
 {
     float max = quire_f32_from_bits(max_bits);

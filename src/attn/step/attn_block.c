@@ -246,7 +246,7 @@ static bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
     return is_one;
 }
 
-/* What was next is in work now. */
+/* The next position becomes the current one. */
 static void take_position(quire_attn_tile_pair *tiles)
 {
     tiles->pos = tiles->next;

@@ -35,8 +35,8 @@ typedef struct quire_attn_query {
     uint32_t pos; /* of its token in the sequence */
 } quire_attn_query;
 
-/* Which of the packed forms of a block's queries: what tiles of main or of hot pages are multiplied
- * with. */
+/* The two packed forms of a block's queries: for tiles of main pages, and for tiles of hot pages.
+ */
 #define QUIRE_ATTN_PACKED_MAIN 0u
 #define QUIRE_ATTN_PACKED_HOT  1u
 
@@ -104,7 +104,7 @@ quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
 void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *block,
                             uint32_t split);
 
-/* *st = what the block's rows see of one split; of a row that sees nothing, the initial state. */
+/* *st = the state of the block's rows over one split; a row that sees no token: the initial one. */
 void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 

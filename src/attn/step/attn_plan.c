@@ -1,4 +1,4 @@
-/* attn_plan.c - the plan of a step: a batch's tables checked, and what follows from them.
+/* attn_plan.c - the plan of a step: a batch's tables are checked, and the plan is made of them.
  *
  * A plan is made of each group that is not hot. Tables that must be alike are compared entry by
  * entry.
@@ -10,7 +10,7 @@
 /* Positions of a sequence: entries have them as int32_t. */
 #define POSITIONS_MAX ((uint32_t)INT32_MAX)
 
-/* An entry, and what its slots hold. */
+/* An entry, and the positions in its slots. */
 typedef struct entry_span {
     const quire_page_entry *entry;
     uint32_t index;      /* in the table */

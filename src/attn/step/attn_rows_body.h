@@ -22,7 +22,7 @@
 
 static const quire_attn_hot_pages no_hot;
 
-/* What a run reads of K's only source, in a layer with v_prefix_of_k. */
+/* The format in which a run reads K's only source, in a layer with v_prefix_of_k. */
 static quire_format prefix_format(const quire_attn_ctx *c, const quire_attn_tile_run *run)
 {
     return run->hot->at[c->shape.k[0].hot] != NULL ? QUIRE_FORMAT_HOT : c->layer->k[0].format;
@@ -47,7 +47,7 @@ static void mean_take(const quire_attn_ctx *c, const void *k_tile)
     }
 }
 
-/* What the mean adds to rows of o: itself times the sum of the row's weights. */
+/* Add the mean to rows of o, times the sum of the row's weights. */
 static void mean_add(const quire_attn_ctx *c, const quire_attn_pv *args)
 {
     for (uint32_t r = 0; r < args->n_rows; r++) {
@@ -67,7 +67,7 @@ static bool is_v_hot(const quire_attn_ctx *c, const quire_attn_tile_run *run, ui
     return run->hot->at[c->shape.v[v].hot] != NULL;
 }
 
-/* What a run multiplies its weights with. */
+/* The format of V that a run multiplies its weights with. */
 static quire_format v_format(const quire_attn_ctx *c, const quire_attn_tile_run *run, uint32_t v)
 {
     if (c->layer->v_prefix_of_k) {
@@ -345,7 +345,7 @@ static void run_mixed_v(const quire_attn_ctx *c, const quire_attn_block *b,
     run_v(c, b, tiles, run, last, st);
 }
 
-/* What the run's rows see of the tile goes into *st. slot_end of the rows is set, and tiles->at
+/* Attention of the run's rows over the tile, into *st. slot_end of the rows is set, and tiles->at
  * lists the tile in the forms of run->hot. */
 static void rows_run(const quire_attn_ctx *c, const quire_attn_block *b,
                      const quire_attn_tile_pair *tiles, quire_attn_tile_run *run,

@@ -10,7 +10,7 @@
  *   wide   of an item: of the tasks of several kv heads at once, where rows are few
  *
  * The item that finishes a task last, or the only one, merges the partials in ascending order and
- * writes the rows out. A merge is a fold from the left, so what lies first may be folded early.
+ * writes the rows out. A merge is a fold from the left, so the first partials may be folded early.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/step/attn_units.h"
@@ -47,7 +47,7 @@ static void add_queries(const quire_attn_ctx *c, quire_attn_block *b, const quir
     b->n_rows = b->n_heads * b->head_rows;
 }
 
-/* What follows from the positions of the block's queries. */
+/* The bounds that follow from the positions of the block's queries. */
 static void set_bounds(const quire_attn_ctx *c, quire_attn_block *b)
 {
     uint32_t last_pos = b->queries[0].pos;

@@ -25,7 +25,7 @@ void quire_attn_state_reset(const quire_attn_ctx *ctx, const quire_attn_state *s
 
 #define MERGED_TOGETHER 16u /* rows whose factors are worked out side by side */
 
-/* What the sums of rows of dst and src are multiplied with when they are added up. */
+/* The factors of the sums of dst and of src when they are added up, by row. */
 typedef struct merge_factors {
     float of_dst[MERGED_TOGETHER];
     float of_src[MERGED_TOGETHER];

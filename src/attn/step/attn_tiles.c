@@ -1,4 +1,4 @@
-/* attn_tiles.c - what the driver itself reads of a tile.
+/* attn_tiles.c - the parts of a tile that the driver itself reads.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/step/attn_tiles.h"

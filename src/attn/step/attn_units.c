@@ -12,8 +12,8 @@
  * % less time over 8,192 tokens of q4 and q8, and the same over 32,768. */
 #define WIDE_SPLITS_PER_THREAD 4u
 
-/* A task bigger than this share of a thread's work is cut. What a thread waits for at the end is an
- * item at most: of 9 equal ones 2 threads take 5 and 4, and one is idle for a tenth of the layer;
+/* A task bigger than this share of a thread's work is cut. At the end a thread waits for one item
+ * at most: of 9 equal ones 2 threads take 5 and 4, and one is idle for a tenth of the layer;
  * of 24 they take 12 each. Smaller ones gain nothing: each begins with tiles that memory still has
  * to deliver. */
 #define ITEMS_PER_THREAD 12u
@@ -55,7 +55,7 @@ static uint64_t splits_cost(const quire_attn_ctx *c, uint32_t s, uint32_t begin,
                    n_queries);
 }
 
-/* Of what sequence s of the batch does not share of splits from `begin` on. */
+/* The cost of the splits from `begin` on that sequence s of the batch does not share. */
 static uint64_t rest_cost(const quire_attn_ctx *c, uint32_t s, uint32_t begin)
 {
     const uint32_t seen = first_split(c, s);

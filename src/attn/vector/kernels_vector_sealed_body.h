@@ -250,8 +250,8 @@ static void pv_strip(const quire_attn_pv *args, const source *x, const packed_ro
     }
 }
 
-/* Dimensions `dim` and up, where x is, of n_rows packed rows. The last strip may be half full; then
- * its other half is anything, and so is what it adds to o beyond d. */
+/* Dimensions `dim` and up, where x is, of n_rows packed rows. The last strip may be half full.
+ * Then its other half is undefined, and so are the sums that it adds to o beyond d. */
 static void pv_strips(const quire_attn_pv *args, planes x, const packed_rows *packed, uint32_t row,
                       uint32_t n_rows, uint32_t dim)
 {

@@ -225,7 +225,7 @@ static int check_merge(const run_args *args, quire_error *err)
                        : QUIRE_OK;
 }
 
-/* What condense cannot go with in quire run alone. */
+/* Options that only quire run has, and that exclude condense. */
 static int check_condense(const run_args *args, quire_error *err)
 {
     if (args->overflow.how == QUIRE_CONTEXT_CONDENSE &&

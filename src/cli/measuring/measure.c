@@ -92,8 +92,8 @@ static int fill_all(bench *b)
     return QUIRE_OK;
 }
 
-/* Forget what follows the depth; without a cache, everything. A depth inside a page whose hot form
- * is gone is filled again from the start of that page. */
+/* Forget the tokens behind the depth; without a cache, all tokens. A depth inside a page whose hot
+ * form is gone is filled again from the start of that page. */
 static int rewind_to_depth(bench *b)
 {
     const uint32_t depth = b->opts->caching != QUIRE_CACHING_NONE ? start_depth(b) : 0;
@@ -193,7 +193,7 @@ static void take_memory(bench *b, quire_measurement *out)
     }
 }
 
-/* What has been read so far from the file for KV larger than the budget. */
+/* Bytes read so far from the file for KV larger than the budget. */
 static uint64_t file_bytes(const bench *b)
 {
     quire_offload_stats stats = { .pages = 0 };

@@ -340,7 +340,7 @@ static int get_all(fetching *f, quire_error *err)
     return rc;
 }
 
-/* Compare the hashes of what has come. */
+/* Compare the hashes of the fetched bytes with the expected ones. */
 static int verify(fetching *f, quire_error *err)
 {
     quire_fetch *fetch = f->fetch;
@@ -367,7 +367,7 @@ static int verify(fetching *f, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Fetch and verify; what was resumed and is wrong is fetched anew, once. */
+/* Fetch and verify. A resumed file whose hash is wrong is fetched anew, once. */
 static int get_verified(fetching *f, quire_error *err)
 {
     int rc;

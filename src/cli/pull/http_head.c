@@ -1,4 +1,4 @@
-/* http_head.c - see http_head.h. Servers are not trusted: what is odd is left out.
+/* http_head.c - see http_head.h. Servers are not trusted: malformed fields are left out.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/pull/http_head.h"

@@ -43,8 +43,8 @@ typedef struct quire_model_name {
  * Errors: QUIRE_INVAL (no http or https URL), QUIRE_LIMIT. */
 int quire_hub_url(char buffer[QUIRE_NAME_URL_MAX], quire_error *err);
 
-/* Read a name. Errors: QUIRE_NOTFOUND (text has not the form of a name; err says what has),
- * QUIRE_INVAL (it has, and a part of it is wrong). */
+/* Read a name. Errors: QUIRE_NOTFOUND (text does not have the form of a name; err lists the forms),
+ * QUIRE_INVAL (a part of the name is wrong). */
 int quire_model_name_parse(const char *text, quire_model_name *out, quire_error *err);
 
 /* The name with its hf: or the URL. Returns buffer. */

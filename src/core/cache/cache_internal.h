@@ -98,9 +98,9 @@ uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t 
 /* Fill an open, empty sequence without reserved room with n_tokens > 0 tokens of existing pages:
  * pages[i * n_groups + group] holds the tokens from i * page_tokens on, from slot 0 on. Groups
  * above 0 may have holes (QUIRE_PAGE_NULL), except in a last page that is used in part, and in the
- * last window of a group that has one. The
- * sequence takes a reference to each page. The used slots are filled, and no holder writes them any
- * more.
+ * last window of a group that has one.
+ * The sequence takes a reference to each page. The used slots are filled, and no holder writes them
+ * any more.
  * Errors: QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max). On error nothing has changed. */
 int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pages,
                     uint32_t n_tokens);

@@ -87,7 +87,7 @@ static void gdsf_used(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
     gdsf_base(evict, bin, node);
 }
 
-/* A node's pages, and what it takes along, may have changed since its last use. */
+/* The pages of a node, and the nodes that go with it, may have changed since its last use. */
 static quire_evict_place gdsf_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
     quire_prefix_node *at = quire_evict_at(evict, node);

@@ -35,7 +35,7 @@ static void node_evict(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
                   quire_prefix_at(tree, parent)->n_refs == 0 && quire_prefix_is_dead(tree, parent);
         if (tree->window_tokens != 0 && !is_dead &&
             quire_prefix_at(tree, parent)->n_children == 0) {
-            /* The text ends here from now on; what this end needs must not go alone. */
+            /* The text ends here from now on; the pages of this end must not go alone. */
             quire_prefix_ends_set(tree, parent, QUIRE_NODE_ENDS_TEXT);
         }
         quire_prefix_node_settle(tree, parent); /* may end a root */

@@ -78,8 +78,8 @@ void quire_prefix_window_trim(const quire_prefix *tree, quire_page_id *pages, ui
 
 /* ---- ends ---- */
 
-/* The first token that an end in a node keeps: what hits need that end in the node or up to a page
- * before it. Chat templates often write the last tokens of a prompt anew in the next turn. */
+/* The first token that an end in a node keeps, for hits that end in the node or up to a page before
+ * it. Chat templates often write the last tokens of a prompt anew in the next turn. */
 static uint32_t reach_begin(const quire_prefix *tree, const quire_prefix_node *node)
 {
     return quire_prefix_window_reach(tree, node->first_token);
@@ -419,7 +419,7 @@ void quire_prefix_window_fill(quire_prefix *tree, uint32_t id, const quire_page_
 
 /* ---- checking ---- */
 
-/* Subtract (or add back) what flags and pins have counted. */
+/* Subtract (or add back) the counts of flags and pins. */
 static void counts_walk(quire_prefix *tree, bool is_back)
 {
     const uint32_t one = is_back ? 1 : UINT32_MAX;

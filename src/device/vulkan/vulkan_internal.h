@@ -69,7 +69,7 @@ typedef struct quire_vulkan {
 int quire_vulkan_alloc(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
                        quire_device_memory *out);
 void quire_vulkan_free(quire_vulkan *v, quire_device_memory *memory);
-/* Memory of at least so many bytes; none of its work is under way. What was in it is lost. */
+/* Memory of at least so many bytes; none of its work is under way. Its former contents are lost. */
 int quire_vulkan_reserve(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
                          quire_device_memory *memory);
 int quire_vulkan_twin_reserve(quire_vulkan *v, uint64_t bytes, quire_vulkan_twin *twin);
@@ -78,7 +78,7 @@ int quire_vulkan_twin_reserve(quire_vulkan *v, uint64_t bytes, quire_vulkan_twin
 int quire_vulkan_queue_open(quire_vulkan *v);
 void quire_vulkan_queue_close(quire_vulkan *v);
 int quire_vulkan_begin(quire_vulkan *v, VkCommandBuffer *out);
-/* status: of what was recorded. A failure comes back, and nothing is submitted. */
+/* status: of the recording. A failure is returned, and nothing is submitted. */
 int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status);
 int quire_vulkan_wait(quire_vulkan *v, uint64_t value);
 /* Within one command buffer: commands behind the barrier see the writes of those before. */

@@ -79,7 +79,7 @@ static quire_vulkan_source source_of(const quire_attn_source *source)
                                   .hot_group = source->hot_group };
 }
 
-/* On the card, of what lies at a place of the rows; 0: the layer has none. */
+/* The address on the card of a place in the rows; 0: the layer has none. */
 static uint64_t address_of(const quire_vulkan_area *area, size_t at)
 {
     return at != SIZE_MAX

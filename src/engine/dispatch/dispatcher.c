@@ -130,7 +130,7 @@ static uint32_t devices_for(const quire_dispatcher *dispatcher, const quire_disp
     return ((bound & there) != 0 ? bound & there : there) & willing;
 }
 
-/* What a device offers to a request. */
+/* The state of a device, as far as it matters to a request. */
 typedef struct offer {
     quire_dispatch route;
     uint64_t work;

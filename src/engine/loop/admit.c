@@ -275,7 +275,7 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
     return quire_loop_state_begin(loop, r, match);
 }
 
-/* A hit for whose state there is no room is given up: without a hit, what it holds can go. */
+/* A hit whose state finds no room is given up: the pages that it holds can then be evicted. */
 static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
 {
     const bool is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT;

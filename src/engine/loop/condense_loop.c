@@ -26,10 +26,10 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
 
 /* ---- look-up ---- */
 
-/* Where a request with k condensings behind it must begin at the latest: behind that its own rows
- * tell what the next condensing reads. What predict and sums read is left by the whole chunk, so a
- * request computes all of it if its text is known to pass the next place; else see begin_again().
- */
+/* The last token at which a request with k condensings behind it may begin. From there on it
+ * computes the rows that the next condensing looks at. `predict` and sums look at the whole chunk,
+ * so a request computes the whole chunk if its text is known to pass the next place; else see
+ * begin_again(). */
 static uint32_t use_end(const quire_request *r, uint32_t k)
 {
     const quire_condensing *c = &r->condensing;
@@ -409,7 +409,7 @@ static bool is_named(const quire_request *r, const quire_invalidate *what)
     return false;
 }
 
-/* What a request computed before the invalidation must not come back with its next condensing. */
+/* Rows computed before the invalidation must not be published by the next condensing. */
 static void silence(quire_request *r, const quire_invalidate *what)
 {
     r->is_uncached = r->is_uncached || (r->condensing.chunk != 0 && is_named(r, what));

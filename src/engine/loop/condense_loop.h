@@ -21,7 +21,7 @@
 
 #include "engine/loop/request.h"
 
-/* What a request would begin with. */
+/* The cached beginning of a request. */
 typedef struct quire_condensed_hit {
     quire_condensed entry; /* QUIRE_CONDENSED_NULL: plain text */
     uint32_t k;            /* condensings behind it */

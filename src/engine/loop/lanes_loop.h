@@ -16,7 +16,7 @@
 #include "engine/loop/request.h"
 #include "engine/repeating.h"
 
-/* What the loop has for them. */
+/* The part of the loop that serves texts by lane. */
 typedef struct quire_loop_lanes {
     quire_attn_layer *layers;     /* [n_layer] */
     quire_condensing_parts parts; /* constant */

@@ -186,7 +186,7 @@ typedef struct quire_loop_text {
  * memory is free for it. Returns whether pages are on their way; the rounds of the loop take them
  * in. */
 bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text);
-/* End it; what was fetched stays cached. */
+/* End the fetch; the fetched pages stay cached. */
 void quire_loop_fetch_ahead_end(quire_loop *loop);
 
 /* Where requests of a policy find a text in the tree (loop/condense_names.h). */

@@ -262,7 +262,7 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
     if (loop->tier == NULL) {
         return;
     }
-    quire_prefix_copies_forget(loop->tree); /* which of them, nobody knows */
+    quire_prefix_copies_forget(loop->tree); /* all: the store does not name the dropped copies */
     switch (what->what) {
     case QUIRE_INVALIDATE_ALL:
         some.what = QUIRE_STORE_DROP_ALL;

@@ -43,7 +43,7 @@ static void ask(quire_loop *loop, quire_fetch *f, const quire_condensed_name *na
     loop->tier->store->ops->get(loop->tier->store, &t, 1);
 }
 
-/* Read what the tree lacks of the text behind k condensings. */
+/* Read the pages of the text behind k condensings that the tree lacks. */
 static bool read_from(quire_loop *loop, quire_fetch *f, uint32_t k)
 {
     const uint32_t n_want = quire_min_u32(f->n_want, quire_request_fetch_end(f->request, k));

@@ -251,7 +251,7 @@ static void failed(quire_saver *saver, const quire_saved_item *item, int rc, con
         quire_saver_log(saver, "state: cannot %s %s: %s; tried again every %u s", what, file,
                         strerror(-rc), QUIRE_SAVER_RETRY_US / 1000000u);
     }
-    count_io(saver, 0, false); /* who sees the figure finds the line */
+    count_io(saver, 0, false); /* behind the line: a reader of the figure finds it in the log */
 }
 
 static void write_new(quire_saver *saver, quire_saved_list *wanted)

@@ -195,7 +195,7 @@ static void give_back_none(void *ctx, quire_transfer *transfer)
     (void)transfer;
 }
 
-/* A store without threads; its index and files are what recovery made of the directory. */
+/* A store without threads, with the index and the files that recovery found in the directory. */
 static int store_init(file_store *st, const quire_file_store_opts *opts)
 {
     const uint64_t expected = opts->capacity_bytes / RECORD_EXPECT;

@@ -336,7 +336,8 @@ static bool is_of_text(const quire_store_drop *drop)
     return drop->what == QUIRE_STORE_DROP_TEXT || drop->what == QUIRE_STORE_DROP_BEHIND;
 }
 
-/* The last drop of exactly this key: of what continues it, or of the key's own record. */
+/* The last drop that names exactly this key: of the texts that continue it (is_below), or of its
+ * own record. */
 static uint64_t text_drop(const search *s, const quire_page_key *key, bool is_below)
 {
     quire_index_drop wanted = { .drop.key = *key };

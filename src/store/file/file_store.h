@@ -146,7 +146,7 @@ int quire_file_store_check(const quire_file_store_opts *opts, quire_error *err);
 
 /* Open the directory and read its index. Waits for input and output, at most open_ms. Errors:
  * QUIRE_INVAL (an option out of range), QUIRE_LIMIT (another process holds the directory), QUIRE_IO
- * (also: the disk is stuck; what it was asked for is left behind, as by close), QUIRE_NOMEM,
+ * (also: the disk is stuck; its pending calls are left behind, as by close), QUIRE_NOMEM,
  * QUIRE_UNSUPP (reads_kind). Memory: end with (*out)->ops->close(). */
 int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err);
 

@@ -190,7 +190,7 @@ typedef enum put_fate {
     PUT_ABSENT
 } put_fate;
 
-/* What a queued put has become. With the lock. */
+/* The state of a queued put. With the lock. */
 static put_fate put_fate_of(const file_store *st, const quire_transfer *t)
 {
     const uint32_t id = quire_index_find(st->index, &t->found.text.key);

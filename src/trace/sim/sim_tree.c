@@ -97,8 +97,8 @@ static int classes_open(quire_sim_tree *t, const quire_sim_opts *sim)
     return QUIRE_OK;
 }
 
-/* What a token costs, where time counts: a page of the trace has block_tokens, one here fewer.
- * (When hits are counted all are worth the same.) */
+/* The cost of a token, in mode TIME: a page of the trace has block_tokens, a page here has fewer.
+ * (In mode HITS all tokens are worth the same.) */
 static int cost_set(quire_sim_tree *t, const quire_sim_tree_opts *opts)
 {
     const quire_sim_cost *cost = &opts->sim->cost;

@@ -1,6 +1,6 @@
 /* test_device_migration.c - a cache's pages on their way to a device, within it and back, from and
- * to plain and pinned memory, 100,000 times with faults of the mock in between: what comes back is
- * what went there, or an error. On the first Vulkan device the same, fewer times and without
+ * to plain and pinned memory, 100,000 times with faults of the mock in between: a page comes back
+ * with its bytes, or with an error. On the first Vulkan device the same, fewer times and without
  * faults.
  *
  * SPDX-License-Identifier: MIT */

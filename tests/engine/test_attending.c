@@ -1,6 +1,6 @@
 /* test_attending.c - requests whose generated tokens read a share of the pages: the bits of `quire
  * run --attend` after a miss, a hit, a preemption and a restart, with plain requests beside them
- * that share pages and their bounds; what is published, and what is refused.
+ * that share pages and their bounds; published pages, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

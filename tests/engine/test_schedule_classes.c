@@ -249,8 +249,8 @@ static run steps(quire_schedule *s, quire_schedule_item *items, uint32_t n, uint
     return r;
 }
 
-/* The mean time between tokens of a high class is what it is promised, and the time it leaves goes
- * to the others. */
+/* The mean time between tokens of a high class is the promised one, and the others get the rest of
+ * the time. */
 static void test_stretch(void **state)
 {
     const quire_cost cost = cost_known();
@@ -313,8 +313,8 @@ static void test_target(void **state)
     }
 }
 
-/* However much the higher ones have to do, each class gets rows within its time, and each of its
- * requests in decode within as many turns as it has requests. */
+/* Under any load of higher classes, each class gets rows within its time, and each request in
+ * decode within as many turns as its class has requests. */
 static void test_nobody_starves(void **state)
 {
     const double weights[3] = { 1.0, 4.0, 16.0 };

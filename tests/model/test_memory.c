@@ -328,8 +328,8 @@ static gguf_gen_opts recurrent_shape(const char *arch, enum ggml_type type)
     return gen;
 }
 
-/* Recurrent layers: the KV of a context is what a text of its length takes in the pool, states
- * included, and the buffers of a step have room for what the layers need. */
+/* Recurrent layers: the KV of a context has the bytes that a text of its length takes in the pool,
+ * states included, and the buffers of a step have room for the needs of the layers. */
 static void recurrent_models(void **state)
 {
     static const char *const archs[] = { "lfm2", "qwen35", "granitehybrid", "nemotron_h",

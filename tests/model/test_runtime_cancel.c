@@ -1,6 +1,5 @@
-/* test_runtime_cancel.c - steps that are given up on their way, at any point of the graph: what has
- * been written by then leaves no trace, in float formats or sealed ones, in logits or in what is
- * open.
+/* test_runtime_cancel.c - steps that are given up on their way, at any point of the graph: rows
+ * written by then leave no trace, in float formats or sealed ones, in logits or in open sequences.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

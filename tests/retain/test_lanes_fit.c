@@ -1,5 +1,5 @@
-/* test_lanes_fit.c - merge=fit in lanes: queries like those that were fitted to get what they got
- * before tokens were dropped, in double precision; what is protected stays; refusals.
+/* test_lanes_fit.c - merge=fit in lanes: queries like the fitted ones get the result that they had
+ * before tokens were dropped, in double precision; protected tokens stay; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>

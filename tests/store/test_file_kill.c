@@ -43,7 +43,7 @@ static void child_run(const quire_file_store_opts *opts, int fd, uint32_t next)
     }
 }
 
-/* Start a child, kill it, and mark what it said. Returns how many texts it said. */
+/* Start a child, kill it, and mark the texts that it reported as durable. Returns their number. */
 static uint32_t child_kill(const quire_file_store_opts *opts, uint32_t next, uint32_t after_us,
                            bool is_durable[TEXTS])
 {

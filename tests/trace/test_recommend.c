@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* A trace, what is known of it, and a question about it. */
+/* A trace, its analysis, and a question about it. */
 typedef struct study {
     quire_trace trace;
     quire_analysis *analysis;

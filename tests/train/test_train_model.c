@@ -399,7 +399,7 @@ static void test_fused_is_lite(void **state)
     quire_f64_pass_destroy(plain);
 }
 
-/* Who reads what, layer by layer. */
+/* The sources of K and V that each layer reads. */
 static void test_maps(void **state)
 {
     quire_train_shape s = small_shape("fusedkv", 1);

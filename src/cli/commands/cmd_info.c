@@ -31,7 +31,7 @@ typedef struct info_args {
 /* clang-format off */
 static const quire_opt options[] = {
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
-      .offset = offsetof(info_args, common.model), .is_model = true, .help = "model file (GGUF)" },
+      .offset = offsetof(info_args, common.model), .is_model = true, .help = QUIRE_HELP_MODEL },
     { .names = { "--architectures" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(info_args, lists_architectures),
       .help = "list the architectures that Quire computes, instead of a model" },
@@ -496,7 +496,7 @@ static int check(const void *opaque, quire_error *err)
     const info_args *args = opaque;
 
     if (args->common.model == NULL && !args->lists_architectures) {
-        return quire_error_set(err, QUIRE_INVAL, "-m FILE is missing (model file (GGUF))");
+        return quire_error_set(err, QUIRE_INVAL, "-m FILE is missing (" QUIRE_HELP_MODEL ")");
     }
     return quire_common_check(opaque, err);
 }

@@ -104,6 +104,8 @@ static void perplexity_scores_from(void **state)
     json_decref(same);
     json_decref(late);
     json_decref(again);
+    program_free(&other);
+    program_free(&none);
 }
 
 static void perplexity_against_itself(void **state)

@@ -2,7 +2,7 @@
 # test.sh - set-up, then build and run the tests of each preset named: scripts/test.sh [PRESET...]
 #
 # Without a preset: debug (everything), lib (without the model runtime) and tiny (small constants, so
-# that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (10) of search with each fuzz
+# that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (20) of search with each fuzz
 # target. In these two lists a test is not repeated where a preset changes nothing that the test sees;
 # a preset named by itself runs all of its tests. The last line is "N passed, N failed".
 #
@@ -116,7 +116,7 @@ wait "$background"
 background=
 : >"$work/results"
 : >"$work/broken"
-export FUZZ_SECONDS="${FUZZ_SECONDS:-10}"
+export FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
 build_each "$@" | test_each
 
 rc=0

@@ -92,6 +92,9 @@ static void test_second(void **state)
           NULL,
           "--context-overflow shift moves tokens in the host's memory, and the KV is on device "
           "mock1" },
+        { { "--pinned", "256MiB" },
+          "300000000",
+          "device mock1: pinned: 268 MB of a KV budget of " },
     };
 
     (void)state;

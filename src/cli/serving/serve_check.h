@@ -21,7 +21,8 @@ typedef struct quire_serve_described {
 
 /* Whether the runtimes of all devices, the stores and the engine can be made. Errors: those of
  * quire_runtime_opts_check(), quire_opened_plan(), quire_context_condense_check(),
- * quire_serve_store_room_check(), quire_serve_retain_check(); QUIRE_INVAL (the overflow file). */
+ * quire_serve_store_room_check(), quire_serve_retain_check(); QUIRE_INVAL (the overflow file;
+ * regions of a device behind the first). */
 int quire_serve_described_check(const quire_serve_described *described, quire_error *err);
 
 /* The same on the engine. Errors: quire_engine_context_check() and those behind it. */

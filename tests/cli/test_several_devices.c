@@ -116,6 +116,32 @@ static void test_second(void **state)
     }
 }
 
+/* Memory of the host for offloaded pages that has room for them on one device, not on two. */
+static void test_little_memory(void **state)
+{
+    json_t *info = program_json(PROGRAM("info", program_model(), "--json"));
+    const json_t *f16 = json_array_get(json_object_get(info, "kv"), 1);
+    const json_int_t token = json_integer_value(json_object_get(f16, "bytes_per_token"));
+    char bytes[32];
+    program_result r;
+
+    (void)state;
+    (void)snprintf(bytes, sizeof bytes, "%lld", (long long)(8 * 64 * token)); /* a stripe */
+    for (int n = 1; n <= 2; n++) {
+        r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--kv",
+                                      "f16", "--device", n == 1 ? "mock0" : "mock0,mock1",
+                                      "--kv-overflow-memory", bytes));
+        assert_says(r.out, n == 1 ? "\"kv_overflow\": \"tier\"" : "\"kv_overflow\": \"refuse\"");
+        program_free(&r);
+    }
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--kv", "f16",
+                                  "--device", "mock0,mock1", "--kv-overflow", "tier",
+                                  "--kv-overflow-memory", bytes));
+    assert_says(r.err, "--kv-overflow tier: pages outside of the device need at least");
+    program_free(&r);
+    json_decref(info);
+}
+
 static void test_placement(void **state)
 {
     static const struct {
@@ -343,11 +369,11 @@ static void test_budgets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),  cmocka_unit_test(test_second),
-        cmocka_unit_test(test_placement), cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_lost),      cmocka_unit_test(test_placement_alone),
-        cmocka_unit_test(test_lost_both), cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_settings),        cmocka_unit_test(test_second),
+        cmocka_unit_test(test_little_memory),   cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_bound),           cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_placement_alone), cmocka_unit_test(test_lost_both),
+        cmocka_unit_test(test_budgets),         cmocka_unit_test(test_directory),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

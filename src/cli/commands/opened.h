@@ -72,6 +72,7 @@ typedef struct quire_opened_want {
     bool overflow_host;
     uint64_t
         overflow_host_bytes; /* quire_opened_overflow_bytes(), by quire_opened_open_runtime() */
+    uint32_t n_devices;      /* that share such memory equally; 0 = 1 */
 } quire_opened_want;
 
 /* The runtime's options from the shared options; the caller sets the formats. */
@@ -126,10 +127,10 @@ const quire_cache *quire_opened_cache(const quire_opened *session);
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
                       const float **logits);
 /* Memory of the host for pages that a device has no room for: --kv-overflow-memory, or half of the
- * memory that the limit leaves beside the runtime that args and want ask for. *bytes: 0 if that is
- * less than the least; with --kv-overflow tier an error. It is decided before the plan: the session
- * needs only its description. Errors: QUIRE_NOMEM (less than the least; more than there is), which
- * name --kv-overflow-memory; as quire_kv_args_resolve(). */
+ * memory that the limit leaves beside the runtime that args and want ask for. *bytes: the part
+ * of each device; 0 if that is less than the least; with --kv-overflow tier an error. It is decided
+ * before the plan: the session needs only its description. Errors: QUIRE_NOMEM (less than the
+ * least; more than there is), which name --kv-overflow-memory; as quire_kv_args_resolve(). */
 int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *args,
                                 const quire_opened_want *want, uint64_t *bytes, quire_error *err);
 /* Pages are short for a sequence: whether some of its pages were moved away. */

@@ -50,6 +50,7 @@ int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *
                                 const quire_opened_want *want, uint64_t *bytes, quire_error *err)
 {
     const uint64_t set_bytes = args->kv_overflow_memory_bytes;
+    const uint32_t n_devices = want->n_devices > 0 ? want->n_devices : 1;
     char wanted[16], least[16], has[16];
     quire_runtime_opts opts;
     uint64_t min_bytes, left;
@@ -57,7 +58,7 @@ int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *
     QUIRE_TRY(quire_opened_draft(session, args, want, &opts, err));
     left = left_bytes(session, want, &opts);
     quire_runtime_opts_resolve(session->desc, &opts);
-    min_bytes = quire_overflow_bytes_min(session->desc, &opts);
+    min_bytes = n_devices * quire_overflow_bytes_min(session->desc, &opts);
     free((void *)(uintptr_t)opts.kv_pairs);
     *bytes = set_bytes != 0 ? set_bytes : left / 2;
     if (set_bytes > left) {
@@ -69,6 +70,7 @@ int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *
             quire_format_bytes(left, has, sizeof(has)));
     }
     if (*bytes >= min_bytes) {
+        *bytes /= n_devices;
         return QUIRE_OK;
     }
     if (args->kv_overflow == QUIRE_KV_OVERFLOW_TIER) {

@@ -149,8 +149,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     if (rc == QUIRE_OK) {
         s->beside_bytes =
             quire_serve_retain_bytes(&described, s->args, &s->opts) + s->args->cache_host_bytes;
-        rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
-        s->args->overflow_host_bytes /= n_devices(s); /* of each device */
+        rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, n_devices(s), err);
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);

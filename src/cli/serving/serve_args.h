@@ -81,7 +81,7 @@ typedef struct quire_serve_args {
     /* No settings: see quire_serve_overflow_settle(). */
     bool no_kv_overflow;
     bool no_overflow_memory;      /* that is why */
-    uint64_t overflow_host_bytes; /* for pages of a device */
+    uint64_t overflow_host_bytes; /* for pages of each device */
     uint32_t n_overflow_files;    /* of devices that are the CPU; 0 counts as 1 */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */

@@ -251,11 +251,12 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
 
 /* Whether the host has memory for the pages of a device. */
 static int memory_settle(quire_serve_args *args, quire_opened *described, uint64_t beside_bytes,
-                         quire_error *err)
+                         uint32_t n_devices, quire_error *err)
 {
     quire_opened_want want = quire_serve_want(args);
 
     want.beside_bytes = beside_bytes;
+    want.n_devices = n_devices;
     QUIRE_TRY(quire_opened_overflow_bytes(described, &args->common, &want,
                                           &args->overflow_host_bytes, err));
     args->no_overflow_memory = args->overflow_host_bytes == 0;
@@ -282,7 +283,7 @@ static int attend_settle(const quire_serve_args *args, const quire_opened *descr
 }
 
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
-                                uint64_t beside_bytes, quire_error *err)
+                                uint64_t beside_bytes, uint32_t n_devices, quire_error *err)
 {
     QUIRE_TRY(attend_settle(args, described, err));
     args->no_kv_overflow = args->no_overflow_memory = false;
@@ -297,7 +298,7 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     }
     return quire_device_is_cpu(args->common.device)
                ? QUIRE_OK
-               : memory_settle(args, described, beside_bytes, err);
+               : memory_settle(args, described, beside_bytes, n_devices, err);
 }
 
 bool quire_serve_overflow_is_on(const quire_serve_args *args)

@@ -24,8 +24,8 @@
  * kept, and each is restored where its requests would go. The model of reuse is that of the device
  * with the most look-ups; all begin with it.
  *
- * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, and
- * hears nothing more.
+ * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, also
+ * each time it asks again, and hears of no page any more.
  *
  * Not with several devices: requests for texts that keep a share of their tokens are refused, as
  * without retain_chunk.

@@ -458,6 +458,7 @@ typedef struct known {
     quire_page_key keys[64];
     uint32_t n;
     uint32_t n_cleared;
+    atomic_bool wants_again;
 } known;
 
 static bool hear_cleared(void *ctx)
@@ -508,13 +509,30 @@ static void known_wait(known *k, uint32_t n, uint32_t n_cleared)
     }
 }
 
-/* Each device has a watcher of its own. That of a lost device knows that nothing is left. */
+static bool hear_again(void *ctx)
+{
+    known *k = ctx;
+
+    return atomic_exchange(&k->wants_again, false);
+}
+
+/* Let a device's thread come around. */
+static void no_work(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)tree;
+}
+
+/* Each device has a watcher of its own. That of a lost device knows that nothing is left, also when
+ * it asks again. */
 static void test_watchers(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };
     known heard[DEVICES] = { { .n = 0 } };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_prefix_watcher watcher = { hear_cleared, hear_stored, hear_removed, NULL, &heard[0] };
+    quire_prefix_watcher watcher = { hear_cleared, hear_stored, hear_removed, hear_again,
+                                     &heard[0] };
     replicas r;
 
     (void)state;
@@ -538,8 +556,12 @@ static void test_watchers(void **state)
     (void)ask_at(&r, 0, 2);
     known_wait(&heard[0], 0, 2);
     known_wait(&heard[1], 2 * (N_FULL / 64), 1);
+
+    atomic_store(&heard[0].wants_again, true);
+    assert_int_equal(quire_loop_call(r.b.engine->loops[0], no_work, NULL), QUIRE_OK);
+    known_wait(&heard[0], 0, 3);
     replicas_close(&r);
-    assert_int_equal(heard[0].n_cleared, 2);
+    assert_int_equal(heard[0].n_cleared, 3);
 }
 
 int main(void)

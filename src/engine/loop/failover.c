@@ -124,17 +124,20 @@ static void give_all_away(quire_loop *loop)
     }
 }
 
-/* Nobody hits the pages of a lost device: a watcher that is full is cleared later. */
+/* Nobody hits the pages of a lost device: its watcher is cleared, and once more whenever it asks
+ * for all pages again. A watcher that is full is cleared later. */
 static void watcher_end(quire_loop *loop)
 {
-    quire_prefix_watcher *watcher = &loop->opts.watcher;
+    const quire_prefix_watcher *watcher = &loop->opts.watcher;
 
-    if (watcher->stored != NULL) {
-        quire_prefix_watch(loop->tree, NULL);
-        if (watcher->cleared(watcher->ctx)) {
-            *watcher = (quire_prefix_watcher){ 0 };
-        }
+    if (watcher->stored == NULL) {
+        return;
     }
+    quire_prefix_watch(loop->tree, NULL);
+    if (watcher->again != NULL && watcher->again(watcher->ctx)) {
+        loop->has_cleared = false;
+    }
+    loop->has_cleared = loop->has_cleared || watcher->cleared(watcher->ctx);
 }
 
 void quire_loop_lost(quire_loop *loop)

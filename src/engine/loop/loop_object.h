@@ -53,6 +53,7 @@ struct quire_loop {
     quire_step step;
     uint64_t tier_step_us; /* time of the last round; 0 = nothing ran */
     uint64_t upkeep_us;    /* when upkeep was last done */
+    bool has_cleared;      /* the watcher knows that the pages are lost with the device */
     quire_chore_budget chore_budget;
 
     quire_figures figures;

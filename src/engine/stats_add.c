@@ -197,18 +197,29 @@ static void records_add(quire_store_stats *sum, const quire_store_stats *part)
     }
 }
 
+/* The worst state, and the first device's trouble that has it. */
+static void state_add(quire_store_stats *sum, const quire_store_stats *more)
+{
+    if (more->state > sum->state || sum->trouble[0] == '\0') {
+        memcpy(sum->trouble, more->trouble, sizeof sum->trouble);
+    }
+    sum->state = more->state > sum->state ? more->state : sum->state;
+}
+
 /* A store of several parts counts its own questions; one of one part is that part. */
 static void store_add(quire_tier_stats *sum, const quire_tier_stats *more)
 {
     if (more->n_parts > 1 || !more->store.is_common) {
         questions_add(&sum->store, &more->store);
     }
+    state_add(&sum->store, &more->store);
     for (uint32_t i = 0; i < more->n_parts && i < sum->n_parts; i++) {
         const quire_store_stats *part = &more->parts[i].stats;
 
         if (!part->is_common) {
             questions_add(&sum->parts[i].stats, part);
         }
+        state_add(&sum->parts[i].stats, part);
         records_add(&sum->parts[i].stats, part);
         records_add(&sum->store, part);
     }

@@ -147,11 +147,40 @@ static void test_one_store(void **state)
     }
 }
 
+/* A store of the second device alone fails, as its connection to a shared store may. */
+static void test_trouble(void **state)
+{
+    static quire_engine_stats sum, more;
+    quire_store_stats *far = &more.tier.parts[1].stats;
+
+    (void)state;
+    sum.tier = tier_of(1, false);
+    more.tier = tier_of(2, false);
+    far->state = QUIRE_STORE_DEGRADED;
+    (void)snprintf(far->trouble, sizeof far->trouble, "second");
+    (void)snprintf(more.tier.store.trouble, sizeof more.tier.store.trouble, "far: second");
+    quire_engine_stats_add(&sum, &more);
+    assert_int_equal(sum.tier.parts[0].stats.state, QUIRE_STORE_READY);
+    assert_string_equal(sum.tier.parts[0].stats.trouble, "");
+    assert_int_equal(sum.tier.parts[1].stats.state, QUIRE_STORE_DEGRADED);
+    assert_string_equal(sum.tier.parts[1].stats.trouble, "second");
+    assert_int_equal(sum.tier.store.state, QUIRE_STORE_READY); /* the near store takes puts */
+    assert_string_equal(sum.tier.store.trouble, "far: second");
+    (void)snprintf(far->trouble, sizeof far->trouble, "third");
+    more.tier.store.state = QUIRE_STORE_DEGRADED;
+    (void)snprintf(more.tier.store.trouble, sizeof more.tier.store.trouble, "both: third");
+    quire_engine_stats_add(&sum, &more);
+    assert_string_equal(sum.tier.parts[1].stats.trouble, "second");
+    assert_int_equal(sum.tier.store.state, QUIRE_STORE_DEGRADED);
+    assert_string_equal(sum.tier.store.trouble, "both: third");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stores),
         cmocka_unit_test(test_one_store),
+        cmocka_unit_test(test_trouble),
         cmocka_unit_test(test_offload),
     };
 

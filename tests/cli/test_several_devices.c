@@ -73,6 +73,14 @@ static void test_settings(void **state)
         1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock0,tpu0"));
     assert_says(r.err, "there is no device 'tpu0'");
     program_free(&r);
+    for (int i = 0; i < 2; i++) { /* one that is no CPU is enough, at any place */
+        r = program_expect(i == 0 ? 0 : 1,
+                           PROGRAM("serve", program_model(), "--check-config", "--kv", "q8",
+                                   "--kv-budget", "1MiB", "--cache-host-memory", "64MiB",
+                                   "--device", i == 0 ? "cpu,mock1" : "cpu,cpu"));
+        assert_int_equal(strstr(r.err, "cache_host_memory needs a device") != NULL, i == 1);
+        program_free(&r);
+    }
 }
 
 /* What the second device cannot do, or has no memory for, is found before weights are loaded. */

@@ -143,7 +143,9 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 
     name_model(s);
     s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
-    QUIRE_TRY(quire_serve_host_check(s->args, err));
+    if (s->devices.n < 2 || !quire_serve_devices_can_end(&s->devices)) {
+        QUIRE_TRY(quire_serve_host_check(s->args, err)); /* of several the first may be cpu */
+    }
     QUIRE_TRY(quire_serve_devices_look(&s->devices, err));
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {

@@ -32,8 +32,7 @@
 
 /* The first handle of a store of one part. close_ms: 0 = default. From success on the store belongs
  * to the handles; its waker is set here. Errors: QUIRE_INVAL (a store of several parts),
- * QUIRE_NOMEM. Memory: end with
- * (*out)->ops->close(). */
+ * QUIRE_NOMEM. Memory: end with (*out)->ops->close(). */
 int quire_common_store_create(quire_store **out, quire_store *store, uint32_t close_ms);
 
 /* A further handle of the store of a handle that is open. Errors: QUIRE_INVAL (other is no such

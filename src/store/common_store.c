@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #define POLL_MAX 32u
+#define FIRST_ID 1u
 
 /* A drop of another machine on its way to an owner. */
 typedef struct heard {
@@ -30,8 +31,7 @@ typedef struct handle {
     quire_store store; /* must be first */
     common *common;
     struct handle *next;
-    uint32_t id; /* from 1; of no other handle, also later */
-    bool is_first;
+    uint32_t id;        /* FIRST_ID and up; of no other handle, also later */
     atomic_uint n_away; /* transfers that the owner has given and not got back */
     /* Under the lock. */
     uint32_t n_below;     /* of them, those that the store has */
@@ -67,14 +67,20 @@ static handle *self_of(quire_store *store)
 
 /* ---- wakes ---- */
 
+/* Wake the handles that wait in transfers_await(). Under wake_lock. */
+static void waiters_wake(common *c)
+{
+    c->n_wakes++;
+    (void)pthread_cond_broadcast(&c->woken);
+}
+
 /* Thread: any; possibly under `lock`. */
 static void wake(void *ctx)
 {
     common *c = ctx;
 
     (void)pthread_mutex_lock(&c->wake_lock);
-    c->n_wakes++;
-    (void)pthread_cond_broadcast(&c->woken);
+    waiters_wake(c);
     for (handle *h = c->handles; h != NULL; h = h->next) {
         const bool is_awaited = c->ops.heard != NULL || atomic_load(&h->n_away) > 0;
 
@@ -254,7 +260,7 @@ static void common_stats(const quire_store *store, quire_store_stats *out)
     const handle *h = (const handle *)(const void *)store;
 
     h->common->store->ops->stats(h->common->store, out);
-    out->is_common = !h->is_first;
+    out->is_common = h->id != FIRST_ID;
 }
 
 /* ---- close ---- */
@@ -312,8 +318,7 @@ static void store_end(common *c)
     c->is_closed = true;
     (void)pthread_mutex_unlock(&c->lock);
     (void)pthread_mutex_lock(&c->wake_lock);
-    c->n_wakes++;
-    (void)pthread_cond_broadcast(&c->woken);
+    waiters_wake(c);
     (void)pthread_mutex_unlock(&c->wake_lock);
 }
 
@@ -405,7 +410,6 @@ static int handle_make(quire_store **out, common *c)
     (void)pthread_mutex_lock(&c->lock);
     (void)pthread_mutex_lock(&c->wake_lock);
     h->id = ++c->last_id;
-    h->is_first = h->id == 1;
     h->next = c->handles;
     c->handles = h;
     c->n_handles++;

@@ -38,7 +38,7 @@ uint32_t quire_context_overflow_keep(uint32_t keep);
 uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n_keep,
                                      uint32_t n_held);
 
-/* A runtime whose contexts may fill, or the options of one that is not there yet. Borrowed. */
+/* A runtime whose contexts may fill, or the options of a runtime before its creation. Borrowed. */
 typedef struct quire_context_on {
     const quire_model_desc *desc;
     const quire_runtime_opts *opts; /* without zeros, with kv_pairs */

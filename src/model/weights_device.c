@@ -16,7 +16,8 @@ void quire_weights_device_choose(quire_weights *weights, const quire_model_opts 
     weights->device_from = weights->device != NULL ? n_all - n : n_all;
 }
 
-/* The tensors of a layer that operations of our own read, or that make what these read. */
+/* The tensors of a layer that Quire's own operations read, and those whose products are inputs of
+ * these operations. */
 static bool is_hosts(const quire_tensor_row *row)
 {
     static const size_t fields[] = {

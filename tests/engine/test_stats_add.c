@@ -125,7 +125,8 @@ static void test_stores(void **state)
     }
 }
 
-/* So with a store of one part, whose figures of questions are those of all devices. */
+/* A store of one part: the sum has the counts of questions of its part, and counts the records of a
+ * store that devices have in common once. */
 static void test_one_store(void **state)
 {
     static quire_engine_stats sum, more;

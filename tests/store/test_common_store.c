@@ -248,7 +248,7 @@ static void test_close(void **state)
     quire_memory_store_destroy(k.below);
 }
 
-/* A store that does not answer keeps what it has of an owner who leaves. */
+/* The transfers of an owner that leaves stay in a store that does not answer. */
 static void test_close_stuck(void **state)
 {
     quire_transfer *get, *back;
@@ -302,8 +302,8 @@ static quire_store_result work(const worker *w, quire_transfer *t, bool is_put, 
     return result;
 }
 
-/* Texts of this owner; between them the other one's are read, which may be there. The first owner
- * to end leaves while the other one reads and writes. */
+/* An owner writes and reads its own texts, and between them reads the other owner's texts, whether
+ * they are stored yet or not. The first owner to end leaves while the other one is at work. */
 static void *worker_main(void *ctx)
 {
     worker *w = ctx;

@@ -130,8 +130,8 @@ QUIRE_AVX512_INLINE float pack_row(const float *p, const __m512 v_scale[REGS], i
     return max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_P_MAX;
 }
 
-/* Rows block->first .. end - 1. Few rows are done one by one: the work that rows share takes
- * longer where there is nothing to hide it behind. */
+/* Rows block->first .. end - 1. Few rows are packed one by one: the latency of the work that rows
+ * share is hidden behind the work of other rows, and few rows have too little of it. */
 QUIRE_AVX512_INLINE void pack_weights(pv_block *block, uint32_t end, const __m512 v_scale[REGS])
 {
     const uint32_t n_rows = end - block->first;

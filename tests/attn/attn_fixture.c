@@ -82,8 +82,8 @@ static float *random_floats(quire_rng *rng, size_t n, double scale)
     return x;
 }
 
-/* Lanes of one source, a part of its group's pages: all heads, tile after tile. *page_bytes: of
- * what the group's pages hold so far. */
+/* Lanes of one source, a part of its group's pages: all heads, tile after tile. *page_bytes: the
+ * bytes that the sources laid out so far take in each of the group's pages. */
 static void lay_out(const fixture_opts *o, quire_side side, quire_format format, uint32_t d,
                     size_t *page_bytes, quire_attn_lane *lane)
 {

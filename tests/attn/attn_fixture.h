@@ -26,7 +26,7 @@ typedef struct fixture_opts {
     uint32_t rotate_v;
     uint32_t n_k;
     uint32_t n_v; /* 0: v_prefix_of_k */
-    /* Of the second sources, where they are others than the first's. */
+    /* is_mixed: the second sources have the formats and rotations below, not those of the first. */
     bool is_mixed;
     quire_format k_format_2;
     quire_format v_format_2;
@@ -83,12 +83,12 @@ typedef struct fixture {
     quire_page_addr *page_addr;
 } fixture;
 
-/* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row; of
- * sealed formats one recent tile is hot; rows have keys. */
+/* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row.
+ * With sealed formats one recent tile is hot. Rows have keys. */
 fixture_opts fixture_defaults(void);
 
-/* At random, what layers differ in: window, softcap, sinks; if there are two sources, their
- * formats, rotations and groups. For n_tokens as they are set. */
+/* Set the properties in which layers differ at random: window, softcap and sinks; with two sources
+ * also their formats, rotations and groups. n_tokens must be set before. */
 void fixture_vary(fixture_opts *opts, quire_rng *rng);
 
 /* Build everything and store all tokens. Fails the running test when memory is short. */
@@ -110,7 +110,7 @@ uint32_t fixture_position(const fixture *f, const quire_page_entry *entry, uint3
 uint32_t fixture_entry_end(const fixture *f, const quire_page_entry *entry);
 
 /* A sequence as it was when it had n_tokens tokens, tables included; n_rows and first_row as they
- * are. Memory: release with fixture_free_seq(), while `seq` is what it was. */
+ * are. Memory: release with fixture_free_seq() before `seq` changes. */
 quire_attn_seq fixture_truncated(const fixture *f, const quire_attn_seq *seq, uint32_t n_tokens);
 void fixture_free_seq(const quire_attn_seq *seq, const quire_attn_seq *truncated);
 

@@ -48,8 +48,8 @@ static void *tile_of(const fixture *f, const stored_lane *lane, const quire_attn
            at[1] / QUIRE_TILE_TOKENS * where->tile_stride;
 }
 
-/* What the queries of the lane's head add up to, rotated; false: the token is no query row, or the
- * layer has no queries. */
+/* The sum of the queries of the lane's head, rotated. Returns false when the token is no query row
+ * or the layer has no queries. */
 static bool sum_queries(const fixture *f, const stored_lane *lane, uint32_t s, uint32_t token,
                         float *sum)
 {

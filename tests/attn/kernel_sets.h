@@ -1,4 +1,4 @@
-/* kernel_sets.h - what tests of the kernels themselves share.
+/* kernel_sets.h - code that the tests of single kernels share.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_KERNEL_SETS_H

@@ -194,7 +194,7 @@ static void test_chunk_lengths(void **state)
     for_cases(check_chunks);
 }
 
-/* The same tokens on other pages: what a fork whose pages were all copied reads. */
+/* The same tokens on other pages, as in a fork whose pages were all copied. */
 static void check_copied_pages(fixture *f, const char *isa, const float *expected)
 {
     fixture_run_opts run = { .isa = isa, .n_threads = 2 };
@@ -331,7 +331,7 @@ static void test_append(void **state)
     }
 }
 
-/* Whoever stores K without queries gets the nearest codes. */
+/* K that is stored without queries gets the nearest codes. */
 static void test_append_without_queries(void **state)
 {
     static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
@@ -401,8 +401,8 @@ static float *rounded_queries(const fixture *f)
     return q;
 }
 
-/* Where K is read in 8 bit run() gives what it gives without keys for queries that are rounded
- * already. */
+/* Where K is read in 8 bits, run() with keys rounds the queries first: the result is that of run()
+ * without keys on rounded queries. */
 static void check_rounded_queries(fixture_opts opts, const char *isa)
 {
     const fixture_run_opts run = { .isa = isa, .n_threads = 2 };

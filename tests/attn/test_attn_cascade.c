@@ -101,7 +101,7 @@ static fixture_opts random_case(void)
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
         opts.n_tokens[s] = 256 + quire_rng_below(&rng, 500);
         opts.n_rows[s] = quire_rng_below(&rng, 2) != 0 ? 1 : 1 + quire_rng_below(&rng, 10);
-        if (quire_rng_below(&rng, 3) == 0) { /* no token after what it shares */
+        if (quire_rng_below(&rng, 3) == 0) { /* no token after the shared ones */
             opts.n_tokens[s] = opts.n_tokens[s] / 128 * 128;
             opts.n_rows[s] = 1;
         }
@@ -262,7 +262,7 @@ static void expect_nested(uint32_t n, uint32_t n_more, const uint32_t *sizes,
     fixture_free(&f);
 }
 
-/* Of nested prefixes the one that saves most reads. */
+/* Among nested prefixes the plan shares the one that saves most reads. */
 static void test_nested_groups(void **state)
 {
     (void)state;
@@ -271,7 +271,8 @@ static void test_nested_groups(void **state)
     expect_nested(2, 4, (const uint32_t[]){ 4, 4, 0 }, (const uint32_t[]){ 5, 5 });
 }
 
-/* What a sequence has too many rows for, or rows in, or holds in part, is not shared. */
+/* A split is not shared by a sequence with too many rows, with rows inside the split, or with a
+ * part of the split only. */
 static void test_not_shared(void **state)
 {
     fixture_opts opts = decode_case(2);
@@ -335,7 +336,7 @@ static bool is_same_split(const quire_attn_workspace *ws, uint32_t s, uint32_t t
     return true;
 }
 
-/* By the definition: every pair, split by split. */
+/* The number of shared splits by the definition: the pair is compared split by split. */
 static uint32_t n_shared(const quire_attn_workspace *ws, uint32_t s, uint32_t t)
 {
     uint32_t n = 0;
@@ -349,7 +350,8 @@ static uint32_t n_shared(const quire_attn_workspace *ws, uint32_t s, uint32_t t)
     return n;
 }
 
-/* The first that has no group leads one, with what saves most; of equals with more splits. */
+/* The first sequence without a group leads a new one, with the number of shared splits that saves
+ * most reads. Among equal savings the larger number of splits wins. */
 static void check_groups(const quire_attn_workspace *ws)
 {
     const quire_attn_plan *plan = &ws->plans[0];
@@ -421,7 +423,7 @@ static void test_groups_by_definition(void **state)
     }
 }
 
-/* Forks share leaves, not only what is in them. */
+/* Forks share the leaves of their tables, not only the pages that the leaves name. */
 static void test_forks(void **state)
 {
     const uint32_t n_leaves = 2;
@@ -461,7 +463,7 @@ static void test_forks(void **state)
     fixture_free(&f);
 }
 
-/* Of layers with windows: pages that no row sees are holes in one table, or in all. */
+/* Layers with windows: pages that no row sees are holes in one table, or in all tables. */
 static void test_windows(void **state)
 {
     fixture_opts opts = decode_case(4);
@@ -470,7 +472,7 @@ static void test_windows(void **state)
     (void)state;
     opts.window = 150;
     for (uint32_t s = 0; s < 4; s++) {
-        opts.n_tokens[s] = 400 + 64 * (s % 2) + s; /* the others see less of what is shared */
+        opts.n_tokens[s] = 400 + 64 * (s % 2) + s; /* odd s see fewer shared tokens */
     }
     fixture_init(&f, &opts, &rng);
     for (uint32_t s = 1; s < 4; s++) {
@@ -514,7 +516,7 @@ static void test_holes_are_not_shared(void **state)
     fixture_free(&f);
 }
 
-/* Whatever room there is for partials, results stay the same. */
+/* The results do not depend on the room for partials. */
 static void check_little_memory(uint32_t n_head, uint32_t n_kv_head, bool is_shared)
 {
     fixture_opts opts = decode_case(6);

@@ -21,7 +21,8 @@
 
 static quire_rng rng;
 
-/* Each split of one tile, so that no row has an m before its tile; or of several. */
+/* Entries of a split: one tile, so that no row has a maximum m before its tile, or several tiles.
+ */
 static uint32_t split_entries;
 static uint32_t window; /* 0: rows see all before them */
 
@@ -50,7 +51,7 @@ static float *run(fixture *f, const char *isa)
     return out;
 }
 
-/* What of an output row (row, head) is expected to be NaN; the rest must have kept its bits. */
+/* Whether output i of (row, head) is expected to be NaN. All other outputs must keep their bits. */
 typedef bool is_hit(const fixture *f, uint32_t row, uint32_t h, uint32_t i);
 
 static uint32_t hit_token;

@@ -1,4 +1,4 @@
-/* test_attn_kernel_bounds.c - kernels stay inside what they are given: every buffer ends where
+/* test_attn_kernel_bounds.c - kernels stay inside their buffers: every buffer ends where readable
  * memory ends. And sums of bf16, which no other set adds in the same order, are right where order
  * does not matter.
  *
@@ -22,7 +22,7 @@
 
 static quire_rng rng;
 
-/* Memory whose end is followed by a page that nobody may touch. */
+/* Memory that ends at a page without any access rights. */
 typedef struct guarded {
     char *map;
     size_t map_bytes;

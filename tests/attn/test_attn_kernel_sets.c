@@ -23,7 +23,7 @@
 #define EPSILON  0x1p-23
 
 #define LOGIT_SCALE  0.3f
-#define S_BEFORE_MAX 3.0f /* of what accumulating qk adds to */
+#define S_BEFORE_MAX 3.0f /* largest logit that an accumulating qk adds to */
 #define O_BEFORE_MAX 7.0f
 
 static quire_rng rng;
@@ -82,8 +82,9 @@ static kernel_case random_case(void)
     return c;
 }
 
-/* Of a set and the one before it in kernel_sets_all(), whether they must give the same bits: with
- * and without the extra instructions of some CPUs. Products of bf16 are an arithmetic of their own.
+/* Whether a set must give the bits of the set before it in kernel_sets_all(): both are the same
+ * kernels, with and without the extra instructions of some CPUs. Products of bf16 are an arithmetic
+ * of their own.
  */
 static bool is_variant(const quire_attn_kernels *set, const quire_attn_kernels *before,
                        quire_format format)
@@ -155,7 +156,7 @@ static bool has_mean(quire_format format)
     return quire_format_is_sealed(format) && quire_sealed_is_centred(format, QUIRE_SIDE_K);
 }
 
-/* What the sum of x . mean may differ by between two orders of adding, for each row; 0 without a
+/* A bound for each row on the difference between two orders of adding up x . mean; 0 without a
  * mean. */
 static void mean_error(const kernel_case *c, const float *q, const void *tile, double *error)
 {
@@ -411,7 +412,7 @@ static void check_whole_queries(const quire_attn_kernels *set, quire_format form
     free(x);
 }
 
-/* The same of P with sealed formats. All scales are 1, so that P stays whole when they are
+/* The same check for P with sealed formats. All scales are 1, so that P stays whole when they are
  * multiplied in. */
 static void check_whole_weights(const quire_attn_kernels *set, quire_format format, uint32_t d)
 {
@@ -495,8 +496,8 @@ static void check_damaged_qk(const quire_attn_kernels *set, const kernel_case *c
     free(whole);
 }
 
-/* A seen token with scale NaN makes every row NaN that gives it weight, and no other; so does a
- * NaN in P. A row without weights keeps what it had. */
+/* A seen token with scale NaN makes the rows NaN that give the token weight, and no other rows. A
+ * NaN in P makes its row NaN. A row without weights keeps its output. */
 static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c, void *tile)
 {
     size_t stride = o_stride(c);

@@ -441,7 +441,7 @@ static void test_unseen_tiles_are_not_read(void **state)
 
 /* ---- the device ---- */
 
-/* The CPU behind the interface of a step gives what the workspace gives. */
+/* The CPU behind the device interface gives the same output as the workspace. */
 static void test_cpu_device(void **state)
 {
     fixture_opts opts = small_case(QUIRE_FORMAT_Q4);

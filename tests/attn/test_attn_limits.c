@@ -196,7 +196,7 @@ static void test_bytes_are_known(void **state)
     assert_int_equal(quire_attn_workspace_bytes(&opts), 0);
 }
 
-/* Limits whose memory no machine has: refused as lack of memory, not by wrapping around. */
+/* Limits whose memory no machine has: creation reports a lack of memory; no size wraps around. */
 static void test_create_survives_huge_limits(void **state)
 {
     failing f = { .n_allowed = UINT32_MAX };

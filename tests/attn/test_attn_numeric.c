@@ -310,7 +310,7 @@ static void test_magnitudes(void **state)
     for_formats(opts);
 }
 
-/* Every distance rule, with holes: in what the rule would read hot, and behind it. */
+/* Every distance rule, with holes among the tiles that the rule would read hot, and behind them. */
 static void test_hot_and_sealed(void **state)
 {
     static const uint32_t recent[] = { 0, 1, 2, 100 };

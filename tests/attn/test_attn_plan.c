@@ -185,7 +185,7 @@ static void test_begin_checks_lists(void **state)
     quire_attn_workspace_destroy(s.ws);
 }
 
-/* Of a group whose layers have windows. */
+/* begin() with holes, in a group whose layers have windows. */
 static void test_begin_checks_holes(void **state)
 {
     quire_attn_workspace_opts opts = fixture_small_opts();

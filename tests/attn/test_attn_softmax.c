@@ -1,5 +1,5 @@
 /* test_attn_softmax.c - softmax of each kernel set: weights and sums against double precision, the
- * same bits for a row alone as among others, and what it must do with -Inf, Inf and NaN.
+ * same bits for a row alone as among others, and the results for -Inf, Inf and NaN.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -76,7 +76,7 @@ static float random_m(const softmax_call *call, uint32_t r, uint32_t kind)
            (float)(kind == 1 ? 8.0 - 13.0 * quire_rng_unit(&rng) : -8.0 * quire_rng_unit(&rng));
 }
 
-/* Row by row, softmax gives what it gave the rows together, to the bit. */
+/* Row by row, softmax gives the same bits as for all rows together. */
 static void check_alone(const softmax_call *call)
 {
     for (uint32_t r = 0; r < call->n_rows; r++) {
@@ -93,8 +93,8 @@ static void check_alone(const softmax_call *call)
     }
 }
 
-/* P, l and rescale of a row against double precision; the differences are f32 by contract. Weights
- * of bf16 are rounded twice (kernels_avx512_bf16.c), and l is the sum of what came out. */
+/* P, l and rescale of a row against double precision. By contract s - m is computed in f32. Weights
+ * of bf16 are rounded twice (kernels_avx512_bf16.c), and l is the sum of the rounded weights. */
 static void check_row(const softmax_call *call, uint32_t r)
 {
     const double tolerance = call->is_bf16 ? 6.5e-3 : 4e-7;

@@ -1,10 +1,11 @@
 /* tolerance.h - how far a kernel set may be from the double-precision answer over the same tiles.
  *
- * Relative to the norm of the output: of a whole call, and of its worst row (which may be small by
- * cancellation). For logits within about +-20: an error of a logit acts in the exponent, so it
- * grows with the logits. f32, f16 and bf16 tiles are multiplied in f32, but bf16 in bf16 by
- * avx512+bf16 and avx512+amx; q8 rounds P to 15 bits (src/attn/kernels.h), about 1 % of what q8
- * storage itself rounds, and q to 8; sealed formats round q and P to 8 bits.
+ * Bounds are relative to the norm of the output: that of a whole call, and that of its worst row
+ * (which may be small by cancellation). They hold for logits within about +-20: the error of a
+ * logit acts in the exponent and grows with the logits. f32, f16 and bf16 tiles are multiplied in
+ * f32, but bf16 in bf16 by avx512+bf16 and avx512+amx; q8 rounds P to 15 bits (src/attn/kernels.h),
+ * about 1 % of the rounding error of q8 storage, and q to 8; sealed formats round q and P to 8
+ * bits.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ATTN_TOLERANCE_H
@@ -20,7 +21,8 @@ typedef struct attn_tolerance {
     double row;
 } attn_tolerance;
 
-/* By format of V, and of K unless it is q8; an output is held to the looser of the two. */
+/* Bounds by the format of V, and by that of K unless K is q8. An output is held to the looser of
+ * the two. */
 static const attn_tolerance attn_tolerances[QUIRE_FORMAT_COUNT] = {
     [QUIRE_FORMAT_F32] = { 5e-6, 5e-5 },  [QUIRE_FORMAT_F16] = { 5e-6, 5e-5 },
     [QUIRE_FORMAT_BF16] = { 5e-6, 5e-5 }, [QUIRE_FORMAT_Q8] = { 2e-4, 2e-3 },
@@ -28,9 +30,9 @@ static const attn_tolerance attn_tolerances[QUIRE_FORMAT_COUNT] = {
     [QUIRE_FORMAT_Q4] = { 3e-2, 1e-1 },   [QUIRE_FORMAT_Q3] = { 3e-2, 1e-1 },
 };
 
-/* Of bf16 where q and P are rounded to bf16 too: half a unit in 8 bits each, so what bf16 storage
- * itself rounds (2.5e-3 of normal K and V of head 64; with this rounding 3.5e-3). The largest seen
- * in test_attn_numeric are 4.6e-3 and 1.2e-2. */
+/* Bounds for bf16 where q and P are rounded to bf16 too. Each of these roundings is half a unit in
+ * 8 bits, as much as bf16 storage itself rounds. The bounds leave a factor of two to three above
+ * the largest errors seen in test_attn_numeric. */
 static const attn_tolerance attn_tolerance_bf16_products = { 1e-2, 4e-2 };
 
 /* Of a single output there, for normal q, K and V of head 64 with a logit scale of 1/4. Rounding
@@ -39,7 +41,7 @@ static const attn_tolerance attn_tolerance_bf16_products = { 1e-2, 4e-2 };
  * times its V, which is 4 at the most: 1.1e-2; four times that is allowed. Seen: 1.3e-2. */
 static const double attn_tolerance_bf16_output = 4e-2;
 
-/* K in q8, whose q has 8 bits as that of sealed formats. */
+/* K in q8: q is rounded to 8 bits there, as with sealed formats. */
 static const attn_tolerance attn_tolerance_q8_queries = { 3e-2, 1e-1 };
 
 static inline bool attn_multiplies_bf16(const char *isa, quire_format format)

@@ -1,4 +1,4 @@
-/* test_bytes.c - bytes that grow keep what was added, in order, terminated.
+/* test_bytes.c - a growing buffer keeps the added bytes in order, terminated.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/bytes.h"

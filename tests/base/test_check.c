@@ -19,7 +19,7 @@
 
 #define MESSAGE_MAX 256
 
-/* Run body in a child process and return its wait status; what it wrote to stderr goes to text. */
+/* Run body in a child process and return its wait status. The child's stderr goes to text. */
 static int run_in_child(void (*body)(void), char text[MESSAGE_MAX])
 {
     const struct rlimit no_core = { 0, 0 };

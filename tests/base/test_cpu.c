@@ -1,4 +1,4 @@
-/* test_cpu.c - CPU features agree with each other and with what the kernel reports.
+/* test_cpu.c - CPU features agree with each other and with the kernel's report.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/cpu.h"
@@ -78,7 +78,7 @@ static void agrees_with_the_kernel(void **state)
 #endif
 }
 
-/* Zen 4 is what of AMD's family 25 has AVX-512. */
+/* Among AMD's family 25, the CPUs with AVX-512 are Zen 4. */
 static void knows_where_prefetches_go(void **state)
 {
     const quire_cpu *cpu = quire_cpu_get();

@@ -176,7 +176,7 @@ static void durations(void **state)
     assert_int_equal(us, 77);
 }
 
-/* Whatever integer is printed is read back, with and without a limit in the way. */
+/* Every printed integer is read back; one below the lower limit is refused. */
 static void random_integers_come_back(void **state)
 {
     quire_rng rng = test_rng(1);

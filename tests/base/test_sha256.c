@@ -1,4 +1,4 @@
-/* test_sha256.c - the hash of the examples of FIPS 180-4, whatever the pieces.
+/* test_sha256.c - the hash of the examples of FIPS 180-4, for any split of the input into pieces.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/sha256.h"

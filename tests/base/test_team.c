@@ -1,7 +1,7 @@
 /* test_team.c - members of a team meet, sleep, are woken; teams of all sizes, side by side.
  *
  * How many members a run has is the team's choice when the machine is busy (team_size.h). The first
- * run of a new team has all of them, so what needs them all is tested there.
+ * run of a new team has all of them, so properties that need all members are tested in a first run.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/team.h"
@@ -48,7 +48,7 @@ static quire_team *team_new(uint32_t n_threads)
     return team;
 }
 
-/* ---- who takes part ---- */
+/* ---- members that take part ---- */
 
 typedef struct roll {
     uint32_t size;
@@ -182,7 +182,7 @@ static void test_members_meet(void **state)
     }
 }
 
-/* Each member adds its share of 0 .. N - 1, whatever their number is. */
+/* Each member adds its share of 0 .. N - 1. The sum must be right for any number of members. */
 #define SUM_N 1000u
 
 typedef struct sum {

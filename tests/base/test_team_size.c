@@ -107,7 +107,7 @@ static void test_patience_grows_and_is_forgotten(void **state)
     assert_int_equal(s.retry_ns, now_ns + QUIRE_TEAM_PAUSE_NS_MAX);
 }
 
-/* One thread that does not get its processor says enough: no trial. */
+/* One thread without a processor is proof of a busy machine: the team makes no trial. */
 static void test_a_busy_machine_is_not_tried(void **state)
 {
     quire_team_sizer s;

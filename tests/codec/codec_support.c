@@ -1,4 +1,4 @@
-/* codec_support.c - what the tests of the tile formats share.
+/* codec_support.c - code that the tests of the tile formats share.
  *
  * SPDX-License-Identifier: MIT */
 #include "codec/codec_support.h"

@@ -1,4 +1,4 @@
-/* codec_support.h - what the tests of the tile formats share.
+/* codec_support.h - code that the tests of the tile formats share.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_CODEC_SUPPORT_H

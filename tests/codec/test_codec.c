@@ -1,4 +1,4 @@
-/* test_codec.c - tile formats: their bytes, what comes back, and the same bytes on every ISA.
+/* test_codec.c - tile formats: their bytes, the decoded values, and the same bytes on every ISA.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -312,7 +312,7 @@ static void test_round_trip(void **state)
     }
 }
 
-/* What is once decoded is stored without further loss: forks and re-encoding do not drift. */
+/* Encoding decoded values again loses nothing: forks and re-encoding do not drift. */
 static void test_second_trip_is_exact(void **state)
 {
     const quire_codec *codec = quire_codec_find("ref");

@@ -16,7 +16,7 @@
 #include "seed.h"
 
 #define TILE      QUIRE_TILE_TOKENS
-#define MOVES_MAX 4u /* what q8_rounding_body.h promises */
+#define MOVES_MAX 4u /* the bound of q8_rounding_body.h */
 
 static quire_rng rng;
 
@@ -186,7 +186,7 @@ static void test_moves_are_the_best_ones(void **state)
     assert_true(n_moved > n_rows / 2);
 }
 
-/* What it is for: queries that resemble the token's own see less of the errors. */
+/* The purpose of the rounding: queries that resemble the token's own see less of the errors. */
 static void test_errors_hide_from_such_queries(void **state)
 {
     const quire_codec *codec = quire_codec_get();
@@ -227,7 +227,7 @@ static void test_errors_hide_from_such_queries(void **state)
 
 /* ---- queries ---- */
 
-/* What rounding made of a query, as codes; fails unless it is whole multiples of the unit. */
+/* The codes of a rounded query. Fails unless each rounded value is a whole multiple of the unit. */
 static void query_errors_of(const float *q, const float *rounded, const float *key, uint32_t d,
                             row_errors *r)
 {
@@ -249,7 +249,7 @@ static void query_errors_of(const float *q, const float *rounded, const float *k
     }
 }
 
-/* As kernels pack it: fails unless the codes come back. */
+/* Pack the rounded query as kernels do. Fails unless the packed codes are the same. */
 static void check_packed(const row_errors *r, const float *rounded, float scale)
 {
     float max = 0.0f;
@@ -338,7 +338,8 @@ static void test_same_queries_on_every_isa(void **state)
     }
 }
 
-/* What kernels deal with themselves stays as it is. */
+/* Zeros, values too small or too large, NaN and Inf are left to the kernels: such queries stay
+ * unchanged. */
 static void test_queries_that_stay(void **state)
 {
     static const float values[] = { 0.0f, 0x1p-149f, 0x1p-61f, 3e38f, INFINITY, -INFINITY, NAN };
@@ -446,7 +447,7 @@ static void test_same_bytes_on_every_isa(void **state)
     }
 }
 
-/* ---- what has no effect ---- */
+/* ---- queries without effect ---- */
 
 static void check_without_effect(rows_fixture *f, quire_format format)
 {
@@ -496,8 +497,8 @@ static void test_queries_without_a_direction(void **state)
     }
 }
 
-/* Rows of whole numbers times the scale have no errors to hide; nor have zeros, and what is NaN or
- * Inf shows as before. */
+/* Rows of whole numbers times the scale have no errors to hide, nor have rows of zeros. Rows with
+ * NaN or Inf are stored as without queries. */
 static void test_rows_without_errors(void **state)
 {
     const uint32_t d = 40;

@@ -1,5 +1,5 @@
-/* test_sealed_rows.c - sealed formats: how well rows come back, and what damaged or enormous rows
- * do.
+/* test_sealed_rows.c - sealed formats: errors of decoded rows, and the effect of damaged or
+ * enormous rows.
  *
  * SPDX-License-Identifier: MIT */
 #include <float.h>
@@ -105,8 +105,8 @@ static void test_error_on_normal_rows(void **state)
 }
 
 /* A decoded row is as long as the row (before the mean), as exactly as an f16 scale can make it.
- * And the codes are those of the nearest levels at the least-squares scale, but for what the last
- * step of the fit still moved it. */
+ * The codes are those of the nearest levels at the least-squares scale, up to the change of the
+ * scale in the last step of the fit. */
 static void check_rows_of(const sealed_fixture *f)
 {
     double lost = 0.0;
@@ -178,7 +178,7 @@ static float lanes_dot(const float *a, const float *b, uint32_t d)
     return lanes[0];
 }
 
-/* Code whose level is nearest to z; of two the one of larger magnitude. */
+/* The code of the level nearest to z. Of two equally near levels the one of larger magnitude. */
 static uint32_t nearest(const int8_t *levels, uint32_t n, float z)
 {
     uint32_t best = 0;
@@ -230,8 +230,8 @@ static float search_row(const sealed_fixture *f, const float *x, uint8_t *codes)
     return sqrtf(lanes_dot(y, y, d) / lanes_dot(found, found, d)) * (max / 127.0f);
 }
 
-/* Every code and scale is what the search finds; in every third tile values are small integers, so
- * that many lie between two levels. */
+/* Every code and scale equals the search's. In every third tile values are small integers, so that
+ * many of them lie between two levels. */
 static void check_search(quire_format format, quire_side side)
 {
     static const uint32_t dims[] = { 8, 40, 64, 72, 128 };
@@ -383,7 +383,7 @@ static void test_zero_rows(void **state)
     sealed_for_each(check_zeros);
 }
 
-/* Where the scale is a subnormal f16, rows lose what its steps of 2^-24 lose. */
+/* Where the scale is a subnormal f16, its steps of 2^-24 bound the extra error of a row. */
 static void check_small(quire_format format, quire_side side)
 {
     sealed_fixture f = sealed_take(format, side, 64, 64);
@@ -408,8 +408,8 @@ static void test_small_rows(void **state)
     sealed_for_each(check_small);
 }
 
-/* Values beyond what scale and mean can hold saturate and stay finite; other rows keep their
- * place. */
+/* Values beyond the range of scale and mean saturate and stay finite. Other rows stay within range.
+ */
 static void check_huge(quire_format format, quire_side side)
 {
     const float most = 0x1p22f;

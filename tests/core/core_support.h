@@ -38,7 +38,7 @@ typedef struct test_memory {
 
 void test_memory_init(test_memory *memory);
 
-/* The same for extents, over real memory. */
+/* A source of extents over real memory that counts its calls and fails on request. */
 typedef struct test_extents {
     quire_extent_source source;
     uint64_t n_calls;
@@ -97,7 +97,7 @@ unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group
 void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 
-/* The same in one group. */
+/* Check a token's slot in one group. */
 void test_slot_check_in(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                         uint32_t token, uint32_t stamp);
 

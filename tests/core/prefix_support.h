@@ -33,7 +33,7 @@ typedef struct test_run {
 /* A tree in a cache of n_pages pages of one group. opts may be NULL; the cache and the allocator
  * are filled in. */
 void test_prefix_create(test_prefix *p, uint32_t n_pages, const quire_prefix_opts *opts);
-/* The same in a cache made with these options. */
+/* A tree in a cache made with these options. */
 void test_prefix_create_in(test_prefix *p, const quire_cache_opts *cache_opts,
                            const quire_prefix_opts *opts);
 void test_prefix_destroy(test_prefix *p);
@@ -66,14 +66,14 @@ quire_prefix_stats test_prefix_stats(const test_prefix *p);
 /* Stamp the tokens from begin on, check the stamps of all, holes left out. Group 0 has no holes. */
 void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin);
 void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens);
-/* The same for a text of test_key_of(key): equal texts of two keys have different stamps. */
+/* Stamp and check a text of test_key_of(key): equal texts of two keys have different stamps. */
 void test_stamp_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq, const int32_t *tokens,
                         uint32_t begin);
 void test_check_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq,
                         const int32_t *tokens);
 
-/* Of a tree whose group 1 has a window. The most full pages of a text, in tokens, whose last window
- * is in the tree, by a walk over all nodes. */
+/* For a tree whose group 1 has a window: the longest prefix of full pages, in tokens, whose last
+ * window is in the tree. Found by a walk over all nodes. */
 uint32_t test_naive_tokens(const test_prefix *p, uint32_t key, const int32_t *tokens,
                            uint32_t n_tokens);
 /* A sequence that was just filled has the pages of its last window in group 1, and no others. */

@@ -174,7 +174,8 @@ static void test_trades(void **state)
     test_append(t.cache, seq, 4 * PAGE_TOKENS);
     assert_int_equal(e.n_trades, 0);
     assert_int_equal(quire_seq_append(t.cache, seq, 4 * PAGE_TOKENS), QUIRE_NOPAGES);
-    /* One call, one after each trade, and one for the pages still missing then. */
+    /* The evictor is called once, once after each trade, and once for the pages still missing then.
+     */
     assert_int_equal(e.n_calls, 1 + 2 + 1);
     assert_int_equal(e.n_trades, 3 + 1);
     quire_cache_keeper_set(t.cache, NULL);

@@ -103,7 +103,7 @@ static void test_random(void **state)
     }
 }
 
-/* The same node stands in two heaps, by different links, and leaves one of them. */
+/* A node is in two heaps by different links, and leaves one of them. */
 static void test_two_heaps(void **state)
 {
     heap_case c;

@@ -133,7 +133,7 @@ static void test_no_memory(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
-/* The names are an interface: programs read them in what --kv-history writes. */
+/* The names are an interface: programs read them in the file of --kv-history. */
 static void test_kind_names(void **state)
 {
     static const char *const names[] = { "unknown", "alloc",  "ref",     "unref",  "free",

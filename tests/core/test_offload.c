@@ -44,7 +44,7 @@ static void open_on(test_cache *t, slots *s, uint32_t n_pages)
         t->cache, &(quire_offload_ops){ .read = slots_read, .release = slots_release, .ctx = s });
 }
 
-/* As an owner does: gather, write, offload. */
+/* Offload a page as its owner does: gather its bytes, write them, offload. */
 static int offload(test_cache *t, slots *s, quire_page_id page, uint32_t slot)
 {
     int rc = quire_cache_page_gather(t->cache, page, s->bytes[slot], PAGE_BYTES);

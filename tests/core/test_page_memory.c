@@ -240,8 +240,8 @@ static void test_states(void **state)
     hidden_close(&h, cache);
 }
 
-/* An extent that is cut anew for larger pages is not touched either: its last page reaches into
- * what was a tail. */
+/* An extent that is cut anew for larger pages is not touched either, although its last page reaches
+ * into the tail of the old cut. */
 static void test_recut(void **state)
 {
     const size_t small = 10048; /* bytes, with a tail behind the last page of an extent */
@@ -272,7 +272,7 @@ static void test_recut(void **state)
     hidden_close(&h, cache);
 }
 
-/* What needs the host's memory is refused. */
+/* Options that need the host's memory are refused. */
 static void test_refusals(void **state)
 {
     const quire_page_memory memory = {

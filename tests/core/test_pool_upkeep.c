@@ -49,7 +49,7 @@ static void test_watermark_follows_demand(void **state)
     assert_true(ready_pages(&t) >= EXTENT);
     assert_int_equal(t.extents.n_calls, 2);
 
-    /* The same number of pages is ready for the next sequences. */
+    /* As many pages are ready for the next sequences. */
     test_pool_drop(&t, EXTENT, ids);
     test_pool_take(&t, 0, EXTENT, ids);
     assert_int_equal(t.extents.n_calls, 2);
@@ -157,8 +157,8 @@ static void test_touching_parts_keeps_pace(void **state)
     test_pool_stop(&t);
 }
 
-/* The same for pages in parts, which are spread over their extents: slots are ready when the whole
- * extent is touched, and contents stay. */
+/* Pages in parts are spread over their extents: slots are ready when the whole extent is touched,
+ * and contents stay. */
 static void test_touching_parts_is_bounded(void **state)
 {
     const size_t page_bytes = (size_t)3 << 20;

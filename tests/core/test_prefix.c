@@ -458,7 +458,7 @@ static void test_rules_broken(void **state)
     assert_int_equal(quire_prefix_release(p.tree, run.ref, 0), QUIRE_OK);
     test_run_extend(&p, &other, b, 2 * PT);
 
-    /* The same until an id recurs: the old ref does not act on the new sequence. */
+    /* Close and open sequences until an id recurs: the old ref does not act on the new sequence. */
     run = test_run_start(&p, a, PT + 1);
     for (quire_seq_id id = QUIRE_SEQ_NULL; id != run.seq; id = test_open(p.cache)) {
         assert_int_equal(quire_seq_close(p.cache, id != QUIRE_SEQ_NULL ? id : run.seq), QUIRE_OK);

@@ -177,7 +177,7 @@ static void test_growth(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Evict whatever the tree has, by a text that needs all pages. */
+/* Evict all cached pages by a text that needs all pages. */
 static void push_out(test_prefix *p, uint32_t n_pages, int32_t base)
 {
     int32_t tokens[N_PAGES * P];

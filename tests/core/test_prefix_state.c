@@ -236,8 +236,8 @@ static void test_small_states(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Large states go by what a hit behind them saves: a state that is a page behind the one before it
- * goes before a state that a whole text needs, whichever is older. */
+/* Large states are evicted in the order of the tokens that a hit at them saves. A state one page
+ * behind another state goes before a state that a whole text needs, regardless of age. */
 static void worth_of_states(quire_evict_policy policy, bool is_short_first)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
@@ -433,7 +433,7 @@ typedef struct copies {
     quire_page_id states[PAGES + 1];
 } copies;
 
-/* By place in the text. */
+/* Keep each copy at the index of its page in the text. */
 static void see(void *ctx, const quire_prefix_copy *copy)
 {
     copies *c = ctx;
@@ -598,7 +598,8 @@ static void test_sequences(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Of a pinned region: charged to it, or for want of room to the dynamic one, until there is room.
+/* States of sequences in a pinned region are charged to that region. Without room there they are
+ * charged to the dynamic region, until there is room.
  */
 static void test_sequences_of_a_region(void **state)
 {

@@ -1,4 +1,5 @@
-/* test_prefix_watch.c - a watcher of the prefix tree: what it was told are the tree's full pages.
+/* test_prefix_watch.c - a watcher of the prefix tree: the events that it gets add up to the tree's
+ * full pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -14,7 +15,7 @@
 #define TOKENS   (5u * P + 3u)
 #define TOLD_MAX 256u
 
-/* What a watcher believes. */
+/* The pages in the tree according to a watcher's events. */
 typedef struct told {
     quire_page_key keys[TOLD_MAX];
     quire_page_key parents[TOLD_MAX];
@@ -146,7 +147,8 @@ static int count_node(void *ctx, const quire_prefix_node_info *node)
     return 0;
 }
 
-/* What was told is in the tree; is_all: and the other way round. */
+/* All pages told to the watcher are in the tree. With is_all it was also told all full pages of the
+ * tree. */
 static void assert_told(const test_prefix *p, const told *t, bool is_all)
 {
     count c = { .told = t };
@@ -255,7 +257,7 @@ static void test_refusal(void **state)
     assert_true(quire_prefix_watch_some(p.tree, 100)); /* no room to clear it */
     t.room = UINT32_MAX;
     (void)test_run_whole(&p, tokens, 2 * P);
-    assert_int_equal(t.n_stored, 7); /* what it had is void, so nothing is told */
+    assert_int_equal(t.n_stored, 7); /* a clearing is pending, so nothing new is told */
     tell_rest(&p);
     assert_int_equal(t.n_cleared, 2);
     assert_told(&p, &t, true);

@@ -245,7 +245,7 @@ static void test_pages_come_back(void **state)
     (void)whole(&p, text, TEXT);
     (void)evict_pages(&p, PAGES - 4);
     assert_int_equal(counts(&p).n[1], 4);
-    /* The same prompt up to the middle is computed again: its nodes get their pages back. */
+    /* The first half of the prompt is computed again: its nodes get their pages back. */
     assert_int_equal(whole(&p, text, TEXT / 2).n_tokens, 0);
     assert_int_equal(counts(&p).n_nodes, PAGES);
     assert_int_equal(counts(&p).n[1], 4 + PAGES / 2);
@@ -362,7 +362,7 @@ static void test_truncatable(void **state)
     test_append(p.cache, seq, TEXT);
     test_stamp_text(&p, seq, text, 0);
     assert_int_equal(quire_seq_release(p.cache, seq, GROUP, 4 * P, 6 * P, NULL), QUIRE_OK);
-    /* Pages 4 and 5 are gone: cuts need page 6 and what the window reaches behind it. */
+    /* Pages 4 and 5 are gone: a cut behind them needs its whole window in page 6 and later ones. */
     assert_int_equal(quire_seq_truncatable(p.cache, seq, TEXT), TEXT);
     assert_int_equal(quire_seq_truncatable(p.cache, seq, 8 * P), 8 * P);
     assert_int_equal(quire_seq_truncatable(p.cache, seq, 8 * P - 1), 4 * P);
@@ -378,7 +378,7 @@ static void test_truncatable(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What a visit of copies sees. */
+/* The counts of a visit of copies. */
 typedef struct copies {
     test_prefix *p;
     uint32_t n;         /* without a mark */

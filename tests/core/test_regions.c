@@ -388,7 +388,7 @@ static void test_spill(void **state)
     end(&r);
 }
 
-/* They also go home when the room comes from pages that expire. */
+/* Spilled pages also return to their region when expiring pages make the room. */
 static void test_spill_ends_by_expiry(void **state)
 {
     regions r;

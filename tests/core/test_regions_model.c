@@ -2,7 +2,7 @@
  * close, grow and shrink, sequences of each, ranks, accounts with quotas, pins. After every
  * operation the test recomputes these rules from public state:
  *
- *   - budgets add up to what the cache was given; no region is charged beyond its own
+ * - budgets add up to the cache's budget; no region is charged beyond its own
  *   - a sequence of the dynamic region never makes a pinned region's charge grow
  *   - a held pin's text is found to its last token and keeps its bytes
  *   - a reserved pin needs no more than its reserved bytes, even when other pins come and go

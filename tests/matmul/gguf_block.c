@@ -50,7 +50,7 @@ static double f16_at(const unsigned char *at)
     return (double)quire_f16_to_f32(half);
 }
 
-/* Nibble i of 16 bytes whose high nibbles are the second half. */
+/* Nibble i of 16 bytes: the low nibbles come first, then the high ones. */
 static int nibble_at(const unsigned char *bytes, uint32_t i)
 {
     return bytes[i % 16] >> (i < 16 ? 0 : 4) & 15;

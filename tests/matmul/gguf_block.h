@@ -1,5 +1,5 @@
 /* gguf_block.h - weights out of GGUF's blocks one by one, written from the formats' description and
- * without regard to speed: what tests of the matrix products compare with.
+ * without regard to speed. Tests compare the matrix products with them.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_GGUF_BLOCK_H

@@ -1,5 +1,5 @@
 /* test_experts.c - products of rows with chosen matrices: each pair has the bits of the product of
- * its row and its matrix alone, whatever rows, choices and threads there are beside.
+ * its row and its matrix alone, for any other rows, choices and number of threads.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /* test_floats.c - products with matrices of floats: each result has the bits of its row and its
- * output alone, in the order that floats.h says, whatever kernel set, rows and threads there are.
+ * output alone, in the order that floats.h defines, for any kernel set, number of rows and number
+ * of threads.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -32,7 +33,7 @@ static const char *const set_names[] = { "portable", "avx2", "avx512" };
 
 static quire_rng rng;
 
-/* Weights of all experts in a type's bytes, and what they stand for. */
+/* Weights of all experts in a type's bytes, and their values. */
 static unsigned char bytes[EXPERTS * N_OUT_MAX * N_IN_MAX * sizeof(float)];
 static float weights[EXPERTS * N_OUT_MAX * N_IN_MAX];
 static float x[ROWS_MAX * USED_MAX * N_IN_MAX];

@@ -1,5 +1,5 @@
 /* test_matmul.c - products of block-quantised weights: against double precision, the same bits from
- * every kernel set, number of threads and company of rows, and what damage does.
+ * every kernel set, for any number of threads and any other rows, and the effect of damage.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -222,8 +222,9 @@ static void test_bits(void **state)
     }
 }
 
-/* Each type with each number of rows of a tile, which have kernels of their own; the f16s are
- * anything, NaN and Inf but for their bits, which no rule fixes. */
+/* Each type with each number of rows of a tile: each number has a kernel of its own. The f16s are
+ * random and include NaN and Inf, but the bits of a NaN are not compared, since no rule fixes them.
+ */
 static void test_bits_of_any_bytes(void **state)
 {
     const quire_matmul_kernels *sets[SETS_MAX] = { NULL };

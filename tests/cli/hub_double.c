@@ -123,12 +123,12 @@ typedef struct answer {
     hub_entry entry;
     int status;
     size_t from;
-    size_t end;  /* of what is sent */
+    size_t end;  /* of the bytes sent */
     bool is_cut; /* the connection ends there */
     bool is_busy;
 } answer;
 
-/* What to answer; counts down. With the mutex held. */
+/* Choose the answer, and count down the entry's faults. The caller holds the mutex. */
 static bool decide(hub_double *hub, const asked *a, answer *out)
 {
     memset(out, 0, sizeof(*out));

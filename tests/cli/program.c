@@ -296,7 +296,7 @@ int program_end(program_running *running)
     char byte;
     int status;
 
-    /* What it still says must not keep it waiting. */
+    /* Read the rest of its stderr: a full pipe would block the program. */
     while (read(running->err, &byte, 1) > 0) {
     }
     status = wait_for(running->pid);

@@ -1,4 +1,4 @@
-/* program.h - runs the built quire program and keeps what it says.
+/* program.h - runs the built quire program and keeps its output.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_PROGRAM_H
@@ -22,7 +22,7 @@ typedef struct program_args {
 
 #define PROGRAM(...) ((program_args){ { __VA_ARGS__, NULL } })
 
-/* Run to the end. input: what its stdin holds, NULL for nothing. */
+/* Run to the end. input: the text on its stdin, NULL for nothing. */
 program_result program_run_with(const char *input, program_args args);
 program_result program_run(program_args args);
 
@@ -35,7 +35,7 @@ program_result program_run_unread(program_args args);
 /* Send SIGINT once the first byte has come out of its stdout, then wait for it. */
 program_result program_run_interrupted(const char *input, program_args args);
 
-/* With stderr on a terminal; err is what the terminal would have shown. */
+/* With stderr on a terminal; err is the text that the terminal would have shown. */
 program_result program_run_on_terminal(program_args args);
 
 /* The same, with SIGINT once the terminal has shown a text. */
@@ -54,7 +54,7 @@ typedef struct program_running {
 program_running program_start(program_args args);
 /* With a terminal for its stdin: lines are written to running.in. */
 program_running program_start_on_terminal(program_args args);
-/* With one terminal for its stdin and its stderr: running.in is also what the terminal shows. */
+/* With one terminal for its stdin and its stderr: reading running.in gives the terminal's text. */
 program_running program_start_on_whole_terminal(program_args args);
 /* Read until a character has come. */
 void program_await(int fd, char awaited);
@@ -79,7 +79,7 @@ void assert_says(const char *text, const char *part);
  * vocabulary, trained context 512. Memory: static. */
 const char *program_model(void);
 
-/* The same with 16 layers and a trained context of 4,096. */
+/* The generated model with 16 layers and a trained context of 4,096 tokens. */
 const char *program_model_deep(void);
 
 /* The first with 4 layers, of which 2 store K and V: the scheme fusedkv-lite. */
@@ -93,7 +93,7 @@ const char *program_model_sliding(void);
 /* The first with 4 layers, as smollm3: the last one does not turn K by its position. */
 const char *program_model_unturned(void);
 
-/* A model with latent attention: 3 layers with rows of 160, whose first 128 are V. */
+/* A model with latent attention: 3 layers with rows of 160 values, the first 128 of which are V. */
 const char *program_model_latent(void);
 
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */

@@ -1,5 +1,5 @@
-/* pull_kit.h - what the tests of quire pull have in common: a hub with one repository, and a folder
- * for models of the test's own.
+/* pull_kit.h - set-up that the tests of quire pull share: a hub with one repository, and a folder
+ * for the test's models.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_PULL_KIT_H

@@ -61,7 +61,7 @@ const char *served_body(const char *reply)
     return begin + 4;
 }
 
-/* Of this machine. */
+/* The server on this machine at a port. */
 static served_at here(uint16_t port)
 {
     return (served_at){ .address = "127.0.0.1", .port = port, .headers = "" };

@@ -122,7 +122,7 @@ void stored_segment_damage(const char *path)
     }
 }
 
-/* What quire run finds of a text. */
+/* The number of a text's tokens that quire run finds in the directory. */
 json_int_t stored_found(const char *dir, const char *text, const char *kv)
 {
     json_t *document =

@@ -34,7 +34,7 @@ const char *stored_string(const json_t *object, const char *name);
 void stored_flip(const char *path, int64_t offset);
 /* Damage the first record of a segment, behind its head; other files are left alone. */
 void stored_segment_damage(const char *path);
-/* What stored_segment_damage() has damaged last. */
+/* Path of the segment that stored_segment_damage() damaged last. */
 const char *stored_damaged_path(void);
 
 #endif /* QUIRE_TESTS_STORED_DIRS_H */

@@ -1,5 +1,5 @@
-/* test_analyze_program.c - quire analyze: text, JSON, files, refusals; and a server reads what it
- * recommends.
+/* test_analyze_program.c - quire analyze: text, JSON, files, refusals; and a server reads the
+ * recommended settings.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-/* test_cache_command.c - quire cache end to end: what it lists, checks and refuses.
+/* test_cache_command.c - quire cache end to end: its lists, checks and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -258,8 +258,8 @@ static json_int_t retaining_serve(const char *dir, char *text, size_t text_bytes
     return n_cached;
 }
 
-/* Texts that a server condensed are there after a restart. They are listed as such, verified, and
- * no orphans. */
+/* Texts that a server condensed are there after a restart. The command lists them as condensed,
+ * verifies them, and counts none of them as an orphan. */
 static void condensed_texts_are_texts(void **state)
 {
     const char *dir = stored_dir_new("condensed-cache");

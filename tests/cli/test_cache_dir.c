@@ -1,5 +1,5 @@
-/* test_cache_dir.c - pages on disk, end to end: run, chat and serve find again what they have
- * computed, also after a kill; the directory's rules are told by name.
+/* test_cache_dir.c - pages on disk, end to end: run, chat and serve find the pages again that they
+ * computed, also after a kill. Refusals name the directory's rules.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -91,8 +91,8 @@ static void run_reads_what_it_has_written(void **state)
     }
 }
 
-/* A text whose KV is four times the budget: the same answer, the second time from the directory;
- * refused where that is asked for. */
+/* A text whose KV is four times the budget: the answer is the same, the second time from the
+ * directory. With --kv-overflow refuse the program refuses the text. */
 static void run_larger_than_memory(void **state)
 {
     const char *prompt = program_text("long.txt", 3500);
@@ -194,8 +194,8 @@ static char *attending_answer(const char *budget, const char *overflow, double *
     return text;
 }
 
-/* A text larger than memory whose tokens choose pages: the same answer, by default and when asked
- * for, and pages that no token chose stay in the file. */
+/* A text larger than memory whose tokens choose pages: the same answer, by default and with the
+ * option. Pages that no token chose stay in the file. */
 static void serve_attends_beyond_memory(void **state)
 {
     static const char *const choices[] = { "auto", "tier" };
@@ -220,8 +220,8 @@ static void serve_attends_beyond_memory(void **state)
     (void)remove_dir();
 }
 
-/* What a step of a bench reads from the file: nothing with all KV in memory; with
- * memory for a third of it, more than half. */
+/* The bytes that a step of a bench reads from the file: none with all KV in memory; with memory for
+ * a third of the KV, more than half. */
 static void bench_larger_than_memory(void **state)
 {
     json_t *all, *part, *in_memory, *on_disk;
@@ -333,7 +333,7 @@ static void serve_survives(void **state)
     }
 }
 
-/* ---- what is kept beside pages ---- */
+/* ---- state that is kept beside pages ---- */
 
 static const char first_turn[] =
     "{\"max_tokens\": 4, \"temperature\": 0, \"session_id\": \"s\", \"messages\": [{\"role\": "
@@ -412,7 +412,7 @@ static void state_survives(void **state)
         assert_int_equal(session_number(port, "turns"), -1);
         assert_false(has_pin(port));
         served_end(&running, SIGTERM);
-        running = start_with(&port, "pins"); /* what was switched off was removed */
+        running = start_with(&port, "pins"); /* switched off before: the items were removed */
         assert_true(served_metric(port, "quire_state_restored_total{part=\"pin\"}") == 0.0);
         served_end(&running, SIGTERM);
         (void)remove_dir();
@@ -515,7 +515,7 @@ static void segments_damage(quire_rng *rng)
 /* make chaos: the long form. */
 static bool is_chaos;
 
-/* Each run uses the records that the damage has left, and stores the missing ones again. */
+/* Each run uses the records that are still whole, and stores the missing ones again. */
 static void damage_changes_no_answer(void **state)
 {
     static const char *const formats[] = { "f16", "q8", "q4" };

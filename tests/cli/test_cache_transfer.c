@@ -46,7 +46,7 @@ static void warm_stores_texts(void **state)
                      n[0] - 1); /* the last token is always computed */
     assert_int_equal(stored_found(dir, stored_letter, "q8"), n[1] - 1);
 
-    /* What is there is read; a missing file does not keep the others from it. */
+    /* The command reads the other files when one is missing. */
     result = program_expect(1, PROGRAM("cache", "warm", dir, "-m", program_model(), "-t", "1",
                                        "--kv", "q8", "/nowhere/text", files[0]));
     assert_says(result.err, "/nowhere/text");
@@ -91,7 +91,7 @@ static void a_text_travels(void **state)
     stored_dir_remove(to);
 }
 
-/* A longer text than the stored one: what is stored of it. */
+/* A longer text than the stored one: its stored beginning is exported. */
 static void export_takes_the_beginning(void **state)
 {
     const char *dir = stored_dir_new("begin-cache");
@@ -195,7 +195,7 @@ static void gc_drops_orphans(void **state)
     (void)stored_put(dir, stored_river, "q4");
     (void)snprintf(longer, sizeof longer, "%s, and %s", stored_river, stored_letter);
     (void)stored_put(dir, longer, "q4");        /* its later pages: segment 2 */
-    (void)stored_put(dir, stored_letter, "q4"); /* not touched by what follows */
+    (void)stored_put(dir, stored_letter, "q4"); /* the commands below leave this text alone */
     stored_dir_each(dir, remove_first_segment);
 
     document = program_json(PROGRAM("cache", "stats", dir, "--json"));

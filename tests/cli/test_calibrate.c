@@ -1,4 +1,4 @@
-/* test_calibrate.c - quire calibrate end to end, and --kv auto's use of what it wrote.
+/* test_calibrate.c - quire calibrate end to end, and --kv auto's use of the written file.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -86,7 +86,7 @@ static json_t *calibrate(const char *out)
                                 "--json"));
 }
 
-/* What perplexity says that --kv auto came to. */
+/* Run perplexity, which reports the formats that --kv auto chose. */
 static program_result use(int exit_status)
 {
     return program_expect(exit_status,
@@ -105,7 +105,7 @@ static void expect_costs(const json_t *side)
     }
 }
 
-/* What --kv auto goes by then. */
+/* The part of the result that --kv auto uses. */
 static const json_t *kept_of(const json_t *result)
 {
     return json_object_get(
@@ -502,7 +502,7 @@ static void unreachable_is_told_at_once(void **state)
     args.words[12] = TARGET;
     result = program_run_on_terminal(args);
     assert_int_equal(result.exit_status, 0);
-    assert_says(result.err, "f16: "); /* what was looked for */
+    assert_says(result.err, "f16: "); /* the line that the failed run must lack */
     program_free(&result);
 }
 
@@ -526,7 +526,7 @@ static void full_disk_is_told(void **state)
     assert_string_equal(result.out, "");
     program_free(&result);
     assert_int_equal(stat(out, &status), 0);
-    assert_int_equal(status.st_size, 7); /* what was there before */
+    assert_int_equal(status.st_size, 7); /* the old file is untouched */
     assert_int_not_equal(lstat(partial, &status), 0);
 }
 
@@ -615,7 +615,7 @@ static void meter_bounds_and_interrupt(void **state)
     }
     assert_int_equal(quire_opened_open_model(&session, &common, &err), QUIRE_OK);
 
-    /* The same formats again move nothing. */
+    /* A run with unchanged formats moves nothing. */
     assert_int_equal(quire_meter_open(&meter, &opts, &err), QUIRE_OK);
     assert_int_equal(quire_meter_run(&meter, pairs, &run, &err), QUIRE_OK);
     assert_int_equal(run.kld.n, 2 * 31);

@@ -64,7 +64,7 @@ static void await_end(const program_running *chat)
     }
 }
 
-/* What the program writes until it ends, as JSON. */
+/* The program's output until it ends, as JSON. */
 static json_t *document_of(const program_running *chat)
 {
     static char text[1 << 16];

@@ -117,8 +117,8 @@ static void answer_read(const char *reply, answer *out)
     json_decref(document);
 }
 
-/* The same request for a session each time: its whole history, and a message. No error is allowed,
- * whatever was killed: HAProxy asks another node. */
+/* The same request for a session each time: its whole history, and a message. No error is allowed
+ * after any kill: HAProxy asks another node. */
 static answer session_ask(uint32_t session)
 {
     char body[1024];
@@ -281,7 +281,8 @@ static void killed_node(void **state)
     assert_true(sum_of(is_dead, FETCHED) >= 3.0 * PAGE_TOKENS * (moved.n_moved - moved.n_computed));
 }
 
-/* Another node and one of the caches: what is lost is computed again, and nobody sees an error. */
+/* Another node and one of the caches are killed: lost pages are computed again, and no client sees
+ * an error. */
 static void killed_cache(void **state)
 {
     const uint32_t second = (killed + 1) % NODES;
@@ -343,7 +344,7 @@ static void in_a_cluster(void **state)
     }
     assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     assert_int_equal(setenv("QUIRE_PROGRAM", QUIRE_PROGRAM, 0), 0);
-    /* Patience with the shared store: what is tested is no speed. */
+    /* Long timeouts for the shared store: the test is not about speed. */
     assert_int_equal(
         script_run((const char *const[]){ "run", self, program_model_deep(), "-t", "1", "--kv",
                                           "f32", "--chat-template", "chatml", "--store-all",

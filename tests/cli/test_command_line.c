@@ -1,5 +1,5 @@
-/* test_command_line.c - what all commands take alike: the model with and without -m, settings in
- * the environment, help for llama.cpp's options.
+/* test_command_line.c - the command line that all commands share: the model with and without -m,
+ * settings in the environment, help for llama.cpp's options.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

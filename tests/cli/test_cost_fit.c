@@ -121,7 +121,7 @@ static void noise_is_not_free(void **state)
     quire_cost_fit(samples, errors, cost);
     assert_true(is_near(cost[QUIRE_FORMAT_Q3], 3e-4));
     expect_rising(cost);
-    /* Not even moved: nothing is what it costs. */
+    /* The measured loss is exactly 0, so the fitted cost is 0. */
     samples[QUIRE_FORMAT_Q3] = sample(0, 0);
     quire_cost_fit(samples, errors, cost);
     assert_true(cost[QUIRE_FORMAT_Q3] == 0);

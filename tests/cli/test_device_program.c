@@ -1,5 +1,6 @@
-/* test_device_program.c - --device and quire devices, by the built program. What needs a Vulkan
- * device is skipped where none is. Losses are those of a mock (mock_program.c).
+/* test_device_program.c - --device and quire devices, by the built program. Tests that need a
+ * Vulkan device are skipped on machines without one. A mock loses its device in the tests of losses
+ * (mock_program.c).
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -85,7 +86,7 @@ static void test_list_json(void **state)
     json_decref(list);
 }
 
-/* What a device lacks, as a user meets it. */
+/* The messages that a user gets for features that a device lacks. */
 static void test_refusals(void **state)
 {
     program_result r;

@@ -101,7 +101,7 @@ static void run_repeats_with_a_seed(void **state)
     program_free(&other);
 }
 
-/* Formats and page sizes change what the KV takes, as computed. */
+/* Formats and page sizes change the bytes of KV as computed. */
 static void run_counts_kv(void **state)
 {
     static const struct {
@@ -132,7 +132,7 @@ static void run_counts_kv(void **state)
     }
 }
 
-/* A size becomes formats by layer; what is printed can be given back as --kv-layers. */
+/* A size becomes formats by layer; the printed formats can be passed as --kv-layers. */
 static void run_chooses_formats(void **state)
 {
     json_t *document = program_json(PROGRAM("run", "-m", program_model(), "-p", "a quire", "-n",
@@ -276,7 +276,8 @@ static void run_tells_its_own_story(void **state)
     free(first);
 }
 
-/* Without -m: what `make run` has fetched, else the model of stories, and the program says so. */
+/* Without -m the program takes the model that `make run` fetched, or else the model of stories, and
+ * says which. */
 static void run_finds_a_model(void **state)
 {
     static const char *const folders[] = { "cache", "cache/quire", "cache/quire/models" };
@@ -326,7 +327,7 @@ static json_t *chat(const char *input, program_args args, int exit_status)
     return document;
 }
 
-/* A later turn computes only what the sequence does not hold. */
+/* A later turn computes only tokens that the sequence does not hold. */
 static void check_turns(const json_t *turns)
 {
     json_int_t before = 0;
@@ -338,8 +339,8 @@ static void check_turns(const json_t *turns)
         if (i == 0) {
             assert_int_equal(integer(turn, "reused_tokens"), 0);
         } else {
-            /* All of the last turn's prompt, short of what the tokenizer joins differently at its
-             * end now that an answer follows. */
+            /* All of the last turn's prompt, except for a few tokens at its end: the tokenizer
+             * joins them differently when an answer follows. */
             assert_true(integer(turn, "reused_tokens") >= before - 8);
         }
         before = integer(turn, "prompt_tokens");
@@ -447,7 +448,7 @@ static void chat_needs_a_template(void **state)
     program_free(&typo);
 }
 
-/* What is not UTF-8 must not end up in JSON. */
+/* Bytes that are not UTF-8 must not reach JSON. */
 static void chat_cleans_bytes(void **state)
 {
     json_t *document = chat(

@@ -28,7 +28,7 @@ static json_int_t integer(const json_t *object, const char *key)
     return json_integer_value(value);
 }
 
-/* What a file says; checked line by line while reading. */
+/* Counts of a history file, which is checked line by line while reading. */
 typedef struct history {
     json_t *stats;
     json_int_t n_events;

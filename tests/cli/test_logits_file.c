@@ -1,4 +1,4 @@
-/* test_logits_file.c - files of log-probabilities: what is written comes back, and no damage gets
+/* test_logits_file.c - files of log-probabilities: written values are read back, and no damage gets
  * past the checks.
  *
  * SPDX-License-Identifier: MIT */
@@ -206,7 +206,7 @@ static void damaged_fields(void **state)
     free(bytes);
 }
 
-/* Whatever the bytes, reading ends with a status. */
+/* Reading random bytes ends with a status. */
 static void random_damage(void **state)
 {
     quire_rng rng = test_rng(4);
@@ -267,7 +267,7 @@ static void absent_and_unfinished(void **state)
     }
 }
 
-/* What is no file must survive: renaming over it would remove a device or a pipe. */
+/* A path that is no regular file must survive: renaming over it would remove a device or a pipe. */
 static void only_files_are_replaced(void **state)
 {
     int32_t tokens[N_CHUNKS * N_CTX] = { 0 };

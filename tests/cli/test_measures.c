@@ -135,7 +135,7 @@ static void perplexity_against_f32(void **state)
     json_t *kld = json_object_get(base, "kld");
 
     (void)state;
-    /* The base is what a run of its own gives, and the difference is that of the means. */
+    /* The base has the perplexity of a separate run, and the difference is that of the means. */
     assert_true(fabs(real(base, "ppl") - real(f32, "ppl")) < 1e-9 * real(f32, "ppl"));
     assert_true(fabs(real(q8, "nll") - real(f32, "nll") - real(difference, "mean")) < 1e-9);
     assert_true(real(kld, "mean") > 0);
@@ -182,7 +182,7 @@ static void perplexity_kld(void **state)
     program_free(&result);
 }
 
-/* What a context of 64 tokens takes, as info reckons it. */
+/* A part of the memory need of 64 tokens, as computed by quire info. */
 static json_int_t need_bytes(const char *kv, const char *part)
 {
     json_t *document =
@@ -193,7 +193,7 @@ static json_int_t need_bytes(const char *kv, const char *part)
     return bytes;
 }
 
-/* The limit is for both runtimes, whose weights are the same. */
+/* The limit covers both runtimes, which share their weights. */
 static void perplexity_kld_within_memory(void **state)
 {
     const char *text = program_text("text.txt", 4000);
@@ -301,7 +301,7 @@ static void progress_is_for_terminals(void **state)
     assert_says(shown.err, "tokenizing ");
     assert_says(shown.err, "chunk 1 of ");
     assert_null(strstr(shown.err, "perplexity 1.0000")); /* nothing is scored yet */
-    assert_says(shown.err, "\r\033[Kquire: ");           /* removed before what stays is said */
+    assert_says(shown.err, "\r\033[Kquire: ");           /* erased before the lasting message */
     assert_string_equal(shown.out, plain.out);
     assert_null(strstr(plain.err, "chunk 1 of "));
     assert_null(strchr(plain.err, '\r'));
@@ -332,7 +332,7 @@ static void perplexity_is_llamas(void **state)
     free(text);
 }
 
-/* A real model whose layers share K and V: formats lose little of what it knows. */
+/* A real model whose layers share K and V: formats lose little of its quality. */
 static void perplexity_of_shared_layers(void **state)
 {
     static const char *const formats[] = { "f32", "q8", "q4" };
@@ -348,7 +348,7 @@ static void perplexity_of_shared_layers(void **state)
         double ppl = real(document, "ppl");
 
         first = i == 0 ? ppl : first;
-        /* By chance it would be 1024, the size of the vocabulary. */
+        /* A model that guesses has 1024, the size of the vocabulary. */
         if (ppl > 500 || fabs(ppl / first - 1) > losses_max[i]) {
             fail_msg("%s: perplexity %.4f, f32 %.4f", formats[i], ppl, first);
         }
@@ -408,7 +408,8 @@ static void bench_measures_each_depth(void **state)
     json_decref(rows);
 }
 
-/* Sealed formats: a depth inside a page is filled again for each repeat; what auto came to shows.
+/* Sealed formats: a depth inside a page is filled again for each repeat; the output shows the
+ * formats that auto chose.
  */
 static void bench_of_sealed_formats(void **state)
 {

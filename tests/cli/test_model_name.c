@@ -94,7 +94,7 @@ static void what_is_no_name_is_refused(void **state)
     }
 }
 
-/* Whatever is read has parts that can be parts of paths. */
+/* Every name that is read consists of parts that are safe in paths. */
 static void random_texts_have_safe_parts_or_none(void **state)
 {
     static const char letters[] = "ab/.:@-_hf:%?# \n\\Q4";

@@ -205,7 +205,7 @@ static void oldest_turns_leave(void **state)
         n_left = turn_count(chat, i, "dropped_messages");
     }
     assert_true(n_left > 0);
-    /* The same prompt again: nothing of it is computed but its last token. */
+    /* The same prompt again: only its last token is computed. */
     assert_true(turn_count(chat, 4, "reused_tokens") >= turn_count(chat, 4, "prompt_tokens") - 1);
     json_decref(chat);
 }
@@ -264,7 +264,7 @@ static void answers_take_half_of_the_context(void **state)
     json_decref(chat);
 }
 
-/* The system message stays, or what is too long to stay is refused. */
+/* The system message stays, or the program refuses one that is too long to stay. */
 static void condensing_keeps_the_system_message(void **state)
 {
     char system[230];
@@ -284,7 +284,7 @@ static void condensing_keeps_the_system_message(void **state)
     assert_true(turn_count(chat, 2, "prompt_tokens") > 384);
     assert_true(dropped_until(chat, 2) > 0);
     json_decref(chat);
-    /* By the policy of --retain: less stays. */
+    /* With the policy of --retain fewer tokens stay. */
     chat = chat_of("abc\ndef\nghi\n",
                    PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "384",
                            "-n", "150", "--temp", "0", "--ignore-eos", "--context-overflow",

@@ -63,7 +63,7 @@ static void version_as_json(void **state)
     json_decref(document);
 }
 
-/* Each gives one line on stderr, nothing on stdout, and exit status 2. */
+/* Each wrong command line gives one line on stderr, nothing on stdout, and exit status 2. */
 static void wrong_usage(void **state)
 {
     static const struct {
@@ -261,8 +261,8 @@ static void info_counts_bytes(void **state)
     json_decref(document);
 }
 
-/* What info calls the longest context fits, and the next page does not; the other commands refuse
- * it before loading. */
+/* The longest context that info names fits, and one token more does not. The other commands refuse
+ * such a context before loading. */
 static void memory_limit_is_one(void **state)
 {
     json_t *document =
@@ -302,7 +302,7 @@ static void memory_limit_is_one(void **state)
     program_free(&result);
 }
 
-/* The sum depends on what a run's does. */
+/* Options of a run change the sum of info as they change that run's need. */
 static void info_takes_a_runs_options(void **state)
 {
     static const char *const options[][2] = { { "-t", "4" },
@@ -328,7 +328,8 @@ static void info_takes_a_runs_options(void **state)
     assert_int_equal(kv[3], 2 * kv[0]); /* 512 tokens, in one page */
 }
 
-/* One of the two stored layers has a window: beyond it a context grows by the other's tokens. */
+/* One of the two stored layers has a window: beyond the window a longer context takes memory for
+ * the other layer only. */
 static void info_counts_windows(void **state)
 {
     program_result text = program_expect(0, PROGRAM("info", program_model_windows()));
@@ -371,7 +372,7 @@ static void latent_rows(void **state)
     json_decref(document);
 }
 
-/* Two of four layers store: a token takes what it takes in a model of two layers. */
+/* Two of four layers store: a token takes the bytes of a token in a model of two layers. */
 static void info_counts_stored_layers(void **state)
 {
     json_t *plain = program_json(PROGRAM("info", program_model(), "--json"));

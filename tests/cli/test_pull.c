@@ -269,7 +269,7 @@ static void a_begun_set_is_removed(void **state)
     pull_kit_has_not(kit, "some");
 }
 
-/* What a name does not mean stays: another quantisation's download, another URL's file. */
+/* rm removes the named model only: another quantisation's download and another URL's file stay. */
 static void what_another_pull_has_left_stays(void **state)
 {
     pull_kit *kit = *state;
@@ -377,7 +377,7 @@ static void a_mirror_and_a_proxy_are_used(void **state)
     setenv("QUIRE_HUB", "http://models.invalid/hub/", 1);
     setenv("HF_TOKEN", "hf_secret", 1);
     expect(0, "verified", PULL(KIT_NAME));
-    /* Neither https nor this machine: the token stays here. */
+    /* The hub is neither https nor on this machine: the token is not sent. */
     pull_kit_asked(kit, "GET http://models.invalid/hub" KIT_Q4, 1);
     setenv("QUIRE_HUB", "models.invalid", 1);
     expect(1, "QUIRE_HUB is 'models.invalid', which is no URL", PULL(KIT_NAME));

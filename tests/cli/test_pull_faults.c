@@ -1,5 +1,5 @@
-/* test_pull_faults.c - quire pull when the network, the hub or the disk fails: what it says, and
- * that nothing partial is taken for a model.
+/* test_pull_faults.c - quire pull when the network, the hub or the disk fails: its messages, and
+ * that no partial file is taken for a model.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -150,7 +150,7 @@ static void wrong_bytes_are_not_kept(void **state)
     assert_int_equal(pull_kit_partial(kit), 0);
 }
 
-/* What an interrupted pull has left may be damaged. */
+/* The partial file of an interrupted pull may be damaged. */
 static void damaged_beginnings_are_fetched_anew(void **state)
 {
     pull_kit *kit = *state;
@@ -188,7 +188,7 @@ static void another_content_does_not_continue_an_old_one(void **state)
     assert_int_equal(pull_kit_partial(kit), 0);
 }
 
-/* ---- what the hub refuses ---- */
+/* ---- refusals of the hub ---- */
 
 static void refusals_are_explained(void **state)
 {

@@ -255,7 +255,7 @@ static int64_t budget_beside(const char *policy, const char *chunk)
     return budget_with("q8", "--retain", policy, chunk);
 }
 
-/* What requests of the server's policy take beside pages is no memory for KV. */
+/* The buffers that the policy's requests need beside pages are taken off the KV budget. */
 static void buffers_are_counted(void **state)
 {
     json_t *info = program_json(PROGRAM("info", "-m", program_model(), "--json"));
@@ -407,7 +407,7 @@ static void run_goes_on_from_a_state(void **state)
     refused = program_expect(1, PROGRAM(RETAINED, "-p", text, "--resume-block-state", "/none"));
     assert_says(refused.err, "cannot open /none");
     program_free(&refused);
-    /* What failed has left the file as it was. */
+    /* The failed run left the file unchanged. */
     json_decref(rest);
     rest = program_json(PROGRAM(RETAINED, "-p", text, "--resume-block-state", saved));
     assert_same_text(rest, whole);
@@ -438,8 +438,8 @@ static const json_t *turn_of(const json_t *chat, size_t i)
     return json_array_get(json_object_get(chat, "turns"), i);
 }
 
-/* The KV stays between turns while its last condensing saw none of what changes; another turn is
- * computed anew, and answers as the first one did. */
+/* The KV stays between turns unless its last condensing saw tokens that change with the next turn.
+ * Then the turn is computed anew, and gives the same answer. */
 static void chats_keep_a_share(void **state)
 {
     static const struct {
@@ -502,7 +502,8 @@ static void chat_says_the_share(void **state)
     program_free(&result);
 }
 
-/* The bytes of a text that quire serve condenses: kept pages, and what follows the last place. */
+/* The bytes of a text that quire serve condenses: kept pages, and the tokens behind the last place.
+ */
 static void info_of_a_share(void **state)
 {
     json_t *info =
@@ -580,8 +581,8 @@ static void info_by_lane(void **state)
     json_decref(info);
 }
 
-/* Of a format that is coded by 64 tokens: packed pages, and the tokens behind the last place in
- * 8 bits, too. */
+/* A format that is coded by 64 tokens: packed pages, and the tokens behind the last place, also in
+ * 8 bits. */
 static void check_sealed(const json_t *info, size_t f)
 {
     const json_t *plain = json_object_get(info, "kv");
@@ -604,8 +605,7 @@ static void check_sealed(const json_t *info, size_t f)
         assert_true(number(context, "held_tokens") == n_kept + n_open);
         assert_true(number(context, "bytes") == token_bytes * (n_kept + (n_open + 63) / 64 * 64) +
                                                     hot_bytes * ((n_open + 63) / 64 * 64));
-        /* Pages before and after a place, and what a request asks for: the chunk and 3 pages in 8
-         * bits. */
+        /* At least the kept pages, the chunk in both forms, and 3 more pages in 8 bits. */
         assert_true(n_places < 2 || number(context, "most_bytes") >=
                                         token_bytes * (n_kept + 512) + hot_bytes * (512 + 3 * 64));
     }
@@ -625,7 +625,8 @@ static void info_of_sealed_formats(void **state)
     for (size_t f = QUIRE_FORMATS_DIRECT; f < QUIRE_FORMAT_COUNT; f++) {
         check_sealed(info, f);
     }
-    /* They drop what they have kept, which is sealed there. */
+    /* The policy "last" later drops tokens that it kept, and kept tokens are sealed in four
+     * formats. So these rows are missing. */
     assert_int_equal(json_array_size(json_object_get(json_object_get(old, "retained"), "kv")),
                      json_array_size(rows) - 4);
     json_decref(old);

@@ -209,7 +209,7 @@ static void what_is_printed_can_be_read(void **state)
     program_free(&again);
 }
 
-/* One line on stderr, nothing on stdout. */
+/* Every refusal is one line on stderr, with nothing on stdout. */
 static void refused(void **state)
 {
     static const char unknown[] = "prot: 80\n";
@@ -294,7 +294,7 @@ static void refused(void **state)
 
 #define WITH_MAX 6u
 
-/* What a start refuses, --check-config refuses with the same words. Other lines may come first: the
+/* --check-config refuses with the words with which a start refuses. Other lines may come first: the
  * model is described then. */
 static void refused_by_both(const char *model, const char *const *with, const char *says)
 {

@@ -22,7 +22,7 @@
 #define DEVICES 2
 #define WAIT_MS 60000 /* for a server that has ended */
 
-/* What stands behind `mark` in a line, up to the next blank, comma or end. Memory: free(). */
+/* The word behind `mark` in a line, up to the next blank, comma or end. Memory: free(). */
 static char *word_after(const char *line, const char *mark)
 {
     const char *at = strstr(line, mark);

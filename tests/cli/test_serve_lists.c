@@ -15,7 +15,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Classes, tenants and what keys may ask for: which entry, and what would be accepted. */
+/* Classes, tenants and the rights of keys: a refusal names the entry and the accepted values. */
 static void lists_are_checked(void **state)
 {
     static const struct {

@@ -1,7 +1,7 @@
-/* test_serve_settings.c - the table of quire serve against what it feeds, and the documents made of
- * tables.
+/* test_serve_settings.c - the table of quire serve against the options that it sets, and the
+ * documents made of tables.
  *
- * With QUIRE_WRITE_DOCS in the environment the made parts of documents are written instead of
+ * With QUIRE_WRITE_DOCS in the environment the generated parts of documents are written instead of
  * compared (make docs).
  *
  * SPDX-License-Identifier: MIT */

@@ -1,4 +1,4 @@
-/* test_settings.c - settings from flags, the environment and a file: which wins, what is refused.
+/* test_settings.c - settings from flags, the environment and a file: precedence and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -74,7 +74,7 @@ static const quire_command sample = {
     .has_settings = true,
 };
 
-/* What a test gives; NULL ends the lists. */
+/* The sources of settings in a test; NULL ends the lists. */
 typedef struct given {
     const char *file; /* text of the file; NULL = none */
     const char *variables[4];
@@ -397,7 +397,7 @@ static void what_is_printed_says_where_from(void **state)
     json_decref(all);
     quire_settings_fini(&settings);
 
-    /* It is a file of settings itself. */
+    /* The printed text is a valid file of settings. */
     must_read((given){ .file = text }, &settings, &args);
     assert_string_equal(args.model, "a \"b\"");
     assert_int_equal(args.ttl_us, 3600000000);
@@ -452,7 +452,7 @@ int main(void)
         cmocka_unit_test(help_needs_nothing),
     };
 
-    /* Those of the person who runs the tests. */
+    /* A variable of the person who runs the tests must not change them. */
     (void)unsetenv("QUIRE_CONFIG");
     return cmocka_run_group_tests(tests, NULL, clean);
 }

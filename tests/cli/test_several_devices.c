@@ -83,7 +83,7 @@ static void test_settings(void **state)
     }
 }
 
-/* What the second device cannot do, or has no memory for, is found before weights are loaded. */
+/* The program refuses a second device without the feature or the memory before it loads weights. */
 static void test_second(void **state)
 {
     static const struct {
@@ -289,7 +289,7 @@ static void test_lost_both(void **state)
 
 /* ---- a directory ---- */
 
-/* A server whose requests all go to one of its devices. */
+/* A server that sends all requests to one of its devices. */
 static program_running serve_on(const char *dir, const char *devices, const char *bound)
 {
     char config[128];
@@ -310,8 +310,8 @@ static double fetched(uint16_t port, const char *labels)
     return served_metric(port, name);
 }
 
-/* What one device has computed is read by another of its kind after a restart, and not by one of
- * another kind, which finds its own. */
+/* After a restart a device reads pages that another device of its kind computed. A device of
+ * another kind does not read those, but finds its own. */
 static void test_directory(void **state)
 {
     const char *dir = program_path("devices-cache");

@@ -1,5 +1,5 @@
-/* test_shared_store.c - servers that share pages through --store, end to end: one finds what
- * another has computed, alone or behind a directory; a store that is away changes no answer.
+/* test_shared_store.c - servers that share pages through --store, end to end: one server finds
+ * pages that another computed, alone or behind a directory. An absent store changes no answer.
  *
  * SPDX-License-Identifier: MIT */
 #include "served.h"
@@ -72,7 +72,7 @@ static void metric_await(uint16_t port, const char *name, double value)
     }
 }
 
-/* One machine computes; it is killed, and another one finds the pages. */
+/* One server computes and is killed; another one finds the pages. */
 static void machines_share(void **state)
 {
     char first[256], again[256];
@@ -90,7 +90,7 @@ static void machines_share(void **state)
     assert_true(served_complete(port, again, sizeof again) >= 128);
     assert_string_equal(first, again);
     assert_true(served_metric(port, READS) >= 2.0);
-    /* What the server drops is gone for the others. */
+    /* Pages that the server drops are gone for the other servers. */
     (void)served_ask(port, "POST", "/v1/cache/invalidate", "{\"all\": true}");
     metric_await(port, "quire_tier_dropped_records_total{store=\"valkey\"}", 1.0);
     served_end(&running, SIGTERM);
@@ -102,7 +102,7 @@ static void machines_share(void **state)
     shared.pid = 0;
 }
 
-/* What is dropped on one machine is forgotten by the other one, memory and directory included. */
+/* Pages dropped on one machine are dropped on the other one, in memory and in its directory. */
 static void machines_forget(void **state)
 {
     char dir[512];
@@ -134,7 +134,8 @@ static void machines_forget(void **state)
     (void)served_remove_dir(dir);
 }
 
-/* A directory before the shared store: what comes from afar is kept here, too. */
+/* A directory before the shared store: pages fetched from the shared store are kept in the
+ * directory, too. */
 static void behind_a_directory(void **state)
 {
     char dir[512];
@@ -167,7 +168,7 @@ static void behind_a_directory(void **state)
     (void)served_remove_dir(dir);
 }
 
-/* A hung store: the answer is what it is without a store. */
+/* A hung store: the answer is the same as without a store. */
 static void hung_store(void **state)
 {
     char first[256], again[256];

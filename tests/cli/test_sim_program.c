@@ -75,7 +75,7 @@ static void sim_json(void **state)
     json_decref(cells);
 }
 
-/* Of two devices with two blocks each; what is refused beside them. */
+/* Two devices with two blocks each, and the options that are refused with devices. */
 static void sim_devices(void **state)
 {
     json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
@@ -207,7 +207,8 @@ static void sim_memory(void **state)
     cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "1MB",
                                  "--model", program_model(), "--json"));
     assert_true(number(json_array_get(cells, 0), "capacity_blocks") > 0);
-    /* Of the layers of a model, those that store count: two here, too. */
+    /* Only layers that store KV count: the model with shared layers has as many as the first one.
+     */
     shared = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "1MB",
                                   "--model", program_model_shared(), "--json"));
     assert_int_equal(number(json_array_get(shared, 0), "capacity_blocks"),
@@ -219,7 +220,7 @@ static void sim_memory(void **state)
 /* Windows and states take memory of their own, and hits end where they are. */
 static void sim_windows_and_states(void **state)
 {
-    /* Of a block of 512 tokens, layers of both kinds take 2 MiB in f16. */
+    /* A block of 512 tokens takes 2 MiB in f16 in the layers of either kind. */
     static const char windows[] = "8x8x16,8x8x16@1024";
     static const char states[] = "8x8x16,state=10MB";
     json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory",

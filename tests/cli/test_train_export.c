@@ -1,5 +1,5 @@
 /* test_train_export.c - models that quire train writes: in f16 and q8_0 they are near those in f32,
- * and plain ones are to libllama what they are to us.
+ * and libllama computes the same perplexity for plain ones.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

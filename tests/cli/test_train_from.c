@@ -1,5 +1,5 @@
-/* test_train_from.c - quire train --from: weights come over unchanged, also those of llama's order
- * of rotated pairs; a cut model learns from the whole one; stops, and what is refused.
+/* test_train_from.c - quire train --from: weights are copied unchanged, also those with llama's
+ * order of rotated pairs; a cut model learns from the whole one; stops, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static double perplexity(const char *path)
     return ppl;
 }
 
-/* A run from a file; scheme NULL: the file's. distill NULL: the default. Returns what it said. */
+/* A run from a file; scheme NULL: the file's. distill NULL: the default. Returns its output. */
 static program_result train(const char *run, const char *from, const char *scheme,
                             const char *distill, const char *rate, const char *steps)
 {
@@ -49,7 +49,8 @@ static program_result train(const char *run, const char *from, const char *schem
     return program_expect(0, args);
 }
 
-/* Some steps of a model whose embedding is not its output, of a scheme with its options. */
+/* A configuration of some steps: a model whose output is not its embedding, and a scheme with its
+ * options. */
 static const char *write_config(const char *scheme)
 {
     char text[1024];
@@ -116,8 +117,8 @@ static double last_number(const char *text, const char *word)
     return strtod(found + strlen(word), NULL);
 }
 
-/* Cut to half the cache, the model is far off. With the divergence alone, some steps bring it
- * nearer to what it was; with the loss, nearer to the text. The last steps of both runs have one
+/* Cut to half the cache, the model is far off. Some steps with the divergence alone bring it nearer
+ * to the whole model; with the loss, nearer to the text. The last steps of both runs have one
  * batch. */
 static void test_heals(void **state)
 {

@@ -1,5 +1,5 @@
 /* test_train_program.c - quire train end to end: a configuration, SIGTERM and going on with the
- * same bits, the written model in quire perplexity, and what is refused.
+ * same bits, the written model in quire perplexity, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -36,7 +36,7 @@ static const char *write_config(const char *run, const char *scheme, unsigned n_
     return program_file(name, text, (size_t)n);
 }
 
-/* Perplexity of the written model is about what the run's last loss promises. */
+/* The perplexity of the written model is near the one that follows from the run's last loss. */
 static void check_served(const char *run, double loss)
 {
     program_result result = program_expect(0, PROGRAM("perplexity", "-m", train_file(run, ".gguf"),

@@ -1,5 +1,5 @@
-/* test_writer.c - a writer keeps what a new prompt shares with the last one, as far as its pages
- * can still be written on.
+/* test_writer.c - a writer keeps the tokens that a new prompt shares with the last one, as far as
+ * its pages can still be written on.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/writer.h"
@@ -77,7 +77,8 @@ static uint32_t write_on(quire_writer *writer, const int32_t *tokens, uint32_t n
     return result.n_reused;
 }
 
-/* A stop text ends what is written, and is no part of it; without stop texts all is as before. */
+/* A stop text ends the written text and is no part of it. Without stop texts the output is the
+ * whole text. */
 static void stop_text_ends_it(void **state)
 {
     static const char *const window[2] = { "0", "0" };
@@ -235,7 +236,7 @@ static void recurrent_prompt_goes_on_or_begins_again(void **state)
     free(args);
 }
 
-/* One prompt in a program that begins anew, with the pages of a directory; NULL = none. */
+/* One prompt in a new program. dir: the directory of pages, NULL = none. */
 typedef struct anew {
     const char *path;
     const char *kv;
@@ -270,7 +271,7 @@ static uint32_t write_anew(const anew *a, const int32_t *tokens, uint32_t n, wri
     return result.n_stored;
 }
 
-/* What is found, and the text is that of a program without the directory. */
+/* n_found tokens are found, and the text is that of a program without the directory. */
 static void expect_anew(const anew *a, const int32_t *tokens, uint32_t n, uint32_t n_found)
 {
     anew alone = *a;
@@ -318,8 +319,9 @@ static void recurrent_text_is_found_again(void **state)
 #define N_KEPT  64u
 #define N_OTHER 40u
 
-/* Texts beyond the context go on from what earlier ones left, unless they part where tokens have
- * left since. Either way the answer is that of a writer that begins with the text. */
+/* A text beyond the context goes on from the tokens of an earlier text, unless the two texts differ
+ * in a part that was dropped since. Either way the answer is that of a writer that begins with the
+ * text. */
 static void text_goes_on_beyond_its_context(void **state)
 {
     static const char *const window[2] = { "0", "0" };

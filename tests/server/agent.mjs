@@ -1,10 +1,10 @@
 // agent.mjs - a coding agent's loop, replayed from a transcript: agent.mjs TRANSCRIPT URL
 //
-// Each turn sends the whole conversation to /v1/messages, as coding agents do: system prompt, tools, all
-// calls and results, a breakpoint at the end that moves along. The answers of the transcript, not the
-// model's, make up the next turn, so that each run sends the same. Every turn after the first must read
-// what the turns before it wrote: the tokens that are computed are those that are new. Prints the ratio
-// of computed to new tokens, exits 1 when it is above the limit.
+// Each turn sends the whole conversation to /v1/messages, as coding agents do: system prompt,
+// tools, all calls and results, a breakpoint at the end that moves along. The answers of the
+// transcript, not the model's, make up the next turn, so that each run sends the same. Every turn
+// after the first must read the cache of the turns before it: only new tokens are computed. Prints
+// the ratio of computed to new tokens, exits 1 when it is above the limit.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

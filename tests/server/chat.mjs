@@ -211,7 +211,7 @@ async function testMarkdown(page) {
     }
     assert.match(await answer.locator("pre").textContent(), /^const a = "<script>";/);
     assert.match(await figures(page, 0), /^80 of 100 prompt tokens from the cache . 20 computed/);
-    // What is cut at any place comes out as the whole.
+    // A text that is written in two parts, cut at any place, gives the same HTML as the whole.
     assert.deepEqual(await page.evaluate((text) => {
         const made = (parts) => { const into = document.createElement("div"); let all = ""; for (const part of parts) { all += part; markdown(into, all); } return into.innerHTML; };
         return [3, 11, 200].map((n) => made(text.match(new RegExp(`[\\s\\S]{1,${n}}`, "g"))) === made([text]));
@@ -257,7 +257,7 @@ async function testThoughtsAndTools(page) {
     assert.deepEqual(messages[2], { role: "tool", content: '{"sky": "clear"}', tool_call_id: "c1" });
     assert.equal(await page.locator("article.assistant .thoughts").last().evaluate((d) => d.open), false);
     assert.equal(await page.locator("article.assistant > .md").last().textContent(), "It is sunny.");
-    // A call that the limit has cut: shown, and left out of what is sent later.
+    // A call that the limit has cut is shown, and left out of later requests.
     await play(page, [call({ id: "c2", type: "function", function: { name: "weather", arguments: '{"city": "Par' } }), end("length"), USAGE]);
     await ask(page, "And in Paris?");
     assert.equal(await page.locator(".tool summary").last().textContent(), "calls weather (cut off)");

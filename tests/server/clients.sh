@@ -46,7 +46,8 @@ need() {
     command -v "$1" >/dev/null 2>&1 || skip "$1 is not installed"
 }
 
-# serve OPTION...: start a server on a free port; sets pid and url. It says "ready: URL" when it is.
+# serve OPTION...: start a server on a free port; sets pid and url. The server prints "ready: URL"
+# when it is ready.
 serve() {
     rm -f "$dir/ready"
     mkfifo "$dir/ready"
@@ -70,7 +71,8 @@ stop() {
 
 # ---- curl ----
 
-# reply STATUS PATTERN CURL-ARGUMENT...: the status, and what headers and body together must contain.
+# reply STATUS PATTERN CURL-ARGUMENT...: a request must return the status, and its headers and body
+# must match the pattern.
 reply() {
     want=$1
     pattern=$2
@@ -160,7 +162,7 @@ try_wrk() {
     serve
     flood "$url/health"
     flood "$url/v1/completions" -s tests/server/completion.lua
-    # wrk hangs up on what is running when its time is over: all of that must end.
+    # wrk closes its connections when its time is over: all running requests must end.
     until curl -sS -m 60 -o "$dir/out" "$url/metrics" && grep -q '^quire_num_requests_running 0$' "$dir/out"; do
         kill -0 "$pid" || fail "the server has ended"
     done

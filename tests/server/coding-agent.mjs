@@ -19,7 +19,7 @@ import { buffer, text } from "node:stream/consumers";
 
 const [, , agent, url] = process.argv;
 const TEXT = "# Add\n\nA small program.\n";
-const NEW_MAX = 200; // tokens of a call, its result and what is between them
+const NEW_MAX = 200; // tokens of a call, its result and the text between them
 const NO_NAMES = 'import dns from "node:dns"; import { isIP } from "node:net"; const lookup = dns.lookup; ' +
     "dns.lookup = (name, options, done) => isIP(name) ? lookup(name, options, done) : " +
     '(done ?? options)(Object.assign(new Error("no names"), { code: "ENOTFOUND" }));';

@@ -75,7 +75,8 @@ async function redrawn(page) {
     await page.waitForFunction((n) => readings.length >= n + 2, seen, WAIT);
 }
 
-// An axis ends with what was, so that small use shows beside a large budget; charts say their figures in words.
+// An axis ends near the highest value shown, so that small use is visible beside a large budget.
+// Labels of charts hold their figures.
 async function testAxes(page, port) {
     const { cache, memory } = await (await fetch(`http://127.0.0.1:${port}/v1/cache/stats`)).json();
     const used = cache.charged_bytes + memory.pinned_charged_bytes, budget = cache.budget_bytes + memory.pinned_budget_bytes;

@@ -221,7 +221,8 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     return status;
 }
 
-/* Under the lock: whether what comes at token i is there. */
+/* Whether the double may deliver token i, or the end behind the last one. The caller holds the
+ * lock. */
 static bool is_ready(const quire_request *request, uint32_t i)
 {
     const engine_script *script = &request->script;

@@ -46,7 +46,7 @@ typedef struct engine_seen {
 
 #define DOUBLE_PINS_MAX 8u
 
-/* What engine_double_memory.c has instead of a cache. Set it while nothing is asked. */
+/* The state that engine_double_memory.c has instead of a cache. Set it while no request runs. */
 typedef struct engine_memory {
     quire_engine_pin pins[DOUBLE_PINS_MAX];
     uint32_t n_pins;
@@ -61,7 +61,7 @@ typedef struct engine_memory {
     quire_engine_tuning tuning;
     quire_engine_tune_opts tuned_with;
     int tune_status;
-    quire_engine_stats stats; /* copied over what the double makes up, if has_stats */
+    quire_engine_stats stats; /* replace the double's own figures, if has_stats */
     bool has_stats;
 } engine_memory;
 

@@ -51,7 +51,7 @@ async function refused(s, path, body, status, key) {
     assert.equal(reply.status, status, `${path}: ${reply.text.slice(0, 300)}`);
 }
 const refusedField = (s, fields) => refused(s, "/v1/chat/completions", { messages: MESSAGES, max_tokens: 2, ...fields }, 400);
-// What a server with this template gives.
+// The result of `ask` on a server with this template.
 async function withTemplate(folder, template, ask) {
     const file = join(folder, "template.jinja");
     writeFileSync(file, template);
@@ -198,7 +198,7 @@ const CHECKS = {
     "a page that shows the cache": async (s) => assert.match((await good(s, "GET", "/")).text, /<title>Quire<\/title>/),
 };
 
-// What the column "Quire" says where it is not "yes": the check of the row proves these words.
+// The entries of the column "Quire" other than "yes". The check of the row proves them.
 const CELLS = {
     "models fetched by name": "`quire pull`",
     "computes on GPUs": "KV, attention and layers, by Vulkan",
@@ -242,7 +242,7 @@ async function testFeatures() {
     console.log(`ok - ${named.length} rows of docs/features.md`);
 }
 
-// Each option of llama.cpp in the first column is one that Quire has, or says a word about.
+// Quire has each option of llama.cpp in the first column, or explains what to use instead.
 function testOptions() {
     const page = "docs/from-llama-cpp.md";
     if (!existsSync(page)) {
@@ -257,8 +257,8 @@ function testOptions() {
     console.log(`ok - ${options.length} options of ${page}`);
 }
 
-// Each path in the first column of "Endpoints": one that Quire has answers, if only that a field is missing; of one in
-// another row the server says what there is instead.
+// Each path in the first column of "Endpoints". A path that Quire has answers, if only that a field
+// is missing. For the other paths the error names the alternative.
 async function testPaths() {
     const page = "docs/from-llama-cpp.md";
     const table = readFileSync(page, "utf8").split("## Endpoints")[1].split("\n## ")[0];

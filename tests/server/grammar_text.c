@@ -87,7 +87,7 @@ char *grammar_text_random(const quire_model *model, const char *gbnf, quire_rng 
     return text.data != NULL ? text.data : strdup("");
 }
 
-/* The token whose text is this byte. */
+/* The token with the text of one byte. */
 static int32_t token_of(const quire_model *model, char byte)
 {
     const int32_t n_vocab = (int32_t)quire_model_desc_get(model)->n_vocab;

@@ -43,7 +43,7 @@ void http_send(int fd, const char *bytes, size_t n)
         const ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
 
         if (sent <= 0) {
-            return; /* the server has closed: what it answered is read next */
+            return; /* the server has closed: its answer is read next */
         }
         bytes += sent;
         n -= (size_t)sent;

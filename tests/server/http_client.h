@@ -56,7 +56,7 @@ json_t *json_at(json_t *root, const char *path);
 const char *json_string_at(json_t *root, const char *path);
 int64_t json_int_at(json_t *root, const char *path);
 
-/* Put text behind what is in a buffer; fails the test when it has no room. */
+/* Append text to a buffer's text. Fails the test when the buffer is full. */
 void text_append(char *buffer, size_t size, const char *text);
 
 /* Call with each event's data of a body of server-sent events, "[DONE]" too. Returns the number. */

@@ -128,7 +128,8 @@ const checks = {
         const next = await client.responses.create({ ...ask, input: "And then?", previous_response_id: first.id });
         assert.equal(next.previous_response_id, first.id);
         assert.ok(next.usage.input_tokens > first.usage.input_tokens);
-        // Of the next turn the first one's prompt and its answer are in the cache, but for a token that the answer ends with.
+        // The next turn finds the first turn's prompt and answer in the cache, except for the
+        // answer's last token.
         assert.ok(next.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens + first.usage.output_tokens - 1, JSON.stringify([first.usage, next.usage]));
         const again = await client.responses.retrieve(first.id);
         assert.equal(again.output_text, first.output_text);

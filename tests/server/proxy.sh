@@ -1,6 +1,6 @@
 #!/bin/sh
 # proxy.sh nginx|caddy QUIRE - the examples of examples/proxy in front of a running `quire serve`: a
-# reply, a stream whose events come one by one, a large body, a refused Host.
+# reply, a stream with events that arrive one by one, a large body, a refused Host.
 #
 # 77 = skipped, with the reason.
 #

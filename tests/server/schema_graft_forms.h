@@ -19,7 +19,7 @@
     "tool-f-arg-c ::= (\"[\" \"c\" \"]\") until-2 \";/\"\n"                                        \
     "tool-f-arg-d ::= (\"[\" \"d\" \"]\") integer \";/\"\n"
 
-/* As in Python, and as Gemma 4 writes. */
+/* Values as in Python, and as Gemma 4 writes them. */
 #define PYTHON                                                                                     \
     "python-or-json-value ::= [a-z0-9\"'TF]+\nroot ::= tool-f\n"                                   \
     "tool-f ::= (\"f\" \"(\") ((\"a_b\" \"=\") python-or-json-value)* \")\"\nspace ::= | \" \"\n"

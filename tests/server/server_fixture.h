@@ -23,10 +23,10 @@ typedef struct server_fixture {
 /* A generated model, a server on a free port, an engine that answers with engine_script_hello. opts
  * NULL = defaults. */
 void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts);
-/* The same with the default classes and these keys, of static storage; NULL and 0 = none. */
+/* Start with the default classes and these keys, of static storage; NULL and 0 = none. */
 void server_fixture_start_with(server_fixture *fixture, const quire_server_key *keys,
                                uint32_t n_keys);
-/* The same with a generated model of this shape. */
+/* Start with a generated model of this shape. */
 void server_fixture_start_shape(server_fixture *fixture, const quire_server_opts *opts,
                                 const gguf_gen_opts *shape);
 void server_fixture_stop(server_fixture *fixture);

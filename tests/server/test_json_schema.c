@@ -1,4 +1,5 @@
-/* test_json_schema.c - what a schema's grammar makes is JSON, and valid under the schema.
+/* test_json_schema.c - texts that a schema's grammar generates are JSON, and valid under the
+ * schema.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -345,7 +346,7 @@ static void test_random_schemas(void **state)
     assert_true(n_ended > 120);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refused_json(json_t *schema, int status, const char *part)
 {

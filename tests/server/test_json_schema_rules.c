@@ -320,7 +320,7 @@ static void test_parts(void **state)
     check_cases(parts, N(parts));
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void refused(const char *schema_text, int status, const char *part)
 {

@@ -64,7 +64,7 @@ static bool is_same_set(hash_set a, hash_set b)
 /* ---- a subscriber ---- */
 
 typedef struct peer {
-    uint64_t rank; /* the device whose events it follows */
+    uint64_t rank; /* the device of the events that it follows */
     void *zmq;
     void *sub;
     void *dealer; /* asks for replays */
@@ -242,7 +242,8 @@ static void replay(peer *p, uint64_t from)
     }
 }
 
-/* Take one message of the stream; asks for what was missed. Returns false: none came. */
+/* Take one message of the stream, and ask for missed batches. Returns false when no message came.
+ */
 static bool listen_once(peer *p)
 {
     unsigned char number[NUMBER];
@@ -268,7 +269,7 @@ static bool listen_once(peer *p)
     return true;
 }
 
-/* ---- what the engine has ---- */
+/* ---- pages of the engine ---- */
 
 typedef struct kit {
     quire_kv_events *events;
@@ -287,7 +288,8 @@ static int add_node(void *ctx, const quire_prefix_node_info *node)
     return 0;
 }
 
-/* On the engine's thread: tell the publisher what is still untold, and list the pages. */
+/* On the engine's thread: tell the publisher the pages that it does not know yet, and list all
+ * pages. */
 static void list_nodes(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     const struct timespec ms = { .tv_nsec = 1000000 };
@@ -310,7 +312,7 @@ static void catch_up(peer *p, const kit *k, hash_set *want)
     quire_kv_events_stats_get(k->events, &stats);
     while (p->next < stats.batches_total) {
         if (!listen_once(p)) {
-            replay(p, p->next); /* what came before the connection stood */
+            replay(p, p->next); /* batches from before the connection */
         }
     }
 }
@@ -462,7 +464,7 @@ static void test_replay_too_late(void **state)
     close_kit(&k);
 }
 
-/* The queue is too small for a text's pages at once: what was lost is told again. */
+/* The queue is too small for a text's pages at once: lost events are told again. */
 static void test_overflow(void **state)
 {
     kit k;
@@ -514,7 +516,7 @@ static void test_tenant_and_end(void **state)
     peer_close(&p);
 }
 
-/* What is no request for a replay is ignored, and does not stop the others. */
+/* Messages that are no requests for a replay are ignored, and do not stop later requests. */
 static void test_wrong_requests(void **state)
 {
     kit k;
@@ -558,8 +560,8 @@ static void listen_all(peer *p, uint64_t n_batches)
     }
 }
 
-/* Pages of two devices, some of the same text: a subscriber tells them apart by the rank. What is
- * cleared, or told again, is told for each. */
+/* Pages of two devices, some of the same text: a subscriber tells them apart by the rank. Clearing
+ * and retelling are published for each device. */
 static void test_ranks(void **state)
 {
     quire_kv_events_opts opts = { .endpoint = "tcp://127.0.0.1:0",

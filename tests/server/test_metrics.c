@@ -19,7 +19,7 @@
 #define SERIES_MAX 512
 #define NAME_MAX_  128
 
-/* ---- a parser of the text format 0.0.4 that takes nothing but what it must ---- */
+/* ---- a strict parser of the text format 0.0.4 ---- */
 
 typedef struct series {
     char name[NAME_MAX_];
@@ -58,7 +58,7 @@ static bool has_ending(const char *name, const char *ending)
     return n > m && strcmp(name + n - m, ending) == 0;
 }
 
-/* "{a="b",c="d"}"; returns what follows. */
+/* Parse "{a="b",c="d"}". Returns the text behind it. */
 static const char *parse_labels(const char *at, series *s)
 {
     const char *begin = at;
@@ -184,7 +184,7 @@ static double value(const char *name, const char *labels)
     return 0.0;
 }
 
-/* ---- what is parsed ---- */
+/* ---- the parsed metrics ---- */
 
 static const double bounds[] = { 0.001, 0.01, 0.1, 1, 10 };
 
@@ -358,7 +358,8 @@ static void memory_is_told_by_region(void **state)
     }
 }
 
-/* Each run of buckets rises to +Inf, where its count is. Returns the number of runs. */
+/* The counts of each run of buckets rise up to +Inf, whose count is the total. Returns the number
+ * of runs. */
 static size_t check_histogram(const char *family)
 {
     double before = 0.0, le = -1.0;

@@ -130,7 +130,7 @@ static void test_bounds(void **state)
     assert_string_equal(chain(store, &salt_a, "r0"), "");
     assert_string_equal(chain(store, &salt_a, "r5"), "012345");
     quire_response_store_destroy(store);
-    /* By bytes. */
+    /* The store is full by bytes. */
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     store = store_of(100, 4000);

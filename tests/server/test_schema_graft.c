@@ -52,7 +52,7 @@ static void check(const char *what, const char *gbnf, const rule_case *c)
     }
 }
 
-/* As the library writes it: a rule of each tool's arguments, and rules below it. */
+/* The grammar as the library writes it: a rule of each tool's arguments, and rules below it. */
 static const char format_grammar[] = "root ::= \"<\" (tool-a-b | tool-c) \">\"\n"
                                      "space ::= | \" \"\n"
                                      "string ::= \"\\\"\" [^\"\\\\]* \"\\\"\"\n"
@@ -98,7 +98,7 @@ static void test_arguments_in_a_format(void **state)
                                                                                        ":\"^k$\"}}"
                                                                                        "}") "]",
         &bounds);
-    /* Without tools, and with two whose rules have one name, nothing is replaced. */
+    /* Nothing is replaced without tools, or when the rules of two tools have the same name. */
     check_graft(NULL, &library);
     check_graft("[" TOOL("a.b", "", "{\"const\":{}}") "," TOOL("a/b", "", "{\"const\":{}}") "]",
                 &library);

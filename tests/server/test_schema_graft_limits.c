@@ -129,7 +129,8 @@ static void test_unions_of_themselves(void **state)
     }
 }
 
-/* Unions whose members multiply: 10^9 alternatives, and texts of more than a grammar. */
+/* Unions with members that multiply: 10^9 alternatives, and texts longer than the limit of a
+ * grammar. */
 static void test_unions_beside_unions(void **state)
 {
     json_t *parameters = json_pack(
@@ -162,7 +163,7 @@ static void test_many_properties(void **state)
     check_text(GEMMA, json_pack("{s:o}", "properties", properties), "f{x}", true);
 }
 
-/* Definitions one in another, and those whose names are equal up to byte 128. */
+/* Nested definitions, and definitions with names that are equal up to byte 128. */
 static void test_definitions_within_definitions(void **state)
 {
     json_t *defs = json_object();
@@ -200,7 +201,8 @@ static void test_definitions_within_definitions(void **state)
     }
 }
 
-/* A rule of 200 bytes whose name with "-item", cut, would be its own. */
+/* A rule with a name of 200 bytes: its name with "-item", cut to 200 bytes, would be the rule's own
+ * name. */
 static void test_names_of_rules_are_not_cut(void **state)
 {
     char name[224], grammar[2048], long_name[230];
@@ -308,7 +310,7 @@ static void test_unions_that_begin_with_unions(void **state)
     check_strict(GEMMA, unions_side_by_side(32), QUIRE_LIMIT, "begin with unions: more than 32");
 }
 
-/* An argument of "x" whose rule is n names away from the tag of n_tag letters. */
+/* An argument of "x". Its rule is n names away from the tag of n_tag letters. */
 static void check_tag(unsigned n_names, unsigned n_tag, const char *value, bool is_taken)
 {
     quire_bytes grammar = { 0 }, text = { 0 };

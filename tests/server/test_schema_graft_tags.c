@@ -278,7 +278,7 @@ static void test_other_tags(void **state)
           TOOL("", "{\"properties\":{\"o\":{\"properties\":{\"schema\":{\"const\":2}}}}}"),
           { "f<o>{\"schema\":2}</o>" },
           { "f<o>{\"schema\":1}</o>" } },
-        /* an object whose only property is called "schema" */
+        /* an object with one property, called "schema" */
         { "root ::= tool-f\nspace ::= | \" \"\nac-1 ::= [<] ac-1-01 | [^<] ac-1\nac-1-01 ::= [/]\n"
           "tool-f ::= (\"f\") space tool-f-arg-o\n"
           "tool-f-arg-o ::= (\"<o>\") (tool-f-arg-o-schema) space \"</o>\"\n"

@@ -1,4 +1,4 @@
-/* test_server_auth.c - what a caller reads whose key or Host is refused.
+/* test_server_auth.c - the errors for a refused key or Host.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_server_classes.c - which service class a request gets: its fields, its key, what the reply
- * says.
+/* test_server_classes.c - the service class of a request: its fields, its key, the class in the
+ * reply.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -209,7 +209,8 @@ static void a_full_queue_names_its_class(void **state)
     json_decref(root);
 }
 
-/* Of a table that has no "standard", the lowest is the default; names win over OpenAI's words. */
+/* In a table without "standard" the lowest class is the default. Names of classes win over OpenAI's
+ * words. */
 static void other_tables_work_too(void **state)
 {
     quire_server_opts opts = server_fixture_opts();

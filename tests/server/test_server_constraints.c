@@ -1,5 +1,5 @@
 /* test_server_constraints.c - the fields that constrain an answer, by their names in several
- * servers: which grammar the engine gets, and what is refused.
+ * servers: the grammar that the engine gets, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -130,7 +130,7 @@ static void wrong_ones_are_named(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
 }
 
-/* What the engine refuses is named as the client named it. */
+/* When the engine refuses a grammar, the error names the client's field. */
 static void grammars_of_other_fields_are_named(void **state)
 {
     static const char *const cases[][3] = {

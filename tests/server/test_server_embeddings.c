@@ -1,5 +1,5 @@
 /* test_server_embeddings.c - /v1/embeddings: fields, forms of the reply, refusals; the engine is a
- * double whose vector is (3, 0, 4, 0).
+ * double with the vector (3, 0, 4, 0).
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -197,7 +197,7 @@ static void grammars_bind_answers(void **state)
     json_decref(reply);
 }
 
-/* What is divided by it must stay finite. */
+/* Logits divided by the least temperature must stay finite. */
 static void the_least_temperature_is_greedy(void **state)
 {
     char *greedy = text_of(post(&s, 200, TEXT,
@@ -416,7 +416,7 @@ static void pages_attended(int64_t *n_read, int64_t *n_left)
     json_decref(stats);
 }
 
-/* Of the default a request without the field gets its share; one that drops tokens gets none. */
+/* A request without the field gets the default share. A request that drops tokens gets none. */
 static void tokens_read_a_share(void **state)
 {
     static const struct {
@@ -705,7 +705,7 @@ static void a_foreign_page_is_refused(void **state)
         &(http_call){ .path = "/v1/models", .headers = "Origin: http://localhost:8080\r\n" }, 200));
 }
 
-/* ---- what is in the cache ---- */
+/* ---- contents of the cache ---- */
 
 static void shows_its_pages_and_figures(void **state)
 {

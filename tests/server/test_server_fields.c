@@ -37,7 +37,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 typedef struct refusal {
     const char *path;
@@ -205,7 +205,7 @@ static void bounds_what_is_long(void **state)
     }
 }
 
-/* ---- what arrives ---- */
+/* ---- fields that reach the engine ---- */
 
 static void passes_every_field_on(void **state)
 {

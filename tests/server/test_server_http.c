@@ -94,7 +94,7 @@ static void refuses_unknown_paths_and_methods(void **state)
     http_reply_free(&reply);
 }
 
-/* Paths of other servers, and what there is instead. */
+/* For paths of other servers the error names the path to use instead. */
 static void says_what_there_is_instead_of_a_foreign_path(void **state)
 {
     static const struct {
@@ -298,7 +298,8 @@ static void large_bodies_come_one_after_the_other(void **state)
     free(body);
 }
 
-/* Waiting for others to be tokenized ends with what to do about it; small bodies do not wait. */
+/* A large body waits a bounded time for other large bodies. Then the error says what to do. Small
+ * bodies do not wait. */
 static void large_bodies_wait_for_a_while_only(void **state)
 {
     quire_server_opts opts = server_fixture_opts();

@@ -271,7 +271,7 @@ static void count(void *ctx, const char *data)
     json_decref(root);
 }
 
-/* Each token is in one event. */
+/* Each event holds the log-probabilities of its own tokens, each token once. */
 static void a_stream_has_them_too(void **state)
 {
     counted c = { 0 };
@@ -342,7 +342,7 @@ static void an_answer_may_begin_with_the_prompt(void **state)
 
 static void a_template_is_applied(void **state)
 {
-    /* What a chat request refuses: the prompt would be another one. */
+    /* Fields that a chat request refuses are refused here, since they would change the prompt. */
     static const struct {
         const char *field;
         const char *param;

@@ -95,7 +95,7 @@ static void what_if_gives_rates_by_size(void **state)
     json_decref(root);
 }
 
-/* One request or one block too few: no rates, and the reason. */
+/* With one request or one block too few the reply has no rates, but the reason. */
 static void what_if_waits_until_it_means_something(void **state)
 {
     quire_shadow_stats *shadow = &memory->stats.memory.shadow;

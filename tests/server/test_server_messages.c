@@ -209,7 +209,8 @@ static void thinking_and_choices_are_translated(void **state)
                     200));
 }
 
-/* Agents allow thoughts whatever the model is. A template without thoughts has none, on or off. */
+/* Agents allow thoughts for every model. A template without thoughts accepts the field, on or off,
+ * and gives none. */
 static void a_model_without_thoughts_may_have_some(void **state)
 {
     static const char *const names[] = { "Qwen-Qwen2.5-7B-Instruct", NULL }; /* NULL = built in */
@@ -347,7 +348,7 @@ static void a_breakpoint_becomes_a_pin(void **state)
                          : (int64_t)n - json_int_at(root, "usage.cache_read_input_tokens"));
     assert_int_equal(json_int_at(root, "usage.cache_creation.ephemeral_5m_input_tokens"), 0);
     json_decref(root);
-    /* The same text again renews the pin. */
+    /* A request with the same text renews the pin. */
     root = ask(fields, 200);
     assert_int_equal(memory->n_pins, 1);
     assert_int_equal(json_int_at(root, "usage.cache_creation_input_tokens"), 0);

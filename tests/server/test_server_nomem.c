@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local bool is_test; /* the thread that tests, whose calls never fail */
+static _Thread_local bool is_test; /* the test's own thread: its calls never fail */
 static atomic_uint n_calls;
 static atomic_uint fail_at; /* the call that fails, from 1; 0 = none */
 

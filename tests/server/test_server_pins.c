@@ -120,7 +120,7 @@ static void a_pin_is_made_of_a_text_or_messages(void **state)
     json_decref(root);
 }
 
-/* It answers when the pin is held, or at once when that was asked for. */
+/* The server answers when the pin is held, or at once on request. */
 static void it_waits_until_the_pin_is_held(void **state)
 {
     json_t *root;
@@ -293,7 +293,7 @@ static void pins_belong_to_their_tenant(void **state)
     expect_error(call(NULL, "key-b", PINS "/p", NULL, 404), "no_such_pin", "name");
     expect_error(call("DELETE", "key-a", PINS "/q?tenant=b", NULL, 404), "no_such_pin", "name");
     json_decref(call(NULL, "key-b", PINS "/q", NULL, 200));
-    /* An administrator sees all and says whose. */
+    /* An administrator sees the pins of all tenants, and names the tenant of a pin. */
     root = call(NULL, "ops", PINS "?limit=1", NULL, 200);
     assert_int_equal(json_int_at(root, "total"), 3);
     assert_int_equal(json_array_size(json_at(root, "data")), 1);

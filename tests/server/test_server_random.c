@@ -1,5 +1,5 @@
-/* test_server_random.c - requests with bytes changed at random: whatever comes, the answer is one
- * of HTTP and JSON, and the server goes on.
+/* test_server_random.c - requests with bytes changed at random: for any body the answer is valid
+ * HTTP and JSON, and the server goes on.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -167,7 +167,7 @@ static void ask_as(const char *tier, char first)
     json_decref(post(&s, 200, TEXT, body));
 }
 
-/* What is charged to the pinned region, and its budget. */
+/* The bytes charged to the pinned region, and its budget. */
 static int64_t pinned_charged(int64_t *budget)
 {
     json_t *root = get(&s, 200, "/v1/cache/regions");
@@ -197,7 +197,7 @@ static void a_pinned_class_has_memory_of_its_own(void **state)
     ask_as("realtime", 'r');
     charged = pinned_charged(&budget);
     assert_true(charged > 0 && charged <= budget);
-    /* However much the low class asks for, what the high one has left stays. */
+    /* Many requests of the low class do not evict the high class's cached pages. */
     for (char c = 'c'; c < 'q'; c++) {
         ask_as("batch", c);
     }
@@ -262,7 +262,7 @@ static void a_pin_outlives_what_others_ask_for(void **state)
     assert_int_equal(json_int_at(root, "total"), 1);
     json_decref(root);
     assert_true(count_pinned_pages() > 0);
-    /* What is there already is adopted. */
+    /* The pin adopts pages that are already cached. */
     root = post(&s, 201, PINS, "{\"name\":\"half\",\"text\":\"" STORY "\"}");
     assert_true(json_int_at(root, "cached_tokens") > 0);
     json_decref(root);

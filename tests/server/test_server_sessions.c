@@ -58,7 +58,7 @@ static json_t *turn(const char *messages)
     return post(&s, 200, CHAT, body);
 }
 
-/* Tokens whose KV a turn leaves: all but the last one chosen. */
+/* The number of tokens with KV that a turn leaves: all but the last chosen token. */
 static int64_t kept_tokens(json_t *reply)
 {
     return prompt_tokens(reply) + completion_tokens(reply) - 1;
@@ -275,7 +275,7 @@ static void a_full_session_refuses_when_asked(void **state)
     assert_true(n > 0 && n < 8);
     assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
     json_decref(reply);
-    /* What was refused is no turn: the session is as it was. */
+    /* A refused request is no turn: the session is unchanged. */
     reply = get(&s, 200, "/v1/cache/sessions/full");
     assert_int_equal(json_int_at(reply, "turns"), n);
     assert_false(json_is_true(json_at(reply, "in_use")));

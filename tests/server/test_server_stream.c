@@ -175,7 +175,7 @@ static void streams_several_answers(void **state)
     heard_free(&h);
 }
 
-/* Those of a token without text of its own come with the next text. */
+/* The log-probabilities of a token without text of its own come with the next text. */
 static void streams_logprobs(void **state)
 {
     heard h = listen_to(CHAT, STREAM ",\"logprobs\":true,\"top_logprobs\":1}");
@@ -320,7 +320,7 @@ static void time_is_limited(void **state)
 
     (void)state;
     opts.request_time_max_s = 1;
-    opts.idle_timeout_s = 1; /* is about the client, who waits */
+    opts.idle_timeout_s = 1; /* of the client, which waits here */
     server_fixture_stop(&f);
     server_fixture_start(&f, &opts);
     script.holds = true;

@@ -62,7 +62,7 @@ static void expect_refusal(bool is_chat, const char *name, const char *value)
     json_decref(root);
 }
 
-/* What clients send, one by one. */
+/* Fields that clients send, one by one. */
 static void constraints_are_not_dropped(void **state)
 {
     static const char *const fields[][2] = {

@@ -58,7 +58,7 @@ static void parameters_have_named_arguments_of_one_type(void **state)
           "\"integer\",\"allOf\":[{\"type\":\"integer\"},{\"type\":\"integer\",\"minimum\":1}]}},"
           "\"required\":[\"a\",\"b\"],\"$defs\":{\"k\":{\"properties\":{\"a\":{\"const\":\"x\"},"
           "\"b\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}}" },
-        /* a choice at the top: all properties, and what each member requires */
+        /* a choice at the top: all properties, and those that every member requires */
         { "{\"oneOf\":[{\"properties\":{\"a\":{\"enum\":[1]}},\"required\":[\"a\",\"z\"]},{"
           "\"properties\":{\"b\":{\"enum\":[1,\"x\"]}},\"required\":[\"z\"]}],\"properties\":{"
           "\"z\":{"
@@ -173,8 +173,8 @@ static void references_that_go_round_end(void **state)
     json_decref(parameters);
 }
 
-/* A schema without types, or whose references lead nowhere, allows any value: the plain form says
- * object, which templates write as JSON. */
+/* A schema without types, or with references that lead nowhere, allows any value. The plain form
+ * says object, which templates write as JSON. */
 static void any_value_is_an_object(void **state)
 {
     static const char *const schemas[] = {
@@ -266,7 +266,7 @@ static void work_on_a_tool_is_bounded(void **state)
     assert_int_equal(root.n_visits, QUIRE_TOOL_VISITS_MAX + 1);
     assert_false(quire_tool_schema_may_be_text(&root, schema));
     assert_false(quire_tool_schema_visit(&root, 0));
-    /* Such a tool stays as it is. */
+    /* Such a tool stays unchanged. */
     list = json_pack("[{s:{s:s, s:O}}]", "function", "name", "f", "parameters", parameters);
     text = json_dumps(list, JSON_COMPACT);
     plain = quire_tools_plain(text);

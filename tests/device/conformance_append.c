@@ -119,7 +119,7 @@ static stored_error error_of(const fixture *f, const unsigned char *store, quire
     return error;
 }
 
-/* The device's bytes are as near to what was stored as the CPU's. */
+/* The device's bytes are as near to the stored values as the CPU's. */
 static void check_stored(const fixture *f, const unsigned char *expected, quire_side side)
 {
     const quire_format format = side == QUIRE_SIDE_K ? f->opts.k_format : f->opts.v_format;

@@ -1,5 +1,5 @@
-/* conformance_attn.c - attention on a device's pages against the definition: formats, shapes, what
- * differs by layer; and what a row's bits do not depend on.
+/* conformance_attn.c - attention on a device's pages against the definition: formats, shapes,
+ * properties of layers; and facts that must not change a row's bits.
  *
  * SPDX-License-Identifier: MIT */
 #include "device/conformance.h"
@@ -20,7 +20,7 @@ static attn_tolerance looser(attn_tolerance a, attn_tolerance b)
     return a.total > b.total ? a : b;
 }
 
-/* Of all sources of a case: the loosest. */
+/* The loosest tolerance of all sources of a case. */
 static attn_tolerance tolerance_of(const quire_device *device, const quire_attn_layer *layer)
 {
     attn_tolerance limit = { 0 };
@@ -335,8 +335,8 @@ static void check_alone(const fixture *f)
     free(all);
 }
 
-/* Decode rows of sequences that share pages: the cascade. Of a sealed format hot pages are shared,
- * too, and some rows read a tile hot that others do not. */
+/* Decode rows of sequences that share pages: the cascade. In sealed formats hot pages are shared,
+ * too, and some rows read a tile hot that other rows read sealed. */
 void conformance_shared(void **state)
 {
     static const uint32_t groups[] = { 1, 4, 3, 16 };
@@ -421,7 +421,7 @@ void conformance_bits(void **state)
     }
 }
 
-/* NaN in what a row sees is NaN in its output, in no other row's. */
+/* NaN in K or V makes the outputs NaN of the rows that see it, and no others. */
 void conformance_damage(void **state)
 {
     fixture_opts opts = fixture_defaults();

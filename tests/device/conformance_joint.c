@@ -1,5 +1,5 @@
 /* conformance_joint.c - pages in two memories: attention of the device and of the CPU, joined,
- * against the definition; and what a row's bits do not depend on.
+ * against the definition; and facts that must not change a row's bits.
  *
  * SPDX-License-Identifier: MIT */
 #include "device/conformance.h"
@@ -178,7 +178,7 @@ static attn_tolerance looser(attn_tolerance a, attn_tolerance b)
     return a.total > b.total ? a : b;
 }
 
-/* Of one pair of formats: the looser one of the device's and of the CPU's. */
+/* The tolerance of a pair of formats: the looser of the device's and the CPU's. */
 static attn_tolerance pair_tolerance(const char *isa, quire_format k_format, quire_format v_format)
 {
     return looser(device_tolerance_of(isa, k_format, v_format),
@@ -418,7 +418,7 @@ void conformance_joint_append(void **state)
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void check_opening(const fixture *f)
 {

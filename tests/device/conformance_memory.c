@@ -91,7 +91,7 @@ void conformance_memory(void **state)
     quire_device_close(device); /* with memory that nobody has freed */
 }
 
-/* Copies are done in the order of the calls; an event is behind what came before it. */
+/* Copies are done in the order of the calls; an event comes after all copies before it. */
 void conformance_order(void **state)
 {
     quire_device *device = open_small(0);
@@ -126,7 +126,7 @@ void conformance_order(void **state)
     quire_device_close(device);
 }
 
-/* What cannot be queued says so, and changes nothing. */
+/* Copies that cannot be queued return an error and change nothing. */
 void conformance_refusals(void **state)
 {
     quire_device *device = open_small(0);
@@ -173,7 +173,7 @@ void conformance_refusals(void **state)
     fixture_free(&f);
 }
 
-/* As a model's step sees it: the same bits as by enter() and leave(). */
+/* The interface that a model's step uses gives the same bits as enter() and leave(). */
 void conformance_steps(void **state)
 {
     fixture_opts opts = fixture_defaults();

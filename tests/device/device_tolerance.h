@@ -15,10 +15,11 @@
 
 #include "attn/tolerance.h"
 
-/* 2e-6 of exp() for weights that count (|x| <= 8), and as much of the sums. */
+/* A sum of two parts: the error of exp() for weights that count (|x| <= 8), 2e-6, and the rounding
+ * of the sums. */
 static const attn_tolerance device_tolerance_f32 = { 1e-5, 1e-4 };
 
-/* By the device's info.isa. */
+/* The tolerance of a device with this info.isa. */
 static inline attn_tolerance device_tolerance_of(const char *isa, quire_format k_format,
                                                  quire_format v_format)
 {

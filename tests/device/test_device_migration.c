@@ -25,7 +25,7 @@
 #define PIECES_MAX   100u  /* more than one call to copy() takes */
 #define N_MIGRATIONS TEST_ROUNDS(100000u, 20000u)
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -41,12 +41,12 @@ typedef struct migration {
     quire_page_memory memory;
     unsigned char *extents[N_EXTENTS];
     unsigned char *pinned;                    /* [PIECES_MAX][PAGE_BYTES] */
-    unsigned char model[N_PAGES][PAGE_BYTES]; /* what each page holds */
+    unsigned char model[N_PAGES][PAGE_BYTES]; /* expected bytes of each page */
     unsigned char host[PIECES_MAX][PAGE_BYTES];
     quire_page_piece pieces[PIECES_MAX];
     uint32_t pages[PIECES_MAX];
     uint64_t n_moved; /* pages */
-    uint64_t n_back;  /* of them, whose bytes were compared */
+    uint64_t n_back;  /* moved pages that came back, bytes compared */
     uint32_t n_faults;
 } migration;
 
@@ -80,7 +80,7 @@ static void give_up(migration *m)
     m->device = NULL;
 }
 
-/* A device whose pages all hold what the model says. False: a fault came meanwhile. */
+/* Open a device and fill its pages with the model's bytes. Returns false after a fault. */
 static bool begin(migration *m)
 {
     quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;

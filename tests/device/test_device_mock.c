@@ -1,5 +1,5 @@
-/* test_device_mock.c - a mock device: the suite on a slow one; then what it is for: delay, failed
- * copies, loss, capacity.
+/* test_device_mock.c - a mock device: the suite on a slow one; then the faults that it simulates:
+ * delay, failed copies, loss, capacity.
  *
  * SPDX-License-Identifier: MIT */
 #include "device/conformance.h"
@@ -302,7 +302,8 @@ static void test_loss_in_step(void **state)
     fixture_free(&f);
 }
 
-/* The same where the host attends pages beside it: no result is made of its part alone. */
+/* A device is lost while the host attends pages beside it: no result is made of the host's part
+ * alone. */
 static void test_loss_in_joint(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };

@@ -9,7 +9,7 @@
 
 #define SKIPPED 77
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

@@ -49,18 +49,19 @@ typedef struct answer {
     uint32_t n;
 } answer;
 
-/* What a request generates: the miss that hits are compared with. Returns the cached tokens. */
+/* The answer of a request. Tests compare hits with the answer of a miss. Returns the number of
+ * cached tokens. */
 uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,
                      uint32_t n_prompt, answer *out);
 
-/* What `quire run` generates, with lanes of their own for the policy or the share. */
+/* The tokens that `quire run` generates, with lanes of their own for the policy or the share. */
 void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
             answer *out);
 
 /* policy NULL: none. */
 quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,
                    uint32_t n_prompt);
-/* The same with a share of the pages. */
+/* Submit a request whose generated tokens attend to a share of the pages. */
 quire_request *ask_attending(const engine_bench *b, double share, const int32_t *prompt,
                              uint32_t n_prompt);
 /* Compare the answer; returns how many tokens of the prompt the cache had. */

@@ -9,7 +9,7 @@
 #include "engine/loop/loop_call.h"
 #include "model_fixture.h"
 
-#define FIXTURE_WAIT_MS 60000u /* far beyond what any wait here takes */
+#define FIXTURE_WAIT_MS 60000u /* far longer than any wait of these tests */
 
 typedef struct engine_bench {
     quire_model *model;
@@ -20,20 +20,21 @@ typedef struct engine_bench {
 
 /* A generated model of f32 weights: 2 layers, 320 tokens, a context of n_ctx. */
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
-/* The same with weights in Q8_0, which are copied into panels, and heads of d_head. */
+/* The model with weights in Q8_0, which are copied into panels, and heads of d_head. */
 engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime);
-/* The same in f32 with n_layer layers, and heads of 32. */
+/* The model in f32 with n_layer layers, and heads of 32. */
 engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
                         const quire_runtime_opts *runtime);
-/* The same with weights in panels: a row has its bits in any step. */
+/* The deep model with weights in panels: a row has the same bits in any step. */
 engine_bench bench_deep_panels(uint32_t n_layer, const quire_engine_opts *engine,
                                const quire_runtime_opts *runtime);
 /* A model of the architecture quire with 4 layers, weights in Q8_0, and a scheme of
  * gguf_gen_scheme.h. */
 engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime);
-/* The same whose layers store their own K and V and have windows; 0 = none. */
+/* The model of bench_scheme() with layers that store their own K and V and have windows; 0 = none.
+ */
 engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
                            const quire_runtime_opts *runtime);
 /* So many layers of models that are opened next lie on a second backend of the CPU. */
@@ -46,7 +47,8 @@ engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
  * (has_halves) all layers turn the first half of each head. */
 engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
                             const quire_runtime_opts *runtime);
-/* A model with latent attention (deepseek2): 2 layers, rows of 40 whose first 32 are V. */
+/* A model with latent attention (deepseek2): 2 layers, rows of 40 values, the first 32 of which are
+ * V. */
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
@@ -68,9 +70,9 @@ const quire_request_result *finish(quire_request *request);
 /* finish() and release, with a check of the ending. */
 void finish_as(quire_request *request, quire_finish ending);
 
-/* What a loop of one sequence on the same runtime options would have generated. Returns by how much
- * each token was better than any other at least: where that is next to nothing the shape of a step
- * decides, and a comparison says nothing (REFERENCE_GAP_MIN). */
+/* The tokens that a loop of one sequence generates with the same runtime options. Returns the least
+ * gap between the best and the second-best logit of a token. Below REFERENCE_GAP_MIN the shape of a
+ * step can decide, and answers must not be compared. */
 float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
                 uint32_t n);
 #define REFERENCE_GAP_MIN 1e-4f
@@ -82,7 +84,7 @@ int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx);
  * round, which is one step if a request runs. */
 typedef struct gate gate;
 gate *gate_close(quire_engine *engine);
-/* The same for one of several devices, from 0. */
+/* Close the gate of one of several devices, counted from 0. */
 gate *gate_close_at(quire_engine *engine, uint32_t device);
 void gate_step(gate *g);
 void gate_open(gate *g);

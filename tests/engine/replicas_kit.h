@@ -21,7 +21,7 @@ typedef struct replicas {
     quire_runtime *second;
 } replicas;
 
-/* Of the next engine: */
+/* Options of the next engine: */
 extern quire_store *replicas_second_store; /* NULL = none */
 extern quire_prefix_watcher replicas_second_watcher;
 extern bool replicas_first_is_cpu;

@@ -1,7 +1,8 @@
 /* soak_fixture.h - parts of all soaks: texts with the answers of a request alone, and requests in
  * flight that are compared with them.
  *
- * cmocka's assertions belong to the main thread: what clients' threads call returns a verdict.
+ * cmocka's assertions belong to the main thread, so functions for the clients' threads return a
+ * verdict.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_SOAK_FIXTURE_H
@@ -30,8 +31,8 @@ typedef struct soak_flight {
     uint32_t n_tokens;
 } soak_flight;
 
-/* Texts, and what the plain loop makes of them. Text i begins with i % 3 * n_same tokens that all
- * such texts begin with. n, answer_tokens and own_tokens_max are set by the caller. */
+/* Make texts and the answers of the plain loop. Text i begins with the first i % 3 * n_same tokens
+ * of a common beginning. n, answer_tokens and own_tokens_max are set by the caller. */
 void soak_texts_make(soak_texts *texts, const engine_bench *bench, uint32_t n_same, quire_rng *rng);
 
 /* A request for a random text: one in ten leaves nothing in the cache, one in four is tenant "a"'s,

@@ -63,7 +63,8 @@ static void test_change(void **state)
     assert_true(n_device > 5000);
 }
 
-/* What counts is the time by byte: the pages of two requests take twice as long. */
+/* The choice compares times per byte: the pages of two requests take twice as long as those of one.
+ */
 static void test_bytes(void **state)
 {
     quire_attend_choice c = { 0 };

@@ -1,6 +1,6 @@
 /* test_attend_overflow.c - requests larger than the KV budget whose generated tokens read a share
- * of the pages: answers have the bits of a run with everything in memory, the file gives the chosen
- * pages alone, and what goes wrong on the way is computed again.
+ * of the pages: answers have the bits of a run with everything in memory, only chosen pages are
+ * read from the file, and after a failed read the request is computed again.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -33,12 +33,12 @@
 #define SHARE     0.25
 #define BLOCK     4096u /* of O_DIRECT */
 #define N_WRITES  4096u
-#define LAYER_BAD 5u /* one of those whose rows choose */
+#define LAYER_BAD 5u /* a layer whose rows choose pages */
 
 #define LAYER_DENSE 0u /* that all rows read; layer 1 stays in its buffer between steps */
 #define SLOT_INSIDE 3u /* of a stripe: chosen with the page before it */
 
-/* The operating system's calls, and what was written. */
+/* The operating system's calls, and the place of the written pages. */
 typedef struct watched_disk {
     quire_file_ops ops;
     atomic_bool is_stuck; /* reads of chosen pages never end, until the test ends */
@@ -437,7 +437,7 @@ static void disk_damage(const watched_disk *d, uint32_t layer, uint32_t slots)
     }
 }
 
-/* ---- what goes wrong ---- */
+/* ---- faults ---- */
 
 static void pages_damage(watched_disk *d)
 {
@@ -483,8 +483,8 @@ static const texts *texts_f16(void)
     return &t;
 }
 
-/* What goes wrong while tokens choose pages: the step fails, and the request is computed again,
- * with the same bits. */
+/* A fault while tokens choose pages: the step fails, and the request is computed again, with the
+ * same bits. */
 static void computed_again(void (*harm)(watched_disk *d), uint32_t n_threads, const char *trouble)
 {
     static watched_disk d;
@@ -529,7 +529,7 @@ static void test_damage_inside_a_read(void **state)
     computed_again(inside_damage, 1, "checksum");
 }
 
-/* Of a layer that all rows read whole, while the threads of the step wait for it. */
+/* Damage of a layer that all rows read whole, while the threads of the step wait for it. */
 static void test_damage_of_dense_layers(void **state)
 {
     (void)state;

@@ -21,7 +21,7 @@
 #define SHARE   0.4
 #define N_SIDES 6u /* requests side by side */
 
-/* A prompt, and what follows it with a share and without. */
+/* A prompt, and its answers with a share and without. */
 typedef struct text {
     int32_t tokens[N_PROMPT + N_TOKENS];
     answer some;
@@ -59,7 +59,7 @@ static void same_bits(const setting *s)
     assert_int_equal(check_some(&b, &t), 0);
     stats = stats_now(b.engine);
     assert_true(stats.attend_read_pages_total > 0);
-    /* Of the 10 or 11 tiles of a lane 4 or 5 are read. */
+    /* 4 or 5 of the 10 or 11 tiles of a lane are read. */
     assert_true(stats.attend_left_pages_total > stats.attend_read_pages_total);
     /* The prompt's pages are those of all requests. */
     assert_int_equal(check_some(&b, &t), N_PROMPT - 1);
@@ -105,7 +105,7 @@ static void test_private(void **state)
     expect(&b, &s, t.tokens, n_next, &next);
     assert_int_equal(check_some(&b, &t), 0);
     assert_int_equal(answer_check(ask_attending(&b, SHARE, t.tokens, n_next), &next), N_PROMPT);
-    /* Now the first answer is cached as a part of a prompt, whose tokens read all pages. */
+    /* Now the first answer is cached as a part of a prompt. Tokens of a prompt read all pages. */
     assert_int_equal(check_some(&b, &t), N_PROMPT - 1);
     validate(b.engine);
     bench_close(&b);

@@ -1,5 +1,5 @@
-/* test_classes.c - tables of classes; what steps cost; fewer of the low ones under pressure. No
- * model.
+/* test_classes.c - tables of classes, the cost of steps, and fewer requests of low classes under
+ * pressure. No model.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-/* About what a model of 135M parameters takes on two cores. */
+/* About the costs of a model of 135M parameters on two cores. */
 static quire_cost cost_known(void)
 {
     return (quire_cost){ .step_us = 9000.0,
@@ -70,7 +70,7 @@ static void test_costs_are_learned(void **state)
     assert_true(cost.error < 0.2);
 }
 
-/* What steps say nothing about stays known; a machine that becomes slower is noticed. */
+/* A cost that new steps do not measure is kept. A machine that becomes slower is noticed. */
 static void test_costs_stay_and_follow(void **state)
 {
     quire_cost truth = cost_known(), cost;

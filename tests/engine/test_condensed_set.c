@@ -1,4 +1,5 @@
-/* test_condensed_set.c - names of condensed texts: what they cover, and which entry leaves.
+/* test_condensed_set.c - names of condensed texts: the tokens that they cover, and the choice of
+ * the entry that leaves.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* test_condensing.c - requests that keep a share of their text: the bits of `quire run --retain`
  * after a miss, a hit, a preemption and an eviction, with other policies and plain requests beside
- * them; memory that falls; what is refused.
+ * them; memory that falls; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -115,7 +115,7 @@ typedef struct held {
     bool is_done;
 } held;
 
-/* On the engine's thread: what the one request holds in its last chunk. */
+/* On the engine's thread: check the memory that the one request holds in its last chunk. */
 static void look(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     held *h = ctx;
@@ -196,7 +196,7 @@ static void test_invalidation(void **state)
     expect(&b, &s, other, N_PROMPT, &want_other);
     (void)check(&b, s.policy, text, N_PROMPT, &want);
     (void)check(&b, s.policy, other, N_PROMPT, &want_other);
-    /* A text that begins with the second chunk's first tokens: what came before stays. */
+    /* Drop a text that reaches into the second chunk: the chunk before stays cached. */
     assert_true(invalidate(&b, QUIRE_INVALIDATE_PREFIX, text, CHUNK + 10).tokens > 0);
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), CHUNK);
     assert_int_equal(check(&b, s.policy, other, N_PROMPT, &want_other), N_PROMPT - 1);
@@ -376,7 +376,7 @@ static void test_latent(void **state)
     }
 }
 
-/* ---- what does not work ---- */
+/* ---- refusals ---- */
 
 static void refused_as(const engine_bench *b, const char *policy, int status, const char *message)
 {

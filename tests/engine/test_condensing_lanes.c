@@ -1,6 +1,6 @@
 /* test_condensing_lanes.c - requests whose lanes keep different numbers of tokens: the bits of
  * `quire run --retain` after a miss, a hit, an eviction, a preemption and a restart, with other
- * policies and plain requests beside them; memory that falls; what is refused.
+ * policies and plain requests beside them; memory that falls; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -182,9 +182,9 @@ static void test_after_plain_text(void **state)
     bench_close(&b);
 }
 
-/* A prediction, and a sum, is of a whole chunk: of a text whose prompt passes the place nothing is
- * of use that a plain request has computed. A text whose answer reaches the place begins with the
- * tokens of the plain request, and computes them anew at the place, once. */
+/* Predictions and sums need a whole chunk. When the prompt passes the place, pages of a plain
+ * request are of no use. When the answer reaches the place, the request begins with the pages of
+ * the plain request, and computes the chunk anew at the place, once. */
 static void chunk_after_plain_text(const char *policy)
 {
     const setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };
@@ -267,8 +267,8 @@ static void test_side_by_side(void **state)
 
 /* ---- memory ---- */
 
-/* What a running request holds in its last chunk is the kept share of all lanes, with a tile more
- * for each lane, the list, and the full pages behind; a preempted request goes on with it. */
+/* In its last chunk a running request holds the kept share of all lanes with one more tile for each
+ * lane, the list, and the full pages behind. After a preemption the request goes on with these. */
 static void test_memory(void **state)
 {
     const setting s = { .policy = "entropy:0.25,recent=60,full_layers=none,granule=64",
@@ -428,7 +428,8 @@ static void cancelled_at(uint32_t k, bool has_twin)
         /* Pages of the text before the place alone: none of a condensing that was not made. */
         assert_int_equal(stats.prefix.apart_bytes > 0, k > 1);
     }
-    /* It begins with all that was computed, and repeats the place from its beginning. */
+    /* The request begins with all computed tokens, and repeats the chunk of the place from its
+     * beginning. */
     repeated = stats.repeated_tokens_total;
     assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want),
                      has_twin ? N_PROMPT - 1 : k * WIDE);
@@ -504,7 +505,7 @@ static void test_restart(void **state)
     restart(REPEAT);
 }
 
-/* What other maps have chosen is never found, neither in a store nor by a longer text. */
+/* Tokens chosen by other maps are never found, neither in a store nor by a longer text. */
 static void test_other_maps(void **state)
 {
     setting s = { .policy = PREDICT, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .maps = 1 };

@@ -1,6 +1,6 @@
 /* test_condensing_sealed.c - texts that keep a share of their tokens in q6 to q3: the bits of
  * `quire run --retain` where it condenses at the same places; the same bits after a miss, a hit, a
- * preemption and a restart; memory; what is refused.
+ * preemption and a restart; memory; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -100,7 +100,7 @@ static void test_pairs_of_formats(void **state)
     }
 }
 
-/* Several tiles in a page, whose hot tiles are beside each other, too. */
+/* Pages of several tiles, where hot tiles also lie beside each other. */
 static void test_larger_pages(void **state)
 {
     setting s = as_run(DIFF, QUIRE_FORMAT_Q4);
@@ -191,9 +191,9 @@ static void test_after_plain_text(void **state)
     bench_close(&b);
 }
 
-/* What a running request holds in its last chunk: the kept share with its list, the tokens behind
- * it, and these in 8 bits, too. It is preempted there, and gives the same answer. Texts that ended
- * have no more tokens in 8 bits than plain ones. */
+/* In its last chunk a running request holds the kept share with its list, the tokens behind it, and
+ * these tokens also in 8 bits. A request that is preempted there gives the same answer. Texts that
+ * ended have no more tokens in 8 bits than plain ones. */
 static void test_memory(void **state)
 {
     const setting s = { .policy = "keydiff:0.25,sinks=0,recent=0",
@@ -248,7 +248,7 @@ static void test_memory(void **state)
     figures = stats_now(b.engine);
     assert_int_equal(figures.condensings_total, 2);
     quire_cache_stats_get(loop->cache, &stats);
-    /* The chunks before both places, what is kept there, and 2 pages behind the last one. */
+    /* The chunks before both places, the pages kept there, and 2 pages behind the last place. */
     n_pages =
         2 * WIDE / 64 + quire_condensing_kept(&c, 1) / 64 + quire_condensing_kept(&c, 2) / 64 + 2;
     assert_true(stats.cached_bytes <=

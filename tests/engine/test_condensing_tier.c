@@ -1,6 +1,6 @@
 /* test_condensing_tier.c - condensed texts below memory: their pages go down, come back after a
  * restart, after a preemption and after other texts took their memory, with the bits of `quire
- * run`; what the store lacks is condensed again; what is dropped stays dropped.
+ * run`; chunks that the store lacks are condensed again; dropped texts stay dropped.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -79,7 +79,7 @@ static void restart(const setting *s)
     expect(&b, s, text, 3 * CHUNK + 1, &want_short);
     expect(&b, s, text, N_PROMPT + 2 * CHUNK, &want_long);
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), 0);
-    bench_close(&b); /* what is not copied yet follows */
+    bench_close(&b); /* copies the remaining pages */
 
     b = bench_at(disk, s);
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), N_FULL);
@@ -87,7 +87,8 @@ static void restart(const setting *s)
     assert_int_equal(stats.condensings_total, 1); /* of the answer */
     assert_int_equal(stats.tier.fetches_total, 1);
     assert_int_equal(stats.tier.fetching, 0);
-    /* The kept pages of the last place before the prompt's end, and what follows. */
+    /* Fetched: the kept pages of the last place before the prompt's end, and the pages behind it.
+     */
     assert_true(stats.tier.fetched_tokens_total < N_PROMPT - CHUNK);
     forget(&b);
     assert_int_equal(check(&b, s->policy, text, 3 * CHUNK + 1, &want_short), 3 * CHUNK);
@@ -112,7 +113,7 @@ static void test_restart(void **state)
     }
 }
 
-/* Other policies, other chunks and texts with all tokens find nothing but what they share. */
+/* Other policies, other chunks and texts with all tokens find only the pages that they share. */
 static void test_other_policies(void **state)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
@@ -172,7 +173,7 @@ static void test_eviction(void **state)
     mem_disk_free(disk);
 }
 
-/* A request that was preempted, and whose pages have left memory, goes on with its copies. */
+/* A preempted request whose pages have left memory goes on with their copies. */
 static void test_preemption(void **state)
 {
     const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
@@ -215,7 +216,7 @@ static void test_preemption(void **state)
     mem_disk_free(disk);
 }
 
-/* Of the last condensed text a kept page is missing: the one before is used. */
+/* A kept page of the last condensed text is missing: the condensed text before it is used. */
 typedef struct loss {
     quire_loop *loop;
     const int32_t *text;

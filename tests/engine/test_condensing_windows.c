@@ -24,8 +24,8 @@
 static const int32_t windows[4] = { 100, 0, 100, 0 };
 static const int32_t uneven[4] = { 40, 100, 0, 0 };
 
-/* The last tokens are kept, more than the windows see: so quire run, whose layers all drop, drops
- * none in a window. */
+/* The last tokens are kept, more than the windows see: so `quire run`, which drops in all layers,
+ * drops no token of a window. */
 static void same_as_run(const setting *s)
 {
     static answer want, want_short;

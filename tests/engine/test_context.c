@@ -1,6 +1,6 @@
 /* test_context.c - requests whose texts are longer than the context: the bits of a plain loop that
  * shifts or condenses at the same places, after a miss, a hit, a preemption and for every chunk;
- * what is refused.
+ * refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -93,7 +93,7 @@ static void clear(const setting *s, quire_runtime *runtime, quire_seq_id seq)
     }
 }
 
-/* What a sequence alone generates that drops tokens whenever it is full. */
+/* The tokens that a lone sequence generates when it drops tokens whenever it is full. */
 static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
                    uint32_t n_prompt, uint32_t n, answer *out)
 {

@@ -111,7 +111,7 @@ static void test_many_equal_the_plain_loop(void **state)
     bench_close(&b);
 }
 
-/* The same seed gives the same text, another seed another text, whatever requests run beside. */
+/* Equal seeds give equal texts and other seeds other texts, with or without requests beside. */
 static void test_seeds(void **state)
 {
     engine_bench b = bench_default();
@@ -223,7 +223,7 @@ static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *
     return n_found;
 }
 
-/* What comes behind a grammar's end is no token of the answer, also when the end is ignored. */
+/* Tokens behind a grammar's end are no part of the answer, also with ignore_eos. */
 static void test_a_grammar_ends(void **state)
 {
     engine_bench b = bench_default();

@@ -111,7 +111,7 @@ static void job_start(const engine_bench *b, job *j, uint32_t class_index, uint6
     job_begin(b, j, class_index, seed);
 }
 
-/* It ended with the tokens of the plain loop. */
+/* The job ended with the tokens of the plain loop. */
 static void job_check(const engine_bench *b, job *j)
 {
     int32_t expected[N_CTX], got[N_CTX];
@@ -394,7 +394,7 @@ static void test_growth_takes_from_the_parked(void **state)
         gate_step(g);
     }
     high.n_prompt = 60;
-    high.n_tokens = N_LONG; /* grows into what the parked one has */
+    high.n_tokens = N_LONG; /* grows until it needs the parked request's memory */
     job_begin(&b, &high, REALTIME, 61);
     gate_step(g);
     assert_int_equal(stats_of(&b).classes[BATCH].parked, 1);
@@ -443,8 +443,8 @@ static void test_parked_ones_go_on(void **state)
 
 /* ---- nobody starves ---- */
 
-/* One place, and always two realtime requests for it. A batch request that has waited for two ranks
- * gets the place when the running request ends, and keeps it to its end. */
+/* There is one place, and two realtime requests always wait for it. A batch request that has waited
+ * for two ranks gets the place when the running request ends, and keeps it to its end. */
 static void test_waiting_counts(void **state)
 {
     const quire_engine_opts opts = opts_default(1);

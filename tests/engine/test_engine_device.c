@@ -22,7 +22,7 @@
 #define N_TOKENS 12u
 #define N_SEQS   6u
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

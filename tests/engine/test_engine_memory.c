@@ -190,7 +190,7 @@ static void test_alone_and_stuck(void **state)
     two.n_ctx = 2 * two.page_tokens;
     bytes = quire_runtime_kv_bytes(quire_model_desc_get(b.model), &two);
     assert_int_equal(engine_call(b.engine, budget_set_pages, &bytes), QUIRE_OK);
-    request = submit(&b, &params); /* what fits is its answer */
+    request = submit(&b, &params); /* its answer ends when memory is full */
     result = finish(request);
     assert_int_equal(result->n_generated_tokens, 2 * two.page_tokens - 100 + 1);
     finish_as(request, QUIRE_FINISH_LENGTH);
@@ -343,7 +343,7 @@ static void test_put_back_counts_once(void **state)
     assert_int_equal(stats.prefix.hit_tokens_total, N_CACHED);
     assert_int_equal(engine_call(b.engine, hits_count, &h), QUIRE_OK);
     assert_true(h.n_nodes >= N_CACHED / 64);
-    assert_int_equal(h.n_hits, N_CACHED / 64); /* what the policy learns from */
+    assert_int_equal(h.n_hits, N_CACHED / 64); /* the policy learns from these hits */
     bench_close(&b);
 }
 

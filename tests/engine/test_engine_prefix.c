@@ -45,7 +45,7 @@ static uint32_t run(const engine_bench *b, const quire_request_params *params, i
 
 /* ---- hits ---- */
 
-/* The same prompt again, then with the answer and a new turn: only new tokens are computed. */
+/* A prompt is sent again, then with its answer and a new turn: only new tokens are computed. */
 static void test_turns(void **state)
 {
     engine_bench b = bench_default();
@@ -127,7 +127,7 @@ static void test_uncached(void **state)
     bench_close(&b);
 }
 
-/* What a cancelled request had computed is there for the next. */
+/* The tokens that a cancelled request computed are cached for the next one. */
 static void test_cancelled_half_way(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -366,7 +366,7 @@ static void test_explanations(void **state)
     bench_close(&b);
 }
 
-/* By id and tenant, the last explain_max of them. */
+/* Explanations are found by id and tenant; the last explain_max of them are kept. */
 static void test_explanations_are_bounded(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -435,7 +435,7 @@ static void test_invalidation(void **state)
     assert_int_equal(run(&b, &params, got), 0);
 
     what.what = QUIRE_INVALIDATE_TENANTS;
-    what.tenant_bytes = 0; /* whatever they begin with */
+    what.tenant_bytes = 0; /* tenants with any name */
     assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
     assert_true(dropped.nodes > 0);
     assert_int_equal(run(&b, &params, got), 0);
@@ -555,8 +555,9 @@ static void test_expiry(void **state)
 
 /* ---- the same steps give the same tokens ---- */
 
-/* Prompt cached up to n_cached, a multiple of the chunk: the rest comes in the same steps as in the
- * run that found nothing. Weights whose products depend on the batch size do not matter then. */
+/* The prompt is cached up to a multiple of the chunk, so the rest is computed in the same steps as
+ * in the run that found nothing. Then it does not matter that products may depend on the batch
+ * size. */
 static void hit_equals_miss(uint32_t d_head, quire_format format, uint32_t kv_recent)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

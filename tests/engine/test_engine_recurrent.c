@@ -1,6 +1,6 @@
 /* test_engine_recurrent.c - models with recurrent layers behind the engine: answers are those of a
- * plain loop, also of many requests side by side and with layers on a device, and what has no
- * states is refused.
+ * plain loop, also of many requests side by side and with layers on a device; uses of KV without
+ * states are refused.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -57,7 +57,7 @@ static void test_many_requests(void **state)
     bench_close(&b);
 }
 
-/* Run a request whose answer and whose number of cached tokens are known. */
+/* Run a request, and check its answer and its number of cached tokens. */
 static void expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
                    int32_t *got)
 {
@@ -102,8 +102,8 @@ static void test_turns(void **state)
     bench_close(&b);
 }
 
-/* The same with the last layers of the model, or all, on a device of ggml: states are found there
- * as well. */
+/* Turns with the last layers of the model, or all, on a device of ggml: states are found there as
+ * well. */
 static void test_turns_on_device(void **state)
 {
     bench_device_layers = strcmp(*state, "lfm2") == 0 ? 3 : UINT32_MAX;
@@ -304,8 +304,8 @@ static void evict_everything(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
 }
 
-/* A pinned text keeps its state: texts that begin with it compute the rest alone, whatever was
- * evicted. The pin computes its text, or holds what is cached. */
+/* A pinned text keeps its state: texts that begin with it compute only the rest, also after an
+ * eviction of everything else. The pin computes its text, or holds the cached pages. */
 static void test_pin(void **state)
 {
     const uint32_t ends[] = { N_FULL, N_PROMPT, N_FULL + 1 }; /* the last one in a step alone */

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-/* What a text takes, place by place. */
+/* The bytes that a text takes, by place. */
 typedef struct bytes_of_text {
     uint64_t cached; /* in the prefix tree */
     uint64_t pinned;

@@ -63,7 +63,7 @@ static void forget(const engine_bench *b)
     fail_msg("%u nodes are not evicted", (unsigned)stats_now(b->engine).prefix.nodes);
 }
 
-/* Run a request whose answer and whose number of cached tokens are known. */
+/* Run a request, and check its answer and its number of cached tokens. */
 static void expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
                    int32_t *got)
 {
@@ -245,7 +245,8 @@ static void test_pin(void **state)
     tokens_make(text, N_PROMPT, 3);
     (void)tier_run(&b, &params, got);
     assert_int_equal(quire_engine_pin_create(b.engine, &pin_params, &pin, NULL, &err), QUIRE_OK);
-    /* All tokens of layers without windows; of the others the last two pages and what they see. */
+    /* All pages of layers without windows; of the other layers the last two pages and the two
+     * before, which these see. */
     assert_int_equal(pin.bytes,
                      N_FULL / PAGE * price.main_page_bytes + 4 * price.window_page_bytes);
     assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);

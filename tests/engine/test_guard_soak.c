@@ -227,8 +227,8 @@ static void ask_again(soak *s)
     finish_as(request, QUIRE_FINISH_LENGTH);
 }
 
-/* It is asked for again and again, expires, and idle time computes it in advance. What the soak
- * left is dropped first: nothing else is to be computed. */
+/* A text is asked for again and again, expires, and idle time computes it in advance. The texts of
+ * the soak are dropped first, so that idle time has nothing else to compute. */
 static void test_idle_time(soak *s)
 {
     const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };

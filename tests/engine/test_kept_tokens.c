@@ -25,7 +25,7 @@
 #define TOKENS_MAX 4096
 #define PIECE_MAX  128
 
-/* What a test works on. */
+/* The texts and tokens of a test. */
 typedef struct bench {
     quire_model *model;
     quire_rng rng;
@@ -245,7 +245,7 @@ static void check_model(quire_model *model, uint64_t seed, bool can_split)
         assert_int_equal(joined.n_kept, b.n_kept);
         free(joined.tokens);
 
-        /* Those of a text that ended earlier, maybe within a word or a character. */
+        /* Kept tokens of a text that ended earlier, maybe within a word or a character. */
         cut = quire_rng_below(&b.rng, (uint32_t)b.n_text + 1);
         b.n_kept = tokenize(b.text, cut, b.kept);
         joined = join();
@@ -348,7 +348,7 @@ static void check_vocab(const char *name, bool swallows_white)
         b.n_text = sizeof(turn) - 1;
         memcpy(b.text, turn, b.n_text);
         b.n_whole = tokenize(b.text, b.n_text, b.whole);
-        for (uint32_t n = 0; n <= b.n_whole; n++) { /* what was kept is cut in two: all is used */
+        for (uint32_t n = 0; n <= b.n_whole; n++) { /* kept tokens in two pieces: all are used */
             keep_split(n);
             joined = join();
             assert_int_equal(joined.n_kept, b.n_kept);
@@ -400,7 +400,7 @@ static void test_turns(void **state)
     assert_text(&joined);
     free(joined.tokens);
 
-    b.n_text = n_turn - 4; /* "Once up": of the answer only what is whole */
+    b.n_text = n_turn - 4; /* the text has "Once up" of the answer: only whole kept tokens count */
     memcpy(b.text + b.n_text, more, sizeof(more) - 1);
     b.n_text += sizeof(more) - 1;
     joined = join();

@@ -191,7 +191,7 @@ static void same_bytes(quire_reads_kind kind, size_t read_most, uint32_t n_parts
     scene_close(&s);
 }
 
-/* One part, a few, and very many; by threads and by io_uring, where there is one. */
+/* Pages of one part, of a few and of very many, by threads and, where it works, by io_uring. */
 static void test_same_bytes(void **state)
 {
     static const uint32_t n_parts[] = { 1, 2, 7, PARTS_MAX };
@@ -257,7 +257,7 @@ static void test_errors_in_a_job(void **state)
 }
 
 /* Stripes change, and single pages are read, while a job is under way: the job is stale, which is
- * no failure; the next one reads what is there now. */
+ * no failure; the next job reads the current pages. */
 static void test_changes_during_a_job(void **state)
 {
     const uint32_t stripes[] = { 0, 1, 2, 3 };
@@ -343,8 +343,8 @@ static int pages_read(scene *s, uint32_t part, uint32_t every)
     return rc;
 }
 
-/* By threads and by io_uring, with short reads; whole stripes and whole pages of such a file, too;
- * and the bytes that stay in memory. */
+/* Single pages, read by threads and by io_uring, with short reads; whole stripes and whole pages of
+ * such a file; and the bytes that stay in memory. */
 static void test_pages_one_by_one(void **state)
 {
     static const struct {
@@ -378,7 +378,7 @@ static void test_pages_one_by_one(void **state)
             }
         }
         page_check(&s, 3, 5);
-        /* Only what was asked for is read. */
+        /* Only the requested pages are read. */
         quire_offload_file_stats_get(s.file, &before);
         assert_int_equal(pages_read(&s, 0, 4), QUIRE_OK);
         quire_offload_file_stats_get(s.file, &after);

@@ -71,7 +71,7 @@ static quire_offload_host *host_open(pins *p, uint64_t capacity_bytes)
     return host;
 }
 
-/* One page in a stripe of its own. Returns the status. */
+/* Write one page as a stripe. Returns the status. */
 static int write_one(quire_offload_host *host, unsigned char byte, uint32_t *slot)
 {
     unsigned char *page = malloc(PAGE_BYTES);

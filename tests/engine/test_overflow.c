@@ -131,7 +131,7 @@ static void same_answers(quire_format format)
     assert_int_equal(stats.overflow.offload.file.failures_total, 0);
     validate(b.engine);
 
-    /* The same prompt again uses what is cached, in the file and in memory. */
+    /* The prompt again uses the cached pages, in the file and in memory. */
     run(&b, text, N_PROMPT, &streamed);
     assert_memory_equal(&again, &streamed, sizeof again);
     validate(b.engine);
@@ -271,7 +271,7 @@ static engine_bench bench_faulty(faults *f, uint64_t budget_bytes)
     return bench_deep(N_LAYER, &engine, &runtime);
 }
 
-/* Damage is seen, and what was damaged is computed again: the answer is right. */
+/* Damage is detected, and the damaged pages are computed again: the answer is right. */
 static void test_damage_is_computed_again(void **state)
 {
     const setting all = { .format = QUIRE_FORMAT_F16, .is_off = true };
@@ -386,8 +386,8 @@ static void test_others_run_beside(void **state)
     bench_close(&b);
 }
 
-/* Of a model with one layer the buffers are larger than the pages: nothing is offloaded, and what
- * fits memory runs. */
+/* For a model with one layer the buffers are larger than the pages: nothing is offloaded, and only
+ * requests that fit into memory run. */
 static void test_nothing_to_gain(void **state)
 {
     const setting some = { .format = QUIRE_FORMAT_F16,
@@ -418,8 +418,8 @@ static void drop_all(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)quire_prefix_drop_all(tree, 0);
 }
 
-/* Two large requests at once: the second is not refused, and both get their answers. After the
- * last cached page the budget is what it was. */
+/* Two large requests at once: the second is not refused, and both get their answers. After the last
+ * cached page is dropped, the budget is the original one. */
 static void test_two_large_ones(void **state)
 {
     const setting all = { .format = QUIRE_FORMAT_F16, .is_off = true };

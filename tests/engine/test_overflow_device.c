@@ -30,7 +30,7 @@
 #define SMALL_HOST_BYTES ((uint64_t)1 << 21)
 #define SMALL_BYTES      (2 * ((uint64_t)2 << 20) + SMALL_HOST_BYTES + ((uint64_t)1 << 17))
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -138,7 +138,8 @@ static void take(quire_request *request, answer *out)
     quire_request_release(request);
 }
 
-/* More than twice the memory, computed and then as a hit, whose pages are partly with the host. */
+/* A text of more than twice the memory is computed, and then found as a hit, with pages partly in
+ * the host's memory. */
 static void check_answers(const char *device, quire_format format, uint32_t n_prompt,
                           uint32_t n_few)
 {
@@ -363,9 +364,9 @@ static uint32_t turn_take(const engine_bench *b, uint32_t n_prompt, answer *out)
     return n_cached;
 }
 
-/* Generated tokens attend pages with the host where they lie: the answer is that of the device but
- * for rounding. The prompt has the device's bits, computed and as a hit, and is shared. What was
- * generated is not. */
+/* Generated tokens attend pages in the host's memory without moving them: the answer is that of the
+ * device up to rounding. The prompt has the device's bits, computed and as a hit, and is shared.
+ * The generated tokens are not shared. */
 static void check_attended(const char *device, quire_format format, uint32_t n_prompt,
                            uint32_t n_few, float limit)
 {
@@ -434,7 +435,7 @@ static void test_attended_sealed(void **state)
     attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
 }
 
-/* Both ways are measured before one is chosen. */
+/* Both places of attention are measured before one is chosen. */
 static void test_attended_auto(void **state)
 {
     quire_engine_stats stats;

@@ -135,7 +135,7 @@ static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *b
     bench_close(&b);
 }
 
-/* An engine with a file, whose budget holds the larger texts in part. */
+/* An engine with a file. Its budget holds only a part of a larger text. */
 static engine_bench bench_small(const soak *s, quire_format format, uint64_t budget_bytes,
                                 uint64_t file_bytes)
 {

@@ -194,7 +194,7 @@ static void test_what_cannot_be_honoured_is_refused_with_the_figure(void **state
     params = pin_params("second", 3, 3 * PAGE);
     assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
     assert_int_equal(missing_bytes, tiny_page_bytes(PAGE));
-    params = pin_params("second", 3, 2 * PAGE); /* exactly what is left */
+    params = pin_params("second", 3, 2 * PAGE); /* exactly the remaining room */
     assert_int_equal(pin_make(&b, &params).n_held_tokens, 2 * PAGE);
     assert_int_equal(after_seconds(&b, 1).pins_refused_total, 2);
     bench_close(&b);

@@ -300,7 +300,7 @@ static void test_a_request_waits_for_one_step_at_most(void **state)
     bench_close(&b);
 }
 
-/* Two turns of a session, whose pages are published under its owner. */
+/* Two turns of a session. Their pages are published under the session's owner. */
 static void session_talk(const engine_bench *b, const int32_t *tokens, uint32_t n)
 {
     const quire_chat_message message = { "user", "hello", NULL };

@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -191,8 +191,8 @@ static void test_bound_pin(void **state)
     replicas_close(&r);
 }
 
-/* Of several refusals that of the full queue is told, and one is counted. The second device is too
- * small, and the first one has the text, so it is asked first. */
+/* Of several refusals the client gets that of the full queue, and one refusal is counted. The first
+ * device has the text and is asked first; the second one is too small. */
 static void test_full_queue(void **state)
 {
     const int32_t token = 7;
@@ -479,7 +479,7 @@ static void test_failover_cancelled(void **state)
     replicas_close(&r);
 }
 
-/* What a client sees of an answer. */
+/* The parts of an answer that a client sees. */
 typedef struct seen {
     quire_finish finish;
     int32_t stop_index;
@@ -563,7 +563,7 @@ static void test_failover_sampled(void **state)
     assert_memory_equal(&whole, &moved, sizeof whole);
 }
 
-/* ---- what is refused ---- */
+/* ---- refusals ---- */
 
 static void test_refusals(void **state)
 {

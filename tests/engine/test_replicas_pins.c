@@ -21,7 +21,7 @@
 
 static const quire_mock_device_opts faults = { .loss = 1.0 };
 
-/* A pin whose computation finds the device lost. */
+/* Create a pin on a device that is lost while the pin is computed. */
 static int pin_of_lost(const replicas *r, bool is_background, quire_error *err)
 {
     int32_t text[N_PROMPT] = { 0 };
@@ -206,7 +206,8 @@ static void test_explanations(void **state)
     replicas_close(&r);
 }
 
-/* Of a lost device the sums have the counters, not the memory; tuning is another one's. */
+/* The sums contain a lost device's counters but not its memory. Figures of tuning are those of
+ * another device. */
 static void test_gauges(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

@@ -1,6 +1,6 @@
-/* test_replicas_store.c - an engine with two devices over one directory: what one device has stored
- * comes to the other if both are of one identity, also after a restart; pins and the watchers of
- * the two trees. Mocks, and the CPU, whose identity is another one.
+/* test_replicas_store.c - an engine with two devices over one directory: a device finds pages that
+ * another device of its identity stored, also after a restart; pins and the watchers of the two
+ * trees. Mocks, and the CPU, whose identity is another one.
  *
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
@@ -195,7 +195,7 @@ static void test_identities(void **state)
     kit_dir_remove(dir);
 }
 
-/* A device is lost: the other one reads what it has stored. */
+/* A device is lost: the other one reads its stored pages. */
 static void test_lost(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };
@@ -208,7 +208,7 @@ static void test_lost(void **state)
     first = ask_at(&r, 0, 3);
     wait_copied(&r, 0, N_FULL / 64);
     quire_mock_device_set(replica_mocks[0], &faults);
-    again = ask_at(&r, 0, 3); /* begins on the first device, whose class it is */
+    again = ask_at(&r, 0, 3); /* begins on the first device, by its class */
     assert_memory_equal(again.tokens, first.tokens, sizeof again.tokens);
     assert_true(device_of(&r, 0).is_lost);
     assert_true(device_of(&r, 1).fetched_tokens_total >= N_FULL);
@@ -216,7 +216,7 @@ static void test_lost(void **state)
     kit_dir_remove(dir);
 }
 
-/* Dropping reaches what both have stored. */
+/* Dropping removes the stored pages of both devices. */
 static void test_dropped(void **state)
 {
     const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
@@ -238,7 +238,7 @@ static void test_dropped(void **state)
     kit_dir_remove(dir);
 }
 
-/* A text whose first two pages are those of all such texts. */
+/* A text that begins with the two pages that all these texts share. */
 static void text_make(int32_t text[N_PROMPT], uint64_t seed)
 {
     tokens_make(text, N_PROMPT, 40);
@@ -377,7 +377,7 @@ static void test_ahead(void **state)
     replicas_close(&r);
 }
 
-/* ---- what outlives a restart ---- */
+/* ---- state that outlives a restart ---- */
 
 static void pin_create(const replicas *r, uint32_t device, const char *name)
 {
@@ -414,7 +414,8 @@ static uint32_t pins_at(const replicas *r, uint32_t device)
     return n;
 }
 
-/* Pins of both devices come back, where requests of their classes go; so does what trees learned.
+/* Pins of both devices come back on the devices of their classes. So do the reuse models of the
+ * trees.
  */
 static void test_pins(void **state)
 {
@@ -524,8 +525,8 @@ static void no_work(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)tree;
 }
 
-/* Each device has a watcher of its own. That of a lost device knows that nothing is left, also when
- * it asks again. */
+/* Each device has a watcher of its own. The watcher of a lost device learns that nothing is left,
+ * also when it asks again. */
 static void test_watchers(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };

@@ -468,7 +468,7 @@ static void test_states_of_others(void **state)
     quire_model_close(w.model);
 }
 
-/* A file with a right hash whose numbers cannot be right. */
+/* A file with a valid hash and impossible numbers. */
 static void test_states_that_lie(void **state)
 {
     static const size_t numbers[] = { 24, 32, 40, 48, 56, 64, 72, 88, 96, 104, 112, 120 };

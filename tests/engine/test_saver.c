@@ -1,5 +1,5 @@
-/* test_saver.c - sessions, pins and the reuse model come back after a restart; what is damaged,
- * expired, deleted or not wanted does not; a disk that fails costs nothing but the copy.
+/* test_saver.c - sessions, pins and the reuse model come back after a restart; items that are
+ * damaged, expired, deleted or not wanted do not; a disk that fails costs only the copy.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -32,11 +32,11 @@
 #define N_PROMPT 200u
 #define US_PER_S 1000000u
 
-/* What a restart does not end: a directory, a store, the time of day. */
+/* The parts of a test that outlive a restart: a directory, a store, the time of day. */
 typedef struct place {
     char path[256];
     quire_store *store;
-    _Atomic uint64_t wall_us; /* beyond what clocks count anyway */
+    _Atomic uint64_t wall_us; /* offset of the wall clock */
     quire_engine_opts opts;
     _Atomic uint32_t n_lines;
     char line[512]; /* the last one that was logged */
@@ -486,7 +486,7 @@ static void test_pins_refused(void **state)
     place_end(&p);
 }
 
-/* ---- what was learned ---- */
+/* ---- the reuse model ---- */
 
 typedef struct learned {
     unsigned char bytes[QUIRE_PREFIX_LEARNED_MAX];
@@ -558,7 +558,7 @@ static void test_parts(void **state)
         bench_close(&b);
     }
     p.opts.saver.is_readonly = false;
-    p.opts.saver.keeps[QUIRE_STATE_SESSION] = false; /* what is not kept is removed */
+    p.opts.saver.keeps[QUIRE_STATE_SESSION] = false; /* items of this kind are removed */
     b = open_at(&p);
     assert_int_equal(quire_sessions_count(quire_engine_sessions(b.engine)), 0);
     assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_PIN], 1);
@@ -688,7 +688,7 @@ static void test_damage(void **state)
         assert_non_null(strstr(p.line, quire_state_result_name(places[i].result)));
         wait_items(&b, 1);
         bench_close(&b);
-        /* What another version wrote is not ours to remove. */
+        /* A file of another version stays: it belongs to that version. */
         assert_int_equal(access(file, F_OK) == 0, places[i].result == QUIRE_STATE_VERSION_RESULT);
         place_end(&p);
     }

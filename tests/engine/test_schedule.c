@@ -18,7 +18,7 @@
 #define CHUNK     256u
 #define ITEMS_MAX 64u
 
-/* Of one class, without memory of earlier steps. */
+/* The rows of a step with one class and no earlier steps. */
 static uint32_t rows(quire_schedule_item *items, uint32_t n, const quire_schedule_limits *limits)
 {
     quire_schedule schedule;
@@ -248,8 +248,8 @@ static uint32_t steps_of_a_long_one(uint32_t often, uint32_t n_decode, uint32_t 
     }
 }
 
-/* Neither waits for the other: the short ones take two steps however long the other prompt is, and
- * the long one keeps its quarter when more come than can be computed. */
+/* Neither kind waits for the other. Short prompts take two steps however long the long prompt is.
+ * The long prompt keeps a quarter of the rows when too many short ones come. */
 static void test_a_long_one_and_a_stream_of_short_ones(void **state)
 {
     uint32_t wait;

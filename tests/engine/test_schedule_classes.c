@@ -24,7 +24,7 @@
 #define REALTIME  2u
 #define WEIGHTS   21.0
 
-/* About what a model of 135M parameters takes on two cores. */
+/* About the costs of a model of 135M parameters on two cores. */
 static quire_cost cost_known(void)
 {
     return (quire_cost){ .step_us = 9000.0,
@@ -151,7 +151,8 @@ static void test_left_out_come_first(void **state)
     assert_int_equal(quire_schedule_rows(&s, items, COUNT(items), &limits), 1);
 }
 
-/* Prefill is cut by what may be added, at a step of a round size, but not below an eighth. */
+/* Prefill is cut to the delay that batch work may add to a step, and to a round number of rows, but
+ * not below an eighth. */
 static void test_prefill_is_cut(void **state)
 {
     const quire_cost cost = cost_known();
@@ -214,7 +215,7 @@ typedef struct run {
     uint32_t n_gap; /* largest number of steps that a request in decode was left out */
 } run;
 
-/* Steps with the same requests over and over, costing what is predicted times noise. */
+/* Steps with the same requests over and over. Their cost is the predicted one times noise. */
 static run steps(quire_schedule *s, quire_schedule_item *items, uint32_t n, uint32_t n_steps,
                  quire_rng *rng)
 {
@@ -582,11 +583,11 @@ static outcome simulate(const load *l)
     return out;
 }
 
-/* What the bench of classes is to show on machines, with the costs of one: a tenth of its capacity
- * in realtime requests beside as much batch work as it can take. */
+/* A simulation of the bench of classes: realtime requests at a tenth of the capacity beside as much
+ * batch work as the machine can take. */
 static void test_load(void **state)
 {
-    /* Of machines: how slow, and what several rows cost beyond one. */
+    /* Machines: factors on the time of a step, and on the cost of further rows. */
     const double machines[][2] = {
         { 0.3, 1.0 }, { 1.0, 1.0 }, { 4.0, 1.0 }, { 1.0, 0.1 }, { 1.0, 0.0 }
     };

@@ -174,14 +174,14 @@ static void test_history(void **state)
     (void)state;
     expect_history(t, ref, hello, 2, hello, 2); /* a new session */
     assert_int_equal(quire_sessions_commit(t, ref, hello, 3, owned(tokens, 3), 3, 2), QUIRE_OK);
-    expect_history(t, ref, &more, 1, full, 4);        /* only what is new */
+    expect_history(t, ref, &more, 1, full, 4);        /* only the new message */
     expect_history(t, ref, full, 4, full, 4);         /* everything */
     expect_history(t, ref, system_more, 2, full, 4);  /* the system message again */
     expect_history(t, ref, hello, 2, hello, 2);       /* the first turn again */
     expect_history(t, ref, edited, 4, edited, 4);     /* another past */
     expect_history(t, ref, system_more, 1, hello, 1); /* the system message alone */
 
-    /* What commit is given may be the session's own texts. */
+    /* commit() may be given the session's own texts. */
     {
         quire_chat_message *history;
         size_t n;
@@ -297,7 +297,7 @@ static void test_eviction(void **state)
     (void)touch(t, "x", "d", 4); /* a is in use: b goes */
     assert_int_equal(quire_sessions_count(t), 3);
     assert_int_equal(quire_sessions_evictions_total(t), 1);
-    assert_int_equal(quire_sessions_expire(t, 5), owner_b); /* whose pages are to be dropped */
+    assert_int_equal(quire_sessions_expire(t, 5), owner_b); /* the owner whose pages go */
     assert_int_equal(quire_sessions_expire(t, 5), 0);
     c = entered(t, "x", "c", 6);
     d = entered(t, "x", "d", 6);
@@ -355,7 +355,7 @@ static void test_close(void **state)
     assert_int_equal(quire_sessions_close(t, "x", 1, "a", &owner), QUIRE_OK);
     assert_int_equal(owner, quire_sessions_owner(t, ref));
     assert_int_equal(quire_sessions_count(t), 0);
-    /* The request goes on with what it has; a new one begins anew. */
+    /* The running request goes on with its history; a new request begins anew. */
     expect_history(t, ref, hello, 3, hello, 3);
     again = entered(t, "x", "a", 3);
     assert_int_not_equal(quire_sessions_owner(t, again), owner);

@@ -20,7 +20,7 @@
 #define TOTAL     (1000 * MIB)
 #define SECOND_US 1000000u
 
-/* A cache of two regions, and what is asked of it. */
+/* A model of a cache of two regions, with the sizer and its counts. */
 typedef struct model {
     quire_sizer sizer;
     quire_sizer_sample sample;
@@ -42,7 +42,7 @@ static model model_begin(uint64_t budget, uint64_t floor, uint64_t ceiling, uint
     return m;
 }
 
-/* One second with this need; carries the decision out. */
+/* One second with this need. Carries the sizer's decision out. */
 static quire_sizer_decision tick(model *m, uint64_t need)
 {
     quire_sizer_decision d;
@@ -92,7 +92,7 @@ static void test_a_short_burst_does_not_move_it(void **state)
     assert_int_equal(m.sample.budget_bytes, 50 * MIB);
 }
 
-/* Whatever the need, as long as it stays the same: the region settles and then nothing moves. */
+/* With any constant need the region's size settles, and then does not move. */
 static void test_it_settles_and_rests(void **state)
 {
     quire_rng rng = test_rng(1);
@@ -115,7 +115,8 @@ static void test_it_settles_and_rests(void **state)
     }
 }
 
-/* Need that swings faster than the window: it stays at what the upper end of the swing needs. */
+/* A need that swings faster than the window: the region keeps the size for the upper end of the
+ * swing. */
 static void test_waves_do_not_move_it(void **state)
 {
     model m = model_begin(100 * MIB, 10 * MIB, 400 * MIB, 250 * MIB);
@@ -218,7 +219,7 @@ static void test_options(void **state)
     assert_string_equal(quire_sizer_reason_text(QUIRE_SIZER_NEED), "the high classes need more");
 }
 
-/* Random demand, random bounds, random holdings, refused moves: what never may happen does not. */
+/* Random demand, random bounds, random holdings, refused moves: no decision exceeds a bound. */
 static void random_demand(quire_rng *rng)
 {
     const uint64_t floor = quire_rng_below(rng, 200 * MIB);

@@ -12,7 +12,7 @@
 
 #include <stdio.h>
 
-/* Each figure another number, times n. */
+/* Statistics in which each figure is another number, times n. */
 static quire_offload_stats figures(uint64_t n)
 {
     return (quire_offload_stats){ .file = { .capacity_bytes = 1000 * n,
@@ -55,7 +55,7 @@ static void expect(const quire_offload_stats *s, uint64_t n_gauges, uint64_t n)
     assert_int_equal(s->buffer_bytes, 14 * n_gauges);
 }
 
-/* Of the failures in words the first device's is kept. */
+/* The text of the first device's failure is kept. */
 static void test_offload(void **state)
 {
     static quire_engine_stats sum, more;

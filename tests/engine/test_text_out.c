@@ -117,7 +117,7 @@ static void test_stops(void **state)
     assert_outcome(&o, "Hi\nUs", 0, 11);
     o = feed("##x####", 7, user, 2, NULL);
     assert_outcome(&o, "##x", 1, 6);
-    o = feed("##", 2, user, 2, NULL); /* the end: what is held back is text */
+    o = feed("##", 2, user, 2, NULL); /* the end: held-back text is part of the answer */
     assert_outcome(&o, "##", -1, 2);
     o = feed("xab", 3, nested, 3, NULL); /* complete first, though "abcd" began before */
     assert_outcome(&o, "xa", 2, 3);

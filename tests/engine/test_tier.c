@@ -1,5 +1,5 @@
-/* test_tier.c - pages below memory: what was computed once is fetched after a restart, with the
- * same answers; and nothing that a store does wrong changes an answer or stops a request.
+/* test_tier.c - pages below memory: computed pages are fetched after a restart, with the same
+ * answers; and no fault of a store changes an answer or stops a request.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what works ---- */
+/* ---- stores that work ---- */
 
 /* A restart costs nothing but the last token: full pages, the open page, the same answer. */
 static void restart(quire_format format, bool has_open)
@@ -41,12 +41,12 @@ static void restart(quire_format format, bool has_open)
     assert_int_equal(stats.tier.fetches_total, 1);
     assert_int_equal(stats.tier.fetched_tokens_total, has_open ? N_PROMPT - 1 : N_FULL);
     assert_int_equal(stats.tier.fetching, 0);
-    /* They are in memory now. */
+    /* The fetched pages are in memory now. */
     assert_int_equal(tier_run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.fetches_total, 1);
 
-    /* Of a text of whole pages only the last token is computed. */
+    /* For a text of whole pages only the last token is computed. */
     tier_forget(&b);
     params.n_tokens = N_FULL;
     assert_int_equal(tier_run(&b, &params, again), has_open ? N_FULL - 1 : N_FULL - PAGE);
@@ -196,9 +196,9 @@ static void test_together(void **state)
     quire_memory_store_destroy(store);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- stores with faults ---- */
 
-/* Whatever the store does, answers are those of computing. */
+/* With any fault of the store, answers equal the computed ones. */
 static void test_faults(void **state)
 {
     static const quire_memory_store_opts faults[] = {
@@ -261,7 +261,7 @@ static void test_hung(void **state)
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.slow_total, 1);
     assert_int_equal(stats.tier.skipped_total, 1);
-    bench_close(&b); /* gives back what hangs */
+    bench_close(&b); /* returns the stuck transfers */
     quire_memory_store_destroy(store);
 }
 
@@ -298,7 +298,7 @@ static void test_cancel(void **state)
     quire_memory_store_destroy(store);
 }
 
-/* Tenants share nothing below either, and what is forgotten is forgotten below. */
+/* Tenants share nothing below memory either, and invalidation also removes pages below memory. */
 static void test_tenants_and_invalidation(void **state)
 {
     static const quire_invalidate whats[] = {
@@ -339,7 +339,7 @@ static void test_tenants_and_invalidation(void **state)
     }
 }
 
-/* Memory for less than the text that is below: what fits is fetched, the request runs. */
+/* Memory holds less than the stored text: the pages that fit are fetched, and the request runs. */
 static void test_short_of_pages(void **state)
 {
     quire_store *store = tier_store_new();
@@ -374,7 +374,7 @@ static void test_short_of_pages(void **state)
         }
     }
     stats = stats_now(b.engine);
-    /* Who had to give up pages has read them again. */
+    /* A preempted request has read its pages again. */
     assert_true(stats.preemptions_total == 0 || stats.tier.fetched_tokens_total > 0);
     validate(b.engine);
     bench_close(&b);
@@ -419,7 +419,7 @@ static void test_prefetch(void **state)
         }
         quire_engine_stats_get(b.engine, &stats);
         assert_int_equal(stats.requests_waiting, 1);
-        /* Each of the two looks once; only the second is in the store. */
+        /* Each of the two requests looks once; only the second one's text is in the store. */
         assert_int_equal(stats.tier.fetched_tokens_total > 0, prefetch_steps > 0);
         gate_open(g);
         finish_as(requests[0], QUIRE_FINISH_LENGTH);

@@ -36,7 +36,7 @@ static engine_bench bench_of(quire_store *store, bool is_off)
     return bench_tiny(&engine, &runtime);
 }
 
-/* A turn of a session whose text follows from seed. Returns the tokens that were cached. */
+/* A turn of a session with the text of a seed. Returns the number of cached tokens. */
 static uint32_t turn(const engine_bench *b, const char *id, uint64_t seed)
 {
     const quire_chat_message message = { "user", "hello", NULL };
@@ -208,7 +208,7 @@ static void test_predicted(void **state)
         (void)tier_run(&b, &params, got);
         pass(5 * SECOND);
     }
-    n_records = 2 * N_TEXTS; /* what was used again */
+    n_records = 2 * N_TEXTS; /* pages of texts that were used again */
     tier_wait_records(&b, n_records);
     tokens_make(text, 2 * PAGE, N_TEXTS + 1);
     (void)tier_run(&b, &params, got);

@@ -46,7 +46,7 @@ static engine_bench bench_of(quire_store *store, size_t buffer_bytes)
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, N_SEQS);
 
-    runtime.kv_budget_bytes = (uint64_t)64 << 20; /* what is fetched at once has room */
+    runtime.kv_budget_bytes = (uint64_t)64 << 20; /* room for all pages fetched at once */
 
     quire_classes_default(&engine.classes);
     engine.n_running_max = 2;

@@ -1,5 +1,5 @@
-/* test_tier_host.c - KV on a device, a mock, with the host's memory below it: what leaves the
- * device comes back with its bits.
+/* test_tier_host.c - KV on a device, a mock, with the host's memory below it: pages that leave the
+ * device come back with their bits.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -39,8 +39,8 @@ static engine_bench bench_of(const spec *s, quire_store *store)
     return bench_recurrent(s->arch, &engine, &runtime);
 }
 
-/* Run a request whose number of cached tokens is known. The answer is that of a miss, unless the
- * choice of a token was nearer than gap_min. */
+/* Run a request, and check its number of cached tokens. The answer must be that of a miss, unless
+ * the choice of a token was nearer than gap_min. */
 static void expect_near(const engine_bench *b, const quire_request_params *params,
                         uint32_t n_cached, int32_t *got, float gap_min)
 {
@@ -139,7 +139,7 @@ static void test_inner_states(void **state)
     quire_memory_store_destroy(store);
 }
 
-/* What memory has lost, all of it or its states alone, comes back from the store. */
+/* Evicted pages come back from the store, whether all of them or only the states were evicted. */
 static void test_eviction(void **state)
 {
     const spec s = { .arch = "qwen35", .format = QUIRE_FORMAT_F32, .copies_all = true };

@@ -1,7 +1,7 @@
 /* test_tier_stuck.c - an engine over a cache directory whose disk is slow, or stuck: requests end
  * with the same answers, and so does the engine, in a time that has a bound.
  *
- * What a stuck disk was asked for is left behind; it is kept here, where leak checkers find it.
+ * Memory of calls to a stuck disk is left behind. It is kept here, where leak checkers find it.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -20,7 +20,7 @@ quire_store *tier_store_new(void);
 engine_bench tier_bench(quire_store *store, quire_format format, bool copies_all);
 /* Run a request to its end; got is [max_tokens]. Returns its cached tokens. */
 uint32_t tier_run(const engine_bench *b, const quire_request_params *params, int32_t *got);
-/* Forget what is in memory, and nothing below. */
+/* Drop all pages in memory, and none below. */
 void tier_forget(const engine_bench *b);
 /* Wait until the store has n records: idle time copies. */
 void tier_wait_records(const engine_bench *b, uint64_t n);

@@ -12,7 +12,7 @@ extern "C" {
 
 struct llama_model;
 
-/* What a request says, in OpenAI's JSON. tools NULL = none. */
+/* A chat request in OpenAI's JSON. tools NULL = none. */
 typedef struct chat_direct_ask {
     const char *messages, *tools;
     bool thinks;

@@ -35,7 +35,7 @@ typedef struct work {
 
 static device_queue_mode mode;
 static work queue[QUEUE_MAX];
-static uint32_t n_queued, n_marked; /* what an event stands for */
+static uint32_t n_queued, n_marked; /* an event holds a value of n_queued */
 static uint32_t n_graphs;           /* of the queue */
 static device_queue_counts counts;
 static ggml_backend_buffer_t hidden;

@@ -1,6 +1,6 @@
-/* device_queue.h - a device of ggml that works as late as it may, over the backend of the CPU: what
- * is queued waits until the host waits for it. A host that reads too early, or writes what a copy
- * has not read yet, gets wrong numbers. Its memory can be hidden from the host.
+/* device_queue.h - a device of ggml that works as late as it may, over the backend of the CPU:
+ * queued work waits until the host waits for it. A host that reads too early, or overwrites the
+ * source of a queued copy, gets wrong numbers. Its memory can be hidden from the host.
  *
  * The calls of ggml are wrapped (the link option --wrap, CMakeLists.txt), so ggml needs no device.
  * The host's part of a compute buffer is another memory than the device's, as with a card, if the
@@ -33,20 +33,20 @@ typedef struct device_queue_counts {
     uint32_t blocking; /* copies that were not queued */
 } device_queue_counts;
 
-/* Of runtimes that are opened next; the queue is empty. */
+/* Set the mode of runtimes that are opened next. The queue must be empty. */
 void device_queue_set(device_queue_mode mode);
 
 /* Hide a buffer of weights: the host sees no memory of its own there, and the wrong bytes. NULL:
  * none is hidden any more. */
 void device_queue_hide(ggml_backend_buffer_t buffer);
 
-/* Since the last call. */
+/* The counts since the last call. */
 device_queue_counts device_queue_counts_take(void);
 
 /* Whether host and device have a memory each. */
 bool device_queue_has_two_memories(void);
 
-/* What is queued now. */
+/* The number of queued operations. */
 uint32_t device_queue_length(void);
 
 #endif /* QUIRE_TESTS_DEVICE_QUEUE_H */

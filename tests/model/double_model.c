@@ -155,7 +155,7 @@ static void attend(const model *m, uint32_t first, uint32_t token, const double 
     free(p);
 }
 
-/* What a layer stores may be the sum of layer 0's and its own. */
+/* A layer may store a weighted sum of layer 0's K or V and its own. */
 static void mix(model *m, uint32_t layer, bool is_k)
 {
     const struct ggml_tensor *factors = find(m, layer, is_k ? "attn_k_mix" : "attn_v_mix");

@@ -1,6 +1,6 @@
 /* double_model.h - a plain forward in double precision of a generated model of the architecture
- * quire, written from the definition: what a layer reads is materialised, K and V by source times
- * gate, summed.
+ * quire, written from the definition: the K and V that a layer reads are materialised as the sum of
+ * source times gate.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_DOUBLE_MODEL_H

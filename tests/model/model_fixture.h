@@ -1,4 +1,4 @@
-/* model_fixture.h - what the tests of the model runtime share: models, from tests/data or
+/* model_fixture.h - helpers that the tests of the model runtime share: models, from tests/data or
  * generated, and libllama's own answer to compare with.
  *
  * SPDX-License-Identifier: MIT */

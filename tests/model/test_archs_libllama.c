@@ -133,7 +133,7 @@ static void band_measure(comparison *c, const int32_t *tokens, const float *thei
     c->limit.median = larger(c->limit.median, 2.0 * errors[N_TOKENS / 2]);
 }
 
-/* One text, cut into chunks of these lengths; what is left goes token by token. */
+/* Compare one text, cut into chunks of these lengths. Tokens behind the chunks go one by one. */
 static void chunks_compare(comparison *c, const int32_t *tokens, const float *theirs,
                            const uint32_t *chunks)
 {

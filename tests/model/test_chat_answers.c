@@ -395,8 +395,8 @@ static void expect_valid_calls(const char *name, bool is_grafted, quire_rng *rng
     quire_chat_prompt_destroy(prompt);
 }
 
-/* A required call has valid arguments, whatever the model would say. Without parallel calls it is
- * one call, in formats that tag each call, too. */
+/* A required call has valid arguments, even from a model with random weights. Without parallel
+ * calls it is one call, in formats that tag each call, too. */
 static void required_calls_have_valid_arguments(void **state)
 {
     static const char *const names[] = { "Qwen-Qwen3-0.6B", "Qwen-Qwen2.5-7B-Instruct",

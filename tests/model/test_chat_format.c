@@ -125,7 +125,7 @@ static void writes_prompts_as_the_templates_say(void **state)
     quire_bytes_fini(&made);
 }
 
-/* Every template of the tree renders a plain conversation; what a template refuses has a reason. */
+/* Every template of the tree renders a plain conversation, or the refusal has a reason. */
 static void runs_all_templates_of_the_tree(void **state)
 {
     size_t n, n_cases;
@@ -233,8 +233,8 @@ static void writes_what_the_library_writes(void **state)
     assert_true(n_taken > n_asked * 8 / 10);
 }
 
-/* A built-in template, by name, writes what libllama writes, and knows no tools. */
-/* A word that the template knows; one without thoughts refuses it. */
+/* A word of reasoning_effort that the template knows reaches the prompt. A template without
+ * thoughts refuses the field. */
 static void an_effort_reaches_the_template(void **state)
 {
     size_t n;
@@ -267,6 +267,7 @@ static void an_effort_reaches_the_template(void **state)
     free(text);
 }
 
+/* A built-in template, chosen by name, writes libllama's text, and refuses tools. */
 static void refuses_tools_with_a_built_in_template(void **state)
 {
     size_t n;
@@ -392,7 +393,7 @@ static void damage(char *text, size_t *n, size_t cap, quire_rng *rng)
     }
 }
 
-/* Whatever a template's text is, a format is made or refused, and prompts are made or refused. */
+/* For any text of a template the format is made or refused, and prompts are made or refused. */
 static void survives_damaged_templates(void **state)
 {
     quire_rng rng = test_rng(24);

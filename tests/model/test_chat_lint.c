@@ -153,7 +153,7 @@ static void a_date_is_seen(void **state)
     quire_chat_format_destroy(plain);
 }
 
-/* What a case says holds together, whatever the template does. */
+/* The fields of a case are consistent for any template. */
 static void check_case(const char *name, const quire_chat_lint_case *c)
 {
     const bool is_whole = c->n_same == c->n_before;

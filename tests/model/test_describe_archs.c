@@ -646,7 +646,7 @@ static void layers_with_mamba(void **state)
     }
 }
 
-/* One KV head, whose row V is a part of; the scale of the logits goes by the size of a head. */
+/* V is a part of the one KV head's row. The size of a head gives the scale of the logits. */
 static void latent_sizes(void **state)
 {
     static quire_model_desc desc;

@@ -1,5 +1,5 @@
-/* test_describe_experts.c - the description of a model's experts, and the refusal of what does not
- * fit together.
+/* test_describe_experts.c - the description of a model's experts, and the refusal of inconsistent
+ * keys and tensors.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -49,7 +49,7 @@ static const quire_model_desc *described(const gguf_gen_opts *opts)
     return &desc;
 }
 
-/* What the upper half of a scheme's four layers reads, as stored layers. */
+/* The stored layers that the upper half of a scheme's four layers reads. */
 typedef struct scheme_case {
     const char *scheme;
     uint32_t n_stored, last_stored, n_kv_head;
@@ -131,7 +131,7 @@ static void windows_are_described(void **state)
     assert_int_equal(gguf_gen_scheme_apply(&opts, "yoco", &err), QUIRE_OK);
     desc = described(&opts);
     assert_int_equal(desc->window[0], 70);
-    assert_int_equal(desc->window[1], 0); /* what it stores, the upper half reads */
+    assert_int_equal(desc->window[1], 0); /* its KV is read by the upper half */
     assert_int_equal(gguf_gen_scheme_apply(&opts, "cla2", &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "the schemes yoco"));
 }
@@ -281,7 +281,7 @@ static void damaged_tensors_are_named(void **state)
     }
 }
 
-/* What the generator refuses, and the least numbers of layers. */
+/* Refusals of the generator, and the least numbers of layers. */
 static void schemes_take_shapes(void **state)
 {
     quire_error err = QUIRE_ERROR_INIT;

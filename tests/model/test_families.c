@@ -22,7 +22,7 @@
 
 /* Both sides round activations to 8 bits, in blocks of other sizes: logits move by some percent. */
 #define NLL_MAX 0.02 /* nats by token; perplexity differs by this share */
-#define KLD_MAX 0.02 /* nats by token, several times what rounding costs */
+#define KLD_MAX 0.02 /* nats by token, several times the cost of rounding */
 
 static double log_sum(const float *row, uint32_t n)
 {

@@ -297,7 +297,7 @@ static void no_room_on_disk(void **state)
     assert_int_equal(access(gguf_edit_path(), F_OK), -1);
 }
 
-/* Neither a file whose writing failed half-way stays, nor does a device go. */
+/* A file is removed when writing it fails half-way. A device that cannot be written stays. */
 static void failed_writes(void **state)
 {
     const struct rlimit small = { 4096, RLIM_INFINITY };

@@ -31,7 +31,7 @@ static const char *part_path(char *buffer, size_t cap, uint32_t part)
     return buffer;
 }
 
-/* What the test changes in the parts. */
+/* A change to one of the parts. */
 typedef struct damage {
     uint32_t part;
     const char *key; /* set to value in that part; NULL = nothing */

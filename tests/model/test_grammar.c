@@ -1,7 +1,7 @@
 /* test_grammar.c - grammars that are refused, and that libllama takes the others.
  *
- * What libllama makes of a grammar must never be seen: whatever our own check lets pass it takes,
- * and it prints nothing.
+ * No message of libllama about a grammar may reach the user: libllama must accept every grammar
+ * that passes our own check, and print nothing.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -115,7 +115,7 @@ static void test_grammars_refused(void **state)
     }
 }
 
-/* Grammars as large as they may be, and what they do to libllama. */
+/* Grammars above the limits are refused before libllama unrolls them. */
 static void test_grammars_too_large(void **state)
 {
     const size_t cap = QUIRE_GRAMMAR_BYTES_MAX + 100;
@@ -164,7 +164,7 @@ static void test_grammars_too_large(void **state)
     }
     refused(&opts, QUIRE_LIMIT, "rules and groups");
 
-    /* What doubles with each sign. */
+    /* A grammar that doubles with each sign. */
     n = (size_t)snprintf(text, cap, "root ::= \"x\"");
     memset(text + n, '+', 10000);
     text[n + 10000] = '\0';
@@ -172,7 +172,7 @@ static void test_grammars_too_large(void **state)
     free(text);
 }
 
-/* ---- what passes is taken ---- */
+/* ---- libllama takes grammars that pass the check ---- */
 
 static const char *const grammars[] = {
     "root ::= \"yes\" | \"no\"",
@@ -188,7 +188,7 @@ static const char *const grammars[] = {
     "root ::= \"x\"{2,}{0,3} (\"y\"{5} [ab]{1,4})? \"z\"{3,3}",
 };
 
-/* What is printed on stderr meanwhile goes to a file. */
+/* Output on stderr is redirected to a file. */
 typedef struct hush {
     int saved;
     FILE *file;
@@ -253,7 +253,7 @@ static void test_what_passes_is_taken(void **state)
             n_passed++;
             failed_rc = quire_sampler_create(&s, model, &opts, &err);
             quire_sampler_destroy(s);
-            /* Endless repetition of what can be empty: libllama finds that most times. */
+            /* Endless repetition of a rule that can be empty: libllama finds most of these. */
             if (failed_rc == QUIRE_INVAL && strstr(err.message, "left recursion") != NULL) {
                 failed_rc = QUIRE_OK;
                 n_refused++;

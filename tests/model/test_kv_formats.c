@@ -1,4 +1,4 @@
-/* test_kv_formats.c - formats by layer: grammar, sizes, and what --kv auto chooses.
+/* test_kv_formats.c - formats by layer: grammar, sizes, and the choice of --kv auto.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -339,8 +339,9 @@ static bool is_ahead_of_uniform(const quire_model_desc *desc, const quire_kv_pai
     return true;
 }
 
-/* Never above the size, near it from below, larger sizes never smaller; never behind the pairs for
- * all layers; what is left goes to the ends first. */
+/* The chosen formats never exceed the size and come near it. A larger size never gives fewer bits.
+ * They are never worse than the best pair for all layers. Remaining bits go to the first and last
+ * layers first. */
 static void auto_at_all_sizes(quire_model_desc *desc)
 {
     const uint32_t n = desc->n_stored;

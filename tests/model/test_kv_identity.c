@@ -1,5 +1,5 @@
-/* test_kv_identity.c - what KV depends on is in its identity, each fact by itself, and nothing that
- * differs between two runs of the same is.
+/* test_kv_identity.c - each fact that KV depends on changes its identity. Facts that differ between
+ * two equal runs do not.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -96,7 +96,7 @@ static identity identity_of(const facts *f)
     return id;
 }
 
-/* One change each. */
+/* A function that changes one fact. */
 typedef void (*change)(facts *f);
 
 #define CHANGE(name, statement)                                                                    \
@@ -220,7 +220,8 @@ static void test_each_fact_counts(void **state)
     }
 }
 
-/* Fixed for these facts, on any machine: what was stored yesterday is found tomorrow. */
+/* The identity of these facts is fixed, on any machine, so that stored pages are found by later
+ * versions. */
 static void test_golden(void **state)
 {
     facts f;
@@ -363,7 +364,7 @@ static void test_other_processes(void **state)
     fixture_generated_remove();
 }
 
-/* Threads, limits and budgets change no KV; formats, pages and who multiplies do. */
+/* Threads, limits and budgets change no KV. Formats, pages and the kernels of the products do. */
 static void test_runtime_options(void **state)
 {
     const quire_model_opts as_mapped = { .no_repack = true };
@@ -434,7 +435,7 @@ static void test_other_weights(void **state)
 
 #define N_PROMPT 150u
 
-/* What a set of kernels makes of a prompt. */
+/* The results of a set of kernels for a prompt. */
 typedef struct result {
     bool is_there; /* this CPU has the set */
     identity id;
@@ -467,7 +468,7 @@ static void result_get(result *r, const char *isa, const char *path, quire_forma
     quire_model_close(model);
 }
 
-/* Whatever sets this CPU has: where identities are equal, results are, to the bit. */
+/* Among all kernel sets of this CPU, equal identities mean equal results, to the bit. */
 static void test_same_identity_same_bits(void **state)
 {
     static const char *const isas[] = { "portable", "avx2",        "neon",

@@ -256,7 +256,7 @@ static void cache_fini(cache *c)
     quire_allocator_default()->free(NULL, c->stores[1]);
 }
 
-/* What layer 3 gives of a row, head and dimension, from K and V before they were rounded. */
+/* The output of layer 3 for a row, head and dimension, computed from K and V before rounding. */
 static double by_formula(const cache *c, uint32_t row, uint32_t h, uint32_t dim)
 {
     const float *const k[2] = { c->k[2], c->k[0] };

@@ -40,7 +40,8 @@ typedef struct fixture {
     float x[ROWS_MAX * N_IN];
 } fixture;
 
-/* What one graph gives: a map, and the last of three in a row, which reuse each other's memory. */
+/* The results of one graph: a single map, and the last of three maps in a row that reuse each
+ * other's memory. */
 typedef struct result {
     float first[ROWS_MAX * N_OUT];
     float last[ROWS_MAX * N_OUT];
@@ -144,7 +145,8 @@ static void check(const char *what, const float *got, const float *want, size_t 
 }
 
 /* Each row count is computed by ggml, in one block and in several. A single map must agree to the
- * rounding of f32; through three, inputs near a rounding boundary may fall to the other side. */
+ * rounding of f32; through three maps, inputs near a rounding boundary may be rounded to the other
+ * side. */
 static void test_equals_plain_product(void **state)
 {
     static fixture f;

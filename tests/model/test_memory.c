@@ -161,7 +161,7 @@ static void kv_is_exact(void **state)
     fixture_generated_remove();
 }
 
-/* What a sealed format saves is more than its hot pages cost, once the context is long. */
+/* In a long context a sealed format saves more than its hot pages cost. */
 static void sealed_formats_take_less(void **state)
 {
     static const quire_format formats[] = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q5,
@@ -191,7 +191,8 @@ static void sealed_formats_take_less(void **state)
     fixture_generated_remove();
 }
 
-/* The estimate bounds what ggml reserves, and is not far above it; attention's share is exact. */
+/* The estimate is an upper bound of ggml's reserved bytes, and not far above them. Attention's
+ * share is exact. */
 static void buffers_check(const gguf_gen_opts *gen, uint32_t n_batch, size_t i)
 {
     quire_model *model = fixture_open(fixture_generate(gen));
@@ -241,7 +242,7 @@ static void buffers_are_bounded(void **state)
     }
 }
 
-/* The same for experts, as mapped and in panels. */
+/* The bound for models with experts, with weights as mapped and in panels. */
 static void buffers_of_experts_are_bounded(void **state)
 {
     static const struct {
@@ -547,7 +548,7 @@ static void longest_context_fits(void **state)
     fixture_generated_remove();
 }
 
-/* ---- what is available ---- */
+/* ---- available memory ---- */
 
 static char fake_root[64];
 

@@ -1,4 +1,5 @@
-/* test_openmp.c - what ggml calls for OpenMP behaves as OpenMP says, and OpenMP is not loaded.
+/* test_openmp.c - our replacements of the OpenMP functions that ggml calls behave as OpenMP
+ * defines, and OpenMP is not loaded.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/openmp.h"

@@ -1,4 +1,5 @@
-/* test_panels.c - our products of quantised weights against what ggml says that the weights are.
+/* test_panels.c - our products of quantised weights against products with ggml's dequantised
+ * weights.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -80,7 +81,8 @@ static void test_blocks_are_ggmls(void **state)
 static const char *const sets[] = { "portable", "avx2", "avx2+vnni", "avx512" };
 #define SETS (sizeof sets / sizeof sets[0])
 
-/* Weights quantised by ggml, x as it is: what is left is the rounding of x to 8 bits. */
+/* Weights are quantised by ggml and x is exact, so the only error is our rounding of x to 8 bits.
+ */
 static void test_product(void **state)
 {
     static float values[N_OUT * N_IN], weights[N_OUT * N_IN], x[N_ROWS * N_IN], y[N_ROWS * N_OUT];

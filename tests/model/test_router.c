@@ -1,5 +1,5 @@
 /* test_router.c - the choice of experts: against its definition in double precision, the same bits
- * for a row alone and among others, and what NaN does.
+ * for a row alone and among others, and the effect of NaN.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -138,7 +138,7 @@ static void check_choice(const quire_router *r, const float *logits, const float
     quire_router_choose(r, logits, bias, choices, got);
     for (uint32_t k = 0; k < r->n_used; k++) {
         assert_in_range(choices[k], 0, r->n_experts - 1);
-        /* In f32 another one may come first whose score is as good as equal. */
+        /* In f32 another expert with nearly the same score may come first. */
         for (uint32_t e = 0; e < r->n_experts; e++) {
             if (rank_of(scores, r->n_experts, e) == k) {
                 assert_true(scores[choices[k]] == scores[e] ||
@@ -186,7 +186,7 @@ static void test_choices(void **state)
     }
 }
 
-/* Of equal ones the first; a sum of nothing is not divided by. */
+/* Among equal scores the first expert is chosen. A sum of weights of 0 divides nothing. */
 static void test_ties(void **state)
 {
     const quire_router r = { .n_experts = 8,
@@ -210,7 +210,7 @@ static void test_ties(void **state)
     assert_true(weights[0] == 0.0f && weights[2] == 0.0f);
 }
 
-/* Whatever the numbers are, the choices are different experts that exist. */
+/* For any numbers the choices are distinct existing experts. */
 static void test_damage(void **state)
 {
     static const float values[] = { NAN, INFINITY, -INFINITY, 0.0f, 3e38f };

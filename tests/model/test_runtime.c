@@ -322,7 +322,7 @@ static void test_fork_then_diverge(void **state)
     assert_true(fixture_diff_max(logits, l + n_shared, n_part) < TOLERANCE);
     assert_true(fixture_diff_max(logits + n_part, r + n_shared, n_part) < TOLERANCE);
 
-    /* Cut back and continue differently: what was cut leaves no trace. */
+    /* Cut back and continue differently: the cut tokens leave no trace. */
     assert_int_equal(quire_seq_truncate(cache, fork, 90), QUIRE_OK);
     logits = fixture_step(b.runtime, fork, left + 90, 50, QUIRE_LOGITS_ALL);
     assert_true(fixture_diff_max(logits, l + (size_t)90 * b.n_vocab, n_part) < TOLERANCE);

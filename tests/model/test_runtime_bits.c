@@ -1,5 +1,5 @@
-/* test_runtime_bits.c - with weights in panels a token's logits are the same bits whatever shape
- * the steps have: one prompt, pieces of it, single tokens, in company, with any number of threads.
+/* test_runtime_bits.c - with weights in panels a token's logits have the same bits for any shape of
+ * the steps: one prompt, pieces of it, single tokens, in company, with any number of threads.
  *
  * This is what makes reuse exact for a whole model: a prefix from the cache was computed in other
  * steps than the ones that would compute it now.
@@ -256,11 +256,11 @@ static void test_bits_do_not_depend_on_steps(void **state)
     check("phi3", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("cohere2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     check("starcoder2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q4);
-    /* Experts: a row takes its own, whoever else takes the same. */
+    /* Experts: a row's result does not depend on other rows with the same experts. */
     check("qwen3moe", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("gpt-oss", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     check("glm4moe", GGML_TYPE_Q5_1, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
-    /* Streams, whose matrices are of floats; layers that read the KV of earlier ones. */
+    /* Streams with matrices of floats; layers that read the KV of earlier ones. */
     check("gemma3n", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     /* Latent attention: products by head are ggml's. */
     check("deepseek2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);

@@ -1,6 +1,6 @@
 /* test_runtime_device.c - a model whose pages and attention are on a device: a mock, whose results
- * are those of the CPU bit for bit, and the first Vulkan device, within a band. What devices lack
- * is refused by name, and a lost device fails the step.
+ * are those of the CPU bit for bit, and the first Vulkan device, within a band. Options that a
+ * device does not support are refused by name, and a lost device fails the step.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -27,7 +27,7 @@
 #define N_CTX  512u
 #define N_TEXT 200u /* tokens: three full tiles and an open one */
 
-/* What lavapipe keeps when its devices are gone is not ours. */
+/* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -248,8 +248,8 @@ static ggml_backend_dev_t card_of_vulkan0(void)
     return card;
 }
 
-/* The same with layers of the model on the card, by ggml's backend: all of them and the output, and
- * the last ones alone. */
+/* Layers of the model on the card, by ggml's backend: all layers and the output, and the last
+ * layers alone. */
 static void test_vulkan_layers(void **state)
 {
     static const uint32_t counts[] = { UINT32_MAX, 3 };
@@ -382,8 +382,8 @@ static void test_refusals(void **state)
     quire_model_close(model);
 }
 
-/* QUIRE_ISA that names no kernels of this machine: with a device, too, whose pages the host's
- * kernels may attend. */
+/* QUIRE_ISA that names no kernels of this machine: the runtime refuses, also with a device, since
+ * the host's kernels may attend its pages. */
 static void test_wrong_isa(void **state)
 {
     static const char *const devices[] = { NULL, "mock", "mock" };

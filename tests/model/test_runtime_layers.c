@@ -1,7 +1,7 @@
 /* test_runtime_layers.c - models whose last layers lie on a device of ggml. The device is a second
  * backend of the CPU's, so results have the bits of a model that the CPU computes by the same
- * products, also with a queue in front of it that works as late as it may (device_queue.h). What a
- * device lacks is the host's to compute, or refused by name.
+ * products, also with a queue in front of it that works as late as it may (device_queue.h).
+ * Operations that a device lacks are computed by the host, or refused by name.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -31,7 +31,7 @@
 #define ALL      UINT32_MAX /* layers */
 #define N_LAYERS 5u         /* of the stories */
 
-/* What the device is to lack: products of a type, or an operation. */
+/* Set by tests: the type of products, or the operation, that the device does not support. */
 static enum ggml_type lacks_type = GGML_TYPE_COUNT;
 static enum ggml_op lacks_op = GGML_OP_NONE;
 static uint32_t n_asked;
@@ -118,7 +118,7 @@ static float *work(const quire_model *model, size_t *n_floats)
     return all;
 }
 
-/* The same of a file with so many layers on the device. */
+/* The work of the file's model with so many layers on the device. */
 static float *work_of(const char *path, uint32_t n_layers, size_t *n_floats)
 {
     quire_error err = QUIRE_ERROR_INIT;

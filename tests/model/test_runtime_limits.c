@@ -55,8 +55,8 @@ static void test_create_refuses(void **state)
 
     (void)state;
     opts.kv_budget_bytes = 4 * PAGE_BYTES - 1;
-    create_fails(model, &opts, QUIRE_NOPAGES, "327680"); /* what it needs */
-    create_fails(model, &opts, QUIRE_NOPAGES, "327679"); /* what it got */
+    create_fails(model, &opts, QUIRE_NOPAGES, "327680"); /* needed bytes */
+    create_fails(model, &opts, QUIRE_NOPAGES, "327679"); /* budget */
     opts = opts_small();
     opts.page_tokens = 65;
     create_fails(model, &opts, QUIRE_INVAL, "65");
@@ -221,7 +221,7 @@ static void test_no_pages_changes_nothing(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(quire_seq_tokens(cache, s[i].seq), 40);
     }
-    /* The last sequence still gives what it gave: its pages hold what they held. */
+    /* The last sequence still gives the same logits: its pages are unchanged. */
     assert_int_equal(quire_seq_truncate(cache, s[2].seq, 39), QUIRE_OK);
     assert_true(fixture_diff_max(expected,
                                  fixture_step(runtime, s[2].seq, tokens + 39, 1, QUIRE_LOGITS_LAST),

@@ -1,5 +1,5 @@
-/* test_runtime_memory.c - the memory of the model runtime: decoding takes none, and when there is
- * none every call says so, leaks nothing and leaves what was there as it was.
+/* test_runtime_memory.c - the memory of the model runtime: decoding allocates nothing. Without
+ * memory every call fails with an error, leaks nothing and changes nothing.
  *
  * The linker redirects the allocating functions here (--wrap), so that calls from statically linked
  * code can be counted and the Nth one failed. ggml's own failures are simulated at its entry points
@@ -30,7 +30,7 @@
 
 #define MODEL FIXTURE_STORIES
 
-/* Of the calling thread: other threads belong to ggml. */
+/* Counted on the calling thread only: other threads belong to ggml. */
 static _Thread_local unsigned n_calls;
 static _Thread_local unsigned fail_at; /* the call that fails, from 1; 0 = none */
 static _Thread_local bool has_failed;
@@ -264,7 +264,7 @@ static void open_without_memory(const char *path)
     assert_in_range(n, 10, 999);
 }
 
-/* A model whose weights are copied into panels. */
+/* The path of a model with weights that are copied into panels. */
 static const char *path_of_panels(void)
 {
     gguf_gen_opts opts = fixture_llama("panels", 3, 512, 128, 8);
@@ -333,7 +333,7 @@ static void test_create_without_memory(void **state)
     quire_model_close(model);
 }
 
-/* Two sequences, one of them a fork whose tail page must be copied, grow by new shapes. */
+/* Two sequences grow by steps of new shapes. One is a fork, and its last page must be copied. */
 static void step_without_memory(quire_format format)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));

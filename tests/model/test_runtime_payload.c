@@ -59,7 +59,8 @@ static quire_page_id page_at(const side *s, quire_group_id group, uint32_t entry
     return table.leaves[entry / QUIRE_LEAF_ENTRIES][entry % QUIRE_LEAF_ENTRIES].page;
 }
 
-/* The same tokens in other pages, with garbage in them and holes where `from` has some. */
+/* Open a sequence with the tokens of `from` in other pages, filled with garbage, and with the holes
+ * of `from`. */
 static void twin_open(side *to, const side *from, uint32_t page_tokens)
 {
     quire_seq_id before = fixture_seq(to->runtime);

@@ -1,6 +1,5 @@
 /* test_runtime_recurrent.c - the states of recurrent layers: the same bits for every split of a
- * text and in any company, steps that fail, forks, cuts, states that are kept in f16, and what is
- * refused.
+ * text and in any company, steps that fail, forks, cuts, states that are kept in f16, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -88,9 +88,9 @@ static double difference(const float *a, const float *b)
     return sqrt(error / norm);
 }
 
-/* In f32 the difference is the order of additions alone. Every other format, and two mixed ones,
- * against the same answer: about three times what rounding costs the scheme gqa, whose layers store
- * their own (f16 3.6e-4, q8 1e-2, q4 3.5e-2, q3 7e-2). */
+/* In f32 the results differ by the order of additions alone. Tolerances of the other formats, and
+ * of two mixed ones, are about three times the rounding error of the scheme gqa, where each layer
+ * stores its own K and V. */
 static void check_numbers(const gguf_gen_opts *gen)
 {
     static const struct {
@@ -163,8 +163,8 @@ static void test_map_by_hand(void **state)
     }
 }
 
-/* Layers with windows, of other lengths than a tile's and a page's, among them one that reads what
- * another layer stored, and a window that is longer than the text. */
+/* Layers with windows of other lengths than a tile's and a page's. One of these layers reads the KV
+ * of another layer, and one window is longer than the text. */
 static void test_windows(void **state)
 {
     static const int32_t windows[6] = { 1, 64, 0, 77, 130, 1000 };

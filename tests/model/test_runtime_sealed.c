@@ -189,7 +189,7 @@ static void test_hot_pages_kept(void **state)
     fixture_generated_remove();
 }
 
-/* The default budget holds the whole context whatever the steps. */
+/* The default budget holds the whole context for steps of any shape. */
 static void test_default_budget_suffices(void **state)
 {
     static const struct {
@@ -226,7 +226,7 @@ static void test_default_budget_suffices(void **state)
     fixture_generated_remove();
 }
 
-/* ---- what is in the tiles ---- */
+/* ---- contents of the tiles ---- */
 
 static const unsigned char *tile_at(const bench *b, quire_page_id page, const quire_attn_lane *lane,
                                     uint32_t g)
@@ -236,7 +236,7 @@ static const unsigned char *tile_at(const bench *b, quire_page_id page, const qu
     return addr->extent + lane->offset + addr->slot * lane->page_stride + g * lane->head_stride;
 }
 
-/* Every full tile whose hot form is there is that form sealed, in all layers, sides and heads. */
+/* Every full tile with a hot form equals that form sealed, in all layers, sides and heads. */
 static void check_sealed_from_hot(const bench *b, quire_seq_id seq)
 {
     const quire_codec *codec = quire_codec_get();
@@ -292,10 +292,11 @@ static void test_tiles_are_sealed_from_hot(void **state)
     }
 }
 
-/* ---- what attention is given ---- */
+/* ---- inputs of attention ---- */
 
-/* Of every layer that pairs them, append gets the queries and attention the new K, in steps with
- * logits and without; of the others neither. Returns the number of layers that attend. */
+/* In every layer that rounds K and queries together, append() gets the queries and attention the
+ * new K, in steps with logits and without. In other layers neither does. Returns the number of
+ * layers that attend. */
 static uint32_t check_sources(const bench *b, struct ggml_cgraph *cgraph)
 {
     uint32_t n_attend = 0;
@@ -345,8 +346,8 @@ static void test_attention_gets_its_sources(void **state)
 /* ---- results ---- */
 
 /* f32 weights: ggml's products differ in the order of additions between batch sizes, and a
- * difference in the last bit can move a code by one; that stays far below what the format itself
- * costs. */
+ * difference in the last bit can move a code by one. The resulting error stays far below that of
+ * the format. */
 static void test_chunks_do_not_matter(void **state)
 {
     static const uint32_t chunks[] = { 1, 7, 64, 200 };
@@ -416,7 +417,7 @@ static void test_fork_then_diverge(void **state)
     }
 }
 
-/* Cut inside the tile that the next token belongs to: the same bits as without what was cut. */
+/* Cut inside the tile that the next token belongs to: the same bits as without the cut tokens. */
 static void test_cut_and_go_on(void **state)
 {
     static float expected[N_VOCAB], got[N_VOCAB];

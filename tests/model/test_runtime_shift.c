@@ -252,7 +252,7 @@ static uint32_t kept_text(const quire_thinning *t, uint32_t lane, int32_t *out)
     return n;
 }
 
-/* A sequence each of whose lanes holds the rows of its own text, computed as a text. */
+/* A sequence in which each lane holds the rows of a text of its own, computed as a whole text. */
 static quire_seq_id expected_lanes(quire_runtime *runtime, const quire_thinning *t)
 {
     const quire_seq_id out = fixture_seq(runtime);

@@ -50,8 +50,8 @@ static quire_model *model_of(const char *scheme, const int32_t *windows)
     return model;
 }
 
-/* Gemma 4's: windows in every other layer, heads of two sizes, last layers that read what earlier
- * ones stored. */
+/* Gemma 4's: windows in every other layer, heads of two sizes, last layers that read the KV of
+ * earlier ones. */
 static quire_model *sized_model(void)
 {
     gguf_gen_opts gen;
@@ -207,8 +207,8 @@ static void test_groups(void **state)
 
 /* ---- memory ---- */
 
-/* A budget of what the arithmetic says is enough for the whole context, and all of it is never
- * exceeded; between two steps a sequence holds the window and its last step. */
+/* The computed need is a budget that is enough for the whole context, and it is never exceeded.
+ * Between two steps a sequence holds the window and its last step. */
 static void check_bound(const char *scheme, const int32_t *windows, quire_format format)
 {
     quire_model *model = model_of(scheme, windows);
@@ -233,7 +233,7 @@ static void check_bound(const char *scheme, const int32_t *windows, quire_format
     window = groups_of(runtime, model).window_tokens;
     seq = fixture_seq(runtime);
     for (uint32_t at = 0, n; at < N_CTX; at += n) {
-        const uint32_t begin = at >= window ? at - window + 1 : 0; /* of what the step sees */
+        const uint32_t begin = at >= window ? at - window + 1 : 0; /* first seen token */
         uint64_t want_bytes;
 
         n = at % 3 == 0 ? 1 : 96;

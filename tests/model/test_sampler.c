@@ -382,7 +382,8 @@ static void test_grammar_keeps_utf8(void **state)
     }
 }
 
-/* What the model wants anyway is taken without a pass over the vocabulary, to the same result. */
+/* When the model's likeliest token fits the grammar, it is taken without a pass over the
+ * vocabulary, with the same result. */
 static void test_grammar_of_anything_changes_nothing(void **state)
 {
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
@@ -444,7 +445,8 @@ static void test_grammar_too_ambiguous(void **state)
     quire_sampler_destroy(s);
 }
 
-/* The likeliest token that fits, in a vocabulary larger than what is looked at first. */
+/* The likeliest token that fits is taken, in a vocabulary larger than the first set of candidates.
+ */
 static void test_grammar_takes_the_likeliest(void **state)
 {
     const gguf_gen_opts gen = fixture_llama("many tokens", 1, 6400, 64, 5);

@@ -27,7 +27,7 @@ typedef struct template_case {
     const char *extra; /* NULL = none */
 } template_case;
 
-/* Against what ChatML writes. */
+/* Templates compared with ChatML. NULL: no difference is reported. */
 static const template_case cases[] = {
     { CHATML, NULL },
     { "", NULL },
@@ -42,7 +42,7 @@ static const template_case cases[] = {
     { "{%- set default_prompt = \"You are a made up model.\" %}" CHATML,
       "You are a made up model." },
     { "Today is a day. " CHATML, "Today is a day." },
-    /* What needs tools, or other things that no request has. */
+    /* Text under conditions that need tools, or other fields that no request has. */
     { "{%- if tools %}{{- '# Tools' }}{%- else %}{%- endif %}" CHATML, NULL },
     { "{%- if tools %}{{- '# Tools' }}{%- else %}{{- 'No tools' }}{%- endif %}" CHATML,
       "No tools" },

@@ -88,7 +88,7 @@ static void test_utf8_invalid_becomes_replacement(void **state)
     }
 }
 
-/* Whatever comes in, what goes out is valid, and valid input passes unchanged. */
+/* The output is valid UTF-8 for any input, and valid input passes unchanged. */
 static void test_utf8_random_bytes(void **state)
 {
     quire_rng rng = test_rng(7);
@@ -223,7 +223,7 @@ static void test_text_beyond_unicode(void **state)
         if (i == 0) {
             round_trip(model, text, sizeof text - 1); /* bytes are tokens here */
         } else {
-            /* As any other bytes that are no UTF-8. */
+            /* The tokens are those of other bytes that are no UTF-8. */
             assert_int_equal(
                 quire_model_tokenize(model, broken, sizeof broken - 1, true, true, expected, 64),
                 n);

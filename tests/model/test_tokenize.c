@@ -201,7 +201,7 @@ static void spell_check(const job *j)
     assert_int_equal(at, j->n_bytes);
 }
 
-/* On a small stack what libllama gives on a large one. */
+/* Quire on a small stack gives the tokens of libllama on a large one. */
 static void run_check(const quire_model *model, const char *unit, size_t count)
 {
     size_t n_bytes;
@@ -324,8 +324,9 @@ static void test_buffer_too_small(void **state)
     vocab_close(&model);
 }
 
-/* Of the stack for 1.3 MB of ordinary text next to nothing becomes memory (a huge page or two where
- * the system uses them); of that for one word, less than a half: the other half is the margin. */
+/* Only used parts of the reserved stack become memory. Ordinary text of many words uses next to
+ * nothing (a huge page or two where the system uses them). One long word uses less than half: the
+ * other half is the margin. */
 static void test_stack_is_used_as_needed(void **state)
 {
     static const struct {

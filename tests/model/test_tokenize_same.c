@@ -317,7 +317,7 @@ static void test_cuts(void **state)
     }
 }
 
-/* ---- what libllama takes hours for ---- */
+/* ---- texts for which libllama takes hours ---- */
 
 static char *run_make(const char *unit, size_t n_bytes, size_t *n)
 {
@@ -457,7 +457,7 @@ static bool is_canceled(void *ctx)
     return c->n_asked++ >= c->n_before;
 }
 
-/* Long texts are asked about often, whatever they consist of, and end when they are told. */
+/* Tokenization asks often whether to go on, for long texts of any kind, and ends when told to. */
 static void test_cancel(void **state)
 {
     static const struct {

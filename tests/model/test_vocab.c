@@ -1,7 +1,7 @@
 /* test_vocab.c - vocabularies that libllama would abort or throw on are refused by name, and those
  * it tolerates are not.
  *
- * What passes is loaded and used by libllama: a false pass is a crash of this program.
+ * libllama loads and uses each vocabulary that passes: a false pass is a crash of this program.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -24,7 +24,7 @@
 
 #define N_VOCAB 268u /* of gguf_edit_small() */
 
-/* What libllama makes of the file at path. */
+/* Load and use the file at path with libllama. Returns the stage that it reached. */
 static gguf_stage exercise_file(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -401,8 +401,8 @@ static int remove_file(void **state)
     return 0;
 }
 
-/* Opening without weights, as `quire info` does, refuses what opening in full does, and names the
- * field. */
+/* Opening without weights, as `quire info` does, refuses the files that opening in full refuses,
+ * and names the field. */
 static void opening_refuses(const gguf_edit *edit, const char *needle)
 {
     const char *path = gguf_edit_path();

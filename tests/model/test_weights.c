@@ -109,8 +109,8 @@ static void test_repacked_equals_mapped(void **state)
     }
 }
 
-/* Every matrix is where the CPU device says it is fastest; where that is depends on the machine, so
- * only what holds on all of them is checked. */
+/* Every matrix is in the buffer that the CPU device calls fastest. The buffer depends on the
+ * machine, so the test checks only facts that hold on all machines. */
 static void test_extra_buffers(void **state)
 {
     gguf_gen_opts gen = base_opts;

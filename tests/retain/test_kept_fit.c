@@ -1,5 +1,6 @@
 /* test_kept_fit.c - biases and values of kept_fit.h against normal equations in the space of the
- * tokens, in double precision; outputs come closer than by dropping; what must not change does not.
+ * tokens, in double precision; outputs come closer than by dropping; other tokens and lanes do not
+ * change.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>

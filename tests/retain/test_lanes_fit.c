@@ -29,7 +29,7 @@
 
 static quire_rng rng;
 
-/* A text whose keys are of a few kinds, each kind's much alike, and whose queries are all the same.
+/* A text with keys of a few kinds. Keys of one kind are much alike, and all queries are the same.
  */
 typedef struct world {
     quire_attn_layer layers[N_LAYERS];

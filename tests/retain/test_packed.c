@@ -172,7 +172,7 @@ static void test_numbers(void **state)
     layers[1].v_store.format = layers[1].v[0].format = QUIRE_FORMAT_BF16;
     assert_int_equal(quire_packing_init(&f->packing, layers, N_LAYERS, PAGE), QUIRE_UNSUPP);
     memcpy(layers, f->layers, sizeof layers);
-    layers[2].k[0].lane.offset = 0; /* reads what layer 0 stores */
+    layers[2].k[0].lane.offset = 0; /* reads layer 0's K */
     assert_int_equal(quire_packing_init(&f->packing, layers, N_LAYERS, PAGE), QUIRE_UNSUPP);
     fixture_close(f);
 }

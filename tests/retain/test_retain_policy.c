@@ -480,7 +480,7 @@ static void test_ties_and_nan(void **state)
     assert_true(f.kept[2][N - 3] && f.kept[2][N - 6]);
 }
 
-/* Beyond the floor no token below the threshold is kept, whatever the budget. */
+/* Beyond the floor no token below the threshold is kept, even with room in the budget. */
 static void test_threshold(void **state)
 {
     (void)state;

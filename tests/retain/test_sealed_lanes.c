@@ -1,5 +1,5 @@
-/* test_sealed_lanes.c - lanes in formats that are coded tile by tile: attention over what they hold
- * against double precision, rows that are coded once, whole tiles, bytes.
+/* test_sealed_lanes.c - lanes in formats that are coded tile by tile: attention over the stored
+ * rows against double precision, rows that are coded once, whole tiles, bytes.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -138,9 +138,10 @@ static void step(world *w, uint32_t n_rows)
     w->n_text += n_rows;
 }
 
-/* ---- what a lane holds ---- */
+/* ---- contents of a lane ---- */
 
-/* Rows of a lane, back from the transform. Each must be near the row that its token had. */
+/* Read the rows of a lane, with the transform undone. Each must be near its token's original row.
+ */
 static void read_lane(world *w, uint32_t l, uint32_t g, double like)
 {
     const quire_attn_layer *layer = &w->layers[l];

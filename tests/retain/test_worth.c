@@ -372,7 +372,7 @@ static void test_repeated(void **state)
     check_repeated(QUIRE_FORMAT_Q8, 5e-2);
 }
 
-/* A part whose rows failed has no worth, and leaves the text as it was. */
+/* When a row of the repeated part fails, the part has no worth, and the text is unchanged. */
 static void test_repeat_fails(void **state)
 {
     world *w = world_make("reconstruct:0.5,recent=8", QUIRE_FORMAT_F32, 0);

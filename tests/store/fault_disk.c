@@ -5,9 +5,9 @@
 
 #include <time.h>
 
-#define SHORT_BYTES 4096u /* what a call with O_DIRECT may move */
+#define SHORT_BYTES 4096u /* the most that a short call moves: a block of O_DIRECT */
 
-/* What becomes of a call. */
+/* The fate of a call. */
 typedef struct fate {
     int error;
     bool is_short;

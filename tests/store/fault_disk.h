@@ -55,7 +55,7 @@ typedef struct fault_disk {
 } fault_disk;
 
 void fault_disk_init(fault_disk *f, const quire_file_ops *base);
-/* Another plan; {0}: nothing suffers. What is stuck goes on. */
+/* Set another plan; {0}: no call fails. Stuck calls go on. */
 void fault_disk_set(fault_disk *f, fault_plan plan);
 /* Calls of the plan so far. */
 unsigned fault_disk_calls(fault_disk *f);

@@ -166,7 +166,7 @@ quire_transfer *kit_put_new(uint32_t tenant, uint32_t i)
     return t;
 }
 
-/* What computing gives; kept, since tests compare often. */
+/* The right text and payload of a record; kept, since tests compare often. */
 typedef struct kit_right {
     kit_text text;
     unsigned char payload[KIT_PAYLOAD];

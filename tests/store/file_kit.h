@@ -1,5 +1,5 @@
-/* file_kit.h - what the tests of the file store share: directories, texts with records that can be
- * computed again, and a store that is used as if its calls waited.
+/* file_kit.h - helpers that the tests of the file store share: directories, texts with records that
+ * can be computed again, and a store with calls that wait for the result.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_STORE_FILE_KIT_H
@@ -43,7 +43,7 @@ void kit_close(quire_store *store);
 
 /* Put text i of a tenant and wait for the result. */
 quire_store_result kit_put(quire_store *store, uint32_t tenant, uint32_t i);
-/* Get, and compare every byte with what was put: fails the test when wrong bytes come as OK. */
+/* Get, and compare every byte with the put one. Fails the test when wrong bytes come as OK. */
 quire_store_result kit_get(quire_store *store, uint32_t tenant, uint32_t i);
 quire_store_result kit_query(quire_store *store, uint32_t tenant, uint32_t i);
 

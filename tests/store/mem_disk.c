@@ -50,7 +50,7 @@ typedef struct mem_call {
     unsigned char *bytes; /* WRITE: [n_bytes] */
 } mem_call;
 
-/* What is in the directory. */
+/* The contents of the directory. */
 typedef struct mem_state {
     bool has_dir;
     mem_name names[NAMES_MAX]; /* in the order of names */

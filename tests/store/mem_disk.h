@@ -1,4 +1,4 @@
-/* mem_disk.h - a directory in memory under the file store, and what a power failure leaves of it.
+/* mem_disk.h - a directory in memory under the file store, and its contents after a power failure.
  *
  *   start --- call --- call --- sync --- call --- ...        the journal: every call that writes
  *     '------------------------------------'
@@ -9,8 +9,8 @@
  * or not, or in part, in any order; the rule says which. The call at which the disk fails counts
  * among these.
  *
- * One directory, whatever its path; of a path the last name counts. No file is shared with another
- * process, so lock always works. Descriptors are this disk's own, so only threads can read
+ * There is one directory for all paths: only the last name of a path counts. No file is shared with
+ * another process, so lock always works. Descriptors are this disk's own, so only threads can read
  * (QUIRE_READS_POOL).
  *
  * Thread: any, unless marked otherwise.
@@ -25,13 +25,13 @@
 
 typedef struct mem_disk mem_disk;
 
-/* What survives of the calls that no sync covers. */
+/* The calls not covered by a sync that survive. */
 typedef enum mem_crash {
     MEM_CRASH_ALL,     /* every one: the process was killed, the machine was not */
     MEM_CRASH_NONE,    /* none */
     MEM_CRASH_TORN,    /* every one but the last, of which a part survives */
     MEM_CRASH_RANDOM,  /* each call, and of writes each sector, by chance */
-    MEM_CRASH_LENGTHS, /* RANDOM, but a file has the length of the writes whose bytes are lost */
+    MEM_CRASH_LENGTHS, /* RANDOM, but lost writes still lengthen their file */
     MEM_CRASH_RULES
 } mem_crash;
 

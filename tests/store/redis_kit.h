@@ -1,5 +1,5 @@
-/* redis_kit.h - servers of Redis or Valkey for tests, and a shared store that is used as if its
- * calls waited.
+/* redis_kit.h - servers of Redis or Valkey for tests, and a shared store with calls that wait for
+ * the result.
  *
  * A server listens on a free port of the loopback interface and keeps nothing on disk. It ends with
  * the test, also when the test dies.
@@ -42,11 +42,11 @@ const char *redis_ask(const redis_server *server, const char *const *words);
 
 /* ---- shared stores ---- */
 
-/* Options for a server: a secret of all tests, patience for busy machines, the identity of
- * test_text_make(), and tenants whose names end with the first '/' of a salt. */
+/* Options for a server: one secret for all tests, long timeouts for busy machines, the identity of
+ * test_text_make(), and tenants with names that end at the first '/' of a salt. */
 quire_valkey_store_opts redis_opts(const redis_server *server);
 quire_store *redis_open(const quire_valkey_store_opts *opts);
-/* Close, and free what comes back. */
+/* Close, and free the returned transfers. */
 void redis_close(quire_store *store);
 /* Wait for the state. */
 void redis_await(const quire_store *store, quire_store_state state);

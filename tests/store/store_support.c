@@ -105,7 +105,7 @@ bool test_is_payload(const quire_page_record *record, uint32_t version)
     return test_is_payload_sized(record, version, TEST_PART_BYTES);
 }
 
-/* ---- stores whose transfers finish at once ---- */
+/* ---- stores with transfers that finish at once ---- */
 
 static void give_back(void *ctx, quire_transfer *transfer)
 {

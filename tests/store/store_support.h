@@ -35,12 +35,12 @@ quire_transfer *test_get_new(const quire_page_text *page);
 /* Whether a found record has the payload of test_put_new(). */
 bool test_is_payload(const quire_page_record *record, uint32_t version);
 
-/* The same with a part 0 of part_bytes. */
+/* A put or a get with a part 0 of part_bytes. */
 quire_transfer *test_put_sized(const quire_page_text *page, uint32_t version, size_t part_bytes);
 quire_transfer *test_get_sized(const quire_page_text *page, size_t part_bytes);
 bool test_is_payload_sized(const quire_page_record *record, uint32_t version, size_t part_bytes);
 
-/* ---- stores whose transfers finish at once ---- */
+/* ---- stores with transfers that finish at once ---- */
 
 quire_store *test_store_new(const quire_memory_store_opts *opts);
 /* Close a store and free the transfers that it gives back. Returns their number. */

@@ -152,7 +152,7 @@ static void test_put_reaches_both(void **state)
     destroy(&k);
 }
 
-/* What only the far store has is found, and is in the near one from then on. */
+/* A record of the far store alone is found, and is in the near store from then on. */
 static void test_get_promotes(void **state)
 {
     kit k;
@@ -444,7 +444,7 @@ static void test_drop(void **state)
     assert_over(&k, t, QUIRE_STORE_OK);
     assert_int_equal(stats_of(&k).records, 0);
 
-    /* What the far store found before a drop does not come back in the near one. */
+    /* A record that the far store found before a drop does not come back in the near one. */
     set(k.near, (quire_memory_store_opts){ 0 });
     set(k.far, (quire_memory_store_opts){ 0 });
     assert_int_equal(test_put(k.far, &k.text.pages[1], 0, false), QUIRE_STORE_OK);
@@ -576,7 +576,7 @@ static void test_close_far_hangs(void **state)
 
 /* ---- anything at any time ---- */
 
-/* Every transfer comes back exactly once, and what is found is right. */
+/* Every transfer comes back exactly once, and found records are right. */
 static void test_random(void **state)
 {
     quire_rng rng = test_rng(11);

@@ -81,7 +81,7 @@ static quire_store_stats stats_of(const quire_store *store)
     return stats;
 }
 
-/* ---- what they have in common ---- */
+/* ---- records and transfers in a common store ---- */
 
 static void test_records(void **state)
 {
@@ -105,7 +105,8 @@ static void test_records(void **state)
     close_kit(&k);
 }
 
-/* A transfer comes back to the owner who gave it, whoever asks first; nobody else is woken. */
+/* A transfer comes back to the owner that gave it, also when another owner polls first. No other
+ * owner is woken. */
 static void test_ways(void **state)
 {
     kit k;

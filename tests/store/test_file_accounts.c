@@ -1,5 +1,5 @@
-/* test_file_accounts.c - quotas and shares of tenants in a directory: who writes much pushes out
- * its own records.
+/* test_file_accounts.c - quotas and shares of tenants in a directory: a tenant that writes much
+ * evicts its own records.
  *
  * SPDX-License-Identifier: MIT */
 #include "file_kit.h"
@@ -10,7 +10,7 @@
 #define LOUD        2u
 #define STRANGER    7u   /* account 0 */
 #define N_QUIET     60u  /* below a half of the half that is shared out */
-#define N_LOUD      900u /* more than twice what the directory holds */
+#define N_LOUD      900u /* more than twice the directory's room */
 #define AMPLIFY_MAX 3.0
 
 static quire_reads_kind kind_of(void **state)
@@ -109,7 +109,7 @@ static void test_flood(void **state)
     const quire_file_account equal[2] = { { 0, 1 }, { 0, 1 } };
     const quire_file_account bounded[2] = { { 0, 1 }, { 50 * KIT_RECORD, 1 } };
 
-    assert_int_equal(flood(state, NULL, LOUD), 0); /* what the rest is about */
+    assert_int_equal(flood(state, NULL, LOUD), 0); /* without shares the quiet tenant loses all */
     assert_int_equal(flood(state, equal, LOUD), N_QUIET);
     assert_int_equal(flood(state, bounded, LOUD), N_QUIET);
     assert_int_equal(flood(state, equal, STRANGER), N_QUIET);

@@ -1,9 +1,9 @@
 /* test_file_calls.c - each call to the disk fails, at its first use, its second, and so on; calls
- * move less than they were asked to.
+ * move fewer bytes than requested.
  *
- * A script runs over several segments, with a start in between. Whatever fails: nothing crashes or
- * hangs, no wrong record comes, what was reported durable is there, no descriptor stays open, and
- * afterwards the store works, by itself where it was open meanwhile.
+ * A script runs over several segments, with a start in between. After any failure: nothing crashes
+ * or hangs, no wrong record is found, records reported as durable are there, and no descriptor
+ * stays open. Afterwards the store works. A store that stayed open recovers by itself.
  *
  * SPDX-License-Identifier: MIT */
 #include "fault_disk.h"

@@ -2,8 +2,8 @@
  *
  * A script of puts, drops, gets and starts runs on a disk in memory, which keeps a journal. Then
  * the disk fails at each call of the journal, by each rule of mem_disk.h, and a store is opened on
- * what is left: what was durable before the failure is there, bit by bit; what was dropped is not;
- * nothing else is found but whole records; and the store goes on.
+ * the surviving files. Records durable before the failure are there, bit by bit, and dropped ones
+ * are not. Only whole records are found, and the store goes on.
  *
  * SPDX-License-Identifier: MIT */
 #include "file_kit.h"
@@ -22,7 +22,7 @@
 #define SEGMENT   ((uint64_t)64 << 10)
 #define SEGMENTS  14u /* room for about half of the texts */
 
-/* What a crash may not change. */
+/* The fate of a record that a crash may not change. */
 typedef enum fate {
     FATE_OPEN,    /* neither */
     FATE_DURABLE, /* a put has ended OK, and the record was not evicted */
@@ -103,7 +103,7 @@ static void drop_some(script *s)
     for (uint32_t i = 0; i < TEXTS; i++) {
         s->is_dropped[tenant][i] |= is_salt || (i / KIT_CHAIN == text / KIT_CHAIN && i >= text);
     }
-    /* One that is written, behind the marker: durable is then the drop as well. */
+    /* Put a record behind the drop's marker: once it is durable, the drop is durable too. */
     assert_int_equal(kit_put(s->store, 4, s->n_steps), QUIRE_STORE_OK);
 }
 
@@ -131,8 +131,8 @@ static void mark_durable(void *ctx, const quire_file_record *record)
     }
 }
 
-/* Dropping a text may take records with it whose beginning is not stored, since nobody knows what
- * they continue. */
+/* Dropping a text may also drop records with a beginning that is not stored, since no one knows
+ * which text they continue. */
 static void orphans_unmark(const script *s, uint32_t tenant, unsigned char *fates)
 {
     for (uint32_t i = 1; i < TEXTS && s->has_dropped_text[tenant]; i++) {
@@ -197,7 +197,7 @@ static uint64_t evicted_of(const quire_store *store)
     return stats.evicted_total;
 }
 
-/* Look at what is left of a failure between two steps. A start after a crash may find that there is
+/* Check the store after a failure between two steps. A start after a crash may find that there is
  * no room for a segment any more; then the oldest goes, and nothing of it is carried forward. */
 static void look(const script *s, quire_store *store, size_t call, bool was_evicting, tally *sum)
 {
@@ -240,7 +240,7 @@ static void revive(const script *s, mem_disk *disk, size_t call, bool was_evicti
     assert_int_equal(mem_disk_open_files(disk), 0);
 }
 
-/* One failure; then another one, while the store that was opened after the first recovers. */
+/* One failure, and then a second one while the store recovers from the first. */
 static void crash(script *s, size_t call, mem_crash rule, tally *sum)
 {
     mem_disk *disk = mem_disk_crash(s->disk, call, rule, &s->rng);
@@ -250,7 +250,7 @@ static void crash(script *s, size_t call, mem_crash rule, tally *sum)
     bool was_evicting;
 
     opts = opts_of(disk);
-    store = kit_open(&opts); /* writes what recovery writes */
+    store = kit_open(&opts); /* its recovery makes the journal */
     was_evicting = evicted_of(store) > 0;
     kit_close(store);
     again = mem_disk_crash(disk, quire_rng_below(&s->rng, (uint32_t)mem_disk_calls(disk) + 1),

@@ -1,6 +1,6 @@
 /* test_file_damage.c - files that are cut, changed, exchanged or not ours: a get ends with the
- * right bytes or not OK, and of what is whole nothing is lost. kit_get() compares every byte.
- * Random damage: test_file_flips.c.
+ * right bytes or not OK, and no whole record is lost. kit_get() compares every byte. Random damage:
+ * test_file_flips.c.
  *
  * SPDX-License-Identifier: MIT */
 #include "file_kit.h"
@@ -114,7 +114,7 @@ static void test_torn_tail(void **state)
     }
 }
 
-/* A hole before a record without a footer does not hide what stands behind it. */
+/* A hole before a record without a footer does not hide the records behind it. */
 static void test_hole(void **state)
 {
     const filled *f = *state;
@@ -124,7 +124,8 @@ static void test_hole(void **state)
     assert_int_equal(found_count(&f->opts, N_TEXTS), N_TEXTS - 1);
 }
 
-/* Each bit of the first block of a record, of a header, and of a trailer: no other record suffers.
+/* Each bit of the first block of a record, of a header and of a trailer is flipped: no other record
+ * is lost.
  */
 static void test_fields(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_file_faults.c - a disk that fails for a while, limits that are reached, what is under way
+/* test_file_faults.c - a disk that fails for a while, limits that are reached, and the transfers
  * meanwhile.
  *
  * SPDX-License-Identifier: MIT */
@@ -122,7 +122,8 @@ static void test_rate_and_queue(void **state)
     kit_dir_remove(dir);
 }
 
-/* One read at a time, behind one that is held up: the higher urgency comes first. */
+/* Reads run one at a time. While the first one is held, the waiting one of higher urgency goes
+ * first. */
 static atomic_bool is_held;
 static atomic_bool has_come; /* a read has come to the place where it is held */
 

@@ -185,8 +185,8 @@ static void damage_many(damage each, uint64_t seed, uint64_t wanted, tally *sum)
 
 /* ---- flipped bits ---- */
 
-/* One bit, in a file that is no lock; one in three near the beginning of a block, where the fields
- * of headers, records, markers and trailers are. */
+/* Flip one bit, in a file other than the lock. One flip in three is near the beginning of a block,
+ * where the fields of headers, records, markers and trailers are. */
 static void flip(mem_disk *disk, quire_rng *rng)
 {
     unsigned char *bytes = NULL;
@@ -254,9 +254,9 @@ static void exchange(unsigned char *a, unsigned char *b)
     memcpy(b, record, KIT_RECORD);
 }
 
-/* A whole record of another payload whose text differs in one respect from the one that is here:
- * tenant, identity, tokens, position, text before, length. With has_own_key its key is its own,
- * else the one that is here. */
+/* Make a whole record with another payload. Its text differs from the stored one in one property:
+ * tenant, identity, tokens, position, text before, or length. With has_own_key its key is that of
+ * its own text, else the stored record's key. */
 static void forge(unsigned char *record, bool has_own_key, quire_rng *rng)
 {
     const size_t part_bytes[1] = { KIT_PAYLOAD };

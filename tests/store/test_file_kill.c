@@ -78,7 +78,7 @@ typedef struct tally {
     uint64_t n_durable, n_hits;
 } tally;
 
-/* What was durable is there, bit by bit. */
+/* Durable records are there, bit by bit. */
 static void look(const quire_file_store_opts *opts, const bool is_durable[TEXTS], tally *sum)
 {
     static quire_store_result results[TEXTS];

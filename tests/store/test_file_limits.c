@@ -83,7 +83,7 @@ static quire_store *memory_open(mem_disk *disk, uint32_t n_segments)
 
 #define MANY_SEGMENTS (QUIRE_FILE_FDS_MAX + 40u)
 
-/* Of the files that are read so many stay open. */
+/* The number of open files has a bound while more files are read. */
 static void test_fds(void **state)
 {
     mem_disk *disk = mem_disk_new();
@@ -257,8 +257,8 @@ static void ready_wait(quire_store *store)
     }
 }
 
-/* More drops than can wait end all records, at once and after a start alike: what is put later and
- * reported as durable stays. */
+/* More drops than can wait end all records, at once and after a start alike. Records put later and
+ * reported as durable stay. */
 static void test_drops(void **state)
 {
     static fault_disk faults;

@@ -50,7 +50,7 @@ static void trouble_check(const quire_store *store, const char *reason)
 
 /* ---- a directory that goes away ---- */
 
-/* What was written after the directory went does not count as durable. */
+/* Records written after the directory was removed do not count as durable. */
 static void test_vanished(void **state)
 {
     char dir[256];
@@ -196,7 +196,7 @@ static bool mount_own(const char *dir)
            mount("tmpfs", dir, "tmpfs", 0, FULL_BYTES) == 0;
 }
 
-/* Run a test in a child, whose mounts and limits are its own. */
+/* Run a test in a child process with mounts and limits of its own. */
 static void in_child(void (*run)(const char *dir, void **state), void **state)
 {
     char dir[256];

@@ -58,7 +58,7 @@ static void test_round_trip(void **state)
     kit_dir_remove(dir);
 }
 
-#define N_BOUND 900u /* records: more than twice what the directory holds */
+#define N_BOUND 900u /* records: more than twice the directory's room */
 
 static void test_bound(void **state)
 {
@@ -75,7 +75,7 @@ static void test_bound(void **state)
         assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
         assert_true(kit_dir_bytes(dir) <= KIT_CAPACITY);
         assert_true(stats_of(store).stored_bytes <= KIT_CAPACITY);
-        /* One text that is used all the time stays. */
+        /* A text that is used all the time stays. */
         assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_OK);
     }
     stats = stats_of(store);
@@ -93,7 +93,7 @@ static void test_bound(void **state)
     kit_dir_remove(dir);
 }
 
-/* Records that are large beside a segment: what is carried forward leaves room for the record that
+/* Records that are large beside a segment: records carried forward leave room for the record that
  * began the segment. */
 static void test_carry_leaves_room(void **state)
 {

@@ -1,4 +1,4 @@
-/* test_file_stuck.c - disks that are slow, and calls that do not return: what waits has a bound.
+/* test_file_stuck.c - disks that are slow, and calls that do not return: every wait has a bound.
  *
  * A store whose disk is stuck leaves memory behind. It is kept here, where leak checkers find it.
  *
@@ -25,7 +25,7 @@
 #define STORES     32u
 #define LINE_BYTES 512u
 
-/* A store, its disk, and what came of its transfers. */
+/* A store, its disk, and the results of its transfers. */
 typedef struct subject {
     mem_disk *memory;
     fault_disk faults;
@@ -66,7 +66,8 @@ static void store_open(subject *s)
     s->store = kit_open(&opts);
 }
 
-/* A store in a directory in memory, with some durable texts whose files are open for reading. */
+/* Make a store in a directory in memory, with some durable texts in files that are open for
+ * reading. */
 static subject *subject_make(void)
 {
     subject *s = calloc(1, sizeof *s);
@@ -119,7 +120,7 @@ static fault_plan stuck_at(uint32_t calls, unsigned last)
 }
 
 /* The writer hangs in one of its calls. Reads go on; puts wait, until there are queue_bytes of
- * them; close gives back all but what the call has. */
+ * them; close gives back all transfers but those of the stuck call. */
 static void test_stuck_writer(void **state)
 {
     static const fault_call calls[] = { FAULT_OPEN,     FAULT_PWRITE,   FAULT_DATASYNC,
@@ -265,7 +266,7 @@ static void test_slow(void **state)
     }
     close_in_time(s);
     assert_true(s->n_away <= 1);
-    /* Those for which the time was too short. */
+    /* Puts for which the time was too short. */
     assert_true(s->n_back[QUIRE_STORE_CLOSED] > 0);
     fault_disk_set(&s->faults, (fault_plan){ 0 });
 }

@@ -48,7 +48,7 @@ static void test_get_put(void **state)
     assert_int_equal(test_store_close(store), 0);
 }
 
-/* close() gives back what nobody has polled. */
+/* close() gives back transfers that no one has polled. */
 static void test_close(void **state)
 {
     quire_store *store = host_new(1 << 20);

@@ -114,7 +114,7 @@ static void test_delay_and_room(void **state)
     assert_int_equal(done[0]->result, QUIRE_STORE_OK);
     quire_transfer_free(done[0]);
 
-    /* A drop also ends what was put before it and is under way. */
+    /* A drop also ends puts that began before the drop and are under way. */
     transfers[0] = test_put_new(&text.pages[1], 0);
     store->ops->put(store, transfers, 1);
     assert_int_equal(store->ops->drop(store, &(quire_store_drop){ .what = QUIRE_STORE_DROP_ALL }),
@@ -124,7 +124,7 @@ static void test_delay_and_room(void **state)
     assert_int_equal(store->ops->poll(store, done, 2), 1);
     quire_transfer_free(done[0]);
 
-    /* close gives back what is under way. */
+    /* close() gives back transfers that are under way. */
     transfers[0] = test_get_new(&text.pages[0]);
     store->ops->get(store, transfers, 1);
     assert_int_equal(test_store_close(store), 1);

@@ -1,4 +1,5 @@
-/* test_page_record.c - a page of text as bytes: what is written is read, and nothing else is.
+/* test_page_record.c - a page of text as bytes: written records are read, and all other bytes are
+ * refused.
  *
  * SPDX-License-Identifier: MIT */
 #include "store_support.h"

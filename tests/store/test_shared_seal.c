@@ -49,7 +49,7 @@ static void sealed_make(sealed *s)
     quire_seal_write(&s->key, &head, &place, s->head);
 }
 
-/* As a reader does: lengths first, then the seal. */
+/* Check a record as a reader does: lengths first, then the seal. */
 static bool is_right(const sealed *s)
 {
     const quire_seal_place place = place_of(s);

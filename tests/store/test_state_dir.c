@@ -1,5 +1,5 @@
-/* test_state_dir.c - items of state in a directory: what was written whole is read, and everything
- * else is refused by name.
+/* test_state_dir.c - items of state in a directory: items written whole are read, and all others
+ * are refused by name.
  *
  * SPDX-License-Identifier: MIT */
 #include "file_kit.h"
@@ -142,7 +142,8 @@ static void file_write(const char *file, const void *bytes, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Each byte changed, each length cut: refused, under the name that says why. */
+/* A file with any byte changed, or cut to any length, is refused, and the result names the reason.
+ */
 static void test_damage(void **state)
 {
     const quire_state_name name = name_of("a");
@@ -219,7 +220,7 @@ static void test_other_files(void **state)
     kit_dir_remove(path);
 }
 
-/* Of other identities what was written last stays, up to the bound. */
+/* Among the files of other identities the newest ones stay, up to the bound. */
 static void test_bound(void **state)
 {
     quire_state_dir *dir;
@@ -277,7 +278,7 @@ static int faulty_rename(void *ctx, const char *from, const char *to)
     return is_due() ? -EIO : quire_file_ops_default()->rename(ctx, from, to);
 }
 
-/* Whatever call fails, the older item stays, and no half of the newer one. */
+/* When any call fails, the older item stays, and no part of the newer one. */
 static void test_faults(void **state)
 {
     quire_file_ops ops = *quire_file_ops_default();
@@ -306,7 +307,7 @@ static void test_faults(void **state)
     assert_int_equal(n_failed, 4); /* open, write, sync, rename */
     quire_state_dir_close(dir);
 
-    /* What a process left that was killed while it wrote. */
+    /* The temporary file of a process that was killed while it wrote. */
     file_write(temporary, "half", 4);
     dir = dir_open(1, 1 << 20, NULL);
     assert_int_not_equal(access(temporary, F_OK), 0);

@@ -93,7 +93,7 @@ static void cluster_need(void)
         cluster_await(i, "cluster_slots_ok:16384");
         cluster_await(i, "cluster_state:ok");
     }
-    /* One of them is enough to begin. */
+    /* One node is enough to begin. */
     (void)snprintf(all.url, sizeof all.url, "valkey://127.0.0.1:%u", nodes[1].port);
 }
 
@@ -222,7 +222,8 @@ static void test_moved_slot(void **state)
     slot = slot_of(store, &text.pages[0]);
     from = node_of(slot);
     to = (from + 1) % NODES;
-    /* Under way, all keys still here: found. None here any more: ASK. */
+    /* While a move is under way, keys that are still here are found. Keys that have moved are found
+     * by ASK. */
     setslot(to, slot, "IMPORTING", from);
     setslot(from, slot, "MIGRATING", to);
     assert_int_equal(redis_get(store, &text.pages[0]), QUIRE_STORE_OK);
@@ -256,9 +257,9 @@ static void get_there(quire_store *store, const quire_page_text *page)
     }
 }
 
-/* Slots move one after the other, and reading goes on between all steps of a move: what comes back
- * is right, and nothing gets lost. Away and not back: nodes that have not heard of the first move
- * yet would contradict. */
+/* Slots move one after the other, and reading goes on between all steps of a move: read pages are
+ * right, and none is lost. Slots are not moved back: nodes that do not know of the first move yet
+ * would contradict. */
 static void test_moving_slots(void **state)
 {
     quire_store *store;
@@ -308,7 +309,7 @@ static void test_dead_node(void **state)
     count_until_all(store, &text);
     redis_signal(&nodes[0], SIGSTOP);
     for (uint32_t lap = 0; lap < 3; lap++) {
-        n_left = redis_count(store, &text); /* ends, whatever it finds */
+        n_left = redis_count(store, &text); /* the call ends with any result */
     }
     assert_true(n_left < 32);
     redis_signal(&nodes[0], SIGCONT);

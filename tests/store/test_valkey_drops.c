@@ -42,14 +42,14 @@ static void machines_end(void)
     redis_close(b);
 }
 
-/* What a drop of page 1 of 4 leaves. */
+/* Whether a page stays when page 1 of 4 is dropped. */
 static bool is_left(quire_store_drop_what what, uint32_t page)
 {
     return page == 0 || (page == 1 && what == QUIRE_STORE_DROP_BEHIND);
 }
 
-/* A drop of a text ends what continues it, here and there. Nothing of that comes back when the
- * dropped page is stored again; and pages that are stored again are found. */
+/* A drop of a text also ends its continuations, on both machines. These do not come back when the
+ * dropped page is stored again. Pages that are stored again are found. */
 static void test_text_drops(void **state)
 {
     static const quire_store_drop_what whats[] = { QUIRE_STORE_DROP_TEXT, QUIRE_STORE_DROP_BEHIND };
@@ -103,7 +103,7 @@ static void test_late_machine(void **state)
     late = redis_open(&opts);
     assert_int_equal(redis_get(late, &text.pages[7]), QUIRE_STORE_ABSENT);
     assert_int_equal(redis_count(late, &text), 5);
-    /* It knows the way to the beginning from what it has read. */
+    /* This machine knows the text's earlier pages from its own reads. */
     assert_int_equal(redis_put(late, &text.pages[5]), QUIRE_STORE_OK);
     redis_drop_text(b, &text.pages[7], QUIRE_STORE_DROP_TEXT);
     while (redis_stats(b).dropped_total == 0) {
@@ -111,7 +111,8 @@ static void test_late_machine(void **state)
     }
     assert_int_equal(redis_count(late, &text), 6);
     redis_close(late);
-    /* A machine that knows nothing of the beginning: what it writes ends with the next drop. */
+    /* A machine that knows nothing of the text's earlier pages: pages that it writes end with the
+     * next drop. */
     late = redis_open(&opts);
     assert_int_equal(redis_put(late, &text.pages[6]), QUIRE_STORE_OK);
     assert_int_equal(redis_get(b, &text.pages[6]), QUIRE_STORE_OK);
@@ -182,7 +183,7 @@ static void test_root_drop(void **state)
     }
     assert_int_equal(redis_count(b, &text), 0);
     assert_int_equal(redis_count(b, &other), 2);
-    /* Without a root nobody knows whose text it is: all go. */
+    /* Without a root the text of the page is unknown: all pages go. */
     drop = (quire_store_drop){ .what = QUIRE_STORE_DROP_TEXT, .key = other.pages[0].key };
     assert_int_equal(a->ops->drop(a, &drop), QUIRE_OK);
     assert_int_equal(redis_count(a, &other), 0);
@@ -393,7 +394,7 @@ static void test_heard(void **state)
     } while (heard.what != QUIRE_STORE_DROP_SALT);
     assert_int_equal(heard.salt_bytes, 3);
     assert_memory_equal(heard.salt, "t/1", 3);
-    /* Whoever has no secret makes nobody forget. */
+    /* A client without the secret cannot make machines drop pages. */
     before = redis_stats(b).evictions;
     (void)snprintf(channel, sizeof channel, "%s", REDIS_ASK(&server, "PUBSUB", "CHANNELS"));
     assert_string_equal(REDIS_ASK(&server, "PUBLISH", channel, "forget"), "2");

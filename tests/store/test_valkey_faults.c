@@ -158,7 +158,7 @@ static void put_until_held(quire_store *store, test_text *text, const redis_serv
              strcmp(REDIS_ASK(server, "DBSIZE"), "0") == 0);
 }
 
-/* Of two servers the second one takes over. */
+/* The second of two servers takes over. */
 static void test_second_host(void **state)
 {
     redis_server servers[2] = { 0 };
@@ -324,7 +324,7 @@ static void liar_stop(liar *l)
     (void)close(l->fd);
 }
 
-/* Whatever it says, gets and puts end, and none of them OK. */
+/* With any wrong reply gets and puts end, and none of them with OK. */
 static void test_lies(void **state)
 {
     (void)state;
@@ -345,7 +345,7 @@ static void test_lies(void **state)
             for (uint32_t k = 0; k < 4; k++) {
                 assert_int_not_equal(redis_get(store, &text.pages[k]), QUIRE_STORE_OK);
                 assert_int_not_equal(redis_put(store, &text.pages[k]), QUIRE_STORE_OK);
-                /* :7 is what a query wants to hear */
+                /* :7 is a valid reply to a query */
                 assert_true(redis_query(store, &text.pages[k]) != QUIRE_STORE_OK || i == INTEGERS);
             }
             if (i == SILENT || i == GARBAGE) {
@@ -361,7 +361,7 @@ static void test_lies(void **state)
     }
 }
 
-/* A server whose replies are slow is left alone. */
+/* A store stops asking a server with slow replies. */
 static void test_slow(void **state)
 {
     redis_server server = { 0 };

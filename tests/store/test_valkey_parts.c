@@ -150,7 +150,7 @@ static void test_breaker_failures(void **state)
         assert_true(quire_breaker_probe(&b, now));
         assert_false(quire_breaker_probe(&b, now)); /* one probe */
     }
-    /* One good reply closes it; only many make the next pause short again. */
+    /* One good reply closes the breaker. Only many good replies make the next pause short again. */
     assert_true(quire_breaker_good(&b, now, 1));
     assert_true(quire_breaker_is_closed(&b));
     quire_breaker_failed(&b, now);
@@ -252,7 +252,7 @@ static void test_lineage(void **state)
     quire_lineage_fini(&l);
 }
 
-/* The table is bounded; what is in use stays. */
+/* The table is bounded; entries in use stay. */
 static void test_lineage_bound(void **state)
 {
     const quire_seal_key key = key_new();

@@ -198,7 +198,7 @@ static void test_ttl(void **state)
     redis_close(store);
 }
 
-/* ---- who may ---- */
+/* ---- access rights ---- */
 
 static void test_acl(void **state)
 {
@@ -451,7 +451,7 @@ static void test_tampered(void **state)
         key_of(patterns[i], key, sizeof key);
         flip_byte(key, i == 0 ? "50" : "3000");
         assert_int_equal(redis_get(store, &text.pages[0]), QUIRE_STORE_CHECKSUM);
-        /* It is taken away, so that the next put writes the page again. */
+        /* The bad record was removed, so the next put writes the page again. */
         assert_int_equal(redis_get(store, &text.pages[0]), QUIRE_STORE_ABSENT);
         redis_put_all(store, &text);
         assert_int_equal(redis_count(store, &text), 1);
@@ -503,7 +503,8 @@ static void test_copied(void **state)
             (void)snprintf(to, sizeof to, "quire:%.8s:%s", from[k] + 6, name.text + 15);
             assert_string_equal(REDIS_ASK(&server, "COPY", from[k], to, "REPLACE"), "1");
         }
-        /* Of another tenant: other epochs. Of the same: the seal. */
+        /* A copy for another tenant has the wrong epochs. A copy for the same tenant fails the
+         * seal. */
         assert_int_equal(redis_get(store, &other.pages[0]),
                          i == 0 ? QUIRE_STORE_ABSENT : QUIRE_STORE_CHECKSUM);
         assert_string_equal(REDIS_ASK(&server, "FLUSHALL"), "OK");

@@ -28,7 +28,7 @@ const NASTY = "a<!--<script>&\"'.jsonl";
 
 const open = (browser, path) => openPage(browser, path, { colorScheme: args.dark ? "dark" : "light" });
 
-// What is drawn: the paths of series and the bars, by plot.
+// The drawn paths of series, and the bars, by plot.
 const drawn = (page) => page.evaluate(() => Object.fromEntries([...document.querySelectorAll("[data-plot]")].map((plot) => [plot.dataset.plot, {
     series: [...plot.querySelectorAll("path[data-series]")].filter((p) => p.getTotalLength() > 20).map((p) => p.dataset.series),
     bars: [...plot.querySelectorAll("rect.bar")].filter((r) => r.getBBox().width > 0 && r.getBBox().height > 0).length,

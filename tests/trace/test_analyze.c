@@ -1,4 +1,4 @@
-/* test_analyze.c - distributions, sessions and load of traces whose answers are known.
+/* test_analyze.c - distributions, sessions and load of traces with known results.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/offline/analyze.h"
@@ -64,7 +64,7 @@ static void test_sessions_inferred(void **state)
 
     (void)state;
     workload_begin(&trace, 100);
-    /* "s" is what all begin with: the first request is no more than that. */
+    /* All requests begin with "s". The first one is only "s". */
     workload_add(&trace, 0, "s");   /* 1 */
     workload_add(&trace, 1, "sab"); /* 1 goes on */
     workload_add_as(&trace,
@@ -147,7 +147,7 @@ static void test_load(void **state)
     assert_int_equal(a->load.bins[1].held_tokens_max, 100 + 1999 + 100 + 1000);
     assert_int_equal(a->load.bins[2].requests, 0);
     assert_int_equal(a->load.bins[4].input_tokens, 100);
-    /* One runs for 1 s, two for 1 s, none for 2 s; the last one takes no time. */
+    /* One request runs for 1 s, two run for 1 s, none for 2 s. The last one takes no time. */
     assert_int_equal(a->load.running.counts[0], 2000001);
     assert_int_equal(a->load.running.counts[1], 1000000);
     assert_int_equal(a->load.running.counts[2], 1000000);

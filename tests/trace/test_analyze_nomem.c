@@ -112,7 +112,7 @@ static int run_tune(const quire_trace *trace, const quire_allocator *allocator)
     quire_tune_facts facts;
     quire_trace copy = *trace;
 
-    copy.allocator = *allocator; /* what the measurement takes from */
+    copy.allocator = *allocator; /* the measurement allocates from it */
     return quire_tune_measure(&copy, &ask, &facts);
 }
 

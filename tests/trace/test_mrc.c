@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-/* Blocks served by a cache that evicts, after each request, the block that was not used for
- * longest; among those of one request the deepest. By looking at all blocks each time. */
+/* Blocks served by a cache that evicts, after each request, the least recently used block; among
+ * the blocks of one request the deepest. Looks at all blocks each time. */
 static uint64_t run_lru(const quire_trace *trace, uint64_t capacity)
 {
     uint64_t *used = test_calloc(trace->n_ids, sizeof(*used)); /* 0 = not cached */

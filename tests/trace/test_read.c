@@ -36,7 +36,7 @@ static reading read_text(const char *text)
     return read_bytes(text, strlen(text), NULL);
 }
 
-/* It was read, as this format, with so many requests and bad lines. */
+/* Check that the file was read as this format, with this many requests and bad lines. */
 static void expect(const reading *r, quire_trace_format format, uint32_t n_requests, uint64_t n_bad)
 {
     if (r->rc < 0) {
@@ -377,7 +377,7 @@ static void test_csv_zero_byte(void **state)
 static void test_aibrix(void **state)
 {
     quire_trace_read_opts opts = QUIRE_TRACE_READ_OPTS_INIT;
-    /* 8 bytes a token, by what the file says: 80 + 160 bytes, 30 tokens. */
+    /* 8 bytes a token, from the file's own lengths: 80 + 160 bytes, 30 tokens. */
     const char *text =
         "{\"timestamp\": 6011, \"requests\": [{\"Prompt Length\": 10, \"Output Length\": 8, "
         "\"prompt\": "

@@ -49,7 +49,7 @@ static uint32_t common(const reading *r, uint32_t i, uint32_t k)
     return n;
 }
 
-/* Where no usual size fits, that which fits all lines. */
+/* When no usual block size fits, the reader takes the size that fits all lines. */
 static void test_odd_block_size(void **state)
 {
     reading r =
@@ -63,7 +63,7 @@ static void test_odd_block_size(void **state)
     quire_trace_fini(&r.trace);
 }
 
-/* A line that does not fit keeps its blocks: they are what a cache is asked for. */
+/* A line with a length that does not fit keeps its blocks, since a cache is asked for blocks. */
 static void test_lengths_that_do_not_fit(void **state)
 {
     static const uint32_t lengths[] = { 1000, 513, 1024, 1, 600, 1030 };
@@ -109,7 +109,8 @@ static void test_ids(void **state)
     quire_trace_fini(&r.trace);
 }
 
-/* What no line has is made up or left out; what others have is missed. */
+/* A field that no line has is made up or left out. A line without a field that other lines have is
+ * reported. */
 static void test_without_fields(void **state)
 {
     reading r = read_lines(

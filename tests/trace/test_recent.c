@@ -85,7 +85,7 @@ static void test_as_a_trace(void **state)
     assert_int_equal(trace.requests[4].n_blocks, 0);
     assert_int_equal(trace.requests[4].n_input_tokens, 50);
     quire_trace_fini(&trace);
-    /* What is too old is left out. */
+    /* Requests that are too old are left out. */
     assert_int_equal(quire_recent_trace(recent, 1550, &trace), QUIRE_OK);
     assert_int_equal(trace.n_requests, 3);
     quire_trace_fini(&trace);

@@ -92,16 +92,16 @@ static void test_sizes(void **state)
     assert_in_range(less.memory_bytes, s.ask.memory_bytes - 6400000, s.ask.memory_bytes);
     assert_true(less.capacity_blocks < sizes.capacity_blocks);
     assert_true(less.hit_rate < sizes.hit_rate);
-    /* Less than what runs. */
+    /* Less memory than one block. */
     s.ask.memory_bytes = 1;
     quire_recommend_sizes_find(&s.ask, &less);
     assert_int_equal(less.capacity_blocks, 1);
     assert_int_equal(less.memory_bytes, 1);
-    /* More than is worth it. */
+    /* More memory than pays off. */
     s.ask.memory_bytes = UINT64_MAX;
     quire_recommend_sizes_find(&s.ask, &less);
     assert_int_equal(less.memory_bytes, sizes.memory_bytes);
-    /* Of a model that nobody named. */
+    /* Without a model there are no bytes. */
     s.ask.memory_bytes = 0;
     s.ask.token_bytes = 0.0;
     quire_recommend_sizes_find(&s.ask, &less);
@@ -129,7 +129,7 @@ static void test_disk(void **state)
     quire_recommend_sizes_find(&s.ask, &memory);
     quire_recommend_settings(&s.ask, &memory, &given, &r);
     assert_null(item_of(&r, "cache_disk")); /* not asked for */
-    /* As much as memory should have, however little memory there is. */
+    /* The disk gets the blocks that memory should have, also when memory is smaller. */
     s.ask.memory_bytes = memory.memory_bytes / 2;
     s.ask.disk_bytes = UINT64_MAX / 2;
     quire_recommend_sizes_find(&s.ask, &sizes);

@@ -1,4 +1,5 @@
-/* test_record.c - what is recorded comes back, texts do not, and a disk that fails disturbs nobody.
+/* test_record.c - recorded requests are read back without their texts, and a disk that fails
+ * disturbs no request.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/online/record.h"
@@ -131,7 +132,7 @@ static void check_some(const quire_trace *trace, uint32_t first)
     assert_true(blocks[0][2] != blocks[1][2]);
     /* Another tenant shares nothing. */
     assert_true(blocks[2][0] != blocks[0][0]);
-    /* Another token at 140 ends what is shared at 128. */
+    /* A different token at 140 ends the shared part at 128, the block boundary before it. */
     assert_int_equal(blocks[3][1], blocks[1][1]);
     assert_true(blocks[3][2] != blocks[1][2] && blocks[3][3] != blocks[1][3]);
     assert_true(requests[0].tenant != requests[2].tenant);

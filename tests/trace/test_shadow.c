@@ -1,5 +1,5 @@
-/* test_shadow.c - what other sizes would have had: equal to LRU caches of those sizes, near them
- * when sampled, never less for more memory.
+/* test_shadow.c - hit rates of other sizes: equal to LRU caches of those sizes, near them when
+ * sampled, never lower with more memory.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -72,7 +72,7 @@ static void feed(quire_shadow *shadow, const workload *w, quire_rng rng)
     }
 }
 
-/* The same workload through the simulator, at one capacity. */
+/* Run the same workload through the simulator, at one capacity. */
 static quire_sim_result simulate(const workload *w, quire_rng rng, uint64_t capacity_blocks,
                                  quire_evict_policy policy)
 {

@@ -100,7 +100,8 @@ static void test_lru(void **state)
     }
 }
 
-/* Whatever the policy: no more than the bound, everything when there is room, and the same twice.
+/* Every policy has no more hits than the bound, hits everything when there is room, and gives the
+ * same result twice.
  */
 static void test_all_policies(void **state)
 {
@@ -316,7 +317,7 @@ static uint32_t hits_of(const quire_trace *trace, const quire_trace_request *req
 /* The most hits that any choice of blocks to keep after each request can give. */
 static uint64_t best_of_all(const quire_trace *trace, int capacity)
 {
-    static int64_t best[1u << IDS_MAX]; /* hits so far, by what is in the cache; -1 = impossible */
+    static int64_t best[1u << IDS_MAX]; /* hits by set of cached blocks; -1 = impossible */
     static int64_t next[1u << IDS_MAX];
     const uint32_t n_masks = 1u << trace->n_ids;
     int64_t most = 0;
@@ -486,7 +487,7 @@ static void test_time_preemption(void **state)
     quire_trace_fini(&trace);
 }
 
-/* Of two that wait, the higher rank comes first. */
+/* Of two waiting requests the one of higher rank runs first. */
 static void test_time_rank(void **state)
 {
     static const quire_sim_class classes[] = { { .name = "low", .rank = 0 },
@@ -554,8 +555,8 @@ static void test_time_random(void **state)
 
 /* ---- classes ---- */
 
-/* What a class has reserved is not taken by another, however much that asks for; and a share of 0
- * is no region. */
+/* No other class takes the room that a class has reserved, even under high demand. A share of 0 is
+ * no region. */
 static void test_pinned_share(void **state)
 {
     quire_sim_class classes[] = { { .name = "batch", .rank = 0 },

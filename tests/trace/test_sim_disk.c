@@ -68,8 +68,9 @@ static void test_disk_rules(void **state)
     }
 }
 
-/* A disk of five segments of ten blocks keeps three full ones at most beside the open one. What was
- * read is carried forward when its segment goes, 30 % of a segment at most; what was not read goes.
+/* A disk of five segments of ten blocks keeps three full ones at most beside the open one. When a
+ * segment goes, blocks that were read are carried forward, 30 % of a segment at most. Other blocks
+ * go.
  */
 static void test_disk_log(void **state)
 {

@@ -133,12 +133,12 @@ static void test_ttl(void **state)
     assert_int_equal(b.changes[0].knob, QUIRE_TUNE_TTL);
     assert_true(b.changes[0].to > 13.2e6 * 60 && b.changes[0].to < 13.4e6 * 60);
     assert_non_null(strstr(b.changes[0].reason, "within 120s"));
-    /* Gaps as long as what was watched say nothing about shorter times. */
+    /* Gaps as long as the watched time prove nothing about a shorter time to live. */
     b = begin();
     b.settings.ttl_us = 600 * (uint64_t)MINUTE;
     b.facts.gap_p99_us = 40 * MINUTE;
     assert_int_equal(suggest(&b) + suggest(&b) + suggest(&b), 0);
-    /* None stays none, unless it may come and memory is short. */
+    /* No time to live stays none, unless the bounds allow one and memory is short. */
     b = begin();
     b.settings.ttl_us = 0;
     assert_int_equal(suggest(&b) + suggest(&b) + suggest(&b), 0);
@@ -197,7 +197,7 @@ static void test_words_are_said_once(void **state)
         n += now;
     }
     assert_int_equal(n, 2);
-    /* It is no longer wanted, and wanted again. */
+    /* The change is no longer wanted, and then wanted again. */
     b.facts.hit_rate_double = 0.51;
     assert_int_equal(suggest(&b), 0);
     b.facts.hit_rate_double = 0.6;
@@ -278,7 +278,8 @@ static double simulated(const quire_trace *trace, const quire_tune_ask *ask, dou
     return rate;
 }
 
-/* With windows or states, rates are the simulator's, and what they take leaves less for hits. */
+/* With windows or states, rates are the simulator's. Windows and states take memory, which lowers
+ * the hit rate. */
 static void test_measure_windows_and_states(void **state)
 {
     const workload_opts opts = { .n_requests = 300,

@@ -12,7 +12,7 @@ void workload_begin(quire_trace *trace, uint32_t block_tokens);
 
 /* Add a request: its blocks as one letter each, all full; no answer. */
 void workload_add(quire_trace *trace, uint64_t time_us, const char *blocks);
-/* The same with more to say. n_blocks and n_input_tokens are set. */
+/* Add a request with further fields. The function sets n_blocks and n_input_tokens. */
 void workload_add_as(quire_trace *trace, quire_trace_request request, const char *blocks);
 
 typedef struct workload_opts {
@@ -23,7 +23,7 @@ typedef struct workload_opts {
     double p_end;             /* that a turn is the last */
 } workload_opts;
 
-/* Conversations whose turns come in random order. */
+/* Conversations with turns in random order. */
 void workload_conversations(quire_trace *trace, const workload_opts *opts, quire_rng *rng);
 
 #endif /* QUIRE_TESTS_TRACE_WORKLOAD_H */

@@ -1,5 +1,5 @@
 /* test_bpe.c - learned vocabularies: the cut into words, merges in their order, a text as its
- * tokens' bytes, few words, and what is refused.
+ * tokens' bytes, few words, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

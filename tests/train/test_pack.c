@@ -24,7 +24,7 @@ static void test_pack(void **state)
     (void)state;
     quire_packer_init(&packer, &reader);
     fill(&packer, &b);
-    /* Document 1: 7 tokens with what follows, the first two given. */
+    /* Document 1: 7 tokens with their successors; the first two are given. */
     assert_int_equal(b.tokens[0], 1);
     assert_int_equal(b.targets[0], QUIRE_TRAIN_NO_TARGET);
     assert_int_equal(b.targets[1], QUIRE_TRAIN_NO_TARGET);

@@ -101,7 +101,8 @@ function testStories() {
 const script = (name) => new URL(`../../scripts/${name}`, import.meta.url).pathname;
 const comparison = ["--quick", "--quire", args.quire, "--schemes", "mha,fusedkv", "--seeds", "2", "--jobs", "2", "--runs", folder];
 
-// Stopped at once or in the middle, whatever the machine's speed: the next call goes on.
+// The training is stopped at once or in the middle, depending on the machine's speed. The next call
+// goes on.
 async function testStops() {
     const child = spawn(process.execPath, [script("compare-schemes.mjs"), ...comparison], { stdio: "ignore" });
     const ended = new Promise((done) => child.on("close", done));

@@ -1,5 +1,5 @@
-/* test_text_docs.c - documents out of files and folders: separators, long documents, the split of
- * what is held out, places, made-up tasks, and what is refused.
+/* test_text_docs.c - documents out of files and folders: separators, long documents, the split into
+ * training and held-out parts, places, generated tasks, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

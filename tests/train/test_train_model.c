@@ -192,7 +192,7 @@ static void test_taught(void **state)
         assert_int_equal(train_wrong_gradients("taught", taught_loss, &t, t.m.parameters, gradients,
                                                layout->n_parameters, TEST_STRIDE(11)),
                          0);
-        /* A teacher with little memory predicts what a pass of its own would. */
+        /* A teacher with little memory gives the predictions of a pass of its own. */
         alone = open_pass(&of_teacher);
         quire_f64_pass_destroy(t.lesson.teacher);
         t.lesson.teacher = open_teacher(&of_teacher, alone);
@@ -268,7 +268,7 @@ static void test_options(void **state)
     check_model(&s);
 }
 
-/* A map by hand whose sides have owners and gates of their own. */
+/* A hand-made map. Its K and V have owners and gates of their own. */
 static void test_hand_map(void **state)
 {
     quire_train_shape s = small_shape("mha", 2);
@@ -361,7 +361,8 @@ static const quire_train_tensor *find_tensor(const quire_train_layout *layout, c
     return NULL;
 }
 
-/* FusedKV whose gates choose K of the middle layer and V of the bottom layer is FusedKV-Lite. */
+/* FusedKV with gates that choose K of the middle layer and V of the bottom layer is FusedKV-Lite.
+ */
 static void test_fused_is_lite(void **state)
 {
     quire_train_shape fused = small_shape("fusedkv", 2), lite = small_shape("fusedkv-lite", 2);

@@ -26,7 +26,7 @@
 static quire_rng rng;
 static quire_f64_compute c;
 
-/* Inputs, the gradient of the result, and what the operations write. */
+/* Inputs, the gradient of the result, and the outputs of the operations. */
 static double x[MAX], w[MAX], v[MAX], dy[MAX], y[MAX], inv[MAX];
 static double dx[MAX], dw[MAX], dv[MAX];
 
@@ -148,7 +148,7 @@ static void test_linear(void **state)
     }
 }
 
-/* Added results: y and dx keep what they had. */
+/* Added results: y and dx keep their earlier values and get the new ones added. */
 static void test_linear_added(void **state)
 {
     quire_f64_linear o = { 3, 5, 7, w };

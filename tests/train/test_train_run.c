@@ -351,7 +351,7 @@ static void test_diverges(void **state)
     quire_trainer_destroy(r.trainer);
 }
 
-/* A parameter that is no number: what a broken disk or memory could bring. */
+/* A parameter that is no number, as after a fault of disk or memory. */
 static void test_not_finite(void **state)
 {
     quire_train_plan plan = small_plan("fusedkv");

@@ -1,4 +1,4 @@
-/* test_train_state.c - what a run keeps between steps: masters in bf16 and their rounding, the
+/* test_train_state.c - the state of a run between steps: masters in bf16 and their rounding, the
  * level of the data.
  *
  * SPDX-License-Identifier: MIT */

@@ -1,6 +1,7 @@
 /* failing_alloc.h - allocations that fail on request, on the thread that requested it.
  *
- * For one source of a program whose link wraps malloc, calloc, realloc and aligned_alloc.
+ * To be included by one source of a program that wraps malloc, calloc, realloc and aligned_alloc
+ * (the link option --wrap).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_FAILING_ALLOC_H

@@ -25,7 +25,8 @@ async function broken(page, axe) {
     return violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map((n) => `${n.html.slice(0, 160)} ${n.any[0]?.message ?? ""}`).join(" | ")}`);
 }
 
-// Open the page of a file, in a window with these options. problems fills with errors, and with what is loaded from outside.
+// Open the page of a file, in a window with these options. problems fills with errors, and with the
+// addresses of anything loaded from outside.
 export async function openPage(browser, path, options = {}) {
     const page = await browser.newPage({ viewport: { width: 1280, height: 960 }, deviceScaleFactor: 1, ...options });
     const problems = [];

@@ -1,7 +1,7 @@
 /* rounds.h - how much of a long test runs in a slow build: one with a sanitizer, one that checks
  * all invariants after each call (QUIRE_DEBUG 2), or one whose programs an emulator runs.
  *
- * Here is all that such a build leaves out of a test: rounds (TEST_ROUNDS), values of a loop over
+ * A slow build leaves out only these parts of a test: rounds (TEST_ROUNDS), values of a loop over
  * all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug build leaves out
  * nothing. The library's own full checks are in core/cache/checked.h.
  *

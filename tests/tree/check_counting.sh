@@ -1,5 +1,6 @@
 #!/bin/sh
-# check_counting.sh - `make test` counts what happened: cases, skips, crashes, early exits, broken builds.
+# check_counting.sh - `make test` counts all results: cases, skips, crashes, early exits, broken
+# builds.
 #
 # SPDX-License-Identifier: MIT
 set -eu
@@ -10,7 +11,8 @@ trap 'rm -rf "$dir"' EXIT
 mkdir "$dir/build-debug"
 cd "$dir"
 
-# expect STATUS LAST BROKEN: what the counter says about results.xml, which comes on stdin.
+# expect STATUS LAST BROKEN: run the counter on results.xml, which comes on stdin, and check its
+# exit status and its last line.
 expect() {
     cat >build-debug/results.xml
     rc=0

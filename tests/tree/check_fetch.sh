@@ -34,7 +34,7 @@ expect() {
     fi
 }
 
-# left PATTERN: what must not be in the cache folder.
+# left PATTERN: fail if a file in the cache folder matches the pattern.
 left() {
     found=$(find "$dir/cache" -name "$1" 2>/dev/null || true)
     [ -z "$found" ] || {

@@ -38,9 +38,9 @@ function may_use(layer, other)
     return index(" " allowed[layer] " ", " " other " ") > 0
 }
 
-# Inside a layer: the engine has two halves, of which the loop knows nothing of adaptation, also by
-# way of the headers beside them, and which nobody else looks into. The engine and the server use of
-# src/trace what works online.
+# Inside a layer: the engine has two halves, loop and adapt. The loop and the headers beside the
+# halves do not include adapt. Other layers include neither half. The engine and the server include
+# only the online part of src/trace.
 function check_parts(path)
 {
     if (path ~ /^engine\/adapt\// && FILENAME ~ /(^|\/)src\/engine\/(loop\/|[^\/]*\.h$)/) {
@@ -59,7 +59,8 @@ FNR == 1 {
     layer = ""
     is_public = FILENAME ~ /(^|\/)include\/quire\//
     is_example = FILENAME ~ /(^|\/)examples\//
-    # The cache knows what keeps pages by one table (cache_internal.h), the pool not at all.
+    # The cache calls the prefix tree through one table (cache_internal.h), the pool does not know
+    # it.
     is_below_tree = FILENAME ~ /(^|\/)src\/core\/(pool|cache)\//
     if (match(FILENAME, /(^|\/)src\/[a-z]+\//)) {
         layer = substr(FILENAME, RSTART, RLENGTH - 1)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# check_layers_self.sh - the layer checker finds what it should, and nothing else.
+# check_layers_self.sh - the layer checker finds each kind of wrong include, and reports no right
+# one.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,7 +1,7 @@
 #!/bin/sh
-# check_messages.sh - docs/troubleshooting.md explains messages that the program says: each heading that
-# is a message must stand in a file of the source. "..." stands for what a message fills in: the texts
-# between follow each other, at most 300 characters apart.
+# check_messages.sh - docs/troubleshooting.md explains messages that the program says: each heading
+# that is a message must stand in a file of the source. "..." stands for the parts that the program
+# fills in: the texts between follow each other, at most 300 characters apart.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh

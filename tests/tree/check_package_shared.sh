@@ -26,7 +26,7 @@ for name in $names; do
         exit 1
     }
 done
-# And what the public headers declare is there.
+# The library must show every function that the public headers declare.
 cat include/quire/*.h | grep -oE '^[a-z][a-zA-Z0-9_ *]*quire_[a-z0-9_]+\(' | sed 's/($//; s/.*[ *]//' |
     sort -u | while IFS= read -r name; do
     printf '%s\n' "$names" | grep -qx "$name" || {

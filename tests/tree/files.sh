@@ -4,8 +4,8 @@
 # SPDX-License-Identifier: MIT
 set -eu
 
-# tree_files PATTERN...: paths whose names match a shell pattern, one per line; without git (a source
-# archive) everything outside build folders.
+# tree_files PATTERN...: paths with names that match a shell pattern, one per line; without git (a
+# source archive) everything outside build folders.
 tree_files() {
     if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
         git ls-files --cached --others --exclude-standard

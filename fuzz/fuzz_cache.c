@@ -4,9 +4,10 @@
  *   byte 1, 2   page size class of groups 0 and 1 (2 bits each: 0 = metadata only), budget in pages
  *   then        operation, argument; operation, argument; ...
  *
- * Also from the input: allocations and extents that fail. The first word of each token's slot holds
- * a stamp that no other token ever has; whatever happens, every sequence must find its own. Which
- * pages a group has let go of is kept beside it, as the tables said right after the release.
+ * The input also says which allocations and extents fail. The first word of each token's slot holds
+ * a stamp that no other token ever has. After any operation every sequence must find the stamps of
+ * its own tokens. The model also keeps the released pages of each group, as read from the tables
+ * right after the release.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

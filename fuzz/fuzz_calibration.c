@@ -38,7 +38,7 @@ static void choose(const quire_calibration *c, const quire_model_desc *desc)
     free(pairs);
 }
 
-/* What is written is read as the same. */
+/* A written calibration is read back unchanged. */
 static void write_and_read(const quire_calibration *c, const quire_model_desc *desc)
 {
     quire_error err = QUIRE_ERROR_INIT;

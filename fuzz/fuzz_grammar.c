@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PICKS 12u /* of a text: what goes wrong in libllama does so at its start */
+#define PICKS 12u /* tokens of a text: libllama's faults show at the start */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);
 
@@ -46,7 +46,7 @@ static void follow(const char *gbnf)
     opts.grammar = gbnf;
     opts.seed = 1;
     if (quire_sampler_create(&sampler, model, &opts, &err) != QUIRE_OK) {
-        /* Endless repetition of what can be empty: libllama finds that most times. */
+        /* Endless repetition of a rule that can be empty: libllama finds most of these. */
         QUIRE_CHECK(err.status == QUIRE_INVAL && strstr(err.message, "left recursion") != NULL);
         return;
     }

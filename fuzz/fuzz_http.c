@@ -1,4 +1,4 @@
-/* fuzz_http.c - any bytes as what a client sends: answered in HTTP or not at all.
+/* fuzz_http.c - a client sends any bytes: the server answers in HTTP or not at all.
  *
  * SPDX-License-Identifier: MIT */
 #include "http_exercise.h"

@@ -1,5 +1,5 @@
 /* fuzz_settings.c - bytes as the YAML file of quire serve: refused with a message that names the
- * file, or read into settings whose parts are then read too.
+ * file, or read into settings, and then the lists in these settings are read too.
  *
  * API keys are left alone: their entries name files and variables to read.
  *
@@ -52,7 +52,7 @@ static void read_lists(const quire_serve_args *args)
     quire_serve_tenants_fini(&tenants);
 }
 
-/* What the program makes of settings before it opens a model. */
+/* Use the settings as the program does before it opens a model. */
 static void use(const quire_serve_args *args)
 {
     const quire_engine_opts engine = quire_serve_engine_opts(args);

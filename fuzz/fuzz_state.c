@@ -1,5 +1,5 @@
-/* fuzz_state.c - bytes as an item of state: a session, a pin, what was learned. Each is read or
- * refused; what was read is in range, and written again and read again it is the same.
+/* fuzz_state.c - bytes as an item of state: a session, a pin, a reuse model. Each is read or
+ * refused. An item that was read is in range, and is the same after it is written and read again.
  *
  * An input whose first byte is odd has its checksum, length, name and version put right where that
  * is possible, so that the search comes past them.

@@ -1,5 +1,5 @@
 /* fuzz_store.c - bytes as a record, as a segment's header, marker and footer, and as a whole
- * segment file: each is read or refused, and what was read is in range.
+ * segment file: each is read or refused, and values that were read are in range.
  *
  * An input whose first byte is odd has its checksums put right where that is possible, so that the
  * search comes past them.

@@ -39,7 +39,7 @@ static void record_take(void *ctx, const quire_file_record *record)
     }
 }
 
-/* Read a record by what the index says about it. Returns whether it verified. */
+/* Read a record by its entry in the index. Returns whether the record verified. */
 static bool record_read(quire_store *store, const quire_file_record *record)
 {
     quire_transfer *t = quire_transfer_new(record->n_bytes, 0);

@@ -1,5 +1,4 @@
-/* fuzz_tokenize.c - texts that take long to become tokens, and texts of which libllama makes
- * others.
+/* fuzz_tokenize.c - texts that take long to tokenize, and texts with other tokens than libllama's.
  *
  * The first byte of an input chooses a vocabulary, the second the pre-tokenizer of BPE and the
  * flags. The rest is a text, whose tokens are compared with libllama's.
@@ -171,7 +170,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     text = malloc(SCALE * SHORT_BYTES);
     QUIRE_CHECK(text != NULL);
     memcpy(text, data + 2, n);
-    /* libllama throws at what is beyond Unicode. */
+    /* libllama throws on code points beyond Unicode. */
     for (size_t i = 0; i < n; i++) {
         text[i] = (unsigned char)text[i] >= 0xf4 ? '?' : text[i];
     }

@@ -1,5 +1,5 @@
-/* fuzz_trace.c - bytes as a trace file: they are read or refused, and what was read holds together
- * and can be simulated.
+/* fuzz_trace.c - bytes as a trace file: a file is read or refused, and a trace that was read is
+ * consistent and can be simulated.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

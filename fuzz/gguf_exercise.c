@@ -36,7 +36,7 @@ static int memory_file(const uint8_t *data, size_t size_bytes)
     return fd;
 }
 
-/* Every byte value once, then text that merges, then what looks special. */
+/* Every byte value once, then text that merges, then text that looks like special tokens. */
 static size_t sample_text(char *text)
 {
     static const char tail[] = " the cat and the dog  \n\t1234 <s></s><|im_end|> \xe4\xb8\xad";
@@ -105,7 +105,7 @@ static void use_template(const struct llama_model *model)
     }
 }
 
-/* One step of the model itself, whatever its numbers are: shapes that passed must be usable. */
+/* One step of the model itself, with any numbers: shapes that passed the checks must be usable. */
 static void use_weights(const char *path)
 {
     static const int32_t tokens[] = { 0, 1, 2, 1 };

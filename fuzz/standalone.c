@@ -41,7 +41,7 @@ static struct {
     size_t capacity;
 } corpus;
 
-/* What runs now, for the crash handler. */
+/* The input that runs now, for the crash handler. */
 static const uint8_t *volatile running_data;
 static volatile size_t running_bytes;
 

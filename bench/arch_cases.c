@@ -164,8 +164,9 @@ static void family_fill(const arch_case *c, arch_family *out)
     wide.is_wide = true;
     wide.type = wide.type_more = GGML_TYPE_F32;
     wide.has_expert_type = false;
-    /* A tied output finds the token that it reads before all others, whatever the layers do. And
-     * rounding may change a choice of experts, which hides other errors: all are used. */
+    /* With a tied output the likeliest token is the input token, for any layers. Rounding may
+     * change a choice of experts, and such a change hides other errors. So the output is not tied,
+     * and all experts are used. */
     wide.is_tied = false;
     wide.n_experts_used = c->n_experts;
     wide.n_expert_groups = 0;
@@ -210,8 +211,8 @@ arch_case_limit arch_case_limits(const arch_case *c)
     if (c->type != GGML_TYPE_F32) {
         return (arch_case_limit){ 0.15, 0.05, false };
     }
-    /* f32 differs by the order of additions alone. ggml looks GELU up in a table whose index is the
-     * activation in 16 bits, so the last bit of a sum can move an activation by a step of those. */
+    /* f32 differs by the order of additions alone. ggml looks GELU up in a table by the activation
+     * in 16 bits, so the last bit of a sum can move an activation by a step of 16 bits. */
     return row->act == QUIRE_ACT_GELU ? (arch_case_limit){ HALF_STEP, 1e-4, true }
                                       : (arch_case_limit){ 1e-4, 1e-4, false };
 }

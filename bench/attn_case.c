@@ -104,8 +104,8 @@ static uint32_t page_tiles(const attn_shape *shape)
     return shape->page_tokens / QUIRE_TILE_TOKENS;
 }
 
-/* By what append() would have done, and the owner released since: only tiles that the rows read hot
- * are there. */
+/* Whether a tile is hot, as after append() and the owner's release: only tiles that the rows read
+ * hot are there. */
 static bool is_hot_tile(const paged *p, uint32_t tile)
 {
     uint32_t first_row = (p->shape.n_tokens - p->shape.n_rows) / QUIRE_TILE_TOKENS;
@@ -170,7 +170,7 @@ static void lay(const attn_shape *shape, quire_side side, quire_format format, p
     group->page_bytes = shape->n_layers * group->layer_bytes;
 }
 
-/* How pages lie in extents, once it is known what a page of the group holds. */
+/* Place the pages in extents, once the bytes of a page of the group are known. */
 static void place(const attn_shape *shape, paged_group *group, quire_attn_lane *k,
                   quire_attn_lane *v)
 {
@@ -199,7 +199,7 @@ static void paged_layer(paged *p, const float *q, float *out)
         .sink_tiles = SINK_TILES,
         .q[0] = q,
         .q_stride = (size_t)n_head * shape->d,
-        .k_new = q, /* what queries are rounded with in view: any numbers take as long */
+        .k_new = q, /* queries are rounded with these K: any values take equally long */
         .k_new_stride = (size_t)n_head * shape->d,
         .out = out,
         .out_stride = (size_t)n_head * shape->d,

@@ -1,5 +1,5 @@
-/* attn_machine.h - what bench_attn compares with, written for each ISA: this machine's limits and
- * attention the usual way.
+/* attn_machine.h - the references of bench_attn, written for each ISA: this machine's limits, and
+ * plain attention over row-major f16.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BENCH_ATTN_MACHINE_H

@@ -1,5 +1,4 @@
-/* bench_attn.c - how fast attention over pages is, and how far that is from what the machine
- * allows.
+/* bench_attn.c - the speed of attention over pages, beside the machine's limits.
  *
  *   bench_attn [--dim 128] [--group 4] [--kv-heads 1] [--tokens 32768] [--rows 1] [--layers 16]
  *              [--page-tokens 64] [--threads 1] [--repeats 16]
@@ -12,9 +11,9 @@
  * limit: the share of the FMA units' rate stands beside it. int16 products of q8 are two per FMA's
  * one.
  *
- * The last columns are the relative difference of the output to row-major f16's and, on the default
- * case, what the speed-up is by the targets below. Of sealed formats the tiles that the rows read
- * hot lie in 8 bits, as in a running cache.
+ * The last columns are the relative difference of the output from row-major f16's and, on the
+ * default case, the rating of the speed-up by the targets below. With sealed formats the tiles that
+ * the rows read hot are in 8 bits, as in a running cache.
  *
  * A run is one layer, the next one each time: with enough layers none is in a cache, and a run
  * stays shorter than a time slice of a busy machine. Times are the best of the repeats, of which

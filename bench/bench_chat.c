@@ -1,4 +1,4 @@
-/* bench_chat.c - what template and parsing cost a request with a long history, by step.
+/* bench_chat.c - the cost of template and parsing in a request with a long history, by step.
  *
  *   bench_chat [-m VOCABULARY.gguf] [-n TOKENS] [-t TURNS] [-r ROUNDS] TEMPLATE.jinja...
  *
@@ -158,7 +158,7 @@ static int tokenize(bench *b, const quire_kept_tokens *kept, const quire_chat_pr
                : QUIRE_OK;
 }
 
-/* One request, whose history but for the last two messages is known. */
+/* One request. Its history is known except for the last two messages. */
 static int round_run(bench *b, const quire_chat_format *format, const quire_kept_tokens *kept,
                      quire_said *said, unsigned r)
 {

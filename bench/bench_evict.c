@@ -1,4 +1,4 @@
-/* bench_evict.c - what a decision of each eviction policy costs in a large tree.
+/* bench_evict.c - the cost of a decision of each eviction policy in a large tree.
  *
  *   bench_evict [-r REPEATS] [-n NODES] [-p POLICY]
  *

@@ -1,5 +1,5 @@
-/* bench_file_store.c - the file store on this disk: reads beside what the disk gives, bytes written
- * per byte of new records at full load, and the time of a start.
+/* bench_file_store.c - the file store on this disk: the rate of reads beside the disk's own, bytes
+ * written per byte of new records at full load, and the time of a start.
  *
  *   bench_file_store DIR [RECORDS]
  *
@@ -174,7 +174,7 @@ static void reads_measure(const char *dir)
     dir_empty(dir);
 }
 
-/* Four times the capacity; the newer half of what was put is asked for over and over. */
+/* Put four times the capacity, and get records of the newer half all the time. */
 static void amplification_measure(const char *dir)
 {
     quire_store *store = store_open(dir, (uint64_t)128 << 20, (uint64_t)8 << 20, QUIRE_READS_AUTO);

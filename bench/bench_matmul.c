@@ -1,5 +1,5 @@
-/* bench_matmul.c - how fast products with block-quantised weights are, beside ggml's and beside
- * what the machine allows.
+/* bench_matmul.c - the speed of products with block-quantised weights, beside ggml's and beside the
+ * machine's limits.
  *
  *   bench_matmul [--shapes 576x1536,2048x8192,4096x11008] [--types q8_0,q4_0,q4_K,...]
  *                [--rows 1,2,4,8,12,16,64,512] [--threads 1] [--repeats 5]
@@ -9,9 +9,9 @@
  * matrices, 256 MiB in all, so that weights come from memory as in a step of a model. Times are the
  * best of the repeats, ours and ggml's measured in turn.
  *
- * Beside the rates: the share of what this machine reads from memory and of the integer dot
- * products that it can issue, both measured in the same run with as many threads. "x" is how many
- * times as fast ours is as ggml's, "*" that ggml repacked the weights.
+ * Beside the rates stand the shares of this machine's memory rate and of its rate of integer dot
+ * products, both measured in the same run with as many threads. "x" is how many times as fast ours
+ * is as ggml's, "*" that ggml repacked the weights.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn_tools.h"

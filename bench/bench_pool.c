@@ -1,4 +1,4 @@
-/* bench_pool.c - what the cache's bookkeeping costs: nanoseconds per page, token and fork.
+/* bench_pool.c - the cost of the cache's bookkeeping: nanoseconds per page, token and fork.
  *
  *   bench_pool [-r REPEATS]
  *

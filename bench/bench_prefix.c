@@ -1,4 +1,4 @@
-/* bench_prefix.c - what the prefix tree costs when it is large.
+/* bench_prefix.c - the cost of calls to a large prefix tree.
  *
  *   bench_prefix [-r REPEATS] [-n NODES]
  *

@@ -1,4 +1,4 @@
-/* bench_tokenize.c - how long texts take to become tokens, by what they consist of.
+/* bench_tokenize.c - the time to tokenize a text, by class of text.
  *
  *   bench_tokenize [VOCABULARY.gguf]...      without any: one made up for each kind of tokenizer
  *
@@ -137,7 +137,7 @@ static int class_run(const quire_model *model, const text_class *c)
     }
     memcpy(text + SHORT_BYTES - n_end, c->end, n_end);
     printf("  %-26s", c->name);
-    (void)libllama_ns(model, text, 256); /* what is made once */
+    (void)libllama_ns(model, text, 256); /* make cached parts first */
     figure_print(libllama_ns(model, text, SHORT_BYTES));
     figure_print(quire_ns(model, text, SHORT_BYTES));
     for (size_t i = 0; i < n_end; i++) {

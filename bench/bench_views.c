@@ -1,9 +1,9 @@
-/* bench_views.c - what an open dashboard costs decode: steps of one request while the page map of a
- * large cache is asked for all the time, and while it is not, in turns.
+/* bench_views.c - the cost of an open dashboard for decode: steps of one request while a client
+ * asks for the page map of a large cache all the time, and without that client, in turns.
  *
  *   bench_views [pages, default 100000] [tokens a turn, default 2000] [turns, default 5]
  *
- * Pages are published without being computed. It looks behind the engine's public headers.
+ * Pages are published without being computed. The program includes the engine's internal headers.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

@@ -172,8 +172,8 @@ static uint64_t plan_bytes(const gguf_gen_plan *p)
     return total_bytes;
 }
 
-/* Refuse what the disk has no room for, before minutes are spent on filling it. What a file of that
- * name takes now will be free. */
+/* Refuse a model that does not fit on the disk, before minutes are spent on filling the disk. The
+ * bytes of an old file at the path count as free. */
 static int room_check(const char *path, uint64_t need_bytes, quire_error *err)
 {
     char folder[PATH_MAX];
@@ -191,7 +191,7 @@ static int room_check(const char *path, uint64_t need_bytes, quire_error *err)
     }
     if ((stat(path, &old) == 0 && !S_ISREG(old.st_mode)) ||
         statvfs(slash != NULL ? folder : ".", &disk) != 0) {
-        return QUIRE_OK; /* no disk to fill, or opening the file will say what is wrong */
+        return QUIRE_OK; /* no disk to fill, or opening the file will report the error */
     }
     free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize + (uint64_t)old.st_blocks * 512u;
     if (need_bytes <= free_bytes) {

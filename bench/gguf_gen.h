@@ -127,9 +127,9 @@ bool gguf_gen_shape(const char *name, gguf_gen_opts *out);
 /* Name i of the table, NULL past its end. Memory: static. */
 const char *gguf_gen_shape_name(unsigned i);
 
-/* Write the model to path; memory use is a few MiB whatever the model's size. A failed attempt
- * leaves no file behind, and a model too large for the disk is not begun. Errors: QUIRE_INVAL
- * (invalid options), QUIRE_IO (a full disk, too), QUIRE_NOMEM. */
+/* Write the model to path. Memory use is a few MiB for a model of any size. A failed attempt leaves
+ * no file behind, and a model too large for the disk is not begun. Errors: QUIRE_INVAL (invalid
+ * options), QUIRE_IO (a full disk, too), QUIRE_NOMEM. */
 int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err);
 
 #endif /* QUIRE_BENCH_GGUF_GEN_H */

@@ -10,7 +10,7 @@
 #include "base/check.h"
 
 #define BLOCK        256u /* weights, of all of these types */
-#define SAMPLE       16u  /* blocks whose deviation stands for all */
+#define SAMPLE       16u  /* blocks that estimate the deviation of all */
 #define BYTES_MAX    128u /* of a block */
 #define IQ1_M_SCALES 48u  /* bytes before its scales, four times 16 bits */
 

@@ -1,5 +1,4 @@
-/* gguf_gen_codes.h - random weights of the types whose blocks hold indices of a grid, as random
- * codes.
+/* gguf_gen_codes.h - random weights, as random codes, of types with blocks of indices into a grid.
  *
  * ggml's search for the nearest codes of given weights takes seconds for a million of them, and for
  * some types it wants to know which weights are important. Every pattern of bits is a block of

@@ -87,7 +87,7 @@ static void xielu_keys(const gguf_gen_plan *p)
     }
 }
 
-/* Numbers that libllama does not read: they say what it computes with. */
+/* Keys that libllama does not read. They state constants that libllama has built in. */
 static void stream_keys(const gguf_gen_plan *p)
 {
     const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(p->opts->arch));
@@ -250,7 +250,7 @@ static void latent_keys(const gguf_gen_plan *p)
     }
 }
 
-/* Sizes of an architecture whose layers may differ. */
+/* Sizes of an architecture in which layers may differ. */
 static void layer_size_keys(const gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;

@@ -79,7 +79,8 @@ static bool needs_more(const char *name)
            (has_suffix(name, "attn_v.weight") || has_suffix(name, "ffn_down.weight"));
 }
 
-/* What a matrix is of, unless it needs more bits. Files keep the maps of streams in 16 bits. */
+/* The type of a matrix: the model's, unless the matrix needs more bits. Files keep the maps of
+ * streams in 16 bits. */
 static enum ggml_type type_of(const gguf_gen_plan *p, const char *name)
 {
     const bool is_of_streams = strstr(name, "altup_") != NULL || strstr(name, "laurel_") != NULL ||
@@ -94,8 +95,8 @@ static enum ggml_type type_of(const gguf_gen_plan *p, const char *name)
                : p->opts->type;
 }
 
-/* A type whose blocks fit into rows of so many columns: `type`, or what llama-quantize takes in its
- * place. */
+/* A type with blocks that fit into rows of this many columns: `type`, or the replacement that
+ * llama-quantize takes. */
 static enum ggml_type fitting(enum ggml_type type, int64_t columns)
 {
     enum ggml_type other = gguf_gen_codes_has(type) ? GGML_TYPE_IQ4_NL : type;
@@ -300,7 +301,7 @@ static void plan_layer(gguf_gen_plan *p, uint32_t layer)
     }
 }
 
-/* What a layer that predicts further tokens has beside a layer's tensors. */
+/* The tensors that a layer for predicting further tokens has beside a layer's usual ones. */
 static void plan_nextn(gguf_gen_plan *p, uint32_t layer)
 {
     const uint32_t n = p->opts->n_embd;

@@ -9,7 +9,7 @@
 #include "gguf_gen.h"
 #include "model/tensor_table.h"
 
-/* What a tensor is filled with. */
+/* The values that fill a tensor. */
 typedef enum gguf_gen_fill {
     GGUF_GEN_FILL_MATRIX,     /* normal, variance gain^2 / columns */
     GGUF_GEN_FILL_NORM,       /* gain * (1 + small noise) */
@@ -32,7 +32,7 @@ typedef struct gguf_gen_plan {
     struct ggml_context *ggml;
     gguf_gen_entry *entries;
     size_t n;
-    quire_model_desc sizes; /* what shapes depend on */
+    quire_model_desc sizes; /* sizes that shapes depend on */
     quire_part parts;
 } gguf_gen_plan;
 

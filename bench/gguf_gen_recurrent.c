@@ -76,7 +76,7 @@ static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     }
 }
 
-/* A key with a value for each layer: that of layers whose first block is `mixer`, and 0. */
+/* A key with a value for each layer: `value` where the layer's first block is `mixer`, else 0. */
 static void layers_key(struct gguf_context *gguf, const gguf_gen_opts *o, const char *suffix,
                        quire_mixer mixer, uint32_t value)
 {

@@ -14,9 +14,9 @@ typedef enum scheme_heads {
     HEADS_ONE
 } scheme_heads;
 
-/* What the layers that store nothing read. */
+/* The KV that layers without stored KV read. */
 typedef enum scheme_reads {
-    READS_OWN, /* there are none */
+    READS_OWN, /* no such layers */
     READS_BELOW,
     READS_MIDDLE,
     READS_MIDDLE_MIXED, /* of layers that store the sum of layer 0 and their own */

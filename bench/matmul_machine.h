@@ -1,4 +1,4 @@
-/* matmul_machine.h - what bench_matmul measures its products by.
+/* matmul_machine.h - the machine's limits that bench_matmul measures.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BENCH_MATMUL_MACHINE_H

@@ -42,7 +42,7 @@ typedef struct builder {
     char (*merges)[2 * TEXT_BYTES];
     const char **merge_pointers;
     uint32_t n, n_merges, cap;
-    uint32_t first_piece; /* what pieces are made of begins here */
+    uint32_t first_piece; /* first token that pieces are made of */
 } builder;
 
 static bool has_text(const builder *b, const char *text)

@@ -1,4 +1,4 @@
-# Toolchain for the preset arm64: Debian's cross compiler, and qemu-user to run what it builds.
+# Toolchain for the preset arm64: Debian's cross compiler, and qemu-user to run the built programs.
 # Libraries, the C library too, are Debian's arm64 packages, which lie beside this machine's own. So
 # qemu needs no -L: the cross compiler's loader with the packaged C library hangs in pthread_create.
 set(CMAKE_SYSTEM_NAME Linux)

@@ -23,8 +23,8 @@ if(QUIRE_SANITIZE)
     target_compile_options(quire_flags INTERFACE $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(quire_flags INTERFACE -fsanitize=${QUIRE_SANITIZE})
 endif()
-# The tests are some three hundred programs of the same libraries, and linking them with ld takes a
-# third of a build whose objects are in ccache.
+# The tests are some three hundred programs of the same libraries, and when their objects are in
+# ccache, linking them with ld takes a third of the build.
 if((BUILD_TESTING OR QUIRE_FUZZ) AND NOT CMAKE_CROSSCOMPILING)
     find_program(QUIRE_LLD ld.lld)
     if(QUIRE_LLD)

@@ -4,7 +4,8 @@
 # A consumer writes find_package(quire) and links quire::quire, or asks pkg-config for quire.
 
 if(BUILD_SHARED_LIBS)
-    # Only what the public headers declare is visible in it: they push default visibility.
+    # Only functions that the public headers declare are visible in the library: these headers push
+    # default visibility.
     add_library(quire_shared SHARED $<TARGET_OBJECTS:quire_lib>)
     set_target_properties(quire_shared PROPERTIES OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE C
                           VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}

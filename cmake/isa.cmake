@@ -54,7 +54,7 @@ function(quire_isa_sources target isa)
     elseif(QUIRE_SANITIZE)
         set(optimization -O2 -fno-sanitize=all)
     elseif(QUIRE_COVERAGE OR QUIRE_TINY)
-        set(optimization -O1) # speed is not what these builds are for
+        set(optimization -O1) # these builds need no speed
     endif()
     quire_isa_flags(flags ${isa})
     target_sources(${target} PRIVATE ${ARGN})

@@ -1,16 +1,17 @@
-// bench-7b.mjs - a 7B model of Llama-2's shape with 32,768 tokens of KV: what it takes and how fast it decodes.
+// bench-7b.mjs - memory and decode rate of a 7B model of Llama-2's shape with 32,768 tokens of KV.
 //
 //   node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf [--rows q8_0/q8,f16/q4] [--limit 23.8e9]
 //                             [--depth 32768] [--gen 8] [--repeats 3] [--threads 2] [--keep] [--out FILE]
 //                             [--chunk 512] [--text FILE]
 //
-// A row is weights/KV, or weights/KV+POLICY for a text of which a share is kept (--retain; --chunk tokens are held in
-// full beside it): its prompt is computed, which takes most of an hour, where the KV of other rows is
-// filled fast. The need that `quire info` works out (or the run itself) stands beside the peak of resident memory, which is
-// read from outside (VmHWM of the process) and told by the program itself. A row whose need is over the limit must
-// be refused before anything is loaded; any other must stay below it. The models (7.2 and 13.5 GB) are made in
-// the cache folder when they are missing, and the one with f16 weights is removed again (--keep leaves it).
-// Exits 1 if a row failed, stayed unrefused or went over the limit.
+// A row is weights/KV, or weights/KV+POLICY for a text that keeps a share of its tokens (--retain;
+// --chunk tokens are held in full beside the share). The prompt of a row with a policy is computed,
+// which takes most of an hour; the KV of other rows is filled fast. The need that `quire info` (or
+// the run itself) computes stands beside the peak of resident memory, from VmHWM of the process and
+// from the program's own report. A row with a need over the limit must be refused before anything
+// is loaded; any other row must stay below the limit. The models (7.2 and 13.5 GB) are made in the
+// cache folder when they are missing, and the one with f16 weights is removed again (--keep leaves
+// it). Exits 1 if a row failed, stayed unrefused or went over the limit.
 //
 // SPDX-License-Identifier: MIT
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -69,7 +70,7 @@ async function promptOf(model) {
     throw new Error(`no beginning of the text has about ${depth} tokens`);
 }
 
-// What a run says it needs when the limit is far too low.
+// The need in the error of a run with a limit that is far too low.
 function needOf(stderr) {
     const bytes = (name) => {
         const [, value, unit] = stderr.match(new RegExp(`${name} ([\\d.]+) ([kMG])B`)) ?? [undefined, "NaN", "G"];

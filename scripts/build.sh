@@ -1,7 +1,7 @@
 #!/bin/sh
 # build.sh - set-up, then configure and build one preset: scripts/build.sh PRESET [CMAKE OPTION...]
 #
-# TARGETS in the environment names what is built of it; empty means everything.
+# TARGETS in the environment names the targets to build; empty means all.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
@@ -35,7 +35,7 @@ cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.l
     cat "$build/configure.log" >&2
     die "configuring the preset '$preset' failed; see above"
 }
-# Words or none: splitting is what is meant.
+# The word list may be empty: splitting is intended.
 # shellcheck disable=SC2086
 cmake --build "$build" ${targets:+--target $targets} --parallel "$JOBS" >"$build/build.log" 2>&1 || {
     # The messages of the failed command, without the output of commands that ran beside it.

@@ -16,7 +16,7 @@
 #   QUIRE_API_KEY                the key that the nodes take
 #
 # All of it lives in namespaces of this script's own (network, mount, process): nothing is seen from
-# outside, no address can collide, and when the script ends, by whatever cause, all is gone.
+# outside, no address can collide, and when the script ends for any reason, all is gone.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
@@ -29,7 +29,7 @@ export CLUSTER_DIR CLUSTER_HOST CLUSTER_PORT
 
 redis_program() { command -v "valkey-$1" || command -v "redis-$1"; }
 
-# absent: print what this machine lacks, a word for each.
+# absent: print a word for each program or right that this machine lacks.
 absent() {
     [ "$(id -u)" -eq 0 ] || echo root
     for program in ip unshare haproxy; do
@@ -95,7 +95,7 @@ start() {
 
 pid_of() { cat "$CLUSTER_DIR/$1.pid"; }
 
-# stop_all: each process by its id. What is left goes with the namespaces.
+# stop_all: each process by its id. The remaining processes end with the namespaces.
 stop_all() {
     for file in "$CLUSTER_DIR"/*.pid; do
         [ ! -e "$file" ] || kill "$(cat "$file")" 2>/dev/null || true

@@ -1,16 +1,19 @@
-// compare-schemes.mjs - models whose layers share K and V, trained side by side: validation loss, recall by distance, cache
-// bytes, work of a prompt, learned gates; and the speed of such models on shapes of real ones.
+// compare-schemes.mjs - models with layers that share K and V, trained side by side: validation
+// loss, recall by distance, cache bytes, work of a prompt, learned gates; and the speed of such
+// models with the shapes of real models.
 //
 //   node scripts/compare-schemes.mjs [--quire build/quire] [--data DIR] [--size small|second] [--schemes mha,gqa,...]
 //        [--seeds 3] [--tokens 8e6] [--tokenizer bpe:1024] [--jobs 2] [--runs DIR] [--out bench/results/schemes-small]
 //        [--results bench/results/schemes] [--only table] [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
 //
-// `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data: a folder of texts or a
-// file; without it the models learn the task `recall` alone. Training takes hours; what is done stays in --runs (by default
-// in the cache folder), and the same command goes on from there, also after Ctrl-C. Runs with other settings or texts lie in
-// other folders. Each finished run leaves a small file in --results, and a run with such a file of the same settings and texts
-// is not trained again: machines can share the work through the repository. --only table: no training, the runs that are there.
-// Writes OUT.md and OUT.json, and a page with all curves in the folder of the runs.
+// `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data:
+// a folder of texts or a file; without it the models learn the task `recall` alone. Training takes
+// hours. Finished work stays in --runs (by default in the cache folder), and the same command goes
+// on from there, also after Ctrl-C. Runs with other settings or texts lie in other folders. Each
+// finished run leaves a small file in --results, and a run with such a file of the same settings
+// and texts is not trained again: machines can share the work through the repository. --only table:
+// no training, the runs that are there. Writes OUT.md and OUT.json, and a page with all curves in
+// the folder of the runs.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -104,7 +107,7 @@ async function trained() {
     return { settings, folder, runs, nPlanned: list.length };
 }
 
-// What is known of a complete run.
+// The results of a complete run.
 async function resultOf(c, settings, { scheme, seed }) {
     const name = runName(scheme, seed), files = runFiles(c.folder, name), gguf = readGguf(files.model), shape = shapeOf(gguf);
     const log = readLog(files.log);

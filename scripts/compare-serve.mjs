@@ -63,7 +63,8 @@ const c = {
 const repeats = options.quick ? 1 : Number(options.repeats);
 const tables = [];
 
-// What a load runs on. Texts are cut by a model's tokenizer, so another model gets texts of its own.
+// The model and texts of a load. Texts are cut by a model's tokenizer, so another model gets texts
+// of its own.
 function settingOf(load) {
     const { raced, isFamilyChat } = LOADS[load];
     const sizes = isFamilyChat && !options.quick ? { ...c.sizes, conversations: FAMILY_CHAT } : c.sizes;

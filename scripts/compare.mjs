@@ -3,14 +3,18 @@
 //   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,...] [--threads 2] [--out FILE]
 //
 // `make compare` builds both sides and calls this. Prints one line per row as it is measured and a
-// Markdown table at the end; exits 1 if a floor was missed or a row failed. Rows whose model is absent are skipped by name.
+// Markdown table at the end; exits 1 if a floor was missed or a row failed. A row without its model
+// is skipped, and the output names it.
 //
-// Parts: quality, speed, 32k (decode at that depth), cascade (sequences that share a prefix) and memory by default;
-// 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes, whose models are made in the cache folder (0.7 and
-// 7.2 GB). families races models with experts, windows, delta nets and latent attention; qwen3-30b-a3b, gpt-oss, gemma3,
-// qwen3.5 and deepseek-v2 name one of them (17, 12, 2.2, 2.7 and 9 GB; an absent one is made). llama-bench computes its
-// depths, so 32k takes minutes and 7b an hour. perplexity-families scores a random text with small models of all architectures
-// in all quantisations, half an hour; --families llama,gemma3 and --types q4_k_m,iq2_xxs choose some. --quick runs toy depths and toys of the larger shapes, to try the scripts out.
+// Parts: quality, speed, 32k (decode at that depth), cascade (sequences that share a prefix) and
+// memory by default; 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes; their
+// models are made in the cache folder (0.7 and 7.2 GB). families races models with experts,
+// windows, delta nets and latent attention; qwen3-30b-a3b, gpt-oss, gemma3, qwen3.5 and deepseek-v2
+// name one of them (17, 12, 2.2, 2.7 and 9 GB; an absent one is made). llama-bench computes its
+// depths, so 32k takes minutes and 7b an hour. perplexity-families scores a random text with small
+// models of all architectures in all quantisations, half an hour; --families llama,gemma3 and
+// --types q4_k_m,iq2_xxs choose some. --quick runs toy depths and toys of the larger shapes, to try
+// the scripts out.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -69,7 +73,7 @@ const stories15M = { headDim: 48, name: "stories15M Q8_0", model: model("stories
 const miniMind = { headDim: 64, name: "minimind2-small Q8_0", model: model("minimind2-small-q8_0.gguf"), text: data("moby-dick.txt"),
     ctx: 8192, chunks: 4 };
 
-// A side that fails costs its row, not what was measured before.
+// When a side fails, its row fails; earlier rows stay.
 function row(measure, s) {
     try {
         measure(c, report, s.raced ? point(s) : s);

@@ -1,4 +1,4 @@
-# count-tests.awk - what happened to every test case, from ctest's JUnit files.
+# count-tests.awk - counts the results of all test cases, from ctest's JUnit files.
 #
 # A cmocka program is counted by its cases, any other test as one. A program that stops in the middle
 # (crash, time limit, early exit) adds a failure, so does one that exits with an error after its

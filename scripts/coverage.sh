@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 need_program lcov lcov
 setup_packages faster test
 scripts/setup.sh
-# As in test.sh: tests skip what cannot be fetched, and their lines count as not run.
+# As in test.sh, tests without a file that cannot be fetched are skipped. Their lines count as not
+# run.
 scripts/fetch-model.sh >/dev/null || say "going on without the default model"
 scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
 # Counters lie beside the objects: an object of another folder would write into that one.

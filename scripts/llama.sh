@@ -18,10 +18,10 @@ has_flag() {
     grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | grep -q -w "$1"
 }
 
-# llama_c_flags, llama_cxx_flags: what is compiled otherwise than by default. With AVX-512 FP16 ggml
-# adds products of f16 in f16, 128 at a time, and what is left (a head of 64, whole) one by one in
-# scalars: at a depth of 8,192 llama-bench decodes 11.6 tokens/s with it and 27.0 without. With AMX,
-# cmake/llama_amx.h is needed.
+# llama_c_flags, llama_cxx_flags: compiler flags beside the default ones. With AVX-512 FP16 ggml
+# adds products of f16 in f16, 128 at a time, and the remaining ones one by one as scalars. A head
+# of 64 is all scalars, so decode at a depth is much slower with it. With AMX, cmake/llama_amx.h is
+# needed.
 llama_c_flags() {
     ! has_flag avx512_fp16 || printf -- '-mno-avx512fp16 '
 }
@@ -31,8 +31,8 @@ llama_cxx_flags() {
     ! has_flag amx_tile || printf -- '-include "%s/llama_amx.h" ' "$1"
 }
 
-# configure_llama BUILD OPTION...: what CMake is told. The header lies in the build folder, which does
-# not depend on where this checkout is.
+# configure_llama BUILD OPTION...: run CMake with our flags and options. The header is copied to the
+# build folder, so that no flag depends on the path of this checkout.
 configure_llama() {
     build=$1
     shift
@@ -74,8 +74,8 @@ llama_system() {
     return "$rc"
 }
 
-# fetch_from_git DIR / fetch_from_npm DIR: a clone of the pinned tree in DIR. The tag's commit differs
-# from the bundle's (which was squashed), the tree is what both must have.
+# fetch_from_git DIR / fetch_from_npm DIR: make a clone of the pinned tree in DIR. The tag's commit
+# differs from that of the bundle, which was squashed, but both must have this tree.
 fetch_from_git() {
     timeout 15 git ls-remote --exit-code --tags "$LLAMA_GIT" "$LLAMA_TAG" >/dev/null 2>&1 || return 1
     say "fetching llama.cpp $LLAMA_TAG from its git host"
@@ -150,7 +150,7 @@ build_llama() {
     mv -T "$CACHE_DIR/setup.tmp.prefix" "$prefix"
 }
 
-# common_key: what the chat part of llama.cpp's common library is built from, beside the tree.
+# common_key: a hash of our files that the chat part of llama.cpp's common library is built from.
 common_key() {
     cat cmake/llama_common/* | sha256sum | cut -c 1-12
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# packages.sh - what must be installed, and installing it on Debian. Needs env.sh.
+# packages.sh - the required packages, and their installation on Debian. Needs env.sh.
 #
 # SPDX-License-Identifier: MIT
 
@@ -10,8 +10,8 @@ libxxhash:libxxhash-dev liburing:liburing-dev hiredis:libhiredis-dev libsodium:l
 openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev
 libedit:libedit-dev vulkan:libvulkan-dev"
 
-# What makes the tests' builds faster: objects that presets share are compiled once (ccache), and three
-# hundred programs are linked in a quarter of the time (lld).
+# Programs that make the tests' builds faster: ccache compiles objects that presets share once, and
+# lld links the three hundred programs faster.
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
 # Servers and tools that some tests use, and without which those tests are skipped; a browser and clients
 # too, so that apt-get runs once.
@@ -21,7 +21,7 @@ nginx:nginx-light caddy:caddy curl:curl wrk:wrk node:nodejs npm:npm chromium:chr
 # calls of Vulkan.
 TEST_FILES="/usr/share/vulkan/icd.d/lvp_icd.*.json:mesa-vulkan-drivers
 /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json:vulkan-validationlayers"
-# What only fuzzing needs. Debian's clang comes without its sanitizers.
+# Programs that only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 
 # missing_programs PROGRAM:PACKAGE...: print the Debian packages of programs that are not there, each after
@@ -51,7 +51,7 @@ apt_install() {
     apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=900 "$@" >&2
 }
 
-# install_packages PACKAGE...: as root with apt-get; otherwise say what to type, and stop.
+# install_packages PACKAGE...: as root with apt-get; otherwise print the command, and stop.
 install_packages() {
     if ! command -v apt-get >/dev/null 2>&1; then
         die "missing: $* (names of Debian packages). Install their equivalents and try again."
@@ -100,15 +100,15 @@ dpkg --add-architecture arm64 && apt-get update"
     install_packages gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user libcmocka-dev:arm64
 }
 
-# have_fuzzer: whether clang can link what finds inputs.
+# have_fuzzer: whether clang can link libFuzzer.
 have_fuzzer() {
     runtime=$(clang --print-runtime-dir 2>/dev/null) &&
         [ -n "$(find "$runtime" -name 'libclang_rt.fuzzer*' 2>/dev/null | head -n 1)" ]
 }
 
-# setup_packages PURPOSE...: install what serves a build, a faster build, a test or fuzzing (build, faster,
-# test, fuzz). Only root gets what a build can do without.
-# Lists of words without blanks: splitting is what is meant.
+# setup_packages PURPOSE...: install the packages for a build, a faster build, tests or fuzzing
+# (build, faster, test, fuzz). Packages that a build does not need are installed for root only.
+# Words of the lists hold no blanks: splitting is intended.
 # shellcheck disable=SC2046,SC2086
 setup_packages() {
     missing="$(missing_programs $NEED_PROGRAMS)$(missing_libraries)"

@@ -1,4 +1,5 @@
-// quality.mjs - what the KV formats cost: perplexity, KL divergence and top-1 agreement on real models.
+// quality.mjs - losses of the KV formats: perplexity, KL divergence and top-1 agreement on real
+// models.
 //
 //   node scripts/quality.mjs --quire build/quire [--models tinyllama,minimind2,stories15m] [--sizes 6.25,4.5]
 //        [--write] [--check]
@@ -44,10 +45,11 @@ const MODELS = {
         model: data("stories15M-q8_0.gguf") },
 };
 
-// Limits and goals, in percent of perplexity above our own f16 cache with the default window; at 8.25
-// bits they bound the KL divergence to f32 as a multiple of that of f16. Uniform pairs may exceed the size of their
-// row on head sizes below 64: the bits beside them are what counts. A ratio of two divergences that are each known to 3 %
-// over 8 chunks cannot be held against a bound 2 % away: where a model has ratioChunks, that row is over so many.
+// Limits and goals, in percent of perplexity above our own f16 cache with the default window; at
+// 8.25 bits they bound the KL divergence to f32 as a multiple of that of f16. Uniform pairs may
+// exceed the size of their row on head sizes below 64: the table shows their true bits beside them.
+// The ratio of two divergences over few chunks is too noisy for a near bound. A model with
+// ratioChunks measures that row over this many chunks.
 const SIZES = [
     { size: "8.25", kv: ["q8"], limit: 1.15, goal: 1.05, isRatio: true },
     { size: "6.25", kv: ["q6:q5", "auto:6.25"], limit: 0.6, goal: 0.4 },
@@ -58,7 +60,8 @@ const SIZES = [
 const TABLES = { file: join(root, "docs", "benchmarks.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
 const RESULTS = join(root, "bench", "results", "quality.json");
 
-// A calibration of this machine's would decide what "auto" means: the general rules are what is measured here.
+// A calibration file of this machine would change "auto". Without the cache folder the general
+// rules are measured.
 process.env.XDG_CACHE_HOME = join(at.work, "no-calibrations");
 
 function evaluate(m, chunks, args) {

@@ -49,8 +49,9 @@ const { values: options } = parseArgs({
 
 const at = places(root);
 const data = (name) => asset(at, name);
-// text: what is continued. lengths: bytes of the tasks' texts, for models that solve them. scoreFrom: tokens before the
-// scored ones, if not half of ctx. turn: how the model's turns look; its chunk is the tokens between two condensings.
+// text: the text of the part continuation. lengths: bytes of the tasks' texts, for models that
+// solve them. scoreFrom: tokens before the scored ones, if not half of ctx. turn: how the model's
+// turns look; its chunk is the tokens between two condensings.
 const MODELS = {
     stories15m: { name: "stories15M Q8_0, tinystories.txt", ctx: 256, chunk: 64, recent: 16, chunks: 40,
         text: data("tinystories.txt"), model: data("stories15M-q8_0.gguf") },
@@ -325,8 +326,9 @@ function secondHalf(m) {
     return path;
 }
 
-// predict knows nothing before calibrate --retain. The cache folder is the work folder, so that predict finds what was
-// learned, and no other run does. It learns from the second half of the text, of which the beginning is scored. Returns the mean correlation of predicted and measured scores.
+// predict knows nothing before calibrate --retain. The cache folder is the work folder, so that
+// only this run's predict finds the learned file. Learning uses the second half of the text; the
+// beginning is scored. Returns the mean correlation of predicted and measured scores.
 function learn(m) {
     const text = m.text !== undefined ? secondHalf(m) : writeTasks(m);
     process.env.XDG_CACHE_HOME = m.folder;

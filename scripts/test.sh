@@ -44,7 +44,7 @@ choose() {
     esac
 }
 
-# What is built for them (see tests/CMakeLists.txt).
+# The targets that the chosen tests of a preset need (see tests/CMakeLists.txt).
 targets() {
     [ -z "$is_list" ] || return 0
     case $1 in
@@ -75,7 +75,7 @@ test_each() {
         rm -f "$results"
         if [ "$is_built" = yes ]; then
             say "preset $preset: testing"
-            # A failure is counted from the results. Options hold no blanks: splitting is what is meant.
+            # A failure is counted from the results. Options hold no blanks: splitting is intended.
             # shellcheck disable=SC2046
             ctest --test-dir "build-$preset" --parallel "$JOBS" --output-on-failure \
                 --no-tests=error --output-junit results.xml --test-output-size-passed 8000000 \
@@ -89,8 +89,9 @@ test_each() {
     done
 }
 
-# setup_tests PRESET...: what the tests need beside the build's packages. Without the default model, a client
-# or the browser, their tests skip by name: not being online is no failure.
+# setup_tests PRESET...: fetch the files and packages that the tests need beside the build's. Tests
+# without the default model, a client or the browser are skipped by name: being offline is no
+# failure.
 setup_tests() {
     case " $* " in
     *" fuzz "*) setup_packages test fuzz ;;
@@ -120,7 +121,7 @@ export FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
 build_each "$@" | test_each
 
 rc=0
-# Paths of results hold no blanks: splitting is what is meant.
+# Paths of results hold no blanks: splitting is intended.
 # shellcheck disable=SC2046
 awk -v broken="$(tr '\n' ' ' <"$work/broken")" -v left_out="$left_out" -f scripts/count-tests.awk \
     /dev/null $(cat "$work/results") || rc=$?

@@ -105,7 +105,7 @@ async function ask(client, { tools: offered, content, ...rest }) {
     return { finish, calls };
 }
 
-// What is wrong with an answer that ended by itself; undefined when nothing is.
+// The fault of an answer that ended by itself; undefined for a right answer.
 function fault({ finish, calls }, { tools: offered, parallel_tool_calls: parallel }) {
     if (finish !== "tool_calls" || calls.length === 0) {
         return `finish_reason ${finish}, ${calls.length} calls`;

@@ -1,9 +1,9 @@
-// traces.mjs - made-up traces of many kinds of work, in Mooncake"s format, for `quire sim`.
+// traces.mjs - made-up traces of many kinds of work, in Mooncake's format, for `quire sim`.
 //
 //   node scripts/traces.mjs DIR [SEED [NAME...]]
 //
-// What a policy of eviction is good for shows on work that it was not made on. Each trace is an hour
-// of requests, at most 10,000 of them, in blocks of 512 tokens; equal seeds give equal files.
+// A policy of eviction must be judged on work that it was not tuned on. Each trace is an hour of
+// requests, at most 10,000 of them, in blocks of 512 tokens; equal seeds give equal files.
 //
 //   chat-fast   many turns, 25 s apart         chat-slow   few turns, 5 minutes apart
 //   chat-system a system prompt for all        agents      20 quick turns behind shared tools

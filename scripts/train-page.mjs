@@ -2,7 +2,7 @@
 //
 //   node scripts/train-page.mjs -o page.html [--title TEXT] RUN.jsonl [RUN.jsonl ...]
 //
-// A RUN.jsonl is what `quire train --json` said on stdout. The page needs nothing from outside.
+// A RUN.jsonl is the output of `quire train --json`. The page loads nothing from outside.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";

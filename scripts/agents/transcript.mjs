@@ -29,9 +29,10 @@ const SYSTEM = "You are an agent that repairs programs. Work in small steps. Rea
     "change, and say what you found in one or two sentences. Paths are absolute. Ask when a request can be read in two ways. " +
     "Never delete what you did not make. When a command fails, read its output before you try another.";
 
-// size: the lines of a tool's result are multiplied by it, at least one is left; 1 gives prompts of about 14,000 tokens
-// in the end, 43 turns and 8 tools given. Calls are of OpenAI's form. Returns { system, turns: [{ messages, answer }] }: what a turn adds before its request, and the
-// recorded answer that the next turn's history has.
+// size: a factor on the number of lines in a tool's result, which has at least one line. With size
+// 1, 43 turns and 8 tools the last prompts have about 14,000 tokens. Calls have OpenAI's form.
+// Returns { system, turns: [{ messages, answer }] }: the messages that a turn adds before its
+// request, and the recorded answer in the history of the next turn.
 export function transcript({ seed, turns, size = 1 }) {
     const { below, text } = writer(seed);
     const more = writer(seed + MORE_SEED); // of its own, so that all sizes have the same calls

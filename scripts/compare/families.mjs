@@ -4,10 +4,11 @@
 // random text, whose perplexity is near the size of the vocabulary. A cell is met if
 //   - the difference of the perplexities is below llama.cpp's own +/-;
 //   - the KL divergence of the two engines' predictions is below a limit, or a few times that between two of llama.cpp's
-//     own settings: errors may cancel out over a text, and in deep models rounding errors grow.
-// It is told whether ours also lies in the narrow band that llama.cpp's settings span, widened as in quality.mjs, or as
-// near as the noise of the paired difference allows. That noise is underestimated: a text of letters repeats its tokens,
-// and rounding errors of one token have much in common.
+// own settings: errors may cancel out over a text, and in deep models rounding errors grow. It is
+// told whether ours also lies in the narrow band that llama.cpp's settings span, widened as in
+// quality.mjs, or as near as the noise of the paired difference allows. That noise is
+// underestimated: a text of letters repeats its tokens, and rounding errors of one token have much
+// in common.
 //
 // Results are kept in a file, by cell, until one of the programs changes: an interrupted run goes on where it ended.
 //

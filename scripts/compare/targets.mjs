@@ -1,9 +1,9 @@
-// targets.mjs - what `make compare` races, and how much faster it has to be. Data only.
+// targets.mjs - the rows of `make compare`, and how much faster Quire has to be. Data only.
 //
-// A floor must be met, an aim may be missed. Rows without either are reported. Where both engines read f16 the
-// peer's two settings run in each round and the better one counts. llama-bench computes its depth (we fill ours
-// with synthetic pages, which costs the same to read), so deep points take minutes per setting and run one round of
-// several repeats.
+// A floor must be met, an aim may be missed. Rows without either are reported. Where both engines
+// read f16 the peer's two settings run in each round and the better one counts. llama-bench
+// computes its context up to the depth, so deep points take minutes per setting and run one round
+// of several repeats. Quire's pages are synthetic, which cost the same to read.
 //
 // SPDX-License-Identifier: MIT
 const F16 = [{ kv: "f16", fa: "off" }, { kv: "f16", fa: "on" }];

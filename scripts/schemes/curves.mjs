@@ -20,8 +20,8 @@ export function thinned(points) {
     return thin;
 }
 
-// The axis of losses: from the lowest to what the runs have after their first tenth, so that the beginning does not press the
-// rest together.
+// The axis of losses runs from the lowest loss to the highest after the first tenth of a run.
+// Larger losses at the beginning would press the rest together.
 function lossAxis(curves) {
     const all = curves.filter((points) => points.length > 0);
     const values = all.flatMap((points) => points.slice(Math.floor(points.length / 10)).map((p) => p[1]));
@@ -54,7 +54,7 @@ export function page(document) {
     return template.replace("@DATA@", () => json);
 }
 
-// A table and pictures of what findings.mjs found.
+// A table and pictures of the findings of findings.mjs.
 export function findingParts(found) {
     const gated = found.schemes.filter((s) => s.gates.some((g) => g.k?.share !== undefined));
     const recall = found.schemes.filter((s) => s.recall.length > 0);

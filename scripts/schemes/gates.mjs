@@ -1,7 +1,9 @@
-// gates.mjs - what layers draw on by their learned gates: the share of the bottom layer in the gates' sizes.
+// gates.mjs - sources of layers by their learned gates: the share of the bottom layer in the gates'
+// sizes.
 //
-// Of two sources with gates a and b the share of the first is mean|a| / (mean|a| + mean|b|). Sizes of what is weighed are not
-// in it: norms of heads make K of all layers about equally large, V of layers may differ. One source: the mean size alone.
+// Of two sources with gates a and b the share of the first is mean|a| / (mean|a| + mean|b|). The
+// share ignores the sizes of the weighted K and V: norms of heads make K of all layers about
+// equally large, while V of layers may differ. With one source only the mean size is given.
 //
 // SPDX-License-Identifier: MIT
 import { mean } from "./statistics.mjs";
@@ -47,7 +49,8 @@ export function meanGates(lists) {
 
 const EQUAL = 0.02; // shares so close to one half lean to neither side
 
-// What the whole says of the paper's probe: V draws more on the bottom layer, K on the middle one.
+// The verdict of all layers on the paper's claim: V draws more on the bottom layer, K on the middle
+// one.
 export function gatesVerdict(layers) {
     const shares = (letter) => layers.map((l) => l[letter]?.share).filter((share) => share !== undefined);
     const [k, v] = [shares("k"), shares("v")];

@@ -41,7 +41,7 @@ export function keptResult(path, facts) {
     return same ? record : undefined;
 }
 
-// One line for people: which machine ran what.
+// One line of text: the machines and their runs.
 export function machinesText(runs) {
     const by = new Map();
     for (const { name, machine } of runs) {

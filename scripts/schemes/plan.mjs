@@ -1,4 +1,5 @@
-// plan.mjs - which models compare-schemes trains, what is counted of each without running it, and the paper's order.
+// plan.mjs - the models that compare-schemes trains, the figures counted without running a model,
+// and the paper's order.
 //
 // SPDX-License-Identifier: MIT
 import { createHash } from "node:crypto";
@@ -24,7 +25,7 @@ const TASK_SHARE = 0.25;
 const TASK_BYTES_MIN = 64;
 const DOC_BYTES = 8192; // so that the held-out share of a text of 1 MB is some documents
 
-// What all runs of a comparison share.
+// The settings that all runs of a comparison share.
 export function sharedSettings(size, { tokens, data, tokenizer }) {
     const { tokens: tokensDefault, tokenizer: tokenizerDefault, schemes: _, ...shape } = SIZES[size];
     const steps = Math.max(1, Math.round((tokens ?? tokensDefault) / (shape.rows * shape.ctx)));
@@ -34,7 +35,8 @@ export function sharedSettings(size, { tokens, data, tokenizer }) {
         held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
 }
 
-// Changes with what the same settings mean to the trainer: its tasks, its vocabularies, its optimiser.
+// Raise this when the same settings give another training: other tasks, vocabularies or another
+// optimiser.
 const RECIPE = 2;
 
 // All that a run's numbers depend on, apart from scheme, seed and machine: { settings, texts }. No paths.
@@ -71,7 +73,7 @@ export function runYaml(settings, scheme, seed, files) {
     return Object.entries(all).filter(([, value]) => value !== undefined).map(([name, value]) => `${name}: ${value}\n`).join("");
 }
 
-// ---- what a model's file says ----
+// ---- figures from a model's file ----
 
 export function shapeOf(gguf) {
     const arch = gguf.keys["general.architecture"], key = (name) => gguf.keys[`${arch}.${name}`];

@@ -1,8 +1,9 @@
 // runs.mjs - training runs that go on where they were stopped, and their logs.
 //
-// A run has the files NAME.yaml, .jsonl (what quire train --json said), .checkpoint and .gguf in the folder of its
-// settings. The .gguf is written at the end, so a run with one is complete. A run that was stopped says the steps since its
-// last checkpoint again; the last of equal steps counts.
+// A run has the files NAME.yaml, .jsonl (the output of quire train --json), .checkpoint and .gguf
+// in the folder of its settings. The .gguf is written at the end, so a run with one is complete. A
+// run that was stopped prints the steps since its last checkpoint again; the last line of a step
+// counts.
 //
 // SPDX-License-Identifier: MIT
 import { spawn } from "node:child_process";
@@ -34,7 +35,8 @@ export function stopRunsOnSignals() {
     }
 }
 
-// Run a program whose stdout is appended to a file. Resolves to its exit status; what it says on stderr goes to ours.
+// Run a program and append its stdout to a file. Resolves to the exit status. The program's stderr
+// goes to ours.
 function runInto(program, args, path) {
     const out = openSync(path, "a");
     return new Promise((done, fail) => {

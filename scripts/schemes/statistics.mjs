@@ -1,4 +1,4 @@
-// statistics.mjs - means over seeds, their 95 % confidence intervals, and what they say about an order.
+// statistics.mjs - means over seeds, their 95 % confidence intervals, and verdicts about an order.
 //
 // SPDX-License-Identifier: MIT
 
@@ -43,7 +43,7 @@ export function difference(a, b) {
     return { mean: of, half: quantile(freedom) * Math.sqrt(va + vb) };
 }
 
-// What the values say about "a is below b".
+// The verdict of the values on "a is below b".
 export function judgeBelow(a, b) {
     const d = difference(a, b);
     if (d.half === undefined) {

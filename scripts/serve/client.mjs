@@ -1,6 +1,7 @@
 // client.mjs - a client of an OpenAI-compatible server that streams completions and measures them from outside.
 //
-// It knows nothing of the server's kind: what llama-server and quire both say is all it reads.
+// The client does not know the kind of server: it reads only fields that both llama-server and
+// quire send.
 //
 // SPDX-License-Identifier: MIT
 import { Agent, request } from "node:http";
@@ -49,9 +50,10 @@ export class Client {
         });
     }
 
-    // Stream a completion. Never throws: what went wrong is in `error`, "cancelled" when it was the signal. Times are in
-    // milliseconds since the request was sent; firstMs and lastMs are those of the first and last text,
-    // thought or part of a call. With pauseMs it reads nothing for so long after each part that came.
+    // Stream a completion. Never throws: `error` holds the failure, "cancelled" after the signal.
+    // Times are in milliseconds since the request was sent; firstMs and lastMs are those of the
+    // first and last text, thought or part of a call. With pauseMs the client stops reading for
+    // that long after each part.
     stream(path, body, { signal, onText, stuckMs = STUCK_MS, pauseMs = 0 } = {}) {
         const begin = performance.now();
         const reply = { text: "", pieces: 0 };

@@ -89,8 +89,9 @@ async function pour(server, c, extra, signal, counts) {
     client.close();
 }
 
-// Realtime requests at even distances, none waits for another. Those that have no end some time after the last one was
-// sent are cancelled. Who has no token by then, or was refused, has waited to the end of the run.
+// Realtime requests at even distances; none waits for another. Some time after the last one was
+// sent, unfinished requests are cancelled. The TTFT of a request without a token by then, or of a
+// refused one, is the time to the end of the run.
 async function drip(server, c, extra) {
     const client = new Client(server.port);
     const gapMs = 1000 / c.realtimePerSecond;

@@ -21,7 +21,7 @@ export function ourSide(c, name, settings) {
         extra: { hasSessions: name === "session_id" } };
 }
 
-// A fresh server whose weights have been read once.
+// A fresh server that has read its weights once.
 export async function fresh(side) {
     const server = await Server.start(side.program, side.args, side.env);
     const warm = await server.client.stream("/v1/completions", { ...GREEDY, prompt: "Warm", max_tokens: 4 });

@@ -13,7 +13,7 @@ const TICKS_PER_SECOND = 100; // USER_HZ of Linux
 const running = new Set();
 process.on("exit", () => running.forEach((child) => child.kill("SIGKILL")));
 for (const [signal, status] of [["SIGINT", 130], ["SIGTERM", 143]]) {
-    process.on(signal, () => process.exit(status)); // the handler above ends what runs
+    process.on(signal, () => process.exit(status)); // the handler above ends all running servers
 }
 
 // Both programs say `http://HOST:PORT` once they listen.
@@ -84,7 +84,8 @@ export class Server {
         return memoryOf(this.pid, "VmRSS");
     }
 
-    // Processor time used so far in seconds: what a load costs, however busy the machine is with other things.
+    // Processor time used so far in seconds: the cost of a load, independent of other load on the
+    // machine.
     cpuSeconds() {
         const fields = read(`/proc/${this.pid}/stat`).split(") ").at(-1).split(" ");
         return (Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND;

@@ -1,4 +1,5 @@
-// sides.mjs - how each server is started for a load, and what `make compare-serve` demands. Data only.
+// sides.mjs - how each server is started for a load, and the targets of `make compare-serve`. Data
+// only.
 //
 // SPDX-License-Identifier: MIT
 
@@ -41,8 +42,8 @@ const chatOn = (raced) => ({
     ],
 });
 
-// What runs for each load: settings of the peer, of which the fastest counts (bench/results/serve-*.md has what was
-// tried), ours as they come, and with KV in f16 as the peer has it.
+// The settings for each load. Of the peer's settings the fastest counts (bench/results/serve-*.md
+// lists all tried ones). Ours are the defaults, and the defaults with KV in f16 like the peer's.
 export const LOADS = {
     conversations: {
         peer: ["-np 8 -fa on", "-np 8 -fa on --kv-unified"],

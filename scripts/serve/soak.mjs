@@ -46,7 +46,7 @@ const ANSWER_TOKENS_MAX = 48;
 // Differences of log-probabilities that can turn round when batches of other sizes add in another order, in nats. In 8 bit
 // that order also decides which way values are rounded.
 const NEARLY = { f32: 0.001, f16: 0.02, q8: 0.15 };
-const WARM_SHARE = 0.2; // of the requests, until memory has to be what it will be
+const WARM_SHARE = 0.2; // of the requests; memory may grow in this part
 const GROWTH_MAX = 1.15;
 const GROWTH_BYTES_MAX = 24e6;
 
@@ -69,7 +69,7 @@ const common = ["serve", "-m", model, "-t", options.threads, "--kv", options.kv,
     "--chat-template", "chatml", "--log-level", "errors"];
 const asked = prompts().filter((_, i, { length }) => i % Math.ceil(length / Number(options.prompts)) === 0);
 
-// ---- what is right ----
+// ---- right answers ----
 
 const greedy = (prompt) => ({ prompt, max_tokens: ANSWER_TOKENS_MAX, temperature: 0, ignore_eos: true });
 
@@ -99,7 +99,7 @@ function gap({ text, logprobs }, answer) {
     return best - second;
 }
 
-// ---- what clients do ----
+// ---- acts of clients ----
 
 const count = {};
 const tally = (what) => {
@@ -173,7 +173,8 @@ async function whole(client, random, answers) {
     }
 }
 
-// Several answers that may become long: what is promised little and takes much makes others give way.
+// Several answers that may become long. Such a request takes more memory than admission reserves,
+// so other requests give way.
 async function sampled(client, random) {
     const { status, body } = await client.json("POST", "/v1/chat/completions", {
         messages: [{ role: "user", content: pick(random, asked).slice(0, 200) }], max_tokens: 200, temperature: 1,
@@ -250,7 +251,7 @@ async function pinned(client, random) {
     }
 }
 
-// What a client does next, by its share.
+// The acts of a client, by their share.
 const ACTS = [[0.41, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong],
     [0.045, looked], [0.02, slow], [0.03, pinned], [0.005, invalidated]];
 

@@ -1,4 +1,5 @@
-// texts.mjs - what clients say: texts of a given number of tokens, questions, prompts, arrivals. The same every time.
+// texts.mjs - inputs of the clients: texts of a given number of tokens, questions, prompts,
+// arrivals. Equal in every run.
 //
 // SPDX-License-Identifier: MIT
 import { readFileSync } from "node:fs";
@@ -15,7 +16,8 @@ export function randomFrom(seed) {
     };
 }
 
-// Milliseconds at which n requests arrive whose gaps are exponential with `rate` a second: a Poisson stream.
+// The times in milliseconds at which n requests arrive, with exponential gaps and `rate` requests a
+// second: a Poisson stream.
 export function arrivals(n, rate, seed) {
     const random = randomFrom(seed);
     let at = 0;

@@ -1,7 +1,7 @@
 // workloads.mjs - the three loads of `make compare-serve`, each the same for every server.
 //
 //   conversations  8 at once, 5 turns each, over one system prompt of 1,000 tokens; a turn follows the answer at once,
-//                  and the history sent back is what the server answered
+//                  and the history sent back holds the server's answers
 //   arrivals       single prompts of 50 to 600 words, 3 a second on average, whether the server keeps up or not
 //   document       30 questions on one document of 8,000 tokens, 4 at a time
 //
@@ -98,7 +98,7 @@ export async function document(port, texts) {
     return (await Promise.all(Array.from({ length: clients }, work))).flat();
 }
 
-// What `document` cannot do without: the document and every question once, and the answers.
+// The least number of tokens of `document`: the document and every question once, and the answers.
 export function documentMinimum(texts) {
     return texts.askedTokens + texts.asked.length * texts.sizes.document.answerTokens;
 }

@@ -1,5 +1,5 @@
-// beside.mjs - what the directory costs others: an answer beside requests that are read from disk; bytes written by a
-// directory that is full.
+// beside.mjs - the cost of the directory for other requests: an answer beside requests that are
+// read from disk; bytes written by a directory that is full.
 //
 // SPDX-License-Identifier: MIT
 import { join } from "node:path";
@@ -12,8 +12,8 @@ const REQUESTS = 12, TEXTS = 8, SEED = 100, GAP_MS = 150; // requests while anot
 const ANSWER_SEED = 1000, ANSWER_PROMPT = 64;
 const FULL_SEED = 2000, FULL_TEXTS_A_ROUND = 4;
 
-// The tokens/s of one long answer beside other requests, whose texts are in memory or have to be read. Of each of them one
-// token is computed, so the difference is the cost of reading.
+// The tokens/s of one long answer beside other requests. The texts of these are in memory, or have
+// to be read. Each of them computes one token, so the difference is the cost of reading.
 async function answerRate(c, server, isFetching) {
     const answer = ask(server, text(ANSWER_SEED, ANSWER_PROMPT), ANSWER);
     const others = Promise.all(Array.from({ length: REQUESTS }, async (_, i) => {

@@ -1,4 +1,5 @@
-// hung.mjs - what a shared store that fails costs requests: it hangs (SIGSTOP), is dead (SIGKILL), or is full.
+// hung.mjs - the cost of a failing shared store for requests: the store hangs (SIGSTOP), is dead
+// (SIGKILL), or is full.
 //
 // Three servers get the same prompts in turns, each prompt a new text: one with the store, two without. The difference of
 // TTFT between the first two is the store's cost; the difference between the last two is the noise of the machine.
@@ -92,7 +93,7 @@ async function oneState(c, program, state, key, seed) {
                 await ask(server, text(seed - 1 - i, PROMPT), 2);
             }
         }
-        await sleep(500); // what was computed is on its way to the store
+        await sleep(500); // the computed pages are on their way to the store
         state.fail(child);
         const result = await inTurns(c, servers, seed);
         say((await metrics(servers[0])).split("\n").filter((l) => /^quire_(tier|store)_.*(total|degraded)/.test(l) && !/ 0$/.test(l)).join("\n"));

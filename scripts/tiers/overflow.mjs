@@ -1,8 +1,9 @@
-// overflow.mjs - decode of a text whose KV is four times the budget, beside what the disk's bandwidth allows.
+// overflow.mjs - decode of a text with KV of four times the budget, beside the bound by the disk's
+// bandwidth.
 //
-// Each token needs the KV that does not fit, three quarters, from the disk once. So the disk allows its bandwidth divided by
-// these bytes. The bandwidth is measured right before and after each run, by dd with O_DIRECT; of the two, and of one dd and
-// several at once, the fastest counts.
+// Each token reads the three quarters of the KV that do not fit from the disk once. So the bound is
+// the bandwidth divided by these bytes. dd with O_DIRECT measures the bandwidth right before and
+// after each run, alone and several at once; the fastest rate counts.
 //
 // SPDX-License-Identifier: MIT
 import { execFileSync } from "node:child_process";

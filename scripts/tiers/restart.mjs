@@ -4,7 +4,7 @@
 //
 //   cold      the text's first request on a server that has not seen it
 //   warm      the same text again after a restart of the server
-//   plain     cold again, without a directory: what the directory costs a request that finds nothing
+//   plain     cold again, without a directory: the difference is the directory's cost for a miss
 //
 // SPDX-License-Identifier: MIT
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";

@@ -1,8 +1,8 @@
 // returning.mjs - conversations that come back after a restart, on quire and on llama-server, through /v1/chat/completions.
 //
-// Several conversations take turns on one server, over a context (llama-server: a slot) for one of them. Each has a text of
-// its own as system prompt. The history that is sent back is what the server answered. Then the server ends, a new one
-// starts, and each conversation has its next turn.
+// Several conversations take turns on one server, over a context (llama-server: a slot) for one of
+// them. Each has a text of its own as system prompt. The history of a turn holds the server's own
+// answers. Then the server ends, a new one starts, and each conversation has its next turn.
 //
 // SPDX-License-Identifier: MIT
 import { mkdtempSync, readdirSync, readFileSync, statSync } from "node:fs";

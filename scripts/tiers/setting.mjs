@@ -1,4 +1,5 @@
-// setting.mjs - what the parts of `make bench-tiers` have in common: servers, texts of token ids, requests, the disk's rate.
+// setting.mjs - helpers that the parts of `make bench-tiers` share: servers, texts of token ids,
+// requests, the disk's rate.
 //
 // SPDX-License-Identifier: MIT
 import { execFileSync, spawn } from "node:child_process";

@@ -21,10 +21,10 @@ run: build ## generate text: MODEL=file.gguf PROMPT="..." N=tokens
 test: ## all tests: debug build, without the model runtime, with tiny constants
 	@scripts/test.sh
 
-test-all: ## those and, under sanitizers, everything again, then a search with each fuzz target
+test-all: ## the tests of `make test`, all tests again under sanitizers, then a search with each fuzz target
 	@scripts/test.sh all
 
-coverage: ## which lines of src/ the tests run, as HTML (needs lcov): COVERAGE_MIN=85
+coverage: ## the lines of src/ that the tests run, as HTML (needs lcov): COVERAGE_MIN=85
 	@scripts/coverage.sh
 
 bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f16,q8"
@@ -33,7 +33,7 @@ bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f
 bench-7b: build ## a 7B shape at 32,768 tokens of KV: memory and speed (makes models of 7 and 13.5 GB): ARGS="--rows q8_0/q8"
 	@node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf $(ARGS)
 
-bench-kernels: build ## attention kernels against row-major f16 and the memory's speed: ARGS="--isa avx512,avx2"
+bench-kernels: build ## attention kernels beside row-major f16 and the memory's rate: ARGS="--isa avx512,avx2"
 	@build/bench_attn $(ARGS) && build/bench_attn --threads 2 --kv-heads 2 $(ARGS)
 
 compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARGS="--only speed"
@@ -48,12 +48,12 @@ tool-calls: build ## whether arguments of required calls are valid, with 20 sche
 	node scripts/tool-calls.mjs --quire build/quire --ajv "$$ajv" --model "$$model" \
 	    $(if $(MODEL),,--template "$$prefix/quire-common/templates/Qwen-Qwen2.5-7B-Instruct.jinja") $(ARGS)
 
-bench-agents: build ## prompt tokens computed for each new one, transcripts of agents with 43 turns: MODEL=file.gguf ARGS="--agents 4 --sizes 2"
+bench-agents: build ## ratio of computed to new prompt tokens, for transcripts of agents with 43 turns: MODEL=file.gguf ARGS="--agents 4 --sizes 2"
 	@model=$$(scripts/fetch-model.sh) && prefix=$$(scripts/setup.sh prefix) && \
 	node scripts/agents/replay.mjs --quire build/quire --model "$$model" \
 	    $(if $(MODEL),,--template "$$prefix/quire-common/templates/Qwen-Qwen2.5-7B-Instruct.jinja") $(ARGS)
 
-bench-chat: build ## what template and parsing cost a request with 50,000 tokens of history: ARGS="-t 43 -r 21"
+bench-chat: build ## time of template and parsing in a request with 50,000 tokens of history: ARGS="-t 43 -r 21"
 	@prefix=$$(scripts/setup.sh prefix) && source=$${prefix%-*}-src && t=$$prefix/quire-common/templates && \
 	build/bench_chat -m "$$source/models/ggml-vocab-qwen2.gguf" $(ARGS) $$t/Qwen-Qwen3-0.6B.jinja \
 	    $$t/NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja $$t/Qwen3-Coder.jinja
@@ -67,10 +67,10 @@ bench-tiers: build ## stores below memory: first token after a restart, rates, c
 compare-tiers: build ## conversations that come back after a restart, beside llama-server's --cache-ram and slot files: ARGS="--rounds 1"
 	@peer=$$(scripts/setup.sh peers) && node scripts/compare-tiers.mjs --quire build/quire --peer "$$peer" $(ARGS)
 
-compare-schemes: build ## trains models whose layers share K and V side by side, hours, resumable: ARGS="--data texts/ --seeds 3"
+compare-schemes: build ## train models with layers that share K and V, side by side; takes hours, resumable: ARGS="--data texts/ --seeds 3"
 	@node scripts/compare-schemes.mjs --quire build/quire $(ARGS)
 
-bench-schemes: build ## speed of such models on shapes of real ones (makes models of up to 2 GB): ARGS="--rounds 3 --out FILE"
+bench-schemes: build ## speed of models with shared K and V, in shapes of real models (makes models of up to 2 GB): ARGS="--rounds 3 --out FILE"
 	@node scripts/compare-schemes.mjs --only speed --quire build/quire $(ARGS)
 
 chaos: ## faults of a cache directory, the long form: crashes at every call, 1,000 kill -9 for each way of reading
@@ -82,7 +82,7 @@ soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in
 
 retention: build ## quality against KV bytes of the retention policies: ARGS="--models stories15m --shares 0.5"
 	@scripts/fetch-model.sh >/dev/null && node scripts/retention.mjs --quire build/quire $(ARGS)
-quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
+quality: build ## loss by KV size on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
 
 docs: ## write docs/configuration.md, docs/metrics.md, docs/architectures.md and a list in docs/server.md from their tables

@@ -133,7 +133,7 @@ typedef struct quire_attn_layer {
     float scale;        /* on the logits, usually 1/sqrt(d_k) */
     float softcap;      /* on the scaled logits; 0 = none */
     uint32_t window;    /* positions that a row sees, its own included; 0 = all before it */
-    bool has_chunks;    /* a row sees of its window only what lies in its own chunk: those begin at
+    bool has_chunks;    /* a row sees only the part of its window in its own chunk; chunks begin at
                            multiples of window */
     const float *sinks; /* [n_head] logits, neither scaled nor capped; NULL = none */
     quire_attn_source k[QUIRE_ATTN_SOURCES_MAX]; /* that run() reads */
@@ -200,7 +200,7 @@ typedef struct quire_attn_workspace_opts {
     bool no_cascade;     /* never read pages that sequences share once for all; for comparisons */
     quire_memory memory; /* that begin() wants pages in. Another one than the host's is for the plan
                             of a device (quire/device.h): append() and run() read the host's */
-    const char *isa;     /* NULL = fastest, or what the environment variable QUIRE_ISA names */
+    const char *isa;     /* NULL = by the variable QUIRE_ISA of the environment, else the fastest */
     const quire_allocator *allocator;
 } quire_attn_workspace_opts;
 

@@ -1,5 +1,5 @@
-/* quire/block_state.h - what a chunk of a text hands to the next one when the text keeps a share of
- * its tokens: all that the rest of the text depends on.
+/* quire/block_state.h - the state of a text that keeps a share of its tokens, between two chunks:
+ * all data that the rest of the text depends on.
  *
  *   text     | chunk | chunk | chunk ...         computed in chunks; before a chunk is computed,
  *                    ^       ^                   the tokens so far are condensed
@@ -59,7 +59,7 @@ typedef struct quire_block_state {
     uint64_t hot_bytes;
     const int32_t *tokens;   /* [n_text] */
     quire_block_lane *lanes; /* [n_layers][n_kv_head] */
-    /* What the policy remembers of the text's queries: the probe's, sums and products. */
+    /* Data of the text's queries that the policy keeps: the probe's, sums and products. */
     const float *extra; /* [n_extra] */
     uint64_t n_extra;
     unsigned char *memory; /* [n_bytes] */

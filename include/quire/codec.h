@@ -146,8 +146,8 @@ typedef struct quire_codec {
     void (*round_queries)(uint32_t d, uint32_t n, const float *key, float *q);
     /* The V tile of the first d_v of the d_k dimensions of a K tile, d_v <= d_k both as above, for
      * attention whose V is a part of K. The tile is of the same format and holds the same numbers.
-     * Of a sealed format it is a q8 tile: the scales of K, and its levels as codes; what K has as
-     * mean is left out. The same bytes on every ISA. */
+     * Of a sealed format it is a q8 tile: the scales of K, and its levels as codes; K's mean is
+     * left out. The same bytes on every ISA. */
     void (*v_of_k)(quire_format format, uint32_t d_k, uint32_t d_v, const void *k_tile,
                    void *v_tile);
 } quire_codec;

@@ -5,7 +5,7 @@
  * pages that lie in its memory. The CPU is a device whose memory is the host's. libquire's devices
  * and their limits: docs/gpu.md.
  *
- *   open   ->  alloc   extents, and pinned memory for what comes and goes
+ *   open   ->  alloc   extents, and pinned memory for data on the way
  *              copy    pages there and back; record, wait: an event behind them
  *   a step ->  plan    the batch's tables, once for all layers
  *              enter   the rows of a layer: q, k_new, v_new
@@ -46,7 +46,7 @@
  * Results. Each device has kernels of its own, and they have a rounding of their own
  * (quire_device_info.rounding): pages that two devices computed from the same tokens may differ in
  * bits, and so may results on the same pages. The same calls on the same device give the same bits.
- * What a result depends on is said in quire/attn.h ("Dependence"), for all devices. How far a
+ * quire/attn.h ("Dependence") lists the inputs that a result depends on, for all devices. How far a
  * result may be from quire_attn_ref() is the table of tests/device.
  *
  * SPDX-License-Identifier: MIT */
@@ -72,7 +72,7 @@ typedef struct quire_device quire_device;
 
 typedef struct quire_device_opts {
     uint32_t struct_bytes;
-    uint64_t memory_bytes_max; /* that alloc() gives together; 0 = what the device has */
+    uint64_t memory_bytes_max; /* limit of all memory from alloc(); 0 = the device's memory */
     /* The limits of a step. `isa` is the CPU's alone; `memory` is the device's own choice. */
     quire_attn_workspace_opts attn;
 } quire_device_opts;
@@ -167,12 +167,12 @@ int quire_device_sync(quire_device *device);
 /* ---- a step ---- */
 
 /* Whether the device computes a layer: its constants, not its pointers. Once, when a model is
- * opened. Errors: as quire_attn_layer_check(), and QUIRE_UNSUPP for what the device's kernels lack.
- */
+ * opened. Errors: as quire_attn_layer_check(), and QUIRE_UNSUPP for a feature that the device's
+ * kernels lack. */
 int quire_device_check(const quire_device *device, const quire_attn_layer *layer);
 
-/* Check the batch, and take what attention needs to know of it. Pages must lie in the device's
- * memory. Errors: as quire_attn_begin(), QUIRE_LOST. After a failure the step is empty. */
+/* Check the batch, and read the fields that attention needs. Pages must lie in the device's memory.
+ * Errors: as quire_attn_begin(), QUIRE_LOST. After a failure the step is empty. */
 int quire_device_plan(quire_device *device, const quire_attn_batch *batch);
 
 /* The rows of a layer come to the device: q, k_new, v_new, gates, sinks, those that are not NULL.

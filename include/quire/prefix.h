@@ -234,8 +234,8 @@ typedef struct quire_prefix_match {
     bool is_gone_stored;    /* EVICTED: the first of them had a copy below memory (KEPT) then */
 } quire_prefix_match;
 
-/* Find what acquire would find. Changes nothing: no counters, no recency.
- * Cost: per page, one hash and one comparison of page_tokens ids. */
+/* The match that acquire would find. Changes nothing: no counters, no recency. Cost, per page: one
+ * hash and one comparison of page_tokens ids. */
 void quire_prefix_lookup(const quire_prefix *tree, const quire_prefix_key *key,
                          const int32_t *tokens, uint32_t n_tokens, quire_prefix_match *match);
 

@@ -88,20 +88,20 @@ struct quire_attn_workspace {
     size_t partial_floats;
     unsigned char *scratch; /* [n_threads_max] */
     size_t scratch_bytes;   /* of one thread */
-    size_t behind_bytes;    /* of them, what kernels may read behind a block's rows */
+    size_t behind_bytes;    /* of them, behind a block's rows: bytes that kernels may read */
 };
 
 /* Hot groups of one layer at most: one by source. */
 #define QUIRE_ATTN_HOT_MAX (2u * QUIRE_ATTN_SOURCES_MAX)
 
-/* Of a source, what follows from the layer's constants. */
+/* Values of a source that follow from the layer's constants. */
 typedef struct quire_attn_source_shape {
     uint32_t hot;   /* place of its hot group among the layer's; QUIRE_ATTN_HOT_MAX: no hot form */
     size_t q_bytes; /* of K: of a row packed for main pages */
     size_t q_hot_bytes; /* and for hot ones; 0 when the format is not sealed */
 } quire_attn_source_shape;
 
-/* What follows from a layer's constants. Sizes of float arrays in floats. */
+/* Values that follow from a layer's constants. Sizes of float arrays in floats. */
 typedef struct quire_attn_shape {
     uint32_t group; /* query heads of one kv head */
     uint32_t n_v;   /* V sources the kernels see: 1 for v_prefix_of_k */

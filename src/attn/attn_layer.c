@@ -48,7 +48,8 @@ static int check_source(const quire_attn_workspace_opts *limits, const source_ch
     return QUIRE_OK;
 }
 
-/* A source that is read: what lies behind its group's widest window may be gone. */
+/* Check a source that run() reads. Pages behind its group's widest window may be gone, so the
+ * layer's own window must not be wider. */
 static int check_read(const quire_attn_workspace_opts *limits, const quire_attn_layer *layer,
                       const quire_attn_source *source, uint32_t d)
 {

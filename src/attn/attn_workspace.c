@@ -146,7 +146,7 @@ quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
     return shape;
 }
 
-/* QUIRE_ATTN_ROWS_BEHIND rows of what is largest. */
+/* QUIRE_ATTN_ROWS_BEHIND rows: packed queries or weights, whichever rows are larger. */
 static size_t behind_bytes(const quire_attn_workspace *ws)
 {
     const size_t q_bytes = q_bytes_max(ws);
@@ -156,7 +156,7 @@ static size_t behind_bytes(const quire_attn_workspace *ws)
 }
 
 /* Scratch of one thread: the f32 tile, one row, and either the arrays of a block, each padded to 64
- * bytes, or another tile; then what kernels may read behind the rows of one. */
+ * bytes, or another tile; then the bytes that kernels may read behind the rows of a block. */
 static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 {
     const size_t tile = quire_attn_scratch_tile_floats(ws) * sizeof(float);

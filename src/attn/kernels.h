@@ -10,9 +10,9 @@
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   cap       S becomes cap * tanh(S / cap), in layers with a softcap
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
- *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is a logit seen
- *             so far that none exceeds by more than QUIRE_ATTN_RISE (the difference as a float): a
- *             set may leave m as it is until then, which spares most tiles the rescaling (as
+ *             rescale[r] = exp(m_old - m_new) is the factor for o. m is a logit seen so far that no
+ *             other exceeds by more than QUIRE_ATTN_RISE (the difference as a float): a set may
+ *             leave m as it is until then, which spares most tiles the rescaling (as
  *             FlashAttention-4 does), or take the largest
  *   weigh     the weights of a sealed V as integers, in sets that have pv take them
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
@@ -48,8 +48,8 @@
  *   A max below QUIRE_ATTN_Q8_TINY counts as zero (s or u = 0 and all n = 0). A NaN or Inf among x
  *   or w makes s or u NaN, and with it the whole row.
  *
- * Sealed formats (q6 q5 q4 q3) multiply 8-bit integers: their codes' own error is far above what 8
- * bits for q and P add. Levels are int8 (codec/sealed.h); again all sums are exact:
+ * Sealed formats (q6 q5 q4 q3) multiply 8-bit integers: their codes' own error is far above the
+ * error that 8 bits for q and P add. Levels are int8 (codec/sealed.h); again all sums are exact:
  *
  *   q_pack  x = scale * q;  s = max|x| / 127;  n_i = nearest(x_i / s), an int8; x stays as well
  *   qk      S_t = (float)(sum_i n_i * level_ti) * s * k_scale_t + sum_i x_i * mean_i
@@ -144,7 +144,7 @@ typedef struct quire_attn_pv {
 typedef void quire_attn_softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end,
                                 float *s, float *m, float *l, float *rescale);
 
-/* What of a CPU's state a set changes and gives back. */
+/* The part of a CPU's state that a kernel set changes and restores. */
 typedef struct quire_attn_cpu_state {
     _Alignas(64) uint8_t bytes[64];
 } quire_attn_cpu_state;
@@ -227,8 +227,8 @@ const quire_attn_kernels *quire_attn_kernels_neon_plain(void); /* without it; th
 #endif
 
 /* The set of a named ISA ("portable", "avx2", "avx512", "avx512+bf16", "avx512+amx", "neon"); NULL
- * when this build, CPU or system lacks it. With name NULL: what QUIRE_ISA names, else the fastest.
- * An unknown QUIRE_ISA gives NULL too. */
+ * when this build, CPU or system lacks it. With name NULL: the set that QUIRE_ISA names, else the
+ * fastest. An unknown QUIRE_ISA gives NULL too. */
 const quire_attn_kernels *quire_attn_kernels_find(const char *name);
 
 #endif /* QUIRE_ATTN_KERNELS_H */

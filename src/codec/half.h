@@ -130,7 +130,7 @@ static inline uint16_t quire_f32_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* How q8 stores one row: its scale, and what to multiply with before rounding to a code. */
+/* The numbers for a row in q8: its stored scale, and the factor before rounding to a code. */
 typedef struct quire_q8_scale {
     uint16_t bits; /* the f16 scale as stored */
     float inverse; /* code = round(x * inverse), ties to even, clamped to +-127 */

@@ -96,7 +96,7 @@ static inline q8_floats q8_magnitude(q8_floats x)
     return (q8_floats)((q8_ints)x & ~((q8_ints){ 0 } + Q8_SIGN));
 }
 
-/* Of |y| < 2^22, ties to even: what CPUs round to by default. */
+/* Round |y| < 2^22 to nearest, ties to even, as CPUs do by default. */
 static inline q8_floats q8_nearest(q8_floats y)
 {
     return (y + 0x1.8p23f) - 0x1.8p23f;

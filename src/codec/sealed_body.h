@@ -3,7 +3,7 @@
  * results: sums run in LANES interleaved parts that are added in one order, products are not fused
  * (-ffp-contract=off), all other work is element by element.
  *
- * A row x (centred, clamped to what a scale can reach) is coded like this:
+ * A row x (centred, clamped to the reach of a scale) is coded like this:
  *   1. y = x * (127 / max|x|)
  *   2. For each start f of the format: codes of the levels nearest to y * f. The start whose codes
  *      lie closest to the direction of y wins: (y . level)^2 / (level . level) is largest.
@@ -32,8 +32,8 @@
 #define MEAN_UNIT  32u /* values that fill 64 bytes */
 
 #define F16_MAX 65504.0f
-/* The largest magnitude that a row stores: half of what the largest scale reaches, because the
- * largest value need not take the largest level. */
+/* The largest magnitude that a row stores: half of the largest scale's reach, because the largest
+ * value need not take the largest level. */
 #define ROW_MAX 0x1p22f
 
 /* ---- one row ---- */
@@ -79,7 +79,7 @@ typedef struct row_work {
     uint32_t d;
     float y[QUIRE_HEAD_DIM_MAX];
     int32_t at[QUIRE_HEAD_DIM_MAX];    /* cells */
-    int32_t found[QUIRE_HEAD_DIM_MAX]; /* what they hold */
+    int32_t found[QUIRE_HEAD_DIM_MAX]; /* contents of the cells */
     float levels[QUIRE_HEAD_DIM_MAX];
 } row_work;
 

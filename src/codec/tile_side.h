@@ -9,7 +9,7 @@
 
 #include "quire/codec.h"
 
-/* What the tiles of a side have in common. */
+/* Properties that all tiles of a side share. */
 typedef struct quire_tile_side {
     const quire_codec *codec;
     quire_side side;

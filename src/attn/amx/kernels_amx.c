@@ -1,6 +1,5 @@
 /* kernels_amx.c - bf16 tiles with AMX: q and P in bf16, as kernels_avx512_bf16.c has them, sums as
- * kernels_amx.h says. 16 rows take no longer than one; products of 24 rows take a tenth of what
- * they take in vector registers.
+ * kernels_amx.h says. 16 rows take no longer than one.
  *
  * Order of additions: a logit adds its chunks of 32 dimensions upwards. An output adds the two
  * halves of a tile's tokens, then its former value times rescale.
@@ -21,7 +20,7 @@ enum {
 
 /* ---- configuration ---- */
 
-/* What ldtilecfg reads: all 8 registers whole. */
+/* The operand of ldtilecfg: all 8 registers whole. */
 typedef struct amx_config {
     uint8_t palette;
     uint8_t start_row;
@@ -60,7 +59,7 @@ static float *logits_of(const quire_attn_qk *args, uint32_t row)
     return args->s + row * (size_t)QUIRE_TILE_TOKENS;
 }
 
-/* Logits of n rows, or what a second source adds to them. */
+/* Store the sums of n rows as logits, or add them to the logits of the first source. */
 static void logits_of_sums(uint32_t n, bool accumulate, const float *sums, float *s)
 {
     for (uint32_t i = 0; i < n * QUIRE_TILE_TOKENS; i += 16) {

@@ -3,13 +3,13 @@
  * A tile register ("register" below, since a tile is 64 tokens here) has 16 rows of 64 bytes. An
  * instruction multiplies 16 rows of queries or weights with 16 lines of a tile and adds to 16 x 16
  * sums. A line has for 16 tokens (K) or dimensions (V) the 2 values of bf16, or the 4 of int8, that
- * go into one sum: the layouts of include/quire/codec.h are what the instruction wants. So are the
- * rows of packed queries and of weights, 64 bytes of them at a time (a chunk: 32 values of bf16, 64
- * of int8).
+ * go into one sum: the layouts of include/quire/codec.h are the operands of the instruction as they
+ * stand. So are the rows of packed queries and of weights, 64 bytes of them at a time (a chunk: 32
+ * values of bf16, 64 of int8).
  *
  * Sums of integers are exact. A sum of bf16 adds, by chunk, the even and the odd products upwards,
- * each in a float (rounded once for each product, denormals flushed, whatever the thread's
- * settings), then both to what was there: Intel's Software Developer's Manual, TDPBF16PS. No sum
+ * each in a float (rounded once for each product, denormals flushed, for all settings of the
+ * thread), then both to the old sum: Intel's Software Developer's Manual, TDPBF16PS. No sum
  * depends on another, so a row's bits do not depend on its neighbours.
  *
  * All is assembly: gcc 12's intrinsics do not name the memory that they read.
@@ -77,7 +77,7 @@ typedef struct quire_amx_product {
     uint32_t n_chunks;
     uint32_t n_cols; /* registers */
     char *sums[2];   /* of each register of rows [16][64], 4 bytes each */
-    uintptr_t ahead; /* what to prefetch; 0: nothing */
+    uintptr_t ahead; /* address of the next line to prefetch; 0: nothing */
     quire_prefetch ahead_to;
     uint32_t eighths; /* of the lines' bytes, that are prefetched */
 } quire_amx_product;
@@ -100,7 +100,7 @@ QUIRE_AVX512_INLINE uint32_t quire_amx_n_rows(uint32_t n_rows, uint32_t first)
     return n < QUIRE_AMX_ROWS ? n : QUIRE_AMX_ROWS;
 }
 
-/* n lines; returns what follows them. 0: nothing to prefetch. */
+/* Prefetch n lines; returns the address behind them. 0: nothing to prefetch. */
 QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t at, quire_prefetch to, uint32_t n)
 {
     quire_avx512_ahead ahead = { .at = at, .to = to };
@@ -170,7 +170,7 @@ QUIRE_AVX512_INLINE void quire_amx_1_4(quire_amx_kind kind, const quire_amx_prod
     QUIRE_AMX_STORE(3, sums + 192, QUIRE_AMX_SUMS_BYTES);
 }
 
-/* 32 rows, 32 columns from `at` on; returns what to prefetch next. */
+/* 32 rows, 32 columns from `at` on; returns the next address to prefetch. */
 QUIRE_AVX512_INLINE uintptr_t quire_amx_2_2(quire_amx_kind kind, const quire_amx_product *p,
                                             size_t at, uintptr_t ahead)
 {
@@ -215,7 +215,7 @@ QUIRE_AVX512_INLINE uintptr_t quire_amx_2_2(quire_amx_kind kind, const quire_amx
     return ahead;
 }
 
-/* 16 rows or 32, 16 columns from `at` on: what is left of a head. */
+/* 16 rows or 32, 16 columns from `at` on: the rest of a head. */
 QUIRE_AVX512_INLINE uintptr_t quire_amx_x_1(quire_amx_kind kind, const quire_amx_product *p,
                                             size_t at, uintptr_t ahead)
 {

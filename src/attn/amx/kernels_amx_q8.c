@@ -97,7 +97,7 @@ typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t n;
-    uintptr_t ahead; /* what to prefetch next; 0: nothing more */
+    uintptr_t ahead; /* next address to prefetch; 0: nothing more */
     uintptr_t ahead_end;
     uint32_t n_by_row; /* lines */
     _Alignas(16) float unit[QUIRE_AMX_ROWS];
@@ -132,8 +132,8 @@ static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
     }
 }
 
-/* The block's rows against all dimensions. Prefetches are spread over what rows do one by one:
- * beside the products lines would be asked for faster than memory brings them. */
+/* The block's rows against all dimensions. Prefetches are spread over the work on single rows:
+ * beside the products, lines would be requested faster than memory delivers them. */
 static void pv_rows(pv_block *block, quire_amx_product *p)
 {
     const quire_attn_pv *args = block->args;

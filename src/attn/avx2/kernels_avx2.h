@@ -1,4 +1,4 @@
-/* kernels_avx2.h - what the AVX2 kernel files share: their parts, and how rows are blocked.
+/* kernels_avx2.h - shared by the AVX2 kernel files: their parts, and the blocking of rows.
  *
  * A block is n rows against `regs` registers of the tile (8 tokens in qk, 8 dimensions in pv each),
  * so that n * regs accumulators, the tile's registers and a broadcast fit the 16 registers: few

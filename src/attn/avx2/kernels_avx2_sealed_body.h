@@ -3,7 +3,7 @@
  * The including file defines SEALED_SUFFIX (of the function names) and SEALED_VNNI (0 or 1). Sums
  * are exact modulo 2^32 either way, so both give the same bits.
  *
- * How codes become levels, and what groups and units are: kernels_avx2_sealed_planes_body.h.
+ * The path from codes to levels, and the terms group and unit: kernels_avx2_sealed_planes_body.h.
  *
  * VNNI multiplies unsigned with signed bytes: levels + 128 with q in K, P with levels in V. Without
  * it levels + 128 are spread to int16, even and odd bytes, so the other operand comes as the pairs
@@ -135,7 +135,7 @@ void SEALED_NAME(quire_avx2_q_pack_sealed)(uint32_t d, float scale, const float 
 
 /* ---- P . V ---- */
 
-/* Weights of some rows as integers, and what one unit of them is worth. */
+/* Weights of some rows as integers, and the value of one unit. */
 typedef struct packed_rows {
     float unit[STRIP_ROWS];
     int32_t start[STRIP_ROWS];

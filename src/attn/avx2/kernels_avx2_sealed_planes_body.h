@@ -1,9 +1,9 @@
 /* kernels_avx2_sealed_planes_body.h - from the code planes of a sealed tile to levels in registers.
  *
- * K and V tiles differ only in what lies side by side: 64 tokens, with sums over dimensions, or d
+ * K and V tiles differ only in the values side by side: 64 tokens, with sums over dimensions, or d
  * dimensions, with sums over tokens. Both are lines of lanes here: a register of codes has 8 lanes
- * with 4 neighbouring terms each (a group), and two groups (a unit) share the bytes of a plane of 4
- * bits. Levels come out as bytes in q8's layout, plus `bias`.
+ * with 4 neighbouring terms each (a group), and two groups (a unit) share the bytes of a plane of
+ * 4 bits. Levels come out as bytes in q8's layout, plus `bias`.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_AVX2_SEALED_PLANES_H
@@ -17,7 +17,7 @@ typedef struct quire_avx2_planes {
     const char *low;
     const char *high;
     size_t line_bytes;
-    ptrdiff_t ahead; /* what to prefetch, see quire_avx2_ahead() */
+    ptrdiff_t ahead; /* distance of the line to prefetch, see quire_avx2_ahead() */
     __m256i tables[4];
 } quire_avx2_planes;
 

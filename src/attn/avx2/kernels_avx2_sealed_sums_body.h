@@ -62,7 +62,7 @@ QUIRE_AVX2_INLINE __m256i dot(quire_side side, __m256i acc, __m256i levels, __m2
 #endif
 }
 
-/* What is multiplied in part 0 or 1 of a register of levels. */
+/* The factors from a register of levels in part 0 or 1 of the product. */
 QUIRE_AVX2_INLINE __m256i part_of(__m256i levels, uint32_t part)
 {
     if (PARTS == 1) {

@@ -63,8 +63,8 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
     }
 }
 
-/* q_pack, qk and pv of a set, by format, and its table; what follows sealed_suffix is the rest of
- * it. */
+/* q_pack, qk and pv of a set, by format, and its table; the arguments after sealed_suffix are the
+ * rest of the table. */
 #define KERNELS_BY_FORMAT(name, suffix, bf16_pack, bf16_suffix, q8_suffix, sealed_suffix, ...)     \
     static void q_pack##suffix(quire_format format, uint32_t d, float scale, const float *q,       \
                                void *packed)                                                       \

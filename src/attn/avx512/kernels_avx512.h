@@ -1,4 +1,4 @@
-/* kernels_avx512.h - what the AVX-512 kernel files share: their parts, and how rows are blocked.
+/* kernels_avx512.h - shared by the AVX-512 kernel files: their parts, and the blocking of rows.
  *
  * Row blocking. Rows are taken 6, 4, 3, 2 or 1 at a time against 4 registers of the tile, so that
  * at most 24 accumulators and their operands fit the 32 registers; q8, where it spreads each
@@ -136,11 +136,11 @@ QUIRE_AVX512_INLINE uint32_t quire_avx512_next_6(uint32_t n_left)
         }                                                                                          \
     } while (0)
 
-/* What to prefetch next: the lines of the next tile in the order of memory (half a row of V at a
- * time was 6 % slower), spread over the first blocks of rows: memory takes longer to deliver a tile
- * than one block takes to use one, and a prefetch that finds no free buffer waits. Later blocks,
- * and a kernel without a hint, touch some of their own tile again. An integer, because it may run
- * past the end of a next tile that is shorter: prefetching never faults. */
+/* The place of the next prefetch: the lines of the next tile in the order of memory, spread over
+ * the first blocks of rows: memory takes longer to deliver a tile than one block takes to use one,
+ * and a prefetch that finds no free buffer waits. Later blocks, and a kernel without a hint, touch
+ * some of their own tile again. An integer, because it may run past the end of a next tile that is
+ * shorter: prefetching never faults. */
 typedef struct quire_avx512_ahead {
     uintptr_t at;
     uint32_t n_shares; /* blocks that share the next tile: 1, 2 or 4 */
@@ -202,8 +202,8 @@ QUIRE_AVX512_INLINE uint64_t quire_avx512_slot_mask(uint32_t begin, uint32_t end
     return end <= begin ? 0 : below_end & (~(uint64_t)0 << begin);
 }
 
-/* Sums of 4 rows: row r in lanes 4r .. 4r + 3. The order of additions is fixed, whatever the
- * compiler does. */
+/* Sums of 4 rows: row r in lanes 4r .. 4r + 3. The order of additions is fixed: no compiler may
+ * change it. */
 QUIRE_AVX512_INLINE __m512 quire_avx512_sum_4(const __m512 x[4])
 {
     __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),

@@ -4,7 +4,7 @@
  * That is half the multiplications of widening K and V to f32 (kernels_avx512_float.c), and none of
  * the widening; on Zen 5 both instructions issue twice per cycle.
  *
- * The instruction flushes denormals and rounds to nearest whatever the thread's settings.
+ * The instruction ignores the thread's settings: it flushes denormals and rounds to nearest.
  *
  * Order of additions: a logit adds its pairs of dimensions upwards in one accumulator; an output
  * adds its pairs of tokens upwards in one accumulator, starting from o * rescale.
@@ -63,7 +63,7 @@ void quire_avx512_bf16_pack(uint32_t d, float scale, const float *q, void *packe
 /* ---- softmax ---- */
 
 /* Weights are powers of two in fixed point. With y = 128 log2(e) (s - m) + 128 * 127, nearest
- * integer, the bits of a bf16 2^(y / 128 - 127) are y less what 1 + f is above 2^f, for the
+ * integer, the bits of a bf16 2^(y / 128 - 127) are y less the excess of 1 + f over 2^f, for the
  * fraction f in the lowest 7 bits of y: a table of bytes. Both roundings together are off by 0.64 %
  * at most and by 0.22 % in the root mean square (rounding an exact weight: 0.39 and 0.16). A y
  * below 0 is packed to 0, which is weight 0. */
@@ -165,13 +165,13 @@ typedef struct product {
     size_t out_stride;
     const float *rescale; /* of P . V: by row */
     bool accumulate;      /* of q . K */
-    uintptr_t ahead;      /* what to prefetch */
+    uintptr_t ahead;      /* address of the next prefetch */
     size_t ahead_stride;  /* by step */
     size_t ahead_apart;   /* from two lines of a step to the next two */
     quire_prefetch to;
 } product;
 
-/* What a body is compiled for. */
+/* The constants that a body is compiled for. */
 typedef struct product_shape {
     uint32_t n;     /* rows */
     uint32_t regs;  /* of a line */
@@ -220,7 +220,8 @@ QUIRE_AVX512_INLINE void product_steps(product_shape shape, const product *at,
     }
 }
 
-/* A body as a function: inlined together they would spill what addresses them. */
+/* Each body is a function: inlined together, the bodies would spill the registers with their
+ * addresses. */
 #define BODY(body, n, regs, lines)                                                                 \
     static __attribute__((noinline)) void body##_##n##_##regs##_##lines(const product *at)         \
     {                                                                                              \

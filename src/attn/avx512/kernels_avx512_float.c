@@ -127,7 +127,7 @@ typedef struct pv_block {
     quire_avx512_ahead ahead;
 } pv_block;
 
-/* What a body is compiled for. */
+/* The constants that a body is compiled for. */
 typedef struct pv_shape {
     quire_format format;
     uint32_t n;    /* rows */

@@ -65,8 +65,8 @@ typedef struct level_planes {
 } level_planes;
 
 /* One step: where its registers lie, and the shifts that bring its bits where the index wants them.
- * Shifts of 32 bits, because rotations and shifts by one count for all are slower on Zen 5; what
- * crosses the border of a byte lands in bits that do not count. */
+ * Shifts of 32 bits, because rotations and shifts by one count for all are slower on Zen 5; bits
+ * that cross the border of a byte land where the look-up ignores them. */
 typedef struct level_step {
     const char *low;
     const char *high;

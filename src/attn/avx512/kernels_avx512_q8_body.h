@@ -102,7 +102,7 @@ typedef struct pv_block {
     uint32_t dim;
     quire_avx512_ahead ahead;
     uint32_t first;                       /* the row of unit[0] and pairs[0] */
-    _Alignas(16) float unit[ROWS_PACKED]; /* what one of a row's integers is worth */
+    _Alignas(16) float unit[ROWS_PACKED]; /* the value of one unit of a row's integers */
     _Alignas(64) int32_t pairs[ROWS_PACKED][P_PAIRS];
 } pv_block;
 

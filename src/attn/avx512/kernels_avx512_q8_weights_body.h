@@ -111,8 +111,8 @@ QUIRE_AVX512_INLINE bool quire_avx512_q8_has_sign(const __m512 v_scale[REGS])
     return negative != 0;
 }
 
-/* Weights of up to ROWS_PACKED rows as bytes, low then high, and what one unit of them is worth.
- * None is negative. */
+/* Weights of up to ROWS_PACKED rows as bytes, low then high, and the value of one unit. No weight
+ * is negative. */
 static inline void quire_avx512_q8_planes(uint32_t n_rows, const float *p,
                                           const __m512 v_scale[REGS], float *unit,
                                           uint8_t weights[][PLANES][QUIRE_TILE_TOKENS])

@@ -2,7 +2,7 @@
  * kernels_avx512_sealed_body.h.
  *
  * SPDX-License-Identifier: MIT */
-/* A block of rows: its weights as integers, and what one unit of them is worth. */
+/* A block of rows: its weights as integers, and the value of one unit. */
 typedef struct pv_block {
     const quire_attn_pv *args;
     const int8_t *levels; /* [16][levels_dims][4], of EXPANDED */
@@ -84,7 +84,8 @@ QUIRE_AVX512_INLINE void pv_expanded(uint32_t n, uint32_t regs, const pv_block *
     }
 }
 
-/* Sums to o. What rows need is read first: for all the compiler knows, a store to o changes it. */
+/* Sums to o. The data of the rows is read first: the compiler must assume that a store to o changes
+ * the data. */
 QUIRE_AVX512_INLINE void pv_store(uint32_t n, uint32_t regs, const pv_block *block,
                                   __m512i acc[ROWS][REGS])
 {

@@ -257,7 +257,8 @@ static __attribute__((noinline)) void qk_many(const qk_block *fresh)
 
 void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
 {
-    qk_block block; /* field by field: what has no value yet would be cleared, which takes long */
+    qk_block block; /* filled field by field: an initializer would clear all other fields, which
+                       takes long */
 
     block.args = args;
     block.q_bytes = quire_avx512_q_bytes(args->format, args->d);

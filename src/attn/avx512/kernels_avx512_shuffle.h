@@ -1,6 +1,7 @@
 /* kernels_avx512_shuffle.h - look-ups for kernels_avx512_levels_body.h on CPUs that look up 16
- * bytes at a time, not 64. They cost too much to be repeated for every block of rows: what is one
- * block (up to 4 rows) looks up as it goes, for more rows a tile is expanded into a buffer first.
+ * bytes at a time, not 64. Look-ups cost too much to be repeated for every block of rows: a single
+ * block (up to 4 rows) looks its levels up on the way; for more rows, a tile is expanded into a
+ * buffer first.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_AVX512_SHUFFLE_H

@@ -1,10 +1,11 @@
-/* kernels_avx512_softmax_body.h - what the two softmaxes of AVX-512 have in common: everything but
+/* kernels_avx512_softmax_body.h - the common part of the two softmaxes of AVX-512: everything but
  * the weights themselves, which are floats (kernels_avx512.c) or bf16 (kernels_avx512_bf16.c).
  *
- * Rows are taken 4 at a time, which share registers for what concerns a row as a whole: row r has
- * lanes 4r .. 4r + 3. In nearly all tiles but the first no m rises: weights are made with m as it
- * is, and the look at whether it must rise is part of making them. Where one of 4 must, these 4
- * begin anew; where one has no m yet, up to 32 rows have theirs raised side by side before.
+ * Rows are taken 4 at a time. Values with one number per row share registers: row r has lanes 4r ..
+ * 4r + 3. In nearly all tiles but the first no m rises: weights are computed with the old m, and
+ * the same pass tests whether an m must rise. If the m of one of the 4 rows must rise, these 4
+ * rows begin anew; where a row has no m yet, up to 32 rows have theirs raised side by side
+ * before.
  *
  * Include only from files compiled for AVX-512.
  *

@@ -175,7 +175,8 @@ QUIRE_AVX512_INLINE void planes_cols(uint32_t n, uint32_t regs, bool half, plane
     block->dim += 16 * regs;
 }
 
-/* A body as a function: inlined together they would spill what addresses them. */
+/* Each body is a function: inlined together, the bodies would spill the registers with their
+ * addresses. */
 #define PLANES_64(n)                                                                               \
     static __attribute__((noinline)) void planes_64_##n(planes_block *block)                       \
     {                                                                                              \

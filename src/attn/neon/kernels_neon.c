@@ -2,8 +2,8 @@
  *
  * Sealed formats use the dot-product extension where the processor has it. q8 does not: sdot
  * multiplies bytes, and q8's P has 15 bits (kernels.h); the largest, 32767, does not even split
- * into two signed bytes. Its q has 8, and q . K by sdot would give the same integers; whether that
- * is faster has to be measured on such a processor first: what qemu runs has no speed of its own.
+ * into two signed bytes. Its q has 8, and q . K by sdot would give the same integers; whether sdot
+ * is faster has to be measured on such a processor first: times under qemu say nothing.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/neon/kernels_neon.h"

@@ -1,4 +1,4 @@
-/* kernels_neon.h - what the NEON kernel files share: their parts, and how rows are blocked.
+/* kernels_neon.h - shared by the NEON kernel files: their parts, and the blocking of rows.
  *
  * A block is n rows against `regs` registers of the tile (4 tokens in qk, 4 dimensions in pv each),
  * with n * regs = 16 accumulators (12 for 3 rows), so that there are always enough sums in flight

@@ -130,7 +130,7 @@ void quire_neon_qk_q8(const quire_attn_qk *args)
 
 /* ---- P . V ---- */
 
-/* The weights of a block of rows as integers, and what one unit of them is worth. */
+/* The weights of a block of rows as integers, and the value of one unit. */
 typedef struct weights {
     float unit[QUIRE_NEON_ROWS_MAX];
     int16_t pairs[QUIRE_NEON_ROWS_MAX][TILE]; /* of each 4 tokens: 0, 2, 1, 3 */
@@ -220,7 +220,7 @@ QUIRE_NEON_INLINE void pv_block(uint32_t n, uint32_t regs, const quire_attn_pv *
     }
 }
 
-/* All dimensions, `regs` registers at a time, then what is left by halves. */
+/* All dimensions, `regs` registers at a time, then the rest by halves. */
 QUIRE_NEON_INLINE void pv_rows(uint32_t n, uint32_t regs, const quire_attn_pv *args, uint32_t row,
                                ptrdiff_t ahead)
 {

@@ -1,8 +1,8 @@
 /* kernels_neon_sealed_body.h - the kernels of sealed formats, once with and once without sdot.
  *
  * The including file defines SEALED_SUFFIX (of the function names) and SEALED_DOTPROD (0 or 1). All
- * sums are exact, so both give the same bits. How codes become levels, and what groups and units
- * are: kernels_neon_sealed_planes_body.h.
+ * sums are exact, so both give the same bits. The path from codes to levels, and the terms group
+ * and unit: kernels_neon_sealed_planes_body.h.
  *
  * Both multiply signed bytes. P is unsigned: its weights are packed as n - 128, and 128 times the
  * sum of the levels, the same for all rows, is added at the end. Without sdot two products of int16
@@ -234,7 +234,7 @@ QUIRE_NEON_INLINE void store_logits(block b, const quire_attn_qk *args, uint32_t
 
 /* ---- P . V ---- */
 
-/* Weights of some rows as integers less 128, and what one unit of them is worth. */
+/* Weights of some rows as integers less 128, and the value of one unit. */
 typedef struct packed_rows {
     float unit[STRIP_ROWS];
     int8_t weights[STRIP_ROWS][TILE];

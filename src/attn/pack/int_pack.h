@@ -1,4 +1,4 @@
-/* int_pack.h - what packing queries and weights to integers has in common, in plain C (kernels.h
+/* int_pack.h - the common part of packing queries and weights to integers, in plain C (kernels.h
  * has the schemes; q8_pack.h and sealed_pack.h the widths).
  *
  * SPDX-License-Identifier: MIT */

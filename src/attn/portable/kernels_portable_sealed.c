@@ -1,6 +1,6 @@
 /* kernels_portable_sealed.c - sealed formats in plain C.
  *
- * K and V tiles differ only in what lies side by side: 64 tokens, with sums over dimensions, or d
+ * K and V tiles differ only in the values side by side: 64 tokens, with sums over dimensions, or d
  * dimensions, with sums over tokens. Here both are lines of lanes: a group is 4 neighbouring terms
  * of all sums, and its codes are a line of 4 bytes per lane in the low and in the high plane. A
  * group's codes become levels once for a block of rows, for up to LANES lanes at a time.

@@ -1,4 +1,4 @@
-/* kernels_portable_sealed.h - what the portable kernel set does with tiles of sealed formats.
+/* kernels_portable_sealed.h - functions of the portable kernel set for tiles of sealed formats.
  *
  * Contracts: those of the functions of the same name in kernels.h; pv leaves o * rescale to its
  * caller, qk adds to s.

@@ -263,7 +263,7 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
 {
     uint32_t split_end = split + 1 < block->n_splits ? block->split_pos[split + 1] : block->pos_end;
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
-    quire_attn_tile_pair tiles; /* at[] is large: what is not set is not read */
+    quire_attn_tile_pair tiles; /* at[] is large: entries that were not set are never read */
     plain_calls calls;
     bool has_next;
 

@@ -10,10 +10,10 @@
  *
  * In a tile, consecutive queries that see something of it and read it in the same forms (hot or
  * sealed, see quire/attn.h) are one run: one call of each kernel. The forms depend on the query
- * alone, so a row's result does not depend on its neighbours. Slots that some rows of a run see and
- * others no more, at the edge of a window, have logits of -Inf in the latter.
+ * alone, so a row's result does not depend on its neighbours. At the edge of a window, slots that
+ * only some rows of a run still see have logits of -Inf in the other rows.
  *
- * Thread: a context belongs to one thread; blocks and states to whoever holds them.
+ * Thread: a context belongs to one thread; blocks and states belong to their holder's thread.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_BLOCK_H
@@ -63,7 +63,7 @@ typedef struct quire_attn_ctx {
     float *decoded;
     float *row;                                       /* a K row; one row after merging */
     unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* by form */
-    quire_attn_packed *held;                          /* what packed[] holds */
+    quire_attn_packed *held;                          /* the block whose queries packed[] holds */
     float *logits;
     quire_attn_weights *weights; /* against one V source; where shape.weights_bytes > 0 */
     float *rescale;

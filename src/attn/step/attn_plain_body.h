@@ -13,7 +13,7 @@
 
 #include "attn/step/attn_rows_body.h"
 
-/* What kernels are told of a block's plain tiles; addresses are set by tile and kv head. */
+/* Arguments of the kernels for a block's plain tiles; addresses are set by tile and kv head. */
 typedef struct plain_calls {
     bool is_made;
     bool is_weighed;

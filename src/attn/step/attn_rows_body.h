@@ -253,7 +253,7 @@ static void run_softmax_ahead(const quire_attn_ctx *c, const quire_attn_tile_pai
     }
 }
 
-/* Cap the logits of rows [first, end), and hide what lies behind their windows. */
+/* Cap the logits of rows [first, end), and hide the tokens behind the rows' windows. */
 static void bound_logits(const quire_attn_ctx *c, const quire_attn_block *b,
                          const quire_attn_tile_pair *tiles, const quire_attn_tile_run *run,
                          uint32_t first, uint32_t end)

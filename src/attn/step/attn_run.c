@@ -85,8 +85,8 @@ static quire_attn_block own_block(const quire_attn_ctx *c, const quire_attn_unit
     return b;
 }
 
-/* The block of a task: the rows of all sequences of a cascade over what they share, or a block of
- * the unit's one sequence. */
+/* The block of a task: the rows of all sequences of a cascade over their shared splits, or a block
+ * of the unit's only sequence. */
 static quire_attn_block lead_block(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task)
 {
     uint32_t s = quire_attn_unit_seq_index(c, u, 0);

@@ -1,5 +1,5 @@
-/* attn_units.h - how the work of a call is cut: units, tasks and items (attn_run.c says which is
- * what), a pure function of the batch, the layer and the number of threads.
+/* attn_units.h - how the work of a call is cut into units, tasks and items (defined in attn_run.c):
+ * a pure function of the batch, the layer and the number of threads.
  *
  * Thread: a unit is one thread's place in the list of items; everything else is only read.
  *
@@ -30,7 +30,7 @@ typedef struct quire_attn_unit {
     uint32_t n_task_items; /* with those of the rests, and the wide ones */
     uint32_t n_tasks;
     uint32_t n_threads;
-    uint64_t item_cost; /* what an item should cost at most */
+    uint64_t item_cost; /* the most that an item should cost */
     uint64_t first_item;
     size_t task_floats;   /* partials of a task that has several items */
     size_t first_partial; /* floats */

@@ -155,7 +155,7 @@ VECTOR_INLINE uint32_t pv_dims(quire_format format, uint32_t n, uint32_t regs,
     return dim;
 }
 
-/* All dimensions, `regs` registers at a time, then what is left by halves down to 8 dimensions. */
+/* All dimensions, `regs` registers at a time, then the rest by halves down to 8 dimensions. */
 VECTOR_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
                            const quire_attn_pv *args, uint32_t row, ptrdiff_t ahead)
 {

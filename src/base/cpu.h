@@ -1,4 +1,4 @@
-/* cpu.h - what this CPU can do, asked once.
+/* cpu.h - features of this CPU, asked once.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BASE_CPU_H

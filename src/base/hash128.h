@@ -31,7 +31,8 @@ static inline uint64_t quire_le_get(const unsigned char *at, uint32_t n_bytes)
     return value;
 }
 
-/* Write the low n_bytes (at most 8) of a number, least significant first. Returns what follows. */
+/* Write the low n_bytes (at most 8) of a number, least significant first. Returns the address
+ * behind them. */
 static inline unsigned char *quire_le_put(unsigned char *at, uint64_t value, uint32_t n_bytes)
 {
     for (uint32_t i = 0; i < n_bytes; i++) {

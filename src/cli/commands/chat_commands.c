@@ -1,4 +1,4 @@
-/* chat_commands.c - what begins with '/' in quire chat.
+/* chat_commands.c - lines of quire chat that begin with '/'.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/chat.h"

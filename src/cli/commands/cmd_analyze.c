@@ -138,7 +138,7 @@ static int sample(quire_analyzed *a, uint64_t seed)
     return QUIRE_OK;
 }
 
-/* What windows and states take: a request leaves its last window, up to a block more, and states at
+/* Memory of windows and states: a request leaves its last window, up to a block more, and states at
  * the end of its prompt, at its own end, and on the way. */
 static void kv_set(quire_analyzed *a, const quire_sim_shape *shape, const analyze_args *args)
 {

@@ -92,7 +92,7 @@ static const quire_opt options[] = {
 typedef struct row {
     quire_measure_opts opts;
     char kv[24];                             /* as --kv says it */
-    char kv_text[QUIRE_SESSION_KV_TEXT_MAX]; /* what that came to */
+    char kv_text[QUIRE_SESSION_KV_TEXT_MAX]; /* the formats that it chose */
     double kv_bits;
     quire_measurement m;
 } row;

@@ -48,7 +48,7 @@ static const quire_opt options[] = {
 };
 /* clang-format on */
 
-/* What a line asks for. */
+/* Carry out a line of the terminal: a command, or a message. */
 static void take_line(quire_chat *c, const char *line, bool is_terminal)
 {
     quire_error err = QUIRE_ERROR_INIT;

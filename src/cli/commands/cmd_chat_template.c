@@ -1,4 +1,5 @@
-/* cmd_chat_template.c - quire chat-template check: what a model's chat template does to the cache.
+/* cmd_chat_template.c - quire chat-template check: the effect of a model's chat template on the
+ * cache.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"

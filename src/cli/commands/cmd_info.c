@@ -79,7 +79,7 @@ static uint64_t retained_bytes(const cost *c, uint64_t n_tokens, uint64_t n_hot)
            (n_hot + c->price.page_tokens - 1) / c->price.page_tokens * c->hot_page_bytes;
 }
 
-/* What a request of such a text must have room for: what admission asks for. */
+/* The memory that admission demands for a request with such a text. */
 static uint64_t most_bytes(const cost *c, const quire_condensing *of, uint32_t n_tokens)
 {
     quire_kv_price price = quire_condensing_price(of, &c->price);

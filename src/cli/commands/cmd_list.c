@@ -69,7 +69,7 @@ static int list_known(const list_args *args)
 }
 
 /* The name of a file by its path in the folder: hf:OWNER/REPO[@REVISION]:FILE, https://..., or the
- * path for what was put there by hand. */
+ * path of a file that was put there by hand. */
 static void name_of(const char *root, const char *path, char *buffer, size_t buffer_bytes)
 {
     const char *owner_end = strchr(path, '/');
@@ -149,7 +149,7 @@ static void list_model(const list_args *args, const char *root, const quire_mode
     }
 }
 
-/* Downloads that have not ended: what they take, and how to go on or be rid of them. */
+/* List unfinished downloads: their bytes, and the commands that continue or remove them. */
 static int list_partials(const char *root, uint64_t *bytes, size_t *n, quire_error *err)
 {
     quire_model_files files;

@@ -152,7 +152,7 @@ static int policies_parse(quire_sim_grid *grid, const char *text, quire_error *e
     }
 }
 
-/* What the model's memory is like; 0 bytes of a block without --model. */
+/* The memory of the model's blocks, windows and states; 0 bytes of a block without --model. */
 static int shape_make(quire_sim_grid *grid, const sim_args *args, uint64_t *block_bytes,
                       quire_error *err)
 {

@@ -20,7 +20,7 @@ typedef struct quire_collected {
  * out. */
 bool quire_collect(void *ctx, const char *text, size_t text_bytes);
 
-/* What was kept, as a JSON string; NULL when out of memory. */
+/* The kept text as a JSON string; NULL when out of memory. */
 json_t *quire_collected_json(const quire_collected *collected);
 
 void quire_collected_fini(quire_collected *collected);

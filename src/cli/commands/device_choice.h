@@ -29,7 +29,7 @@ bool quire_device_is_cpu(const char *wanted);
 int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_layers,
                         quire_error *err);
 
-/* Say what runs where, if --device was given. */
+/* Print the parts of the model that the device and the CPU run, if --device was given. */
 void quire_device_say(const char *wanted, const quire_runtime *runtime);
 
 #endif /* QUIRE_CLI_DEVICE_CHOICE_H */

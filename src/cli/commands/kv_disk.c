@@ -19,7 +19,7 @@
 #define TRANSFERS      16u /* pages under way at once */
 #define WAIT_MS        100u
 #define CAPACITY_BYTES ((uint64_t)20 << 30)
-/* What segments take beside the lengths of their files, and some segments to write. */
+/* Room for segments beyond the lengths of their files, and for some segments to write. */
 #define SPARE_BYTES ((uint64_t)256 << 20)
 #define WRITE_NS    ((uint64_t)60 * 1000000000u) /* the longest time that writing may take */
 #define READ_NS     ((uint64_t)5 * 1000000000u)  /* the longest time without a page */

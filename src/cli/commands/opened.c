@@ -205,8 +205,8 @@ static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts
            opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
 }
 
-/* What weights and buffers leave for KV, of the host's memory or of the device's; 0: nothing.
- * rest: their need, of the host and of the device. */
+/* The memory for KV beside weights and buffers, the host's or the device's; 0: none. rest: the need
+ * of weights and buffers, of the host and of the device. */
 static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need *need,
                             uint64_t rest[2])
 {
@@ -342,7 +342,7 @@ void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
     quire_memory_need need;
 
     quire_memory_need_get(session->desc, opts, &need);
-    if (opts->kv_budget_bytes > need.kv_bytes) { /* cached texts fill what sequences do not need */
+    if (opts->kv_budget_bytes > need.kv_bytes) { /* cached texts fill the rest of the budget */
         need.total_bytes += opts->kv_budget_bytes - need.kv_bytes;
         need.kv_bytes = opts->kv_budget_bytes;
     }

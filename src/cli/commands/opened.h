@@ -102,7 +102,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
                               const quire_opened_want *want, quire_error *err);
 
-/* Note what a runtime of these options takes: quire_opened_beside() leaves as much out. */
+/* Note the memory of a runtime with these options: quire_opened_beside() leaves as much out. */
 void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts);
 
 /* A copy of a session with a runtime, for a second runtime on the same model. The copy's memory

@@ -24,7 +24,7 @@ void quire_opened_overflow_want(const quire_opened *session, const quire_common_
 }
 
 /* Memory that the limit leaves beside the runtime. A device whose memory is the host's: its KV
- * counts as well, as the budget or as the share of what is left. */
+ * counts as well, as the budget or as the share of the memory left. */
 static uint64_t left_bytes(const quire_opened *session, const quire_opened_want *want,
                            const quire_runtime_opts *opts)
 {

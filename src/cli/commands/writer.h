@@ -86,8 +86,8 @@ void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n);
  * be called before quire_writer_show(). Errors: QUIRE_NOMEM: the texts are as before. */
 int quire_writer_stops_set(quire_writer *writer, const char *const *texts, uint32_t n);
 
-/* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
- * borrowed; NULL = none. */
+/* Read known beginnings of prompts from disk, and keep new pages there. disk is borrowed; NULL =
+ * none. */
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk);
 
 /* Begin with the state of a text that keeps a share of its tokens; `tokens` are the next prompt,

@@ -1,8 +1,8 @@
 /* bench_cost.c - five measurements, and the coefficients computed from them.
  *
  *   decode of 1 and of several rows   step + row, step + n row
- *   decode of 1, deep                 what depth adds to a row
- *   prefill, and deep                 what is left of a step, per token, and what depth adds
+ *   decode of 1, deep                 the growth of a row's time with depth
+ *   prefill, and deep                 the rest of a step, per token, and its growth with depth
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/measuring/bench_cost.h"

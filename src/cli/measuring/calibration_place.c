@@ -78,7 +78,8 @@ int quire_calibration_save(const quire_calibration *calibration, const quire_mod
     return rc;
 }
 
-/* Read a file that is there. NULL after a warning, which says what --kv auto does instead. */
+/* Read an existing file. NULL after a warning; `instead` is its text for the choice of --kv auto
+ * without the file. */
 static quire_calibration *load(const char *path, const quire_model_desc *desc, const char *instead)
 {
     quire_calibration *calibration = calloc(1, sizeof(*calibration));

@@ -11,7 +11,7 @@
 
 #define SEED 1u
 
-/* By rising size of what they make of the values. */
+/* Formats by rising error. */
 static const quire_format by_error[] = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q5,
                                          QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q3 };
 #define N_FORMATS (sizeof(by_error) / sizeof(by_error[0]))

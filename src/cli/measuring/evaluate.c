@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What one scored row gives; filled by many threads, added up by one, in order, so that the result
- * does not depend on the number of threads. */
+/* The result of one scored row. Many threads fill them and one thread adds them up, in order, so
+ * that the sum does not depend on the number of threads. */
 typedef struct scored {
     quire_row row;
     quire_row base;

@@ -53,7 +53,7 @@ int quire_logits_file_open(quire_logits_file *out, const char *path, uint32_t n_
 /* The next row, in file order. Errors: QUIRE_IO, QUIRE_CORRUPT. */
 int quire_logits_file_read(quire_logits_file *file, quire_coded_row *row, quire_error *err);
 
-/* What a new file's header says, and its tokens. */
+/* The fields of a new file's header, and its tokens. */
 typedef struct quire_logits_head {
     uint32_t n_ctx;
     uint32_t n_vocab;
@@ -70,7 +70,7 @@ int quire_logits_file_create(quire_logits_file *out, const char *path,
 /* Append a row. Errors: QUIRE_IO. */
 int quire_logits_file_write(quire_logits_file *file, const quire_coded_row *row, quire_error *err);
 
-/* Write out what is buffered and give the file its name. Errors: QUIRE_IO. */
+/* Write the buffered data and give the file its name. Errors: QUIRE_IO. */
 int quire_logits_file_finish(quire_logits_file *file, quire_error *err);
 
 /* Close; an unfinished file is removed. Zeros are fine. */

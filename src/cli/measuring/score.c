@@ -1,7 +1,7 @@
 /* score.c - log-probabilities, divergence, means.
  *
  * Exponentials are single precision and sums double: n_vocab of them are the whole cost, and the
- * rounding of one (6e-8) is far below what KV formats differ by.
+ * rounding of one (6e-8) is far below the differences between KV formats.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/measuring/score.h"

@@ -18,7 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define CHUNK_BYTES ((size_t)1 << 18) /* of one read of what is here already */
+#define CHUNK_BYTES ((size_t)1 << 18) /* of one read of the bytes that are here already */
 #define ID_DIGITS   16
 
 typedef struct fetching {
@@ -188,7 +188,7 @@ static int restart(fetching *f, quire_error *err)
     char text[QUIRE_SHA256_TEXT_MAX];
 
     f->bytes = 0;
-    f->fetch->resumed_bytes = 0;              /* what was here is of no use */
+    f->fetch->resumed_bytes = 0;              /* the bytes that were here are of no use */
     (void)quire_digest_text(f->sha256, text); /* begins anew */
     if (f->git_sha1 != NULL) {
         (void)quire_digest_text(f->git_sha1, text);

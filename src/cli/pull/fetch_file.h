@@ -2,9 +2,9 @@
  *
  * The partial file is PATH.ID.partial, where ID names the content: the first digits of the expected
  * hash, or of the hash of the server's etag and size. A later call therefore goes on only where the
- * bytes belong to the same content; what is there already is hashed again first. A server that
- * ignores ranges sends all again. Without hash and etag nothing says that two answers belong
- * together, and each try begins anew.
+ * bytes belong to the same content; the bytes there are hashed again first. A server that ignores
+ * ranges sends all bytes again. Without hash and etag nothing proves that two answers have the same
+ * content, and each try begins anew.
  *
  * A file is complete when it has the expected size and hash. If only a size is known, that is
  * enough; if neither is known, the file is refused before its first byte.
@@ -51,7 +51,7 @@ int quire_fetch_ask(quire_fetch *fetch, quire_error *err);
 int quire_fetch_prepare(quire_fetch *fetch, uint64_t *here_bytes, quire_error *err);
 
 /* Fetch and verify; the file stays at fetch->partial, on the disk. Errors: quire_transfer_run(),
- * QUIRE_CORRUPT (another hash or size; nothing is kept), QUIRE_IO (the disk; what has come is
+ * QUIRE_CORRUPT (another hash or size; nothing is kept), QUIRE_IO (the disk; the received bytes are
  * kept), QUIRE_NOMEM. fetch->sha256 is set on success. */
 int quire_fetch_run(quire_fetch *fetch, quire_error *err);
 

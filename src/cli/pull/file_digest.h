@@ -1,7 +1,7 @@
 /* file_digest.h - the hashes by which a downloaded file is verified, computed while bytes come.
  *
- * sha256 of the bytes, or sha1 of a git blob ("blob SIZE", a zero byte, the bytes): what the hub
- * says about a file. By OpenSSL's libcrypto, which uses the instructions of the CPU.
+ * sha256 of the bytes, or sha1 of a git blob ("blob SIZE", a zero byte, the bytes): the hub gives
+ * one of the two for a file. By OpenSSL's libcrypto, which uses the instructions of the CPU.
  *
  * Thread: owner.
  *

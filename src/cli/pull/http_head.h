@@ -8,8 +8,8 @@
 
 /* Forget everything: a new transfer. */
 void quire_transfer_head_clear(quire_transfer_head *head);
-/* One line without its end. A status line begins anew, and keeps what the hub alone says:
- * linked_etag, linked_size, commit. */
+/* One line without its end. A status line begins anew, but keeps the fields of the hub's own
+ * headers: linked_etag, linked_size, commit. */
 void quire_transfer_head_line(quire_transfer_head *head, const char *line, size_t n);
 
 #endif /* QUIRE_CLI_TRANSFER_HEAD_H */

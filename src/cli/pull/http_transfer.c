@@ -156,7 +156,7 @@ static int fail_curl(const running *r, const origin *at, CURLcode code, const ch
                            details[0] != '\0' ? details : curl_easy_strerror(code));
 }
 
-/* Answers that are final, and what can be done about them. */
+/* Answers that are final, with their remedies. */
 static int fail_refused(const running *r, const origin *at)
 {
     const bool has_token = r->transfer->token != NULL;

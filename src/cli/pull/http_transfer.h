@@ -26,7 +26,8 @@
 #define QUIRE_TRANSFER_ETAG_MAX      200u
 #define QUIRE_TRANSFER_UNKNOWN       UINT64_MAX
 
-/* What the headers of an answer said; texts empty and numbers UNKNOWN where they said nothing. */
+/* Values from the headers of an answer; a text is empty and a number UNKNOWN where its header is
+ * missing. */
 typedef struct quire_transfer_head {
     long status;
     uint64_t length;     /* bytes of the body */

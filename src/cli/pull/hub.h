@@ -1,4 +1,4 @@
-/* hub.h - what the hub says about a repository, and the token for it.
+/* hub.h - the hub's list of a repository's files, and the token for requests.
  *
  * GET HUB/api/models/OWNER/REPO/tree/REVISION?recursive=true lists files with their sizes; large
  * ones have lfs.oid, their sha256, others oid, the hash of a git blob. A long list comes in pages,
@@ -18,7 +18,7 @@
 #define QUIRE_HUB_PAGES_MAX       64u
 #define QUIRE_HUB_TOKEN_MAX       512u
 
-/* What all requests of a pull have in common. */
+/* Options that all requests of a pull share. */
 typedef struct quire_hub_opts {
     const char *token_file; /* NULL = none */
     uint32_t stall_s;

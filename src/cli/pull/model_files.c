@@ -18,8 +18,8 @@
 #define PART_BYTES 15u
 #define PATH_BYTES 4096u /* longer than any path of a list */
 
-/* What a name without a selector means, best first: a size that most machines can use, then
- * neighbours, then large ones. */
+/* Quantizations for a name without a selector, best first: a size that most machines can use, then
+ * sizes near it, then large ones. */
 static const char *const preferred[] = { "Q4_K_M", "Q4_K_S", "Q4_0", "IQ4_XS", "Q5_K_M",
                                          "Q5_0",   "Q8_0",   "Q6_K", "F16",    "BF16" };
 #define N_PREFERRED (sizeof(preferred) / sizeof(preferred[0]))

@@ -10,7 +10,7 @@
  *   FILE.lock                   while a pull or rm of FILE is at work
  *
  * A file gets its name when all files of its set are complete and verified; the first file of a set
- * gets its name last. So whatever has a model's name here is a whole model.
+ * gets its name last. So a file with a model's name here belongs to a whole model.
  *
  * Thread: the main thread (environment, working directory).
  *
@@ -44,8 +44,8 @@ int quire_model_files_scan(const char *folder, const char *suffix, quire_model_f
 
 /* The path of the model that text means: text itself if that is a path of something, else the
  * pulled model of that name. A text that is no name comes back unchanged if it looks like a path.
- * Errors: QUIRE_NOTFOUND (no such name, or not pulled; err says what to type), QUIRE_INVAL, as
- * quire_model_files_choose(). */
+ * Errors: QUIRE_NOTFOUND (no such name, or not pulled; err names the command to type), QUIRE_INVAL,
+ * as quire_model_files_choose(). */
 int quire_model_resolve(const char *text, char buffer[QUIRE_PLACE_MAX], quire_error *err);
 
 /* The same for names alone: the first file of a pulled model. */

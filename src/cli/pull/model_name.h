@@ -1,4 +1,4 @@
-/* model_name.h - names of models: what stands behind -m and `quire pull` besides paths.
+/* model_name.h - names of models: the arguments of -m and `quire pull` besides paths.
  *
  *   hf:OWNER/REPO[@REVISION][:SELECTOR]   files of a repository of the hub
  *   OWNER/REPO[@REVISION][:SELECTOR]      the same, where no file has this path

@@ -1,8 +1,8 @@
 /* model_name_table.c - short names of well-known GGUF repositories, of architectures that Quire
  * runs.
  *
- * The table has names and repositories only; what a repository holds is asked of the hub. The
- * entries were looked up in the public pages of the hub.
+ * The table has names and repositories only; the hub lists the files of a repository. The entries
+ * were looked up in the public pages of the hub.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/pull/model_name.h"

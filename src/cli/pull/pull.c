@@ -69,7 +69,7 @@ static void show(void *ctx, uint64_t bytes)
                            rate, sizeof(rate)));
 }
 
-/* ---- what to fetch ---- */
+/* ---- the files to fetch ---- */
 
 static int reserve(pulling *p, uint32_t n, quire_error *err)
 {
@@ -230,7 +230,7 @@ static void write_record(const pulling *p)
     json_decref(record);
 }
 
-/* Whether the record says that file i here is what is to be fetched. */
+/* Whether the record says that the present file i equals the file to fetch. */
 static bool is_recorded(const json_t *files, const pulling *p, uint32_t i, const char *etag)
 {
     const json_t *file = json_array_get(files, i);
@@ -295,8 +295,9 @@ static int check_room(pulling *p, quire_error *err)
     return quire_fetch_space(p->paths[0], missing, err);
 }
 
-/* What begins otherwise is a page of an error or another kind of file. The first file is looked at
- * before the others are fetched; an earlier pull may have begun them. */
+/* Check that the first file begins with "GGUF": another beginning means an error page or another
+ * kind of file. The check runs before the other files are fetched; an earlier pull may have begun
+ * them. */
 static int check_magic(const pulling *p, quire_error *err)
 {
     unsigned char magic[4] = { 0 };

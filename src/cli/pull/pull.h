@@ -1,9 +1,9 @@
 /* pull.h - fetch a model by name: all files of its set, verified, then named.
  *
- *   1. what the files are: the hub's list, or HEAD of an URL
+ *   1. the list of files: the hub's, or HEAD of an URL
  *   2. the lock of the first file; another pull of the model is waited for
  *   3. nothing to do if files of these sizes and hashes are here already
- *   4. room on the disk for what is missing
+ *   4. room on the disk for the missing bytes
  *   5. each file into its partial file (fetch_file.h)
  *   6. names: an older first file goes first, the new first file comes last; then the record
  *
@@ -29,9 +29,9 @@ typedef struct quire_pulled {
     bool was_here;
 } quire_pulled;
 
-/* sha256: what the caller expects of a single file, NULL = nothing. Errors: quire_transfer_run(),
- * quire_fetch_run(), quire_fetch_space(), quire_model_files_choose(), QUIRE_INVAL (sha256 for a set
- * of several files, or not what the hub says). */
+/* sha256: the hash that the caller expects of a single file, NULL = any. Errors:
+ * quire_transfer_run(), quire_fetch_run(), quire_fetch_space(), quire_model_files_choose(),
+ * QUIRE_INVAL (sha256 for a set of several files, or another hash than the hub's). */
 int quire_pull(const quire_model_name *name, const char *sha256, const quire_hub_opts *opts,
                quire_pulled *out, quire_error *err);
 

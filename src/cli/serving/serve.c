@@ -334,7 +334,7 @@ static int start(serving *s, quire_error *err)
     quire_opened_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
-    want.n_ctx = s->n_ctx; /* as announced, whatever other programs have taken since */
+    want.n_ctx = s->n_ctx; /* as announced, even if other programs have taken memory since */
     want.beside_bytes = s->beside_bytes;
     want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {

@@ -1,5 +1,5 @@
-/* serve_check.h - what a start of quire serve refuses, found before weights are loaded, so that
- * --check-config refuses it too.
+/* serve_check.h - checks at the start of quire serve before weights are loaded, so that
+ * --check-config refuses the same settings.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_SERVE_CHECK_H

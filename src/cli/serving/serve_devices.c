@@ -245,7 +245,7 @@ double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i,
     return of_rest < 1.0 ? of_rest : 1.0;
 }
 
-/* What is opened device by device. */
+/* The parts that are opened device by device. */
 typedef struct opening {
     const quire_serve_devices_from *from;
     quire_serve_store_from store; /* but for the identity, equal for all */
@@ -266,7 +266,7 @@ static int first_open(quire_store **store, opening *o, quire_error *err)
 
     if (quire_page_parts_get(quire_runtime_cache(runtime),
                              quire_runtime_opts_get(runtime)->page_tokens, &parts) == QUIRE_OK) {
-        o->store.record_bytes = parts.record_bytes; /* else the engine says what is wrong */
+        o->store.record_bytes = parts.record_bytes; /* else the engine reports the error */
     }
     return store_open(store, o, runtime, err);
 }

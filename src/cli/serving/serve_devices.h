@@ -31,9 +31,10 @@ typedef struct quire_serve_devices {
     const char *lost_last;            /* of these; NULL = none */
 } quire_serve_devices;
 
-/* Read the names and the placement, and check what goes with several devices. args->common.device
- * becomes the first name, and args->n_overflow_files is set. Errors: QUIRE_INVAL, QUIRE_NOMEM; err
- * names the setting. Memory: quire_serve_devices_fini(), also after a failure. */
+/* Read the names and the placement, and check the settings that depend on several devices.
+ * args->common.device becomes the first name, and args->n_overflow_files is set. Errors:
+ * QUIRE_INVAL, QUIRE_NOMEM; err names the setting. Memory: quire_serve_devices_fini(), also after a
+ * failure. */
 int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
                              const quire_tiers *tiers, quire_error *err);
 void quire_serve_devices_fini(quire_serve_devices *devices);
@@ -42,8 +43,8 @@ void quire_serve_devices_fini(quire_serve_devices *devices);
  * quire_device_open(). */
 int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *err);
 
-/* What share of the memory that is left when device i opens its KV budget may take, so that all
- * devices of one name take `share` of their memory, in equal parts. */
+/* The share of the memory left when device i opens that its KV budget may take. With these shares
+ * all devices of one name together take `share` of their memory, in equal parts. */
 double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share);
 
 /* Open the stores of all devices and the runtimes beyond the first, and fill in the engine's

@@ -21,7 +21,7 @@ static bool is_plain(const char *text, size_t max)
     return n > 0 && n <= max;
 }
 
-/* Add a key; where: what a message calls it. */
+/* Add a key; where: the name of the key in messages. */
 static int add(quire_serve_keys *keys, const char *where, const quire_server_key *key,
                quire_error *err)
 {

@@ -20,8 +20,8 @@ typedef struct quire_serve_log {
 int quire_serve_log_open(quire_serve_log *log, const char *path, quire_log_level level,
                          quire_error *err);
 void quire_serve_log_close(quire_serve_log *log);
-/* Whether a file could be appended to; leaves none behind. what: the setting that names it, for the
- * message. Errors: QUIRE_IO. */
+/* Whether a file could be appended to; leaves none behind. what: the setting with the file's name,
+ * for the message. Errors: QUIRE_IO. */
 int quire_serve_log_check(const char *what, const char *path, quire_error *err);
 
 /* One line, if the log is of that level: "2026-11-20T12:00:00Z text". Control characters become

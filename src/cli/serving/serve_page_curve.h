@@ -1,4 +1,4 @@
-/* serve_page_curve.h - what quire tune-pages measured, for the server's views.
+/* serve_page_curve.h - the curve that quire tune-pages measured, for the server's views.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_SERVE_PAGE_CURVE_H

@@ -150,7 +150,7 @@ static uint64_t packed_bytes(const quire_condensing_on *on, const quire_serve_ar
     return n_requests * each.of_request + on->opts->n_threads * each.of_thread + each.of_device;
 }
 
-/* The same of a described model. What is wrong with settings is said when they are used. */
+/* The same of a described model. Errors of settings are reported when the settings are used. */
 static uint64_t packed_bytes_of(quire_opened *session, const quire_serve_args *args,
                                 const quire_server_opts *opts)
 {
@@ -185,7 +185,7 @@ uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args 
     quire_error why = QUIRE_ERROR_INIT;
     uint64_t bytes = packed_bytes_of(session, args, opts);
 
-    /* What is wrong with a file is said when it is loaded. */
+    /* Errors of a file are reported when the file is loaded. */
     if (quire_predictor_find(&session->predictor, args->common.model, session->desc, &why) ==
         QUIRE_OK) {
         bytes += quire_predictor_bytes(&session->predictor->shape);

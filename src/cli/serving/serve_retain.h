@@ -30,9 +30,9 @@ int quire_serve_retain_learn(quire_opened *session, const quire_serve_args *args
 uint64_t quire_serve_retain_bytes(quire_opened *session, const quire_serve_args *args,
                                   const quire_server_opts *opts);
 
-/* Whether the model that was described goes with --retain and --attend in a runtime of these
- * options: what the engine checks, before the weights are loaded. Errors: those of
- * quire_predictor_find(), quire_condensing_check() and quire_attending_check(), QUIRE_NOMEM. */
+/* Whether the described model supports --retain and --attend in a runtime of these options: the
+ * engine's own check, before the weights are loaded. Errors: those of quire_predictor_find(),
+ * quire_condensing_check() and quire_attending_check(), QUIRE_NOMEM. */
 int quire_serve_retain_check(quire_opened *described, const quire_serve_args *args,
                              const quire_server_opts *opts, const quire_runtime_opts *plan,
                              quire_error *err);

@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STATE_SHARE    64u /* of cache_disk: what state may take */
+#define STATE_SHARE    64u /* of cache_disk: the part for state */
 #define OVERFLOW_SIZES 8u  /* the file for offloaded pages: so many times the KV budget */
 #define STATE_COPIES   2u  /* of this identity, of other identities */
 
@@ -29,7 +29,7 @@ static uint64_t state_bytes(const quire_serve_args *args)
     return quire_min_u64(QUIRE_SAVER_BYTES, args->cache_disk_bytes / STATE_SHARE);
 }
 
-/* What cache_disk leaves for pages. */
+/* The bytes of cache_disk that are left for pages. */
 static uint64_t page_bytes(const quire_serve_args *args)
 {
     return args->cache_disk_bytes - STATE_COPIES * state_bytes(args);

@@ -33,7 +33,7 @@ int quire_serve_store_room_check(const quire_serve_args *args, uint64_t record_b
 /* Whether cache_dir is there or can be made; nothing stays of the attempt. Errors: QUIRE_IO. */
 int quire_serve_dir_check(const quire_serve_args *args, quire_error *err);
 
-/* What a store is opened from; all is borrowed as long as the store is there. */
+/* The inputs for opening a store; all are borrowed as long as the store is there. */
 typedef struct quire_serve_store_from {
     const quire_serve_args *args;
     quire_serve_tenants *tenants;
@@ -42,8 +42,8 @@ typedef struct quire_serve_store_from {
     uint64_t record_bytes;      /* quire_serve_store_room_check(); 0 = not known */
 } quire_serve_store_from;
 
-/* What the stores of several devices have in common. The stores are borrowed: one of each kind that
- * is open. Those of a kind are used by all devices, but that a shared store belongs to one
+/* State that the stores of several devices share. The stores are borrowed: the open store of each
+ * kind. All devices use the same store of a kind, except that a shared store belongs to one
  * identity. All zeros for one device. */
 typedef struct quire_serve_common {
     bool has_several; /* devices */
@@ -54,11 +54,11 @@ typedef struct quire_serve_common {
     uint32_t n_shared;
 } quire_serve_common;
 
-/* Open the store of a device: the host's memory, a directory, a shared store, or those of them that
- * the settings name, each behind the one before; *out is NULL if they name none. What is open in
- * `common` is used, and what is opened is noted there. Errors: quire_file_store_create(),
- * quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with (*out)->ops->close(), or give it to an
- * engine. */
+/* Open the store of a device: the host's memory, a directory and a shared store, as far as the
+ * settings name them, each behind the store before; *out is NULL if the settings name none. Stores
+ * that are open in `common` are used, and newly opened stores are noted there. Errors:
+ * quire_file_store_create(), quire_serve_shared_open(), QUIRE_NOMEM. Memory: end with
+ * (*out)->ops->close(), or give it to an engine. */
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from,
                            quire_serve_common *common, quire_error *err);
 
@@ -82,7 +82,7 @@ quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t 
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);
 
-/* The engine's options for what outlives a restart, by cache_dir and cache_state: a list of
+/* The engine's options for state that outlives a restart, by cache_dir and cache_state: a list of
  * "sessions", "pins" and "reuse" with commas in between, or "none". Memory: borrows from args and
  * log. Errors: QUIRE_INVAL. */
 int quire_serve_state_read(quire_saver_opts *out, const quire_serve_args *args,

@@ -8,7 +8,7 @@
 #include "cli/serving/serve_log.h"
 #include "model/model.h"
 
-/* Check --chat-template, or read --chat-template-file into *text. Says what is wrong. Memory:
+/* Check --chat-template, or read --chat-template-file into *text. Prints the error. Memory:
  * free(*text); NULL = no file. Returns an exit status. */
 int quire_serve_template_read(const quire_serve_args *args, char **text);
 

@@ -26,8 +26,8 @@ typedef struct quire_common_args {
     int64_t n_threads; /* 0 = all CPUs available */
     int64_t n_ctx;     /* 0 = the command's default */
     quire_kv_args kv;
-    uint64_t kv_budget_bytes;    /* 0 = what the context needs */
-    uint64_t memory_limit_bytes; /* 0 = what is available */
+    uint64_t kv_budget_bytes;    /* 0 = the need of the context */
+    uint64_t memory_limit_bytes; /* 0 = the available memory */
     const char *retain;          /* of run and perplexity: a policy; NULL = all tokens are kept */
     int64_t prefill_chunk;       /* 0 = the default */
     const char *attend;          /* of run and perplexity: "top:SHARE"; NULL = all is read */

@@ -76,7 +76,7 @@ __attribute__((format(printf, 3, 0))) static void hear(cyaml_log_t level, void *
 {
     static const struct {
         const char *begin;
-        size_t place; /* in the complaint; it takes what follows */
+        size_t place; /* in the complaint; it takes the text after `begin` */
     } wordings[] = {
         { "Load: Unexpected key: ", offsetof(complaint, unknown) },
         { "Load: Mapping field already seen: ", offsetof(complaint, twice) },

@@ -24,7 +24,7 @@
 
 typedef struct quire_config_file quire_config_file;
 
-/* Read a file. Errors: QUIRE_IO, QUIRE_INVAL (what it holds), QUIRE_NOMEM; err names file and key.
+/* Read a file. Errors: QUIRE_IO, QUIRE_INVAL (its contents), QUIRE_NOMEM; err names file and key.
  * Memory: quire_config_file_free(). */
 int quire_config_file_load(quire_config_file **out, const quire_command *command, const char *path,
                            quire_error *err);

@@ -15,7 +15,7 @@
 /* One key that an option's value can stand under. */
 typedef struct quire_config_entry {
     char name[QUIRE_CONFIG_KEY_MAX];
-    const char *key; /* in name; what stands in the file */
+    const char *key; /* in name; the key in the file */
     size_t option;
     size_t offset; /* of its value in the data */
 } quire_config_entry;

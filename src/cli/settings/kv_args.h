@@ -1,7 +1,7 @@
 /* kv_args.h - options of a command line for the formats of the KV cache.
  *
- *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size: by what was measured of
- * the model where it was calibrated, else by quire_kv_auto()
+ *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size: by the measured costs
+ *                                    of a calibrated model, else by quire_kv_auto()
  *   --kv-layers LIST                 formats by layer (quire_kv_layers_parse())
  *   -ctk K, -ctv V                   one side instead of that of --kv's pair, wherever they stand;
  *                                    as llama.cpp names them
@@ -46,8 +46,8 @@ int quire_kv_args_check(const quire_kv_args *args, quire_error *err);
 int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *desc,
                           quire_kv_pair *pairs, quire_error *err);
 
-/* What was chosen, for people: "q8:q4", "auto 4.50 -> 4.47 bits: q8 in 4 layers, q4 in 18",
- * the same with "(calibrated)" where a calibration chose.
+/* The chosen formats as text for people: "q8:q4", "auto 4.50 -> 4.47 bits: q8 in 4 layers, q4 in
+ * 18", the same with "(calibrated)" where a calibration chose.
  * Returns buffer. */
 char *quire_kv_args_text(const quire_kv_args *args, const quire_model_desc *desc,
                          const quire_kv_pair *pairs, char *buffer, size_t buffer_bytes);

@@ -78,7 +78,7 @@ typedef struct quire_opt {
 
 typedef struct quire_command {
     const char *name;
-    const char *usage;   /* what follows the name in the usage line */
+    const char *usage;   /* the arguments after the name in the usage line */
     const char *summary; /* one line */
     const char *notes;   /* printed after the options; NULL for none */
     const quire_opt *options;
@@ -105,8 +105,8 @@ void quire_options_init(const quire_command *command, void *args);
 #define QUIRE_OPTIONS_HELP 1
 
 /* Read the words that follow a command's name into args (initialised before), and check them.
- * Errors: QUIRE_INVAL, QUIRE_RANGE, what check returns; err names the option, the value and what is
- * accepted. */
+ * Errors: QUIRE_INVAL, QUIRE_RANGE, those of check; err names the option, the value and the
+ * accepted values. */
 int quire_options_parse(const quire_command *command, int argc, char *const *argv, void *args,
                         quire_error *err);
 

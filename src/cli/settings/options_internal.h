@@ -19,7 +19,7 @@ void quire_options_describe(const quire_opt *opt, char *buffer, size_t buffer_by
 /* The last of an option's names: "--ctx-size". Memory: static. */
 const char *quire_options_long_name(const quire_opt *opt);
 
-/* One value into args; text NULL for a flag without one. name is what a message calls the option.
+/* One value into args; text NULL for a flag without one. name: the option's name in messages.
  * Errors: QUIRE_INVAL, QUIRE_RANGE. */
 int quire_options_store(const quire_opt *opt, const char *name, const char *text, void *args,
                         quire_error *err);

@@ -18,7 +18,8 @@ int quire_attend_read(const char *text, double *share, quire_error *err)
                                  text);
 }
 
-/* What neither option can go with: pages that belong to a lane each. */
+/* Refuse settings that exclude --retain and --attend, because with these options each page belongs
+ * to one lane. */
 static int check_lanes(const quire_common_args *args, const char *name, quire_error *err)
 {
     if (args->kv_overflow == QUIRE_KV_OVERFLOW_TIER) {

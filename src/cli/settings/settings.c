@@ -20,7 +20,7 @@
 _Static_assert(QUIRE_SETTINGS_MAX == QUIRE_OPTIONS_MAX, "the same tables");
 
 /* Variables with our prefix that are no settings: the file of settings, the kernels to use, the
- * folder of models and the hub, and what tests and comparisons read. */
+ * folder of models, the hub, and variables of tests and comparisons. */
 static const char *const other_variables[] = {
     QUIRE_SETTINGS_PREFIX "CONFIG",    QUIRE_SETTINGS_PREFIX "ISA",
     QUIRE_SETTINGS_PREFIX "SEED",      QUIRE_SETTINGS_PREFIX "OPS",
@@ -92,8 +92,8 @@ static size_t option_of(const quire_command *command, const char *variable, size
     return command->n_options;
 }
 
-/* The setting that a variable's name was probably meant to be, by what follows the prefix: all
- * variables have that in common. Memory: static. */
+/* The setting that a variable's name was probably meant to be, by the name after the prefix, since
+ * all variables begin with the prefix. Memory: static. */
 static const char *nearest_variable(const quire_command *command, const char *shown)
 {
     const size_t n_prefix = strlen(QUIRE_SETTINGS_PREFIX);

@@ -47,9 +47,8 @@ typedef struct quire_settings {
 
 /* Read all settings into args (initialised before) and check them. The command's table has a row
  * --config, a TEXT that is_flag_only. Returns QUIRE_OK or QUIRE_OPTIONS_HELP. Errors: as
- * quire_options_parse() and quire_config_file_load(); err names file or variable, value and what is
- * accepted.
- * Memory: after QUIRE_OK, quire_settings_fini(), when args are needed no more. */
+ * quire_options_parse() and quire_config_file_load(); err names file or variable, value and the
+ * accepted values. Memory: after QUIRE_OK, quire_settings_fini(), when args are needed no more. */
 int quire_settings_read(quire_settings *out, const quire_command *command, int argc,
                         char *const *argv, void *args, quire_error *err);
 void quire_settings_fini(quire_settings *settings);

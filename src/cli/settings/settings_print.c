@@ -53,7 +53,7 @@ static void source_of(const quire_settings *s, size_t i, char *buffer, size_t bu
     }
 }
 
-/* As YAML: what could be read otherwise goes between quotes. */
+/* As YAML: a text that YAML could read as another value goes between quotes. */
 static void print_value(const char *text, FILE *out)
 {
     static const char plain[] =

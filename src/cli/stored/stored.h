@@ -18,7 +18,7 @@
 #include "store/store.h"
 #include "store/store_wait.h"
 
-/* What an identity and a tenant have in common: model, formats, cache_salt. */
+/* The root of one identity and one tenant: model, formats, cache_salt. */
 typedef struct quire_stored_root {
     uint32_t n_records; /* 0: free */
     uint32_t salt_bytes;
@@ -71,8 +71,8 @@ typedef struct quire_stored_want {
  * quire_stored_close(). `dir` is borrowed. */
 int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_want *want,
                       quire_error *err);
-/* Only count segments and their bytes, and refuse what open() refuses as no cache directory.
- * Nothing is to be closed. */
+/* Only count segments and their bytes, and refuse the same directories as open() if they are no
+ * cache directory. Nothing is to be closed. */
 int quire_stored_look(quire_stored *out, const char *dir, bool is_made, quire_error *err);
 /* The capacity with which a directory is opened. */
 uint64_t quire_stored_room(const quire_stored *stored, const quire_stored_want *want);
@@ -90,8 +90,8 @@ const quire_stored_record *quire_stored_find(const quire_stored *stored, const q
 bool quire_stored_names(const quire_stored *stored, const quire_stored_record *record,
                         quire_tenant_names *out);
 
-/* Read records and call each(ctx, record, transfer) for every one, in order; transfer->result says
- * what came of it. each() returns false to end the reading. Errors: QUIRE_NOMEM, QUIRE_CANCELED
+/* Read records and call each(ctx, record, transfer) for every one, in order; transfer->result tells
+ * the outcome. each() returns false to end the reading. Errors: QUIRE_NOMEM, QUIRE_CANCELED
  * (Ctrl-C, or each() wanted no more). */
 int quire_stored_read(quire_stored *stored, const quire_stored_record *const *records, uint32_t n,
                       bool (*each)(void *ctx, const quire_stored_record *record,

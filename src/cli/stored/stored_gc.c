@@ -35,8 +35,8 @@ static uint32_t count_orphans(const quire_stored *stored, uint64_t *n_bytes)
     return n;
 }
 
-/* A drop for each root with orphans: dropping one of them ends all of its root, because nobody
- * knows what their texts begin with (file_index.h). */
+/* A drop for each root with orphans: dropping one orphan ends all orphans of its root, because the
+ * beginnings of their texts are unknown (file_index.h). */
 static int drop_orphans(const quire_stored *stored, quire_error *err)
 {
     bool *is_dropped = calloc(stored->n_roots + 1, sizeof *is_dropped);

@@ -1,4 +1,4 @@
-/* stored_stats.c - quire cache stats: what a cache directory holds, in numbers.
+/* stored_stats.c - quire cache stats: the contents of a cache directory in numbers.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/parse.h"

@@ -38,7 +38,7 @@ static int tokens_read(const warm *w, const char *path, int32_t **tokens, size_t
     return rc < 0 ? quire_error_set(err, rc, "%s: %s", path, cause.message) : QUIRE_OK;
 }
 
-/* Compute a text. The writer stores its pages; what the store refused is an error. */
+/* Compute a text. The writer stores its pages; a page that the store refused is an error. */
 static int text_warm(const warm *w, const char *path, quire_writer_result *result, quire_error *err)
 {
     quire_error cause = QUIRE_ERROR_INIT;

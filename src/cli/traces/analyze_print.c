@@ -1,4 +1,4 @@
-/* analyze_print.c - what `quire analyze` prints.
+/* analyze_print.c - the output of `quire analyze` for people.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/traces/analyze_out.h"

@@ -173,7 +173,7 @@ static void add_dists(json_t *report, const quire_analysis *n)
 
 /* ---- all ---- */
 
-/* What the simulator said. */
+/* The simulator's results. */
 static void add_simulated(json_t *report, const quire_analyzed *a)
 {
     const double capacity = (double)a->recommendation.sizes.capacity_blocks;

@@ -6,7 +6,7 @@
  *     tiles: [ {name, value, note} ],
  *     parts: [ {id, kind, size, title, note, ...} ] }
  *
- *   kind     what follows
+ *   kind     fields
  *   lines    x, y: {label, format, scale, unit, low, high}; series: [ {name, style, tint,
  *            points: [[x, y]]} ]; marks: [ {name, x} ]
  *   stacked  the same, drawn as areas one upon the other
@@ -19,8 +19,8 @@
  * default the place in the list. scripts/schemes/curves.mjs makes pages of training runs in this
  * form.
  *
- * What cannot be added for want of memory is left out. Memory: one owner, json_decref(). Thread:
- * any one at a time.
+ * A part that finds no memory is left out. Memory: one owner, json_decref(). Thread: any one at a
+ * time.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_REPORT_H

@@ -30,7 +30,7 @@
 /* clang-format on */
 
 /* The defaults, overridden by the file; path NULL: the defaults. Errors: QUIRE_IO, QUIRE_INVAL; err
- * says what. */
+ * names the reason. */
 int quire_sim_cost_read(const char *path, quire_sim_cost *out, quire_error *err);
 
 /* NULL when there is no memory. */

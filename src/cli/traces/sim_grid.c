@@ -13,7 +13,7 @@
 typedef struct grid_run {
     quire_sim_grid *grid;
     uint32_t n_cells;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     uint32_t next;
     int rc; /* the first failure */
     quire_error *err;

@@ -100,7 +100,8 @@ void quire_sim_report_table(json_t *report, const quire_sim_grid *grid)
 
 /* ---- over time ---- */
 
-/* What regions hold: of requests and cached in the dynamic one, all in pinned ones. */
+/* Blocks in regions: of requests and cached in the dynamic region, of all kinds in pinned
+ * regions. */
 typedef struct regions {
     double live, cached, pinned;
 } regions;

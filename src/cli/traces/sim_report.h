@@ -9,7 +9,7 @@
 #include "cli/traces/sim_grid.h"
 
 /* Hit rates by capacity, a curve per policy, and Belady's; returns the plot, borrowed. block_bytes:
- * what a block takes, to show sizes too; 0 = not known. */
+ * the size of a block, to show sizes too; 0 = not known. */
 json_t *quire_sim_report_curves(json_t *report, const quire_sim_grid *grid, double block_bytes);
 /* The same as a table. */
 void quire_sim_report_table(json_t *report, const quire_sim_grid *grid);

@@ -23,10 +23,10 @@ typedef struct quire_train_from {
 int quire_train_from_open(quire_train_from *out, const char *path, quire_error *err);
 void quire_train_from_close(quire_train_from *from);
 
-/* First weights of a run: those of the file, with a scheme's map. shape: the file's, with another
- * map. What the map does not have is dropped; gates that the file does not have are fresh. Errors:
- * QUIRE_INVAL (layers of the file that share K and V cannot be cut in another way), QUIRE_NOMEM.
- * Memory: free(*start). */
+/* First weights of a run: the weights of the file under a scheme's map. shape: the file's, with
+ * another map. Weights that the map does not have are dropped; gates that the file does not have
+ * are fresh. Errors: QUIRE_INVAL (layers of the file that share K and V cannot be cut in another
+ * way), QUIRE_NOMEM. Memory: free(*start). */
 int quire_train_from_start(const quire_train_from *from, const quire_train_shape *shape,
                            uint64_t seed, float **start, quire_error *err);
 

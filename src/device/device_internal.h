@@ -41,7 +41,7 @@ typedef struct quire_device_extents {
 /* The beginning of every device. */
 struct quire_device {
     const quire_device_ops *ops;
-    quire_allocator allocator; /* for what is not pages */
+    quire_allocator allocator; /* for memory other than pages */
     uint64_t memory_bytes_max; /* 0: no bound of the owner's */
     uint64_t used_bytes;
     quire_device_event last_event; /* that record() has given */
@@ -66,7 +66,7 @@ void quire_device_step_queue(quire_device *device, const quire_attn_layer *layer
 void quire_device_step_finish(quire_device *device, const quire_attn_layer *layer,
                               const quire_attn_layer *own);
 
-/* Free what device_pages.c has taken. The cache has ended. */
+/* Free the memory that device_pages.c has taken. The cache has ended. */
 void quire_device_pages_end(quire_device *device);
 
 /* The CPU. Its pages claim to lie in `memory`: the host's, or that of a device built over this one.

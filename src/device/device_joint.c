@@ -40,7 +40,7 @@ struct quire_device_joint {
     quire_attn_seq *seqs[N_PARTS]; /* [n_seqs_max] */
     uint32_t *n_host;              /* [n_seqs_max] entries in the host's memory */
     room leaves;                   /* of divided tables: pointers, */
-    room entries;                  /* and what they point to */
+    room entries;                  /* and the entries that they point to */
     uint32_t n_leaves;             /* that were taken */
     room out;                      /* the host's part: [n_rows][n_head_max][head_dim_max] */
     room sums[N_PARTS];            /* [n_rows][n_head_max][2] */

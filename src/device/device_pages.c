@@ -165,7 +165,7 @@ typedef struct stage {
     uint64_t bytes;
 } stage;
 
-/* Copy what is in the stage, and wait for it. */
+/* Copy the bytes in the stage, and wait for the copies. */
 static int stage_flush(stage *s)
 {
     const unsigned char *from = s->device->stage.host;

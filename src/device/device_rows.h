@@ -1,5 +1,5 @@
-/* device_rows.h - the rows of a layer in one piece of memory: what enter() takes, and leave()
- * gives.
+/* device_rows.h - the rows of a layer in one piece of memory: the input of enter(), and the result
+ * of leave().
  *
  *   q[0] q[1] k_new v_new   rows, dense
  *   gates, sinks            small
@@ -24,7 +24,7 @@ typedef struct quire_device_rows {
     size_t v_new;
     size_t gate[QUIRE_ATTN_SOURCES_MAX];
     size_t sinks;
-    size_t out; /* what lies before it comes from the host */
+    size_t out; /* the arrays before it come from the host */
     size_t sums;
     size_t n_floats; /* of the area */
 } quire_device_rows;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define GARBAGE 0xa5 /* in place of what a failed copy should have brought */
+#define GARBAGE 0xa5 /* in place of the bytes of a failed copy */
 
 int quire_mock_reserve(quire_mock *mock, uint32_t n)
 {

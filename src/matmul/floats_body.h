@@ -22,7 +22,7 @@ enum {
 
 #define UNROLLED _Pragma("GCC unroll 4")
 
-/* What a tile's code is made for. */
+/* The constants that a tile's code is compiled for. */
 typedef struct tile_shape {
     quire_floats_type type;
     uint32_t n_rows, n_outs;

@@ -1,4 +1,4 @@
-/* floats_kernels.h - what the kernel sets of floats.h consist of.
+/* floats_kernels.h - the functions of a kernel set of floats.h.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MATMUL_FLOATS_KERNELS_H

@@ -32,7 +32,7 @@ typedef struct quire_matmul_pass {
     size_t x_stride; /* bytes from a quad to the next: 4 by row of the tile */
     uint32_t n_blocks;
     uint32_t ahead_bytes;       /* to prefetch by block; may be 0 */
-    const unsigned char *ahead; /* what the first block prefetches */
+    const unsigned char *ahead; /* the first address that the first block prefetches */
 } quire_matmul_pass;
 
 /* A set's passes by type and number of rows less one. Those of types with a grid read codes that

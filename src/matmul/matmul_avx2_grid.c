@@ -147,8 +147,8 @@ INLINE __m256i bits_at(const unsigned char *at, int8_t value)
     return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(value));
 }
 
-/* What is above the lower 8 bits of the indices of eight outputs. high: the outputs' part of the
- * head; line: of IQ3 0 for even quads and 1 for odd ones. */
+/* The bits above the lower 8 bits of the indices of eight outputs. high: the outputs' part of the
+ * head; line: in IQ3 0 for even quads and 1 for odd quads. */
 INLINE __m256i upper_at(quire_matmul_type type, const unsigned char *codes,
                         const unsigned char *high, uint32_t line)
 {

@@ -134,7 +134,7 @@ INLINE __m256 floats_at(const float *side, uint32_t i, uint32_t half)
     return _mm256_load_ps(side + (size_t)i * QUIRE_MATMUL_PANEL + (size_t)8 * half);
 }
 
-/* What a row's sum of quads from `quad` begins with: the offset of codes. */
+/* The first value of a row's sum of quads from `quad` on: the offset of codes. */
 INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, uint32_t quad)
 {
     const __m256i half = int_at(x + QUIRE_MATMUL_X_HALF * stride);

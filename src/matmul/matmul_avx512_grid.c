@@ -402,7 +402,7 @@ typedef struct grid_group {
     __m512 scale[GROUP_BLOCKS][2][SIDES];
 } grid_group;
 
-/* Read a group, and prefetch what comes behind it. */
+/* Read a group, and prefetch the lines behind it. */
 INLINE void group_read(quire_matmul_type type, const unsigned char *at, quire_prefetch to,
                        grid_group *g)
 {

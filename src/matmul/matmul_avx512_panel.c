@@ -241,7 +241,7 @@ INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint3
 
 /* ---- products ---- */
 
-/* What a row's sum of quads from `quad` begins with: the offset of codes. */
+/* The first value of a row's sum of quads from `quad` on: the offset of codes. */
 INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint32_t r,
                         uint32_t quad)
 {

@@ -1,4 +1,5 @@
-/* matmul_avx512_rows.h - what the panels of the AVX-512 set share: registers, products, prefetches.
+/* matmul_avx512_rows.h - code that the panels of the AVX-512 set share: registers, products,
+ * prefetches.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MATMUL_AVX512_ROWS_H

@@ -30,7 +30,7 @@ enum {
     QUIRE_MATMUL_HIGH_BYTES = 32 /* of a block: [side][2] uint64 */
 };
 
-/* What an odd integer of scale is multiplied with, besides the f16. */
+/* The factor of an odd integer of scale, besides the f16. */
 static inline float quire_matmul_grid_factor(quire_matmul_type type)
 {
     return type == QUIRE_MATMUL_IQ3_S ? 1.0f : type == QUIRE_MATMUL_IQ3_XXS ? 0.25f : 0.125f;

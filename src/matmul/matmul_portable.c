@@ -30,7 +30,7 @@ static uint32_t max_bits_of(const float *x)
     return max_bits;
 }
 
-/* NaN becomes 0, as the low byte of what the CPU converts it to. */
+/* NaN becomes 0, the low byte of the CPU's own conversion. */
 static int8_t round_to_int8(float x)
 {
     return x == x ? (int8_t)rintf(x) : (int8_t)0;

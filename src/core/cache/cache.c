@@ -72,8 +72,8 @@ static void state_group_init(quire_cache *cache, uint32_t g, size_t bytes, size_
     cache->opts.needs_last_tokens[g] = 0;
 }
 
-/* The groups of states, behind the others. The window of the nodes' group says what a hit needs:
- * the page of its last token. */
+/* The groups of states, behind the others. The window of the nodes' group says that a hit needs the
+ * state behind its last token. */
 static void states_init(quire_cache *cache)
 {
     const quire_cache_opts *o = &cache->opts;

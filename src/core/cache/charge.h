@@ -27,7 +27,7 @@ typedef struct quire_charge_move {
     uint64_t moved_pages;
     bool is_dry;           /* count only, ignoring the room in `to` */
     bool takes_candidates; /* move eviction candidates of `from` too */
-    bool takes_offloaded;  /* move what takes no memory too: `from` ends */
+    bool takes_offloaded;  /* move offloaded pages too, which take no memory: `from` ends */
 } quire_charge_move;
 
 /* Whether the move may continue with an item of these bytes of memory, 0 if it is offloaded. */

@@ -131,9 +131,9 @@ typedef struct quire_evict_ops {
     /* The chance, 0 .. 1, that a node is used within this time after its last use, learned from
      * enough events; 0 = not known. NULL = never known. */
     double (*chance)(const struct quire_evict *evict, uint32_t node, uint64_t within_us);
-    /* What the policy has learned from the workload, as learned_bytes bytes that another tree of
-     * this policy can begin with. load: false, and nothing changes, when a number is out of range.
-     * learned_bytes 0 = nothing is learned. */
+    /* The knowledge that the policy has learned from the workload, as learned_bytes bytes that
+     * another tree of this policy can begin with. load: false, and nothing changes, when a number
+     * is out of range. learned_bytes 0 = nothing is learned. */
     size_t learned_bytes;
     void (*save)(const struct quire_evict *evict, unsigned char *out);
     bool (*load)(struct quire_evict *evict, const unsigned char *bytes);
@@ -249,7 +249,7 @@ void quire_evict_list(quire_evict *evict, quire_evict_bin *bin, uint32_t node, u
  * budget. */
 uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin);
 
-/* What a node is worth: the cost of computing its tokens, per byte of the charge of its pages. With
+/* The worth of a node: the cost of computing its tokens, per byte of the charge of its pages. With
  * states, a node without children takes others along when it goes: the nodes above it up to the
  * next state or branch, behind which no hit could end. Their cost and their charge count, too, of
  * at most QUIRE_EVICT_ALONG_MAX nodes. */

@@ -119,23 +119,23 @@ void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_tim
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age);
 
 /* The chance that a node of the class is used within this time after a use, by the class's own
- * events alone: 0 with fewer than QUIRE_REUSE_EVIDENCE of them, whatever the prior says. */
+ * events alone, without the prior: 0 with fewer than QUIRE_REUSE_EVIDENCE events. */
 #define QUIRE_REUSE_EVIDENCE 16.0f
 float quire_reuse_chance(const quire_reuse_model *model, uint32_t class_id, uint64_t now,
                          uint32_t within);
 
-/* ---- what was learned, as bytes ----
+/* ---- the learned model as bytes ----
  *
- * Of each class and bin of ages the events and the exposure, of each weight mean and variance: f32,
- * little-endian. Lives under way, and what follows from the counts, are not among them. */
+ * Events and exposure of each class and bin of ages, and mean and variance of each weight: f32,
+ * little-endian. Lives under way are left out, and so are values that follow from the counts. */
 #define QUIRE_REUSE_SAVED_BYTES                                                                    \
     ((size_t)QUIRE_REUSE_CLASSES * QUIRE_REUSE_AGES * 8u +                                         \
      (size_t)QUIRE_REUSE_FEATURES * QUIRE_REUSE_VALUES * 8u)
 
 void quire_reuse_model_save(const quire_reuse_model *model,
                             unsigned char out[QUIRE_REUSE_SAVED_BYTES]);
-/* Replace what the model has learned, and compute all that follows from it. False: a number is out
- * of range; the model is as before. Cost: some milliseconds. */
+/* Replace the learned counts and weights, and compute all values that follow from them. False: a
+ * number is out of range; the model is as before. Cost: some milliseconds. */
 bool quire_reuse_model_load(quire_reuse_model *model,
                             const unsigned char bytes[QUIRE_REUSE_SAVED_BYTES], uint64_t now);
 

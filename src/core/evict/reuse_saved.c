@@ -1,4 +1,4 @@
-/* reuse_saved.c - what a reuse model has learned, as bytes; see reuse_model.h.
+/* reuse_saved.c - the learned part of a reuse model as bytes; see reuse_model.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/reuse_model.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#define COUNT_MAX 1e12f /* far beyond what a model counts: old counts fade */
+#define COUNT_MAX 1e12f /* far beyond the counts of a model: old counts fade */
 #define MEAN_MAX  100.0f
 
 static unsigned char *float_put(unsigned char *at, float value)

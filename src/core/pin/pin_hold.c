@@ -263,7 +263,7 @@ static void path_needs(const quire_prefix *tree, const quire_prefix_tie *tie,
     }
 }
 
-/* The bytes that a region lacks for new pinned bytes, when a pin gives up what it has reserved. */
+/* The bytes that a region lacks for new pinned bytes, when a pin gives up its reserved bytes. */
 static uint64_t missing_in(const quire_pins *pins, const quire_pin *pin, quire_region_id id,
                            uint64_t new_bytes)
 {

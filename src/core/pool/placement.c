@@ -302,7 +302,7 @@ static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
     return class->n_parts == 1 ? n_slots > 0 : n_slots == class->shape.n_slots;
 }
 
-/* What an extent that no plan needs is wanted for. */
+/* The purpose of a search for an extent that no plan needs. */
 typedef enum spare_use {
     SPARE_UNMAP,  /* the budget */
     SPARE_MEMORY, /* its memory: that of `except` */

@@ -87,7 +87,7 @@ typedef struct quire_prefix_tie {
     quire_prefix_run holes[QUIRE_GROUPS_MAX]; /* holes that publish has copied to the tree */
 } quire_prefix_tie;
 
-/* The watcher, and what it knows. */
+/* The watcher, and the nodes that it has been told. */
 typedef struct quire_prefix_watch_state {
     quire_prefix_watcher to; /* stored NULL = none */
     uint32_t telling;        /* number of this telling, from 1; a loss begins the next one */

@@ -1,5 +1,5 @@
-/* prefix_learned.h - what the eviction policy of a tree has learned from the workload, as bytes, so
- * that a tree of the next process begins with it.
+/* prefix_learned.h - knowledge that the eviction policy of a tree has learned from the workload, as
+ * bytes, so that a tree of the next process begins with this knowledge.
  *
  * Thread: the tree's owner.
  *
@@ -15,8 +15,8 @@
 /* Bytes that the tree's policy would write; 0 = it learns nothing. Thread: any. */
 size_t quire_prefix_learned_bytes(const quire_prefix *tree);
 void quire_prefix_learned_save(const quire_prefix *tree, unsigned char *out);
-/* Replace what the policy has learned. Errors: QUIRE_INVAL (of another length, or a number is out
- * of range: the tree is unchanged). */
+/* Replace the policy's learned knowledge. Errors: QUIRE_INVAL (of another length, or a number is
+ * out of range: the tree is unchanged). */
 int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, size_t n_bytes);
 
 /* The chance, 0 .. 1, that a page's node is used within this time after its last use, as learned

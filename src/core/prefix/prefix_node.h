@@ -81,7 +81,8 @@ typedef struct quire_prefix_node {
     uint8_t heaps;    /* flags of evict.h */
     uint8_t list;     /* number of the policy's list */
     uint8_t copy;     /* quire_copy_mark */
-    uint8_t ends : 2; /* flags; this and what follows is of trees with windows (prefix_window.c) */
+    uint8_t ends : 2; /* flags; this field and those below are for trees with windows
+                         (prefix_window.c) */
     uint8_t window_list : 2;    /* of the lists of pages that may go; 0 = in none */
     uint8_t copied_windows : 1; /* whether the copy has the pages of groups with windows */
     uint8_t copied_state : 1;   /* whether the copy has the node's state */

@@ -102,7 +102,8 @@ static int make_messenger(quire_vulkan_context *c, quire_error *err)
                : quire_error_set(err, QUIRE_IO, "Vulkan gives no messages of validation");
 }
 
-/* Whether the card has what the kernels and the queue need; sets the family of queues. */
+/* Whether the card has the features that the kernels and the queue need; sets the family of
+ * queues. */
 static bool card_take(quire_vulkan_context *c, VkPhysicalDevice card)
 {
     VkQueueFamilyProperties families[FAMILIES_MAX];

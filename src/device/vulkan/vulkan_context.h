@@ -1,5 +1,5 @@
-/* vulkan_context.h - what the devices of a process share of one card: the loader's functions, the
- * VkDevice, its queue, the pipelines made so far.
+/* vulkan_context.h - the state of one card that all devices of a process share: the loader's
+ * functions, the VkDevice, its queue, the pipelines made so far.
  *
  * Devices on the same card have one context, which ends with the last of them.
  *

@@ -24,7 +24,7 @@ typedef struct quire_vulkan_piece {
     VkDeviceMemory memory;
 } quire_vulkan_piece;
 
-/* The same bytes at the host and on the card, for what a step brings. */
+/* The same bytes at the host and on the card, for the data of a step. */
 typedef struct quire_vulkan_twin {
     quire_device_memory pinned;
     quire_device_memory own;
@@ -86,7 +86,7 @@ void quire_vulkan_barrier(const quire_vulkan *v, VkCommandBuffer commands);
 /* The first n bytes of a twin to the card, as work of its own. */
 int quire_vulkan_twin_send(quire_vulkan *v, const quire_vulkan_twin *twin, uint64_t bytes);
 int quire_vulkan_copy(quire_vulkan *v, const quire_device_piece *pieces, uint32_t n_pieces);
-/* What a result of Vulkan means; notes the loss of the device. */
+/* The status for a result of Vulkan; notes the loss of the device. */
 int quire_vulkan_status(quire_vulkan *v, VkResult result);
 
 /* vulkan_plan.c */

@@ -1,4 +1,4 @@
-/* vulkan_params.h - what the kernels are passed: the structs of shaders/params.glsl in C.
+/* vulkan_params.h - parameters of the kernels: the structs of shaders/params.glsl in C.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_VULKAN_PARAMS_H

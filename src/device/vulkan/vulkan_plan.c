@@ -1,8 +1,8 @@
 /* vulkan_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, the
  * segments of new tokens, and cascades.
  *
- * The workspace of src/attn checks the batch, lists the segments and finds the cascades; what it
- * plans for the CPU's threads is not used.
+ * The workspace of src/attn checks the batch, lists the segments and finds the cascades; its plan
+ * for the CPU's threads is not used.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

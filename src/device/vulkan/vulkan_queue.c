@@ -85,7 +85,7 @@ int quire_vulkan_begin(quire_vulkan *v, VkCommandBuffer *out)
     return QUIRE_OK;
 }
 
-/* What the work wrote can be read by the host when the timeline has come so far. */
+/* The host can read the bytes that the work wrote when the timeline has come so far. */
 int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status)
 {
     quire_vulkan_context *c = v->context;

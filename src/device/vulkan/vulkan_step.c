@@ -247,7 +247,7 @@ static bool cascades_fit(const quire_vulkan *v, const quire_attn_layer *own)
     return fits;
 }
 
-/* What a layer's attention is dispatched with. */
+/* The arguments for dispatching a layer's attention. */
 typedef struct attn_job {
     quire_vulkan_push push;
     uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX];

@@ -22,7 +22,7 @@ const float GAIN_MIN = -9.5367431640625e-7; // -2^-20: a smaller gain is no gain
 
 shared float x[1024];
 shared float largest[64];
-shared float u[1024]; // what the queries of the token and the head add up to, of mean square 1
+shared float u[1024]; // the sum of the queries of the token and the head, scaled to mean square 1
 shared float e[1024]; // codes minus values
 shared uint place[64];
 

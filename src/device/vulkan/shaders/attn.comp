@@ -6,8 +6,8 @@
 // it in different forms. A lane is a head of a row.
 //
 // Tiles are visited in table order, and all sums of a lane run in an order that depends on the tile
-// alone. Products are in f32 for all formats. What is rounded is `precise`, so that a lane's bits are
-// the same with any ROWS.
+// alone. Products are in f32 for all formats. Rounded results are `precise`, so that a lane's bits
+// are the same with any ROWS.
 //
 // Invocation t has slot t of a tile in q . K, and dimensions t, t + 64, ... in P . V.
 //
@@ -186,7 +186,7 @@ void output_add(uint source, uint format, uint64_t tile, uint first, uint end)
             vec4 v = p.is_prefix != 0 ? prefix4(format, tile, at, i)
                                       : v4(format, tile, d, at, i) * scale4(format, tile, at);
 
-            v = mix(vec4(0.0), v, seen4(at)); // what is not seen may be NaN
+            v = mix(vec4(0.0), v, seen4(at)); // slots that no row sees may hold NaN
             for (uint h = 0; h < LANES; h++) {
                 if (h >= first && h < end) {
                     sum[h] = add4(sum[h], weights4(h, at), v);
@@ -204,7 +204,7 @@ void output_add(uint source, uint format, uint64_t tile, uint first, uint end)
     }
 }
 
-// Logits to weights, and what came before to the new maximum.
+// Turn logits into weights, and rescale the earlier sums to the new maximum.
 void softmax()
 {
     if (t < LANES) {
@@ -453,7 +453,7 @@ void main()
     if (!rows_take()) {
         return;
     }
-    const Row row = row_of(0); // what it sees of the split, all of them see
+    const Row row = row_of(0); // all rows see the same tokens of the split
     const Seq seq = Seqs(p.seqs).at[row.seq];
     const uint group = p.n_head / p.n_kv_head;
     const uint n_parts = (group + HEADS - 1) / HEADS;

@@ -27,7 +27,7 @@ uint t;
 uint d;
 Words hot;
 
-// What the hot tile has as dimension i of a token, before the mean is taken away.
+// Dimension i of a token in the hot tile, before the mean is subtracted.
 float stored(uint token, uint i)
 {
     if (SIDE == 0) {

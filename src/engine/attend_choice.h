@@ -1,9 +1,9 @@
 /* attend_choice.h - where steps of generated tokens read pages of the host's memory: the device
  * reads copies of the pages, or the CPU reads the pages in place. The measured time decides.
  *
- * Both ways are measured by the time of whole steps per byte of such pages: what else a step does
- * is alike in both. Each way is taken a few times first. Then the cheaper one is, and now and then
- * the other, since lengths and loads change.
+ * The measure of both ways is the time of whole steps per byte of such pages: the other work of a
+ * step is the same in both. Each way is taken a few times first. Then steps take the cheaper way,
+ * and now and then the other one, since lengths and loads change.
  *
  * Thread: the owner's.
  *

@@ -20,7 +20,7 @@
 #define ROOM_MAX                                                                                   \
     (QUIRE_RETAIN_REPEAT_MAX + QUIRE_REPEATING_LEAD_TOKENS + QUIRE_REPEATING_ASK_TOKENS)
 
-/* ---- what it is ---- */
+/* ---- properties of a condensing ---- */
 
 bool quire_condensing_is_by_lane(const quire_retain_spec *spec)
 {

@@ -67,7 +67,7 @@
 
 #define QUIRE_CONDENSING_NAME_MAX (QUIRE_RETAIN_TEXT_MAX + 64u) /* bytes */
 
-/* What condensings need of an engine's model; constant. */
+/* Properties of an engine's model that condensings need; constant. */
 typedef struct quire_condensing_parts {
     quire_packing packing;                   /* n_layers 0: pages cannot be packed */
     const quire_predictor *predictor;        /* of the model; NULL: nothing was learned */
@@ -121,8 +121,8 @@ typedef struct quire_condensing_on {
  * missing, QUIRE_INVAL (whole layers; the pages would be as many as those of the text). */
 int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spec *spec,
                            uint32_t chunk, const char *setting, quire_error *err);
-/* Whether what layers with windows keep has its place among the kept tokens. Errors: QUIRE_INVAL.
- */
+/* Whether a condensing keeps at least as many tokens as layers with windows see. Errors:
+ * QUIRE_INVAL. */
 int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err);
 /* Whether generated tokens can read a share of the pages. Errors: QUIRE_UNSUPP (pages without
  * bounds; quire_runtime_bounds_check(); pages that cannot be packed). */
@@ -226,9 +226,9 @@ quire_packed_device_opts quire_condensing_device_opts(const quire_condensing_on 
                                                       const quire_attn_workspace_opts *all);
 /* Memory beside the pages of texts with packed pages. */
 typedef struct quire_condensing_bytes {
-    uint64_t of_request; /* what each request has of its text */
-    uint64_t of_thread;  /* what each thread has for the attention that it watches */
-    uint64_t of_device;  /* that computes their attention, with all its threads */
+    uint64_t of_request; /* data of each request for its text */
+    uint64_t of_thread;  /* data of each thread for the attention that it watches */
+    uint64_t of_device;  /* of the device that computes their attention, with all its threads */
 } quire_condensing_bytes;
 
 /* Of a policy; zeros if its texts have no packed pages. spec NULL: of texts that read a share of

@@ -1,5 +1,5 @@
-/* condensing_check.c - what texts can be condensed or read in part, before a runtime is there as
- * well as on it. See condensing.h.
+/* condensing_check.c - which models, formats and settings allow texts to be condensed or read in
+ * part. The checks run with and without a runtime. See condensing.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/condensing.h"

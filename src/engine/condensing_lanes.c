@@ -1,9 +1,9 @@
 /* condensing_lanes.c - condensing with a policy by lane: scores, budgets of layers, the choice of
  * each lane's tokens, and their rows into packed pages. See condensing.h.
  *
- * In sealed formats kept tokens are gathered in 8 bits, 64 by 64, and sealed once. What was sealed
- * before stays in its tiles, so each condensing chooses among the tokens of its chunk, and keeps
- * the share of these.
+ * In sealed formats kept tokens are gathered in 8 bits, 64 by 64, and sealed once. Tokens that an
+ * earlier condensing sealed stay in their tiles, so each condensing chooses among the tokens of its
+ * own chunk and keeps the share of these.
  *
  * Scores come from the same numbers in the same order as in quire_lanes_condense()
  * (retain/kept_lanes.h), by the same code where pages do not matter (retain/lane_score.h). The

@@ -22,7 +22,7 @@ void quire_context_condense_default(quire_retain_spec *out)
     QUIRE_CHECK(rc == QUIRE_OK);
 }
 
-/* ---- what works ---- */
+/* ---- checks ---- */
 
 int quire_context_condense_policy_check(const quire_retain_spec *spec, const char *setting,
                                         quire_error *err)

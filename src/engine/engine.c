@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A device's loop, and what watches it. */
+/* Create a device's loop, and the adaptation that watches the loop. */
 static int replica_create(quire_engine *engine, const quire_engine_opts *opts, uint32_t i,
                           quire_error *err)
 {
@@ -355,7 +355,8 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
     }
     if (rc == QUIRE_OK && engine->n_replicas > 1 && whole.n_tokens > 0 &&
         what->what == QUIRE_INVALIDATE_SESSION) {
-        /* A device without the text must not drop what other devices' texts share with it. */
+        /* First count the tokens that texts on all devices share with this text: a device without
+         * the text must not drop these tokens. */
         rc = on_all(engine, &inv, session_drop, dropped);
         whole.n_shared_tokens = inv.n_shared;
     }

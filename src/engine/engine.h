@@ -125,7 +125,7 @@ typedef struct quire_engine_opts {
     quire_precache_opts precache; /* idle time */
     size_t recent_bytes;          /* record of the last hour (tuning.h); 0 = none; default 4 MiB */
     quire_tier_opts tier;         /* pages below memory; tier.h */
-    quire_saver_opts saver;       /* what outlives a restart; saver.h */
+    quire_saver_opts saver;       /* state that outlives a restart; saver.h */
     quire_overflow_opts overflow; /* requests larger than the budget; overflow.h */
     quire_prefix_watcher watcher; /* is told the full pages of text that memory has; stored NULL =
                                      none. Stays until destroy. Thread: the engine's */
@@ -237,11 +237,11 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
 int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err);
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
- * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
- * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
- * grammar that does not parse), quire_engine_context_check(), quire_engine_retain_check(),
- * quire_engine_attend_check(), QUIRE_AGAIN (the engine is ending), QUIRE_LOST
- * (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory: end with
+ * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond the
+ * tokens that the KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out
+ * of range, a grammar that does not parse), quire_engine_context_check(),
+ * quire_engine_retain_check(), quire_engine_attend_check(), QUIRE_AGAIN (the engine is ending),
+ * QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory: end with
  * quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);

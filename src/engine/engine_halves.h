@@ -31,7 +31,7 @@ struct quire_engine {
     quire_dispatcher *dispatcher; /* NULL: one device */
     pthread_mutex_t naming_lock;
     quire_pin_naming *namings; /* under the lock: no name is given on two devices at once */
-    quire_saver *saver; /* keeps what outlives a restart: engine/saver.h; NULL = nothing is kept */
+    quire_saver *saver; /* keeps state across restarts: engine/saver.h; NULL = none is kept */
 };
 
 /* ---- replicas.c ---- */

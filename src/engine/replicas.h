@@ -13,16 +13,16 @@
  * when the owner says so (quire_engine_pins_move()). Only the loss of the last device ends the
  * engine.
  *
- * What the functions of engine.h, pins.h and views.h say of the engine is the sum over all devices;
- * counters include a lost device, gauges do not. For tuning see tuning.h.
+ * Figures of the functions in engine.h, pins.h and views.h are sums over all devices; counters
+ * include a lost device, gauges do not. For tuning see tuning.h.
  *
  * Stores below memory may have their records in common (store/host_store.h, common_store.h). Then a
  * prefix that one device has computed comes to another of the same identity through the store, when
  * that costs less than to compute it, and so do the pages of requests whose device was lost.
  *
- * What outlives a restart (saver.h) has the identity of the first device. Pins of all devices are
- * kept, and each is restored where its requests would go. The model of reuse is that of the device
- * with the most look-ups; all begin with it.
+ * State that outlives a restart (saver.h) has the identity of the first device. Pins of all devices
+ * are kept, and each is restored where its requests would go. The model of reuse is that of the
+ * device with the most look-ups; all begin with it.
  *
  * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, also
  * each time it asks again, and hears of no page any more.

@@ -315,7 +315,7 @@ static void gather_all(void *ctx, quire_cache *cache, quire_prefix *tree)
     quire_adapt_pins_visit(g->adapt, gather, g);
 }
 
-/* What is left of a pin's lifetime, at least a second. */
+/* The rest of a pin's lifetime, at least a second. */
 static uint64_t ttl_left(const quire_engine_pin *pin)
 {
     if (pin->ttl_s == 0 || pin->state != QUIRE_ENGINE_PIN_HELD) {

@@ -118,7 +118,7 @@ uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device
     return quire_loop_regions(engine->loops[device], out);
 }
 
-/* What an account has on a device that is left, with the quota there. */
+/* Add an account's figures on a device. Bytes and quotas of a lost device do not count. */
 static void account_add(quire_account_info *sum, const quire_account_info *more, bool is_out)
 {
     sum->quota_evicted_bytes_total += more->quota_evicted_bytes_total;

@@ -303,7 +303,7 @@ int quire_retention_save(const quire_retention *retention, const quire_runtime *
     return QUIRE_OK;
 }
 
-/* Whether the rest of the state's text depends on what this retention does. */
+/* Whether this retention can continue the state's text: the same identity, policy and chunk. */
 static int check_state(const quire_retention *retention, const quire_runtime *runtime,
                        const quire_block_state *state, quire_error *err)
 {

@@ -41,7 +41,7 @@
 #define QUIRE_SAVER_BYTES      ((uint64_t)64 << 20) /* default of bytes_max */
 #define QUIRE_SAVER_COPY_BYTES ((size_t)1 << 20)
 #define QUIRE_SAVER_ROUND_US   500000u
-#define QUIRE_SAVER_REUSE_US   60000000u /* between two copies of what was learned */
+#define QUIRE_SAVER_REUSE_US   60000000u /* between two copies of the learned reuse model */
 #define QUIRE_SAVER_RETRY_US   5000000u
 #define QUIRE_SAVER_LINES_MAX  16u /* lines that name refused items; more are counted in one */
 

@@ -40,7 +40,7 @@ struct quire_sessions {
     session *evicted; /* evicted, pages not dropped yet */
     uint64_t owner_last;
     uint64_t evictions_total;
-    uint64_t changes; /* grows with each change of what quire_sessions_restore() takes */
+    uint64_t changes; /* grows with each change of a field that quire_sessions_restore() takes */
 };
 
 static inline void sessions_lock(const quire_sessions *sessions)

@@ -118,7 +118,7 @@ typedef struct quire_engine_stats {
     uint64_t attend_left_pages_total; /* and that they left out */
     uint32_t condensed_texts;         /* whose kept pages the prefix tree may have */
     uint64_t condensed_held_bytes;    /* pages of running and parked requests that were condensed */
-    uint64_t condensed_text_bytes;    /* what their texts would take without */
+    uint64_t condensed_text_bytes;    /* the bytes of their texts without condensing */
     /* steps */
     uint64_t steps_total;
     uint64_t step_rows_total;

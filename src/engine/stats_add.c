@@ -185,8 +185,8 @@ static void questions_add(quire_store_stats *sum, const quire_store_stats *more)
     sum->puts_now += more->puts_now;
 }
 
-/* Figures of a part's records, unless another device has given them. What a store over the part has
- * passed to it is the device's own in any case. */
+/* Add the figures of a part's records, unless another device has added the common part already. The
+ * counts of records that a store passed to the part are the device's own in any case. */
 static void records_add(quire_store_stats *sum, const quire_store_stats *part)
 {
     if (!part->is_common) {

@@ -12,9 +12,8 @@
  * sequence and published, as if they had been computed. The request waits in its queue meanwhile;
  * it blocks nobody. The wait ends with the last page, with the first page that the store does not
  * have, or when a page takes too long (loop/tier_patience.h). Then the request is admitted like any
- * other; it computes what is still missing. After a wait in vain for a page, no request asks
- * the store for a while (QUIRE_TIER_PAUSE_US, doubled up to QUIRE_TIER_PAUSE_MAX_US while it
- * repeats).
+ * other; it computes the missing tokens. After a wait in vain for a page, no request asks the store
+ * for a while (QUIRE_TIER_PAUSE_US, doubled up to QUIRE_TIER_PAUSE_MAX_US while it repeats).
  *
  * Classes. The fetches of high classes come first: their requests are the most urgent ones of the
  * store, their pages are written first, and buffers that become free are theirs. When

@@ -58,7 +58,7 @@ typedef struct quire_adapt_pins_ask {
 int quire_adapt_pins_list(quire_adapt *adapt, const quire_adapt_pins_ask *ask,
                           quire_engine_pin *out, uint32_t n, uint32_t *n_all);
 
-/* ---- what outlives a restart: engine/saver ---- */
+/* ---- state that outlives a restart: engine/saver ---- */
 
 typedef struct quire_adapt_pin_view {
     const char *name;
@@ -88,7 +88,8 @@ int quire_adapt_pin_restore(quire_adapt *adapt, const quire_engine_pin_params *p
 
 int quire_adapt_tune(quire_adapt *adapt, const quire_engine_tune_opts *opts,
                      quire_engine_tuning *out);
-/* Apply to this loop what was applied to another one; the pinned share is one of its own memory. */
+/* Apply the tuning of another loop to this loop; the pinned share is a share of this loop's own
+ * memory. */
 void quire_adapt_tune_follow(quire_adapt *adapt, const quire_engine_tuning *tuning);
 void quire_adapt_tuning_get(quire_adapt *adapt, quire_engine_tuning *out);
 

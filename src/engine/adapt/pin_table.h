@@ -27,8 +27,8 @@ typedef struct quire_pin_entry {
     uint32_t n_cached_tokens; /* when the pin was requested */
     uint32_t n_attempts;
     /* Of a pin with a policy: */
-    int32_t *tokens;    /* [n_tokens] the whole text, owned; core has what follows n_gone. NULL
-                           without a policy */
+    int32_t *tokens;    /* [n_tokens] the whole text, owned; core has the tokens behind the first
+                           n_gone. NULL without a policy */
     uint32_t n_gone;    /* tokens that left the text in condensings */
     uint32_t condensed; /* quire_retained_text.entry, held */
     quire_retain_spec retain;
@@ -60,7 +60,7 @@ void quire_adapt_pin_show(quire_adapt *adapt, quire_pin_entry *entry);
 /* Describe an entry for clients. The lock is held, or the caller is the engine's thread. */
 void quire_adapt_pin_describe(const quire_adapt *adapt, const quire_pin_entry *entry,
                               quire_engine_pin *out);
-/* What quire_adapt_pin_view shows of an entry has changed. */
+/* Note that a field of an entry that quire_adapt_pin_view shows has changed. */
 void quire_adapt_pin_changed(quire_pin_table *pins, quire_pin_entry *entry);
 /* Append a copy of entry and return its place; or remove the last entry. */
 quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entry *entry);

@@ -205,7 +205,7 @@ static int reserve(creation *c, const quire_pin_spec *spec, quire_pin_id *id)
     return rc;
 }
 
-/* What the entry of a pin with a policy has beside that of other pins. Errors: QUIRE_NOMEM. */
+/* Fill the fields that only the entry of a pin with a policy has. Errors: QUIRE_NOMEM. */
 static int retained_fill(const quire_engine_pin_params *p, const quire_retained_text *text,
                          quire_pin_entry *entry)
 {

@@ -23,7 +23,7 @@ struct quire_dispatcher {
     watched replicas[QUIRE_REPLICAS_MAX];
 };
 
-/* ---- what the trees have ---- */
+/* ---- the pages of the trees ---- */
 
 static bool on_cleared(void *ctx)
 {

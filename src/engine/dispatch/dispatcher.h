@@ -56,7 +56,8 @@ int quire_dispatcher_create(quire_dispatcher **out, const quire_dispatcher_opts 
 /* No tree may be watched by it any more. NULL is allowed. */
 void quire_dispatcher_destroy(quire_dispatcher *dispatcher);
 
-/* The watcher of a device's tree. It takes what the device's other watcher takes. */
+/* The watcher of a device's tree. It passes all news on to the device's other watcher, and accepts
+ * the news that the other one accepts. */
 quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica);
 
 /* A device at this moment. */

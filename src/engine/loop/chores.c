@@ -42,7 +42,8 @@ static quire_chore *first(quire_loop *loop)
     return chore;
 }
 
-/* Wake the caller, who owns the chore: it must not be used afterwards. Returns the next chore. */
+/* Wake the caller, which owns the chore: the loop must not use the chore afterwards. Returns the
+ * next chore. */
 static quire_chore *finish(quire_loop *loop, quire_chore *chore, int status)
 {
     quire_chore *next;

@@ -201,7 +201,7 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
     quire_loop_enqueue(loop, r);
 }
 
-/* What a request that cannot continue is told. */
+/* The message for a request that cannot continue. */
 static void say_stuck(const quire_loop *loop, const quire_request *r, int status,
                       char message[QUIRE_ERROR_MESSAGE_MAX])
 {

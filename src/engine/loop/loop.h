@@ -74,7 +74,7 @@ typedef enum quire_refusal {
 int quire_loop_try(quire_loop *loop, const quire_request_params *params, uint32_t n_cached,
                    quire_request **out, quire_refusal *why, quire_error *err);
 void quire_loop_refusal_count(quire_loop *loop, uint32_t class_index, quire_refusal why);
-/* Whether this loop's runtime can do what the request asks of it (context_overflow, retain,
+/* Whether this loop's runtime supports the options of the request (context_overflow, retain,
  * attend). Errors: QUIRE_UNSUPP, QUIRE_INVAL. */
 int quire_loop_abilities_check(const quire_loop *loop, const quire_request_params *params,
                                quire_error *err);

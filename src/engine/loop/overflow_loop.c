@@ -209,7 +209,7 @@ static bool takes_host(const quire_loop *loop)
 /* Prompts are computed on the device alone, so that other requests can have their pages. */
 void quire_overflow_step_begin(quire_loop *loop, uint32_t n_items)
 {
-    bool is_generated = true; /* what has offloaded pages */
+    bool is_generated = true; /* all rows of requests with offloaded pages */
     uint64_t bytes = 0;
 
     loop->overflow.attend_bytes = 0;

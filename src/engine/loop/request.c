@@ -78,7 +78,7 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     return QUIRE_OK;
 }
 
-/* Whether retain says what a text keeps before its context is full. */
+/* Whether the text is condensed by `retain` before its context is full. */
 static bool condenses(const quire_request_params *p)
 {
     return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;

@@ -223,7 +223,7 @@ static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t 
     return quire_request_reachable(r, chunk != 0 && chunk < n ? chunk : n);
 }
 
-/* Whether the request publishes what it computes. */
+/* Whether the request publishes its computed tokens. */
 static inline bool quire_request_publishes(const quire_request *r)
 {
     return r->kv.ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached && !r->kv.is_own &&

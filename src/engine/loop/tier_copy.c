@@ -27,7 +27,7 @@ typedef struct walk {
     uint64_t begin_ns;
     double may_ns;
     double spent_ns;
-    bool is_forced; /* copy whatever has no copy */
+    bool is_forced; /* copy every page without a copy */
     bool is_full;   /* a page was not copied for want of time or a buffer */
 } walk;
 

@@ -27,7 +27,7 @@
 #define REST_NS     2e6 /* while nothing runs: time before the inbox is checked again */
 #define NS_PER_US   1000.0
 
-/* ---- what it costs ---- */
+/* ---- costs ---- */
 
 static double read_us(const quire_store_stats *s)
 {
@@ -545,7 +545,7 @@ bool quire_fetch_start(quire_loop *loop, quire_request *r, uint32_t n_have, uint
         return false;
     }
     ask(loop, r->wait.fetch);
-    quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
+    quire_tier_poll(loop, loop->set.n_running > 0); /* answers that the store has at once */
     return r->wait.fetch != NULL;
 }
 

@@ -13,7 +13,7 @@
 #include "engine/tier.h"
 #include "store/page_io.h"
 
-/* What a fetch does. */
+/* The stages of a fetch. */
 typedef enum quire_fetch_stage {
     QUIRE_FETCH_READS, /* pages come, in order */
     QUIRE_FETCH_LOOKS, /* the store is asked which condensed texts it has: tier_condensed.c */
@@ -25,7 +25,7 @@ typedef struct quire_fetch {
     struct quire_fetch *next;
     quire_request *request; /* NULL: given up; the fetch waits for its transfers */
     uint8_t rank;           /* highest of the requests that wait for it */
-    quire_seq_id seq;       /* holds what has arrived */
+    quire_seq_id seq;       /* holds the arrived pages */
     quire_prefix_ref ref;
     quire_prefix_key key; /* salt: of the request */
     quire_page_key root;  /* of the tenant's plain texts: that of all records */
@@ -118,8 +118,8 @@ void quire_tier_touch(quire_loop *loop, const quire_request *request);
 /* Forget copies. Called after the tree has forgotten. */
 void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 
-/* Forget what other machines dropped: tenants, or everything. Of single texts memory keeps its
- * pages, because it finds them by tokens alone; the store forgets them. */
+/* Forget the pages that other machines dropped: of tenants, or all pages. Of single texts memory
+ * keeps its pages, because it finds them by tokens alone; the store forgets them. */
 void quire_tier_hear(quire_loop *loop);
 
 /* Take the store's figures into loop->figures: once per round, and while nothing runs. */

@@ -18,7 +18,7 @@
 #define QUIRE_TIER_LOCAL_PATIENCE 0.25 /* of the time of computing, for a store of this machine */
 
 typedef struct quire_tier_patience {
-    double wait_us;    /* what every request waits at least, unless computing takes less */
+    double wait_us;    /* the shortest wait of a request, unless computing takes less */
     double local_us;   /* the longest wait by QUIRE_TIER_LOCAL_PATIENCE; 0 = the store is shared */
     double page_us;    /* mean time of reading a page; 0 = not known */
     double compute_us; /* time of computing the pages that are missing; 0 = not known */

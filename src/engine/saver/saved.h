@@ -1,4 +1,5 @@
-/* saved.h - sessions, pins and what was learned as items of state (store/state/state_item.h).
+/* saved.h - sessions, pins and the learned reuse model as items of state
+ * (store/state/state_item.h).
  *
  * Times. A process has a clock of its own that starts anywhere (quire_engine_opts.clock_us); an
  * item has microseconds since 1970. quire_saved_clock turns one into the other. An item from the

@@ -165,7 +165,7 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-/* Remove what is not kept. */
+/* Remove items of kinds that are not kept. */
 static void leave_out(quire_saver *saver)
 {
     for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {

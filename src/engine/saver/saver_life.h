@@ -22,8 +22,8 @@ typedef struct quire_saver_pin_place {
     uint64_t changed;
 } quire_saver_pin_place;
 
-/* What is saved: of the devices of an engine, [n] each. Options, sessions, policy and identity are
- * the first one's. */
+/* The sources of saved state: the devices of an engine, [n] each. Options, sessions, policy and
+ * identity are the first one's. */
 typedef struct quire_saver_devices {
     quire_loop *const *loops;
     quire_adapt *const *adapts;
@@ -34,15 +34,15 @@ typedef struct quire_saver_devices {
     void *ctx;
 } quire_saver_devices;
 
-/* Create a saver by the first loop's options and bring back what its directory has; *out is NULL
+/* Create a saver by the first loop's options and restore the items of its directory; *out is NULL
  * without a directory. devices is copied, its arrays are borrowed. Thread: the owner's, before the
  * loops start. Errors: QUIRE_NOMEM, QUIRE_INVAL. */
 int quire_saver_create(quire_saver **out, const quire_saver_devices *devices, quire_error *err);
 /* Start to write changes. If no thread can be started, nothing is written; the log says so, and a
  * failure is counted. Thread: the owner's, after the loops have started. NULL is allowed. */
 void quire_saver_start(quire_saver *saver);
-/* Write the last changes, and end. Thread: the owner's, before the loops stop: a loop ends what
- * runs, also pins that are being computed. NULL is allowed. */
+/* Write the last changes, and end. Thread: the owner's, before the loops stop: a loop ends all
+ * running requests, also those that compute pins. NULL is allowed. */
 void quire_saver_destroy(quire_saver *saver);
 
 /* Thread: any. saver may be NULL. */

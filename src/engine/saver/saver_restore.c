@@ -170,7 +170,7 @@ static void refuse(restoring *r, const loaded *l, const quire_error *err)
     }
 }
 
-/* Whether a session is one of the oldest, beyond what the table may have. */
+/* Whether a session is one of the oldest, beyond the size of the table. */
 static bool is_beyond(restoring *r, const loaded *l)
 {
     return l->name.kind == QUIRE_STATE_SESSION &&
@@ -239,7 +239,7 @@ int quire_saver_restore(quire_saver *saver, quire_error *err)
     restore_all(&r);
     for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
         quire_saved_list_sort(&saver->lists[k]);
-        saver->is_behind[k] = true; /* what was refused is to go */
+        saver->is_behind[k] = true; /* refused items are to be removed */
     }
     quire_saver_figures(saver);
     for (uint32_t i = 0; i < r.n; i++) {

@@ -1,5 +1,4 @@
-/* answer_rules.h - what a sampler and the text of an answer need to know of a chat format, in
- * tokens.
+/* answer_rules.h - rules of a chat format in tokens, for a sampler and for the text of an answer.
  *
  * Thread: any; the rules do not change.
  *

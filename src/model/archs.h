@@ -1,8 +1,8 @@
 /* archs.h - the architectures that Quire computes, one row each.
  *
  * A row says which blocks a layer consists of and how libllama reads the keys of such files. Its
- * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
- * parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c,
+ * words have the meaning of libllama's code at ggml 0.25.1 (src/models/<name>.cpp). The tensors of
+ * a row's parts are in tensor_table.h, the blocks are built in graph_attn.c, graph_latent.c,
  * graph_recurrent.c, graph_delta.c, graph_mamba.c and graph_ffn.c. An architecture of known blocks
  * is a row here, a case in bench/arch_cases_plain.c, and a run of `make docs`, which writes
  * the table of docs/architectures.md.
@@ -36,7 +36,7 @@ typedef uint64_t quire_part;
 #define QUIRE_PART_ROPE_FACTORS QUIRE_PART_BIT(4)
 #define QUIRE_PART_ATTN_NORM    QUIRE_PART_BIT(5)
 
-/* Of what attention adds to the residual. */
+/* Of the result that attention adds to the residual. */
 #define QUIRE_PART_ATTN_POST_NORM QUIRE_PART_BIT(6)
 #define QUIRE_PART_FFN_NORM       QUIRE_PART_BIT(7)
 
@@ -77,7 +77,7 @@ typedef uint64_t quire_part;
 /* An expert's gate and up together, in place of QUIRE_PART_EXPERTS_APART. */
 #define QUIRE_PART_EXPERTS_FUSED QUIRE_PART_BIT(54)
 
-/* Norms of experts that stand beside a network, and a factor of what the router reads. */
+/* Norms of experts that stand beside a network, and a factor of the router's input. */
 #define QUIRE_PART_EXPERTS_BESIDE QUIRE_PART_BIT(55)
 
 /* A factor of each expert's result. */
@@ -126,7 +126,7 @@ typedef uint64_t quire_part;
 #define QUIRE_PART_QK QUIRE_PART_BIT(49)
 #define QUIRE_PART_V  QUIRE_PART_BIT(50)
 
-/* A second embedding with a row of each layer in a token's row, and what adds it. */
+/* A second embedding with a row of each layer in a token's row, and the weights that add it. */
 #define QUIRE_PART_LAYER_EMBD QUIRE_PART_BIT(51)
 
 /* A factor of a layer's output. */
@@ -226,8 +226,8 @@ typedef struct quire_window_rule {
     uint32_t pattern;   /* without its key: every pattern-th layer has none */
     uint32_t in_layers; /* of models with so many layers only; 0 = of all */
     bool is_full_first; /* the first layer of each pattern has none, not the last one */
-    bool is_fixed;      /* `tokens`, whatever the key says, unless it is 0 */
-    bool is_chunked;    /* chunks of `tokens`, whatever the key says */
+    bool is_fixed;      /* `tokens` in place of the key's value, unless that is 0 */
+    bool is_chunked;    /* chunks of `tokens`; the key's value does not count */
     quire_window_rope rope;
 } quire_window_rule;
 
@@ -273,7 +273,7 @@ typedef struct quire_expert_rule {
     bool is_normalised;  /* weights of a row's choices; without the key */
     bool chooses_by_logits;
     bool weighs_input;
-    bool routes_early; /* the router reads what the layer reads, without a norm */
+    bool routes_early; /* the router reads the layer's input, without a norm */
     bool is_averaged;  /* the mean of experts and shared network, not their sum */
     uint32_t reads;    /* quire_experts_read */
 } quire_expert_rule;
@@ -329,8 +329,8 @@ typedef struct quire_arch_row {
     bool has_shared_kv;     /* attention.shared_kv_layers: so many last layers read the K and V of
                                the last layer of their kind, with or without a window, before
                                them */
-    uint32_t own_kv_layers; /* the same of all layers but the first so many, whatever the key says;
-                               0 = the key counts */
+    uint32_t own_kv_layers; /* the same of all layers but the first so many, in place of the key; 0
+                               = the key counts */
     bool has_streams;       /* the residual has QUIRE_STREAMS streams: graph_streams.c */
     uint32_t sparse_layers; /* the first so many networks keep the largest gates alone */
     bool has_full_factors;  /* rope_freqs is of layers without a window alone */
@@ -347,8 +347,8 @@ typedef struct quire_arch_row {
     quire_expert_rule experts; /* beside the network, or in its place */
     quire_embd_scale embd_scale;
     quire_logit_scale logit_scale;
-    bool has_depth_scales; /* MiniCPM's: 12 times the embedding, 1.4 / sqrt(layers) of what a layer
-                              adds, 256 / n_embd times the logits */
+    bool has_depth_scales; /* MiniCPM's: 12 times the embedding, 1.4 / sqrt(layers) of a layer's
+                              result, 256 / n_embd times the logits */
     float logit_softcap;
     uint32_t wide_scale_layers; /* models of so many layers divide logits of attention by
                                    sqrt(n_embd / n_head), not by sqrt(head size) */

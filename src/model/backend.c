@@ -146,7 +146,7 @@ void quire_backend_kernels(char *text, size_t text_bytes)
     proc_get("ggml_backend_get_features", &get, sizeof get);
     features = get != NULL ? get(ggml_backend_dev_backend_reg(cpu_device)) : NULL;
     for (; features != NULL && features->name != NULL && n < text_bytes; features++) {
-        if (strcmp(features->name, "OPENMP") != 0) { /* who waits for whom changes no bit */
+        if (strcmp(features->name, "OPENMP") != 0) { /* waiting changes no bit */
             n += (size_t)snprintf(text + n, text_bytes - n, " %s=%s", features->name,
                                   features->value);
         }

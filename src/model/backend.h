@@ -62,8 +62,8 @@ typedef struct quire_backend_device {
 int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device);
 void quire_backend_device_close(quire_backend_device *backend);
 
-/* Remember what is queued now; wait for what was queued when it was remembered last, or without
- * events for all that is queued; wait for all of it. */
+/* mark() marks the work queued so far. join() waits for the work before the last mark, or, without
+ * events, for all queued work. finish() waits for all queued work. */
 void quire_backend_device_mark(const quire_backend_device *backend);
 void quire_backend_device_join(quire_backend_device *backend);
 void quire_backend_device_finish(quire_backend_device *backend);

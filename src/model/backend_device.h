@@ -15,7 +15,7 @@
 #include <ggml-backend.h>
 
 /* info: of an open device. Errors: QUIRE_UNSUPP (no backend for this device in the build; the card
- * lacks what ggml needs; another card was opened before). */
+ * lacks a feature that ggml needs; another card was opened before). */
 int quire_backend_device_find(ggml_backend_dev_t *out, const quire_device_info *info,
                               quire_error *err);
 

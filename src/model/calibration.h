@@ -13,7 +13,7 @@
  *   kv_recent, kv_sinks              tokens read in 8 bit meanwhile
  *   measured: [q8, q3]               formats that were measured; the others follow from them
  *   uniform_wins: false              true: chosen by costs, formats were measured behind choice
- *   choice: 0-1=q8;*=q4              what was chosen then
+ *   choice: 0-1=q8;*=q4              the formats chosen then
  *   layers:                          one entry per stored layer
  *   - k: {q8: 0, q6: 4117, ...}      cost of each format in billionths of a nat
  *     v: {...}

@@ -65,7 +65,7 @@ common_chat_msg read_or_partly(const quire_chat_parser *p, const std::string &te
         } catch (const std::bad_alloc &) {
             throw;
         } catch (const std::exception &) {
-            /* cut off, or not of the format: what can be read counts */
+            /* cut off, or not of the format: the readable part counts */
         }
     }
     return quire::parse_answer(p, text, true);

@@ -7,7 +7,7 @@
 
 #define INSTRUCTIONS_MAX 2u
 
-/* Instructions, the question, the earlier answer, what lies between, the answer. */
+/* Instructions, the question, the earlier answer, the messages between, the answer. */
 typedef struct short_talk {
     quire_chat_message messages[QUIRE_CHAT_ENDED_MESSAGES_MAX + INSTRUCTIONS_MAX + 1];
     size_t n;

@@ -1,7 +1,7 @@
 /* chat_format.h - conversations as a model reads them, and answers as a model writes them.
  *
  * A chat format belongs to a model and a template. It renders messages, tools and switches into the
- * text of a prompt, names what the answer has to obey (a grammar, stop texts, tokens that count as
+ * text of a prompt, names the rules of the answer (a grammar, stop texts, tokens that count as
  * text), and reads an answer back: thoughts, content, calls of tools.
  *
  *   quire_chat_ask -> quire_chat_format_apply() -> quire_chat_prompt -> tokens, sampler
@@ -113,14 +113,14 @@ typedef struct quire_chat_ask {
                                 prompt where the template fails for `tools`; NULL = tools */
     quire_tool_choice tool_choice;
     const char *tool_name;            /* of QUIRE_TOOL_CHOICE_NAMED */
-    quire_chat_switch parallel_calls; /* default: what the template supports */
+    quire_chat_switch parallel_calls; /* default: as the template supports them */
     quire_chat_switch thinking;       /* enable_thinking */
     quire_reasoning_format reasoning;
     const char *reasoning_effort; /* "low", "medium", "high", ...; "none" = thinking off; NULL */
     const char *kwargs;           /* JSON object: chat_template_kwargs; NULL = none */
     bool omits_generation_prompt; /* the prompt ends behind the last message */
     bool is_text_only; /* the text of the prompt is wanted, not the rules of an answer: no grammar,
-                          and what is read by the prompt is content */
+                          and an answer read by this prompt is all content */
     bool continues_final; /* the answer goes on with the last message (assistant) */
     const char *schema;   /* JSON Schema of the content; NULL = none. Not together with tools that
                              may be called */

@@ -1,7 +1,7 @@
 /* chat_guard.h - runs code of llama.cpp's common library within limits; C++, for chat_*.cpp only.
  *
- * Templates come with model files and answers come from models, so what runs here is untrusted.
- * Work runs on a thread of its own, with a stack that no nesting within
+ * Templates come with model files and answers come from models, so the work here has untrusted
+ * input. Work runs on a thread of its own, with a stack that no nesting within
  * QUIRE_CHAT_TEMPLATE_BYTES_MAX fills. Between steps of a template (quire_jinja_step()) the guard
  * checks processor time, memory and depth, and throws. Memory is counted in operator new, which
  * this module replaces for the whole program; a thread without a guard is not affected. operator
@@ -28,7 +28,7 @@ struct failure {
     const char *text; /* static */
 };
 
-/* Run work; what names the input in messages ("chat template", "answer"). No exception passes.
+/* Run work. `what` names the input in messages ("chat template", "answer"). No exception passes.
  * Errors: QUIRE_LIMIT (a limit), QUIRE_INVAL (an exception: its text), QUIRE_NOMEM, the status of a
  * thrown failure. */
 int guard_run(const char *what, const std::function<void()> &work, quire_error *err);

@@ -1,4 +1,5 @@
-/* chat_internal.h - what the C and C++ files of chat formats share; for src/model only.
+/* chat_internal.h - declarations that the C and C++ files of chat formats share; for src/model
+ * only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_CHAT_INTERNAL_H

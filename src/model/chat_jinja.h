@@ -1,5 +1,5 @@
-/* chat_jinja.h - what the C++ files of chat formats share, over llama.cpp's common library; for
- * chat_*.cpp only.
+/* chat_jinja.h - declarations that the C++ files of chat formats share, over llama.cpp's common
+ * library; for chat_*.cpp only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_CHAT_JINJA_H
@@ -22,7 +22,7 @@ extern "C" void quire_jinja_step(void);
 namespace quire
 {
 
-/* What the library makes of tools, schema and switches: immutable, shared by requests. */
+/* The library's results for tools, schema and switches: immutable, shared by requests. */
 struct built_parser {
     std::string key; /* all that it was made of */
     std::string grammar;
@@ -62,7 +62,7 @@ struct quire_chat_parser {
     common_chat_params params; /* without grammar and parser: these are built's */
     std::shared_ptr<const quire::built_parser> built;
     common_chat_parser_params reading;
-    common_chat_msg before; /* what the prompt already holds of a continued message */
+    common_chat_msg before; /* the part of a continued message that the prompt already holds */
     bool has_short_ids = false;
     bool begins_thinking = false;
     std::string must_begin;

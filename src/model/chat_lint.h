@@ -1,4 +1,4 @@
-/* chat_lint.h - what a chat template does to cached prefixes.
+/* chat_lint.h - the effect of a chat template on cached prefixes.
  *
  * A conversation grows by turns. Where the prompt of the next turn begins with the prompt of the
  * turn before, all of it is cached. A template can break that: it drops thoughts of earlier

@@ -79,7 +79,7 @@ std::string key_of(const common_chat_templates_inputs &in, const common_chat_par
 }
 
 /* The library's grammar of formats that put each call between tags of its own takes any number of
- * calls and of blanks, whatever parallel_tool_calls says. */
+ * calls and of blanks, even if parallel_tool_calls is false. */
 void bound_calls(std::string *grammar, bool is_parallel)
 {
     static const std::string begin = "\ntool-calls ::= (tool-call", end = " space)+\n";

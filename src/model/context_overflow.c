@@ -45,7 +45,7 @@ uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n
     return overflow == QUIRE_CONTEXT_SINKS ? TILE : (n_middle / 2 + TILE - 1) / TILE * TILE;
 }
 
-/* What the place of pages does not allow. */
+/* Refuse an overflow that the place of the pages does not allow. */
 static int check_place(const quire_context_on *on, const char *name, quire_error *err)
 {
     if (quire_runtime_has_device(on->opts)) {

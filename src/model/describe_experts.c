@@ -20,7 +20,7 @@ enum {
     GATING_MAX = GATING_CHOSEN
 };
 
-/* What the functions below share. */
+/* The state that the functions below share. */
 typedef struct experts {
     const quire_gguf *file;
     const quire_expert_rule *rule;

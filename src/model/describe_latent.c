@@ -14,7 +14,7 @@
 
 #define RANK_MAX (1u << 16)
 
-/* What the functions below share. */
+/* The state that the functions below share. */
 typedef struct latent {
     const quire_gguf *file;
     quire_model_desc *desc;

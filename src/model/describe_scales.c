@@ -1,4 +1,4 @@
-/* describe_scales.c - the numbers by which a model multiplies or bounds what it computes.
+/* describe_scales.c - the numbers by which a model multiplies or bounds its results.
  *
  * The meaning of every key and the default of every absent one are libllama's
  * (src/models/<name>.cpp at ggml 0.25.1). Where libllama takes a value of 0 for "none", the
@@ -14,7 +14,7 @@
 
 #define ATTN_SOFTCAP 50.0f
 
-/* What the functions below share. */
+/* The state that the functions below share. */
 typedef struct scales {
     const quire_gguf *file;
     const quire_arch_row *arch;

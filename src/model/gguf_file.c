@@ -88,7 +88,7 @@ static int extent_check(const gguf_part *file, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Open one file. On failure the part holds what was opened: part_close(). */
+/* Open one file. On failure the part holds all that was opened before: part_close(). */
 static int part_open(gguf_part *part, const char *path, quire_error *err)
 {
     struct gguf_init_params params = { .no_alloc = true, .ctx = &part->meta };

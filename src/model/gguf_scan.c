@@ -37,7 +37,7 @@ typedef struct reader {
     uint64_t pos;
     uint64_t window_pos;
     size_t window_len;
-    char where[MESSAGE_BYTES + 32]; /* what is being read, for messages */
+    char where[MESSAGE_BYTES + 32]; /* the field that is being read, for messages */
     unsigned char *window;          /* WINDOW_BYTES */
     uint64_t *hashes;               /* of the names seen so far, for duplicates */
     uint64_t n_strings;             /* in arrays so far */

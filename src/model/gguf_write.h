@@ -31,7 +31,7 @@ typedef struct quire_gguf_out_tensor {
     uint32_t n_cols; /* the fastest dimension */
     uint32_t n_rows; /* 1: a vector */
     const float *data;
-    bool stays_f32; /* whatever the file's type is */
+    bool stays_f32; /* in files of every type */
 } quire_gguf_out_tensor;
 
 typedef struct quire_gguf_out {

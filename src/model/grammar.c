@@ -69,7 +69,7 @@ typedef struct grammar {
 typedef struct repeated {
     uint32_t item;       /* NONE: nothing there to be repeated */
     uint64_t n_elements; /* of one copy */
-    uint64_t n_rules;    /* libllama's measure for what repetitions may multiply to */
+    uint64_t n_rules;    /* the rules of one copy, as libllama counts them to bound repetitions */
 } repeated;
 
 static int refuse(const grammar *g, int status, const char *where, const char *what)

@@ -82,7 +82,7 @@ typedef struct quire_graph_exit {
     int status;                    /* of the plan */
 } quire_graph_exit;
 
-/* What host or device compute in one turn: operations, then copies of their results to the other
+/* The work of host or device in one turn: operations, then copies of their results to the other
  * side's memory. */
 typedef struct quire_graph_segment {
     struct ggml_cgraph *early; /* of the device: operations that need nothing of the host's segment
@@ -101,7 +101,7 @@ typedef struct quire_graph {
     struct ggml_tensor *out_rows;      /* i32 [n_logits]; NULL when all rows or none are wanted */
     struct ggml_tensor *out_positions; /* i32 [n_logits]; NULL without an early exit */
     struct ggml_tensor *logits;        /* f32 [n_logits][n_vocab]; NULL when none are wanted */
-    struct ggml_tensor *hidden;        /* f32 [n_logits][n_embd]: what the output matrix reads */
+    struct ggml_tensor *hidden;        /* f32 [n_logits][n_embd]: the input of the output matrix */
     /* Of a model with layers on a device (graph_split.h): the host computes segments 0, 2 .., the
      * device 1, 3 ..; else one graph is all. */
     struct ggml_context *segments_ctx;

@@ -1,8 +1,8 @@
-/* graph_build.h - what the builders of a graph's blocks share; for src/model/graph*.c only.
+/* graph_build.h - code that the builders of a graph's blocks share; for src/model/graph*.c only.
  *
  * The builders read from the architecture's row (archs.h) which operations a block has, and from
  * the weights which of its optional tensors are there. The choice and order of operations follow
- * what ggml's CPU backend fuses and repacks (norm directly followed by its weight).
+ * the patterns that ggml's CPU backend fuses and repacks (norm directly followed by its weight).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_GRAPH_BUILD_H
@@ -114,14 +114,15 @@ struct ggml_tensor *quire_graph_layer_embd_part(const quire_graph_build *b, stru
  * of the embedding. */
 struct ggml_tensor *quire_graph_streams_begin(const quire_graph_build *b, struct ggml_tensor *x);
 
-/* What layer il makes of the streams before its blocks. */
+/* The streams that layer il predicts before its blocks. */
 struct ggml_tensor *quire_graph_streams_predict(const quire_graph_build *b, struct ggml_tensor *x,
                                                 uint32_t il);
 
 /* The stream that blocks read and change. */
 struct ggml_tensor *quire_graph_streams_active(const quire_graph_build *b, struct ggml_tensor *x);
 
-/* The streams after layer il: predicted, and y, what its blocks made of the active one. */
+/* The streams after layer il. predicted: the streams before its blocks; y: the blocks' result for
+ * the active stream. */
 struct ggml_tensor *quire_graph_streams_correct(const quire_graph_build *b,
                                                 struct ggml_tensor *predicted,
                                                 struct ggml_tensor *y, uint32_t il);
@@ -136,7 +137,7 @@ struct ggml_tensor *quire_graph_streams_end(const quire_graph_build *b, struct g
 /* Gates of a network of which the largest stay, and only by how much they exceed the others. */
 struct ggml_tensor *quire_graph_sparse(const quire_graph_build *b, struct ggml_tensor *gate);
 
-/* The network of a layer, norms not included. early: what the layer reads, for routers that read
+/* The network of a layer, norms not included. early: the layer's input, for routers that read
  * it. */
 struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x,
                                     struct ggml_tensor *early, uint32_t il);

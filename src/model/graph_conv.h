@@ -1,5 +1,5 @@
-/* graph_conv.h - what blocks of recurrent layers share: the short convolution over the rows of a
- * run, and its state, which holds the inputs of the last taps - 1 rows.
+/* graph_conv.h - the common part of recurrent blocks: the short convolution over the rows of a run,
+ * and its state, which holds the inputs of the last taps - 1 rows.
  *
  * Thread: any, with columns of its own.
  *

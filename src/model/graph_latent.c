@@ -1,4 +1,4 @@
-/* graph_latent.c - latent attention (MLA), absorbed: Q and K of a layer's rows, and what follows
+/* graph_latent.c - latent attention (MLA), absorbed: Q and K of a layer's rows, and the map behind
  * attention.
  *
  *   latent row   norm(A_kv x) [d_v], and the rest of A_kv x, turned [n_rot]; it is K, and V is its

@@ -10,7 +10,7 @@
 
 #define NEITHER 2 /* of a view: no side computes it */
 
-/* What is known of a tensor of the graph's context. */
+/* The state of a tensor of the graph's context. */
 typedef struct split_tensor {
     uint8_t memory;           /* the side in whose memory it lies */
     uint8_t computer;         /* the side that computes it, or queues it where it is a copy */
@@ -294,8 +294,8 @@ static bool is_product(const struct ggml_tensor *t)
     return t->op == GGML_OP_MUL_MAT || t->op == GGML_OP_MUL_MAT_ID;
 }
 
-/* Divide a device's turn: what is wanted, with its views, and what is not. Returns the number of
- * the others; the wanted ones are *n_turn then. */
+/* Divide a device's turn into wanted operations, with their views, and the others. *n_turn becomes
+ * the number of wanted operations; returns the number of the others. */
 static uint32_t turn_divide(graph_split *s, uint32_t *n_turn, bool *has_product)
 {
     uint32_t n_off = 0, kept = 0;
@@ -317,9 +317,9 @@ static uint32_t turn_divide(graph_split *s, uint32_t *n_turn, bool *has_product)
     return n_off;
 }
 
-/* Put what is not wanted off to the next turn of the device, which begins with it while the host
- * computes its own. It stands in the list before all that reads it. A few operations without a
- * product are not worth a call of their own, and stay. */
+/* Put operations that are not wanted off to the next turn of the device. That turn begins with them
+ * while the host computes its own turn. They stand in the list before all operations that read
+ * their results. Operations without a product are not worth a call of their own, and stay. */
 static uint32_t turn_put_off(graph_split *s, uint32_t n_left, uint32_t *n_turn)
 {
     bool has_product;

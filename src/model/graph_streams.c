@@ -4,8 +4,8 @@
  *   begin     stream 0 is the embedding; another one is a map of it, of the embedding's length
  *   predict   a layer adds to each stream a sum of all streams, weighted by factors that follow
  *             from stream 0; the blocks of the layer read stream 0 of the result
- *   correct   each stream gets what the blocks changed, times factors that follow from what they
- *             made; all but stream 0 get the layer's part of the second embedding
+ *   correct   the blocks' change is added to each stream, times factors that follow from the
+ *             blocks' result; all but stream 0 get the layer's part of the second embedding
  *   end       the mean of stream 0 and a map of each other one, of the length of stream 0
  *
  * A row has its streams one behind the other: [n_embd * QUIRE_STREAMS][rows]. Sources: AltUp, arXiv
@@ -151,7 +151,7 @@ static void op_correct(struct ggml_tensor *dst, int ith, int nth, void *userdata
     }
 }
 
-/* Streams, and what all but the first one get. */
+/* Streams, and the part of the second embedding that all but the first stream get. */
 static void op_late(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     const int64_t n = dst->ne[0] / QUIRE_STREAMS;
@@ -231,7 +231,7 @@ struct ggml_tensor *quire_graph_streams_end(const quire_graph_build *b, struct g
     return custom(b, b->desc->n_embd, x->ne[1], args, QUIRE_STREAMS, op_end);
 }
 
-/* What the factors of streams follow from: [QUIRE_STREAMS][rows]. */
+/* The numbers from which the factors of streams follow: [QUIRE_STREAMS][rows]. */
 static struct ggml_tensor *routed(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const quire_layer_weights *l = &b->weights->layers[il];

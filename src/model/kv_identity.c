@@ -43,8 +43,8 @@ static void add_rope(digest hash, const char *name, const quire_rope *rope)
         (double)rope->beta_slow);
 }
 
-/* What a model without such features does not write: the identities of such models stay as they
- * were before the features. */
+/* Hash the features that a model has. A model without such features adds nothing, so its identity
+ * is the same as before the features existed. */
 static void add_features(digest hash, const quire_kv_identity_facts *facts)
 {
     const quire_model_desc *desc = facts->desc;

@@ -104,8 +104,8 @@ static uint64_t activations_bytes(const quire_model_desc *desc, const quire_runt
     return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES;
 }
 
-/* What src/device/device_joint.c takes beside the workspace: the host's part of a batch of rows,
- * the sums of both parts, and divided tables; half as much again as was asked for. */
+/* Memory of src/device/device_joint.c beside the workspace: the host's part of a batch of rows, the
+ * sums of both parts, and divided tables. Each allocation is 1.5 times its need. */
 static uint64_t joint_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t row = (uint64_t)desc->n_head * (larger(desc->d_k, desc->d_v) + 4);
@@ -211,7 +211,7 @@ uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runti
     return fits * o.page_tokens;
 }
 
-/* "16.1 GB (weights 7.16 GB, KV 8.72 GB, ...)": what the host has to have. */
+/* "16.1 GB (weights 7.16 GB, KV 8.72 GB, ...)": the memory that the host needs. */
 static void need_text(const quire_memory_need *need, const quire_memory_place *place, char *text,
                       size_t text_bytes)
 {

@@ -252,7 +252,7 @@ typedef struct quire_model_desc {
     bool has_unit_qk;     /* Q and K have length sqrt(d_k) where they have a rope, behind it */
     bool has_chunks;      /* windows are chunks: quire/attn.h */
     float embd_scale;     /* of the embedding; 1 = as it is */
-    float residual_scale; /* of what a layer adds to the residual; 1 = as it is */
+    float residual_scale; /* of a layer's result for the residual; 1 = as it is */
     float logit_scale;    /* of the logits, before the softcap; 1 = as they are */
     float logit_softcap;  /* 0 = none */
     quire_rope rope;
@@ -297,7 +297,7 @@ static inline quire_layer_sizes quire_stored_sizes_of(const quire_model_desc *de
 typedef struct quire_model quire_model;
 
 typedef struct quire_model_opts {
-    bool describe_only; /* no weights; what opening in full would refuse is refused (quire info) */
+    bool describe_only; /* no weights; refuses the same models as a full opening */
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
     /* A device of ggml (ggml_backend_dev_t), on which the last layers of the model lie and are
      * computed; the last norm and the output matrix count as one more layer behind them. NULL or 0:

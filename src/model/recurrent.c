@@ -13,7 +13,7 @@
 #define HALF_MAX      65504.0f /* of f16 */
 #define CHUNK_NUMBERS 1024u    /* of a state, at once */
 
-/* What is known of a sequence's state. */
+/* The place of a sequence's state. */
 typedef struct state_place {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: free */
     uint32_t n_tokens;

@@ -110,8 +110,9 @@ void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts
 int quire_runtime_opts_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                              quire_error *err);
 
-/* Errors: quire_runtime_opts_check(); QUIRE_NOMEM, QUIRE_UNSUPP (what this build or the device
- * cannot run), QUIRE_NOTFOUND (no such device). The model must outlive the runtime. */
+/* Errors: quire_runtime_opts_check(); QUIRE_NOMEM, QUIRE_UNSUPP (this build or the device cannot
+ * run the model or an option), QUIRE_NOTFOUND (no such device). The model must outlive the
+ * runtime. */
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);
@@ -144,10 +145,11 @@ bool quire_runtime_is_lost(const quire_runtime *runtime);
 /* Whether the options name a device with memory of its own. Thread: any. */
 bool quire_runtime_has_device(const quire_runtime_opts *opts);
 /* Whether a runtime with these options can be on the device that they name, as far as is known
- * without the device. Errors: QUIRE_UNSUPP (err names what devices lack). Thread: any. */
+ * without the device. Errors: QUIRE_UNSUPP (err names the feature that devices lack). Thread:
+ * any. */
 int quire_runtime_device_check(const quire_runtime_opts *opts, quire_error *err);
 /* Whether pages of a model with these options, formats by layer among them, can have bounds
- * (has_bounds). Errors: QUIRE_UNSUPP (err names what they cannot go with). Thread: any. */
+ * (has_bounds). Errors: QUIRE_UNSUPP (err names the feature that excludes bounds). Thread: any. */
 int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                                quire_error *err);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);

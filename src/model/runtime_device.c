@@ -12,7 +12,7 @@ bool quire_runtime_has_device(const quire_runtime_opts *o)
     return o->device != NULL && strcmp(o->device, "cpu") != 0;
 }
 
-/* What works with pages in the host's memory alone; NULL: nothing of these options. */
+/* The option, as a phrase, that needs pages in the host's memory; NULL: none of these options. */
 static const char *missing(const quire_runtime_opts *o)
 {
     if (o->kv_elsewhere_bytes != 0 || o->has_bounds) {

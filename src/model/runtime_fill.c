@@ -85,7 +85,7 @@ static unsigned char *tile_edit(fill_out *o, uint32_t i, unsigned char *tile, si
     return o->edited[i];
 }
 
-/* What was edited goes to its place. */
+/* Write an edited tile back to its place on the device. */
 static void tile_edited(fill_out *o, unsigned char *tile, const unsigned char *edited, size_t bytes)
 {
     if (o->rt->memory_device != NULL) {

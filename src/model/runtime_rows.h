@@ -31,7 +31,7 @@ typedef struct quire_runtime_rows {
  * they can. Latent rows can: they are K alone. Of a runtime with these options, with formats by
  * layer (kv_pairs). Memory: static. Thread: any. */
 const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runtime_opts *opts);
-/* The same for what the model decides. */
+/* The same for reasons that follow from the model alone. */
 const char *quire_desc_rows_fixed(const quire_model_desc *desc);
 /* Whether a side of a runtime with these options is sealed: its rows cannot move byte for byte, but
  * are sealed again from their hot pages. */
@@ -44,8 +44,8 @@ const char *quire_desc_rows_kept(const quire_model_desc *desc);
 /* Layers without a window. */
 uint32_t quire_desc_n_unwindowed(const quire_model_desc *desc);
 
-/* QUIRE_OK, or QUIRE_UNSUPP: whatever quire_opts_rows_fixed() names, latent attention, and KV in
- * the memory of a device. */
+/* QUIRE_OK, or QUIRE_UNSUPP: a reason that quire_opts_rows_fixed() names, latent attention, or KV
+ * in the memory of a device. */
 int quire_runtime_rows_check(const quire_runtime *runtime);
 /* The same of a runtime that would have these options, with formats by layer. Thread: any. */
 int quire_opts_rows_check(const quire_model_desc *desc, const quire_runtime_opts *opts);

@@ -157,7 +157,7 @@ int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uin
 
 /* ---- thinning ---- */
 
-/* What the lanes of a thinning share. */
+/* The arrays that the lanes of a thinning share. */
 typedef struct thin_room {
     float *turns; /* [tokens that leave + 1][d_k]: to a position by so many lower */
     float *rows;  /* [TILE][d_k] kept rows of the tile to come */

@@ -115,7 +115,7 @@ static bool is_zephyr(const char *chat_template)
 typedef struct bounded_text {
     char *buffer;
     size_t cap;
-    size_t n_bytes; /* also counts what did not fit */
+    size_t n_bytes; /* also counts bytes that did not fit */
 } bounded_text;
 
 static void add_text(bounded_text *t, const char *text)

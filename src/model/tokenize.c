@@ -380,7 +380,8 @@ static int text_mend(const char *text, size_t text_bytes, char **copy)
 
 /* ---- whole texts ---- */
 
-/* BOS or EOS, as libllama adds them: WPM texts stand between BOS and SEP whatever the file says. */
+/* BOS or EOS, as libllama adds them: WPM texts stand between BOS and SEP, even if the file's flags
+ * say otherwise. */
 static int end_add(tokenizing *z, bool is_bos)
 {
     const struct llama_vocab *vocab = z->tokenizer->vocab;

@@ -97,7 +97,7 @@ static int model_check(vocab *v)
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.model", true, &model, v->err));
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.pre", false, &pre, v->err));
     v->is_spm = strcmp(model, "llama") == 0;
-    /* Gemma 4's is BPE with a pre-tokenizer of its own, whatever the file names. */
+    /* Gemma 4's is BPE with a pre-tokenizer of its own; the file's name for it does not count. */
     v->pre = strcmp(model, "gemma4") == 0 ? model : pre;
     if (!v->is_spm && v->pre != model && strcmp(model, "gpt2") != 0) {
         return quire_error_set(v->err, QUIRE_UNSUPP,

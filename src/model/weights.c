@@ -71,7 +71,7 @@ struct quire_weights_store {
     size_t panels_bytes;
 };
 
-/* What the loaders below share. */
+/* The state that the loaders below share. */
 typedef struct weight_load {
     quire_weights *weights;
     const quire_gguf *file;
@@ -496,7 +496,7 @@ static int weights_place(weight_load *load)
     return QUIRE_OK;
 }
 
-/* Say what failed if nobody else did. */
+/* Set a message for the failure if no other function has set one. */
 static int fail_load(const weight_load *load, int rc)
 {
     if (rc < 0 && load->err != NULL && load->err->status == QUIRE_OK) {

@@ -90,8 +90,8 @@ typedef struct quire_layer_weights {
     /* Of attention's result, [n_embd][n_head * d_v] or [n_embd][n_head]; NULL where there is none.
      */
     struct ggml_tensor *attn_gate;
-    /* What adds the second embedding, [n_embd][n_embd_layer] and back; and f32 [1], a factor of
-     * the layer's output. */
+    /* The maps that add the second embedding, [n_embd][n_embd_layer] and back; and f32 [1], a
+     * factor of the layer's output. */
     struct ggml_tensor *embd_gate, *embd_map, *embd_post_norm;
     struct ggml_tensor *out_scale;
     /* Of a residual of streams: graph_streams.c. */
@@ -111,7 +111,8 @@ struct quire_weights {
     struct ggml_tensor *tok_embd;
     struct ggml_tensor *output_norm, *output_norm_b;
     struct ggml_tensor *output, *output_b;
-    /* The second embedding [n_embd_layer * n_layer][n_vocab], and what adds the first one to it. */
+    /* The second embedding [n_embd_layer * n_layer][n_vocab], and the map that adds the first one
+     * to it. */
     struct ggml_tensor *layer_embd, *layer_embd_map, *layer_embd_norm;
     /* [n_embd][n_embd], of each stream of the residual but the first: into it and out of it. */
     struct ggml_tensor *streams_in[QUIRE_STREAMS - 1], *streams_out[QUIRE_STREAMS - 1];

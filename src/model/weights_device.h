@@ -1,5 +1,5 @@
-/* weights_device.h - which of a model's tensors lie on a device of ggml, and what the device must
- * be able to do for that; for weights.c only.
+/* weights_device.h - which of a model's tensors lie on a device of ggml, and the operations that
+ * the device must support for them; for weights.c only.
  *
  * The last layers lie there. All of a layer's tensors do, but for those that operations of our own
  * read on the host: sinks and gates of V (attention), routers, the convolution and the factors of

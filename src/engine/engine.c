@@ -2,8 +2,7 @@
  *
  *   engine.h views.h --> loop   --- events: admitted, first token, step, ended, idle ---> adapt
  *   pins.h tuning.h  --> adapt  --- questions and setters (loop.h) ---------------------> loop
- *   saver.h          --> saver  --- reads sessions, pins and what was learned ----------> loop,
- * adapt
+ *   saver.h          --> saver  --- reads sessions, pins and the reuse model --> loop, adapt
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/engine.h"

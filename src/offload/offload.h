@@ -39,7 +39,7 @@ typedef struct quire_offload_choice {
 } quire_offload_choice;
 
 typedef struct quire_offload_opts {
-    quire_cache *cache;             /* borrowed, as is what follows */
+    quire_cache *cache;             /* borrowed, as are the fields below */
     const quire_attn_device *inner; /* that steps go to; copied */
     quire_group_id group;           /* of the pages that may be offloaded */
     /* The device's memory, of which the cache's pages are: they go to the host's memory, `file`

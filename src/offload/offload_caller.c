@@ -32,7 +32,7 @@ struct quire_offload_caller {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    caller_state state; /* under the lock, as is what follows */
+    caller_state state; /* under the lock, as are the fields below */
     disk_call call;
     int result;
 };

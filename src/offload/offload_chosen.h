@@ -28,7 +28,7 @@ typedef struct quire_offload_chosen {
     const uint32_t *stripe_at;    /* place in the buffer + 1, by stripe of the file; borrowed */
     const uint32_t *stripes;      /* [n_stripes] of the step; borrowed */
     uint32_t n_stripes;
-    pthread_mutex_t lock;      /* of what follows, while threads need pages */
+    pthread_mutex_t lock;      /* guards the fields below while threads need pages */
     uint8_t *is_there;         /* [stripes of the file] a bit by slot: read, or about to be */
     quire_offload_page *pages; /* [n_max] of the job */
     uint32_t n_max;

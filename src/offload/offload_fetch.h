@@ -19,8 +19,8 @@
  * layer. The owner says for each step whether it may. Pages with hot tiles beside them on the
  * device are copied in such a step, too.
  *
- * After a call that failed the step does no more work; after a copy that failed it goes on with
- * what lies in the buffer. Either way sync() returns the error.
+ * After a call that failed the step does no more work; after a copy that failed it goes on with the
+ * bytes in the buffer. Either way sync() returns the error.
  *
  * Thread: plan, sync, open and close: the cache's owner. append and run: as quire_attn_device says;
  * thread 0 copies, and has the inner device append.

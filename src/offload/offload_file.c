@@ -176,7 +176,7 @@ void quire_offload_file_close(quire_offload_file *f)
     }
     is_ended = quire_offload_caller_close(f->caller, deadline_ns);
     if ((f->reads != NULL && !quire_reads_close(f->reads, deadline_ns)) || !is_ended) {
-        return; /* the disk is stuck: what it may still write to stays */
+        return; /* the disk is stuck: memory that it may still write to stays */
     }
     if (f->fd >= 0) {
         (void)f->ops->close(f->ops->ctx, f->fd);

@@ -14,7 +14,7 @@ typedef struct quire_offload_part {
     size_t page_bytes;   /* of one page's part */
     size_t slot_bytes;   /* to the next one of the stripe */
     size_t kept_bytes;   /* its last bytes, which stay in memory */
-    size_t kept_offset;  /* of the part in what a stripe keeps */
+    size_t kept_offset;  /* of the part in a stripe's kept bytes */
     size_t stripe_bytes; /* of a stripe's, padded */
     size_t mem_offset;   /* of the part in an extent */
     uint64_t file_offset;

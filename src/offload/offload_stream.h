@@ -21,8 +21,8 @@
  * A layer may only read the part that it stores (models in which layers share K or V: QUIRE_UNSUPP
  * by check()).
  *
- * When a part cannot be read, the step goes on with whatever lies in the buffer, and sync() returns
- * the error: append() and run() cannot fail.
+ * When a part cannot be read, the step goes on with the bytes in the buffer, and sync() returns the
+ * error: append() and run() cannot fail.
  *
  * Thread: plan, sync, create and close: one. append and run: as quire_attn_device says.
  *

@@ -95,7 +95,7 @@ static double product(uint32_t n, const float *a, const float *b)
     return sum;
 }
 
-/* ---- what the rows see ---- */
+/* ---- weights of the rows ---- */
 
 /* Weights with biases; returns the sink's. */
 static double weigh(const fitting *g, float *row)

@@ -5,10 +5,11 @@
  * row r. The free tokens j are those that are kept and may change; A[r][j] = W[r][j].
  *
  *   biases  x = argmin |A x - m|^2 + l |x|^2, m[r] = the weights of dropped tokens in row r;
- *           b[j] += ln(1 + x[j]), and b stays between ln QUIRE_KEPT_FIT_LEAST and ln
- * QUIRE_KEPT_FIT_MOST V       A again, with the new biases, over the kept tokens alone; D = argmin
- * |A D - E|^2 + l |D|^2, E[r] = the output of row r with all tokens, less the output with kept
- * ones; V[j] += D[j]
+ *           b[j] += ln(1 + x[j]), and b stays between ln QUIRE_KEPT_FIT_LEAST and
+ *           ln QUIRE_KEPT_FIT_MOST
+ *   V       A again, with the new biases, over the kept tokens alone;
+ *           D = argmin |A D - E|^2 + l |D|^2, E[r] = the output of row r with all tokens, less the
+ *           output with kept tokens; V[j] += D[j]
  *
  * l is QUIRE_KEPT_FIT_RIDGE times the mean of |A[r]|^2 over the rows. Both are solved in the space
  * of the rows, of which there are fewer than tokens: D = A' (A A' + l I)^-1 E.
@@ -38,7 +39,7 @@ typedef struct quire_kept_fit {
     uint32_t n_tokens;
     uint32_t n_rows;
     uint32_t d;                 /* of V */
-    bool has_sinks;             /* what is missing to 1 in a row of attention is a sink's */
+    bool has_sinks;             /* a sink has the rest of each row's probability, up to 1 */
     const unsigned char *roles; /* [n_tokens] */
     float *attention;           /* [n_rows][n_tokens] probabilities without biases; overwritten */
     float *values;              /* [n_tokens][d] */

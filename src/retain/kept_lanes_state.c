@@ -16,7 +16,7 @@ static uint32_t n_lanes_of(const quire_lanes *lanes)
     return lanes->n_layers * lanes->n_kv_head;
 }
 
-/* What the policy remembers of the text's queries: arrays, one after the other. */
+/* Data of the text's queries that the policy keeps: arrays, one after the other. */
 typedef struct extra {
     float *items[3];
     size_t n[3];

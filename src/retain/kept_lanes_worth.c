@@ -127,7 +127,7 @@ static void gather(const quire_lanes *lanes, const quire_attn_layer *one, const 
     }
 }
 
-/* Gather what a head watches. Returns the lane's first token that gets a worth. */
+/* Gather the tokens that a head watches. Returns the lane's first token that gets a worth. */
 static uint32_t gather_all(const quire_lanes *lanes, const quire_attn_layer *one,
                            const lane_state *lane, const quire_watch_room *room, quire_watch *w)
 {

@@ -503,7 +503,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
     free(d);
 }
 
-/* Whatever the worker had stays if the memory for more is missing: other requests need it. */
+/* The worker keeps its old memory if the memory for more is missing: other requests need it. */
 static int worker_watch(quire_packed_worker *w, uint32_t n_watched, uint32_t group, uint32_t d_k)
 {
     quire_watch_room room;

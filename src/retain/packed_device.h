@@ -1,6 +1,6 @@
 /* packed_device.h - attention for sequences that begin with packed pages (packed.h), beside plain
- * ones in the same step, and what a condensing needs of their texts' last tokens: queries, or the
- * worth of each token.
+ * ones in the same step. It also keeps data of their texts' last tokens for condensings: queries,
+ * or the worth of each token.
  *
  * The device stands before a runtime's own. Sequences without a text of this kind, which is the
  * quire_attn_seq.lanes of a batch, go to the runtime's device as they are, with its cascades and
@@ -11,8 +11,8 @@
  *
  *   plan     divides the batch
  *   append   the runtime's device, then jobs: a head's rows into their full pages; predictions
- *   run      the runtime's device, then jobs: attention; then queries are kept, and what rows that
- *            repeat a part of the text attend to
+ *   run      the runtime's device, then jobs: attention; then queries are kept, and the attention
+ *            of rows that repeat a part of the text
  *
  * Layers with windows have full pages in a group of their own, also of texts with packed pages. In
  * a step with such a text a workspace of the device computes them, for all sequences.

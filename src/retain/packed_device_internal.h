@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-/* What a thread computes a job with. */
+/* A thread's memory and workspace for jobs. */
 typedef struct quire_packed_worker {
     quire_attn_workspace *workspace;
     quire_page_entry *entries; /* [n_entries_max] */

@@ -7,8 +7,8 @@
  *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
  *
  * A row reads the share of its lane's pages with the highest bounds. It always reads the first page
- * and the last QUIRE_ATTEND_RECENT ones, whatever their bounds, so a page that is not full yet
- * needs none. Rows read all pages in the first QUIRE_ATTEND_DENSE layers. Nothing is dropped. A
+ * and the last QUIRE_ATTEND_RECENT ones, without regard to their bounds, so a page that is not full
+ * yet needs none. Rows read all pages in the first QUIRE_ATTEND_DENSE layers. Nothing is dropped. A
  * bound that is NaN counts as infinite, and of equal bounds the later page is read.
  *
  * Thread: any; the caller's memory.
@@ -26,7 +26,7 @@ typedef struct quire_page_rank {
     const float *bounds; /* [2][d_k] least and greatest; not read of pages that are always read */
     double bound;
     uint32_t entry; /* of the lane's table */
-    bool is_needed; /* whatever its bound */
+    bool is_needed; /* with any bound */
 } quire_page_rank;
 
 /* The share of "top:SHARE", above 0 and at most 1. Errors: QUIRE_INVAL. */

@@ -1,5 +1,5 @@
 /* as_f64.h - from here on the templates of src/train (_decl.h, _body.h) mean double precision.
- * Training runs in single precision; this build of the same code is what finite differences check.
+ * Training runs in single precision; finite differences check this build of the same code.
  *
  * SPDX-License-Identifier: MIT */
 #undef real

@@ -27,7 +27,7 @@
 #define QUIRE_CHECKPOINT_HEAD_BYTES 184u
 #define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
 
-/* What a run is made of. Of parts that differ, the first is named to the user. */
+/* The parts that define a run. Of parts that differ, a message names the first. */
 typedef enum quire_checkpoint_part {
     QUIRE_PART_TOKENIZER,
     QUIRE_PART_TEACHER,

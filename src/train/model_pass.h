@@ -21,7 +21,7 @@
 /* Rows of packed documents; all arrays [n_rows * n_tokens]. */
 typedef struct quire_train_batch {
     const int32_t *tokens;  /* below n_vocab */
-    const int32_t *targets; /* what follows; QUIRE_TRAIN_NO_TARGET where nothing is predicted */
+    const int32_t *targets; /* the next token; QUIRE_TRAIN_NO_TARGET where nothing is predicted */
     const int32_t *first;   /* in the row: where the token's document begins; not descending */
 } quire_train_batch;
 

@@ -13,7 +13,7 @@ typedef struct pass_layer {
     real *q;
     real *q_inv; /* [n][n_head]; NULL without a norm of heads */
     real *k_raw; /* [n][n_kv_head d_head]; NULL, like the next four, when the layer stores no K */
-    real *k;     /* what readers of the layer see */
+    real *k;     /* K as readers of the layer see it */
     real *k_own; /* before the mix; k without one */
     real *k_inv;
     real *dk;
@@ -350,7 +350,7 @@ static uint32_t gate_index(const quire_train_shape *s, uint32_t j)
     return j % quire_train_gate_size(s);
 }
 
-/* What a layer fuses: its sources, and its gates spread over all heads. */
+/* The inputs of a layer's fusion: its sources, and its gates spread over all heads. */
 static QT(fuse) side_fuse(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
 {
     const int32_t *sources = side_sources(p, layer, side);
@@ -392,7 +392,7 @@ static size_t side_mix(const QT(pass) * p, uint32_t layer, uint32_t side)
     return side == SIDE_K ? b->k_mix : b->v_mix;
 }
 
-/* What a layer that stores a mix adds up, as gates whose numbers are all equal. */
+/* The inputs of a stored mix, as gates whose numbers are all equal. */
 static QT(fuse) mix_fuse(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
 {
     const real *factors = parameters + side_mix(p, layer, side);

@@ -128,7 +128,7 @@ typedef struct QT(teacher) {
     const real *x;      /* [n][d] */
     real *logits;       /* [chunk][n_vocab] */
     real *spare;        /* [n_threads][n_vocab] */
-    real share;         /* 0 to 1, of the divergence in what the gradients are of */
+    real share;         /* 0 to 1, of the divergence in the function that the gradients are of */
     real *divergences;  /* [n], written: sum over tokens v of p(v) log(p(v) / q(v)), p the teacher's
                            probabilities; 0 where there is no target */
 } QT(teacher);

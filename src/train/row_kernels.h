@@ -1,4 +1,4 @@
-/* row_kernels.h - what training computes on one row of numbers, and its matrix products.
+/* row_kernels.h - training's operations on one row of numbers, and its matrix products.
  *
  * Sums run in 16 lanes which are added in one order, and no product is contracted with a sum, so
  * single precision gives the same bits on every ISA; products have rules of their own (product.h).

@@ -12,7 +12,7 @@
 /* A vector of LANES numbers: one register of AVX-512 in single precision, several elsewhere. */
 typedef real row_lanes __attribute__((vector_size(LANES * sizeof(real))));
 
-/* What a comparison of two such vectors gives: all bits of a lane, or none. */
+/* The result of comparing two such vectors: all bits of a lane, or none. */
 typedef __typeof__((row_lanes){ 0 } > (row_lanes){ 0 }) row_mask;
 
 /* The lanes in one order for all ISAs. */

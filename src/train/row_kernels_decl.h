@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 
-/* What AdamW needs beside its arrays; see adamw.h. */
+/* AdamW's numbers beside its arrays; see adamw.h. */
 typedef struct QT(adamw) {
     real rate;
     real beta1;

@@ -1,4 +1,4 @@
-/* shift_heads.c - first weights whose lowest two layers compare what came before; see shape.h.
+/* shift_heads.c - first weights whose lowest two layers compare the preceding tokens; see shape.h.
  *
  * The stream is cut into slots of equal size. Embeddings lie in slot 0, whose first element is
  * equal for all tokens and large, so that linear maps have a constant.
@@ -8,9 +8,9 @@
  * V is the embedding, and the result goes to slot h + 1: slot i has the token i positions before.
  *
  * Layer 1: Q is a random map of slots 0, 1, ... and K the same map of slots 1, 2, ...: the score is
- * high for tokens that follow what the query's token follows, itself included. V is the embedding,
- * added to slot 0: what followed becomes more probable. Pairs of elements that rotate fast are left
- * out.
+ * high for tokens that come after copies of the query's token and of the tokens before it. V is the
+ * embedding, added to slot 0: tokens that came after such copies become more probable. Pairs of
+ * elements that rotate fast are left out.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/shape.h"

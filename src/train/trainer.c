@@ -483,7 +483,7 @@ int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, q
     return QUIRE_OK;
 }
 
-/* ---- what is known of a run ---- */
+/* ---- the state of a run ---- */
 
 uint64_t quire_trainer_steps(const quire_trainer *t)
 {

@@ -12,7 +12,7 @@
  * changes nothing and fails: the last checkpoint is from before.
  *
  * **The level** of the data rises by one when, at a step that level_every divides, the smoothed
- * loss is below level_below. Its meaning is the caller's, who makes the documents.
+ * loss is below level_below. The caller makes the documents and gives the level its meaning.
  *
  * A run may start from given weights, and may have a teacher: another model, which does not change.
  * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions, on
@@ -27,7 +27,7 @@
 #include "train/checkpoint.h"
 #include "train/model_pass.h"
 
-/* What the parameters between steps are. Products, gradients and moments are f32 with both. */
+/* The format of the parameters between steps. Products, gradients and moments are f32 with both. */
 typedef enum quire_train_masters {
     QUIRE_MASTERS_F32,
     QUIRE_MASTERS_BF16, /* numbers of bf16; a step is rounded by chance, see bf16.h */
@@ -63,7 +63,7 @@ typedef struct quire_train_plan {
     bool has_shift_heads; /* of first weights by the seed: see shift_heads in shape.h */
     const float *start;   /* first weights [n_parameters], copied; NULL: by the seed */
     quire_train_teacher teacher;
-    /* Hashes of what the run reads, for its checkpoints; 0: none. */
+    /* Hashes of the run's inputs, for its checkpoints; 0: none. */
     uint64_t data_identity;
     uint64_t tokenizer_identity;
     uint64_t start_identity; /* of start and the teacher's parameters */

@@ -220,12 +220,15 @@ int quire_loop_pinned_resize(quire_loop *loop, uint64_t budget_bytes);
 int quire_loop_compute(quire_loop *loop, const quire_slice *slice);
 /* States of recurrent layers of a text that such slices compute; without such layers begin and
  * leave do nothing. A text leaves states at the ends of its last pages, every state_every_tokens
- * tokens, and where its computation ends. bytes   of memory that the states of tokens [n_begin,
- * n_tokens) take, at most begin   the text's sequence was filled with n_tokens tokens: it gets the
- * state there. Errors: those of quire_seq_states() until   of n_left tokens behind the first
- * n_computed ones, those up to the next place for a state leave   the first n_computed tokens are
- * published: leave their state, if their end is such a place or the computation ends here (is_end)
- */
+ * tokens, and where its computation ends.
+ *
+ *   bytes  of memory that the states of tokens [n_begin, n_tokens) take, at most
+ *   begin  the text's sequence was filled with n_tokens tokens: it gets the state there. Errors:
+ *          those of quire_seq_states()
+ *   until  of n_left tokens behind the first n_computed ones, those up to the next place for a
+ *          state
+ *   leave  the first n_computed tokens are published: leave their state, if their end is such a
+ *          place or the computation ends here (is_end) */
 typedef struct quire_loop_text_at {
     quire_seq_id seq;
     quire_prefix_ref ref;

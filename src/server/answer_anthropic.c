@@ -83,7 +83,7 @@ static void message_begin(quire_json_out *json, const quire_generation *gen, con
     quire_json_array(json, "content");
 }
 
-/* Arguments as the object that they are; what is no object stays as text. */
+/* Arguments as a JSON object; a text that is no object stays a text. */
 static void write_input(quire_json_out *json, const quire_chat_text *arguments)
 {
     json_t *object = json_loadb(arguments->data, arguments->n, 0, NULL);

@@ -150,7 +150,7 @@ static void write_usage(quire_json_out *json, const quire_generation *gen)
     quire_json_object_end(json);
 }
 
-/* A field of the request, or what it is without one. */
+/* A field of the request, or its default without one. */
 static void write_echo(quire_json_out *json, const quire_responses *request, const char *name,
                        const char *otherwise)
 {

@@ -1,8 +1,8 @@
 /* anthropic.h - requests of Anthropic's Messages API as chat requests; for src/server only.
  *
  * The body becomes a body of a chat completion: roles, blocks and tools are renamed, and fields
- * that this API has no name for stay as they are. So every rule of chats holds here too: what is
- * refused, sessions, classes, salts. Blocks that are no text, tool or thought are refused.
+ * without a name in this API stay as they are. So every rule of chats holds here too: refusals,
+ * sessions, classes, salts. Blocks that are no text, tool or thought are refused.
  *
  * cache_control. A breakpoint says that the text up to a block is worth keeping. The last
  * breakpoint counts, since its text contains the earlier ones; cache_mark.h makes a pin of it.

@@ -131,7 +131,7 @@ static int fit(quire_generation *gen, history *h)
     return QUIRE_OK;
 }
 
-/* ---- what a condensed context keeps ---- */
+/* ---- tokens that a condensed context keeps ---- */
 
 /* Whether the text can be longer than the context. */
 static bool may_overflow(const quire_generation *gen, uint32_t n_tokens)

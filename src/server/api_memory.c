@@ -125,7 +125,7 @@ static void write_device_regions(quire_json_out *json, quire_engine *engine)
     quire_json_array_end(json);
 }
 
-/* The size of a page, and what was measured for others. */
+/* The size of a page, and the measurements of other sizes. */
 static void write_page_sizes(quire_json_out *json, const quire_server_opts *opts)
 {
     quire_json_u64(json, "page_tokens", opts->page_tokens);

@@ -20,7 +20,7 @@ static int check_form(quire_generation *gen, quire_fields *fields)
 }
 
 /* `thinking` says how much a model may think. A template without thoughts keeps to each bound, so
- * no switch of it is asked for. Agents send the field whatever the model is. */
+ * its switch is not set. Agents send the field for every model. */
 static void allow_thoughts(const quire_generation *gen, json_t *chat)
 {
     const quire_chat_format *format = gen->http->server->chat;

@@ -209,7 +209,7 @@ static void write_overflow(quire_json_out *json, const quire_overflow_stats *s)
     quire_json_object_end(json);
 }
 
-/* What outlives a restart, if it is kept. */
+/* Figures of state that outlives a restart, if such state is kept. */
 static void write_state(quire_json_out *json, const quire_saver_stats *s)
 {
     if (!s->is_on) {

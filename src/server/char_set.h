@@ -23,7 +23,8 @@ typedef struct quire_char_set {
 
 /* Add the characters first .. last. Errors: QUIRE_LIMIT. */
 int quire_char_set_add(quire_char_set *set, uint32_t first, uint32_t last);
-/* Add what \d \w \s stand for, or with a capital letter all others. Errors: QUIRE_LIMIT. */
+/* Add the characters of \d, \w or \s, or with a capital letter all other characters. Errors:
+ * QUIRE_LIMIT. */
 int quire_char_set_add_class(quire_char_set *set, char letter);
 /* All other characters. Errors: QUIRE_LIMIT. */
 int quire_char_set_invert(quire_char_set *set);

@@ -1,8 +1,8 @@
-/* chat_request.h - what a chat request asks for, whatever API it came by; for src/server only.
+/* chat_request.h - the contents of a chat request, the same for all APIs; for src/server only.
  *
  * An API reads its own JSON into this structure. Rendering, sampling, sessions and the reading of
- * the answer take the structure, never the API's JSON. model/chat_format.h says what the values
- * mean.
+ * the answer take the structure, never the API's JSON. model/chat_format.h defines the meaning of
+ * the values.
  *
  *   body -> quire_chat_request -> quire_chat_ask -> prompt;  answer -> quire_chat_reader -> reply
  *

@@ -204,7 +204,7 @@ static bool may_end(edge low, edge high)
 
 static bool fraction_add(quire_bytes *text, edge low, edge high, uint32_t places);
 
-/* One more digit that both edges hold for, and what may follow. */
+/* One more digit that both edges allow, and the digits that may follow. */
 static bool digit_add(quire_bytes *text, char digit, edge low, edge high, uint32_t places)
 {
     const bool ends = may_end(low, high);

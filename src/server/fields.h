@@ -47,7 +47,7 @@ json_t *quire_field_required(quire_fields *fields, const char *name);
 #define QUIRE_FIELD_NOTHING "false, \"\", [], {}"
 /* Refuse a field that is not supported, unless its value is null or one of `accepted`: JSON values
  * with commas between. Errors: 400 "unsupported_parameter"; the message names the field, says why,
- * and lists what is accepted. */
+ * and lists the accepted values. */
 void quire_field_refuse(quire_fields *fields, const char *name, const char *accepted,
                         const char *why);
 

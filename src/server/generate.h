@@ -38,7 +38,7 @@ typedef struct quire_choice {
     int block_kind;                     /* stream in blocks: the open one, of the form's kinds */
     uint32_t n_blocks;                  /* begun so far */
     uint32_t block_call;                /* the call of the open block */
-    quire_bytes block_text;             /* what its events have told; and of a call: */
+    quire_bytes block_text;             /* the text that its events have sent; and of a call: */
     quire_bytes block_id, block_name;
     bool is_ended; /* stream: its finish_reason was sent */
 } quire_choice;
@@ -242,7 +242,7 @@ void quire_answer_timings_write(quire_json_out *json, const quire_request_result
 /* Values of sampling as an object, in llama-server's names. */
 void quire_answer_sampling_write(quire_json_out *json, const char *key,
                                  const quire_sampler_opts *sampler);
-/* Sums over all answers; a prompt counts once, whatever the number of its answers. */
+/* Sums over all answers; a prompt counts once for all of its answers. */
 typedef struct quire_answer_usage {
     uint64_t prompt_tokens;
     uint64_t cached_tokens;

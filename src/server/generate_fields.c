@@ -229,7 +229,7 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
     gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
 }
 
-/* context_overflow: what a request says, or the server's default. */
+/* context_overflow: the request's value, or the server's default. */
 static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
 {
     const char *name = quire_field_string(fields, "context_overflow", 32);
@@ -267,7 +267,7 @@ static void read_overflow(quire_generation *gen, quire_fields *fields)
 
 /* retain: a policy, "none", or the server's default. A text that may overflow its context keeps all
  * tokens unless the request itself names a policy, which the engine then refuses; with "condense"
- * the policy says what the overflow keeps. */
+ * the policy chooses the tokens that the overflow keeps. */
 static void read_retain(quire_generation *gen, quire_fields *fields)
 {
     const bool overflows =

@@ -6,7 +6,7 @@
  *
  *   headers -> route, key, state of the server   body -> kept within body_bytes_max
  *   end of body -> handler: queues a reply, or fills err and returns an error
- *   completed -> log line, counters, release of what the handler left in `work`
+ *   completed -> log line, counters, release of the data that the handler left in `work`
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_HTTP_H
@@ -43,7 +43,7 @@ typedef enum quire_access {
 /* The states of the server in which a path is served. */
 typedef enum quire_service {
     QUIRE_SERVICE_ALWAYS,
-    QUIRE_SERVICE_LOADED, /* loaded, also while draining: for operators who watch a drain */
+    QUIRE_SERVICE_LOADED, /* loaded, also while draining: for operators that watch a drain */
     QUIRE_SERVICE_OPEN /* neither while loading nor while draining; a drain waits for these requests
                         */
 } quire_service;
@@ -126,7 +126,7 @@ static inline uint64_t quire_now_us(void)
 
 /* ---- route.c ---- */
 
-/* What MHD calls. */
+/* Callbacks of MHD. */
 enum MHD_Result quire_http_access(void *server, struct MHD_Connection *connection, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *data_bytes, void **context);

@@ -25,7 +25,7 @@
 #define QUIRE_SCHEMA_COUNT_MAX      2000u /* minItems, maxItems, minLength, maxLength */
 #define QUIRE_SCHEMA_REFS_MAX       256u  /* distinct targets */
 #define QUIRE_SCHEMA_MERGES_MAX                                                                    \
-    2000u /* schemas put together: allOf, and what stands beside $ref                              \
+    2000u /* merged schemas: allOf, and keywords beside $ref                                       \
            */
 
 /* Append the grammar of a schema, in the syntax of quire_sampler_create(). Errors: QUIRE_INVAL (err

@@ -53,7 +53,7 @@ int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_p
 /* Append rule name-number of this text to the grammar; frees text. */
 int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, uint32_t number);
 
-/* A schema without allOf, and with $ref, anyOf, oneOf alone: what stands beside them is merged into
+/* A schema without allOf, and with $ref, anyOf, oneOf alone: keywords beside them are merged into
  * their schemas. *out belongs to the maker. Errors as quire_json_schema_grammar(). */
 int quire_schema_merge(schema_maker *m, const json_t *schema, const schema_place *p,
                        const json_t **out);

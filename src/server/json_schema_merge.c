@@ -344,7 +344,7 @@ static int merge_with(schema_maker *m, const json_t *other, const schema_place *
     return merge_two(m, *out, flat, p, out);
 }
 
-/* anyOf or oneOf: what stands beside them goes into each of their schemas. */
+/* anyOf or oneOf: keywords beside them go into each of their schemas. */
 static int distribute(schema_maker *m, const json_t *schema, const schema_place *p,
                       const char *choice, const json_t **out)
 {

@@ -349,7 +349,7 @@ static int take_repeated(regex *x, size_range *size)
     return quire_bytes_addf(x->out, "{%" PRIu32 ",%" PRIu32 "} ", min, max);
 }
 
-/* Characters before or behind what the pattern says, unless ^ or $ stands there. */
+/* Any characters before or behind the pattern, unless ^ or $ stands there. */
 static int pad(regex *x, size_range *size)
 {
     quire_char_set set = { .n = 0 };

@@ -3,8 +3,8 @@
  * The language is ECMA-262's without flags, as "pattern" of JSON Schema has it: literals, ".",
  * classes, groups (of all kinds the text alone counts), alternatives, the repetitions * + ? {m}
  * {m,} {m,n} (lazy ones too), ^ at the beginning and $ at the end of an alternative, and the
- * escapes \d \w \s \t \n \r \f \v \xHH \uHHHH \u{H}. Whatever looks elsewhere than at the next
- * character is refused: look-ahead, look-behind, back references, \b, and so is \p.
+ * escapes \d \w \s \t \n \r \f \v \xHH \uHHHH \u{H}. Constructs that test more than the next
+ * character are refused (look-ahead, look-behind, back references, \b), and so is \p.
  *
  * Characters are those of the text that a client gets. With is_json the grammar writes each as in a
  * JSON string: '"' and '\' with a backslash, line breaks as \n. U+0000 and surrogates never come.

@@ -229,7 +229,7 @@ int quire_response_store_add(quire_response_store *store, const quire_response *
 /* Put the messages of a turn before those in `all`. */
 static int prepend(json_t **all, const turn *t)
 {
-    /* What a model wrote may hold a zero byte. */
+    /* A text that a model wrote may hold a zero byte. */
     json_t *messages = json_loads(t->messages, JSON_ALLOW_NUL, NULL);
 
     if (messages == NULL || json_array_extend(messages, *all) != 0) {

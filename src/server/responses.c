@@ -339,7 +339,7 @@ static void set_reasoning(translation *t, quire_fields *fields)
     }
 }
 
-/* What a client may ask to be included, of which nothing is missing here. */
+/* Values that a client may ask to be included. The accepted value has no effect. */
 static void check_include(quire_fields *fields)
 {
     json_t *list = quire_field_array(fields, "include", 32);

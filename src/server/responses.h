@@ -2,8 +2,8 @@
  *
  * The body becomes a body of a chat completion, as in anthropic.h: items become messages, functions
  * become tools, and the messages of previous_response_id come before the new ones. The functions of
- * a namespace become tools like others, and calls of them name it again. What has no place in a
- * chat is refused by name: tools of OpenAI's servers, items that are no text, background.
+ * a namespace become tools like others, and calls of them name it again. Fields without a place in
+ * a chat are refused by name: tools of OpenAI's servers, items that are no text, background.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_RESPONSES_H

@@ -65,7 +65,7 @@ typedef struct quire_said_turn {
     size_t n;
     size_t at;        /* the answer's place in it */
     size_t n_written; /* and its length there, without the end that the template writes */
-    const char *text; /* [n_text] what the model wrote in its place */
+    const char *text; /* [n_text] the model's own text in its place */
     size_t n_text;
     const int32_t *tokens; /* [n_tokens] of the prompt and the answer, copied */
     uint32_t n_tokens;

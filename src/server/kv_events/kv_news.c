@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stands before the tokens and the salt of an item. */
+/* The fixed part of an item, before its tokens and its salt. */
 typedef struct head {
     uint64_t hash;
     uint64_t parent;

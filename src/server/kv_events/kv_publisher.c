@@ -41,7 +41,7 @@ typedef struct kept {
     batch *batch;
 } kept;
 
-/* What the watcher of a device has. */
+/* The state of a device's watcher. */
 typedef struct told {
     quire_kv_events *events;
     uint8_t rank;

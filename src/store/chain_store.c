@@ -252,7 +252,7 @@ static void get_far_done(chain_store *c, quire_transfer *t)
     finish(c, t);
 }
 
-/* ---- what the two give back ---- */
+/* ---- transfers that the two stores give back ---- */
 
 /* Returns whether the far store is to be asked. */
 static bool near_back(chain_store *c, quire_transfer *t)

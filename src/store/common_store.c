@@ -330,7 +330,7 @@ static void common_free(common *c)
     free(c);
 }
 
-/* Take a handle out of the list. The last one frees what they have in common. */
+/* Take a handle out of the list. The last handle frees their common state. */
 static void handle_end(handle *h)
 {
     common *c = h->common;

@@ -4,8 +4,8 @@
  *   owner 0 --> handle 0 --.
  *   owner 1 --> handle 1 --+-- one lock --> the store, which belongs to all
  *
- * A handle is a store for its owner. What one owner has put, all others find; records are told
- * apart by their keys alone, so owners whose keys differ do not see each other's.
+ * A handle is a store for its owner. All owners find the records that one owner has put; records
+ * are told apart by their keys alone, so owners whose keys differ do not see each other's.
  *
  * Transfers come back by the handle that took them. The store's wakes go to the handles that wait
  * for transfers, and, where the store hears of other machines' drops, to all. Each handle gives

@@ -1,4 +1,4 @@
-/* page_io.h - between a cache's pages and records: what a part of a record is.
+/* page_io.h - copies between a cache's pages and records: the parts of a record.
  *
  * Part g of a record is the gathered page of group g. Group 0 always has a part. Another group may
  * have a hole at a full page: a part of 0 bytes. In a cache with states the last part is the state

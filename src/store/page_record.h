@@ -1,4 +1,4 @@
-/* page_record.h - one page of text as bytes: what a store keeps under the page's key.
+/* page_record.h - one page of text as bytes: the record that a store keeps under the page's key.
  *
  *   head                                     payload
  *   +--------+-------+------+----------------+----------+----------+- - -
@@ -92,10 +92,10 @@ typedef struct quire_page_record {
 size_t quire_page_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_parts,
                                const size_t *part_bytes);
 
-/* Write the head for a text and n_parts <= QUIRE_GROUPS_MAX parts, and zero what no part fills.
- * parts[i] gets the place of part i, for the caller to fill in. Then quire_page_record_seal()
- * completes the record. `record` is [capacity]. Errors: QUIRE_INVAL (numbers out of range),
- * QUIRE_RANGE (capacity too small). */
+/* Write the head for a text and n_parts <= QUIRE_GROUPS_MAX parts, and zero the bytes that no part
+ * fills. parts[i] gets the place of part i, for the caller to fill in. Then
+ * quire_page_record_seal() completes the record. `record` is [capacity]. Errors: QUIRE_INVAL
+ * (numbers out of range), QUIRE_RANGE (capacity too small). */
 int quire_page_record_begin(unsigned char *record, size_t capacity, const quire_page_text *text,
                             uint32_t n_parts, const size_t *part_bytes,
                             unsigned char *parts[QUIRE_GROUPS_MAX]);
@@ -110,7 +110,7 @@ size_t quire_page_record_peek(const unsigned char *record, size_t n_bytes);
 
 /* Verify a record and read its fields. n_bytes is the length that was read; it must be the
  * record's. Returns OK, CHECKSUM or FORMAT; *out is set when it is OK. Never reads beyond n_bytes,
- * whatever the bytes are. */
+ * for any bytes. */
 quire_store_result quire_page_record_open(const unsigned char *record, size_t n_bytes,
                                           quire_page_record *out);
 

@@ -109,7 +109,7 @@ typedef struct quire_store_stats {
     uint64_t record_bytes;   /* of these records */
     uint64_t stored_bytes;   /* taken from the medium, garbage included */
     uint64_t capacity_bytes; /* bound of stored_bytes */
-    uint64_t reads_total;    /* records read, whatever the result */
+    uint64_t reads_total;    /* records read, with any result */
     uint64_t read_bytes_total;
     uint64_t read_us_total; /* time during which at least one read was under way */
     uint64_t results_total[QUIRE_STORE_RESULT_COUNT]; /* of gets, queries not counted */

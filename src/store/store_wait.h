@@ -14,7 +14,7 @@ typedef struct quire_store_wait quire_store_wait;
 quire_store_wait *quire_store_wait_new(void);
 void quire_store_wait_free(quire_store_wait *wait);
 
-/* What goes into the store's `waker`. */
+/* The value for the store's option `waker`. */
 quire_store_waker quire_store_wait_waker(quire_store_wait *wait);
 
 /* The next transfer that the store gives back. Waits for it at most within_ms (UINT32_MAX: as long

@@ -6,7 +6,8 @@
  *
  * An entry refers to its root, which holds the tenant's salt once for all records of the root.
  *
- * Growth of a table moves all ids at once; the tables begin with room for what the caller expects.
+ * Growth of a table moves all ids at once; the tables begin with room for the records that the
+ * caller expects.
  *
  * Thread: the holder of the store's lock.
  *

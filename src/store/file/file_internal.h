@@ -1,8 +1,8 @@
-/* file_internal.h - what the files of the file store share.
+/* file_internal.h - state and functions that the files of the file store share.
  *
  *   file_store.c    the caller's side: get, put, drop, poll, stats, close
  *   file_create.c   options, directory, lock, threads
- *   file_read.c     the client of reads.h: which record next, and what came of it
+ *   file_read.c     the client of reads.h: which record next, and its result
  *   file_writer.c   the writer thread: queue, rate, sync, trouble
  *   file_log.c      the open segment: append, seal, begin
  *   file_account.c  counts of records, by account: quotas and shares
@@ -68,7 +68,7 @@ typedef struct file_transfers {
 typedef struct file_open {
     file_segment *segment; /* NULL: none */
     int fd;
-    uint64_t end_bytes;    /* what is written */
+    uint64_t end_bytes;    /* of the written part */
     uint64_t footer_bytes; /* of the body that the footer needs now */
     bool is_dirty;         /* written since the last sync */
     file_drops drops;      /* whose markers it holds */

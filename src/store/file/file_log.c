@@ -124,7 +124,7 @@ int quire_file_begin(file_store *st)
     if (fd < 0) {
         quire_file_path(st, segment->number, path);
         rc = st->ops->unlink(st->ops->ctx, path);
-        /* What cannot be removed stays charged, and goes when it is the oldest. */
+        /* A file that cannot be removed stays charged, and goes when it is the oldest. */
         if (rc == 0 || rc == -ENOENT) {
             (void)pthread_mutex_lock(&st->lock);
             segment = quire_file_segment_remove(st, segment);
@@ -161,7 +161,7 @@ int quire_file_append(file_store *st, const unsigned char *bytes, size_t n_bytes
         }
         rc = st->open.segment != NULL ? quire_file_seal(st) : 0;
         st->kept = (file_kept){ n_bytes, footer };
-        rc = rc == 0 ? quire_file_begin(st) : rc; /* appends what is carried forward */
+        rc = rc == 0 ? quire_file_begin(st) : rc; /* appends records that are carried forward */
         st->kept = (file_kept){ 0 };
         if (rc < 0) {
             return rc;
@@ -275,7 +275,7 @@ static uint32_t root_list(const file_store *st, footer_maker *m, uint32_t root, 
     return m->local[root];
 }
 
-/* List what lives in the segment. With the lock. Returns the end of the body. */
+/* List the live entries of the segment. With the lock. Returns the end of the body. */
 static unsigned char *body_fill(file_store *st, footer_maker *m, const file_segment *segment)
 {
     unsigned char *at = m->body, *roots = m->roots;

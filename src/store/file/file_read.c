@@ -1,4 +1,4 @@
-/* file_read.c - which record is read next, and what came of it; see file_internal.h.
+/* file_read.c - which record is read next, and its result; see file_internal.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/file/file_internal.h"

@@ -1,8 +1,8 @@
 /* file_recover.c - builds the index from the files in the directory; see file_internal.h.
  *
  * Segments are read in the order of their numbers, which is the order of the log: a later record of
- * a key replaces an earlier one, and a marker ends what stands before it. Markers are applied when
- * all records are known, because texts are followed by way of their parents.
+ * a key replaces an earlier one, and a marker ends records that stand before it. Markers are
+ * applied when all records are known, because texts are followed by way of their parents.
  *
  * A segment with a footer costs two reads. The rest is read whole, and gets its footer now.
  *
@@ -26,7 +26,7 @@ typedef struct recovery {
     bool is_out_of_memory;
     quire_index_drop *drops;
     uint32_t n_drops, drops_capacity;
-    quire_segment_head newest; /* what the blocks say that were written last */
+    quire_segment_head newest; /* the head in the blocks that were written last */
     unsigned char *tail;       /* [TAIL_BYTES] */
 } recovery;
 
@@ -68,7 +68,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* ---- what is found ---- */
+/* ---- found segments and entries ---- */
 
 static uint64_t position_of(uint32_t number, uint32_t place)
 {

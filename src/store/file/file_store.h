@@ -23,9 +23,9 @@
  *
  * The bound: when a segment begins, the oldest one goes if there would not be room for another. Its
  * records that were used since they were written are carried forward, the most used first: at most
- * QUIRE_FILE_CARRY_SEGMENT of a segment, and in the mean at most QUIRE_FILE_CARRY of what is
- * written. So at most 1 / (1 - QUIRE_FILE_CARRY) bytes are written per byte of puts, plus headers
- * and footers. (One bound for each segment alone would lose used records where they stand close
+ * QUIRE_FILE_CARRY_SEGMENT of a segment, and in the mean at most QUIRE_FILE_CARRY of the written
+ * bytes. So at most 1 / (1 - QUIRE_FILE_CARRY) bytes are written per byte of puts, plus headers and
+ * footers. (One bound for each segment alone would lose used records where they stand close
  * together: bench/results/tiers-sim.md.)
  *
  * Accounts: records belong to the account of their tenant. An account may have a quota: when its
@@ -75,7 +75,7 @@
 #define QUIRE_FILE_SEGMENTS_MIN      4u /* that capacity_bytes must have room for */
 #define QUIRE_FILE_SEGMENT_BYTES_MIN (64u << 10)
 #define QUIRE_FILE_SEGMENT_BYTES_MAX (1u << 30)
-#define QUIRE_FILE_CARRY             0.3 /* of what is written may be records carried forward */
+#define QUIRE_FILE_CARRY             0.3 /* of the written bytes may be records carried forward */
 #define QUIRE_FILE_CARRY_SEGMENT     0.9 /* of one segment */
 #define QUIRE_FILE_SHARED            0.5 /* of the capacity, shared out among accounts */
 /* Guarded records of one of the oldest segments are carried if they fill more than this share of
@@ -85,7 +85,7 @@
 #define QUIRE_FILE_GUARD_AHEAD      0.6
 #define QUIRE_FILE_QUOTA_SLACK      16u /* beyond its quota an account goes a part of it below */
 #define QUIRE_FILE_ACCOUNTS_MAX     4096u
-#define QUIRE_FILE_CARRY_SAVED      16u /* segments: what was not carried may be carried later */
+#define QUIRE_FILE_CARRY_SAVED      16u         /* segments: most unused allowance for carrying */
 #define QUIRE_FILE_OVERHEAD_BYTES   (32u << 10) /* of capacity_bytes: the directory and the lock */
 #define QUIRE_FILE_SEGMENT_OVERHEAD 4096u       /* of each segment: its place in the file system */
 /* Segments in the directory, beside twice those for which the capacity has room: short ones. */
@@ -108,7 +108,7 @@ typedef struct quire_file_store_opts {
     uint64_t queue_bytes;   /* of puts that wait; more are FULL */
     uint32_t reads_max;     /* under way at once, 1 .. QUIRE_READS_MAX */
     uint32_t sync_ms;       /* the longest time from a write to its sync */
-    uint32_t idle_sync_ms;  /* without a put, after which what is written is synced */
+    uint32_t idle_sync_ms;  /* without a put, after which written bytes are synced */
     uint32_t retry_ms;      /* DEGRADED: between two attempts */
     uint32_t open_ms;       /* the longest time that create waits for the disk */
     uint32_t close_ms;      /* the longest time that close waits */

@@ -1,4 +1,4 @@
-/* file_visit.h - what a file store has, for programs that look at a directory.
+/* file_visit.h - the contents of a file store, for programs that list a directory.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_STORE_FILE_FILE_VISIT_H

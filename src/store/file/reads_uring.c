@@ -24,7 +24,7 @@ struct quire_uring {
     quire_reads_client client;
     const quire_file_ops *ops;
     int event_fd;
-    uint64_t event;        /* what is read from event_fd */
+    uint64_t event;        /* the number read from event_fd */
     bool is_event_pending; /* its read is in the ring */
     uint32_t n_max;
     uint32_t n_under_way;
@@ -55,7 +55,7 @@ static void read_end(quire_uring *u, quire_read *read)
     u->n_under_way--;
 }
 
-/* Put what is left of a read into the ring. */
+/* Put the rest of a read into the ring. */
 static void read_begin(quire_uring *u, quire_read *read)
 {
     const size_t left = read->n_bytes - read->n_done;
@@ -117,7 +117,7 @@ static void *thread_main(void *arg)
         reads_take(u);
         rc = io_uring_submit_and_wait(&u->ring, 1);
         if (rc < 0 && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY) {
-            break; /* the ring is of no use; what is under way stays so */
+            break; /* the ring is of no use; reads under way stay so */
         }
         completions_take(u);
     }
@@ -153,7 +153,8 @@ quire_uring *quire_uring_create(uint32_t n_max, const quire_reads_client *client
         free(u);
         return NULL;
     }
-    /* Twice: what a full ring completes may be put in again before others are submitted. */
+    /* Twice: the reads that a full ring completes may be put in again before others are
+     * submitted. */
     if (io_uring_queue_init(2 * QUIRE_READS_MAX, &u->ring, 0) < 0) {
         (void)close(u->event_fd);
         free(u);

@@ -85,7 +85,7 @@ typedef struct quire_segment_footer {
 uint64_t quire_segment_footer_room(uint64_t body_bytes);
 uint32_t quire_segment_salt_room(uint32_t salt_bytes);
 
-/* Append one thing to a body. Returns what follows. */
+/* Append one thing to a body. Returns the address behind it. */
 unsigned char *quire_segment_entry_put(unsigned char *at, const quire_segment_entry *entry);
 unsigned char *quire_segment_root_put(unsigned char *at, const quire_segment_root *root);
 unsigned char *quire_segment_drop_put(unsigned char *at, const quire_segment_drop *drop);

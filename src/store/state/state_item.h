@@ -44,7 +44,7 @@ typedef enum quire_state_kind {
 } quire_state_kind;
 const char *quire_state_kind_name(quire_state_kind kind);
 
-/*  X(symbol, value, "name"): what came of an item */
+/*  X(symbol, value, "name"): the result for an item */
 #define QUIRE_STATE_RESULT_MAP(X)                                                                  \
     X(OK, 0, "ok")                                                                                 \
     X(IO, 1, "io")               /* the file cannot be read, or memory is short */                 \
@@ -99,7 +99,7 @@ int quire_state_seal(quire_bytes *item, const quire_state_head *head);
 quire_state_result quire_state_open(const unsigned char *item, size_t n_bytes,
                                     quire_state_head *head);
 
-/* Takes a body apart. What goes beyond its end reads as 0 and sets is_bad. */
+/* Takes a body apart. A read beyond its end gives 0 and sets is_bad. */
 typedef struct quire_state_reader {
     const unsigned char *at;
     size_t n_left;

@@ -35,7 +35,7 @@
 #define QUIRE_SEAL_FIXED_BYTES   80u
 #define QUIRE_SEAL_ANCESTORS_MAX 65536u
 
-/* What follows from a secret. */
+/* The keys that follow from a secret. */
 typedef struct quire_seal_key {
     unsigned char mac[QUIRE_SEAL_MAC_BYTES];
     unsigned char id[QUIRE_SEAL_ID_KEY_BYTES]; /* of ancestors' ids */

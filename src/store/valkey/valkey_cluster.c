@@ -333,7 +333,7 @@ int quire_vk_cluster_init(quire_vk_cluster *c, const quire_vk_cluster_opts *opts
 
 void quire_vk_cluster_fini(quire_vk_cluster *c)
 {
-    c->is_mapped = false; /* what a command's end sends ends, too */
+    c->is_mapped = false; /* commands that the end of a command sends end, too */
     for (uint32_t i = 0; i < c->n_links; i++) {
         quire_vk_link_free(c->links[i]);
     }

@@ -32,7 +32,7 @@ typedef struct quire_vk_cluster_opts {
     uint64_t silence_us;
     uint64_t latency_max_us;
     const char *channel; /* NULL = none; borrowed */
-    /* What came on the channel. */
+    /* A message came on the channel. */
     void (*message)(void *ctx, const char *data, size_t n);
     /* One line about a server, without newline. */
     void (*log)(void *ctx, const char *line);
@@ -72,7 +72,8 @@ void quire_vk_cluster_trouble(const quire_vk_cluster *cluster, char *out, size_t
 
 void quire_vk_cluster_tick(quire_vk_cluster *cluster, uint64_t now_us);
 uint64_t quire_vk_cluster_due_us(const quire_vk_cluster *cluster);
-/* Fill in what poll() shall watch: at most QUIRE_VK_NODES_MAX + 1. Returns the number. */
+/* Fill in the descriptors that poll() shall watch: at most QUIRE_VK_NODES_MAX + 1. Returns the
+ * number. */
 uint32_t quire_vk_cluster_watch(const quire_vk_cluster *cluster, struct pollfd *out);
 /* After poll(): the same array. */
 void quire_vk_cluster_io(quire_vk_cluster *cluster, const struct pollfd *fds, uint32_t n,

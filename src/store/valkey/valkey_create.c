@@ -45,7 +45,8 @@ static int opts_check(const quire_valkey_store_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Read what the options name. Memory: quire_vk_tls_free(*tls), which may be NULL. */
+/* Read the URL and the files that the options name. Memory: quire_vk_tls_free(*tls), which may be
+ * NULL. */
 static int opts_read(const quire_valkey_store_opts *o, quire_valkey_url *url, quire_seal_key *key,
                      quire_vk_tls **tls, quire_error *err)
 {

@@ -302,8 +302,8 @@ void quire_vk_drops_move(quire_valkey_store *m, uint64_t now_us)
             at = &drop->next;
             continue;
         }
-        mark(m, drop, &m->gets); /* those that read the epochs before */
-        mark(m, drop, &m->puts); /* likewise; what waits will read the new ones */
+        mark(m, drop, &m->gets); /* gets that read the epochs before */
+        mark(m, drop, &m->puts); /* likewise; waiting puts will read the new ones */
         quire_vk_news_send(m, &drop->what);
         *at = drop->next;
         free(drop);

@@ -44,7 +44,7 @@ void quire_vk_epochs_fini(quire_vk_epochs *e)
     }
 }
 
-/* Forget what nobody uses. */
+/* Forget scopes without a user, while there are too many. */
 static void scopes_bound(quire_vk_epochs *e)
 {
     for (uint32_t i = 0; i < QUIRE_EPOCH_BUCKETS && e->n_scopes >= QUIRE_EPOCH_SCOPES_MAX; i++) {

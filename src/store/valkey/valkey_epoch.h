@@ -1,4 +1,4 @@
-/* valkey_epoch.h - what ends records in a shared store: epochs, and drops of texts.
+/* valkey_epoch.h - how records in a shared store end: epochs, and drops of texts.
  *
  * A record names the epochs under which it was written: of its model, of its tenant, and of its
  * root (the tenant's salt of the model). An epoch is 8 random bytes in the store, under a key of

@@ -37,7 +37,7 @@ static bool is_string(const quire_resp *reply)
     return reply->type == QUIRE_RESP_STRING;
 }
 
-/* ---- what comes back ---- */
+/* ---- replies ---- */
 
 static void problem(quire_vk_job *job, quire_store_result result)
 {

@@ -156,7 +156,7 @@ bool quire_vk_get_move(quire_valkey_store *m, quire_vk_job *job, quire_store_res
 
 /* ---- valkey_put.c ---- */
 
-/* Begin puts as far as there is room for them; refuse what does not fit into the queue. */
+/* Begin puts as far as there is room for them; refuse puts that do not fit into the queue. */
 void quire_vk_puts_begin(quire_valkey_store *m, uint64_t now_us);
 bool quire_vk_put_move(quire_valkey_store *m, quire_vk_job *job, quire_store_result *result);
 
@@ -179,7 +179,7 @@ void quire_vk_drops_free(quire_vk_drop *drop);
 
 /* Tell the other machines of a drop. */
 void quire_vk_news_send(quire_valkey_store *m, const quire_store_drop *what);
-/* What came on the channel. */
+/* Take a message from the channel. */
 void quire_vk_news_heard(void *ctx, const char *data, size_t n);
 /* The next drop of another machine. Thread: the caller's. */
 bool quire_vk_news_next(quire_store *store, quire_store_drop *out);

@@ -6,7 +6,7 @@
  *   quire:<fleet>:t:<tenant>                    epoch of a tenant with all its salts
  *   quire:<fleet>:a:<model>                     epoch of a model
  *   quire:<fleet>:q:<tenant>:<window>           bytes that the tenant wrote in a window of time
- *   quire:<fleet>:drops                         channel: what was dropped
+ *   quire:<fleet>:drops                         channel: news of drops
  *
  * <fleet> is 8 hexadecimal digits that follow from the secret key: machines with different secrets
  * never meet. The others are 32 digits of 128-bit hashes. <root> follows from model, formats,

@@ -1,4 +1,4 @@
-/* valkey_lineage.h - which texts a page continues: what dropping a text needs to know.
+/* valkey_lineage.h - which texts a page continues: the knowledge for dropping texts.
  *
  * Dropping a text ends every text that continues it, also later, when the dropped page is stored
  * again and its old continuations could be reached through it. So each stored record names all its
@@ -35,7 +35,7 @@ void quire_lineage_fini(quire_lineage *lineage);
 uint64_t quire_lineage_id(const quire_lineage *lineage, const quire_page_key *page);
 /* Remember a page's parent (a page, or the root). */
 void quire_lineage_add(quire_lineage *lineage, uint64_t id, uint64_t parent);
-/* What a read record's head says: its page, and the ancestors behind its parent. */
+/* Learn from a read record's head: its page, and the ancestors behind its parent. */
 void quire_lineage_learn(quire_lineage *lineage, const quire_seal_head *head, uint64_t root);
 
 /* The ids of the pages from `parent` up to the beginning of the text, the root not among them, 8

@@ -547,6 +547,6 @@ void quire_vk_link_tick(quire_vk_link *l, uint64_t now_us)
         }
     }
     if (l->state >= QUIRE_VK_GREETING) {
-        write_all(l, now_us); /* what was queued since the last call */
+        write_all(l, now_us); /* commands queued since the last call */
     }
 }

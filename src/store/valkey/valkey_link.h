@@ -36,7 +36,7 @@
 
 struct quire_vk_link;
 
-/* What all links of a store have in common. */
+/* State that all links of a store share. */
 typedef struct quire_vk_net {
     const char *user;     /* NULL = none */
     const char *password; /* NULL = none */

@@ -283,7 +283,7 @@ static void set(quire_valkey_store *m, quire_vk_job *job, const quire_valkey_nam
     quire_vk_job_send(m, job, args, 5, stored);
 }
 
-/* The head comes last: a reader who finds it finds the chunks. */
+/* The head comes last: a reader that finds the head finds the chunks. */
 static void write_begin(quire_valkey_store *m, quire_vk_job *job)
 {
     quire_valkey_name name;

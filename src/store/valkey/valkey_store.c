@@ -210,7 +210,7 @@ static void jobs_move(quire_valkey_store *m, quire_vk_jobs *jobs, move_fn move)
     }
 }
 
-/* What the owner has given. */
+/* Take the transfers and drops that the owner has given. */
 static void inbox_take(quire_valkey_store *m)
 {
     quire_vk_jobs fresh;

@@ -24,9 +24,9 @@
  *      has taken the drop.
  *
  * A record lives ttl_s from the time when it was written; uses do not prolong that. So a tenant's
- * records take at most what the tenant wrote in the last ttl_s, and a quota bounds that: the bytes
- * that a tenant writes in ttl_s (a sliding window: the current one, and the rest of the one
- * before). When its memory is full, the server chooses the records that go (maxmemory-policy).
+ * records take at most the bytes that the tenant wrote in the last ttl_s. A quota bounds these
+ * bytes (by a sliding window: the current one, and the rest of the one before). When its memory is
+ * full, the server chooses the records that go (maxmemory-policy).
  *
  * A put that the server refuses (memory full, read-only, no permission) makes the state DEGRADED:
  * writes pause for QUIRE_VK_WRITES_PAUSE_MIN_US, doubled up to QUIRE_VK_WRITES_PAUSE_MAX_US while

@@ -28,7 +28,7 @@ void quire_dist_add_n(quire_dist *dist, uint64_t value, uint64_t weight);
 uint64_t quire_dist_quantile(const quire_dist *dist, double q);
 double quire_dist_mean(const quire_dist *dist); /* 0 when empty */
 
-/* Bars for a plot: [low, high) and what lies in it. */
+/* Bars for a plot: [low, high) and the number of values in it. */
 typedef struct quire_dist_bar {
     uint64_t low, high;
     uint64_t n;

@@ -105,7 +105,7 @@ static int chains_plan(quire_trace *trace, uint32_t n)
     return quire_id_map_plan(trace->chains, n);
 }
 
-/* Room for a request, and its entry: what follows cannot fail. */
+/* Room for a request, and its entry: the calls after this one cannot fail. */
 static int request_plan(quire_trace *trace, uint32_t n_blocks)
 {
     QUIRE_TRY(requests_plan(trace));

@@ -54,7 +54,7 @@ static uint32_t tokens_of(const quire_trace *trace, const quire_trace_request *r
     return tokens < request->n_input_tokens ? (uint32_t)tokens : request->n_input_tokens;
 }
 
-/* What rounding of hits costs, summed over the requests. */
+/* Tokens lost by rounding hits to pages, summed over the requests. */
 typedef struct rounding {
     double hit_tokens; /* that could be hit: the part of the next block that is equal is guessed */
     double lost_tokens[QUIRE_ANALYZE_PAGES];

@@ -17,8 +17,8 @@
 
 #define QUIRE_ANALYZE_PAGES 5u /* 64, 128, .. 1,024 tokens */
 
-/* What pages of a size cost. Below the blocks of the trace nothing can be measured: a prompt is
- * taken to end, and to differ from another, anywhere in a page with equal probability. */
+/* The losses by pages of a size. A trace has no data within its blocks. So the model is that a
+ * prompt ends, and differs from another, anywhere in a page with equal probability. */
 typedef struct quire_analyze_page {
     uint32_t page_tokens;
     double lost_share;   /* of the tokens that could be hit, when hits end at full pages */
@@ -40,7 +40,7 @@ typedef struct quire_analysis {
     quire_dist output; /* of an answer */
     quire_dist fresh;  /* of a prompt, that no earlier one had */
 
-    uint64_t repeated_blocks; /* asked for again: what a cache that never evicts serves */
+    uint64_t repeated_blocks; /* asked for again: the hits of a cache that never evicts */
     uint64_t repeated_tokens;
     uint64_t one_time_ids; /* blocks that were asked for once */
     quire_dist uses;       /* requests that hold a block */
@@ -57,7 +57,7 @@ typedef struct quire_analysis {
     quire_analyze_page pages[QUIRE_ANALYZE_PAGES];
 } quire_analysis;
 
-/* What requests take (load.h): round figures of no machine in particular. */
+/* The time of requests (load.h): round figures of no machine in particular. */
 #define QUIRE_ANALYZE_PREFILL_TOKEN_US 25.0
 #define QUIRE_ANALYZE_DECODE_TOKEN_US  10000.0
 

@@ -133,7 +133,7 @@ int quire_load_measure(quire_load *load, const quire_trace *trace, const uint32_
                   (double)request->n_output_tokens * cost->decode_token_us);
     }
     if (trace->n_requests > 0) {
-        end_until(&s, span_us + 1); /* what came last counts too */
+        end_until(&s, span_us + 1); /* the last requests count too */
     }
     quire_array_free(allocator, s.heap);
     return QUIRE_OK;

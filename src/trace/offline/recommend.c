@@ -78,7 +78,7 @@ static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes 
     if (block_bytes > 0.0) {
         out->memory_bytes = (uint64_t)((double)out->capacity_blocks * block_bytes + live_bytes);
         if (ask->memory_bytes > 0 && out->memory_bytes > ask->memory_bytes) {
-            out->memory_bytes = ask->memory_bytes; /* what runs is more than fits: it will queue */
+            out->memory_bytes = ask->memory_bytes; /* some of the running requests will queue */
         }
     }
 }
@@ -365,8 +365,8 @@ void quire_recommend_settings(const quire_recommend_ask *ask, const quire_recomm
 
 /* ---- a file ---- */
 
-/* A text as comments of bounded width. What would end a line becomes a blank: names may come from a
- * trace. */
+/* A text as comments of bounded width. Characters that would end a line become blanks: names may
+ * come from a trace. */
 static void add_comment(quire_bytes *out, const char *text)
 {
     size_t column = 0;

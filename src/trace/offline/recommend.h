@@ -4,8 +4,8 @@
  *   kv_budget     the knee of LRU's curve, or nine tenths of all hits where that is more, plus the
  *                 memory of running requests; at most the memory there is
  *   pinned        the memory that the high class holds at once, p99
- *   cache_disk    what memory should have been by the curve alone, on disk; at most the disk there
- * is cache_policy  the one with the most hits at that size; the default one where it is as good
+ *   cache_disk    room for all pages that the curve finds worth keeping; at most the given disk
+ *   cache_policy  the policy with the most hits at that size; the default one where it is as good
  *   cache_ttl     twice the gap within which nearly all reuse happens; none where the trace is too
  *                 short to say
  *
@@ -40,7 +40,7 @@ typedef struct quire_recommend_ask {
 
 typedef struct quire_recommend_sizes {
     uint32_t page_tokens;
-    uint64_t live_tokens;     /* held by what runs at once, p99 */
+    uint64_t live_tokens;     /* held by the requests that run at once, p99 */
     uint64_t capacity_blocks; /* for the cache besides, >= 1 */
     double hit_rate;          /* of LRU there */
     double hit_rate_infinite;
@@ -55,14 +55,14 @@ double quire_recommend_block_bytes(const quire_recommend_ask *ask);
 
 void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out);
 
-/* What policies would have served with capacity_blocks. */
+/* The hits of policies with capacity_blocks. */
 typedef struct quire_recommend_policies {
     const quire_evict_policy *policies; /* [n] */
     const double *hit_rates;            /* [n] */
     uint32_t n;                         /* 0 = not simulated: the default one */
     /* With disk_blocks below, the default policy: see quire_sim_copy. 0 = not simulated. */
-    double disk_hit_rate;     /* what was hit is copied */
-    double disk_all_hit_rate; /* all is copied */
+    double disk_hit_rate;     /* blocks that were hit are copied */
+    double disk_all_hit_rate; /* all blocks are copied */
 } quire_recommend_policies;
 
 typedef struct quire_recommend_item {

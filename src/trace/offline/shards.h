@@ -7,7 +7,7 @@
  * these counts and the true number of uses is added to the shortest distance, because a sample
  * misses a few very popular blocks (the paper's SHARDS-adj).
  *
- * Memory: about 100 bytes per sample, whatever the trace. Error: of the order of 1 / sqrt(samples);
+ * Memory: about 100 bytes per sample, for any trace. Error: of the order of 1 / sqrt(samples);
  * measured in docs/analysis.md.
  *
  * Source: Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC Construction with SHARDS", FAST

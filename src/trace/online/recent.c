@@ -38,7 +38,7 @@ struct quire_recent {
     uint64_t seed;
     uint32_t block_tokens;
     uint32_t blocks_max;  /* of one record */
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     unsigned char *ring;  /* [ring_bytes] */
     size_t ring_bytes;    /* a multiple of 8 */
     size_t head;          /* the oldest record */

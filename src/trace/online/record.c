@@ -35,13 +35,13 @@ struct quire_record {
     int file;
     bool is_plain;
     uint64_t key[2];
-    uint64_t unix_less_clock_us; /* what makes Unix time of the clock's */
+    uint64_t unix_less_clock_us; /* Unix time less the clock's time */
     size_t queue_bytes_max;
     void (*failed)(void *ctx, const char *message);
     void *failed_ctx;
     quire_bytes line; /* the thread's */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t has_work;
     entry *first;
     entry **last;

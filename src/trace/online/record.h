@@ -11,7 +11,7 @@
  * under a random key that is drawn when the recording begins and never stored. Equal prefixes of
  * one tenant have equal hashes. Nobody can recover or guess a text. "key" tells recordings with
  * different keys apart. With form "plain" a line has "tokens" (token ids) instead of "blocks", for
- * operators who may keep the texts.
+ * operators that may keep the texts.
  *
  * An existing file is appended to, with a new header.
  *

@@ -209,7 +209,7 @@ static void drop(quire_shadow *s, uint32_t i)
     s->free = i;
 }
 
-/* What stands beyond its segment's mark moves on to the next segment, and out of the last one. */
+/* Blocks beyond their segment's mark move on to the next segment, and out of the last one. */
 static void spill(quire_shadow *s)
 {
     for (uint32_t k = 0; k < QUIRE_SHADOW_SIZES && s->n_in_segment[k] > s->segment_max[k]; k++) {

@@ -70,7 +70,7 @@ typedef struct quire_shadow_text {
     uint32_t salt_bytes;
     const int32_t *tokens; /* prompt and answer */
     uint32_t n_tokens;
-    uint32_t n_prompt; /* of them, what is looked up: whole blocks before the last of these */
+    uint32_t n_prompt; /* of them, the tokens to look up: whole blocks before the last of these */
 } quire_shadow_text;
 
 /* A request has ended with this text in the cache. Cost: a hash over the tokens, and a constant for
@@ -88,7 +88,7 @@ typedef struct quire_shadow_stats {
     uint64_t requests_total;                           /* seen */
     uint64_t asking_total;          /* of them, those that asked for a sampled block */
     uint64_t blocks_total;          /* sampled blocks asked for */
-    uint64_t expected_blocks_total; /* R of all blocks asked for: what blocks_total should be */
+    uint64_t expected_blocks_total; /* R of all blocks asked for: the expectation of blocks_total */
     double sample_rate;             /* R; 0 = there is no shadow */
     double seconds_total;           /* that all this took */
 } quire_shadow_stats;

@@ -7,7 +7,7 @@ typedef struct sip {
     uint64_t v[4];
 } sip;
 
-/* A little-endian word, whatever this machine's order is. */
+/* A little-endian word on a machine of any byte order. */
 static uint64_t word_at(const unsigned char *at, size_t n)
 {
     uint64_t word = 0;

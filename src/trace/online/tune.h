@@ -68,9 +68,9 @@ typedef struct quire_tune_bounds {
 
 typedef struct quire_tune_ask {
     quire_tune_settings settings;
-    double token_bytes;        /* KV of one token, its share of windows and states included */
-    quire_sim_kv kv;           /* with windows or states: what a block of the trace takes; else 0 */
-    double prefill_token_us;   /* what computing costs: see quire_sim_cost */
+    double token_bytes; /* KV of one token, its share of windows and states included */
+    quire_sim_kv kv;    /* with windows or states: the memory of a block of the trace; else 0 */
+    double prefill_token_us;   /* cost of computing a token: see quire_sim_cost */
     double decode_token_us;    /* from one token of an answer to the next */
     uint8_t pinned_class_mask; /* bit c: class c is one that memory is pinned for */
     bool compares_policies;    /* runs the simulator once per policy */

@@ -71,7 +71,7 @@ void quire_working_set_destroy(quire_working_set *set)
 static uint32_t place_of(const quire_working_set *set, const slot *slots, uint64_t hash)
 {
     const uint32_t mask = set->opts.n_slots - 1;
-    uint32_t at = (uint32_t)hash & mask; /* the high bits decide what is sampled */
+    uint32_t at = (uint32_t)hash & mask; /* the high bits decide which blocks are sampled */
 
     while (slots[at].hash != 0 && slots[at].hash != hash) {
         at = (at + 1) & mask;

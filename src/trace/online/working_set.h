@@ -21,7 +21,7 @@ typedef struct quire_working_set quire_working_set;
 
 typedef struct quire_working_set_opts {
     uint32_t n_slots;   /* a power of two, >= 64; 0 = QUIRE_WORKING_SET_SLOTS, 256 KiB */
-    uint64_t recent_us; /* what "lately" means, >= 1 */
+    uint64_t recent_us; /* the length of "lately", >= 1 */
     uint64_t seed;
 } quire_working_set_opts;
 

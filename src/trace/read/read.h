@@ -66,7 +66,7 @@ typedef struct quire_trace_read_opts {
     size_t line_bytes_max;            /* longer lines are bad */
     uint64_t bad_lines_max;           /* more end the reading */
     uint32_t requests_max;            /* the rest of the file is left alone */
-    const char *name;                 /* what messages call it; NULL = its path */
+    const char *name;                 /* its name in messages; NULL = its path */
     const quire_allocator *allocator; /* of the trace; NULL = C library */
 } quire_trace_read_opts;
 

@@ -21,7 +21,7 @@ typedef struct field {
     size_t n;
 } field;
 
-/* What the three columns may be called. */
+/* The names that the three columns may have. */
 static const char *const names[3][4] = {
     { "TIMESTAMP", "arrived_at", "Timestamp", NULL },
     { "ContextTokens", "num_prefill_tokens", "Request tokens", NULL },

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIRST_LINES      200u /* that say what the others are like */
+#define FIRST_LINES      200u /* from which the form of the others follows */
 #define BLOCK_TOKENS_MAX 65536u
 #define DIGITS_MAX       19u /* that surely fit 64 bits */
 

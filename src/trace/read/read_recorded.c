@@ -1,5 +1,5 @@
-/* read_recorded.c - what record.h writes. A file may have several headers: each begins a recording
- * with a key of its own, so prefixes of different recordings never show as equal.
+/* read_recorded.c - files that record.h writes. A file may have several headers: each begins a
+ * recording with a key of its own, so prefixes of different recordings never show as equal.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/read/reader.h"

@@ -13,10 +13,10 @@
 #include <math.h>
 #include <string.h>
 
-#define TURNS_MAX 1000u /* of a conversation: what each repeats makes its trace grow as n^2 */
+#define TURNS_MAX 1000u /* of a conversation: repeated turns make its trace grow as n^2 */
 #define ANSWER_S  0.02  /* a token of an answer */
 
-/* What has been said. */
+/* A conversation so far. */
 typedef struct talk {
     quire_bytes text;
     double at_s; /* when the next request comes */

@@ -37,7 +37,7 @@ typedef struct quire_reader {
     uint64_t *keys;       /* [keys_capacity] of the request at hand */
     uint32_t keys_capacity;
     double token_bytes;  /* of texts: how many bytes stand for a token */
-    uint64_t text_bytes; /* of the first reading: what token_bytes is made of */
+    uint64_t text_bytes; /* of the first reading: token_bytes follows from these */
     uint64_t text_tokens;
     quire_id_map tenants;
     quire_id_map sessions;

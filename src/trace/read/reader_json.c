@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LONG_DIGITS 19u /* what has fewer fits */
+#define LONG_DIGITS 19u /* a number with fewer digits fits */
 
 /* The end of a text whose opening quote is at `at`. */
 static size_t text_end(const char *line, size_t n, size_t at)

@@ -94,7 +94,7 @@ typedef struct hits_run {
     bool has_disk;
 } hits_run;
 
-/* What is computed becomes known, and leaves states behind it. */
+/* Computed blocks are published, and leave states behind them. */
 static int text_compute(hits_run *run, quire_sim_text *text, const quire_sim_text_ask *ask)
 {
     quire_sim_tree *t = &run->tree;

@@ -35,11 +35,11 @@ typedef enum quire_sim_mode {
     QUIRE_SIM_TIME
 } quire_sim_mode;
 
-/* What computing costs: see `quire bench --cost`. */
+/* The costs of computing: see `quire bench --cost`. */
 typedef struct quire_sim_cost {
     double prefill_token_us;       /* one token at depth 0 */
     double prefill_token_depth_us; /* more of it for each token before it */
-    double decode_step_us;         /* a step, whatever is in it */
+    double decode_step_us;         /* a step with any contents */
     double decode_row_us;          /* each row of it */
     double decode_row_depth_us;    /* more of it for each token before it */
     uint32_t chunk_tokens;         /* of prefill per step */
@@ -151,7 +151,7 @@ typedef struct quire_sim_result {
     quire_sim_latency ttft;       /* TIME */
     quire_sim_latency queued;     /* TIME */
     double makespan_us;           /* TIME: until the last token */
-    uint64_t pages_touched;       /* looked up or published: what speed is counted in */
+    uint64_t pages_touched;       /* looked up or published: the unit of speed */
     double wall_s;
     double cpu_s;              /* of the thread that ran it */
     quire_sim_point *timeline; /* [n_points]; free with quire_sim_result_fini() */
@@ -159,7 +159,7 @@ typedef struct quire_sim_result {
 } quire_sim_result;
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk or several
- * devices in mode TIME, or both, or EVICTED with kv), QUIRE_CANCELED; err says what. */
+ * devices in mode TIME, or both, or EVICTED with kv), QUIRE_CANCELED; err names the reason. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);

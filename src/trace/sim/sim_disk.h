@@ -14,9 +14,9 @@
  * As in the engine, the mark stays when the disk loses the copy.
  *
  * With windows or states (quire_sim_kv) the tree's own marks count, because they know whether a
- * copy has what the node has. A record then has parts: the block of layers that keep all tokens,
- * the block's pages of windowed layers, the state behind it. The log is counted in bytes, and a
- * record that gets another part is written anew.
+ * copy has all parts of the node. A record then has parts: the block of layers that keep all
+ * tokens, the block's pages of windowed layers, the state behind it. The log is counted in bytes,
+ * and a record that gets another part is written anew.
  *
  * Thread: owner.
  *

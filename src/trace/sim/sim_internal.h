@@ -26,7 +26,7 @@ void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *cons
 
 void quire_sim_count_hits(quire_sim_result *out, const quire_trace *trace,
                           const quire_trace_request *request, uint32_t hit_blocks);
-/* At the end: add what the tree has counted. */
+/* At the end: add the tree's counts. */
 void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree);
 
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request);
@@ -38,7 +38,7 @@ static inline int quire_sim_ask(const quire_sim_cancel *cancel)
                                                                            : QUIRE_OK;
 }
 
-/* What err says of a simulation that began; returns status. */
+/* Fill err for a simulation that began; returns status. */
 int quire_sim_failed(int status, quire_error *err);
 
 int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,

@@ -46,7 +46,7 @@ uint32_t quire_sim_job_blocks(const quire_trace *trace, const quire_trace_reques
  */
 uint64_t quire_sim_job_charge(const quire_sim_tree *tree, uint32_t n_blocks, uint32_t chunk_tokens);
 
-/* What a job needs of the simulation. */
+/* The parts of the simulation that a job needs. */
 typedef struct quire_sim_place {
     quire_sim_tree *tree;
     const quire_trace *trace;

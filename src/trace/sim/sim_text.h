@@ -59,7 +59,7 @@ uint32_t quire_sim_text_next(const quire_sim_tree *tree, const quire_sim_text *t
 void quire_sim_text_state(quire_sim_tree *tree, const quire_sim_text *text, uint32_t n_blocks,
                           bool is_end);
 
-/* Release what the text holds. */
+/* Release the sequence and the nodes that the text holds. */
 void quire_sim_text_end(quire_sim_tree *tree, quire_sim_text *text, uint64_t now_us);
 
 #endif /* QUIRE_TRACE_SIM_TEXT_H */

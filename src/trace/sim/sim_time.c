@@ -24,7 +24,7 @@ typedef struct sim_clock {
     quire_sim_timeline line;
     double now_us;
     uint32_t n_arrived;      /* requests */
-    quire_sim_job **waiting; /* [n_requests]: a heap, who comes first on top */
+    quire_sim_job **waiting; /* [n_requests]: a heap, the first to be admitted on top */
     uint32_t n_waiting;
     quire_sim_job **running; /* [n_running_max], in order of admission */
     uint32_t n_running;

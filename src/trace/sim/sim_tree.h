@@ -48,7 +48,7 @@ typedef struct quire_sim_tree_opts {
     uint32_t block_tokens; /* of the trace */
 } quire_sim_tree_opts;
 
-/* Errors: QUIRE_INVAL, QUIRE_LIMIT, QUIRE_NOMEM; err says what. */
+/* Errors: QUIRE_INVAL, QUIRE_LIMIT, QUIRE_NOMEM; err names the reason. */
 int quire_sim_tree_init(quire_sim_tree *tree, const quire_sim_tree_opts *opts, quire_error *err);
 void quire_sim_tree_fini(quire_sim_tree *tree);
 
@@ -70,7 +70,7 @@ int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t
 /* Where sequences of a class of the trace are opened. */
 quire_region_id quire_sim_tree_region(const quire_sim_tree *tree, uint8_t class_index);
 
-/* The most charge that sequences of a class can hold: all but that which other classes have
+/* The most charge that sequences of a class can hold: all but the charge that other classes have
  * reserved. */
 uint64_t quire_sim_tree_reach(const quire_sim_tree *tree, uint64_t capacity, uint8_t class_index);
 

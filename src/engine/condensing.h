@@ -24,8 +24,8 @@
  * pages behind them are the same for all lanes.
  *
  * In sealed formats, and in models with windows, even policies have packed pages, too. Layers with
- * windows drop nothing by a policy: the pages of the window before a place are copied behind the
- * packed ones' tokens, whose last ones stand for the same tokens there.
+ * windows drop nothing by a policy: the pages of the window before a place are copied to the places
+ * of the last of the kept(k) tokens, which stand for the window's tokens in these layers.
  *
  *   full layers    [ packed pages: kept(k) tokens                   ][ the rest, in full ]
  *   with windows   [ holes                  ][ the window, in full  ][ the rest, in full ]

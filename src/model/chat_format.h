@@ -13,7 +13,7 @@
  * "developer", "user", "assistant" and "tool". All JSON in these types is text in OpenAI's form.
  *
  * Two engines render. The library `common` of llama.cpp runs the Jinja template of the model or of
- * a file, and knows the formats of tool calls and thoughts (chat_format.cpp is its only user; C++
+ * a file, and knows the formats of tool calls and thoughts (chat_*.cpp are its only users; C++
  * exceptions end there). Without this library, and for a template given by NAME, libllama's
  * built-in templates render plain messages (chat_templates.h), and tools are refused.
  *

@@ -1,7 +1,7 @@
 /* block_memory.h - the memory of a quire_block_state, which is also its file.
  *
- * To make a state: set all numbers, alloc(), fill the parts by the pointers of quire_block_parts,
- * seal(). To read one: parse(), which takes over the bytes of a file and checks all of them.
+ * To make a state: set all numbers, alloc(), write the parts by quire_block_part(), seal(). To read
+ * one: parse(), which takes over the bytes of a file and checks all of them.
  *
  * Thread: any.
  *

@@ -2,7 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 
-/* AdamW's numbers beside its arrays; see adamw.h. */
+/* AdamW's numbers beside its arrays. */
 typedef struct QT(adamw) {
     real rate;
     real beta1;

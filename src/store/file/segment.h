@@ -5,10 +5,10 @@
  *   | header | record | record | marker | record |     | footer | trailer |
  *   +--------+--------+--------+--------+--------+- - -+--------+---------+
  *
- * Everything begins at multiples of 4 KiB. Records are those of record.h. A *marker* says that
- * records end (quire_store_drop); it applies to every record that stands before it: in a segment
- * with a lower number, or at a lower offset. So a marker is no longer needed when its segment is
- * the oldest and goes.
+ * Everything begins at multiples of 4 KiB. Records are those of store/page_record.h. A *marker*
+ * says that records end (quire_store_drop); it applies to every record that stands before it: in a
+ * segment with a lower number, or at a lower offset. So a marker is no longer needed when its
+ * segment is the oldest and goes.
  *
  * The footer lists the live records with all that the index needs, the roots with their salts, and
  * the markers. The trailer, the last 4 KiB, says how long the footer is. A segment without a valid

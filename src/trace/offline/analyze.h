@@ -1,8 +1,7 @@
 /* analyze.h - the workload of a trace: lengths, repetition, gaps, sessions, load.
  *
- * Pure: the same trace gives the same figures. Curves of hit rates are mrc.h, shards.h and
- * curves.h. Figures that depend on contents are empty for a trace without
- * contents.
+ * Pure: the same trace gives the same figures. Curves of hit rates are in mrc.h and shards.h.
+ * Figures that depend on contents are empty for a trace without contents.
  *
  * Memory: some 300 KB, and 16 bytes per id while it is made. Cost: O(blocks). Thread: read-only
  * when made.

@@ -1,6 +1,6 @@
 /* sha256.h - SHA-256 (FIPS 180-4) of bytes in memory: names of texts that nobody can forge.
  *
- * About 250 MB/s: for tokens and names. Pages of KV have hash128.h.
+ * Portable and slow: for tokens and names. Pages of KV have hash128.h.
  *
  * Thread: any.
  *

@@ -7,14 +7,13 @@
  *
  * For one row ggml reads the weights in order, and the CPU's prefetchers keep up. For more rows,
  * its block-quantised kernels take four rows of weights at a time in steps of a few dozen bytes. No
- * prefetcher recognises this pattern, so the step waits for memory line by line, and 2 sequences
- * cost 2.4 times as much as one. A custom op before the product therefore reads one byte of every
- * cache line in order. Each thread reads the part that it will multiply, and the product then runs
- * from the L2 caches:
+ * prefetcher recognises this pattern, so the step waits for memory line by line (linear.c has
+ * figures). A custom op before the product therefore reads one byte of every cache line in order.
+ * Each thread reads the part that it will multiply, and the product then runs from the L2 caches:
  *
  *   matrix <= block:  touch(W) -> mul_mat(W, x)
- *   larger:           touch(W[0]) -> mul_mat(W[0], x) -> collect(touch(W[1])) -> mul_mat(W[1], x)
- * -> ...
+ *   larger:           touch(W[0]) -> mul_mat(W[0], x)
+ *                     -> collect(touch(W[1])) -> mul_mat(W[1], x) -> ...
  *
  * W[i] are blocks of output rows; collect copies a block's result to its place. The products are
  * ggml's, of the same rows in the same order, so results do not change.

@@ -1,8 +1,7 @@
 /* kernels_avx512_dot.h - VNNI's instructions: multiply and add to 32-bit sums.
  *
  * They are written as assembly because gcc 12 allocates registers badly around their intrinsics
- * (the accumulator is input and output): it copied and spilled accumulators in the inner loops, a
- * third of the speed.
+ * (the accumulator is input and output): it copies and spills accumulators in the inner loops.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_AVX512_DOT_H

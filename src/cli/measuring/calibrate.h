@@ -4,10 +4,9 @@
  * any other choice of formats from them, over the same tokens.
  *
  * Models with weights in few bits also round the inputs of their products. Such a model reacts to
- * any change, even f32 for f16, with a divergence that hardly depends on the change (minimind2,
- * Q8_0: 4.6e-3 for f32, 6.5e-3 for q8, 1.4e-2 for q4). This base divergence occurs once, not once
- * per side. So a side is measured with all other sides in q8, and the divergence of pure q8 is
- * subtracted row by row.
+ * any change, even f32 for f16, with a divergence that hardly depends on the change
+ * (docs/calibrate.md has figures). This base divergence occurs once, not once per side. So a side
+ * is measured with all other sides in q8, and the divergence of pure q8 is subtracted row by row.
  *
  * Thread: owner.
  *

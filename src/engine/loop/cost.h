@@ -6,8 +6,7 @@
  * depth rows: the number of attended tokens, summed over the rows of the step. Only the cost of
  * attention grows with it. `several` models the late gain of batching on a CPU: a single row waits
  * for the weights to come from memory, the next few rows compute inefficiently, and further rows
- * are cheap. Measured (135M parameters, 2 cores, decode): 10, 30, 47, 55, 63, 79 ms for 1, 2, 4, 8,
- * 16, 32 rows; the formula with step 9, several 42, row 0.9 gives 10, 32, 44, 53, 63, 79.
+ * are cheap.
  *
  * Learning. The sums of products of the five terms (the normal equations) fade over some hundred
  * steps, so the model follows a machine that becomes busier. After each step a few rounds of

@@ -34,11 +34,11 @@
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
  * with f32 q and P; the sets avx512+bf16 and avx512+amx have q and P in bf16 instead where the tile
  * is bf16, and add the exact products in f32, each in an order of its own; l is the sum of the
- * weights in bf16, so that they still add up to
- * one. q8 stays in integers on both sides: q in 8 bits, which adds an error to each logit about
- * as large as that of K's stored codes (docs/formats.md has the cost; attn_pack.c rounds q
- * beforehand to lower this cost), P in 15 bits, so that its rounding is negligible beside that
- * of V's; all sums are exact, so every ISA has the same integers:
+ * weights in bf16, so that the weights still add up to one. q8 stays in integers on both sides: q
+ * in 8 bits, which adds an error to each logit about as large as that of K's stored codes
+ * (docs/formats.md has the cost; attn_pack.c rounds q beforehand to lower this cost), P in 15 bits,
+ * so that its rounding is negligible beside that of V's codes; all sums are exact, so every ISA has
+ * the same integers:
  *
  *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int8
  *   qk      S_t = (float)(sum_i n_i * code_ti) * s * k_scale_t             sum exact in int32

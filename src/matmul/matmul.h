@@ -60,8 +60,8 @@
  *   Q2_K, Q3_K: [2][output][4] bytes, bits 2 k and 2 k + 1 of which are those of input 4 k + byte,
  *   16 further on in the second; of Q3_K: then [output][4] bytes whose bit k is the third of input
  *   4 k + byte
- *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on; of
- * 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte; of 6 bits: then
+ *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on;
+ *   of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte; of 6 bits: then
  *   [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of input 4 k + byte, 16
  *   further on in the second
  *

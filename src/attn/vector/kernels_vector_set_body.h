@@ -4,8 +4,8 @@
  * The including file has defined:
  *
  *   VECTOR(name)       the functions of its instruction set
- *   VECTOR_Q8_START    the start of a sum of q8, per unit of the sum of the query row: it takes
- * back the offset of the stored K codes
+ *   VECTOR_Q8_START    the start of a sum of q8, per unit of the sum of the query row: it cancels
+ *                      the offset of the stored K codes
  *
  * SPDX-License-Identifier: MIT */
 

@@ -1,15 +1,15 @@
 /* evict_predict.c - Quire's default policy: evicts the node that saves least per byte and time.
  *
- *  1 A page saves its recomputation at its next use, and costs memory until that use.
- *  2 So the best use of memory keeps the pages that save most per byte and time (a knapsack).
- *  3 This ratio is an index of each page alone, independent of all other pages (reuse_model.h).
- *  4 Conversations return after a pause. When memory cannot hold all arrivals during the pause,
- *  5 LRU evicts every conversation just before its return. The index falls during the pause and
- *  6 rises towards its usual end. So some conversations stay until they return, and newcomers
- *  7 with no better chance are evicted at once. Loops and scans are handled in the same way.
- *  8 The traits that predict a return (turn, length, new tokens, own pauses, sharers) are learned
- *  9 online, from evicted and kept pages alike. The prior is LRU's assumption: older means later.
- * 10 So the policy becomes LRU on workloads that suit LRU, and has little to lose elsewhere.
+ *   1. A page saves its recomputation at its next use, and costs memory until that use.
+ *   2. So the best use of memory keeps the pages that save most per byte and time (a knapsack).
+ *   3. This ratio is an index of each page alone, independent of all other pages (reuse_model.h).
+ *   4. Conversations return after a pause. When memory cannot hold all arrivals during the pause,
+ *      LRU evicts every conversation just before its return. The index falls during the pause and
+ *      rises towards its usual end. So some conversations stay until they return, and newcomers
+ *      with no better chance are evicted at once. Loops and scans are handled in the same way.
+ *   5. The traits that predict a return (turn, length, new tokens, own pauses, sharers) are learned
+ *      online, from evicted and kept pages alike. The prior is LRU's assumption: older means later.
+ *      So the policy becomes LRU on workloads that suit LRU, and has little to lose elsewhere.
  *
  * A victim is the least of 8 candidates drawn at random and a pool of the least 16 that were drawn
  * or became candidates before. This is as good as the exact minimum in all traces tried, and its

@@ -25,11 +25,12 @@
  *       Its pages of groups with windows are pinned while n_window_pins > 0: the pins among these
  *       whose last window reaches the node
  *   P11 an account's bytes in a region are the charge of its nodes in the region; apart_bytes is
- * the charge of the nodes that are apart, which all nodes of a root are or none P12 a node that the
- * watcher knows is full, and the watcher knows its parent P13 n_ends of a node is the number of
- * nodes with end flags, at the node or below, whose window reaches the node. A full node with pages
- * of groups with windows is in a list of its region, unless pins hold these pages: in KEPT_LIST if
- * n_ends > 0 or if it has a state that is smaller than its page of group 0, else in FREE_LIST
+ *       the charge of the nodes that are apart: all nodes of a root are, or none
+ *   P12 a node that the watcher knows is full, and the watcher knows its parent
+ *   P13 n_ends of a node is the number of nodes with end flags, at the node or below, whose window
+ *       reaches the node. A full node with pages of groups with windows is in a list of its region,
+ *       unless pins hold these pages: in QUIRE_WINDOW_KEPT if n_ends > 0 or if it has a state that
+ *       is smaller than its page of group 0, else in QUIRE_WINDOW_FREE
  *
  * Thread: owner.
  *

@@ -1,4 +1,4 @@
-/* prefix_owner.h - the nodes that one owner published and nobody else has used. So the cost of a
+/* prefix_owner.h - the nodes that one owner published and no other owner has used. So the cost of a
  * session's end depends on the session's nodes, not on the size of the tree.
  *
  * The nodes of an owner form a ring (owner_next, owner_prev). The index maps the owner's number to

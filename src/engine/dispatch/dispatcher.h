@@ -8,9 +8,9 @@
  *        + prompt tokens that wait or are computed there
  *        + QUIRE_DISPATCH_REQUEST_TOKENS for each request there
  *
- * So it goes to the longest cached prefix, unless the load of that device says otherwise. Of equal
- * devices it is the one with the longer prefix, then the one with fewer requests, then the one with
- * fewer cached pages, then the first.
+ * So a request goes to the device with its longest cached prefix, unless that device has too much
+ * load. Among devices with equal work the longer prefix wins, then fewer requests, then fewer
+ * cached pages, then the first device.
  *
  * Placement binds classes and tenants to devices. The binding of a tenant goes before that of a
  * class. It holds while one of its devices is there; after the last one is lost, all other devices

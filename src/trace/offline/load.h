@@ -1,9 +1,9 @@
 /* load.h - arrivals of requests, and how many are served at once.
  *
- * The number of requests at once depends on the duration of each, which no trace records. The
- * duration is computed here: prompt tokens that no earlier request had, times the cost of a prompt
- * token, plus answer tokens times the cost of an answer token, without waiting. The result is the
- * load of a machine that is fast enough, and the memory that this machine needs.
+ * The number of requests at once depends on the duration of each request, and no trace records
+ * durations. The duration is computed here: prompt tokens that no earlier request had, times the
+ * cost of a prompt token, plus answer tokens times the cost of an answer token, without waiting.
+ * The result is the load of a machine that is fast enough, and the memory that this machine needs.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_LOAD_H

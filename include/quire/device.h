@@ -16,8 +16,8 @@
  *   close
  *
  * Order. Work is queued: copy, enter, append and attn return before their work is done. A device
- * does its work in the order of the calls, so attn sees what append wrote, and a copy out of a page
- * sees both. record() gives an event; wait() returns when all work before the event is done.
+ * does its work in the order of the calls, so attn sees the writes of append, and a copy out of a
+ * page sees both. record() gives an event; wait() returns when all work before the event is done.
  * leave() waits for the result that it returns. On the CPU each call has done its work when it
  * returns.
  *

@@ -79,7 +79,8 @@
 #define QUIRE_ATTN_Q8_P_MAX 32767.0f
 #define QUIRE_ATTN_Q8_TINY  0x1p-100f
 
-/* Of sealed formats. 127 * 127 * 1024 dimensions and 255 * 127 * 64 tokens < 2^31. */
+/* Bounds of the integers of sealed formats: 127 * 127 * 1024 dimensions and 255 * 127 * 64 tokens <
+ * 2^31. */
 #define QUIRE_ATTN_SEALED_Q_MAX 127.0f
 #define QUIRE_ATTN_SEALED_P_MAX 255.0f
 
@@ -213,13 +214,14 @@ const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
 const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* with AVX-VNNI if present */
 const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and VBMI if present */
-/* Without instructions that some of these CPUs lack; the same bits. The functions above choose. */
+/* Sets without the instructions that some of these CPUs lack; the same bits. The functions above
+ * choose among them. */
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */
-/* With products of bf16, which are other bits for bf16 tiles only; NULL: the CPU has none. */
+/* The set with products of bf16: other bits for bf16 tiles only; NULL: the CPU lacks them. */
 const quire_attn_kernels *quire_attn_kernels_avx512_bf16(void);
-/* With AMX: again other bits for bf16 tiles only; NULL: the CPU or the system has none. */
+/* The set with AMX: again other bits for bf16 tiles only; NULL: the CPU or the system lacks AMX. */
 const quire_attn_kernels *quire_attn_kernels_amx(void);
 #elif defined(__aarch64__)
 const quire_attn_kernels *quire_attn_kernels_neon(void);       /* sdot if present */

@@ -81,7 +81,7 @@ static inline q8_floats q8_select(q8_ints is, q8_floats a, q8_floats b)
     return (q8_floats)(((q8_ints)a & is) | ((q8_ints)b & ~is));
 }
 
-/* Of numbers. */
+/* The lesser of each two numbers. */
 static inline q8_floats q8_min(q8_floats a, q8_floats b)
 {
 #ifdef Q8_MIN

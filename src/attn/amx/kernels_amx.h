@@ -64,7 +64,7 @@ typedef enum quire_amx_kind {
         }                                                                                          \
     } while (0)
 
-/* Of a register of rows, by row. */
+/* The sums of a register of rows, by row. */
 typedef int32_t register_sums[QUIRE_AMX_ROWS][QUIRE_TILE_TOKENS];
 
 /* One or two registers of rows against up to 64 columns of a tile. */
@@ -92,7 +92,7 @@ QUIRE_AVX512_INLINE void quire_amx_take_rows(quire_amx_product *p, const void *a
     p->rows[1] = n_rows - row > QUIRE_AMX_ROWS ? first + QUIRE_AMX_ROWS * p->rows_stride : NULL;
 }
 
-/* Of n_rows rows, those that a register has that begins with row `first`. */
+/* The number of rows, of n_rows, in a register that begins with row `first`. */
 QUIRE_AVX512_INLINE uint32_t quire_amx_n_rows(uint32_t n_rows, uint32_t first)
 {
     const uint32_t n = n_rows > first ? n_rows - first : 0;

@@ -228,7 +228,7 @@ QUIRE_AVX512_INLINE __m512 quire_avx512_max_4_ps(const __m512 x[4])
     return _mm512_max_ps(a, _mm512_permute_ps(a, 0xb1));
 }
 
-/* As unsigned integers. */
+/* The same for unsigned integers. */
 QUIRE_AVX512_INLINE __m512i quire_avx512_max_4(const __m512i x[4])
 {
     __m512i a = _mm512_max_epu32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
@@ -284,7 +284,7 @@ QUIRE_AVX512_INLINE void quire_avx512_load_scales(const void *tile, __m512 scale
     }
 }
 
-/* Those of the slots in `visible`; 0 outside them. */
+/* The scales of the slots in `visible`; 0 for all other slots. */
 QUIRE_AVX512_INLINE void quire_avx512_load_visible(const void *v_tile, uint64_t visible,
                                                    __m512 scale[QUIRE_AVX512_REGS])
 {

@@ -240,7 +240,7 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
             const uint32_t n_left = row + n - r;                                                   \
             const uint32_t n_four = n_left < 4 ? n_left : 4;                                       \
                                                                                                    \
-            if (n_four == 4) { /* what stores with a mask is slow to come back */                  \
+            if (n_four == 4) { /* values stored with a mask are slow to load */                    \
                 _mm_storeu_ps(rows->rescale + r, _mm_set1_ps(1.0f));                               \
             } else {                                                                               \
                 _mm_mask_storeu_ps(rows->rescale + r, (__mmask8)((1u << n_four) - 1),              \

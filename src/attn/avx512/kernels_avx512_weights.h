@@ -22,7 +22,7 @@ QUIRE_AVX512_INLINE bool quire_avx512_is_damaged(const void *v_tile, uint64_t vi
     return ((low | high << 32) & visible) != 0;
 }
 
-/* Those of the tokens that a row gives weight, of the others zero. */
+/* The scales of the tokens that have weight in a row; zero for all other tokens. */
 QUIRE_AVX512_INLINE void quire_avx512_scales_of_row(const float *p,
                                                     const __m512 v_scale[QUIRE_AVX512_REGS],
                                                     __m512 of_row[QUIRE_AVX512_REGS])

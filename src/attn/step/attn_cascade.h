@@ -16,7 +16,7 @@
 
 /* Fill order[] and cascades[] of a group's plan for the batch at hand, whose tables have been
  * checked and cut into splits. Cost: O(table entries + sequences * QUIRE_ATTN_CASCADE_WINDOW *
- * split_entries), the latter only where first pages are the same; attn_cascade.c says why. */
+ * split_entries), the second term only where first pages are the same; attn_cascade.c says why. */
 void quire_attn_cascade_plan(quire_attn_workspace *workspace, uint32_t group);
 
 #endif /* QUIRE_ATTN_CASCADE_H */

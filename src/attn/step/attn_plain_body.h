@@ -25,7 +25,7 @@ typedef struct plain_calls {
     quire_attn_pv pv;
 } plain_calls;
 
-/* Of the rows of a block in a layer for which is_plain() holds. */
+/* Make the calls for the rows of a block in a layer for which is_plain() holds. */
 static void make_calls(const quire_attn_ctx *c, const quire_attn_block *b, plain_calls *calls)
 {
     const quire_attn_layer *layer = c->layer;

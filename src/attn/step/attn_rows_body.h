@@ -107,7 +107,7 @@ static void run_weigh(const quire_attn_ctx *c, const quire_attn_block *b,
     c->ws->kernels->weigh(&args);
 }
 
-/* Of a run whose rows are set. */
+/* Whether a run, whose rows are set, shares its prefetches out. */
 static bool is_ahead_shared(const quire_attn_ctx *c, const quire_attn_block *b,
                             const quire_attn_tile_run *run)
 {
@@ -214,7 +214,7 @@ static quire_attn_softmax *softmax_of(const quire_attn_ctx *c, const quire_attn_
     return is_bf16 ? kernels->softmax_bf16 : kernels->softmax;
 }
 
-/* Of rows [first, end). */
+/* The softmax of rows [first, end). */
 static void run_softmax(const quire_attn_ctx *c, const quire_attn_tile_run *run, uint32_t first,
                         uint32_t end, const quire_attn_state *st)
 {
@@ -276,7 +276,7 @@ static void bound_logits(const quire_attn_ctx *c, const quire_attn_block *b,
     }
 }
 
-/* Of rows [first, end). */
+/* Add biases to the logits of rows [first, end). */
 static void add_biases(const quire_attn_ctx *c, const quire_attn_tile_pos *pos, uint32_t first,
                        uint32_t end)
 {

@@ -14,10 +14,9 @@ int quire_parse_i64(const char *text, int64_t min, int64_t max, int64_t *out);
 /* A whole string as a finite decimal number within [min, max]. Errors: as above. */
 int quire_parse_f64(const char *text, double min, double max, double *out);
 
-/* A count or size: a non-negative decimal number, fractions allowed, followed by nothing, by
- * k M G T (powers of 1,000; K too) or by KiB MiB GiB TiB (powers of 1,024), with an optional B
- * after the former ("1.5GB"). Case of the suffix does not matter.
- * Errors: QUIRE_INVAL, QUIRE_RANGE (over 2^63). */
+/* A count or size: a non-negative decimal number, fractions allowed, followed by nothing, by B, by
+ * k M G T (powers of 1,000), each with an optional B ("1.5GB"), or by KiB MiB GiB TiB (powers of
+ * 1,024). Case of the suffix does not matter. Errors: QUIRE_INVAL, QUIRE_RANGE (over 2^63). */
 int quire_parse_size(const char *text, uint64_t *out);
 
 /* A time in microseconds: a non-negative decimal number, fractions allowed, followed by nothing or

@@ -29,10 +29,10 @@ typedef struct quire_attend_choice {
     uint32_t n_since;                        /* steps since the dearer way was taken */
 } quire_attend_choice;
 
-/* For the next step. */
+/* The place where the next step attends. */
 quire_attend_place quire_attend_choose(const quire_attend_choice *choice);
 
-/* A step took so long with pages of so many bytes, > 0. */
+/* Note that a step took step_us, with bytes > 0 of such pages attended at `place`. */
 void quire_attend_measured(quire_attend_choice *choice, quire_attend_place place, uint64_t bytes,
                            uint64_t step_us);
 

@@ -146,8 +146,8 @@ static inline uint32_t quire_condensing_before(const quire_condensing *c, uint32
     return c->chunk != 0 ? position / c->chunk : 0;
 }
 
-/* Tokens in the pages of a text after condensing number k; 0 for k = 0. With an even policy
- * each lane has so many. Cost: O(k). */
+/* Tokens in the pages of a text after condensing number k; 0 for k = 0. With an even policy each
+ * lane has this number. Cost: O(k). */
 uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k);
 
 /* Tokens that left the sequence in the first k condensings: a multiple of page_tokens. */
@@ -156,17 +156,18 @@ static inline uint32_t quire_condensing_gone(const quire_condensing *c, uint32_t
     return k * c->chunk - quire_condensing_kept(c, k);
 }
 
-/* Tokens that a text condensed k times is made of, at least. */
+/* The least number of tokens of a text that was condensed k times. */
 static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint32_t k)
 {
     return k * c->chunk;
 }
 
-/* The most tokens that the pages of a text of n_tokens tokens have room for at a time: before the
- * last condensing the tokens held, and beside them the kept ones. */
+/* The most tokens for which a text of n_tokens tokens has pages at a time: during the last
+ * condensing, the held tokens, and beside them the kept ones or the rows that repeat the text,
+ * whichever are more. */
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens);
 
-/* The queries of so many tokens before a place are read there. */
+/* The number of tokens before a place whose queries the condensing there reads. */
 static inline uint32_t quire_condensing_probe(const quire_condensing *c)
 {
     const bool is_probed = c->chunk != 0 && c->spec.policy->needs_attention;
@@ -189,7 +190,7 @@ static inline bool quire_condensing_reads_chunk(const quire_condensing *c)
            (c->chunk != 0 && c->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED);
 }
 
-/* So many tokens before a place must be computed by the request that condenses there. */
+/* The number of tokens before a place that the condensing request must have computed itself. */
 static inline uint32_t quire_condensing_seen(const quire_condensing *c)
 {
     return quire_condensing_reads_chunk(c) ? c->chunk : quire_condensing_probe(c);

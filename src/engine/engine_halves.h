@@ -24,7 +24,7 @@ typedef struct quire_pin_naming {
 struct quire_engine {
     quire_loop *loop;   /* serves: engine/loop/loop.h */
     quire_adapt *adapt; /* watches the loop and changes its settings: engine/adapt/adapt.h */
-    /* Both by device; those of the first device are the ones above. */
+    /* Loops and adaptations by device; the two fields above are those of the first device. */
     quire_loop *loops[QUIRE_REPLICAS_MAX];
     quire_adapt *adapts[QUIRE_REPLICAS_MAX];
     uint32_t n_replicas;

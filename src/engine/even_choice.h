@@ -17,8 +17,8 @@ typedef struct quire_even_room {
     int32_t *positions; /* [n] ascending */
 } quire_even_room;
 
-/* For lanes of n tokens, whose keys are read with those of other rows: n_rows in all. Errors:
- * QUIRE_NOMEM. Memory: quire_even_room_fini(), on errors too. */
+/* Make room for lanes of n tokens. Their keys are read together with other rows, n_rows in all.
+ * Errors: QUIRE_NOMEM. Memory: quire_even_room_fini(), on errors too. */
 int quire_even_room_init(quire_even_room *room, const quire_retain_spec *spec, size_t n,
                          size_t n_rows, size_t d_k);
 void quire_even_room_fini(quire_even_room *room);
@@ -28,7 +28,7 @@ typedef struct quire_even_lane {
     uint64_t lane;
     uint32_t n;         /* tokens */
     uint32_t n_text;    /* of the text, up to the last one */
-    uint32_t n_kept;    /* of n; the policy has so many to keep */
+    uint32_t n_kept;    /* of n: the number that the policy keeps */
     uint32_t first_row; /* of room->keys that belongs to a token */
     uint32_t d_k;
 } quire_even_lane;

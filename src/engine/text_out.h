@@ -20,7 +20,8 @@ typedef struct quire_text_out quire_text_out;
 /* stops: [n_stops] texts in UTF-8, none of them empty; copied. Errors: QUIRE_NOMEM. */
 int quire_text_out_create(quire_text_out **out, const quire_model *model, const char *const *stops,
                           uint32_t n_stops, bool shows_special);
-/* Of these control tokens the text is included; all others stay without. tokens: borrowed. */
+/* Include the text of these control tokens; that of others is included with shows_special only.
+ * tokens: borrowed. */
 void quire_text_out_show(quire_text_out *out, const int32_t *tokens, uint32_t n);
 void quire_text_out_destroy(quire_text_out *out);
 

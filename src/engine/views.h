@@ -72,7 +72,8 @@ typedef struct quire_region_view {
 
 /* The open regions. Returns their number; never waits. */
 uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX]);
-/* Those of one device alone, 0 .. quire_engine_devices_get() - 1; of a lost one as they were. */
+/* The regions of one device, 0 .. quire_engine_devices_get() - 1; of a lost device, as they
+ * were. */
 uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device,
                                      quire_region_view out[QUIRE_REGIONS_MAX]);
 

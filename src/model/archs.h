@@ -36,7 +36,7 @@ typedef uint64_t quire_part;
 #define QUIRE_PART_ROPE_FACTORS QUIRE_PART_BIT(4)
 #define QUIRE_PART_ATTN_NORM    QUIRE_PART_BIT(5)
 
-/* Of the result that attention adds to the residual. */
+/* Norms of the result that attention adds to the residual, and of the network's input. */
 #define QUIRE_PART_ATTN_POST_NORM QUIRE_PART_BIT(6)
 #define QUIRE_PART_FFN_NORM       QUIRE_PART_BIT(7)
 
@@ -83,10 +83,10 @@ typedef uint64_t quire_part;
 /* A factor of each expert's result. */
 #define QUIRE_PART_EXPERTS_SCALE QUIRE_PART_BIT(56)
 
-/* Of router and experts. */
+/* Biases of router and experts. */
 #define QUIRE_PART_EXPERTS_BIAS QUIRE_PART_BIT(26)
 
-/* Of the choice alone. */
+/* A bias of the choice alone. */
 #define QUIRE_PART_EXPERTS_CHOICE_BIAS QUIRE_PART_BIT(27)
 
 /* The same under a name without ".bias". */

@@ -1,9 +1,10 @@
 /* describe_latent.c - the sizes of latent attention (MLA): the keys of DeepSeek-V2 and MiniCPM3.
  *
- * Files of today say key_length_mla and value_length_mla, the sizes of a head before its matrices
+ * Files of today have key_length_mla and value_length_mla, the sizes of a head before its matrices
  * are applied to Q and to the result; their key_length and value_length are those of the latent
- * row. Older files, and those of minicpm3, have the former under the names of the latter. The
- * meaning of every key is libllama's (src/models/deepseek2.cpp and minicpm3.cpp at ggml 0.25.1).
+ * row. Older files, and files of minicpm3, have the sizes of a head as key_length and value_length.
+ * The meaning of every key is libllama's (src/models/deepseek2.cpp and minicpm3.cpp at ggml
+ * 0.25.1).
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

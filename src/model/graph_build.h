@@ -84,11 +84,11 @@ void quire_graph_attn_exit(quire_graph_build *b, quire_graph_attn *in);
 struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
                                         uint32_t il);
 
-/* Of a layer with a delta net. */
+/* The recurrent operation of a layer with a delta net. */
 struct ggml_tensor *quire_graph_delta_op(const quire_graph_build *b, struct ggml_tensor *x,
                                          uint32_t il);
 
-/* Of a layer with Mamba-2. */
+/* The recurrent operation of a layer with Mamba-2. */
 struct ggml_tensor *quire_graph_mamba_op(const quire_graph_build *b, struct ggml_tensor *x,
                                          uint32_t il);
 

@@ -61,8 +61,9 @@ uint64_t quire_state_seq_bytes(const quire_model_desc *desc);
 void quire_state_encode(quire_format format, const float *from, size_t n, void *to);
 void quire_state_decode(quire_format format, const void *from, size_t n, float *to);
 
-/* Of a model with recurrent layers. The cache has pages for its states and is borrowed; at most
- * n_seqs_max sequences are open at once. Errors: QUIRE_NOMEM. Memory: quire_states_destroy(). */
+/* Create the states of a model with recurrent layers. The cache has pages for states and is
+ * borrowed; at most n_seqs_max sequences are open at once. Errors: QUIRE_NOMEM. Memory:
+ * quire_states_destroy(). */
 int quire_states_create(quire_states **out, const quire_model_desc *desc, quire_cache *cache,
                         uint32_t n_seqs_max);
 void quire_states_destroy(quire_states *states);

@@ -138,7 +138,7 @@ typedef struct quire_packed_reads {
 } quire_packed_reads;
 quire_packed_reads quire_packed_device_reads(const quire_packed_device *device);
 
-/* Room for rows whose attention is watched, to so many tokens at most; between two steps. Errors:
+/* Make room to watch the attention of rows to n_watched tokens at most; between two steps. Errors:
  * QUIRE_NOMEM. */
 int quire_packed_device_watch(quire_packed_device *device, uint32_t n_watched);
 

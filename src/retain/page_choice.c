@@ -65,7 +65,7 @@ static float bound_of(const float *query, const float *bounds, uint32_t d)
     return sum;
 }
 
-/* Those that are needed, then by bound, then the later page. */
+/* Order: needed pages first, then by bound, then the later page. */
 static int by_bound(const void *a, const void *b)
 {
     const quire_page_rank *x = a;

@@ -40,8 +40,8 @@ typedef struct quire_predictor {
 
 /* Bytes of the maps. */
 uint64_t quire_predictor_bytes(const quire_predictor_shape *shape);
-/* With maps of zeros. Errors: QUIRE_NOMEM, QUIRE_LIMIT (beyond QUIRE_PREDICTOR_BYTES_MAX). Memory:
- * quire_predictor_free(). */
+/* Create a predictor with maps of zeros. Errors: QUIRE_NOMEM, QUIRE_LIMIT (beyond
+ * QUIRE_PREDICTOR_BYTES_MAX). Memory: quire_predictor_free(). */
 int quire_predictor_create(quire_predictor **out, const quire_predictor_shape *shape);
 void quire_predictor_free(quire_predictor *predictor); /* NULL is fine */
 

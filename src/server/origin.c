@@ -19,7 +19,7 @@ static bool is_printable(const char *text)
     return true;
 }
 
-/* "scheme://host" or "scheme://host:port"; "null" is what pages from files send. */
+/* "scheme://host" or "scheme://host:port"; pages from files send "null". */
 static bool is_origin(const char *text)
 {
     const char *host = strstr(text, "://");

@@ -19,7 +19,7 @@ typedef enum quire_unsupported_in {
     QUIRE_UNSUPPORTED_IN_OPENAI /* all but those in llama-server's form */
 } quire_unsupported_in;
 
-/* Of a request. */
+/* The kinds of requests. */
 typedef enum quire_unsupported_kind {
     QUIRE_UNSUPPORTED_OF_CHAT,
     QUIRE_UNSUPPORTED_OF_TEXT,

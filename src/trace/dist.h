@@ -21,7 +21,7 @@ typedef struct quire_dist {
 } quire_dist; /* all zero = empty */
 
 void quire_dist_add(quire_dist *dist, uint64_t value);
-/* As if the value came weight times. */
+/* Add the value `weight` times. */
 void quire_dist_add_n(quire_dist *dist, uint64_t value, uint64_t weight);
 
 /* The value that a share q (0..1) does not exceed; 0 when empty. */

@@ -78,7 +78,7 @@ int quire_trace_add_keys(quire_trace *trace, const quire_trace_request *request,
  * adding. No request may be added afterwards. */
 void quire_trace_finish(quire_trace *trace);
 
-/* Of the longest prompt; 0 in an empty trace. */
+/* Blocks of the longest prompt; 0 in an empty trace. */
 uint32_t quire_trace_longest_blocks(const quire_trace *trace);
 
 static inline const uint32_t *quire_trace_blocks(const quire_trace *trace,

@@ -26,7 +26,7 @@
 #include "train/as_f64.h"
 #include "train/product_decl.h"
 
-/* Those of the kernel sets (row_kernels.h). */
+/* The products of the kernel sets (row_kernels.h). */
 quire_f32_product_fn quire_f32_product_portable;
 quire_f32_product_fn quire_f32_product_avx2;
 quire_f32_product_fn quire_f32_product_avx512;

@@ -151,7 +151,7 @@ typedef struct quire_train_layout {
     size_t output; /* == embedding when tied */
 } quire_train_layout;
 
-/* For a shape that passes the check. Errors: QUIRE_NOMEM. */
+/* Lay out a shape that passes the check. Errors: QUIRE_NOMEM. */
 int quire_train_layout_init(quire_train_layout *layout, const quire_train_shape *shape);
 void quire_train_layout_fini(quire_train_layout *layout);
 

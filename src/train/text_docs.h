@@ -79,7 +79,7 @@ const quire_doc_reader *quire_text_docs_reader(const quire_text_docs *docs);
 /* The level of the documents after the one at hand. The beginning has level 0. */
 void quire_text_docs_level_set(quire_text_docs *docs, uint64_t level);
 
-/* Of the longest task at the level. */
+/* Bytes of the longest task at the level. */
 size_t quire_text_docs_task_bytes(const quire_text_docs *docs);
 
 /* Answer i is the bytes [at[i], end[i]) of its text. The last one ends the text. */

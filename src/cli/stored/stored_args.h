@@ -42,7 +42,7 @@ typedef struct quire_stored_args {
 /* quire_command.take_word. Errors: QUIRE_LIMIT. */
 int quire_stored_word_take(void *args, const char *word, quire_error *err);
 
-/* All of them, in the order of --help; cmd_cache.c has the table. */
+/* All commands of quire cache, in the order of --help; cmd_cache.c has the table. */
 extern const quire_command *const quire_stored_commands[];
 extern const size_t quire_n_stored_commands;
 

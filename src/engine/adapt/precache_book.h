@@ -26,7 +26,7 @@
 
 /* Texts not judged yet; no run begins at this limit. */
 #define QUIRE_PRECACHE_COMPUTED_MAX 64u
-/* Of all reused texts together: 4 MiB. */
+/* Tokens of all reused texts together: 4 MiB. */
 #define QUIRE_PRECACHE_TOKENS_MAX (1u << 20)
 
 typedef struct quire_precache_book quire_precache_book;

@@ -57,7 +57,7 @@ quire_condensed quire_condensed_find(const quire_condensed_set *set, quire_conde
  * have holders. The entry gets a holder: quire_condensed_release(). */
 quire_condensed quire_condensed_hold(quire_condensed_set *set, quire_condensed parent,
                                      const void *bytes, uint32_t n_bytes);
-/* One holder more of an entry. */
+/* Add a holder to an entry. */
 void quire_condensed_keep(quire_condensed_set *set, quire_condensed entry);
 /* QUIRE_CONDENSED_NULL is allowed. */
 void quire_condensed_release(quire_condensed_set *set, quire_condensed entry);

@@ -47,8 +47,8 @@ void quire_loop_lanes_stats_fill(quire_loop *loop);
  * its tokens then. */
 int quire_loop_lanes_repeat(quire_loop *loop, quire_request *request, uint32_t k);
 
-/* Of the request's next n_rows rows in a step: whether their queries are to be kept, for which the
- * last layer must be computed. */
+/* Whether the queries of the request's next n_rows rows in a step are to be kept. For this the last
+ * layer must be computed. */
 bool quire_request_lanes_want(const quire_request *request, uint32_t n_rows);
 
 #endif /* QUIRE_ENGINE_LANES_LOOP_H */

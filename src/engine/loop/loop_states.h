@@ -32,7 +32,8 @@ int quire_loop_state_begin(quire_loop *loop, quire_request *request,
 /* Another request waits until this one has published n_tokens tokens. */
 void quire_loop_state_lead(const quire_loop *loop, quire_request *leader, uint32_t n_tokens);
 
-/* Of n_left tokens that a request has to compute, those up to its next place. */
+/* How many of the n_left tokens to compute lie in front of the request's next place for a
+ * state. */
 uint32_t quire_loop_state_until(const quire_loop *loop, const quire_request *request,
                                 uint32_t n_left);
 

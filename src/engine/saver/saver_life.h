@@ -16,7 +16,7 @@ typedef struct quire_saver_pin {
     uint64_t until_us;
 } quire_saver_pin;
 
-/* Where it is now: the device, and its `changed` there. */
+/* The place of a restored pin: its device, and its `changed` there. */
 typedef struct quire_saver_pin_place {
     uint32_t device;
     uint64_t changed;

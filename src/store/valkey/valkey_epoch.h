@@ -10,7 +10,7 @@
  *
  *     epoch (8)  "QDROPS1" 0 (8)   | id of a page (8)  'T' or 'B'  zeros (7) |  ...
  *
- * 'T' ends the page and every text that continues it, 'B' the latter alone. A record says how many
+ * 'T' ends the page and every text that continues it, 'B' only these texts. A record says how many
  * drops its writer had seen; a later drop of the page or of one of its ancestors ends the record.
  * At QUIRE_EPOCH_DROPS_MAX drops the epoch is replaced instead, which ends everything of the root.
  *

@@ -28,7 +28,7 @@ typedef struct quire_lru_stack {
     uint32_t n_items; /* on the stack */
 } quire_lru_stack;
 
-/* For items below n_items_max, at most 2^30. Errors: QUIRE_NOMEM. */
+/* Items are below n_items_max, at most 2^30. Errors: QUIRE_NOMEM. */
 int quire_lru_stack_init(quire_lru_stack *stack, uint32_t n_items_max,
                          const quire_allocator *allocator);
 void quire_lru_stack_fini(quire_lru_stack *stack);

@@ -100,10 +100,10 @@ void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree);
 /* Copy a block of memory, if it has no mark. */
 void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id);
 
-/* With kv. Write a record with these parts. */
+/* Write a record with these parts. Only with kv. */
 void quire_sim_disk_write(quire_sim_disk *disk, uint32_t id, uint8_t parts);
 
-/* With kv. A request has used its first n_memory blocks from memory, and has read the next
+/* Only with kv: a request has used its first n_memory blocks from memory, and has read the next
  * n_fetched ones. */
 void quire_sim_disk_uses(quire_sim_disk *disk, const uint32_t *ids, uint32_t n_memory,
                          uint32_t n_fetched);

@@ -13,7 +13,6 @@
 
 #include "replicas_kit.h"
 
-#include "base/clock.h"
 #include "doze.h"
 #include "engine/adapt/adapt.h"
 #include "engine/engine_halves.h"
@@ -249,7 +248,7 @@ static void text_make(int32_t text[N_PROMPT], uint64_t seed)
 static void turn_at(const replicas *r, uint32_t device, uint64_t seed)
 {
     const quire_chat_message message = { "user", "a", NULL };
-    const uint64_t now_us = quire_clock_ns() / 1000;
+    const uint64_t now_us = quire_loop_now_us(r->b.engine->loops[0]);
     quire_sessions *sessions = quire_engine_sessions(r->b.engine);
     quire_error err = QUIRE_ERROR_INIT;
     int32_t text[N_PROMPT] = { 0 };

@@ -6,7 +6,9 @@
 if(BUILD_SHARED_LIBS)
     # Only functions that the public headers declare are visible in the library: these headers push
     # default visibility.
-    add_library(quire_shared SHARED $<TARGET_OBJECTS:quire_lib>)
+    get_property(isas GLOBAL PROPERTY QUIRE_ISAS)
+    list(TRANSFORM isas REPLACE "(.+)" "$<TARGET_OBJECTS:quire_lib_\\1>" OUTPUT_VARIABLE kernels)
+    add_library(quire_shared SHARED $<TARGET_OBJECTS:quire_lib> ${kernels})
     set_target_properties(quire_shared PROPERTIES OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE C
                           VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
                           LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})

@@ -1,23 +1,21 @@
 # Files of one ISA's instructions. They define tables of kernels only; dispatch happens at run time.
 
-# Whether AVX-512 kernels are in this build. A build that checks leaves them out where the processor at hand
-# cannot run them: compiling them takes longer than all else.
-set(QUIRE_AVX512 OFF)
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set(QUIRE_AVX512 ON)
-    if((QUIRE_SANITIZE OR QUIRE_TINY) AND EXISTS /proc/cpuinfo)
-        file(STRINGS /proc/cpuinfo flags REGEX "^flags[ \t]*:" LIMIT_COUNT 1)
-        if(flags AND NOT flags MATCHES " avx512f ")
-            set(QUIRE_AVX512 OFF)
-        endif()
-    endif()
+# The flags of kernels. All presets that test have the same, so that ccache compiles a kernel once for them:
+# kernels take a third of a build's time. Kernels of the library have no checks under a sanitizer: a vector's
+# load would cost a look at the shadow of each of its bytes, and attention nearly all of the time of tests that
+# run a model. The address sanitizer watches kernels in the tests that are about them (quire_checked_kernels),
+# and the portable kernels everywhere.
+add_library(quire_kernel_flags INTERFACE)
+if(QUIRE_COVERAGE)
+    target_link_libraries(quire_kernel_flags INTERFACE quire_flags)
+else()
+    target_link_libraries(quire_kernel_flags INTERFACE quire_common_flags)
+    # Fuzz targets compute nothing.
+    target_compile_options(quire_kernel_flags INTERFACE $<IF:$<BOOL:${QUIRE_FUZZ}>,-O1,-O3>
+                           $<$<CONFIG:RelWithDebInfo>:-g1>)
+    target_compile_definitions(quire_kernel_flags INTERFACE QUIRE_DEBUG=$<BOOL:${QUIRE_DEBUG}>)
 endif()
-target_compile_definitions(quire_flags INTERFACE $<$<BOOL:${QUIRE_AVX512}>:QUIRE_HAS_AVX512>)
 
-# Kernels in the library have no checks under a sanitizer. A vector's load costs a look at the shadow of each
-# of its bytes, and attention took nearly all of the time of tests that run a model. The address sanitizer
-# watches kernels in the tests that are about them (quire_checked_kernels), and the portable kernels
-# everywhere.
 set(QUIRE_HAS_CHECKED_KERNELS OFF)
 if(QUIRE_SANITIZE MATCHES address AND NOT QUIRE_FUZZ)
     set(QUIRE_HAS_CHECKED_KERNELS ON)
@@ -42,35 +40,49 @@ function(quire_isa_sources target isa)
     if(isa MATCHES "^avx" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
         return()
     endif()
-    if(isa MATCHES "^avx512" AND NOT QUIRE_AVX512)
-        return()
-    endif()
     if(isa MATCHES "^neon" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
         return()
     endif()
-    set(optimization -O3)
-    if(QUIRE_FUZZ)
-        set(optimization -O1 -fno-sanitize=all) # no fuzz target computes
-    elseif(QUIRE_SANITIZE)
-        set(optimization -O2 -fno-sanitize=all)
-    elseif(QUIRE_COVERAGE OR QUIRE_TINY)
-        set(optimization -O1) # these builds need no speed
+    set(objects ${target}_${isa})
+    if(NOT TARGET ${objects})
+        add_library(${objects} OBJECT)
+        quire_isa_flags(flags ${isa})
+        target_compile_options(${objects} PRIVATE ${flags})
+        target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR}/include
+                                   ${PROJECT_SOURCE_DIR}/src)
+        target_link_libraries(${objects} PRIVATE quire_kernel_flags)
+        target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+        if(target STREQUAL quire_lib)
+            set_property(GLOBAL APPEND PROPERTY QUIRE_ISAS ${isa})
+        endif()
     endif()
-    quire_isa_flags(flags ${isa})
-    target_sources(${target} PRIVATE ${ARGN})
-    set_property(SOURCE ${ARGN} TARGET_DIRECTORY ${target} APPEND PROPERTY
-                 COMPILE_OPTIONS "${flags};${optimization}")
+    target_sources(${objects} PRIVATE ${ARGN})
     if(target STREQUAL quire_lib)
-        set_property(GLOBAL APPEND PROPERTY QUIRE_ISAS ${isa})
         set_property(GLOBAL APPEND PROPERTY QUIRE_ISA_SOURCES_${isa} ${ARGN})
     endif()
 endfunction()
 
+# Whether the processor at hand can run AVX-512 kernels.
+function(quire_runs_avx512 variable)
+    set(${variable} ON PARENT_SCOPE)
+    if(EXISTS /proc/cpuinfo)
+        file(STRINGS /proc/cpuinfo flags REGEX "^flags[ \t]*:" LIMIT_COUNT 1)
+        if(flags AND NOT flags MATCHES " avx512f ")
+            set(${variable} OFF PARENT_SCOPE)
+        endif()
+    endif()
+endfunction()
+
 # quire_add_checked_kernels(): the target quire_checked_kernels, objects of the library's kernels with the
-# address sanitizer's checks. A program that has these objects takes no kernels from the library.
+# address sanitizer's checks. A program that has these objects takes no kernels from the library, but those
+# that the processor at hand cannot run: compiling these with checks takes longer than all else.
 function(quire_add_checked_kernels)
     get_property(isas GLOBAL PROPERTY QUIRE_ISAS)
-    list(REMOVE_DUPLICATES isas)
+    quire_runs_avx512(runs_avx512)
+    if(NOT runs_avx512)
+        list(FILTER isas EXCLUDE REGEX "^avx512")
+    endif()
+    set(calls $<$<C_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>)
     add_library(quire_checked_kernels OBJECT)
     target_include_directories(quire_checked_kernels PRIVATE ${PROJECT_SOURCE_DIR}/include
                                ${PROJECT_SOURCE_DIR}/src)
@@ -79,9 +91,9 @@ function(quire_add_checked_kernels)
         get_property(sources GLOBAL PROPERTY QUIRE_ISA_SOURCES_${isa})
         quire_isa_flags(flags ${isa})
         target_sources(quire_checked_kernels PRIVATE ${sources})
-        # gcc 12 takes minutes for a file of kernels with all checks of pointers at once, seconds without two
-        # that the address sanitizer makes as well.
+        # A check of an address is a call here. Inlined checks, and checks of undefined behaviour beside them,
+        # make the compilation of kernels three times as long.
         set_property(SOURCE ${sources} TARGET_DIRECTORY quire_checked_kernels APPEND PROPERTY
-                     COMPILE_OPTIONS "${flags};-O1;-fno-sanitize=null,object-size")
+                     COMPILE_OPTIONS "${flags};-O1;-fno-sanitize=undefined;${calls}")
     endforeach()
 endfunction()

@@ -1,7 +1,6 @@
 /* attn_dispatch.c - which kernel set this machine runs.
  *
- * QUIRE_ATTN_HAS_* and QUIRE_HAS_AVX512 say which kernel files are in this build
- * (src/attn/CMakeLists.txt, cmake/isa.cmake).
+ * QUIRE_ATTN_HAS_* say which kernel files are in this build (src/attn/CMakeLists.txt).
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels.h"
@@ -26,7 +25,7 @@ static const quire_attn_kernels *find_avx2(void)
 
 static const quire_attn_kernels *find_avx512(void)
 {
-#if defined(QUIRE_HAS_AVX512)
+#if defined(QUIRE_ATTN_HAS_AVX2)
     if (quire_cpu_get()->has_avx512) {
         return quire_attn_kernels_avx512();
     }
@@ -36,7 +35,7 @@ static const quire_attn_kernels *find_avx512(void)
 
 static const quire_attn_kernels *find_avx512_bf16(void)
 {
-#if defined(QUIRE_HAS_AVX512)
+#if defined(QUIRE_ATTN_HAS_AVX2)
     return quire_attn_kernels_avx512_bf16();
 #else
     return NULL;
@@ -45,7 +44,7 @@ static const quire_attn_kernels *find_avx512_bf16(void)
 
 static const quire_attn_kernels *find_amx(void)
 {
-#if defined(QUIRE_HAS_AVX512)
+#if defined(QUIRE_ATTN_HAS_AVX2)
     return quire_attn_kernels_amx();
 #else
     return NULL;

@@ -113,12 +113,10 @@ void quire_floats_experts_run(const quire_floats_experts *experts, const quire_e
 
 static const quire_floats_kernels *find_named(const char *name)
 {
-#if defined(QUIRE_HAS_AVX512)
+#if defined(QUIRE_MATMUL_HAS_X86)
     if (strcmp(name, "avx512") == 0) {
         return quire_floats_kernels_avx512();
     }
-#endif
-#if defined(QUIRE_MATMUL_HAS_X86)
     if (strcmp(name, "avx2") == 0) {
         return quire_floats_kernels_avx2();
     }

@@ -123,10 +123,8 @@ static const quire_matmul_kernels *find_named(const char *name)
         const char *name;
         const quire_matmul_kernels *(*find)(void);
     } sets[] = {
-#if defined(QUIRE_HAS_AVX512)
-        { "avx512", quire_matmul_kernels_avx512 },
-#endif
 #if defined(QUIRE_MATMUL_HAS_X86)
+        { "avx512", quire_matmul_kernels_avx512 },
         { "avx2+vnni", quire_matmul_kernels_avxvnni },
         { "avx2", quire_matmul_kernels_avx2 },
 #endif

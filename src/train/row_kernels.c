@@ -17,8 +17,6 @@ const quire_f32_rows *quire_f32_rows_find(const char *name)
     if (strcmp(name, "avx2") == 0 && quire_cpu_get()->has_avx2) {
         return &quire_f32_rows_avx2;
     }
-#endif
-#ifdef QUIRE_HAS_AVX512
     if (strcmp(name, "avx512") == 0 && quire_cpu_get()->has_avx512) {
         return &quire_f32_rows_avx512;
     }

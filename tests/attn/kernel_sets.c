@@ -24,7 +24,6 @@ uint32_t kernel_sets_all(const quire_attn_kernels **sets)
         sets[n++] = quire_attn_kernels_avx2_plain();
         sets[n++] = quire_attn_kernels_avx2();
     }
-#if defined(QUIRE_HAS_AVX512)
     if (quire_attn_kernels_find("avx512") != NULL) {
         sets[n++] = quire_attn_kernels_avx512_plain();
         sets[n++] = quire_attn_kernels_avx512_vnni();
@@ -36,7 +35,6 @@ uint32_t kernel_sets_all(const quire_attn_kernels **sets)
     if (quire_attn_kernels_find("avx512+amx") != NULL) {
         sets[n++] = quire_attn_kernels_amx();
     }
-#endif
 #elif defined(__aarch64__)
     assert_non_null(quire_attn_kernels_find("neon"));
     sets[n++] = quire_attn_kernels_neon_plain();

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "program.h"
+#include "rounds.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -173,13 +174,15 @@ static void calibrate_prints_the_costs_so_far(void **state)
     program_free(&result);
 }
 
+#define N_REQUESTS TEST_ROUNDS(20000, 3000)
+
 static const char *trace(void)
 {
     const char *path = program_path("trace.jsonl");
     FILE *file = fopen(path, "w");
 
     assert_non_null(file);
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < N_REQUESTS; i++) {
         (void)fprintf(file,
                       "{\"timestamp\": %d, \"input_length\": 2048, \"output_length\": 64, "
                       "\"hash_ids\": [%d, %d, %d, %d]}\n",
@@ -213,7 +216,7 @@ static void analyze_prints_the_figures_so_far(void **state)
     const size_t n = json_array_size(json_object_get(document, "policies"));
 
     (void)state;
-    assert_int_equal(json_integer_value(json_object_get(document, "requests")), 20000);
+    assert_int_equal(json_integer_value(json_object_get(document, "requests")), N_REQUESTS);
     assert_true(n >= 1 && n < 10);
     assert_true(json_is_null(json_object_get(document, "recommendation")));
     assert_says(result.err, "interrupted after");

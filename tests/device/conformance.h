@@ -14,6 +14,7 @@
 typedef struct conformance_device {
     const char *name;
     int (*open)(quire_device **out, const quire_device_opts *opts, quire_error *err);
+    bool is_software; /* computed by the CPU: one in three cases runs (conformance_takes_case()) */
     bool rounds_as_cpu;  /* append() stores the bytes of the CPU's codecs */
     int (*finish)(void); /* a last check of the test program; may be NULL. Returns not 0: failed */
 } conformance_device;
@@ -26,6 +27,11 @@ int conformance_run(const conformance_device *device);
 /* The device under test, and the generator of cases. */
 extern const conformance_device *conformance;
 extern quire_rng conformance_rng;
+
+/* Whether the next case of a list runs; see test_takes_case() too. A driver that computes a device
+ * by the CPU compiles a program for each kind of case and takes most of the time of the debug
+ * tests, so there one case in three runs, and with QUIRE_TEST_ALL_CASES in the environment each. */
+bool conformance_takes_case(void);
 
 /* Open the device under test with the limits of a fixture. Fails the running test. */
 quire_device *conformance_open(const fixture *f);

@@ -164,7 +164,7 @@ static void check_case(const fixture_opts *opts)
     float *out;
     fixture f;
 
-    if (!test_takes_case()) {
+    if (!conformance_takes_case()) {
         return;
     }
     fixture_init(&f, opts, &conformance_rng);

@@ -70,7 +70,7 @@ static void check_case(const fixture_opts *opts)
 {
     fixture f;
 
-    if (!test_takes_case()) {
+    if (!conformance_takes_case()) {
         return;
     }
     fixture_init(&f, opts, &conformance_rng);

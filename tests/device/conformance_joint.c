@@ -231,7 +231,7 @@ static uint32_t check_case(const fixture_opts *opts)
     float *out;
     fixture f;
 
-    if (!test_takes_case()) {
+    if (!conformance_takes_case()) {
         return 0;
     }
     fixture_init(&f, opts, &conformance_rng);

@@ -25,10 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_TOKENS   150u /* more than two pages of 64 */
-#define N_SEQS     3u
-#define N_STEPS    4u
-#define N_ROWS_MAX (2 * N_TOKENS + N_SEQS * (N_STEPS + 1))
+#define N_TOKENS 150u /* more than two pages of 64 */
+#define N_SEQS   3u
+#define N_STEPS  4u
+/* How far a row may be from the peer's when the two have chosen different experts. */
+#define EXPERTS_APART 0.05
+#define N_ROWS_MAX    (2 * N_TOKENS + N_SEQS * (N_STEPS + 1))
 
 /* A case at work. */
 typedef struct comparison {
@@ -37,6 +39,8 @@ typedef struct comparison {
     fixture_peer *peer;
     uint32_t n_vocab;
     arch_case_limit limit;
+    uint64_t text;  /* the text at hand: the salt of its tokens */
+    uint64_t apart; /* the text after whose choice of an expert rows are further apart; 0: none */
     double errors[N_ROWS_MAX]; /* of rows of logits */
     uint32_t n_rows;
 } comparison;
@@ -51,6 +55,18 @@ static double row_scale(const float *row, uint32_t n)
     return scale;
 }
 
+/* Whether the rows of a text may be further apart than by rounding. Two experts can be as good as
+ * each other within rounding, and then the order of additions chooses: in one text of a case, from
+ * such a token on, rows differ by as much as the experts do. */
+static bool may_be_apart(comparison *c)
+{
+    if (c->what->n_experts == 0 || (c->apart != 0 && c->apart != c->text)) {
+        return false;
+    }
+    c->apart = c->text;
+    return true;
+}
+
 /* Compare a row of logits: its error is relative to its largest logit, and its best token is the
  * peer's, unless two tokens are as good as each other within the limit. */
 static void row_compare(comparison *c, const float *ours, const float *theirs)
@@ -58,15 +74,17 @@ static void row_compare(comparison *c, const float *ours, const float *theirs)
     const int32_t best = fixture_argmax(ours, c->n_vocab);
     const int32_t their_best = fixture_argmax(theirs, c->n_vocab);
     const double scale = row_scale(theirs, c->n_vocab);
-    double error;
+    double error, limit = c->limit.worst;
 
     error = fixture_diff_max(ours, theirs, c->n_vocab) / scale;
-    assert_true(error <= c->limit.worst); /* and no NaN */
+    if (!(error <= limit) && may_be_apart(c)) {
+        limit = EXPERTS_APART;
+    }
+    assert_true(error <= limit); /* and no NaN */
     assert_true(c->n_rows < N_ROWS_MAX);
     c->errors[c->n_rows++] = error;
     if (best != their_best) {
-        assert_true((double)theirs[their_best] - (double)theirs[best] <=
-                    2.0 * c->limit.worst * scale);
+        assert_true((double)theirs[their_best] - (double)theirs[best] <= 2.0 * limit * scale);
     }
 }
 
@@ -174,6 +192,7 @@ static void batch_compare(comparison *c)
         for (uint32_t s = 0; s < N_SEQS; s++) {
             const uint32_t at = lengths[s] - 1 + step;
 
+            c->text = 40 + s;
             row_compare(c, ours + (size_t)s * c->n_vocab, theirs[s] + (size_t)at * c->n_vocab);
             slices[s].tokens = tokens[s] + at + 1;
             slices[s].n_tokens = 1;
@@ -208,6 +227,7 @@ static void case_check(const arch_case *what)
     tokens_fill(tokens, N_TOKENS, c.n_vocab, 39);
     theirs = peer_logits(&c, tokens, N_TOKENS);
     band_measure(&c, tokens, theirs);
+    c.text = 39;
     chunks_compare(&c, tokens, theirs, whole);
     chunks_compare(&c, tokens, theirs, odd);
     batch_compare(&c);
@@ -225,10 +245,13 @@ static void case_check(const arch_case *what)
 static void logits_are_those_of_libllama(void **state)
 {
     const char *only = getenv("QUIRE_TEST_ARCH");
+    const char *stride = getenv("QUIRE_TEST_ARCH_STRIDE");
+    const size_t every = stride != NULL ? (size_t)strtoul(stride, NULL, 10) : 1;
     const arch_case *c;
 
     (void)state;
-    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+    assert_true(every > 0);
+    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i += every) {
         if (only == NULL || strcmp(only, c->arch) == 0) {
             case_check(c);
         }

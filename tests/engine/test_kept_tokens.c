@@ -335,6 +335,7 @@ static void check_vocab(const char *name, bool swallows_white)
     quire_model model;
 
     if (path == NULL) {
+        print_message("skipped: no %s in a source tree of llama.cpp\n", name);
         skip();
     }
     vocab_open(&model, path, "");

@@ -23,8 +23,8 @@ find_package(Threads REQUIRED)
 find_path(QUIRE_XXHASH_INCLUDE xxhash.h REQUIRED DOC "xxHash's header (package libxxhash-dev)")
 find_package(PkgConfig)
 
-# quire_pkg(PREFIX [IMPORTED_TARGET] MODULE...): the first of the modules that pkg-config finds. None
-# is looked for when cross-compiling, because pkg-config would find those of this machine.
+# quire_pkg(PREFIX [IMPORTED_TARGET] MODULE...): the first of the modules that pkg-config finds.
+# None is looked for when cross-compiling, because pkg-config would find those of this machine.
 macro(quire_pkg prefix)
     if(PkgConfig_FOUND AND NOT CMAKE_CROSSCOMPILING)
         pkg_search_module(${prefix} QUIET ${ARGN})
@@ -164,8 +164,8 @@ if(NOT QUIRE_MODEL STREQUAL "OFF")
     endif()
 endif()
 
-# The chat part of common is ours to build (cmake/llama_common), beside the pinned ggml and libllama:
-# another version of libllama has other headers.
+# The chat part of common is ours to build (cmake/llama_common), beside the pinned ggml and
+# libllama: another version of libllama has other headers.
 set(QUIRE_HAS_JINJA OFF)
 if(QUIRE_HAS_MODEL AND NOT QUIRE_JINJA STREQUAL "OFF")
     get_filename_component(prefix "${llama_DIR}/../../.." ABSOLUTE)

@@ -1,7 +1,8 @@
 # Compiler flags of all quire code. Baseline x86-64-v2 / armv8: wider instructions only in the
 # files that carry an ISA in their name (quire_isa_sources).
 #
-# quire_flags is for all code but the library's kernels: quire_common_flags, and those of the preset.
+# quire_flags is for all code but the library's kernels: quire_common_flags, and those of the
+# preset.
 add_library(quire_common_flags INTERFACE)
 add_library(quire_flags INTERFACE)
 target_link_libraries(quire_flags INTERFACE quire_common_flags)

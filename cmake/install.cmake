@@ -1,5 +1,5 @@
-# Install rules: headers, libquire (static, or shared with BUILD_SHARED_LIBS=ON), its CMake package and
-# pkg-config file, the program.
+# Install rules: headers, libquire (static, or shared with BUILD_SHARED_LIBS=ON), its CMake package
+# and pkg-config file, the program.
 #
 # A consumer writes find_package(quire) and links quire::quire, or asks pkg-config for quire.
 

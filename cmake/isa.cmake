@@ -1,10 +1,10 @@
 # Files of one ISA's instructions. They define tables of kernels only; dispatch happens at run time.
 
-# The flags of kernels. All presets that test have the same, so that ccache compiles a kernel once for them:
-# kernels take a third of a build's time. Kernels of the library have no checks under a sanitizer: a vector's
-# load would cost a look at the shadow of each of its bytes, and attention nearly all of the time of tests that
-# run a model. The address sanitizer watches kernels in the tests that are about them (quire_checked_kernels),
-# and the portable kernels everywhere.
+# The flags of kernels. All presets that test have the same, so that ccache compiles a kernel once
+# for them: kernels take a third of a build's time. Kernels of the library have no checks under a
+# sanitizer: a vector's load would cost a look at the shadow of each of its bytes, and attention
+# nearly all of the time of tests that run a model. The address sanitizer watches kernels in the
+# tests that are about them (quire_checked_kernels), and the portable kernels everywhere.
 add_library(quire_kernel_flags INTERFACE)
 if(QUIRE_COVERAGE)
     target_link_libraries(quire_kernel_flags INTERFACE quire_flags)
@@ -73,9 +73,10 @@ function(quire_runs_avx512 variable)
     endif()
 endfunction()
 
-# quire_add_checked_kernels(): the target quire_checked_kernels, objects of the library's kernels with the
-# address sanitizer's checks. A program that has these objects takes no kernels from the library, but those
-# that the processor at hand cannot run: compiling these with checks takes longer than all else.
+# quire_add_checked_kernels(): the target quire_checked_kernels, objects of the library's kernels
+# with the address sanitizer's checks. A program that has these objects takes no kernels from the
+# library, but those that the processor at hand cannot run: compiling these with checks takes longer
+# than all else.
 function(quire_add_checked_kernels)
     get_property(isas GLOBAL PROPERTY QUIRE_ISAS)
     quire_runs_avx512(runs_avx512)
@@ -91,8 +92,8 @@ function(quire_add_checked_kernels)
         get_property(sources GLOBAL PROPERTY QUIRE_ISA_SOURCES_${isa})
         quire_isa_flags(flags ${isa})
         target_sources(quire_checked_kernels PRIVATE ${sources})
-        # A check of an address is a call here. Inlined checks, and checks of undefined behaviour beside them,
-        # make the compilation of kernels three times as long.
+        # A check of an address is a call here. Inlined checks, and checks of undefined behaviour
+        # beside them, make the compilation of kernels three times as long.
         set_property(SOURCE ${sources} TARGET_DIRECTORY quire_checked_kernels APPEND PROPERTY
                      COMPILE_OPTIONS "${flags};-O1;-fno-sanitize=undefined;${calls}")
     endforeach()

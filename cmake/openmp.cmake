@@ -1,6 +1,7 @@
 # ggml built by GCC calls libgomp. A static build of it calls the library quire_openmp instead
-# (src/model/openmp.c), if that has all functions that the archives ask for; then nothing links OpenMP. Otherwise (another compiler's
-# OpenMP, a shared libggml, no OpenMP at all) ggml keeps the threads that it was built with.
+# (src/model/openmp.c), if that has all functions that the archives ask for; then nothing links
+# OpenMP. Otherwise (another compiler's OpenMP, a shared libggml, no OpenMP at all) ggml keeps the
+# threads that it was built with.
 set(QUIRE_OWN_THREADS OFF)
 
 function(quire_openmp_replace)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # search.sh PROGRAM [FOLDER...] - search for inputs that break a libFuzzer target, FUZZ_SECONDS (60)
-# long, from its corpus in fuzz/corpus, the one of the build folder, where new inputs are kept, and the
-# folders named. A crash ends it with an error, and its input lies in the build folder. Runs in the
-# repository's root.
+# long, from its corpus in fuzz/corpus, the one of the build folder, where new inputs are kept, and
+# the folders named. A crash ends it with an error, and its input lies in the build folder. Runs in
+# the repository's root.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,8 +1,9 @@
 // bench-7b.mjs - memory and decode rate of a 7B model of Llama-2's shape with 32,768 tokens of KV.
 //
-//   node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf [--rows q8_0/q8,f16/q4] [--limit 23.8e9]
-//                             [--depth 32768] [--gen 8] [--repeats 3] [--threads 2] [--keep] [--out FILE]
-//                             [--chunk 512] [--text FILE]
+//   node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf
+//                             [--rows q8_0/q8,f16/q4] [--limit 23.8e9] [--depth 32768] [--gen 8]
+//                             [--repeats 3] [--threads 2] [--keep] [--out FILE] [--chunk 512]
+//                             [--text FILE]
 //
 // A row is weights/KV, or weights/KV+POLICY for a text that keeps a share of its tokens (--retain;
 // --chunk tokens are held in full beside the share). The prompt of a row with a policy is computed,
@@ -46,8 +47,8 @@ const ctx = Number(options.depth) + Number(options.gen);
 const work = places(root).work;
 const gb = (bytes) => (bytes / 1e9).toFixed(2);
 
-// The number of tokens of a file. `quire run` counts them before it loads the model, and its refusal of a prompt that is larger
-// than the context (64 tokens here) names the number.
+// The number of tokens of a file. `quire run` counts them before it loads the model, and its
+// refusal of a prompt that is larger than the context (64 tokens here) names the number.
 async function countTokens(model, path) {
     const { stderr } = await watch(options.quire, ["run", "-m", model, "-f", path, "-c", "64", "-n", "1"]);
     return Number(stderr.match(/the prompt has (\d+) tokens/)?.[1] ?? 0);

@@ -1,20 +1,24 @@
-// bench-qos.mjs - the share of its speed that a realtime class keeps beside batch work of four times the capacity.
+// bench-qos.mjs - the share of its speed that a realtime class keeps beside batch work of four
+// times the capacity.
 //
-//   node scripts/bench-qos.mjs --quire build/quire --peer DIR [--only quire,unclassed,peer] [--requests 100] [--warm 15]
-//                              [--realtime 256:32] [--batch 512:64] [--threads 2] [--quick] [--seed 1] [--out FILE]
+//   node scripts/bench-qos.mjs --quire build/quire --peer DIR [--only quire,unclassed,peer]
+//                              [--requests 100] [--warm 15] [--realtime 256:32] [--batch 512:64]
+//                              [--threads 2] [--quick] [--seed 1] [--out FILE]
 //
-// `make bench-qos` builds both sides and calls this. Loads and runs are in serve/qos.mjs. In this order, each on a server
-// started anew with cold caches, and no prompt twice:
+// `make bench-qos` builds both sides and calls this. Loads and runs are in serve/qos.mjs. In this
+// order, each on a server started anew with cold caches, and no prompt twice:
 //
 //   capacity    quire without classes, 64 batch requests at once: tokens/s that the machine can do
 //   alone       quire, realtime requests at a fixed rate, together a tenth of that
-//   loaded      the same beside batch requests that arrive four times as fast as they could be served
+//   loaded      the same beside batch requests that arrive four times as fast as they could be
+//               served
 //   unclassed   the same two loads on quire without classes: one class for all
 //   peer        the same two loads on llama-server, which has no classes
 //
-// The targets are in TARGETS. Prints a line as soon as something is measured and Markdown tables at the end; exits 1 if a
-// floor was missed or a run failed. With the default 100 realtime requests a run takes 100 / (a tenth of the capacity)
-// seconds, some minutes; --quick only tries the scripts out.
+// The targets are in TARGETS. Prints a line as soon as something is measured and Markdown tables at
+// the end; exits 1 if a floor was missed or a run failed. With the default 100 realtime requests a
+// run takes 100 / (a tenth of the capacity) seconds, some minutes; --quick only tries the scripts
+// out.
 //
 // SPDX-License-Identifier: MIT
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";

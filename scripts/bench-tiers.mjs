@@ -1,20 +1,26 @@
-// bench-tiers.mjs - stores below memory: time to the first token after a restart, rates, what they cost others, faults.
+// bench-tiers.mjs - stores below memory: time to the first token after a restart, rates, what they
+// cost others, faults.
 //
-//   node scripts/bench-tiers.mjs --quire build/quire [--only restart,tinyllama,beside,full,overflow,hung] [--rounds 5]
-//                                [--tokens 4096] [--kv q8] [--threads 2] [--model FILE] [--tinyllama FILE] [--dir DIR]
-//                                [--prompts 100] [--quick] [--out FILE]
+//   node scripts/bench-tiers.mjs --quire build/quire
+//                                [--only restart,tinyllama,beside,full,overflow,hung] [--rounds 5]
+//                                [--tokens 4096] [--kv q8] [--threads 2] [--model FILE]
+//                                [--tinyllama FILE] [--dir DIR] [--prompts 100] [--quick]
+//                                [--out FILE]
 //
 // `make bench-tiers` builds the program and calls this. The parts, each in a file of tiers/:
 //
 //   restart    a text of --tokens comes back after a restart: TTFT, reading rate
-//   tinyllama  the same with 1,900 tokens and TinyLlama's shape; --tinyllama FILE takes the real model, or another one
+//   tinyllama  the same with 1,900 tokens and TinyLlama's shape; --tinyllama FILE takes the real
+//              model, or another one
 //   beside     the tokens/s of an answer beside requests whose texts are read
 //   full       the bytes that a full directory writes
 //   overflow   decode of a text whose KV is four times the budget
-//   hung       the TTFT of a server whose shared store hangs, is dead, or is full (needs redis-server or valkey-server)
+//   hung       the TTFT of a server whose shared store hangs, is dead, or is full (needs
+//              redis-server or valkey-server)
 //
-// Models are generated shapes unless a file is given. Targets stand in the parts. Prints Markdown; --out writes it into
-// the sections of FILE, one by part. Exits 1 if a floor was missed. `make compare-tiers` compares with llama-server.
+// Models are generated shapes unless a file is given. Targets stand in the parts. Prints Markdown;
+// --out writes it into the sections of FILE, one by part. Exits 1 if a floor was missed. `make
+// compare-tiers` compares with llama-server.
 //
 // SPDX-License-Identifier: MIT
 import { mkdtempSync, rmSync } from "node:fs";

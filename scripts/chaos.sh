@@ -1,7 +1,8 @@
 #!/bin/sh
-# chaos.sh - the long form of the tests of a cache directory under faults: damaged bytes and records,
-# crashes at every call, calls that fail, kill -9, answers over damaged directories. QUIRE_CHAOS makes
-# the tests run it; each prints its results in a line, and the last line says whether all held.
+# chaos.sh - the long form of the tests of a cache directory under faults: damaged bytes and
+# records, crashes at every call, calls that fail, kill -9, answers over damaged directories.
+# QUIRE_CHAOS makes the tests run it; each prints its results in a line, and the last line says
+# whether all held.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."

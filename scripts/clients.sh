@@ -1,7 +1,6 @@
 # shellcheck shell=sh
-# clients.sh - programs that talk to a server: the pinned npm packages of OpenAI and Anthropic, ajv, curl,
-# wrk.
-# Needs env.sh and packages.sh.
+# clients.sh - programs that talk to a server: the pinned npm packages of OpenAI and Anthropic, ajv,
+# curl, wrk. Needs env.sh and packages.sh.
 #
 # SPDX-License-Identifier: MIT
 

@@ -1,15 +1,15 @@
 #!/bin/sh
 # cluster.sh - the cluster of docs/cluster.md, with the files of that page, on one machine: three
-# `quire serve` and three servers of Redis (or Valkey), each in a network namespace with an address of
-# its own, behind HAProxy, which hashes the header X-Session-Id. Root only.
+# `quire serve` and three servers of Redis (or Valkey), each in a network namespace with an address
+# of its own, behind HAProxy, which hashes the header X-Session-Id. Root only.
 #
-#   scripts/cluster.sh check                    say what is missing here; exit status 77 if anything is
+#   scripts/cluster.sh check                    say what is missing here (exit status 77)
 #   scripts/cluster.sh up MODEL [OPTION...]     start all, then a shell beside HAProxy
 #   scripts/cluster.sh run COMMAND MODEL [OPTION...]
 #                                               start all, run the command, end with its exit status
 #
-# The options go to each `quire serve`. Relative paths begin at the repository. QUIRE_PROGRAM names another program than build/quire. The
-# command finds in its environment:
+# The options go to each `quire serve`. Relative paths begin at the repository. QUIRE_PROGRAM names
+# another program than build/quire. The command finds in its environment:
 #
 #   CLUSTER_HOST, CLUSTER_PORT   address of HAProxy; node N serves at 10.77.0.1N, port 8080
 #   CLUSTER_DIR                  files of the cluster: nodeN.pid, nodeN.log, cacheN.pid, cacheN.log
@@ -62,7 +62,8 @@ fail() {
     die "cluster: $1"
 }
 
-# until_true PID WHAT LOG COMMAND...: run it until it succeeds, at most 60 s, while the process lives.
+# until_true PID WHAT LOG COMMAND...: run it until it succeeds, at most 60 s, while the process
+# lives.
 until_true() {
     pid=$1 what=$2 log=$3 laps=0
     shift 3

@@ -2,9 +2,10 @@
 // loss, recall by distance, cache bytes, work of a prompt, learned gates; and the speed of such
 // models with the shapes of real models.
 //
-//   node scripts/compare-schemes.mjs [--quire build/quire] [--data DIR] [--size small|second] [--schemes mha,gqa,...]
-//        [--seeds 3] [--tokens 8e6] [--tokenizer bpe:1024] [--jobs 2] [--runs DIR] [--out bench/results/schemes-small]
-//        [--results bench/results/schemes] [--only table] [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
+//   node scripts/compare-schemes.mjs [--quire build/quire] [--data DIR] [--size small|second]
+//        [--schemes mha,gqa,...] [--seeds 3] [--tokens 8e6] [--tokenizer bpe:1024] [--jobs 2]
+//        [--runs DIR] [--out bench/results/schemes-small] [--results bench/results/schemes]
+//        [--only table] [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
 //
 // `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data:
 // a folder of texts or a file; without it the models learn the task `recall` alone. Training takes

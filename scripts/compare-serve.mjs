@@ -1,13 +1,15 @@
 // compare-serve.mjs - quire serve and llama-server under the same load, on one machine, in one run.
 //
-//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,agents,fit|families]
-//                                  [--repeats 3] [--threads 2] [--tune [--settings TEXT]] [--quick] [--out FILE]
+//   node scripts/compare-serve.mjs --quire build/quire --peer DIR
+//        [--only conversations,arrivals,document,prefix,agents,fit|families] [--repeats 3]
+//        [--threads 2] [--tune [--settings TEXT]] [--quick] [--out FILE]
 //
-// `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs, settings and targets in
-// serve/sides.mjs. Prints a row as soon as it is measured and Markdown tables at the end; exits 1 if a floor was missed
-// or a row failed. --tune runs llama-server's settings instead (those whose names contain --settings TEXT), each of them once
-// per load, to find its best. families: the parts chat-gemma3, chat-qwen3.5 and turn (a second turn beside a cold one), on
-// models that are made when they are absent (2.2 and 2.7 GB).
+// `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs,
+// settings and targets in serve/sides.mjs. Prints a row as soon as it is measured and Markdown
+// tables at the end; exits 1 if a floor was missed or a row failed. --tune runs llama-server's
+// settings instead (those whose names contain --settings TEXT), each of them once per load, to find
+// its best. families: the parts chat-gemma3, chat-qwen3.5 and turn (a second turn beside a cold
+// one), on models that are made when they are absent (2.2 and 2.7 GB).
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";

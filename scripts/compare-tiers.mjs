@@ -1,13 +1,14 @@
-// compare-tiers.mjs - conversations that come back after a restart: quire serve --cache-dir beside llama-server's
-// --cache-ram and slot files.
+// compare-tiers.mjs - conversations that come back after a restart: quire serve --cache-dir beside
+// llama-server's --cache-ram and slot files.
 //
-//   node scripts/compare-tiers.mjs --quire build/quire --peer DIR [--model FILE] [--rounds 3] [--threads 2] [--dir DIR]
-//                                  [--quick] [--out FILE]
+//   node scripts/compare-tiers.mjs --quire build/quire --peer DIR [--model FILE] [--rounds 3]
+//                                  [--threads 2] [--dir DIR] [--quick] [--out FILE]
 //
-// `make compare-tiers` builds both sides and calls this. The load is in tiers/returning.mjs. Both servers have the same file
-// of weights, the same number of threads, and KV of 16 bits and of 8. llama-server keeps prompts of other conversations in
-// memory (--cache-ram); its slot is saved by hand after each turn, and restored by hand before the next one. Prints
-// Markdown; --out writes it into a section of FILE.
+// `make compare-tiers` builds both sides and calls this. The load is in tiers/returning.mjs. Both
+// servers have the same file of weights, the same number of threads, and KV of 16 bits and of 8.
+// llama-server keeps prompts of other conversations in memory (--cache-ram); its slot is saved by
+// hand after each turn, and restored by hand before the next one. Prints Markdown; --out writes it
+// into a section of FILE.
 //
 // SPDX-License-Identifier: MIT
 import { mkdtempSync, rmSync } from "node:fs";

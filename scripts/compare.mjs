@@ -1,6 +1,7 @@
 // compare.mjs - Quire and llama.cpp side by side, in one run, on one machine.
 //
-//   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,...] [--threads 2] [--out FILE]
+//   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,...]
+//        [--threads 2] [--out FILE]
 //
 // `make compare` builds both sides and calls this. Prints one line per row as it is measured and a
 // Markdown table at the end; exits 1 if a floor was missed or a row failed. A row without its model

@@ -1,8 +1,8 @@
 # count-tests.awk - counts the results of all test cases, from ctest's JUnit files.
 #
-# A cmocka program is counted by its cases, any other test as one. A program that stops in the middle
-# (crash, time limit, early exit) adds a failure, so does one that exits with an error after its
-# last case (a leak found by the sanitizer), and so does a preset that did not build (`broken`).
+# A cmocka program is counted by its cases, any other test as one. A program that stops in the
+# middle (crash, time limit, early exit) adds a failure, so does one that exits with an error after
+# its last case (a leak found by the sanitizer), and so does a preset that did not build (`broken`).
 # `left_out` names a preset that was not meant to run: a skip.
 #
 # SPDX-License-Identifier: MIT

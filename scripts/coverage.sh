@@ -1,7 +1,7 @@
 #!/bin/sh
-# coverage.sh - which lines of src/ the tests run: builds with counters, runs all tests of that build,
-# writes build-coverage/coverage/index.html, and prints the figure of each folder, the files below
-# COVERAGE_MIN (85) percent, and the figure of all.
+# coverage.sh - which lines of src/ the tests run: builds with counters, runs all tests of that
+# build, writes build-coverage/coverage/index.html, and prints the figure of each folder, the files
+# below COVERAGE_MIN (85) percent, and the figure of all.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."

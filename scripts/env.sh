@@ -67,10 +67,10 @@ JOBS=${JOBS:-$(nproc)}
 if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null 2>&1; then
     export CMAKE_GENERATOR=Ninja
 fi
-# Presets share most of their objects: compiled once, kept here. NOHASHDIR: the build folder is no part
-# of an object, since sources are named by absolute paths. DEPEND: includes are known by the compiler's list,
-# where ccache would run the preprocessor on its own, half a compilation of a test. Settings of the user's
-# own count.
+# Presets share most of their objects: compiled once, kept here. NOHASHDIR: the build folder is no
+# part of an object, since sources are named by absolute paths. DEPEND: includes are known by the
+# compiler's list, where ccache would run the preprocessor on its own, half a compilation of a test.
+# Settings of the user's own count.
 if [ -z "${CMAKE_C_COMPILER_LAUNCHER:-}" ] && command -v ccache >/dev/null 2>&1; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache
     export CCACHE_DIR="${CCACHE_DIR:-$CACHE_DIR/ccache}" CCACHE_MAXSIZE="${CCACHE_MAXSIZE:-2G}"
@@ -89,7 +89,8 @@ hold_lock() {
     }
 }
 
-# clean_up_at_exit LOCK: with the lock held, every LOCK.tmp.* is ours or left by a run that was killed.
+# clean_up_at_exit LOCK: with the lock held, every LOCK.tmp.* is ours or left by a run that was
+# killed.
 clean_up_at_exit() {
     unfinished=$CACHE_DIR/$1.tmp.
     rm -rf "$unfinished"*
@@ -109,8 +110,8 @@ npm_dir() {
     printf '%s/%s-%s\n' "$CACHE_DIR" "${1%@*}" "${1##*@}"
 }
 
-# fetch_npm NAME@VERSION SHA256 MEGABYTES: a package that depends on no other, unless it is there. Needs
-# packages.sh.
+# fetch_npm NAME@VERSION SHA256 MEGABYTES: a package that depends on no other, unless it is there.
+# Needs packages.sh.
 fetch_npm() {
     [ ! -d "$(npm_dir "$1")" ] || return 0
     need_program npm npm

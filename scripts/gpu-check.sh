@@ -1,18 +1,19 @@
 #!/bin/sh
-# gpu-check.sh - tests and measures a card (or Mesa's lavapipe) in one go of at most eight minutes, without
-# a network, and prints one table. docs/gpu.md says what its rows mean.
+# gpu-check.sh - tests and measures a card (or Mesa's lavapipe) in one go of at most eight minutes,
+# without a network, and prints one table. docs/gpu.md says what its rows mean.
 #
 #   scripts/gpu-check.sh [--quick] [--device NAME]              build here, then check
-#   scripts/gpu-check.sh --pack DIR                             build here, and put all that a machine with a
-#                                                               card needs into DIR, this script included
+#   scripts/gpu-check.sh --pack DIR                             build here, and put all that a
+#                                                               machine with a card needs into DIR,
+#                                                               this script included
 #   DIR/gpu-check.sh [--quick] [--device NAME] [--from DIR]     there: nothing is built or fetched
 #
 #   --quick        small sizes, and without the conformance suite: whether all of it runs
 #   --device NAME  vulkan0, vulkan1, ...; default: vulkan0
 #   --from DIR     the programs of a pack, or of a build folder
 #
-# The programs of a pack are compiled for processors like this machine's. Exit status: 0 all rows have a
-# figure, 1 one has none, 77 there is no such device.
+# The programs of a pack are compiled for processors like this machine's. Exit status: 0 all rows
+# have a figure, 1 one has none, 77 there is no such device.
 #
 # SPDX-License-Identifier: MIT
 set -eu
@@ -190,8 +191,8 @@ measure_device() {
     done
 }
 
-# speeds_of DEVICE FORMAT LAYERS: tokens per second at each depth, one a line; with so many layers on the
-# device.
+# speeds_of DEVICE FORMAT LAYERS: tokens per second at each depth, one a line; with so many layers
+# on the device.
 speeds_of() {
     run 60 quire bench "$work/model.gguf" --device "$1" -ngl "$3" --kv "$2" -p 0 -n "$n_gen" -d "0,$depth" -r 1 --json |
         sed -n 's/^ *"tokens_per_second": \([0-9.e+]*\),*$/\1/p'
@@ -214,8 +215,8 @@ decode_rows() {
     done
 }
 
-# Decode on the device, without and with the model's layers there, and how much faster or slower that is
-# than on the CPU.
+# Decode on the device, without and with the model's layers there, and how much faster or slower
+# that is than on the CPU.
 measure_decode() {
     # Shapes are words.
     # shellcheck disable=SC2086

@@ -2,7 +2,7 @@
 # llama.sh - the pinned llama.cpp: find it installed, or fetch and build it once. Needs env.sh.
 #
 #   $CACHE_DIR/llama-<tag>-src/         the source tree, checked against LLAMA_TREE
-#   $CACHE_DIR/llama-<tag>-<key>.build/ build folder; the peers for `make compare` are built here too
+#   $CACHE_DIR/llama-<tag>-<key>.build/ build folder; the peers of `make compare` are built here too
 #   $CACHE_DIR/llama-<tag>-<key>/       installed headers, static libraries, CMake packages, and
 #                                       quire-common/, the chat part of llama.cpp's common library
 #

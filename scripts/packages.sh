@@ -13,19 +13,19 @@ libedit:libedit-dev vulkan:libvulkan-dev"
 # Programs that make the tests' builds faster: ccache compiles objects that presets share once, and
 # lld links the three hundred programs faster.
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
-# Servers and tools that some tests use, and without which those tests are skipped; a browser and clients
-# too, so that apt-get runs once.
+# Servers and tools that some tests use, and without which those tests are skipped; a browser and
+# clients too, so that apt-get runs once.
 TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2
 nginx:nginx-light caddy:caddy curl:curl wrk:wrk node:nodejs npm:npm chromium:chromium"
-# Files that some tests use, as folder/name:package: a Vulkan driver for the CPU, and the layer that checks
-# calls of Vulkan.
+# Files that some tests use, as folder/name:package: a Vulkan driver for the CPU, and the layer that
+# checks calls of Vulkan.
 TEST_FILES="/usr/share/vulkan/icd.d/lvp_icd.*.json:mesa-vulkan-drivers
 /usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json:vulkan-validationlayers"
 # Programs that only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 
-# missing_programs PROGRAM:PACKAGE...: print the Debian packages of programs that are not there, each after
-# a blank. missing_libraries: those of NEED_LIBRARIES.
+# missing_programs PROGRAM:PACKAGE...: print the Debian packages of programs that are not there,
+# each after a blank. missing_libraries: those of NEED_LIBRARIES.
 missing_programs() {
     for pair in "$@"; do
         command -v "${pair%%:*}" >/dev/null 2>&1 || printf ' %s' "${pair#*:}"

@@ -1,16 +1,20 @@
 // quality.mjs - losses of the KV formats: perplexity, KL divergence and top-1 agreement on real
 // models.
 //
-//   node scripts/quality.mjs --quire build/quire [--models tinyllama,minimind2,stories15m] [--sizes 6.25,4.5]
-//        [--write] [--check]
+//   node scripts/quality.mjs --quire build/quire [--models tinyllama,minimind2,stories15m]
+//        [--sizes 6.25,4.5] [--write] [--check]
 //
-// `make quality` builds and calls this. Per model the f32 cache and the f16 cache are evaluated once and kept as
-// logits files; every row is then one pass against the f16 file (the 8-bit row also against the f32 file).
-// --write   replaces the tables in docs/benchmarks.md and bench/results/quality.json with what was measured
-// --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they depend on the model,
-//           the text and the program's f32 path only, so a second run saves their time. Off for a release.
-// --check   the release gate: every figure must be within its error of the committed one, and every limit must hold;
-//           exits 1 otherwise
+// `make quality` builds and calls this. Per model the f32 cache and the f16 cache are evaluated
+// once and kept as logits files; every row is then one pass against the f16 file (the 8-bit row
+// also against the f32 file).
+//
+//   --write       replaces the tables in docs/benchmarks.md and bench/results/quality.json with
+//                 what was measured
+//   --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they
+//                 depend on the model, the text and the program's f32 path only, so a second run
+//                 saves their time. Off for a release.
+//   --check       the release gate: every figure must be within its error of the committed one, and
+//                 every limit must hold; exits 1 otherwise
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -187,7 +191,8 @@ function writeTables(results, sizes) {
     writeFileSync(RESULTS, `${JSON.stringify({ date: facts.date, cpu: facts.cpu, models: results }, null, 1)}\n`);
 }
 
-// A size asked for must be at least as good as the pair for all layers of that size, up to both errors.
+// A size asked for must be at least as good as the pair for all layers of that size, up to both
+// errors.
 function behindUniform(result) {
     const bad = [];
     for (const r of result.rows.filter((x) => x.kv.startsWith("auto"))) {
@@ -200,7 +205,8 @@ function behindUniform(result) {
     return bad;
 }
 
-// New figures against committed ones: not worse by more than both errors together. Returns the complaints.
+// New figures against committed ones: not worse by more than both errors together. Returns the
+// complaints.
 function gate(results, sizes) {
     const bad = [];
     const committed = existsSync(RESULTS) ? JSON.parse(readFileSync(RESULTS, "utf8")).models : {};

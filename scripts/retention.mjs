@@ -1,22 +1,29 @@
 // retention.mjs - quality against KV bytes of the retention policies, beside the KV formats.
 //
 //   node scripts/retention.mjs --quire build/quire [--models stories15m,minimind2,tinyllama,recall]
-//        [--policies "reconstruct;snap"] [--shares 0.5,0.3] [--parts continuation,tasks,conversations] [--chunks 8]
-//        [--samples 40] [--lengths 2048,4096] [--tasks recall,passkey] [--conversations 40] [--svg FILE] [--json FILE]
+//        [--policies "reconstruct;snap"] [--shares 0.5,0.3]
+//        [--parts continuation,tasks,conversations] [--chunks 8] [--samples 40]
+//        [--lengths 2048,4096] [--tasks recall,passkey] [--conversations 40] [--svg FILE]
+//        [--json FILE]
 //
 // `make retention` builds and calls this. Three yardsticks:
-// continuation  a text is read in chunks, of which the end is scored: the second half, or what follows 1,500 tokens.
-//               Tokens are dropped before the words that need them are known. KL divergence from the cache of all
-//               tokens, and the ratio of the perplexities
-// tasks         recall, passkey and instruction, answered by greedy decoding. "after": the text is condensed before
-//               the question is read; "inside": the question is among the last tokens when the text is condensed,
-//               so that policies which look at the last queries know it. Policies that look at nothing are not asked
-//               inside: they would keep the same tokens
-// conversations four turns of two questions of mt-bench-questions.jsonl, answered by the model with all tokens. The last
-//               answer is then read again token by token (forced decoding). How many of its tokens are the likeliest
-//               ones of both caches
-// Bytes are those of pages at their most, to those of the cache of all tokens in f16. Intervals are 95 %. --policies
-// takes policies with ; between them: [KV+]POLICY[:SHARE][,KEY=VALUE], with KV formats and shares of their own.
+//
+//   continuation   a text is read in chunks, of which the end is scored: the second half, or what
+//                  follows 1,500 tokens. Tokens are dropped before the words that need them are
+//                  known. KL divergence from the cache of all tokens, and the ratio of the
+//                  perplexities
+//   tasks          recall, passkey and instruction, answered by greedy decoding. "after": the text
+//                  is condensed before the question is read; "inside": the question is among the
+//                  last tokens when the text is condensed, so that policies which look at the last
+//                  queries know it. Policies that look at nothing are not asked inside: they would
+//                  keep the same tokens
+//   conversations  four turns of two questions of mt-bench-questions.jsonl, answered by the model
+//                  with all tokens. The last answer is then read again token by token (forced
+//                  decoding). How many of its tokens are the likeliest ones of both caches
+//
+// Bytes are those of pages at their most, to those of the cache of all tokens in f16. Intervals are
+// 95 %. --policies takes policies with ; between them: [KV+]POLICY[:SHARE][,KEY=VALUE], with KV
+// formats and shares of their own.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -157,11 +164,13 @@ function samplesOf(m, task, length, n) {
     });
 }
 
-// How many of the samples a policy answers, and how many of those that are answered with all tokens.
+// How many of the samples a policy answers, and how many of those that are answered with all
+// tokens.
 function solve(m, samples, where, retain) {
     const r = { hits: 0, both: 0, kept: 0 };
     for (const t of samples) {
-        // One batch for the text, the next for the question: or all of it in one, which is condensed before the answer.
+        // One batch for the text, the next for the question: or all of it in one, which is
+        // condensed before the answer.
         const n = Math.max(64, where === "after" ? t.n_text : t.n_text + Buffer.byteLength(t.question));
         const a = answer(m, t.text + t.question, t.answer.length, ["--retain", retain, "--prefill-chunk", `${n}`, "-b", `${n}`]);
         const isSolved = a.text.startsWith(t.answer);

@@ -6,11 +6,12 @@
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
 #   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
 #                            their folder
-#   scripts/setup.sh vulkan  the same, then ggml's Vulkan backend, for weights on cards (many minutes, once)
+#   scripts/setup.sh vulkan  the same, then ggml's Vulkan backend, for weights on cards (many
+#                            minutes, once)
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
 #                            packages' folders, one by line
-#   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the packages' folders,
-#                            one by line
+#   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the
+#                            packages' folders, one by line
 #   scripts/setup.sh agent   the npm package of a coding agent; prints its folder
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.

@@ -1,10 +1,10 @@
 #!/bin/sh
 # test.sh - set-up, then build and run the tests of each preset named: scripts/test.sh [PRESET...]
 #
-# Without a preset: debug (everything), lib (without the model runtime) and tiny (small constants, so
-# that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (20) of search with each fuzz
-# target. In these two lists a test is not repeated where a preset changes nothing that the test sees;
-# a preset named by itself runs all of its tests. The last line is "N passed, N failed".
+# Without a preset: debug (everything), lib (without the model runtime) and tiny (small constants,
+# so that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (20) of search with each
+# fuzz target. In these two lists a test is not repeated where a preset changes nothing that the
+# test sees; a preset named by itself runs all of its tests. The last line is "N passed, N failed".
 #
 # A preset is built while the one before it is tested.
 #
@@ -26,9 +26,9 @@ fi
 
 ASAN_LEFT_OUT='archs_libllama|archs_libllama_portable|tokenize_same|tokenize'
 
-# The small constants change none of the files that these tests test: all of src/store but page_io.c, and of
-# the fuzz targets all but cache, prefix and trace. They change the library's cache, which few of these tests
-# call. The address sanitizer's preset validates as tiny does.
+# The small constants change none of the files that these tests test: all of src/store but
+# page_io.c, and of the fuzz targets all but cache, prefix and trace. They change the library's
+# cache, which few of these tests call. The address sanitizer's preset validates as tiny does.
 TINY_LEFT_OUT='file_calls|file_crash|file_accounts|file_kill|file_damage|fuzz_store|fuzz_store_dir'
 
 # Which tests of a list's preset run, as options of ctest.
@@ -37,8 +37,8 @@ choose() {
     case $1 in
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-regex '^(core|retain|store|trace|fuzz)$' --exclude-regex "^($TINY_LEFT_OUT)\$" ;;
-    # Pages are tests of a browser. The others that are left out compare with libllama, and nearly all of
-    # their time is libllama's, which has no checks.
+    # Pages are tests of a browser. The others that are left out compare with libllama, and nearly
+    # all of their time is libllama's, which has no checks.
     asan) echo --label-exclude '^pages$' --exclude-regex "^($ASAN_LEFT_OUT)\$" ;;
     tsan) echo --label-regex '^threads$' ;;
     esac
@@ -67,8 +67,8 @@ build_each() {
     done
 }
 
-# test_each: run the tests of each preset that comes on stdin. $work/results lists the files written,
-# $work/broken the presets that did not build.
+# test_each: run the tests of each preset that comes on stdin. $work/results lists the files
+# written, $work/broken the presets that did not build.
 test_each() {
     while read -r preset is_built; do
         results=build-$preset/results.xml

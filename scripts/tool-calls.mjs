@@ -1,12 +1,14 @@
 // tool-calls.mjs - whether the arguments of required calls are valid under their schemas.
 //
-//   node scripts/tool-calls.mjs --quire build/quire --ajv DIR --model FILE [--template FILE] [--model ...]
-//                               [--tools scripts/agents/tools.json] [--seeds 2] [--only NAME,NAME] [--ctx 2048] [--together 4] [--brief]
+//   node scripts/tool-calls.mjs --quire build/quire --ajv DIR --model FILE [--template FILE]
+//                               [--model ...] [--tools scripts/agents/tools.json] [--seeds 2]
+//                               [--only NAME,NAME] [--ctx 2048] [--together 4] [--brief]
 //
-// `make tool-calls` builds the program and calls this with the default model. For each model a server starts. Each tool is
-// demanded with several seeds and prompts, at temperatures 0 and 1, in a stream and whole, with an ample max_tokens and
-// with none; the last rows demand calls among several tools in one answer. ajv (the npm package ajv-dist) validates what
-// comes. An answer that max_tokens or the context cut ends with `length` and is counted apart. A line for each model;
+// `make tool-calls` builds the program and calls this with the default model. For each model a
+// server starts. Each tool is demanded with several seeds and prompts, at temperatures 0 and 1, in
+// a stream and whole, with an ample max_tokens and with none; the last rows demand calls among
+// several tools in one answer. ajv (the npm package ajv-dist) validates what comes. An answer that
+// max_tokens or the context cut ends with `length` and is counted apart. A line for each model;
 // exits 1 when an answer that ended by itself holds no call or a call that is not valid.
 //
 // --brief asks once for each tool: for models that are slow here. --url uses a server that runs

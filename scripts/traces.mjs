@@ -9,7 +9,7 @@
 //   chat-system a system prompt for all        agents      20 quick turns behind shared tools
 //   rag         documents, Zipf 0.9            rag-flat    documents, Zipf 0.5
 //   hot         60 prompts and what is asked   news        documents asked for while they are new
-//   burst       the same prompt up to 8 times  tool        shared prefixes, one-shot tails, some turns
+//   burst       the same prompt up to 8 times  tool        shared prefixes, some turns
 //   mix         chat, agents, documents, scan  phases      chat, documents, a loop, agents in turn
 //   loop        12,000 blocks again and again  loop-small  5,000 blocks, not quite in order
 //   scan        nothing twice

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# vulkan.sh - ggml's Vulkan backend of the pinned llama.cpp, for weights on a card (-ngl): built when it
-# is asked for, since its shaders take minutes. Needs env.sh, packages.sh and llama.sh.
+# vulkan.sh - ggml's Vulkan backend of the pinned llama.cpp, for weights on a card (-ngl): built
+# when it is asked for, since its shaders take minutes. Needs env.sh, packages.sh and llama.sh.
 #
 #   $CACHE_DIR/vulkan-<release>/        Vulkan's headers and a compiler of shaders, unpacked
 #   $CACHE_DIR/llama-<tag>-<key>.vulkan/ build folder
@@ -8,9 +8,9 @@
 #                                       the library and its header, beside ggml and libllama
 #
 # ggml's C++ needs Vulkan's headers of 1.4 and its shaders a glslc of 2024 or later. Debian 12 has
-# older ones. Where the system's are too old, the packages of Debian's next release are unpacked into a
-# folder of their own, with the C library that this glslc needs; nothing of the system changes. apt-get
-# checks them by the key of Debian's archive.
+# older ones. Where the system's are too old, the packages of Debian's next release are unpacked
+# into a folder of their own, with the C library that this glslc needs; nothing of the system
+# changes. apt-get checks them by the key of Debian's archive.
 #
 # SPDX-License-Identifier: MIT
 
@@ -74,7 +74,8 @@ fetch_vulkan() {
     rm -rf "$folder"
 }
 
-# build_ggml_vulkan: installed into the prefix as quire-ggml-vulkan. ggml and libllama stay as they are.
+# build_ggml_vulkan: installed into the prefix as quire-ggml-vulkan. ggml and libllama stay as they
+# are.
 build_ggml_vulkan() {
     prefix=$(llama_prefix)
     installed=$prefix/quire-ggml-vulkan

@@ -1,13 +1,15 @@
-// replay.mjs - transcripts of agents on quire serve: the prompt tokens that are computed for each new one.
+// replay.mjs - transcripts of agents on quire serve: the prompt tokens that are computed for each
+// new one.
 //
-//   node scripts/agents/replay.mjs --quire build/quire --model FILE [--template FILE] [--agents 1] [--at-once]
-//                                  [--turns 43] [--sizes 1,3] [--ctx 32768] [--kv q8] [--threads 2]
+//   node scripts/agents/replay.mjs --quire build/quire --model FILE [--template FILE] [--agents 1]
+//                                  [--at-once] [--turns 43] [--sizes 1,3] [--ctx 32768] [--kv q8]
+//                                  [--threads 2]
 //   node scripts/agents/replay.mjs --url URL [--turns 43] [--sizes 0.2]
 //
-// `make bench-agents` builds the program and calls this. The conversations are made up (transcript.mjs, which says what
-// --sizes multiplies). Each of them begins on a fresh server, unless --url names one that runs. Prints a row of a table
-// for each; exits 1 when the ratio is above the floor. The same beside llama-server: `make compare-serve
-// ARGS="--only agents"`.
+// `make bench-agents` builds the program and calls this. The conversations are made up
+// (transcript.mjs, which says what --sizes multiplies). Each of them begins on a fresh server,
+// unless --url names one that runs. Prints a row of a table for each; exits 1 when the ratio is
+// above the floor. The same beside llama-server: `make compare-serve ARGS="--only agents"`.
 //
 // SPDX-License-Identifier: MIT
 import { resolve } from "node:path";

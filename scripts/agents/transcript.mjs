@@ -1,6 +1,7 @@
 // transcript.mjs - made-up transcripts of agents: the same arguments give the same messages.
 //
-// The sizes follow published figures of coding agents: 43 turns, most of the prompt from results of tools, short answers.
+// The sizes follow published figures of coding agents: 43 turns, most of the prompt from results of
+// tools, short answers.
 //
 // SPDX-License-Identifier: MIT
 

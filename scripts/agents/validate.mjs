@@ -1,4 +1,5 @@
-// validate.mjs - arguments of calls under the schemas of their tools, by ajv; formats by checks of our own.
+// validate.mjs - arguments of calls under the schemas of their tools, by ajv; formats by checks of
+// our own.
 //
 // SPDX-License-Identifier: MIT
 import { isIPv4, isIPv6 } from "node:net";
@@ -20,7 +21,8 @@ const FORMATS = {
 
 function compiler(require, folder, file) {
     const Ajv = require(join(folder, "dist", file));
-    // 16.9 / 0.01 is no whole number in binary: a tolerance makes `multipleOf` mean its decimal digits.
+    // 16.9 / 0.01 is no whole number in binary: a tolerance makes `multipleOf` mean its decimal
+    // digits.
     const ajv = new Ajv({ strict: false, allErrors: false, multipleOfPrecision: 9 });
     for (const [name, check] of Object.entries(FORMATS)) {
         ajv.addFormat(name, check);
@@ -28,7 +30,8 @@ function compiler(require, folder, file) {
     return ajv;
 }
 
-// folder: of the npm package ajv-dist. Returns validate(name, text): why the arguments are not valid, or undefined.
+// folder: of the npm package ajv-dist. Returns validate(name, text): why the arguments are not
+// valid, or undefined.
 export function validators(require, folder, tools) {
     const [draft7, draft2020] = ["ajv7.min.js", "ajv2020.min.js"].map((file) => compiler(require, folder, file));
     const checks = new Map(tools.map(({ name, parameters }) =>

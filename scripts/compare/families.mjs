@@ -1,16 +1,20 @@
-// families.mjs - perplexity of every architecture in every quantisation that its files come in, beside llama.cpp's.
+// families.mjs - perplexity of every architecture in every quantisation that its files come in,
+// beside llama.cpp's.
 //
-// A cell is a small model with random weights (make_gguf --family) in one quantisation. Both engines score the same
-// random text, whose perplexity is near the size of the vocabulary. A cell is met if
+// A cell is a small model with random weights (make_gguf --family) in one quantisation. Both
+// engines score the same random text, whose perplexity is near the size of the vocabulary. A cell
+// is met if
 //   - the difference of the perplexities is below llama.cpp's own +/-;
-//   - the KL divergence of the two engines' predictions is below a limit, or a few times that between two of llama.cpp's
-// own settings: errors may cancel out over a text, and in deep models rounding errors grow. It is
-// told whether ours also lies in the narrow band that llama.cpp's settings span, widened as in
-// quality.mjs, or as near as the noise of the paired difference allows. That noise is
+//   - the KL divergence of the two engines' predictions is below a limit, or a few times that
+//     between two of llama.cpp's own settings: errors may cancel out over a text, and in deep
+//     models rounding errors grow.
+// It is told whether ours also lies in the narrow band that llama.cpp's settings span, widened as
+// in quality.mjs, or as near as the noise of the paired difference allows. That noise is
 // underestimated: a text of letters repeats its tokens, and rounding errors of one token have much
 // in common.
 //
-// Results are kept in a file, by cell, until one of the programs changes: an interrupted run goes on where it ended.
+// Results are kept in a file, by cell, until one of the programs changes: an interrupted run goes
+// on where it ended.
 //
 // SPDX-License-Identifier: MIT
 import { createHash } from "node:crypto";
@@ -26,14 +30,16 @@ const THREADS = 1; // models are so small that threads would wait for each other
 const TRIES = 3;
 const TEXT_BYTES = 4000;
 
-// Nats by token. Rounding activations to 8 bits, ours in blocks of 32 and llama.cpp's in blocks of 32 or 256, costs some
-// 1e-3 in models of a few layers, and 1e-2 where logits are large (granitehybrid).
+// Nats by token. Rounding activations to 8 bits, ours in blocks of 32 and llama.cpp's in blocks of
+// 32 or 256, costs some 1e-3 in models of a few layers, and 1e-2 where logits are large
+// (granitehybrid).
 const KLD_MAX = 0.02;
 const KLD_OF_OWN = 3;
 const SIGMAS = 4;
 
-// By the name of the file's quantisation: types of most matrices, of the output, V and ffn_down of half of the layers, and
-// of experts. llama-quantize mixes more types; each of its types is in one of these rows.
+// By the name of the file's quantisation: types of most matrices, of the output, V and ffn_down of
+// half of the layers, and of experts. llama-quantize mixes more types; each of its types is in one
+// of these rows.
 const TYPES = {
     q8_0: { type: "q8_0" },
     q6_k: { type: "q6_K" },
@@ -118,7 +124,8 @@ function isMet(cell) {
     return isClose && Math.abs(cell.ppl - cell.theirs[0]) <= cell.error;
 }
 
-// llama-perplexity may end before its last line, the estimate, is out: its messages wait in a thread.
+// llama-perplexity may end before its last line, the estimate, is out: its messages wait in a
+// thread.
 function theirsOf(c, s) {
     for (let i = 1; ; i++) {
         try {
@@ -131,7 +138,8 @@ function theirsOf(c, s) {
     }
 }
 
-// The first setting's predictions are in a file, from which quire perplexity makes the same estimate.
+// The first setting's predictions are in a file, from which quire perplexity makes the same
+// estimate.
 function saveTheirs(c, s) {
     try {
         peerPerplexity(c.peer, s);
@@ -147,7 +155,8 @@ function measure(c, s) {
     const common = { model: s.model, text: s.text, ctx: CTX, chunks: CHUNKS, threads: THREADS };
     saveTheirs(c, { ...common, ...SETTINGS[0], saveLogits: base });
     const mine = ours({ ...c, threads: THREADS }, { ...common, kv: "f16" }, ["--logits-base", base]);
-    // From the paired difference, because the file's numbers end at some 16 nats below the largest one.
+    // From the paired difference, because the file's numbers end at some 16 nats below the largest
+    // one.
     const theirs = [mine.ppl / mine.base.ppl_ratio];
     const cell = {
         ppl: mine.ppl, theirs, error: mine.base.ppl_stderr, ratio: mine.base.ppl_ratio, kld: mine.base.kld.mean,

@@ -1,4 +1,5 @@
-// memory.mjs - KV bytes of a long context in pages against the figure computed from the model file, and memory in all.
+// memory.mjs - KV bytes of a long context in pages against the figure computed from the model file,
+// and memory in all.
 //
 // SPDX-License-Identifier: MIT
 import { need, number, runJson } from "./tools.mjs";
@@ -39,7 +40,8 @@ export function fits(c, report, s) {
     });
 }
 
-// Windows: KV bytes that a text takes, beside those of a cache that keeps every token of every layer, and beside quire info's.
+// Windows: KV bytes that a text takes, beside those of a cache that keeps every token of every
+// layer, and beside quire info's.
 export function cacheBytes(c, report, s) {
     const what = `KV of ${s.ctx} tokens on ${s.name}, ${s.kv}: bytes in pages : those of all tokens in all layers`;
     if (!need(report, what, s.model)) {

@@ -32,8 +32,8 @@ export function peerPerplexity(bin, s) {
     return result;
 }
 
-// llama-bench tokens per second at a depth: { prefill: { rates }, decode: { rates } }, whichever was asked for. Its
-// depth is computed once for all tests and repeats of a call.
+// llama-bench tokens per second at a depth: { prefill: { rates }, decode: { rates } }, whichever
+// was asked for. Its depth is computed once for all tests and repeats of a call.
 export function peerBench(bin, s) {
     const args = ["-m", s.model, "-t", `${s.threads}`, "-d", `${s.depth}`, "-fa", s.fa, "-ctk", s.kv, "-ctv", s.kv,
         "-p", `${s.prompt ?? 0}`, "-n", `${s.gen ?? 0}`, "-r", `${s.repeats ?? 1}`, "-o", "json"];

@@ -1,8 +1,8 @@
 // quality.mjs - do both engines compute the same model? Perplexity, KL divergence, agreement.
 //
-// On an f32 model both must give the same number. On quantised weights llama.cpp's own rounding moves
-// the number (its linear maps round activations to 8 bits, so the smallest difference in attention
-// grows), so the bar is the band that its own four settings span.
+// On an f32 model both must give the same number. On quantised weights llama.cpp's own rounding
+// moves the number (its linear maps round activations to 8 bits, so the smallest difference in
+// attention grows), so the bar is the band that its own four settings span.
 //
 // SPDX-License-Identifier: MIT
 import { rmSync } from "node:fs";
@@ -45,7 +45,8 @@ function paired(result) {
     return d === undefined ? undefined : `paired ln-ppl difference ${number(d.mean)} +/- ${number(d.stderr)}`;
 }
 
-// Inside the band of llama.cpp's settings; with s.agreement, also how often both choose the same token.
+// Inside the band of llama.cpp's settings; with s.agreement, also how often both choose the same
+// token.
 export function bandPerplexity(c, report, s) {
     const what = `perplexity, ${s.name}, f16 KV, context ${s.ctx}, ${s.chunks} chunks`;
     if (!need(report, what, s.model, s.text)) {
@@ -83,10 +84,11 @@ export function bandPerplexity(c, report, s) {
     }
 }
 
-// Teacher-forced top-1 agreement with llama.cpp, f16 KV on both sides: ours with each of its two settings
-// against theirs between the two. The nearer of its settings is judged: Quire must agree with it as often as
-// llama.cpp's two settings agree with each other. Agreement with llama.cpp's most exact setting (f32 KV,
-// flash attention off) is reported beside it. A standard error is about 0.4 % on two chunks.
+// Teacher-forced top-1 agreement with llama.cpp, f16 KV on both sides: ours with each of its two
+// settings against theirs between the two. The nearer of its settings is judged: Quire must agree
+// with it as often as llama.cpp's two settings agree with each other. Agreement with llama.cpp's
+// most exact setting (f32 KV, flash attention off) is reported beside it. A standard error is about
+// 0.4 % on two chunks.
 function agreement(report, s, mine, self) {
     // Printed to a thousandth of a percent: back to the count of tokens it stands for.
     const scored = mine["f16 off"].n_scored;
@@ -102,11 +104,12 @@ function agreement(report, s, mine, self) {
     });
 }
 
-// q8's damage against f16's, both measured against f32 KV in our own engine; beside it llama.cpp's q8_0
-// against its f16 (flash attention on, against its f32 KV without). With quantised weights both carry the
-// noise of activations being rounded, which a smaller model has less of: there the ratio says more about
-// the noise than about the format, so only rows with a bar are judged. On f32 weights there is no noise
-// to hide in: f16's own divergence is next to nothing and the ratio large, the divergence itself is the figure.
+// q8's damage against f16's, both measured against f32 KV in our own engine; beside it llama.cpp's
+// q8_0 against its f16 (flash attention on, against its f32 KV without). With quantised weights
+// both carry the noise of activations being rounded, which a smaller model has less of: there the
+// ratio says more about the noise than about the format, so only rows with a bar are judged. On f32
+// weights there is no noise to hide in: f16's own divergence is next to nothing and the ratio
+// large, the divergence itself is the figure.
 export function q8Divergence(c, report, s) {
     const what = `KL divergence to f32 KV, q8 : f16, ${s.name}, context ${s.ctx}, ${s.chunks} chunks`;
     if (!need(report, what, s.model, s.text)) {

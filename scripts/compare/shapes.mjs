@@ -1,4 +1,5 @@
-// shapes.mjs - models with random weights of other models' shapes, which make compare and make compare-serve race. Data only.
+// shapes.mjs - models with random weights of other models' shapes, which make compare and make
+// compare-serve race. Data only.
 //
 // toy: arguments of the generator that make a small model of the same kind, for --quick.
 //

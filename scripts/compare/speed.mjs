@@ -1,8 +1,9 @@
-// speed.mjs - tokens per second of both engines at one depth of context, taken in turns so that a noisy machine
-// is noisy for both.
+// speed.mjs - tokens per second of both engines at one depth of context, taken in turns so that a
+// noisy machine is noisy for both.
 //
-// A point is a model at a depth: all our KV formats and all of the peer's settings run in each round, ours before
-// and after the peer's. Its rows are ratios of medians over all samples of all rounds; see targets.mjs for the data.
+// A point is a model at a depth: all our KV formats and all of the peer's settings run in each
+// round, ours before and after the peer's. Its rows are ratios of medians over all samples of all
+// rounds; see targets.mjs for the data.
 //
 // SPDX-License-Identifier: MIT
 import { peerBench } from "./peer.mjs";
@@ -93,7 +94,8 @@ export function judge(ratio, target) {
 const times = (v) => (v === undefined ? undefined : `>= ${v}x`);
 const percent = (v) => (v === undefined ? undefined : `>= ${100 * v} %`);
 
-// { test, kv, to: "peer" (its best setting), { peer } (one of them) or a KV format of ours, floor, aim }
+// { test, kv, to: "peer" (its best setting), { peer } (one of them) or a KV format of ours, floor,
+// aim }
 function ratioRow(samples, point, target) {
     const mine = samples.get(ourName(target.kv), target.test);
     const other = target.to === "peer" ? bestPeer(samples, point, target.test)
@@ -144,7 +146,8 @@ export function race(c, report, point) {
     }
 }
 
-// Sequences that share a prefix, with and without reading it once for all: tokens/s of all together.
+// Sequences that share a prefix, with and without reading it once for all: tokens/s of all
+// together.
 export function cascade(c, report, s) {
     const what = `decode of ${s.sequences} sequences sharing ${s.prefix} tokens, ${s.name}, tokens/s of all, ${s.kv} : ` +
         "the same without cascade";

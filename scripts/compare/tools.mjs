@@ -37,7 +37,8 @@ function residentPeak(pid) {
     }
 }
 
-// Run a program and watch its resident memory from outside. Does not throw when it fails: the status tells.
+// Run a program and watch its resident memory from outside. Does not throw when it fails: the
+// status tells.
 export function watch(program, args) {
     return new Promise((done, fail) => {
         const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
@@ -61,8 +62,9 @@ export function watch(program, args) {
     });
 }
 
-// A model of a named shape with random weights, made once and kept in folder. more: the type of the output and of part of V
-// and ffn_down, as in mixes such as Q4_K_M. toy: further arguments of the generator, for a small model.
+// A model of a named shape with random weights, made once and kept in folder. more: the type of the
+// output and of part of V and ffn_down, as in mixes such as Q4_K_M. toy: further arguments of the
+// generator, for a small model.
 export function shapeModel(generator, folder, shape, type, more, toy) {
     const path = join(folder, `${shape}-${toy ? "toy" : "shape"}-${type}${more ? `-${more}` : ""}.gguf`);
     if (!existsSync(path)) {
@@ -103,8 +105,9 @@ export function places(root) {
     return { root, cache, work };
 }
 
-// Path of a model or text by name: from the repository, the cache folder, or QUIRE_MODELS_DIR and the folders in it. A
-// name that is in none of them gives a path that does not exist; need() and its like name it.
+// Path of a model or text by name: from the repository, the cache folder, or QUIRE_MODELS_DIR and
+// the folders in it. A name that is in none of them gives a path that does not exist; need() and
+// its like name it.
 export function asset(at, name) {
     const added = process.env.QUIRE_MODELS_DIR;
     const inside = added && existsSync(added)
@@ -118,8 +121,8 @@ export function missing(path) {
     return `${path} is missing: QUIRE_MODELS_DIR names a folder of models and texts`;
 }
 
-// The rows of the report. A row meets its floor (or its aim as well) or misses it, is reported without one, is
-// skipped by name, or failed because a program did.
+// The rows of the report. A row meets its floor (or its aim as well) or misses it, is reported
+// without one, is skipped by name, or failed because a program did.
 export class Report {
     constructor() {
         this.rows = [];

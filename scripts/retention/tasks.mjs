@@ -1,5 +1,5 @@
-// tasks.mjs - the made-up tasks of quire train (src/train/task_text.c), so that a model that was trained on them can be
-// asked: a text, a question, the answer.
+// tasks.mjs - the made-up tasks of quire train (src/train/task_text.c), so that a model that was
+// trained on them can be asked: a text, a question, the answer.
 //
 // SPDX-License-Identifier: MIT
 export const TASKS = ["recall", "passkey", "instruction"];

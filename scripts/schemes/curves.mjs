@@ -1,5 +1,5 @@
-// curves.mjs - a page with the loss curves of runs side by side: web/report.html with data in the form that
-// src/cli/traces/report.h describes.
+// curves.mjs - a page with the loss curves of runs side by side: web/report.html with data in the
+// form that src/cli/traces/report.h describes.
 //
 // SPDX-License-Identifier: MIT
 import { readFileSync } from "node:fs";
@@ -38,7 +38,8 @@ function lossPlot(id, title, note, runs, which) {
         series: runs.map((r, i) => ({ name: r.name, style: "", tint: tints.indexOf(r.group ?? r.name), points: shown[i] })) };
 }
 
-// runs: [{ name, group, log: {train, held} }]; runs of a group have one colour. parts: more parts of the page.
+// runs: [{ name, group, log: {train, held} }]; runs of a group have one colour. parts: more parts
+// of the page.
 export function curvesPage({ title, about, runs, tiles = [], parts = [] }) {
     const plots = [
         lossPlot("held", "Validation loss", "Without the beginnings, which lie above the axis.", runs, "held"),

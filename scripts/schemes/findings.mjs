@@ -8,7 +8,8 @@ import { interval, judgeBelow, mean } from "./statistics.mjs";
 const signed = (v) => `${v < 0 ? "-" : "+"}${Math.abs(v).toFixed(4)}`;
 export const withHalf = ({ mean: middle, half }) => `${middle.toFixed(4)}${half === undefined ? "" : ` ± ${half.toFixed(4)}`}`;
 
-// runs: [{ scheme, seed, loss, cacheBytes, flop, parameters, recall, gates }] of a comparison: { schemes, order }.
+// runs: [{ scheme, seed, loss, cacheBytes, flop, parameters, recall, gates }] of a comparison: {
+// schemes, order }.
 export function findingsOf(runs) {
     const names = [...new Set(runs.map((r) => r.scheme))];
     const of = (name) => runs.filter((r) => r.scheme === name);

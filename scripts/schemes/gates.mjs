@@ -13,7 +13,8 @@ const BAR = 20; // characters of a whole
 
 const size = (values) => mean([...values].map(Math.abs));
 
-// [{ layer, k: {sources, sizes, share}, v }] of the layers that have gates; share is undefined with one source.
+// [{ layer, k: {sources, sizes, share}, v }] of the layers that have gates; share is undefined with
+// one source.
 export function gatesOf(gguf) {
     const shape = shapeOf(gguf), layers = [];
     for (let i = 0; i < shape.nLayer; i++) {

@@ -1,4 +1,5 @@
-// gguf.mjs - keys and f32 tensors of a GGUF file, for models that are small enough to lie in memory.
+// gguf.mjs - keys and f32 tensors of a GGUF file, for models that are small enough to lie in
+// memory.
 //
 // SPDX-License-Identifier: MIT
 import { readFileSync } from "node:fs";
@@ -48,8 +49,8 @@ class Reader {
     }
 }
 
-// { keys: {name: value}, tensors: Map of name to {shape, type, at}, floats(name) }. Throws with the path when the bytes are
-// no GGUF file.
+// { keys: {name: value}, tensors: Map of name to {shape, type, at}, floats(name) }. Throws with the
+// path when the bytes are no GGUF file.
 export function readGguf(path) {
     try {
         const bytes = readFileSync(path), reader = new Reader(bytes);

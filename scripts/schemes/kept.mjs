@@ -1,8 +1,9 @@
-// kept.mjs - results of finished runs as small files, so that the hours of a comparison can be spread over machines.
+// kept.mjs - results of finished runs as small files, so that the hours of a comparison can be
+// spread over machines.
 //
-// A file RESULTS/SETTINGS/NAME.json has all that the tables and pages need of one run, and the settings, the digest of the
-// texts and the machine. A run counts as finished where such a file has the settings and texts of the comparison. No file
-// names a path.
+// A file RESULTS/SETTINGS/NAME.json has all that the tables and pages need of one run, and the
+// settings, the digest of the texts and the machine. A run counts as finished where such a file has
+// the settings and texts of the comparison. No file names a path.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
@@ -26,7 +27,8 @@ export function keep(path, facts, machine, result) {
     renameSync(`${path}.partial`, path);
 }
 
-// The result in a file, or undefined: there is none, or it is of other settings. A damaged file is an error.
+// The result in a file, or undefined: there is none, or it is of other settings. A damaged file is
+// an error.
 export function keptResult(path, facts) {
     if (!existsSync(path)) {
         return undefined;

@@ -8,7 +8,8 @@ import { join } from "node:path";
 
 export const SCHEMES = ["mha", "gqa", "cla2", "yoco", "fusedkv-lite", "fusedkv-lite-learnable", "fusedkv"];
 
-// Validation losses of arXiv 2512.03870, from low to high: each pair says that the first is below the second.
+// Validation losses of arXiv 2512.03870, from low to high: each pair says that the first is below
+// the second.
 export const ORDER = [["fusedkv", "fusedkv-lite"], ["fusedkv-lite-learnable", "fusedkv-lite"], ["fusedkv-lite", "mha"], ["mha", "gqa"],
     ["mha", "yoco"], ["gqa", "cla2"], ["yoco", "cla2"]];
 
@@ -39,7 +40,8 @@ export function sharedSettings(size, { tokens, data, tokenizer }) {
 // optimiser.
 const RECIPE = 2;
 
-// All that a run's numbers depend on, apart from scheme, seed and machine: { settings, texts }. No paths.
+// All that a run's numbers depend on, apart from scheme, seed and machine: { settings, texts }. No
+// paths.
 export function settingsFacts(size, settings) {
     const { data, ...shown } = settings;
     return { settings: { size, recipe: RECIPE, ...shown }, texts: data ? textDigest(data) : "" };
@@ -95,8 +97,9 @@ export const storedLayers = (shape) => shape.sourceK.filter((_, i) => stores(sha
 // Bytes of a token's K and V in f16.
 export const cacheBytes = (shape) => 2 * 2 * storedLayers(shape) * shape.nKvHead * shape.dHead;
 
-// FLOP of a prompt's layers, without the embedding and the logits: 2 per multiplication and addition. Layers above the last
-// storing one, and that one but for its K and V, run for the last token alone (docs/schemes.md, "Early exit").
+// FLOP of a prompt's layers, without the embedding and the logits: 2 per multiplication and
+// addition. Layers above the last storing one, and that one but for its K and V, run for the last
+// token alone (docs/schemes.md, "Early exit").
 export function prefillFlop(shape, nTokens) {
     const last = shape.sourceK.reduce((found, _, i) => (stores(shape, i) ? i : found), 0);
     const dQ = shape.nHead * shape.dHead, dKv = shape.nKvHead * shape.dHead;

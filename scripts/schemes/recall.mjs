@@ -1,7 +1,8 @@
-// recall.mjs - how often a trained model gives the value of a key, by how many pairs lie between the pair and the question.
+// recall.mjs - how often a trained model gives the value of a key, by how many pairs lie between
+// the pair and the question.
 //
-// The texts have the form of the trainer's task `recall` (docs/training.md). `quire serve` answers them greedily from the
-// exported file, so the figures judge that file.
+// The texts have the form of the trainer's task `recall` (docs/training.md). `quire serve` answers
+// them greedily from the exported file, so the figures judge that file.
 //
 // SPDX-License-Identifier: MIT
 import { randomFrom } from "../serve/texts.mjs";
@@ -22,7 +23,8 @@ export function distances(taskBytes) {
     return [...list.filter((d) => d < n - 1), n - 1];
 }
 
-// { prompt, answer }: `n` pairs with keys that differ, of which the one at `distance` from the end is asked for.
+// { prompt, answer }: `n` pairs with keys that differ, of which the one at `distance` from the end
+// is asked for.
 export function recallTask(n, distance, seed) {
     const random = randomFrom(seed), pairs = new Map();
     while (pairs.size < n) {

@@ -21,8 +21,9 @@ function stopRuns() {
     children.forEach((child) => child.kill("SIGTERM"));
 }
 
-// Ctrl-C and SIGTERM: each run writes its checkpoint; then this process ends. Other handlers, which end the process at once,
-// are taken away: if this process ended first, its runs and those of the next call would write the same files.
+// Ctrl-C and SIGTERM: each run writes its checkpoint; then this process ends. Other handlers, which
+// end the process at once, are taken away: if this process ended first, its runs and those of the
+// next call would write the same files.
 export function stopRunsOnSignals() {
     for (const signal of ["SIGINT", "SIGTERM"]) {
         process.removeAllListeners(signal);
@@ -89,7 +90,8 @@ async function runOne(c, settings, { scheme, seed }) {
     process.stderr.write(`${name}: validation loss ${lastHeld(readLog(files.log))?.toFixed(4)}\n`);
 }
 
-// All runs, c.jobs of them at once, each followed by finish(run). A run that fails stops the others.
+// All runs, c.jobs of them at once, each followed by finish(run). A run that fails stops the
+// others.
 export async function trainAll(c, settings, list, finish) {
     const waiting = [...list];
     let failure;
@@ -113,8 +115,8 @@ export async function trainAll(c, settings, list, finish) {
 
 // ---- logs ----
 
-// { train: [[tokens, loss]], held: [[tokens, loss]] } in the order of steps, of the lines of quire train --json. Half a line,
-// the last one of a run that was killed, is left out.
+// { train: [[tokens, loss]], held: [[tokens, loss]] } in the order of steps, of the lines of quire
+// train --json. Half a line, the last one of a run that was killed, is left out.
 export function parseLog(text) {
     const train = new Map(), held = new Map(), tokensOf = new Map();
     for (const line of text.split("\n")) {
@@ -137,8 +139,8 @@ export function parseLog(text) {
     return { train: points(train), held: points(held) };
 }
 
-// About the seconds of training in a log. A line gives its tokens divided by its rate; the rate is the mean of the process so
-// far.
+// About the seconds of training in a log. A line gives its tokens divided by its rate; the rate is
+// the mean of the process so far.
 export function secondsOf(text) {
     let seconds = 0, before = 0;
     for (const line of text.split("\n")) {

@@ -1,5 +1,5 @@
-// shapes.mjs - speed of schemes on shapes of real models with random weights: time to the first token and decode, beside the
-// plain shape, in turns.
+// shapes.mjs - speed of schemes on shapes of real models with random weights: time to the first
+// token and decode, beside the plain shape, in turns.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, renameSync } from "node:fs";
@@ -23,7 +23,8 @@ const DECODE_FUSED = { mha: { floor: 0.62, aim: 0.66 }, gqa: { floor: 0.8, aim: 
 const Q4 = { bytes: { floor: 0.14, isLess: true }, decode: { floor: 3 } };
 const HALF = { floor: 0.5, isLess: true };
 
-// kind: mha, as many KV heads as heads, or gqa, those of the shape. The plain model of a kind is a scheme of that name.
+// kind: mha, as many KV heads as heads, or gqa, those of the shape. The plain model of a kind is a
+// scheme of that name.
 function schemeModel(c, shape, kind, scheme) {
     const path = join(c.work, `${shape.shape}-${shape.layers}-${kind}-${scheme}-${c.type}.gguf`);
     if (!existsSync(path)) {

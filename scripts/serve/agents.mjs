@@ -1,8 +1,9 @@
 // agents.mjs - transcripts of agents, replayed turn by turn on quire serve and on llama-server.
 //
-// Each agent sends its whole conversation again at each turn: one system prompt, the same tools, its own calls and
-// results. The history has the transcript's answers and not the server's, so every server gets the same requests. Agents
-// of one server take turns, one request at a time, or all ask at once.
+// Each agent sends its whole conversation again at each turn: one system prompt, the same tools,
+// its own calls and results. The history has the transcript's answers and not the server's, so
+// every server gets the same requests. Agents of one server take turns, one request at a time, or
+// all ask at once.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, readFileSync } from "node:fs";
@@ -72,7 +73,8 @@ function agent(port, tools, seed, { turns, size }) {
     };
 }
 
-// Replay the conversations on a server that runs: sums over all turns after the first of each agent.
+// Replay the conversations on a server that runs: sums over all turns after the first of each
+// agent.
 export async function replayOn(port, tools, { agents = 1, isAtOnce = false, turns, size }) {
     const all = Array.from({ length: agents }, (_, i) => agent(port, tools, i + 1, { turns, size }));
     try {

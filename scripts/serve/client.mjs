@@ -1,4 +1,5 @@
-// client.mjs - a client of an OpenAI-compatible server that streams completions and measures them from outside.
+// client.mjs - a client of an OpenAI-compatible server that streams completions and measures them
+// from outside.
 //
 // The client does not know the kind of server: it reads only fields that both llama-server and
 // quire send.
@@ -18,14 +19,16 @@ export class Client {
         this.agent.destroy();
     }
 
-    // A kept connection may be closed by the server just when it is used again: such a request is sent once more.
+    // A kept connection may be closed by the server just when it is used again: such a request is
+    // sent once more.
     open(method, path, body, { onReply, onError, signal }) {
         const payload = body === undefined ? undefined : JSON.stringify(body);
         const headers = payload === undefined ? {} : { "Content-Type": "application/json",
             "Content-Length": Buffer.byteLength(payload) };
         const sent = request({ ...this.where, agent: this.agent, method, path, headers }, onReply);
-        // Without an error, and not by request()'s own signal, which gives one: while the last of a reply is read its socket
-        // may have gone back to the agent already, where nobody listens to errors.
+        // Without an error, and not by request()'s own signal, which gives one: while the last of a
+        // reply is read its socket may have gone back to the agent already, where nobody listens to
+        // errors.
         const abort = () => sent.destroy();
         signal.addEventListener("abort", abort, { once: true });
         sent.on("close", () => signal.removeEventListener("abort", abort));
@@ -40,8 +43,8 @@ export class Client {
         sent.end(payload);
     }
 
-    // A reply that is read whole: { status, headers, body }, body parsed when it is JSON, else text. Throws when there is
-    // none.
+    // A reply that is read whole: { status, headers, body }, body parsed when it is JSON, else
+    // text. Throws when there is none.
     json(method, path, body) {
         return new Promise((done, fail) => {
             const onReply = (reply) => whole(reply).then((text) =>

@@ -1,7 +1,8 @@
-// qos.mjs - the loads of `make bench-qos`: open loop, so that a server that falls behind is asked all the same.
+// qos.mjs - the loads of `make bench-qos`: open loop, so that a server that falls behind is asked
+// all the same.
 //
-// Prompts are arrays of token ids cut from one book, each from a place of its own: their lengths are exact and no two of
-// them begin alike, so that nothing comes from a cache.
+// Prompts are arrays of token ids cut from one book, each from a place of its own: their lengths
+// are exact and no two of them begin alike, so that nothing comes from a cache.
 //
 // SPDX-License-Identifier: MIT
 import { Client } from "./client.mjs";
@@ -56,8 +57,8 @@ export async function capacity(server, c) {
     return rate(before, after);
 }
 
-// Tokens of prompts and answers that the server has computed so far, those it computed twice left out. llama-server
-// says so in its metrics when asked to; it is not, so this is undefined there.
+// Tokens of prompts and answers that the server has computed so far, those it computed twice left
+// out. llama-server says so in its metrics when asked to; it is not, so this is undefined there.
 async function computed(server) {
     const { status, body } = await server.client.json("GET", "/v1/cache/stats");
     return { at: performance.now(), stats: status === 200 ? body : undefined,
@@ -111,7 +112,8 @@ async function drip(server, c, extra) {
     return replies.map((reply) => ({ ...reply, firstMs: reply.firstMs ?? end - reply.sent, isLate: reply.firstMs === undefined }));
 }
 
-// One run: batch from the beginning, realtime when batch has filled the server. batchPerSecond 0: realtime alone.
+// One run: batch from the beginning, realtime when batch has filled the server. batchPerSecond 0:
+// realtime alone.
 export async function figures(server, c, side) {
     const counts = { finished: 0, refused: 0, failed: 0 };
     const tier = (name) => side.tier?.(name) ?? {};

@@ -1,4 +1,5 @@
-// race.mjs - servers under one load, one after the other and in turns, each time started anew with cold caches.
+// race.mjs - servers under one load, one after the other and in turns, each time started anew with
+// cold caches.
 //
 // SPDX-License-Identifier: MIT
 import { join } from "node:path";
@@ -45,7 +46,8 @@ export async function runOnce(c, side, load) {
     }
 }
 
-// Every side `rounds` times, the order turned round each time: [{ name, figures }] or [{ name, error }].
+// Every side `rounds` times, the order turned round each time: [{ name, figures }] or [{ name,
+// error }].
 export async function inTurns(c, sides, load, rounds) {
     const results = sides.map((side) => ({ name: side.name, runs: [] }));
     for (let round = 0; round < rounds; round++) {
@@ -83,7 +85,8 @@ export function verdict(ratio, target) {
 
 export const bound = (value, target) => (value === undefined ? undefined : `${target.isLess ? "<=" : ">="} ${value}x`);
 
-// A cold prefix, then the same one with another ending: { cold, cached } in seconds, medians over `rounds` texts.
+// A cold prefix, then the same one with another ending: { cold, cached } in seconds, medians over
+// `rounds` texts.
 export async function cachedPrefix(c, side, { tokens, rounds }) {
     const server = await fresh(side);
     const client = new Client(server.port);
@@ -109,8 +112,8 @@ export async function cachedPrefix(c, side, { tokens, rounds }) {
     return medians(runs);
 }
 
-// A conversation whose first prompt has `tokens` tokens, and its second turn: { cold, next } in seconds until the first text,
-// medians over `rounds` conversations.
+// A conversation whose first prompt has `tokens` tokens, and its second turn: { cold, next } in
+// seconds until the first text, medians over `rounds` conversations.
 export async function secondTurn(c, side, { tokens, answerTokens, rounds }) {
     const server = await fresh(side);
     const client = new Client(server.port);

@@ -6,7 +6,8 @@
 // A request of `document` has 8,000 tokens and more; one slot must hold it.
 const CTX = 9216;
 
-// Settings of llama-server that were tried, by name; --tune runs them all. Slots have CTX tokens each, or share them.
+// Settings of llama-server that were tried, by name; --tune runs them all. Slots have CTX tokens
+// each, or share them.
 const split = (slots) => ["-np", `${slots}`, "-c", `${slots * CTX}`];
 const unified = (slots, requests) => ["-np", `${slots}`, "-c", `${requests * CTX}`, "--kv-unified"];
 const q8 = ["-ctk", "q8_0", "-ctv", "q8_0"];
@@ -29,7 +30,8 @@ export const peerArgs = (model, threads, settings) =>
 export const quireArgs = (model, threads, settings) =>
     ["serve", "-m", model, "-t", `${threads}`, "-c", `${CTX}`, "--chat-template", "chatml", ...settings];
 
-// The shorter chat of FAMILY_CHAT (workloads.mjs) on a model of another family than llama's. raced: which of compare/shapes.mjs.
+// The shorter chat of FAMILY_CHAT (workloads.mjs) on a model of another family than llama's. raced:
+// which of compare/shapes.mjs.
 const chatOn = (raced) => ({
     raced,
     isFamilyChat: true,

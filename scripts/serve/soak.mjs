@@ -1,14 +1,17 @@
-// soak.mjs - 100 clients, 20,000 mixed requests, random cancels, pins, slow readers: no stuck request, no wrong page, no
-// leak.
+// soak.mjs - 100 clients, 20,000 mixed requests, random cancels, pins, slow readers: no stuck
+// request, no wrong page, no leak.
 //
-//   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000] [--clients 100] [--prompts 400]
-//                               [--seed N] [--kv f32] [--kv-budget 2MiB]
+//   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000]
+//                               [--clients 100] [--prompts 400] [--seed N] [--kv f32]
+//                               [--kv-budget 2MiB]
 //
-// Every prompt is first answered once by a server without a prefix cache; from then on each greedy answer must be that
-// text. (Batches of other sizes add in another order: where an answer differs, the likeliest two tokens must have been
-// nearly equal there, else a page was wrong. In f32 that is hardly ever needed.) The KV budget is far too small for all
-// prompts, so pages are evicted all the time and requests preempted now and then. In the end nothing may run, every page
-// must be the prefix tree's, invalidating all must free every one of them, and SIGTERM must end the server with status 0.
+// Every prompt is first answered once by a server without a prefix cache; from then on each greedy
+// answer must be that text. (Batches of other sizes add in another order: where an answer differs,
+// the likeliest two tokens must have been nearly equal there, else a page was wrong. In f32 that is
+// hardly ever needed.) The KV budget is far too small for all prompts, so pages are evicted all the
+// time and requests preempted now and then. In the end nothing may run, every page must be the
+// prefix tree's, invalidating all must free every one of them, and SIGTERM must end the server with
+// status 0.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync } from "node:fs";
@@ -43,8 +46,8 @@ const stuckMs = Number(options["stuck-seconds"]) * 1000;
 
 const COMPLETIONS = "/v1/completions";
 const ANSWER_TOKENS_MAX = 48;
-// Differences of log-probabilities that can turn round when batches of other sizes add in another order, in nats. In 8 bit
-// that order also decides which way values are rounded.
+// Differences of log-probabilities that can turn round when batches of other sizes add in another
+// order, in nats. In 8 bit that order also decides which way values are rounded.
 const NEARLY = { f32: 0.001, f16: 0.02, q8: 0.15 };
 const WARM_SHARE = 0.2; // of the requests; memory may grow in this part
 const GROWTH_MAX = 1.15;
@@ -88,7 +91,8 @@ async function reference() {
     return answers;
 }
 
-// How much likelier the reference's token was than the next one where the answer parts from it, in nats.
+// How much likelier the reference's token was than the next one where the answer parts from it, in
+// nats.
 function gap({ text, logprobs }, answer) {
     let at = 0;
     while (at < text.length && text[at] === answer[at]) {
@@ -184,7 +188,8 @@ async function sampled(client, random) {
     }
 }
 
-// A turn of one of a few sessions, which several clients use at once: that it is busy is an answer, too.
+// A turn of one of a few sessions, which several clients use at once: that it is busy is an answer,
+// too.
 async function turn(client, random) {
     const { status, body } = await client.json("POST", "/v1/chat/completions", {
         session_id: `session-${Math.floor(random() * 20)}`, messages: [{ role: "user", content: "And then?" }], max_tokens: 8,
@@ -235,7 +240,8 @@ async function slow(client, random, answers) {
     }
 }
 
-// Pins of a few names, which several clients make, renew and drop at once. Pins hold a half of the memory at most.
+// Pins of a few names, which several clients make, renew and drop at once. Pins hold a half of the
+// memory at most.
 const PINS = "/v1/cache/pins";
 const PIN_NAMES = ["a", "b", "c", "d"];
 const PIN_STATUSES = [200, 201, 404, 409, 429, 507];

@@ -1,4 +1,5 @@
-// stories.mjs - prompts for a small model of children's stories: some share a long beginning, some a short one.
+// stories.mjs - prompts for a small model of children's stories: some share a long beginning, some
+// a short one.
 //
 // SPDX-License-Identifier: MIT
 const people = ["Lily", "Tom", "Mia", "Ben", "Sue"];

@@ -1,4 +1,5 @@
-// summary.mjs - from the replies of one run to its figures, and from the runs of one side to medians.
+// summary.mjs - from the replies of one run to its figures, and from the runs of one side to
+// medians.
 //
 // SPDX-License-Identifier: MIT
 import { median } from "../compare/tools.mjs";
@@ -11,8 +12,8 @@ export function percentile(values, share) {
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-// replies: of Client.stream(), each with the number of tokens it was to have (`wanted`). A run with an error or a short
-// answer has no figures: it throws.
+// replies: of Client.stream(), each with the number of tokens it was to have (`wanted`). A run with
+// an error or a short answer has no figures: it throws.
 export function summarize(replies, { wallMs, peakBytes, cpuSeconds }) {
     for (const reply of replies) {
         if (reply.error || !reply.usage || !reply.timings || reply.firstMs === undefined) {

@@ -5,7 +5,8 @@
 import { readFileSync } from "node:fs";
 import { asset } from "../compare/tools.mjs";
 
-// A generator of numbers in [0, 1): splitmix32's steps, so that a seed gives the same load everywhere.
+// A generator of numbers in [0, 1): splitmix32's steps, so that a seed gives the same load
+// everywhere.
 export function randomFrom(seed) {
     let state = seed >>> 0;
     return () => {

@@ -1,8 +1,9 @@
 // workloads.mjs - the three loads of `make compare-serve`, each the same for every server.
 //
-//   conversations  8 at once, 5 turns each, over one system prompt of 1,000 tokens; a turn follows the answer at once,
-//                  and the history sent back holds the server's answers
-//   arrivals       single prompts of 50 to 600 words, 3 a second on average, whether the server keeps up or not
+//   conversations  8 at once, 5 turns each, over one system prompt of 1,000 tokens; a turn follows
+//                  the answer at once, and the history sent back holds the server's answers
+//   arrivals       single prompts of 50 to 600 words, 3 a second on average, whether the server
+//                  keeps up or not
 //   document       30 questions on one document of 8,000 tokens, 4 at a time
 //
 // Answers have a given length (ignore_eos), so that all servers do the same work.

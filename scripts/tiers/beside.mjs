@@ -46,8 +46,9 @@ export async function beside(c) {
     for (let i = 0; i < c.rounds; i++) {
         await on(c.quire, [...args, "--kv-budget", `${budget}`], async (server) => {
             await ask(server, text(ANSWER_SEED, ANSWER_PROMPT), 8);
-            // The kernel clears memory at its first use. A server that has run for a while uses its whole KV budget. So the
-            // texts fill the budget here, and neither of the two answers pays for the clearing.
+            // The kernel clears memory at its first use. A server that has run for a while uses its
+            // whole KV budget. So the texts fill the budget here, and neither of the two answers
+            // pays for the clearing.
             for (let k = TEXTS - 1; k >= 0; k--) {
                 await ask(server, text(SEED + k, c.tokens), 1);
             }

@@ -1,8 +1,9 @@
 // hung.mjs - the cost of a failing shared store for requests: the store hangs (SIGSTOP), is dead
 // (SIGKILL), or is full.
 //
-// Three servers get the same prompts in turns, each prompt a new text: one with the store, two without. The difference of
-// TTFT between the first two is the store's cost; the difference between the last two is the noise of the machine.
+// Three servers get the same prompts in turns, each prompt a new text: one with the store, two
+// without. The difference of TTFT between the first two is the store's cost; the difference between
+// the last two is the noise of the machine.
 //
 // SPDX-License-Identifier: MIT
 import { randomBytes } from "node:crypto";

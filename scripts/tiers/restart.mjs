@@ -1,4 +1,5 @@
-// restart.mjs - a text that comes back after a restart of the server: its pages are read from the directory.
+// restart.mjs - a text that comes back after a restart of the server: its pages are read from the
+// directory.
 //
 // In each round, with a text of its own:
 //

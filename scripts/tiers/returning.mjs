@@ -1,4 +1,5 @@
-// returning.mjs - conversations that come back after a restart, on quire and on llama-server, through /v1/chat/completions.
+// returning.mjs - conversations that come back after a restart, on quire and on llama-server,
+// through /v1/chat/completions.
 //
 // Several conversations take turns on one server, over a context (llama-server: a slot) for one of
 // them. Each has a text of its own as system prompt. The history of a turn holds the server's own
@@ -52,7 +53,8 @@ async function slot(server, action, filename) {
     return performance.now() - begin;
 }
 
-// All turns but the last: { talks, later: figures of turns after the first, saves: ms of each save }.
+// All turns but the last: { talks, later: figures of turns after the first, saves: ms of each save
+// }.
 async function converse(server, c, side) {
     const talks = c.systems.map((content) => [{ role: "system", content }]);
     const later = [], saves = [];
@@ -72,7 +74,8 @@ async function converse(server, c, side) {
     return { talks, later, saves };
 }
 
-// The last turn of each conversation: TTFT, a restore before it included, and the tokens that were not computed.
+// The last turn of each conversation: TTFT, a restore before it included, and the tokens that were
+// not computed.
 async function lastTurn(server, c, talks, isRestored) {
     const replies = [];
     for (let who = 0; who < talks.length; who++) {
@@ -106,7 +109,8 @@ export function peerSide(c, kv) {
         "--cache-ram", "8192", ...(dir ? ["--slot-save-path", `${dir}/`] : [])] };
 }
 
-// One round of one side: in memory, cold, after SIGTERM, after SIGKILL; of the peer also with slots restored.
+// One round of one side: in memory, cold, after SIGTERM, after SIGKILL; of the peer also with slots
+// restored.
 export async function returning(c, side) {
     const figures = {};
     const dir = mkdtempSync(join(c.folder, "returning-"));

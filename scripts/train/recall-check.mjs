@@ -1,11 +1,12 @@
-// recall-check.mjs - how many questions of the trainer's tasks recall, passkey and instruction a model answers, by length.
+// recall-check.mjs - how many questions of the trainer's tasks recall, passkey and instruction a
+// model answers, by length.
 //
-//   node scripts/train/recall-check.mjs -m MODEL.gguf [--quire build/quire] [--lengths 256,1024,4096,8000] [--questions 50]
-//        [--threads 1] [--kv f16] [--json]
+//   node scripts/train/recall-check.mjs -m MODEL.gguf [--quire build/quire]
+//        [--lengths 256,1024,4096,8000] [--questions 50] [--threads 1] [--kv f16] [--json]
 //
-// Lengths are bytes, which are tokens of a model with the tokenizer `bytes`. `quire serve` answers greedily. An answer is right
-// when its text begins with the expected one. Things asked for lie anywhere in the text (recall, passkey) or at its beginning
-// (instruction).
+// Lengths are bytes, which are tokens of a model with the tokenizer `bytes`. `quire serve` answers
+// greedily. An answer is right when its text begins with the expected one. Things asked for lie
+// anywhere in the text (recall, passkey) or at its beginning (instruction).
 //
 // SPDX-License-Identifier: MIT
 import { dirname, join, resolve } from "node:path";

@@ -1,12 +1,13 @@
 // stories-text.mjs - a folder of little stories to train on, for bench/train/stories.yaml.
 //
-//   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE] [--model stories15M.gguf --stories 4000]
+//   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE]
+//                                       [--model stories15M.gguf --stories 4000]
 //                                       [--quire build/quire] [--threads 1]
 //
-// Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two blank lines, or line ends
-// without a blank line, whichever the file has more of. --stories: so many more that --model tells,
-// each from the first words of a story of the texts, by a server of Quire's. A second call goes on from the number of
-// stories that are there.
+// Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two
+// blank lines, or line ends without a blank line, whichever the file has more of. --stories: so
+// many more that --model tells, each from the first words of a story of the texts, by a server of
+// Quire's. A second call goes on from the number of stories that are there.
 //
 // SPDX-License-Identifier: MIT
 import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -37,8 +38,8 @@ export function beginning(stories, i) {
     return words.slice(0, 4 + Math.floor(i / stories.length) % 4 * 4).join(" ");
 }
 
-// A story with an end: text after the model's end of text is another story, and a story without an end is cut at its
-// last sentence.
+// A story with an end: text after the model's end of text is another story, and a story without an
+// end is cut at its last sentence.
 export function complete(text) {
     const upTo = text.lastIndexOf(".");
     const quote = text[upTo + 1] === '"' ? 2 : 1;

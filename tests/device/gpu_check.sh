@@ -1,7 +1,7 @@
 #!/bin/sh
-# gpu_check.sh BUILD - scripts/gpu-check.sh with the programs of a build folder, in small sizes: whether each
-# row of its table has a figure. How large the figures are says nothing here. Skipped (77) where no Vulkan
-# device is.
+# gpu_check.sh BUILD - scripts/gpu-check.sh with the programs of a build folder, in small sizes:
+# whether each row of its table has a figure. How large the figures are says nothing here. Skipped
+# (77) where no Vulkan device is.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,8 +1,9 @@
-// anthropic.mjs - the @anthropic-ai/sdk npm package against a running server: anthropic.mjs PACKAGE_DIR URL [KEY]
+// anthropic.mjs - the @anthropic-ai/sdk npm package against a running server: anthropic.mjs
+// PACKAGE_DIR URL [KEY]
 //
-// With a key the server demands one; the calls are the same. The model is small and writes nonsense, so
-// calls of tools are demanded, and the grammar makes them calls. Prints a line per check, exits 1 when one
-// fails.
+// With a key the server demands one; the calls are the same. The model is small and writes
+// nonsense, so calls of tools are demanded, and the grammar makes them calls. Prints a line per
+// check, exits 1 when one fails.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

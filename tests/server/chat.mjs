@@ -2,8 +2,8 @@
 //
 //   node chat.mjs --quire PROGRAM --model FILE --playwright DIR --axe DIR [--windows NAME]
 //
-// With a real server: turns, figures of the cache, branches, stop, reload, keys. With answers that this
-// test makes up: Markdown that tries to become markup, thoughts, tool calls, errors, settings.
+// With a real server: turns, figures of the cache, branches, stop, reload, keys. With answers that
+// this test makes up: Markdown that tries to become markup, thoughts, tool calls, errors, settings.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
@@ -86,7 +86,8 @@ async function testBranches(page) {
     assert.ok(cached >= total - 1, `all of the prompt is there already: ${cached} of ${total}`);
     assert.equal(await page.locator("article").count(), before);
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /2 of 2/);
-    // The focus stays on the pressed button, or moves to the other one when the last branch is reached.
+    // The focus stays on the pressed button, or moves to the other one when the last branch is
+    // reached.
     await page.locator("article.assistant .branches").last().getByRole("button", { name: "Earlier branch" }).focus();
     await page.keyboard.press("Enter");
     assert.match(await page.locator("article.assistant .branches").last().textContent(), /1 of 2/);

@@ -1,9 +1,11 @@
 #!/bin/sh
 # clients.sh WHAT QUIRE - programs that people really use against a running `quire serve`.
 #
-#   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys (openai.mjs)
+#   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys
+#           (openai.mjs)
 #   openai_tools  its tools: chats and responses, whole and in streams (openai-tools.mjs)
-#   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
+#   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control
+#              (anthropic.mjs)
 #   agent   a coding agent's loop, replayed from a transcript (agent.mjs), and 43 turns of a made-up
 #           one on /v1/chat/completions (scripts/agents/replay.mjs)
 #   coding_agent  Qwen Code, an agent that people install, calls a tool (coding-agent.mjs)

@@ -1,12 +1,14 @@
-// coding-agent.mjs - a coding agent that people install, Qwen Code, reads a file, by /v1/chat/completions and by
-// /v1/messages: coding-agent.mjs PACKAGE URL
+// coding-agent.mjs - a coding agent that people install, Qwen Code, reads a file, by
+// /v1/chat/completions and by /v1/messages: coding-agent.mjs PACKAGE URL
 //
-// The agent runs as published, with a folder of this test as its home. The small model of the tests calls nothing by
-// itself, so a forwarder between both demands a call of `read_file` with the one path there is (in each request the same
-// tools, so that the prompt begins alike), and keeps the answer after it short. Of the tools' descriptions it leaves the
-// first line, for a prompt that a debug build computes soon. All else is the agent's own: its tools, its streams, and the
-// loop. The agent must run the call, send the file back and end with the answer; of its second
-// request the server must find the first one in the cache. Names are not looked up, so nothing leaves this machine.
+// The agent runs as published, with a folder of this test as its home. The small model of the tests
+// calls nothing by itself, so a forwarder between both demands a call of `read_file` with the one
+// path there is (in each request the same tools, so that the prompt begins alike), and keeps the
+// answer after it short. Of the tools' descriptions it leaves the first line, for a prompt that a
+// debug build computes soon. All else is the agent's own: its tools, its streams, and the loop. The
+// agent must run the call, send the file back and end with the answer; of its second request the
+// server must find the first one in the cache. Names are not looked up, so nothing leaves this
+// machine.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
@@ -35,7 +37,8 @@ function shorten(tool) {
     tool.description = tool.description.split("\n")[0];
 }
 
-// An API: how the agent is told of it, and its request with a call demanded unless a result has come.
+// An API: how the agent is told of it, and its request with a call demanded unless a result has
+// come.
 const APIS = {
     openai: {
         path: "/v1/chat/completions",

@@ -3,8 +3,9 @@
 //   node dashboard.mjs --quire PROGRAM --model FILE --playwright DIR --axe DIR [--screenshot FILE]
 //                      [--windows NAME]
 //
-// Asserts that the page loads without an error and nothing from outside, that its figures are those of
-// /v1/cache/stats, that closing a session and dropping a pin work, and that the administrator's key is asked for.
+// Asserts that the page loads without an error and nothing from outside, that its figures are those
+// of /v1/cache/stats, that closing a session and dropping a pin work, and that the administrator's
+// key is asked for.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
@@ -31,8 +32,8 @@ async function ask(port, body, key) {
     return reply.json();
 }
 
-// Conversations with a shared beginning (in a session a prompt goes on where the last turn ended), a
-// repetition, and a text that differs inside a page.
+// Conversations with a shared beginning (in a session a prompt goes on where the last turn ended),
+// a repetition, and a text that differs inside a page.
 async function traffic(port, names) {
     const story = "Once upon a time there was a little dog who lived in a small house near the big forest. ".repeat(2);
     for (let turn = 0; turn < 3; turn++) {

@@ -1,5 +1,5 @@
-// features.mjs - asks a server for each row of docs/features.md, and the program and a server for each option
-// and each path of llama.cpp that docs/from-llama-cpp.md names.
+// features.mjs - asks a server for each row of docs/features.md, and the program and a server for
+// each option and each path of llama.cpp that docs/from-llama-cpp.md names.
 //
 //   node features.mjs --quire PROGRAM --model FILE
 //
@@ -62,7 +62,8 @@ async function withTemplate(folder, template, ask) {
         await other.stop();
     }
 }
-// Pull the model from a server of this test, which answers while the program runs; then a command takes its name.
+// Pull the model from a server of this test, which answers while the program runs; then a command
+// takes its name.
 async function pullModel(folder) {
     const bytes = readFileSync(args.model);
     const host = createServer((request, reply) => {

@@ -1,7 +1,8 @@
 // openai-tools.mjs - tools with the openai npm package: openai-tools.mjs PACKAGE_DIR URL
 //
-// Chat completions and responses, whole and in streams. The model is small and writes nonsense, so calls
-// are demanded, and the grammar makes them calls. Prints a line per check, exits 1 when one fails.
+// Chat completions and responses, whole and in streams. The model is small and writes nonsense, so
+// calls are demanded, and the grammar makes them calls. Prints a line per check, exits 1 when one
+// fails.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

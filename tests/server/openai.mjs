@@ -1,6 +1,7 @@
 // openai.mjs - the openai npm package against a running server: openai.mjs PACKAGE_DIR URL [KEY]
 //
-// With a key the server demands one; the calls are the same. Prints a line per check, exits 1 when one fails.
+// With a key the server demands one; the calls are the same. Prints a line per check, exits 1 when
+// one fails.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

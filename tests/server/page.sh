@@ -1,6 +1,6 @@
 #!/bin/sh
-# page.sh PAGE QUIRE - a page of quire serve in a headless browser: tests/server/PAGE.mjs. 77 = skipped, with
-# the reason.
+# page.sh PAGE QUIRE - a page of quire serve in a headless browser: tests/server/PAGE.mjs. 77 =
+# skipped, with the reason.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -3,9 +3,10 @@
 //   node report.mjs --quire PROGRAM --trace FILE --playwright DIR --axe DIR [--windows NAME]
 //                   [--page FILE --screenshot FILE [--dark]]
 //
-// Asserts that the page loads without an error and nothing from outside, that every plot has drawn its
-// series, that values show under the pointer, that a legend hides its series, and that a name made to
-// end the script element stays a text. --page: a page that is there already, for a screenshot.
+// Asserts that the page loads without an error and nothing from outside, that every plot has drawn
+// its series, that values show under the pointer, that a legend hides its series, and that a name
+// made to end the script element stays a text. --page: a page that is there already, for a
+// screenshot.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

@@ -2,9 +2,10 @@
 //
 //   node curves_page.mjs --playwright DIR --axe DIR [--page FILE] [--windows NAME]
 //
-// Asserts that the page of made-up runs loads without an error and nothing from outside, that all curves are drawn inside of
-// their axes, that runs of a scheme have one colour, that a run can be hidden, and the checks of all pages. --page: a page
-// that is there already, for screenshots NAME-WIDTH-SCHEME.png.
+// Asserts that the page of made-up runs loads without an error and nothing from outside, that all
+// curves are drawn inside of their axes, that runs of a scheme have one colour, that a run can be
+// hidden, and the checks of all pages. --page: a page that is there already, for screenshots
+// NAME-WIDTH-SCHEME.png.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";

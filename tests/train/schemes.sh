@@ -1,6 +1,7 @@
 #!/bin/sh
-# schemes.sh numbers QUIRE GENERATOR | page - tests of scripts/compare-schemes.mjs (test_schemes.mjs) and of
-# its page in a headless browser (curves_page.mjs). 77 = skipped, with the reason.
+# schemes.sh numbers QUIRE GENERATOR | page - tests of scripts/compare-schemes.mjs
+# (test_schemes.mjs) and of its page in a headless browser (curves_page.mjs). 77 = skipped, with the
+# reason.
 #
 # SPDX-License-Identifier: MIT
 set -eu

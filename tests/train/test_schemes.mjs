@@ -1,5 +1,5 @@
-// test_schemes.mjs - scripts/compare-schemes.mjs and train-page.mjs: statistics, files, logs, pages, and a whole small
-// comparison that is stopped and goes on.
+// test_schemes.mjs - scripts/compare-schemes.mjs and train-page.mjs: statistics, files, logs,
+// pages, and a whole small comparison that is stopped and goes on.
 //
 //   node test_schemes.mjs --quire PROGRAM --generator PROGRAM
 //
@@ -136,7 +136,8 @@ async function testComparison() {
     testKept(first.stdout, runs);
 }
 
-// Results of another machine: no run is trained where their files are, one is where the settings of its file differ.
+// Results of another machine: no run is trained where their files are, one is where the settings of
+// its file differ.
 function testKept(stdout, runs) {
     const results = join(runs, "results", runs.split("/").at(-1)), other = join(folder, "other");
     const table = (...list) => spawnSync(process.execPath, [script("compare-schemes.mjs"), ...comparison, "--runs", other, ...list], { encoding: "utf8" });

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_calls.sh - functions that have no bounds are used nowhere; the library neither prints nor ends the
-# process (src/base/check.c does, for bugs).
+# check_calls.sh - functions that have no bounds are used nowhere; the library neither prints nor
+# ends the process (src/base/check.c does, for bugs).
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh
@@ -8,8 +8,8 @@
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-# calls NAMES: file:line:text of calls to one of the functions, in code rather than comments. Comment
-# lines begin with "/*" or " *" here.
+# calls NAMES: file:line:text of calls to one of the functions, in code rather than comments.
+# Comment lines begin with "/*" or " *" here.
 calls() {
     tr '\n' '\0' | xargs -0 grep -nE "(^|[^a-zA-Z0-9_.>\"])($1)[ ]*\\(" /dev/null |
         grep -vE '^[^:]*:[0-9]+:[ ]*(/?\*|//)' || true

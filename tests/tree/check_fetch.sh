@@ -1,7 +1,7 @@
 #!/bin/sh
-# check_fetch.sh - set-up when things go wrong: no network, wrong bytes, full disk, missing packages. Each
-# must say what to do, fail, and leave nothing half-made behind. Programs that would reach the
-# network are replaced by doubles.
+# check_fetch.sh - set-up when things go wrong: no network, wrong bytes, full disk, missing
+# packages. Each must say what to do, fail, and leave nothing half-made behind. Programs that would
+# reach the network are replaced by doubles.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_format.sh - clang-format would change nothing. Other versions format some lines differently, so it
-# is done with Debian 12's only.
+# check_format.sh - clang-format would change nothing. Other versions format some lines differently,
+# so it is done with Debian 12's only.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh

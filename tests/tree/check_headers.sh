@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_headers.sh CC CXX - each public header compiles alone, twice included, as C11 and as C++17, and no
-# header has a name of its own for something outside the quire_ namespace.
+# check_headers.sh CC CXX - each public header compiles alone, twice included, as C11 and as C++17,
+# and no header has a name of its own for something outside the quire_ namespace.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh

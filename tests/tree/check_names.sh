@@ -1,5 +1,6 @@
 #!/bin/sh
-# check_names.sh - snake_case file names, each only once in the tree, so that a name says which file.
+# check_names.sh - snake_case file names, each only once in the tree, so that a name says which
+# file.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_package.sh BUILD CC - install the build into an empty prefix and use it from outside: through
-# pkg-config, and through CMake's find_package after the prefix has been moved.
+# check_package.sh BUILD CC - install the build into an empty prefix and use it from outside:
+# through pkg-config, and through CMake's find_package after the prefix has been moved.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_package_shared.sh BUILD CC - libquire as a shared library: only the public interface is visible, and
-# a consumer works with it.
+# check_package_shared.sh BUILD CC - libquire as a shared library: only the public interface is
+# visible, and a consumer works with it.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -1,6 +1,6 @@
 #!/bin/sh
-# check_sizes.sh - files of at most 600 lines (tests: 800), functions of at most 100, lines of at most 100
-# characters.
+# check_sizes.sh - files of at most 600 lines (tests: 800), functions of at most 100, lines of at
+# most 100 characters.
 #
 # A function is what stands between a "{" and a "}" in the first column: the style puts them there.
 #

@@ -1,6 +1,7 @@
 #!/bin/sh
-# check_text.sh - no tabs, trailing blanks, carriage returns or missing last newlines; a licence line in
-# each source file; no notes to self; no path above the repository.
+# check_text.sh - no tabs, trailing blanks, carriage returns or missing last newlines; a licence
+# line in each source file; no notes to self; no path above the repository; prose and comments of at
+# most 100 columns.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh
@@ -51,6 +52,20 @@ grep -E '(^|/)(docs/[^/]*|README|CONTRIBUTING|SECURITY|CHANGELOG)\.md$' "$list" 
             printf "%s:%d: %d columns, at most 100\n", FILENAME, FNR, length(text)
         }' "$file"
 done >>"$out"
+# Lines of comments at most 100 columns wide, as in C (check_sizes.sh); lines of code may be wider.
+# The bytes of cmake/llama_common name a build of llama.cpp, which a change of its comments would
+# repeat.
+# The dollars are awk's.
+# shellcheck disable=SC2016
+tree_files '*.sh' '*.awk' '*.mjs' '*.cmake' '*.in' '*.supp' CMakeLists.txt Makefile |
+    grep -v '^cmake/llama_common/' | tr '\n' '\0' | LC_ALL=C xargs -0 awk '
+        {
+            text = $0
+            gsub(/[\200-\277]/, "", text)
+        }
+        length(text) > 100 && (FILENAME ~ /\.mjs$/ ? /^ *(\/\/|\/?\*)/ : /^ *#/) {
+            printf "%s:%d: a comment of %d columns, at most 100\n", FILENAME, FNR, length(text)
+        }' >>"$out"
 cat "$out"
 bad=$(wc -l <"$out")
 finish "$bad" "findings"

@@ -25,10 +25,10 @@ typedef struct quire_train_batch {
     const int32_t *first;   /* in the row: where the token's document begins; not descending */
 } quire_train_batch;
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 #include "train/model_pass_decl.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 #include "train/model_pass_decl.h"
 
 #endif /* QUIRE_TRAIN_MODEL_PASS_H */

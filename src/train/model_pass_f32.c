@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 
 #include "train/model_pass_body.h"
 

@@ -27,10 +27,10 @@
 /* Tokens that predict nothing have this target. */
 #define QUIRE_TRAIN_NO_TARGET (-1)
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 #include "train/ops_decl.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 #include "train/ops_decl.h"
 
 #endif /* QUIRE_TRAIN_OPS_H */

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 
 #include "train/ops_body.h"
 

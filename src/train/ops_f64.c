@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 
 #include "train/ops_body.h"
 

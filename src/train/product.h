@@ -20,10 +20,10 @@
  * first cache. */
 #define QUIRE_PRODUCT_K 256u
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 #include "train/product_decl.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 #include "train/product_decl.h"
 
 /* The products of the kernel sets (row_kernels.h). */

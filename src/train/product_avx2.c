@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 
 #define LANES                8u
 #define TILE_ROWS            6u

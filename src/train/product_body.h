@@ -1,5 +1,5 @@
 /* product_body.h - matrix products in one precision and for one ISA; see product.h. The file that
- * includes it has included as_f32.h or as_f64.h and defined
+ * includes it has included as_f32_body.h or as_f64_body.h and defined
  *
  *   LANES         elements of a vector
  *   TILE_ROWS     rows of c that a tile has

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "train/product.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 
 #define LANES                2u
 #define TILE_ROWS            4u

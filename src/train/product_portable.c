@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "train/product.h"
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 
 #define LANES                4u
 #define TILE_ROWS            4u

@@ -13,10 +13,10 @@
 
 #include <stddef.h>
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 #include "train/row_kernels_decl.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 #include "train/row_kernels_decl.h"
 
 /* The widest set that this CPU has; QUIRE_ISA=portable or avx2 in the environment narrows it. */

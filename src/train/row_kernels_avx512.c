@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "train/row_kernels.h"
 
-#include "train/as_f32.h"
+#include "train/as_f32_body.h"
 
 #define ROWS_NAME    "avx512"
 #define ROWS_TABLE   quire_f32_rows_avx512

@@ -1,6 +1,6 @@
 /* row_kernels_body.h - row functions in one precision and for one ISA; see row_kernels.h. The file
- * that includes it has included as_f32.h or as_f64.h and defined ROWS_NAME, a name for people,
- * ROWS_TABLE, the symbol of the table, and ROWS_PRODUCT, the matrix product.
+ * that includes it has included as_f32_body.h or as_f64_body.h and defined ROWS_NAME, a name for
+ * people, ROWS_TABLE, the symbol of the table, and ROWS_PRODUCT, the matrix product.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>

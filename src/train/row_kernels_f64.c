@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "train/row_kernels.h"
 
-#include "train/as_f64.h"
+#include "train/as_f64_body.h"
 
 #define ROWS_NAME    "portable"
 #define ROWS_TABLE   quire_f64_rows_portable

@@ -1,4 +1,4 @@
-/* as_f64.h - from here on the templates of src/train (_decl.h, _body.h) mean double precision.
+/* as_f64_body.h - from here on the templates of src/train (_decl.h, _body.h) mean double precision.
  * Training runs in single precision; finite differences check this build of the same code.
  *
  * SPDX-License-Identifier: MIT */

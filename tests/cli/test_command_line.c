@@ -162,6 +162,111 @@ static void kv_of_the_environment_counts_everywhere(void **state)
     set("QUIRE_KV", NULL);
 }
 
+/* Standard output with this format in the environment, and with --kv. Memory: free(). */
+static char *out_with(const char *variable, const char *kv, program_args args)
+{
+    program_result result;
+    char *out;
+
+    set("QUIRE_KV", variable);
+    for (size_t i = 0; kv != NULL && i + 2 < COUNT(args.words); i++) {
+        if (args.words[i] == NULL) {
+            args.words[i] = "--kv";
+            args.words[i + 1] = kv;
+            break;
+        }
+    }
+    result = program_expect(0, args);
+    set("QUIRE_KV", NULL);
+    out = strdup(result.out);
+    program_free(&result);
+    return out;
+}
+
+/* Commands that read a trace print no format: figures of the memory tell the format. */
+static void kv_of_the_environment_counts_for_traces(void **state)
+{
+    const program_args commands[] = {
+        PROGRAM("sim", program_data("mooncake.jsonl"), "--memory", "1GB", "-m", "llama-7b",
+                "--policy", "lru", "-t", "1", "--json"),
+        PROGRAM("analyze", program_data("mooncake.jsonl"), "-m", "llama-7b", "-t", "1", "--json"),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        char *by_flag = out_with(NULL, "q5", commands[i]);
+        char *by_variable = out_with("q5", NULL, commands[i]);
+        char *otherwise = out_with("q5", "f16", commands[i]);
+
+        assert_string_equal(by_variable, by_flag);
+        assert_string_not_equal(by_variable, otherwise);
+        free(by_flag);
+        free(by_variable);
+        free(otherwise);
+    }
+}
+
+static json_int_t stored_tokens(const char *dir, const char *text, const char *kv)
+{
+    json_t *document = program_json(PROGRAM("run", program_model(), "-t", "1", "-f", text, "-n",
+                                            "0", "--kv", kv, "--cache-dir", dir, "--json"));
+    const json_int_t n = json_integer_value(json_object_get(document, "stored_tokens"));
+
+    json_decref(document);
+    return n;
+}
+
+static void kv_of_the_environment_counts_for_stored_pages(void **state)
+{
+    const char *dir = program_path("warm");
+    const char *text = program_text("warm.txt", 300);
+    char command[600];
+
+    (void)state;
+    free(out_with("q5", NULL, PROGRAM("cache", "warm", dir, text, "-m", program_model())));
+    assert_int_equal(stored_tokens(dir, text, "q6"), 0);
+    assert_true(stored_tokens(dir, text, "q5") > 0);
+    (void)snprintf(command, sizeof(command), "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
+static char *file_read(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 16);
+
+    assert_non_null(file);
+    assert_non_null(text);
+    assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
+    assert_int_equal(fclose(file), 0);
+    return text;
+}
+
+static void calibrate_sets_its_formats_and_says_so(void **state)
+{
+    const model_command *calibrate = NULL;
+    program_result help = program_expect(0, PROGRAM("calibrate", "--help"));
+    char *files[2];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(model_commands); i++) {
+        if (strcmp(model_commands[i].name, "calibrate") == 0) {
+            calibrate = &model_commands[i];
+        }
+    }
+    assert_non_null(calibrate);
+    for (size_t i = 0; i < 2; i++) {
+        free(out_with(i == 0 ? NULL : "q3", NULL, words_of(calibrate, false, false)));
+        files[i] = file_read(program_path("out.yaml"));
+    }
+    assert_string_equal(files[0], files[1]);
+    assert_says(help.out, "there is no --kv, and QUIRE_KV does not count");
+    assert_null(strstr(help.out, "--kv K[:V]"));
+    free(files[0]);
+    free(files[1]);
+    program_free(&help);
+}
+
 static void the_environment_gives_the_model(void **state)
 {
     program_result result;
@@ -331,6 +436,9 @@ int main(void)
         cmocka_unit_test(a_name_stands_for_a_path_everywhere),
         cmocka_unit_test(the_model_is_named_once),
         cmocka_unit_test(kv_of_the_environment_counts_everywhere),
+        cmocka_unit_test(kv_of_the_environment_counts_for_traces),
+        cmocka_unit_test(kv_of_the_environment_counts_for_stored_pages),
+        cmocka_unit_test(calibrate_sets_its_formats_and_says_so),
         cmocka_unit_test(the_environment_gives_the_model),
         cmocka_unit_test(the_command_line_wins_over_the_environment),
         cmocka_unit_test(info_lists_the_architectures),

@@ -126,7 +126,7 @@ static int read_all(given g, quire_settings *settings, sample_args *args, quire_
     }
     *err = (quire_error)QUIRE_ERROR_INIT;
     quire_options_init(&sample, args);
-    return quire_settings_read(settings, &sample, argc, argv, args, err);
+    return quire_settings_read(settings, &sample, NULL, argc, argv, args, err);
 }
 
 static void must_read(given g, quire_settings *settings, sample_args *args)

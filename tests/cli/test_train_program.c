@@ -120,6 +120,28 @@ static void test_json(void **state)
     train_remove("tasks");
 }
 
+/* Settings of quire serve in the environment are none of quire train's; other names are refused. */
+static void test_variables(void **state)
+{
+    const char *path = train_file("variables", ".checkpoint");
+    program_result result;
+
+    (void)state;
+    assert_int_equal(setenv("QUIRE_KV", "q8", 1), 0);
+    assert_int_equal(setenv("QUIRE_N_LAYER", "2", 1), 0);
+    result = program_expect(0, PROGRAM("train", "--checkpoint", path, "--d-model", "16", "--d-ff",
+                                       "16", "--rows", "2", "-c", "64", "--steps", "1"));
+    program_free(&result);
+    assert_int_equal(setenv("QUIRE_N_LAYERS", "2", 1), 0);
+    result = program_expect(2, PROGRAM("train", "--checkpoint", path));
+    assert_says(result.err, "QUIRE_N_LAYERS in the environment (did you mean QUIRE_N_LAYER?)");
+    program_free(&result);
+    assert_int_equal(unsetenv("QUIRE_KV"), 0);
+    assert_int_equal(unsetenv("QUIRE_N_LAYER"), 0);
+    assert_int_equal(unsetenv("QUIRE_N_LAYERS"), 0);
+    train_remove("variables");
+}
+
 static void test_refused(void **state)
 {
     const char *path = train_file("refused", ".checkpoint");
@@ -151,9 +173,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trains),
-        cmocka_unit_test(test_terminated),
-        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_trains),  cmocka_unit_test(test_terminated),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_variables),
         cmocka_unit_test(test_refused),
     };
 

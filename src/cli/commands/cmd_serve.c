@@ -518,7 +518,8 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
 static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
 {
     quire_serve_args *args = opaque;
-    int rc = quire_settings_read(&args->settings, &quire_command_serve, argc, argv, args, err);
+    int rc =
+        quire_settings_read(&args->settings, &quire_command_serve, NULL, argc, argv, args, err);
 
     args->common.n_batch = args->chunk_tokens + args->max_batch_size;
     return rc;

@@ -552,7 +552,8 @@ static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
 {
     train_args *args = opaque;
 
-    return quire_settings_read(&args->settings, &quire_command_train, argc, argv, args, err);
+    return quire_settings_read(&args->settings, &quire_command_train, &quire_command_serve, argc,
+                               argv, args, err);
 }
 
 const quire_command quire_command_train = {

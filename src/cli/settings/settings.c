@@ -167,6 +167,12 @@ static bool is_key(const quire_settings *s, const char *variable, size_t n)
     return false;
 }
 
+/* Whether a variable is a setting of the command whose settings are passed over. */
+static bool is_of_others(const quire_settings *s, const char *variable, size_t n)
+{
+    return s->others != NULL && option_of(s->others, variable, n) < s->others->n_options;
+}
+
 /* One variable, "NAME=value". */
 static int take_variable(quire_settings *s, const char *variable, void *args, quire_error *err)
 {
@@ -175,7 +181,7 @@ static int take_variable(quire_settings *s, const char *variable, void *args, qu
     char name[QUIRE_SETTINGS_VARIABLE_MAX];
 
     if (i == s->command->n_options) {
-        return is_other(variable, n) || is_key(s, variable, n)
+        return is_other(variable, n) || is_key(s, variable, n) || is_of_others(s, variable, n)
                    ? QUIRE_OK
                    : fail_variable(s->command, variable, n, err);
     }
@@ -305,14 +311,16 @@ static int read_flags(quire_settings *s, int argc, char *const *argv, void *args
     return QUIRE_OK;
 }
 
-int quire_settings_read(quire_settings *out, const quire_command *command, int argc,
-                        char *const *argv, void *args, quire_error *err)
+int quire_settings_read(quire_settings *out, const quire_command *command,
+                        const quire_command *others, int argc, char *const *argv, void *args,
+                        quire_error *err)
 {
     int rc;
 
     QUIRE_CHECK(command->n_options <= QUIRE_SETTINGS_MAX);
     memset(out, 0, sizeof(*out));
     out->command = command;
+    out->others = others;
     rc = find_path(out, argc, argv, err);
     if (rc != QUIRE_OK) {
         return rc;

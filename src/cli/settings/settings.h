@@ -40,17 +40,21 @@ typedef struct quire_setting {
 
 typedef struct quire_settings {
     const quire_command *command;
-    const char *path;        /* of the file; NULL = none */
-    quire_config_file *file; /* texts of args point into it */
+    const quire_command *others; /* whose variables are passed over; NULL = none */
+    const char *path;            /* of the file; NULL = none */
+    quire_config_file *file;     /* texts of args point into it */
     quire_setting list[QUIRE_SETTINGS_MAX];
 } quire_settings;
 
 /* Read all settings into args (initialised before) and check them. The command's table has a row
- * --config, a TEXT that is_flag_only. Returns QUIRE_OK or QUIRE_OPTIONS_HELP. Errors: as
- * quire_options_parse() and quire_config_file_load(); err names file or variable, value and the
- * accepted values. Memory: after QUIRE_OK, quire_settings_fini(), when args are needed no more. */
-int quire_settings_read(quire_settings *out, const quire_command *command, int argc,
-                        char *const *argv, void *args, quire_error *err);
+ * --config, a TEXT that is_flag_only. A variable that only command `others` has as a setting is
+ * passed over; others NULL = any variable that is no setting is refused. Returns QUIRE_OK or
+ * QUIRE_OPTIONS_HELP. Errors: as quire_options_parse() and quire_config_file_load(); err names file
+ * or variable, value and the accepted values. Memory: after QUIRE_OK, quire_settings_fini(), when
+ * args are needed no more. */
+int quire_settings_read(quire_settings *out, const quire_command *command,
+                        const quire_command *others, int argc, char *const *argv, void *args,
+                        quire_error *err);
 void quire_settings_fini(quire_settings *settings);
 
 /* For the other commands: the command line, and in the environment the settings of command

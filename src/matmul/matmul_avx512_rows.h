@@ -57,12 +57,9 @@ INLINE __m512 float_at(const char *x, uint32_t i)
 }
 
 /* Zen 4's own prefetchers are as fast as memory if no software prefetches interfere and codes are
- * read in a short time. Prefetches into L1 disturb these prefetchers. 2048x8192, one thread, GB/s
- * with prefetches into L1 / L2 / none: of one row q8_0 21 / 28 / 33, q4_0 28 / 24 / 32, q4_K 25 /
- * 27 / 31, q6_K 16 / 24 / 26 (q5_K 19 / 25 / 23); of 4 rows q8_0 15 / 28 / 31, q4_0 22 / 24 / 23,
- * q4_K 19 / 21 / 18, q5_K 18 / 23 / 18, q6_K 19 / 26 / 21. Granite Rapids, 576x1536, two threads,
- * into L1 / L2: of one row q8_0 30 / 30, q4_0 25 / 28, q5_0 23 / 25, iq4_nl 25 / 28; of 4 rows q8_0
- * 25 / 28, q4_0 22 / 23, q5_1 20 / 22; without any a model of 136 MB decodes a fifth slower. */
+ * read in a short time. Prefetches into L1 disturb these prefetchers. Intel's CPUs with AMX have an
+ * L2 cache of 2 MB, and prefetches into it are at least as fast as into L1. Measurements:
+ * bench/results/matmul.md. */
 INLINE quire_prefetch ahead_of(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
 {
     if (!p->is_first) {

@@ -12,12 +12,12 @@
 extern "C" {
 #endif
 
-/* With a bound on time, the longest piece of text that goes to a BPE tokenizer at once: a tokenizer
- * cannot be stopped inside a piece, and this length takes two seconds. Ordinary text has pieces of
- * 64 KiB: see bpe_cut.c. */
+/* With a bound on time, the longest piece of text that goes to a BPE tokenizer at once, because a
+ * tokenizer cannot be stopped inside a piece (times: bench/results/tokenize.md). Ordinary text has
+ * pieces of 64 KiB: see bpe_cut.c. */
 #define QUIRE_TOKENIZE_PIECE_BYTES_MAX ((size_t)2 << 20)
 /* With a bound on time, the most characters that the pre-tokenizer may look at again in a piece.
- * DeepSeek LLM's does so in runs of blanks: a run of 8,192 takes a second. */
+ * DeepSeek LLM's pre-tokenizer does so in runs of blanks: a run of 8,192 reaches the bound. */
 #define QUIRE_TOKENIZE_SQUARES_MAX ((uint64_t)1 << 26)
 /* The time that a server allows for tokenizing one text. */
 #define QUIRE_TOKENIZE_TIME_MAX_S 30u

@@ -43,9 +43,9 @@ static const quire_opt options[] = {
               "with --device cpu" },
     { .names = { "--page-curve" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(quire_serve_args, page_curve),
-      .help = "what quire tune-pages --json measured here, speeds by the size of a page, to show "
-              "at /v1/cache/regions and on the dashboard. The log warns if it suggests larger "
-              "pages" },
+      .help = "the output of quire tune-pages --json on this machine: speeds by the size of a "
+              "page, shown at /v1/cache/regions and on the dashboard. The log warns if it "
+              "suggests larger pages" },
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },
@@ -212,7 +212,7 @@ static const quire_opt options[] = {
       .help = "most disk space of that file, beside --cache-disk" },
     { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0",
-      .initial_text = "0, half of what is left of the host's memory",
+      .initial_text = "0, half of the host's memory beside the model",
       .offset = offsetof(quire_serve_args, common.kv_overflow_memory_bytes),
       .help = "with --device: most memory of the host for such pages" },
     { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,

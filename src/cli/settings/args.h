@@ -202,7 +202,7 @@ typedef struct quire_sampling_args {
               "them from there in each step (tier), refuse, or tier for models that can and "      \
               "refuse for others (auto)" },                                                        \
     { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,      \
-      .max = 1e15, .initial_text = "0, half of what is left of the host's memory",                 \
+      .max = 1e15, .initial_text = "0, half of the host's memory beside the model",                \
       .offset = offsetof(quire_common_args, kv_overflow_memory_bytes),                             \
       .help = "with --device: most memory of the host for such pages" }
 

@@ -12,8 +12,8 @@
 #define DEMAND_DECAY 128u
 
 /* A call touches at most this number of bytes and one page; the next calls continue. A call runs
- * between two steps, and zeroing memory runs at a few GB/s (0.4 GB/s when a virtual machine's host
- * must find the memory). */
+ * between two steps, and the next step waits while the system zeroes the memory. The wait is
+ * longest where the host of a virtual machine must find the memory (bench/results/engine.md). */
 #define TOUCH_BYTES_MAX ((size_t)16 << 20)
 
 #define OS_PAGE_BYTES                                                                              \

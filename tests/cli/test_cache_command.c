@@ -18,20 +18,34 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- ls, stats ---- */
+
+#define LONG_S (3 * 3600)
+
+/* The file was written long ago. */
+static void make_old(const char *path)
+{
+    const struct timespec times[] = { { .tv_nsec = UTIME_OMIT },
+                                      { .tv_sec = time(NULL) - LONG_S } };
+
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
 
 static void ls_lists_the_texts(void **state)
 {
     const char *dir = stored_dir_new("ls-cache");
     const json_int_t n_river = stored_put(dir, stored_river, "f16");
     const json_int_t n_letter = stored_put(dir, stored_letter, "q8");
+    const time_t from = time(NULL);
     json_t *document;
     const json_t *text;
     program_result result;
 
     (void)state;
+    stored_dir_each(dir, make_old);
     document = program_json(PROGRAM("cache", "ls", dir, "-m", program_model(), "--json"));
     assert_int_equal(json_array_size(json_object_get(document, "texts")), 2);
     assert_int_equal(stored_number(document, "orphans"), 0);
@@ -44,13 +58,14 @@ static void ls_lists_the_texts(void **state)
     assert_memory_equal(strstr(stored_string(text, "first_words"), "the"), "the river ran", 13);
     assert_string_equal(stored_string(text, "tenant"), "");
     assert_string_equal(stored_string(text, "first_record"), "ok");
-    assert_true(stored_number(text, "age_s") >= 0);
+    assert_in_range(stored_number(text, "age_s"), LONG_S, LONG_S + (time(NULL) - from));
     assert_true(stored_number(text, "bytes") >= (n_river + 63) / 64 * STORED_BLOCK);
     assert_int_equal(json_array_size(json_object_get(text, "first_tokens")), 24);
     json_decref(document);
 
     result = program_expect(0, PROGRAM("cache", "ls", dir));
     assert_says(result.out, "first tokens");
+    assert_says(result.out, " 3 h ");
     assert_says(result.err, "2 texts in ");
     program_free(&result);
     result = program_expect(0, PROGRAM("cache", "ls", dir, "-m", program_model()));

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "cli/measuring/bench_cost.h"
 #include "cli/traces/sim_classes.h"
 #include "cli/traces/sim_shape.h"
@@ -467,20 +468,37 @@ static void costs_of_speeds(void **state)
     near(cost.decode_step_us, is.decode_step_us);
     near(cost.decode_row_us, is.decode_row_us);
     near(cost.decode_row_depth_us, is.decode_row_depth_us);
-    quire_cost_of_speeds(&noise, &cost);
-    assert_true(cost.prefill_token_us >= 0 && cost.prefill_token_depth_us >= 0 &&
-                cost.decode_row_us >= 0 && cost.decode_step_us >= 0 &&
-                cost.decode_row_depth_us >= 0);
+    quire_cost_of_speeds(&noise, &cost); /* more rows and depth were faster: no cost below 0 */
+    near(cost.prefill_token_us, 0);
+    near(cost.prefill_token_depth_us, 0);
+    near(cost.decode_step_us, 1e6 / 10);
+    near(cost.decode_row_us, 0);
+    near(cost.decode_row_depth_us, 0);
 }
 
+/* The time of one kind of work is a part of the program's time; noise may make a cost 0. */
+static void expect_part(double us, double whole_us)
+{
+    if (!(us >= 0 && us < whole_us)) {
+        fail_msg("%g us, not a part of %g us", us, whole_us);
+    }
+}
+
+/* The measured tokens: 16 decode steps and a prompt of 512, each also at a depth of 64. */
 static void bench_cost(void **state)
 {
+    const uint64_t from_ns = quire_clock_ns();
     json_t *cost = program_json(
         PROGRAM("bench", "-m", program_model(), "--cost", "-d", "64", "-r", "1", "-t", "1"));
+    const double took_us = (double)(quire_clock_ns() - from_ns) * 1e-3;
+    const double decode_us = number(cost, "decode_step_us") + number(cost, "decode_row_us");
 
     (void)state;
-    assert_true(number(cost, "prefill_token_us") >= 0);
-    assert_true(number(cost, "decode_step_us") >= 0);
+    assert_true(decode_us > 0);
+    expect_part(16 * decode_us, took_us);
+    expect_part(512 * number(cost, "prefill_token_us"), took_us);
+    expect_part(512 * 64 * number(cost, "prefill_token_depth_us"), took_us);
+    expect_part(16 * 64 * number(cost, "decode_row_depth_us"), took_us);
     assert_int_equal(json_object_size(cost), 5);
     json_decref(cost);
 }

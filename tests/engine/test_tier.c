@@ -339,7 +339,11 @@ static void test_tenants_and_invalidation(void **state)
     }
 }
 
-/* Memory holds less than the stored text: the pages that fit are fetched, and the request runs. */
+/* Rounds at most until a fetch lacks memory. One is enough, unless the thread rests so long that
+ * the first request ends before the fetch of the second one begins. */
+#define SHORT_ROUNDS_MAX 100u
+
+/* Memory holds less than the stored texts: the pages that fit are fetched, and the requests run. */
 static void test_short_of_pages(void **state)
 {
     quire_store *store = tier_store_new();
@@ -348,7 +352,7 @@ static void test_short_of_pages(void **state)
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
     int32_t text[2][N_CTX], got[2][N_TOKENS], expected[2][N_TOKENS];
     quire_request *requests[2];
-    quire_engine_stats stats;
+    quire_engine_stats stats = { 0 };
     quire_request_params params = params_greedy(text[0], 600, N_TOKENS);
 
     (void)state;
@@ -362,20 +366,23 @@ static void test_short_of_pages(void **state)
     runtime.kv_budget_bytes = 17 * tiny_page_bytes(PAGE); /* N_CTX tokens and a page */
     engine.tier = (quire_tier_opts){ .store = store, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     b = bench_tiny(&engine, &runtime);
-    for (uint32_t round = 0; round < 3; round++) {
+    for (uint32_t round = 0; round < 3 || stats.tier.short_total == 0; round++) {
+        gate *g = gate_close(b.engine); /* both fetch at once, 10 pages each */
+
+        assert_true(round < SHORT_ROUNDS_MAX);
         for (uint32_t i = 0; i < 2; i++) {
             params.tokens = text[i];
             requests[i] = submit(&b, &params);
         }
+        gate_open(g);
         for (uint32_t i = 0; i < 2; i++) {
             assert_int_equal(collect(requests[i], got[i], N_TOKENS), N_TOKENS);
             assert_memory_equal(got[i], expected[i], sizeof got[i]);
             quire_request_release(requests[i]);
         }
+        stats = stats_now(b.engine);
     }
-    stats = stats_now(b.engine);
-    /* A preempted request has read its pages again. */
-    assert_true(stats.preemptions_total == 0 || stats.tier.fetched_tokens_total > 0);
+    assert_true(stats.tier.fetched_tokens_total >= 600 / PAGE * PAGE);
     validate(b.engine);
     bench_close(&b);
     quire_memory_store_destroy(store);

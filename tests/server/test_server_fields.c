@@ -187,21 +187,35 @@ static void names_the_field_it_refuses(void **state)
 
 static void bounds_what_is_long(void **state)
 {
-    static const char *const formats[] = { "{" HI ",\"cache_salt\":\"%s\"}",
-                                           "{" HI ",\"session_id\":\"%s\"}",
-                                           "{" HI ",\"stop\":\"%s\"}" };
+    static const struct {
+        const char *name;
+        uint32_t n_max;
+        const char *message; /* when one byte more is sent */
+    } limits[] = {
+        { "cache_salt", 120, "cache_salt: 121 bytes, at most 120" },
+        { "session_id", 128, "session_id: 129 bytes, at most 128" },
+        { "stop", 256, "stop: texts of 1 .. 256 bytes, not 257" },
+    };
     char text[258];
 
     (void)state;
     memset(text, 'a', sizeof text - 1);
     text[sizeof text - 1] = '\0';
-    for (size_t i = 0; i < 3; i++) {
-        quire_bytes body = { 0 };
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        for (uint32_t more = 0; more < 2; more++) {
+            quire_bytes body = { 0 };
+            json_t *root;
 
-        (void)quire_bytes_add(&body, formats[i], (size_t)(strchr(formats[i], '%') - formats[i]));
-        (void)quire_bytes_addf(&body, "%s%s", text, strchr(formats[i], '%') + 2);
-        json_decref(http_post_json(f.port, CHAT, body.data, 400));
-        quire_bytes_fini(&body);
+            (void)quire_bytes_addf(&body, "{" HI ",\"%s\":\"%.*s\"}", limits[i].name,
+                                   (int)(limits[i].n_max + more), text);
+            root = http_post_json(f.port, CHAT, body.data, more == 0 ? 200 : 400);
+            if (more > 0) {
+                assert_string_equal(json_string_at(root, "error.param"), limits[i].name);
+                assert_string_equal(json_string_at(root, "error.message"), limits[i].message);
+            }
+            json_decref(root);
+            quire_bytes_fini(&body);
+        }
     }
 }
 

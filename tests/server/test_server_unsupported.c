@@ -207,8 +207,26 @@ static void tools_that_must_not_be_called_change_nothing(void **state)
 
 static void unknown_fields_are_ignored(void **state)
 {
+    json_t *with =
+        post(true, "\"seed\":9,\"no_such_field\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"}", 200);
+    const engine_seen seen_with = engine_double_seen(f.engine);
+    json_t *without = post(true, "\"seed\":9", 200);
+    const engine_seen seen = engine_double_seen(f.engine);
+
     (void)state;
-    json_decref(post(true, "\"no_such_field\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"}", 200));
+    assert_int_equal(seen.n_submitted, seen_with.n_submitted + 1);
+    assert_int_equal(seen.params.n_tokens, seen_with.params.n_tokens);
+    assert_memory_equal(seen.tokens, seen_with.tokens, sizeof seen.tokens);
+    assert_int_equal(seen.params.max_tokens, seen_with.params.max_tokens);
+    assert_int_equal(seen.params.n_stops, seen_with.params.n_stops);
+    assert_int_equal(seen.params.tenant_bytes, seen_with.params.tenant_bytes);
+    assert_memory_equal(seen.tenant, seen_with.tenant, sizeof seen.tenant);
+    assert_int_equal(seen.params.sampler.seed, seen_with.params.sampler.seed);
+    assert_int_equal(json_object_size(with), json_object_size(without));
+    assert_true(json_equal(json_at(with, "choices"), json_at(without, "choices")));
+    assert_true(json_equal(json_at(with, "usage"), json_at(without, "usage")));
+    json_decref(with);
+    json_decref(without);
 }
 
 /* ---- documentation ---- */

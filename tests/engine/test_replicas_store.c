@@ -348,6 +348,21 @@ static void pass_idle(const replicas *r, uint32_t device, uint64_t us)
     wait_copied(r, device, n_pages + 1);
 }
 
+/* Wait until pages have been read ahead, and none is on its way. */
+static void wait_ahead(const replicas *r, quire_engine_stats *stats)
+{
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
+        quire_engine_stats_get(r->b.engine, stats);
+        if (stats->tier.ahead_total > 0 && stats->tier.fetching == 0) {
+            return;
+        }
+        test_doze_ms();
+    }
+    fail_msg("%u texts were read ahead, of %u tokens; %u fetches run, %u were begun",
+             (unsigned)stats->tier.ahead_total, (unsigned)stats->tier.fetched_tokens_total,
+             (unsigned)stats->tier.fetching, (unsigned)stats->tier.fetches_total);
+}
+
 /* A session's pages are read to one device, and not while another has them in memory. */
 static void test_ahead(void **state)
 {
@@ -366,10 +381,7 @@ static void test_ahead(void **state)
     for (uint32_t i = 0; i < DEVICES; i++) {
         assert_int_equal(quire_loop_call(r.b.engine->loops[i], tree_forget, NULL), QUIRE_OK);
     }
-    do {
-        test_doze();
-        quire_engine_stats_get(r.b.engine, &stats);
-    } while (stats.tier.ahead_total == 0 || stats.tier.fetching > 0);
+    wait_ahead(&r, &stats);
     assert_int_equal(stats.tier.ahead_total, 1);
     assert_int_equal(device_of(&r, 0).fetched_tokens_total, stats.tier.fetched_tokens_total);
     assert_true(stats.tier.fetched_tokens_total >= N_FULL);
@@ -398,10 +410,15 @@ static void wait_held(const replicas *r, const char *name)
     const quire_engine_pin_name of = { NULL, 0, name };
     quire_engine_pin pin = { .state = QUIRE_ENGINE_PIN_COMPUTING };
 
-    while (pin.state != QUIRE_ENGINE_PIN_HELD) {
-        test_doze();
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
         assert_int_equal(quire_engine_pin_get(r->b.engine, &of, &pin), QUIRE_OK);
+        if (pin.state == QUIRE_ENGINE_PIN_HELD) {
+            return;
+        }
+        test_doze_ms();
     }
+    fail_msg("pin %s has the state %u, and %u of %u tokens", name, (unsigned)pin.state,
+             pin.n_held_tokens, pin.n_tokens);
 }
 
 static uint32_t pins_at(const replicas *r, uint32_t device)
@@ -499,14 +516,21 @@ static bool hear_removed(void *ctx, const quire_page_key *key)
 /* Wait until a watcher knows n pages and was cleared n_cleared times. */
 static void known_wait(known *k, uint32_t n, uint32_t n_cleared)
 {
-    bool is_so = false;
+    uint32_t n_now = 0;
+    uint32_t n_cleared_now = 0;
 
-    while (!is_so) {
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
         (void)pthread_mutex_lock(&known_lock);
-        is_so = k->n == n && k->n_cleared == n_cleared;
+        n_now = k->n;
+        n_cleared_now = k->n_cleared;
         (void)pthread_mutex_unlock(&known_lock);
-        test_doze();
+        if (n_now == n && n_cleared_now == n_cleared) {
+            return;
+        }
+        test_doze_ms();
     }
+    fail_msg("%u pages are known, not %u; cleared %u times, not %u", n_now, n, n_cleared_now,
+             n_cleared);
 }
 
 static bool hear_again(void *ctx)

@@ -9,7 +9,7 @@
 
 # The dollars are awk's.
 # shellcheck disable=SC2016
-tree_files '*.[ch]' '*.cpp' '*.cu' '*.sh' '*.awk' '*.mjs' '*.cmake' CMakeLists.txt Makefile |
+tree_files '*.[ch]' '*.cpp' '*.cu' '*.comp' '*.glsl' '*.sh' '*.awk' '*.mjs' '*.cmake' CMakeLists.txt Makefile |
     tr '\n' '\0' | LC_ALL=C xargs -0 awk '
         function found(what) {
             print what
@@ -26,7 +26,7 @@ tree_files '*.[ch]' '*.cpp' '*.cu' '*.sh' '*.awk' '*.mjs' '*.cmake' CMakeLists.t
                 close_file()
             }
             file = FILENAME
-            is_c = file ~ /\.(c|h|cpp|cu)$/
+            is_c = file ~ /\.(c|h|cpp|cu|comp|glsl)$/
             start = 0
         }
         {

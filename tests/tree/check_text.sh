@@ -19,7 +19,7 @@ list=$(mktemp)
 out=$(mktemp)
 trap 'rm -f "$list" "$out"' EXIT
 
-tree_files '*.[ch]' '*.cu' '*.sh' '*.awk' '*.mjs' '*.cmake' '*.in' '*.md' '*.json' '*.txt' run .clang-format \
+tree_files '*.[ch]' '*.cu' '*.comp' '*.glsl' '*.sh' '*.awk' '*.mjs' '*.cmake' '*.in' '*.md' '*.json' '*.txt' run .clang-format \
     .gitignore Makefile LICENSE | grep -v '/corpus/' >"$list"
 tab=$(printf '\t')
 cr=$(printf '\r')
@@ -33,10 +33,10 @@ cr=$(printf '\r')
             [ -z "$(tail -c 1 "$file")" ] || printf '%s: no newline at the end\n' "$file"
         done <"$list"
     fi
-    grep -E '\.([ch]|cu|sh|awk|mjs)$|/run$' "$list" | tr '\n' '\0' |
+    grep -E '\.([ch]|cu|comp|glsl|sh|awk|mjs)$|/run$' "$list" | tr '\n' '\0' |
         xargs -0 grep -L 'SPDX-License-Identifier: MIT' | report 'no SPDX-License-Identifier line'
     # Written so that this line does not find itself.
-    grep -E '\.([ch]|cu|sh|awk|mjs|cmake)$' "$list" | tr '\n' '\0' |
+    grep -E '\.([ch]|cu|comp|glsl|sh|awk|mjs|cmake)$' "$list" | tr '\n' '\0' |
         xargs -0 grep -nE '\<(TO''DO|FIX''ME|XX''X)\>' /dev/null || true
     tr '\n' '\0' <"$list" | xargs -0 grep -nE 'SOURCE_DIR[}) ]*"?/\.\.|root, "\.\."|\.\./sha''red/' /dev/null || true
 } >"$out"

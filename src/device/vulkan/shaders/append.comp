@@ -218,7 +218,8 @@ void store_q8(Words w, uint d, uint slot, bool pairs)
         ivec4 code;
 
         for (uint j = 0; j < 4; j++) {
-            code[j] = inverse == 0.0 ? 0 : int(clamp(roundEven(x[4 * at + j] * inverse), -127, 127));
+            code[j] =
+                inverse == 0.0 ? 0 : int(clamp(roundEven(x[4 * at + j] * inverse), -127, 127));
         }
         if (SIDE == 0) {
             const uvec4 u = uvec4(code + 128);

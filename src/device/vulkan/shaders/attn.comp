@@ -1,9 +1,9 @@
 // attn.comp - attention of rows over one split of a table: one partial (m, l, o) per row and head.
 //
-// Workgroup (x, y, z): heads of one kv head (up to HEADS of them, y counts kv heads and parts of their
-// groups), split z. With ROWS 1 it has row push.first_row + x. Else it has up to ROWS rows of a
-// cascade, which see all tokens of the same pages: each tile is read once for them, unless rows read
-// it in different forms. A lane is a head of a row.
+// Workgroup (x, y, z): heads of one kv head (up to HEADS of them, y counts kv heads and parts of
+// their groups), split z. With ROWS 1 it has row push.first_row + x. Else it has up to ROWS rows of
+// a cascade, which see all tokens of the same pages: each tile is read once for them, unless rows
+// read it in different forms. A lane is a head of a row.
 //
 // Tiles are visited in table order, and all sums of a lane run in an order that depends on the tile
 // alone. Products are in f32 for all formats. Rounded results are `precise`, so that a lane's bits

@@ -37,7 +37,8 @@ void main()
     const Row row = Rows(p.rows).at[push.first_row + gl_WorkGroupID.x];
     const uint h = gl_WorkGroupID.y;
     const uint g = h / (p.n_head / p.n_kv_head);
-    const uint n_splits = (Seqs(p.seqs).at[row.seq].n_entries + p.split_entries - 1) / p.split_entries;
+    const uint n_splits =
+        (Seqs(p.seqs).at[row.seq].n_entries + p.split_entries - 1) / p.split_entries;
     const uint size = 2 + N_V * p.d_v;
     Floats from =
         Floats(push.partials +
@@ -72,7 +73,8 @@ void main()
             for (uint s = 0; s < n_splits; s++) {
                 const float ms = from.at[s * size];
 
-                sum += from.at[s * size + 2 + i * p.d_v + j] * (ms == -INFINITY ? 0.0 : exp(ms - m));
+                sum +=
+                    from.at[s * size + 2 + i * p.d_v + j] * (ms == -INFINITY ? 0.0 : exp(ms - m));
             }
             o[j] = sum / l;
         }

@@ -1,5 +1,5 @@
-// numbers.glsl - f32 to f16 and bf16 in integers, as src/codec/half.h: Vulkan leaves the rounding of
-// its own conversion open.
+// numbers.glsl - f32 to f16 and bf16 in integers, as src/codec/half.h: Vulkan leaves the rounding
+// of its own conversion open.
 //
 // SPDX-License-Identifier: MIT
 
@@ -31,7 +31,8 @@ uint f16_of(float x, bool up)
         const uint rest = mantissa & (1u << shift) - 1;
         const uint middle = 1u << shift - 1;
 
-        return sign_bit | r + uint(up ? rest != 0 : rest > middle || rest == middle && (r & 1) != 0);
+        return sign_bit |
+               r + uint(up ? rest != 0 : rest > middle || rest == middle && (r & 1) != 0);
     }
     const uint rounded = magnitude + (up ? 0x1fffu : 0xfffu + (magnitude >> 13 & 1));
 

@@ -1,5 +1,5 @@
-// tiles.glsl - numbers of a tile, four at a time: dimensions of a token (K), tokens of a dimension (V).
-// Without the row's scale, and K without the tile's mean. Layouts: quire/codec.h.
+// tiles.glsl - numbers of a tile, four at a time: dimensions of a token (K), tokens of a dimension
+// (V). Without the row's scale, and K without the tile's mean. Layouts: quire/codec.h.
 //
 // SPDX-License-Identifier: MIT
 #include "params.glsl"
@@ -42,7 +42,8 @@ vec4 k4(uint format, uint64_t tile, uint d, uint at, uint slot)
                     uintBitsToFloat(w.at[(4 * at + 3) * TILE + slot]));
     }
     if (format == F16) {
-        return vec4(half_at(tile, (4 * at) * TILE + slot), half_at(tile, (4 * at + 1) * TILE + slot),
+        return vec4(half_at(tile, (4 * at) * TILE + slot),
+                    half_at(tile, (4 * at + 1) * TILE + slot),
                     half_at(tile, (4 * at + 2) * TILE + slot),
                     half_at(tile, (4 * at + 3) * TILE + slot));
     }

@@ -5,12 +5,18 @@
  * Requests wait for pages from below without a limit: on a busy machine a read may take longer than
  * the patience of a server, which then computes the pages, as it should.
  *
+ * MOCK_INTERRUPT_AT is the number of a stored record, counted from 1: when the program has read the
+ * record and looks at its tokens, Ctrl-C (SIGINT) comes.
+ *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
 #include "device/mock_device.h"
 #include "engine/loop/tier_patience.h"
 
+#include "store/page_record.h"
+
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +48,20 @@ double __wrap_quire_tier_patience_us(const quire_tier_patience *patience)
 {
     (void)patience;
     return INFINITY;
+}
+
+void __real_quire_page_record_tokens(const quire_page_record *record, int32_t *out);
+void __wrap_quire_page_record_tokens(const quire_page_record *record, int32_t *out);
+
+void __wrap_quire_page_record_tokens(const quire_page_record *record, int32_t *out)
+{
+    const char *interrupt_at = getenv("MOCK_INTERRUPT_AT");
+    static _Atomic unsigned long n_records;
+
+    __real_quire_page_record_tokens(record, out);
+    if (interrupt_at != NULL && ++n_records == strtoul(interrupt_at, NULL, 10)) {
+        (void)raise(SIGINT);
+    }
 }
 
 int main(int argc, char **argv)

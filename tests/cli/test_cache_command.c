@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define INTERRUPTED 130
+
 /* ---- ls, stats ---- */
 
 #define LONG_S (3 * 3600)
@@ -183,6 +185,52 @@ static void verify_finds_damage(void **state)
     assert_int_equal(strlen(stored_string(broken, "key")), 32);
     json_decref(document);
     program_free(&result);
+    stored_dir_remove(dir);
+}
+
+/* Ctrl-C at a record: exit status 130, and the figures of the records so far. */
+static void verify_interrupted_tells_the_records_so_far(void **state)
+{
+    const char *dir = stored_dir_new("interrupted-cache");
+    const json_int_t n = (stored_put(dir, stored_river, "f16") + 63) / 64 +
+                         (stored_put(dir, stored_letter, "f16") + 63) / 64;
+    program_result result;
+    json_t *document;
+    char text[100];
+
+    (void)state;
+    assert_true(n > 3);
+    assert_int_equal(setenv("MOCK_INTERRUPT_AT", "2", 1), 0);
+    result = program_expect(INTERRUPTED, PROGRAM("cache", "verify", dir, "--json"));
+    document = json_loads(result.out, 0, NULL);
+    assert_int_equal(stored_number(document, "records"), n);
+    assert_int_equal(stored_number(document, "fine"), 2);
+    assert_int_equal(json_array_size(json_object_get(document, "broken")), 0);
+    json_decref(document);
+    program_free(&result);
+    result = program_expect(INTERRUPTED, PROGRAM("cache", "verify", dir));
+    (void)snprintf(text, sizeof text, "2 of %lld records are fine, 0 broken", (long long)n);
+    assert_says(result.out, text);
+    program_free(&result);
+    assert_int_equal(unsetenv("MOCK_INTERRUPT_AT"), 0);
+    stored_dir_remove(dir);
+}
+
+/* A list without the first words of its texts is none. */
+static void ls_interrupted_prints_no_part(void **state)
+{
+    const char *dir = stored_dir_new("interrupted-ls");
+    program_result result;
+
+    (void)state;
+    (void)stored_put(dir, stored_river, "f16");
+    (void)stored_put(dir, stored_letter, "f16");
+    assert_int_equal(setenv("MOCK_INTERRUPT_AT", "1", 1), 0);
+    result = program_expect(INTERRUPTED, PROGRAM("cache", "ls", dir, "--json"));
+    assert_says(result.err, "the list is not complete");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+    assert_int_equal(unsetenv("MOCK_INTERRUPT_AT"), 0);
     stored_dir_remove(dir);
 }
 
@@ -384,12 +432,18 @@ static void each_has_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ls_lists_the_texts),  cmocka_unit_test(ls_follows_a_text),
-        cmocka_unit_test(stats_sums_up),       cmocka_unit_test(ls_says_what_it_cannot_read),
-        cmocka_unit_test(verify_finds_damage), cmocka_unit_test(verify_shows_progress),
-        cmocka_unit_test(verify_reads_many),   cmocka_unit_test(condensed_texts_are_texts),
-
-        cmocka_unit_test(a_server_may_run),    cmocka_unit_test(bad_uses_are_named),
+        cmocka_unit_test(ls_lists_the_texts),
+        cmocka_unit_test(ls_follows_a_text),
+        cmocka_unit_test(stats_sums_up),
+        cmocka_unit_test(ls_says_what_it_cannot_read),
+        cmocka_unit_test(verify_finds_damage),
+        cmocka_unit_test(verify_shows_progress),
+        cmocka_unit_test(verify_reads_many),
+        cmocka_unit_test(condensed_texts_are_texts),
+        cmocka_unit_test(verify_interrupted_tells_the_records_so_far),
+        cmocka_unit_test(ls_interrupted_prints_no_part),
+        cmocka_unit_test(a_server_may_run),
+        cmocka_unit_test(bad_uses_are_named),
         cmocka_unit_test(each_has_help),
     };
 

@@ -33,6 +33,9 @@ static void help_and_version(void **state)
     (void)state;
     assert_string_equal(all.out, same.out);
     assert_string_equal(all.err, "");
+    assert_says(all.out, "130 interrupted by Ctrl-C, after the figures so far");
+    assert_says(all.out, "Ctrl-C has quire serve finish the running requests and end with 0");
+    assert_says(all.out, "at a terminal it ends an answer or a line, and the chat goes on");
     assert_says(version.out, "quire ");
     assert_says(version.out, "ggml ");
     for (size_t i = 0; i < COUNT(commands); i++) {

@@ -100,6 +100,36 @@ static void test_terminated(void **state)
     train_remove("parts");
 }
 
+/* Ctrl-C: exit status 130, after a checkpoint from which the same command goes on. All lines of the
+ * whole run would fit into the pipe, so the program never waits for a reader. */
+static void test_interrupted(void **state)
+{
+    const char *config = write_config("stopped", "fusedkv", 100000);
+    const program_args args =
+        PROGRAM("train", config, "--log-every", "200", "--held-every", "1000000");
+    program_running running = program_start(args);
+    char said[128];
+    char *line;
+    long step;
+
+    (void)state;
+    free(program_line_with(running.out, "step 200 of"));
+    assert_int_equal(kill(running.pid, SIGINT), 0);
+    line = program_line_with(running.err, "stopped at step ");
+    assert_says(line, "the same command goes on from ");
+    step = strtol(strstr(line, "step ") + strlen("step "), NULL, 10);
+    assert_true(step >= 200 && step < 100000);
+    free(line);
+    assert_int_equal(program_end(&running), 130);
+    assert_int_equal(access(train_file("stopped", ".gguf"), F_OK), -1);
+    running = program_start(args);
+    (void)snprintf(said, sizeof(said), "going on from step %ld of ", step);
+    free(program_line_with(running.err, said));
+    assert_int_equal(kill(running.pid, SIGINT), 0);
+    assert_int_equal(program_end(&running), 130);
+    train_remove("stopped");
+}
+
 /* Tasks without text, as lines of JSON: an object in each. */
 static void test_json(void **state)
 {
@@ -173,9 +203,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trains),  cmocka_unit_test(test_terminated),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_variables),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_trains),      cmocka_unit_test(test_terminated),
+        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_json),
+        cmocka_unit_test(test_variables),   cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -54,7 +54,10 @@ static void print_help(FILE *out)
           "Results go to stdout, everything else to stderr.\n"
           "Settings of quire serve count for every command that has the option: QUIRE_KV=q8 is "
           "--kv q8.\n"
-          "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (Ctrl-C).\n",
+          "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C, after the "
+          "figures so far.\n"
+          "Two commands differ: Ctrl-C has quire serve finish the running requests and end with 0; "
+          "in quire\nchat at a terminal it ends an answer or a line, and the chat goes on.\n",
           out);
 }
 

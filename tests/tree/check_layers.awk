@@ -39,12 +39,15 @@ function may_use(layer, other)
 }
 
 # Inside a layer: the engine has two halves, loop and adapt. The loop and the headers beside the
-# halves do not include adapt. Other layers include neither half. The engine and the server include
-# only the online part of src/trace.
+# halves do not include adapt, and adapt includes loop.h alone of the loop. Other layers include
+# neither half. The engine and the server include only the online part of src/trace.
 function check_parts(path)
 {
     if (path ~ /^engine\/adapt\// && FILENAME ~ /(^|\/)src\/engine\/(loop\/|[^\/]*\.h$)/) {
         found("engine/loop and the headers of engine must not include " path)
+    }
+    if (path ~ /^engine\/loop\// && path != "engine/loop/loop.h" && FILENAME ~ /(^|\/)src\/engine\/adapt\//) {
+        found("engine/adapt includes of the loop only engine/loop/loop.h, not " path)
     }
     if (path ~ /^engine\/(adapt|loop)\// && layer != "engine") {
         found(layer " must not include " path ", which is inside the engine")

@@ -8,7 +8,9 @@
  *   each second  judge pre-cached texts, upkeep of pins, size of the pinned region
  *
  * Adaptation receives these events from the loop (loop_events.h) and acts through the loop's
- * setters. It logs each change that it makes as an event with the reason.
+ * setters. Pins and pre-caching also use the cache and the tree (quire_loop_parts), and pins and
+ * tuning run functions between two steps (quire_loop_call): loop.h has the rule for each way.
+ * Adaptation logs each change that it makes as an event with the reason.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_ADAPT_H

@@ -8,8 +8,22 @@
  *     look   --> chores -------------------> a slice at a time, between two steps
  *     stats  <-- figures.shared <----------- (the inbox's lock)
  *
- * Adaptation (engine/adapt) observes the loop through loop_events.h and the queries below, and
- * changes it through the setters. The loop includes no header of engine/adapt.
+ * The loop includes no header of engine/adapt. Adaptation (engine/adapt) includes this header alone
+ * of engine/loop, and has four ways to the loop:
+ *
+ *   events   loop_events.h: the loop calls adaptation, on the engine's thread. Adaptation does not
+ *            change the request of an event, and keeps no pointer to the request.
+ *   setters  the functions of this header, queries included: the only way to change the loop's
+ *            settings, limits, regions and requests. A pin is computed by a request of adaptation's
+ *            own (quire_loop_submit_pin), to which it keeps a pointer until the request has ended.
+ *   calls    loop_call.h: for pins and tuning, a function of adaptation runs on the engine's thread
+ *            between two steps, on behalf of a client's thread. The function may use the other
+ *            three ways.
+ *   parts    quire_loop_parts: options, the cache and the tree. Adaptation reads them. In the cache
+ *            and the tree it changes only objects of its own: the table of pins on the tree, and
+ *            the sequence of the text that pre-caching computes, with the place of this text in the
+ *            tree. When such a change frees pages or budget, adaptation calls
+ *            quire_loop_released().
  *
  * Locks: cancel takes a request's lock before the inbox's lock. The engine's thread never holds
  * both. No thread holds either lock while it computes, samples or waits for memory of the cache.
@@ -121,7 +135,11 @@ int quire_loop_attend_check(const quire_loop *loop, const char *setting, quire_e
 
 /* ---- queries. Thread: any ---- */
 
-/* Constant after create. */
+/* Objects of the loop that the other parts of the engine (adaptation, saver, devices) use directly.
+ * The struct is constant after create. The cache, the tree and the cost are for the engine's thread
+ * alone; before its start and after its end for the owner's. Adaptation changes only its own
+ * objects in the cache and the tree (see above). The saver changes only the tree's model of reuse,
+ * before the start. */
 typedef struct quire_loop_parts {
     const quire_engine_opts *opts; /* with the defaults filled in */
     const quire_model *model;
@@ -129,9 +147,9 @@ typedef struct quire_loop_parts {
     const quire_runtime_opts *runtime_opts;
     quire_sessions *sessions;
     _Atomic uint64_t *arrivals; /* requests numbered so far; of all devices */
-    quire_cache *cache;         /* for the engine's thread only, except its statistics */
-    quire_prefix *tree;         /* likewise */
-    const quire_cost *cost;     /* for the engine's thread only: cost of steps */
+    quire_cache *cache;         /* statistics of cache and regions: any thread */
+    quire_prefix *tree;         /* statistics and the size of its model of reuse: any thread */
+    const quire_cost *cost;     /* of steps */
     uint64_t page_bytes;        /* charge of a page of all tokens */
     bool is_page_exact;         /* hits end at full pages */
     quire_region_id pinned;     /* QUIRE_REGION_DYNAMIC = no pinned region */

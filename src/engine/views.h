@@ -1,10 +1,10 @@
 /* views.h - views of the cache for people: pages, sizes of sessions, regions, tenants' accounts.
  *
  * Only the engine's thread walks the cache and the tree. It makes a view in slices of some
- * microseconds between steps, within a budget of QUIRE_VIEW_SHARE of the step time; later steps have
- * less for views when a slice takes longer. So the caller of a view waits, not the requests. While
- * nothing runs, a view is made at once. A view of a large cache under load may take a second or so;
- * pages that come or go meanwhile may be in the view or not.
+ * microseconds between steps, within a budget of QUIRE_VIEW_SHARE of the step time. When a slice
+ * takes longer, later steps have less for views. So the caller of a view waits, not the requests.
+ * While nothing runs, a view is made at once. A view of a large cache under load may take a second
+ * or so; pages that come or go meanwhile may be in the view or not.
  *
  * Thread: any. Calls return QUIRE_AGAIN when the engine has ended.
  *

@@ -21,7 +21,7 @@ run: build ## generate text: MODEL=file.gguf PROMPT="..." N=tokens
 test: ## all tests: debug build, without the model runtime, with tiny constants
 	@scripts/test.sh
 
-test-all: ## the tests of `make test`, all tests again under sanitizers, then a search with each fuzz target
+test-all: ## the tests of `make test`, tests again under sanitizers, then a search with each fuzz target: CONTRIBUTING.md
 	@scripts/test.sh all
 
 coverage: ## the lines of src/ that the tests run, as HTML (needs lcov): COVERAGE_MIN=85

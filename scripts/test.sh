@@ -24,8 +24,6 @@ if [ -z "$is_list" ]; then
     left_out="arm64 (emulated, so slow: \`make arm64\` runs it)"
 fi
 
-ASAN_LEFT_OUT='archs_libllama|archs_libllama_portable|tokenize_same|tokenize'
-
 # The small constants change none of the files that these tests test: all of src/store but
 # page_io.c, and of the fuzz targets all but cache, prefix and trace. They change the library's
 # cache, which few of these tests call. The address sanitizer's preset validates as tiny does.
@@ -37,9 +35,8 @@ choose() {
     case $1 in
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-regex '^(core|retain|store|trace|fuzz)$' --exclude-regex "^($TINY_LEFT_OUT)\$" ;;
-    # Pages are tests of a browser. The others that are left out compare with libllama, and nearly
-    # all of their time is libllama's, which has no checks.
-    asan) echo --label-exclude '^pages$' --exclude-regex "^($ASAN_LEFT_OUT)\$" ;;
+    # The page of an analysis: the analysis takes minutes with checks, and has tests of its own.
+    asan) echo --exclude-regex '^report_page$' ;;
     tsan) echo --label-regex '^threads$' ;;
     esac
 }

@@ -24,9 +24,10 @@
 
 #define TEXT_BYTES_MAX 400
 #define N_TOKENS_MAX   (6 * TEXT_BYTES_MAX)
-#define N_TEXTS        100
+#define N_TEXTS        TEST_ROUNDS(100, 30)
 #define N_SEEDS        TEST_ROUNDS(2, 1)
 #define LONG_BYTES     TEST_ROUNDS((size_t)2 << 20, (size_t)1 << 19)
+#define CANCEL_BYTES   ((size_t)1 << 19) /* long enough for more than five questions */
 
 static uint64_t clock_ahead_s;
 
@@ -475,16 +476,15 @@ static void test_cancel(void **state)
         quire_model model;
 
         model_of(&model, cases[i].kind, "qwen2");
-        assert_int_equal(bounded(&model, cases[i].unit, LONG_BYTES / 4, &opts, &err), QUIRE_OK);
-        assert_in_range(c.n_asked, LONG_BYTES / 4 >> 16, UINT32_MAX);
+        assert_int_equal(bounded(&model, cases[i].unit, CANCEL_BYTES, &opts, &err), QUIRE_OK);
+        assert_in_range(c.n_asked, CANCEL_BYTES >> 16, UINT32_MAX);
         c = (canceling){ .n_before = c.n_asked / 2 };
-        assert_int_equal(bounded(&model, cases[i].unit, LONG_BYTES / 4, &opts, &err),
-                         QUIRE_CANCELED);
+        assert_int_equal(bounded(&model, cases[i].unit, CANCEL_BYTES, &opts, &err), QUIRE_CANCELED);
         assert_int_equal(c.n_asked, c.n_before + 1);
         /* A second passes each time. */
         c = (canceling){ .n_before = UINT32_MAX, .seconds = 1 };
         opts.time_max_s = 5;
-        assert_int_equal(bounded(&model, cases[i].unit, LONG_BYTES / 4, &opts, &err), QUIRE_LIMIT);
+        assert_int_equal(bounded(&model, cases[i].unit, CANCEL_BYTES, &opts, &err), QUIRE_LIMIT);
         assert_non_null(strstr(err.message, "in 5 s"));
         vocab_close(&model);
     }

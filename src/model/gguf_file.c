@@ -114,14 +114,29 @@ static void part_close(gguf_part *part)
 
 /* ---- models in parts ---- */
 
-/* An integer key of one part; `initial` where it is absent. */
-static int split_key(const gguf_part *part, const char *key, uint32_t initial, uint32_t *out,
-                     quire_error *err)
+/* Keys that number the parts. libllama reads each as this one type; of another it aborts. */
+typedef struct split_key {
+    const char *name;
+    enum gguf_type type;
+    bool is_required;
+    uint32_t initial; /* where it is absent */
+} split_key;
+
+/* The value of a key of one part. */
+static int split_get(const gguf_part *part, split_key key, uint32_t *out, quire_error *err)
 {
     const quire_gguf one = { .parts = (gguf_part *)(uintptr_t)part, .n_parts = 1 };
+    const int64_t index = gguf_find_key(part->gguf, key.name);
 
-    *out = initial;
-    return quire_gguf_get_u32(&one, key, (quire_gguf_range){ 0, UINT16_MAX, false }, out, err);
+    if (index >= 0 && gguf_get_kv_type(part->gguf, index) != key.type) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: %s is of type %s; expected %s (damaged file?)", part->path,
+                               key.name, gguf_type_name(gguf_get_kv_type(part->gguf, index)),
+                               gguf_type_name(key.type));
+    }
+    *out = key.initial;
+    return quire_gguf_get_u32(&one, key.name, (quire_gguf_range){ 0, UINT16_MAX, key.is_required },
+                              out, err);
 }
 
 /* The end of a part's name. */
@@ -138,7 +153,7 @@ static int first_check(const gguf_part *first, uint32_t n_parts, quire_error *er
     char end[NAME_END_BYTES];
     uint32_t number;
 
-    QUIRE_TRY(split_key(first, "split.no", 0, &number, err));
+    QUIRE_TRY(split_get(first, (split_key){ "split.no", GGUF_TYPE_UINT16, true, 0 }, &number, err));
     name_end(end, 0, n_parts);
     if (n_parts > QUIRE_GGUF_PARTS_MAX) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s: split.count is %u; supported: up to %u",
@@ -151,10 +166,11 @@ static int first_check(const gguf_part *first, uint32_t n_parts, quire_error *er
                                first->path, number + 1, n_parts, end);
     }
     if (n < strlen(end) || strcmp(first->path + n - strlen(end), end) != 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s: the first of %u parts of a model; the name must end in %s, so "
-                               "that the others can be found beside it",
-                               first->path, n_parts, end);
+        return quire_error_set(
+            err, QUIRE_UNSUPP,
+            "%s: the first of %u parts of a model (split.count); the name must end "
+            "in %s, so that the others can be found beside it",
+            first->path, n_parts, end);
     }
     return QUIRE_OK;
 }
@@ -163,8 +179,9 @@ static int numbers_check(const gguf_part *part, uint32_t i, uint32_t n_parts, qu
 {
     uint32_t number, count;
 
-    QUIRE_TRY(split_key(part, "split.no", UINT16_MAX, &number, err));
-    QUIRE_TRY(split_key(part, "split.count", 1, &count, err));
+    QUIRE_TRY(split_get(part, (split_key){ "split.no", GGUF_TYPE_UINT16, true, 0 }, &number, err));
+    QUIRE_TRY(
+        split_get(part, (split_key){ "split.count", GGUF_TYPE_UINT16, false, 1 }, &count, err));
     if (number != i || count != n_parts) {
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: split.no is %u and split.count %u; expected %u and %u (a part "
@@ -183,8 +200,9 @@ static int merge(quire_gguf *file, quire_error *err)
     for (uint32_t i = 0; i < file->n_parts; i++) {
         params.mem_size += (size_t)gguf_get_n_tensors(file->parts[i].gguf) * ggml_tensor_overhead();
     }
-    QUIRE_TRY(split_key(&file->parts[0], "split.tensors.count",
-                        (uint32_t)(params.mem_size / ggml_tensor_overhead()), &expected, err));
+    QUIRE_TRY(split_get(&file->parts[0],
+                        (split_key){ "split.tensors.count", GGUF_TYPE_INT32, true, 0 }, &expected,
+                        err));
     if (expected != params.mem_size / ggml_tensor_overhead()) {
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: split.tensors.count is %u; the parts have %zu tensors (a part "
@@ -222,7 +240,8 @@ static int parts_open(quire_gguf *file, quire_error *err)
     char *path;
     int rc = QUIRE_OK;
 
-    QUIRE_TRY(split_key(&file->parts[0], "split.count", 1, &n_parts, err));
+    QUIRE_TRY(split_get(&file->parts[0], (split_key){ "split.count", GGUF_TYPE_UINT16, false, 1 },
+                        &n_parts, err));
     if (n_parts <= 1) {
         return QUIRE_OK;
     }

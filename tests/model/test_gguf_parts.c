@@ -37,7 +37,26 @@ typedef struct damage {
     const char *key; /* set to value in that part; NULL = nothing */
     uint32_t value;
     bool is_repeated; /* the part also has a tensor of the first one */
+    enum {
+        AS_U16,
+        AS_I32,
+        AS_U32,
+        REMOVED
+    } how; /* of the key */
 } damage;
+
+static void key_change(struct gguf_context *out, const damage *d)
+{
+    if (d->how == REMOVED) {
+        (void)gguf_remove_key(out, d->key);
+    } else if (d->how == AS_U16) {
+        gguf_set_val_u16(out, d->key, (uint16_t)d->value);
+    } else if (d->how == AS_I32) {
+        gguf_set_val_i32(out, d->key, (int32_t)d->value);
+    } else {
+        gguf_set_val_u32(out, d->key, d->value);
+    }
+}
 
 /* Write the tensors [from, to) of a model as one part; the first has the model's keys. */
 static void part_write(const struct gguf_context *whole, struct ggml_context *tensors,
@@ -58,7 +77,7 @@ static void part_write(const struct gguf_context *whole, struct ggml_context *te
     gguf_set_val_i32(out, "split.tensors.count",
                      (int32_t)n + (d != NULL && d->is_repeated ? 1 : 0));
     if (d != NULL && d->key != NULL && d->part == part) {
-        gguf_set_val_u16(out, d->key, (uint16_t)d->value);
+        key_change(out, d);
     }
     for (int64_t i = from; i < to; i++) {
         gguf_add_tensor(out, ggml_get_tensor(tensors, gguf_get_tensor_name(whole, i)));
@@ -145,11 +164,23 @@ static void wrong_parts_are_named(void **state)
         damage change;
         const char *needle;
     } cases[] = {
-        { { 1, "split.no", 2, false },
+        { { 1, "split.no", 2, false, AS_U16 },
           "model-00002-of-00003.gguf: split.no is 2 and split.count 3; expected 1 and 3" },
-        { { 2, "split.count", 4, false }, "00003-of-00003.gguf: split.no is 2 and split.count 4" },
-        { { 0, "split.tensors.count", 7, false }, "split.tensors.count is 7; the parts have" },
-        { { 1, NULL, 0, true }, "token_embd.weight is in an earlier part as well" },
+        { { 2, "split.count", 4, false, AS_U16 },
+          "00003-of-00003.gguf: split.no is 2 and split.count 4" },
+        { { 0, "split.tensors.count", 7, false, AS_I32 },
+          "split.tensors.count is 7; the parts have" },
+        { { 1, NULL, 0, true, AS_U16 }, "token_embd.weight is in an earlier part as well" },
+        /* Types of which libllama aborts, and keys without which it loads no vocabulary. */
+        { { 1, "split.no", 1, false, AS_U32 },
+          "model-00002-of-00003.gguf: split.no is of type u32; expected u16" },
+        { { 0, "split.no", 0, false, AS_I32 }, "split.no is of type i32; expected u16" },
+        { { 0, "split.count", 3, false, AS_U32 }, "split.count is of type u32; expected u16" },
+        { { 0, "split.tensors.count", 7, false, AS_U16 },
+          "split.tensors.count is of type u16; expected i32" },
+        { { 0, "split.no", 0, false, REMOVED }, "key split.no is missing" },
+        { { 2, "split.no", 0, false, REMOVED }, "00003-of-00003.gguf: key split.no is missing" },
+        { { 0, "split.tensors.count", 0, false, REMOVED }, "key split.tensors.count is missing" },
     };
     const gguf_gen_opts gen = fixture_llama("parts", 3, N_VOCAB, 128, 7);
     char path[320];

@@ -50,8 +50,8 @@ static int arch_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     }
     return quire_error_set(
         err, QUIRE_UNSUPP,
-        "%s: architecture '%s' is not supported (%sall: docs/architectures.md or quire "
-        "info --architectures)",
+        "%s: general.architecture '%s' is not supported (%sall: docs/architectures.md or "
+        "quire info --architectures)",
         quire_gguf_path(file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)), hint);
 }
 

@@ -88,8 +88,9 @@ static int groups_get(const experts *x)
         r->n_groups_used >= r->n_groups || r->n_groups_used * n_of_group < r->n_used) {
         return quire_error_set(x->err, QUIRE_CORRUPT,
                                "%s: %u experts in %u groups (%s.expert_group_count), %u of which "
-                               "give %u experts; expected groups of the same size, of which fewer "
-                               "than all give enough (damaged file?)",
+                               "(expert_group_used_count) give %u experts (expert_used_count); "
+                               "expected groups of the same size, of which fewer than all give "
+                               "enough (damaged file?)",
                                quire_gguf_path(x->file), r->n_experts, r->n_groups,
                                x->desc->arch_name, r->n_groups_used, r->n_used);
     }

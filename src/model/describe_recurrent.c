@@ -127,6 +127,8 @@ static int by_interval(const quire_gguf *file, quire_model_desc *desc, quire_err
     (void)quire_gguf_key(key, desc->arch_name, "attention.recurrent_layers");
     if (quire_gguf_find(file, key) >= 0) {
         QUIRE_TRY(quire_gguf_get_bool_array(file, key, desc->n_layer_file, is_recurrent, err));
+    } else {
+        (void)quire_gguf_key(key, desc->arch_name, "full_attention_interval");
     }
     for (uint32_t l = 0; l < desc->n_layer; l++) {
         desc->mixer[l] = is_recurrent[l] ? QUIRE_MIXER_DELTA_NET : QUIRE_MIXER_ATTENTION;

@@ -37,10 +37,11 @@ typedef struct reader {
     uint64_t pos;
     uint64_t window_pos;
     size_t window_len;
-    char where[MESSAGE_BYTES + 32]; /* the field that is being read, for messages */
-    unsigned char *window;          /* WINDOW_BYTES */
-    uint64_t *hashes;               /* of the names seen so far, for duplicates */
-    uint64_t n_strings;             /* in arrays so far */
+    char where[MESSAGE_BYTES + 32];  /* the field that is being read, for messages */
+    char before[MESSAGE_BYTES + 32]; /* the tensor before it; "": it is the first */
+    unsigned char *window;           /* WINDOW_BYTES */
+    uint64_t *hashes;                /* of the names seen so far, for duplicates */
+    uint64_t n_strings;              /* in arrays so far */
     uint64_t alignment;
 } reader;
 
@@ -324,16 +325,17 @@ static int tensor_scan(reader *r, uint64_t index, uint64_t *data_bytes)
     QUIRE_TRY(reader_u64(r, &offset));
     QUIRE_TRY(tensor_bytes(r, dims, type, &bytes));
     if (offset != *data_bytes) {
-        return quire_error_set(r->err, QUIRE_CORRUPT,
-                               "%s: %s starts at data byte %" PRIu64 "; expected %" PRIu64
-                               ", the end of the one before (damaged file?)",
-                               r->path, r->where, offset, *data_bytes);
+        return quire_error_set(
+            r->err, QUIRE_CORRUPT,
+            "%s: %s starts at data byte %" PRIu64 "; expected %" PRIu64 "%s%s (damaged file?)",
+            r->path, r->where, offset, *data_bytes, index > 0 ? ", the end of " : "", r->before);
     }
     if (bytes > INT64_MAX - QUIRE_GGUF_ALIGNMENT_MAX - offset) {
         return quire_error_set(r->err, QUIRE_CORRUPT, "%s: %s ends beyond 2^63 (damaged file?)",
                                r->path, r->where);
     }
     *data_bytes = (offset + bytes + r->alignment - 1) / r->alignment * r->alignment;
+    memcpy(r->before, r->where, sizeof(r->before));
     return QUIRE_OK;
 }
 

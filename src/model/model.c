@@ -52,7 +52,8 @@ static int tokenizer_load(quire_model *model, const char *path, quire_error *err
     model->vocab = llama_model_get_vocab(model->llama);
     if (llama_vocab_n_tokens(model->vocab) != (int32_t)model->desc.n_vocab) {
         return quire_error_set(
-            err, QUIRE_CORRUPT, "%s: the tokenizer has %d tokens, the embedding %u rows", path,
+            err, QUIRE_CORRUPT,
+            "%s: tokenizer.ggml.tokens gives %d tokens, token_embd.weight has %u rows", path,
             (int)llama_vocab_n_tokens(model->vocab), (unsigned)model->desc.n_vocab);
     }
     return quire_model_tokenizer_create(model, err);

@@ -12,9 +12,10 @@
  *   V6  texts short enough that rendering them stays small: unknown characters of a BPE token are
  *       rendered as the whole token each, so the space taken grows with the square of the length
  *   V7  no pre-tokenizer that leaves spaces in words (looking up merges asserts)
+ *   V8  scores are numbers: NaN has no order, and the merge queue is ordered by score
  *   V9  a byte-level BPE vocabulary has a token for each printable ASCII character: text without is
  *       dropped without a word, to the last character
- *   V8  scores are numbers: NaN has no order, and the merge queue is ordered by score
+ *  V10  general.file_type, which libllama reads with the vocabulary, is u32 (it throws)
  *
  * Texts are compared as C strings up to the first zero byte, because libllama reads them so.
  *
@@ -100,11 +101,12 @@ static int model_check(vocab *v)
     /* Gemma 4's is BPE with a pre-tokenizer of its own; the file's name for it does not count. */
     v->pre = strcmp(model, "gemma4") == 0 ? model : pre;
     if (!v->is_spm && v->pre != model && strcmp(model, "gpt2") != 0) {
-        return quire_error_set(v->err, QUIRE_UNSUPP,
-                               "%s: tokenizer '%s' is not supported (supported: llama, gpt2, "
-                               "gemma4)",
-                               quire_gguf_path(v->file),
-                               quire_gguf_printable(text, sizeof(text), model, strlen(model)));
+        return quire_error_set(
+            v->err, QUIRE_UNSUPP,
+            "%s: tokenizer.ggml.model '%s' is not supported (supported: llama, gpt2, "
+            "gemma4)",
+            quire_gguf_path(v->file),
+            quire_gguf_printable(text, sizeof(text), model, strlen(model)));
     }
     if (!v->is_spm && strcmp(v->pre, "whitespace") == 0) {
         return quire_error_set(v->err, QUIRE_UNSUPP,
@@ -166,8 +168,8 @@ static int texts_collect(vocab *v)
 
         if (n > TOKEN_BYTES_MAX) {
             return quire_error_set(v->err, QUIRE_CORRUPT,
-                                   "%s: token %" PRIu32
-                                   " has %zu bytes; expected at most %u (damaged file?)",
+                                   "%s: tokenizer.ggml.tokens[%" PRIu32
+                                   "] has %zu bytes; expected at most %u (damaged file?)",
                                    quire_gguf_path(v->file), i, n, TOKEN_BYTES_MAX);
         }
         squares += (uint64_t)n * n;
@@ -177,8 +179,8 @@ static int texts_collect(vocab *v)
     }
     if (squares > SQUARES_BYTES_MAX) {
         return quire_error_set(v->err, QUIRE_CORRUPT,
-                               "%s: too many long tokens: their squared lengths add up to %" PRIu64
-                               "; expected at most %u (damaged file?)",
+                               "%s: tokenizer.ggml.tokens has too many long tokens: their squared "
+                               "lengths add up to %" PRIu64 "; expected at most %u (damaged file?)",
                                quire_gguf_path(v->file), squares, SQUARES_BYTES_MAX);
     }
     return QUIRE_OK;
@@ -247,10 +249,10 @@ static int types_check(const vocab *v)
         /* An empty text becomes "[EMPTY_i]", which is long enough. */
         if (types[i] == TYPE_BYTE && text[0] != '\0' && strlen(text) < strlen("<0x")) {
             return quire_error_set(v->err, QUIRE_CORRUPT,
-                                   "%s: token %" PRIu32
-                                   " is of type byte but its text is too short "
-                                   "for <0xNN> (damaged file?)",
-                                   quire_gguf_path(v->file), i);
+                                   "%s: %s[%" PRIu32
+                                   "] is byte, but the token's text is too short for <0xNN> "
+                                   "(damaged file?)",
+                                   quire_gguf_path(v->file), name, i);
         }
     }
     return QUIRE_OK;
@@ -312,6 +314,18 @@ static int bpe_check(const vocab *v)
     return QUIRE_OK;
 }
 
+/* Check that a key is u32 if it is there. libllama reads no other type for it. */
+static int u32_check(const vocab *v, const char *name)
+{
+    const int64_t index = gguf_find_key(v->gguf, name);
+
+    if (index >= 0 && gguf_get_kv_type(v->gguf, index) != GGUF_TYPE_UINT32) {
+        return quire_error_set(v->err, QUIRE_CORRUPT, "%s: %s is not of type u32 (damaged file?)",
+                               quire_gguf_path(v->file), name);
+    }
+    return QUIRE_OK;
+}
+
 /* Read a special id, which must lie within the vocabulary. A number of all ones means "none":
  * libllama then takes its default, as for an absent key, and *id stays. */
 static int id_get(const vocab *v, const char *name, uint32_t *id)
@@ -322,10 +336,7 @@ static int id_get(const vocab *v, const char *name, uint32_t *id)
     if (index < 0) {
         return QUIRE_OK;
     }
-    if (gguf_get_kv_type(v->gguf, index) != GGUF_TYPE_UINT32) {
-        return quire_error_set(v->err, QUIRE_CORRUPT, "%s: %s is not of type u32 (damaged file?)",
-                               quire_gguf_path(v->file), name);
-    }
+    QUIRE_TRY(u32_check(v, name));
     value = gguf_get_val_u32(v->gguf, index);
     if (value >= v->n && value != ID_NONE) {
         return quire_error_set(v->err, QUIRE_CORRUPT,
@@ -349,6 +360,7 @@ static int ids_check(const vocab *v)
     uint32_t eos = v->is_spm ? 2 : 11;
     bool adds_bos = true; /* some pre-tokenizers say so by themselves */
     bool adds_eos = false;
+    bool lacks_bos;
 
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         char key[QUIRE_GGUF_KEY_NAME_MAX];
@@ -361,12 +373,13 @@ static int ids_check(const vocab *v)
     QUIRE_TRY(id_get(v, "tokenizer.ggml.eos_token_id", &eos));
     QUIRE_TRY(quire_gguf_get_bool(v->file, "tokenizer.ggml.add_bos_token", &adds_bos, v->err));
     QUIRE_TRY(quire_gguf_get_bool(v->file, "tokenizer.ggml.add_eos_token", &adds_eos, v->err));
-    if ((adds_bos && bos >= v->n) || (adds_eos && eos >= v->n)) {
-        return quire_error_set(v->err, QUIRE_CORRUPT,
-                               "%s: texts are to %s with a token that the vocabulary of %" PRIu32
-                               " tokens lacks (damaged file?)",
-                               quire_gguf_path(v->file), adds_bos && bos >= v->n ? "begin" : "end",
-                               v->n);
+    lacks_bos = adds_bos && bos >= v->n;
+    if (lacks_bos || (adds_eos && eos >= v->n)) {
+        return quire_error_set(
+            v->err, QUIRE_CORRUPT,
+            "%s: texts are to %s with a token (tokenizer.ggml.%s_token_id) that the "
+            "vocabulary of %" PRIu32 " tokens lacks (damaged file?)",
+            quire_gguf_path(v->file), lacks_bos ? "begin" : "end", lacks_bos ? "bos" : "eos", v->n);
     }
     return QUIRE_OK;
 }
@@ -382,7 +395,6 @@ static int other_keys_check(const vocab *v)
         "tokenizer.ggml.normalizer.strip_accents",
     };
     const char *text;
-    uint32_t number;
     int64_t index;
 
     for (size_t i = 0; i < sizeof(bools) / sizeof(bools[0]); i++) {
@@ -390,8 +402,8 @@ static int other_keys_check(const vocab *v)
 
         QUIRE_TRY(quire_gguf_get_bool(v->file, bools[i], &value, v->err));
     }
-    QUIRE_TRY(quire_gguf_get_u32(v->file, "tokenizer.ggml.token_type_count",
-                                 (quire_gguf_range){ 0, UINT32_MAX, false }, &number, v->err));
+    QUIRE_TRY(u32_check(v, "tokenizer.ggml.token_type_count"));
+    QUIRE_TRY(u32_check(v, "general.file_type"));
     QUIRE_TRY(
         array_find(v, "tokenizer.ggml.suppress_tokens", GGUF_TYPE_INT32, GGUF_TYPE_INT32, &index));
     return quire_gguf_get_str(v->file, "tokenizer.chat_template", false, &text, v->err);

@@ -45,11 +45,11 @@ static const key_case key_cases[] = {
       ": key general.architecture is missing" },
     { { "general.architecture", EDIT_STR, 0, "mamba", 0 },
       QUIRE_UNSUPP,
-      ": architecture 'mamba' is not supported (all: docs/architectures.md or quire info "
+      ": general.architecture 'mamba' is not supported (all: docs/architectures.md or quire info "
       "--architectures)" },
     { { "general.architecture", EDIT_STR, 0, "qwen3tts", 0 },
       QUIRE_UNSUPP,
-      ": architecture 'qwen3tts' is not supported (the nearest that is: qwen3; all: "
+      ": general.architecture 'qwen3tts' is not supported (the nearest that is: qwen3; all: "
       "docs/architectures.md" },
     { { "general.architecture", EDIT_STR, 0, "two\nlines", 0 }, QUIRE_UNSUPP, "'two?lines'" },
     { { "general.architecture", EDIT_U32, 3, NULL, 0 },

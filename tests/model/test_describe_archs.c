@@ -223,7 +223,7 @@ static const key_case key_cases[] = {
     { "qwen35",
       { "qwen35.full_attention_interval", EDIT_U32, 100, NULL, 0 },
       QUIRE_UNSUPP,
-      "all 3 layers are recurrent (qwen35.attention.recurrent_layers); models without attention" },
+      "all 3 layers are recurrent (qwen35.full_attention_interval); models without attention" },
     { "qwen35",
       { "qwen35.attention.recurrent_layers", EDIT_U32_ARRAY, 0, NULL, 3 },
       QUIRE_CORRUPT,

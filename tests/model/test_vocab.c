@@ -144,7 +144,7 @@ static void spm_keys(void **state)
           "key tokenizer.ggml.model is missing" },
         { { "tokenizer.ggml.model", EDIT_STR, 0, "bert", 0 },
           QUIRE_UNSUPP,
-          "tokenizer 'bert' is not supported (supported: llama, gpt2, gemma4)" },
+          "tokenizer.ggml.model 'bert' is not supported (supported: llama, gpt2, gemma4)" },
         { { "tokenizer.ggml.model", EDIT_STR, 0, "no_vocab", 0 }, QUIRE_UNSUPP, "'no_vocab'" },
         { { "tokenizer.ggml.model", EDIT_U32, 1, NULL, 0 }, QUIRE_CORRUPT, "expected string" },
         { { "tokenizer.ggml.model", EDIT_STR, 0, "gpt2", 0 }, QUIRE_CORRUPT, "merges is missing" },
@@ -186,7 +186,12 @@ static void spm_keys(void **state)
         { { "tokenizer.ggml.add_eos_token", EDIT_BOOL, 1, NULL, 0 }, QUIRE_OK, NULL },
         { { "tokenizer.ggml.add_space_prefix", EDIT_U32, 1, NULL, 0 }, QUIRE_CORRUPT, "bool" },
         { { "tokenizer.ggml.add_space_prefix", EDIT_BOOL, 0, NULL, 0 }, QUIRE_OK, NULL },
-        { { "tokenizer.ggml.token_type_count", EDIT_STR, 0, "x", 0 }, QUIRE_CORRUPT, "an integer" },
+        { { "tokenizer.ggml.token_type_count", EDIT_STR, 0, "x", 0 }, QUIRE_CORRUPT, "type u32" },
+        { { "tokenizer.ggml.token_type_count", EDIT_U16, 2, NULL, 0 }, QUIRE_CORRUPT, "type u32" },
+        { { "general.file_type", EDIT_U16, 0, NULL, 0 },
+          QUIRE_CORRUPT,
+          "general.file_type is not of type u32" },
+        { { "general.file_type", EDIT_U32, 9999, NULL, 0 }, QUIRE_OK, NULL },
         { { "tokenizer.ggml.suppress_tokens", EDIT_U32_ARRAY, 9, NULL, 2 },
           QUIRE_CORRUPT,
           "suppress_tokens is not an array of type i32" },
@@ -251,7 +256,7 @@ static void token_texts(void **state)
     expect_token("tiny-llama", 267, "\xff\xfe", QUIRE_OK, NULL);
     expect_token("tiny-qwen2", 267, "\xff\xe4", QUIRE_OK, NULL);
     expect_token("tiny-llama", 267, text, QUIRE_CORRUPT,
-                 "token 267 has 4999 bytes; expected at most 4096");
+                 "tokenizer.ggml.tokens[267] has 4999 bytes; expected at most 4096");
     text[4096] = '\0';
     expect_token("tiny-llama", 267, text, QUIRE_OK, NULL);
     /* The longest text of characters that BPE cannot render: 4,096 of them would each be rendered
@@ -291,7 +296,7 @@ static void texts_that_blow_up(void **state)
         text[0] = (char)('0' + i);
         set_token(&edit, 200 + i, text);
     }
-    expect(&edit, QUIRE_CORRUPT, "too many long tokens");
+    expect(&edit, QUIRE_CORRUPT, "tokenizer.ggml.tokens has too many long tokens");
     gguf_edit_close(&edit);
 }
 
@@ -316,7 +321,8 @@ static void types_and_scores(void **state)
     expect(&edit, QUIRE_OK, NULL);
     set_type(&edit, 267, 6); /* byte */
     set_token(&edit, 267, "<0");
-    expect(&edit, QUIRE_CORRUPT, "token 267 is of type byte but its text is too short for <0xNN>");
+    expect(&edit, QUIRE_CORRUPT,
+           "tokenizer.ggml.token_type[267] is byte, but the token's text is too short");
     set_token(&edit, 267, "<0x");
     expect(&edit, QUIRE_OK, NULL);
     set_score(&edit, 200, NAN);

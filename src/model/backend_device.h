@@ -14,8 +14,9 @@
 
 #include <ggml-backend.h>
 
-/* info: of an open device. Errors: QUIRE_UNSUPP (no backend for this device in the build; the card
- * lacks a feature that ggml needs; another card was opened before). */
+/* info: of an open device. Errors: QUIRE_INVAL (a device without memory of its own), QUIRE_UNSUPP
+ * (no backend for this device in the build; the card lacks a feature that ggml needs; another card
+ * was opened before). */
 int quire_backend_device_find(ggml_backend_dev_t *out, const quire_device_info *info,
                               quire_error *err);
 

@@ -75,6 +75,11 @@ int quire_tls_read(quire_tls *tls, const char *cert_path, const char *key_path, 
     return rc;
 }
 
+bool quire_tls_is_on(const quire_tls *tls)
+{
+    return tls->cert != NULL;
+}
+
 void quire_tls_fini(quire_tls *tls)
 {
     free(tls->cert);

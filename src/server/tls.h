@@ -24,9 +24,7 @@ typedef struct quire_tls {
 int quire_tls_read(quire_tls *tls, const char *cert_path, const char *key_path, quire_error *err);
 void quire_tls_fini(quire_tls *tls);
 
-static inline bool quire_tls_is_on(const quire_tls *tls)
-{
-    return tls->cert != NULL;
-}
+/* Whether the server has a certificate. */
+bool quire_tls_is_on(const quire_tls *tls);
 
 #endif /* QUIRE_SERVER_TLS_H */

@@ -248,6 +248,19 @@ static ggml_backend_dev_t card_of_vulkan0(void)
     return card;
 }
 
+/* Weights lie on a device that has memory of its own. */
+static void test_host_is_no_card(void **state)
+{
+    const quire_device_info info = { .name = "cpu", .memory = QUIRE_MEMORY_HOST };
+    quire_error err = QUIRE_ERROR_INIT;
+    ggml_backend_dev_t card;
+
+    (void)state;
+    assert_int_equal(quire_backend_device_find(&card, &info, &err), QUIRE_INVAL);
+    assert_null(card);
+    assert_non_null(strstr(err.message, "-ngl puts weights on a device, and cpu is none"));
+}
+
 /* Layers of the model on the card, by ggml's backend: all layers and the output, and the last
  * layers alone. */
 static void test_vulkan_layers(void **state)
@@ -459,11 +472,11 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mock_bits),     cmocka_unit_test(test_vulkan_perplexity),
-        cmocka_unit_test(test_vulkan_layers), cmocka_unit_test(test_vulkan_text),
-        cmocka_unit_test(test_fill),          cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_wrong_isa),     cmocka_unit_test(test_identity),
-        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_mock_bits),       cmocka_unit_test(test_vulkan_perplexity),
+        cmocka_unit_test(test_host_is_no_card), cmocka_unit_test(test_vulkan_layers),
+        cmocka_unit_test(test_vulkan_text),     cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_wrong_isa),
+        cmocka_unit_test(test_identity),        cmocka_unit_test(test_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

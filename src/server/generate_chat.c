@@ -13,12 +13,8 @@
 static int add_stops(quire_generation *gen, const quire_chat_rules *rules)
 {
     for (uint32_t i = 0; i < rules->n_stops; i++) {
-        const size_t n = strlen(rules->stops[i]);
         char *stop;
 
-        if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
-            continue;
-        }
         if (gen->params.n_stops == QUIRE_STOPS_MAX) {
             return quire_api_error_set(&gen->http->err, 400, "invalid_value", "stop",
                                        "stop: the chat format has %u texts of its own, which "

@@ -181,11 +181,5 @@ bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bo
         return false;
     }
     *at = (size_t)match.position(0);
-    for (size_t i = 1; i < match.size(); i++) {
-        if (match.length(i) > 0) {
-            *at = (size_t)match.position(i);
-            break;
-        }
-    }
     return true;
 }

@@ -57,7 +57,8 @@ void quire_chat_reading_answer(const quire_chat_reading *reading, quire_chat_ans
 int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token);
 
 /* The place where a trigger's pattern begins in a text of at most some hundred bytes; patterns of a
- * whole answer count only at its start. */
+ * whole answer count only at its start. A grammar that begins at a group of the pattern begins
+ * later: libllama finds the group, and needs the text before it for that. */
 bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
                              size_t *at);
 

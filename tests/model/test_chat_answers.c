@@ -275,6 +275,13 @@ static bool is_odd_byte(uint32_t token)
     return n == 1 && (piece[0] == '\0' || ((unsigned char)piece[0] & 0x80u) != 0);
 }
 
+static bool is_blank(int32_t token)
+{
+    char piece[64];
+
+    return quire_model_token_text(model, token, false, piece, sizeof piece) == 1 && piece[0] == ' ';
+}
+
 /* Choose tokens by random logits until the answer ends; the text of all tokens. */
 static char *random_answer(const quire_chat_rules *rules, int32_t thinking_tokens, quire_rng *rng,
                            const char *first, uint32_t *n_tokens)
@@ -286,7 +293,7 @@ static char *random_answer(const quire_chat_rules *rules, int32_t thinking_token
     float *logits = calloc(n_vocab, sizeof *logits);
     quire_bytes text = { 0 };
     int32_t *led = NULL;
-    size_t n_led = 0;
+    size_t i_led = 0, n_led = 0;
 
     assert_non_null(logits);
     opts.temperature = 0.0f;
@@ -301,6 +308,7 @@ static char *random_answer(const quire_chat_rules *rules, int32_t thinking_token
         assert_int_equal(
             quire_model_tokenize_all(model, first, strlen(first), &how, &led, &n_led, &err),
             QUIRE_OK);
+        i_led = is_blank(led[0]) && first[0] != ' '; /* the vocabulary's, before a text */
     }
     for (*n_tokens = 0; *n_tokens < 2000; (*n_tokens)++) {
         char piece[64];
@@ -310,8 +318,8 @@ static char *random_answer(const quire_chat_rules *rules, int32_t thinking_token
         for (uint32_t i = 0; i < n_vocab; i++) {
             logits[i] = is_odd_byte(i) ? -1.0f : (float)quire_rng_unit(rng);
         }
-        if (*n_tokens < n_led) {
-            logits[led[*n_tokens]] = 9.0f;
+        if (i_led < n_led) {
+            logits[led[i_led++]] = 9.0f;
         }
         token = quire_sampler_pick(sampler, logits);
         assert_true(token >= 0);
@@ -450,6 +458,38 @@ static void a_tag_begins_the_grammar_of_a_call(void **state)
     assert_non_null(strstr(text, "Let me see. <tool_call>\n"));
     expect_edit(prompt, text);
     free(text);
+    quire_chat_prompt_destroy(prompt);
+}
+
+/* As above, where a format says by patterns where a call begins: at the answer's start, or behind
+ * its thoughts. */
+static void a_pattern_begins_the_grammar_of_a_call(void **state)
+{
+    static const char *const begins[] = {
+        "<|channel|>commentary to=functions",
+        "<|channel|>analysis<|message|>Why?<|end|><|start|>assistant<|channel|>commentary to",
+        "<|channel|>analysis<|message|>Why?<|end|><|start|>assistant to",
+    };
+    quire_rng rng = test_rng(14);
+    quire_chat_ask ask = case_ask(0);
+    quire_chat_prompt *prompt;
+    quire_chat_rules rules;
+
+    (void)state;
+    ask.tools = SCHEMA_TOOLS;
+    ask.parallel_calls = QUIRE_CHAT_OFF;
+    prompt = prompt_of("openai-gpt-oss-120b", &ask);
+    quire_chat_prompt_rules(prompt, &rules);
+    assert_true(rules.is_grammar_lazy);
+    assert_true(rules.triggers[0].is_pattern);
+    for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++) {
+        uint32_t n;
+        char *text = random_answer(&rules, -1, &rng, begins[i], &n);
+
+        assert_ptr_equal(strstr(text, begins[i]), text);
+        expect_edit(prompt, text);
+        free(text);
+    }
     quire_chat_prompt_destroy(prompt);
 }
 
@@ -621,6 +661,7 @@ int main(void)
         cmocka_unit_test(required_calls_have_valid_arguments),
         cmocka_unit_test(required_calls_of_tagged_formats_have_valid_arguments),
         cmocka_unit_test(a_tag_begins_the_grammar_of_a_call),
+        cmocka_unit_test(a_pattern_begins_the_grammar_of_a_call),
         cmocka_unit_test(a_named_tool_is_called),
         cmocka_unit_test(thoughts_end_at_their_budget),
         cmocka_unit_test(a_required_call_comes_behind_thoughts),

@@ -26,7 +26,8 @@ constexpr size_t STACK_BYTES_END = QUIRE_CHAT_STACK_BYTES / 4 * 3;
 
 struct guard {
     const char *what;
-    const std::function<void()> *work;
+    void (*work)(const void *ctx);
+    const void *ctx;
     quire_error *err;
     int status;
     int64_t live_bytes;
@@ -122,7 +123,7 @@ void *run(void *opaque)
     g->begun_ns = thread_ns();
     active = g;
     try {
-        (*g->work)();
+        g->work(g->ctx);
     } catch (const quire::failure &e) {
         fail(g, e.status, e.text);
     } catch (const std::bad_alloc &) {
@@ -197,9 +198,10 @@ void operator delete(void *p, size_t) noexcept
 
 /* ---- running ---- */
 
-int quire::guard_run(const char *what, const std::function<void()> &work, quire_error *err)
+int quire::guard_call(const char *what, void (*work)(const void *ctx), const void *ctx,
+                      quire_error *err)
 {
-    guard g = { what, &work, err, QUIRE_OK, 0, 0, 0, nullptr, nullptr };
+    guard g = { what, work, ctx, err, QUIRE_OK, 0, 0, 0, nullptr, nullptr };
     pthread_attr_t attr;
     pthread_t thread;
     int rc = pthread_attr_init(&attr);

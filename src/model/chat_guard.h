@@ -15,8 +15,6 @@
 #ifndef QUIRE_MODEL_CHAT_GUARD_H
 #define QUIRE_MODEL_CHAT_GUARD_H
 
-#include <functional>
-
 #include "model/chat_format.h"
 
 namespace quire
@@ -28,10 +26,18 @@ struct failure {
     const char *text; /* static */
 };
 
+/* guard_run() for work(ctx). The caller is in no guard yet and catches nothing: no memory is taken
+ * there, as a std::function would do. */
+int guard_call(const char *what, void (*work)(const void *ctx), const void *ctx, quire_error *err);
+
 /* Run work. `what` names the input in messages ("chat template", "answer"). No exception passes.
  * Errors: QUIRE_LIMIT (a limit), QUIRE_INVAL (an exception: its text), QUIRE_NOMEM, the status of a
  * thrown failure. */
-int guard_run(const char *what, const std::function<void()> &work, quire_error *err);
+template <typename F> int guard_run(const char *what, const F &work, quire_error *err)
+{
+    return guard_call(
+        what, [](const void *f) { (*static_cast<const F *>(f))(); }, &work, err);
+}
 
 } // namespace quire
 

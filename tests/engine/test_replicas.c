@@ -150,6 +150,114 @@ static void test_sums(void **state)
     replicas_close(&r);
 }
 
+static uint16_t account_two(void *ctx, const void *tenant, uint32_t tenant_bytes)
+{
+    (void)ctx;
+    (void)tenant;
+    (void)tenant_bytes;
+    return 2;
+}
+
+/* A request of a session with the first text. */
+static quire_request *ask_in(const replicas *r, quire_session_ref session)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    params.session = session;
+    tokens_make(text, N_PROMPT, 0);
+    return submit(&r->b, &params);
+}
+
+/* Lose the second device by a request of the session, which the first one takes over. */
+static void lose_second(const replicas *r, quire_session_ref session)
+{
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    quire_engine_device_stats devices[QUIRE_REPLICAS_MAX];
+    gate *g = gate_close(r->b.engine);
+    quire_request *waiting = ask_in(r, session); /* on the first device, which stands still */
+    quire_request *moved;
+
+    quire_mock_device_set(replica_mocks[1], &faults);
+    moved = ask_in(r, session);
+    while (!quire_loop_is_lost(r->b.engine->loops[1])) {
+        test_doze();
+    }
+    gate_open(g);
+    (void)answer_take(waiting);
+    (void)answer_take(moved);
+    (void)quire_engine_devices_get(r->b.engine, devices);
+    assert_true(devices[1].is_lost);
+}
+
+/* Bytes of sessions and of accounts, quotas and pages are sums over the devices that are left. */
+static void test_views(void **state)
+{
+    const quire_account_opts accounts[2] = { { .weight = 1 },
+                                             { .quota_bytes = 1u << 30, .weight = 3 } };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_session_kv items[2] = { { "", 0, "s", 9, 9 }, { "", 0, "none", 9, 9 } };
+    const quire_chat_message message = { "user", "hello", NULL };
+    quire_session_kv both;
+    quire_account_info infos[2];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_stats stats;
+    quire_sessions *sessions;
+    quire_session_ref session;
+    quire_request *waiting;
+    quire_region_view regions[QUIRE_REGIONS_MAX];
+    quire_page_map map;
+    uint32_t n_kept;
+    int32_t *kept;
+    replicas r;
+    gate *g;
+
+    (void)state;
+    engine.accounts = (quire_engine_accounts){ .items = accounts, .n = 2, .of = account_two };
+    r = replicas_open("mock", &engine);
+    sessions = quire_engine_sessions(r.b.engine);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 1, &session, &err), QUIRE_OK);
+    g = gate_close(r.b.engine);
+    waiting = ask_in(&r, session);
+    (void)answer_take(ask_in(&r, session)); /* on the second device */
+    gate_open(g);
+    (void)finish(waiting);
+    kept = quire_request_tokens_take(waiting, &n_kept);
+    assert_int_equal(quire_sessions_commit(sessions, session, &message, 1, kept, n_kept, 2),
+                     QUIRE_OK);
+    finish_as(waiting, QUIRE_FINISH_LENGTH);
+
+    assert_int_equal(quire_engine_sessions_kv(r.b.engine, items, 2), QUIRE_OK);
+    both = items[0];
+    assert_true(both.bytes > 0);
+    assert_int_equal(both.own_bytes, both.bytes);
+    assert_int_equal(items[1].bytes + items[1].own_bytes, 0);
+    assert_int_equal(quire_engine_accounts_get(r.b.engine, infos, 2), QUIRE_OK);
+    assert_int_equal(infos[0].bytes + infos[0].quota_bytes, 0);
+    assert_int_equal(infos[0].weight, 1);
+    assert_int_equal(infos[1].quota_bytes, 2 * accounts[1].quota_bytes);
+    assert_int_equal(infos[1].weight, 3);
+    assert_int_equal(quire_engine_regions(r.b.engine, regions), 1);
+    assert_int_equal(infos[1].bytes, regions[0].stats.cached_bytes);
+    assert_int_equal(infos[1].region_bytes[QUIRE_REGION_DYNAMIC], infos[1].bytes);
+
+    lose_second(&r, session);
+    assert_int_equal(quire_engine_sessions_kv(r.b.engine, items, 2), QUIRE_OK);
+    assert_int_equal(items[0].bytes, both.bytes / 2);
+    assert_int_equal(items[0].own_bytes, both.own_bytes / 2);
+    assert_int_equal(quire_engine_accounts_get(r.b.engine, infos, 2), QUIRE_OK);
+    assert_int_equal(infos[1].quota_bytes, accounts[1].quota_bytes);
+    assert_int_equal(infos[1].weight, 3);
+    (void)quire_engine_regions(r.b.engine, regions);
+    assert_int_equal(infos[1].bytes, regions[0].stats.cached_bytes);
+    quire_engine_stats_get(r.b.engine, &stats);
+    assert_int_equal(quire_engine_page_map(r.b.engine, &map), QUIRE_OK);
+    assert_int_equal(map.n_in_use, stats.cache.pages_cached);
+    quire_page_map_fini(&map);
+    quire_sessions_leave(sessions, session, 2);
+    replicas_close(&r);
+}
+
 /* A pin is held on the device to which its tenant is bound, where the requests of it go. */
 static void test_bound_pin(void **state)
 {
@@ -659,6 +767,7 @@ int main(void)
         cmocka_unit_test(test_prefixes),
         cmocka_unit_test(test_vulkan),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_views),
         cmocka_unit_test(test_bound_pin),
         cmocka_unit_test(test_failover),
         cmocka_unit_test(test_failover_cancelled),

@@ -1,5 +1,7 @@
 /* test_server_tools.c - tools, thoughts and templates of chats, with scripted answers.
  *
+ * The linker redirects strdup() here (--wrap), so that the copies of a request's texts can fail.
+ *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,8 +10,10 @@
 #include <cmocka.h>
 
 #include "chat_fixture.h"
+#include "doze.h"
 #include "server_fixture.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,15 +28,42 @@
 static server_fixture f;
 static char *chat_template;
 
-static int start(void **state)
+static _Thread_local bool is_test; /* the test's own thread: its calls never fail */
+static atomic_uint n_copies;
+static atomic_uint fail_at; /* the call of strdup() that fails, from 1; 0 = none */
+
+char *__real_strdup(const char *text);
+char *__wrap_strdup(const char *text);
+char *__wrap_strdup(const char *text)
+{
+    const unsigned at = atomic_load(&fail_at);
+
+    return !is_test && at > 0 && atomic_fetch_add(&n_copies, 1) + 1 == at ? NULL
+                                                                          : __real_strdup(text);
+}
+
+static int start_with(const char *name)
 {
     quire_server_opts opts = server_fixture_opts();
 
-    (void)state;
-    chat_template = chat_fixture_template("Qwen-Qwen3-0.6B");
+    is_test = true;
+    chat_template = chat_fixture_template(name);
     opts.chat_template = chat_template;
     server_fixture_start(&f, &opts);
     return 0;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    return start_with("Qwen-Qwen3-0.6B");
+}
+
+/* A format with a stop text of its own. */
+static int start_laguna(void **state)
+{
+    (void)state;
+    return start_with("poolside-Laguna-XS.2");
 }
 
 static int stop(void **state)
@@ -274,6 +305,73 @@ static void an_answer_goes_on_with_the_last_message(void **state)
     json_decref(root);
 }
 
+/* ---- stop texts of the format ---- */
+
+/* Ask with n stop texts. */
+static http_reply ask_with_stops(unsigned n)
+{
+    char body[512] = "{" ASK_ADD ",\"stop\":[";
+
+    for (unsigned i = 0; i < n; i++) {
+        text_append(body, sizeof body, i > 0 ? ",\"END\"" : "\"END\"");
+    }
+    text_append(body, sizeof body, "]}");
+    return http_post(f.port, CHAT, body);
+}
+
+static void the_formats_stops_follow_the_requests(void **state)
+{
+    http_reply reply;
+    engine_seen seen;
+
+    (void)state;
+    reply = ask_with_stops(2);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    seen = engine_double_seen(f.engine);
+    assert_int_equal(seen.params.n_stops, 3);
+    assert_string_equal(seen.stops[1], "END");
+    assert_string_equal(seen.stops[2], "</assistant>");
+    reply = ask_with_stops(QUIRE_STOPS_MAX - 1);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    assert_int_equal(engine_double_seen(f.engine).params.n_stops, QUIRE_STOPS_MAX);
+    reply = ask_with_stops(QUIRE_STOPS_MAX);
+    assert_int_equal(reply.status, 400);
+    assert_non_null(strstr(reply.body, "stop: the chat format has 1 texts of its own, which "
+                                       "leaves 15"));
+    http_reply_free(&reply);
+}
+
+/* A request whose texts cannot all be copied is refused for want of memory; the next one is not. */
+static void texts_without_memory_are_refused(void **state)
+{
+    unsigned n_refused = 0;
+
+    (void)state;
+    for (unsigned at = 1;; at++) {
+        http_reply reply;
+
+        atomic_store(&n_copies, 0);
+        atomic_store(&fail_at, at);
+        reply = ask_with_stops(1);
+        while (!quire_server_is_idle(f.server)) { /* its memory is released */
+            test_doze();
+        }
+        atomic_store(&fail_at, 0);
+        if (reply.status != 200 && reply.status != 503) {
+            fail_msg("copy %u: status %d, %s", at, reply.status, reply.body);
+        }
+        n_refused += reply.status == 503;
+        http_reply_free(&reply);
+        if (atomic_load(&n_copies) < at) {
+            break;
+        }
+    }
+    assert_true(n_refused >= 3); /* the stop text, the grammar, the shown tokens at least */
+    assert_int_equal(engine_double_seen(f.engine).params.n_stops, 2);
+}
+
 /* ---- the history ---- */
 
 /* A history is asked for with its explanation. */
@@ -353,6 +451,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(the_prompt_has_what_the_request_says, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_goes_on_with_the_last_message, start, stop),
+        cmocka_unit_test_setup_teardown(the_formats_stops_follow_the_requests, start_laguna, stop),
+        cmocka_unit_test_setup_teardown(texts_without_memory_are_refused, start_laguna, stop),
         cmocka_unit_test_setup_teardown(the_template_is_the_reason_of_a_miss, start, stop),
         cmocka_unit_test_setup_teardown(the_models_own_answer_stays, start, stop),
     };

@@ -216,6 +216,41 @@ static void verify_interrupted_tells_the_records_so_far(void **state)
     stored_dir_remove(dir);
 }
 
+/* Ctrl-C while the file is verified: not even the directory is made. Later: exit status 130, and
+ * the records so far. */
+static void import_interrupted_tells_the_records_so_far(void **state)
+{
+    const char *from = stored_dir_new("begun-cache");
+    const char *to = stored_dir_new("unmade-cache");
+    const char *file = program_path("begun.qkvx");
+    const json_int_t n = (stored_put(from, stored_river, "f16") + 63) / 64;
+    program_result result;
+    char text[100];
+
+    (void)state;
+    result = program_expect(0, PROGRAM("cache", "export", from, "-m", program_model(), "-t", "1",
+                                       "-p", stored_river, "-o", file));
+    program_free(&result);
+    assert_true(n > 1);
+    assert_int_equal(setenv("MOCK_INTERRUPT_AT", "1", 1), 0);
+    result = program_expect(INTERRUPTED, PROGRAM("cache", "import", to, file));
+    assert_says(result.err, "nothing is imported: interrupted");
+    program_free(&result);
+    assert_int_not_equal(access(to, F_OK), 0);
+
+    (void)snprintf(text, sizeof text, "%lld", (long long)n + 1);
+    assert_int_equal(setenv("MOCK_INTERRUPT_AT", text, 1), 0);
+    result = program_expect(INTERRUPTED, PROGRAM("cache", "import", to, file));
+    (void)snprintf(text, sizeof text, "%lld records, ", (long long)n);
+    assert_says(result.err, text);
+    assert_says(result.err, "; 1 are new, 0 were there");
+    program_free(&result);
+    assert_int_equal(unsetenv("MOCK_INTERRUPT_AT"), 0);
+    stored_file_remove(file);
+    stored_dir_remove(from);
+    stored_dir_remove(to);
+}
+
 /* A list without the first words of its texts is none. */
 static void ls_interrupted_prints_no_part(void **state)
 {
@@ -441,6 +476,7 @@ int main(void)
         cmocka_unit_test(verify_reads_many),
         cmocka_unit_test(condensed_texts_are_texts),
         cmocka_unit_test(verify_interrupted_tells_the_records_so_far),
+        cmocka_unit_test(import_interrupted_tells_the_records_so_far),
         cmocka_unit_test(ls_interrupted_prints_no_part),
         cmocka_unit_test(a_server_may_run),
         cmocka_unit_test(bad_uses_are_named),

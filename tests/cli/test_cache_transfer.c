@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* ---- warm ---- */
@@ -175,6 +176,79 @@ static void damaged_files_are_refused(void **state)
     stored_dir_remove(from);
 }
 
+/* Store a text of more pages than are written at once, and export it. Returns its records. */
+static json_int_t export_long(const char *dir, const char *file)
+{
+    const char *prompt = program_text("long.txt", 1600);
+    json_t *document = program_json(PROGRAM("cache", "warm", dir, "-m", program_model_deep(), "-t",
+                                            "1", "--kv", "q8", "--json", prompt));
+    json_int_t n;
+
+    json_decref(document);
+    document = program_json(PROGRAM("cache", "export", dir, "-m", program_model_deep(), "-t", "1",
+                                    "--kv", "q8", "-f", prompt, "-o", file, "--json"));
+    n = stored_number(document, "records");
+    assert_true(n > 16);
+    json_decref(document);
+    return n;
+}
+
+static void assert_records(const char *dir, json_int_t n)
+{
+    json_t *document = program_json(PROGRAM("cache", "verify", dir, "--json"));
+
+    assert_int_equal(stored_number(document, "fine"), n);
+    json_decref(document);
+}
+
+static void many_records_are_imported(void **state)
+{
+    const char *from = stored_dir_new("long-cache");
+    const char *to = stored_dir_new("filled-cache");
+    const char *file = program_path("long.qkvx");
+    const json_int_t n = export_long(from, file);
+    program_result result = program_expect(0, PROGRAM("cache", "import", to, file));
+    char text[80];
+
+    (void)state;
+    (void)snprintf(text, sizeof text, "long.qkvx: %lld records, ", (long long)n);
+    assert_says(result.err, text);
+    (void)snprintf(text, sizeof text, "; %lld are new, 0 were there\n", (long long)n);
+    assert_says(result.err, text);
+    program_free(&result);
+    assert_records(to, n);
+    stored_file_remove(file);
+    stored_dir_remove(from);
+    stored_dir_remove(to);
+}
+
+/* ulimit -f: a record that cannot be stored ends the import, with the cause. */
+static void a_failed_import_tells_why(void **state)
+{
+    const char *from = stored_dir_new("source-cache");
+    const char *to = stored_dir_new("limited-cache");
+    const char *file = program_path("unstored.qkvx");
+    struct rlimit before, limit;
+    program_result result;
+
+    (void)state;
+    (void)export_long(from, file);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 16384;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    result = program_run(PROGRAM("cache", "import", to, file));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, " records could not be stored: ");
+    assert_says(result.err, "File too large");
+    assert_null(strstr(result.err, " are new"));
+    program_free(&result);
+    stored_file_remove(file);
+    stored_dir_remove(from);
+    stored_dir_remove(to);
+}
+
 /* ---- gc ---- */
 
 static void remove_first_segment(const char *path)
@@ -223,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warm_stores_texts),          cmocka_unit_test(a_text_travels),
         cmocka_unit_test(export_takes_the_beginning), cmocka_unit_test(damaged_files_are_refused),
+        cmocka_unit_test(many_records_are_imported),  cmocka_unit_test(a_failed_import_tells_why),
         cmocka_unit_test(gc_drops_orphans),
     };
 

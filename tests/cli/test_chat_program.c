@@ -138,10 +138,12 @@ static void commands_do_what_help_says(void **state)
         "of 512 tokens of context in use, 3 messages",
         "/system [TEXT]   begin anew",
         "the conversation is empty now, without a system message",
+        "the conversation is empty now\n",
+        "unknown command /nothinglikeit: /help lists the commands, a blank before '/' sends the",
     };
     program_result result = program_run_with(
         "a quire\n/retry\n/undo\n/undo\n/retry\n/system be brief\na quire\n/think on\n/reset now\n"
-        "/status\n/help\n/system\n /help\n",
+        "/status\n/help\n/system\n /help\n/reset\n/nothinglikeit\n",
         PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-n", "2", "--temp",
                 "0", "--json"));
     json_t *document = json_loads(result.out, 0, NULL);
@@ -160,6 +162,51 @@ static void commands_do_what_help_says(void **state)
     json_decref(document);
     program_free(&result);
 }
+
+#if QUIRE_HAS_JINJA
+/* Thoughts can be switched off. */
+static const char *thinking_template(void)
+{
+    static const char text[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+        "{{ m.content }}<|im_end|>\n"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n"
+        "{% if enable_thinking is defined and not enable_thinking %}"
+        "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}";
+
+    return program_file("thinking.jinja", text, strlen(text));
+}
+
+static program_result chat_of(const char *lines)
+{
+    return program_run_with(lines,
+                            PROGRAM("chat", program_model(), "--chat-template-file",
+                                    thinking_template(), "-n", "2", "--temp", "0", "--json"));
+}
+
+static void thoughts_are_switched(void **state)
+{
+    program_result result = chat_of("a quire\n/think off\n/reset\na quire\n/think on\n/reset\n"
+                                    "a quire\n/think hard\n/think\n");
+    json_t *document = json_loads(result.out, 0, NULL);
+    const json_t *turns = json_object_get(document, "turns");
+    const char *unknown = strstr(result.err, "/think takes on or off");
+
+    (void)state;
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, "thinking is off from the next answer on");
+    assert_says(result.err, "thinking is on from the next answer on");
+    assert_says(unknown, "on or off");
+    assert_says(unknown + 1, "/think takes on or off");
+    assert_int_equal(json_array_size(turns), 3);
+    assert_true(prompt_of(turns, 1) > prompt_of(turns, 0)); /* the thoughts' end as well */
+    assert_int_equal(prompt_of(turns, 2), prompt_of(turns, 0));
+    json_decref(document);
+    program_free(&result);
+}
+#endif
 
 /* ---- chat-template check ---- */
 
@@ -236,6 +283,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_edited_and_pasted),
         cmocka_unit_test(commands_do_what_help_says),
+#if QUIRE_HAS_JINJA
+        cmocka_unit_test(thoughts_are_switched),
+#endif
         cmocka_unit_test(wrong_words_are_refused),
         cmocka_unit_test(a_built_in_template_keeps_its_turns),
 #if QUIRE_HAS_JINJA

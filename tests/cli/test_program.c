@@ -1,5 +1,5 @@
 /* test_program.c - the program as a whole: help, exit statuses, messages, bad files, lost output,
- * quire info.
+ * quire info, states of texts.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,11 +10,13 @@
 
 #include <cmocka.h>
 
+#include "gguf_gen.h"
 #include "program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -461,6 +463,169 @@ static void windows_on_disk(void **state)
     }
 }
 
+/* The bytes of "1.05 MB" behind the pointer, which moves on; to three digits. */
+static double bytes_behind(const char **at)
+{
+    static const char units[] = "kMG";
+    const char *unit_at;
+    char unit[8];
+    double value;
+    int n = 0;
+
+    if (sscanf(*at, " %lf %7s%n", &value, unit, &n) != 2) {
+        fail_msg("no bytes: '%.40s'", *at);
+    }
+    *at += n;
+    unit_at = strchr(units, unit[0]);
+    for (const char *u = units; unit_at != NULL && u <= unit_at; u++) {
+        value *= 1000;
+    }
+    return value;
+}
+
+static void assert_near(double value, double expected)
+{
+    if (value < 0.99 * expected || value > 1.01 * expected) {
+        fail_msg("%g, not %g", value, expected);
+    }
+}
+
+/* The rows of texts that keep a share of their tokens are those of the document. */
+static void info_of_a_share_as_text(void **state)
+{
+    program_result text = program_expect(
+        0, PROGRAM("info", program_model(), "--retain", "keydiff:0.25", "--retain-chunk", "500"));
+    json_t *document = program_json(PROGRAM("info", program_model(), "--retain", "keydiff:0.25",
+                                            "--retain-chunk", "500", "--json"));
+    const json_t *rows = json_object_get(json_object_get(document, "retained"), "kv");
+    const char *at = strstr(text.out, "KV bytes with --retain keydiff:0.25");
+    const json_t *row, *context;
+    size_t i, k;
+
+    (void)state;
+    assert_says(at, ", every 512 tokens\n");
+    at = strchr(at, '\n');
+    assert_true(json_array_size(rows) > 4);
+    json_array_foreach(rows, i, row)
+    {
+        const char *format = json_string_value(json_object_get(row, "kv"));
+        const json_t *contexts = json_object_get(row, "contexts");
+
+        assert_memory_equal(at, "\n  ", 3);
+        assert_memory_equal(at + 3, format, strlen(format));
+        at += 3 + strlen(format);
+        json_array_foreach(contexts, k, context)
+        {
+            assert_near(bytes_behind(&at), (double)integer(context, "bytes"));
+        }
+        at = strstr(at, "\n    most on the way ");
+        assert_non_null(at);
+        at += strlen("\n    most on the way ");
+        json_array_foreach(contexts, k, context)
+        {
+            assert_near(bytes_behind(&at), (double)integer(context, "most_bytes"));
+        }
+        at = strchr(at, '\n');
+    }
+    assert_says(at, "The kept tokens of the last place in whole pages");
+    json_decref(document);
+    program_free(&text);
+}
+
+/* A generated model of a shape. */
+static const char *shape_write(const char *shape)
+{
+    const char *path = program_path(shape);
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_gen_opts opts;
+
+    assert_true(gguf_gen_shape(shape, &opts));
+    if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return path;
+}
+
+/* Recurrent layers beside those with KV. */
+static void info_tells_recurrent_layers(void **state)
+{
+    const char *model = shape_write("tiny-lfm2");
+    program_result whole = program_expect(0, PROGRAM("info", model));
+    program_result half = program_expect(0, PROGRAM("info", model, "--state-type", "f16"));
+    const char *line = strstr(whole.out, "  recurrent   4 of 6 layers, a state of ");
+    const char *end;
+    double bytes, kept_bytes;
+
+    (void)state;
+    assert_non_null(line);
+    end = strchr(line, '\n');
+    line += strlen("  recurrent   4 of 6 layers, a state of ");
+    bytes = bytes_behind(&line);
+    assert_memory_equal(line, " beside the KV of a text\n", strlen(" beside the KV of a text\n"));
+    assert_ptr_equal(line + strlen(" beside the KV of a text"), end);
+    line = strstr(half.out, " beside the KV of a text, ");
+    assert_non_null(line);
+    line += strlen(" beside the KV of a text, ");
+    kept_bytes = bytes_behind(&line);
+    assert_near(kept_bytes, bytes / 2);
+    assert_memory_equal(line, " where it is cached (f16)\n", 26);
+    program_free(&half);
+    program_free(&whole);
+}
+
+/* Layers whose heads differ in number and size, and windows. */
+static void info_tells_layer_sizes(void **state)
+{
+    program_result text = program_expect(0, PROGRAM("info", shape_write("tiny-gemma4")));
+
+    (void)state;
+    assert_says(text.out, "4 heads, 2 kv heads, K 64 and V 64 wide");
+    assert_says(text.out, "  layers      1 to 2 kv heads, K and V 32 to 64 wide\n");
+    assert_says(text.out, "  windows     3 of 6 layers see 77 tokens\n");
+    program_free(&text);
+}
+
+/* ---- states of texts ---- */
+
+static void block_files_are_read_and_written_whole(void **state)
+{
+#define RETAINED                                                                                   \
+    "run", "-m", program_model(), "-t", "1", "-n", "1", "--temp", "0", "-c", "512", "--retain",    \
+        "snap:0.5,recent=16", "--prefill-chunk", "128", "-b", "64"
+    const char *folder = program_data("");
+    const char *saved = program_file("text.state", "before", 6);
+    const char *prompt = program_text("block.txt", 400);
+    struct rlimit before, limit;
+    program_result result;
+    char text[8];
+    FILE *file;
+
+    (void)state;
+    result = program_expect(1, PROGRAM(RETAINED, "-f", prompt, "--resume-block-state", folder));
+    assert_says(result.err, "cannot read ");
+    assert_says(result.err, folder);
+    program_free(&result);
+
+    /* ulimit -f: the file stays as it was, without a part beside it. */
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 4096;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    result = program_run(PROGRAM(RETAINED, "-f", prompt, "--save-block-state", saved));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "cannot write ");
+    assert_says(result.err, "text.state: File too large");
+    program_free(&result);
+    file = fopen(saved, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(text, sizeof text, file));
+    assert_int_equal(fclose(file), 0);
+    assert_string_equal(text, "before");
+    assert_int_not_equal(access(program_path("text.state.partial"), F_OK), 0);
+#undef RETAINED
+}
+
 static void info_as_text(void **state)
 {
     program_result result = program_expect(0, PROGRAM("info", program_model()));
@@ -498,6 +663,10 @@ int main(void)
         cmocka_unit_test(latent_rows),
         cmocka_unit_test(shared_kv_on_disk),
         cmocka_unit_test(info_as_text),
+        cmocka_unit_test(info_of_a_share_as_text),
+        cmocka_unit_test(info_tells_recurrent_layers),
+        cmocka_unit_test(info_tells_layer_sizes),
+        cmocka_unit_test(block_files_are_read_and_written_whole),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "gguf_edit.h"
 #include "program.h"
 
 #include <arpa/inet.h>
@@ -230,6 +231,12 @@ static void refused(void **state)
         { 2, PROGRAM("serve", "-m", m, "--chat-template", "chatlm"), "did you mean chatml?" },
         { 2, PROGRAM("serve", "-m", m, "--chat-template", "?"), "one of bailing, " },
         { 2,
+          PROGRAM("serve", "-m", m, "--chat-template", "chatml", "--chat-template-file",
+                  "/nowhere.jinja"),
+          "chat_template and chat_template_file are both given" },
+        { 1, PROGRAM("serve", "-m", m, "--chat-template-file", "/nowhere.jinja"),
+          QUIRE_HAS_JINJA ? "cannot open /nowhere.jinja" : "this program was built without" },
+        { 2,
           PROGRAM("serve", "-m", m, "--config",
                   program_file("unknown.yaml", unknown, sizeof(unknown) - 1)),
           "unknown.yaml: unknown key 'prot' (did you mean port?)" },
@@ -426,6 +433,37 @@ static void a_named_template_serves_chat(void **state)
     assert_int_equal(read(running.err, &byte, 1), 0); /* not a word */
     assert_int_equal(program_end(&running), 0);
 }
+
+#if QUIRE_HAS_JINJA
+/* A template that Jinja refuses and libllama recognises. */
+static void a_template_that_does_not_run_is_warned_of(void **state)
+{
+    const gguf_edit_key change = { "tokenizer.chat_template", EDIT_STR, 0,
+                                   "{% for m in messages %}<|im_start|>", 0 };
+    const gguf_gen_opts opts = gguf_edit_small("tiny-qwen2");
+    const char *path = program_path("template.gguf");
+    program_running running;
+    gguf_edit edit;
+    char *line;
+
+    (void)state;
+    gguf_edit_open(&edit, &opts);
+    gguf_edit_apply(&edit, &change);
+    gguf_edit_save(&edit, path);
+    gguf_edit_close(&edit);
+    running = program_start(
+        PROGRAM("serve", "-m", path, "-t", "1", "--port", "0", "--log-level", "errors"));
+    line = program_line_with(running.err, "warning: ");
+    assert_says(line, "messages are written by a built-in template, without tools");
+    free(line);
+    assert_int_equal(ask(ready_port(&running), "POST", "/v1/chat/completions", NULL,
+                         "{\"max_tokens\": 1, \"messages\": [ { \"role\": \"user\", "
+                         "\"content\": \"a\" } ] }"),
+                     200);
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+}
+#endif
 
 static void a_signal_drains(void **state)
 {
@@ -660,6 +698,9 @@ int main(void)
         cmocka_unit_test(a_second_signal_stops),
         cmocka_unit_test(an_idle_server_ends_at_once),
         cmocka_unit_test(a_named_template_serves_chat),
+#if QUIRE_HAS_JINJA
+        cmocka_unit_test(a_template_that_does_not_run_is_warned_of),
+#endif
         cmocka_unit_test(what_is_asked_is_recorded),
         cmocka_unit_test(the_last_hour_is_looked_at),
         cmocka_unit_test(keys_and_the_log),

@@ -164,14 +164,15 @@ static void commands_do_what_help_says(void **state)
 }
 
 #if QUIRE_HAS_JINJA
-/* Thoughts can be switched off. */
+/* Thoughts can be switched off, and a question behind a "first" cannot be answered with them. */
 static const char *thinking_template(void)
 {
     static const char text[] =
         "{% for m in messages %}<|im_start|>{{ m.role }}\n"
         "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
         "{{ m.content }}<|im_end|>\n"
-        "{% endfor %}"
+        "{% if m.content == 'first' and enable_thinking is defined and not enable_thinking %}"
+        "{{ raise_exception('no answer without thoughts') }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n"
         "{% if enable_thinking is defined and not enable_thinking %}"
         "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}";
@@ -203,6 +204,26 @@ static void thoughts_are_switched(void **state)
     assert_int_equal(json_array_size(turns), 3);
     assert_true(prompt_of(turns, 1) > prompt_of(turns, 0)); /* the thoughts' end as well */
     assert_int_equal(prompt_of(turns, 2), prompt_of(turns, 0));
+    json_decref(document);
+    program_free(&result);
+}
+
+/* The turn stays, so that it can be answered after all, and a script learns of the failure. */
+static void a_failed_retry_keeps_the_turn(void **state)
+{
+    program_result result =
+        chat_of("first\n/think off\n/retry\n/status\n/think on\n/retry\n/undo\n");
+    json_t *document = json_loads(result.out, 0, NULL);
+    const json_t *turns = json_object_get(document, "turns");
+
+    (void)state;
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "no answer without thoughts");
+    assert_says(result.err, "context in use, 2 messages");
+    assert_says(result.err, "the last turn is taken back; 0 messages are left");
+    assert_int_equal(json_array_size(turns), 2);
+    assert_string_equal(user_of(turns, 1), "first");
+    assert_int_equal(prompt_of(turns, 1), prompt_of(turns, 0));
     json_decref(document);
     program_free(&result);
 }
@@ -285,6 +306,7 @@ int main(void)
         cmocka_unit_test(commands_do_what_help_says),
 #if QUIRE_HAS_JINJA
         cmocka_unit_test(thoughts_are_switched),
+        cmocka_unit_test(a_failed_retry_keeps_the_turn),
 #endif
         cmocka_unit_test(wrong_words_are_refused),
         cmocka_unit_test(a_built_in_template_keeps_its_turns),

@@ -360,6 +360,17 @@ static void test_lost_chat(void **state)
     said = strstr(r.err, LOST);
     assert_null(strstr(said + 1, LOST));
     program_free(&r);
+
+    /* In an answer that is written again, too. */
+    mock_begin("30");
+    r = program_run_with("hello\n/retry\n/retry\n/retry\n/retry\n/retry\n/retry\n", args);
+    assert_int_equal(r.exit_status, 1);
+    said = strstr(r.err, " tokens read ("); /* the first answer */
+    assert_non_null(said);
+    said = strstr(said, LOST);
+    assert_non_null(said);
+    assert_null(strstr(said + 1, LOST));
+    program_free(&r);
 }
 
 /* A request fails by name, and the server ends, so that a supervisor starts it again. */

@@ -45,6 +45,7 @@ typedef struct quire_chat {
     size_t cap_messages;
     size_t n_left_out; /* messages before this one, but for the system's, are in no prompt */
     json_t *turns;     /* with --json; NULL = text on stdout */
+    bool is_terminal;  /* lines come from one */
     bool has_failed;
     bool is_over;
 } quire_chat;
@@ -61,6 +62,11 @@ void quire_chat_drop(quire_chat *c, size_t n_kept);
 size_t quire_chat_last_turn(const quire_chat *c);
 /* Answer a message. On failure the conversation is unchanged. */
 int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err);
+/* Answer the message of the last turn again, which is there. On failure the turn stays. */
+int quire_chat_answer_again(quire_chat *c, quire_error *err);
+/* Say why there is no answer. A user at a terminal can retry, but not on a lost device; a script
+ * must learn of the failure. */
+void quire_chat_say_failure(quire_chat *c, const quire_error *err);
 void quire_chat_fini(quire_chat *c);
 
 /* ---- chat_commands.c ---- */

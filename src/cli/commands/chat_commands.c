@@ -49,25 +49,14 @@ static void undo(quire_chat *c, const char *args)
 
 static void retry(quire_chat *c, const char *args)
 {
-    const size_t n = quire_chat_last_turn(c);
     quire_error err = QUIRE_ERROR_INIT;
-    char *text;
 
     (void)args;
-    if (n == c->n_messages) {
+    if (quire_chat_last_turn(c) == c->n_messages) {
         quire_say("there is no turn to repeat");
-        return;
+    } else if (quire_chat_answer_again(c, &err) < 0) {
+        quire_chat_say_failure(c, &err);
     }
-    text = strdup(c->messages[n].content);
-    if (text == NULL) {
-        say_nomem(c);
-        return;
-    }
-    quire_chat_drop(c, n);
-    if (quire_chat_answer_to(c, text, &err) < 0) {
-        (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
-    }
-    free(text);
 }
 
 static void set_system(quire_chat *c, const char *args)

@@ -40,14 +40,17 @@ static int push_message(quire_chat *c, const char *role, char *content, char *ex
     return QUIRE_OK;
 }
 
+static void message_free(const quire_chat_message *message)
+{
+    /* The pointers are const for readers of messages; the bytes came from malloc. */
+    free((void *)(uintptr_t)message->content);
+    free((void *)(uintptr_t)message->extra);
+}
+
 void quire_chat_drop(quire_chat *c, size_t n_kept)
 {
     while (c->n_messages > n_kept) {
-        const quire_chat_message *last = &c->messages[--c->n_messages];
-
-        /* The pointers are const for readers of messages; the bytes came from malloc. */
-        free((void *)(uintptr_t)last->content);
-        free((void *)(uintptr_t)last->extra);
+        message_free(&c->messages[--c->n_messages]);
     }
     if (c->n_left_out >= c->n_messages) {
         c->n_left_out = 0;
@@ -436,4 +439,37 @@ int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
     }
     rendered_fini(&r);
     return rc;
+}
+
+int quire_chat_answer_again(quire_chat *c, quire_error *err)
+{
+    const size_t n_before = quire_chat_last_turn(c), n_turn = c->n_messages - n_before;
+    const size_t n_left_before = c->n_left_out;
+    quire_chat_message *turn = calloc(n_turn, sizeof *turn);
+    int rc;
+
+    if (turn == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    memcpy(turn, c->messages + n_before, n_turn * sizeof *turn);
+    c->n_messages = n_before; /* without the contents, which are the turn's now */
+    quire_chat_drop(c, n_before);
+    rc = quire_chat_answer_to(c, turn[0].content, err);
+    for (size_t i = 0; rc == QUIRE_OK && i < n_turn; i++) {
+        message_free(&turn[i]);
+    }
+    if (rc < 0) {
+        memcpy(c->messages + n_before, turn, n_turn * sizeof *turn); /* the room is still there */
+        c->n_messages += n_turn;
+        c->n_left_out = n_left_before;
+    }
+    free(turn);
+    return rc;
+}
+
+void quire_chat_say_failure(quire_chat *c, const quire_error *err)
+{
+    c->is_over = c->is_over || err->status == QUIRE_LOST;
+    c->has_failed = c->has_failed || !c->is_terminal || err->status == QUIRE_LOST;
+    (void)quire_say_error(err, QUIRE_EXIT_FAILED);
 }

@@ -49,7 +49,7 @@ static const quire_opt options[] = {
 /* clang-format on */
 
 /* Carry out a line of the terminal: a command, or a message. */
-static void take_line(quire_chat *c, const char *line, bool is_terminal)
+static void take_line(quire_chat *c, const char *line)
 {
     quire_error err = QUIRE_ERROR_INIT;
 
@@ -57,18 +57,13 @@ static void take_line(quire_chat *c, const char *line, bool is_terminal)
         return;
     }
     if (quire_chat_answer_to(c, line, &err) < 0) {
-        /* A user at a terminal can retry, but not on a lost device; a script must learn of the
-         * failure. */
-        c->is_over = c->is_over || err.status == QUIRE_LOST;
-        c->has_failed = c->has_failed || !is_terminal || err.status == QUIRE_LOST;
-        (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
+        quire_chat_say_failure(c, &err);
     }
 }
 
 static void converse(quire_chat *c, quire_chat_line *in)
 {
-    const bool is_terminal = quire_chat_line_is_terminal(in);
-
+    c->is_terminal = quire_chat_line_is_terminal(in);
     while (!c->is_over) {
         const char *line;
         const quire_chat_line_kind kind = quire_chat_line_read(in, &line);
@@ -77,12 +72,12 @@ static void converse(quire_chat *c, quire_chat_line *in)
             break;
         }
         if (kind == QUIRE_CHAT_LINE_TEXT) {
-            take_line(c, line, is_terminal);
-        } else if (is_terminal) {
+            take_line(c, line);
+        } else if (c->is_terminal) {
             quire_say("/exit or Ctrl-D leaves");
         }
         /* Ctrl-C ends an answer or a line. A user may type something else; a script ends. */
-        if (is_terminal) {
+        if (c->is_terminal) {
             quire_interrupt_clear();
         }
         c->is_over = c->is_over || quire_interrupt_seen() || quire_stdout_is_lost();

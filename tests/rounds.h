@@ -3,8 +3,9 @@
  *
  * A slow build leaves out only these parts of a test: rounds (TEST_ROUNDS), values of a loop over
  * all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug build leaves out
- * nothing, except on a device that software computes (device/conformance.h). The library's own full
- * checks are in core/cache/checked.h.
+ * nothing, except on a device that software computes (device/conformance.h) and of the comparisons
+ * with libllama on the portable kernels (model/CMakeLists.txt). The library's own full checks are
+ * in core/cache/checked.h.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ROUNDS_H

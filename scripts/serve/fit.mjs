@@ -1,8 +1,9 @@
 // fit.mjs - how many requests of real lengths fit in a given size of KV: in pages, and in one
 // buffer of the longest length each. bench_fit opens them in the real cache until it refuses one.
 //
-// Lengths are those of sharegpt-prompts.json by the tokenizer of the default model, where that is
-// there: the made-up vocabulary of the generated one cuts texts into twice as many tokens.
+// The lengths are those of the prompts in sharegpt-prompts.json. The default model's tokenizer
+// counts the tokens where the default model was fetched, else the tokenizer of a generated model,
+// whose made-up vocabulary cuts a text into twice as many tokens.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, writeFileSync } from "node:fs";

@@ -57,8 +57,8 @@ export async function capacity(server, c) {
     return rate(before, after);
 }
 
-// Tokens of prompts and answers that the server has computed so far, those it computed twice left
-// out. llama-server says so in its metrics when asked to; it is not, so this is undefined there.
+// Tokens of prompts and answers that the server has computed so far. A token that was computed
+// twice counts once. The figure is NaN for llama-server, which runs without --metrics here.
 async function computed(server) {
     const { status, body } = await server.client.json("GET", "/v1/cache/stats");
     return { at: performance.now(), stats: status === 200 ? body : undefined,

@@ -21,8 +21,8 @@
 
 static quire_rng rng;
 
-/* Entries of a split: one tile, so that no row has a maximum m before its tile, or several tiles.
- */
+/* Entries of a split. With one tile in a split, a row enters the tile without a maximum m of
+ * earlier tiles; with several tiles, a row has such a maximum from the second tile on. */
 static uint32_t split_entries;
 static uint32_t window; /* 0: rows see all before them */
 

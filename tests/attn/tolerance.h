@@ -1,11 +1,11 @@
 /* tolerance.h - how far a kernel set may be from the double-precision answer over the same tiles.
  *
- * Bounds are relative to the norm of the output: that of a whole call, and that of its worst row
- * (which may be small by cancellation). They hold for logits within about +-20: the error of a
- * logit acts in the exponent and grows with the logits. f32, f16 and bf16 tiles are multiplied in
- * f32, but bf16 in bf16 by avx512+bf16 and avx512+amx; q8 rounds P to 15 bits (src/attn/kernels.h),
- * about 1 % of the rounding error of q8 storage, and q to 8; sealed formats round q and P to 8
- * bits.
+ * There are two bounds: one relative to the norm of a call's whole output, and one relative to the
+ * norm of its worst row, a norm that cancellation can make small. The bounds hold for logits within
+ * about +-20: the error of a logit acts in the exponent and grows with the logits. f32, f16 and
+ * bf16 tiles are multiplied in f32, but bf16 in bf16 by avx512+bf16 and avx512+amx; q8 rounds P to
+ * 15 bits (src/attn/kernels.h), about 1 % of the rounding error of q8 storage, and q to 8; sealed
+ * formats round q and P to 8 bits.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ATTN_TOLERANCE_H

@@ -1,9 +1,9 @@
 /* gguf_pieces.h - a model file as a list of keys and a list of tensors, to be damaged and written
  * again.
  *
- * Unlike gguf.h's writer, this one writes what it is told: counts that are wrong, names that occur
- * twice, tensors that lie elsewhere, types that do not exist. A copy of the lists is cheap: values
- * and data stay those of the file until a damage sets others.
+ * The writer of gguf.h writes valid files only. The writer here writes wrong counts, names that
+ * occur twice, tensors at wrong offsets and unknown types, too. A copy of the lists is cheap: the
+ * copy points to the values and data of the file until a damage replaces a pointer.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_GGUF_PIECES_H

@@ -136,8 +136,8 @@ async function testComparison() {
     testKept(first.stdout, runs);
 }
 
-// Results of another machine: no run is trained where their files are, one is where the settings of
-// its file differ.
+// Results of another machine. A run with a result file of the same settings is not trained again. A
+// run whose result file has other settings is trained.
 function testKept(stdout, runs) {
     const results = join(runs, "results", runs.split("/").at(-1)), other = join(folder, "other");
     const table = (...list) => spawnSync(process.execPath, [script("compare-schemes.mjs"), ...comparison, "--runs", other, ...list], { encoding: "utf8" });

@@ -181,6 +181,14 @@ static void read_choice(constraint *c, quire_fields *fields, const char *name)
 
 /* ---- groups of fields ---- */
 
+/* A schema in the place of another type would be dropped without a word. */
+static void refuse_inner_schema(quire_fields *format, const char *type)
+{
+    if (type != NULL && quire_field(format, "json_schema") != NULL) {
+        quire_field_error(format, "json_schema", "needs the type \"json_schema\"");
+    }
+}
+
 /* OpenAI's response_format; llama-server also takes the schema beside the type. */
 static void read_response_format(constraint *c)
 {
@@ -201,9 +209,13 @@ static void read_response_format(constraint *c)
         if (schema != NULL && type != NULL) {
             quire_field_error(&format, "schema", "needs the type \"json_schema\"");
         }
+        refuse_inner_schema(&format, type);
         return;
     }
     has_schema = strcmp(type, "json_schema") == 0;
+    if (!has_schema) {
+        refuse_inner_schema(&format, type);
+    }
     if (!has_schema && strcmp(type, "json_object") != 0) {
         quire_field_error(&format, "type", "must be \"text\", \"json_object\" or \"json_schema\"");
         return;
@@ -220,6 +232,45 @@ static void read_response_format(constraint *c)
         inner.object = quire_field_object(&format, "json_schema");
         if (inner.object != NULL && quire_field_required(&inner, "schema") != NULL) {
             set_schema(c, c->fields, "response_format", quire_field(&inner, "schema"));
+        }
+    }
+}
+
+/* The members that read_structured_outputs() knows, and those that change no answer here: objects
+ * with properties have no further ones anyway, and there is one implementation. */
+static bool is_structured_member(const char *name)
+{
+    static const char *const names[] = {
+        "json",
+        "regex",
+        "choice",
+        "json_object",
+        "grammar",
+        "structural_tag",
+        "whitespace_pattern",
+        "disable_any_whitespace",
+        "disable_fallback",
+        "disable_additional_properties",
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every member constrains, so one that nobody knows is refused. */
+static void refuse_other_members(quire_fields *fields)
+{
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(fields->object, name, value)
+    {
+        if (!is_structured_member(name) && !json_is_null(value)) {
+            quire_field_error(fields, name, "is no member of structured_outputs");
         }
     }
 }
@@ -245,6 +296,7 @@ static void read_structured_outputs(constraint *c)
                        "white space is a blank, or a line break with blanks");
     quire_field_refuse(&fields, "disable_any_whitespace", "false",
                        "white space is a blank, or a line break with blanks");
+    refuse_other_members(&fields);
 }
 
 void quire_constraint_read(quire_generation *gen, quire_fields *fields)

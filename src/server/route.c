@@ -163,6 +163,12 @@ static int refuse_origin(quire_http *http, const char *name, const char *setting
     char shown[128];
 
     copy_printable(shown, sizeof shown, header(http, name));
+    if (shown[0] == '\0') {
+        return quire_api_error_set(&http->err, 403, "foreign_origin", NULL,
+                                   "%s is empty: this server answers to localhost and loopback "
+                                   "addresses",
+                                   name);
+    }
     return quire_api_error_set(&http->err, 403, "foreign_origin", NULL,
                                "%s is \"%s\": this server answers to localhost and loopback "
                                "addresses. Use one of these, or start it with %s %s%s%s",

@@ -288,6 +288,7 @@ static void a_refused_host_is_named(void **state)
     expect("Host: gpu-box.lan\r\n", 403, "foreign_origin", "--api-key");
     expect("Host: gpu-box.lan\r\n", 403, "foreign_origin", "localhost");
     expect("Host: b\xff\"d\r\n", 403, "foreign_origin", "Host is \"b?\"d\"");
+    expect("Host: \r\n", 403, "foreign_origin", "Host is empty");
     expect("Host: localhost\r\nOrigin: https://example.org\r\n", 403, "foreign_origin",
            "Origin is \"https://example.org\"");
     json_decref(ask("Host: localhost:8080\r\n", 200));

@@ -89,6 +89,9 @@ static void nothing_is_asked_for(void **state)
     expect_grammar("\"json_schema\":false,\"guided_json\":\"\",\"guided_regex\":\"\","
                    "\"guided_choice\":[],\"structured_outputs\":{},\"guided_json_object\":false",
                    NULL);
+    expect_grammar("\"response_format\":{\"type\":\"text\",\"json_schema\":null},"
+                   "\"structured_outputs\":{\"disable_fallback\":true,\"jsn\":null}",
+                   NULL);
 }
 
 static void wrong_ones_are_named(void **state)
@@ -109,6 +112,11 @@ static void wrong_ones_are_named(void **state)
         { "\"structured_outputs\":3", "structured_outputs: expected an object" },
         { "\"response_format\":{\"type\":\"text\",\"schema\":{}}", "response_format.schema" },
         { "\"response_format\":{\"type\":\"xml\"}", "response_format.type" },
+        { "\"response_format\":{\"type\":\"json_object\",\"json_schema\":{\"schema\":{}}}",
+          "response_format.json_schema: needs the type" },
+        { "\"response_format\":{\"type\":\"text\",\"json_schema\":{}}",
+          "response_format.json_schema: needs the type" },
+        { "\"structured_outputs\":{\"jsn\":{}}", "structured_outputs.jsn: is no member" },
         { "\"guided_grammar\":\"x\"", "guided_grammar" },
         { "\"stop_token_ids\":[-1]", "stop_token_ids: element 0" },
         { "\"stop_token_ids\":[999999]", "stop_token_ids: element 0" },

@@ -3,10 +3,12 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/settings/foreign_options.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 typedef struct foreign {
-    const char *names; /* with a blank between them */
+    /* With a blank between them. "--x*": all that begin with --x; "--*-x": all that end with -x. */
+    const char *names;
     const char *help;
 } foreign;
 
@@ -14,7 +16,8 @@ typedef struct foreign {
 static const foreign table[] = {
     { "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev "
       "--device --list-devices -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe "
-      "-nkvo --no-kv-offload --no-op-offload --rpc -fit --fit",
+      "-ncffn --n-cpu-ffn -kvo --kv-offload -nkvo --no-kv-offload --op-offload --no-op-offload "
+      "--no-host --rpc -fit --fit -fitt --fit-target -fitc --fit-ctx -fitp --fit-print",
       "'quire run', 'chat', 'serve', 'perplexity' and 'bench' have --device for KV pages and "
       "attention, and -ngl for layers of the model" },
     { "--retain --prefill-chunk --attend",
@@ -23,26 +26,29 @@ static const foreign table[] = {
     { "-fa --flash-attn",
       "attention always reads the KV cache tile by tile; there is no other kind to choose" },
     { "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -hfv -hfrv --hf-repo-v -mu --model-url "
-      "-dr --docker-repo --offline",
+      "-dr --docker-repo --offline --fim-* --gpt-oss-* --vision-* --embd-gemma-default",
       "'quire pull hf:OWNER/REPO' fetches a model, and -m takes its name" },
+    { "-cl --cache-list", "'quire list' lists the models that were pulled" },
     { "-cnv --conversation -no-cnv --no-conversation -i --interactive -if --interactive-first -st "
-      "--single-turn -mli --multiline-input -r --reverse-prompt --in-prefix --in-suffix",
+      "--single-turn -mli --multiline-input -r --reverse-prompt --in-prefix --in-prefix-bos "
+      "--in-suffix",
       "'quire chat' is a conversation, 'quire run' writes on from a prompt" },
     { "-sys --system-prompt -sysf --system-prompt-file",
       "'quire chat' has --system TEXT" },
-    { "--jinja --no-jinja --chat-template-file --chat-template-kwargs --reasoning-format "
-      "--reasoning-budget --skip-chat-parsing --prefill-assistant --no-prefill-assistant",
+    { "--jinja --no-jinja --chat-template-file --chat-template-kwargs -rea --reasoning* "
+      "--no-reasoning-preserve --skip-chat-parsing --no-skip-chat-parsing --prefill-assistant "
+      "--no-prefill-assistant",
       "'quire chat' and 'quire serve' run the model's chat template; they have --chat-template "
       "NAME and --chat-template-file FILE, and requests have chat_template_kwargs, "
       "reasoning_format and reasoning_budget" },
-    { "--mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io --no-repack -mmp",
+    { "--mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io --repack --no-repack "
+      "-nr -mmp -lm --load-mode -lzm --lazy-mode",
       "weights are mapped from the file or copied for faster products, as suits them; 'quire "
       "serve' has --lock-memory for KV pages" },
     { "-ctk --cache-type-k -ctv --cache-type-v",
       "--kv K:V sets the formats of K and V" },
-    { "-ctkd --cache-type-k-draft -ctvd --cache-type-v-draft -md --model-draft --draft --draft-n "
-      "--draft-max --draft-min --draft-n-min --draft-p-min -cd --ctx-size-draft -ngld -hfd "
-      "--spec-type -lcs -lcd",
+    { "--*-draft -ctkd -ctvd -md --draft --draft-* -cd -ngld -hfd -hfrd -td -tbd -devd -otd -cmoed "
+      "-ncmoed -Cd -Crd -Cbd -Crbd --spec-* --mtp --eagle3 --dflash -lcs -lcd --lookup-cache-*",
       "there is no speculative decoding" },
     { "-np --parallel",
       "'quire serve' has --parallel, 'quire bench' has --sequences" },
@@ -55,15 +61,18 @@ static const foreign table[] = {
       "--cpu-mask-batch -Crb --cpu-range-batch --cpu-strict-batch --prio-batch --poll-batch --numa "
       "--delay",
       "-t sets the threads of all steps; taskset or numactl choose the CPUs" },
-    { "-kvu --kv-unified -no-kvu --no-kv-unified -dt --defrag-thold",
+    { "-kvu --kv-unified -no-kvu --no-kv-unified --kv-unified-per-slot -dt "
+      "--defrag-thold",
       "KV pages are one pool for all sequences" },
     { "-cram --cache-ram --cache-reuse -lpc --slots --no-slots -sps --slot-prompt-similarity "
-      "--slot-save-path --cache-prompt --no-cache-prompt -ctxcp --ctx-checkpoints --swa-full",
+      "--slot-save-path --cache-prompt --no-cache-prompt -ctxcp --ctx-checkpoints "
+      "--swa-full --swa-checkpoints -cms --checkpoint-min-step --cache-idle-slots "
+      "--no-cache-idle-slots",
       "'quire serve' finds every cached prefix by its tokens; --cache-memory-ratio or --kv-budget "
       "sets its memory" },
     { "--prompt-cache --prompt-cache-all --prompt-cache-ro",
       "'quire serve' and 'quire chat' keep the KV of earlier prompts while they run" },
-    { "--context-shift --no-context-shift --keep",
+    { "--context-shift --no-context-shift --keep -gan --grp-attn-n -gaw --grp-attn-w",
       "'quire run', 'quire chat' and 'quire serve' have --context-overflow and --context-keep" },
     { "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
       "--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast --override-kv "
@@ -72,15 +81,17 @@ static const foreign table[] = {
     { "--lora --lora-scaled --lora-init-without-apply --control-vector --control-vector-scaled "
       "--control-vector-layer-range",
       "there are no adapters" },
-    { "-mm --mmproj -mmu --mmproj-url --mmproj-auto --no-mmproj --no-mmproj-auto --mmproj-offload "
-      "--no-mmproj-offload --image --audio -mv --model-vocoder --tts-use-guide-tokens",
+    { "-mm -mmu -mmdev --mmproj* --no-mmproj* --mtmd-* --image* --video* --audio -mv "
+      "--model-vocoder --tts-*",
       "models read and write text only" },
-    { "--embedding --embeddings --rerank --reranking --pooling --embd-normalize --attention",
+    { "--embedding --embeddings --rerank --reranking --pooling --embd-* --cls-separator "
+      "--attention",
       "'quire serve' always has /v1/embeddings, with pooling in requests; it does not rerank" },
-    { "--samplers --sampling-seq --sampler-seq --typical --xtc-probability --xtc-threshold "
-      "--dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n "
+    { "--samplers --sampling-seq --sampler-seq --typical --typical-p --xtc-probability "
+      "--xtc-threshold --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n "
       "--dry-sequence-breaker --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr "
-      "--mirostat-ent --top-nsigma --top-n-sigma --adaptive-target --adaptive-decay -bs",
+      "--mirostat-ent --top-nsigma --top-n-sigma --adaptive-target --adaptive-decay "
+      "-bs --backend-sampling",
       "tokens are chosen by --temp, --top-k, --top-p and --min-p" },
     { "--repeat-last-n --repeat-penalty --presence-penalty --frequency-penalty -l --logit-bias",
       "'quire serve' has penalties, and logit_bias in requests" },
@@ -89,9 +100,12 @@ static const foreign table[] = {
     { "-e --escape --no-escape",
       "a prompt is taken as it stands; the shell's $'...' writes line breaks" },
     { "--temperature", "--temp T sets it" },
+    { "-n --predict --n-predict", "'quire run' has -n, requests have max_tokens and n_predict" },
     { "-bf --binary-file", "-f reads a file as it is" },
     { "-co --color -v --verbose --verbosity -lv --log-verbosity --log-verbose --log-disable "
-      "--log-colors --log-prefix --log-timestamps --simple-io --no-display-prompt --display-prompt "
+      "--log-colors --log-prefix --log-timestamps --no-log-prefix --no-log-timestamps "
+      "--log-jsonl --no-log-jsonl --log-prompts-dir --simple-io --no-display-prompt "
+      "--display-prompt "
       "--verbose-prompt --perf --no-perf --show-timings --no-show-timings -sp --special -ptc "
       "--print-token-count",
       "the text goes to stdout, figures and messages go to stderr" },
@@ -101,8 +115,11 @@ static const foreign table[] = {
     { "-a --alias", "'quire serve' has --model-name" },
     { "-to --timeout",
       "'quire serve' has --max-time for requests, --idle-timeout for connections" },
-    { "--api-key-file --path --api-prefix --webui --no-webui --threads-http --metrics --props "
-      "--media-path --models-dir --models-max --tools",
+    { "--api-key-file --path --api-prefix --webui* --no-webui* --ui* --no-ui* --threads-http "
+      "--metrics --props --media-path --models-* --no-models-autoload --tools --tools-runtime -ag "
+      "--agent -no-ag --no-agent --mcp-servers-* --server-base --cors-credentials "
+      "--no-cors-credentials --cors-headers --cors-methods --reuse-port --sse-ping-interval "
+      "--sleep-idle-seconds --spm-infill --tags",
       "'quire serve --help' lists the server's settings; metrics and /props are always there" },
     { "--kl-divergence --kl-divergence-base --save-all-logits --hellaswag --winogrande "
       "--multiple-choice --ppl-stride --ppl-output-type",
@@ -112,13 +129,26 @@ static const foreign table[] = {
 };
 /* clang-format on */
 
+static bool is_named(const char *name, size_t n_name, const char *word, size_t n)
+{
+    if (name[n_name - 1] == '*') {
+        return n >= n_name - 1 && memcmp(name, word, n_name - 1) == 0;
+    }
+    if (strncmp(name, "--*", 3) == 0) {
+        n_name -= 3;
+        return n > 2 + n_name && memcmp(word, "--", 2) == 0 &&
+               memcmp(name + 3, word + n - n_name, n_name) == 0;
+    }
+    return n == n_name && memcmp(name, word, n) == 0;
+}
+
 const char *quire_foreign_option(const char *word, size_t n)
 {
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         for (const char *name = table[i].names; *name != '\0';) {
             const size_t n_name = strcspn(name, " ");
 
-            if (n_name == n && memcmp(name, word, n) == 0) {
+            if (is_named(name, n_name, word, n)) {
                 return table[i].help;
             }
             name += n_name;

@@ -4,7 +4,6 @@
 #include "model/answer_rules.h"
 #include "model/text.h"
 
-#include "base/bytes.h"
 #include "base/check.h"
 
 #include <stdlib.h>
@@ -63,39 +62,19 @@ static int add_shown(quire_answer_rules *r, const quire_chat_rules *from, quire_
     return QUIRE_OK;
 }
 
-/* A text as a regular expression that matches the text alone. */
-static char *pattern_of(const quire_chat_trigger *trigger)
-{
-    quire_bytes out = { 0 };
-
-    for (const char *c = trigger->text; *c != '\0'; c++) {
-        if (!trigger->is_pattern && strchr(".^$|()*+?[]{}\\", *c) != NULL) {
-            (void)quire_bytes_add(&out, "\\", 1);
-        }
-        (void)quire_bytes_add(&out, c, 1);
-    }
-    if (out.status < 0) {
-        quire_bytes_fini(&out);
-    }
-    return out.data;
-}
-
 static int add_triggers(quire_answer_rules *r, const quire_chat_rules *from)
 {
     r->triggers = calloc(from->n_triggers + 1, sizeof *r->triggers);
-    r->patterns = calloc(from->n_triggers + 1, sizeof *r->patterns);
-    QUIRE_FAIL_IF(r->triggers == NULL || r->patterns == NULL, QUIRE_NOMEM);
+    QUIRE_FAIL_IF(r->triggers == NULL, QUIRE_NOMEM);
     for (uint32_t i = 0; i < from->n_triggers; i++) {
         char *text;
 
         if (from->triggers[i].text[0] == '\0') {
             continue;
         }
-        r->patterns[r->n_triggers] = pattern_of(&from->triggers[i]);
         text = strdup(from->triggers[i].text);
-        r->triggers[r->n_triggers] = (quire_chat_trigger){ text, from->triggers[i].is_pattern };
-        r->n_triggers++;
-        QUIRE_FAIL_IF(text == NULL || r->patterns[r->n_triggers - 1] == NULL, QUIRE_NOMEM);
+        QUIRE_FAIL_IF(text == NULL, QUIRE_NOMEM);
+        r->triggers[r->n_triggers++] = (quire_chat_trigger){ text, from->triggers[i].is_pattern };
     }
     return QUIRE_OK;
 }
@@ -162,10 +141,8 @@ void quire_answer_rules_release(quire_answer_rules *r)
     for (uint32_t i = 0; i < r->n_triggers; i++) {
         /* The pointer is const for readers; the bytes came from strdup(). */
         free((void *)(uintptr_t)r->triggers[i].text);
-        free((void *)(uintptr_t)r->patterns[i]);
     }
     free(r->triggers);
-    free(r->patterns);
     free(r->grammar);
     free(r->shown.items);
     free(r->begun.items);

@@ -39,7 +39,6 @@ typedef struct quire_answer_rules {
     /* triggers */
     quire_chat_trigger *triggers; /* [n_triggers] */
     uint32_t n_triggers;
-    const char **patterns; /* [n_triggers]: the same as regular expressions, for libllama */
 } quire_answer_rules;
 
 /* thinking_tokens: the most tokens of thoughts, -1 = any number. Memory: release it. Errors:

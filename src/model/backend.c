@@ -23,7 +23,6 @@ static pthread_once_t init_once = PTHREAD_ONCE_INIT;
 static ggml_backend_dev_t cpu_device;
 
 /* Per thread, because loads on two threads must not mix their reasons up. */
-static _Thread_local char log_line[LOG_LINE_BYTES];
 static _Thread_local char log_first_line[LOG_LINE_BYTES];
 
 const char *quire_model_ggml_version(void)
@@ -36,17 +35,14 @@ static void log_swallow(enum ggml_log_level level, const char *text, void *user_
     size_t n = strcspn(text, "\n");
 
     (void)user_data;
-    if (level != GGML_LOG_LEVEL_ERROR || n == 0) {
+    if (level != GGML_LOG_LEVEL_ERROR || n == 0 || log_first_line[0] != '\0') {
         return;
     }
-    if (n >= sizeof log_line) {
-        n = sizeof log_line - 1;
+    if (n >= sizeof log_first_line) {
+        n = sizeof log_first_line - 1;
     }
-    memcpy(log_line, text, n);
-    log_line[n] = '\0';
-    if (log_first_line[0] == '\0') {
-        memcpy(log_first_line, log_line, n + 1);
-    }
+    memcpy(log_first_line, text, n);
+    log_first_line[n] = '\0';
 }
 
 static void init_process(void)
@@ -284,27 +280,16 @@ void quire_backend_close(quire_backend *backend)
 
 void quire_backend_log_clear(void)
 {
-    log_line[0] = '\0';
     log_first_line[0] = '\0';
-}
-
-static void line_copy(const char *from, char *line, size_t line_bytes)
-{
-    size_t n = strlen(from);
-
-    if (n >= line_bytes) {
-        n = line_bytes - 1;
-    }
-    memcpy(line, from, n);
-    line[n] = '\0';
 }
 
 void quire_backend_log_first(char *line, size_t line_bytes)
 {
-    line_copy(log_first_line, line, line_bytes);
-}
+    size_t n = strlen(log_first_line);
 
-void quire_backend_log_last(char *line, size_t line_bytes)
-{
-    line_copy(log_line, line, line_bytes);
+    if (n >= line_bytes) {
+        n = line_bytes - 1;
+    }
+    memcpy(line, log_first_line, n);
+    line[n] = '\0';
 }

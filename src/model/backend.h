@@ -72,10 +72,9 @@ void quire_backend_device_finish(quire_backend_device *backend);
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);
 
-/* Copy this thread's last error line of ggml or libllama since quire_backend_log_clear(); "" if
+/* Copy this thread's first error line of ggml or libllama since quire_backend_log_clear(); "" if
  * there was none. */
 void quire_backend_log_clear(void);
 void quire_backend_log_first(char *line, size_t line_bytes);
-void quire_backend_log_last(char *line, size_t line_bytes);
 
 #endif /* QUIRE_MODEL_BACKEND_H */

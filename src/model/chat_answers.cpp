@@ -1,4 +1,4 @@
-/* chat_answers.cpp - answers read by llama.cpp's common library, and its grammars' triggers: see
+/* chat_answers.cpp - answers read by llama.cpp's common library, and its triggers: see
  * chat_internal.h.
  *
  * SPDX-License-Identifier: MIT */
@@ -11,8 +11,6 @@
 #include <regex>
 #include <string>
 #include <vector>
-
-#include <llama.h>
 
 struct quire_chat_reading {
     quire_chat_parser *parser;
@@ -149,20 +147,21 @@ void quire_chat_reading_answer(const quire_chat_reading *r, quire_chat_answer *o
     out->n_calls = (uint32_t)r->calls.size();
 }
 
-/* ---- grammars ---- */
+/* ---- triggers ---- */
 
-int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token)
+/* The first group that has matched some text; the whole match without one. */
+static size_t group_begin(const std::cmatch &match)
 {
-    try {
-        llama_sampler_accept(grammar, token);
-    } catch (...) {
-        return QUIRE_INVAL;
+    for (size_t i = 1; i < match.size(); i++) {
+        if (match.length(i) > 0) {
+            return (size_t)match.position(i);
+        }
     }
-    return QUIRE_OK;
+    return (size_t)match.position(0);
 }
 
 bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
-                             size_t *at)
+                             quire_chat_place *place)
 {
     const size_t length = std::strlen(pattern);
     const bool is_whole = length > 1 && pattern[0] == '^' && pattern[length - 1] == '$';
@@ -180,6 +179,6 @@ bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bo
     } catch (...) {
         return false;
     }
-    *at = (size_t)match.position(0);
+    *place = { (size_t)match.position(0), group_begin(match) };
     return true;
 }

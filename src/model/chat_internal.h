@@ -8,7 +8,6 @@
 #include "model/chat_format.h"
 
 struct llama_model;
-struct llama_sampler;
 
 #ifdef __cplusplus
 extern "C" {
@@ -52,15 +51,15 @@ void quire_chat_reading_answer(const quire_chat_reading *reading, quire_chat_ans
 
 /* ---- grammars that begin at a trigger ---- */
 
-/* llama_sampler_accept() for a token that the grammar may reject. Errors: QUIRE_INVAL: the grammar
- * is of no more use. */
-int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token);
+typedef struct quire_chat_place {
+    size_t at;    /* of the match */
+    size_t begin; /* of the grammar: the first group of the match that has text, or the match */
+} quire_chat_place;
 
-/* The place where a trigger's pattern begins in a text of at most some hundred bytes; patterns of a
- * whole answer count only at its start. A grammar that begins at a group of the pattern begins
- * later: libllama finds the group, and needs the text before it for that. */
+/* The place of a trigger's pattern in a text of at most some hundred bytes; patterns of a whole
+ * answer count only at its start. */
 bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
-                             size_t *at);
+                             quire_chat_place *place);
 
 #ifdef __cplusplus
 }

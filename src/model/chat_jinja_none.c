@@ -86,20 +86,13 @@ void quire_chat_reading_answer(const quire_chat_reading *reading, quire_chat_ans
     *out = (quire_chat_answer){ 0 };
 }
 
-int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token)
-{
-    (void)grammar;
-    (void)token;
-    return QUIRE_INVAL;
-}
-
 bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
-                             size_t *at)
+                             quire_chat_place *place)
 {
     (void)pattern;
     (void)text;
     (void)n;
     (void)is_at_start;
-    *at = 0;
+    *place = (quire_chat_place){ 0, 0 };
     return false;
 }

@@ -1,10 +1,11 @@
-/* grammar.c - reads GBNF as libllama does, and refuses grammars that harm libllama; see grammar.h.
+/* grammar.c - reads GBNF as llama.cpp does; see grammar.h.
  *
- * Groups are rules without a name. A repetition is not unrolled: its item has the number of
- * repetitions, and the cost of unrolling in libllama is added up.
+ * Groups are rules without a name. A repetition is one item, which says whether it can be empty,
+ * and is unrolled in the compiled rules.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/grammar.h"
+#include "model/grammar_internal.h"
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -16,63 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NONE       UINT32_MAX
-#define SLOTS      (2 * QUIRE_GRAMMAR_RULES_MAX)
-#define NAME_SHOWN 64 /* bytes of a name in a message */
+#define NONE  QUIRE_GRAMMAR_NONE
+#define SLOTS QUIRE_GRAMMAR_SLOTS
 
-typedef enum item_kind {
-    ITEM_CHARS, /* characters, at least one */
-    ITEM_RULE,
-    ITEM_OR /* between alternatives */
-} item_kind;
-
-typedef struct item {
-    item_kind kind;
-    uint32_t rule;
-    bool is_optional;
-    uint32_t copies; /* that unrolling makes of it */
-    uint32_t next;   /* in its rule; NONE at the end */
-} item;
-
-typedef enum visit_state {
-    VISIT_NEW,
-    VISIT_BEGUN,
-    VISIT_DONE
-} visit_state;
-
-typedef struct rule {
-    const char *name; /* not terminated; NULL for a group */
-    size_t name_bytes;
-    const char *used_at; /* first reference */
-    uint32_t first, last;
-    bool is_defined;
-    bool is_nullable;
-    visit_state visit;
-    uint64_t steps; /* libllama's, to look at all that it can begin with */
-} rule;
-
-typedef struct grammar {
-    const char *text;
-    const char *at;
-    quire_error *err;
-    rule rules[QUIRE_GRAMMAR_RULES_MAX];
-    uint32_t n_rules;
-    uint32_t slots[SLOTS]; /* rule + 1 by the hash of its name */
-    item *items;
-    uint32_t n_items, items_cap;
-    uint64_t n_symbols;  /* rules as libllama numbers them, unrolled ones too */
-    uint64_t n_elements; /* as it unrolls them */
-    uint32_t depth;
-} grammar;
+typedef quire_grammar_reader reader;
 
 /* The part that a repetition repeats: the last one of a sequence. */
 typedef struct repeated {
     uint32_t item;       /* NONE: nothing there to be repeated */
     uint64_t n_elements; /* of one copy */
-    uint64_t n_rules;    /* the rules of one copy, as libllama counts them to bound repetitions */
+    uint64_t n_rules;    /* the rules of one copy, as llama.cpp counts them to bound repetitions */
+    uint32_t begin;      /* its first element among the open ones */
 } repeated;
 
-static int refuse(const grammar *g, int status, const char *where, const char *what)
+static int refuse(const reader *g, int status, const char *where, const char *what)
 {
     uint32_t line = 1, column = 1;
 
@@ -84,35 +42,30 @@ static int refuse(const grammar *g, int status, const char *where, const char *w
                            line, column, what);
 }
 
-static int refuse_rule(const grammar *g, int status, const rule *r, const char *what)
-{
-    const int n = r->name_bytes < NAME_SHOWN ? (int)r->name_bytes : NAME_SHOWN;
-
-    return quire_error_set(g->err, status, "grammar: %s \"%.*s\" %s",
-                           r->name != NULL ? "rule" : "a group of rule", n,
-                           r->name != NULL ? r->name : "", what);
-}
-
 /* ---- rules and items ---- */
 
-static int rule_add(grammar *g, const char *name, size_t name_bytes, uint32_t *index)
+static int rule_add(reader *g, const char *name, size_t name_bytes, uint32_t *index)
 {
+    quire_grammar_named *rule;
+
     if (g->n_rules == QUIRE_GRAMMAR_RULES_MAX) {
         return quire_error_set(g->err, QUIRE_LIMIT, "grammar: more than %u rules and groups",
                                QUIRE_GRAMMAR_RULES_MAX);
     }
     *index = g->n_rules++;
-    g->rules[*index] = (rule){ name, name_bytes, g->at, NONE, NONE, false, false, VISIT_NEW, 0 };
-    g->n_symbols++;
-    return QUIRE_OK;
+    rule = &g->rules[*index];
+    *rule = (quire_grammar_named){
+        .name = name, .name_bytes = name_bytes, .used_at = g->at, .first = NONE, .last = NONE
+    };
+    return quire_grammar_rule_new(g, &rule->compiled);
 }
 
-static int rule_by_name(grammar *g, const char *name, size_t name_bytes, uint32_t *index)
+static int rule_by_name(reader *g, const char *name, size_t name_bytes, uint32_t *index)
 {
     uint32_t slot = (uint32_t)(quire_hash_add(QUIRE_HASH_INIT, name, name_bytes) % SLOTS);
 
     for (; g->slots[slot] != 0; slot = (slot + 1) % SLOTS) {
-        const rule *r = &g->rules[g->slots[slot] - 1];
+        const quire_grammar_named *r = &g->rules[g->slots[slot] - 1];
 
         if (r->name_bytes == name_bytes && memcmp(r->name, name, name_bytes) == 0) {
             *index = g->slots[slot] - 1;
@@ -124,34 +77,27 @@ static int rule_by_name(grammar *g, const char *name, size_t name_bytes, uint32_
     return QUIRE_OK;
 }
 
-static int item_add(grammar *g, uint32_t owner, item_kind kind, uint32_t target)
+static int item_add(reader *g, uint32_t owner, quire_grammar_item_kind kind, uint32_t target)
 {
-    rule *r = &g->rules[owner];
+    quire_grammar_named *rule = &g->rules[owner];
+    void *items = quire_grammar_room(g->items, &g->items_cap, g->n_items, sizeof *g->items);
 
-    if (g->n_items == g->items_cap) {
-        const uint32_t cap = g->items_cap > 0 ? 2 * g->items_cap : 256;
-        item *items = realloc(g->items, cap * sizeof(*items));
-
-        if (items == NULL) {
-            return quire_error_set(g->err, QUIRE_NOMEM, "no memory for a grammar");
-        }
-        g->items = items;
-        g->items_cap = cap;
-    }
-    g->items[g->n_items] = (item){ kind, target, false, 1, NONE };
-    if (r->last == NONE) {
-        r->first = g->n_items;
+    QUIRE_FAIL_IF(items == NULL, QUIRE_NOMEM);
+    g->items = items;
+    g->items[g->n_items] = (quire_grammar_item){ kind, target, false, NONE };
+    if (rule->last == NONE) {
+        rule->first = g->n_items;
     } else {
-        g->items[r->last].next = g->n_items;
+        g->items[rule->last].next = g->n_items;
     }
-    r->last = g->n_items++;
+    rule->last = g->n_items++;
     return QUIRE_OK;
 }
 
-static int elements_add(grammar *g, uint64_t n)
+static int elements_add(reader *g, uint64_t n)
 {
-    g->n_elements += n;
-    if (g->n_elements > QUIRE_GRAMMAR_ELEMENTS_MAX) {
+    g->n_counted += n;
+    if (g->n_counted > QUIRE_GRAMMAR_ELEMENTS_MAX) {
         return refuse(g, QUIRE_LIMIT, g->at, "the grammar is too large with repetitions unrolled");
     }
     return QUIRE_OK;
@@ -174,7 +120,7 @@ static bool is_hex(char c)
     return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-static void skip_space(grammar *g, bool over_lines)
+static void skip_space(reader *g, bool over_lines)
 {
     for (;; g->at++) {
         if (*g->at == '#') {
@@ -187,7 +133,7 @@ static void skip_space(grammar *g, bool over_lines)
     }
 }
 
-static size_t name_length(const grammar *g)
+static size_t name_length(const reader *g)
 {
     size_t n = 0;
 
@@ -197,33 +143,53 @@ static size_t name_length(const grammar *g)
     return n;
 }
 
-/* One character of a literal or set. The text is UTF-8, checked before. */
-static int take_char(grammar *g)
+static uint32_t hex_value(char c)
 {
-    const unsigned char lead = (unsigned char)*g->at;
-    int n_hex;
+    return is_digit(c) ? (uint32_t)(c - '0') : (uint32_t)((c | 0x20) - 'a') + 10;
+}
 
-    if (lead == '\0') {
-        return refuse(g, QUIRE_INVAL, g->at, "a literal or a set does not end");
-    }
-    if (lead != '\\') {
-        g->at += lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-        return QUIRE_OK;
-    }
-    if (g->at[1] == '\0' || strchr("xuUtrn\\\"[]-", g->at[1]) == NULL) {
+static int take_escape(reader *g, uint32_t *c)
+{
+    static const char plain[] = "trn\\\"[]-", meant[] = "\t\r\n\\\"[]-";
+    const char kind = g->at[1];
+    const char *found = kind != '\0' ? strchr(plain, kind) : NULL;
+    const int n_hex = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
+
+    if (found == NULL && n_hex == 0) {
         return refuse(g, QUIRE_INVAL, g->at, "this escape is unknown");
     }
-    n_hex = g->at[1] == 'x' ? 2 : g->at[1] == 'u' ? 4 : g->at[1] == 'U' ? 8 : 0;
+    *c = found != NULL ? (uint32_t)meant[found - plain] : 0;
     g->at += 2;
     for (int i = 0; i < n_hex; i++, g->at++) {
         if (!is_hex(*g->at)) {
             return refuse(g, QUIRE_INVAL, g->at, "a hexadecimal digit is missing");
         }
+        *c = *c << 4 | hex_value(*g->at);
     }
     return QUIRE_OK;
 }
 
-static int take_number(grammar *g, uint64_t *number)
+/* One character of a literal or set. The text is UTF-8, checked before. */
+static int take_char(reader *g, uint32_t *c)
+{
+    const unsigned char lead = (unsigned char)*g->at;
+    const int n_more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
+
+    if (lead == '\0') {
+        return refuse(g, QUIRE_INVAL, g->at, "a literal or a set does not end");
+    }
+    if (lead == '\\') {
+        return take_escape(g, c);
+    }
+    *c = n_more == 0 ? lead : lead & (0x3fu >> n_more);
+    g->at++;
+    for (int i = 0; i < n_more; i++, g->at++) {
+        *c = *c << 6 | ((unsigned char)*g->at & 0x3fu);
+    }
+    return QUIRE_OK;
+}
+
+static int take_number(reader *g, uint64_t *number)
 {
     if (!is_digit(*g->at)) {
         return refuse(g, QUIRE_INVAL, g->at, "a number is missing");
@@ -240,39 +206,67 @@ static int take_number(grammar *g, uint64_t *number)
 
 /* ---- sequences ---- */
 
-static int take_literal(grammar *g, uint64_t *n_elements)
+static int take_literal(reader *g, uint64_t *n_elements)
 {
+    uint32_t c = 0;
+
     for (g->at++; *g->at != '"'; (*n_elements)++) {
-        QUIRE_TRY(take_char(g));
+        QUIRE_TRY(take_char(g, &c));
+        QUIRE_TRY(quire_grammar_open_add(g, QUIRE_GRAMMAR_CHAR, c));
     }
     g->at++;
     return QUIRE_OK;
 }
 
-static int take_set(grammar *g, uint64_t *n_elements)
+static int set_add(reader *g, quire_grammar_range range)
+{
+    void *ranges = quire_grammar_room(g->set, &g->set_cap, g->n_set, sizeof *g->set);
+
+    QUIRE_FAIL_IF(ranges == NULL, QUIRE_NOMEM);
+    g->set = ranges;
+    g->set[g->n_set++] = range;
+    return QUIRE_OK;
+}
+
+static int take_set(reader *g, uint64_t *n_elements)
 {
     const char *start = g->at++;
+    const bool is_negated = *g->at == '^';
 
-    g->at += *g->at == '^';
+    g->at += is_negated;
+    g->n_set = 0;
     while (*g->at != ']') {
-        QUIRE_TRY(take_char(g));
+        quire_grammar_range range = { 0, 0 };
+
+        QUIRE_TRY(take_char(g, &range.low));
+        range.high = range.low;
         ++*n_elements;
         if (g->at[0] == '-' && g->at[1] != ']') {
             g->at++;
-            QUIRE_TRY(take_char(g));
+            QUIRE_TRY(take_char(g, &range.high));
             ++*n_elements;
         }
+        QUIRE_TRY(set_add(g, range));
     }
     g->at++;
-    return *n_elements > 0 ? QUIRE_OK : refuse(g, QUIRE_INVAL, start, "this set is empty");
+    QUIRE_TRY(*n_elements > 0 ? QUIRE_OK : refuse(g, QUIRE_INVAL, start, "this set is empty"));
+    return quire_grammar_open_add_set(g, is_negated);
 }
 
-static int take_alternatives(grammar *g, uint32_t owner, bool is_group);
+static int take_any(reader *g, uint64_t *n_elements)
+{
+    g->at++;
+    g->n_set = 0;
+    *n_elements = 1;
+    return quire_grammar_open_add_set(g, true); /* all but no character */
+}
 
-static int take_group(grammar *g, uint32_t *group, uint64_t *n_rules)
+static int take_alternatives(reader *g, uint32_t owner, bool is_group);
+
+static int take_group(reader *g, uint32_t *group, uint64_t *n_rules)
 {
     const char *start = g->at++;
-    const uint64_t n_before = g->n_symbols;
+    const uint32_t n_before = g->out->n_rules;
 
     if (g->depth == QUIRE_GRAMMAR_DEPTH_MAX) {
         return refuse(g, QUIRE_LIMIT, start, "too many groups within groups");
@@ -287,12 +281,12 @@ static int take_group(grammar *g, uint32_t *group, uint64_t *n_rules)
         return refuse(g, QUIRE_INVAL, start, "this group has no end, or something before it");
     }
     g->at++;
-    *n_rules = g->n_symbols - n_before;
+    *n_rules = g->out->n_rules - n_before;
     return QUIRE_OK;
 }
 
 /* The bounds of a repetition; *max UINT64_MAX = none. */
-static int take_bounds(grammar *g, bool is_group, uint64_t *min, uint64_t *max)
+static int take_bounds(reader *g, bool is_group, uint64_t *min, uint64_t *max)
 {
     const char *start = g->at;
     const char kind = *g->at++;
@@ -328,11 +322,11 @@ static int take_bounds(grammar *g, bool is_group, uint64_t *min, uint64_t *max)
     return QUIRE_OK;
 }
 
-static int take_repetition(grammar *g, bool is_group, repeated *what)
+static int take_repetition(reader *g, bool is_group, repeated *what)
 {
     const char *start = g->at;
     uint64_t min, max, total, n_rest;
-    item *repeated_item;
+    quire_grammar_item *item;
 
     QUIRE_TRY(take_bounds(g, is_group, &min, &max));
     if (what->item == NONE) {
@@ -346,33 +340,28 @@ static int take_repetition(grammar *g, bool is_group, repeated *what)
         return refuse(g, QUIRE_LIMIT, start, "repetitions of what has repetitions: too many");
     }
     n_rest = max == UINT64_MAX ? 1 : max - min;
-    g->n_symbols += n_rest;
     QUIRE_TRY(elements_add(g, (min > 0 ? min - 1 : 0) * what->n_elements +
                                   n_rest * (what->n_elements + 3) + 1));
-    repeated_item = &g->items[what->item];
-    repeated_item->is_optional = repeated_item->is_optional || min == 0;
-    repeated_item->copies *= (uint32_t)(max == UINT64_MAX ? min + 1 : max);
-    if (repeated_item->copies > QUIRE_GRAMMAR_ELEMENTS_MAX) { /* "a+++++" doubles with each */
-        repeated_item->copies = QUIRE_GRAMMAR_ELEMENTS_MAX;
-    }
+    QUIRE_TRY(quire_grammar_open_repeat(g, what->begin, min, max));
+    item = &g->items[what->item];
+    item->is_optional = item->is_optional || min == 0;
     what->n_elements = (min * what->n_elements) + (n_rest > 0);
     what->n_rules *= total;
     return QUIRE_OK;
 }
 
 /* Parse one part that is no repetition. */
-static int take_item(grammar *g, uint32_t owner, repeated *what)
+static int take_item(reader *g, uint32_t owner, repeated *what)
 {
     uint32_t target = NONE;
 
-    *what = (repeated){ NONE, 0, 1 };
+    *what = (repeated){ NONE, 0, 1, g->n_open };
     if (*g->at == '"') {
         QUIRE_TRY(take_literal(g, &what->n_elements));
     } else if (*g->at == '[') {
         QUIRE_TRY(take_set(g, &what->n_elements));
     } else if (*g->at == '.') {
-        g->at++;
-        what->n_elements = 1;
+        QUIRE_TRY(take_any(g, &what->n_elements));
     } else {
         what->n_elements = 1;
         if (*g->at == '(') {
@@ -383,17 +372,19 @@ static int take_item(grammar *g, uint32_t owner, repeated *what)
             QUIRE_TRY(rule_by_name(g, g->at, n, &target));
             g->at += n;
         }
+        QUIRE_TRY(quire_grammar_open_add(g, QUIRE_GRAMMAR_RULE, g->rules[target].compiled));
     }
     if (what->n_elements > 0) {
-        QUIRE_TRY(item_add(g, owner, target == NONE ? ITEM_CHARS : ITEM_RULE, target));
+        QUIRE_TRY(item_add(
+            g, owner, target == NONE ? QUIRE_GRAMMAR_ITEM_CHARS : QUIRE_GRAMMAR_ITEM_RULE, target));
         what->item = g->n_items - 1;
     }
     return elements_add(g, what->n_elements);
 }
 
-static int take_sequence(grammar *g, uint32_t owner, bool is_group)
+static int take_sequence(reader *g, uint32_t owner, bool is_group)
 {
-    repeated what = { NONE, 0, 1 };
+    repeated what = { NONE, 0, 1, g->n_open };
 
     for (;; skip_space(g, is_group)) {
         const char c = *g->at;
@@ -410,19 +401,23 @@ static int take_sequence(grammar *g, uint32_t owner, bool is_group)
     }
 }
 
-static int take_alternatives(grammar *g, uint32_t owner, bool is_group)
+static int take_alternatives(reader *g, uint32_t owner, bool is_group)
 {
+    const uint32_t begin = g->n_open;
+
     QUIRE_TRY(take_sequence(g, owner, is_group));
     while (*g->at == '|') {
-        QUIRE_TRY(item_add(g, owner, ITEM_OR, NONE));
+        QUIRE_TRY(item_add(g, owner, QUIRE_GRAMMAR_ITEM_OR, NONE));
+        QUIRE_TRY(quire_grammar_open_add(g, QUIRE_GRAMMAR_OR, 0));
         g->at++;
         skip_space(g, true);
         QUIRE_TRY(take_sequence(g, owner, is_group));
     }
+    QUIRE_TRY(quire_grammar_rule_close(g, g->rules[owner].compiled, begin));
     return elements_add(g, 1);
 }
 
-static int take_rule(grammar *g)
+static int take_rule(reader *g)
 {
     const char *start = g->at;
     const size_t n = name_length(g);
@@ -451,7 +446,7 @@ static int take_rule(grammar *g)
     return QUIRE_OK;
 }
 
-static int grammar_parse(grammar *g)
+static int grammar_parse(reader *g)
 {
     static const char root[] = "root";
     uint32_t index = 0;
@@ -468,106 +463,69 @@ static int grammar_parse(grammar *g)
             return refuse(g, QUIRE_INVAL, g->rules[i].used_at, "this rule is nowhere defined");
         }
     }
+    g->out->root = g->rules[index].compiled;
     return QUIRE_OK;
 }
 
-/* ---- beginnings of rules ---- */
-
-/* Set is_nullable and steps of a rule and of all rules that it can begin with. A rule that is met
- * again on the way is left-recursive, because every rule before it on the way can be empty
- * there. */
-static int rule_visit(grammar *g, uint32_t index, uint32_t depth)
-{
-    rule *r = &g->rules[index];
-    bool is_beginning = true;
-
-    if (r->visit == VISIT_DONE) {
-        return QUIRE_OK;
-    }
-    if (r->visit == VISIT_BEGUN) {
-        return refuse_rule(g, QUIRE_INVAL, r, "can begin with itself (left recursion)");
-    }
-    if (depth == QUIRE_GRAMMAR_DEPTH_MAX) {
-        return refuse_rule(g, QUIRE_LIMIT, r, "is behind too many rules that begin rules");
-    }
-    r->visit = VISIT_BEGUN;
-    r->steps = 1;
-    for (uint32_t i = r->first; i != NONE; i = g->items[i].next) {
-        const item it = g->items[i];
-
-        if (it.kind == ITEM_OR) {
-            r->is_nullable = r->is_nullable || is_beginning;
-            is_beginning = true;
-        } else if (is_beginning && it.kind == ITEM_RULE) {
-            const rule *target = &g->rules[it.rule];
-
-            QUIRE_TRY(rule_visit(g, it.rule, depth + 1));
-            r->steps += target->steps * (target->is_nullable ? it.copies : 1);
-            is_beginning = it.is_optional || target->is_nullable;
-        } else if (it.kind == ITEM_CHARS) {
-            is_beginning = is_beginning && it.is_optional;
-        }
-        if (r->steps > QUIRE_GRAMMAR_STEPS_MAX) {
-            return refuse_rule(g, QUIRE_LIMIT, r, "can begin in too many ways");
-        }
-    }
-    r->is_nullable = r->is_nullable || is_beginning;
-    r->visit = VISIT_DONE;
-    return QUIRE_OK;
-}
-
-/* libllama begins at each rule that it has not met, including the unrolled rules of repetitions. */
-static int grammar_judge(grammar *g)
-{
-    uint64_t steps = 0;
-
-    for (uint32_t i = 0; i < g->n_rules; i++) {
-        QUIRE_TRY(rule_visit(g, i, 0));
-        steps += g->rules[i].steps;
-    }
-    for (uint32_t i = 0; i < g->n_items && steps <= QUIRE_GRAMMAR_STEPS_MAX; i++) {
-        const item *it = &g->items[i];
-
-        if (it->kind == ITEM_RULE && it->copies > 1) {
-            const uint64_t n = g->rules[it->rule].is_nullable
-                                   ? ((uint64_t)it->copies * it->copies + it->copies) / 2
-                                   : it->copies;
-
-            steps += n * g->rules[it->rule].steps;
-        }
-    }
-    if (steps > QUIRE_GRAMMAR_STEPS_MAX) {
-        return quire_error_set(g->err, QUIRE_LIMIT,
-                               "grammar: its rules can begin in too many ways");
-    }
-    return QUIRE_OK;
-}
-
-int quire_grammar_check(const char *gbnf, quire_error *err)
+static int reader_run(reader *g, const char *gbnf, size_t n, quire_error *err)
 {
     quire_utf8_stream utf8 = { 0 };
-    const size_t n = strnlen(gbnf, QUIRE_GRAMMAR_BYTES_MAX + 1);
-    grammar *g;
-    int rc;
 
+    if (!quire_utf8_stream_skip(&utf8, gbnf, n) || utf8.n_held > 0) {
+        return quire_error_set(err, QUIRE_INVAL, "grammar: the text is not UTF-8");
+    }
+    g->text = g->at = gbnf;
+    g->err = err;
+    QUIRE_TRY(grammar_parse(g));
+    return quire_grammar_judge(g);
+}
+
+int quire_grammar_create(quire_grammar **out, const char *gbnf, quire_error *err)
+{
+    const size_t n = strnlen(gbnf, QUIRE_GRAMMAR_BYTES_MAX + 1);
+    reader *g;
+    int rc = QUIRE_NOMEM;
+
+    *out = NULL;
     if (n > QUIRE_GRAMMAR_BYTES_MAX) {
         return quire_error_set(err, QUIRE_LIMIT, "grammar: more than %u bytes",
                                QUIRE_GRAMMAR_BYTES_MAX);
     }
-    if (!quire_utf8_stream_skip(&utf8, gbnf, n) || utf8.n_held > 0) {
-        return quire_error_set(err, QUIRE_INVAL, "grammar: the text is not UTF-8");
-    }
     g = calloc(1, sizeof(*g));
-    if (g == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "no memory for a grammar");
+    if (g != NULL) {
+        g->out = calloc(1, sizeof(*g->out));
+        rc = g->out != NULL ? reader_run(g, gbnf, n, err) : QUIRE_NOMEM;
+        if (rc == QUIRE_OK) {
+            *out = g->out;
+        } else {
+            quire_grammar_destroy(g->out);
+        }
+        free(g->items);
+        free(g->open);
+        free(g->set);
     }
-    g->text = g->at = gbnf;
-    g->err = err;
-    rc = grammar_parse(g);
-    if (rc == QUIRE_OK) {
-        rc = grammar_judge(g);
-    }
-    free(g->items);
     free(g);
+    return rc != QUIRE_NOMEM ? rc : quire_error_set(err, rc, "no memory for a grammar");
+}
+
+void quire_grammar_destroy(quire_grammar *grammar)
+{
+    if (grammar == NULL) {
+        return;
+    }
+    free(grammar->rules);
+    free(grammar->elements);
+    free(grammar->alternatives);
+    free(grammar->sets);
+    free(grammar->ranges);
+    free(grammar);
+}
+
+int quire_grammar_check(const char *gbnf, quire_error *err)
+{
+    quire_grammar *grammar;
+    const int rc = quire_grammar_create(&grammar, gbnf, err);
+
+    quire_grammar_destroy(grammar);
     return rc;
 }

@@ -1,38 +1,75 @@
-/* grammar.h - checks a client's grammar before libllama sees the grammar.
+/* grammar.h - a client's grammar: its text checked, and compiled for grammar_match.h.
  *
- * A grammar is written by a client, and libllama (ggml 0.25.1, llama-grammar.cpp) trusts it.
- * libllama prints text that it cannot parse, and recurses once per bracket. It walks the beginnings
- * of rules again and again (2^n steps for "a ::= b | b", "b ::= c | c", ...). It never ends at
- * "x{3,2}" and at a left recursion behind a rule that is only indirectly empty. It takes gigabytes
- * for a long literal repeated 2,000 times. So this module parses and judges the text first, and
- * only a grammar that passes reaches libllama.
+ * The language is GBNF as llama.cpp has it: rules "name ::= alternatives", literals, character
+ * sets, ".", groups, and the repetitions * + ? {m} {m,} {m,n}. References to tokens (<name>,
+ * <[id]>) are refused, because control tokens are no part of the text; so are rules defined twice,
+ * empty sets, and rules that can begin with themselves.
  *
- * The language is GBNF: rules "name ::= alternatives", literals, character sets, ".", groups, and
- * the repetitions * + ? {m} {m,} {m,n}. References to tokens (<name>, <[id]>) are refused, because
- * control tokens are no part of the text; so are rules defined twice and empty sets.
+ * A compiled grammar is a list of rules; a rule is a list of alternatives; an alternative is a row
+ * of elements, closed by QUIRE_GRAMMAR_END. Groups and repetitions are rules as well:
  *
- * Ambiguity is not judged. With a grammar that can read a text in exponentially many ways (s ::=
- * "a" s "b" | "a" s "c"), libllama keeps all of them; quire_sampler_pick() gives up when their
- * number grows too large.
+ *   x{2,4}  ->  x x r2    r2 ::= x r1 |    r1 ::= x |
+ *   x{2,}   ->  x x r     r  ::= x r |
  *
- * Thread: any.
+ * Thread: any; a compiled grammar does not change.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_GRAMMAR_H
 #define QUIRE_MODEL_GRAMMAR_H
+
+#include <stdint.h>
 
 #include "quire/error.h"
 
 #define QUIRE_GRAMMAR_BYTES_MAX  (256u << 10)
 #define QUIRE_GRAMMAR_RULES_MAX  8192u /* named ones and groups */
 #define QUIRE_GRAMMAR_DEPTH_MAX  128u  /* groups within groups; rules that begin rules */
-#define QUIRE_GRAMMAR_REPEAT_MAX 2000u /* libllama's own limit */
+#define QUIRE_GRAMMAR_REPEAT_MAX 2000u /* as in llama.cpp */
 #define QUIRE_GRAMMAR_ELEMENTS_MAX                                                                 \
-    (256u << 10)                           /* characters and references, repetitions unrolled */
-#define QUIRE_GRAMMAR_STEPS_MAX (4u << 20) /* of libllama's search for left recursion */
+    (256u << 10) /* characters and references, repetitions unrolled: bounds the memory */
+
+typedef enum quire_grammar_kind {
+    QUIRE_GRAMMAR_END,  /* of an alternative */
+    QUIRE_GRAMMAR_CHAR, /* value: the character */
+    QUIRE_GRAMMAR_SET,  /* value: an index of sets */
+    QUIRE_GRAMMAR_RULE, /* value: an index of rules */
+    QUIRE_GRAMMAR_OR    /* between alternatives that are being read; in no compiled grammar */
+} quire_grammar_kind;
+
+typedef struct quire_grammar_element {
+    quire_grammar_kind kind;
+    uint32_t value;
+} quire_grammar_element;
+
+typedef struct quire_grammar_rule {
+    uint32_t first, n; /* of alternatives */
+} quire_grammar_rule;
+
+typedef struct quire_grammar_range {
+    uint32_t low, high; /* characters, both included */
+} quire_grammar_range;
+
+typedef struct quire_grammar_set {
+    uint32_t first, n; /* of ranges, which ascend and do not touch */
+    uint64_t ascii[2]; /* a bit for each character below 128 */
+} quire_grammar_set;
+
+typedef struct quire_grammar {
+    quire_grammar_rule *rules;
+    quire_grammar_element *elements;
+    uint32_t *alternatives; /* their first elements */
+    quire_grammar_set *sets;
+    quire_grammar_range *ranges;
+    uint32_t n_rules, n_elements, n_alternatives, n_sets, n_ranges;
+    uint32_t root;
+} quire_grammar;
 
 /* Errors: QUIRE_INVAL (err names the place and the reason), QUIRE_LIMIT (err names the bound),
- * QUIRE_NOMEM. */
+ * QUIRE_NOMEM. Memory: quire_grammar_destroy(). */
+int quire_grammar_create(quire_grammar **out, const char *gbnf, quire_error *err);
+void quire_grammar_destroy(quire_grammar *grammar);
+
+/* Whether the text is a grammar. Errors: as quire_grammar_create(). */
 int quire_grammar_check(const char *gbnf, quire_error *err);
 
 #endif /* QUIRE_MODEL_GRAMMAR_H */

@@ -194,7 +194,7 @@ void quire_sampler_destroy(quire_sampler *sampler)
         return;
     }
     llama_sampler_free(sampler->chain);
-    llama_sampler_free(sampler->grammar);
+    quire_sampler_grammar_destroy(sampler);
     free(sampler->candidates);
     free(sampler->adjusted);
     free(sampler->penalties.recent);
@@ -346,6 +346,7 @@ static int32_t choose_allowed(quire_sampler *sampler, const float *logits, int32
         return token;
     }
     n = quire_sampler_grammar_candidates(sampler, logits);
+    QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
     if (n == 0) {
         return sampler->end >= 0 ? sampler->end : QUIRE_NOTFOUND;
     }
@@ -355,9 +356,11 @@ static int32_t choose_allowed(quire_sampler *sampler, const float *logits, int32
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
 {
     const bool has_grammar = sampler->grammar != NULL && !sampler->watch.is_waiting;
-    const int32_t forced = quire_answer_watch_forced(sampler);
-    int32_t token = forced;
+    int32_t forced, token;
 
+    QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
+    quire_sampler_grammar_refill(sampler);
+    token = forced = quire_answer_watch_forced(sampler);
     QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
     if (forced < 0) {
         logits = adjust(sampler, logits);

@@ -4,11 +4,11 @@
  * choice by the seed. Temperature 0 takes the likeliest token after penalties and bias, the first
  * of equal ones.
  *
- * Grammar. libllama's grammar sampler sees the chosen token. After a rejection the choice is
- * repeated among the accepted ones of the 512 likeliest tokens, or of the whole vocabulary if none
- * of the 512 is accepted. A token costs little while the model keeps to the grammar by itself.
- * Control tokens, and bytes that are not UTF-8, are rejected too. At
- * the grammar's end, and where no token of the vocabulary can continue, the sampler chooses an
+ * Grammar (grammar_match.h). The chosen token is tested. After a rejection the choice is repeated
+ * among the accepted ones of the 512 likeliest tokens, of the 4,096 likeliest if none of the 512 is
+ * accepted, or of the whole vocabulary. A token costs little while the model keeps to the grammar
+ * by itself. Control tokens, zero bytes, and bytes that are not UTF-8, are rejected too. At the
+ * grammar's end, and where no token of the vocabulary can continue, the sampler chooses an
  * end-of-generation token, also with forbids_eog and before min_tokens.
  *
  * A chat format (answer_rules.h) may bring a grammar that begins at a trigger, such as the tag of a
@@ -73,10 +73,11 @@ int quire_sampler_create(quire_sampler **out, const quire_model *model,
                          const quire_sampler_opts *opts, quire_error *err);
 void quire_sampler_destroy(quire_sampler *sampler);
 
-/* Choose from n_vocab logits and remember the choice. Quire allocates nothing here; libllama
- * allocates to sort when top_k is off or above 128, and in its grammar sampler. Returns a token, or
- * an error that ends the text: QUIRE_NOTFOUND (a grammar has ended and the vocabulary has no end
- * token), QUIRE_LIMIT (a grammar can read the text so far in too many ways for time and memory). */
+/* Choose from n_vocab logits and remember the choice. Quire allocates nothing here, except for a
+ * grammar, whose graph grows; libllama allocates to sort when top_k is off or above 128. Returns a
+ * token, or an error that ends the text: QUIRE_NOTFOUND (a grammar has ended and the vocabulary has
+ * no end token), QUIRE_LIMIT (a grammar can read the text so far in too many ways for the bounds
+ * of steps and memory in grammar_match.h). */
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
 void quire_sampler_reset(quire_sampler *sampler);
 /* Whether a token is among opts.stop_tokens. */

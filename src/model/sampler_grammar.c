@@ -1,33 +1,24 @@
 /* sampler_grammar.c - tokens under a grammar: see sampler.h.
  *
- * libllama's grammar sampler throws on accepting a token that the grammar rejects, and no C frame
- * can catch the exception. So every chosen token is tested first, and only a token that passed the
- * test is accepted. Texts that were not chosen under the grammar (the end of the prompt, a trigger)
- * are accepted by quire_chat_grammar_accept().
- *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler_internal.h"
 
-#include "model/backend.h"
-#include "model/chat_internal.h"
-#include "model/grammar.h"
 #include "model/model_internal.h"
 
+#include "base/bytes.h"
 #include "base/check.h"
-#include "base/clock.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* Longer tokens are never chosen under a grammar: libllama recurses once per character of a
- * token. */
-#define PIECE_BYTES_MAX 256
-/* One of this number of likeliest tokens nearly always fits the grammar, and testing them takes 1
- * ms. Testing the whole vocabulary takes libllama 8 ms and more (49K tokens). */
-#define LIKELY_MAX 512
-/* Bound of the processor time of accepting a token, which usually takes 10 us. Beyond the bound
- * there are thousands of ways to read the text so far; their number and the memory may double with
- * each token. */
-#define ACCEPT_NS_MAX 50000000u
+/* Numbers of likeliest tokens that are tested one after the other, before the whole vocabulary. One
+ * of the first number nearly always fits the grammar, and testing them takes below 1 ms. Where most
+ * tokens fit, one of the second number does. */
+#define LIKELY_FIRST 512
+#define LIKELY_MAX   4096
+/* A token of the end of the prompt, control tokens included. */
+#define BEGUN_BYTES_MAX 1024
 
 /* ---- creation ---- */
 
@@ -50,25 +41,19 @@ static int32_t end_token(const quire_model *model)
     return -1;
 }
 
-static struct llama_sampler *grammar_make(const quire_sampler *sampler, const char *gbnf)
-{
-    const quire_answer_rules *rules = sampler->watch.rules;
-
-    return sampler->watch.is_waiting
-               ? llama_sampler_init_grammar_lazy_patterns(sampler->model->vocab, gbnf, "root",
-                                                          rules->patterns, rules->n_triggers, NULL,
-                                                          0)
-               : llama_sampler_init_grammar(sampler->model->vocab, gbnf, "root");
-}
-
-/* Accept the end of the prompt, which is part of the grammar's text. False when the grammar refuses
+/* Feed the end of the prompt, which is part of the grammar's text. False when the grammar refuses
  * it. */
 static bool begin_accept(quire_sampler *sampler)
 {
     const quire_answer_rules *rules = sampler->watch.rules;
 
     for (uint32_t i = 0; rules != NULL && !rules->is_lazy && i < rules->begun.n; i++) {
-        if (quire_chat_grammar_accept(sampler->grammar, rules->begun.items[i]) < 0) {
+        char piece[BEGUN_BYTES_MAX];
+        const int64_t n = quire_model_token_text(sampler->model, rules->begun.items[i], true, piece,
+                                                 sizeof piece);
+
+        if (n < 0 || n > BEGUN_BYTES_MAX ||
+            quire_grammar_match_feed(sampler->match, piece, (size_t)n) != 1) {
             return false;
         }
     }
@@ -78,16 +63,15 @@ static bool begin_accept(quire_sampler *sampler)
 int quire_sampler_grammar_create(quire_sampler *sampler, const char *gbnf, quire_error *err)
 {
     const bool is_of_rules = sampler->watch.rules != NULL && gbnf == sampler->watch.rules->grammar;
-    char line[256];
+    int rc;
 
-    QUIRE_TRY(quire_grammar_check(gbnf, err));
-    quire_backend_log_clear();
-    sampler->grammar = grammar_make(sampler, gbnf);
-    if (sampler->grammar == NULL) {
-        quire_backend_log_last(line, sizeof(line));
-        return quire_error_set(err, QUIRE_INVAL, "grammar: libllama refuses it: %s",
-                               line[0] != '\0' ? line : "no reason given");
+    QUIRE_TRY(quire_grammar_create(&sampler->grammar, gbnf, err));
+    rc = quire_grammar_match_create(&sampler->match, sampler->grammar);
+    if (rc == QUIRE_LIMIT) {
+        return quire_error_set(err, rc, "grammar: a text can begin in too many ways");
     }
+    QUIRE_TRY(rc);
+    QUIRE_TRY(quire_tokenizer_order(sampler->model->tokenizer, &sampler->order));
     sampler->end = end_token(sampler->model);
     sampler->begins_in_prompt = is_of_rules;
     if (is_of_rules && !begin_accept(sampler)) {
@@ -98,51 +82,100 @@ int quire_sampler_grammar_create(quire_sampler *sampler, const char *gbnf, quire
     return QUIRE_OK;
 }
 
+void quire_sampler_grammar_destroy(quire_sampler *sampler)
+{
+    quire_grammar_match_destroy(sampler->match);
+    quire_grammar_destroy(sampler->grammar);
+}
+
+void quire_sampler_grammar_refill(quire_sampler *sampler)
+{
+    if (sampler->match != NULL) {
+        quire_grammar_match_refill(sampler->match);
+    }
+}
+
 void quire_sampler_grammar_reset(quire_sampler *sampler)
 {
-    if (sampler->grammar != NULL) {
-        llama_sampler_reset(sampler->grammar);
-        if (sampler->begins_in_prompt) {
-            (void)begin_accept(sampler); /* it did when the sampler was created */
-        }
-    }
-    sampler->utf8 = (quire_utf8_stream){ 0 };
     sampler->is_too_ambiguous = false;
+    if (sampler->match != NULL) {
+        sampler->is_too_ambiguous =
+            quire_grammar_match_reset(sampler->match) < 0 ||
+            (sampler->begins_in_prompt && !begin_accept(sampler)); /* for want of memory */
+    }
 }
 
 /* ---- tokens ---- */
 
-/* Whether a token is text, and goes on with the text so far as UTF-8. */
-static bool token_reads(const quire_sampler *sampler, int32_t token, quire_utf8_stream *after)
+/* Whether a call of the matcher says yes; an error is remembered. */
+static bool says_yes(quire_sampler *sampler, int rc)
 {
-    char piece[PIECE_BYTES_MAX];
-    const bool is_shown =
-        sampler->watch.rules != NULL && quire_answer_rules_shows(sampler->watch.rules, token);
-    const int64_t n =
-        quire_model_token_text(sampler->model, token, is_shown, piece, PIECE_BYTES_MAX);
-
-    *after = sampler->utf8;
-    return n > 0 && n <= PIECE_BYTES_MAX && quire_utf8_stream_skip(after, piece, (size_t)n);
+    sampler->is_too_ambiguous = sampler->is_too_ambiguous || rc < 0;
+    return rc > 0;
 }
 
-static bool token_fits(const quire_sampler *sampler, int32_t token)
+/* The text of a token that is text under the grammar; its length is 0 for other tokens. */
+static const char *text_of(const quire_sampler *sampler, int32_t token, char *buffer, size_t *n)
 {
-    quire_utf8_stream after;
+    const quire_answer_rules *rules = sampler->watch.rules;
+    const uint32_t rank = sampler->order->ranks[token];
 
-    return quire_model_is_eog(sampler->model, token) || token_reads(sampler, token, &after);
+    if (rank < sampler->order->n) {
+        *n = quire_token_order_bytes(sampler->order, rank);
+        return quire_token_order_text(sampler->order, rank);
+    }
+    *n = 0;
+    if (rank != QUIRE_TOKEN_ENDS && rules != NULL && quire_answer_rules_shows(rules, token)) {
+        const int64_t n_text =
+            quire_model_token_text(sampler->model, token, true, buffer, QUIRE_GRAMMAR_TEXT_MAX);
+
+        *n = n_text > 0 && n_text <= (int64_t)QUIRE_GRAMMAR_TEXT_MAX ? (size_t)n_text : 0;
+    }
+    return buffer;
+}
+
+/* Whether a token can follow, by itself. */
+static bool token_fits(quire_sampler *sampler, int32_t token)
+{
+    char buffer[QUIRE_GRAMMAR_TEXT_MAX];
+    const char *text;
+    size_t n;
+
+    if (sampler->order->ranks[token] == QUIRE_TOKEN_ENDS) {
+        return quire_grammar_match_is_whole(sampler->match);
+    }
+    text = text_of(sampler, token, buffer, &n);
+    return n > 0 && says_yes(sampler, quire_grammar_match_test(sampler->match, text, n, 0));
 }
 
 bool quire_sampler_grammar_allows(quire_sampler *sampler, int32_t token, float logit)
 {
-    llama_token_data one = { token, logit, 0.0f };
-    llama_token_data_array list = { &one, 1, -1, false };
-
-    if (!(logit > -INFINITY) || !token_fits(sampler, token)) {
-        return false;
-    }
-    llama_sampler_apply(sampler->grammar, &list);
-    return one.logit > -INFINITY;
+    return logit > -INFINITY && token_fits(sampler, token);
 }
+
+void quire_sampler_grammar_accept(quire_sampler *sampler, int32_t token)
+{
+    char buffer[QUIRE_GRAMMAR_TEXT_MAX];
+    const char *text;
+    size_t n;
+
+    if (sampler->order->ranks[token] != QUIRE_TOKEN_ENDS) {
+        text = text_of(sampler, token, buffer, &n);
+        (void)says_yes(sampler, quire_grammar_match_feed(sampler->match, text, n));
+    }
+}
+
+bool quire_sampler_grammar_trigger(quire_sampler *sampler, const char *text, size_t n)
+{
+    if (quire_grammar_match_feed(sampler->match, text, n) == 1 &&
+        (sampler->end < 0 || !quire_grammar_match_is_whole(sampler->match))) {
+        return true;
+    }
+    (void)says_yes(sampler, quire_grammar_match_reset(sampler->match));
+    return false;
+}
+
+/* ---- candidates ---- */
 
 /* Let heap[i] sink. The least likely candidate is on top of the heap. */
 static void heap_sink(llama_token_data *heap, uint32_t n, uint32_t i)
@@ -187,44 +220,106 @@ static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t 
     return n;
 }
 
-/* Make the tokens that the grammar accepts next the candidates: those among the likeliest n_max if
- * there are any, else those of the whole vocabulary. Returns their number. Tokens that cannot
- * continue the text are removed first, because libllama recurses into each token that it gets. */
-static uint32_t candidates_of(quire_sampler *sampler, const float *logits, uint32_t n_max)
-{
-    llama_token_data *data = sampler->candidates;
-    llama_token_data_array list = { data, 0, -1, false };
-    const uint32_t n_likely = likeliest(sampler, logits, n_max);
-    uint32_t n = 0;
+/* A candidate, to be tested in the order of texts. */
+typedef struct ranked {
+    uint32_t rank;
+    uint32_t candidate;
+} ranked;
 
-    for (uint32_t i = 0; i < n_likely; i++) {
-        if (token_fits(sampler, data[i].id)) {
-            data[list.size++] = data[i];
+static int compare_ranks(const void *a, const void *b)
+{
+    const ranked *left = a;
+    const ranked *right = b;
+
+    return (left->rank > right->rank) - (left->rank < right->rank);
+}
+
+/* Test n candidates, and forbid those that the grammar refuses. */
+static void likely_test(quire_sampler *sampler, uint32_t n)
+{
+    const quire_token_order *order = sampler->order;
+    llama_token_data *data = sampler->candidates;
+    ranked list[LIKELY_MAX];
+    const char *last = "";
+    size_t n_last = 0;
+    uint32_t n_list = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t rank = order->ranks[data[i].id];
+
+        if (rank < order->n) {
+            list[n_list++] = (ranked){ rank, i };
+        } else if (!token_fits(sampler, data[i].id)) {
+            data[i].logit = -INFINITY;
         }
     }
-    llama_sampler_apply(sampler->grammar, &list);
-    for (size_t i = 0; i < list.size; i++) {
-        if (data[i].logit > -INFINITY) {
-            data[n++] = data[i];
+    qsort(list, n_list, sizeof *list, compare_ranks);
+    for (uint32_t i = 0; i < n_list; i++) {
+        const char *text = quire_token_order_text(order, list[i].rank);
+        const size_t n_text = quire_token_order_bytes(order, list[i].rank);
+        const size_t n_shared = quire_bytes_same(last, n_last, text, n_text);
+
+        if (!says_yes(sampler, quire_grammar_match_test(sampler->match, text, n_text, n_shared))) {
+            data[list[i].candidate].logit = -INFINITY;
+        }
+        last = text;
+        n_last = n_text;
+    }
+}
+
+/* The same for the whole vocabulary, whose tokens are the candidates. */
+static void all_test(quire_sampler *sampler)
+{
+    const quire_token_order *order = sampler->order;
+    llama_token_data *data = sampler->candidates;
+    size_t n_shared = 0;
+
+    for (uint32_t token = 0; token < sampler->n_vocab; token++) {
+        if (data[token].logit > -INFINITY && order->ranks[token] >= order->n &&
+            !token_fits(sampler, (int32_t)token)) {
+            data[token].logit = -INFINITY;
         }
     }
-    return n == 0 && n_max < sampler->n_vocab ? candidates_of(sampler, logits, sampler->n_vocab)
-                                              : n;
+    for (uint32_t i = 0; i < order->n && !sampler->is_too_ambiguous; i++) {
+        llama_token_data *t = &data[order->tokens[i]];
+
+        n_shared = order->shared[i] < n_shared ? order->shared[i] : n_shared;
+        if (!(t->logit > -INFINITY)) {
+            continue;
+        }
+        if (!says_yes(sampler,
+                      quire_grammar_match_test(sampler->match, quire_token_order_text(order, i),
+                                               quire_token_order_bytes(order, i), n_shared))) {
+            t->logit = -INFINITY;
+        }
+        n_shared = QUIRE_GRAMMAR_TEXT_MAX; /* with the next text: what that one shares */
+    }
 }
 
 uint32_t quire_sampler_grammar_candidates(quire_sampler *sampler, const float *logits)
 {
-    return candidates_of(sampler, logits, LIKELY_MAX);
-}
+    static const uint32_t passes[] = { LIKELY_FIRST, LIKELY_MAX, UINT32_MAX };
+    llama_token_data *data = sampler->candidates;
+    uint32_t n = 0;
 
-void quire_sampler_grammar_accept(quire_sampler *sampler, int32_t token)
-{
-    const uint64_t start_ns = quire_clock_thread_ns();
-    quire_utf8_stream after;
+    for (uint32_t pass = 0; pass < 3 && n == 0 && !sampler->is_too_ambiguous; pass++) {
+        uint32_t n_tested = sampler->n_vocab;
 
-    if (!quire_model_is_eog(sampler->model, token) && token_reads(sampler, token, &after)) {
-        sampler->utf8 = after;
+        if (passes[pass] < sampler->n_vocab) {
+            n_tested = likeliest(sampler, logits, passes[pass]);
+            likely_test(sampler, n_tested);
+        } else {
+            for (uint32_t i = 0; i < n_tested; i++) {
+                data[i] = (llama_token_data){ (int32_t)i, logits[i], 0.0f };
+            }
+            all_test(sampler);
+            pass = 2;
+        }
+        for (uint32_t i = 0; i < n_tested; i++) {
+            if (data[i].logit > -INFINITY) {
+                data[n++] = data[i];
+            }
+        }
     }
-    llama_sampler_accept(sampler->grammar, token);
-    sampler->is_too_ambiguous = quire_clock_thread_ns() - start_ns > ACCEPT_NS_MAX;
+    return sampler->is_too_ambiguous ? 0 : n;
 }

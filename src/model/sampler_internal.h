@@ -5,8 +5,10 @@
 #define QUIRE_MODEL_SAMPLER_INTERNAL_H
 
 #include "model/answer_rules.h"
+#include "model/grammar_match.h"
 #include "model/sampler.h"
 #include "model/text.h"
+#include "model/token_order.h"
 
 #include <llama.h>
 
@@ -44,13 +46,14 @@ typedef struct quire_penalties {
 struct quire_sampler {
     const quire_model *model;
     uint32_t n_vocab;
-    struct llama_sampler *chain;   /* NULL: greedy */
-    struct llama_sampler *grammar; /* NULL: none */
-    quire_utf8_stream utf8;        /* of the text so far, under a grammar */
-    bool is_too_ambiguous;         /* the grammar, for the text so far */
-    bool begins_in_prompt;         /* the grammar is the rules' and begins before the answer */
-    llama_token_data *candidates;  /* [n_vocab]; NULL when neither needs them */
-    float *adjusted;               /* [n_vocab]; NULL when logits stay as they are */
+    struct llama_sampler *chain;    /* NULL: greedy */
+    quire_grammar *grammar;         /* NULL: none */
+    quire_grammar_match *match;     /* the answer so far under the grammar */
+    const quire_token_order *order; /* the model's, under a grammar */
+    bool is_too_ambiguous;          /* the grammar, for the text so far */
+    bool begins_in_prompt;          /* the grammar is the rules' and begins before the answer */
+    llama_token_data *candidates;   /* [n_vocab]; NULL when neither needs them */
+    float *adjusted;                /* [n_vocab]; NULL when logits stay as they are */
     quire_penalties penalties;
     quire_logit_bias *bias;
     uint32_t n_bias;
@@ -73,10 +76,17 @@ bool quire_candidate_is_behind(const llama_token_data *a, const llama_token_data
 
 /* The grammar of the options, or of the rules. Errors: as quire_sampler_create(). */
 int quire_sampler_grammar_create(quire_sampler *sampler, const char *gbnf, quire_error *err);
+void quire_sampler_grammar_destroy(quire_sampler *sampler);
+/* The next token is chosen: a new budget of steps. A function that meets its end sets
+ * is_too_ambiguous. */
+void quire_sampler_grammar_refill(quire_sampler *sampler);
 bool quire_sampler_grammar_allows(quire_sampler *sampler, int32_t token, float logit);
 /* Make the tokens that the grammar accepts next the candidates; returns their number. */
 uint32_t quire_sampler_grammar_candidates(quire_sampler *sampler, const float *logits);
 void quire_sampler_grammar_accept(quire_sampler *sampler, int32_t token);
+/* Begin a lazy grammar with the text of its trigger. False when the grammar refuses the text, or
+ * the text could be all of it: the grammar has not begun then. */
+bool quire_sampler_grammar_trigger(quire_sampler *sampler, const char *text, size_t n);
 /* Begin again. */
 void quire_sampler_grammar_reset(quire_sampler *sampler);
 

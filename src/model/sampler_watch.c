@@ -1,8 +1,7 @@
 /* sampler_watch.c - thoughts and triggers in the text of an answer: see sampler_internal.h.
  *
- * The watch keeps the last QUIRE_WATCH_BYTES of text. libllama looks for triggers in all text so
- * far at each token; so it is given the tokens of the watch only when a trigger has been found in
- * them.
+ * The watch keeps the last QUIRE_WATCH_BYTES of text. When a trigger has been found in them, the
+ * grammar begins with the text from the trigger on.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler_internal.h"
@@ -11,7 +10,6 @@
 
 #include "base/check.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Tokens beyond the budget of thoughts that may complete a character. */
@@ -200,63 +198,40 @@ int32_t quire_answer_watch_allow(quire_sampler *sampler, int32_t token)
 
 /* ---- triggers ---- */
 
-/* The place of the first trigger in the watch. */
-static bool trigger_find(const quire_answer_watch *watch, size_t *at)
+/* The first trigger in the watch. */
+static bool trigger_find(const quire_answer_watch *watch, quire_chat_place *first)
 {
     const quire_answer_rules *rules = watch->rules;
     bool is_found = false;
 
     for (uint32_t i = 0; i < rules->n_triggers; i++) {
         const quire_chat_trigger *trigger = &rules->triggers[i];
-        size_t place;
+        quire_chat_place place;
 
-        if (trigger->is_pattern
-                ? quire_chat_pattern_find(trigger->text, watch->text, watch->n_bytes,
-                                          watch->is_at_start, &place)
-                : has_text(watch, trigger->text, &place)) {
-            *at = is_found && *at < place ? *at : place;
-            is_found = true;
+        if (trigger->is_pattern) {
+            if (!quire_chat_pattern_find(trigger->text, watch->text, watch->n_bytes,
+                                         watch->is_at_start, &place)) {
+                continue;
+            }
+        } else if (has_text(watch, trigger->text, &place.at)) {
+            place.begin = place.at;
+        } else {
+            continue;
         }
+        *first = is_found && first->at <= place.at ? *first : place;
+        is_found = true;
     }
     return is_found;
 }
 
-/* Whether libllama's grammar holds: it then refuses the end of the text in the middle of a call. */
-static bool is_begun(const quire_sampler *sampler)
-{
-    llama_token_data one = { sampler->end, 0.0f, 0.0f };
-    llama_token_data_array list = { &one, 1, -1, false };
-
-    if (sampler->end < 0) {
-        return true;
-    }
-    llama_sampler_apply(sampler->grammar, &list);
-    return !(one.logit > -INFINITY);
-}
-
-/* Give libllama the tokens from the place of the trigger on. When the grammar refuses the text, the
- * answer goes on without it, and the reader takes the text as content. */
-static void trigger_pull(quire_sampler *sampler, size_t at)
+/* Begin the grammar with the text from the place of the trigger on. When the grammar refuses the
+ * text, the answer goes on without it, and the reader takes the text as content. */
+static void trigger_pull(quire_sampler *sampler, size_t begin)
 {
     quire_answer_watch *watch = &sampler->watch;
-    size_t begin = 0;
 
-    for (uint32_t i = 0; i < watch->n_tokens; i++) {
-        begin += watch->lengths[i];
-        if (begin <= at) {
-            continue;
-        }
-        if (quire_chat_grammar_accept(sampler->grammar, watch->tokens[i]) < 0) {
-            llama_sampler_reset(sampler->grammar);
-            forget(watch, watch->n_tokens);
-            return;
-        }
-    }
-    if (is_begun(sampler)) {
+    if (quire_sampler_grammar_trigger(sampler, watch->text + begin, watch->n_bytes - begin)) {
         watch->is_waiting = false;
-        sampler->utf8 = (quire_utf8_stream){ 0 };
-    } else {
-        llama_sampler_reset(sampler->grammar);
     }
     forget(watch, watch->n_tokens);
 }
@@ -287,6 +262,7 @@ void quire_answer_watch_see(quire_sampler *sampler, int32_t token)
 {
     quire_answer_watch *watch = &sampler->watch;
     const quire_answer_rules *rules = watch->rules;
+    quire_chat_place trigger;
     size_t at;
 
     add_token(sampler, token);
@@ -304,7 +280,7 @@ void quire_answer_watch_see(quire_sampler *sampler, int32_t token)
         watch->is_thinking = watch->has_thought = true;
         watch->n_thought = watch->n_forced = 0;
         forget(watch, watch->n_tokens);
-    } else if (watch->is_waiting && sampler->grammar != NULL && trigger_find(watch, &at)) {
-        trigger_pull(sampler, at);
+    } else if (watch->is_waiting && sampler->grammar != NULL && trigger_find(watch, &trigger)) {
+        trigger_pull(sampler, trigger.begin);
     }
 }

@@ -16,6 +16,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -46,6 +47,7 @@ struct quire_tokenizer {
     quire_specials *specials;
     quire_spm *spm; /* NULL for other types */
     quire_bpe_cut cut;
+    _Atomic(quire_token_order *) order; /* NULL until it is needed */
     /* No token stands for more bytes of text; SIZE_MAX = not known. */
     size_t token_bytes_max;
 };
@@ -114,6 +116,7 @@ int quire_tokenizer_create(quire_tokenizer **out, const struct llama_vocab *voca
     *out = NULL;
     QUIRE_FAIL_IF(t == NULL, QUIRE_NOMEM);
     t->vocab = vocab;
+    atomic_init(&t->order, NULL);
     t->type = llama_vocab_type(vocab);
     t->token_bytes_max = SIZE_MAX;
     rc = quire_specials_create(&t->specials, vocab);
@@ -139,7 +142,24 @@ void quire_tokenizer_destroy(quire_tokenizer *tokenizer)
     }
     quire_spm_destroy(tokenizer->spm);
     quire_specials_destroy(tokenizer->specials);
+    quire_token_order_destroy(atomic_load(&tokenizer->order));
     free(tokenizer);
+}
+
+int quire_tokenizer_order(quire_tokenizer *tokenizer, const quire_token_order **out)
+{
+    quire_token_order *order = atomic_load(&tokenizer->order);
+    quire_token_order *other = NULL;
+
+    if (order == NULL) {
+        QUIRE_TRY(quire_token_order_create(&order, tokenizer->vocab));
+        if (!atomic_compare_exchange_strong(&tokenizer->order, &other, order)) {
+            quire_token_order_destroy(order); /* another thread was first */
+            order = other;
+        }
+    }
+    *out = order;
+    return QUIRE_OK;
 }
 
 int quire_model_tokenizer_create(quire_model *model, quire_error *err)

@@ -14,6 +14,7 @@
 #define QUIRE_MODEL_TOKENIZER_H
 
 #include "model/text.h"
+#include "model/token_order.h"
 
 #include <llama.h>
 
@@ -25,6 +26,10 @@ typedef struct quire_tokenizer quire_tokenizer;
  * absent. vocab must outlive it. Errors: QUIRE_NOMEM, QUIRE_LIMIT (texts above 2 GiB in all). */
 int quire_tokenizer_create(quire_tokenizer **out, const struct llama_vocab *vocab, const char *pre);
 void quire_tokenizer_destroy(quire_tokenizer *tokenizer);
+
+/* The vocabulary in the order of its texts, made at the first call. Memory: the tokenizer's.
+ * Thread: any. Errors: QUIRE_NOMEM. */
+int quire_tokenizer_order(quire_tokenizer *tokenizer, const quire_token_order **out);
 
 /* The conditions for stopping early. */
 typedef struct quire_tokenize_watch {

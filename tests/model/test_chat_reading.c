@@ -247,16 +247,31 @@ static void calls_without_random_bytes_are_refused(void **state)
 
 static size_t find_at(const char *pattern, const char *text, bool is_at_start)
 {
-    size_t at = 99;
+    quire_chat_place place = { 99, 99 };
 
-    return quire_chat_pattern_find(pattern, text, strlen(text), is_at_start, &at) ? at : SIZE_MAX;
+    return quire_chat_pattern_find(pattern, text, strlen(text), is_at_start, &place) ? place.at
+                                                                                     : SIZE_MAX;
+}
+
+/* The place where the grammar begins. */
+static size_t find_begin(const char *pattern, const char *text)
+{
+    quire_chat_place place = { 99, 99 };
+
+    assert_true(quire_chat_pattern_find(pattern, text, strlen(text), true, &place));
+    return place.begin;
 }
 
 static void a_pattern_is_found_where_it_begins(void **state)
 {
     (void)state;
-    /* libllama looks for the group. */
     assert_int_equal(find_at("b(c)?(d+)", "abcdd", true), 1);
+    /* The grammar begins at the first group that has text. */
+    assert_int_equal(find_begin("b(c)?(d+)", "abcdd"), 2);
+    assert_int_equal(find_begin("b(c)?(d+)", "abdd"), 2);
+    assert_int_equal(find_begin("bc(x?)(d+)", "abcdd"), 3);
+    assert_int_equal(find_begin("b(x?)c", "abc"), 1);
+    assert_int_equal(find_begin("bc", "abc"), 1);
     assert_int_equal(find_at(">>>(?!all)", "x>>>add", false), 1);
     assert_true(find_at(">>>(?!all)", "x>>>all", false) == SIZE_MAX);
     /* A whole text, which is one only at the start. */
@@ -288,7 +303,7 @@ static void pick_text(quire_sampler *sampler, float *logits, const char *text)
  * grammar begins at the next text that both take. */
 static void a_text_that_the_grammar_refuses_is_no_call(void **state)
 {
-    const quire_chat_trigger trigger = { "<c+>", true };
+    const quire_chat_trigger trigger = { "[a-z]*(<c+>)", true };
     const quire_chat_rules rules = { .grammar = "root ::= \"<c>\" [0-9]+ \"!\"",
                                      .is_grammar_lazy = true,
                                      .triggers = &trigger,

@@ -1,7 +1,4 @@
-/* test_grammar.c - grammars that are refused, and that libllama takes the others.
- *
- * No message of libllama about a grammar may reach the user: libllama must accept every grammar
- * that passes our own check, and print nothing.
+/* test_grammar.c - grammars that are refused, and that samplers take the others.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -100,7 +97,6 @@ static const struct {
     { "root ::= root \"x\" | \"y\"", QUIRE_INVAL, "rule \"root\" can begin with itself" },
     { "root ::= (root \"x\")? \"y\"", QUIRE_INVAL, "can begin with itself" },
     { "root ::= a \"x\" | \"y\"\na ::= b root\nb ::= c\nc ::= \"z\"?", QUIRE_INVAL, "itself" },
-    { "root ::= (\"x\" | )*", QUIRE_INVAL, "libllama refuses it: unsupported grammar, left" },
     { "root ::= a\na ::= b\nb ::= a | \"x\"", QUIRE_INVAL, "\"a\" can begin with itself" },
 };
 
@@ -115,7 +111,7 @@ static void test_grammars_refused(void **state)
     }
 }
 
-/* Grammars above the limits are refused before libllama unrolls them. */
+/* Grammars above the limits are refused before they are unrolled. */
 static void test_grammars_too_large(void **state)
 {
     const size_t cap = QUIRE_GRAMMAR_BYTES_MAX + 100;
@@ -131,7 +127,7 @@ static void test_grammars_too_large(void **state)
     text[cap - 1] = '\0';
     refused(&opts, QUIRE_LIMIT, "262144 bytes");
 
-    /* Brackets: libllama recurses for each. */
+    /* Brackets: the reader recurses for each. */
     n = (size_t)snprintf(text, cap, "root ::= ");
     memset(text + n, '(', 200000);
     text[n + 200000] = '\0';
@@ -143,14 +139,7 @@ static void test_grammars_too_large(void **state)
     (void)snprintf(text + n + 1000, 100, "{2000}");
     refused(&opts, QUIRE_LIMIT, "unrolled");
 
-    /* Rules: 2^n beginnings, a long chain, too many. */
-    n = (size_t)snprintf(text, cap, "root ::= a0\n");
-    for (int i = 0; i < 64; i++) {
-        n += (size_t)snprintf(text + n, cap - n, "a%d ::= a%d | a%d\n", i, i + 1, i + 1);
-    }
-    (void)snprintf(text + n, cap - n, "a64 ::= \"x\"\n");
-    refused(&opts, QUIRE_LIMIT, "too many ways");
-
+    /* Rules: a long chain, too many. */
     n = (size_t)snprintf(text, cap, "root ::= a0\n");
     for (int i = 0; i < 1000; i++) {
         n += (size_t)snprintf(text + n, cap - n, "a%d ::= a%d\n", i, i + 1);
@@ -172,7 +161,7 @@ static void test_grammars_too_large(void **state)
     free(text);
 }
 
-/* ---- libllama takes grammars that pass the check ---- */
+/* ---- samplers take grammars that pass the check ---- */
 
 static const char *const grammars[] = {
     "root ::= \"yes\" | \"no\"",
@@ -218,13 +207,13 @@ static long hush_end(hush *h)
     return n;
 }
 
-static void test_what_passes_is_taken(void **state)
+static void test_the_others_are_taken(void **state)
 {
     static const char bits[] = "()[]{}*+?|.,\"\\-^#<!:=\n\r ab01xuU";
     const uint32_t n_grammars = sizeof(grammars) / sizeof(grammars[0]);
     quire_rng rng = test_rng(14);
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
-    uint32_t n_passed = 0, n_refused = 0;
+    uint32_t n_passed = 0;
     hush h = hush_begin();
     int failed_rc = QUIRE_OK;
     char text[TEXT_MAX];
@@ -253,19 +242,14 @@ static void test_what_passes_is_taken(void **state)
             n_passed++;
             failed_rc = quire_sampler_create(&s, model, &opts, &err);
             quire_sampler_destroy(s);
-            /* Endless repetition of a rule that can be empty: libllama finds most of these. */
-            if (failed_rc == QUIRE_INVAL && strstr(err.message, "left recursion") != NULL) {
-                failed_rc = QUIRE_OK;
-                n_refused++;
-            }
         }
     }
     assert_int_equal(hush_end(&h), 0);
     if (failed_rc != QUIRE_OK) {
-        fail_msg("libllama refuses:\n%s", text);
+        fail_msg("the sampler refuses:\n%s", text);
     }
     (void)printf("%u of 20000 passed\n", n_passed);
-    assert_true(n_passed > 2000 && n_refused < n_passed / 100);
+    assert_true(n_passed > 2000);
 }
 
 int main(void)
@@ -273,7 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammars_refused),
         cmocka_unit_test(test_grammars_too_large),
-        cmocka_unit_test(test_what_passes_is_taken),
+        cmocka_unit_test(test_the_others_are_taken),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

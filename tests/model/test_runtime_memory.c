@@ -399,7 +399,7 @@ static void test_small_calls_without_memory(void **state)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
     quire_runtime_opts opts = opts_small();
-    const quire_sampler_opts sampling = QUIRE_SAMPLER_OPTS_INIT;
+    quire_sampler_opts sampling = QUIRE_SAMPLER_OPTS_INIT;
     const quire_chat_message message = { "user", "Hello", NULL };
     quire_runtime *runtime = fixture_runtime(model, &opts);
     const quire_seq_id seq = fixture_seq(runtime);
@@ -416,17 +416,20 @@ static void test_small_calls_without_memory(void **state)
         assert_int_equal(rc, is_failing ? QUIRE_NOMEM : QUIRE_OK);
         assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), is_failing ? 0 : 100);
     }
-    is_failing = true;
-    for (unsigned n = 1; is_failing; n++) {
-        quire_sampler *sampler = NULL;
-        int rc;
+    for (int i = 0; i < 2; i++) {
+        sampling.grammar = i == 1 ? "root ::= [a-z]{2,5} \"x\"" : NULL;
+        is_failing = true;
+        for (unsigned n = 1; is_failing; n++) {
+            quire_sampler *sampler = NULL;
+            int rc;
 
-        arm(n);
-        rc = quire_sampler_create(&sampler, model, &sampling, NULL);
-        is_failing = disarm();
-        assert_int_equal(rc, is_failing ? QUIRE_NOMEM : QUIRE_OK);
-        assert_int_equal(sampler == NULL, is_failing);
-        quire_sampler_destroy(sampler);
+            arm(n);
+            rc = quire_sampler_create(&sampler, model, &sampling, NULL);
+            is_failing = disarm();
+            assert_int_equal(rc, is_failing ? QUIRE_NOMEM : QUIRE_OK);
+            assert_int_equal(sampler == NULL, is_failing);
+            quire_sampler_destroy(sampler);
+        }
     }
     arm(1);
     assert_int_equal(quire_model_chat_render(model, "chatml", &message, 1, true, out, sizeof out),

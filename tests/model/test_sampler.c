@@ -414,7 +414,43 @@ static void test_grammar_of_anything_changes_nothing(void **state)
     quire_sampler_destroy(bound);
 }
 
-/* 2^n ways to read n letters: an error, not the end of time and memory. */
+/* The likeliest token is a letter. */
+static void logits_prefer(char letter)
+{
+    for (uint32_t t = 0; t < n_vocab; t++) {
+        char piece[8];
+
+        logits[t] = quire_model_token_text(model_bpe, (int32_t)t, false, piece, 8) == 1 &&
+                            piece[0] == letter
+                        ? 1.0f
+                        : 0.0f;
+    }
+}
+
+/* 2^n ways to read n letters are no more work than one. */
+static void test_grammar_ambiguous(void **state)
+{
+    quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
+    int32_t token = 0;
+    quire_sampler *s;
+
+    (void)state;
+    opts.temperature = 0.0f;
+    opts.grammar = "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"x\"";
+    s = sampler(model_bpe, &opts);
+    for (int i = 0; i < 201; i++) {
+        char piece[8] = { 0 };
+
+        logits_prefer(i < 100 ? 'a' : i == 100 ? 'x' : i % 3 == 0 ? 'b' : 'c');
+        token = quire_sampler_pick(s, logits);
+        assert_int_equal(quire_model_token_text(model_bpe, token, false, piece, 8), 1);
+        assert_int_equal(piece[0], i < 100 ? 'a' : i == 100 ? 'x' : i % 3 == 0 ? 'b' : 'c');
+    }
+    assert_true(quire_model_is_eog(model_bpe, quire_sampler_pick(s, logits)));
+    quire_sampler_destroy(s);
+}
+
+/* Steps beyond the bound: an error, not the end of time and memory. */
 static void test_grammar_too_ambiguous(void **state)
 {
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
@@ -423,16 +459,9 @@ static void test_grammar_too_ambiguous(void **state)
 
     (void)state;
     opts.temperature = 0.0f;
-    opts.grammar = "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"x\"";
+    opts.grammar = "root ::= s\ns ::= \"a\" s{100} |";
     s = sampler(model_bpe, &opts);
-    for (uint32_t t = 0; t < n_vocab; t++) {
-        char piece[8];
-
-        logits[t] =
-            quire_model_token_text(model_bpe, (int32_t)t, false, piece, 8) == 1 && piece[0] == 'a'
-                ? 1.0f
-                : 0.0f;
-    }
+    logits_prefer('a');
     for (int i = 0; i < 64 && token >= 0; i++) {
         token = quire_sampler_pick(s, logits);
         first = i == 0 ? token : first;
@@ -499,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_grammar_holds),
         cmocka_unit_test(test_grammar_keeps_utf8),
+        cmocka_unit_test(test_grammar_ambiguous),
         cmocka_unit_test(test_grammar_too_ambiguous),
         cmocka_unit_test(test_grammar_takes_the_likeliest),
         cmocka_unit_test(test_grammar_of_anything_changes_nothing),

@@ -89,7 +89,7 @@ static int check_windows(const quire_condensing_on *on, const quire_retain_spec 
     const quire_kv_groups groups = quire_kv_groups_of(on->desc, on->opts);
     const char *other = on->desc->has_chunks ? "windows that are chunks of the text: a text that "
                                                "drops tokens has other chunks"
-                        : groups.window == 0 ? "windows in a cache that keeps what is behind them"
+                        : groups.window == 0 ? "windows in a cache that keeps pages behind them"
                         : quire_desc_n_unwindowed(on->desc) == 0
                             ? "a model whose layers all have windows: these drop tokens already"
                             : NULL;

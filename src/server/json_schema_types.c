@@ -199,7 +199,7 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
         if (name == NULL || json_object_get(properties, name) == NULL) {
             return quire_schema_refuse(m, QUIRE_INVAL, p,
                                        "required, but not among the properties, is",
-                                       name != NULL ? name : "what is no string");
+                                       name != NULL ? name : "a value other than a string");
         }
     }
     if (additional != NULL && !json_is_boolean(additional) && !json_is_object(additional)) {

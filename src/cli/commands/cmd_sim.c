@@ -80,8 +80,9 @@ static const quire_opt options[] = {
       .help = "the same in blocks of the trace" },
     { .names = { "--disk-copy" }, .type = QUIRE_OPT_CHOICE, .choices = copies, .initial = "worth",
       .offset = offsetof(sim_args, disk_copy),
-      .help = "what is copied to the disk. worth: what was hit once, and sessions, as quire serve "
-              "does. all: each block, as with --store-all. evicted: what leaves memory" },
+      .help = "blocks that are copied to the disk. worth: blocks hit once, and sessions, as quire "
+              "serve does. all: each block, as with --store-all. evicted: blocks that leave "
+              "memory" },
     { .names = { "--disk-carry" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 0.99,
       .initial = "0.9", .offset = offsetof(sim_args, disk_carry),
       .help = "share of a segment of the disk's log that may be used blocks of older segments; "

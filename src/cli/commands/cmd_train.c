@@ -80,8 +80,8 @@ static const quire_opt options[] = {
     { .names = { "--distill" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
       .initial_text = "0.5 with --from and --scheme, else 0", AT(distill),
       .seen_offset = offsetof(train_args, has_distill),
-      .help = "share of the divergence from the predictions of --from's model in what is "
-              "minimised; the rest is the loss" },
+      .help = "share of the divergence from the predictions of --from's model in the "
+              "minimised sum; the rest is the loss" },
     { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT_SIZE(n_layer), .help = "layers" },
     { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,

@@ -40,6 +40,6 @@ int quire_transfer_run(const quire_transfer *transfer, quire_transfer_head *head
     quire_transfer_head_clear(head);
     return quire_error_set(err, QUIRE_UNSUPP,
                            "%.80s cannot be fetched: this build has no libcurl or no OpenSSL "
-                           "(-DQUIRE_PULL=ON says what is missing)",
+                           "(-DQUIRE_PULL=ON names the missing package)",
                            transfer->url);
 }

@@ -415,7 +415,7 @@ int quire_pull(const quire_model_name *name, const char *sha256, const quire_hub
     if (!quire_transfer_is_built()) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "this build cannot fetch models: it has no libcurl or no OpenSSL "
-                               "(-DQUIRE_PULL=ON says what is missing)");
+                               "(-DQUIRE_PULL=ON names the missing package)");
     }
     rc = plan(&p, sha256, err);
     if (rc == QUIRE_OK) {

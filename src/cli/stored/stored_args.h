@@ -28,7 +28,7 @@ typedef struct quire_stored_args {
 
 #define QUIRE_ROW_STORED_DISK                                                                      \
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,              \
-      .max = 1e15, .initial_text = "what it takes now and 20 GiB",                                 \
+      .max = 1e15, .initial_text = "its present size and 20 GiB",                                 \
       .offset = offsetof(quire_common_args, cache_disk_bytes),                                     \
       .help = "most disk space that the directory takes" }
 

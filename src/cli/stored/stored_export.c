@@ -102,7 +102,7 @@ static int pages_find(export *x)
     return x->n > 0 ? QUIRE_OK
                     : quire_error_set(x->err, QUIRE_INVAL,
                                       "%s has nothing of this text for this model and --kv "
-                                      "(quire cache ls lists what it has)",
+                                      "(quire cache ls lists its texts)",
                                       x->stored.dir);
 }
 

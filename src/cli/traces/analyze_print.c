@@ -149,5 +149,5 @@ void quire_analyzed_print_policies(const quire_analyzed *a, FILE *out)
         }
         fprintf(out, "\n");
     }
-    fprintf(out, "  * what is recommended; belady: no policy can do better\n");
+    fprintf(out, "  * the recommended size; belady: no policy can do better\n");
 }

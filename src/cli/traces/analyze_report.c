@@ -112,8 +112,8 @@ static void add_load(json_t *report, const quire_load *load)
     json_t *held = quire_report_series(
         quire_report_plot(report, "lines",
                           &(quire_report_head){ "held", "Tokens held by requests at once",
-                                                "If nobody waits, and computing takes what it was "
-                                                "said to take.",
+                                                "If nobody waits, and computing is as fast as the "
+                                                "options say.",
                                                 "third" },
                           &x, &tokens),
         "most in its interval", "strong");

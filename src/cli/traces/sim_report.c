@@ -127,8 +127,8 @@ void quire_sim_report_timeline(json_t *report, const quire_sim_result *result, c
     json_t *hits;
 
     (void)snprintf(note, sizeof(note),
-                   "Blocks by region, %s: what requests hold, what is cached, and what pinned "
-                   "regions are charged for.",
+                   "Blocks by region, %s: held by requests, cached, and charged "
+                   "to pinned regions.",
                    what);
     plot = quire_report_plot(report, "stacked",
                              &(quire_report_head){ "regions", "Memory over time", note, "half" },

@@ -7,7 +7,7 @@
 #include "core/evict/reuse_model.h"
 #include "core/prefix/prefix_internal.h"
 
-_Static_assert(QUIRE_REUSE_SAVED_BYTES <= QUIRE_PREFIX_LEARNED_MAX, "what is learned is bounded");
+_Static_assert(QUIRE_REUSE_SAVED_BYTES <= QUIRE_PREFIX_LEARNED_MAX, "learned figures are bounded");
 
 size_t quire_prefix_learned_bytes(const quire_prefix *tree)
 {

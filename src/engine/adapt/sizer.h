@@ -66,7 +66,7 @@ typedef struct quire_sizer_sample {
     X(CALM, 5, "it changed a moment ago")                                                          \
     X(AT_CEILING, 6, "more is needed, but it is at its ceiling")                                   \
     X(AT_FLOOR, 7, "less is needed, but it is at its floor")                                       \
-    X(HELD, 8, "less is needed, but what is pinned or in use stays")                               \
+    X(HELD, 8, "less is needed, but pinned pages and pages in use stay")                           \
     X(DYNAMIC_FLOOR, 9, "more is needed, but the dynamic region is at its floor")                  \
     X(DYNAMIC_HELD, 10, "more is needed, but the dynamic region is in use")                        \
     X(DYNAMIC_SHORT, 11, "the dynamic region is below its floor")                                  \

@@ -466,8 +466,8 @@ static void file_close(quire_store *store, void (*give_back)(void *ctx, quire_tr
     is_clean = (st->reads == NULL || quire_reads_close(st->reads, st->close_at_ns)) && is_clean;
     if (!is_clean) {
         quire_file_log(st, FILE_LOG_CLOSE,
-                       "%s: the disk did not answer within %u ms; what it "
-                       "was asked for is left behind",
+                       "%s: the disk did not answer within %u ms; its "
+                       "unfinished reads and writes are left behind",
                        st->dir, st->opts.close_ms);
     }
     quire_file_quiet(st);

@@ -203,7 +203,7 @@ static void say_capacity(const quire_recommend_ask *ask, const quire_recommend_s
     }
     say_why(item,
             "%" PRIu64 " blocks of %u tokens (%.3g million tokens) serve %.1f %% of the prompts' "
-            "blocks under LRU, %.0f %% of what endless memory would",
+            "blocks under LRU, %.0f %% of the share with endless memory",
             s->capacity_blocks, ask->analysis->block_tokens,
             (double)s->capacity_blocks * ask->analysis->block_tokens * 1e-6, 100.0 * s->hit_rate,
             100.0 * s->hit_rate / s->hit_rate_infinite);
@@ -317,7 +317,7 @@ static void add_disk(const quire_recommend_policies *policies, quire_recommendat
     say_why(item,
             "Memory alone serves %.1f %% with the default policy. With %" PRIu64
             " blocks on disk besides it is %.1f %%, and %.1f %% with store_all, if the disk can be "
-            "written as fast as prompts are computed. The disk keeps what it has over a restart.",
+            "written as fast as prompts are computed. The disk keeps its blocks over a restart.",
             100.0 * rate_of(policies, QUIRE_EVICT_DEFAULT), s->disk_blocks,
             100.0 * policies->disk_hit_rate, 100.0 * policies->disk_all_hit_rate);
 }
@@ -335,16 +335,15 @@ static void add_ttl(const quire_analysis *a, quire_recommendation *r)
     if (gap_us == 0) {
         say_why(item, "Nothing repeats in the trace: it says nothing about this.");
     } else if (gap_us > a->span_us / GAPS_PER_SPAN) {
-        say_why(
-            item,
-            "99 %% of what is used again is used within %s, but the trace is %s long: too short "
-            "to say what never returns. Eviction decides.",
-            gap, span);
+        say_why(item,
+                "99 %% of reused blocks are used again within %s, but the trace is %s "
+                "long: too short to know the blocks that never return. Eviction decides.",
+                gap, span);
     } else {
         r->ttl_us = quire_duration_round_up(TTL_PER_GAP * gap_us);
         say_why(item,
-                "99 %% of what is used again is used within %s: what was not used for twice "
-                "as long can go.",
+                "99 %% of reused blocks are used again within %s: a block that was not "
+                "used for twice as long can go.",
                 gap);
     }
     say_value(item, "%s", quire_duration_text(r->ttl_us, ttl));

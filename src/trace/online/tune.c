@@ -310,7 +310,7 @@ static void suggest_ttl(desk *d)
         say(d,
             (quire_tune_change){
                 .knob = QUIRE_TUNE_TTL, .is_applicable = true, .from = from, .to = to },
-            "99 %% of what is used again is used within %s",
+            "99 %% of reused blocks are used again within %s",
             quire_duration_text(d->facts->gap_p99_us, text));
     }
 }
@@ -337,7 +337,7 @@ static void suggest_low_traffic(desk *d)
         say(d,
             (quire_tune_change){
                 .knob = QUIRE_TUNE_LOW_TRAFFIC, .is_applicable = true, .from = from, .to = to },
-            "90 %% of what is used again is used within %s; %.0f %% of the blocks were asked for "
+            "90 %% of reused blocks are used again within %s; %.0f %% of the blocks were asked for "
             "once",
             quire_duration_text(gap_us, text), 100.0 * d->facts->one_time_share);
     }

@@ -44,10 +44,10 @@ quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_eng
 int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, quire_error *err);
 /* Before the loop starts: other devices take its requests when its own is lost. */
 void quire_replica_heir_set(quire_engine *engine, uint32_t replica);
-/* Where a request with these tokens goes now; QUIRE_DISPATCH_NONE: nowhere. refused: devices that
- * have refused it. */
+/* Where a request with these tokens goes now; QUIRE_DISPATCH_NONE: nowhere. retain: by which its
+ * text is condensed, NULL = it is not. refused: devices that have refused it. */
 quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
-                                    uint32_t refused);
+                                    const quire_retain_spec *retain, uint32_t refused);
 /* Whether the device was lost, and another one was not. */
 bool quire_replicas_is_out(const quire_engine *engine, uint32_t replica);
 /* The first device that is not lost; 0 if all are. */

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "engine/engine_halves.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop.h"
 #include "engine/loop/request.h"
 #include "model/kv_identity.h"
@@ -66,6 +67,17 @@ int quire_replicas_open(quire_engine *engine, const quire_engine_opts *opts, qui
     return QUIRE_OK;
 }
 
+/* Whether somebody hears of the pages, as the dispatcher does. */
+static bool has_events(const quire_engine_opts *opts)
+{
+    bool has = opts->watcher.stored != NULL;
+
+    for (uint32_t i = 0; i < opts->devices.n; i++) {
+        has = has || opts->devices.items[i].watcher.stored != NULL;
+    }
+    return has;
+}
+
 quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_engine_opts *opts,
                                      uint32_t replica)
 {
@@ -75,7 +87,7 @@ quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_eng
         return own;
     }
     own.runtime = runtime_of(opts, replica);
-    own.retain_chunk = 0;
+    own.retain_chunk = has_events(opts) ? 0 : opts->retain_chunk;
     own.watcher = quire_dispatcher_watcher(engine->dispatcher, replica);
     if (replica > 0) {
         own.overflow = opts->devices.items[replica - 1].overflow;
@@ -88,18 +100,57 @@ quire_engine_opts quire_replica_opts(const quire_engine *engine, const quire_eng
 
 /* ---- routing ---- */
 
+/* The roots of a text that is condensed. */
+typedef struct roots {
+    const quire_engine *engine;
+    const quire_retain_spec *retain;
+    quire_loop_text text;
+    quire_condensed_walk walk;
+} roots;
+
+static void roots_begin(void *ctx, uint32_t replica)
+{
+    roots *r = ctx;
+
+    quire_condensed_walk_begin(r->engine->loops[replica], r->retain, &r->text, &r->walk);
+}
+
+static bool roots_next(void *ctx, quire_dispatch_root *out)
+{
+    roots *r = ctx;
+
+    if (!quire_condensed_walk_next(&r->walk, &out->key)) {
+        return false;
+    }
+    out->n_gone = quire_condensing_gone(&r->walk.condensing, r->walk.k);
+    out->n_kept = quire_condensing_kept(&r->walk.condensing, r->walk.k);
+    return true;
+}
+
 quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
-                                    uint32_t refused)
+                                    const quire_retain_spec *retain, uint32_t refused)
 {
     quire_replica_load loads[QUIRE_REPLICAS_MAX] = { { .is_lost = false } };
+    roots r = { .engine = engine,
+                .retain = retain,
+                .text = { .tenant = ask->tenant,
+                          .tenant_bytes = ask->tenant_bytes,
+                          .tokens = ask->tokens,
+                          .n_tokens = ask->n_tokens } };
+    quire_dispatch route;
 
+    if (retain != NULL && ask->n_tokens > 0) {
+        ask->roots = (quire_dispatch_roots){ roots_begin, roots_next, &r };
+    }
     for (uint32_t i = 0; i < engine->n_replicas; i++) {
         loads[i].is_lost = quire_loop_is_lost(engine->loops[i]);
         loads[i].has_refused = (refused & 1u << i) != 0;
         quire_loop_load_get(engine->loops[i], &loads[i].n_requests, &loads[i].n_to_compute);
     }
     ask->loads = loads;
-    return quire_dispatcher_choose(engine->dispatcher, ask);
+    route = quire_dispatcher_choose(engine->dispatcher, ask);
+    ask->roots = (quire_dispatch_roots){ .begin = NULL };
+    return route;
 }
 
 /* Its device may be lost later, so a request must be one that all devices can serve. */
@@ -149,7 +200,8 @@ int quire_replicas_submit(quire_engine *engine, const quire_request_params *para
     }
     best.why = QUIRE_REFUSAL_NONE;
     for (;;) {
-        const quire_dispatch route = quire_replicas_route(engine, &ask, refused);
+        const quire_dispatch route = quire_replicas_route(
+            engine, &ask, quire_params_condense(params) ? params->retain : NULL, refused);
         answer one = { .replica = route.replica };
 
         if (route.replica == QUIRE_DISPATCH_NONE) {
@@ -179,10 +231,12 @@ static bool take(void *ctx, quire_request *request)
                                .class_index = request->class_index,
                                .tokens = request->tokens,
                                .n_tokens = request->n_tokens };
+    const quire_retain_spec *retain =
+        request->condensing.chunk != 0 ? &request->condensing.spec : NULL;
     uint32_t refused = 0;
 
     for (;;) {
-        const quire_dispatch route = quire_replicas_route(engine, &ask, refused);
+        const quire_dispatch route = quire_replicas_route(engine, &ask, retain, refused);
 
         if (route.replica == QUIRE_DISPATCH_NONE) {
             return false;
@@ -216,7 +270,7 @@ static bool is_home(void *ctx, const quire_loop *loop, const quire_prefix_key *k
                                .class_index = QUIRE_CLASSES_MAX,
                                .tokens = tokens,
                                .n_tokens = n_tokens };
-    const uint32_t replica = quire_replicas_route(engine, &ask, 0).replica;
+    const uint32_t replica = quire_replicas_route(engine, &ask, NULL, 0).replica;
 
     return replica != QUIRE_DISPATCH_NONE && engine->loops[replica] == loop;
 }

@@ -27,8 +27,9 @@
  * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, also
  * each time it asks again, and hears of no page any more.
  *
- * Not with several devices: requests for texts that keep a share of their tokens are refused, as
- * without retain_chunk.
+ * Requests for texts that keep a share of their tokens need this ability of all devices, and no
+ * watcher: watchers are told of whole texts alone. A lost device's pages of such a text are made
+ * again elsewhere, from its first token.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_REPLICAS_H

@@ -92,7 +92,7 @@ static outcome create(const quire_engine *engine, const quire_engine_pin_params 
     uint32_t refused = 0;
 
     for (;;) {
-        const uint32_t route = quire_replicas_route(engine, &ask, refused).replica;
+        const uint32_t route = quire_replicas_route(engine, &ask, params->retain, refused).replica;
         const uint32_t replica = route != QUIRE_DISPATCH_NONE ? route : 0; /* it says: lost */
         outcome one = { .missing_bytes = 0 };
 
@@ -173,6 +173,9 @@ int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params 
 
     if (engine->dispatcher == NULL || params->name == NULL || params->tokens == NULL) {
         return quire_adapt_pin_create(engine->adapt, params, out, missing_bytes, err);
+    }
+    if (params->retain != NULL) { /* which all devices must be able to do, as for requests */
+        QUIRE_TRY(quire_engine_retain_check(engine, params->retain, "retain:", err));
     }
     if (naming_begin(engine, &naming) == QUIRE_OK) {
         if (pin_find(engine, &name) == engine->n_replicas) {

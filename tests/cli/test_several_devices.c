@@ -58,7 +58,7 @@ static void test_settings(void **state)
         { "mock0,", { "--no-precache" }, "device: '' among several names" },
         { "auto,mock1", { "--no-precache" }, "device: 'auto' among several names" },
         { "a,b,c,d,e,f,g,h,i", { "--no-precache" }, "device: more than 8 names" },
-        { "mock0,mock1", { "--retain", "snap:0.5" }, "several devices and retain cannot go" },
+        { "mock0,mock1", { "--gpu-layers", "1" }, "several devices and n_gpu_layers cannot go" },
     };
     program_result r;
 
@@ -94,6 +94,9 @@ static void test_second(void **state)
         { { "--attend", "top:0.5" },
           NULL,
           "device mock1: texts that keep a share of their tokens" },
+        { { "--retain", "snap:0.5" },
+          NULL,
+          "device mock1: --retain moves tokens in the host's memory" },
         { { "--lock-memory", NULL }, NULL, "device mock1: locked memory" },
         { { "--context-overflow", "truncate_turns" }, "1000", "kB on device mock1 (KV " },
         { { "--kv=f16", "--context-overflow=shift" },

@@ -416,7 +416,7 @@ static void test_refusals(void **state)
             "retain: last drops tokens that it has kept before, and tokens in q6 to q3 stay");
     bench_close(&b);
     b = bench_tiny(&engine, &runtime);
-    refused(&b, KEYDIFF, "retain: cannot go with several devices, or an engine without chunks");
+    refused(&b, KEYDIFF, "retain: cannot go with an engine without chunks");
     bench_close(&b);
     engine.retain_chunk = CHUNK;
     engine.n_running_max = 4;

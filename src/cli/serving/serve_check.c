@@ -153,13 +153,16 @@ static int runtime_check(const quire_serve_described *d, const quire_runtime_opt
     return file_check(d, plan, err);
 }
 
-/* The regions of a device behind the first. */
-static int regions_check(const quire_serve_described *d, const char *device, uint64_t budget_bytes,
-                         quire_error *err)
+/* The regions of a device behind the first, and --retain and --attend there. */
+static int own_check(const quire_serve_described *d, quire_opened *session,
+                     const quire_runtime_opts *plan, const char *device, quire_error *err)
 {
     quire_error why = QUIRE_ERROR_INIT;
-    const int rc = quire_serve_budget_check(d->args, budget_bytes, &why);
+    int rc = quire_serve_budget_check(d->args, plan->kv_budget_bytes, &why);
 
+    if (rc == QUIRE_OK) {
+        rc = quire_serve_retain_check(session, d->args, d->opts, plan, &why);
+    }
     return rc < 0 ? quire_error_set(err, rc, "device %.40s: %.200s", device, why.message)
                   : QUIRE_OK;
 }
@@ -180,7 +183,7 @@ static int device_check(const quire_serve_described *d, uint32_t i, quire_opened
     QUIRE_TRY(quire_opened_beside_on(&session, before, args.device, err));
     rc = quire_opened_plan(&session, &args, &want, &plan, err);
     rc = rc == QUIRE_OK ? runtime_check(d, &plan, err) : rc;
-    rc = rc == QUIRE_OK ? regions_check(d, args.device, plan.kv_budget_bytes, err) : rc;
+    rc = rc == QUIRE_OK ? own_check(d, &session, &plan, args.device, err) : rc;
     if (rc == QUIRE_OK) {
         quire_opened_count(&session, &plan);
     }

@@ -51,22 +51,10 @@ static int names_read(quire_serve_devices *out, const char *device, quire_error 
 /* Settings that go with one device alone. */
 static int check_alone(const quire_serve_args *args, quire_error *err)
 {
-    const struct {
-        const char *name;
-        bool is_set;
-    } settings[] = {
-        { "retain", args->retain != NULL },
-        { "n_gpu_layers", args->common.n_device_layers != 0 },
-    };
-
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-        if (settings[i].is_set) {
-            return quire_error_set(err, QUIRE_INVAL,
-                                   "device: several devices and %s cannot go together",
-                                   settings[i].name);
-        }
-    }
-    return QUIRE_OK;
+    return args->common.n_device_layers == 0
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "device: several devices and n_gpu_layers cannot go together");
 }
 
 /* ---- placement ---- */

@@ -75,24 +75,42 @@ quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint
                                    .ctx = &dispatcher->replicas[replica] };
 }
 
-/* Tokens of the prompt in full pages of a device. */
-static uint32_t cached_on(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
-                          uint32_t replica)
+/* Tokens of the prompt before the end of its full pages under a root on a device. */
+static uint32_t cached_under(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
+                             uint32_t replica, const quire_dispatch_root *root)
 {
     const uint32_t page_tokens = dispatcher->opts.page_tokens;
-    quire_prefix_key root = { .salt = ask->tenant, .salt_bytes = ask->tenant_bytes };
     quire_page_key key;
-    uint32_t n = 0;
+    uint32_t n = root->n_gone;
     bool has = true;
 
-    memcpy(root.identity, dispatcher->opts.identities[replica], sizeof root.identity);
-    quire_prefix_key_root(&root, &key);
+    quire_prefix_key_root(&root->key, &key);
     while (has && ask->n_tokens - n >= page_tokens) {
         quire_prefix_key_add(&key, ask->tokens + n, page_tokens, &key);
         (void)pthread_mutex_lock(&dispatcher->lock);
         has = quire_page_set_has(&dispatcher->replicas[replica].pages, &key);
         (void)pthread_mutex_unlock(&dispatcher->lock);
         n += has ? page_tokens : 0;
+    }
+    return n - root->n_gone >= root->n_kept ? n : 0;
+}
+
+/* The same under any root. */
+static uint32_t cached_on(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
+                          uint32_t replica)
+{
+    quire_dispatch_root root = { .key = { .salt = ask->tenant, .salt_bytes = ask->tenant_bytes } };
+    uint32_t n;
+
+    memcpy(root.key.identity, dispatcher->opts.identities[replica], sizeof root.key.identity);
+    n = cached_under(dispatcher, ask, replica, &root);
+    if (ask->roots.begin != NULL) {
+        ask->roots.begin(ask->roots.ctx, replica);
+        while (ask->roots.next(ask->roots.ctx, &root)) {
+            const uint32_t n_here = cached_under(dispatcher, ask, replica, &root);
+
+            n = n_here > n ? n_here : n;
+        }
     }
     return n;
 }

@@ -8,6 +8,9 @@
  *        + prompt tokens that wait or are computed there
  *        + QUIRE_DISPATCH_REQUEST_TOKENS for each request there
  *
+ * A text that keeps a share of its tokens is cached under roots of its own (quire_dispatch_roots):
+ * the pages of the longest text so condensed that a device has count with all tokens before them.
+ *
  * So a request goes to the device with its longest cached prefix, unless that device has too much
  * load. Among devices with equal work the longer prefix wins, then fewer requests, then fewer
  * cached pages, then the first device.
@@ -68,12 +71,27 @@ typedef struct quire_replica_load {
     uint64_t n_to_compute; /* prompt tokens of theirs */
 } quire_replica_load;
 
+/* A root under which a device may have the text, condensed. */
+typedef struct quire_dispatch_root {
+    quire_prefix_key key;
+    uint32_t n_gone; /* tokens of the text in front of its pages there */
+    uint32_t n_kept; /* the first pages, of so many tokens, are of use together alone */
+} quire_dispatch_root;
+
+/* The roots of the text on a device, one by one, from the one with the fewest condensings on. */
+typedef struct quire_dispatch_roots {
+    void (*begin)(void *ctx, uint32_t replica); /* NULL: the text has none */
+    bool (*next)(void *ctx, quire_dispatch_root *out);
+    void *ctx;
+} quire_dispatch_roots;
+
 typedef struct quire_dispatch_ask {
     const void *tenant;
     uint32_t tenant_bytes;
     uint32_t class_index;
     const int32_t *tokens;
     uint32_t n_tokens;
+    quire_dispatch_roots roots;
     const quire_replica_load *loads; /* [n_replicas] */
 } quire_dispatch_ask;
 

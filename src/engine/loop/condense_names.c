@@ -164,6 +164,36 @@ quire_prefix_key quire_loop_condensed_key(const quire_loop *loop, const void *te
                                           tenant_bytes);
 }
 
+static quire_condensed_text walk_text(const quire_condensed_walk *walk)
+{
+    return (quire_condensed_text){ &walk->condensing, walk->of.tokens, walk->of.tenant,
+                                   walk->of.tenant_bytes };
+}
+
+void quire_condensed_walk_begin(const quire_loop *loop, const quire_retain_spec *spec,
+                                const quire_loop_text *text, quire_condensed_walk *walk)
+{
+    quire_condensed_text named;
+
+    *walk = (quire_condensed_walk){ .of = *text };
+    quire_condensing_init(&walk->condensing, spec, loop->opts.retain_chunk,
+                          loop->runtime_opts->page_tokens, &loop->lanes.parts);
+    named = walk_text(walk);
+    walk->name = quire_loop_condensed_name(loop, &named);
+}
+
+bool quire_condensed_walk_next(quire_condensed_walk *walk, quire_prefix_key *key)
+{
+    const quire_condensed_text text = walk_text(walk);
+
+    if (walk->k == quire_condensing_before(&walk->condensing, walk->of.n_tokens - 1)) {
+        return false;
+    }
+    quire_condensed_text_next(&text, walk->k++, &walk->name);
+    *key = quire_condensed_name_key(&walk->name, walk->of.tenant, walk->of.tenant_bytes);
+    return true;
+}
+
 const void *quire_loop_condensed_tenant(const quire_loop *loop, quire_condensed entry,
                                         uint32_t *n_bytes)
 {

@@ -14,6 +14,7 @@
 
 #include "engine/condensing.h"
 #include "engine/loop/condensed_set.h"
+#include "engine/loop/loop.h"
 #include "engine/loop/request.h"
 #include "quire/prefix.h"
 
@@ -53,6 +54,20 @@ quire_prefix_key quire_condensed_name_key(const quire_condensed_name *name, cons
                                           uint32_t tenant_bytes);
 quire_prefix_key quire_loop_condensed_key(const quire_loop *loop, const void *tenant,
                                           uint32_t tenant_bytes, quire_condensed entry);
+
+/* The roots of a text, from the one behind its first chunk on, as far as requests with these tokens
+ * as their prompt use them. Nothing of the set is needed but its base. Memory: the text is
+ * borrowed. Thread: any. */
+typedef struct quire_condensed_walk {
+    quire_condensing condensing;
+    quire_loop_text of;
+    quire_condensed_name name;
+    uint32_t k; /* condensings behind the root at hand; 0 = that of plain texts */
+} quire_condensed_walk;
+void quire_condensed_walk_begin(const quire_loop *loop, const quire_retain_spec *spec,
+                                const quire_loop_text *text, quire_condensed_walk *walk);
+/* Go to the next root; false: there is none. */
+bool quire_condensed_walk_next(quire_condensed_walk *walk, quire_prefix_key *key);
 
 /* Bytes of tenant behind an entry: the salt of its root. Memory: until the entry leaves. */
 const void *quire_loop_condensed_tenant(const quire_loop *loop, quire_condensed entry,

@@ -41,6 +41,18 @@ static bool has_room(const quire_loop *loop, const quire_request *r)
                quire_loop_budget_bytes(loop, r->class_index);
 }
 
+/* The rules by which the text is condensed stay; parts of the runtime are this loop's from now on.
+ */
+static void condensing_move(const quire_loop *loop, quire_request *r)
+{
+    const quire_retain_spec spec = r->condensing.spec;
+
+    if (r->condensing.chunk != 0) {
+        quire_condensing_init(&r->condensing, &spec, loop->opts.retain_chunk,
+                              loop->runtime_opts->page_tokens, &loop->lanes.parts);
+    }
+}
+
 bool quire_loop_adopt(quire_loop *loop, quire_request *r)
 {
     bool is_taken;
@@ -51,6 +63,7 @@ bool quire_loop_adopt(quire_loop *loop, quire_request *r)
     (void)pthread_mutex_lock(&r->client.lock); /* cancel reads it there */
     r->loop = loop;
     (void)pthread_mutex_unlock(&r->client.lock);
+    condensing_move(loop, r);
     (void)pthread_mutex_lock(&loop->inbox.lock);
     is_taken = !loop->inbox.is_stopping && !quire_loop_is_lost(loop);
     if (is_taken) {

@@ -78,16 +78,10 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     return QUIRE_OK;
 }
 
-/* Whether the text is condensed by `retain` before its context is full. */
-static bool condenses(const quire_request_params *p)
-{
-    return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;
-}
-
 static void condensing_fill(const quire_loop *loop, const quire_request_params *p,
                             quire_condensing *out)
 {
-    if (condenses(p)) {
+    if (quire_params_condense(p)) {
         quire_condensing_init(out, p->retain, loop->opts.retain_chunk,
                               loop->runtime_opts->page_tokens, &loop->lanes.parts);
     }
@@ -95,7 +89,7 @@ static void condensing_fill(const quire_loop *loop, const quire_request_params *
 
 static int check_retain(const quire_loop *loop, const quire_request_params *p, quire_error *err)
 {
-    if (!condenses(p)) {
+    if (!quire_params_condense(p)) {
         return QUIRE_OK;
     }
     QUIRE_TRY(quire_loop_retain_check(loop, p->retain, "retain:", err));

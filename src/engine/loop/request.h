@@ -223,6 +223,12 @@ static inline uint32_t quire_request_cacheable(const quire_request *r, uint32_t 
     return quire_request_reachable(r, chunk != 0 && chunk < n ? chunk : n);
 }
 
+/* Whether `retain` condenses the text before its context is full. */
+static inline bool quire_params_condense(const quire_request_params *p)
+{
+    return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;
+}
+
 /* Whether the request publishes its computed tokens. */
 static inline bool quire_request_publishes(const quire_request *r)
 {

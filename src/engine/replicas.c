@@ -10,6 +10,9 @@
 #include "engine/loop/request.h"
 #include "model/kv_identity.h"
 
+#include <math.h>
+#include <string.h>
+
 /* ---- create ---- */
 
 static quire_runtime *runtime_of(const quire_engine_opts *opts, uint32_t replica)
@@ -127,6 +130,41 @@ static bool roots_next(void *ctx, quire_dispatch_root *out)
     return true;
 }
 
+/* A device, as the dispatcher asks what is below its memory. */
+typedef struct asked {
+    const quire_engine *engine;
+    uint32_t replica;
+} asked;
+
+static uint32_t stored(void *ctx, const quire_page_key *keys, uint32_t n)
+{
+    const asked *a = ctx;
+
+    return quire_loop_stored(a->engine->loops[a->replica], keys, n);
+}
+
+/* Devices of one identity are of one kind, over one store: the first one that knows its times tells
+ * them for all. So none of them looks better for not having measured yet. */
+static double share_of(const asked *a, uint32_t begin, uint32_t end)
+{
+    const quire_prefix_key own = quire_loop_key(a->engine->loops[a->replica], NULL, 0);
+    double share = -1.0;
+
+    for (uint32_t i = 0; share < 0.0 && i < a->engine->n_replicas; i++) {
+        const quire_prefix_key other = quire_loop_key(a->engine->loops[i], NULL, 0);
+
+        if (memcmp(own.identity, other.identity, sizeof own.identity) == 0) {
+            share = quire_loop_fetch_share(a->engine->loops[i], begin, end);
+        }
+    }
+    return share < 0.0 ? QUIRE_TIER_FETCH_SHARE : fmin(share, 1.0);
+}
+
+static uint32_t fetch_cost(void *ctx, uint32_t begin, uint32_t end)
+{
+    return (uint32_t)ceil(share_of(ctx, begin, end) * (end - begin));
+}
+
 quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_ask *ask,
                                     const quire_retain_spec *retain, uint32_t refused)
 {
@@ -137,6 +175,7 @@ quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_a
                           .tenant_bytes = ask->tenant_bytes,
                           .tokens = ask->tokens,
                           .n_tokens = ask->n_tokens } };
+    asked below[QUIRE_REPLICAS_MAX];
     quire_dispatch route;
 
     if (retain != NULL && ask->n_tokens > 0) {
@@ -146,6 +185,8 @@ quire_dispatch quire_replicas_route(const quire_engine *engine, quire_dispatch_a
         loads[i].is_lost = quire_loop_is_lost(engine->loops[i]);
         loads[i].has_refused = (refused & 1u << i) != 0;
         quire_loop_load_get(engine->loops[i], &loads[i].n_requests, &loads[i].n_to_compute);
+        below[i] = (asked){ engine, i };
+        loads[i].below = (quire_dispatch_below){ stored, fetch_cost, &below[i] };
     }
     ask->loads = loads;
     route = quire_dispatcher_choose(engine->dispatcher, ask);
@@ -209,7 +250,7 @@ int quire_replicas_submit(quire_engine *engine, const quire_request_params *para
             return refused != 0 ? refuse(engine, params, &best, err)
                                 : quire_loop_submit(engine->loop, params, 0, out, err);
         }
-        one.status = quire_loop_try(engine->loops[route.replica], params, route.n_cached, out,
+        one.status = quire_loop_try(engine->loops[route.replica], params, route.n_saved, out,
                                     &one.why, &one.error);
         if (one.status == QUIRE_OK) {
             return QUIRE_OK;

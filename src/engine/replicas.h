@@ -2,11 +2,12 @@
  *
  * Each device has a replica of the engine's loop: a runtime, a cache and a prefix tree, on a thread
  * of its own. Model, classes and sessions are common to all. A request goes to the device with the
- * longest cached prefix, unless the load there says otherwise, within the devices to which its
- * class or tenant is bound (dispatch/dispatcher.h). A pin is held on the device that its request
- * would go to. Since each device may have to take over a request, a request for an ability that one
- * device lacks is refused. A full queue, or too small a budget, is the device's own: the next
- * device is asked. If all refuse, a full queue is the answer before a budget.
+ * longest prefix in memory, or below memory where fetching costs less than computing, unless the
+ * load there says otherwise, within the devices to which its class or tenant is bound
+ * (dispatch/dispatcher.h). A pin is held on the device that its request would go to. Since each
+ * device may have to take over a request, a request for an ability that one device lacks is
+ * refused. A full queue, or too small a budget, is the device's own: the next device is asked. If
+ * all refuse, a full queue is the answer before a budget.
  *
  * When a device is lost, its requests go on elsewhere, at the places of their arrival: their tokens
  * are computed there again, and a client gets no token twice. Its pins are created again elsewhere

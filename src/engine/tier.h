@@ -64,6 +64,7 @@
 #define QUIRE_TIER_RETURN_US     3600000000u /* a page is predicted to return when pages like it */
 #define QUIRE_TIER_RETURN_CHANCE 0.5         /* are used within this time with this chance */
 #define QUIRE_TIER_FETCHES_MAX   16u         /* requests that fetch at once */
+#define QUIRE_TIER_FETCH_SHARE   0.5 /* cost of a fetch : of computing, while one is unknown */
 
 typedef struct quire_tier_opts {
     quire_store

@@ -440,6 +440,25 @@ static void chain_stats(const quire_store *store, quire_store_stats *out)
     state_of(out, parts, n);
 }
 
+/* A page is in either store. */
+static uint32_t chain_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
+{
+    const chain_store *c = self_of((quire_store *)(uintptr_t)store);
+    uint32_t i = 0, n_more = n;
+
+    while (i < n && n_more > 0) {
+        n_more = quire_store_has(c->near, keys + i, n - i);
+        i += n_more;
+        if (i < n) {
+            const uint32_t n_far = quire_store_has(c->far, keys + i, n - i);
+
+            n_more += n_far;
+            i += n_far;
+        }
+    }
+    return i;
+}
+
 /* ---- close ---- */
 
 typedef struct closing {
@@ -523,6 +542,7 @@ static const quire_store_ops chain_ops = {
     .heard = chain_heard,
     .poll = chain_poll,
     .stats = chain_stats,
+    .has = chain_has,
     .parts = chain_parts,
     .close = chain_close,
 };

@@ -263,6 +263,17 @@ static void common_stats(const quire_store *store, quire_store_stats *out)
     out->is_common = h->id != FIRST_ID;
 }
 
+static uint32_t common_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
+{
+    common *c = ((const handle *)(const void *)store)->common;
+    uint32_t n_there;
+
+    (void)pthread_mutex_lock(&c->lock);
+    n_there = c->is_closing ? 0 : quire_store_has(c->store, keys, n);
+    (void)pthread_mutex_unlock(&c->lock);
+    return n_there;
+}
+
 /* ---- close ---- */
 
 /* Whether nothing of a handle that closes is in the store any more. */
@@ -392,6 +403,7 @@ static const quire_store_ops common_ops = {
     .heard = common_heard,
     .poll = common_poll,
     .stats = common_stats,
+    .has = common_has,
     .close = common_close,
 };
 

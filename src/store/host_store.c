@@ -399,6 +399,19 @@ static void host_stats(const quire_store *store, quire_store_stats *out)
     out->is_common = !own->is_first;
 }
 
+static uint32_t host_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
+{
+    quire_host_records *h = self_of((quire_store *)(uintptr_t)store)->records;
+    uint32_t i = 0;
+
+    (void)pthread_mutex_lock(&h->lock);
+    while (i < n && quire_host_find(h, &keys[i]) != NULL) {
+        i++;
+    }
+    (void)pthread_mutex_unlock(&h->lock);
+    return i;
+}
+
 static void records_free(quire_host_records *h)
 {
     while (h->newest != NULL) {
@@ -440,6 +453,7 @@ static const quire_store_ops host_ops = {
     .drop = host_drop,
     .poll = host_poll,
     .stats = host_stats,
+    .has = host_has,
     .close = host_close,
 };
 

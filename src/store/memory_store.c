@@ -348,6 +348,19 @@ static void memory_stats(const quire_store *store, quire_store_stats *out)
     (void)pthread_mutex_unlock(&m->lock);
 }
 
+static uint32_t memory_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
+{
+    memory_store *m = self_of((quire_store *)(uintptr_t)store);
+    uint32_t i = 0;
+
+    (void)pthread_mutex_lock(&m->lock);
+    while (i < n && *kept_find(m, &keys[i]) != NULL) {
+        i++;
+    }
+    (void)pthread_mutex_unlock(&m->lock);
+    return i;
+}
+
 static void memory_close(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
                          void *ctx)
 {
@@ -386,6 +399,7 @@ int quire_memory_store_create(quire_store **out, const quire_memory_store_opts *
         .drop = memory_drop,
         .poll = memory_poll,
         .stats = memory_stats,
+        .has = memory_has,
         .close = memory_close,
     };
     memory_store *m = calloc(1, sizeof *m);

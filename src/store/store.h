@@ -17,8 +17,8 @@
  * Stores: file/file_store.h; host_store.h, in memory; chain_store.h, a near store over a far one;
  * memory_store.h, which tests make slow, small and faulty.
  *
- * Thread: get, put, drop and poll: one thread, the caller's. stats: any. wake() is called from the
- * store's threads, also while get, put or drop run, never with a lock that these calls need.
+ * Thread: get, put, drop and poll: one thread, the caller's. stats, has: any. wake() is called from
+ * the store's threads, also while get, put or drop run, never with a lock that these calls need.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_STORE_STORE_H
@@ -152,6 +152,10 @@ typedef struct quire_store_ops {
     /* Give back finished transfers, at most n. Returns their number. */
     uint32_t (*poll)(quire_store *store, quire_transfer **out, uint32_t n);
     void (*stats)(const quire_store *store, quire_store_stats *out);
+    /* How many of these keys, from the first one on, have records, as far as the store can tell
+     * without a disk or a network: a hint, which costs a look-up each. NULL: it cannot tell.
+     * Thread: any, until close. */
+    uint32_t (*has)(const quire_store *store, const quire_page_key *keys, uint32_t n);
     /* Of a store over others: fill out[QUIRE_STORE_PARTS_MAX] and return their number. NULL: the
      * store is its own one part. Called by quire_store_parts(). */
     uint32_t (*parts)(const quire_store *store, quire_store_part *out);
@@ -181,6 +185,9 @@ uint32_t quire_store_parts(const quire_store *store, quire_store_part *out);
 
 /* A store's own name and figures, of all its parts together. */
 void quire_store_part_fill(const quire_store *store, quire_store_part *out);
+
+/* ops->has(), or 0. */
+uint32_t quire_store_has(const quire_store *store, const quire_page_key *keys, uint32_t n);
 
 /* Add the figures of another store's medium: all but state, trouble, results, refused puts and
  * transfers under way, which are those of an owner's questions. */

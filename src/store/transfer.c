@@ -62,6 +62,11 @@ void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *te
     transfer->text.tokens = o->tokens;
 }
 
+uint32_t quire_store_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
+{
+    return store->ops->has != NULL ? store->ops->has(store, keys, n) : 0;
+}
+
 void quire_store_part_fill(const quire_store *store, quire_store_part *out)
 {
     (void)snprintf(out->name, sizeof out->name, "%s", store->name);

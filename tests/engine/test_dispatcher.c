@@ -181,6 +181,119 @@ static void test_load(void **state)
     quire_dispatcher_destroy(s.dispatcher);
 }
 
+/* A store that has the first pages of a tenant's text, of one identity, at a cost for each token.
+ */
+typedef struct below {
+    const scene *scene;
+    uint32_t identity;
+    uint32_t n_pages;
+    double cost;
+} below;
+
+static uint32_t below_has(void *ctx, const quire_page_key *keys, uint32_t n)
+{
+    const below *b = ctx;
+    const quire_prefix_key root = { .identity = { b->identity }, .salt = "a", .salt_bytes = 1 };
+    quire_page_key key;
+    uint32_t n_there = 0;
+
+    quire_prefix_key_root(&root, &key);
+    for (uint32_t i = 0; i < b->n_pages; i++) {
+        quire_prefix_key_add(&key, b->scene->tokens + i * PAGE, PAGE, &key);
+        n_there += n_there < n && memcmp(&keys[n_there], &key, sizeof key) == 0;
+    }
+    return n_there;
+}
+
+static uint32_t below_cost(void *ctx, uint32_t begin, uint32_t end)
+{
+    return (uint32_t)(((const below *)ctx)->cost * (end - begin));
+}
+
+/* Stored pages count behind those in memory, less the cost of fetching them. */
+static void test_below(void **state)
+{
+    below stores[DEVICES];
+    quire_dispatch r;
+    scene s;
+
+    (void)state;
+    scene_open(&s, NULL, 0);
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        stores[i] = (below){ &s, i, 0, 0.25 };
+        s.loads[i].below = (quire_dispatch_below){ below_has, below_cost, &stores[i] };
+    }
+    goes_to(&s, 300, 0, 0);
+    stores[2].n_pages = 4;
+    goes_to(&s, 300, 2, 0);
+    tell(&s, 1, "a", 2, false); /* 128 tokens at once, or 256 that cost 64 */
+    r = route(&s, "a", 0, 300);
+    assert_int_equal(r.replica, 2);
+    assert_int_equal(r.n_cached, 0);
+    assert_int_equal(r.n_saved, 3 * PAGE);
+    tell(&s, 2, "a", 1, false); /* one in memory, three below */
+    r = route(&s, "a", 0, 300);
+    assert_int_equal(r.n_cached, PAGE);
+    assert_int_equal(r.n_saved, 4 * PAGE - 3 * PAGE / 4);
+    stores[2].cost = 1.0; /* computing costs no more */
+    goes_to(&s, 300, 1, 2 * PAGE);
+    stores[1].n_pages = 1; /* what is in memory is not asked for */
+    assert_int_equal(route(&s, "a", 0, 300).n_saved, 2 * PAGE);
+    assert_int_equal(route(&s, "b", 0, 300).n_saved, 0);
+    quire_dispatcher_destroy(s.dispatcher);
+}
+
+/* The roots of a text that was condensed after each page but the first: half of it is kept. */
+static void roots_begin(void *ctx, uint32_t replica)
+{
+    quire_dispatch_root *root = ctx;
+
+    *root = (quire_dispatch_root){
+        .key = { .identity = { 100, replica }, .salt = "a", .salt_bytes = 1 }, .n_kept = PAGE
+    };
+}
+
+static bool roots_next(void *ctx, quire_dispatch_root *out)
+{
+    quire_dispatch_root *root = ctx;
+
+    root->key.identity[0]++;
+    root->n_gone += PAGE;
+    *out = *root;
+    return root->n_gone <= 3 * PAGE;
+}
+
+/* A condensed text counts with the tokens that left it, if all of its pages are there. */
+static void test_condensed(void **state)
+{
+    const quire_prefix_key root = { .identity = { 102, 1 }, .salt = "a", .salt_bytes = 1 };
+    quire_dispatch_root at;
+    quire_dispatch_ask ask = { .tenant = "a", .tenant_bytes = 1, .n_tokens = 6 * PAGE };
+    quire_page_key key;
+    const quire_prefix_page page = { .key = &key, .n_tokens = PAGE };
+    scene s;
+
+    (void)state;
+    scene_open(&s, NULL, 0);
+    ask.tokens = s.tokens;
+    ask.loads = s.loads;
+    ask.roots = (quire_dispatch_roots){ roots_begin, roots_next, &at };
+    tell(&s, 0, "a", 2, false);
+    assert_int_equal(quire_dispatcher_choose(s.dispatcher, &ask).replica, 0);
+    quire_prefix_key_root(&root, &key);
+    for (uint32_t i = 2; i < 4; i++) { /* the kept page of the second root, and one behind it */
+        const quire_prefix_watcher watcher = quire_dispatcher_watcher(s.dispatcher, 1);
+        quire_dispatch r;
+
+        quire_prefix_key_add(&key, s.tokens + i * PAGE, PAGE, &key);
+        assert_true(watcher.stored(watcher.ctx, &page));
+        r = quire_dispatcher_choose(s.dispatcher, &ask);
+        assert_int_equal(r.replica, 1);
+        assert_int_equal(r.n_cached, (i + 1) * PAGE);
+    }
+    quire_dispatcher_destroy(s.dispatcher);
+}
+
 static void test_lost(void **state)
 {
     scene s;
@@ -238,8 +351,10 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_set),  cmocka_unit_test(test_prefix),   cmocka_unit_test(test_load),
-        cmocka_unit_test(test_lost), cmocka_unit_test(test_bindings), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_set),       cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_load),      cmocka_unit_test(test_below),
+        cmocka_unit_test(test_condensed), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_bindings),  cmocka_unit_test(test_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

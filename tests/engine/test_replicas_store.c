@@ -30,6 +30,7 @@
 
 #define N_FULL   (N_PROMPT / 64 * 64) /* tokens in full pages */
 #define N_COMMON 128u
+#define UNBOUND  2u /* a class */
 
 /* Requests of a class go to the device of its number. */
 static const quire_binding bindings[] = { { .class_index = 0, .devices = 1u << 0 },
@@ -194,6 +195,48 @@ static void test_identities(void **state)
     kit_dir_remove(dir);
 }
 
+static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+static void trees_forget(const replicas *r)
+{
+    for (uint32_t i = 0; i < DEVICES; i++) {
+        assert_int_equal(quire_loop_call(r->b.engine->loops[i], tree_forget, NULL), QUIRE_OK);
+    }
+}
+
+/* A request goes to the device for whose identity its text is stored: in the process that stored
+ * it, and after a restart. */
+static void test_stored_choice(void **state)
+{
+    answer first, again;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, true);
+    first = ask_at(&r, 1, 7);
+    wait_copied(&r, 1, N_FULL / 64);
+    for (uint32_t round = 0; round < 2; round++) {
+        if (round == 0) {
+            trees_forget(&r);
+        } else {
+            replicas_close(&r);
+            r = open_at(false, true);
+        }
+        again = ask_at(&r, UNBOUND, 7);
+        assert_int_equal(device_of(&r, 0).requests_total, 0);
+        assert_true(again.n_cached >= N_FULL);
+        assert_memory_equal(again.tokens, first.tokens, sizeof again.tokens);
+    }
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
 /* A device is lost: the other one reads its stored pages. */
 static void test_lost(void **state)
 {
@@ -331,13 +374,6 @@ static replicas open_ahead(void)
     return replicas_open("mock", &engine);
 }
 
-static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    (void)ctx;
-    (void)cache;
-    (void)quire_prefix_drop_all(tree, 0);
-}
-
 /* Let time pass, and wait for idle time of a device behind it: there it copies its open page. */
 static void pass_idle(const replicas *r, uint32_t device, uint64_t us)
 {
@@ -378,9 +414,7 @@ static void test_ahead(void **state)
     pass_idle(&r, 1, 52 * SECOND);
     quire_engine_stats_get(r.b.engine, &stats);
     assert_int_equal(stats.tier.ahead_total, 0);
-    for (uint32_t i = 0; i < DEVICES; i++) {
-        assert_int_equal(quire_loop_call(r.b.engine->loops[i], tree_forget, NULL), QUIRE_OK);
-    }
+    trees_forget(&r);
     wait_ahead(&r, &stats);
     assert_int_equal(stats.tier.ahead_total, 1);
     assert_int_equal(device_of(&r, 0).fetched_tokens_total, stats.tier.fetched_tokens_total);
@@ -593,6 +627,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared),     cmocka_unit_test(test_shared_behind_host),
         cmocka_unit_test(test_identities), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_stored_choice),
         cmocka_unit_test(test_dropped),    cmocka_unit_test(test_pins),
         cmocka_unit_test(test_session),    cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_watchers),

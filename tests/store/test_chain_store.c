@@ -621,6 +621,33 @@ static void test_random(void **state)
     }
 }
 
+/* A chain has the pages of both stores, whichever has which, up to the first that neither has. */
+static void test_pages_there(void **state)
+{
+    quire_page_key keys[N_PAGES];
+    kit k;
+
+    (void)state;
+    open_chain(&k, (quire_memory_store_opts){ 0 }, (quire_memory_store_opts){ 0 });
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        keys[i] = k.text.pages[i].key;
+    }
+    assert_int_equal(quire_store_has(k.chain, keys, N_PAGES), 0);
+    for (uint32_t i = 0; i < N_PAGES; i++) { /* far, near, far, near, none, near, far, near */
+        if (i != 4) {
+            assert_int_equal(test_put(i % 2 == 0 ? k.far : k.near, &k.text.pages[i], 0, false),
+                             QUIRE_STORE_OK);
+        }
+    }
+    assert_int_equal(quire_store_has(k.near, keys, N_PAGES), 0);
+    assert_int_equal(quire_store_has(k.chain, keys, N_PAGES), 4);
+    assert_int_equal(quire_store_has(k.chain, keys, 3), 3);
+    assert_int_equal(quire_store_has(k.chain, keys + 5, N_PAGES - 5), N_PAGES - 5);
+    assert_int_equal(quire_store_has(k.chain, keys + 4, 2), 0);
+    (void)close_chain(&k);
+    destroy(&k);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -632,7 +659,7 @@ int main(void)
         cmocka_unit_test(test_drop_errors),      cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_close_gives_back), cmocka_unit_test(test_close_far_hangs),
         cmocka_unit_test(test_put_volatile),     cmocka_unit_test(test_put_volatile_dropped),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_pages_there),      cmocka_unit_test(test_random),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

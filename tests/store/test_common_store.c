@@ -7,6 +7,7 @@
 #include "file_kit.h"
 #include "store/chain_store.h"
 #include "store/common_store.h"
+#include "store/host_store.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -360,6 +361,59 @@ static void test_directory(void **state)
     kit_dir_remove(dir);
 }
 
+/* Pages that are there, of stores in memory, in the host's memory and in a directory, for all
+ * owners of each; a dropped one is not there at once. */
+static void check_there(quire_store *below)
+{
+    const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
+    quire_page_key keys[4];
+    quire_store_stats stats;
+    quire_transfer *t, *back;
+    kit k;
+
+    open_over(&k, below, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        keys[i] = k.text.pages[i].key;
+    }
+    assert_int_equal(quire_store_has(k.owners[1], keys, 4), 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        t = begin(&k, 0, i == 2 ? 3 : i, true);
+        while (k.owners[0]->ops->poll(k.owners[0], &back, 1) == 0) {
+        }
+        assert_ptr_equal(back, t);
+        assert_int_equal(t->result, QUIRE_STORE_OK);
+        quire_transfer_free(t);
+    }
+    k.owners[0]->ops->stats(k.owners[0], &stats);
+    assert_int_equal(stats.records, 3);
+    for (uint32_t i = 0; i < OWNERS; i++) {
+        assert_int_equal(quire_store_has(k.owners[i], keys, 4), 2);
+        assert_int_equal(quire_store_has(k.owners[i], keys + 3, 1), 1);
+    }
+    assert_int_equal(k.owners[0]->ops->drop(k.owners[0], &all), QUIRE_OK);
+    assert_int_equal(quire_store_has(k.owners[1], keys, 4), 0);
+    for (uint32_t i = 0; i < OWNERS; i++) {
+        (void)test_store_close(k.owners[i]);
+    }
+}
+
+static void test_there(void **state)
+{
+    const quire_memory_store_opts memory = { 0 };
+    quire_file_store_opts file;
+    quire_store *host;
+    char dir[256];
+
+    (void)state;
+    check_there(test_store_new(&memory));
+    assert_int_equal(quire_host_store_create(&host, 1u << 20), QUIRE_OK);
+    check_there(host);
+    kit_dir_make(dir);
+    file = kit_opts(dir, QUIRE_READS_AUTO);
+    check_there(kit_open(&file));
+    kit_dir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_drop),     cmocka_unit_test(test_heard),
         cmocka_unit_test(test_close),    cmocka_unit_test(test_close_stuck),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_there),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,7 @@
 #include "store/valkey/valkey_cmd.h"
 #include "store/valkey/valkey_key.h"
 #include "store/valkey/valkey_lineage.h"
+#include "store/valkey/valkey_seen.h"
 #include "store/valkey/valkey_url.h"
 
 /* ---- URLs ---- */
@@ -321,6 +322,33 @@ static void test_command(void **state)
     quire_vk_cmd_end(cmd, NULL);
 }
 
+/* Hints of what is there: the last news of a record counts, and old ones are forgotten. */
+static void test_seen(void **state)
+{
+    quire_seen seen = { 0 };
+
+    (void)state;
+    assert_false(quire_seen_has(&seen, 1));
+    quire_seen_note(&seen, 1, true);
+    quire_seen_note(&seen, 2, true);
+    quire_seen_note(&seen, 2, false);
+    assert_true(quire_seen_has(&seen, 1));
+    assert_false(quire_seen_has(&seen, 2));
+    for (uint64_t i = 0; i < QUIRE_SEEN_RECORDS; i++) {
+        quire_seen_note(&seen, 100 + i, true);
+    }
+    assert_true(quire_seen_has(&seen, 1));
+    quire_seen_note(&seen, 1, false); /* the old note does not shine through */
+    assert_false(quire_seen_has(&seen, 1));
+    for (uint64_t i = 0; i < 3 * (uint64_t)QUIRE_SEEN_RECORDS; i++) {
+        quire_seen_note(&seen, 1000000 + i, true);
+        assert_true(seen.young.n <= QUIRE_SEEN_RECORDS && seen.old.n <= QUIRE_SEEN_RECORDS);
+    }
+    assert_false(quire_seen_has(&seen, 100));
+    quire_seen_forget(&seen);
+    assert_false(quire_seen_has(&seen, 1000000));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +362,7 @@ int main(void)
         cmocka_unit_test(test_map),
         cmocka_unit_test(test_lineage),
         cmocka_unit_test(test_lineage_bound),
+        cmocka_unit_test(test_seen),
         cmocka_unit_test(test_command),
     };
 

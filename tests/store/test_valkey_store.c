@@ -54,7 +54,9 @@ static void test_round_trip(void **state)
     test_text_make(&text, 3, 1, "a");
     assert_int_equal(redis_get(store, &text.pages[0]), QUIRE_STORE_ABSENT);
     assert_int_equal(redis_query(store, &text.pages[0]), QUIRE_STORE_ABSENT);
+    assert_int_equal(quire_store_has(store, &text.pages[0].key, 1), 0);
     redis_put_all(store, &text);
+    assert_int_equal(quire_store_has(store, &text.pages[0].key, 1), 1);
     assert_int_equal(redis_count(store, &text), 3);
     assert_int_equal(redis_query(store, &text.pages[0]), QUIRE_STORE_OK);
     /* Known: nothing is written. */

@@ -75,44 +75,116 @@ quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint
                                    .ctx = &dispatcher->replicas[replica] };
 }
 
-/* Tokens of the prompt before the end of its full pages under a root on a device. */
-static uint32_t cached_under(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
-                             uint32_t replica, const quire_dispatch_root *root)
-{
-    const uint32_t page_tokens = dispatcher->opts.page_tokens;
-    quire_page_key key;
-    uint32_t n = root->n_gone;
-    bool has = true;
+/* ---- the pages of a text ---- */
 
-    quire_prefix_key_root(&root->key, &key);
-    while (has && ask->n_tokens - n >= page_tokens) {
-        quire_prefix_key_add(&key, ask->tokens + n, page_tokens, &key);
-        (void)pthread_mutex_lock(&dispatcher->lock);
-        has = quire_page_set_has(&dispatcher->replicas[replica].pages, &key);
-        (void)pthread_mutex_unlock(&dispatcher->lock);
-        n += has ? page_tokens : 0;
-    }
-    return n - root->n_gone >= root->n_kept ? n : 0;
+#define LOOK_PAGES 64u /* pages that a store is asked for at once */
+
+/* Tokens of the prompt in front of the place where a device would begin to compute. */
+typedef struct reach {
+    uint32_t n_cached; /* by pages in memory */
+    uint32_t n_saved;  /* with those below, less the cost of fetching these */
+} reach;
+
+/* A walk over the full pages of the prompt under a root. */
+typedef struct walk {
+    quire_dispatcher *dispatcher;
+    const quire_dispatch_ask *ask;
+    uint32_t replica;
+    quire_page_key key; /* of the text so far */
+    uint32_t n;         /* its tokens */
+} walk;
+
+static bool has_page(const walk *w)
+{
+    return w->ask->n_tokens - w->n >= w->dispatcher->opts.page_tokens;
 }
 
-/* The same under any root. */
-static uint32_t cached_on(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
-                          uint32_t replica)
+/* The key of the text with the next page. */
+static quire_page_key next_key(const walk *w)
+{
+    quire_page_key key;
+
+    quire_prefix_key_add(&w->key, w->ask->tokens + w->n, w->dispatcher->opts.page_tokens, &key);
+    return key;
+}
+
+/* Pages in memory. */
+static void walk_cached(walk *w)
+{
+    bool has = true;
+
+    while (has && has_page(w)) {
+        const quire_page_key key = next_key(w);
+
+        (void)pthread_mutex_lock(&w->dispatcher->lock);
+        has = quire_page_set_has(&w->dispatcher->replicas[w->replica].pages, &key);
+        (void)pthread_mutex_unlock(&w->dispatcher->lock);
+        w->key = has ? key : w->key;
+        w->n += has ? w->dispatcher->opts.page_tokens : 0;
+    }
+}
+
+/* Pages below memory, behind those. */
+static void walk_stored(walk *w)
+{
+    const quire_dispatch_below *below = &w->ask->loads[w->replica].below;
+    quire_page_key keys[LOOK_PAGES];
+    uint32_t n_there = LOOK_PAGES;
+
+    while (below->has != NULL && n_there == LOOK_PAGES) {
+        uint32_t n_asked = 0;
+
+        n_there = 0;
+        for (walk ahead = *w; n_asked < LOOK_PAGES && has_page(&ahead); n_asked++) {
+            keys[n_asked] = ahead.key = next_key(&ahead);
+            ahead.n += w->dispatcher->opts.page_tokens;
+        }
+        if (n_asked > 0) {
+            n_there = below->has(below->ctx, keys, n_asked);
+        }
+        if (n_there > 0) {
+            w->key = keys[n_there - 1];
+            w->n += n_there * w->dispatcher->opts.page_tokens;
+        }
+    }
+}
+
+static reach reach_under(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask,
+                         uint32_t replica, const quire_dispatch_root *root)
+{
+    const quire_dispatch_below *below = &ask->loads[replica].below;
+    walk w = { .dispatcher = dispatcher, .ask = ask, .replica = replica, .n = root->n_gone };
+    uint32_t n_cached;
+    reach r = { 0 };
+
+    quire_prefix_key_root(&root->key, &w.key);
+    walk_cached(&w);
+    n_cached = w.n;
+    walk_stored(&w);
+    if (w.n - root->n_gone >= root->n_kept) {
+        r.n_cached = n_cached - root->n_gone >= root->n_kept ? n_cached : 0;
+        r.n_saved = w.n - (w.n > n_cached ? below->cost(below->ctx, n_cached, w.n) : 0);
+    }
+    return r;
+}
+
+/* The best under all roots. */
+static reach reach_of(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask, uint32_t replica)
 {
     quire_dispatch_root root = { .key = { .salt = ask->tenant, .salt_bytes = ask->tenant_bytes } };
-    uint32_t n;
+    reach best;
 
     memcpy(root.key.identity, dispatcher->opts.identities[replica], sizeof root.key.identity);
-    n = cached_under(dispatcher, ask, replica, &root);
+    best = reach_under(dispatcher, ask, replica, &root);
     if (ask->roots.begin != NULL) {
         ask->roots.begin(ask->roots.ctx, replica);
         while (ask->roots.next(ask->roots.ctx, &root)) {
-            const uint32_t n_here = cached_under(dispatcher, ask, replica, &root);
+            const reach r = reach_under(dispatcher, ask, replica, &root);
 
-            n = n_here > n ? n_here : n;
+            best = r.n_saved > best.n_saved ? r : best;
         }
     }
-    return n;
+    return best;
 }
 
 /* ---- the choice ---- */
@@ -159,10 +231,10 @@ typedef struct offer {
 static offer offer_of(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask, uint32_t replica)
 {
     const quire_replica_load *load = &ask->loads[replica];
-    const uint32_t n_cached = cached_on(dispatcher, ask, replica);
+    const reach r = reach_of(dispatcher, ask, replica);
     offer o = {
-        .route = { .replica = replica, .n_cached = n_cached },
-        .work = ask->n_tokens - n_cached + load->n_to_compute +
+        .route = { .replica = replica, .n_cached = r.n_cached, .n_saved = r.n_saved },
+        .work = ask->n_tokens - r.n_saved + load->n_to_compute +
                 (uint64_t)QUIRE_DISPATCH_REQUEST_TOKENS * load->n_requests,
         .n_requests = load->n_requests,
     };

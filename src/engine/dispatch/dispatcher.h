@@ -4,16 +4,17 @@
  * dispatcher knows the full pages of text that each tree has: it is the trees' watcher
  * (quire/prefix.h). A request goes to the device with the least work in front of its first token:
  *
- *   work   tokens of its prompt that this device has not cached
+ *   work   tokens of its prompt that this device has not cached; of those that it can fetch from
+ *          below memory, the cost of fetching in tokens of computing
  *        + prompt tokens that wait or are computed there
  *        + QUIRE_DISPATCH_REQUEST_TOKENS for each request there
  *
  * A text that keeps a share of its tokens is cached under roots of its own (quire_dispatch_roots):
  * the pages of the longest text so condensed that a device has count with all tokens before them.
  *
- * So a request goes to the device with its longest cached prefix, unless that device has too much
- * load. Among devices with equal work the longer prefix wins, then fewer requests, then fewer
- * cached pages, then the first device.
+ * So a request goes to the device with its longest prefix, cached or in reach, unless that device
+ * has too much load. Among devices with equal work the longer prefix in memory wins, then fewer
+ * requests, then fewer cached pages, then the first device.
  *
  * Placement binds classes and tenants to devices. The binding of a tenant goes before that of a
  * class. It holds while one of its devices is there; after the last one is lost, all other devices
@@ -63,8 +64,18 @@ void quire_dispatcher_destroy(quire_dispatcher *dispatcher);
  * the news that the other one accepts. */
 quire_prefix_watcher quire_dispatcher_watcher(quire_dispatcher *dispatcher, uint32_t replica);
 
+/* The store below a device's memory. Called without a lock. */
+typedef struct quire_dispatch_below {
+    /* How many of these keys, from the first one on, are there; NULL: nothing is below. */
+    uint32_t (*has)(void *ctx, const quire_page_key *keys, uint32_t n);
+    /* The cost of fetching tokens [begin, end), in tokens of computing: at most all of them. */
+    uint32_t (*cost)(void *ctx, uint32_t begin, uint32_t end);
+    void *ctx;
+} quire_dispatch_below;
+
 /* A device at this moment. */
 typedef struct quire_replica_load {
+    quire_dispatch_below below;
     bool is_lost;
     bool has_refused;      /* this request */
     uint32_t n_requests;   /* that wait or run */
@@ -97,7 +108,8 @@ typedef struct quire_dispatch_ask {
 
 typedef struct quire_dispatch {
     uint32_t replica;  /* QUIRE_DISPATCH_NONE: none is left */
-    uint32_t n_cached; /* tokens of the prompt in full pages there */
+    uint32_t n_cached; /* tokens of the prompt in full pages in its memory */
+    uint32_t n_saved;  /* tokens of computing that these and the pages below it save */
 } quire_dispatch;
 
 quire_dispatch quire_dispatcher_choose(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask);

@@ -182,6 +182,13 @@ uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out);
  * until the loop is stopped. */
 void quire_loop_store_look(const quire_loop *loop, quire_tier_stats *out);
 
+/* How many of these keys, from the first one on, have records below memory, as far as the store can
+ * tell at once (store.h). Thread: any, until the loop is destroyed. */
+uint32_t quire_loop_stored(quire_loop *loop, const quire_page_key *keys, uint32_t n);
+/* The time of fetching tokens [begin, end) : that of computing them. Negative: not known yet.
+ * Thread: any. */
+double quire_loop_fetch_share(quire_loop *loop, uint32_t begin, uint32_t end);
+
 /* Whether there is a store below memory that nothing reads from now. */
 bool quire_loop_can_fetch(const quire_loop *loop);
 

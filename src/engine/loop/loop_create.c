@@ -270,13 +270,23 @@ static void parts_fill(quire_loop *loop)
     };
 }
 
+static int locks_init(quire_loop *loop)
+{
+    QUIRE_TRY(quire_inbox_init(&loop->inbox));
+    if (pthread_mutex_init(&loop->store_view.lock, NULL) != 0) {
+        quire_inbox_fini(&loop->inbox);
+        return QUIRE_NOMEM;
+    }
+    return QUIRE_OK;
+}
+
 int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_error *err)
 {
     quire_loop *loop = calloc(1, sizeof *loop);
     int rc;
 
     *out = NULL;
-    if (loop == NULL || quire_inbox_init(&loop->inbox) < 0) {
+    if (loop == NULL || locks_init(loop) < 0) {
         free(loop);
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
@@ -304,6 +314,7 @@ void quire_loop_destroy(quire_loop *loop)
 {
     if (loop != NULL) {
         contents_destroy(loop);
+        (void)pthread_mutex_destroy(&loop->store_view.lock);
         quire_inbox_fini(&loop->inbox);
         free(loop);
     }

@@ -25,6 +25,12 @@ typedef struct quire_loop_overflow {
     bool has_failed;       /* quire_overflow_has_failed() */
 } quire_loop_overflow;
 
+/* The store below memory, for other threads: tier_look.c. */
+typedef struct quire_store_view {
+    pthread_mutex_t lock;
+    const quire_store *store; /* under the lock; NULL = there is none, or it ends */
+} quire_store_view;
+
 struct quire_loop {
     /* Constant after start. */
     quire_engine_opts opts;
@@ -58,6 +64,7 @@ struct quire_loop {
 
     quire_figures figures;
     quire_inbox inbox;
+    quire_store_view store_view;
 };
 
 /* ---- admit.c: from the queues to running ---- */

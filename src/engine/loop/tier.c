@@ -110,6 +110,7 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     (void)snprintf(loop->figures.now.tier.name, sizeof loop->figures.now.tier.name, "%s",
                    tier->store->name);
     *out = tier;
+    quire_tier_view_set(loop, tier->store);
     return QUIRE_OK;
 }
 
@@ -182,6 +183,7 @@ void quire_tier_close(quire_loop *loop)
         return;
     }
     copy_rest(loop);
+    quire_tier_view_set(loop, NULL);
     quire_fetches_destroy(loop);
     tier->store->ops->close(tier->store, give_back, tier);
     tier_free(loop);
@@ -190,6 +192,7 @@ void quire_tier_close(quire_loop *loop)
 void quire_tier_release(quire_loop *loop)
 {
     if (loop->tier != NULL) {
+        quire_tier_view_set(loop, NULL);
         loop->tier->store->waker = (quire_store_waker){ 0 };
         tier_free(loop);
     }

@@ -29,14 +29,14 @@
 
 /* ---- costs ---- */
 
-static double read_us(const quire_store_stats *s)
+double quire_tier_read_us(const quire_store_stats *s)
 {
     return s->reads_total >= READS_KNOWN ? (double)s->read_us_total / (double)s->reads_total : 0.0;
 }
 
 double quire_tier_page_us(const quire_loop *loop)
 {
-    return read_us(&loop->figures.now.tier.store);
+    return quire_tier_read_us(&loop->figures.now.tier.store);
 }
 
 /* Of the slowest part: a page that comes from a disk is not late because others came from the
@@ -47,7 +47,7 @@ static double slowest_page_us(const quire_loop *loop)
     double us = quire_tier_page_us(loop);
 
     for (uint32_t i = 0; i < tier->n_parts; i++) {
-        us = fmax(us, read_us(&tier->parts[i].stats));
+        us = fmax(us, quire_tier_read_us(&tier->parts[i].stats));
     }
     return us;
 }

@@ -159,7 +159,10 @@ void quire_fetch_arrived(quire_loop *loop, quire_transfer *transfer);
 void quire_fetches_move(quire_loop *loop, uint64_t step_us);
 void quire_fetches_destroy(quire_loop *loop);
 /* Mean time of reading a record in microseconds; 0 = not known. */
+double quire_tier_read_us(const quire_store_stats *stats);
 double quire_tier_page_us(const quire_loop *loop);
+/* The store that other threads look at from now; NULL = none. */
+void quire_tier_view_set(quire_loop *loop, const quire_store *store);
 /* Whether the first n_tokens tokens of a page that came are of use. Where there are states, a hit
  * ends in an open page behind its last token or nowhere. */
 bool quire_fetch_is_useful(const quire_loop *loop, const quire_transfer *transfer,

@@ -153,6 +153,10 @@ typedef struct file_store {
 
 /* ---- file_store.c ---- */
 extern const quire_store_ops quire_file_store_ops;
+
+/* ---- file_look.c ---- */
+
+uint32_t quire_file_has(const quire_store *store, const quire_page_key *keys, uint32_t n);
 uint64_t quire_file_now(const file_store *st);
 void quire_file_done(file_store *st, quire_transfer *transfer, quire_store_result result);
 /* Call wake(). Without the lock. */

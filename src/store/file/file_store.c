@@ -493,4 +493,5 @@ const quire_store_ops quire_file_store_ops = { .get = file_get,
                                                .drop = file_drop_records,
                                                .poll = file_poll,
                                                .stats = file_stats,
+                                               .has = quire_file_has,
                                                .close = file_close };

@@ -148,6 +148,7 @@ int quire_vk_drop_call(quire_store *store, const quire_store_drop *what)
     }
     *end = drop;
     done_mark(m, drop);
+    quire_seen_forget(&m->seen);
     rc = m->stats.state == QUIRE_STORE_DEGRADED ? QUIRE_IO : QUIRE_OK;
     (void)pthread_mutex_unlock(&m->lock);
     (void)!write(m->wake_fd, &one, sizeof one);

@@ -13,6 +13,7 @@
 
 #include "store/valkey/valkey_epoch.h"
 #include "store/valkey/valkey_lineage.h"
+#include "store/valkey/valkey_seen.h"
 #include "store/valkey/valkey_store.h"
 
 typedef enum quire_vk_phase {
@@ -91,6 +92,7 @@ typedef struct quire_valkey_store {
     uint64_t drops_total; /* the number of the last one */
     quire_vk_jobs done;
     quire_store_stats stats;
+    quire_seen seen;
     bool is_closing;
     bool has_tried; /* the first connection works, or has failed */
 
@@ -147,6 +149,11 @@ uint64_t quire_vk_now_us(void);
 int quire_vk_store_start(quire_valkey_store *m);
 /* End the thread, and free a store that no owner has. */
 void quire_vk_store_free(quire_valkey_store *m);
+
+/* ---- valkey_seen.c ---- */
+
+/* Thread: any. */
+uint32_t quire_vk_has(const quire_store *store, const quire_page_key *keys, uint32_t n);
 
 /* ---- valkey_get.c ---- */
 

@@ -97,6 +97,7 @@ static void keep(quire_valkey_store *m, quire_vk_drop *drop)
     *end = drop;
     m->n_heard++;
     m->stats.evictions++;
+    quire_seen_forget(&m->seen);
 }
 
 void quire_vk_news_heard(void *ctx, const char *data, size_t n)

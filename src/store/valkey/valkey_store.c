@@ -183,6 +183,10 @@ void quire_vk_job_end(quire_valkey_store *m, quire_vk_job *job, quire_store_resu
     } else {
         get_count(&m->stats, job, result);
     }
+    if (result == QUIRE_STORE_OK || (result == QUIRE_STORE_ABSENT && !t->is_put)) {
+        quire_seen_note(&m->seen, quire_lineage_id(&m->lineage, &job->text.key),
+                        result == QUIRE_STORE_OK);
+    }
     t->result = result;
     free(job->head);
     job->head = NULL;
@@ -487,6 +491,7 @@ static void store_free(quire_valkey_store *m)
     quire_vk_drops_free(m->heard);
     free(m->heard_now);
     quire_vk_epochs_fini(&m->epochs);
+    quire_seen_forget(&m->seen);
     quire_lineage_fini(&m->lineage);
     quire_vk_tls_free(m->tls);
     if (m->wake_fd >= 0) {
@@ -553,6 +558,7 @@ int quire_vk_store_start(quire_valkey_store *m)
         .heard = quire_vk_news_next,
         .poll = valkey_poll,
         .stats = valkey_stats,
+        .has = quire_vk_has,
         .close = valkey_close,
     };
     sigset_t all;

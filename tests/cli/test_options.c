@@ -4,6 +4,7 @@
 #include "cli/settings/options.h"
 
 #include "cli/commands/commands.h"
+#include "cli/commands/opened.h"
 #include "cli/settings/args.h"
 #include "cli/stored/stored_args.h"
 #include "quire/status.h"
@@ -487,6 +488,33 @@ static void tables_are_sound(void **state)
     assert_null(quire_command_find("nothing"));
 }
 
+/* What a runtime leaves to another one beside it: nothing where its budget is larger than the
+ * memory, and not a number that has wrapped around. */
+static void left_beside(void **state)
+{
+    static const struct {
+        uint64_t limit, runtime, left;
+    } cases[] = {
+        { 1000, 300, 700 },
+        { 1000, 1000, 0 },
+        { 1000, 1001, 0 },
+        { 1000, UINT64_MAX, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const quire_opened host = { .memory_limit_bytes = cases[i].limit,
+                                    .runtime_bytes = cases[i].runtime };
+        const quire_opened device = { .memory_limit_bytes = cases[i].limit,
+                                      .device = { .name = "mock0", .bytes = cases[i].limit },
+                                      .device_bytes = cases[i].runtime };
+
+        assert_true(quire_opened_beside(&host).memory_limit_bytes == cases[i].left);
+        assert_true(quire_opened_beside(&device).memory_limit_bytes == cases[i].limit);
+        assert_true(quire_opened_beside(&device).device.bytes == cases[i].left);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -495,7 +523,7 @@ int main(void)
         cmocka_unit_test(refused),          cmocka_unit_test(long_words),
         cmocka_unit_test(kv_options),       cmocka_unit_test(kv_window_defaults),
         cmocka_unit_test(kv_sides),         cmocka_unit_test(help_lists_everything),
-        cmocka_unit_test(tables_are_sound),
+        cmocka_unit_test(tables_are_sound), cmocka_unit_test(left_beside),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

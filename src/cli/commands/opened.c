@@ -337,18 +337,31 @@ int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t
     return rc;
 }
 
+/* A KV budget may be larger than all memory: then nothing is left. */
+static uint64_t rest_of(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
+static uint64_t sum_of(uint64_t a, uint64_t b)
+{
+    return b <= UINT64_MAX - a ? a + b : UINT64_MAX;
+}
+
 void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
 {
     quire_memory_need need;
+    uint64_t more_bytes, host_bytes;
 
     quire_memory_need_get(session->desc, opts, &need);
-    if (opts->kv_budget_bytes > need.kv_bytes) { /* cached texts fill the rest of the budget */
-        need.total_bytes += opts->kv_budget_bytes - need.kv_bytes;
-        need.kv_bytes = opts->kv_budget_bytes;
-    }
-    session->runtime_bytes =
+    host_bytes =
         quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
-    session->device_bytes = need.kv_bytes + need.device_bytes;
+    /* Cached texts fill the rest of the budget. */
+    more_bytes = rest_of(opts->kv_budget_bytes, need.kv_bytes);
+    session->runtime_bytes = quire_memory_kv_is_hosts(&need, place_of(session))
+                                 ? sum_of(host_bytes, more_bytes)
+                                 : host_bytes;
+    session->device_bytes = sum_of(need.kv_bytes + need.device_bytes, more_bytes);
 }
 
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
@@ -381,9 +394,9 @@ quire_opened quire_opened_beside(const quire_opened *session)
 {
     quire_opened other = *session;
 
-    other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
+    other.memory_limit_bytes = rest_of(session->memory_limit_bytes, session->runtime_bytes);
     if (other.device.name != NULL && other.device.bytes != UINT64_MAX) {
-        other.device.bytes -= session->device_bytes;
+        other.device.bytes = rest_of(session->device.bytes, session->device_bytes);
     }
     other.runtime = NULL;
     other.offload = NULL;

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LITTLE "415000" /* bytes of a device: less than the trained context needs */
+
 #define METRIC(name, device) name "{device=\"" device "\",name=\"mock" device "\"}"
 #define METRIC_OF(name, device, what)                                                              \
     name "{device=\"" device "\",name=\"mock" device "\"," what "}"
@@ -73,6 +75,13 @@ static void test_settings(void **state)
         1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock0,tpu0"));
     assert_says(r.err, "there is no device 'tpu0'");
     program_free(&r);
+    for (int i = 0; i < 2; i++) { /* a budget of which the second device has nothing left */
+        r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--memory-limit",
+                                      "1GiB", "--kv-budget", i == 0 ? "1GiB" : "900000000GiB",
+                                      "--device", "cpu,cpu"));
+        assert_says(r.err, "the limit is 0 B");
+        program_free(&r);
+    }
     for (int i = 0; i < 2; i++) { /* one that is no CPU is enough, at any place */
         r = program_expect(i == 0 ? 0 : 1,
                            PROGRAM("serve", program_model(), "--check-config", "--kv", "q8",
@@ -151,6 +160,45 @@ static void test_little_memory(void **state)
     assert_says(r.err, "--kv-overflow tier: pages outside of the device need at least");
     program_free(&r);
     json_decref(info);
+}
+
+/* The context of quire serve without -c, on devices of so much memory. */
+static json_int_t context_on(const char *devices, const char *memory)
+{
+    json_t *checked;
+    json_int_t n;
+
+    assert_int_equal(setenv("MOCK_MEMORY", memory, 1), 0);
+    checked = program_json(PROGRAM("serve", program_model(), "--check-config", "--json", "--kv",
+                                   "f16", "--kv-overflow", "refuse", "--device", devices));
+    (void)unsetenv("MOCK_MEMORY");
+    n = json_integer_value(json_object_get(json_object_get(checked, "effective"), "ctx_size"));
+    json_decref(checked);
+    return n;
+}
+
+/* Every device's room counts, in any order of their names: for large requests, for steps that
+ * attend their pages in the host's memory, and for the context. */
+static void test_room(void **state)
+{
+    static const char *const orders[] = { "cpu,mock1", "mock1,cpu" };
+    const json_int_t alone = context_on("mock1", LITTLE), most = context_on("cpu", LITTLE);
+    program_result r;
+
+    (void)state;
+    assert_in_range(alone, 64, most - 1);
+    for (int i = 0; i < 2; i++) {
+        r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--kv",
+                                      "f16", "--kv-budget", "1MiB", "--kv-overflow-attend", "host",
+                                      "--device", orders[i]));
+        assert_says(r.out, "\"kv_overflow\": \"tier\"");
+        program_free(&r);
+        assert_int_equal(context_on(orders[i], LITTLE), alone);
+    }
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config",
+                                  "--kv-overflow-attend", "host", "--device", "cpu,cpu"));
+    assert_says(r.err, "kv_overflow_attend host needs a device");
+    program_free(&r);
 }
 
 static void test_placement(void **state)
@@ -380,11 +428,12 @@ static void test_budgets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),        cmocka_unit_test(test_second),
-        cmocka_unit_test(test_little_memory),   cmocka_unit_test(test_placement),
-        cmocka_unit_test(test_bound),           cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_placement_alone), cmocka_unit_test(test_lost_both),
-        cmocka_unit_test(test_budgets),         cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_settings),      cmocka_unit_test(test_second),
+        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_room),
+        cmocka_unit_test(test_placement),     cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_lost),          cmocka_unit_test(test_placement_alone),
+        cmocka_unit_test(test_lost_both),     cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_directory),
     };
 
     return cmocka_run_group_tests(tests, mock_begin, mock_end);

@@ -507,7 +507,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
         /* One more: a text is condensed into another sequence. */
         .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches + 1,
         .kv_share = args->cache_memory_ratio,
-        .kv_overflows = quire_serve_overflow_is_on(args),
+        .kv_overflows = quire_serve_overflow_is_on_any(args),
         .attends_host = quire_serve_attends_host(args),
         .lock_memory = args->lock_memory,
         .has_bounds = args->attend != NULL,

@@ -73,6 +73,7 @@ typedef struct quire_opened_want {
     uint64_t
         overflow_host_bytes; /* quire_opened_overflow_bytes(), by quire_opened_open_runtime() */
     uint32_t n_devices;      /* that share such memory equally; 0 = 1 */
+    uint32_t n_cpus;         /* devices beside them whose KV is in the host's memory */
 } quire_opened_want;
 
 /* The runtime's options from the shared options; the caller sets the formats. */

@@ -151,7 +151,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     if (rc == QUIRE_OK) {
         s->beside_bytes =
             quire_serve_retain_bytes(&described, s->args, &s->opts) + s->args->cache_host_bytes;
-        rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, n_devices(s), err);
+        rc = quire_serve_overflow_settle(s->args, &described, s->beside_bytes, err);
     }
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
@@ -214,11 +214,11 @@ static void print_classes(const serving *s)
 /* Printed by --check-config and when serving begins; NULL = none. */
 static const char *overflow_note(const serving *s)
 {
-    if (!s->args->no_kv_overflow) {
-        return NULL;
-    }
     if (s->args->no_overflow_memory) {
         return QUIRE_OVERFLOW_NO_MEMORY;
+    }
+    if (!s->args->no_kv_overflow) {
+        return NULL;
     }
     return s->args->retain != NULL
                ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
@@ -248,8 +248,8 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
             quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
             s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
             (json_int_t)plan->kv_budget_bytes, "kv_overflow",
-            quire_kv_overflows[quire_serve_overflow_is_on(s->args) ? QUIRE_KV_OVERFLOW_TIER
-                                                                   : QUIRE_KV_OVERFLOW_REFUSE],
+            quire_kv_overflows[quire_serve_overflow_is_on_any(s->args) ? QUIRE_KV_OVERFLOW_TIER
+                                                                       : QUIRE_KV_OVERFLOW_REFUSE],
             "keys", (int)s->keys.n, "admin_keys", (int)n_admins, "classes", classes_json(s),
             "tenants", (int)s->tenants.n));
     }

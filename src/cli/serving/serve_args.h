@@ -78,11 +78,13 @@ typedef struct quire_serve_args {
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
     int kv_overflow_attend;          /* quire_overflow_attend */
     int on_device_lost;              /* quire_device_lost */
-    /* No settings: see quire_serve_overflow_settle(). */
+    /* No settings: see quire_serve_overflow_settle(), quire_serve_devices_read(). */
     bool no_kv_overflow;
-    bool no_overflow_memory;      /* that is why */
+    bool no_overflow_memory;      /* of the host: no device but the CPU has a place for pages */
     uint64_t overflow_host_bytes; /* for pages of each device */
     uint32_t n_overflow_files;    /* of devices that are the CPU; 0 counts as 1 */
+    const char *card; /* of several devices the first one that is not the CPU; NULL = none is */
+    uint32_t n_cards; /* of them, that are not the CPU */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */
     const char *store_key_file;

@@ -4,6 +4,7 @@
 #include "cli/serving/serve_check.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "base/parse.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
@@ -167,28 +168,65 @@ static int own_check(const quire_serve_described *d, quire_opened *session,
                   : QUIRE_OK;
 }
 
+/* The plan of device i, beside the session before. n_ctx 0: its own context. Memory: end with
+ * plan_free(). */
+static int plan_make(const quire_serve_described *d, uint32_t i, uint32_t n_ctx,
+                     const quire_opened *before, quire_opened *session, quire_runtime_opts *plan,
+                     quire_error *err)
+{
+    quire_serve_args own = *d->args;
+    quire_opened_want want = *d->want;
+
+    own.common.device = d->devices->names[i];
+    want.n_ctx = n_ctx;
+    want.kv_share = quire_serve_devices_share(d->devices, i, own.cache_memory_ratio);
+    want.attends_host = quire_serve_attends_host(&own);
+    QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
+    return quire_opened_plan(session, &own.common, &want, plan, err);
+}
+
+static void plan_free(quire_opened *session)
+{
+    free(session->kv_pairs);
+    session->kv_pairs = NULL;
+}
+
+/* Lower a context that no setting gives to that of the device with the least room. */
+static int context_settle(const quire_serve_described *d, quire_error *err)
+{
+    quire_opened before = *d->session;
+
+    quire_opened_count(&before, d->plan);
+    for (uint32_t i = 1; i < d->devices->n && d->args->common.n_ctx == 0; i++) {
+        quire_runtime_opts plan;
+        quire_opened session;
+        const int rc = plan_make(d, i, 0, &before, &session, &plan, err);
+
+        if (rc == QUIRE_OK) {
+            quire_opened_count(&session, &plan);
+            d->plan->n_ctx = quire_min_u32(d->plan->n_ctx, plan.n_ctx);
+        }
+        plan_free(&session);
+        QUIRE_TRY(rc);
+        before = session;
+    }
+    return QUIRE_OK;
+}
+
 /* The runtime of device i, beside the session before. */
 static int device_check(const quire_serve_described *d, uint32_t i, quire_opened *before,
                         quire_error *err)
 {
-    quire_common_args args = d->args->common;
-    quire_opened_want want = *d->want;
     quire_opened session;
     quire_runtime_opts plan;
-    int rc;
+    int rc = plan_make(d, i, d->plan->n_ctx, before, &session, &plan, err);
 
-    args.device = d->devices->names[i];
-    want.n_ctx = d->plan->n_ctx;
-    want.kv_share = quire_serve_devices_share(d->devices, i, d->args->cache_memory_ratio);
-    QUIRE_TRY(quire_opened_beside_on(&session, before, args.device, err));
-    rc = quire_opened_plan(&session, &args, &want, &plan, err);
     rc = rc == QUIRE_OK ? runtime_check(d, &plan, err) : rc;
-    rc = rc == QUIRE_OK ? own_check(d, &session, &plan, args.device, err) : rc;
+    rc = rc == QUIRE_OK ? own_check(d, &session, &plan, d->devices->names[i], err) : rc;
     if (rc == QUIRE_OK) {
         quire_opened_count(&session, &plan);
     }
-    free(session.kv_pairs);
-    session.kv_pairs = NULL;
+    plan_free(&session);
     *before = session;
     return rc;
 }
@@ -197,6 +235,7 @@ int quire_serve_described_check(const quire_serve_described *d, quire_error *err
 {
     quire_opened before = *d->session;
 
+    QUIRE_TRY(context_settle(d, err));
     QUIRE_TRY(runtime_check(d, d->plan, err));
     quire_opened_count(&before, d->plan);
     for (uint32_t i = 1; i < d->devices->n; i++) {

@@ -16,10 +16,11 @@ typedef struct quire_serve_described {
     const quire_server_opts *opts;
     const quire_serve_devices *devices;
     const quire_opened_want *want;
-    const quire_runtime_opts *plan; /* of the first device, with kv_pairs */
+    quire_runtime_opts *plan; /* of the first device, with kv_pairs */
 } quire_serve_described;
 
-/* Whether the runtimes of all devices, the stores and the engine can be made. Errors: those of
+/* Whether the runtimes of all devices, the stores and the engine can be made. A context that the
+ * settings leave open becomes one that all devices have room for. Errors: those of
  * quire_runtime_opts_check(), quire_opened_plan(), quire_context_condense_check(),
  * quire_serve_store_room_check(), quire_serve_retain_check(); QUIRE_INVAL (the overflow file;
  * regions of a device behind the first). */

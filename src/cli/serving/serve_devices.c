@@ -183,6 +183,11 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
     for (uint32_t i = 0; i < out->n; i++) {
         args->n_overflow_files += quire_device_is_cpu(out->names[i]);
     }
+    args->card = NULL;
+    args->n_cards = out->n > 1 ? out->n - args->n_overflow_files : 0;
+    for (uint32_t i = out->n; args->n_cards > 0 && i-- > 0;) {
+        args->card = quire_device_is_cpu(out->names[i]) ? args->card : out->names[i];
+    }
     if (out->n > 1) {
         QUIRE_TRY(check_alone(args, err));
         args->common.device = out->names[0];
@@ -271,6 +276,7 @@ static int device_open(quire_serve_devices *devices, uint32_t i, opening *o, qui
 
     want.kv_share = quire_serve_devices_share(devices, i + 1, own.cache_memory_ratio);
     own.common.device = devices->names[i + 1];
+    want.attends_host = quire_serve_attends_host(&own);
     *item = (quire_engine_device){ .watcher = from->watchers->items[i + 1] };
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
     QUIRE_TRY(quire_opened_open_runtime(session, &own.common, &want, err));

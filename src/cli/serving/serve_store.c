@@ -117,7 +117,15 @@ void quire_serve_device_leave(quire_serve_args *args)
     args->common.n_device_layers = 0;
     args->cache_host_bytes = 0; /* the host's memory is the cache's now */
     args->n_overflow_files = 1;
+    args->card = NULL;
+    args->n_cards = 0;
     args->kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+}
+
+/* Whether no device has pages in the host's memory below its own. */
+static bool has_no_card(const quire_serve_args *args)
+{
+    return args->card == NULL && quire_device_is_cpu(args->common.device);
 }
 
 /* Pages of running requests lie in the host's memory below a device's alone. */
@@ -128,7 +136,7 @@ static int attend_check(const quire_serve_args *args, quire_error *err)
     if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
         return QUIRE_OK;
     }
-    if (quire_device_is_cpu(args->common.device)) {
+    if (has_no_card(args)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "kv_overflow_attend %s needs a device: without one all pages are "
                                "read by the CPU",
@@ -249,19 +257,25 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
     return quire_file_store_create(out, &opts, err);
 }
 
-/* Whether the host has memory for the pages of a device. */
+/* Whether the host has memory for the pages of devices that are not the CPU, beside the KV of those
+ * that are. */
 static int memory_settle(quire_serve_args *args, quire_opened *described, uint64_t beside_bytes,
-                         uint32_t n_devices, quire_error *err)
+                         quire_error *err)
 {
+    const char *card = args->card != NULL ? args->card : args->common.device;
     quire_opened_want want = quire_serve_want(args);
+    quire_opened beside;
+    int rc;
 
     want.beside_bytes = beside_bytes;
-    want.n_devices = n_devices;
-    QUIRE_TRY(quire_opened_overflow_bytes(described, &args->common, &want,
-                                          &args->overflow_host_bytes, err));
+    want.n_devices = args->n_cards;
+    want.n_cpus = args->card != NULL ? args->n_overflow_files : 0;
+    quire_opened_look(described, args->common.model, described->desc);
+    QUIRE_TRY(quire_opened_beside_on(&beside, described, card, err));
+    rc =
+        quire_opened_overflow_bytes(&beside, &args->common, &want, &args->overflow_host_bytes, err);
     args->no_overflow_memory = args->overflow_host_bytes == 0;
-    args->no_kv_overflow = args->no_overflow_memory;
-    return QUIRE_OK;
+    return rc;
 }
 
 /* With the device that auto stands for, and this model. */
@@ -283,11 +297,11 @@ static int attend_settle(const quire_serve_args *args, const quire_opened *descr
 }
 
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
-                                uint64_t beside_bytes, uint32_t n_devices, quire_error *err)
+                                uint64_t beside_bytes, quire_error *err)
 {
     QUIRE_TRY(attend_settle(args, described, err));
     args->no_kv_overflow = args->no_overflow_memory = false;
-    if (!quire_serve_overflow_is_on(args)) {
+    if (!quire_serve_overflow_is_on_any(args)) {
         return QUIRE_OK;
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
@@ -296,18 +310,29 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
         args->no_kv_overflow = true;
         return QUIRE_OK;
     }
-    return quire_device_is_cpu(args->common.device)
-               ? QUIRE_OK
-               : memory_settle(args, described, beside_bytes, n_devices, err);
+    return has_no_card(args) ? QUIRE_OK : memory_settle(args, described, beside_bytes, err);
+}
+
+/* On a device that is the CPU, or another one. */
+static bool is_on_at(const quire_serve_args *args, bool is_cpu)
+{
+    const bool has_place =
+        is_cpu ? args->cache_dir != NULL && !args->cache_dir_readonly : !args->no_overflow_memory;
+
+    return args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE && !args->no_kv_overflow &&
+           has_place;
 }
 
 bool quire_serve_overflow_is_on(const quire_serve_args *args)
 {
-    const bool has_place = !quire_device_is_cpu(args->common.device) ||
-                           (args->cache_dir != NULL && !args->cache_dir_readonly);
+    return is_on_at(args, quire_device_is_cpu(args->common.device));
+}
 
-    return args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE && !args->no_kv_overflow &&
-           has_place;
+bool quire_serve_overflow_is_on_any(const quire_serve_args *args)
+{
+    return quire_serve_overflow_is_on(args) ||
+           (args->card != NULL &&
+            (is_on_at(args, false) || (args->n_overflow_files > 0 && is_on_at(args, true))));
 }
 
 bool quire_serve_attends_host(const quire_serve_args *args)

@@ -63,16 +63,18 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
                            quire_serve_common *common, quire_error *err);
 
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
- * the model cannot, texts are condensed (retain), or with a device the host has too little memory,
- * args->no_kv_overflow is set: such requests are refused. beside_bytes: see quire_runtime_opts;
- * n_devices: that share the memory. Errors: quire_opened_overflow_bytes(); quire_overflow_check(),
- * if kv_overflow is tier; QUIRE_INVAL and QUIRE_UNSUPP: kv_overflow_attend asks for pages that are
- * never there. */
+ * the model cannot, or texts are condensed (retain), args->no_kv_overflow is set: such requests are
+ * refused. If the host has too little memory for devices that are not the CPU, these refuse them:
+ * args->no_overflow_memory. beside_bytes: see quire_runtime_opts. Errors:
+ * quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow is tier; QUIRE_INVAL and
+ * QUIRE_UNSUPP: kv_overflow_attend asks for pages that are never there. */
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
-                                uint64_t beside_bytes, uint32_t n_devices, quire_error *err);
-/* Whether requests larger than the KV budget run: their pages go to a file, or with a device to the
- * host's memory. */
+                                uint64_t beside_bytes, quire_error *err);
+/* Whether requests larger than the KV budget run on args' device: their pages go to a file, or from
+ * a device that is not the CPU to the host's memory. */
 bool quire_serve_overflow_is_on(const quire_serve_args *args);
+/* Whether they run on one of several devices. */
+bool quire_serve_overflow_is_on_any(const quire_serve_args *args);
 /* Whether steps may attend such pages where they lie: quire_runtime_opts.attends_host. */
 bool quire_serve_attends_host(const quire_serve_args *args);
 

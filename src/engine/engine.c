@@ -257,16 +257,24 @@ typedef struct invalidation {
     const quire_invalidate *what;
     uint64_t owner;
     uint32_t n_shared;
+    bool holds;      /* several devices drop one after another */
+    uint32_t n_held; /* that have dropped, and begin no fetch */
     quire_prefix_dropped dropped;
 } invalidation;
 
-/* First stop computing the texts in advance, then drop them, then drop their pins. */
+/* First stop computing the texts in advance, then drop them, then drop their pins. Of several
+ * devices one that has dropped must not fetch a page that another one puts below before its own
+ * drop. */
 static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     invalidation *inv = ctx;
 
     (void)cache;
     (void)tree;
+    if (inv->holds) {
+        quire_loop_fetch_hold(inv->loop);
+        inv->n_held++;
+    }
     quire_adapt_forget(inv->adapt, inv->what);
     inv->dropped = quire_loop_invalidate(inv->loop, inv->what, inv->owner);
     quire_adapt_invalidated(inv->adapt);
@@ -304,6 +312,21 @@ static int on_all(quire_engine *engine, invalidation *inv,
     return QUIRE_OK;
 }
 
+static void release(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    quire_loop_fetch_release(ctx);
+}
+
+/* All devices have dropped the texts. */
+static void fetches_release(const quire_engine *engine, const invalidation *inv)
+{
+    for (uint32_t i = 0; i < inv->n_held; i++) {
+        (void)quire_loop_call(engine->loops[i], release, engine->loops[i]);
+    }
+}
+
 /* The tokens of a session. */
 typedef struct kept_text {
     int32_t *tokens;
@@ -338,11 +361,42 @@ static int session_close(quire_engine *engine, const quire_invalidate *what, kep
                                 owner);
 }
 
+/* How many tokens of a closed session's text another one of the tenant has as well. */
+typedef struct common {
+    const quire_invalidate *what;
+    uint32_t n;
+} common;
+
+static int common_take(void *ctx, const quire_session_info *info)
+{
+    common *c = ctx;
+    const quire_invalidate *what = c->what;
+    const uint32_t n_both = quire_min_u32(info->n_tokens, what->n_tokens);
+    uint32_t n = 0;
+
+    if (info->tenant_bytes == what->tenant_bytes &&
+        (what->tenant_bytes == 0 || memcmp(info->tenant, what->tenant, what->tenant_bytes) == 0)) {
+        while (n < n_both && info->tokens[n] == what->tokens[n]) {
+            n++;
+        }
+    }
+    c->n = quire_max_u32(c->n, n);
+    return 0;
+}
+
+static uint32_t common_tokens(quire_engine *engine, const quire_invalidate *what)
+{
+    common c = { .what = what };
+
+    (void)quire_sessions_visit(quire_engine_sessions(engine), NULL, 0, common_take, &c);
+    return c.n;
+}
+
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
                             quire_prefix_dropped *dropped)
 {
     quire_invalidate whole = *what;
-    invalidation inv = { .what = &whole };
+    invalidation inv = { .what = &whole, .holds = engine->n_replicas > 1 };
     kept_text text = { 0 };
     int rc = QUIRE_OK;
 
@@ -351,15 +405,17 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
         rc = session_close(engine, what, &text, &inv.owner);
         whole.tokens = text.tokens;
         whole.n_tokens = text.n_tokens;
+        whole.n_shared_tokens = rc == QUIRE_OK ? common_tokens(engine, &whole) : 0;
     }
     if (rc == QUIRE_OK && engine->n_replicas > 1 && whole.n_tokens > 0 &&
         what->what == QUIRE_INVALIDATE_SESSION) {
         /* First count the tokens that texts on all devices share with this text: a device without
          * the text must not drop these tokens. */
         rc = on_all(engine, &inv, session_drop, dropped);
-        whole.n_shared_tokens = inv.n_shared;
+        whole.n_shared_tokens = quire_max_u32(whole.n_shared_tokens, inv.n_shared);
     }
     rc = rc == QUIRE_OK ? on_all(engine, &inv, invalidate, dropped) : rc;
+    fetches_release(engine, &inv);
     free(text.tokens);
     return rc;
 }

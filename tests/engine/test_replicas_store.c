@@ -17,6 +17,7 @@
 #include "engine/adapt/adapt.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
+#include "engine/loop/tier_object.h"
 #include "engine/pins.h"
 #include "engine/views.h"
 #include "file_kit.h"
@@ -278,6 +279,118 @@ static void test_dropped(void **state)
     }
     replicas_close(&r);
     kit_dir_remove(dir);
+}
+
+/* ---- between the drops of two devices ---- */
+
+/* The store calls of the first device stop behind its drop, those of the second in front of it. */
+static struct between {
+    const quire_store_ops *ops;
+    quire_store_ops own[DEVICES];
+    atomic_uint at;     /* the last stop that was reached */
+    atomic_uint passed; /* the last one that may be left */
+} between;
+
+static void stop_here(uint32_t number)
+{
+    atomic_store(&between.at, number);
+    while (atomic_load(&between.passed) < number) {
+        test_doze_ms();
+    }
+}
+
+static int first_drop(quire_store *store, const quire_store_drop *drop)
+{
+    const int rc = between.ops->drop(store, drop);
+
+    stop_here(1);
+    return rc;
+}
+
+static int second_drop(quire_store *store, const quire_store_drop *drop)
+{
+    stop_here(2);
+    return between.ops->drop(store, drop);
+}
+
+static void stop_wait(uint32_t number)
+{
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && atomic_load(&between.at) < number; i++) {
+        test_doze_ms();
+    }
+    assert_int_equal(atomic_load(&between.at), number);
+}
+
+static void *drop_all(void *ctx)
+{
+    const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
+    const replicas *r = ctx;
+    quire_prefix_dropped dropped;
+
+    assert_int_equal(quire_engine_invalidate(r->b.engine, &all, &dropped), QUIRE_OK);
+    return NULL;
+}
+
+static void copy_now(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    (void)quire_tier_copy(ctx, 0);
+}
+
+/* A device that drops second puts its page below when the first one has dropped, which is asked for
+ * the text at once: it must not get the dropped page. */
+static void test_between(void **state)
+{
+    const quire_memory_store_opts opts = { 0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_request *request;
+    quire_store *store;
+    pthread_t thread;
+    replicas r;
+
+    (void)state;
+    assert_int_equal(quire_memory_store_create(&store, &opts), QUIRE_OK);
+    assert_int_equal(quire_common_store_create(&engine.tier.store, store, 0), QUIRE_OK);
+    assert_int_equal(quire_common_store_share(&replicas_second_store, engine.tier.store), QUIRE_OK);
+    between.ops = engine.tier.store->ops;
+    between.own[0] = between.own[1] = *between.ops;
+    between.own[0].drop = first_drop;
+    between.own[1].drop = second_drop;
+    engine.tier.store->ops = &between.own[0];
+    replicas_second_store->ops = &between.own[1];
+    engine.tier.wait_us = QUIRE_TIER_WAIT_ALWAYS;
+    engine.tier.copies_all = true;
+    engine.precache.is_off = true;
+    quire_classes_default(&engine.classes);
+    engine.devices.bindings = bindings;
+    engine.devices.n_bindings = DEVICES;
+    r = replicas_open("mock", &engine);
+    (void)ask_at(&r, 1, 3);
+    wait_copied(&r, 1, N_FULL / 64);
+
+    assert_int_equal(pthread_create(&thread, NULL, drop_all, &r), 0);
+    stop_wait(1);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && device_of(&r, 1).copied_pages_total == N_FULL / 64;
+         i++) {
+        assert_int_equal(quire_loop_call(r.b.engine->loops[1], copy_now, r.b.engine->loops[1]),
+                         QUIRE_OK);
+    }
+    atomic_store(&between.passed, 1);
+    stop_wait(2);
+    tokens_make(text, N_PROMPT, 3);
+    request = submit(&r.b, &params); /* of class 0: the first device's */
+    for (uint32_t i = 0; i < 50; i++) {
+        test_doze_ms();
+    }
+    assert_int_equal(device_of(&r, 0).fetched_tokens_total, 0);
+    atomic_store(&between.passed, 2);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(answer_take(request).n_cached, 0);
+    assert_int_equal(device_of(&r, 0).fetched_tokens_total, 0);
+    replicas_close(&r);
 }
 
 /* A text that begins with the two pages that all these texts share. */
@@ -627,7 +740,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared),     cmocka_unit_test(test_shared_behind_host),
         cmocka_unit_test(test_identities), cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_stored_choice),
+        cmocka_unit_test(test_stored_choice), cmocka_unit_test(test_between),
         cmocka_unit_test(test_dropped),    cmocka_unit_test(test_pins),
         cmocka_unit_test(test_session),    cmocka_unit_test(test_ahead),
         cmocka_unit_test(test_watchers),

@@ -214,6 +214,11 @@ bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text);
 /* End the fetch; the fetched pages stay cached. */
 void quire_loop_fetch_ahead_end(quire_loop *loop);
 
+/* Between a hold and its release no fetch from the store begins: requests that need one wait. A
+ * fetch under way goes on; it brings no text that is dropped meanwhile. */
+void quire_loop_fetch_hold(quire_loop *loop);
+void quire_loop_fetch_release(quire_loop *loop);
+
 /* Where requests of a policy find a text in the tree (loop/condense_names.h). */
 typedef struct quire_retained_text {
     quire_prefix_key key; /* of its root; the salt is borrowed */

@@ -48,7 +48,7 @@ void quire_tier_ahead_free(quire_tier *tier)
 
 bool quire_loop_can_fetch(const quire_loop *loop)
 {
-    return loop->tier != NULL && loop->figures.now.tier.fetching == 0;
+    return loop->tier != NULL && loop->tier->n_holds == 0 && loop->figures.now.tier.fetching == 0;
 }
 
 bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text)

@@ -551,7 +551,7 @@ bool quire_fetch_start(quire_loop *loop, quire_request *r, uint32_t n_have, uint
 
 bool quire_tier_is_fetching(const quire_loop *loop)
 {
-    return loop->tier != NULL && loop->figures.now.tier.fetching > 0;
+    return loop->tier != NULL && (loop->figures.now.tier.fetching > 0 || loop->tier->n_holds > 0);
 }
 
 bool quire_tier_yield(quire_loop *loop)
@@ -563,6 +563,21 @@ bool quire_tier_yield(quire_loop *loop)
         fetch_stop(loop, f);
     }
     return has_yielded;
+}
+
+void quire_loop_fetch_hold(quire_loop *loop)
+{
+    if (loop->tier != NULL) {
+        loop->tier->n_holds++;
+    }
+}
+
+void quire_loop_fetch_release(quire_loop *loop)
+{
+    if (loop->tier != NULL) {
+        QUIRE_CHECK(loop->tier->n_holds > 0);
+        loop->tier->n_holds--;
+    }
 }
 
 void quire_tier_leave(quire_loop *loop, quire_request *r)

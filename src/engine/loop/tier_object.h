@@ -57,6 +57,7 @@ typedef struct quire_tier {
     uint64_t local_wait_us; /* tier_patience.h; 0 = a wait was chosen, or the store is shared */
     quire_request *ahead;   /* in no queue: stands for the text that is fetched ahead; NULL = none
                                was */
+    uint32_t n_holds;       /* no fetch begins: quire_loop_fetch_hold() */
     quire_fetch *fetches;   /* by rank, the highest first; of one rank in order of their begin */
     /* Buffers. */
     quire_transfer *unused;         /* linked by next */
@@ -96,7 +97,7 @@ void quire_tier_poll(quire_loop *loop, uint64_t step_us);
 bool quire_tier_holds(quire_loop *loop, quire_request *request);
 /* Begin fetches for requests that should be admitted within opts.prefetch_steps. */
 void quire_tier_prefetch(quire_loop *loop);
-/* Whether queued requests wait for pages from below. */
+/* Whether queued requests wait for pages from below, or may not ask for them yet. */
 bool quire_tier_is_fetching(const quire_loop *loop);
 /* Give up all fetches, so that their pages can be evicted. Returns whether there were any. */
 bool quire_tier_yield(quire_loop *loop);

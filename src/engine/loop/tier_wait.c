@@ -66,8 +66,8 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
         r->wait.has_fetched = true;
         return false; /* all of it is in memory, up to the page where texts part */
     }
-    if (loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX &&
-        !quire_fetch_displace(loop, r->rank)) {
+    if (loop->tier->n_holds > 0 || (loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX &&
+                                    !quire_fetch_displace(loop, r->rank))) {
         return true;
     }
     r->wait.has_fetched = true;

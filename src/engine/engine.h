@@ -376,7 +376,8 @@ typedef struct quire_invalidate {
     const int32_t *tokens; /* PREFIX */
     uint32_t n_tokens;
     const char *session_id;   /* SESSION */
-    uint32_t n_shared_tokens; /* SESSION, set by the engine: of the text, in trees of other texts */
+    uint32_t n_shared_tokens; /* SESSION, set by the engine: of the text, in trees of other texts
+                                 and in other sessions */
 } quire_invalidate;
 
 /* Invalidate cached texts; complete on return. Errors: QUIRE_NOTFOUND (session), QUIRE_AGAIN. */

@@ -437,29 +437,21 @@ static void test_prefetch(void **state)
     }
 }
 
-/* A closed session is forgotten below as well, an expired one is not. */
-static void test_sessions(void **state)
+/* A turn of a session. */
+static void turn(const engine_bench *b, const char *id, const int32_t *text, uint32_t n)
 {
-    quire_store *store = tier_store_new();
-    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
-    const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
     const quire_chat_message message = { "user", "a", NULL };
-    quire_sessions *sessions = quire_engine_sessions(b.engine);
-    int32_t text[N_PROMPT], got[N_TOKENS];
-    quire_request_params params;
-    quire_prefix_dropped dropped;
-    quire_error err = QUIRE_ERROR_INIT;
     const uint64_t now_us = quire_clock_ns() / 1000;
+    quire_sessions *sessions = quire_engine_sessions(b->engine);
+    quire_request_params params = params_greedy(text, n, 1);
+    quire_error err = QUIRE_ERROR_INIT;
     quire_request *request;
     int32_t *tokens;
     uint32_t n_tokens;
 
-    (void)state;
-    tokens_make(text, N_PROMPT, 1);
-    params = params_greedy(text, N_PROMPT, 1);
-    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, "s", now_us, &params.session, &err),
+    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, id, now_us, &params.session, &err),
                      QUIRE_OK);
-    request = submit(&b, &params);
+    request = submit(b, &params);
     (void)finish(request);
     tokens = quire_request_tokens_take(request, &n_tokens);
     assert_int_equal(
@@ -467,13 +459,74 @@ static void test_sessions(void **state)
         QUIRE_OK);
     quire_request_release(request);
     quire_sessions_leave(sessions, params.session, now_us);
-    params.session = 0;
+}
+
+/* A closed session is forgotten below as well, an expired one is not. */
+static void test_sessions(void **state)
+{
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params;
+    quire_prefix_dropped dropped;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    turn(&b, "s", text, N_PROMPT);
     tier_wait_records(&b, 5); /* used once, but a session's */
     tier_forget(&b);
     assert_int_equal(tier_run(&b, &params, got), N_PROMPT - 1);
     tier_forget(&b);
     assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
     assert_int_equal(tier_run(&b, &params, got), 0);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* Closing a session that memory has nothing of, and one whose text is less than a page, leaves what
+ * is stored of other texts: of one that begins in another way, and of a session that begins in the
+ * same way. */
+static void test_session_alone(void **state)
+{
+    enum {
+        PLAIN,
+        OTHER,
+        WHOLE, /* begins as OTHER does */
+        SHORT,
+        N_TEXTS
+    };
+    static const uint32_t n_tokens[N_TEXTS] = { N_PROMPT, N_PROMPT, N_PROMPT, PAGE / 2 };
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
+    quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION };
+    int32_t texts[N_TEXTS][N_PROMPT], got[N_TOKENS];
+    quire_request_params params[N_TEXTS];
+    quire_prefix_dropped dropped;
+
+    (void)state;
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        tokens_make(texts[i], N_PROMPT, 1 + i);
+        params[i] = params_greedy(texts[i], n_tokens[i], 1);
+    }
+    memcpy(texts[WHOLE], texts[OTHER], 2 * PAGE * sizeof texts[0][0]);
+    (void)tier_run(&b, &params[PLAIN], got);
+    turn(&b, "other", texts[OTHER], N_PROMPT);
+    turn(&b, "whole", texts[WHOLE], N_PROMPT);
+    turn(&b, "short", texts[SHORT], n_tokens[SHORT]);
+    tier_wait_records(&b, 5 + 5 + 3 + 1); /* two pages are common */
+    for (uint32_t gone = SHORT; gone >= WHOLE; gone--) {
+        tier_forget(&b);
+        what.session_id = gone == SHORT ? "short" : "whole";
+        assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+        for (uint32_t i = PLAIN; i <= gone; i++) {
+            const uint32_t n_own = i == SHORT ? 0 : 2 * PAGE; /* what is left of a closed one */
+
+            tier_forget(&b);
+            assert_int_equal(tier_run(&b, &params[i], got), i == gone ? n_own : n_tokens[i] - 1);
+        }
+    }
     bench_close(&b);
     quire_memory_store_destroy(store);
 }
@@ -552,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_session_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

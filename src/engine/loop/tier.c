@@ -256,11 +256,41 @@ static void drop_text(quire_loop *loop, const quire_invalidate *of, uint32_t n_t
     drop(loop->tier, &one);
 }
 
-void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
+/* Drop the texts that continue a session's first page of which no other text is known: what other
+ * texts share stays, with all that continues it in another way. A copy of the page while it was
+ * open has a key of its own. */
+static void drop_session(quire_loop *loop, const quire_invalidate *what)
 {
     const quire_prefix_key key = quire_loop_key(loop, what->tenant, what->tenant_bytes);
-    quire_store_drop some = { .salt = what->tenant, .salt_bytes = what->tenant_bytes };
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_store_drop one = { .what = QUIRE_STORE_DROP_TEXT };
+    quire_page_key parent;
     quire_prefix_match match;
+    uint32_t n = 0, n_shared = what->n_shared_tokens;
+
+    if (what->n_tokens > 0) {
+        quire_prefix_lookup(loop->tree, &key, what->tokens, what->n_tokens, &match);
+        n_shared = quire_max_u32(match.n_same_tokens, n_shared);
+    }
+    if (n_shared >= what->n_tokens) {
+        return; /* nothing is the session's own */
+    }
+    quire_prefix_key_root(&key, &parent);
+    one.root = parent;
+    for (; n_shared - n >= page_tokens; n += page_tokens) {
+        quire_prefix_key_add(&parent, what->tokens + n, page_tokens, &parent);
+    }
+    if (what->n_tokens - n >= page_tokens) {
+        quire_prefix_key_add(&parent, what->tokens + n, page_tokens, &one.key);
+        drop(loop->tier, &one);
+    }
+    quire_page_record_slot(&parent, what->tokens[n], &one.key);
+    drop(loop->tier, &one);
+}
+
+void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
+{
+    quire_store_drop some = { .salt = what->tenant, .salt_bytes = what->tenant_bytes };
 
     if (loop->tier == NULL) {
         return;
@@ -286,11 +316,7 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
                       : QUIRE_STORE_DROP_BEHIND);
         break;
     case QUIRE_INVALIDATE_SESSION:
-        if (what->n_tokens > 0) {
-            quire_prefix_lookup(loop->tree, &key, what->tokens, what->n_tokens, &match);
-            drop_text(loop, what, quire_max_u32(match.n_same_tokens, what->n_shared_tokens),
-                      QUIRE_STORE_DROP_BEHIND);
-        }
+        drop_session(loop, what);
         break;
     }
 }

@@ -15,9 +15,9 @@
  * Reading comes before computing. With a store below memory (tier.h), the pages of a session that
  * memory lacks are fetched when the session is likely to continue soon: when at least half of the
  * mean time between its turns has passed, or less than QUIRE_PRECACHE_NEAR_US of it are left. Each
- * session is tried once after each turn, one at a time, into free memory; a request that arrives
- * ends it. Shared prefixes that were evicted and have copies in the store are read as well. So a
- * session that comes back after a restart finds its pages in memory.
+ * session that lacks a full page is tried once after each turn, one at a time, into free memory; a
+ * request that arrives ends it. Shared prefixes that were evicted and have copies in the store are
+ * read as well. So a session that comes back after a restart finds its pages in memory.
  *
  * Gain counts pre-cached tokens that requests hit. Waste counts pre-cached tokens that were
  * evicted, expired or unused for judge_us. When waste exceeds gain by more than slack_tokens,

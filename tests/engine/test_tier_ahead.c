@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "doze.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
 #include "tier_kit.h"
 
 #include <stdatomic.h>
@@ -122,6 +124,44 @@ static void test_due(void **state)
     quire_memory_store_destroy(store);
 }
 
+static void open_page_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    quire_loop *loop = ctx;
+    const quire_prefix_key key = quire_loop_key(loop, NULL, 0);
+    int32_t text[N_PROMPT];
+
+    (void)cache;
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(
+        quire_prefix_drop_prefix(tree, &key, text, N_FULL + 1, quire_loop_now_us(loop)).nodes, 1);
+}
+
+/* A session that lacks its open page alone is not read, and counts as not tried: when its full
+ * pages have gone as well, they are read. */
+static void test_open_page(void **state)
+{
+    quire_store *store = tier_store_new();
+    engine_bench b = bench_of(store, false);
+
+    (void)state;
+    (void)turn(&b, "a", 1);
+    pass(100 * SECOND);
+    (void)turn(&b, "a", 1);
+    pass(2 * SECOND);
+    tier_wait_records(&b, 5);
+    assert_int_equal(engine_call(b.engine, open_page_forget, b.engine->loop), QUIRE_OK);
+    pass(60 * SECOND);
+    for (uint32_t i = 0; i < 20; i++) {
+        test_doze_ms();
+    }
+    assert_int_equal(tier_of(&b).ahead_total, 0);
+    tier_forget(&b);
+    wait_ahead(&b, 1);
+    assert_int_equal(turn(&b, "a", 1), N_PROMPT - 1);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* A request that arrives ends the reading. */
 static void test_cancelled(void **state)
 {
@@ -221,9 +261,8 @@ static void test_predicted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_due),
-        cmocka_unit_test(test_cancelled),
-        cmocka_unit_test(test_off),
+        cmocka_unit_test(test_due),       cmocka_unit_test(test_open_page),
+        cmocka_unit_test(test_cancelled), cmocka_unit_test(test_off),
         cmocka_unit_test(test_predicted),
     };
 

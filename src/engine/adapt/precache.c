@@ -94,11 +94,17 @@ static bool is_near(uint64_t gap_us, uint64_t age_us)
     return age_us + quire_max_u64(gap_us / 2, QUIRE_PRECACHE_NEAR_US) >= gap_us;
 }
 
-/* Whether a text may be fetched: the store should have it, and it was not tried since it went. All
- * devices know all sessions: the one where the next turn should come reads its pages. */
+/* Whether a text may be fetched: it lacks a full page, the store should have it, and it was not
+ * tried since it went. All devices know all sessions: the one where the next turn should come reads
+ * its pages. */
 static bool may_fetch(const search *s, const candidate *c, const quire_prefix_key *key,
                       const quire_prefix_match *match)
 {
+    const uint32_t page_tokens = s->adapt->parts->runtime_opts->page_tokens;
+
+    if (match->n_tokens / page_tokens >= c->text.n_tokens / page_tokens) {
+        return false;
+    }
     return c->owner != 0 ? quire_loop_is_home(s->adapt->loop, key, c->text.tokens, c->text.n_tokens)
                          : match->end == QUIRE_PREFIX_END_EVICTED && match->is_gone_stored &&
                                !is_tried(s->adapt, c->id, match->gone_us);

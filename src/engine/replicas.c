@@ -250,6 +250,10 @@ int quire_replicas_submit(quire_engine *engine, const quire_request_params *para
             return refused != 0 ? refuse(engine, params, &best, err)
                                 : quire_loop_submit(engine->loop, params, 0, out, err);
         }
+        if (params->session != 0) {
+            quire_sessions_device_set(quire_engine_sessions(engine), params->session,
+                                      route.replica);
+        }
         one.status = quire_loop_try(engine->loops[route.replica], params, route.n_saved, out,
                                     &one.why, &one.error);
         if (one.status == QUIRE_OK) {
@@ -281,6 +285,10 @@ static bool take(void *ctx, quire_request *request)
 
         if (route.replica == QUIRE_DISPATCH_NONE) {
             return false;
+        }
+        if (request->owner != 0) {
+            quire_sessions_owner_device_set(quire_loop_parts_get(engine->loop)->sessions,
+                                            request->owner, route.replica);
         }
         if (quire_loop_adopt(engine->loops[route.replica], request)) {
             return true;

@@ -21,9 +21,10 @@
  * prefix that one device has computed comes to another of the same identity through the store, when
  * that costs less than to compute it, and so do the pages of requests whose device was lost.
  *
- * State that outlives a restart (saver.h) has the identity of the first device. Pins of all devices
- * are kept, and each is restored where its requests would go. The model of reuse is that of the
- * device with the most look-ups; all begin with it.
+ * State that outlives a restart (saver.h): an item has the identity of the device whose pages it
+ * belongs to, and comes back at devices of this identity alone. A session's device is that of its
+ * last turn. A pin is restored where its requests would go, of these devices. Each identity has one
+ * model of reuse, of the device with the most look-ups.
  *
  * Each device may have a watcher of its tree. When a device is lost, its watcher is cleared, also
  * each time it asks again, and hears of no page any more.

@@ -129,9 +129,12 @@ static int restore(const quire_engine *engine, const quire_saver_pin *pin,
 {
     const quire_engine_pin_params *params = pin->params;
     quire_dispatch_ask ask = ask_of(params);
-    outcome first = { .status = QUIRE_LOST };
-    uint32_t refused = 0;
+    outcome first = { .status = QUIRE_LIMIT };
+    bool has_asked = false;
+    uint32_t refused = ~pin->devices;
 
+    (void)quire_error_set(&first.error, QUIRE_LIMIT,
+                          "no device whose kind has its pages may hold it");
     for (;;) {
         const uint32_t route = restore_route(engine, &ask, refused);
         outcome one = { .missing_bytes = 0 };
@@ -147,7 +150,8 @@ static int restore(const quire_engine *engine, const quire_saver_pin *pin,
             *err = one.error;
             return one.status;
         }
-        first = first.status == QUIRE_LOST ? one : first;
+        first = has_asked ? first : one;
+        has_asked = true;
         refused |= 1u << route;
     }
 }

@@ -10,7 +10,8 @@
  * no old copy comes back when the part is kept again.
  *
  * Where. Items as files in the directory of the store (store/state/state_dir.h), by identity:
- * models and KV formats do not share state. Tenants are part of an item's name and of its content.
+ * models, KV formats and devices of different kinds do not share state (replicas.h). Tenants are
+ * part of an item's name and of its content.
  *
  * When. Twice a second, the saver's thread compares the state with the files, and writes the items
  * that differ: a turn that has ended is on disk within about a second, and so is the end of a

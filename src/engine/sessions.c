@@ -404,6 +404,24 @@ int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref re
     return quire_kept_tokens_join(sessions->model, &kept, text, text_bytes, opts, out, err);
 }
 
+void quire_sessions_device_set(quire_sessions *sessions, quire_session_ref ref, uint32_t device)
+{
+    session *s = session_of(ref);
+
+    sessions_lock(sessions);
+    s->device_now = device;
+    sessions_unlock(sessions);
+}
+
+void quire_sessions_owner_device_set(quire_sessions *sessions, uint64_t owner, uint32_t device)
+{
+    sessions_lock(sessions);
+    for (session *s = sessions->newest; s != NULL; s = s->older) {
+        s->device_now = s->owner == owner ? device : s->device_now;
+    }
+    sessions_unlock(sessions);
+}
+
 /* The messages of a turn, copied. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 static int turn_copy(const quire_chat_message *messages, size_t n, quire_chat_message **out,
                      size_t *bytes)
@@ -440,6 +458,7 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
     s->text_bytes = bytes;
     s->tokens = tokens;
     s->n_tokens = n_tokens;
+    s->device = s->device_now;
     s->n_turns++;
     s->used_us = now_us;
     changed(sessions, s);
@@ -461,6 +480,7 @@ static void content_set(session *s, const quire_session_info *saved, quire_chat_
     s->text_bytes = saved->text_bytes;
     s->tokens = tokens;
     s->n_tokens = saved->n_tokens;
+    s->device = s->device_now = saved->device;
 }
 
 /* Enter a session with its content into the table, which takes them over. */

@@ -76,6 +76,11 @@ int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref re
                             size_t text_bytes, const quire_tokenize_opts *opts,
                             quire_joined_tokens *out, quire_error *err);
 
+/* The turn under way is computed by this device, of several; else by device 0. Of a session that a
+ * request uses, by its ref, or by its owner number (cost: O(sessions)). */
+void quire_sessions_device_set(quire_sessions *sessions, quire_session_ref ref, uint32_t device);
+void quire_sessions_owner_device_set(quire_sessions *sessions, uint64_t owner, uint32_t device);
+
 /* Store a finished turn: the whole conversation including the answer, and the tokens whose KV is
  * published (prompt and answer without the last token: quire_request_tokens_take()). Both replace
  * the session's messages and tokens. Errors: QUIRE_LIMIT, QUIRE_NOMEM (the session is unchanged),
@@ -115,6 +120,7 @@ typedef struct quire_session_info {
     const int32_t *tokens;
     uint32_t n_tokens;
     uint64_t changed; /* quire_sessions_changes() after the last change of content or use */
+    uint32_t device;  /* of the engine, that computed the tokens of the last turn */
     bool is_in_use;
 } quire_session_info;
 
@@ -132,9 +138,9 @@ int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint
 /* Grows with each change of the content, the last use or the existence of a session. */
 uint64_t quire_sessions_changes(const quire_sessions *sessions);
 
-/* Bring back a session of an earlier process: its names, times, turns, messages and tokens (owner
- * and changed are not read; the content is copied). The session becomes the last used one, so
- * callers restore sessions in the order of their use. *change is its `changed`. Errors:
+/* Bring back a session of an earlier process: its names, times, turns, messages, tokens and device
+ * (owner and changed are not read; the content is copied). The session becomes the last used one,
+ * so callers restore sessions in the order of their use. *change is its `changed`. Errors:
  * QUIRE_CANCELED (its TTL has ended), QUIRE_LIMIT (sessions_max, or the bounds of a turn),
  * QUIRE_AGAIN (there is such a session), QUIRE_NOMEM. */
 int quire_sessions_restore(quire_sessions *sessions, const quire_session_info *saved,

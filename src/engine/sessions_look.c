@@ -23,6 +23,7 @@ static quire_session_info info_of(const session *s)
         .tokens = s->tokens,
         .n_tokens = s->n_tokens,
         .changed = s->changed,
+        .device = s->device,
         .is_in_use = s->is_in_use,
     };
 }

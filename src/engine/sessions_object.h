@@ -24,7 +24,9 @@ typedef struct session {
     size_t text_bytes;
     int32_t *tokens;
     uint32_t n_tokens;
-    uint64_t changed; /* see quire_session_info */
+    uint64_t changed;    /* see quire_session_info */
+    uint32_t device;     /* likewise */
+    uint32_t device_now; /* of the turn under way */
     bool is_in_use, is_closed;
 } session;
 

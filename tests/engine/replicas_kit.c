@@ -27,6 +27,9 @@ static int open_mock(quire_device **out, const char *name, const quire_device_op
     return rc;
 }
 
+const quire_binding replica_bindings[DEVICES] = { { .class_index = 0, .devices = 1u << 0 },
+                                                  { .class_index = 1, .devices = 1u << 1 } };
+
 quire_store *replicas_second_store;
 quire_prefix_watcher replicas_second_watcher;
 bool replicas_first_is_cpu;
@@ -117,4 +120,14 @@ answer answer_take(quire_request *request)
     a.n_recomputed = result->n_recomputed_tokens;
     quire_request_release(request);
     return a;
+}
+
+answer ask_at(const replicas *r, uint32_t device, uint64_t seed)
+{
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+
+    params.class_index = device;
+    tokens_make(text, N_PROMPT, seed);
+    return answer_take(submit(&r->b, &params));
 }

@@ -10,6 +10,7 @@
 #define N_CTX    512u
 #define N_PROMPT 200u /* tokens: three full pages and an open one */
 #define N_TOKENS 12u
+#define N_FULL   (N_PROMPT / 64 * 64) /* tokens of a prompt in full pages */
 #define N_SEQS   6u
 #define DEVICES  2u
 
@@ -33,6 +34,9 @@ replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
 replicas replicas_open(const char *device, const quire_engine_opts *engine);
 void replicas_close(replicas *r);
 
+/* Requests of a class go to the device of its number. */
+extern const quire_binding replica_bindings[DEVICES];
+
 /* A greedy request of N_TOKENS tokens, with the text of this seed. */
 quire_request *replicas_ask(const replicas *r, uint64_t seed);
 
@@ -44,5 +48,8 @@ typedef struct answer {
 
 /* Wait for the whole answer, and release the request. */
 answer answer_take(quire_request *request);
+
+/* The answer to the text of a seed, in the class of a device. */
+answer ask_at(const replicas *r, uint32_t device, uint64_t seed);
 
 #endif /* QUIRE_TESTS_REPLICAS_KIT_H */

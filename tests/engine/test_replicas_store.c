@@ -1,6 +1,6 @@
 /* test_replicas_store.c - an engine with two devices over one directory: a device finds pages that
- * another device of its identity stored, also after a restart; pins and the watchers of the two
- * trees. Mocks, and the CPU, whose identity is another one.
+ * another device of its identity stored, also after a restart; drops, sessions and pins. Mocks, and
+ * the CPU, whose identity is another one.
  *
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
@@ -29,13 +29,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define N_FULL   (N_PROMPT / 64 * 64) /* tokens in full pages */
 #define N_COMMON 128u
 #define UNBOUND  2u /* a class */
-
-/* Requests of a class go to the device of its number. */
-static const quire_binding bindings[] = { { .class_index = 0, .devices = 1u << 0 },
-                                          { .class_index = 1, .devices = 1u << 1 } };
 
 static char dir[256];
 
@@ -70,21 +65,11 @@ static replicas open_at(bool has_host, bool first_is_cpu)
     replicas_second_store = stores[1];
     engine.saver = (quire_saver_opts){ .dir = dir, .keeps = { true, true, true } };
     quire_classes_default(&engine.classes);
-    engine.devices.bindings = bindings;
+    engine.devices.bindings = replica_bindings;
     engine.devices.n_bindings = DEVICES;
     engine.precache.is_off = true;
     replicas_first_is_cpu = first_is_cpu;
     return replicas_open("mock", &engine);
-}
-
-static answer ask_at(const replicas *r, uint32_t device, uint64_t seed)
-{
-    int32_t text[N_PROMPT] = { 0 };
-    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
-
-    params.class_index = device;
-    tokens_make(text, N_PROMPT, seed);
-    return answer_take(submit(&r->b, &params));
 }
 
 static quire_engine_device_stats device_of(const replicas *r, uint32_t device)
@@ -331,11 +316,26 @@ static void *drop_all(void *ctx)
     return NULL;
 }
 
+static void unmark(void *ctx, const quire_prefix_copy *copy)
+{
+    (void)quire_prefix_copy_mark_set(ctx, copy->node, copy->key, QUIRE_COPY_NONE);
+}
+
+/* As if the pages had just been computed. */
 static void copy_now(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     (void)cache;
-    (void)tree;
-    (void)quire_tier_copy(ctx, 0);
+    (void)quire_prefix_copies_visit(tree, 1, UINT32_MAX, unmark, tree);
+    while (quire_tier_copy(ctx, 0)) {
+    }
+}
+
+static uint64_t records_of(const quire_store *store)
+{
+    quire_store_stats stats;
+
+    store->ops->stats(store, &stats);
+    return stats.records;
 }
 
 /* A device that drops second puts its page below when the first one has dropped, which is asked for
@@ -365,7 +365,7 @@ static void test_between(void **state)
     engine.tier.copies_all = true;
     engine.precache.is_off = true;
     quire_classes_default(&engine.classes);
-    engine.devices.bindings = bindings;
+    engine.devices.bindings = replica_bindings;
     engine.devices.n_bindings = DEVICES;
     r = replicas_open("mock", &engine);
     (void)ask_at(&r, 1, 3);
@@ -373,11 +373,13 @@ static void test_between(void **state)
 
     assert_int_equal(pthread_create(&thread, NULL, drop_all, &r), 0);
     stop_wait(1);
-    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && device_of(&r, 1).copied_pages_total == N_FULL / 64;
-         i++) {
-        assert_int_equal(quire_loop_call(r.b.engine->loops[1], copy_now, r.b.engine->loops[1]),
-                         QUIRE_OK);
+    assert_int_equal(records_of(store), 0);
+    assert_int_equal(quire_loop_call(r.b.engine->loops[1], copy_now, r.b.engine->loops[1]),
+                     QUIRE_OK);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && records_of(store) < N_FULL / 64; i++) {
+        test_doze_ms();
     }
+    assert_true(records_of(store) >= N_FULL / 64);
     atomic_store(&between.passed, 1);
     stop_wait(2);
     tokens_make(text, N_PROMPT, 3);
@@ -400,8 +402,8 @@ static void text_make(int32_t text[N_PROMPT], uint64_t seed)
     tokens_make(text + N_COMMON, N_PROMPT - N_COMMON, seed);
 }
 
-/* A turn of session "s" on a device. */
-static void turn_at(const replicas *r, uint32_t device, uint64_t seed)
+/* A turn of a session on a device. */
+static void turn_at(const replicas *r, const char *id, uint32_t device, uint64_t seed)
 {
     const quire_chat_message message = { "user", "a", NULL };
     const uint64_t now_us = quire_loop_now_us(r->b.engine->loops[0]);
@@ -415,7 +417,7 @@ static void turn_at(const replicas *r, uint32_t device, uint64_t seed)
 
     text_make(text, seed);
     params.class_index = device;
-    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, "s", now_us, &params.session, &err),
+    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, id, now_us, &params.session, &err),
                      QUIRE_OK);
     request = submit(&r->b, &params);
     (void)finish(request);
@@ -425,6 +427,18 @@ static void turn_at(const replicas *r, uint32_t device, uint64_t seed)
         QUIRE_OK);
     quire_request_release(request);
     quire_sessions_leave(sessions, params.session, now_us);
+}
+
+static void look_none(void *ctx, const quire_session_info *info)
+{
+    (void)ctx;
+    (void)info;
+}
+
+static bool has_session(const replicas *r, const char *id)
+{
+    return quire_sessions_look(quire_engine_sessions(r->b.engine), NULL, 0, id, look_none, NULL) ==
+           QUIRE_OK;
 }
 
 static uint32_t cached_at(const replicas *r, uint32_t device, uint64_t seed)
@@ -447,7 +461,7 @@ static void test_session(void **state)
     (void)state;
     kit_dir_make(dir);
     r = open_at(false, false);
-    turn_at(&r, 1, 41);
+    turn_at(&r, "s", 1, 41);
     wait_copied(&r, 1, N_FULL / 64);
     assert_true(cached_at(&r, 0, 42) >= N_COMMON); /* the session's, from the directory */
     wait_copied(&r, 0, 1);
@@ -482,7 +496,7 @@ static replicas open_ahead(void)
     engine.clock_ctx = &the_clock;
     engine.sessions.ttl_us = 0;
     quire_classes_default(&engine.classes);
-    engine.devices.bindings = bindings;
+    engine.devices.bindings = replica_bindings;
     engine.devices.n_bindings = DEVICES;
     return replicas_open("mock", &engine);
 }
@@ -520,9 +534,9 @@ static void test_ahead(void **state)
 
     (void)state;
     r = open_ahead();
-    turn_at(&r, 0, 41);
+    turn_at(&r, "s", 0, 41);
     pass_idle(&r, 0, 100 * SECOND);
-    turn_at(&r, 0, 41); /* the next one should come in 100 seconds */
+    turn_at(&r, "s", 0, 41); /* the next one should come in 100 seconds */
     (void)ask_at(&r, 1, 9);
     pass_idle(&r, 1, 52 * SECOND);
     quire_engine_stats_get(r.b.engine, &stats);
@@ -612,138 +626,59 @@ static void test_pins(void **state)
     kit_dir_remove(dir);
 }
 
-/* ---- watchers ---- */
-
-/* Loops write it, also while they become idle. */
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The pages that a watcher knows, and how often they were cleared. */
-typedef struct known {
-    quire_page_key keys[64];
-    uint32_t n;
-    uint32_t n_cleared;
-    atomic_bool wants_again;
-} known;
-
-static bool hear_cleared(void *ctx)
+static uint64_t restored(const replicas *r, quire_state_kind kind)
 {
-    known *k = ctx;
+    quire_engine_stats stats;
 
-    (void)pthread_mutex_lock(&known_lock);
-    k->n = 0;
-    k->n_cleared++;
-    (void)pthread_mutex_unlock(&known_lock);
-    return true;
+    quire_engine_stats_get(r->b.engine, &stats);
+    return stats.saver.restored_total[kind];
 }
 
-static bool hear_stored(void *ctx, const quire_prefix_page *page)
+/* Items of two devices of different kinds: a server without one of the kinds takes up those of the
+ * other alone, and leaves the rest to a server that has both. */
+static void test_items(void **state)
 {
-    known *k = ctx;
-
-    (void)pthread_mutex_lock(&known_lock);
-    k->keys[k->n++ % 64] = *page->key;
-    (void)pthread_mutex_unlock(&known_lock);
-    return true;
-}
-
-static bool hear_removed(void *ctx, const quire_page_key *key)
-{
-    known *k = ctx;
-    uint32_t i = 0;
-
-    (void)pthread_mutex_lock(&known_lock);
-    while (i < k->n && memcmp(&k->keys[i], key, sizeof *key) != 0) {
-        i++;
-    }
-    k->keys[i] = k->keys[--k->n];
-    (void)pthread_mutex_unlock(&known_lock);
-    return true;
-}
-
-/* Wait until a watcher knows n pages and was cleared n_cleared times. */
-static void known_wait(known *k, uint32_t n, uint32_t n_cleared)
-{
-    uint32_t n_now = 0;
-    uint32_t n_cleared_now = 0;
-
-    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
-        (void)pthread_mutex_lock(&known_lock);
-        n_now = k->n;
-        n_cleared_now = k->n_cleared;
-        (void)pthread_mutex_unlock(&known_lock);
-        if (n_now == n && n_cleared_now == n_cleared) {
-            return;
-        }
-        test_doze_ms();
-    }
-    fail_msg("%u pages are known, not %u; cleared %u times, not %u", n_now, n, n_cleared_now,
-             n_cleared);
-}
-
-static bool hear_again(void *ctx)
-{
-    known *k = ctx;
-
-    return atomic_exchange(&k->wants_again, false);
-}
-
-/* Let a device's thread come around. */
-static void no_work(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    (void)ctx;
-    (void)cache;
-    (void)tree;
-}
-
-/* Each device has a watcher of its own. The watcher of a lost device learns that nothing is left,
- * also when it asks again. */
-static void test_watchers(void **state)
-{
-    const quire_mock_device_opts faults = { .loss = 1.0 };
-    known heard[DEVICES] = { { .n = 0 } };
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_prefix_watcher watcher = { hear_cleared, hear_stored, hear_removed, hear_again,
-                                     &heard[0] };
     replicas r;
 
     (void)state;
-    quire_classes_default(&engine.classes);
-    engine.devices.bindings = bindings;
-    engine.devices.n_bindings = DEVICES;
-    engine.watcher = watcher;
-    watcher.ctx = &heard[1];
-    replicas_second_watcher = watcher;
-    r = replicas_open("mock", &engine);
-    (void)ask_at(&r, 1, 0);
-    known_wait(&heard[0], 0, 1);
-    known_wait(&heard[1], N_FULL / 64, 1);
-    (void)ask_at(&r, 0, 1);
-    (void)ask_at(&r, 0, 2);
-    known_wait(&heard[0], 2 * (N_FULL / 64), 1);
-    assert_true(ask_at(&r, 0, 2).n_cached >= N_FULL); /* the dispatcher is told as before */
-    known_wait(&heard[1], N_FULL / 64, 1);
-
-    quire_mock_device_set(replica_mocks[0], &faults);
-    (void)ask_at(&r, 0, 2);
-    known_wait(&heard[0], 0, 2);
-    known_wait(&heard[1], 2 * (N_FULL / 64), 1);
-
-    atomic_store(&heard[0].wants_again, true);
-    assert_int_equal(quire_loop_call(r.b.engine->loops[0], no_work, NULL), QUIRE_OK);
-    known_wait(&heard[0], 0, 3);
+    kit_dir_make(dir);
+    r = open_at(false, true); /* the CPU and a mock */
+    pin_create(&r, 0, "a");
+    pin_create(&r, 1, "b");
+    turn_at(&r, "s", 0, 41);
+    turn_at(&r, "t", 1, 42);
+    turn_at(&r, "u", 1, 43);
+    turn_at(&r, "u", 0, 43); /* another device has its last turn */
     replicas_close(&r);
-    assert_int_equal(heard[0].n_cleared, 3);
+
+    r = open_at(false, false); /* two mocks */
+    assert_int_equal(restored(&r, QUIRE_STATE_PIN), 1);
+    assert_int_equal(pins_at(&r, 1), 1);
+    wait_held(&r, "b");
+    assert_int_equal(restored(&r, QUIRE_STATE_SESSION), 1);
+    assert_true(has_session(&r, "t"));
+    assert_int_equal(restored(&r, QUIRE_STATE_REUSE), 1);
+    replicas_close(&r);
+
+    r = open_at(false, true);
+    assert_int_equal(restored(&r, QUIRE_STATE_PIN), 2);
+    assert_int_equal(pins_at(&r, 0), 1);
+    assert_int_equal(pins_at(&r, 1), 1);
+    assert_int_equal(restored(&r, QUIRE_STATE_SESSION), 3);
+    assert_int_equal(restored(&r, QUIRE_STATE_REUSE), 2);
+    replicas_close(&r);
+    kit_dir_remove(dir);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared),     cmocka_unit_test(test_shared_behind_host),
-        cmocka_unit_test(test_identities), cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_shared),        cmocka_unit_test(test_shared_behind_host),
+        cmocka_unit_test(test_identities),    cmocka_unit_test(test_lost),
         cmocka_unit_test(test_stored_choice), cmocka_unit_test(test_between),
-        cmocka_unit_test(test_dropped),    cmocka_unit_test(test_pins),
-        cmocka_unit_test(test_session),    cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_watchers),
+        cmocka_unit_test(test_items),         cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_pins),          cmocka_unit_test(test_session),
+        cmocka_unit_test(test_ahead),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -223,6 +223,9 @@ static void test_other_files(void **state)
 /* Among the files of other identities the newest ones stay, up to the bound. */
 static void test_bound(void **state)
 {
+    unsigned char own[1][QUIRE_HASH128_BYTES];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_state_dir_opts opts;
     quire_state_dir *dir;
     char file[512];
 
@@ -242,6 +245,18 @@ static void test_bound(void **state)
     for (unsigned char i = 1; i <= 5; i++) {
         file_of(i, "a", file);
         assert_int_equal(access(file, F_OK) == 0, i == 1 || i >= 4);
+    }
+    memset(own, 4, sizeof own); /* a second identity of the owner's: it stays as well */
+    opts = (quire_state_dir_opts){ .path = path,
+                                   .own = (const unsigned char(*)[QUIRE_HASH128_BYTES])own,
+                                   .n_own = 1,
+                                   .bytes_max = 1 };
+    memset(opts.identity, 1, sizeof opts.identity);
+    assert_int_equal(quire_state_dir_open(&dir, &opts, &err), QUIRE_OK);
+    quire_state_dir_close(dir);
+    for (unsigned char i = 1; i <= 5; i++) {
+        file_of(i, "a", file);
+        assert_int_equal(access(file, F_OK) == 0, i == 1 || i == 4);
     }
     kit_dir_remove(path);
 }

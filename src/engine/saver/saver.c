@@ -59,10 +59,27 @@ static int locks_init(quire_saver *saver)
     return QUIRE_OK;
 }
 
+static void identities_take(quire_saver *saver)
+{
+    for (uint32_t d = 0; d < saver->devices.n; d++) {
+        const quire_prefix_key key = quire_loop_key(saver->devices.loops[d], NULL, 0);
+        unsigned char identity[QUIRE_HASH128_BYTES];
+        uint32_t i = 0;
+
+        (void)quire_le_put(quire_le_put(identity, key.identity[0], 8), key.identity[1], 8);
+        while (i < saver->n_identities &&
+               memcmp(saver->identities[i], identity, sizeof identity) != 0) {
+            i++;
+        }
+        memcpy(saver->identities[i], identity, sizeof identity);
+        saver->n_identities += i == saver->n_identities;
+        saver->identity_of[d] = i;
+    }
+}
+
 static void opts_take(quire_saver *saver)
 {
     quire_saver_opts *o = &saver->opts;
-    const quire_prefix_key key = quire_loop_key(saver->devices.loops[0], NULL, 0);
 
     *o = saver->parts->opts->saver;
     o->bytes_max = o->bytes_max != 0 ? o->bytes_max : QUIRE_SAVER_BYTES;
@@ -71,21 +88,28 @@ static void opts_take(quire_saver *saver)
         o->keeps[QUIRE_STATE_REUSE] = false;
     }
     saver->policy = quire_evict_policy_name(saver->parts->opts->cache_policy);
-    (void)quire_le_put(quire_le_put(saver->identity, key.identity[0], 8), key.identity[1], 8);
+    identities_take(saver);
     saver->stats.is_on = true;
     saver->stats.bytes_max = o->bytes_max;
     saver->reuse_ns = quire_clock_ns();
 }
 
-static int dir_open(quire_saver *saver, quire_error *err)
+static int dirs_open(quire_saver *saver, quire_error *err)
 {
-    quire_state_dir_opts opts = { .path = saver->opts.dir,
-                                  .is_readonly = saver->opts.is_readonly,
-                                  .bytes_max = saver->opts.bytes_max,
-                                  .ops = saver->opts.ops };
+    quire_state_dir_opts opts = {
+        .path = saver->opts.dir,
+        .own = (const unsigned char(*)[QUIRE_HASH128_BYTES])saver->identities,
+        .n_own = saver->n_identities,
+        .is_readonly = saver->opts.is_readonly,
+        .bytes_max = saver->opts.bytes_max,
+        .ops = saver->opts.ops
+    };
 
-    memcpy(opts.identity, saver->identity, sizeof opts.identity);
-    return quire_state_dir_open(&saver->dir, &opts, err);
+    for (uint32_t i = 0; i < saver->n_identities; i++) {
+        memcpy(opts.identity, saver->identities[i], sizeof opts.identity);
+        QUIRE_TRY(quire_state_dir_open(&saver->dirs[i], &opts, err));
+    }
+    return QUIRE_OK;
 }
 
 static void saver_free(quire_saver *saver)
@@ -93,7 +117,9 @@ static void saver_free(quire_saver *saver)
     for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
         quire_saved_list_fini(&saver->lists[k]);
     }
-    quire_state_dir_close(saver->dir);
+    for (uint32_t i = 0; i < saver->n_identities; i++) {
+        quire_state_dir_close(saver->dirs[i]);
+    }
     (void)pthread_cond_destroy(&saver->wake);
     (void)pthread_mutex_destroy(&saver->lock);
     free(saver->learned);
@@ -120,7 +146,7 @@ int quire_saver_create(quire_saver **out, const quire_saver_devices *devices, qu
     opts_take(saver);
     saver->learned = malloc(quire_prefix_learned_bytes(parts->tree) + 1);
     rc = saver->learned != NULL
-             ? dir_open(saver, err)
+             ? dirs_open(saver, err)
              : quire_error_set(err, QUIRE_NOMEM, "no memory for the engine's state");
     rc = rc == QUIRE_OK ? quire_saver_restore(saver, err) : rc;
     if (rc < 0) {
@@ -172,7 +198,8 @@ static void leave_out(quire_saver *saver)
         quire_saved_list *list = &saver->lists[k];
 
         for (uint32_t i = 0; i < list->n && !saver->opts.keeps[k]; i++) {
-            (void)quire_state_dir_remove(saver->dir, &list->items[i].name);
+            (void)quire_state_dir_remove(saver->dirs[list->items[i].identity],
+                                         &list->items[i].name);
         }
         if (!saver->opts.keeps[k]) {
             quire_saved_list_fini(list);

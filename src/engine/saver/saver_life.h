@@ -14,6 +14,7 @@ typedef struct quire_saver quire_saver;
 typedef struct quire_saver_pin {
     const quire_engine_pin_params *params;
     uint64_t until_us;
+    uint32_t devices; /* bit i = device i: those of the identity that its pages have */
 } quire_saver_pin;
 
 /* The place of a restored pin: its device, and its `changed` there. */
@@ -22,8 +23,8 @@ typedef struct quire_saver_pin_place {
     uint64_t changed;
 } quire_saver_pin_place;
 
-/* The sources of saved state: the devices of an engine, [n] each. Options, sessions, policy and
- * identity are the first one's. */
+/* The sources of saved state: the devices of an engine, [n] each. Options, sessions and policy are
+ * the first one's; an item has the identity of the device whose pages it belongs to. */
 typedef struct quire_saver_devices {
     quire_loop *const *loops;
     quire_adapt *const *adapts;

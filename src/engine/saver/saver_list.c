@@ -23,8 +23,10 @@ int quire_saved_list_add(quire_saved_list *list, const quire_saved_item *item)
 
 static int by_name(const void *a, const void *b)
 {
-    return quire_state_name_compare(&((const quire_saved_item *)a)->name,
-                                    &((const quire_saved_item *)b)->name);
+    const quire_saved_item *x = a, *y = b;
+    const int order = quire_state_name_compare(&x->name, &y->name);
+
+    return order != 0 ? order : (x->identity > y->identity) - (x->identity < y->identity);
 }
 
 void quire_saved_list_sort(quire_saved_list *list)
@@ -34,9 +36,10 @@ void quire_saved_list_sort(quire_saved_list *list)
     }
 }
 
-quire_saved_item *quire_saved_list_find(const quire_saved_list *list, const quire_state_name *name)
+quire_saved_item *quire_saved_list_find(const quire_saved_list *list, const quire_state_name *name,
+                                        uint32_t identity)
 {
-    const quire_saved_item key = { .name = *name };
+    const quire_saved_item key = { .name = *name, .identity = identity };
 
     return list->n > 0 ? bsearch(&key, list->items, list->n, sizeof key, by_name) : NULL;
 }

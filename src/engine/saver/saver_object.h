@@ -24,6 +24,7 @@
 
 typedef struct quire_saved_item {
     quire_state_name name;
+    uint32_t identity; /* number of it */
     uint64_t change;
     uint64_t charge_bytes;
     char *bytes; /* a new version, [n_bytes], to be written; NULL = the one on disk is right */
@@ -31,7 +32,7 @@ typedef struct quire_saved_item {
     bool is_on_disk; /* in some version */
 } quire_saved_item;
 
-/* Sorted by name, except while it is gathered. */
+/* Sorted by name and identity, except while it is gathered. */
 typedef struct quire_saved_list {
     quire_saved_item *items;
     uint32_t n, capacity;
@@ -41,10 +42,13 @@ struct quire_saver {
     quire_saver_devices devices;
     const quire_loop_parts *parts; /* of the first device */
     quire_saver_opts opts;
-    quire_state_dir *dir;
-    unsigned char identity[QUIRE_HASH128_BYTES];
-    const char *policy;     /* name of the tree's */
-    unsigned char *learned; /* [quire_prefix_learned_bytes()] */
+    /* Different devices may have one identity. */
+    quire_state_dir *dirs[QUIRE_REPLICAS_MAX]; /* [n_identities], of each identity */
+    unsigned char identities[QUIRE_REPLICAS_MAX][QUIRE_HASH128_BYTES];
+    uint32_t n_identities;
+    uint32_t identity_of[QUIRE_REPLICAS_MAX]; /* by device */
+    const char *policy;                       /* name of the tree's */
+    unsigned char *learned;                   /* [quire_prefix_learned_bytes()] */
 
     /* The saver's thread, or the owner's while there is none. */
     quire_saved_list lists[QUIRE_STATE_KIND_COUNT];
@@ -76,7 +80,8 @@ __attribute__((format(printf, 2, 3))) void quire_saver_log(const quire_saver *sa
 int quire_saved_list_add(quire_saved_list *list, const quire_saved_item *item);
 void quire_saved_list_sort(quire_saved_list *list);
 /* An item of a sorted list; NULL = none. */
-quire_saved_item *quire_saved_list_find(const quire_saved_list *list, const quire_state_name *name);
+quire_saved_item *quire_saved_list_find(const quire_saved_list *list, const quire_state_name *name,
+                                        uint32_t identity);
 uint64_t quire_saved_list_bytes(const quire_saved_list *list);
 void quire_saved_list_fini(quire_saved_list *list);
 

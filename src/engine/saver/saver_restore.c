@@ -1,9 +1,10 @@
 /* saver_restore.c - restores the items in the directory; see saver_object.h.
  *
  * Items are restored in the order of their times: sessions from the one used first, so that the
- * table's order is as before. The log names an item that is refused. The next round removes its
- * file, like every file whose item no source has. Two kinds of files stay, since this program
- * cannot judge them: a file of another version, and one that could not be read.
+ * table's order is as before. An item comes back at devices of its identity alone. The log names an
+ * item that is refused. The next round removes its file, like every file whose item no source has.
+ * Two kinds of files stay, since this program cannot judge them: a file of another version, and one
+ * that could not be read.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/saver/saver_object.h"
@@ -16,6 +17,7 @@
 
 typedef struct loaded {
     quire_state_name name;
+    uint32_t identity;
     uint64_t time_us;
     unsigned char *item; /* NULL = refused */
     size_t n_bytes;
@@ -25,6 +27,7 @@ typedef struct loaded {
 typedef struct restoring {
     quire_saver *saver;
     quire_saved_clock clock;
+    uint32_t identity; /* whose items are listed */
     loaded *items;
     uint32_t n, capacity;
     uint64_t n_bytes; /* of all items in memory */
@@ -50,7 +53,7 @@ static void name_take(void *ctx, const quire_state_name *name)
         r->items = items;
         r->capacity = capacity;
     }
-    r->items[r->n++] = (loaded){ .name = *name };
+    r->items[r->n++] = (loaded){ .name = *name, .identity = r->identity };
 }
 
 static void load(restoring *r, loaded *l)
@@ -58,7 +61,8 @@ static void load(restoring *r, loaded *l)
     if (!r->saver->opts.keeps[l->name.kind]) {
         return;
     }
-    l->result = quire_state_dir_read(r->saver->dir, &l->name, &l->item, &l->n_bytes, &l->time_us);
+    l->result = quire_state_dir_read(r->saver->dirs[l->identity], &l->name, &l->item, &l->n_bytes,
+                                     &l->time_us);
     r->n_bytes += l->n_bytes;
     if (l->item != NULL && r->n_bytes > 2 * r->saver->opts.bytes_max) {
         free(l->item);
@@ -74,7 +78,45 @@ static int by_time(const void *a, const void *b)
     return ta < tb ? -1 : ta > tb;
 }
 
+/* A session or a pin that was written under one identity after another: the process ended before it
+ * could remove the older item, which is of no use. */
+static void older_forget(restoring *r)
+{
+    for (uint32_t i = 0; r->saver->n_identities > 1 && i < r->n; i++) {
+        loaded *l = &r->items[i];
+
+        for (uint32_t j = i + 1; j < r->n && l->name.kind != QUIRE_STATE_REUSE; j++) {
+            if (r->items[j].item != NULL &&
+                quire_state_name_compare(&r->items[j].name, &l->name) == 0) {
+                free(l->item);
+                l->item = NULL;
+            }
+        }
+    }
+}
+
 /* ---- one item ---- */
+
+/* The devices of an identity. */
+static uint32_t devices_of(const quire_saver *saver, uint32_t identity)
+{
+    uint32_t devices = 0;
+
+    for (uint32_t i = 0; i < saver->devices.n; i++) {
+        devices |= saver->identity_of[i] == identity ? 1u << i : 0;
+    }
+    return devices;
+}
+
+static uint32_t first_of(uint32_t devices)
+{
+    uint32_t i = 0;
+
+    while ((devices & 1u << i) == 0) {
+        i++;
+    }
+    return i;
+}
 
 static quire_state_result result_of(int rc)
 {
@@ -93,8 +135,8 @@ static quire_state_result result_of(int rc)
     }
 }
 
-static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint64_t *change,
-                       quire_error *err)
+static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint32_t devices,
+                       uint64_t *change, quire_error *err)
 {
     const quire_classes *classes = &saver->parts->opts->classes;
     quire_engine_pin_params params = { .name = pin->name,
@@ -123,37 +165,42 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
         params.retain = &retain;
     }
     QUIRE_TRY(saver->devices.pin_restore(
-        saver->devices.ctx, &(quire_saver_pin){ &params, pin->expires_us }, &place, err));
+        saver->devices.ctx, &(quire_saver_pin){ &params, pin->expires_us, devices }, &place, err));
     *change = quire_saver_pin_change(place.device, place.changed);
     return QUIRE_OK;
 }
 
-/* All trees begin with it. */
-static int learned_restore(const quire_saver *saver, const quire_saved *saved)
+/* All trees of these devices begin with it. */
+static int learned_restore(const quire_saver *saver, const quire_saved *saved, uint32_t devices)
 {
     for (uint32_t i = 0; i < saver->devices.n; i++) {
-        QUIRE_TRY(quire_prefix_learned_load(quire_loop_parts_get(saver->devices.loops[i])->tree,
-                                            saved->learned, saved->n_learned));
+        if ((devices & 1u << i) != 0) {
+            QUIRE_TRY(quire_prefix_learned_load(quire_loop_parts_get(saver->devices.loops[i])->tree,
+                                                saved->learned, saved->n_learned));
+        }
     }
     return QUIRE_OK;
 }
 
 /* Hand an item that was read to its owner. */
-static quire_state_result give(restoring *r, const quire_saved *saved, quire_state_kind kind,
-                               uint64_t *change, quire_error *err)
+static quire_state_result give(restoring *r, quire_saved *saved, const loaded *l, uint64_t *change,
+                               quire_error *err)
 {
     quire_saver *saver = r->saver;
+    const uint32_t devices = devices_of(saver, l->identity);
 
-    switch (kind) {
+    saved->session.device = first_of(devices);
+    switch (l->name.kind) {
     case QUIRE_STATE_SESSION:
         return result_of(quire_sessions_restore(saver->parts->sessions, &saved->session,
                                                 r->clock.now_us, change));
     case QUIRE_STATE_PIN:
-        return result_of(pin_restore(saver, &saved->pin, change, err));
+        return result_of(pin_restore(saver, &saved->pin, devices, change, err));
     default:
         *change = 0; /* the look-ups of another process */
-        return strcmp(saved->policy, saver->policy) != 0 ? QUIRE_STATE_LIMIT_RESULT
-                                                         : result_of(learned_restore(saver, saved));
+        return strcmp(saved->policy, saver->policy) != 0
+                   ? QUIRE_STATE_LIMIT_RESULT
+                   : result_of(learned_restore(saver, saved, devices));
     }
 }
 
@@ -163,7 +210,7 @@ static void refuse(restoring *r, const loaded *l, const quire_error *err)
 
     r->saver->stats.refused_total[l->result]++;
     if (l->result != QUIRE_STATE_EXPIRED_RESULT && r->n_refused++ < QUIRE_SAVER_LINES_MAX) {
-        quire_state_file_name(r->saver->identity, &l->name, file);
+        quire_state_file_name(r->saver->identities[l->identity], &l->name, file);
         quire_saver_log(r->saver, "state: %s is refused (%s%s%s); the rest is used", file,
                         quire_state_result_name(l->result), err->message[0] != '\0' ? ": " : "",
                         err->message);
@@ -181,6 +228,7 @@ static void restore_one(restoring *r, loaded *l)
 {
     const uint32_t n_vocab = r->saver->parts->desc->n_vocab;
     quire_saved_item item = { .name = l->name,
+                              .identity = l->identity,
                               .charge_bytes = quire_state_charge(l->n_bytes),
                               .is_on_disk = true };
     quire_state_head head = { .name = l->name, .time_us = l->time_us };
@@ -193,7 +241,7 @@ static void restore_one(restoring *r, loaded *l)
         l->result = quire_saved_read(&saved, l->item, l->n_bytes, &head, n_vocab, &r->clock);
     }
     if (l->item != NULL && l->result == QUIRE_STATE_OK_RESULT) {
-        l->result = give(r, &saved, l->name.kind, &item.change, &err);
+        l->result = give(r, &saved, l, &item.change, &err);
         quire_saved_fini(&saved);
     }
     if (l->result != QUIRE_STATE_OK_RESULT) {
@@ -213,10 +261,13 @@ static void restore_all(restoring *r)
 {
     for (uint32_t i = 0; i < r->n; i++) {
         load(r, &r->items[i]);
-        r->n_sessions += r->items[i].item != NULL && r->items[i].name.kind == QUIRE_STATE_SESSION;
     }
     if (r->n > 1) {
         qsort(r->items, r->n, sizeof r->items[0], by_time);
+    }
+    older_forget(r);
+    for (uint32_t i = 0; i < r->n; i++) {
+        r->n_sessions += r->items[i].item != NULL && r->items[i].name.kind == QUIRE_STATE_SESSION;
     }
     for (uint32_t i = 0; i < r->n; i++) {
         restore_one(r, &r->items[i]);
@@ -230,8 +281,11 @@ static void restore_all(restoring *r)
 int quire_saver_restore(quire_saver *saver, quire_error *err)
 {
     restoring r = { .saver = saver, .clock = quire_saver_clock(saver) };
-    const int rc = quire_state_dir_list(saver->dir, name_take, &r);
+    int rc = 0;
 
+    for (; rc == 0 && r.identity < saver->n_identities; r.identity++) {
+        rc = quire_state_dir_list(saver->dirs[r.identity], name_take, &r);
+    }
     if (rc < 0) {
         quire_saver_log(saver, "state: cannot list %s: %s; nothing is restored", saver->opts.dir,
                         strerror(-rc));

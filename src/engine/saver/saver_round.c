@@ -31,6 +31,7 @@ typedef struct gathering {
 /* An item as its source has it now. `write` makes its bytes of `what`. */
 typedef struct found {
     quire_state_name name;
+    uint32_t identity;
     uint64_t change;
     size_t n_bytes;
     int (*write)(quire_bytes *item, const void *what, const quire_saved_writing *how);
@@ -46,6 +47,7 @@ static bool copy(gathering *g, const found *f, quire_saved_item *item)
         g->is_behind = true;
         return false;
     }
+    memcpy(g->how.identity, g->saver->identities[f->identity], sizeof g->how.identity);
     if (f->write(&bytes, f->what, &g->how) < 0) {
         quire_bytes_fini(&bytes);
         g->is_behind = true;
@@ -60,8 +62,9 @@ static bool copy(gathering *g, const found *f, quire_saved_item *item)
 
 static void gather(gathering *g, const found *f)
 {
-    const quire_saved_item *old = quire_saved_list_find(g->old, &f->name);
-    quire_saved_item item = old != NULL ? *old : (quire_saved_item){ .name = f->name };
+    const quire_saved_item *old = quire_saved_list_find(g->old, &f->name, f->identity);
+    quire_saved_item item =
+        old != NULL ? *old : (quire_saved_item){ .name = f->name, .identity = f->identity };
     const bool is_same = old != NULL && old->change == f->change;
 
     item.charge_bytes = quire_state_charge(f->n_bytes);
@@ -91,9 +94,11 @@ static int session_write(quire_bytes *item, const void *what, const quire_saved_
 /* From the one used last. */
 static int session_take(void *ctx, const quire_session_info *info)
 {
+    gathering *g = ctx;
+
     if (info->n_turns > 0) {
-        gather(ctx, &(found){ quire_saved_session_name(info), info->changed,
-                              quire_saved_session_bytes(info), session_write, info });
+        gather(g, &(found){ quire_saved_session_name(info), g->saver->identity_of[info->device],
+                            info->changed, quire_saved_session_bytes(info), session_write, info });
     }
     return 0;
 }
@@ -107,8 +112,9 @@ static void pin_take(void *ctx, const quire_adapt_pin_view *pin)
 {
     gathering *g = ctx;
 
-    gather(g, &(found){ quire_saved_pin_name(pin), quire_saver_pin_change(g->device, pin->changed),
-                        quire_saved_pin_bytes(pin), pin_write, pin });
+    gather(g, &(found){ quire_saved_pin_name(pin), g->saver->identity_of[g->device],
+                        quire_saver_pin_change(g->device, pin->changed), quire_saved_pin_bytes(pin),
+                        pin_write, pin });
 }
 
 static void pins_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
@@ -138,13 +144,18 @@ static uint64_t lookups_of(const quire_loop *loop)
     return tree.lookups_total;
 }
 
-/* The one whose tree has seen the most. */
-static quire_loop *learned_loop(const quire_saver_devices *devices)
+/* Of an identity the one whose tree has seen the most. */
+static quire_loop *learned_loop(const quire_saver *saver, uint32_t identity)
 {
-    quire_loop *most = devices->loops[0];
+    quire_loop *most = NULL;
 
-    for (uint32_t i = 1; i < devices->n; i++) {
-        most = lookups_of(devices->loops[i]) > lookups_of(most) ? devices->loops[i] : most;
+    for (uint32_t i = 0; i < saver->devices.n; i++) {
+        quire_loop *loop = saver->devices.loops[i];
+
+        if (saver->identity_of[i] == identity &&
+            (most == NULL || lookups_of(loop) > lookups_of(most))) {
+            most = loop;
+        }
     }
     return most;
 }
@@ -170,10 +181,13 @@ static int reuse_take(gathering *g, uint64_t change)
     quire_saver *saver = g->saver;
     const size_t n = quire_prefix_learned_bytes(saver->parts->tree);
 
-    QUIRE_TRY(quire_loop_call(learned_loop(&saver->devices), learned_take_here, g));
+    for (uint32_t i = 0; i < saver->n_identities; i++) {
+        QUIRE_TRY(quire_loop_call(learned_loop(saver, i), learned_take_here, g));
+        gather(g, &(found){ quire_saved_reuse_name(saver->policy), i, change,
+                            QUIRE_STATE_HEAD_BYTES + n + QUIRE_STATE_FILE_CHARGE, reuse_write,
+                            saver });
+    }
     saver->reuse_ns = quire_clock_ns();
-    gather(g, &(found){ quire_saved_reuse_name(saver->policy), change,
-                        QUIRE_STATE_HEAD_BYTES + n + QUIRE_STATE_FILE_CHARGE, reuse_write, saver });
     return QUIRE_OK;
 }
 
@@ -247,7 +261,7 @@ static void failed(quire_saver *saver, const quire_saved_item *item, int rc, con
     saver->has_vanished |= rc == -ENOENT;
     if (!saver->is_failing) {
         saver->is_failing = true;
-        quire_state_file_name(saver->identity, &item->name, file);
+        quire_state_file_name(saver->identities[item->identity], &item->name, file);
         quire_saver_log(saver, "state: cannot %s %s: %s; tried again every %u s", what, file,
                         strerror(-rc), QUIRE_SAVER_RETRY_US / 1000000u);
     }
@@ -263,7 +277,8 @@ static void write_new(quire_saver *saver, quire_saved_list *wanted)
         if (item->bytes == NULL) {
             continue;
         }
-        rc = quire_state_dir_write(saver->dir, &item->name, item->bytes, item->n_bytes);
+        rc = quire_state_dir_write(saver->dirs[item->identity], &item->name, item->bytes,
+                                   item->n_bytes);
         free(item->bytes);
         item->bytes = NULL;
         if (rc < 0) {
@@ -286,10 +301,10 @@ static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_sa
         quire_saved_item item = old->items[i];
         int rc;
 
-        if (!item.is_on_disk || quire_saved_list_find(&sorted, &item.name) != NULL) {
+        if (!item.is_on_disk || quire_saved_list_find(&sorted, &item.name, item.identity) != NULL) {
             continue;
         }
-        rc = quire_state_dir_remove(saver->dir, &item.name);
+        rc = quire_state_dir_remove(saver->dirs[item.identity], &item.name);
         if (rc < 0) {
             item.change = QUIRE_SAVED_STALE;
             failed(saver, &item, rc, "remove");
@@ -298,12 +313,13 @@ static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_sa
     }
 }
 
-/* Make the files equal to the source. Afterwards the list has the gathered items. */
+/* Make the files equal to the source. Afterwards the list has the gathered items. An item whose
+ * identity has changed is written before the older one goes. */
 static void settle(quire_saver *saver, quire_saved_list *list, quire_saved_list *wanted)
 {
     quire_saved_list_sort(wanted);
-    remove_old(saver, list, wanted);
     write_new(saver, wanted);
+    remove_old(saver, list, wanted);
     quire_saved_list_sort(wanted);
     list->n = 0; /* its items have no bytes */
     quire_saved_list_fini(list);
@@ -335,7 +351,6 @@ static bool kind_round(quire_saver *saver, quire_state_kind kind, bool is_last)
     if (changes == saver->seen[kind] && !saver->is_behind[kind]) {
         return false;
     }
-    memcpy(g.how.identity, saver->identity, sizeof g.how.identity);
     saver->has_failed = false;
     saver->is_behind[kind] = false;
     if (source_take(&g, kind, changes) < 0 || g.is_short) {
@@ -383,7 +398,7 @@ bool quire_saver_round(quire_saver *saver, bool is_last)
         }
     }
     if (has_changed) {
-        (void)quire_state_dir_sync(saver->dir);
+        (void)quire_state_dir_sync(saver->dirs[0]);
         quire_saver_figures(saver);
     }
     if (!has_failed && has_changed && saver->is_failing) {

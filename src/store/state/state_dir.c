@@ -112,6 +112,16 @@ typedef struct foreign_files {
     uint32_t n, capacity;
 } foreign_files;
 
+static bool is_own(const quire_state_dir *dir, const unsigned char identity[QUIRE_HASH128_BYTES])
+{
+    bool is = memcmp(identity, dir->opts.identity, QUIRE_HASH128_BYTES) == 0;
+
+    for (uint32_t i = 0; i < dir->opts.n_own; i++) {
+        is = is || memcmp(identity, dir->opts.own[i], QUIRE_HASH128_BYTES) == 0;
+    }
+    return is;
+}
+
 static void foreign_take(void *arg, const char *file)
 {
     foreign_files *f = arg;
@@ -121,8 +131,8 @@ static void foreign_take(void *arg, const char *file)
     struct stat info;
 
     path_of(f->dir, file, path);
-    if (!file_name_read(file, identity, &name) || f->n == FOREIGN_MAX ||
-        memcmp(identity, f->dir->opts.identity, sizeof identity) == 0 || stat(path, &info) != 0) {
+    if (!file_name_read(file, identity, &name) || f->n == FOREIGN_MAX || is_own(f->dir, identity) ||
+        stat(path, &info) != 0) {
         return;
     }
     if (f->n == f->capacity) {
@@ -194,6 +204,8 @@ int quire_state_dir_open(quire_state_dir **out, const quire_state_dir_opts *opts
         (void)dir->ops->unlink(dir->ops->ctx, temporary); /* of a process that was killed */
         foreign_trim(dir);
     }
+    dir->opts.own = NULL; /* the caller's */
+    dir->opts.n_own = 0;
     *out = dir;
     return QUIRE_OK;
 }

@@ -11,7 +11,8 @@
  * crash of the machine, and items that were renamed survive a kill of the process.
  *
  * Bound: the caller keeps its items below bytes_max. Items of other identities may take as many
- * bytes again; beyond, those written longest ago go first, when the directory is opened.
+ * bytes again; beyond, those written longest ago go first, when the directory is opened. A caller
+ * with several identities opens the directory for each, and names the others as its own.
  *
  * Two writers: the caller makes sure that there is one (the file store's lock). Readers may come
  * at any time.
@@ -33,6 +34,9 @@ typedef struct quire_state_dir quire_state_dir;
 typedef struct quire_state_dir_opts {
     const char *path; /* of a directory that exists */
     unsigned char identity[QUIRE_HASH128_BYTES];
+    const unsigned char (*own)[QUIRE_HASH128_BYTES]; /* [n_own], read by open: further identities of
+                                                        the caller, whose items stay */
+    uint32_t n_own;
     bool is_readonly;
     uint64_t bytes_max;        /* of items of other identities */
     const quire_file_ops *ops; /* NULL = the operating system's */

@@ -124,7 +124,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
            (o->attends_host && quire_runtime_has_device(o) ? workspace + joint_bytes(desc, o) : 0);
 }
 
-/* Rows of two layers, partial results, and a batch's tables, each as src/device/vulkan takes them:
+/* Rows of two layers, partial results, and a batch's tables, each as src/device/card takes them:
  * half as much again as was asked for. */
 static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {

@@ -2,6 +2,7 @@
  * the suite, no message of the layer, and cascades. Skipped where there is no device.
  *
  * SPDX-License-Identifier: MIT */
+#include "device/card/card.h"
 #include "device/conformance.h"
 #include "device/vulkan/vulkan_device.h"
 
@@ -29,8 +30,8 @@ static int finish(void)
 
     (void)printf("messages of the validation layer: %llu\n", (unsigned long long)n);
     (void)printf("splits read once for several rows: %llu\n",
-                 (unsigned long long)quire_vulkan_shared_splits());
-    return n != 0 || quire_vulkan_shared_splits() == 0;
+                 (unsigned long long)quire_card_shared_splits());
+    return n != 0 || quire_card_shared_splits() == 0;
 }
 
 /* Biases of merged tokens are the CPU's alone: such a batch is refused, and the next one is not. */

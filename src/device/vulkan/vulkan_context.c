@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "device/vulkan/vulkan_device.h"
-#include "device/vulkan/vulkan_params.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -193,7 +192,7 @@ static int make_device(quire_vulkan_context *c, quire_error *err)
                                       .pNext = &wants,
                                       .queueCreateInfoCount = 1,
                                       .pQueueCreateInfos = &queue };
-    const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quire_vulkan_push) };
+    const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quire_card_push) };
     const VkPipelineLayoutCreateInfo layout = { .sType =
                                                     VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                                 .pushConstantRangeCount = 1,
@@ -216,14 +215,14 @@ static int make_modules(quire_vulkan_context *c, quire_error *err)
     const struct {
         const unsigned char *code;
         size_t bytes;
-    } shaders[QUIRE_VULKAN_SHADERS] = {
-        [QUIRE_VULKAN_ATTN] = { quire_spirv_attn, quire_spirv_attn_bytes },
-        [QUIRE_VULKAN_MERGE] = { quire_spirv_merge, quire_spirv_merge_bytes },
-        [QUIRE_VULKAN_APPEND] = { quire_spirv_append, quire_spirv_append_bytes },
-        [QUIRE_VULKAN_SEAL] = { quire_spirv_seal, quire_spirv_seal_bytes },
+    } shaders[QUIRE_CARD_KERNELS] = {
+        [QUIRE_CARD_ATTN] = { quire_spirv_attn, quire_spirv_attn_bytes },
+        [QUIRE_CARD_MERGE] = { quire_spirv_merge, quire_spirv_merge_bytes },
+        [QUIRE_CARD_APPEND] = { quire_spirv_append, quire_spirv_append_bytes },
+        [QUIRE_CARD_SEAL] = { quire_spirv_seal, quire_spirv_seal_bytes },
     };
 
-    for (uint32_t i = 0; i < QUIRE_VULKAN_SHADERS; i++) {
+    for (uint32_t i = 0; i < QUIRE_CARD_KERNELS; i++) {
         VkShaderModuleCreateInfo info = { .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
                                           .codeSize = shaders[i].bytes };
         uint32_t *words = malloc(shaders[i].bytes); /* aligned, unlike the bytes */
@@ -252,7 +251,7 @@ static void context_end(quire_vulkan_context *c)
         c->DestroyPipeline(c->device, p->pipeline, NULL);
         free(p);
     }
-    for (uint32_t i = 0; i < QUIRE_VULKAN_SHADERS && c->device != NULL; i++) {
+    for (uint32_t i = 0; i < QUIRE_CARD_KERNELS && c->device != NULL; i++) {
         c->DestroyShaderModule(c->device, c->modules[i], NULL);
     }
     if (c->device != NULL) {
@@ -344,21 +343,20 @@ void quire_vulkan_context_release(quire_vulkan_context *context)
     (void)pthread_mutex_unlock(&contexts_lock);
 }
 
-static int pipeline_make(quire_vulkan_context *c, quire_vulkan_shader shader,
-                         const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX],
+static int pipeline_make(quire_vulkan_context *c, quire_card_kernel kernel,
+                         const uint32_t constants[QUIRE_CARD_CONSTANTS_MAX],
                          quire_vulkan_pipeline **out)
 {
-    VkSpecializationMapEntry map[QUIRE_VULKAN_CONSTANTS_MAX];
-    const VkSpecializationInfo special = { .mapEntryCount = QUIRE_VULKAN_CONSTANTS_MAX,
+    VkSpecializationMapEntry map[QUIRE_CARD_CONSTANTS_MAX];
+    const VkSpecializationInfo special = { .mapEntryCount = QUIRE_CARD_CONSTANTS_MAX,
                                            .pMapEntries = map,
-                                           .dataSize =
-                                               sizeof(uint32_t) * QUIRE_VULKAN_CONSTANTS_MAX,
+                                           .dataSize = sizeof(uint32_t) * QUIRE_CARD_CONSTANTS_MAX,
                                            .pData = constants };
     const VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .stage = { .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                    .stage = VK_SHADER_STAGE_COMPUTE_BIT,
-                   .module = c->modules[shader],
+                   .module = c->modules[kernel],
                    .pName = "main",
                    .pSpecializationInfo = &special },
         .layout = c->layout
@@ -366,10 +364,10 @@ static int pipeline_make(quire_vulkan_context *c, quire_vulkan_shader shader,
     quire_vulkan_pipeline *p = calloc(1, sizeof(*p));
 
     QUIRE_FAIL_IF(p == NULL, QUIRE_NOMEM);
-    for (uint32_t i = 0; i < QUIRE_VULKAN_CONSTANTS_MAX; i++) {
+    for (uint32_t i = 0; i < QUIRE_CARD_CONSTANTS_MAX; i++) {
         map[i] = (VkSpecializationMapEntry){ i, i * (uint32_t)sizeof(uint32_t), sizeof(uint32_t) };
     }
-    p->shader = shader;
+    p->kernel = kernel;
     memcpy(p->constants, constants, sizeof(p->constants));
     if (c->CreateComputePipelines(c->device, VK_NULL_HANDLE, 1, &info, NULL, &p->pipeline) !=
         VK_SUCCESS) {
@@ -382,20 +380,20 @@ static int pipeline_make(quire_vulkan_context *c, quire_vulkan_shader shader,
     return QUIRE_OK;
 }
 
-int quire_vulkan_pipeline_get(quire_vulkan_context *c, quire_vulkan_shader shader,
-                              const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX], VkPipeline *out)
+int quire_vulkan_pipeline_get(quire_vulkan_context *c, quire_card_kernel kernel,
+                              const uint32_t constants[QUIRE_CARD_CONSTANTS_MAX], VkPipeline *out)
 {
     quire_vulkan_pipeline *p;
     int rc = QUIRE_OK;
 
     (void)pthread_mutex_lock(&c->lock);
     for (p = c->pipelines; p != NULL; p = p->next) {
-        if (p->shader == shader && memcmp(p->constants, constants, sizeof(p->constants)) == 0) {
+        if (p->kernel == kernel && memcmp(p->constants, constants, sizeof(p->constants)) == 0) {
             break;
         }
     }
     if (p == NULL) {
-        rc = pipeline_make(c, shader, constants, &p);
+        rc = pipeline_make(c, kernel, constants, &p);
     }
     (void)pthread_mutex_unlock(&c->lock);
     if (rc == QUIRE_OK) {

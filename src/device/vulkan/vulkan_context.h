@@ -9,6 +9,7 @@
 #ifndef QUIRE_DEVICE_VULKAN_CONTEXT_H
 #define QUIRE_DEVICE_VULKAN_CONTEXT_H
 
+#include "device/card/card.h"
 #include "quire/error.h"
 
 #include <pthread.h>
@@ -61,20 +62,10 @@
     X(CmdPipelineBarrier)                                                                          \
     X(CmdCopyBuffer)
 
-typedef enum quire_vulkan_shader {
-    QUIRE_VULKAN_ATTN,
-    QUIRE_VULKAN_MERGE,
-    QUIRE_VULKAN_APPEND,
-    QUIRE_VULKAN_SEAL,
-    QUIRE_VULKAN_SHADERS
-} quire_vulkan_shader;
-
-#define QUIRE_VULKAN_CONSTANTS_MAX 4u
-
 typedef struct quire_vulkan_pipeline {
     struct quire_vulkan_pipeline *next;
-    quire_vulkan_shader shader;
-    uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX]; /* specialisation, by constant_id */
+    quire_card_kernel kernel;
+    uint32_t constants[QUIRE_CARD_CONSTANTS_MAX]; /* specialisation, by constant_id */
     VkPipeline pipeline;
 } quire_vulkan_pipeline;
 
@@ -95,7 +86,7 @@ typedef struct quire_vulkan_context {
     VkDevice device;
     VkQueue queue;
     VkPipelineLayout layout;
-    VkShaderModule modules[QUIRE_VULKAN_SHADERS];
+    VkShaderModule modules[QUIRE_CARD_KERNELS];
     quire_vulkan_pipeline *pipelines;
     pthread_mutex_t lock;
     PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
@@ -111,11 +102,10 @@ int quire_vulkan_context_get(quire_vulkan_context **out, uint32_t index, bool va
                              quire_error *err);
 void quire_vulkan_context_release(quire_vulkan_context *context);
 
-/* The pipeline of a shader with these constants; made when it is wanted first. Errors: QUIRE_NOMEM,
+/* The pipeline of a kernel with these constants; made when it is wanted first. Errors: QUIRE_NOMEM,
  * QUIRE_IO. */
-int quire_vulkan_pipeline_get(quire_vulkan_context *context, quire_vulkan_shader shader,
-                              const uint32_t constants[QUIRE_VULKAN_CONSTANTS_MAX],
-                              VkPipeline *out);
+int quire_vulkan_pipeline_get(quire_vulkan_context *context, quire_card_kernel kernel,
+                              const uint32_t constants[QUIRE_CARD_CONSTANTS_MAX], VkPipeline *out);
 
 /* SPIR-V of the shaders, made by the build. */
 extern const unsigned char quire_spirv_attn[], quire_spirv_merge[];

@@ -18,9 +18,6 @@
 int quire_vulkan_device_open(quire_device **out, uint32_t index, bool validates,
                              const quire_device_opts *opts, quire_error *err);
 
-/* Splits of tables that were read once for several rows so far, in this process. Thread: any. */
-uint64_t quire_vulkan_shared_splits(void);
-
 /* Messages of the validation layer so far, in this process. Thread: any. */
 uint64_t quire_vulkan_messages(void);
 

@@ -31,18 +31,20 @@ static uint32_t type_of(const quire_vulkan_context *c, quire_device_kind kind, u
     return type != TYPE_NONE ? type : find_type(c, types, host);
 }
 
-static void piece_end(quire_vulkan *v, quire_vulkan_piece *piece)
+void quire_vulkan_piece_end(quire_card *card, quire_card_piece *base)
 {
-    const quire_vulkan_context *c = v->context;
+    const quire_vulkan_context *c = ((const quire_vulkan *)card)->context;
+    const quire_vulkan_piece *piece = (const quire_vulkan_piece *)base;
 
     c->DestroyBuffer(c->device, piece->buffer, NULL);
     c->FreeMemory(c->device, piece->memory, NULL);
-    v->base.allocator.free(v->base.allocator.ctx, piece);
 }
 
-static int piece_make(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
-                      quire_vulkan_piece *piece, quire_device_memory *out)
+int quire_vulkan_piece_make(quire_card *card, quire_device_kind kind, uint64_t bytes,
+                            quire_card_piece *base, quire_device_memory *out)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
+    quire_vulkan_piece *piece = (quire_vulkan_piece *)base;
     const quire_vulkan_context *c = v->context;
     const VkBufferCreateInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
                                       .size = bytes,
@@ -71,67 +73,7 @@ static int piece_make(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
             v, c->MapMemory(c->device, piece->memory, 0, VK_WHOLE_SIZE, 0, &host)));
     }
     where.buffer = piece->buffer;
-    out->ctx = piece;
     out->host = host;
     out->addr = (unsigned char *)(uintptr_t)c->GetBufferDeviceAddress(c->device, &where);
     return QUIRE_OK;
-}
-
-int quire_vulkan_alloc(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
-                       quire_device_memory *out)
-{
-    quire_vulkan_piece *piece = v->base.allocator.alloc(v->base.allocator.ctx, sizeof(*piece));
-    int rc;
-
-    QUIRE_FAIL_IF(piece == NULL, QUIRE_NOMEM);
-    *piece = (quire_vulkan_piece){ .next = v->pieces };
-    rc = piece_make(v, kind, bytes, piece, out);
-    if (rc < 0) {
-        piece_end(v, piece);
-        return rc;
-    }
-    if (v->pieces != NULL) {
-        v->pieces->previous = piece;
-    }
-    v->pieces = piece;
-    out->bytes = bytes;
-    return QUIRE_OK;
-}
-
-void quire_vulkan_free(quire_vulkan *v, quire_device_memory *memory)
-{
-    quire_vulkan_piece *piece = memory->ctx;
-
-    if (piece == NULL) {
-        return;
-    }
-    if (piece->previous != NULL) {
-        piece->previous->next = piece->next;
-    } else {
-        v->pieces = piece->next;
-    }
-    if (piece->next != NULL) {
-        piece->next->previous = piece->previous;
-    }
-    piece_end(v, piece);
-}
-
-int quire_vulkan_reserve(quire_vulkan *v, quire_device_kind kind, uint64_t bytes,
-                         quire_device_memory *memory)
-{
-    if (bytes > memory->bytes) {
-        if (memory->bytes > 0) { /* queued work may use it */
-            QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted));
-        }
-        quire_vulkan_free(v, memory);
-        *memory = (quire_device_memory){ 0 };
-        QUIRE_TRY(quire_vulkan_alloc(v, kind, bytes + bytes / 2, memory));
-    }
-    return QUIRE_OK;
-}
-
-int quire_vulkan_twin_reserve(quire_vulkan *v, uint64_t bytes, quire_vulkan_twin *twin)
-{
-    QUIRE_TRY(quire_vulkan_reserve(v, QUIRE_DEVICE_PINNED, bytes, &twin->pinned));
-    return quire_vulkan_reserve(v, QUIRE_DEVICE_PAGES, bytes, &twin->own);
 }

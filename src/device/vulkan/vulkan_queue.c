@@ -10,7 +10,7 @@ int quire_vulkan_status(quire_vulkan *v, VkResult result)
     case VK_SUCCESS:
         return QUIRE_OK;
     case VK_ERROR_DEVICE_LOST:
-        return quire_device_lose(&v->base);
+        return quire_device_lose(&v->card.base);
     case VK_ERROR_OUT_OF_HOST_MEMORY:
     case VK_ERROR_OUT_OF_DEVICE_MEMORY:
     case VK_ERROR_TOO_MANY_OBJECTS:
@@ -49,8 +49,9 @@ void quire_vulkan_queue_close(quire_vulkan *v)
     c->DestroySemaphore(c->device, v->timeline, NULL);
 }
 
-int quire_vulkan_wait(quire_vulkan *v, uint64_t value)
+int quire_vulkan_wait(quire_card *card, uint64_t value)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
     const VkSemaphoreWaitInfo info = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                        .semaphoreCount = 1,
                                        .pSemaphores = &v->timeline,
@@ -60,36 +61,59 @@ int quire_vulkan_wait(quire_vulkan *v, uint64_t value)
                                v->context->WaitSemaphores(v->context->device, &info, UINT64_MAX));
 }
 
-void quire_vulkan_barrier(const quire_vulkan *v, VkCommandBuffer commands)
+/* The command buffer of the piece of work at hand. */
+static VkCommandBuffer commands_of(const quire_vulkan *v)
 {
+    return v->commands[v->card.n_submitted % QUIRE_VULKAN_COMMANDS];
+}
+
+void quire_vulkan_barrier(quire_card *card)
+{
+    const quire_vulkan *v = (const quire_vulkan *)card;
     const VkMemoryBarrier barrier = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                       .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
                                       .dstAccessMask =
                                           VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT };
 
-    v->context->CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+    v->context->CmdPipelineBarrier(commands_of(v), VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                                    VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, 0, 1, &barrier, 0, NULL, 0,
                                    NULL);
 }
 
-int quire_vulkan_begin(quire_vulkan *v, VkCommandBuffer *out)
+int quire_vulkan_begin(quire_card *card)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
     const VkCommandBufferBeginInfo info = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
                                             .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT };
-    const uint32_t at = v->n_submitted % QUIRE_VULKAN_COMMANDS;
 
-    QUIRE_TRY(quire_vulkan_wait(v, v->command_value[at]));
-    *out = v->commands[at];
-    QUIRE_TRY(quire_vulkan_status(v, v->context->BeginCommandBuffer(*out, &info)));
-    quire_vulkan_barrier(v, *out);
+    QUIRE_TRY(quire_vulkan_wait(card, v->command_value[card->n_submitted % QUIRE_VULKAN_COMMANDS]));
+    QUIRE_TRY(quire_vulkan_status(v, v->context->BeginCommandBuffer(commands_of(v), &info)));
+    quire_vulkan_barrier(card);
+    return QUIRE_OK;
+}
+
+int quire_vulkan_dispatch(quire_card *card, const quire_card_dispatch *dispatch)
+{
+    const quire_vulkan *v = (const quire_vulkan *)card;
+    quire_vulkan_context *c = v->context;
+    const VkCommandBuffer commands = commands_of(v);
+    VkPipeline pipeline;
+
+    QUIRE_TRY(quire_vulkan_pipeline_get(c, dispatch->kernel, dispatch->constants.at, &pipeline));
+    c->CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    c->CmdPushConstants(commands, c->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(dispatch->push),
+                        &dispatch->push);
+    c->CmdDispatch(commands, dispatch->groups[0], dispatch->groups[1], dispatch->groups[2]);
     return QUIRE_OK;
 }
 
 /* The host can read the bytes that the work wrote when the timeline has come so far. */
-int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status)
+int quire_vulkan_end(quire_card *card, int status)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
     quire_vulkan_context *c = v->context;
-    const uint64_t value = v->n_submitted + 1;
+    const VkCommandBuffer commands = commands_of(v);
+    const uint64_t value = card->n_submitted + 1;
     const VkMemoryBarrier to_host = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                       .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
                                       .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
@@ -114,29 +138,22 @@ int quire_vulkan_end(quire_vulkan *v, VkCommandBuffer commands, int status)
     r = c->QueueSubmit(c->queue, 1, &submit, VK_NULL_HANDLE);
     (void)pthread_mutex_unlock(&c->lock);
     QUIRE_TRY(quire_vulkan_status(v, r));
-    v->command_value[v->n_submitted % QUIRE_VULKAN_COMMANDS] = value;
-    v->n_submitted = value;
+    v->command_value[card->n_submitted % QUIRE_VULKAN_COMMANDS] = value;
+    card->n_submitted = value;
     return QUIRE_OK;
 }
 
-int quire_vulkan_copy(quire_vulkan *v, const quire_device_piece *pieces, uint32_t n_pieces)
+int quire_vulkan_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces)
 {
-    VkCommandBuffer commands;
+    const quire_vulkan *v = (const quire_vulkan *)card;
 
-    QUIRE_TRY(quire_vulkan_begin(v, &commands));
+    QUIRE_TRY(quire_vulkan_begin(card));
     for (uint32_t i = 0; i < n_pieces; i++) {
         const VkBufferCopy region = { pieces[i].from_offset, pieces[i].to_offset, pieces[i].bytes };
         const quire_vulkan_piece *from = pieces[i].from->ctx;
         const quire_vulkan_piece *to = pieces[i].to->ctx;
 
-        v->context->CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
+        v->context->CmdCopyBuffer(commands_of(v), from->buffer, to->buffer, 1, &region);
     }
-    return quire_vulkan_end(v, commands, QUIRE_OK);
-}
-
-int quire_vulkan_twin_send(quire_vulkan *v, const quire_vulkan_twin *twin, uint64_t bytes)
-{
-    const quire_device_piece piece = { .to = &twin->own, .from = &twin->pinned, .bytes = bytes };
-
-    return quire_vulkan_copy(v, &piece, 1);
+    return quire_vulkan_end(card, QUIRE_OK);
 }

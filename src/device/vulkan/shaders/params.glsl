@@ -1,5 +1,5 @@
-// params.glsl - parameters that the host passes to the kernels: vulkan_params.h has the same
-// structs in C.
+// params.glsl - parameters that the host passes to the kernels: card/card_params.h has the
+// same structs in C.
 //
 // SPDX-License-Identifier: MIT
 #extension GL_EXT_buffer_reference : require

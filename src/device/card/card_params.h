@@ -1,30 +1,31 @@
-/* vulkan_params.h - parameters of the kernels: the structs of shaders/params.glsl in C.
+/* card_params.h - parameters of the kernels. CUDA kernels include this file; the shaders of Vulkan
+ * have the same structs in shaders/params.glsl.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef QUIRE_DEVICE_VULKAN_PARAMS_H
-#define QUIRE_DEVICE_VULKAN_PARAMS_H
+#ifndef QUIRE_DEVICE_CARD_PARAMS_H
+#define QUIRE_DEVICE_CARD_PARAMS_H
 
 #include "quire/types.h"
 
 #include <stdint.h>
 
-typedef struct quire_vulkan_lane {
+typedef struct quire_card_lane {
     uint64_t offset;
     uint64_t page_stride;
     uint64_t head_stride;
     uint64_t tile_stride;
-} quire_vulkan_lane;
+} quire_card_lane;
 
-typedef struct quire_vulkan_source {
-    quire_vulkan_lane lane;
-    quire_vulkan_lane hot_lane;
+typedef struct quire_card_source {
+    quire_card_lane lane;
+    quire_card_lane hot_lane;
     uint32_t format;
     uint32_t rotate;
     uint32_t group;
     uint32_t hot_group;
-} quire_vulkan_source;
+} quire_card_source;
 
-typedef struct quire_vulkan_entry {
+typedef struct quire_card_entry {
     uint64_t extent;
     uint32_t slot;
     uint32_t first_slot;
@@ -32,48 +33,48 @@ typedef struct quire_vulkan_entry {
     uint32_t first_pos;
     uint32_t positions;
     uint32_t unused;
-} quire_vulkan_entry;
+} quire_card_entry;
 
-typedef struct quire_vulkan_seq {
+typedef struct quire_card_seq {
     uint32_t n_tokens;
     uint32_t n_entries;
     uint32_t first_row;
     uint32_t first_entry[QUIRE_GROUPS_MAX];
-} quire_vulkan_seq;
+} quire_card_seq;
 
-typedef struct quire_vulkan_row {
+typedef struct quire_card_row {
     uint32_t seq;
     uint32_t pos;
     uint32_t index;
     uint32_t n_shared;
-} quire_vulkan_row;
+} quire_card_row;
 
-typedef struct quire_vulkan_cascade {
+typedef struct quire_card_cascade {
     uint32_t first;
     uint32_t n_rows;
     uint32_t n_splits;
-} quire_vulkan_cascade;
+} quire_card_cascade;
 
-typedef struct quire_vulkan_segment {
+typedef struct quire_card_segment {
     uint32_t seq;
     uint32_t entry;
     uint32_t tile;
     uint32_t first_slot;
     uint32_t n_tokens;
     uint32_t first_row;
-} quire_vulkan_segment;
+} quire_card_segment;
 
-typedef struct quire_vulkan_levels {
+typedef struct quire_card_levels {
     float level[64];
     uint32_t cell[256];
     uint32_t n_levels;
     uint32_t n_starts;
     float start[6];
-} quire_vulkan_levels;
+} quire_card_levels;
 
-#define QUIRE_VULKAN_LEVELS 4u /* sealed formats, from q6 on */
+#define QUIRE_CARD_LEVELS 4u /* sealed formats, from q6 on */
 
-typedef struct quire_vulkan_params {
+typedef struct quire_card_params {
     uint64_t q[2];
     uint64_t k_new;
     uint64_t v_new;
@@ -88,10 +89,10 @@ typedef struct quire_vulkan_params {
     uint64_t cascade_rows;
     uint64_t positions;
     uint64_t tables;
-    quire_vulkan_source k[2];
-    quire_vulkan_source v[2];
-    quire_vulkan_source k_store;
-    quire_vulkan_source v_store;
+    quire_card_source k[2];
+    quire_card_source v[2];
+    quire_card_source k_store;
+    quire_card_source v_store;
     uint32_t n_head;
     uint32_t n_kv_head;
     uint32_t d_k;
@@ -104,9 +105,9 @@ typedef struct quire_vulkan_params {
     float softcap;
     uint32_t is_prefix;
     uint32_t split_entries;
-} quire_vulkan_params;
+} quire_card_params;
 
-typedef struct quire_vulkan_push {
+typedef struct quire_card_push {
     uint64_t params;
     uint64_t partials;
     uint64_t segments;
@@ -114,6 +115,15 @@ typedef struct quire_vulkan_push {
     uint32_t n_rows;
     uint32_t n_splits_max;
     uint32_t n_cascades;
-} quire_vulkan_push;
+} quire_card_push;
 
-#endif /* QUIRE_DEVICE_VULKAN_PARAMS_H */
+#define QUIRE_CARD_CONSTANTS_MAX 4u
+
+/* What a kernel is compiled for, by constant_id, or gets beside its parameters. attn: heads of a
+ * workgroup (a power of two), n_k, n_v, rows of a workgroup. merge: n_v. append: is V, format,
+ * minds queries. seal: is V, format. */
+typedef struct quire_card_constants {
+    uint32_t at[QUIRE_CARD_CONSTANTS_MAX];
+} quire_card_constants;
+
+#endif /* QUIRE_DEVICE_CARD_PARAMS_H */

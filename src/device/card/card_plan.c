@@ -1,4 +1,4 @@
-/* vulkan_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, the
+/* card_plan.c - a batch's tables for the kernels: entries with their pages' addresses, rows, the
  * segments of new tokens, and cascades.
  *
  * The workspace of src/attn checks the batch, lists the segments and finds the cascades; its plan
@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
-#include "device/vulkan/vulkan_internal.h"
+#include "device/card/card.h"
 
 #include <string.h>
 
@@ -19,12 +19,12 @@ typedef struct plan_size {
     uint64_t n_rows;
 } plan_size;
 
-static uint32_t n_groups_of(const quire_vulkan *v)
+static uint32_t n_groups_of(const quire_card *card)
 {
-    return v->workspace->limits.n_groups;
+    return card->workspace->limits.n_groups;
 }
 
-static plan_size size_of(const quire_vulkan *v, const quire_attn_batch *batch)
+static plan_size size_of(const quire_card *card, const quire_attn_batch *batch)
 {
     plan_size size = { .n_positions = 1 };
 
@@ -32,7 +32,7 @@ static plan_size size_of(const quire_vulkan *v, const quire_attn_batch *batch)
         const quire_attn_seq *seq = &batch->seqs[s];
 
         size.n_rows += seq->n_rows;
-        for (uint32_t g = 0; g < n_groups_of(v); g++) {
+        for (uint32_t g = 0; g < n_groups_of(card); g++) {
             size.n_entries += seq->tables[g].n_entries;
             for (uint32_t i = 0; i < seq->tables[g].n_entries; i++) {
                 const quire_page_entry *entry = quire_attn_entry(&seq->tables[g], i);
@@ -48,12 +48,12 @@ static plan_size size_of(const quire_vulkan *v, const quire_attn_batch *batch)
 typedef struct plan_writer {
     uint64_t bytes; /* of the parts so far */
     unsigned char *host;
-    quire_vulkan_entry *entries;
-    quire_vulkan_seq *seqs;
-    quire_vulkan_row *rows;
+    quire_card_entry *entries;
+    quire_card_seq *seqs;
+    quire_card_row *rows;
     uint32_t *positions;
-    quire_vulkan_segment *segments[QUIRE_GROUPS_MAX];
-    quire_vulkan_cascade *cascades;
+    quire_card_segment *segments[QUIRE_GROUPS_MAX];
+    quire_card_cascade *cascades;
     uint32_t *cascade_rows;
     uint32_t n_entries;
     uint32_t n_positions;
@@ -73,11 +73,11 @@ static uint64_t part(plan_writer *w, uint64_t n, size_t element_bytes)
 static void write_entry(plan_writer *w, const quire_attn_batch *batch,
                         const quire_page_entry *entry)
 {
-    quire_vulkan_entry *to = &w->entries[w->n_entries++];
+    quire_card_entry *to = &w->entries[w->n_entries++];
 
-    *to = (quire_vulkan_entry){ .first_slot = entry->first_slot,
-                                .n_tokens = entry->n_tokens,
-                                .first_pos = (uint32_t)entry->first_pos };
+    *to = (quire_card_entry){ .first_slot = entry->first_slot,
+                              .n_tokens = entry->n_tokens,
+                              .first_pos = (uint32_t)entry->first_pos };
     if (entry->page != QUIRE_PAGE_NULL) {
         to->extent = (uint64_t)(uintptr_t)batch->page_addr[entry->page].extent;
         to->slot = batch->page_addr[entry->page].slot;
@@ -90,55 +90,55 @@ static void write_entry(plan_writer *w, const quire_attn_batch *batch,
     }
 }
 
-static void write_seq(quire_vulkan *v, plan_writer *w, const quire_attn_batch *batch, uint32_t s)
+static void write_seq(quire_card *card, plan_writer *w, const quire_attn_batch *batch, uint32_t s)
 {
     const quire_attn_seq *seq = &batch->seqs[s];
-    const uint32_t split_entries = v->workspace->limits.split_entries;
+    const uint32_t split_entries = card->workspace->limits.split_entries;
 
-    w->seqs[s] = (quire_vulkan_seq){ .n_tokens = seq->n_tokens, .first_row = w->n_rows };
-    for (uint32_t g = 0; g < n_groups_of(v); g++) {
+    w->seqs[s] = (quire_card_seq){ .n_tokens = seq->n_tokens, .first_row = w->n_rows };
+    for (uint32_t g = 0; g < n_groups_of(card); g++) {
         const uint32_t n = seq->tables[g].n_entries;
         const uint32_t n_splits = (n + split_entries - 1) / split_entries;
 
         w->seqs[s].first_entry[g] = w->n_entries;
         w->seqs[s].n_entries = n; /* all groups of a sequence have as many (quire_attn_begin()) */
-        v->n_splits_max[g] = v->n_splits_max[g] > n_splits ? v->n_splits_max[g] : n_splits;
+        card->n_splits_max[g] = card->n_splits_max[g] > n_splits ? card->n_splits_max[g] : n_splits;
         for (uint32_t i = 0; i < n; i++) {
             write_entry(w, batch, quire_attn_entry(&seq->tables[g], i));
         }
     }
     for (uint32_t i = 0; i < seq->n_rows; i++) {
-        w->rows[w->n_rows++] = (quire_vulkan_row){ .seq = s,
-                                                   .pos = seq->n_tokens - seq->n_rows + i,
-                                                   .index = seq->first_row + i };
+        w->rows[w->n_rows++] = (quire_card_row){ .seq = s,
+                                                 .pos = seq->n_tokens - seq->n_rows + i,
+                                                 .index = seq->first_row + i };
     }
 }
 
-static void write_segments(const quire_vulkan *v, const plan_writer *w, uint32_t g)
+static void write_segments(const quire_card *card, const plan_writer *w, uint32_t g)
 {
-    const quire_attn_plan *plan = &v->workspace->plans[g];
+    const quire_attn_plan *plan = &card->workspace->plans[g];
 
     for (uint32_t i = 0; i < plan->n_segments; i++) {
         const quire_attn_segment *segment = &plan->segments[i];
 
         w->segments[g][i] =
-            (quire_vulkan_segment){ .seq = (uint32_t)(segment->seq - v->workspace->batch.seqs),
-                                    .entry = segment->entry,
-                                    .tile = segment->tile,
-                                    .first_slot = segment->first_slot,
-                                    .n_tokens = segment->n_tokens,
-                                    .first_row = segment->first_row };
+            (quire_card_segment){ .seq = (uint32_t)(segment->seq - card->workspace->batch.seqs),
+                                  .entry = segment->entry,
+                                  .tile = segment->tile,
+                                  .first_slot = segment->first_slot,
+                                  .n_tokens = segment->n_tokens,
+                                  .first_row = segment->first_row };
     }
 }
 
 /* Leading splits of a sequence of which its first row, and so each row, sees all. */
-static uint32_t n_whole_splits(const quire_vulkan *v, const quire_attn_batch *batch, uint32_t s)
+static uint32_t n_whole_splits(const quire_card *card, const quire_attn_batch *batch, uint32_t s)
 {
     const quire_attn_seq *seq = &batch->seqs[s];
     const uint32_t *split_pos =
-        v->workspace->plans[0].split_pos + (size_t)s * v->workspace->n_splits_max;
+        card->workspace->plans[0].split_pos + (size_t)s * card->workspace->n_splits_max;
     const uint32_t n_seen = seq->n_tokens - seq->n_rows + 1;
-    uint32_t n = quire_attn_n_splits(v->workspace, &seq->tables[0]) - 1;
+    uint32_t n = quire_attn_n_splits(card->workspace, &seq->tables[0]) - 1;
 
     while (n > 0 && split_pos[n] > n_seen) {
         n--;
@@ -150,9 +150,9 @@ static uint32_t n_whole_splits(const quire_vulkan *v, const quire_attn_batch *ba
 static void write_cascade(plan_writer *w, const quire_attn_batch *batch, const uint32_t *seqs,
                           uint32_t n_seqs, uint32_t n_splits)
 {
-    quire_vulkan_cascade *cascade = &w->cascades[w->n_cascades++];
+    quire_card_cascade *cascade = &w->cascades[w->n_cascades++];
 
-    *cascade = (quire_vulkan_cascade){ .first = w->n_cascade_rows, .n_splits = n_splits };
+    *cascade = (quire_card_cascade){ .first = w->n_cascade_rows, .n_splits = n_splits };
     for (uint32_t i = 0; i < n_seqs; i++) {
         const uint32_t first_row = w->seqs[seqs[i]].first_row;
 
@@ -166,102 +166,103 @@ static void write_cascade(plan_writer *w, const quire_attn_batch *batch, const u
 
 /* Rows of group 0 that read the same pages: those of sequences with few rows that share a prefix,
  * as the workspace has found them, and all rows of one sequence. */
-static void write_cascades(quire_vulkan *v, plan_writer *w, const quire_attn_batch *batch)
+static void write_cascades(quire_card *card, plan_writer *w, const quire_attn_batch *batch)
 {
-    const quire_attn_plan *plan = &v->workspace->plans[0];
+    const quire_attn_plan *plan = &card->workspace->plans[0];
 
-    v->n_cascade_splits = 0;
-    for (uint32_t i = 0; i < plan->n_cascades && !v->workspace->limits.no_cascade; i++) {
+    card->n_cascade_splits = 0;
+    for (uint32_t i = 0; i < plan->n_cascades && !card->workspace->limits.no_cascade; i++) {
         const quire_attn_cascade *cascade = &plan->cascades[i];
         const uint32_t *seqs = plan->order + cascade->first;
         const bool is_one = cascade->n_seqs == 1;
         const uint32_t n_splits = !is_one ? cascade->n_splits
                                   : batch->seqs[seqs[0]].n_rows > 1
-                                      ? n_whole_splits(v, batch, seqs[0])
+                                      ? n_whole_splits(card, batch, seqs[0])
                                       : 0;
 
         if (n_splits > 0) {
             write_cascade(w, batch, seqs, cascade->n_seqs, n_splits);
-            v->n_cascade_splits = n_splits > v->n_cascade_splits ? n_splits : v->n_cascade_splits;
+            card->n_cascade_splits =
+                n_splits > card->n_cascade_splits ? n_splits : card->n_cascade_splits;
         }
     }
-    v->cascades = w->cascades;
-    v->n_cascades = w->n_cascades;
+    card->cascades = w->cascades;
+    card->n_cascades = w->n_cascades;
 }
 
 /* Lay the parts out, and find room for them. */
-static int plan_place(quire_vulkan *v, const quire_attn_batch *batch, plan_writer *w)
+static int plan_place(quire_card *card, const quire_attn_batch *batch, plan_writer *w)
 {
-    const plan_size size = size_of(v, batch);
-    const uint64_t entries = part(w, size.n_entries, sizeof(quire_vulkan_entry));
-    const uint64_t seqs = part(w, batch->n_seqs, sizeof(quire_vulkan_seq));
-    const uint64_t rows = part(w, size.n_rows, sizeof(quire_vulkan_row));
-    const uint64_t cascades = part(w, batch->n_seqs, sizeof(quire_vulkan_cascade));
+    const plan_size size = size_of(card, batch);
+    const uint64_t entries = part(w, size.n_entries, sizeof(quire_card_entry));
+    const uint64_t seqs = part(w, batch->n_seqs, sizeof(quire_card_seq));
+    const uint64_t rows = part(w, size.n_rows, sizeof(quire_card_row));
+    const uint64_t cascades = part(w, batch->n_seqs, sizeof(quire_card_cascade));
     const uint64_t cascade_rows = part(w, size.n_rows, sizeof(uint32_t));
     const uint64_t positions = part(w, size.n_positions, sizeof(uint32_t));
     uint64_t segments[QUIRE_GROUPS_MAX];
     uint64_t addr;
 
     QUIRE_FAIL_IF(size.n_entries > UINT32_MAX || size.n_positions > UINT32_MAX, QUIRE_LIMIT);
-    for (uint32_t g = 0; g < n_groups_of(v); g++) {
-        segments[g] = part(w, v->workspace->plans[g].n_segments, sizeof(quire_vulkan_segment));
+    for (uint32_t g = 0; g < n_groups_of(card); g++) {
+        segments[g] = part(w, card->workspace->plans[g].n_segments, sizeof(quire_card_segment));
     }
-    QUIRE_TRY(quire_vulkan_twin_reserve(v, w->bytes, &v->plan));
-    addr = (uint64_t)(uintptr_t)v->plan.own.addr;
-    v->at_entries = addr + entries;
-    v->at_seqs = addr + seqs;
-    v->at_rows = addr + rows;
-    v->at_cascades = addr + cascades;
-    v->at_cascade_rows = addr + cascade_rows;
-    v->at_positions = addr + positions;
-    w->host = v->plan.pinned.host;
+    QUIRE_TRY(quire_card_twin_reserve(card, w->bytes, &card->plan));
+    addr = (uint64_t)(uintptr_t)card->plan.own.addr;
+    card->at_entries = addr + entries;
+    card->at_seqs = addr + seqs;
+    card->at_rows = addr + rows;
+    card->at_cascades = addr + cascades;
+    card->at_cascade_rows = addr + cascade_rows;
+    card->at_positions = addr + positions;
+    w->host = card->plan.pinned.host;
     w->entries = (void *)(w->host + entries);
     w->seqs = (void *)(w->host + seqs);
     w->rows = (void *)(w->host + rows);
     w->cascades = (void *)(w->host + cascades);
     w->cascade_rows = (void *)(w->host + cascade_rows);
     w->positions = (void *)(w->host + positions);
-    for (uint32_t g = 0; g < n_groups_of(v); g++) {
-        v->at_segments[g] = addr + segments[g];
+    for (uint32_t g = 0; g < n_groups_of(card); g++) {
+        card->at_segments[g] = addr + segments[g];
         w->segments[g] = (void *)(w->host + segments[g]);
     }
     return QUIRE_OK;
 }
 
-static int plan_write(quire_vulkan *v, const quire_attn_batch *batch)
+static int plan_write(quire_card *card, const quire_attn_batch *batch)
 {
     plan_writer w = { .n_positions = 1 };
 
-    QUIRE_TRY(quire_vulkan_wait(v, v->n_submitted)); /* a kernel may read the plan before */
-    QUIRE_TRY(plan_place(v, batch, &w));
+    QUIRE_TRY(quire_card_wait_all(card)); /* a kernel may read the plan before */
+    QUIRE_TRY(plan_place(card, batch, &w));
     w.positions[0] = 0;
-    memset(v->n_splits_max, 0, sizeof(v->n_splits_max));
+    memset(card->n_splits_max, 0, sizeof(card->n_splits_max));
     for (uint32_t s = 0; s < batch->n_seqs; s++) {
-        write_seq(v, &w, batch, s);
+        write_seq(card, &w, batch, s);
     }
-    write_cascades(v, &w, batch);
-    for (uint32_t g = 0; g < n_groups_of(v); g++) {
-        write_segments(v, &w, g);
+    write_cascades(card, &w, batch);
+    for (uint32_t g = 0; g < n_groups_of(card); g++) {
+        write_segments(card, &w, g);
     }
-    v->n_rows = w.n_rows;
-    return w.bytes > 0 ? quire_vulkan_twin_send(v, &v->plan, w.bytes) : QUIRE_OK;
+    card->n_rows = w.n_rows;
+    return w.bytes > 0 ? quire_card_twin_send(card, &card->plan, w.bytes) : QUIRE_OK;
 }
 
-int quire_vulkan_plan(quire_vulkan *v, const quire_attn_batch *batch)
+int quire_card_plan(quire_card *card, const quire_attn_batch *batch)
 {
-    const quire_attn_batch empty = { .page_tokens = v->workspace->limits.page_tokens };
+    const quire_attn_batch empty = { .page_tokens = card->workspace->limits.page_tokens };
     int rc;
 
-    v->batch = (quire_attn_batch){ 0 };
-    v->n_rows = 0;
+    card->batch = (quire_attn_batch){ 0 };
+    card->n_rows = 0;
     QUIRE_FAIL_IF(batch->biases != NULL, QUIRE_UNSUPP);
-    QUIRE_TRY(quire_attn_begin(v->workspace, batch));
-    rc = plan_write(v, batch);
+    QUIRE_TRY(quire_attn_begin(card->workspace, batch));
+    rc = plan_write(card, batch);
     if (rc < 0) {
-        (void)quire_attn_begin(v->workspace, &empty);
-        v->n_rows = 0;
+        (void)quire_attn_begin(card->workspace, &empty);
+        card->n_rows = 0;
         return rc;
     }
-    v->batch = *batch;
+    card->batch = *batch;
     return QUIRE_OK;
 }

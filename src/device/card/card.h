@@ -1,0 +1,157 @@
+/* card.h - devices on cards: all that is the same for each interface of drivers. Tables of a batch,
+ * rows and parameters of a layer, the choice of workgroups; for src/device alone.
+ *
+ * An interface (vulkan/, cuda/) has its own queue, memory and kernels behind quire_card_calls. Its
+ * kernels take the structs of card_params.h, and divide work in the same way: a workgroup has 64
+ * invocations, a split is computed by one workgroup, partial results are merged in ascending order.
+ *
+ * Each piece of work (a copy, append, attention of a layer) is done in the order of the calls, and
+ * sees all work before it. Pieces are counted: an event is the number of the last one.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_DEVICE_CARD_H
+#define QUIRE_DEVICE_CARD_H
+
+#include "attn/attn_internal.h"
+#include "device/card/card_params.h"
+#include "device/device_internal.h"
+#include "device/device_rows.h"
+
+#define QUIRE_CARD_AREAS 2u
+
+typedef enum quire_card_kernel {
+    QUIRE_CARD_ATTN,
+    QUIRE_CARD_MERGE,
+    QUIRE_CARD_APPEND,
+    QUIRE_CARD_SEAL,
+    QUIRE_CARD_KERNELS
+} quire_card_kernel;
+
+typedef struct quire_card quire_card;
+
+/* A piece of memory: quire_device_memory.ctx. An interface's own struct begins with it. */
+typedef struct quire_card_piece {
+    struct quire_card_piece *next; /* of those that the device gave */
+    struct quire_card_piece *previous;
+} quire_card_piece;
+
+/* A dispatch of workgroups. */
+typedef struct quire_card_dispatch {
+    quire_card_kernel kernel;
+    quire_card_constants constants;
+    quire_card_push push;
+    uint32_t groups[3];
+    uint32_t shared_floats; /* that a workgroup needs, where its size is chosen by dispatch */
+} quire_card_dispatch;
+
+/* The functions of an interface. Errors: QUIRE_LOST (noted: quire_device_lose()), QUIRE_NOMEM,
+ * QUIRE_IO. */
+typedef struct quire_card_calls {
+    size_t piece_bytes; /* of the interface's own struct for memory */
+    int (*piece_make)(quire_card *card, quire_device_kind kind, uint64_t bytes,
+                      quire_card_piece *piece, quire_device_memory *out);
+    void (*piece_end)(quire_card *card, quire_card_piece *piece); /* of a failed make(), too */
+    int (*copy)(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
+    int (*wait)(quire_card *card, uint64_t value); /* until n_submitted was done so far */
+    /* A piece of work that runs kernels: begin, then dispatches and barriers, then end. A dispatch
+     * behind a barrier sees the writes of those before. status: of the dispatches; a failure is
+     * returned. */
+    int (*begin)(quire_card *card);
+    int (*dispatch)(quire_card *card, const quire_card_dispatch *dispatch);
+    void (*barrier)(quire_card *card);
+    int (*end)(quire_card *card, int status);
+} quire_card_calls;
+
+/* The same bytes at the host and on the card, for the data of a step. */
+typedef struct quire_card_twin {
+    quire_device_memory pinned;
+    quire_device_memory own;
+} quire_card_twin;
+
+/* Params, then rows (device_rows.h). */
+typedef struct quire_card_area {
+    quire_card_twin twin;
+    quire_device_rows rows;
+    uint64_t last; /* the last work that uses it */
+} quire_card_area;
+
+/* The beginning of every device on a card. */
+struct quire_card {
+    quire_device base;
+    const quire_card_calls *calls;
+    quire_card_piece *pieces;
+    uint64_t n_submitted; /* pieces of work so far */
+    int failure;          /* of append() or attn(), not reported yet */
+
+    quire_attn_workspace *workspace; /* checks layers and batches, and lists segments */
+    quire_attn_batch batch;
+    quire_card_twin plan;
+    uint64_t at_entries, at_seqs, at_rows, at_positions; /* addresses, in the plan */
+    uint64_t at_segments[QUIRE_GROUPS_MAX];
+    uint64_t at_cascades, at_cascade_rows;
+    const quire_card_cascade *cascades; /* of group 0, in the plan at the host */
+    uint32_t n_cascades;
+    uint32_t n_cascade_splits;               /* the most of one */
+    uint32_t n_splits_max[QUIRE_GROUPS_MAX]; /* of a sequence */
+    uint32_t n_rows;
+    quire_card_twin levels;
+    quire_device_memory partials;
+    quire_card_area areas[QUIRE_CARD_AREAS];
+    uint32_t area; /* the last one that enter() took */
+};
+
+/* Splits of tables that were read once for several rows so far, in this process. Thread: any. */
+uint64_t quire_card_shared_splits(void);
+
+/* ---- card.c: functions of quire_device_ops, and the object ---- */
+
+/* The workspace that plans, and the tables of levels: of a card whose queue is open. */
+int quire_card_make(quire_card *card, const quire_device_opts *opts);
+/* Wait for all work, and end the memory that the device gave. The queue is still open. */
+void quire_card_end(quire_card *card);
+
+int quire_card_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
+                            quire_device_memory *out);
+void quire_card_device_free(quire_device *device, quire_device_memory *memory);
+int quire_card_device_copy(quire_device *device, const quire_device_piece *pieces,
+                           uint32_t n_pieces);
+int quire_card_device_record(quire_device *device, quire_device_event *out);
+int quire_card_device_wait(quire_device *device, quire_device_event event);
+int quire_card_device_check(const quire_device *device, const quire_attn_layer *layer);
+int quire_card_device_plan(quire_device *device, const quire_attn_batch *batch);
+int quire_card_device_enter(quire_device *device, const quire_attn_layer *layer,
+                            quire_attn_layer *own);
+void quire_card_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
+                              uint32_t n_threads);
+void quire_card_device_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
+                            uint32_t thread, uint32_t n_threads);
+int quire_card_device_leave(quire_device *device, const quire_attn_layer *layer,
+                            const quire_attn_layer *own);
+
+/* ---- card_memory.c ---- */
+
+int quire_card_alloc(quire_card *card, quire_device_kind kind, uint64_t bytes,
+                     quire_device_memory *out);
+void quire_card_free(quire_card *card, quire_device_memory *memory);
+/* Memory of at least so many bytes; none of its work is under way. Its former contents are lost. */
+int quire_card_reserve(quire_card *card, quire_device_kind kind, uint64_t bytes,
+                       quire_device_memory *memory);
+int quire_card_twin_reserve(quire_card *card, uint64_t bytes, quire_card_twin *twin);
+/* The first n bytes of a twin to the card, as work of its own. */
+int quire_card_twin_send(quire_card *card, const quire_card_twin *twin, uint64_t bytes);
+/* Until all work is done. */
+int quire_card_wait_all(quire_card *card);
+
+/* ---- card_plan.c ---- */
+
+int quire_card_plan(quire_card *card, const quire_attn_batch *batch);
+
+/* ---- card_step.c ---- */
+
+int quire_card_levels_make(quire_card *card);
+int quire_card_enter(quire_card *card, const quire_attn_layer *layer, quire_attn_layer *own);
+int quire_card_append(quire_card *card, const quire_attn_layer *own);
+int quire_card_attn(quire_card *card, const quire_attn_layer *own);
+int quire_card_leave(quire_card *card, const quire_attn_layer *layer, const quire_attn_layer *own);
+
+#endif /* QUIRE_DEVICE_CARD_H */

@@ -9,8 +9,9 @@ set(QUIRE_JINJA AUTO CACHE STRING "Chat templates of models, tools, thoughts: th
 set(QUIRE_EDIT AUTO CACHE STRING "Line editing in quire chat: libedit")
 set(QUIRE_TRAIN AUTO CACHE STRING "Training: quire train")
 set(QUIRE_VULKAN AUTO CACHE STRING "Devices by Vulkan: its headers, glslc; the loader is found at run time")
+set(QUIRE_CUDA AUTO CACHE STRING "Devices by CUDA: clang, which compiles kernels to PTX; the driver is found at run time")
 set(QUIRE_GGML_VULKAN AUTO CACHE STRING "Weights on cards (-ngl): ggml's Vulkan backend, by scripts/setup.sh vulkan")
-set_property(CACHE QUIRE_GGML_VULKAN QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
+set_property(CACHE QUIRE_GGML_VULKAN QUIRE_CUDA QUIRE_VULKAN QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -131,6 +132,31 @@ if(NOT QUIRE_VULKAN STREQUAL "OFF")
     endif()
 endif()
 
+# NVIDIA's toolkit is not used: clang compiles CUDA by itself, and kernels call nothing.
+set(QUIRE_HAS_CUDA OFF)
+if(NOT QUIRE_CUDA STREQUAL "OFF")
+    find_program(QUIRE_CUDA_CLANG NAMES clang clang-19 clang-18 clang-17 clang-16 clang-15 clang-14
+                 DOC "Compiler of CUDA kernels (package clang)")
+    set(QUIRE_CUDA_FLAGS -x cuda --cuda-device-only --cuda-gpu-arch=sm_70 -nocudainc -nocudalib
+        -Xclang -target-feature -Xclang +ptx60 -Wno-unknown-cuda-version -std=gnu++17 -O3
+        -ffp-contract=off -fno-strict-aliasing -S)
+    if(CMAKE_CROSSCOMPILING)
+        message(STATUS "QUIRE_CUDA: off (cross-compiling)")
+    elseif(NOT QUIRE_CUDA_CLANG)
+        quire_dep_missing(QUIRE_CUDA "clang was not found (package clang)")
+    else()
+        set(probe ${PROJECT_BINARY_DIR}/cuda_probe)
+        file(WRITE ${probe}.cu "extern \"C\" __attribute__((global)) void probe(void) {}\n")
+        execute_process(COMMAND ${QUIRE_CUDA_CLANG} ${QUIRE_CUDA_FLAGS} ${probe}.cu -o ${probe}.ptx
+                        RESULT_VARIABLE probe_result OUTPUT_QUIET ERROR_QUIET)
+        if(probe_result EQUAL 0)
+            set(QUIRE_HAS_CUDA ON)
+        else()
+            quire_dep_missing(QUIRE_CUDA "${QUIRE_CUDA_CLANG} does not compile for nvptx64")
+        endif()
+    endif()
+endif()
+
 set(QUIRE_HAS_EDIT OFF)
 if(NOT QUIRE_EDIT STREQUAL "OFF")
     quire_pkg(EDIT IMPORTED_TARGET libedit)
@@ -216,5 +242,6 @@ function(quire_deps_summary)
     message(STATUS "  quire pull     ${QUIRE_HAS_PULL}")
     message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
     message(STATUS "  Vulkan         ${QUIRE_HAS_VULKAN} (weights ${QUIRE_HAS_GGML_VULKAN})")
+    message(STATUS "  CUDA           ${QUIRE_HAS_CUDA}")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

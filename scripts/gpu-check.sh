@@ -1,6 +1,7 @@
 #!/bin/sh
 # gpu-check.sh - tests and measures a card (or Mesa's lavapipe) in one go of at most eight minutes,
-# without a network, and prints one table. docs/gpu.md says what its rows mean.
+# without a network, and prints a table for each interface that the card has (Vulkan, CUDA).
+# docs/gpu.md says what its rows mean.
 #
 #   scripts/gpu-check.sh [--quick] [--device NAME]              build here, then check
 #   scripts/gpu-check.sh --pack DIR                             build here, and put all that a
@@ -9,23 +10,23 @@
 #   DIR/gpu-check.sh [--quick] [--device NAME] [--from DIR]     there: nothing is built or fetched
 #
 #   --quick        small sizes, and without the conformance suite: whether all of it runs
-#   --device NAME  vulkan0, vulkan1, ...; default: vulkan0
+#   --device NAME  one device: vulkan0, vulkan1, ..., cuda0, cuda1, ...; default: vulkan0 and cuda0
 #   --from DIR     the programs of a pack, or of a build folder
 #
 # The programs of a pack are compiled for processors like this machine's. Exit status: 0 all rows
-# have a figure, 1 one has none, 77 there is no such device.
+# have a figure, 1 one has none, 77 there is no device.
 #
 # SPDX-License-Identifier: MIT
 set -eu
 
 LIMIT_S=480
-PROGRAMS="quire make_gguf bench_device test_device_vulkan"
+PROGRAMS="quire make_gguf bench_device"
+SUITES="test_device_vulkan test_device_cuda" # those that the build has
 started=$(date +%s)
-device=vulkan0
+devices="vulkan0 cuda0"
 from=
 pack=
 quick=
-no_layers=
 
 say() {
     printf 'gpu-check: %s\n' "$*" >&2
@@ -39,7 +40,7 @@ die() {
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1 ;;
-    --device) device=${2:?--device needs a name} && shift ;;
+    --device) devices=${2:?--device needs a name} && shift ;;
     --from) from=$(cd "${2:?--from needs a folder}" && pwd) && shift ;;
     --pack) pack=${2:?--pack needs a folder} && shift ;;
     *) die "unknown option $1: --quick, --device NAME, --from DIR, --pack DIR" ;;
@@ -65,9 +66,14 @@ build_all() {
     cd "$(dirname "$0")/.."
     root=$PWD
     TARGETS="quire make_gguf bench_device" scripts/build.sh release
-    TARGETS=test_device_vulkan scripts/build.sh debug
     from=$root/build
-    ln -sf "$root/build-debug/tests/test_device_vulkan" "$root/build/test_device_vulkan"
+    for suite in $SUITES; do
+        if TARGETS=$suite scripts/build.sh debug 2>/dev/null; then
+            ln -sf "$root/build-debug/tests/$suite" "$root/build/$suite"
+        else
+            say "$suite is not in this build: without Vulkan's glslc, or without clang for CUDA"
+        fi
+    done
 }
 
 # Libraries that a program loads, but for those that belong to the machine's C library.
@@ -78,8 +84,11 @@ libraries_of() {
 
 pack_all() {
     mkdir -p "$pack/bin" "$pack/lib"
-    for name in $PROGRAMS; do
-        program=$(find_program "$name") || die "$name is not built"
+    for name in $PROGRAMS $SUITES; do
+        program=$(find_program "$name") || case $name in
+        test_device_*) continue ;;
+        *) die "$name is not built" ;;
+        esac
         cp -L "$program" "$pack/bin/$name"
         strip "$pack/bin/$name"
         for library in $(libraries_of "$program"); do
@@ -109,7 +118,6 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 log=$work/log
 rows=$work/rows
-: >"$rows"
 n_missing=0
 
 # ---- steps ----
@@ -146,9 +154,10 @@ missing() {
     esac
 }
 
+# Of the first device of the interface.
 test_device() {
     status=0
-    run 240 test_device_vulkan >"$work/suite" || status=$?
+    run 240 "test_device_${device%%[0-9]*}" >"$work/suite" || status=$?
     n_passed=$(grep -c '^\[       OK' "$work/suite" || true)
     if [ "$status" -ne 0 ]; then
         grep '^\[  FAILED' "$work/suite" | tail -n 1 >>"$log" || true
@@ -158,14 +167,14 @@ test_device() {
     fi
 }
 
-# Lines of bench_device: KIND WHICH BYTES_PER_SECOND SHARE.
+# Lines of bench_device: KIND WHICH BYTES_PER_SECOND SHARE. Returns 1 where there is no such device.
 measure_device() {
     status=0
     run 150 bench_device --device "$device" --tokens "$tokens" --layers "$layers" --seconds "$seconds" \
         >"$work/device" || status=$?
-    absent='there is no device|there is no Vulkan|Vulkan has no driver|is without Vulkan'
+    absent='there is no (device|Vulkan|CUDA)|(Vulkan|CUDA) has no driver|is without (Vulkan|CUDA)'
     if [ "$status" -ne 0 ] && grep -m 1 -E "$absent" "$log" >&2; then
-        exit 77
+        return 1
     fi
     title=$(sed -n 's/^device //p' "$work/device")
     for line in "copy within" "copy in" "copy out" "pages in" "pages out" "attention f16" "attention q8" \
@@ -189,6 +198,7 @@ measure_device() {
             missing "$what" "$status"
         fi
     done
+    return 0
 }
 
 # speeds_of DEVICE FORMAT LAYERS: tokens per second at each depth, one a line; with so many layers
@@ -205,7 +215,7 @@ decode_rows() {
         [ "$i" = 1 ] || at=$depth
         what="decode at depth $at, $2$1 : --device cpu"
         speed=$(sed -n "${i}p" "$work/speeds")
-        cpu=$(sed -n "${i}p" "$work/speeds-cpu")
+        cpu=$(sed -n "${i}p" "$work/speeds-cpu-$2")
         if [ -z "$speed" ] || [ -z "$cpu" ]; then
             missing "$what" "$3"
             continue
@@ -218,12 +228,14 @@ decode_rows() {
 # Decode on the device, without and with the model's layers there, and how much faster or slower
 # that is than on the CPU.
 measure_decode() {
+    no_layers=
     # Shapes are words.
     # shellcheck disable=SC2086
-    run 60 make_gguf $shape --type q8_0 --ctx $((depth + 1024)) -o "$work/model.gguf" >/dev/null ||
+    [ -s "$work/model.gguf" ] ||
+        run 60 make_gguf $shape --type q8_0 --ctx $((depth + 1024)) -o "$work/model.gguf" >/dev/null ||
         say "no model: $(tail -n 1 "$log")"
     for format in f16 q8 q4; do
-        speeds_of cpu "$format" 0 >"$work/speeds-cpu" || true
+        [ -s "$work/speeds-cpu-$format" ] || speeds_of cpu "$format" 0 >"$work/speeds-cpu-$format" || true
         status=0
         speeds_of "$device" "$format" 0 >"$work/speeds" || status=$?
         decode_rows "" "$format" "$status"
@@ -231,13 +243,17 @@ measure_decode() {
         status=0
         speeds_of "$device" "$format" 999 >"$work/speeds" || status=$?
         if [ ! -s "$work/speeds" ] && grep -q 'no backend of ggml' "$log"; then
-            no_layers=1
+            no_layers="scripts/setup.sh vulkan builds ggml's backend"
+            continue
+        fi
+        if [ ! -s "$work/speeds" ] && grep -q 'not a part of Quire' "$log"; then
+            no_layers="-ngl is Vulkan's alone"
             continue
         fi
         decode_rows ", layers there" "$format" "$status"
     done
     [ -z "$no_layers" ] ||
-        row "decode with layers on the device" "left out: scripts/setup.sh vulkan builds ggml's backend"
+        row "decode with layers on the device" "left out: $no_layers"
 }
 
 tokens=32768 layers=8 seconds=0.5 depth=32768 n_gen=16
@@ -246,15 +262,29 @@ shape="--shape smollm2-135m"
     tokens=1024 layers=1 seconds=0.01 depth=256 n_gen=2
     shape="--shape tiny-llama"
 }
-title=$device
-measure_device
-measure_decode
-if [ -n "$quick" ]; then
-    row "conformance suite" "left out by --quick"
-else
-    test_device
-fi
-printf '# %s, %s, %s s\n\n| what | figure | share |\n|---|---:|---:|\n' "$title" "$(date -u +%Y-%m-%d)" \
-    $(($(date +%s) - started))
-cat "$rows"
+# The table of $device. Returns 1 where there is no such device.
+check_device() {
+    device_started=$(date +%s)
+    title=$device
+    : >"$rows"
+    measure_device || return 1
+    measure_decode
+    if [ -n "$quick" ]; then
+        row "conformance suite" "left out by --quick"
+    else
+        test_device
+    fi
+    printf '# %s, %s, %s s\n\n| what | figure | share |\n|---|---:|---:|\n' "$title" \
+        "$(date -u +%Y-%m-%d)" $(($(date +%s) - device_started))
+    cat "$rows"
+}
+
+n_devices=0
+for device in $devices; do
+    [ "$n_devices" -eq 0 ] || echo
+    if check_device; then
+        n_devices=$((n_devices + 1))
+    fi
+done
+[ "$n_devices" -gt 0 ] || exit 77
 [ "$n_missing" -eq 0 ] || die "$n_missing rows have no figure"

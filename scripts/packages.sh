@@ -10,6 +10,9 @@ libxxhash:libxxhash-dev liburing:liburing-dev hiredis:libhiredis-dev libsodium:l
 openssl:libssl-dev libcurl:libcurl4-openssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev
 libedit:libedit-dev vulkan:libvulkan-dev"
 
+# Programs that compile kernels for cards, which a build leaves out without them.
+CARD_PROGRAMS="clang:clang"
+
 # Programs that make the tests' builds faster: ccache compiles objects that presets share once, and
 # lld links the three hundred programs faster.
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build ld.lld:lld"
@@ -115,7 +118,7 @@ setup_packages() {
     wished=
     for purpose in "$@"; do
         case $purpose in
-        build) ;;
+        build) wished="$wished$(missing_programs $CARD_PROGRAMS)" ;;
         faster) wished="$wished$(missing_programs $FASTER_PROGRAMS)" ;;
         test) wished="$wished$(missing_programs $TEST_PROGRAMS)$(missing_files $TEST_FILES)" ;;
         fuzz)
@@ -127,7 +130,7 @@ setup_packages() {
     if [ "$(id -u)" -eq 0 ]; then
         missing=$missing$wished
     elif [ -n "$wished" ]; then
-        say "not installed:$wished (some only make the builds faster, or are used by tests that are skipped)"
+        say "not installed:$wished (some only make the builds faster, compile kernels for cards, or are used by tests that are skipped)"
     fi
     [ -z "$missing" ] || install_packages $missing
 }

@@ -83,10 +83,10 @@ typedef struct quire_device_opts {
         .attn = QUIRE_ATTN_WORKSPACE_OPTS_INIT                                                     \
     }
 
-/* Open a device by name: "cpu", or "vulkan0" to "vulkan9" in the order of Vulkan's loader. *err,
- * which may be NULL, names the reason. Errors: QUIRE_NOTFOUND (no such device here), QUIRE_INVAL
- * (limits), QUIRE_UNSUPP (not in this build, or the device lacks a feature), QUIRE_NOMEM. Memory:
- * quire_device_close(). */
+/* Open a device by name: "cpu", "vulkan0" to "vulkan9" in the order of Vulkan's loader, or "cuda0"
+ * to "cuda9" in the order of CUDA's driver. *err, which may be NULL, names the reason. Errors:
+ * QUIRE_NOTFOUND (no such device here), QUIRE_INVAL (limits), QUIRE_UNSUPP (not in this build, or
+ * the device lacks a feature), QUIRE_NOMEM. Memory: quire_device_close(). */
 int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
                       quire_error *err);
 
@@ -98,8 +98,8 @@ typedef struct quire_device_info {
     char description[128]; /* for people: the card, the driver */
     uint32_t card;         /* its place among all cards that its driver's loader lists */
     const char *isa;       /* its kind of kernels: "avx512", "vulkan" and so on. Static */
-    char rounding[64];     /* all that the bits of its results depend on: isa, card and driver. Part
-                              of the identity of pages */
+    char rounding[64];     /* all that the bits of its results depend on: isa, and with Vulkan card
+                              and driver. Part of the identity of pages */
     bool is_software;      /* the CPU computes for it: the CPU itself, or Mesa's lavapipe */
     quire_memory memory;   /* in which it reads pages: quire_page_addr.memory */
     uint64_t memory_bytes; /* that alloc() may give; 0 = not known */

@@ -4,6 +4,9 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "device/device_internal.h"
+#ifdef QUIRE_DEVICE_HAS_CUDA
+#include "device/cuda/cuda_device.h"
+#endif
 #ifdef QUIRE_DEVICE_HAS_VULKAN
 #include "device/vulkan/vulkan_device.h"
 #endif
@@ -25,23 +28,50 @@ int quire_device_lose(quire_device *device)
     return QUIRE_LOST;
 }
 
-/* vulkan0, vulkan1, ... */
-static int open_vulkan(quire_device **out, const char *name, const quire_device_opts *opts,
+#ifdef QUIRE_DEVICE_HAS_VULKAN
+#define OPEN_VULKAN open_vulkan
+static int open_vulkan(quire_device **out, uint32_t index, const quire_device_opts *opts,
                        quire_error *err)
 {
-#ifdef QUIRE_DEVICE_HAS_VULKAN
-    const char *digits = name + sizeof("vulkan") - 1;
-
-    if (digits[0] >= '0' && digits[0] <= '9' && digits[1] == '\0') {
-        return quire_vulkan_device_open(out, (uint32_t)(digits[0] - '0'), false, opts, err);
-    }
-    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (vulkan0 to vulkan9)",
-                           name);
+    return quire_vulkan_device_open(out, index, false, opts, err);
+}
 #else
-    (void)out;
-    (void)opts;
-    return quire_error_set(err, QUIRE_UNSUPP, "device %s: this build is without Vulkan", name);
+#define OPEN_VULKAN NULL
 #endif
+
+#ifdef QUIRE_DEVICE_HAS_CUDA
+#define OPEN_CUDA quire_cuda_device_open
+#else
+#define OPEN_CUDA NULL
+#endif
+
+/* An interface of drivers for cards: NAME0, NAME1, ... */
+typedef struct card_interface {
+    const char *name;
+    const char *title;
+    int (*open)(quire_device **out, uint32_t index, const quire_device_opts *opts,
+                quire_error *err); /* NULL: not in this build */
+} card_interface;
+
+static const card_interface interfaces[] = {
+    { "vulkan", "Vulkan", OPEN_VULKAN },
+    { "cuda", "CUDA", OPEN_CUDA },
+};
+
+static int open_card(const card_interface *interface, quire_device **out, const char *name,
+                     const quire_device_opts *opts, quire_error *err)
+{
+    const char *digits = name + strlen(interface->name);
+
+    if (interface->open == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "device %s: this build is without %s", name,
+                               interface->title);
+    }
+    if (digits[0] >= '0' && digits[0] <= '9' && digits[1] == '\0') {
+        return interface->open(out, (uint32_t)(digits[0] - '0'), opts, err);
+    }
+    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (%s0 to %s9)", name,
+                           interface->name, interface->name);
 }
 
 int quire_device_open(quire_device **out, const char *name, const quire_device_opts *opts,
@@ -55,10 +85,13 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
     if (strcmp(name, "cpu") == 0) {
         return quire_cpu_device_open(out, opts, QUIRE_MEMORY_HOST, err);
     }
-    if (strncmp(name, "vulkan", sizeof("vulkan") - 1) == 0) {
-        return open_vulkan(out, name, opts, err);
+    for (size_t i = 0; i < sizeof(interfaces) / sizeof(interfaces[0]); i++) {
+        if (strncmp(name, interfaces[i].name, strlen(interfaces[i].name)) == 0) {
+            return open_card(&interfaces[i], out, name, opts, err);
+        }
     }
-    return quire_error_set(err, QUIRE_NOTFOUND, "there is no device '%s' (cpu, vulkan0 ...)", name);
+    return quire_error_set(err, QUIRE_NOTFOUND,
+                           "there is no device '%s' (cpu, vulkan0 ..., cuda0 ...)", name);
 }
 
 void quire_device_close(quire_device *device)

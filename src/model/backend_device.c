@@ -69,5 +69,12 @@ int quire_backend_device_find(ggml_backend_dev_t *out, const quire_device_info *
                                "--device",
                                info->name);
     }
+    if (strcmp(info->isa, "vulkan") != 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "device %s: ggml's backend for weights there is not a part of "
+                               "Quire; take the card's name with Vulkan ('quire devices' lists "
+                               "it), or leave out -ngl",
+                               info->name);
+    }
     return vulkan_find(out, info, err);
 }

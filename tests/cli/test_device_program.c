@@ -33,7 +33,7 @@ static void test_names(void **state)
     program_free(&r);
     r = program_expect(
         1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device", "tpu0"));
-    assert_says(r.err, "there is no device 'tpu0' (cpu, vulkan0 ...)");
+    assert_says(r.err, "there is no device 'tpu0' (cpu, vulkan0 ..., cuda0 ...)");
     program_free(&r);
     r = program_expect(
         1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--device", "vulkan12"));

@@ -1,0 +1,370 @@
+/* test_device_cuda_faults.c - a CUDA device whose driver refuses calls, whose memory is used up,
+ * whose card faults; by fake_cuda/.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "device/conformance.h"
+#include "device/cuda/cuda_driver.h"
+#include "device/fake_cuda/fake_cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static fixture shape;
+static float *expected; /* its result */
+
+static int open_cuda(quire_device **out, const quire_device_opts *opts, quire_error *err)
+{
+    return quire_device_open(out, "cuda0", opts, err);
+}
+
+static size_t result_bytes(void)
+{
+    return fixture_out_floats(&shape) * sizeof(float);
+}
+
+/* ---- a step, as far as it comes ---- */
+
+typedef struct work {
+    quire_device *device;
+    quire_device_memory pages;
+    quire_device_memory pinned;
+    quire_page_addr *addr;
+    float *k_new, *v_new;
+    float *out;
+} work;
+
+static int pages_take(work *w)
+{
+    const fixture *f = &shape;
+    const quire_device_piece piece = { .to = &w->pages,
+                                       .from = &w->pinned,
+                                       .bytes = f->store_bytes };
+    int rc = quire_device_alloc(w->device, QUIRE_DEVICE_PAGES, f->store_bytes, &w->pages);
+
+    if (rc == QUIRE_OK) {
+        rc = quire_device_alloc(w->device, QUIRE_DEVICE_PINNED, f->store_bytes, &w->pinned);
+    }
+    if (rc < 0) {
+        return rc;
+    }
+    memcpy(w->pinned.host, f->store, f->store_bytes);
+    for (uint32_t i = 1; i <= f->n_pages; i++) {
+        w->addr[i] =
+            (quire_page_addr){ .extent = w->pages.addr + (f->page_addr[i].extent - f->store),
+                               .slot = f->page_addr[i].slot,
+                               .memory = QUIRE_MEMORY_DEVICE };
+    }
+    return quire_device_copy(w->device, &piece, 1);
+}
+
+static int step(work *w)
+{
+    const fixture *f = &shape;
+    quire_attn_batch batch = f->batch;
+    quire_attn_layer layer = f->layer;
+    quire_attn_layer own;
+    int rc;
+
+    batch.page_addr = w->addr;
+    layer.k_new_stride = (size_t)f->opts.n_kv_head * f->opts.d_k;
+    layer.v_new_stride = (size_t)f->opts.n_kv_head * f->opts.d_v;
+    layer.k_new = w->k_new;
+    layer.v_new = w->v_new;
+    layer.out = w->out;
+    rc = quire_device_plan(w->device, &batch);
+    if (rc == QUIRE_OK) {
+        rc = quire_device_enter(w->device, &layer, &own);
+    }
+    if (rc < 0) {
+        return rc;
+    }
+    quire_device_append(w->device, &own, 0, 1);
+    quire_device_attn(w->device, &own, 0, 0, 1);
+    return quire_device_leave(w->device, &layer, &own);
+}
+
+static int work_open(work *w)
+{
+    const fixture *f = &shape;
+    const fixture_run_opts run = { .n_threads = 1 };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+
+    *w = (work){ .device = NULL };
+    opts.attn = fixture_workspace_opts(f, &run);
+    w->addr = fixture_take((f->n_pages + 1u) * sizeof(*w->addr));
+    w->addr[0] = (quire_page_addr){ .extent = NULL };
+    w->k_new = fixture_new_rows(f, &f->batch, f->k[0], f->opts.n_kv_head * f->opts.d_k);
+    w->v_new = fixture_new_rows(f, &f->batch, f->v[0], f->opts.n_kv_head * f->opts.d_v);
+    w->out = fixture_take(f->n_rows * f->layer.out_stride * sizeof(float));
+    return open_cuda(&w->device, &opts, NULL);
+}
+
+static void work_close(work *w)
+{
+    if (w->device != NULL) {
+        (void)quire_device_sync(w->device); /* work that no one has waited for uses the memory */
+        quire_device_free(w->device, &w->pages);
+        quire_device_free(w->device, &w->pinned);
+    }
+    quire_device_close(w->device);
+    free(w->addr);
+    free(w->k_new);
+    free(w->v_new);
+    free(w->out);
+}
+
+/* Open, copy, a step, close. */
+static int work_do(void)
+{
+    work w;
+    int rc = work_open(&w);
+
+    if (rc == QUIRE_OK) {
+        rc = pages_take(&w);
+    }
+    if (rc == QUIRE_OK) {
+        rc = step(&w);
+    }
+    if (rc == QUIRE_OK) {
+        assert_memory_equal(w.out, expected, result_bytes());
+    }
+    work_close(&w);
+    return rc;
+}
+
+/* ---- tests ---- */
+
+/* The list has cards that can be used. Nothing is left when a device is closed. */
+static void test_cards(void **state)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_device *devices[2];
+    quire_device_info info;
+    quire_device *none;
+    quire_error err;
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    assert_int_equal(quire_device_open(&devices[0], "cuda0", &opts, NULL), QUIRE_OK);
+    assert_int_equal(quire_device_open(&devices[1], "cuda1", &opts, NULL), QUIRE_OK);
+    assert_int_equal(quire_device_open(&none, "cuda2", &opts, &err), QUIRE_NOTFOUND);
+    assert_non_null(strstr(err.message, "'cuda2': CUDA lists 3 devices, 2 of which have"));
+    assert_int_equal(quire_device_open(&none, "cuda10", &opts, &err), QUIRE_NOTFOUND);
+    assert_non_null(strstr(err.message, "'cuda10' (cuda0 to cuda9)"));
+    quire_device_info_get(devices[1], &info);
+    assert_string_equal(info.name, "cuda1");
+    assert_string_equal(info.description, "emulated card 2");
+    assert_string_equal(info.isa, "cuda");
+    assert_int_equal(info.card, 2);
+    assert_int_equal(info.memory_bytes, FAKE_CUDA_MEMORY_BYTES);
+    assert_true(info.free_bytes < info.memory_bytes && info.free_bytes > info.memory_bytes / 2);
+    quire_device_close(devices[0]);
+    quire_device_close(devices[1]);
+    assert_int_equal(fake_cuda_seen().n_pieces, 0);
+    assert_int_equal(fake_cuda_seen().n_errors, 0);
+}
+
+/* Without a driver, and with a driver without cards. */
+static void test_no_driver(void **state)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_device *device;
+    quire_error err;
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    fake_cuda_fail("cuInit", 0, QUIRE_CUDA_NO_DEVICE);
+    assert_int_equal(quire_device_open(&device, "cuda0", &opts, &err), QUIRE_NOTFOUND);
+    assert_non_null(strstr(err.message, "CUDA has no driver here (CUDA_ERROR_NO_DEVICE)"));
+    fake_cuda_fail("cuDeviceGetCount", 0, QUIRE_CUDA_NO_DEVICE);
+    assert_int_equal(quire_device_open(&device, "cuda0", &opts, &err), QUIRE_NOTFOUND);
+    fake_cuda_fail("cuDevicePrimaryCtxRetain", 0, QUIRE_CUDA_OUT_OF_MEMORY);
+    assert_int_equal(quire_device_open(&device, "cuda0", &opts, &err), QUIRE_NOMEM);
+    assert_null(device);
+    fake_cuda_repair();
+}
+
+/* Each call of the driver fails once, wherever it is made. There is an error, or the result is
+ * right. Nothing is left, and the next device works. */
+static void check_call(const char *call, int result)
+{
+    bool has_failed = true;
+
+    for (uint32_t n = 0; has_failed && n < 200; n++) {
+        const int rc = (fake_cuda_fail(call, n, result), work_do());
+
+        has_failed = fake_cuda_has_failed();
+        if (rc != QUIRE_OK && rc != QUIRE_NOMEM && rc != QUIRE_IO && rc != QUIRE_LOST &&
+            rc != QUIRE_NOTFOUND) {
+            fail_msg("%s, call %u: %s", call, n, quire_status_text(rc));
+        }
+        fake_cuda_repair();
+        if (fake_cuda_seen().n_errors != 0) {
+            fail_msg("after a failure of %s, call %u, the driver was called wrongly", call, n);
+        }
+        assert_int_equal(work_do(), QUIRE_OK);
+        assert_int_equal(fake_cuda_seen().n_pieces, 0);
+    }
+    assert_false(has_failed);
+}
+
+static void test_calls(void **state)
+{
+    static const char *const calls[] = {
+        "cuInit",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuStreamCreate",
+        "cuEventCreate",
+        "cuEventRecord",
+        "cuEventSynchronize",
+        "cuMemAlloc_v2",
+        "cuMemHostAlloc",
+        "cuModuleLoadData",
+        "cuMemHostGetDevicePointer_v2",
+        "cuLaunchKernel",
+        "cuModuleGetFunction",
+        "cuMemcpyAsync",
+        "cuCtxSetCurrent",
+        "cuDeviceGetName",
+        "cuMemGetInfo_v2",
+    };
+
+    (void)state;
+    assert_int_equal(work_do(), QUIRE_OK);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        check_call(calls[i], QUIRE_CUDA_OUT_OF_MEMORY);
+        check_call(calls[i], QUIRE_CUDA_INVALID_VALUE);
+    }
+}
+
+/* A launch that is refused is reported once; the next step is right. */
+static void test_launch(void **state)
+{
+    work w;
+
+    (void)state;
+    assert_int_equal(work_open(&w), QUIRE_OK);
+    assert_int_equal(pages_take(&w), QUIRE_OK);
+    for (uint32_t n = 0; n < 4; n++) {
+        fake_cuda_fail("cuLaunchKernel", n, QUIRE_CUDA_LAUNCH_OUT_OF_RESOURCES);
+        assert_int_equal(step(&w), QUIRE_IO);
+        assert_int_equal(step(&w), QUIRE_OK);
+        assert_memory_equal(w.out, expected, result_bytes());
+    }
+    fake_cuda_repair();
+    work_close(&w);
+}
+
+/* Memory that is used up is an ordinary error. */
+static void test_memory(void **state)
+{
+    quire_device_memory more;
+    work w;
+
+    (void)state;
+    assert_int_equal(work_open(&w), QUIRE_OK);
+    fake_cuda_limit(1 << 20);
+    assert_int_equal(quire_device_alloc(w.device, QUIRE_DEVICE_PAGES, 2 << 20, &more), QUIRE_NOMEM);
+    assert_false(quire_device_is_lost(w.device));
+    fake_cuda_limit(0);
+    assert_int_equal(pages_take(&w), QUIRE_OK);
+    assert_int_equal(step(&w), QUIRE_OK);
+    assert_memory_equal(w.out, expected, result_bytes());
+    work_close(&w);
+}
+
+/* A fault in any piece of work loses the device. It takes the release of its memory, and another
+ * one works when the card does. */
+static void test_loss(void **state)
+{
+    uint32_t n_lost = 0;
+
+    (void)state;
+    for (uint32_t n = 0;; n++, n_lost++) {
+        quire_device_event event;
+        work w;
+        int rc;
+
+        assert_int_equal(work_open(&w), QUIRE_OK);
+        fake_cuda_fault(n, n % 2 == 0 ? QUIRE_CUDA_LAUNCH_FAILED : QUIRE_CUDA_ILLEGAL_ADDRESS);
+        rc = pages_take(&w);
+        rc = rc < 0 ? rc : step(&w);
+        if (rc == QUIRE_OK) {
+            work_close(&w);
+            break;
+        }
+        assert_int_equal(rc, QUIRE_LOST);
+        assert_true(quire_device_is_lost(w.device));
+        assert_int_equal(step(&w), QUIRE_LOST);
+        assert_int_equal(quire_device_record(w.device, &event), QUIRE_LOST);
+        work_close(&w);
+        assert_int_equal(fake_cuda_seen().n_pieces, 0);
+        fake_cuda_repair();
+        assert_int_equal(work_do(), QUIRE_OK);
+    }
+    assert_true(n_lost >= 6); /* copies of pages, of a plan, of rows and back; kernels */
+    fake_cuda_repair();
+}
+
+/* More copies under way than there are events of the driver's. */
+static void test_events(void **state)
+{
+    enum {
+        N = 40
+    };
+    quire_device_event events[N];
+    work w;
+
+    (void)state;
+    assert_int_equal(work_open(&w), QUIRE_OK);
+    assert_int_equal(pages_take(&w), QUIRE_OK);
+    for (uint32_t i = 0; i < N; i++) {
+        const quire_device_piece piece = {
+            .to = &w.pages, .to_offset = 64 * i, .from = &w.pinned, .bytes = 64
+        };
+
+        memset(w.pinned.host + 64 * i, (int)i, 64);
+        assert_int_equal(quire_device_copy(w.device, &piece, 1), QUIRE_OK);
+        assert_int_equal(quire_device_record(w.device, &events[i]), QUIRE_OK);
+        assert_int_equal(quire_device_wait(w.device, events[i / 2]), QUIRE_OK);
+    }
+    assert_int_equal(quire_device_wait(w.device, events[N - 1]), QUIRE_OK);
+    assert_int_equal(quire_device_wait(w.device, events[3]), QUIRE_OK);
+    work_close(&w);
+    assert_int_equal(fake_cuda_seen().n_errors, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cards),  cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_calls),  cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_events),
+    };
+    const conformance_device device = { .name = "cuda", .open = open_cuda };
+    quire_rng rng = { .state = fixture_seed() };
+    fixture_opts opts = fixture_defaults();
+    device_pages p;
+    int rc;
+
+    conformance = &device;
+    opts.k_format = opts.v_format = QUIRE_FORMAT_Q4;
+    opts.n_tokens[0] = 140;
+    opts.n_rows[0] = 20;
+    fixture_init(&shape, &opts, &rng);
+    shape.layer.out_stride = (size_t)opts.n_head * opts.d_v;
+    expected = fixture_take(result_bytes());
+    device_pages_open(&p, &shape, NULL);
+    device_pages_attend(&p, true, expected);
+    device_pages_close(&p);
+    rc = cmocka_run_group_tests(tests, NULL, NULL);
+    free(expected);
+    fixture_free(&shape);
+    return rc;
+}

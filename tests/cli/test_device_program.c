@@ -61,6 +61,9 @@ static void test_list(void **state)
     if (!has_vulkan) {
         assert_says(r.err, "quire: no Vulkan device: ");
     }
+    if (strstr(r.out, "\ncuda0 ") == NULL) {
+        assert_says(r.err, "quire: no CUDA device: ");
+    }
     program_free(&r);
 }
 

@@ -87,15 +87,16 @@ static int show(devices *d, const char *name, quire_error *err)
     return QUIRE_OK;
 }
 
-/* All devices of Vulkan's; a line says why there are none. */
-static int show_vulkan(devices *d, quire_error *err)
+/* All devices of an interface; a line says why there are none. */
+static int show_interface(devices *d, quire_device_interface interface, quire_error *err)
 {
     for (uint32_t i = 0; i < QUIRE_DEVICES_MAX; i++) {
-        const int rc = show(d, quire_device_name(i), err);
+        const int rc = show(d, quire_device_name(interface, i), err);
 
         if (rc == QUIRE_NOTFOUND || rc == QUIRE_UNSUPP) {
             if (i == 0) {
-                quire_say("no Vulkan device: %s", err->message);
+                quire_say("no %s device: %s", quire_device_interface_title(interface),
+                          err->message);
             }
             return QUIRE_OK;
         }
@@ -115,8 +116,8 @@ static int run(void *opaque)
         return quire_say_nomem();
     }
     rc = show(&d, "cpu", &err);
-    if (rc == QUIRE_OK) {
-        rc = show_vulkan(&d, &err);
+    for (uint32_t i = 0; i < QUIRE_DEVICE_INTERFACES && rc == QUIRE_OK; i++) {
+        rc = show_interface(&d, (quire_device_interface)i, &err);
     }
     if (rc < 0) {
         json_decref(d.list);

@@ -29,7 +29,8 @@ typedef struct tune_pages_args {
 static const quire_opt options[] = {
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "auto",
       .offset = offsetof(tune_pages_args, device),
-      .help = "device to measure beside the host: vulkan0 and so on, cpu for none, auto" },
+      .help = "device to measure beside the host: vulkan0, cuda0 and so on, cpu for none, "
+              "auto" },
     { .names = { "--dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR",
       .offset = offsetof(tune_pages_args, dir),
       .help = "also measure the disk of this directory, by a file that is removed" },

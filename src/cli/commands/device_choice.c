@@ -12,14 +12,21 @@
 
 #define PEEK_ENTRIES 16u /* of a page table: attention's least, about */
 
-const char *quire_device_name(uint32_t i)
+const char *quire_device_name(quire_device_interface interface, uint32_t i)
 {
-    static const char *const names[QUIRE_DEVICES_MAX] = { "vulkan0", "vulkan1", "vulkan2",
-                                                          "vulkan3", "vulkan4", "vulkan5",
-                                                          "vulkan6", "vulkan7", "vulkan8",
-                                                          "vulkan9" };
+    static const char *const names[QUIRE_DEVICE_INTERFACES][QUIRE_DEVICES_MAX] = {
+        { "vulkan0", "vulkan1", "vulkan2", "vulkan3", "vulkan4", "vulkan5", "vulkan6", "vulkan7",
+          "vulkan8", "vulkan9" },
+        { "cuda0", "cuda1", "cuda2", "cuda3", "cuda4", "cuda5", "cuda6", "cuda7", "cuda8",
+          "cuda9" },
+    };
 
-    return names[i];
+    return names[interface][i];
+}
+
+const char *quire_device_interface_title(quire_device_interface interface)
+{
+    return interface == QUIRE_DEVICES_OF_VULKAN ? "Vulkan" : "CUDA";
 }
 
 int quire_device_peek(quire_device **out, const char *name, quire_error *err)
@@ -42,23 +49,37 @@ bool quire_device_is_cpu(const char *wanted)
     return wanted == NULL || strcmp(wanted, "cpu") == 0;
 }
 
+/* The first device of an interface that the CPU does not compute; NULL: none. */
+static const char *card_of(quire_device_interface interface)
+{
+    for (uint32_t i = 0; i < QUIRE_DEVICES_MAX; i++) {
+        const char *name = quire_device_name(interface, i);
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_device_info info;
+        quire_device *device;
+
+        if (quire_device_peek(&device, name, &err) < 0) {
+            return NULL;
+        }
+        quire_device_info_get(device, &info);
+        quire_device_close(device);
+        if (!info.is_software) {
+            return name;
+        }
+    }
+    return NULL;
+}
+
 const char *quire_device_choose(const char *wanted)
 {
     if (wanted == NULL || strcmp(wanted, "auto") != 0) {
         return wanted;
     }
-    for (uint32_t i = 0; i < QUIRE_DEVICES_MAX; i++) {
-        quire_error err = QUIRE_ERROR_INIT;
-        quire_device_info info;
-        quire_device *device;
+    for (uint32_t i = 0; i < QUIRE_DEVICE_INTERFACES; i++) {
+        const char *name = card_of((quire_device_interface)i);
 
-        if (quire_device_peek(&device, quire_device_name(i), &err) < 0) {
-            break;
-        }
-        quire_device_info_get(device, &info);
-        quire_device_close(device);
-        if (!info.is_software) {
-            return quire_device_name(i);
+        if (name != NULL) {
+            return name;
         }
     }
     return "cpu";

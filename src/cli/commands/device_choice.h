@@ -7,18 +7,28 @@
 #include "model/runtime.h"
 #include "quire/device.h"
 
-#define QUIRE_DEVICES_MAX 10u /* of Vulkan: vulkan0 to vulkan9 */
+#define QUIRE_DEVICES_MAX 10u /* of an interface: vulkan0 to vulkan9, cuda0 to cuda9 */
+
+/* The interfaces of drivers for cards, in the order in which `auto` asks them. */
+typedef enum quire_device_interface {
+    QUIRE_DEVICES_OF_VULKAN,
+    QUIRE_DEVICES_OF_CUDA,
+    QUIRE_DEVICE_INTERFACES
+} quire_device_interface;
 
 /* "vulkan0" and so on. Memory: static. i < QUIRE_DEVICES_MAX. */
-const char *quire_device_name(uint32_t i);
+const char *quire_device_name(quire_device_interface interface, uint32_t i);
+
+/* "Vulkan", "CUDA". */
+const char *quire_device_interface_title(quire_device_interface interface);
 
 /* Open a device for looking at it, with room for hardly any attention. Errors: as
  * quire_device_open(). Memory: quire_device_close(). */
 int quire_device_peek(quire_device **out, const char *name, quire_error *err);
 
-/* The name for quire_runtime_opts.device: of "auto" the first card of Vulkan's that is not
- * computed by the CPU, else cpu. wanted: the value of --device; NULL = cpu. Lives as
- * long as `wanted`. An unknown name is returned as it is: opening it fails. */
+/* The name for quire_runtime_opts.device: of "auto" the first card of Vulkan's that is not computed
+ * by the CPU, else the first of CUDA's, else cpu. wanted: the value of --device; NULL = cpu. Lives
+ * as long as `wanted`. An unknown name is returned as it is: opening it fails. */
 const char *quire_device_choose(const char *wanted);
 
 /* Whether the value of --device is certainly the CPU. */

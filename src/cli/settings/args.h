@@ -90,9 +90,10 @@ typedef struct quire_sampling_args {
 #define QUIRE_ROW_DEVICE                                                                           \
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
       .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
-      .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., or auto: the first "  \
-              "card that Vulkan lists, else cpu. Matrix products stay on the CPU, except those of "\
-              "-ngl. quire serve takes several names with commas between" },                       \
+      .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., cuda0, cuda1, ..., "  \
+              "or auto: the first card that Vulkan lists, else the first that CUDA lists, else "   \
+              "cpu. Matrix products stay on the CPU, except those of -ngl. quire serve takes "     \
+              "several names with commas between" },                                               \
     { .names = { "-ngl", "--gpu-layers", "--n-gpu-layers" }, .type = QUIRE_OPT_COUNT, .unit = "N", \
       .min = 0, .max = INT32_MAX, .initial_text = "0",                                             \
       .offset = offsetof(quire_common_args, n_device_layers),                                      \

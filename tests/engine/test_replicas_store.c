@@ -188,9 +188,11 @@ static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)quire_prefix_drop_all(tree, 0);
 }
 
+/* The last device comes first: the first one, to which a text without pages in memory goes, begins
+ * to read when all have forgotten. */
 static void trees_forget(const replicas *r)
 {
-    for (uint32_t i = 0; i < DEVICES; i++) {
+    for (uint32_t i = DEVICES; i-- > 0;) {
         assert_int_equal(quire_loop_call(r->b.engine->loops[i], tree_forget, NULL), QUIRE_OK);
     }
 }

@@ -17,8 +17,8 @@
  * A matcher holds the state behind the text so far. Texts are tested from this state on without
  * changing it. Texts in ascending order share the work on their common beginnings.
  *
- * A text is UTF-8 without zero bytes. It may end within a character, if one of the characters that
- * begin so fits.
+ * A text is UTF-8 without zero bytes. The text may end within a character, if any character with
+ * these first bytes fits.
  *
  * Bounds. A budget of steps (quire_grammar_match_refill) and of nodes; beyond it a call returns
  * QUIRE_LIMIT. The matcher is of no more use then, nor after QUIRE_NOMEM, until it is reset.

@@ -149,8 +149,8 @@ static int rule_call(quire_grammar_match *m, thread t)
     return quire_match_rule_begin(m, element->value, known->node);
 }
 
-/* The rule of a node has ended. Its callers go on; those of this column that come later do so in
- * rule_call(). */
+/* The rule of a node has ended. The callers so far go on here. Callers that this column adds later
+ * go on in rule_call(). */
 static int rule_end(quire_grammar_match *m, uint32_t at_node)
 {
     if (at_node == BOTTOM) {

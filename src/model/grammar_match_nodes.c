@@ -182,7 +182,7 @@ static int node_name(quire_grammar_match *m, uint32_t at_node)
     return table_add(m, hash, at_node);
 }
 
-/* Name a node and, before it, all new ones that it leads to. */
+/* Name all new nodes behind a node's edges, then the node. */
 static int nodes_name(quire_grammar_match *m, uint32_t from)
 {
     const uint32_t first = m->n_nodes_state;

@@ -170,7 +170,7 @@ static const char *const char_grammars[] = {
     "root ::= [\\x01-\\x7f\\uD000-\\uDFFF]*",
 };
 
-/* Whether one of the characters that begin with these bytes fits, one by one. */
+/* Whether any character with these first bytes fits; each such character is tested. */
 static bool some_fits(const char *bytes, size_t n, size_t n_whole)
 {
     char text[5];

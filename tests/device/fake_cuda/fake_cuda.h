@@ -4,14 +4,14 @@
  *
  * It is stricter than a card:
  *   - Work is done as late as it may be: when the host waits for an event behind it. So a host that
- *     changes bytes too early, or reads them too early, gets wrong ones.
+ *     changes or reads bytes too early gets wrong bytes.
  *   - The card's memory has no access from the host, except while work is done.
  *   - A block's memory is NaN at first. Blocks and threads run in several orders.
  *   - A function is found in a module only if the module's PTX has an entry of that name.
  *   - Calls without the right context, and copies beyond a piece of memory, are errors.
  *
- * A program that is linked with the library opens it as libcuda.so.1, as does one whose
- * LD_LIBRARY_PATH names its folder.
+ * A program opens this library as libcuda.so.1 if the program is linked with the library, or if
+ * LD_LIBRARY_PATH names the library's folder.
  *
  * Thread: any; one lock is around all of it.
  *

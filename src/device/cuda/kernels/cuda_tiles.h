@@ -1,7 +1,7 @@
 /* cuda_tiles.h - numbers of a tile, four at a time: dimensions of a token (K), tokens of a
  * dimension (V). Without the row's scale, and K without the tile's mean. Layouts: quire/codec.h.
  *
- * A `format` is a constant where these functions are called, so that no branch is left of it.
+ * Callers give `format` as a constant, so the compiler removes the branches by format.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_CUDA_TILES_H

@@ -5,7 +5,10 @@
 
 #include "base/check.h"
 
-int quire_card_make(quire_card *card, const quire_device_opts *opts)
+#include <string.h>
+
+/* The workspace that plans, and the tables of levels: of a card whose queue is open. */
+static int card_make(quire_card *card, const quire_device_opts *opts)
 {
     quire_attn_workspace_opts attn = opts->attn;
 
@@ -16,8 +19,11 @@ int quire_card_make(quire_card *card, const quire_device_opts *opts)
     return quire_card_levels_make(card);
 }
 
-void quire_card_end(quire_card *card)
+static void card_close(quire_device *device)
 {
+    quire_card *card = (quire_card *)device;
+    const quire_allocator allocator = device->allocator;
+
     if (card->n_submitted > 0) {
         (void)quire_card_wait_all(card);
     }
@@ -27,28 +33,36 @@ void quire_card_end(quire_card *card)
         quire_card_free(card, &memory);
     }
     quire_attn_workspace_destroy(card->workspace);
+    card->calls->close(card);
+    allocator.free(allocator.ctx, card);
 }
 
-int quire_card_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
-                            quire_device_memory *out)
+static void card_info(const quire_device *device, quire_device_info *out)
+{
+    const quire_card *card = (const quire_card *)device;
+
+    card->calls->info(card, out);
+}
+
+static int card_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
+                      quire_device_memory *out)
 {
     return quire_card_alloc((quire_card *)device, kind, bytes, out);
 }
 
-void quire_card_device_free(quire_device *device, quire_device_memory *memory)
+static void card_free(quire_device *device, quire_device_memory *memory)
 {
     quire_card_free((quire_card *)device, memory);
 }
 
-int quire_card_device_copy(quire_device *device, const quire_device_piece *pieces,
-                           uint32_t n_pieces)
+static int card_copy(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces)
 {
     quire_card *card = (quire_card *)device;
 
     return card->calls->copy(card, pieces, n_pieces);
 }
 
-int quire_card_device_record(quire_device *device, quire_device_event *out)
+static int card_record(quire_device *device, quire_device_event *out)
 {
     *out = ((const quire_card *)device)->n_submitted;
     return QUIRE_OK;
@@ -63,25 +77,24 @@ static int failure_take(quire_card *card, int rc)
     return failure;
 }
 
-int quire_card_device_wait(quire_device *device, quire_device_event event)
+static int card_wait(quire_device *device, quire_device_event event)
 {
     quire_card *card = (quire_card *)device;
 
     return failure_take(card, card->calls->wait(card, event));
 }
 
-int quire_card_device_check(const quire_device *device, const quire_attn_layer *layer)
+static int card_check(const quire_device *device, const quire_attn_layer *layer)
 {
     return quire_attn_layer_check(((const quire_card *)device)->workspace, layer);
 }
 
-int quire_card_device_plan(quire_device *device, const quire_attn_batch *batch)
+static int card_plan(quire_device *device, const quire_attn_batch *batch)
 {
     return quire_card_plan((quire_card *)device, batch);
 }
 
-int quire_card_device_enter(quire_device *device, const quire_attn_layer *layer,
-                            quire_attn_layer *own)
+static int card_enter(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own)
 {
     return quire_card_enter((quire_card *)device, layer, own);
 }
@@ -91,16 +104,16 @@ static void failure_note(quire_card *card, int rc)
     card->failure = rc < 0 && card->failure == QUIRE_OK ? rc : card->failure;
 }
 
-void quire_card_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
-                              uint32_t n_threads)
+static void card_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
+                        uint32_t n_threads)
 {
     (void)thread;
     (void)n_threads;
     failure_note((quire_card *)device, quire_card_append((quire_card *)device, own));
 }
 
-void quire_card_device_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
-                            uint32_t thread, uint32_t n_threads)
+static void card_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
+                      uint32_t thread, uint32_t n_threads)
 {
     (void)call;
     (void)thread;
@@ -108,10 +121,52 @@ void quire_card_device_attn(quire_device *device, const quire_attn_layer *own, u
     failure_note((quire_card *)device, quire_card_attn((quire_card *)device, own));
 }
 
-int quire_card_device_leave(quire_device *device, const quire_attn_layer *layer,
-                            const quire_attn_layer *own)
+static int card_leave(quire_device *device, const quire_attn_layer *layer,
+                      const quire_attn_layer *own)
 {
     quire_card *card = (quire_card *)device;
 
     return failure_take(card, quire_card_leave(card, layer, own));
+}
+
+static const quire_device_ops card_ops = {
+    .close = card_close,
+    .info = card_info,
+    .alloc = card_alloc,
+    .free = card_free,
+    .copy = card_copy,
+    .record = card_record,
+    .wait = card_wait,
+    .check = card_check,
+    .plan = card_plan,
+    .enter = card_enter,
+    .append = card_append,
+    .attn = card_attn,
+    .leave = card_leave,
+};
+
+int quire_card_open(quire_device **out, quire_card *init, uint32_t index,
+                    const quire_device_opts *opts, quire_error *err)
+{
+    const quire_card_calls *calls = init->calls;
+    quire_card *card;
+    int rc;
+
+    *out = NULL;
+    quire_device_init(&init->base, &card_ops, opts);
+    card = init->base.allocator.alloc(init->base.allocator.ctx, calls->card_bytes);
+    if (card == NULL) {
+        calls->close(init);
+        return quire_error_set(err, QUIRE_NOMEM, "device %s%u: no memory", calls->name, index);
+    }
+    memcpy(card, init, calls->card_bytes);
+    rc = calls->queue_open(card);
+    rc = rc < 0 ? rc : card_make(card, opts);
+    if (rc < 0) {
+        card_close(&card->base);
+        return quire_error_set(err, rc, "device %s%u: attention cannot be set up: %s", calls->name,
+                               index, quire_status_text(rc));
+    }
+    *out = &card->base;
+    return QUIRE_OK;
 }

@@ -47,7 +47,12 @@ typedef struct quire_card_dispatch {
 /* The functions of an interface. Errors: QUIRE_LOST (noted: quire_device_lose()), QUIRE_NOMEM,
  * QUIRE_IO. */
 typedef struct quire_card_calls {
-    size_t piece_bytes; /* of the interface's own struct for memory */
+    const char *name;   /* of the interface, as in the names of its devices */
+    size_t card_bytes;  /* of the own struct for a device, which begins with quire_card */
+    size_t piece_bytes; /* of the own struct for memory, which begins with quire_card_piece */
+    void (*info)(const quire_card *card, quire_device_info *out);
+    int (*queue_open)(quire_card *card);
+    void (*close)(quire_card *card); /* the queue, if it is open, and the context */
     int (*piece_make)(quire_card *card, quire_device_kind kind, uint64_t bytes,
                       quire_card_piece *piece, quire_device_memory *out);
     void (*piece_end)(quire_card *card, quire_card_piece *piece); /* of a failed make(), too */
@@ -105,28 +110,11 @@ uint64_t quire_card_shared_splits(void);
 
 /* ---- card.c: functions of quire_device_ops, and the object ---- */
 
-/* The workspace that plans, and the tables of levels: of a card whose queue is open. */
-int quire_card_make(quire_card *card, const quire_device_opts *opts);
-/* Wait for all work, and end the memory that the device gave. The queue is still open. */
-void quire_card_end(quire_card *card);
-
-int quire_card_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
-                            quire_device_memory *out);
-void quire_card_device_free(quire_device *device, quire_device_memory *memory);
-int quire_card_device_copy(quire_device *device, const quire_device_piece *pieces,
-                           uint32_t n_pieces);
-int quire_card_device_record(quire_device *device, quire_device_event *out);
-int quire_card_device_wait(quire_device *device, quire_device_event event);
-int quire_card_device_check(const quire_device *device, const quire_attn_layer *layer);
-int quire_card_device_plan(quire_device *device, const quire_attn_batch *batch);
-int quire_card_device_enter(quire_device *device, const quire_attn_layer *layer,
-                            quire_attn_layer *own);
-void quire_card_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
-                              uint32_t n_threads);
-void quire_card_device_attn(quire_device *device, const quire_attn_layer *own, uint32_t call,
-                            uint32_t thread, uint32_t n_threads);
-int quire_card_device_leave(quire_device *device, const quire_attn_layer *layer,
-                            const quire_attn_layer *own);
+/* Open device `index` of an interface, whose own struct begins with *init and has its calls and
+ * context set. The device owns the context; on error the context is closed. Errors: those of
+ * queue_open(), and of quire_attn_workspace_create(). */
+int quire_card_open(quire_device **out, quire_card *init, uint32_t index,
+                    const quire_device_opts *opts, quire_error *err);
 
 /* ---- card_memory.c ---- */
 

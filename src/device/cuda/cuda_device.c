@@ -10,9 +10,9 @@
 
 #define KERNELS 1u /* another number when kernels round in another way */
 
-static void cuda_info(const quire_device *device, quire_device_info *out)
+static void cuda_info(const quire_card *card, quire_device_info *out)
 {
-    const quire_cuda_context *c = ((const quire_cuda *)device)->context;
+    const quire_cuda_context *c = ((const quire_cuda *)card)->context;
     size_t free_bytes, bytes;
 
     (void)snprintf(out->name, sizeof(out->name), "cuda%u", c->index);
@@ -23,45 +23,19 @@ static void cuda_info(const quire_device *device, quire_device_info *out)
     (void)snprintf(out->rounding, sizeof(out->rounding), "cuda %u", KERNELS);
     out->memory = QUIRE_MEMORY_DEVICE;
     out->memory_bytes = c->memory_bytes;
-    if (!device->is_lost && quire_cuda_context_use(c) == QUIRE_CUDA_SUCCESS &&
+    if (!card->base.is_lost && quire_cuda_context_use(c) == QUIRE_CUDA_SUCCESS &&
         c->calls.MemGetInfo(&free_bytes, &bytes) == QUIRE_CUDA_SUCCESS) {
         out->free_bytes = free_bytes;
     }
 }
 
-static void cuda_end(quire_cuda *cuda)
-{
-    const quire_allocator allocator = cuda->card.base.allocator;
-
-    quire_card_end(&cuda->card);
-    quire_cuda_queue_close(cuda);
-    quire_cuda_context_release(cuda->context);
-    allocator.free(allocator.ctx, cuda);
-}
-
-static void cuda_close(quire_device *device)
-{
-    cuda_end((quire_cuda *)device);
-}
-
-static const quire_device_ops cuda_ops = {
-    .close = cuda_close,
-    .info = cuda_info,
-    .alloc = quire_card_device_alloc,
-    .free = quire_card_device_free,
-    .copy = quire_card_device_copy,
-    .record = quire_card_device_record,
-    .wait = quire_card_device_wait,
-    .check = quire_card_device_check,
-    .plan = quire_card_device_plan,
-    .enter = quire_card_device_enter,
-    .append = quire_card_device_append,
-    .attn = quire_card_device_attn,
-    .leave = quire_card_device_leave,
-};
-
 static const quire_card_calls cuda_calls = {
+    .name = "cuda",
+    .card_bytes = sizeof(quire_cuda),
     .piece_bytes = sizeof(quire_cuda_piece),
+    .info = cuda_info,
+    .queue_open = quire_cuda_queue_open,
+    .close = quire_cuda_close,
     .piece_make = quire_cuda_piece_make,
     .piece_end = quire_cuda_piece_end,
     .copy = quire_cuda_copy,
@@ -72,34 +46,12 @@ static const quire_card_calls cuda_calls = {
     .end = quire_cuda_end,
 };
 
-static int cuda_make(quire_cuda *cuda, const quire_device_opts *opts)
-{
-    QUIRE_TRY(quire_cuda_queue_open(cuda));
-    return quire_card_make(&cuda->card, opts);
-}
-
 int quire_cuda_device_open(quire_device **out, uint32_t index, const quire_device_opts *opts,
                            quire_error *err)
 {
     quire_cuda init = { .card = { .calls = &cuda_calls } };
-    quire_cuda *cuda;
-    int rc;
 
     *out = NULL;
-    quire_device_init(&init.card.base, &cuda_ops, opts);
     QUIRE_TRY(quire_cuda_context_get(&init.context, index, err));
-    cuda = init.card.base.allocator.alloc(init.card.base.allocator.ctx, sizeof(*cuda));
-    if (cuda == NULL) {
-        quire_cuda_context_release(init.context);
-        return quire_error_set(err, QUIRE_NOMEM, "device cuda%u: no memory", index);
-    }
-    *cuda = init;
-    rc = cuda_make(cuda, opts);
-    if (rc < 0) {
-        cuda_end(cuda);
-        return quire_error_set(err, rc, "device cuda%u: attention cannot be set up: %s", index,
-                               quire_status_text(rc));
-    }
-    *out = &cuda->card.base;
-    return QUIRE_OK;
+    return quire_card_open(out, &init.card, index, opts, err);
 }

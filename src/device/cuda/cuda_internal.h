@@ -26,10 +26,9 @@ typedef struct quire_cuda {
     uint64_t n_done;                            /* pieces of work that are known to be done */
 } quire_cuda;
 
-/* cuda_queue.c */
-int quire_cuda_queue_open(quire_cuda *cuda);
-void quire_cuda_queue_close(quire_cuda *cuda);
-/* Of quire_card_calls. */
+/* cuda_queue.c: of quire_card_calls. */
+int quire_cuda_queue_open(quire_card *card);
+void quire_cuda_close(quire_card *card);
 int quire_cuda_piece_make(quire_card *card, quire_device_kind kind, uint64_t bytes,
                           quire_card_piece *piece, quire_device_memory *out);
 void quire_cuda_piece_end(quire_card *card, quire_card_piece *piece);

@@ -37,8 +37,9 @@ static int use(quire_cuda *cuda)
 
 /* ---- the stream ---- */
 
-int quire_cuda_queue_open(quire_cuda *cuda)
+int quire_cuda_queue_open(quire_card *card)
 {
+    quire_cuda *cuda = (quire_cuda *)card;
     const quire_cuda_calls *c = &cuda->context->calls;
 
     QUIRE_TRY(use(cuda));
@@ -50,8 +51,9 @@ int quire_cuda_queue_open(quire_cuda *cuda)
     return QUIRE_OK;
 }
 
-void quire_cuda_queue_close(quire_cuda *cuda)
+void quire_cuda_close(quire_card *card)
 {
+    quire_cuda *cuda = (quire_cuda *)card;
     const quire_cuda_calls *c = &cuda->context->calls;
 
     (void)quire_cuda_context_use(cuda->context);
@@ -63,6 +65,7 @@ void quire_cuda_queue_close(quire_cuda *cuda)
     if (cuda->stream != NULL) {
         (void)c->StreamDestroy(cuda->stream);
     }
+    quire_cuda_context_release(cuda->context);
 }
 
 /* Where the driver has no event for the end of work, the host waits for all of it: memory that the

@@ -45,9 +45,9 @@ static void memory_info(const quire_vulkan_context *c, quire_device_info *out)
     }
 }
 
-static void vulkan_info(const quire_device *device, quire_device_info *out)
+static void vulkan_info(const quire_card *card, quire_device_info *out)
 {
-    const quire_vulkan_context *c = ((const quire_vulkan *)device)->context;
+    const quire_vulkan_context *c = ((const quire_vulkan *)card)->context;
     int n;
 
     (void)snprintf(out->name, sizeof(out->name), "vulkan%u", c->index);
@@ -64,39 +64,13 @@ static void vulkan_info(const quire_device *device, quire_device_info *out)
     memory_info(c, out);
 }
 
-static void vulkan_end(quire_vulkan *v)
-{
-    const quire_allocator allocator = v->card.base.allocator;
-
-    quire_card_end(&v->card);
-    quire_vulkan_queue_close(v);
-    quire_vulkan_context_release(v->context);
-    allocator.free(allocator.ctx, v);
-}
-
-static void vulkan_close(quire_device *device)
-{
-    vulkan_end((quire_vulkan *)device);
-}
-
-static const quire_device_ops vulkan_ops = {
-    .close = vulkan_close,
-    .info = vulkan_info,
-    .alloc = quire_card_device_alloc,
-    .free = quire_card_device_free,
-    .copy = quire_card_device_copy,
-    .record = quire_card_device_record,
-    .wait = quire_card_device_wait,
-    .check = quire_card_device_check,
-    .plan = quire_card_device_plan,
-    .enter = quire_card_device_enter,
-    .append = quire_card_device_append,
-    .attn = quire_card_device_attn,
-    .leave = quire_card_device_leave,
-};
-
 static const quire_card_calls vulkan_calls = {
+    .name = "vulkan",
+    .card_bytes = sizeof(quire_vulkan),
     .piece_bytes = sizeof(quire_vulkan_piece),
+    .info = vulkan_info,
+    .queue_open = quire_vulkan_queue_open,
+    .close = quire_vulkan_close,
     .piece_make = quire_vulkan_piece_make,
     .piece_end = quire_vulkan_piece_end,
     .copy = quire_vulkan_copy,
@@ -107,34 +81,12 @@ static const quire_card_calls vulkan_calls = {
     .end = quire_vulkan_end,
 };
 
-static int vulkan_make(quire_vulkan *v, const quire_device_opts *opts)
-{
-    QUIRE_TRY(quire_vulkan_queue_open(v));
-    return quire_card_make(&v->card, opts);
-}
-
 int quire_vulkan_device_open(quire_device **out, uint32_t index, bool validates,
                              const quire_device_opts *opts, quire_error *err)
 {
     quire_vulkan init = { .card = { .calls = &vulkan_calls } };
-    quire_vulkan *v;
-    int rc;
 
     *out = NULL;
-    quire_device_init(&init.card.base, &vulkan_ops, opts);
     QUIRE_TRY(quire_vulkan_context_get(&init.context, index, validates, err));
-    v = init.card.base.allocator.alloc(init.card.base.allocator.ctx, sizeof(*v));
-    if (v == NULL) {
-        quire_vulkan_context_release(init.context);
-        return quire_error_set(err, QUIRE_NOMEM, "device vulkan%u: no memory", index);
-    }
-    *v = init;
-    rc = vulkan_make(v, opts);
-    if (rc < 0) {
-        vulkan_end(v);
-        return quire_error_set(err, rc, "device vulkan%u: attention cannot be set up: %s", index,
-                               quire_status_text(rc));
-    }
-    *out = &v->card.base;
-    return QUIRE_OK;
+    return quire_card_open(out, &init.card, index, opts, err);
 }

@@ -33,11 +33,11 @@ int quire_vulkan_piece_make(quire_card *card, quire_device_kind kind, uint64_t b
 void quire_vulkan_piece_end(quire_card *card, quire_card_piece *piece);
 
 /* vulkan_queue.c. Errors: QUIRE_LOST, QUIRE_NOMEM, QUIRE_IO. */
-int quire_vulkan_queue_open(quire_vulkan *v);
-void quire_vulkan_queue_close(quire_vulkan *v);
 /* The status for a result of Vulkan; notes the loss of the device. */
 int quire_vulkan_status(quire_vulkan *v, VkResult result);
 /* Of quire_card_calls. */
+int quire_vulkan_queue_open(quire_card *card);
+void quire_vulkan_close(quire_card *card);
 int quire_vulkan_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
 int quire_vulkan_wait(quire_card *card, uint64_t value);
 int quire_vulkan_begin(quire_card *card);

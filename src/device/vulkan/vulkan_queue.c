@@ -20,8 +20,9 @@ int quire_vulkan_status(quire_vulkan *v, VkResult result)
     }
 }
 
-int quire_vulkan_queue_open(quire_vulkan *v)
+int quire_vulkan_queue_open(quire_card *card)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
     const quire_vulkan_context *c = v->context;
     const VkSemaphoreTypeCreateInfo type = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                              .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE };
@@ -41,12 +42,14 @@ int quire_vulkan_queue_open(quire_vulkan *v)
     return quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->commands));
 }
 
-void quire_vulkan_queue_close(quire_vulkan *v)
+void quire_vulkan_close(quire_card *card)
 {
+    quire_vulkan *v = (quire_vulkan *)card;
     const quire_vulkan_context *c = v->context;
 
     c->DestroyCommandPool(c->device, v->pool, NULL);
     c->DestroySemaphore(c->device, v->timeline, NULL);
+    quire_vulkan_context_release(v->context);
 }
 
 int quire_vulkan_wait(quire_card *card, uint64_t value)

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "cli/commands/talk.h"
 #include "program.h"
 #include "train_calls.h"
@@ -130,6 +131,29 @@ static void test_interrupted(void **state)
     train_remove("stopped");
 }
 
+/* The longest context, in rows that a task fills. The rate counts all steps of the process: in the
+ * whole time of the program it would have computed no fewer tokens. */
+static void test_longest_context(void **state)
+{
+    const uint64_t start_ns = quire_clock_ns();
+    program_result result = program_expect(
+        0, PROGRAM("train", "--checkpoint", train_file("long", ".checkpoint"), "--n-layer", "2",
+                   "--d-model", "16", "--n-head", "1", "--d-head", "8", "--d-ff", "16", "--rows",
+                   "1", "-c", "8192", "--steps", "2", "--log-every", "2", "--held-batches", "1",
+                   "--task-bytes", "8190", "--task-kinds", "copy", "--json"));
+    const double seconds = (double)(quire_clock_ns() - start_ns) * 1e-9;
+    json_t *line = json_loadb(result.out, strcspn(result.out, "\n"), 0, NULL);
+    double loss = json_real_value(json_object_get(line, "loss"));
+
+    (void)state;
+    assert_int_equal(json_integer_value(json_object_get(line, "tokens")), 2 * 8192);
+    assert_true(json_real_value(json_object_get(line, "tokens_per_s")) * seconds >= 2 * 8192);
+    assert_true(fabs(loss - log(260)) < 0.5);
+    json_decref(line);
+    program_free(&result);
+    train_remove("long");
+}
+
 /* Tasks without text, as lines of JSON: an object in each. */
 static void test_json(void **state)
 {
@@ -206,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_trains),      cmocka_unit_test(test_terminated),
         cmocka_unit_test(test_interrupted), cmocka_unit_test(test_json),
         cmocka_unit_test(test_variables),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_longest_context),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

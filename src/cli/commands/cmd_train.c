@@ -366,14 +366,19 @@ static int resume(train_run *r, quire_error *err)
 
 /* ---- reports ---- */
 
+static uint64_t step_tokens(const quire_train_plan *p)
+{
+    return (uint64_t)p->n_accumulate * p->n_rows * p->n_tokens;
+}
+
 static void report_step(train_run *r, const quire_train_report *s)
 {
     double seconds = quire_now_s() - r->start_s;
     double rate = quire_rate((double)(s->n_tokens - r->start_tokens), seconds);
     double share =
         r->product_rate > 0 ? rate * quire_train_flop_per_token(r->trainer) / r->product_rate : 0;
-    double per_step = (double)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
-    double left_s = rate > 0 ? (double)(r->plan.n_steps - s->step) * per_step / rate : 0;
+    double tokens_left = (double)(r->plan.n_steps - s->step) * (double)step_tokens(&r->plan);
+    double left_s = rate > 0 ? tokens_left / rate : 0;
     json_int_t task_bytes = (json_int_t)quire_text_docs_task_bytes(r->docs);
 
     if (r->args->common.is_json) {
@@ -443,14 +448,11 @@ static int train(train_run *r, quire_error *err)
     uint64_t step = quire_trainer_steps(r->trainer);
 
     r->start_s = quire_now_s();
+    r->start_tokens = step * step_tokens(&r->plan);
     while (step < r->plan.n_steps && !must_stop()) {
         quire_train_report report;
 
         QUIRE_TRY(quire_trainer_step(r->trainer, &r->packer, &report, err));
-        if (step == quire_trainer_steps(r->trainer) - 1 && r->start_tokens == 0) {
-            r->start_tokens = report.n_tokens -
-                              (uint64_t)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
-        }
         step = report.step;
         quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
         if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {

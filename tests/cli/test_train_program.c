@@ -1,5 +1,5 @@
 /* test_train_program.c - quire train end to end: a configuration, SIGTERM and going on with the
- * same bits, the written model in quire perplexity, and refusals.
+ * same bits, the written model in quire perplexity, a run that diverges, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -62,7 +62,9 @@ static void test_trains(void **state)
         const char *said = strstr(result.out, "validation loss ");
 
         assert_says(result.out, "step 60 of 60   loss ");
-        assert_says(result.out, "of sgemm");
+        assert_says(result.out, " tokens/s   ");
+        assert_says(result.out, " % of sgemm   ");
+        assert_says(result.out, " s left\n");
         assert_non_null(said);
         assert_true(strtod(said + strlen("validation loss "), NULL) < 3.5); /* log 260 = 5.56 */
         check_served("plain", strtod(said + strlen("validation loss "), NULL));
@@ -131,6 +133,32 @@ static void test_interrupted(void **state)
     train_remove("stopped");
 }
 
+/* A rate that is far too high: the run stops with a message, and the checkpoint from before it has
+ * the same bytes still. */
+static void test_diverges(void **state)
+{
+    const char *config = write_config("lost", "fusedkv", 5);
+    program_result result = program_expect(0, PROGRAM("train", config));
+    size_t n_before, n_after;
+    char *before = train_read(train_file("lost", ".checkpoint"), &n_before), *after;
+
+    (void)state;
+    program_free(&result);
+    assert_int_equal(unlink(train_file("lost", ".gguf")), 0);
+    result = program_expect(1, PROGRAM("train", config, "--steps", "60", "--rate", "10",
+                                       "--rate-end", "10", "--rise-max", "1"));
+    assert_says(result.err, "going on from step 5");
+    assert_says(result.err, "the step was not taken");
+    program_free(&result);
+    after = train_read(train_file("lost", ".checkpoint"), &n_after);
+    assert_int_equal(n_before, n_after);
+    assert_memory_equal(before, after, n_before);
+    assert_int_equal(access(train_file("lost", ".gguf"), F_OK), -1);
+    free(before);
+    free(after);
+    train_remove("lost");
+}
+
 /* The longest context, in rows that a task fills. The rate counts all steps of the process: in the
  * whole time of the program it would have computed no fewer tokens. */
 static void test_longest_context(void **state)
@@ -168,6 +196,9 @@ static void test_json(void **state)
     assert_int_equal(json_integer_value(json_object_get(line, "step")), 2);
     assert_true(json_real_value(json_object_get(line, "loss")) > 1);
     assert_int_equal(json_integer_value(json_object_get(line, "tokens")), 2 * 2 * 64);
+    assert_true(json_real_value(json_object_get(line, "tokens_per_s")) > 0);
+    assert_true(json_real_value(json_object_get(line, "product_share")) > 0);
+    assert_true(json_real_value(json_object_get(line, "left_s")) > 0);
     json_decref(line);
     assert_says(result.out, "\"held_loss\"");
     program_free(&result);
@@ -230,7 +261,7 @@ int main(void)
         cmocka_unit_test(test_trains),      cmocka_unit_test(test_terminated),
         cmocka_unit_test(test_interrupted), cmocka_unit_test(test_json),
         cmocka_unit_test(test_variables),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_diverges),    cmocka_unit_test(test_longest_context),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -1,5 +1,5 @@
 /* test_text_docs.c - documents out of files and folders: separators, long documents, the split into
- * training and held-out parts, places, generated tasks, and refusals.
+ * training and held-out parts, files larger than memory, places, generated tasks, and refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -191,6 +192,70 @@ static void test_places(void **state)
     }
     quire_text_docs_close(docs);
     quire_text_docs_close(other);
+}
+
+#define STREAMED_BYTES ((off_t)1 << 30)
+#define STREAMED_KIB   (32 << 10) /* of memory, at most */
+
+static long peak_kib(void)
+{
+    struct rusage usage;
+
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_maxrss;
+}
+
+/* A file of 1 GiB: documents of its beginning, and of its end, come without the rest of it. The
+ * file is a hole on the disk. */
+static void test_streamed(void **state)
+{
+    const uint64_t end[QUIRE_DOC_PLACE] = { 0, (uint64_t)STREAMED_BYTES - 10000, 0, 1, 0 };
+    const quire_doc_reader *reader;
+    const long before = peak_kib();
+    quire_text_docs *docs;
+    quire_doc doc;
+
+    (void)state;
+    write_files();
+    assert_int_equal(truncate(path_a, STREAMED_BYTES), 0);
+    docs = open_docs(&plain);
+    assert_string_equal(next_text(docs, &doc), "one\n");
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_non_null(next_text(docs, &doc));
+    }
+    reader = quire_text_docs_reader(docs);
+    assert_int_equal(reader->seek(reader->ctx, end, NULL), QUIRE_OK);
+    while (strcmp(next_text(docs, &doc), TEXT_B) != 0) {
+        assert_in_range(doc.n, 3, 4095 + 2);
+    }
+    quire_text_docs_close(docs);
+    assert_in_range(peak_kib() - before, 0, STREAMED_KIB);
+    write_files();
+}
+
+/* A quarter of the documents are tasks, each kind as often as the others. */
+static void test_share_of_tasks(void **state)
+{
+    quire_text_docs_options o = plain;
+    uint32_t n_tasks = 0, n_recall = 0;
+    quire_text_docs *docs;
+    quire_doc doc;
+
+    (void)state;
+    write_files();
+    o.task_share = 0.25;
+    o.tasks = (1u << QUIRE_TASK_COUNT) - 1;
+    o.task_bytes = 100;
+    docs = open_docs(&o);
+    for (uint32_t i = 0; i < 4000; i++) {
+        const char *text = next_text(docs, &doc);
+
+        n_tasks += doc.counts != NULL;
+        n_recall += doc.counts != NULL && strlen(text) > 3 && text[3] == '=';
+    }
+    assert_in_range(n_tasks, 860, 1140); /* five deviations */
+    assert_in_range(n_recall, n_tasks / 4 - 70, n_tasks / 4 + 70);
+    quire_text_docs_close(docs);
 }
 
 /* The answer is the sentence of the kind that the beginning asks for. */
@@ -456,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_tasks),      cmocka_unit_test(test_task_docs),
         cmocka_unit_test(test_levels),     cmocka_unit_test(test_task_lengths),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_streamed),   cmocka_unit_test(test_share_of_tasks),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

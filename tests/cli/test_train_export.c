@@ -36,16 +36,23 @@ static const char *read_text(const char *path)
     return text;
 }
 
-/* Train, or, when the checkpoint is there, write the model again. */
-static void train(const char *scheme, const char *type)
+/* Train a model of 4 heads of 32, or, when the checkpoint is there, write it again. option: one
+ * more, or NULL. */
+static void train_heads(const char *scheme, const char *n_kv_head, const char *option,
+                        const char *type)
 {
     program_result result = program_expect(
         0, PROGRAM("train", "--data", program_data("fables.txt"), "--scheme", scheme,
                    "--checkpoint", checkpoint, "-o", model, "--n-layer", "2", "--d-model", "48",
-                   "--n-head", "2", "--d-head", "32", "--d-ff", "96", "-c", "64", "--rows", "4",
-                   "--steps", "40", "--warmup", "5", "--rate", "0.005", "--type", type));
+                   "--n-kv-head", n_kv_head, "--d-ff", "96", "-c", "64", "--rows", "4", "--steps",
+                   "40", "--warmup", "5", "--rate", "0.005", "--type", type, option));
 
     program_free(&result);
+}
+
+static void train(const char *scheme, const char *type)
+{
+    train_heads(scheme, "4", NULL, type);
 }
 
 static double perplexity(void)
@@ -78,13 +85,13 @@ static int remove_files(void **state)
     return 0;
 }
 
-/* Rows of 48 are no whole number of q8_0's blocks and stay f16; rows of 64 and 96 are. Gates of
- * fusedkv stay f32. */
+/* Rows of 48 are no whole number of q8_0's blocks and stay f16; rows of 128 and 96 are. Gates of
+ * fusedkv and mixes of yoco++ stay f32. */
 static void test_types(void **state)
 {
-    static const char *const schemes[] = { "mha", "fusedkv" };
+    static const char *const schemes[] = { "mha", "fusedkv", "yoco++" };
 
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 3; i++) {
         double f32, f16, q8;
         long f32_bytes, f16_bytes;
 
@@ -105,21 +112,40 @@ static void test_types(void **state)
     }
 }
 
+/* Plain schemes: with norms of heads as qwen3, without as llama, with output weights of their own
+ * or those of the embedding. Both programs round activations to f16 or q8_0, where the weights have
+ * these types, each in its own way. */
 static void test_libllama(void **state)
 {
-    static const char *const types[] = { "f32", "q8_0" };
+    static const struct {
+        const char *scheme, *n_kv_head, *option, *arch;
+    } models[] = { { "mha", "4", NULL, "qwen3" },
+                   { "gqa", "2", "--no-qk-norm", "llama" },
+                   { "mqa", "1", "--untied", "qwen3" },
+                   { "mha", "4", "--no-qk-norm", "llama" } };
+    static const struct {
+        const char *type;
+        double apart;
+    } types[] = { { "f32", 1e-4 }, { "f16", 1e-3 }, { "q8_0", 0.01 } };
 
-    (void)state;
-    for (size_t i = 0; i < 2; i++) {
-        double ours, theirs;
+    for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
+        for (size_t k = 0; k < sizeof(types) / sizeof(types[0]); k++) {
+            program_result info;
+            double ours, theirs;
 
-        train("mha", types[i]);
-        ours = perplexity();
-        theirs = fixture_peer_perplexity(model, read_text(program_data("fables.txt")), 64, CHUNKS);
-        /* q8_0: activations are rounded to 8 bits by both, in blocks of their own. */
-        if (fabs(ours / theirs - 1) > (i == 0 ? 1e-4 : 0.01)) {
-            fail_msg("%s: perplexity %.5f, libllama's %.5f", types[i], ours, theirs);
+            train_heads(models[i].scheme, models[i].n_kv_head, models[i].option, types[k].type);
+            info = program_expect(0, PROGRAM("info", "-m", model, "--json"));
+            assert_says(info.out, models[i].arch);
+            program_free(&info);
+            ours = perplexity();
+            theirs =
+                fixture_peer_perplexity(model, read_text(program_data("fables.txt")), 64, CHUNKS);
+            if (fabs(ours / theirs - 1) > types[k].apart) {
+                fail_msg("%s %s %s: perplexity %.5f, libllama's %.5f", models[i].arch,
+                         models[i].scheme, types[k].type, ours, theirs);
+            }
         }
+        (void)remove_files(state);
     }
 }
 

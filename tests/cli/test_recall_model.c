@@ -63,6 +63,7 @@ static void test_answers(void **state)
     for (size_t i = 0; i < 3; i++) {
         check(tasks[i], 256, 1);
         check(tasks[i], 2048, 1);
+        check(tasks[i], 4096, 1);
     }
 }
 

@@ -91,23 +91,21 @@ static double difference(const float *a, const float *b)
 /* In f32 the results differ by the order of additions alone. Tolerances of the other formats, and
  * of two mixed ones, are about three times the rounding error of the scheme gqa, where each layer
  * stores its own K and V. */
+typedef struct format_pair {
+    quire_format k, v;
+    double tolerance;
+} format_pair;
+
+static const format_pair formats[] = {
+    { QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 2e-5 },   { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 1e-3 },
+    { QUIRE_FORMAT_BF16, QUIRE_FORMAT_BF16, 1e-2 }, { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8, 3e-2 },
+    { QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q6, 4e-2 },     { QUIRE_FORMAT_Q5, QUIRE_FORMAT_Q5, 6e-2 },
+    { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4, 0.1 },      { QUIRE_FORMAT_Q3, QUIRE_FORMAT_Q3, 0.2 },
+    { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4, 0.1 },      { QUIRE_FORMAT_Q6, QUIRE_FORMAT_F16, 4e-2 },
+};
+
 static void check_numbers(const gguf_gen_opts *gen)
 {
-    static const struct {
-        quire_format k, v;
-        double tolerance;
-    } formats[] = {
-        { QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 2e-5 },
-        { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 1e-3 },
-        { QUIRE_FORMAT_BF16, QUIRE_FORMAT_BF16, 1e-2 },
-        { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8, 3e-2 },
-        { QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q6, 4e-2 },
-        { QUIRE_FORMAT_Q5, QUIRE_FORMAT_Q5, 6e-2 },
-        { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4, 0.1 },
-        { QUIRE_FORMAT_Q3, QUIRE_FORMAT_Q3, 0.2 },
-        { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4, 0.1 },
-        { QUIRE_FORMAT_Q6, QUIRE_FORMAT_F16, 4e-2 },
-    };
     const char *path = fixture_generate(gen);
     float *want = double_model_logits(path, gen, tokens, N_TOKENS);
     quire_model *model = fixture_open(path);
@@ -181,14 +179,11 @@ static void test_windows(void **state)
     check_numbers(&gen);
 }
 
-/* Every kernel set of this CPU, in a format of each kind. */
+/* Every kernel set of this CPU, in every format. */
 static void test_kernel_sets(void **state)
 {
     static const char *const isas[] = { "portable",    "avx2",       "avx512",
                                         "avx512+bf16", "avx512+amx", "neon" };
-    static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_BF16, QUIRE_FORMAT_Q8,
-                                            QUIRE_FORMAT_Q4 };
-    static const double tolerances[] = { 2e-5, 1e-2, 3e-2, 0.1 };
     const gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_F32);
     const char *path = fixture_generate(&gen);
     float *want = double_model_logits(path, &gen, tokens, N_TOKENS);
@@ -206,11 +201,12 @@ static void test_kernel_sets(void **state)
         n_sets++;
         model = fixture_open(path);
         for (size_t f = 0; f < COUNT(formats); f++) {
-            float *got = in_steps_of(model, formats[f], formats[f], N_TOKENS);
+            float *got = in_steps_of(model, formats[f].k, formats[f].v, N_TOKENS);
             const double error = difference(got, want);
 
-            (void)printf("%s, %s: %.2g\n", isas[i], quire_format_name(formats[f]), error);
-            assert_true(error < tolerances[f]);
+            (void)printf("%s, K %s, V %s: %.2g\n", isas[i], quire_format_name(formats[f].k),
+                         quire_format_name(formats[f].v), error);
+            assert_true(error < formats[f].tolerance);
             free(got);
         }
         quire_model_close(model);
@@ -227,7 +223,7 @@ static void test_kernel_sets(void **state)
 #define N_FORKS  3u
 
 /* Logits of one more token of each of three forks of a long text; release with free(). */
-static float *forks_step(const quire_model *model, quire_format format, bool no_cascade)
+static float *forks_step(const quire_model *model, const format_pair *format, bool no_cascade)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
     quire_slice slices[N_FORKS] = { { 0 } };
@@ -239,7 +235,8 @@ static float *forks_step(const quire_model *model, quire_format format, bool no_
     opts.n_ctx = 4096;
     opts.kv_budget_bytes = 64u << 20;
     opts.n_threads = 2;
-    opts.k_format = opts.v_format = format;
+    opts.k_format = format->k;
+    opts.v_format = format->v;
     opts.no_cascade = no_cascade;
     runtime = fixture_runtime(model, &opts);
     slices[0].seq = fixture_seq(runtime);
@@ -260,17 +257,15 @@ static float *forks_step(const quire_model *model, quire_format format, bool no_
     return out;
 }
 
-/* Pages that sequences share are read once for all of them, by layers with two sources too. */
-static void test_cascade_changes_no_bit(void **state)
+/* Pages that sequences share are read once for all of them, by layers with two sources too, also
+ * where these layers have windows. */
+static void check_cascade(const gguf_gen_opts *gen)
 {
-    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
-    const gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_Q8_0);
-    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_model *model = fixture_open(fixture_generate(gen));
 
-    (void)state;
     for (size_t i = 0; i < COUNT(formats); i++) {
-        float *with = forks_step(model, formats[i], false);
-        float *without = forks_step(model, formats[i], true);
+        float *with = forks_step(model, &formats[i], false);
+        float *without = forks_step(model, &formats[i], true);
 
         assert_memory_equal(with, without, (size_t)N_FORKS * N_VOCAB * sizeof *with);
         assert_memory_not_equal(with, with + N_VOCAB, N_VOCAB * sizeof *with);
@@ -279,6 +274,17 @@ static void test_cascade_changes_no_bit(void **state)
     }
     quire_model_close(model);
     fixture_generated_remove();
+}
+
+static void test_cascade_changes_no_bit(void **state)
+{
+    static const int32_t windows[6] = { 0, 0, 0, 77, 1500, 0 };
+    gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_Q8_0);
+
+    (void)state;
+    check_cascade(&gen);
+    memcpy(gen.windows, windows, sizeof windows);
+    check_cascade(&gen);
 }
 
 /* ---- early exit ---- */
@@ -379,21 +385,25 @@ static void check_mixed_step(const quire_model *model, const exit_case *c, quire
 
 static void test_early_exit_changes_no_bit(void **state)
 {
-    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+    static const quire_format some[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+    static const int32_t windows[6] = { 0, 64, 0, 77, 130, 20 };
 
     (void)state;
     if (quire_matmul_kernels_find(NULL) == NULL) {
         print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
         skip();
     }
-    for (size_t i = 0; i < COUNT(exit_cases) * COUNT(formats); i++) {
-        const exit_case *c = &exit_cases[i / COUNT(formats)];
-        const quire_format format = formats[i % COUNT(formats)];
+    for (size_t i = 0; i < COUNT(exit_cases) * COUNT(some); i++) {
+        const exit_case *c = &exit_cases[i / COUNT(some)];
+        const quire_format format = some[i % COUNT(some)];
         gguf_gen_opts gen = options_of(c->scheme, GGML_TYPE_Q8_0);
         quire_model *model;
         float *want, *again;
 
         gen.has_qk_norm = i % 2 == 0; /* without: Q, K and V jointly */
+        if (format == QUIRE_FORMAT_Q8) {
+            memcpy(gen.windows, windows, sizeof windows);
+        }
         model = fixture_open(fixture_generate(&gen));
         want = in_steps_of(model, format, format, N_TOKENS);
         again = in_steps_of(model, format, format, 1);
@@ -453,15 +463,15 @@ static uint64_t kv_bytes_of(const char *scheme, quire_format format, uint64_t *p
 static void test_half_the_bytes(void **state)
 {
     static const char *const schemes[] = { "cla2", "yoco", "fusedkv", "fusedkv-lite" };
-    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q4 };
+    static const quire_format some[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q4 };
 
     (void)state;
-    for (size_t f = 0; f < COUNT(formats); f++) {
+    for (size_t f = 0; f < COUNT(some); f++) {
         uint64_t plain_pages, pages;
-        const uint64_t plain = kv_bytes_of("gqa", formats[f], &plain_pages);
+        const uint64_t plain = kv_bytes_of("gqa", some[f], &plain_pages);
 
         for (size_t i = 0; i < COUNT(schemes); i++) {
-            assert_int_equal(2 * kv_bytes_of(schemes[i], formats[f], &pages), plain);
+            assert_int_equal(2 * kv_bytes_of(schemes[i], some[f], &pages), plain);
             assert_int_equal(2 * pages, plain_pages);
         }
     }

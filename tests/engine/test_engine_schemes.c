@@ -1,6 +1,6 @@
 /* test_engine_schemes.c - models whose layers share K and V behind the engine: the prefix tree,
- * pins and the store below memory keep the stored layers alone, and answers are those of a plain
- * loop.
+ * sessions, pins and the store below memory keep the stored layers alone, and answers are those of
+ * a plain loop.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -14,13 +14,16 @@
 
 #include "engine/overflow.h"
 #include "engine/pins.h"
+#include "engine/views.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* The bytes that a text takes, by place. */
 typedef struct bytes_of_text {
     uint64_t cached; /* in the prefix tree */
     uint64_t pinned;
+    uint64_t of_session;
     uint64_t stored; /* records below memory: payloads, and headers of some hundred bytes */
 } bytes_of_text;
 
@@ -52,6 +55,25 @@ static uint64_t pin_bytes(const engine_bench *b, const int32_t *text)
     return pin.bytes;
 }
 
+/* The bytes of a session whose turn the text is. */
+static uint64_t session_bytes(const engine_bench *b, const int32_t *text)
+{
+    const quire_chat_message message = { "user", "hello", NULL };
+    quire_sessions *sessions = quire_engine_sessions(b->engine);
+    quire_session_kv kv = { "", 0, "s", 0, 0 };
+    int32_t *tokens = malloc(N_FULL * sizeof *tokens);
+    quire_session_ref ref;
+
+    assert_non_null(tokens);
+    memcpy(tokens, text, N_FULL * sizeof *tokens);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 1, &ref, NULL), QUIRE_OK);
+    assert_int_equal(quire_sessions_commit(sessions, ref, &message, 1, tokens, N_FULL, 2),
+                     QUIRE_OK);
+    quire_sessions_leave(sessions, ref, 2);
+    assert_int_equal(quire_engine_sessions_kv(b->engine, &kv, 1), QUIRE_OK);
+    return kv.bytes;
+}
+
 static uint64_t cached_bytes(const engine_bench *b)
 {
     quire_cache_stats stats;
@@ -76,6 +98,7 @@ static bytes_of_text serve(const char *scheme, quire_format format)
     assert_memory_equal(got, expected, sizeof got);
     assert_int_equal(tier_run(&b, &params, got), is_sealed ? N_FULL : N_PROMPT - 1);
     assert_memory_equal(got, expected, sizeof got);
+    bytes.of_session = session_bytes(&b, text);
     bytes.pinned = pin_bytes(&b, text);
 
     memcpy(text + N_PROMPT, got, sizeof got);
@@ -101,8 +124,9 @@ static bytes_of_text serve(const char *scheme, quire_format format)
 /* Two of four layers store: half the bytes in every place. */
 static void test_half_the_bytes_everywhere(void **state)
 {
-    static const char *const schemes[] = { "cla2", "yoco", "fusedkv", "fusedkv-lite",
-                                           "fusedkv-lite-learnable" };
+    static const char *const schemes[] = {
+        "cla2", "yoco", "fusedkv", "fusedkv-lite", "fusedkv-lite-learnable", "yoco++"
+    };
     static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
 
     (void)state;
@@ -110,10 +134,12 @@ static void test_half_the_bytes_everywhere(void **state)
         const bytes_of_text plain = serve("gqa", formats[f]);
 
         assert_true(plain.pinned > 0 && plain.cached > 0 && plain.stored > 0);
+        assert_true(plain.of_session > 0);
         for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
             const bytes_of_text half = serve(schemes[i], formats[f]);
 
             assert_int_equal(2 * half.pinned, plain.pinned);
+            assert_int_equal(2 * half.of_session, plain.of_session);
             assert_int_equal(2 * half.cached, plain.cached);
             assert_in_range(2 * half.stored, plain.stored, plain.stored + plain.stored / 4);
         }

@@ -1,7 +1,8 @@
-// stories-text.mjs - a folder of little stories to train on, for bench/train/stories.yaml.
+// stories-text.mjs - a folder of little stories to train on, for bench/train/stories.yaml and for
+// cuts of the model that tells them (docs/training.md).
 //
 //   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE]
-//                                       [--model stories15M.gguf --stories 4000]
+//                                       [--model stories15M.gguf --stories 4000 --tokens 224]
 //                                       [--quire build/quire] [--threads 1]
 //
 // Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two
@@ -19,7 +20,7 @@ import { Server } from "../serve/server.mjs";
 const END = "<|endoftext|>";
 const AT_ONCE = 16;
 const WORDS_MIN = 40; // of a story; shorter ones are ends of others
-const CTX = 256;      // of stories15M
+const TOKENS = 224;   // with its beginning such a story fits into the 256 of stories15M
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "../..");
 
@@ -46,14 +47,14 @@ export function complete(text) {
     return upTo < 0 ? "" : text.slice(0, upTo + quote).trim();
 }
 
-async function tell(server, path, known, wanted) {
+async function tell(server, path, known, { wanted, tokens }) {
     let next = existsSync(path) ? readFileSync(path, "utf8").split(`\n${END}\n`).length - 1 : 0;
     const one = async () => {
         while (next < wanted) {
             const i = next++;
             const prompt = beginning(known, i);
             const { status, body } = await server.client.json("POST", "/v1/completions",
-                { prompt, max_tokens: CTX - 32, temperature: 0.9, top_p: 0.95, seed: i + 1 });
+                { prompt, max_tokens: tokens, temperature: 0.9, top_p: 0.95, seed: i + 1 });
             if (status !== 200) {
                 throw new Error(`the server said ${status}: ${body?.error?.message ?? body}`);
             }
@@ -70,7 +71,8 @@ async function tell(server, path, known, wanted) {
 
 async function main() {
     const { values: options } = parseArgs({ options: { out: { type: "string" }, text: { type: "string", multiple: true },
-        model: { type: "string" }, stories: { type: "string", default: "0" }, threads: { type: "string", default: "1" },
+        model: { type: "string" }, stories: { type: "string", default: "0" }, tokens: { type: "string", default: `${TOKENS}` },
+        threads: { type: "string", default: "1" },
         quire: { type: "string", default: join(root, "build", "quire") } } });
     if (!options.out || !options.text) {
         process.stderr.write("stories-text: --out DIR and --text FILE are needed\n");
@@ -86,7 +88,7 @@ async function main() {
     if (options.model) {
         const server = await Server.start(options.quire, ["serve", "--model", options.model, "--threads", options.threads]);
         try {
-            await tell(server, join(options.out, "told.txt"), known, Number(options.stories));
+            await tell(server, join(options.out, "told.txt"), known, { wanted: Number(options.stories), tokens: Number(options.tokens) });
         } finally {
             await server.stop();
         }

@@ -1,12 +1,13 @@
 // test_schemes.mjs - scripts/compare-schemes.mjs and train-page.mjs: statistics, files, logs,
-// pages, and a whole small comparison that is stopped and goes on.
+// pages, and a whole small comparison that is stopped and goes on; text that a model writes for its
+// own cut; the tutorial of docs/training.md.
 //
 //   node test_schemes.mjs --quire PROGRAM --generator PROGRAM
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
@@ -17,6 +18,7 @@ import { cacheBytes, prefillFlop, shapeOf, storedLayers } from "../../scripts/sc
 import { distances, recallTask } from "../../scripts/schemes/recall.mjs";
 import { parseLog } from "../../scripts/schemes/runs.mjs";
 import { difference, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
+import { Server } from "../../scripts/serve/server.mjs";
 import { beginning, complete, storiesOf, written } from "../../scripts/train/stories-text.mjs";
 
 const { values: args } = parseArgs({ options: { quire: { type: "string" }, generator: { type: "string" } } });
@@ -96,6 +98,53 @@ function testStories() {
     assert.deepEqual(storiesOf(written([a, b])), [a, b]);
     assert.equal(beginning([a, b], 1), "Lily went home and");
     assert.equal(complete('He said. "Yes." And th'), 'He said. "Yes."');
+}
+
+const testData = (name) => new URL(`../data/${name}`, import.meta.url).pathname;
+
+function done(program, list) {
+    const ended = spawnSync(program, list, { cwd: folder, encoding: "utf8" });
+    assert.equal(ended.status, 0, `${program} ${list.join(" ")}: ${ended.stderr}`);
+    return ended;
+}
+
+// A model tells stories, a second call goes on, and the model's cut learns from them.
+function testTold() {
+    const model = testData("stories260K-f32.gguf"), told = join(folder, "told"), given = join(folder, "given.txt");
+    const tell = (n) => done(process.execPath, [script("train/stories-text.mjs"), "--out", told, "--text", given, "--model", model, "--stories",
+        `${n}`, "--tokens", "40", "--quire", args.quire]);
+    writeFileSync(given, written(["Tom", "Lily"].map((name) => `One day ${name} ${"went home and ".repeat(20)}slept.`)));
+    for (const n of [3, 5]) {
+        tell(n);
+        assert.equal(readFileSync(join(told, "told.txt"), "utf8").split("<|endoftext|>\n").length, n + 1);
+    }
+    assert.match(readFileSync(join(told, "told.txt"), "utf8"), /One day Lily/);
+    const { stdout } = done(args.quire, ["train", "--from", model, "--scheme", "fusedkv-lite", "--data", told, "-c", "64", "--rows", "2",
+        "--steps", "2", "--log-every", "1", "--checkpoint", "told.checkpoint", "-o", "told.gguf"]);
+    assert.match(stdout, /step 2 of 2 .*divergence/);
+}
+
+// The commands of docs/training.md, with few steps of few tokens: from a folder of texts to a
+// served model.
+async function testTutorial() {
+    const tutorial = readFileSync(new URL("../../docs/training.md", import.meta.url), "utf8").match(/```sh\n(.*?)```/s)[1];
+    const [, config] = tutorial.match(/^cat > run\.yaml <<END\n(.*?)^END$/ms);
+    assert.match(tutorial, /^quire train run\.yaml$/m);
+    mkdirSync(join(folder, "texts"));
+    copyFileSync(testData("fables.txt"), join(folder, "texts", "fables.txt"));
+    writeFileSync(join(folder, "run.yaml"), config);
+    done(args.quire, ["train", "run.yaml", "--steps", "2", "--rows", "1", "-c", "64", "--held-batches", "1"]);
+    const [, ran] = tutorial.match(/^quire run (.*) -p "[^"]*"$/m), [, served] = tutorial.match(/^quire serve (.*) &$/m);
+    done(args.quire, ["run", ...ran.split(" "), "-p", "Once", "-n", "4"]);
+    const [, path, body] = tutorial.match(/^curl http:\/\/127\.0\.0\.1:8080(\S+) -d '(.*)'$/m);
+    const server = await Server.start(args.quire, ["serve", ...served.replace("stories.gguf", join(folder, "stories.gguf")).split(" ")]);
+    try {
+        const answer = await server.client.json("POST", path, JSON.parse(body));
+        assert.equal(answer.status, 200, JSON.stringify(answer.body));
+        assert.ok(answer.body.usage.completion_tokens > 0);
+    } finally {
+        await server.stop();
+    }
 }
 
 const script = (name) => new URL(`../../scripts/${name}`, import.meta.url).pathname;
@@ -184,8 +233,10 @@ try {
     testTasks();
     testStories();
     testRefused();
+    testTold();
+    await testTutorial();
     await testComparison();
-    console.log("ok - statistics, files, logs, tasks, stories, a comparison, pages");
+    console.log("ok - statistics, files, logs, tasks, stories, the tutorial, a comparison, pages");
 } finally {
     rmSync(folder, { recursive: true });
 }

@@ -559,6 +559,12 @@ const char *program_data(const char *name)
     return buffer;
 }
 
+int program_no_cache(void **state)
+{
+    (void)state;
+    return setenv("XDG_CACHE_HOME", program_file("no-cache", "", 0), 1); /* a file, no folder */
+}
+
 int program_clean(void **state)
 {
     (void)state;

@@ -108,6 +108,10 @@ const char *program_text(const char *name, size_t n_bytes);
 /* Path of a file in tests/data. Memory: static, until the second next call. */
 const char *program_data(const char *name);
 
+/* Programs that run from now on have no cache folder: they read and write nothing of the user's. A
+ * cmocka group setup. */
+int program_no_cache(void **state);
+
 /* Remove the temporary files. A cmocka group teardown. */
 int program_clean(void **state);
 

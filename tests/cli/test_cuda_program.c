@@ -160,5 +160,5 @@ int main(void)
         cmocka_unit_test(test_two),
     };
 
-    return cmocka_run_group_tests(tests, NULL, program_clean);
+    return cmocka_run_group_tests(tests, program_no_cache, program_clean);
 }

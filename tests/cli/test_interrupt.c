@@ -259,5 +259,5 @@ int main(void)
         cmocka_unit_test(tune_pages_prints_the_memories_so_far),
     };
 
-    return cmocka_run_group_tests(tests, NULL, program_clean);
+    return cmocka_run_group_tests(tests, program_no_cache, program_clean);
 }

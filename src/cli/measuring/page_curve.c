@@ -25,9 +25,9 @@
 #define JUMP         7919u /* a prime above any number of pieces per batch */
 #define PATH_BYTES   4096u
 
-static uint32_t tokens_of(uint32_t point)
+uint32_t quire_page_point_tokens(uint32_t i)
 {
-    return (uint32_t)QUIRE_TILE_TOKENS << point;
+    return (uint32_t)QUIRE_TILE_TOKENS << i;
 }
 
 _Static_assert(QUIRE_TILE_TOKENS << (QUIRE_PAGE_POINTS - 1) == QUIRE_PAGE_TOKENS_MAX,
@@ -213,7 +213,7 @@ int quire_page_curve_device(quire_page_curve *out, const quire_attn_work *work, 
     for (uint32_t i = 0; i < QUIRE_PAGE_POINTS; i++) {
         quire_page_point *p = &out->points[i];
 
-        sized.page_tokens = tokens_of(i);
+        sized.page_tokens = quire_page_point_tokens(i);
         p->page_tokens = sized.page_tokens;
         p->piece_bytes = quire_attn_work_page_bytes(work->format, p->page_tokens);
         QUIRE_TRY(interrupt_check(err));
@@ -241,11 +241,11 @@ static int file_make(const char *dir, int *fd, bool *is_cached, quire_error *err
     const int n = snprintf(path, sizeof path, "%s/quire-tune-XXXXXX", dir);
 
     if (n < 0 || (size_t)n >= sizeof path) {
-        return quire_error_set(err, QUIRE_INVAL, "--dir: the path is too long");
+        return quire_error_set(err, QUIRE_INVAL, "%.80s...: the path is too long", dir);
     }
     *fd = mkostemp(path, O_CLOEXEC);
     if (*fd < 0) {
-        return quire_error_set_errno(err, errno, "--dir: cannot make a file in %s", dir);
+        return quire_error_set_errno(err, errno, "cannot make a file in %s", dir);
     }
     (void)unlink(path);
     *is_cached = fcntl(*fd, F_SETFL, O_DIRECT) != 0;
@@ -264,7 +264,8 @@ static void direct_try(const ends *e, quire_page_curve *out)
 int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, const char *dir,
                           quire_error *err)
 {
-    const uint64_t largest = stripe_bytes(work->format, tokens_of(QUIRE_PAGE_POINTS - 1));
+    const uint64_t largest =
+        stripe_bytes(work->format, quire_page_point_tokens(QUIRE_PAGE_POINTS - 1));
     ends e = { .bytes = FILE_PIECES * largest };
     int rc;
 
@@ -279,12 +280,12 @@ int quire_page_curve_disk(quire_page_curve *out, const quire_attn_work *work, co
     for (uint32_t i = 0; rc == QUIRE_OK && i < QUIRE_PAGE_POINTS; i++) {
         quire_page_point *p = &out->points[i];
 
-        p->page_tokens = tokens_of(i);
+        p->page_tokens = quire_page_point_tokens(i);
         p->piece_bytes = stripe_bytes(work->format, p->page_tokens);
         errno = 0;
         rc = point_copies(&e, p);
         if (rc < 0) {
-            rc = quire_error_set_errno(err, errno, "--dir: pages in %s", dir);
+            rc = quire_error_set_errno(err, errno, "pages in %s", dir);
         } else {
             rc = interrupt_check(err);
         }

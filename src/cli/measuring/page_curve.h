@@ -36,6 +36,9 @@ typedef struct quire_page_curve {
     bool is_cached; /* disk: its file system has no direct access, so copies are the memory's */
 } quire_page_curve;
 
+/* The size of point i: 64, 128 ... */
+uint32_t quire_page_point_tokens(uint32_t i);
+
 /* The best rate of each kind, of any size. */
 quire_page_point quire_page_curve_best(const quire_page_curve *curve);
 

@@ -36,7 +36,10 @@ static const quire_opt options[] = {
       .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",
       .offset = offsetof(quire_serve_args, cache_memory_ratio),
       .help = "KV pages get this share of the memory that is left beside weights and buffers" },
-    QUIRE_ROW_PAGE, QUIRE_ROW_DEVICE,
+    QUIRE_ROW_PAGE_OR("auto", "tokens in a KV page, a multiple of 64; auto: the size that suits "
+                      "the memories of the pages. The server measures it at its first start, and "
+                      "keeps it: docs/gpu.md"),
+    QUIRE_ROW_DEVICE,
     { .names = { "--on-device-lost" }, .type = QUIRE_OPT_CHOICE, .choices = losses,
       .initial = "end", .offset = offsetof(quire_serve_args, on_device_lost),
       .help = "when the device is lost: end with exit status 1, or load the model again and go on "
@@ -45,7 +48,7 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, page_curve),
       .help = "the output of quire tune-pages --json on this machine: speeds by the size of a "
               "page, shown at /v1/cache/regions and on the dashboard. The log warns if it "
-              "suggests larger pages" },
+              "suggests larger pages. With --page-tokens auto its size is taken" },
     { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, lock_memory),
       .help = "lock KV pages in memory (mlock), so that they are never swapped out" },
@@ -522,6 +525,10 @@ static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
         quire_settings_read(&args->settings, &quire_command_serve, NULL, argc, argv, args, err);
 
     args->common.n_batch = args->chunk_tokens + args->max_batch_size;
+    args->is_page_auto = args->common.page_tokens == 0;
+    if (args->is_page_auto) {
+        args->common.page_tokens = QUIRE_TILE_TOKENS; /* until quire_serve_page_size_settle() */
+    }
     return rc;
 }
 

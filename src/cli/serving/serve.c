@@ -44,7 +44,7 @@ typedef struct serving {
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
     char *template_text;    /* of --chat-template-file; NULL = none */
-    char *page_curve;       /* of --page-curve; NULL = none */
+    char *page_curve;       /* of --page-curve and --page-tokens auto; NULL = none */
     uint32_t n_running_max; /* of each device */
     uint32_t n_ctx;
     uint64_t beside_bytes; /* see quire_opened_want */
@@ -125,7 +125,6 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_retain_read(s->args, &s->opts, err));
     QUIRE_TRY(quire_serve_attend_read(s->args, &s->opts, err));
     s->opts.chat_template = s->template_text != NULL ? s->template_text : s->opts.chat_template;
-    s->opts.page_curve = s->page_curve;
     s->opts.classes = s->tiers.classes;
     s->opts.accounts = s->tenants.names;
     s->opts.n_accounts = s->tenants.n;
@@ -244,9 +243,10 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
     }
     if (s->args->common.is_json) {
         return quire_stdout_json(json_pack(
-            "{s:o, s:{s:o, s:s, s:i, s:I, s:s, s:i, s:i, s:o, s:i}}", "settings",
+            "{s:o, s:{s:o, s:s, s:i, s:o, s:I, s:s, s:i, s:i, s:o, s:i}}", "settings",
             quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
-            s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
+            s->kv_name, "ctx_size", (int)plan->n_ctx, "page_tokens",
+            quire_serve_page_size_json(s->args, s->page_curve), "kv_budget_bytes",
             (json_int_t)plan->kv_budget_bytes, "kv_overflow",
             quire_kv_overflows[quire_serve_overflow_is_on_any(s->args) ? QUIRE_KV_OVERFLOW_TIER
                                                                        : QUIRE_KV_OVERFLOW_REFUSE],
@@ -259,6 +259,7 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
     print_classes(s);
+    quire_serve_page_size_print(s->args, s->page_curve);
     if (overflow_note(s) != NULL) {
         printf("# %s\n", overflow_note(s));
     }
@@ -278,7 +279,7 @@ static void log_request(void *ctx, const char *line)
 static void warn(const serving *s)
 {
     quire_serve_template_warn(&s->log, s->session.model, s->opts.chat_template);
-    quire_serve_page_curve_warn(s->args, s->page_curve, &s->log);
+    quire_serve_page_curve_log(s->args, s->page_curve, &s->log);
     if (overflow_note(s) != NULL) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
     }
@@ -555,7 +556,10 @@ static int run(serving *s)
     if (rc < 0) {
         return quire_say_error(&err, rc == QUIRE_NOMEM ? QUIRE_EXIT_FAILED : QUIRE_EXIT_USAGE);
     }
-    rc = prepare(s, &plan, &err);
+    rc = quire_serve_page_size_settle(s->args, &s->devices, &s->page_curve, &err);
+    s->opts.page_tokens = (uint32_t)args->common.page_tokens;
+    s->opts.page_curve = s->page_curve;
+    rc = rc == QUIRE_OK ? prepare(s, &plan, &err) : rc;
     if (rc == QUIRE_OK && args->check_config) {
         rc = quire_serve_log_check("log_file", args->log_file, &err);
         if (rc == QUIRE_OK) {

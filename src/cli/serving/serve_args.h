@@ -132,6 +132,7 @@ typedef struct quire_serve_args {
     int log_level; /* quire_log_level */
     const char *log_file;
     const char *page_curve; /* a file of quire tune-pages --json, to show; NULL = none */
+    bool is_page_auto;      /* no setting: common.page_tokens is quire_serve_page_size_settle()'s */
 
     quire_settings settings; /* sources of all values above */
 } quire_serve_args;

@@ -157,10 +157,12 @@ typedef struct quire_sampling_args {
       .help = "number format of the states of recurrent layers that are kept for later texts; "    \
               "f16 takes half the memory, and a hit then differs from a miss in the last digits" }
 
-#define QUIRE_ROW_PAGE                                                                             \
+#define QUIRE_ROW_PAGE_OR(own_word, own_help)                                                      \
     { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
-      .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
-      .help = "tokens in a KV page, a multiple of 64" }
+      .multiple = 64, .word = (own_word), .initial = "64",                                         \
+      .offset = offsetof(quire_common_args, page_tokens), .help = own_help }
+
+#define QUIRE_ROW_PAGE QUIRE_ROW_PAGE_OR(NULL, "tokens in a KV page, a multiple of 64")
 
 /* Options that memory depends on, besides the context and its formats. */
 #define QUIRE_ROWS_STEP                                                                            \

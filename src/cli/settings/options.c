@@ -100,6 +100,10 @@ static int parse_count(const quire_opt *opt, const char *text, int64_t *out)
     int64_t max = (int64_t)opt->max;
     int64_t value = 0;
 
+    if (opt->word != NULL && strcmp(text, opt->word) == 0) {
+        *out = 0;
+        return QUIRE_OK;
+    }
     if (has_letters(text)) {
         uint64_t size;
 

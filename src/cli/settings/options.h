@@ -64,6 +64,7 @@ typedef struct quire_opt {
                          min == max: no bounds */
     double max;
     uint32_t multiple;          /* COUNT only: the value is a multiple of this; 0 = any */
+    const char *word;           /* COUNT only: a word in place of a number, stored as 0; or NULL */
     const char *initial;        /* default, as it would be written; NULL = all bits zero */
     const char *initial_text;   /* text of the default in --help, if initial is NULL or too short */
     const char *const *choices; /* CHOICE only, NULL-terminated */

@@ -51,6 +51,9 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
         if (opt->multiple != 0) {
             quire_text_add(&t, ", a multiple of %u", opt->multiple);
         }
+        if (opt->word != NULL) {
+            quire_text_add(&t, ", or %s", opt->word);
+        }
         break;
     case QUIRE_OPT_REAL:
         quire_text_add(&t, "a number from %g to %g", opt->min, opt->max);

@@ -449,6 +449,72 @@ static void test_overflow(void **state)
     }
 }
 
+/* Tokens of the one text in a directory of pages. */
+static json_int_t tokens_in(const char *dir)
+{
+    json_t *document = program_json(PROGRAM("cache", "ls", dir, "--json"));
+    const json_t *texts = json_object_get(document, "texts");
+    json_int_t n;
+
+    assert_int_equal(json_array_size(texts), 1);
+    n = json_integer_value(json_object_get(json_array_get(texts, 0), "tokens"));
+    json_decref(document);
+    return n;
+}
+
+/* Generated tokens attend pages of the host's memory where they lie. Such tokens are not stored. */
+static void test_overflow_attend(void **state)
+{
+    static const char *const choices[] = { "device", "host", "auto" };
+    const char *text = program_text("long.txt", 800);
+    json_t *r[3];
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 3; i++) {
+        const char *dir = program_path(choices[i]);
+        const json_t *offloaded;
+        json_int_t n_prompt;
+
+        r[i] = program_json(PROGRAM("run", "-m", program_model_deep(), "-f", text, "-n", "130",
+                                    "--temp", "0", "--ignore-eos", "-c", "1024", "--kv-budget",
+                                    "400KB", "--kv-overflow-attend", choices[i], "--device", "mock",
+                                    "--cache-dir", dir, "--json"));
+        offloaded = json_object_get(json_object_get(r[i], "kv"), "offloaded");
+        n_prompt = json_integer_value(json_object_get(r[i], "prompt_tokens"));
+        assert_true(json_integer_value(json_object_get(offloaded, "pages")) > 0);
+        assert_int_equal(json_integer_value(json_object_get(offloaded, "attended_bytes")) > 0,
+                         i > 0);
+        assert_int_equal(tokens_in(dir) >= n_prompt + 64, i == 0);
+        (void)served_remove_dir(dir);
+        assert_string_equal(json_string_value(json_object_get(r[0], "text")),
+                            json_string_value(json_object_get(r[i], "text")));
+    }
+    for (size_t i = 0; i < 3; i++) {
+        json_decref(r[i]);
+    }
+}
+
+static void test_overflow_attend_refusals(void **state)
+{
+    program_result r =
+        program_expect(1, PROGRAM("chat", "-m", program_model(), "--kv-overflow-attend", "host"));
+
+    (void)state;
+    assert_says(r.err, "--kv-overflow-attend host needs a device");
+    program_free(&r);
+    mock_begin("0");
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "--device", "mock",
+                                  "--kv-overflow", "refuse", "--kv-overflow-attend", "auto"));
+    assert_says(r.err, "--kv-overflow-attend auto and --kv-overflow refuse");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("run", "-m", program_model_windows(), "-p", "a", "--device",
+                                  "mock", "--kv-overflow-attend", "host"));
+    assert_says(r.err, "--kv-overflow-attend host: layer ");
+    assert_says(r.err, " has a window: pages of such models cannot be offloaded");
+    program_free(&r);
+}
+
 /* KV and buffers must fit the device's memory, before anything is loaded. The memory of a mock is
  * the host's: KV and buffers count in the host's memory as well. */
 static void test_memory(void **state)
@@ -611,6 +677,8 @@ int main(void)
         cmocka_unit_test(test_serve_overflow),
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),
+        cmocka_unit_test_teardown(test_overflow_attend, mock_end),
+        cmocka_unit_test_teardown(test_overflow_attend_refusals, mock_end),
         cmocka_unit_test_teardown(test_little_memory, mock_end),
         cmocka_unit_test_teardown(test_host_memory, mock_end),
         cmocka_unit_test_teardown(test_host_memory_dir, mock_end),

@@ -220,7 +220,7 @@ static const quire_opt options[] = {
       .help = "with --device: most memory of the host for such pages" },
     { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,
       .choices = quire_kv_overflow_attends, .initial = "device",
-      .offset = offsetof(quire_serve_args, kv_overflow_attend),
+      .offset = offsetof(quire_serve_args, common.kv_overflow_attend),
       .help = "with --device: where generated tokens read such pages: on the device, to which each "
               "step copies them (device), where they lie, by the CPU's kernels, while the device "
               "reads the others (host), or where steps took less time so far (auto). With host and "

@@ -420,6 +420,9 @@ int quire_opened_open(quire_opened *session, const quire_common_args *args, quir
     int rc = quire_opened_open_model(session, args, err);
 
     if (rc == QUIRE_OK) {
+        rc = quire_opened_overflow_check(session, args, err);
+    }
+    if (rc == QUIRE_OK) {
         quire_opened_overflow_want(session, args, &want);
         rc = quire_opened_open_runtime(session, args, &want, err);
     }
@@ -554,6 +557,15 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
                    (json_int_t)stats.charged_bytes, "extent_bytes", (json_int_t)stats.extent_bytes,
                    "budget_bytes", (json_int_t)stats.budget_bytes, "pages",
                    (json_int_t)stats.pages_live);
+    if (kv != NULL && session->offload != NULL) {
+        quire_offload_stats offload;
+
+        quire_offload_stats_get(session->offload, &offload);
+        json_object_set_new(kv, "offloaded",
+                            json_pack("{s:I, s:I}", "pages", (json_int_t)offload.pages,
+                                      "attended_bytes",
+                                      (json_int_t)offload.file.attended_bytes_total));
+    }
     if (kv != NULL && session->retention != NULL) {
         json_object_set_new(kv, "retained", quire_opened_retained_json(session));
     }

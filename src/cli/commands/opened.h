@@ -20,9 +20,11 @@ typedef struct quire_opened {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
-    quire_offload *offload;     /* of a runtime that was opened with overflow_dir or overflow_host;
-                                   else NULL */
-    quire_retention *retention; /* of a runtime that was opened with --retain; else NULL */
+    quire_offload *offload; /* of a runtime that was opened with overflow_dir or overflow_host;
+                               else NULL */
+    quire_overflow_attend attend;      /* of tokens that quire_opened_decode() computes */
+    quire_attend_choice attend_choice; /* with QUIRE_OVERFLOW_ATTEND_AUTO */
+    quire_retention *retention;        /* of a runtime that was opened with --retain; else NULL */
     quire_predictor *predictor; /* of the model, once --retain predict asked for it; else NULL */
     quire_kv_args kv;           /* source of the runtime's formats */
     quire_kv_pair *kv_pairs;    /* [n_stored], valid as long as the runtime */
@@ -116,7 +118,8 @@ quire_opened quire_opened_beside(const quire_opened *session);
 int quire_opened_beside_on(quire_opened *out, const quire_opened *session, const char *device,
                            quire_error *err);
 
-/* Open the model and the runtime with unchanged args. */
+/* Open the model and the runtime with unchanged args. Errors: as of both calls, and
+ * quire_opened_overflow_check(). */
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err);
 
 /* The cache whose pages hold the session's KV. Memory: borrowed. */
@@ -127,6 +130,12 @@ const quire_cache *quire_opened_cache(const quire_opened *session);
  * Errors: quire_runtime_step(). */
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
                       const float **logits);
+/* The same for a token that was generated. With --kv-overflow-attend the pages that are outside of
+ * the device's memory may be attended where they lie (engine/overflow.h). *is_mixed: they were, so
+ * the token's K and V follow from the rounding of both kernels, and no other text is to get them.
+ */
+int quire_opened_decode(quire_opened *session, const quire_slice *slice, const float **logits,
+                        bool *is_mixed);
 /* Memory of the host for pages that a device has no room for: --kv-overflow-memory, or half of the
  * memory that the limit leaves beside the runtime that args and want ask for. *bytes: the part
  * of each device; 0 if that is less than the least; with --kv-overflow tier an error. It is decided
@@ -160,7 +169,8 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
 char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buffer_bytes);
 
 /* Formats and memory of the KV cache as JSON: the formats as text, as a list by layers and in bits
- * per value; bytes live, charged and taken from the OS, pages, and the bytes of the tokens alone.
+ * per value; bytes live, charged and taken from the OS, pages, and the bytes of the tokens alone;
+ * offloaded pages, and bytes of them that were attended in the host's memory.
  * NULL when out of memory. */
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens);
 

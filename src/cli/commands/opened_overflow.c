@@ -4,6 +4,7 @@
 #include "cli/commands/opened_overflow.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/parse.h"
 #include "cli/commands/talk.h"
 #include "model/memory.h"
@@ -11,6 +12,33 @@
 #include <stdlib.h>
 
 #define OVERFLOW_SIZES 2u /* the file for offloaded pages: so many times the context's KV */
+
+int quire_opened_overflow_check(const quire_opened *session, const quire_common_args *args,
+                                quire_error *err)
+{
+    const char *choice = quire_kv_overflow_attends[args->kv_overflow_attend];
+    quire_error why = QUIRE_ERROR_INIT;
+    int rc;
+
+    if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
+        return QUIRE_OK;
+    }
+    if (session->device.name == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--kv-overflow-attend %s needs a device: without one all pages are "
+                               "read by the CPU",
+                               choice);
+    }
+    if (args->kv_overflow == QUIRE_KV_OVERFLOW_REFUSE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--kv-overflow-attend %s and --kv-overflow refuse: no pages lie in "
+                               "the host's memory then",
+                               choice);
+    }
+    rc = quire_overflow_check(session->desc, &why);
+    return rc < 0 ? quire_error_set(err, rc, "--kv-overflow-attend %s: %.200s", choice, why.message)
+                  : QUIRE_OK;
+}
 
 void quire_opened_overflow_want(const quire_opened *session, const quire_common_args *args,
                                 quire_opened_want *want)
@@ -97,11 +125,15 @@ int quire_opened_overflow_settle(quire_opened *session, const quire_common_args 
     if (!want->overflow_host) {
         return QUIRE_OK;
     }
+    want->attends_host = args->kv_overflow_attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
     QUIRE_TRY(quire_opened_overflow_bytes(session, args, want, &want->overflow_host_bytes, err));
     if (want->overflow_host_bytes == 0) {
         want->overflow_host = false;
+        want->attends_host = false;
         quire_say("warning: " QUIRE_OVERFLOW_NO_MEMORY);
+        return QUIRE_OK;
     }
+    session->attend = (quire_overflow_attend)args->kv_overflow_attend;
     return QUIRE_OK;
 }
 
@@ -126,6 +158,46 @@ int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *w
     rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, NULL, err);
     if (rc < 0) {
         quire_opened_close_runtime(session);
+    }
+    return rc;
+}
+
+static uint64_t offloaded_bytes(const quire_opened *session, quire_seq_id seq)
+{
+    quire_offload_share share;
+
+    quire_offload_share_get(session->offload, seq, &share);
+    return share.offloaded_bytes;
+}
+
+static bool takes_host(const quire_opened *session)
+{
+    return session->attend == QUIRE_OVERFLOW_ATTEND_HOST ||
+           quire_attend_choose(&session->attend_choice) == QUIRE_ATTEND_HOST;
+}
+
+int quire_opened_decode(quire_opened *session, const quire_slice *slice, const float **logits,
+                        bool *is_mixed)
+{
+    const bool may_attend =
+        session->offload != NULL && session->attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
+    const uint64_t bytes = may_attend ? offloaded_bytes(session, slice->seq) : 0;
+    const uint64_t begin_ns = quire_clock_ns();
+    int rc;
+
+    *is_mixed = false;
+    if (bytes == 0) {
+        return quire_opened_step(session, slice, 1, logits);
+    }
+    quire_offload_attend(session->offload, takes_host(session));
+    rc = quire_opened_step(session, slice, 1, logits);
+    *is_mixed = quire_offload_attended(session->offload);
+    quire_offload_attend(session->offload, false);
+    /* A step that moves pages takes longer. */
+    if (rc == QUIRE_OK && offloaded_bytes(session, slice->seq) == bytes) {
+        quire_attend_measured(&session->attend_choice,
+                              *is_mixed ? QUIRE_ATTEND_HOST : QUIRE_ATTEND_DEVICE, bytes,
+                              (quire_clock_ns() - begin_ns) / 1000);
     }
     return rc;
 }

@@ -7,13 +7,18 @@
 
 #include "cli/commands/opened.h"
 
+/* Whether --kv-overflow-attend has pages to choose for: of a device, with this model. Errors:
+ * QUIRE_INVAL, QUIRE_UNSUPP. */
+int quire_opened_overflow_check(const quire_opened *session, const quire_common_args *args,
+                                quire_error *err);
+
 /* Set overflow_dir and overflow_host as the arguments and the model of the session allow. */
 void quire_opened_overflow_want(const quire_opened *session, const quire_common_args *args,
                                 quire_opened_want *want);
 
 /* Settle before the plan whether the host has memory for the pages of a device:
- * want->overflow_host_bytes, or overflow_host off with a word on stderr. Errors:
- * quire_opened_overflow_bytes(). */
+ * want->overflow_host_bytes, or overflow_host off with a word on stderr; and where generated tokens
+ * attend such pages. Errors: quire_opened_overflow_bytes(). */
 int quire_opened_overflow_settle(quire_opened *session, const quire_common_args *args,
                                  quire_opened_want *want, quire_error *err);
 

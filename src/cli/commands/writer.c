@@ -27,6 +27,10 @@ struct quire_writer {
     uint32_t n_held; /* tokens of seq: the text's without those that left */
     uint32_t n_gone; /* tokens that left a full context */
     uint32_t n_full; /* of the text when the last ones left */
+    /* Tokens before the first one whose K and V are those of this text alone:
+     * quire_opened_decode(); 0 = there is none. A text with such tokens has lost none: its pages
+     * are on a device. */
+    uint32_t n_mixed_from;
     quire_text_out *out;
     quire_bytes shown; /* text for the sink */
     quire_text_sink *sink;
@@ -286,6 +290,7 @@ static int keep_first(quire_writer *writer, uint32_t n_tokens)
     n_held = quire_runtime_keepable(session->runtime, writer->seq, n_held);
     QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_held));
     writer->n_held = n_held;
+    writer->n_mixed_from = n_held <= writer->n_mixed_from ? 0 : writer->n_mixed_from;
     return QUIRE_OK;
 }
 
@@ -354,6 +359,18 @@ static int prompt_step(quire_writer *writer, const int32_t *tokens, uint32_t n,
     return QUIRE_OK;
 }
 
+/* Store the text's pages, those of mixed tokens not. */
+static void store(const quire_writer *writer)
+{
+    const uint32_t page_tokens = quire_runtime_opts_get(writer->session->runtime)->page_tokens;
+    const uint32_t n_whole = writer->n_mixed_from - writer->n_mixed_from % page_tokens;
+
+    if (writer->disk != NULL) {
+        quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens,
+                            writer->n_mixed_from > 0 ? n_whole : writer->n_held);
+    }
+}
+
 /* Of a model with recurrent layers: compute a prompt up to where its state is stored, and store it.
  * A later prompt that begins with these tokens goes on from the state. */
 static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
@@ -366,7 +383,7 @@ static int prompt_begin(quire_writer *writer, const int32_t *tokens, uint32_t n_
         return QUIRE_OK;
     }
     QUIRE_TRY(prompt_step(writer, tokens, n, result, logits));
-    quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
+    store(writer);
     return QUIRE_OK;
 }
 
@@ -397,7 +414,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     result->n_reused = same;
     result->prefill_s += quire_now_s() - start_s;
     if (writer->disk != NULL && quire_kv_disk_has_windows(writer->disk)) {
-        quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
+        store(writer);
     }
     return rc;
 }
@@ -432,7 +449,7 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
         quire_slice slice = {
             .seq = writer->seq, .tokens = &token, .n_tokens = 1, .logits = QUIRE_LOGITS_LAST
         };
-        bool is_end;
+        bool is_end, is_mixed;
         int rc;
 
         if (result->n_steps == 0) {
@@ -470,7 +487,10 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
         }
         QUIRE_TRY(text_reserve(writer, (size_t)n_text(writer) + 1));
         start_s = quire_now_s();
-        QUIRE_TRY(quire_opened_step(session, &slice, 1, &logits));
+        QUIRE_TRY(quire_opened_decode(session, &slice, &logits, &is_mixed));
+        if (is_mixed && writer->n_mixed_from == 0) {
+            writer->n_mixed_from = writer->n_held;
+        }
         result->decode_s += quire_now_s() - start_s;
         result->n_steps++;
         writer->text_tokens[n_text(writer)] = token;
@@ -516,8 +536,6 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
             (void)show(writer);
         }
     }
-    if (writer->disk != NULL) {
-        quire_kv_disk_write(writer->disk, writer->seq, writer->text_tokens, writer->n_held);
-    }
+    store(writer);
     return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
 }

@@ -76,7 +76,6 @@ typedef struct quire_serve_args {
     const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
-    int kv_overflow_attend;          /* quire_overflow_attend */
     int on_device_lost;              /* quire_device_lost */
     /* No settings: see quire_serve_overflow_settle(), quire_serve_devices_read(). */
     bool no_kv_overflow;

@@ -119,7 +119,7 @@ void quire_serve_device_leave(quire_serve_args *args)
     args->n_overflow_files = 1;
     args->card = NULL;
     args->n_cards = 0;
-    args->kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
+    args->common.kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
 }
 
 /* Whether no device has pages in the host's memory below its own. */
@@ -131,9 +131,9 @@ static bool has_no_card(const quire_serve_args *args)
 /* Pages of running requests lie in the host's memory below a device's alone. */
 static int attend_check(const quire_serve_args *args, quire_error *err)
 {
-    const char *choice = quire_kv_overflow_attends[args->kv_overflow_attend];
+    const char *choice = quire_kv_overflow_attends[args->common.kv_overflow_attend];
 
-    if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
+    if (args->common.kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
         return QUIRE_OK;
     }
     if (has_no_card(args)) {
@@ -285,15 +285,15 @@ static int attend_settle(const quire_serve_args *args, const quire_opened *descr
     quire_error why = QUIRE_ERROR_INIT;
     int rc;
 
-    if (args->kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
+    if (args->common.kv_overflow_attend == QUIRE_OVERFLOW_ATTEND_DEVICE) {
         return QUIRE_OK;
     }
     QUIRE_TRY(attend_check(args, err));
     rc = quire_overflow_check(described->desc, &why);
-    return rc < 0
-               ? quire_error_set(err, rc, "kv_overflow_attend %s: %.200s",
-                                 quire_kv_overflow_attends[args->kv_overflow_attend], why.message)
-               : QUIRE_OK;
+    return rc < 0 ? quire_error_set(err, rc, "kv_overflow_attend %s: %.200s",
+                                    quire_kv_overflow_attends[args->common.kv_overflow_attend],
+                                    why.message)
+                  : QUIRE_OK;
 }
 
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
@@ -337,7 +337,7 @@ bool quire_serve_overflow_is_on_any(const quire_serve_args *args)
 
 bool quire_serve_attends_host(const quire_serve_args *args)
 {
-    return args->kv_overflow_attend != QUIRE_OVERFLOW_ATTEND_DEVICE &&
+    return args->common.kv_overflow_attend != QUIRE_OVERFLOW_ATTEND_DEVICE &&
            !quire_device_is_cpu(args->common.device) && quire_serve_overflow_is_on(args);
 }
 
@@ -348,7 +348,8 @@ quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t 
     }
     if (!quire_device_is_cpu(args->common.device)) {
         return (quire_overflow_opts){ .capacity_bytes = args->overflow_host_bytes,
-                                      .attend = (quire_overflow_attend)args->kv_overflow_attend };
+                                      .attend =
+                                          (quire_overflow_attend)args->common.kv_overflow_attend };
     }
     return (quire_overflow_opts){
         .dir = args->cache_dir,

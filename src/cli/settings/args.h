@@ -38,6 +38,7 @@ typedef struct quire_common_args {
     int kv_overflow;                   /* quire_kv_overflow */
     uint64_t kv_overflow_memory_bytes; /* of the host, for pages of a device; 0 = as
                                           quire_opened_overflow_bytes() says */
+    int kv_overflow_attend;            /* of run, chat and serve: quire_overflow_attend */
     uint64_t cache_disk_bytes;
     const char *device;      /* of run, chat, serve, perplexity and bench; NULL = cpu */
     int64_t n_device_layers; /* of the model, with their weights there */
@@ -207,7 +208,14 @@ typedef struct quire_sampling_args {
     { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,      \
       .max = 1e15, .initial_text = "0, half of the host's memory beside the model",                \
       .offset = offsetof(quire_common_args, kv_overflow_memory_bytes),                             \
-      .help = "with --device: most memory of the host for such pages" }
+      .help = "with --device: most memory of the host for such pages" },                           \
+    { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,                               \
+      .choices = quire_kv_overflow_attends, .initial = "device",                                   \
+      .offset = offsetof(quire_common_args, kv_overflow_attend),                                   \
+      .help = "with --device: where generated tokens read such pages: on the device, to which "    \
+              "each step copies them (device), where they lie, by the CPU's kernels, while the "   \
+              "device reads the others (host), or where steps took less time so far (auto). With " \
+              "host and auto the last bits of a text depend on which pages lay where" }
 
 /* The choices of --kv-overflow, in the order of quire_kv_overflow. */
 extern const char *const quire_kv_overflows[];

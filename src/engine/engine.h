@@ -71,6 +71,8 @@ typedef struct quire_request quire_request;
 #define QUIRE_REQUEST_ID_MAX   64u
 #define QUIRE_ENGINE_QUEUE_MAX 65536u
 #define QUIRE_CONTEXTS_MAX     16u /* tokens of a text that overflows its context, in contexts */
+/* For the log-probabilities of a prompt's tokens: quire_prompt_logprobs_bytes(). */
+#define QUIRE_PROMPT_LOGPROBS_BYTES_MAX (8u << 20)
 
 typedef enum quire_admit {
     QUIRE_ADMIT_GROW,   /* begin when the prompt fits; preempt when pages run short */
@@ -213,7 +215,14 @@ typedef struct quire_request_params {
      * publishes its prompt alone. Not with retain, nor with context_overflow. */
     double attend_share;
     quire_pooling pooling; /* compute the prompt and its vector, and generate nothing */
-    const char *id;        /* id of the reply, the key of explanations; copied */
+    /* The log-probability of each token of the prompt: quire_request_prompt_logprob(). The request
+     * uses no cached tokens. The text keeps all its tokens: not with retain, context_overflow or
+     * pooling. */
+    bool has_prompt_logprobs;
+    uint32_t
+        n_prompt_top_logprobs; /* 0 .. QUIRE_LOGPROBS_MAX alternatives per token of the prompt */
+    bool is_prompt_only;       /* compute the prompt and generate nothing; max_tokens is not read */
+    const char *id;            /* id of the reply, the key of explanations; copied */
 } quire_request_params;
 
 /* Whether texts can overflow the context so; keep is context_keep. `setting` begins the message.
@@ -237,12 +246,13 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
 int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err);
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
- * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond the
- * tokens that the KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out
- * of range, a grammar that does not parse), quire_engine_context_check(),
- * quire_engine_retain_check(), quire_engine_attend_check(), QUIRE_AGAIN (the engine is ending),
- * QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory: end with
- * quire_request_release(). */
+ * large, or QUIRE_PROMPT_LOGPROBS_BYTES_MAX: err then names the field), QUIRE_RANGE (prompt + 1
+ * beyond the context, or beyond the tokens that the KV budget, with the file of overflow.h, can
+ * ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
+ * quire_engine_context_check(), quire_engine_retain_check(), quire_engine_attend_check(),
+ * QUIRE_UNSUPP (has_prompt_logprobs of a text that does not keep all its tokens), QUIRE_AGAIN (the
+ * engine is ending), QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory:
+ * end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 
@@ -323,6 +333,26 @@ typedef struct quire_request_result {
 
 /* After quire_request_wait() returned 0. Memory: as above. */
 const quire_request_result *quire_request_result_get(const quire_request *request);
+
+/* Memory of the values of a prompt's tokens with n_tops alternatives each. */
+static inline uint64_t quire_prompt_logprobs_bytes(uint32_t n_tokens, uint32_t n_tops)
+{
+    return (uint64_t)n_tokens * sizeof(quire_top_logit) * (1 + (uint64_t)n_tops);
+}
+
+/* What the model expected in place of a token of the prompt. */
+typedef struct quire_prompt_logprob {
+    float logprob;               /* of the prompt's token behind the tokens before it */
+    uint32_t rank;               /* 1 + the tokens that were likelier */
+    const quire_top_logit *tops; /* [n_tops], likeliest first */
+    uint32_t n_tops;
+} quire_prompt_logprob;
+
+/* The values of token i of the prompt: with params.has_prompt_logprobs, after the request has a
+ * generated token, or is done. Returns false for the first token, which has none, and for tokens
+ * that a request did not reach before its end. Memory: valid until release. */
+bool quire_request_prompt_logprob(const quire_request *request, uint32_t i,
+                                  quire_prompt_logprob *out);
 
 /* Take the tokens of a finished request whose KV was computed and is published: the prompt and the
  * answer without its last token, or as many of them as fit the context. Works once per request.

@@ -189,7 +189,8 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
         request->engine = engine;
         request->script = *script;
         request->params = *params;
-        request->n_tokens = params->max_tokens > 0 && params->max_tokens < script->n_pieces
+        request->n_tokens = params->is_prompt_only ? 0
+                            : params->max_tokens > 0 && params->max_tokens < script->n_pieces
                                 ? params->max_tokens
                                 : script->n_pieces;
         request->result = (quire_request_result){
@@ -293,6 +294,22 @@ int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
 const quire_request_result *quire_request_result_get(const quire_request *request)
 {
     return &request->result;
+}
+
+/* Values that follow from the place in the prompt. */
+bool quire_request_prompt_logprob(const quire_request *request, uint32_t i,
+                                  quire_prompt_logprob *out)
+{
+    static const quire_top_logit tops[2] = { { 100, -0.25f }, { 101, -1.5f } };
+    const uint32_t n_tops = request->params.n_prompt_top_logprobs;
+
+    if (!request->params.has_prompt_logprobs || i == 0 || i >= request->params.n_tokens) {
+        return false;
+    }
+    *out = (quire_prompt_logprob){
+        .logprob = -(float)i, .rank = i + 2, .tops = tops, .n_tops = n_tops < 2 ? n_tops : 2
+    };
+    return true;
 }
 
 int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)

@@ -19,6 +19,7 @@
 #include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/pooling.h"
+#include "engine/loop/prompt_logprobs.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -57,7 +58,7 @@ static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_
 
 static quire_retreat retreat_of(const quire_request *r)
 {
-    if (quire_request_pools_all(r)) {
+    if (quire_request_pools_all(r) || (quire_prompt_logprobs_miss(r) && r->scored.n == 0)) {
         return QUIRE_RETREAT_NO_HIT;
     }
     return r->wait.stuck_tokens == r->n_tokens ? r->wait.retreat : QUIRE_RETREAT_NONE;
@@ -67,7 +68,8 @@ static quire_retreat retreat_of(const quire_request *r)
 static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
 {
     /* The last token is always computed. */
-    const uint32_t n_use = quire_request_reachable(r, r->n_tokens - 1);
+    const uint32_t n_use =
+        quire_prompt_logprobs_usable(r, quire_request_reachable(r, r->n_tokens - 1));
 
     if (loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
         return 0;
@@ -194,7 +196,7 @@ static bool is_held(quire_loop *loop, quire_request *r)
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     quire_request *leader = r->wait.held_by != 0 ? leader_find(loop, r->wait.held_by) : NULL;
 
-    if (loop->opts.no_prefix_cache || quire_request_pools_all(r)) {
+    if (loop->opts.no_prefix_cache || quire_request_pools_all(r) || quire_prompt_logprobs_miss(r)) {
         return false;
     }
     if (leader != NULL && is_leading(leader) && leader->kv.n_published < r->wait.held_tokens) {

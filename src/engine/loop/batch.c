@@ -7,6 +7,7 @@
 #include "engine/loop/loop_states.h"
 #include "engine/loop/overflow_loop.h"
 #include "engine/loop/pooling.h"
+#include "engine/loop/prompt_logprobs.h"
 #include "model/text.h"
 
 #include "base/check.h"
@@ -80,7 +81,9 @@ static void items_fill(quire_loop *loop)
 /* The logits of a request's rows in the step. */
 static quire_logits logits_of(const quire_request *r, uint32_t n_rows)
 {
-    const quire_logits wanted = quire_request_pool_wants(r, n_rows, left_of(r));
+    const quire_logits wanted = quire_prompt_logprobs_want(r, n_rows)
+                                    ? QUIRE_LOGITS_ALL
+                                    : quire_request_pool_wants(r, n_rows, left_of(r));
 
     return wanted == QUIRE_LOGITS_NONE && quire_request_lanes_want(r, n_rows) ? QUIRE_LOGITS_LAST
                                                                               : wanted;
@@ -236,8 +239,8 @@ static void token_choose(quire_loop *loop, quire_request *r, const float *logits
     int32_t token;
     int rc;
 
-    if (r->pin != 0 || r->pool.how != QUIRE_POOLING_NONE) { /* only computes its prompt */
-        if (r->pin == 0) {
+    if (r->pin != 0 || r->pool.how != QUIRE_POOLING_NONE || r->is_prompt_only) {
+        if (r->pool.how != QUIRE_POOLING_NONE) {
             quire_request_pool_end(r);
         }
         ending.finish = QUIRE_FINISH_LENGTH;
@@ -281,14 +284,18 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
     const uint32_t n_out = wanted == QUIRE_LOGITS_ALL    ? item->n_rows
                            : wanted == QUIRE_LOGITS_LAST ? 1
                                                          : 0;
-    const float *logits = rows->logits;
+    const float *logits = rows->logits; /* of the last row */
 
+    if (quire_prompt_logprobs_want(r, item->n_rows)) {
+        quire_prompt_logprobs_add(r, logits, n_out, loop->desc->n_vocab, r->kv.n_computed);
+    }
     if (r->pool.how != QUIRE_POOLING_NONE && n_out > 0) {
         quire_request_pool_add(r, rows->hidden, n_out, r->kv.n_computed + item->n_rows - n_out);
     }
     if (n_out > 0) {
         rows->logits += (size_t)n_out * loop->desc->n_vocab;
         rows->hidden += (size_t)n_out * loop->desc->n_embd;
+        logits = rows->logits - loop->desc->n_vocab;
     }
     r->kv.n_computed += item->n_rows;
     if (!item->is_decode) {
@@ -300,7 +307,7 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
         quire_loop_publish(loop, r);
         quire_loop_state_leave(loop, r, false);
     }
-    if (has_logits) { /* n_out is 1, but with a vector, which needs no logits */
+    if (has_logits) {
         token_choose(loop, r, logits);
     }
 }

@@ -91,6 +91,8 @@ static void result_times(quire_loop *loop, const quire_request *r, quire_request
         result->prefill_us = r->first_us - r->admitted_us;
         result->ttft_us = r->first_us - r->submitted_us;
         result->decode_us = r->last_us - r->first_us;
+    } else if (r->is_prompt_only && r->admitted_us != 0) {
+        result->prefill_us = now_us - r->admitted_us;
     }
 }
 

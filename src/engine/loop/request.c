@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "engine/loop/pooling.h"
+#include "engine/loop/prompt_logprobs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -131,6 +132,7 @@ int quire_loop_abilities_check(const quire_loop *loop, const quire_request_param
                                quire_error *err)
 {
     QUIRE_TRY(check_context(loop, params, err));
+    QUIRE_TRY(quire_prompt_logprobs_check(params, err));
     QUIRE_TRY(check_retain(loop, params, err));
     return check_attend(loop, params, err);
 }
@@ -162,6 +164,9 @@ static uint32_t tokens_to_generate(const quire_loop *loop, const quire_request_p
 {
     uint32_t n = quire_loop_text_max(loop, p->context_overflow) - p->n_tokens;
 
+    if (p->is_prompt_only) {
+        return 0;
+    }
     if (p->context_overflow != QUIRE_CONTEXT_REFUSE && p->max_tokens == 0) {
         n = quire_min_u32(n, loop->runtime_opts->n_ctx);
     }
@@ -229,6 +234,10 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     if (quire_request_pool_init(r, p->pooling, loop->desc->n_embd) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a vector");
     }
+    if (quire_prompt_logprobs_init(r, p, loop->desc->n_vocab) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for log-probabilities of %u tokens",
+                               p->n_tokens);
+    }
     if (quire_text_out_create(&r->text, loop->model, p->stops, p->n_stops, p->shows_special) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
     }
@@ -262,6 +271,7 @@ static void request_destroy(quire_request *r)
     free(r->client.events);
     quire_text_out_destroy(r->text);
     quire_request_pool_fini(r);
+    quire_prompt_logprobs_fini(r);
     quire_sampler_destroy(r->sampler);
     free(r->tokens);
     (void)pthread_cond_destroy(&r->client.changed);
@@ -387,6 +397,7 @@ static int submit(quire_loop *loop, const quire_request_params *params, uint32_t
     *why = QUIRE_REFUSAL_NONE;
     request->pin = pin;
     request->submitted_us = quire_loop_now_us(loop);
+    n_cached = quire_prompt_logprobs_usable(request, n_cached);
     quire_loop_to_compute_set(request,
                               params->n_tokens - quire_min_u32(n_cached, params->n_tokens));
     (void)pthread_mutex_lock(&loop->inbox.lock);

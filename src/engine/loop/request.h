@@ -123,13 +123,28 @@ typedef struct quire_request_pool {
     uint32_t n_tokens;
 } quire_request_pool;
 
+typedef struct quire_prompt_score {
+    float logprob;
+    uint32_t rank;
+} quire_prompt_score;
+
+/* Log-probabilities of the prompt's tokens: prompt_logprobs.h. */
+typedef struct quire_prompt_scores {
+    quire_prompt_score *items; /* [n_max], from the second token on */
+    quire_top_logit *tops;     /* [n_max][n_tops] */
+    uint32_t n;                /* rows that were taken in */
+    uint32_t n_max;            /* 0: none are wanted */
+    uint32_t n_tops;
+} quire_prompt_scores;
+
 struct quire_request {
     quire_queue_link link; /* must be first: quire_request_of(). Holds arrival and priority */
 
     /* Constant after submit. */
     quire_loop *loop;
     uint32_t n_prompt;
-    uint32_t max_tokens; /* resolved: at least 1, within the context or the longest text */
+    uint32_t max_tokens; /* resolved: at least 1 unless is_prompt_only, within the context or the
+                            longest text */
     uint32_t n_held_max; /* tokens in a sequence: the context */
     quire_context_overflow overflow;
     uint32_t context_keep;
@@ -142,6 +157,7 @@ struct quire_request {
     bool has_session;
     uint32_t class_index;
     uint8_t rank; /* of the class */
+    bool is_prompt_only;
     uint64_t pin; /* quire_pin_id: the request only computes the text of this pin; 0 = none */
     uint64_t owner;
     uint32_t tenant_bytes;
@@ -155,6 +171,7 @@ struct quire_request {
     quire_sampler *sampler;
     quire_text_out *text;
     quire_request_pool pool;
+    quire_prompt_scores scored;
     int32_t *tokens; /* [tokens_capacity] prompt, then generated tokens */
     uint32_t n_tokens;
     uint32_t tokens_capacity;

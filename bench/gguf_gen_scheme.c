@@ -85,9 +85,8 @@ int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *er
     if (i == N_SCHEMES) {
         return quire_error_set(err, QUIRE_NOTFOUND, "unknown scheme '%s'", name);
     }
-    if (opts->has_qkv_bias || opts->n_layer > GGUF_GEN_LAYERS_MAX) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "a scheme takes shapes without biases, of at most %u layers",
+    if (opts->n_layer > GGUF_GEN_LAYERS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "a scheme takes shapes of at most %u layers",
                                GGUF_GEN_LAYERS_MAX);
     }
     if (opts->window != 0 && schemes[i].reads != READS_MIDDLE &&

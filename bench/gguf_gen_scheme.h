@@ -22,8 +22,8 @@
 
 struct gguf_context;
 
-/* Apply a scheme to options with all other fields set. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (a shape
- * with biases, too many layers, a window with a scheme that has none). */
+/* Apply a scheme to options with all other fields set. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (too
+ * many layers, a window with a scheme that has none). */
 int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *err);
 /* Name i of the schemes, NULL past the end. Memory: static. */
 const char *gguf_gen_scheme_name(unsigned i);

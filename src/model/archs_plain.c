@@ -26,8 +26,8 @@ const quire_arch_row quire_archs_plain[QUIRE_ARCH_COUNT] = {
                            .models = "models trained by quire train (schemes.md)",
                            .rope_type = QUIRE_ROPE_NEOX,
                            .needs = ATTENTION | PRE_NORMS | GATED,
-                           .may = QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FREQS | QUIRE_PART_QK_NORM |
-                                  QUIRE_PART_KV_MAP },
+                           .may = QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FREQS | QUIRE_PART_QKV_BIAS |
+                                  QUIRE_PART_QK_NORM | QUIRE_PART_KV_MAP },
     [QUIRE_ARCH_GEMMA] = { .name = "gemma",
                            .models = "Gemma, CodeGemma",
                            .rope_type = QUIRE_ROPE_NEOX,

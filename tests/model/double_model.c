@@ -74,18 +74,28 @@ static void norm(const struct ggml_tensor *weight, const double *x, uint32_t n, 
     }
 }
 
+/* A bias, where the model has one. */
+static void add(const struct ggml_tensor *bias, double *y)
+{
+    for (int64_t i = 0; bias != NULL && i < bias->ne[0]; i++) {
+        y[i] += (double)values(bias)[i];
+    }
+}
+
 /* Heads of one token: normalised if the model does that, then turned by pairs (i, i + d / 2). */
 static void heads_finish(const model *m, const struct ggml_tensor *weight, uint32_t position,
                          uint32_t n_heads, double *x)
 {
     const uint32_t half = m->o->d_head / 2;
+    const struct ggml_tensor *factors = ggml_get_tensor(m->tensors, "rope_freqs.weight");
 
     for (uint32_t h = 0; h < n_heads; h++, x += m->o->d_head) {
         if (weight != NULL) {
             norm(weight, x, m->o->d_head, x);
         }
         for (uint32_t i = 0; i < half; i++) {
-            const double angle = position * pow((double)m->o->rope_base, -2.0 * i / m->o->d_head);
+            const double angle = position * pow((double)m->o->rope_base, -2.0 * i / m->o->d_head) /
+                                 (factors != NULL ? (double)values(factors)[i] : 1.0);
             const double a = x[i], b = x[i + half];
 
             x[i] = a * cos(angle) - b * sin(angle);
@@ -181,8 +191,10 @@ static void store(model *m, uint32_t layer, const double *x)
 
         norm(find(m, layer, "attn_norm.weight"), x + (size_t)t * o->n_embd, o->n_embd, h);
         product(find(m, layer, "attn_k.weight"), h, k);
+        add(find(m, layer, "attn_k.bias"), k);
         heads_finish(m, find(m, layer, "attn_k_norm.weight"), t, o->n_kv_head, k);
         product(find(m, layer, "attn_v.weight"), h, m->stored[layer][1] + t * width);
+        add(find(m, layer, "attn_v.bias"), m->stored[layer][1] + t * width);
     }
     mix(m, layer, true);
     mix(m, layer, false);
@@ -201,6 +213,7 @@ static void attention(const model *m, uint32_t layer, double *x)
     for (uint32_t t = 0; t < m->n; t++, x += o->n_embd) {
         norm(find(m, layer, "attn_norm.weight"), x, o->n_embd, h);
         product(find(m, layer, "attn_q.weight"), h, q);
+        add(find(m, layer, "attn_q.bias"), q);
         heads_finish(m, find(m, layer, "attn_q_norm.weight"), t, o->n_head, q);
         for (uint32_t i = 0; i < o->n_head; i++) {
             const size_t kv = (size_t)(i / group) * o->d_head, at = (size_t)i * o->d_head;

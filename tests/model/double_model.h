@@ -11,7 +11,7 @@
 #include "gguf_gen.h"
 
 /* Logits of all tokens, [n][n_vocab]. The file at path was made by opts, with f32 matrices, without
- * scaling of rope. Fails the test on error. Memory: release with free(). */
+ * scaling of rope but by factors. Fails the test on error. Memory: release with free(). */
 float *double_model_logits(const char *path, const gguf_gen_opts *opts, const int32_t *tokens,
                            uint32_t n);
 

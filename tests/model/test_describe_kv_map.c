@@ -269,14 +269,39 @@ static void damaged_tensors_are_named(void **state)
           "tensor blk.2.attn_v_mix belongs to a layer that stores no K and V" },
         { "yoco++", "blk.1.attn_v_mix", NULL, GGML_TYPE_F32, 3, 1, QUIRE_CORRUPT,
           "tensor blk.1.attn_v_mix has shape 3 x 1 x 1 x 1; expected 2 x 1" },
-        { "gqa", "blk.2.attn_k_norm.weight", "blk.2.attn_k.bias", 0, 0, 0, QUIRE_UNSUPP,
-          "blk.2.attn_k.bias has no place in a quire model" },
+        { "gqa", "blk.2.attn_k_norm.weight", "blk.2.attn_output.bias", 0, 0, 0, QUIRE_UNSUPP,
+          "blk.2.attn_output.bias has no place in a quire model" },
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const gguf_gen_opts opts = small(cases[i].model);
 
+        describe_tensor_check(&cases[i], &opts);
+    }
+}
+
+/* Biases belong to the layers that have the weights beside them. */
+static void biases_are_described(void **state)
+{
+    static const describe_tensor_case cases[] = {
+        { "fusedkv-lite", "blk.1.attn_k.bias", "blk.2.attn_k.bias", 0, 0, 0, QUIRE_CORRUPT,
+          "tensor blk.2.attn_k.bias belongs to a layer that stores no K and V" },
+        { "fusedkv-lite", "blk.1.attn_v.bias", "", 0, 0, 0, QUIRE_CORRUPT,
+          "tensor blk.1.attn_v.bias is missing" },
+        { "fusedkv-lite", "blk.3.attn_q.bias", "", 0, 0, 0, QUIRE_CORRUPT,
+          "tensor blk.3.attn_q.bias is missing" },
+        { "yoco++", "blk.1.attn_k.bias", NULL, GGML_TYPE_F32, 64, 1, QUIRE_CORRUPT,
+          "tensor blk.1.attn_k.bias has shape 64 x 1 x 1 x 1; expected 32 x 1" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        gguf_gen_opts opts = small(cases[i].model);
+
+        assert_false(described(&opts)->has_qkv_bias);
+        opts.has_qkv_bias = true;
+        assert_true(described(&opts)->has_qkv_bias);
         describe_tensor_check(&cases[i], &opts);
     }
 }
@@ -290,9 +315,6 @@ static void schemes_take_shapes(void **state)
     (void)state;
     assert_int_equal(gguf_gen_scheme_apply(&opts, "nothing", &err), QUIRE_NOTFOUND);
     assert_non_null(strstr(err.message, "unknown scheme 'nothing'"));
-    opts.has_qkv_bias = true;
-    assert_int_equal(gguf_gen_scheme_apply(&opts, "gqa", &err), QUIRE_INVAL);
-    opts.has_qkv_bias = false;
     opts.n_layer = GGUF_GEN_LAYERS_MAX + 1;
     assert_int_equal(gguf_gen_scheme_apply(&opts, "gqa", &err), QUIRE_INVAL);
     for (unsigned i = 0; gguf_gen_scheme_name(i) != NULL; i++) {
@@ -318,7 +340,8 @@ int main(void)
         cmocka_unit_test(schemes_are_described),     cmocka_unit_test(plain_files),
         cmocka_unit_test(windows_are_described),     cmocka_unit_test(gate_shapes),
         cmocka_unit_test(damaged_sources_are_named), cmocka_unit_test(damaged_keys_are_named),
-        cmocka_unit_test(damaged_tensors_are_named), cmocka_unit_test(schemes_take_shapes),
+        cmocka_unit_test(damaged_tensors_are_named), cmocka_unit_test(biases_are_described),
+        cmocka_unit_test(schemes_take_shapes),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

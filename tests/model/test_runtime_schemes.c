@@ -161,6 +161,24 @@ static void test_map_by_hand(void **state)
     }
 }
 
+/* Biases of Q, K and V, and factors of rope: alone, with norms of heads, with gates and mixes. */
+static void test_biases(void **state)
+{
+    static const char *const schemes[] = { "gqa", "fusedkv", "fusedkv-lite", "yoco++" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(schemes); i++) {
+        gguf_gen_opts gen = options_of(schemes[i], GGML_TYPE_F32);
+
+        gen.has_qkv_bias = true;
+        gen.has_qk_norm = i % 2 == 0;
+        (void)snprintf(gen.rope_scaling, sizeof gen.rope_scaling, i == 0 ? "" : "llama3");
+        gen.rope_factor = 8.0f;
+        gen.rope_ctx_orig = 100; /* factors change the text's angles */
+        check_numbers(&gen);
+    }
+}
+
 /* Layers with windows of other lengths than a tile's and a page's. One of these layers reads the KV
  * of another layer, and one window is longer than the text. */
 static void test_windows(void **state)
@@ -482,6 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes_equal_plain_forward),
         cmocka_unit_test(test_map_by_hand),
+        cmocka_unit_test(test_biases),
         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_kernel_sets),
         cmocka_unit_test(test_cascade_changes_no_bit),

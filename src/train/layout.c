@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define TENSORS_OF_ALL   3u  /* embedding, last norm, output */
-#define TENSORS_OF_BLOCK 18u /* at most */
+#define TENSORS_OF_BLOCK 21u /* at most */
 
 /* Add a tensor to the list; returns its place. */
 __attribute__((format(printf, 4, 5))) static size_t add(quire_train_layout *l,
@@ -57,21 +57,34 @@ static void add_gates(quire_train_layout *l, const quire_train_shape *s, uint32_
     }
 }
 
+static size_t add_bias(quire_train_layout *l, const quire_train_shape *s, uint32_t layer, char side)
+{
+    uint32_t n_heads = side == 'q' ? s->n_head : s->n_kv_head;
+
+    return s->has_qkv_bias ? add(l, QUIRE_WEIGHT_BIAS, VECTOR(n_heads * s->d_head),
+                                 "blk.%u.attn_%c.bias", layer, side)
+                           : QUIRE_TRAIN_ABSENT;
+}
+
 static void add_attention(quire_train_layout *l, const quire_train_shape *s, uint32_t layer)
 {
     quire_train_block *b = &l->blocks[layer];
     uint32_t q_size = s->n_head * s->d_head, kv_size = s->n_kv_head * s->d_head;
 
     b->k = b->v = b->q_norm = b->k_norm = b->k_mix = b->v_mix = QUIRE_TRAIN_ABSENT;
+    b->k_bias = b->v_bias = QUIRE_TRAIN_ABSENT;
     b->attn_norm = add(l, QUIRE_WEIGHT_NORM, VECTOR(s->d_model), "blk.%u.attn_norm.weight", layer);
     b->q = add(l, QUIRE_WEIGHT_MATRIX, MATRIX(q_size, s->d_model), "blk.%u.attn_q.weight", layer);
+    b->q_bias = add_bias(l, s, layer, 'q');
     if (quire_train_stores_k(s, layer)) {
         b->k =
             add(l, QUIRE_WEIGHT_MATRIX, MATRIX(kv_size, s->d_model), "blk.%u.attn_k.weight", layer);
+        b->k_bias = add_bias(l, s, layer, 'k');
     }
     if (quire_train_stores_v(s, layer)) {
         b->v =
             add(l, QUIRE_WEIGHT_MATRIX, MATRIX(kv_size, s->d_model), "blk.%u.attn_v.weight", layer);
+        b->v_bias = add_bias(l, s, layer, 'v');
     }
     if (s->has_qk_norm) {
         b->q_norm =
@@ -135,6 +148,19 @@ void quire_train_layout_fini(quire_train_layout *l)
     memset(l, 0, sizeof(*l));
 }
 
+/* The first value of element j of a tensor that does not begin with random numbers. */
+static double plain_value(const quire_train_tensor *t, size_t j)
+{
+    switch (t->kind) {
+    case QUIRE_WEIGHT_MIX:
+        return (double)j;
+    case QUIRE_WEIGHT_BIAS:
+        return 0;
+    default:
+        return 1.0 / t->n_sources;
+    }
+}
+
 void quire_train_weights_init(const quire_train_layout *l, const quire_train_shape *s,
                               uint64_t seed, float *parameters)
 {
@@ -149,9 +175,9 @@ void quire_train_weights_init(const quire_train_layout *l, const quire_train_sha
         }
         for (size_t j = 0; j < (size_t)t->n_rows * t->n_cols; j++) {
             bool is_random = t->kind == QUIRE_WEIGHT_MATRIX || t->kind == QUIRE_WEIGHT_RESIDUAL;
-            double plain = t->kind == QUIRE_WEIGHT_MIX ? (double)j : 1.0 / t->n_sources;
 
-            parameters[t->at + j] = (float)(is_random ? deviation * quire_rng_normal(&rng) : plain);
+            parameters[t->at + j] =
+                (float)(is_random ? deviation * quire_rng_normal(&rng) : plain_value(t, j));
         }
     }
 }

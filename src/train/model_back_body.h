@@ -108,9 +108,22 @@ static real *mix_back(const back_run *run, uint32_t layer, uint32_t side)
     return own;
 }
 
-/* The gradient of heads after RoPE goes to the norm of heads, the map and dnorm. */
-static void heads_back(const back_run *run, const pass_layer *l, const size_t weights[2], bool is_q,
-                       real *dheads)
+/* The gradient of Q, K or V before norm and RoPE goes to the bias, the map and dnorm. */
+static void raw_back(const back_run *run, const pass_layer *l, const side_weights *weights,
+                     uint32_t size, const real *draw, bool is_added)
+{
+    QT(pass) *p = run->p;
+
+    if (p->shape.has_qkv_bias) {
+        QT(bias_back)(&p->compute, p->n, size, draw, run->gradients + weights->bias);
+    }
+    linear_back(run, pass_linear(p, run->parameters + weights->map, p->shape.d_model, size),
+                (const real *const[2]){ l->attn_x, draw }, p->dnorm, is_added);
+}
+
+/* The gradient of heads after RoPE goes to the norm of heads, the bias, the map and dnorm. */
+static void heads_back(const back_run *run, const pass_layer *l, const side_weights *weights,
+                       bool is_q, real *dheads)
 {
     QT(pass) *p = run->p;
     uint32_t n_head = is_q ? p->shape.n_head : p->shape.n_kv_head;
@@ -120,15 +133,14 @@ static void heads_back(const back_run *run, const pass_layer *l, const size_t we
     QT(rope_apply)(&p->compute, &rope, dheads, true);
     if (p->shape.has_qk_norm) {
         QT(norm)
-        norm = head_norm(p, n_head, is_q ? l->q_raw : l->k_raw, run->parameters + weights[1],
+        norm = head_norm(p, n_head, is_q ? l->q_raw : l->k_raw, run->parameters + weights->norm,
                          is_q ? l->q_inv : l->k_inv);
 
         memset(p->draw, 0, (size_t)p->n * size * sizeof(real));
-        QT(norm_back)(&p->compute, &norm, dheads, p->draw, run->gradients + weights[1]);
+        QT(norm_back)(&p->compute, &norm, dheads, p->draw, run->gradients + weights->norm);
         dheads = p->draw;
     }
-    linear_back(run, pass_linear(p, run->parameters + weights[0], p->shape.d_model, size),
-                (const real *const[2]){ l->attn_x, dheads }, p->dnorm, !is_q);
+    raw_back(run, l, weights, size, dheads, !is_q);
 }
 
 static void attention_back(const back_run *run, uint32_t layer)
@@ -137,6 +149,7 @@ static void attention_back(const back_run *run, uint32_t layer)
     const quire_train_block *b = &p->layout.blocks[layer];
     pass_layer *l = &p->layers[layer];
     const real *w = run->parameters;
+    side_weights q = weights_of(b, 'q'), k = weights_of(b, 'k'), v = weights_of(b, 'v');
     QT(norm) norm = stream_norm(p, l->x, w + b->attn_norm, l->attn_inv);
     QT(attention) attention = pass_attention(p, run->batch, w, layer);
     real *const gradients[3] = { p->dq, side_gradient_read(run, layer, SIDE_K),
@@ -147,15 +160,12 @@ static void attention_back(const back_run *run, uint32_t layer)
     QT(attention_back)(&p->compute, &attention, p->dheads, gradients);
     side_fuse_back(run, layer, SIDE_K);
     side_fuse_back(run, layer, SIDE_V);
-    heads_back(run, l, (const size_t[2]){ b->q, b->q_norm }, true, p->dq);
+    heads_back(run, l, &q, true, p->dq);
     if (l->k != NULL) {
-        heads_back(run, l, (const size_t[2]){ b->k, b->k_norm }, false,
-                   mix_back(run, layer, SIDE_K));
+        heads_back(run, l, &k, false, mix_back(run, layer, SIDE_K));
     }
     if (l->v != NULL) {
-        linear_back(run, pass_linear(p, w + b->v, p->shape.d_model, p->kv_size),
-                    (const real *const[2]){ l->attn_x, mix_back(run, layer, SIDE_V) }, p->dnorm,
-                    true);
+        raw_back(run, l, &v, p->kv_size, mix_back(run, layer, SIDE_V), true);
     }
     QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + b->attn_norm);
 }

@@ -222,10 +222,10 @@ static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_er
 {
     const QT(pass) *taught = options->taught;
     uint32_t d_model = p->shape.d_model;
+    uint32_t heads = p->shape.has_qkv_bias ? p->q_size : p->kv_size;
 
     if (taught == NULL) {
-        return QT(compute_init)(&p->compute, options->n_threads,
-                                d_model > p->kv_size ? d_model : p->kv_size,
+        return QT(compute_init)(&p->compute, options->n_threads, d_model > heads ? d_model : heads,
                                 QT(attention_scratch)(p->n_tokens), err);
     }
     p->is_teacher = true;
@@ -464,21 +464,45 @@ static QT(attention) pass_attention(QT(pass) * p, const quire_train_batch *batch
 
 /* ---- forward ---- */
 
+/* Places of the weights of Q, K or V. */
+typedef struct side_weights {
+    size_t map;
+    size_t bias;
+    size_t norm;
+} side_weights;
+
+static side_weights weights_of(const quire_train_block *b, char side)
+{
+    return side == 'q'   ? (side_weights){ b->q, b->q_bias, b->q_norm }
+           : side == 'k' ? (side_weights){ b->k, b->k_bias, b->k_norm }
+                         : (side_weights){ b->v, b->v_bias, QUIRE_TRAIN_ABSENT };
+}
+
+/* Q, K or V of `size` elements as the linear map and its bias give it. */
+static void raw_forward(QT(pass) * p, const real *parameters, const real *x,
+                        const side_weights *weights, uint32_t size, real *raw)
+{
+    QT(linear) map = pass_linear(p, parameters + weights->map, p->shape.d_model, size);
+
+    QT(linear_forward)(&p->compute, &map, x, raw, false);
+    if (p->shape.has_qkv_bias) {
+        QT(bias_add)(&p->compute, p->n, size, parameters + weights->bias, raw);
+    }
+}
+
 /* Heads of Q or K: linear map, norm of heads where there is one, RoPE. */
 static void heads_forward(QT(pass) * p, const real *parameters, const pass_layer *l,
-                          const size_t weights[2], bool is_q)
+                          const side_weights *weights, bool is_q)
 {
     uint32_t n_head = is_q ? p->shape.n_head : p->shape.n_kv_head;
-    QT(linear)
-    map = pass_linear(p, parameters + weights[0], p->shape.d_model, n_head * p->shape.d_head);
     QT(rope) rope = pass_rope(p, n_head);
     real *raw = is_q ? l->q_raw : l->k_raw;
     real *to = is_q ? l->q : l->k_own;
 
-    QT(linear_forward)(&p->compute, &map, l->attn_x, raw, false);
+    raw_forward(p, parameters, l->attn_x, weights, n_head * p->shape.d_head, raw);
     if (p->shape.has_qk_norm) {
         QT(norm)
-        norm = head_norm(p, n_head, raw, parameters + weights[1], is_q ? l->q_inv : l->k_inv);
+        norm = head_norm(p, n_head, raw, parameters + weights->norm, is_q ? l->q_inv : l->k_inv);
 
         QT(norm_forward)(&p->compute, &norm, to);
     }
@@ -491,17 +515,17 @@ static void attention_forward(QT(pass) * p, const real *parameters, const quire_
     const quire_train_block *b = &p->layout.blocks[layer];
     pass_layer *l = &p->layers[layer];
     QT(norm) norm = stream_norm(p, l->x, parameters + b->attn_norm, l->attn_inv);
-    QT(linear) v_map = pass_linear(p, parameters + b->v, p->shape.d_model, p->kv_size);
     QT(linear) out_map = pass_linear(p, parameters + b->out, p->q_size, p->shape.d_model);
+    side_weights q = weights_of(b, 'q'), k = weights_of(b, 'k'), v = weights_of(b, 'v');
     QT(attention) attention;
 
     QT(norm_forward)(&p->compute, &norm, l->attn_x);
-    heads_forward(p, parameters, l, (const size_t[2]){ b->q, b->q_norm }, true);
+    heads_forward(p, parameters, l, &q, true);
     if (l->k != NULL) {
-        heads_forward(p, parameters, l, (const size_t[2]){ b->k, b->k_norm }, false);
+        heads_forward(p, parameters, l, &k, false);
     }
     if (l->v != NULL) {
-        QT(linear_forward)(&p->compute, &v_map, l->attn_x, l->v_own, false);
+        raw_forward(p, parameters, l->attn_x, &v, p->kv_size, l->v_own);
     }
     mix_forward(p, parameters, layer, SIDE_K);
     mix_forward(p, parameters, layer, SIDE_V);

@@ -286,6 +286,51 @@ void QT(linear_back_weight)(QT(compute) * c, const QT(linear) * o, const real *x
                     linear_back_tile, &run);
 }
 
+/* ---- biases ---- */
+
+typedef struct bias_run {
+    const QT(compute) * c;
+    uint32_t n;
+    uint32_t d;
+    const real *from; /* the bias, or rows of gradients */
+    real *y;          /* NULL: the partial sums */
+    uint32_t each;
+} bias_run;
+
+static void bias_rows(void *ctx, uint32_t part, uint32_t member)
+{
+    bias_run *run = ctx;
+    real *sum = run->c->sums + (size_t)part * run->c->sum_max;
+    uint32_t i, end;
+
+    (void)member;
+    quire_part_range(part, run->each, run->n, &i, &end);
+    for (; i < end; i++) {
+        if (run->y != NULL) {
+            run->c->rows->add(run->y + (size_t)i * run->d, run->from, run->d);
+        } else {
+            run->c->rows->add(sum, run->from + (size_t)i * run->d, run->d);
+        }
+    }
+}
+
+void QT(bias_add)(QT(compute) * c, uint32_t n, uint32_t d, const real *bias, real *y)
+{
+    bias_run run = { c, n, d, bias, y, ROWS_EACH };
+
+    quire_parts_run(c->team, quire_parts_count(n, run.each), bias_rows, &run);
+}
+
+void QT(bias_back)(QT(compute) * c, uint32_t n, uint32_t d, const real *dy, real *dbias)
+{
+    bias_run run = { c, n, d, dy, NULL, sum_rows_each(n) };
+    uint32_t n_parts = quire_parts_count(n, run.each);
+
+    QUIRE_CHECK(d <= c->sum_max);
+    quire_parts_run(c->team, n_parts, bias_rows, &run);
+    sum_parts(c, n_parts, d, dbias);
+}
+
 /* ---- RoPE ---- */
 
 typedef struct rope_run {

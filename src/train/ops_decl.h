@@ -58,6 +58,11 @@ void QT(linear_back_input)(QT(compute) * c, const QT(linear) * o, const real *dy
 void QT(linear_back_weight)(QT(compute) * c, const QT(linear) * o, const real *x, const real *dy,
                             real *dweight);
 
+/* y[n][d] += bias[d] in every row. */
+void QT(bias_add)(QT(compute) * c, uint32_t n, uint32_t d, const real *bias, real *y);
+/* dbias[d] += the rows of dy. */
+void QT(bias_back)(QT(compute) * c, uint32_t n, uint32_t d, const real *dy, real *dbias);
+
 /* Rotates pairs (j, j + d/2) of each head of x[n][n_head][d] in place, by position. The way back is
  * the same with is_back, on the gradient. */
 typedef struct QT(rope) {

@@ -2,7 +2,8 @@
  *
  * The architecture is `quire`: a decoder of dense blocks as Qwen 3 has them (RMSNorm, RoPE on NEOX
  * pairs, optional norms of query and key heads, grouped heads, SwiGLU), in which a layer may read K
- * or V of lower layers and then has no weights for them.
+ * or V of lower layers and then has no weights for them. Q, K and V may have biases, as in Qwen 2,
+ * and the frequencies of RoPE factors, as in Llama 3.
  *
  * The **KV map** says per layer and side which layers K (or V) comes from, after norm and RoPE:
  *
@@ -55,7 +56,8 @@ typedef struct quire_train_shape {
     double rope_base;
     double norm_epsilon;
     bool has_qk_norm;
-    bool is_tied; /* the output's weights are those of the embedding */
+    bool has_qkv_bias; /* those of K and V in the layers that store these */
+    bool is_tied;      /* the output's weights are those of the embedding */
     quire_gate_form gate_form;
     char scheme[QUIRE_TRAIN_SCHEME_MAX]; /* a name for people; the map decides */
     int32_t source_k[QUIRE_TRAIN_LAYERS_MAX][2];
@@ -107,6 +109,7 @@ typedef enum quire_weight_kind {
     QUIRE_WEIGHT_MATRIX,   /* normal, deviation 0.02; decays */
     QUIRE_WEIGHT_RESIDUAL, /* a matrix that adds to the stream: 0.02 / sqrt(2 n_layer); decays */
     QUIRE_WEIGHT_NORM,     /* ones */
+    QUIRE_WEIGHT_BIAS,     /* zeros */
     QUIRE_WEIGHT_GATE,     /* one over the number of sources */
     QUIRE_WEIGHT_MIX,      /* 0 and 1: the layer's own side */
 } quire_weight_kind;
@@ -127,6 +130,9 @@ typedef struct quire_train_block {
     size_t q;
     size_t k;
     size_t v;
+    size_t q_bias;
+    size_t k_bias;
+    size_t v_bias;
     size_t q_norm;
     size_t k_norm;
     size_t k_gate[2];

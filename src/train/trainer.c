@@ -427,6 +427,9 @@ static uint64_t model_identity(const quire_train_shape *s)
         hash = quire_hash_add(hash, &s->is_mixed_v[i], sizeof(s->is_mixed_v[i]));
         hash = quire_hash_add(hash, &s->window[i], sizeof(s->window[i]));
     }
+    if (s->has_qkv_bias) { /* shapes without have the hash that they had before there were any */
+        hash = quire_hash_add(hash, "bias", 4);
+    }
     return hash;
 }
 

@@ -268,6 +268,23 @@ static void test_options(void **state)
     check_model(&s);
 }
 
+/* Biases of Q, K and V before norms, gates and mixes. */
+static void test_biases(void **state)
+{
+    static const char *const schemes[] = { "gqa", "fusedkv", "yoco++" };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        for (uint32_t has_norm = 0; has_norm < 2; has_norm++) {
+            quire_train_shape s = small_shape(schemes[i], 1); /* Q is wider than the stream */
+
+            s.has_qkv_bias = true;
+            s.has_qk_norm = has_norm > 0;
+            check_model(&s);
+        }
+    }
+}
+
 /* A hand-made map. Its K and V have owners and gates of their own. */
 static void test_hand_map(void **state)
 {
@@ -284,6 +301,8 @@ static void test_hand_map(void **state)
     s.is_mixed_v[1] = true;
     s.is_mixed_k[2] = true;
     s.has_qk_norm = true;
+    check_model(&s);
+    s.has_qkv_bias = true; /* of K and V where they are stored */
     check_model(&s);
 }
 
@@ -541,6 +560,7 @@ int main(void)
         cmocka_unit_test(test_schemes),         cmocka_unit_test(test_gate_forms),
         cmocka_unit_test(test_taught),          cmocka_unit_test(test_refused_teachers),
         cmocka_unit_test(test_options),         cmocka_unit_test(test_hand_map),
+        cmocka_unit_test(test_biases),
         cmocka_unit_test(test_single),          cmocka_unit_test(test_documents),
         cmocka_unit_test(test_fused_is_lite),   cmocka_unit_test(test_maps),
         cmocka_unit_test(test_refused_maps),    cmocka_unit_test(test_refused_sizes),

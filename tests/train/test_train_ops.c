@@ -203,6 +203,38 @@ static void test_rope(void **state)
     assert_true(fabs(y[2 * ROPE_D + ROPE_D / 2] - sin(1)) < 1e-15);
 }
 
+typedef struct bias_rows_of {
+    uint32_t n;
+    uint32_t d;
+} bias_rows_of;
+
+static double bias_value(void *ctx)
+{
+    const bias_rows_of *o = ctx;
+    size_t n = (size_t)o->n * o->d;
+
+    memcpy(y, x, n * sizeof(*y));
+    quire_f64_bias_add(&c, o->n, o->d, w, y);
+    return weighted(y, n);
+}
+
+/* Fewer rows than a part of the work has, and several parts. */
+static void test_bias(void **state)
+{
+    static const bias_rows_of sizes[] = { { 3, 7 }, { 64, 5 }, { 150, 11 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        bias_rows_of o = sizes[i];
+
+        fill_all();
+        quire_f64_bias_back(&c, o.n, o.d, dy, dw);
+        CHECK_GRADIENT(bias_value, &o, w, dw, o.d);
+        (void)bias_value(&o);
+        assert_true(fabs(y[o.n * o.d - 1] - x[o.n * o.d - 1] - w[o.d - 1]) < 1e-14);
+    }
+}
+
 static double fuse_value(void *ctx)
 {
     const quire_f64_fuse *o = ctx;
@@ -581,6 +613,7 @@ int main(void)
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_added),
         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_bias),
         cmocka_unit_test(test_fuse),
         cmocka_unit_test(test_swiglu),
         cmocka_unit_test(test_attention),

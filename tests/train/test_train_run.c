@@ -263,11 +263,11 @@ static void test_foreign(void **state)
     (void)state;
     run_open(&r, &plan);
     assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
-    for (uint32_t i = 0; i < 8; i++) {
-        static const char *const parts[] = { "tokenizer",  "model (sizes",
-                                             "batch",      "weight decay",
-                                             "seed",       "documents",
-                                             "start from", "share of distillation" };
+    for (uint32_t i = 0; i < 9; i++) {
+        static const char *const parts[] = {
+            "tokenizer",  "model (sizes",          "batch", "weight decay", "seed", "documents",
+            "start from", "share of distillation", "model"
+        };
         quire_train_plan changed = plan;
 
         changed.tokenizer_identity += i == 0;
@@ -277,6 +277,7 @@ static void test_foreign(void **state)
         changed.seed += i == 4;
         changed.data_identity += i == 5;
         changed.start_identity += i == 6;
+        changed.shape.has_qkv_bias = i == 8;
         changed.teacher = (quire_train_teacher){ &plan.shape, quire_trainer_parameters(r.trainer),
                                                  i == 7 ? 0.5 : 0 };
         run_open(&other, &changed);

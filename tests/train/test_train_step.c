@@ -85,7 +85,8 @@ static double gradients_of(mirror *r, uint32_t n_batches)
 static bool decays(const char *name)
 {
     return strstr(name, "norm") == NULL && strstr(name, "attn_k_gate") == NULL &&
-           strstr(name, "attn_v_gate") == NULL && strstr(name, "mix") == NULL;
+           strstr(name, "attn_v_gate") == NULL && strstr(name, "mix") == NULL &&
+           strstr(name, "bias") == NULL;
 }
 
 /* Parameters after step t, from 1, by the definition: Loshchilov, Hutter, "Decoupled weight decay
@@ -157,6 +158,7 @@ static void test_definition(void **state)
 
         plan.shape.n_layer = 4;
         assert_int_equal(quire_train_scheme_set(&plan.shape, schemes[i], NULL), QUIRE_OK);
+        plan.shape.has_qkv_bias = i > 0;
         plan.n_warmup = 2;
         plan.decay = 0.3;
         plan.clip = 0;

@@ -276,7 +276,9 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
         QT(pass_destroy)(p);
         return rc;
     }
-    QT(rope_tables)(p->cos, p->sin, p->n_tokens, s->d_head, s->rope_base);
+    QT(rope_tables)
+    (p->cos, p->sin,
+     &(QT(rope_angles)){ p->n_tokens, s->d_head, s->rope_base, quire_train_rope_factors(s) });
     *out = p;
     return QUIRE_OK;
 }

@@ -365,15 +365,17 @@ void QT(rope_apply)(QT(compute) * c, const QT(rope) * o, real *x, bool is_back)
     quire_parts_run(c->team, quire_parts_count(o->n, ROWS_EACH), rope_rows, &run);
 }
 
-void QT(rope_tables)(real *cos_table, real *sin_table, uint32_t n_positions, uint32_t d,
-                     double base)
+void QT(rope_tables)(real *cos_table, real *sin_table, const QT(rope_angles) * o)
 {
-    for (uint32_t i = 0; i < n_positions; i++) {
-        for (uint32_t j = 0; j < d / 2; j++) {
-            double angle = i * pow(base, -2.0 * j / d);
+    uint32_t half = o->d / 2;
 
-            cos_table[(size_t)i * (d / 2) + j] = (real)cos(angle);
-            sin_table[(size_t)i * (d / 2) + j] = (real)sin(angle);
+    for (uint32_t i = 0; i < o->n_positions; i++) {
+        for (uint32_t j = 0; j < half; j++) {
+            double angle = i * pow(o->base, -2.0 * j / o->d);
+
+            angle /= o->factors != NULL ? (double)o->factors[j] : 1;
+            cos_table[(size_t)i * half + j] = (real)cos(angle);
+            sin_table[(size_t)i * half + j] = (real)sin(angle);
         }
     }
 }

@@ -74,8 +74,15 @@ typedef struct QT(rope) {
     const real *sin;
 } QT(rope);
 void QT(rope_apply)(QT(compute) * c, const QT(rope) * o, real *x, bool is_back);
-/* Fill cos and sin [n_positions][d / 2]: angle = position base^(-2 j / d). */
-void QT(rope_tables)(real *cos, real *sin, uint32_t n_positions, uint32_t d, double base);
+/* Fill cos and sin [n_positions][d / 2]: angle = position base^(-2 j / d) / factors[j]. Factors
+ * NULL: all 1. */
+typedef struct QT(rope_angles) {
+    uint32_t n_positions;
+    uint32_t d;
+    double base;
+    const float *factors;
+} QT(rope_angles);
+void QT(rope_tables)(real *cos, real *sin, const QT(rope_angles) * o);
 
 /* y = sum over sources of x_s gate_s, each x [n][d], each gate [d]: K or V of a layer that stores
  * none. One source or two. A source without a gate is no case for this operation. */

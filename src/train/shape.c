@@ -184,6 +184,24 @@ bool quire_train_is_plain(const quire_train_shape *s)
     return is_plain;
 }
 
+static int factors_check(const quire_train_shape *s, quire_error *err)
+{
+    if (s->d_head / 2 > QUIRE_TRAIN_PAIRS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "factors of RoPE's frequencies and a head of %u: at most %u are "
+                               "possible",
+                               s->d_head, 2 * QUIRE_TRAIN_PAIRS_MAX);
+    }
+    for (uint32_t i = 0; i < s->d_head / 2; i++) {
+        if (!(s->rope_factors[i] > 0) || !isfinite(s->rope_factors[i])) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "factor %u of RoPE's frequencies is %g: it must be above 0", i,
+                                   (double)s->rope_factors[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
 static int sizes_check(const quire_train_shape *s, quire_error *err)
 {
     const struct {
@@ -220,7 +238,7 @@ static int sizes_check(const quire_train_shape *s, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "RoPE base %g, norm epsilon %g are not possible",
                                s->rope_base, s->norm_epsilon);
     }
-    return QUIRE_OK;
+    return s->has_rope_factors ? factors_check(s, err) : QUIRE_OK;
 }
 
 /* One side of one layer. */

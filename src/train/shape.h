@@ -35,6 +35,7 @@
 #define QUIRE_TRAIN_LAYERS_MAX 128u
 #define QUIRE_TRAIN_SIZE_MAX   (1u << 20) /* each size of a shape */
 #define QUIRE_TRAIN_SCHEME_MAX 32u
+#define QUIRE_TRAIN_PAIRS_MAX  512u /* RoPE pairs of a head, where they have factors */
 #define QUIRE_TRAIN_NAME_MAX   64u
 
 /* How many numbers a gate has. A half is repeated over both halves of the NEOX pairs, so that a
@@ -68,6 +69,8 @@ typedef struct quire_train_shape {
     bool is_mixed_v[QUIRE_TRAIN_LAYERS_MAX];
     uint32_t window[QUIRE_TRAIN_LAYERS_MAX]; /* tokens that a token attends to, itself included;
                                                 0: all before it */
+    bool has_rope_factors;
+    float rope_factors[QUIRE_TRAIN_PAIRS_MAX]; /* [d_head / 2]: frequencies are divided by them */
 } quire_train_shape;
 
 /* Fill the map by a name: mha, gqa, mqa (every layer stores), cla2 (pairs of layers share), yoco,
@@ -99,6 +102,13 @@ static inline bool quire_train_stores_v(const quire_train_shape *s, uint32_t lay
 
 /* Whether every layer stores K and V as they are and sees the whole text, as plain models do. */
 bool quire_train_is_plain(const quire_train_shape *s);
+
+/* Factors of RoPE's pairs; NULL: none. They are no parameters: files have them under this name. */
+#define QUIRE_TRAIN_ROPE_FACTORS "rope_freqs.weight"
+static inline const float *quire_train_rope_factors(const quire_train_shape *s)
+{
+    return s->has_rope_factors ? s->rope_factors : NULL;
+}
 
 /* Numbers in a gate. */
 uint32_t quire_train_gate_size(const quire_train_shape *s);
@@ -173,7 +183,7 @@ void quire_train_shift_heads(const quire_train_layout *layout, const quire_train
                              uint64_t seed, float *parameters);
 
 /* Whether a shape has such weights: at least two layers, no norms of heads, which would flatten the
- * scores, a plain map, a width of two elements for each head and two more. */
+ * scores, no factors of RoPE, a plain map, a width of two elements for each head and two more. */
 bool quire_train_shift_heads_fit(const quire_train_shape *shape);
 
 #endif /* QUIRE_TRAIN_SHAPE_H */

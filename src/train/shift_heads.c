@@ -144,7 +144,8 @@ bool quire_train_shift_heads_fit(const quire_train_shape *s)
 {
     uint32_t slot = s->d_model / (s->n_head + 1);
 
-    return s->n_layer >= 2 && !s->has_qk_norm && quire_train_is_plain(s) && slot >= 2;
+    return s->n_layer >= 2 && !s->has_qk_norm && !s->has_rope_factors && quire_train_is_plain(s) &&
+           slot >= 2;
 }
 
 void quire_train_shift_heads(const quire_train_layout *l, const quire_train_shape *s, uint64_t seed,

@@ -430,6 +430,9 @@ static uint64_t model_identity(const quire_train_shape *s)
     if (s->has_qkv_bias) { /* shapes without have the hash that they had before there were any */
         hash = quire_hash_add(hash, "bias", 4);
     }
+    if (s->has_rope_factors) {
+        hash = quire_hash_add(hash, s->rope_factors, s->d_head / 2 * sizeof(s->rope_factors[0]));
+    }
     return hash;
 }
 

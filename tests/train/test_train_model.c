@@ -285,6 +285,36 @@ static void test_biases(void **state)
     }
 }
 
+/* Factors can make a base of RoPE another one. */
+static void test_rope_factors(void **state)
+{
+    quire_train_shape s = small_shape("fusedkv-lite", 2);
+    quire_f64_pass *pass = open_pass(&s), *same;
+    double *parameters = random_parameters(quire_f64_pass_layout(pass));
+    double loss;
+
+    (void)state;
+    fill_batch();
+    loss = quire_f64_pass_run(pass, parameters, &batch, 0, NULL);
+    s.rope_base = 100;
+    s.has_rope_factors = true;
+    for (uint32_t i = 0; i < s.d_head / 2; i++) {
+        s.rope_factors[i] = (float)(pow(100, -2.0 * i / s.d_head) / pow(1e4, -2.0 * i / s.d_head));
+    }
+    same = open_pass(&s);
+    assert_true(fabs(quire_f64_pass_run(same, parameters, &batch, 0, NULL) / loss - 1) < 1e-6);
+    quire_f64_pass_destroy(same);
+    s.has_rope_factors = false;
+    same = open_pass(&s);
+    assert_true(fabs(quire_f64_pass_run(same, parameters, &batch, 0, NULL) / loss - 1) > 1e-4);
+    quire_f64_pass_destroy(same);
+    free(parameters);
+    quire_f64_pass_destroy(pass);
+    s.has_rope_factors = s.has_qkv_bias = true;
+    s.rope_factors[1] = 0.5f;
+    check_model(&s);
+}
+
 /* A hand-made map. Its K and V have owners and gates of their own. */
 static void test_hand_map(void **state)
 {
@@ -509,6 +539,15 @@ static void test_refused_sizes(void **state)
     s = good;
     s.rope_base = 1;
     refuse(&s, "RoPE base 1");
+    s = good;
+    s.has_rope_factors = true;
+    refuse(&s, "factor 0 of RoPE's frequencies is 0");
+    for (uint32_t i = 0; i < 3; i++) {
+        s.rope_factors[i] = i < 2 ? 1 : NAN;
+    }
+    refuse(&s, "factor 2 of RoPE's frequencies is nan");
+    s.d_head = 2 * QUIRE_TRAIN_PAIRS_MAX + 2;
+    refuse(&s, "a head of 1026");
 }
 
 static void test_refused_schemes(void **state)
@@ -560,7 +599,7 @@ int main(void)
         cmocka_unit_test(test_schemes),         cmocka_unit_test(test_gate_forms),
         cmocka_unit_test(test_taught),          cmocka_unit_test(test_refused_teachers),
         cmocka_unit_test(test_options),         cmocka_unit_test(test_hand_map),
-        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_biases),          cmocka_unit_test(test_rope_factors),
         cmocka_unit_test(test_single),          cmocka_unit_test(test_documents),
         cmocka_unit_test(test_fused_is_lite),   cmocka_unit_test(test_maps),
         cmocka_unit_test(test_refused_maps),    cmocka_unit_test(test_refused_sizes),

@@ -188,7 +188,7 @@ static void test_rope(void **state)
 
     (void)state;
     fill_all();
-    quire_f64_rope_tables(rope_cos, rope_sin, 10, ROPE_D, 10000.0);
+    quire_f64_rope_tables(rope_cos, rope_sin, &(quire_f64_rope_angles){ 10, ROPE_D, 1e4, NULL });
     for (int32_t i = 0; i < 70; i++) {
         positions[i] = i % 10;
     }
@@ -201,6 +201,27 @@ static void test_rope(void **state)
     (void)rope_value(&o);
     assert_true(fabs(y[2 * ROPE_D] - cos(1)) < 1e-15);
     assert_true(fabs(y[2 * ROPE_D + ROPE_D / 2] - sin(1)) < 1e-15);
+}
+
+/* A pair turns as many times more slowly as its factor says. */
+static void test_rope_factors(void **state)
+{
+    static const float factors[ROPE_D / 2] = { 1, 8, 0.5f };
+    double plain[2][10 * ROPE_D / 2];
+
+    (void)state;
+    quire_f64_rope_tables(plain[0], plain[1], &(quire_f64_rope_angles){ 10, ROPE_D, 100, NULL });
+    quire_f64_rope_tables(rope_cos, rope_sin, &(quire_f64_rope_angles){ 10, ROPE_D, 100, factors });
+    for (uint32_t i = 0; i < 10; i++) {
+        for (uint32_t j = 0; j < ROPE_D / 2; j++) {
+            uint32_t at = i * (ROPE_D / 2) + j;
+            double angle = i * pow(100, -2.0 * j / ROPE_D) / (double)factors[j];
+
+            assert_true(fabs(rope_cos[at] - cos(angle)) < 1e-14);
+            assert_true(fabs(rope_sin[at] - sin(angle)) < 1e-14);
+            assert_true(j > 0 || (rope_cos[at] == plain[0][at] && rope_sin[at] == plain[1][at]));
+        }
+    }
 }
 
 typedef struct bias_rows_of {
@@ -613,6 +634,7 @@ int main(void)
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_added),
         cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_rope_factors),
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_fuse),
         cmocka_unit_test(test_swiglu),

@@ -263,10 +263,10 @@ static void test_foreign(void **state)
     (void)state;
     run_open(&r, &plan);
     assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
-    for (uint32_t i = 0; i < 9; i++) {
+    for (uint32_t i = 0; i < 10; i++) {
         static const char *const parts[] = {
             "tokenizer",  "model (sizes",          "batch", "weight decay", "seed", "documents",
-            "start from", "share of distillation", "model"
+            "start from", "share of distillation", "model", "model (sizes"
         };
         quire_train_plan changed = plan;
 
@@ -278,6 +278,10 @@ static void test_foreign(void **state)
         changed.data_identity += i == 5;
         changed.start_identity += i == 6;
         changed.shape.has_qkv_bias = i == 8;
+        changed.shape.has_rope_factors = i == 9;
+        for (uint32_t j = 0; j < plan.shape.d_head / 2; j++) {
+            changed.shape.rope_factors[j] = 1;
+        }
         changed.teacher = (quire_train_teacher){ &plan.shape, quire_trainer_parameters(r.trainer),
                                                  i == 7 ? 0.5 : 0 };
         run_open(&other, &changed);

@@ -28,8 +28,8 @@ static int arch_check(const quire_pretrained *p, quire_error *err)
         return QUIRE_OK;
     default:
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s: models of the architecture %s cannot be trained; llama, qwen3 "
-                               "and quire can",
+                               "%s: models of the architecture %s cannot be trained; llama, qwen2, "
+                               "qwen3 and quire can",
                                quire_gguf_path(p->file), p->desc.arch_name);
     }
 }
@@ -130,11 +130,13 @@ static int read_rows(const quire_pretrained *p, const struct ggml_tensor *t, voi
     return QUIRE_OK;
 }
 
-/* Rows 2 i and 2 i + 1 of each head become rows i and i + d/2. */
+/* Rows 2 i and 2 i + 1 of each head become rows i and i + d/2. A bias has rows of one number. */
 static int unpair_rows(const quire_pretrained *p, const struct ggml_tensor *t, float *rows,
                        quire_error *err)
 {
-    size_t width = (size_t)t->ne[0], d = p->desc.d_k, n_heads = (size_t)t->ne[1] / d;
+    bool is_bias = t->ne[1] == 1;
+    size_t width = is_bias ? 1 : (size_t)t->ne[0], d = p->desc.d_k;
+    size_t n_heads = (size_t)(is_bias ? t->ne[0] : t->ne[1]) / d;
     float *head = malloc(d * width * sizeof(*head));
 
     if (head == NULL) {
@@ -154,11 +156,18 @@ static int unpair_rows(const quire_pretrained *p, const struct ggml_tensor *t, f
     return QUIRE_OK;
 }
 
-static bool ends_with(const char *name, const char *ending)
+/* Whether a tensor's rows are numbers of the heads of Q or K before RoPE. */
+static bool is_rotated(const char *name)
 {
-    size_t n = strlen(name), m = strlen(ending);
+    static const char *const endings[] = { "attn_q.weight", "attn_k.weight", "attn_q.bias",
+                                           "attn_k.bias" };
+    const char *ending = strstr(name, "attn_");
+    bool is_rotated = false;
 
-    return n >= m && strcmp(name + n - m, ending) == 0;
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        is_rotated = is_rotated || (ending != NULL && strcmp(ending, endings[i]) == 0);
+    }
+    return is_rotated;
 }
 
 int quire_pretrained_read(const quire_pretrained *p, const char *name, uint64_t n, float *out,
@@ -182,8 +191,7 @@ int quire_pretrained_read(const quire_pretrained *p, const char *name, uint64_t 
     }
     rc = read_rows(p, t, bytes, out, err);
     free(bytes);
-    if (rc == QUIRE_OK && p->desc.rope.type == QUIRE_ROPE_NORMAL &&
-        (ends_with(name, "attn_q.weight") || ends_with(name, "attn_k.weight"))) {
+    if (rc == QUIRE_OK && p->desc.rope.type == QUIRE_ROPE_NORMAL && is_rotated(name)) {
         rc = unpair_rows(p, t, out, err);
     }
     return rc;

@@ -1,8 +1,8 @@
 /* pretrained.h - the weights of a model's file in f32, for training.
  *
- * Rows of Q and K of architectures whose rotary embedding pairs neighbours (llama) are put in the
- * order of NEOX pairs, in which number j of a head is paired with j + d/2: the model computes the
- * same.
+ * Rows and biases of Q and K of architectures whose rotary embedding pairs neighbours (llama) are
+ * put in the order of NEOX pairs, in which number j of a head is paired with j + d/2: the model
+ * computes the same.
  *
  * Thread: owner.
  *

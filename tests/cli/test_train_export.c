@@ -36,23 +36,23 @@ static const char *read_text(const char *path)
     return text;
 }
 
-/* Train a model of 4 heads of 32, or, when the checkpoint is there, write it again. option: one
- * more, or NULL. */
-static void train_heads(const char *scheme, const char *n_kv_head, const char *option,
+/* Train a model of 4 heads of 32, or, when the checkpoint is there, write it again. more: options,
+ * or NULL. */
+static void train_heads(const char *scheme, const char *n_kv_head, const char *const more[2],
                         const char *type)
 {
     program_result result = program_expect(
         0, PROGRAM("train", "--data", program_data("fables.txt"), "--scheme", scheme,
                    "--checkpoint", checkpoint, "-o", model, "--n-layer", "2", "--d-model", "48",
                    "--n-kv-head", n_kv_head, "--d-ff", "96", "-c", "64", "--rows", "4", "--steps",
-                   "40", "--warmup", "5", "--rate", "0.005", "--type", type, option));
+                   "40", "--warmup", "5", "--rate", "0.005", "--type", type, more[0], more[1]));
 
     program_free(&result);
 }
 
 static void train(const char *scheme, const char *type)
 {
-    train_heads(scheme, "4", NULL, type);
+    train_heads(scheme, "4", (const char *const[2]){ NULL, NULL }, type);
 }
 
 static double perplexity(void)
@@ -113,16 +113,18 @@ static void test_types(void **state)
 }
 
 /* Plain schemes: with norms of heads as qwen3, without as llama, with output weights of their own
- * or those of the embedding. Both programs round activations to f16 or q8_0, where the weights have
- * these types, each in its own way. */
+ * or those of the embedding, with biases of Q, K and V or without. Both programs round activations
+ * to f16 or q8_0, where the weights have these types, each in its own way. */
 static void test_libllama(void **state)
 {
     static const struct {
-        const char *scheme, *n_kv_head, *option, *arch;
-    } models[] = { { "mha", "4", NULL, "qwen3" },
-                   { "gqa", "2", "--no-qk-norm", "llama" },
-                   { "mqa", "1", "--untied", "qwen3" },
-                   { "mha", "4", "--no-qk-norm", "llama" } };
+        const char *scheme, *n_kv_head, *more[2], *arch;
+    } models[] = { { "mha", "4", { NULL, NULL }, "qwen3" },
+                   { "gqa", "2", { "--no-qk-norm", NULL }, "llama" },
+                   { "mqa", "1", { "--untied", NULL }, "qwen3" },
+                   { "mha", "4", { "--no-qk-norm", NULL }, "llama" },
+                   { "gqa", "2", { "--qkv-bias", NULL }, "qwen3" },
+                   { "mha", "4", { "--no-qk-norm", "--qkv-bias" }, "llama" } };
     static const struct {
         const char *type;
         double apart;
@@ -133,7 +135,7 @@ static void test_libllama(void **state)
             program_result info;
             double ours, theirs;
 
-            train_heads(models[i].scheme, models[i].n_kv_head, models[i].option, types[k].type);
+            train_heads(models[i].scheme, models[i].n_kv_head, models[i].more, types[k].type);
             info = program_expect(0, PROGRAM("info", "-m", model, "--json"));
             assert_says(info.out, models[i].arch);
             program_free(&info);

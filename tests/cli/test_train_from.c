@@ -216,14 +216,14 @@ static void refuse(int exit_status, program_args args, const char *text)
     program_free(&result);
 }
 
-/* A model with biases, or with scaled positions. */
-static const char *generated(const char *arch, bool has_bias)
+/* A model with more biases than those of Q, K and V, or with scaled positions. */
+static const char *generated(const char *arch, bool has_biases)
 {
     gguf_gen_opts gen = fixture_llama("refused", 4, 300, 128, 3);
 
     (void)snprintf(gen.arch, sizeof(gen.arch), "%s", arch);
-    gen.has_qkv_bias = has_bias;
-    if (!has_bias) {
+    gen.has_biases = has_biases;
+    if (!has_biases) {
         (void)snprintf(gen.rope_scaling, sizeof(gen.rope_scaling), "linear");
         gen.rope_factor = 4;
     }
@@ -248,7 +248,13 @@ static void test_refused(void **state)
            "has the scheme fusedkv-lite already");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", "/nowhere.gguf"), "/nowhere.gguf");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("qwen2", true)),
-           "attn_q.bias, which the trainer's models do not have");
+           "output.bias, which the trainer's models do not have");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("llama", true)),
+           ".bias, which the trainer's models do not have");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("gemma", false)),
+           "gemma cannot be trained; llama, qwen2, qwen3 and quire can");
+    refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--qkv-bias"),
+           "leave out --n-layer to --untied");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("llama", false)),
            "training has no scaling of the rotary embedding");
     refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--window", "8"),

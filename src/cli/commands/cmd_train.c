@@ -36,7 +36,7 @@ typedef struct train_args {
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     int64_t window;
     double rope_base;
-    bool no_qk_norm, is_untied, has_shift_heads;
+    bool no_qk_norm, has_qkv_bias, is_untied, has_shift_heads;
     int gate_form, type, masters;
     int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
     double rate, rate_end, decay, clip, rise_max;
@@ -103,6 +103,8 @@ static const quire_opt options[] = {
       .initial = "10000", AT_SIZE(rope_base), .help = "base of the rotary embedding" },
     { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT_SIZE(no_qk_norm),
       .help = "no norms of query and key heads" },
+    { .names = { "--qkv-bias" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_qkv_bias),
+      .help = "biases of Q, K and V" },
     { .names = { "--shift-heads" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_shift_heads),
       .help = "the lowest two layers begin by comparing the tokens right before; with "
               "--no-qk-norm" },
@@ -288,6 +290,7 @@ static int start_fresh(train_run *r, quire_error *err)
         .rope_base = a->rope_base,
         .norm_epsilon = 1e-5,
         .has_qk_norm = !a->no_qk_norm,
+        .has_qkv_bias = a->has_qkv_bias,
         .is_tied = !a->is_untied,
         .gate_form = (quire_gate_form)a->gate_form,
     };

@@ -9,28 +9,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plain maps are architectures that other programs know too. */
+/* Plain maps are architectures that other programs know too. They read factors of RoPE for llama
+ * alone, and qwen2 with heads as wide as the model alone. */
 static const char *arch_of(const quire_train_shape *s)
 {
-    return !quire_train_is_plain(s) ? "quire" : s->has_qk_norm ? "qwen3" : "llama";
+    if (!quire_train_is_plain(s) || (s->has_qk_norm && s->has_rope_factors)) {
+        return "quire";
+    }
+    if (s->has_qk_norm) {
+        return "qwen3";
+    }
+    return s->has_qkv_bias && !s->has_rope_factors && s->n_head * s->d_head == s->d_model ? "qwen2"
+                                                                                          : "llama";
 }
 
+/* Whether a tensor's rows are numbers of the heads of Q or K before RoPE. */
 static bool is_rotated(const quire_train_tensor *t)
 {
-    const char *ending = strrchr(t->name, '.') - strlen("attn_q");
+    const char *ending = strstr(t->name, "attn_");
 
-    return ending > t->name &&
-           (strcmp(ending, "attn_q.weight") == 0 || strcmp(ending, "attn_k.weight") == 0);
+    return ending != NULL &&
+           (strcmp(ending, "attn_q.weight") == 0 || strcmp(ending, "attn_k.weight") == 0 ||
+            strcmp(ending, "attn_q.bias") == 0 || strcmp(ending, "attn_k.bias") == 0);
 }
 
-/* llama rotates pairs of neighbours: rows i and i + d/2 of each head become 2 i and 2 i + 1. */
+/* llama rotates pairs of neighbours: rows i and i + d/2 of each head become 2 i and 2 i + 1. A bias
+ * has rows of one number. */
 static void pair_rows(const quire_train_tensor *t, size_t d, const float *from, float *to)
 {
-    for (size_t row = 0; row < t->n_rows; row++) {
+    bool is_bias = t->kind == QUIRE_WEIGHT_BIAS;
+    size_t n_rows = is_bias ? t->n_cols : t->n_rows, width = is_bias ? 1 : t->n_cols;
+
+    for (size_t row = 0; row < n_rows; row++) {
         size_t head = row / d, i = row % d;
         size_t paired = head * d + (i < d / 2 ? 2 * i : 2 * (i - d / 2) + 1);
 
-        memcpy(to + paired * t->n_cols, from + row * t->n_cols, t->n_cols * sizeof(*to));
+        memcpy(to + paired * width, from + row * width, width * sizeof(*to));
     }
 }
 
@@ -61,11 +75,16 @@ static int write_tensors(const quire_train_export *e, const float *parameters, q
     if (tensors == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    for (uint32_t i = 0; i < out->n_tensors; i++) {
+    for (uint32_t i = 0; i < e->layout->n_tensors; i++) {
         const quire_train_tensor *t = &e->layout->tensors[i];
 
         tensors[i] = (quire_gguf_out_tensor){ t->name, t->n_cols, t->n_rows, parameters + t->at,
                                               t->kind == QUIRE_WEIGHT_GATE };
+    }
+    if (e->shape->has_rope_factors) {
+        tensors[e->layout->n_tensors] =
+            (quire_gguf_out_tensor){ QUIRE_TRAIN_ROPE_FACTORS, e->shape->d_head / 2, 1,
+                                     e->shape->rope_factors, true };
     }
     out->tensors = tensors;
     rc = quire_gguf_write(path, out, err);
@@ -94,7 +113,7 @@ static int write_to(const quire_train_export *e, const char *path, quire_error *
                            .kv_source_k = has_map ? &s->source_k[0][0] : NULL,
                            .kv_source_v = has_map ? &s->source_v[0][0] : NULL,
                            .windows = has_map ? s->window : NULL,
-                           .n_tensors = e->layout->n_tensors };
+                           .n_tensors = e->layout->n_tensors + s->has_rope_factors };
     float *paired = NULL;
     int rc;
 

@@ -69,6 +69,19 @@ static quire_gate_form gate_form_of(const quire_pretrained *file, const quire_mo
     return QUIRE_GATE_HALF;
 }
 
+/* Factors of RoPE's pairs, where the file has them. */
+static int read_factors(quire_train_shape *s, const quire_pretrained *file, quire_error *err)
+{
+    const char *name = QUIRE_TRAIN_ROPE_FACTORS;
+    uint64_t n = quire_pretrained_size(file, name);
+
+    s->has_rope_factors = n > 0;
+    if (n == 0 || n > QUIRE_TRAIN_PAIRS_MAX) { /* too many: the check of the shape says so */
+        return QUIRE_OK;
+    }
+    return quire_pretrained_read(file, name, s->d_head / 2, s->rope_factors, err);
+}
+
 static int read_shape(quire_train_from *f, const quire_pretrained *file, quire_error *err)
 {
     const quire_model_desc *d = quire_pretrained_desc(file);
@@ -88,9 +101,11 @@ static int read_shape(quire_train_from *f, const quire_pretrained *file, quire_e
                                     .rope_base = (double)d->rope.freq_base,
                                     .norm_epsilon = (double)d->rms_eps,
                                     .has_qk_norm = d->has_qk_norm,
+                                    .has_qkv_bias = d->has_qkv_bias,
                                     .is_tied = d->has_tied_output,
                                     .gate_form = gate_form_of(file, d) };
     f->n_ctx = d->n_ctx_train;
+    QUIRE_TRY(read_factors(&f->shape, file, err));
     read_map(&f->shape, file, d);
     (void)snprintf(f->shape.scheme, sizeof(f->shape.scheme), "%s",
                    d->kv_scheme[0] != '\0' ? d->kv_scheme : plain);
@@ -109,13 +124,13 @@ static const quire_train_tensor *find(const quire_train_layout *layout, const ch
     return NULL;
 }
 
-/* Biases and the like would be lost without a word. */
+/* Biases of other parts and the like would be lost without a word. */
 static int names_check(const quire_train_from *f, const quire_pretrained *file, quire_error *err)
 {
     const char *name;
 
     for (uint32_t i = 0; (name = quire_pretrained_name(file, i)) != NULL; i++) {
-        if (find(&f->layout, name) == NULL) {
+        if (find(&f->layout, name) == NULL && strcmp(name, QUIRE_TRAIN_ROPE_FACTORS) != 0) {
             return quire_error_set(err, QUIRE_UNSUPP,
                                    "%s has the tensor %s, which the trainer's models do not have",
                                    f->path, name);

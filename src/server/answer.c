@@ -7,13 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum {
-    CHAT_ENTRIES = 0,
-    TEXT_TOKENS = 0,
-    TEXT_LOGPROBS,
-    TEXT_TOPS,
-    TEXT_OFFSETS
-};
+#define CHAT_ENTRIES 0u /* of a choice's elements */
 
 /* ---- log-probabilities ---- */
 
@@ -59,32 +53,6 @@ static void take_chat_logprobs(quire_generation *gen, quire_choice *choice,
     quire_answer_logprob_add(gen, &choice->logprobs[CHAT_ENTRIES], token, false);
 }
 
-static void take_text_logprobs(quire_generation *gen, quire_choice *choice,
-                               const quire_request_token *token)
-{
-    const quire_model *model = quire_engine_model(gen->http->engine);
-    quire_json_out json[4];
-    quire_token_text text;
-
-    for (unsigned i = 0; i < 4; i++) {
-        json[i] = (quire_json_out){ &choice->logprobs[i], choice->logprobs[i].n > 0 };
-    }
-    quire_token_text_get(model, token->token, &text);
-    quire_json_text(&json[TEXT_TOKENS], NULL, text.text, text.n);
-    quire_json_number(&json[TEXT_LOGPROBS], NULL, (double)token->logprob);
-    quire_json_u64(&json[TEXT_OFFSETS], NULL, choice->text_chars);
-    quire_json_object(&json[TEXT_TOPS], NULL);
-    for (uint32_t i = 0; i < token->n_tops; i++) {
-        char key[QUIRE_TOKEN_TEXT_MAX + 1];
-
-        quire_token_text_get(model, token->tops[i].token, &text);
-        memcpy(key, text.text, text.n);
-        key[text.n] = '\0';
-        quire_json_number(&json[TEXT_TOPS], key, (double)token->tops[i].logprob);
-    }
-    quire_json_object_end(&json[TEXT_TOPS]);
-}
-
 void quire_choice_take(quire_generation *gen, quire_choice *choice,
                        const quire_request_token *token)
 {
@@ -93,7 +61,7 @@ void quire_choice_take(quire_generation *gen, quire_choice *choice,
     } else if (gen->params.has_logprobs && gen->is_chat) {
         take_chat_logprobs(gen, choice, token);
     } else if (gen->params.has_logprobs) {
-        take_text_logprobs(gen, choice, token);
+        quire_text_logprobs_take(gen, choice, token);
     }
     for (uint32_t i = 0; i < token->text_bytes; i++) {
         choice->text_chars += ((unsigned char)token->text[i] & 0xc0u) != 0x80u;
@@ -315,12 +283,18 @@ static void write_whole(quire_bytes *out, quire_generation *gen)
         }
         add_logprobs(&json, gen, choice);
         quire_json_string(&json, "finish_reason", quire_choice_finish(choice));
+        if (!gen->is_chat) {
+            quire_prompt_logprobs_write(&json, gen, choice);
+        }
         quire_json_object_end(&json);
         if (choice->text.status < 0) {
             out->status = choice->text.status;
         }
     }
     quire_json_array_end(&json);
+    if (gen->is_chat) { /* all choices have one prompt */
+        quire_prompt_logprobs_write(&json, gen, &gen->choices[0]);
+    }
     add_usage(&json, gen);
     quire_answer_timings_write(&json, gen->choices[0].result);
     quire_answer_quire_write(&json, gen, &gen->choices[0]);
@@ -465,6 +439,7 @@ static void add_error(quire_generation *gen)
 }
 
 const quire_answer_form quire_form_chat = { .is_chat = true,
+                                            .has_prompt_logprobs = true,
                                             .id_prefix = "chatcmpl",
                                             .whole = write_whole,
                                             .begin = begin_chat,
@@ -472,7 +447,8 @@ const quire_answer_form quire_form_chat = { .is_chat = true,
                                             .choice_end = end_choice,
                                             .end = end_all,
                                             .error = add_error };
-const quire_answer_form quire_form_text = { .id_prefix = "cmpl",
+const quire_answer_form quire_form_text = { .has_prompt_logprobs = true,
+                                            .id_prefix = "cmpl",
                                             .whole = write_whole,
                                             .text = add_text,
                                             .choice_end = end_choice,

@@ -166,9 +166,13 @@ static int read_request(quire_generation *gen, quire_fields *fields)
 {
     gen->has_echo = quire_field_bool(fields, "echo", false);
     QUIRE_TRY(quire_generation_fields(gen, fields));
-    if (gen->has_echo && (gen->params.has_logprobs || gen->session_id[0] != '\0')) {
-        quire_field_error(fields, "echo", "not together with %s",
-                          gen->params.has_logprobs ? "logprobs" : "session_id");
+    if (gen->has_echo && gen->session_id[0] != '\0') {
+        quire_field_error(fields, "echo", "not together with session_id");
+        return QUIRE_INVAL;
+    }
+    if (gen->has_echo && gen->params.has_logprobs && gen->form->is_llama) {
+        quire_field_error(fields, "echo",
+                          "not together with log probabilities, which `/v1/completions` has");
         return QUIRE_INVAL;
     }
     return add_prompts(gen, fields);

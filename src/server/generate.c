@@ -215,7 +215,7 @@ static int submit_error(quire_generation *gen, const quire_error *engine)
     switch (cause->status) {
     case QUIRE_LIMIT:
         if (quire_api_error_names_field(cause)) {
-            break; /* a grammar that is too large */
+            break; /* a grammar that is too large, or values of the prompt */
         }
         err->retry_after_s = retry_after_s(gen);
         return quire_api_error_set(err, 429, "queue_full", NULL,
@@ -255,8 +255,31 @@ static int submit_choice(quire_generation *gen, uint32_t i)
     params.n_tokens = choice->prompt->n_tokens;
     params.sampler.seed += i;
     params.id = id;
+    params.has_prompt_logprobs = quire_choice_scores_prompt(gen, i);
     cause.status = quire_engine_submit(gen->http->engine, &params, &choice->request, &cause);
     return cause.status < 0 ? submit_error(gen, &cause) : QUIRE_OK;
+}
+
+/* The engine's limit for one request is the limit of all choices together: they are in one reply.
+ */
+static int prompt_logprobs_check(quire_generation *gen)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < gen->n_prompts; i++) {
+        bytes += quire_prompt_logprobs_bytes(gen->prompts[i].n_tokens,
+                                             gen->params.n_prompt_top_logprobs) *
+                 gen->n_per_prompt;
+    }
+    if (bytes > QUIRE_PROMPT_LOGPROBS_BYTES_MAX) {
+        const char *field = gen->shows_prompt_logprobs ? "prompt_logprobs" : "logprobs";
+
+        return quire_api_error_set(&gen->http->err, 400, "invalid_value", field,
+                                   "%s: those of the prompts take %" PRIu64
+                                   " bytes, at most %u are possible",
+                                   field, bytes, QUIRE_PROMPT_LOGPROBS_BYTES_MAX);
+    }
+    return QUIRE_OK;
 }
 
 /* Submit every choice, or none. Errors: http->err. */
@@ -269,6 +292,9 @@ static int generation_submit(quire_generation *gen)
         return quire_api_error_set(&gen->http->err, 400, "invalid_value", "n",
                                    "n: %u prompts with %u answers each are more than %u",
                                    gen->n_prompts, gen->n_per_prompt, QUIRE_SERVER_CHOICES_MAX);
+    }
+    if (params->has_prompt_logprobs) {
+        QUIRE_TRY(prompt_logprobs_check(gen));
     }
     params->stops = (const char *const *)gen->stops;
     params->tenant = gen->salt.bytes;
@@ -313,6 +339,7 @@ int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t 
     }
     if (rc == 1) {
         choice->n_taken++;
+        quire_text_logprobs_echo(gen, choice);
     } else if (rc == 0) {
         choice->result = quire_request_result_get(choice->request);
         if (choice->result->finish == QUIRE_FINISH_ERROR ||
@@ -320,6 +347,7 @@ int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t 
             (void)choice_failed(gen, choice->result);
             return QUIRE_CANCELED;
         }
+        quire_text_logprobs_echo(gen, choice);
     }
     return rc;
 }

@@ -40,17 +40,19 @@ typedef struct quire_choice {
     uint32_t block_call;                /* the call of the open block */
     quire_bytes block_text;             /* the text that its events have sent; and of a call: */
     quire_bytes block_id, block_name;
-    bool is_ended; /* stream: its finish_reason was sent */
+    bool is_echoed; /* the log-probabilities of its prompt were noted */
+    bool is_ended;  /* stream: its finish_reason was sent */
 } quire_choice;
 
 typedef struct quire_generation quire_generation;
 
 /* The form of an API's answers. Functions of streams append events to gen->pending. */
 typedef struct quire_answer_form {
-    bool is_chat;          /* the prompt is made of messages; answers have parts */
-    bool keeps_prompts;    /* the reply needs the texts of the prompts */
-    const char *id_prefix; /* of http->id */
-    bool is_llama;         /* the request may have `n_probs` and `return_tokens` */
+    bool is_chat;             /* the prompt is made of messages; answers have parts */
+    bool keeps_prompts;       /* the reply needs the texts of the prompts */
+    const char *id_prefix;    /* of http->id */
+    bool is_llama;            /* the request may have `n_probs` and `return_tokens` */
+    bool has_prompt_logprobs; /* it may have `prompt_logprobs` */
     /* Note a token's log-probabilities for the reply; NULL = as OpenAI's forms show them. */
     void (*take)(quire_generation *gen, quire_choice *choice, const quire_request_token *token);
     /* The whole reply. */
@@ -75,10 +77,12 @@ struct quire_generation {
     bool has_usage_event; /* stream_options.include_usage */
     bool has_explanation; /* explain_cache */
     bool truncates_turns;
-    bool returns_tokens;         /* llama-server's form: with the tokens' numbers */
-    bool keeps_instructions;     /* context_keep covers the first instruction and the tools */
-    bool has_echo;               /* text completions: the answer begins with the prompt */
-    quire_request_params params; /* of all choices, except prompt, seed and id */
+    bool returns_tokens;          /* llama-server's form: with the tokens' numbers */
+    bool keeps_instructions;      /* context_keep covers the first instruction and the tools */
+    bool has_echo;                /* text completions: the answer begins with the prompt */
+    bool shows_prompt_logprobs;   /* the reply has `prompt_logprobs`, */
+    uint32_t n_shown_prompt_tops; /* with so many alternatives */
+    quire_request_params params;  /* of all choices, except prompt, seed and id */
     quire_tier tier;
     uint32_t n_per_prompt; /* n */
     quire_prompt prompts[QUIRE_SERVER_CHOICES_MAX];
@@ -250,6 +254,21 @@ typedef struct quire_answer_usage {
     uint64_t thought_tokens; /* of the generated ones */
 } quire_answer_usage;
 void quire_answer_usage_get(const quire_generation *gen, quire_answer_usage *out);
+
+/* ---- text_logprobs.c ---- */
+
+/* Note a token's log-probabilities in the arrays of text completions. */
+void quire_text_logprobs_take(quire_generation *gen, quire_choice *choice,
+                              const quire_request_token *token);
+/* Note those of the prompt before the first token's, once, if the answer begins with the prompt and
+ * its request has them. */
+void quire_text_logprobs_echo(quire_generation *gen, quire_choice *choice);
+/* Whether the request of a choice has the values of the prompt: in a stream each has. Otherwise the
+ * first one of a prompt has them for all. */
+bool quire_choice_scores_prompt(const quire_generation *gen, uint32_t i);
+/* `prompt_logprobs` of a choice's prompt, if the request asks for it. */
+void quire_prompt_logprobs_write(quire_json_out *json, const quire_generation *gen,
+                                 const quire_choice *choice);
 
 /* ---- explain_out.c ---- */
 

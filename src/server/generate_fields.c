@@ -4,6 +4,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "server/unsupported.h"
 
 #include <errno.h>
@@ -133,13 +134,16 @@ static void read_stops(quire_generation *gen, quire_fields *fields)
     }
 }
 
-/* A limit on the answer's tokens; UINT32_MAX = only the context (absent, or llama-server's -1). */
-static int64_t read_limit(quire_fields *fields, const char *name)
+/* A limit on the answer's tokens; UINT32_MAX = only the context (absent, or llama-server's -1).
+ * 0 is for requests whose reply has something of the prompt. */
+static int64_t read_limit(const quire_generation *gen, quire_fields *fields, const char *name)
 {
     const int64_t n = quire_field_int(fields, name, -1, -1, UINT32_MAX);
 
-    if (n == 0) {
-        quire_field_error(fields, name, "must be at least 1, or -1 for all that the context holds");
+    if (n == 0 && !gen->has_echo && !gen->shows_prompt_logprobs) {
+        quire_field_error(
+            fields, name, "must be at least 1, or -1 for all that the context holds%s",
+            gen->form->has_prompt_logprobs ? "; 0 needs \"prompt_logprobs\" or \"echo\"" : "");
     }
     return n < 0 ? UINT32_MAX : n;
 }
@@ -151,14 +155,15 @@ static void read_max_tokens(quire_generation *gen, quire_fields *fields)
     int64_t least = UINT32_MAX;
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const int64_t n = read_limit(fields, names[i]);
+        const int64_t n = read_limit(gen, fields, names[i]);
 
         least = n < least ? n : least;
     }
     gen->params.max_tokens = least == UINT32_MAX ? 0 : (uint32_t)least;
     gen->params.sampler.min_tokens =
         (uint32_t)quire_field_int(fields, "min_tokens", 0, 0, UINT32_MAX);
-    if (gen->params.max_tokens > 0 && gen->params.sampler.min_tokens > gen->params.max_tokens) {
+    gen->params.is_prompt_only = least == 0;
+    if (least < UINT32_MAX && gen->params.sampler.min_tokens > gen->params.max_tokens) {
         quire_field_error(fields, "min_tokens", "more than the %u tokens of max_tokens",
                           gen->params.max_tokens);
     }
@@ -193,6 +198,27 @@ static int64_t read_n_probs(quire_generation *gen, quire_fields *fields)
     return n > 0 ? n : -1;
 }
 
+/* vLLM's field: false and null mean none. */
+static void read_prompt_logprobs(quire_generation *gen, quire_fields *fields)
+{
+    static const char name[] = "prompt_logprobs";
+
+    if (!gen->form->has_prompt_logprobs) {
+        quire_field_refuse(fields, name, "false", "the reply has no place for it");
+        return;
+    }
+    if (quire_field(fields, name) == NULL || json_is_false(quire_field(fields, name))) {
+        return;
+    }
+    gen->n_shown_prompt_tops = (uint32_t)quire_field_int(fields, name, 0, 0, QUIRE_LOGPROBS_MAX);
+    gen->shows_prompt_logprobs = true;
+    gen->params.has_prompt_logprobs = true;
+    gen->params.n_prompt_top_logprobs = gen->n_shown_prompt_tops;
+    if (gen->is_stream) {
+        quire_field_error(fields, name, "not with \"stream\": true");
+    }
+}
+
 static void read_logprobs(quire_generation *gen, quire_fields *fields)
 {
     if (!gen->is_chat) {
@@ -201,6 +227,11 @@ static void read_logprobs(quire_generation *gen, quire_fields *fields)
 
         gen->params.has_logprobs = n >= 0;
         gen->params.n_top_logprobs = n > 0 ? (uint32_t)n : 0;
+        if (gen->has_echo && gen->params.has_logprobs) {
+            gen->params.has_prompt_logprobs = true;
+            gen->params.n_prompt_top_logprobs =
+                quire_max_u32(gen->params.n_prompt_top_logprobs, gen->params.n_top_logprobs);
+        }
         return;
     }
     gen->params.has_logprobs = quire_field_bool(fields, "logprobs", false);
@@ -229,14 +260,18 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
     gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
 }
 
-/* context_overflow: the request's value, or the server's default. */
+/* context_overflow: the request's value, or the server's default. Log-probabilities of a prompt are
+ * those of its whole text, so such a request drops no token unless it says so itself, which the
+ * engine then refuses. */
 static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
 {
     const char *name = quire_field_string(fields, "context_overflow", 32);
 
     if (name == NULL) {
         gen->truncates_turns = gen->http->server->opts.truncates_turns;
-        gen->params.context_overflow = gen->http->server->opts.context_overflow;
+        gen->params.context_overflow = gen->params.has_prompt_logprobs
+                                           ? QUIRE_CONTEXT_REFUSE
+                                           : gen->http->server->opts.context_overflow;
         return;
     }
     gen->truncates_turns = strcmp(name, "truncate_turns") == 0;
@@ -265,9 +300,10 @@ static void read_overflow(quire_generation *gen, quire_fields *fields)
         keep < 0 && gen->params.context_overflow == QUIRE_CONTEXT_CONDENSE && gen->is_chat;
 }
 
-/* retain: a policy, "none", or the server's default. A text that may overflow its context keeps all
- * tokens unless the request itself names a policy, which the engine then refuses; with "condense"
- * the policy chooses the tokens that the overflow keeps. */
+/* retain: a policy, "none", or the server's default. A text that may overflow its context, or whose
+ * prompt's log-probabilities are wanted, keeps all tokens unless the request itself names a policy,
+ * which the engine then refuses; with "condense" the policy chooses the tokens that the overflow
+ * keeps. */
 static void read_retain(quire_generation *gen, quire_fields *fields)
 {
     const bool overflows =
@@ -289,7 +325,9 @@ static void read_retain(quire_generation *gen, quire_fields *fields)
     }
     if (!is_named) {
         gen->retain = gen->http->server->opts.retain;
-        gen->retain.policy = overflows && !condenses ? NULL : gen->retain.policy;
+        gen->retain.policy = (overflows && !condenses) || gen->params.has_prompt_logprobs
+                                 ? NULL
+                                 : gen->retain.policy;
     }
     gen->params.retain = gen->retain.policy != NULL ? &gen->retain : NULL;
 }
@@ -362,6 +400,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_bias(gen, fields);
     read_stops(gen, fields);
     read_stop_tokens(gen, fields);
+    read_prompt_logprobs(gen, fields);
     read_max_tokens(gen, fields);
     read_logprobs(gen, fields);
     quire_constraint_read(gen, fields);
@@ -377,6 +416,9 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
                           gen->n_per_prompt);
     if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {
         quire_field_error(fields, "n", "a session takes one answer");
+    }
+    if (gen->session_id[0] != '\0' && gen->params.is_prompt_only) {
+        quire_field_error(fields, "max_tokens", "a turn of a session has an answer");
     }
     return fields->err->http != 0 ? QUIRE_INVAL : QUIRE_OK;
 }

@@ -81,13 +81,23 @@ static bool are_all_ended(const quire_generation *gen)
     return true;
 }
 
+/* The prompt before the answer. */
+static void add_echo(quire_generation *gen, quire_choice *choice)
+{
+    gen->form->text(gen, choice, choice->prompt->text.data, choice->prompt->text.n);
+}
+
 /* Advance one answer by one token or its end. Returns 1 on progress, 0 if nothing is ready, or an
  * error. */
 static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms)
 {
+    const bool was_echoed = choice->is_echoed;
     quire_request_token token;
     const int rc = quire_generation_wait(gen, choice, timeout_ms, &token);
 
+    if (choice->is_echoed && !was_echoed) {
+        add_echo(gen, choice); /* with the log-probabilities */
+    }
     if (rc == 1) {
         quire_choice_take(gen, choice, &token);
         QUIRE_TRY(add_text(gen, choice, token.text, token.text_bytes, false));
@@ -178,10 +188,8 @@ int quire_generation_stream(quire_generation *gen)
     if (gen->form->begin != NULL) {
         gen->form->begin(gen);
     }
-    for (uint32_t i = 0; i < gen->n_choices && gen->has_echo; i++) {
-        const quire_bytes *prompt = &gen->choices[i].prompt->text;
-
-        gen->form->text(gen, &gen->choices[i], prompt->data, prompt->n);
+    for (uint32_t i = 0; i < gen->n_choices && gen->has_echo && !gen->params.has_logprobs; i++) {
+        add_echo(gen, &gen->choices[i]);
     }
     return quire_http_reply_stream(gen->http, "text/event-stream; charset=utf-8", read_events, gen);
 }

@@ -151,7 +151,6 @@ const quire_unsupported quire_unsupported_list[] = {
 
     { "n_probs", "0", "use `logprobs`", IN_OPENAI },
     { "post_sampling_probs", "false", "use `logprobs`", 0 },
-    { "prompt_logprobs", "false", REPLY, 0 },
     { "logprob_token_ids", NOTHING, REPLY, 0 },
     { "return_tokens", "false", REPLY, IN_OPENAI },
     { "return_token_ids", "false", REPLY, 0 },

@@ -105,6 +105,10 @@ const CHECKS = {
     "`/v1/completions`": async (s) => assert.equal((await text(s)).json.choices.length, 1),
     "several answers to a prompt": async (s) => assert.equal((await chat(s, { n: 3 })).json.choices.length, 3),
     "log probabilities": async (s) => assert.ok((await chat(s, { logprobs: true, top_logprobs: 2 })).json.choices[0].logprobs.content[0].top_logprobs.length === 2),
+    "log probabilities of the prompt": async (s) => {
+        const { logprobs } = (await text(s, { echo: true, logprobs: 1, max_tokens: 0 })).json.choices[0];
+        assert.ok(logprobs.token_logprobs[0] === null && logprobs.token_logprobs.slice(1).every((value) => value <= 0));
+    },
     tools: async (s, folder) => {
         const parameters = { type: "object", properties: { a: { enum: [7] } }, required: ["a"], additionalProperties: false };
         const fields = { messages: MESSAGES, max_tokens: 300, temperature: 0, tools: [{ type: "function", function: { name: "f", parameters } }],

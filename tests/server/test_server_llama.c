@@ -331,7 +331,8 @@ static void an_answer_may_begin_with_the_prompt(void **state)
     reply = http_post(f.port, TEXT, "{\"prompt\":\"a b\",\"echo\":true,\"stream\":true}");
     assert_non_null(strstr(reply.body, "\"text\":\"a b\""));
     http_reply_free(&reply);
-    root = http_post_json(f.port, TEXT, "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", 400);
+    root =
+        http_post_json(f.port, COMPLETION, "{\"prompt\":\"a\",\"echo\":true,\"n_probs\":1}", 400);
     assert_string_equal(json_string_at(root, "error.param"), "echo");
     json_decref(root);
     root =

@@ -123,6 +123,8 @@ static void a_request_survives(void **state)
                   "\"context_overflow\":\"truncate_turns\","
                   "\"stream_options\":{\"include_usage\":true}}" },
         { .path = "/v1/completions", .body = "{\"prompt\":[\"a\",\"b\"],\"logprobs\":2}" },
+        { .path = "/v1/completions",
+          .body = "{\"prompt\":[\"a\",\"b\"],\"logprobs\":2,\"echo\":true,\"prompt_logprobs\":1}" },
         { .path = "/v1/completions", .body = "{\"prompt\":[5,6,7],\"stream\":true}" },
         { .path = "/v1/completions", .body = "{\"prompt\":\"a\",\"session_id\":\"t\"}" },
         { .path = "/tokenize", .body = "{\"content\":\"abc\",\"with_pieces\":true}" },

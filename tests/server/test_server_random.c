@@ -38,6 +38,8 @@ static const struct {
       "\"json_schema\",\"json_schema\":{\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{"
       "\"type\":\"array\",\"items\":{\"enum\":[1,\"b\"]},\"maxItems\":2}}}}}}" },
     { "/v1/completions", "{\"prompt\":[[5,6],[7]],\"n\":2,\"logprobs\":1,\"best_of\":2}" },
+    { "/v1/completions", "{\"prompt\":[[5,6],[7]],\"n\":2,\"logprobs\":1,\"echo\":true,"
+                         "\"prompt_logprobs\":2,\"max_tokens\":0}" },
     { "/v1/completions", "{\"prompt\":\"abc\",\"session_id\":\"t\",\"grammar\":\"root ::= [a]\"}" },
     { "/tokenize", "{\"content\":\"abc\",\"add_special\":true,\"with_pieces\":true}" },
     { "/detokenize", "{\"tokens\":[5,6,300]}" },

@@ -78,7 +78,6 @@ static void constraints_are_not_dropped(void **state)
         { "repetition_penalty", "1.1" },
         { "typical_p", "0.9" },
         { "skip_special_tokens", "false" },
-        { "prompt_logprobs", "0" },
         { "web_search_options", "{}" },
         { "store", "true" },
         { "functions", "[{}]" },

@@ -28,10 +28,27 @@ quire_request_params soak_params(const soak_texts *texts, quire_rng *rng, soak_f
                                                 1 + quire_rng_below(rng, texts->answer_tokens));
 
     params.is_uncached = quire_rng_below(rng, 10) == 0;
+    params.has_prompt_logprobs = quire_rng_below(rng, 8) == 0;
+    params.n_prompt_top_logprobs = 1;
     params.tenant = quire_rng_below(rng, 4) == 0 ? "a" : "b";
     params.tenant_bytes = 1;
-    *flight = (soak_flight){ .text = text, .n_tokens = params.max_tokens };
+    *flight = (soak_flight){ .text = text,
+                             .n_tokens = params.max_tokens,
+                             .has_values = params.has_prompt_logprobs };
     return params;
+}
+
+static bool has_values(const quire_request *request, uint32_t n_prompt)
+{
+    quire_prompt_logprob value;
+
+    for (uint32_t i = 1; i < n_prompt; i++) {
+        if (!quire_request_prompt_logprob(request, i, &value) || value.logprob > 0.0f ||
+            value.n_tops != 1 || value.tops[0].logprob < value.logprob) {
+            return false;
+        }
+    }
+    return true;
 }
 
 int soak_flight_finish(const soak_texts *texts, const soak_flight *flight)
@@ -44,6 +61,9 @@ int soak_flight_finish(const soak_texts *texts, const soak_flight *flight)
     while ((rc = quire_request_wait(flight->request, n, FIXTURE_WAIT_MS, &token)) == 1) {
         n_other += token.token != texts->answers[flight->text][n];
         n++;
+    }
+    if (flight->has_values && !has_values(flight->request, texts->n_tokens[flight->text])) {
+        return -1;
     }
     return rc == 0 && n == flight->n_tokens ? n_other : -1;
 }

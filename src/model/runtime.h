@@ -215,6 +215,12 @@ int quire_runtime_fork(quire_runtime *runtime, quire_seq_id seq, quire_seq_id *o
  * n_embd floats in the same order, valid as long as these; NULL if there were none. */
 const float *quire_runtime_hidden(const quire_runtime *runtime);
 
+/* Call fn(ctx, i) for each i below n on the runtime's threads, and return when all calls have: for
+ * work on the rows of a step, behind it. Where ggml keeps its own threads the caller makes all
+ * calls. */
+void quire_runtime_parts_run(const quire_runtime *runtime, uint32_t n,
+                             void (*fn)(void *ctx, uint32_t i), void *ctx);
+
 /* Set a function that decides whether to give up a step. A step calls `gives_up` some hundred
  * times, and ends with QUIRE_CANCELED when it returns true. The thread of quire_runtime_step()
  * makes the calls while the other threads wait, so the function must be quick. NULL = steps are

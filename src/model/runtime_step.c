@@ -12,6 +12,7 @@
 #include "model/model_internal.h"
 
 #include <math.h>
+#include <stdatomic.h>
 
 /* A step's shape, summed over its slices. */
 typedef struct step_shape {
@@ -257,6 +258,35 @@ static int status_of(enum ggml_status status)
 const float *quire_runtime_hidden(const quire_runtime *rt)
 {
     return rt->hidden;
+}
+
+typedef struct parts_run {
+    void (*fn)(void *ctx, uint32_t i);
+    void *ctx;
+    uint32_t n;
+    atomic_uint next;
+} parts_run;
+
+static void take_parts(void *ctx)
+{
+    parts_run *run = ctx;
+    uint32_t i;
+
+    while ((i = atomic_fetch_add_explicit(&run->next, 1, memory_order_relaxed)) < run->n) {
+        run->fn(run->ctx, i);
+    }
+}
+
+void quire_runtime_parts_run(const quire_runtime *rt, uint32_t n, void (*fn)(void *ctx, uint32_t i),
+                             void *ctx)
+{
+    parts_run run = { .fn = fn, .ctx = ctx, .n = n };
+
+    if (rt->backend.team != NULL && n > 1) {
+        quire_team_run(rt->backend.team, n, take_parts, &run);
+    } else {
+        take_parts(&run);
+    }
 }
 
 bool quire_runtime_canceler_set(quire_runtime *rt, bool (*gives_up)(void *ctx), void *ctx)

@@ -37,6 +37,8 @@ static quire_request_params params_full(const int32_t *prompt)
 
     params.has_logprobs = true;
     params.n_top_logprobs = QUIRE_LOGPROBS_MAX;
+    params.has_prompt_logprobs = true;
+    params.n_prompt_top_logprobs = 2;
     params.id = "x";
     return params;
 }

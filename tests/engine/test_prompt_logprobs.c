@@ -32,13 +32,15 @@ typedef struct values {
 } values;
 
 static values expected, got;
+static uint32_t n_threads = 1; /* of the next engine */
 
 static engine_bench bench_by(const char *name, uint32_t chunk_tokens)
 {
     static const int32_t windows[4] = { 64, 0, 64, 0 };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
 
+    runtime.n_threads = n_threads;
     engine.chunk_tokens = chunk_tokens;
     engine.precache.is_off = true;
     if (strcmp(name, "panels") == 0) {
@@ -173,6 +175,14 @@ static void test_panels(void **state)
 {
     (void)state;
     model_gives_the_loops_values("panels");
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    n_threads = 3;
+    model_gives_the_loops_values("panels");
+    n_threads = 1;
 }
 
 /* Only the first layers store K and V: the others compute the wanted rows alone. */
@@ -416,11 +426,12 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_panels),        cmocka_unit_test(test_shared_kv),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_recurrent),
-        cmocka_unit_test(test_short_prompts), cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_preemption),    cmocka_unit_test(test_short_memory),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_panels),       cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_shared_kv),    cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_recurrent),    cmocka_unit_test(test_short_prompts),
+        cmocka_unit_test(test_neighbours),   cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_short_memory), cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,23 +81,43 @@ static uint32_t rank_of(const float *logits, uint32_t n_vocab, int32_t token)
     return n_above + 1;
 }
 
-void quire_prompt_logprobs_add(quire_request *request, const float *logits, uint32_t n_rows,
-                               uint32_t n_vocab, uint32_t position)
+/* Rows whose values are missing, on the way to them. */
+typedef struct rows_run {
+    quire_prompt_scores *scored;
+    const int32_t *tokens; /* behind the rows */
+    const float *logits;
+    uint32_t n_vocab;
+} rows_run;
+
+static void row_score(void *ctx, uint32_t i)
+{
+    const rows_run *run = ctx;
+    quire_prompt_scores *scored = run->scored;
+    const size_t at = (size_t)scored->n + i;
+    const float *logits = run->logits + (size_t)i * run->n_vocab;
+    quire_top_logit *tops = scored->n_tops > 0 ? scored->tops + at * scored->n_tops : NULL;
+
+    scored->items[at] = (quire_prompt_score){
+        .logprob = quire_logits_logprob(logits, run->n_vocab, run->tokens[i], tops, scored->n_tops),
+        .rank = rank_of(logits, run->n_vocab, run->tokens[i]),
+    };
+}
+
+void quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runtime,
+                               const float *logits, uint32_t n_rows, uint32_t n_vocab,
+                               uint32_t position)
 {
     quire_prompt_scores *scored = &request->scored;
+    const uint32_t n_known = scored->n - position;
+    const uint32_t n = quire_min_u32(n_rows - n_known, scored->n_max - scored->n);
+    rows_run run = { .scored = scored,
+                     .tokens = request->tokens + scored->n + 1,
+                     .logits = logits + (size_t)n_known * n_vocab,
+                     .n_vocab = n_vocab };
 
-    QUIRE_ASSERT(position <= scored->n);
-    for (uint32_t row = scored->n - position; row < n_rows && scored->n < scored->n_max; row++) {
-        const float *of = logits + (size_t)row * n_vocab;
-        const int32_t token = request->tokens[scored->n + 1];
-        quire_top_logit *tops =
-            scored->n_tops > 0 ? scored->tops + (size_t)scored->n * scored->n_tops : NULL;
-
-        scored->items[scored->n++] = (quire_prompt_score){
-            .logprob = quire_logits_logprob(of, n_vocab, token, tops, scored->n_tops),
-            .rank = rank_of(of, n_vocab, token),
-        };
-    }
+    QUIRE_ASSERT(position <= scored->n && n_known < n_rows);
+    quire_runtime_parts_run(runtime, n, row_score, &run);
+    scored->n += n;
 }
 
 /* ---- the client's side ---- */

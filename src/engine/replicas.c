@@ -7,6 +7,8 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop.h"
+#include "engine/loop/pooling.h"
+#include "engine/loop/prompt_logprobs.h"
 #include "engine/loop/request.h"
 #include "model/kv_identity.h"
 
@@ -230,7 +232,8 @@ int quire_replicas_submit(quire_engine *engine, const quire_request_params *para
                                .tenant_bytes = params->tenant_bytes,
                                .class_index = params->class_index,
                                .tokens = params->tokens,
-                               .n_tokens = params->n_tokens };
+                               .n_tokens = params->n_tokens,
+                               .is_cold = quire_params_are_cold(params) };
     answer best = { .why = QUIRE_REFUSAL_INVALID };
     uint32_t refused = 0;
 
@@ -275,7 +278,9 @@ static bool take(void *ctx, quire_request *request)
                                .tenant_bytes = request->tenant_bytes,
                                .class_index = request->class_index,
                                .tokens = request->tokens,
-                               .n_tokens = request->n_tokens };
+                               .n_tokens = request->n_tokens,
+                               .is_cold = quire_prompt_logprobs_miss(request) ||
+                                          quire_request_pools_all(request) };
     const quire_retain_spec *retain =
         request->condensing.chunk != 0 ? &request->condensing.spec : NULL;
     uint32_t refused = 0;

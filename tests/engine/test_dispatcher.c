@@ -160,6 +160,31 @@ static void test_prefix(void **state)
     quire_dispatcher_destroy(s.dispatcher);
 }
 
+/* A request that uses no cached token goes where there is less to do. */
+static void test_cold(void **state)
+{
+    quire_dispatch_ask ask = {
+        .tenant = "a", .tenant_bytes = 1, .n_tokens = 6 * PAGE, .is_cold = true
+    };
+    quire_dispatch r;
+    scene s;
+
+    (void)state;
+    scene_open(&s, NULL, 0);
+    ask.tokens = s.tokens;
+    ask.loads = s.loads;
+    tell(&s, 1, "a", 6, false);
+    s.loads[0].n_to_compute = 100;
+    s.loads[1].n_to_compute = 101;
+    s.loads[2].n_to_compute = 102;
+    goes_to(&s, 6 * PAGE, 1, 6 * PAGE);
+    r = quire_dispatcher_choose(s.dispatcher, &ask);
+    assert_int_equal(r.replica, 0);
+    assert_int_equal(r.n_cached, 0);
+    assert_int_equal(r.n_saved, 0);
+    quire_dispatcher_destroy(s.dispatcher);
+}
+
 static void test_load(void **state)
 {
     scene s;
@@ -351,10 +376,11 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_set),       cmocka_unit_test(test_prefix),
-        cmocka_unit_test(test_load),      cmocka_unit_test(test_below),
-        cmocka_unit_test(test_condensed), cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_bindings),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_set),    cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_cold),   cmocka_unit_test(test_load),
+        cmocka_unit_test(test_below),  cmocka_unit_test(test_condensed),
+        cmocka_unit_test(test_lost),   cmocka_unit_test(test_bindings),
+        cmocka_unit_test(test_limits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

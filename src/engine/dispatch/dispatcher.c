@@ -172,8 +172,11 @@ static reach reach_under(quire_dispatcher *dispatcher, const quire_dispatch_ask 
 static reach reach_of(quire_dispatcher *dispatcher, const quire_dispatch_ask *ask, uint32_t replica)
 {
     quire_dispatch_root root = { .key = { .salt = ask->tenant, .salt_bytes = ask->tenant_bytes } };
-    reach best;
+    reach best = { 0 };
 
+    if (ask->is_cold) {
+        return best;
+    }
     memcpy(root.key.identity, dispatcher->opts.identities[replica], sizeof root.key.identity);
     best = reach_under(dispatcher, ask, replica, &root);
     if (ask->roots.begin != NULL) {

@@ -102,6 +102,7 @@ typedef struct quire_dispatch_ask {
     uint32_t class_index;
     const int32_t *tokens;
     uint32_t n_tokens;
+    bool is_cold; /* it uses no cached token */
     quire_dispatch_roots roots;
     const quire_replica_load *loads; /* [n_replicas] */
 } quire_dispatch_ask;

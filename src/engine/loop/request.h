@@ -246,6 +246,13 @@ static inline bool quire_params_condense(const quire_request_params *p)
     return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;
 }
 
+/* Whether the request uses no cached token, unless it was preempted. */
+static inline bool quire_params_are_cold(const quire_request_params *p)
+{
+    return p->has_prompt_logprobs || p->pooling == QUIRE_POOLING_MEAN ||
+           p->pooling == QUIRE_POOLING_CLS;
+}
+
 /* Whether the request publishes its computed tokens. */
 static inline bool quire_request_publishes(const quire_request *r)
 {

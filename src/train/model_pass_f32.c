@@ -7,6 +7,8 @@
 
 #include "train/as_f32_body.h"
 
+#include "train/model_memory_body.h"
+
 #include "train/model_pass_body.h"
 
 #include "train/model_back_body.h"

@@ -1,4 +1,5 @@
-/* loss_ops_body.h - the last linear map and the loss, in one precision; see ops.h.
+/* loss_ops_body.h - the last linear map and the loss, and the distance of hidden states, in one
+ * precision; see ops.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/parts.h"
@@ -131,4 +132,48 @@ double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, r
         }
     }
     return sum;
+}
+
+/* ---- distances of streams ---- */
+
+typedef struct distance_part {
+    const QT(compute) * c;
+    const QT(distance) * o;
+    real scale;
+    real *dx;
+} distance_part;
+
+static void distance_rows(void *ctx, uint32_t part, uint32_t member)
+{
+    const distance_part *run = ctx;
+    const QT(distance) *o = run->o;
+    size_t d = o->d;
+    uint32_t i, end;
+
+    (void)member;
+    quire_part_range(part, LOSS_ROWS, o->n, &i, &end);
+    for (; i < end; i++) {
+        const real *x = o->x + i * d;
+        real *difference = o->theirs + i * d;
+        real square = run->c->rows->dot(difference, difference, d), share;
+
+        if (o->targets[i] == QUIRE_TRAIN_NO_TARGET || square == 0) {
+            continue;
+        }
+        for (size_t j = 0; j < d; j++) {
+            difference[j] = x[j] - difference[j];
+        }
+        share = o->factor / square;
+        o->distances[i] += share * run->c->rows->dot(difference, difference, d);
+        for (size_t j = 0; run->dx != NULL && j < d; j++) {
+            run->dx[i * d + j] += 2 * run->scale * share * difference[j];
+        }
+    }
+}
+
+void QT(distance_run)(QT(compute) * c, const QT(distance) * o, real scale, real *dx)
+{
+    distance_part run = { c, o, scale, dx };
+
+    quire_parts_run(c->team, quire_parts_count(o->n, LOSS_ROWS), distance_rows, &run);
 }

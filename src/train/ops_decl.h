@@ -165,3 +165,19 @@ uint32_t QT(loss_chunk)(uint32_t n, uint32_t n_vocab);
  * dweight (+=), both or neither: the gradients of scale times the sum, or, with a teacher, of scale
  * times (1 - share) losses + share divergences. */
 double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, real *dweight);
+
+/* The squared distance of a stream from a teacher's, relative to the teacher's: for every token
+ * with a target, |x - theirs|^2 / |theirs|^2, times the factor. Rows of zeros in theirs have no
+ * distance. Source: the loss of hidden states of arXiv 1909.10351, section 3.1, there without the
+ * division. */
+typedef struct QT(distance) {
+    uint32_t n;
+    uint32_t d;
+    const int32_t *targets; /* [n] */
+    const real *x;          /* [n][d] */
+    real *theirs;           /* [n][d]; undefined afterwards */
+    real factor;
+    real *distances; /* [n] += */
+} QT(distance);
+/* dx (NULL: none) += the gradient of scale times the sum of what is added to distances. */
+void QT(distance_run)(QT(compute) * c, const QT(distance) * o, real scale, real *dx);

@@ -481,6 +481,52 @@ static void test_loss_taught(void **state)
 }
 
 /* A uniform distribution costs log(n) per token. */
+/* The sum of the distances from w, which the operation leaves undefined, in units of 0.25. */
+static double distance_value(void *ctx)
+{
+    quire_f64_distance o = *(const quire_f64_distance *)ctx;
+    double sum = 0;
+
+    memcpy(y, w, sizeof(y));
+    memset(inv, 0, sizeof(inv));
+    o.theirs = y;
+    o.distances = inv;
+    quire_f64_distance_run(&c, &o, 0.25, NULL);
+    for (uint32_t i = 0; i < o.n; i++) {
+        sum += inv[i];
+    }
+    return sum * 0.25;
+}
+
+/* Distances by their definition, and gradients. A token has no target, another one no teacher. */
+static void test_distance(void **state)
+{
+    quire_f64_distance o = { 40, 6, targets, x, y, 0.7, inv };
+
+    (void)state;
+    fill_all();
+    memset(w + (size_t)4 * o.d, 0, o.d * sizeof(*w));
+    for (uint32_t i = 0; i < o.n; i++) {
+        targets[i] = i == 3 ? QUIRE_TRAIN_NO_TARGET : 0;
+        inv[i] = 2;
+    }
+    memcpy(y, w, sizeof(y));
+    quire_f64_distance_run(&c, &o, 0.25, dx);
+    for (uint32_t i = 0; i < o.n; i++) {
+        double above = 0, below = 0;
+
+        for (uint32_t j = 0; j < o.d; j++) {
+            double theirs = w[i * o.d + j], difference = x[i * o.d + j] - theirs;
+
+            above += difference * difference;
+            below += theirs * theirs;
+        }
+        assert_true(fabs(inv[i] - (i == 3 || i == 4 ? 2 : 2 + 0.7 * above / below)) < 1e-12);
+    }
+    assert_true(dx[3 * o.d] == 0 && dx[4 * o.d] == 0 && dx[5 * o.d] != 0);
+    CHECK_GRADIENT(distance_value, &o, x, dx, o.n * o.d);
+}
+
 static void test_loss_uniform(void **state)
 {
     quire_f64_loss o = { 40, 6, 11, 40, w, x, targets, logits, inv, NULL };
@@ -642,6 +688,7 @@ int main(void)
         cmocka_unit_test(test_attention_blocks),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_loss_taught),
+        cmocka_unit_test(test_distance),
         cmocka_unit_test(test_loss_uniform),
         cmocka_unit_test(test_rows_bits),
         cmocka_unit_test(test_exp),

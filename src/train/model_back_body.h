@@ -8,6 +8,8 @@ typedef struct back_run {
     QT(pass) * p;
     const real *parameters;
     const quire_train_batch *batch;
+    const QT(lesson) * lesson; /* NULL: none */
+    real scale;
     real *gradients;
 } back_run;
 
@@ -184,6 +186,26 @@ static void clear_stored(QT(pass) * p)
     }
 }
 
+/* The distance of the stream above a layer from the teacher's, and, with dx, its gradient there. */
+static void hidden_back(const back_run *run, uint32_t layer, real *dx)
+{
+    const QT(lesson) *lesson = run->lesson;
+    const QT(pass) *t = lesson != NULL ? lesson->teacher : NULL;
+    QT(distance) o;
+
+    if (t == NULL || !(lesson->hidden > 0) || layer < t->kept_from) {
+        return;
+    }
+    o = (QT(distance)){ .n = run->p->n,
+                        .d = run->p->shape.d_model,
+                        .targets = run->batch->targets,
+                        .x = stream_above(run->p, layer),
+                        .theirs = stream_above(t, layer),
+                        .factor = 1 / (real)(t->shape.n_layer - t->kept_from),
+                        .distances = t->distances };
+    QT(distance_run)(&run->p->compute, &o, run->scale * lesson->hidden, dx);
+}
+
 /* From the gradient of the last norm's result, which is in dnorm. */
 static void pass_back(const back_run *run)
 {
@@ -196,6 +218,7 @@ static void pass_back(const back_run *run)
     memset(p->dx, 0, (size_t)p->n * p->shape.d_model * sizeof(real));
     QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + layout->out_norm);
     for (uint32_t layer = p->shape.n_layer; layer-- > 0;) {
+        hidden_back(run, layer, p->dx);
         ffn_back(run, layer);
         attention_back(run, layer);
     }
@@ -215,6 +238,7 @@ double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_tra
              .targets = batch->targets,
              .logits = p->logits,
              .losses = p->losses };
+    const back_run run = { p, parameters, batch, lesson, scale, gradients };
     QT(teacher) teacher;
     double sum;
 
@@ -222,7 +246,9 @@ double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_tra
     if (lesson != NULL) {
         QT(pass) *t = lesson->teacher;
 
+        QUIRE_CHECK(!(lesson->hidden > 0) || t->kept_from < t->shape.n_layer);
         pass_forward(t, lesson->parameters, batch);
+        memset(t->distances, 0, t->n * sizeof(real));
         teacher = (QT(teacher)){ .d = t->shape.d_model,
                                  .weight = lesson->parameters + t->layout.output,
                                  .x = t->top_x,
@@ -234,10 +260,13 @@ double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_tra
     }
     pass_forward(p, parameters, batch);
     if (gradients == NULL) {
+        for (uint32_t layer = p->shape.n_layer; layer-- > 0;) {
+            hidden_back(&run, layer, NULL);
+        }
         return QT(loss_run)(&p->compute, &loss, scale, NULL, NULL);
     }
     sum = QT(loss_run)(&p->compute, &loss, scale, p->dnorm, gradients + p->layout.output);
-    pass_back(&(back_run){ p, parameters, batch, gradients });
+    pass_back(&run);
     return sum;
 }
 

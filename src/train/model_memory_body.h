@@ -33,6 +33,8 @@ struct QT(pass) {
     quire_train_layout layout;
     QT(compute) compute;
     bool is_teacher; /* forward only; the threads belong to another pass */
+    /* Of teachers: the stream above this layer and the ones over it is kept; n_layer: none is. */
+    uint32_t kept_from;
     uint32_t n_rows;
     uint32_t n_tokens;
     uint32_t n; /* tokens of a batch */
@@ -51,6 +53,7 @@ struct QT(pass) {
     uint32_t chunk;
     real *spare;        /* [n_threads][n_vocab]; of teachers, like the next */
     real *divergences;  /* [n] */
+    real *distances;    /* [n] */
     real *fused[2];     /* [n][kv_size] K and V of a layer that fuses */
     real *gates[2][2];  /* [kv_size] of its sides and sources, for all heads */
     real *dgates[2][2]; /* [kv_size] */
@@ -113,7 +116,7 @@ static void take_stored(QT(pass) * p, arena *a, uint32_t index)
     }
 }
 
-/* Without a way back, layers have nothing of their own but K and V. */
+/* Without a way back, layers have nothing of their own but K and V, and streams that are kept. */
 static void take_layer(QT(pass) * p, arena *a, uint32_t index)
 {
     const quire_train_shape *s = &p->shape;
@@ -122,6 +125,9 @@ static void take_layer(QT(pass) * p, arena *a, uint32_t index)
 
     if (p->is_teacher && index > 0) {
         *l = p->layers[0];
+        if (index > p->kept_from) {
+            take(a, &l->x, n * s->d_model);
+        }
         take_stored(p, a, index);
         return;
     }
@@ -189,6 +195,7 @@ static void take_all(QT(pass) * p, arena *a)
     if (p->is_teacher) {
         take(a, &p->spare, (size_t)p->compute.n_threads * s->n_vocab);
         take(a, &p->divergences, n);
+        take(a, &p->distances, n);
     } else {
         take_back(p, a);
     }
@@ -214,6 +221,27 @@ static int pass_memory(QT(pass) * p, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Which streams a teacher keeps. */
+static int pass_hidden(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
+{
+    const quire_train_shape *s = &options->taught->shape;
+
+    if (s->n_layer != p->shape.n_layer || s->d_model != p->shape.d_model) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "hidden states of a teacher with %u layers of width %u, not %u of "
+                               "%u",
+                               p->shape.n_layer, p->shape.d_model, s->n_layer, s->d_model);
+    }
+    p->kept_from = quire_train_first_reader(s);
+    if (p->kept_from == s->n_layer) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "distillation of hidden states needs a model in which layers read K "
+                               "or V of others, not one of %s",
+                               s->scheme);
+    }
+    return QUIRE_OK;
+}
+
 /* Threads, or those of the pass that a teacher teaches. */
 static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
 {
@@ -234,7 +262,7 @@ static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_er
                                taught->n_rows, taught->n_tokens);
     }
     p->compute = taught->compute;
-    return QUIRE_OK;
+    return options->keeps_hidden ? pass_hidden(p, options, err) : QUIRE_OK;
 }
 
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err)
@@ -262,6 +290,7 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
     p->q_size = s->n_head * s->d_head;
     p->kv_size = s->n_kv_head * s->d_head;
     p->chunk = QT(loss_chunk)(p->n, s->n_vocab);
+    p->kept_from = s->n_layer;
     rc = pass_compute(p, options, err);
     if (rc == QUIRE_OK) {
         rc = quire_train_layout_init(&p->layout, s);
@@ -312,4 +341,9 @@ const real *QT(pass_losses)(const QT(pass) * p)
 const real *QT(pass_divergences)(const QT(pass) * p)
 {
     return p->divergences;
+}
+
+const real *QT(pass_distances)(const QT(pass) * p)
+{
+    return p->distances;
 }

@@ -245,6 +245,11 @@ static void ffn_forward(QT(pass) * p, const real *parameters, uint32_t layer, re
     QT(linear_forward)(&p->compute, &down, p->act, above, true);
 }
 
+static real *stream_above(const QT(pass) * p, uint32_t layer)
+{
+    return layer + 1 < p->shape.n_layer ? p->layers[layer + 1].x : p->top;
+}
+
 static void pass_forward(QT(pass) * p, const real *parameters, const quire_train_batch *batch)
 {
     const quire_train_shape *s = &p->shape;
@@ -257,7 +262,7 @@ static void pass_forward(QT(pass) * p, const real *parameters, const quire_train
     QT(embed_forward)(&p->compute, &embed, parameters + p->layout.embedding, p->layers[0].x);
     for (uint32_t layer = 0; layer < s->n_layer; layer++) {
         attention_forward(p, parameters, batch, layer);
-        ffn_forward(p, parameters, layer, layer + 1 < s->n_layer ? p->layers[layer + 1].x : p->top);
+        ffn_forward(p, parameters, layer, stream_above(p, layer));
     }
     QT(norm_forward)(&p->compute, &norm, p->top_x);
 }

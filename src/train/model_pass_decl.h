@@ -13,10 +13,15 @@ typedef struct QT(pass_options) {
      * the teacher of this one: it runs forward only, keeps little memory, and uses this pass's
      * threads. The teacher must be freed first. */
     const QT(pass) * taught;
+    /* Of a teacher: it keeps the stream above each layer from the taught pass's first reader of K
+     * or V of others on, for lessons about it. Memory: n_rows n_tokens d_model reals for each of
+     * these layers but the last. */
+    bool keeps_hidden;
 } QT(pass_options);
 
 /* Errors: those of quire_train_shape_check() and compute_init(); QUIRE_INVAL (a batch of no tokens
- * or of more than QUIRE_TRAIN_BATCH_TOKENS_MAX; a teacher with another vocabulary or batch);
+ * or of more than QUIRE_TRAIN_BATCH_TOKENS_MAX; a teacher with another vocabulary or batch;
+ * hidden states of a teacher with another width or number of layers, or with no layer to compare);
  * QUIRE_NOMEM, with the bytes asked for. */
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err);
 void QT(pass_destroy)(QT(pass) * pass);
@@ -30,17 +35,23 @@ double QT(pass_run)(QT(pass) * pass, const real *parameters, const quire_train_b
                     real scale, real *gradients);
 
 /* The same with a teacher, which runs forward over the batch first: gradients are those of scale
- * times (1 - share) losses + share divergences. The result is the sum of the losses alone. */
+ * times (1 - share) losses + share divergences + hidden distances. The result is the sum of the
+ * losses alone. */
 typedef struct QT(lesson) {
     QT(pass) * teacher;
     const real *parameters; /* the teacher's */
     real share;             /* 0 to 1 */
+    real hidden;            /* at least 0; more needs a teacher that keeps hidden states */
 } QT(lesson);
 double QT(pass_run_taught)(QT(pass) * pass, const real *parameters, const quire_train_batch *batch,
                            const QT(lesson) * lesson, real scale, real *gradients);
 
 /* Divergences of the last lesson by token [n_rows * n_tokens]: see ops_decl.h. Of the teacher. */
 const real *QT(pass_divergences)(const QT(pass) * teacher);
+
+/* Distances of the last lesson about hidden states by token [n_rows * n_tokens]: the mean of those
+ * of ops_decl.h over the layers that the teacher keeps. Of the teacher. */
+const real *QT(pass_distances)(const QT(pass) * teacher);
 
 /* Losses of the last run by token [n_rows * n_tokens], 0 where there is no target. */
 const real *QT(pass_losses)(const QT(pass) * pass);

@@ -103,6 +103,17 @@ static inline bool quire_train_stores_v(const quire_train_shape *s, uint32_t lay
 /* Whether every layer stores K and V as they are and sees the whole text, as plain models do. */
 bool quire_train_is_plain(const quire_train_shape *s);
 
+/* The lowest layer that reads K or V of others; n_layer when there is none. */
+static inline uint32_t quire_train_first_reader(const quire_train_shape *s)
+{
+    uint32_t layer = 0;
+
+    while (layer < s->n_layer && quire_train_stores_k(s, layer) && quire_train_stores_v(s, layer)) {
+        layer++;
+    }
+    return layer;
+}
+
 /* Factors of RoPE's pairs; NULL: none. They are no parameters: files have them under this name. */
 #define QUIRE_TRAIN_ROPE_FACTORS "rope_freqs.weight"
 static inline const float *quire_train_rope_factors(const quire_train_shape *s)

@@ -97,7 +97,9 @@ static int batches_create(quire_trainer *t)
 static int passes_create(quire_trainer *t, quire_error *err)
 {
     const quire_train_plan *p = &t->plan;
-    quire_f32_pass_options options = { &p->shape, p->n_rows, p->n_tokens, p->n_threads, NULL };
+    quire_f32_pass_options options = {
+        .shape = &p->shape, .n_rows = p->n_rows, .n_tokens = p->n_tokens, .n_threads = p->n_threads
+    };
 
     QUIRE_TRY(quire_f32_pass_create(&t->pass, &options, err));
     if (p->teacher.share > 0) {
@@ -341,7 +343,7 @@ static double learn_batch(quire_trainer *t, const quire_train_batch *batch, floa
                           double *divergence)
 {
     const quire_train_teacher *teacher = &t->plan.teacher;
-    const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share };
+    const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share, 0 };
     double sum;
 
     if (t->teacher == NULL) {

@@ -66,6 +66,7 @@ static int plan_check(const quire_train_plan *p, quire_error *err)
         { "loss of the next level", p->level_below, 0, 1e9 },
         { "steps of a level", (double)p->level_every, p->level_below > 0 ? 1 : 0, 1e9 },
         { "share of distillation", p->teacher.share, 0, 1 },
+        { "weight of hidden states", p->teacher.hidden, 0, QUIRE_TRAIN_HIDDEN_MAX },
     };
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -102,9 +103,10 @@ static int passes_create(quire_trainer *t, quire_error *err)
     };
 
     QUIRE_TRY(quire_f32_pass_create(&t->pass, &options, err));
-    if (p->teacher.share > 0) {
+    if (quire_train_is_taught(&p->teacher)) {
         options.shape = p->teacher.shape;
         options.taught = t->pass;
+        options.keeps_hidden = p->teacher.hidden > 0;
         QUIRE_TRY(quire_f32_pass_create(&t->teacher, &options, err));
     }
     return QUIRE_OK;
@@ -338,29 +340,32 @@ static int read_batches(quire_trainer *t, quire_packer *data, uint64_t *n_target
     return QUIRE_OK;
 }
 
-/* Forward and backward over a batch; returns the sum of the losses and adds up the divergences. */
-static double learn_batch(quire_trainer *t, const quire_train_batch *batch, float scale,
-                          double *divergence)
+/* Forward and backward over a batch; adds up loss, divergence and hidden over its tokens. */
+static void learn_batch(quire_trainer *t, const quire_train_batch *batch, float scale,
+                        quire_train_report *sums)
 {
     const quire_train_teacher *teacher = &t->plan.teacher;
-    const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share, 0 };
-    double sum;
+    const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share,
+                                      (float)teacher->hidden };
 
     if (t->teacher == NULL) {
-        return quire_f32_pass_run(t->pass, t->arrays, batch, scale, t->gradients);
+        sums->loss += quire_f32_pass_run(t->pass, t->arrays, batch, scale, t->gradients);
+        return;
     }
-    sum = quire_f32_pass_run_taught(t->pass, t->arrays, batch, &lesson, scale, t->gradients);
+    sums->loss +=
+        quire_f32_pass_run_taught(t->pass, t->arrays, batch, &lesson, scale, t->gradients);
     for (size_t i = 0; i < (size_t)t->plan.n_rows * t->plan.n_tokens; i++) {
-        *divergence += (double)quire_f32_pass_divergences(t->teacher)[i];
+        sums->divergence += (double)quire_f32_pass_divergences(t->teacher)[i];
+        sums->hidden += (double)quire_f32_pass_distances(t->teacher)[i];
     }
-    return sum;
 }
 
 int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report *report,
                        quire_error *err)
 {
     const quire_train_plan *p = &t->plan;
-    double sum = 0, divergence = 0, scale = 1;
+    quire_train_report sums = { 0 };
+    double scale = 1;
     uint64_t n_targets;
 
     QUIRE_TRY(read_batches(t, data, &n_targets, err));
@@ -368,11 +373,12 @@ int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report 
     for (uint32_t i = 0; i < p->n_accumulate; i++) {
         quire_train_batch batch = batch_of(&t->batches[i]);
 
-        sum += learn_batch(t, &batch, (float)(1.0 / (double)n_targets), &divergence);
+        learn_batch(t, &batch, (float)(1.0 / (double)n_targets), &sums);
     }
     *report = (quire_train_report){ .step = t->n_steps + 1,
-                                    .loss = sum / (double)n_targets,
-                                    .divergence = divergence / (double)n_targets,
+                                    .loss = sums.loss / (double)n_targets,
+                                    .divergence = sums.divergence / (double)n_targets,
+                                    .hidden = sums.hidden / (double)n_targets,
                                     .gradient_norm = gradient_norm(t),
                                     .rate = quire_train_rate(p, t->n_steps) };
     QUIRE_TRY(watch(t, report, err));
@@ -438,22 +444,31 @@ static uint64_t model_identity(const quire_train_shape *s)
     return hash;
 }
 
+static uint64_t teacher_identity(const quire_train_plan *p)
+{
+    const uint64_t start[] = { p->start_identity, p->has_shift_heads,
+                               (uint64_t)(p->teacher.share * SHARES) };
+    uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, start, sizeof(start));
+
+    if (p->teacher.hidden > 0) { /* others have the hash that they had before there was one */
+        hash = quire_hash_add(hash, &p->teacher.hidden, sizeof(p->teacher.hidden));
+    }
+    return hash;
+}
+
 /* Without the number of steps and the rates, which a resumed run may change, and without threads.
  */
 static quire_checkpoint checkpoint_of(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
     const uint64_t batch[] = { p->n_rows, p->n_tokens, p->n_accumulate };
-    const uint64_t start[] = { p->start_identity, p->has_shift_heads,
-                               (uint64_t)(p->teacher.share * SHARES) };
     const double optimizer[] = { p->beta1, p->beta2, p->epsilon,
                                  p->decay, p->clip,  (double)p->masters };
 
     return (quire_checkpoint){
         .n_parameters = n_parameters(t),
         .identities = { [QUIRE_PART_TOKENIZER] = p->tokenizer_identity,
-                        [QUIRE_PART_TEACHER] =
-                            quire_hash_add(QUIRE_HASH_INIT, start, sizeof(start)),
+                        [QUIRE_PART_TEACHER] = teacher_identity(p),
                         [QUIRE_PART_MODEL] = model_identity(&p->shape),
                         [QUIRE_PART_BATCH] = quire_hash_add(QUIRE_HASH_INIT, batch, sizeof(batch)),
                         [QUIRE_PART_OPTIMIZER] =

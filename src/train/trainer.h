@@ -15,8 +15,8 @@
  * loss is below level_below. The caller makes the documents and gives the level its meaning.
  *
  * A run may start from given weights, and may have a teacher: another model, which does not change.
- * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions, on
- * the tokens that count.
+ * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions +
+ * hidden times the distance from the teacher's hidden states, on the tokens that count.
  *
  * Thread: owner.
  *
@@ -37,8 +37,17 @@ typedef enum quire_train_masters {
 typedef struct quire_train_teacher {
     const quire_train_shape *shape; /* with the run's vocabulary; outlives the run */
     const float *parameters;        /* by its layout; outlives the run */
-    double share;                   /* of the divergence, 0 to 1; 0: no teacher */
+    double share;                   /* of the divergence, 0 to 1 */
+    double hidden; /* weight of the distance, see pass_distances(); the teacher then has the run's
+                      width and layers. 0 both: no teacher */
 } quire_train_teacher;
+
+#define QUIRE_TRAIN_HIDDEN_MAX 1000
+
+static inline bool quire_train_is_taught(const quire_train_teacher *t)
+{
+    return t->share > 0 || t->hidden > 0;
+}
 
 typedef struct quire_train_plan {
     quire_train_shape shape;
@@ -80,6 +89,7 @@ typedef struct quire_train_report {
     uint64_t n_tokens;    /* of the run so far */
     double loss;          /* mean over the step's targets, in nats */
     double divergence;    /* from the teacher, likewise; 0 without one */
+    double hidden;        /* distance from its hidden states, likewise; 0 without a weight */
     double gradient_norm; /* before clipping */
     double rate;
 } quire_train_report;

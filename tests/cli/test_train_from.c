@@ -118,6 +118,14 @@ static double last_number(const char *text, const char *word)
     return strtod(found + strlen(word), NULL);
 }
 
+static double first_number(const char *text, const char *word)
+{
+    const char *found = strstr(text, word);
+
+    assert_non_null(found);
+    return strtod(found + strlen(word), NULL);
+}
+
 /* Cut to half the cache, the model is far off. Some steps with the divergence alone bring it nearer
  * to the whole model; with the loss, nearer to the text. The last steps of both runs have one
  * batch. */
@@ -146,6 +154,35 @@ static void test_heals(void **state)
     program_free(&result);
     result = program_expect(0, PROGRAM("info", train_file("cut", ".gguf")));
     assert_says(result.out, "3 store KV: fusedkv-lite");
+    program_free(&result);
+    train_remove("cut");
+}
+
+static program_result train_hidden(const char *share, const char *steps, const char *more)
+{
+    return program_expect(
+        0, PROGRAM("train", "--from", stories_path(), "--data", program_data("fables.txt"),
+                   "--checkpoint", train_file("cut", ".checkpoint"), "-c", "64", "--rows", "4",
+                   "--warmup", "0", "--rate", "0.001", "--rate-end", "0.001", "--log-every", "1",
+                   "--steps", steps, "--scheme", "fusedkv-lite", "--distill", share,
+                   "--distill-hidden", "10", more));
+}
+
+/* Hidden states come nearer to the teacher's, and so do the predictions. Both are reported, also
+ * without a share of the divergence. */
+static void test_hidden(void **state)
+{
+    program_result result = train_hidden("1", "20", NULL);
+
+    (void)state;
+    assert_true(last_number(result.out, "hidden ") < 0.75 * first_number(result.out, "hidden "));
+    assert_true(last_number(result.out, "divergence ") <
+                0.75 * first_number(result.out, "divergence "));
+    program_free(&result);
+    train_remove("cut");
+    result = train_hidden("0", "1", "--json");
+    assert_true(first_number(result.out, "\"hidden\":") > 0.1);
+    assert_true(first_number(result.out, "\"divergence\":") > 0.5);
     program_free(&result);
     train_remove("cut");
 }
@@ -202,7 +239,13 @@ static void test_resumed(void **state)
                                        program_data("fables.txt"), "--checkpoint",
                                        train_file("parts", ".checkpoint"), "-c", "64", "--rows",
                                        "4", "--distill", "0.25"));
-    assert_says(result.err, "another model to start from or share of distillation");
+    assert_says(result.err, "another model to start from, share of distillation or weight");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--from", stories, "--scheme", "fusedkv", "--data",
+                                       program_data("fables.txt"), "--checkpoint",
+                                       train_file("parts", ".checkpoint"), "-c", "64", "--rows",
+                                       "4", "--distill-hidden", "0.25"));
+    assert_says(result.err, "weight of hidden states");
     program_free(&result);
     train_remove("whole");
     train_remove("parts");
@@ -242,6 +285,12 @@ static void test_refused(void **state)
            "leave out --tokenizer");
     refuse(2, PROGRAM("train", "--checkpoint", path, "--distill", "0.5"), "--distill needs --from");
     refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill", "1.5"), "1");
+    refuse(2, PROGRAM("train", "--checkpoint", path, "--distill-hidden", "1"),
+           "--distill-hidden needs --from");
+    refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill-hidden", "1001"),
+           "1000");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill-hidden", "1"),
+           "layers read K or V of others, not one of gqa");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", stories, "--scheme", "mha"),
            "scheme mha needs as many KV heads");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", shared, "--scheme", "yoco"),
@@ -268,8 +317,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same),    cmocka_unit_test(test_heals),
-        cmocka_unit_test(test_qwen3),   cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_hidden),  cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_resumed), cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -104,24 +104,24 @@ static void test_resume_bits(void **state)
     quire_trainer_destroy(rest.trainer);
 }
 
-/* The child saves after each step and says so, until it is killed. */
-/* A student that starts from its teacher's weights, stopped and resumed: the bits of one run. */
-static void test_taught_bits(void **state)
+/* A student of a trained teacher, stopped and resumed: the bits of one run. */
+static void check_taught(double share, double hidden)
 {
     quire_train_plan teacher = small_plan("mha"), plan = small_plan("fusedkv-lite");
-    quire_train_report report;
+    quire_train_report report, first;
     run of_teacher, whole, half, rest;
 
-    (void)state;
     run_open(&of_teacher, &teacher);
     (void)run_steps(&of_teacher, 20);
     plan.teacher =
-        (quire_train_teacher){ &teacher.shape, quire_trainer_parameters(of_teacher.trainer), 0.7 };
+        (quire_train_teacher){ &teacher.shape, quire_trainer_parameters(of_teacher.trainer), share,
+                               hidden };
     plan.start_identity = 5;
     run_open(&whole, &plan);
     run_open(&half, &plan);
-    report = run_steps(&whole, 1);
-    assert_true(report.divergence > 0.05);
+    first = run_steps(&whole, 1);
+    assert_true(first.divergence > 0.05);
+    assert_true(hidden > 0 ? first.hidden > 0.1 : first.hidden == 0);
     (void)run_steps(&whole, 6);
     (void)run_steps(&half, 3);
     assert_int_equal(quire_trainer_save(half.trainer, &half.packer, path, NULL), QUIRE_OK);
@@ -131,13 +131,22 @@ static void test_taught_bits(void **state)
     (void)run_steps(&rest, 4);
     assert_memory_equal(quire_trainer_parameters(rest.trainer),
                         quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
-    /* The teacher's predictions are learned. */
+    /* The teacher's predictions are learned, and its hidden states. */
     report = run_steps(&whole, 33);
     assert_true(report.divergence < 0.3);
+    assert_true(hidden == 0 || report.hidden < 0.5 * first.hidden);
     quire_trainer_destroy(whole.trainer);
     quire_trainer_destroy(half.trainer);
     quire_trainer_destroy(rest.trainer);
     quire_trainer_destroy(of_teacher.trainer);
+}
+
+static void test_taught_bits(void **state)
+{
+    (void)state;
+    check_taught(0.7, 0);
+    check_taught(0.7, 1);
+    check_taught(0, 1);
 }
 
 /* First weights that are given are those of the first step. */
@@ -157,6 +166,7 @@ static void test_start(void **state)
     quire_trainer_destroy(second.trainer);
 }
 
+/* The child saves after each step and says so, until it is killed. */
 static void child_run(const quire_train_plan *plan, int said)
 {
     run r;
@@ -254,6 +264,30 @@ static void test_damaged(void **state)
     quire_trainer_destroy(r.trainer);
 }
 
+/* Runs with and without a weight of hidden states, and with two of them. */
+static void test_foreign_hidden(void **state)
+{
+    quire_train_plan plan = small_plan("fusedkv-lite"), teacher = small_plan("mha");
+    run of_teacher, r, other;
+
+    (void)state;
+    run_open(&of_teacher, &teacher);
+    plan.teacher.shape = &teacher.shape;
+    plan.teacher.parameters = quire_trainer_parameters(of_teacher.trainer);
+    for (uint32_t i = 0; i < 2; i++) {
+        plan.teacher.hidden = i;
+        run_open(&r, &plan);
+        assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+        assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+        plan.teacher.hidden = 1.5 - i;
+        run_open(&other, &plan);
+        refuse_load(&other, QUIRE_INVAL, "share of distillation or weight of hidden states");
+        quire_trainer_destroy(other.trainer);
+        quire_trainer_destroy(r.trainer);
+    }
+    quire_trainer_destroy(of_teacher.trainer);
+}
+
 static void test_foreign(void **state)
 {
     quire_train_plan plan = small_plan("mha");
@@ -283,7 +317,7 @@ static void test_foreign(void **state)
             changed.shape.rope_factors[j] = 1;
         }
         changed.teacher = (quire_train_teacher){ &plan.shape, quire_trainer_parameters(r.trainer),
-                                                 i == 7 ? 0.5 : 0 };
+                                                 i == 7 ? 0.5 : 0, 0 };
         run_open(&other, &changed);
         refuse_load(&other, QUIRE_INVAL, parts[i]);
         quire_trainer_destroy(other.trainer);
@@ -433,6 +467,13 @@ static void test_refused_plans(void **state)
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "batches in a step: 4097; 1 to 4096"));
     p = good;
+    p.teacher.hidden = QUIRE_TRAIN_HIDDEN_MAX + 1;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "weight of hidden states: 1001; 0 to 1000"));
+    p.teacher = (quire_train_teacher){ &good.shape, NULL, 0, 1 };
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "distillation of hidden states needs"));
+    p = good;
     p.beta2 = NAN;
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
     p = good;
@@ -478,13 +519,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill), /* first: no threads yet */
-        cmocka_unit_test(test_learns),     cmocka_unit_test(test_resume_bits),
-        cmocka_unit_test(test_damaged),    cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_save_fails), cmocka_unit_test(test_diverges),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_no_data),
-        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_refused_plans),
-        cmocka_unit_test(test_rate),       cmocka_unit_test(test_taught_bits),
-        cmocka_unit_test(test_start),      cmocka_unit_test(test_long_questions),
+        cmocka_unit_test(test_learns),         cmocka_unit_test(test_resume_bits),
+        cmocka_unit_test(test_damaged),        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_save_fails),     cmocka_unit_test(test_diverges),
+        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_no_data),
+        cmocka_unit_test(test_schedule),       cmocka_unit_test(test_refused_plans),
+        cmocka_unit_test(test_rate),           cmocka_unit_test(test_taught_bits),
+        cmocka_unit_test(test_start),          cmocka_unit_test(test_long_questions),
+        cmocka_unit_test(test_foreign_hidden),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -30,9 +30,9 @@ typedef struct train_args {
     const char *scheme;
     const char *tokenizer;
     const char *from;
-    bool has_scheme, has_tokenizer, has_distill;
+    bool has_scheme, has_tokenizer, has_distill, has_hidden;
     bool has_sizes; /* a size that --from sets was given */
-    double distill;
+    double distill, distill_hidden;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     int64_t window;
     double rope_base;
@@ -82,6 +82,10 @@ static const quire_opt options[] = {
       .seen_offset = offsetof(train_args, has_distill),
       .help = "share of the divergence from the predictions of --from's model in the "
               "minimised sum; the rest is the loss" },
+    { .names = { "--distill-hidden" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0,
+      .max = QUIRE_TRAIN_HIDDEN_MAX, .initial = "0", AT(distill_hidden),
+      .seen_offset = offsetof(train_args, has_hidden),
+      .help = "weight in this sum of the distance from --from's model in the hidden states" },
     { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT_SIZE(n_layer), .help = "layers" },
     { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
@@ -317,10 +321,14 @@ static int start_from(train_run *r, quire_error *err)
     QUIRE_TRY(quire_train_from_start(&r->from, &p->shape, p->seed, &r->start, err));
     p->start = r->start;
     p->start_identity = r->from.identity;
-    p->teacher = (quire_train_teacher){ &r->from.shape, r->from.parameters,
-                                        a->has_distill  ? a->distill
-                                        : a->has_scheme ? DISTILL
-                                                        : 0 };
+    p->teacher = (quire_train_teacher){
+        .shape = &r->from.shape,
+        .parameters = r->from.parameters,
+        .share = a->has_distill  ? a->distill
+                 : a->has_scheme ? DISTILL
+                                 : 0,
+        .hidden = a->distill_hidden,
+    };
     return QUIRE_OK;
 }
 
@@ -391,8 +399,11 @@ static void report_step(train_run *r, const quire_train_report *s)
                       (json_int_t)s->n_tokens, "tokens_per_s", rate, "product_share", share,
                       "left_s", left_s);
 
-        if (r->plan.teacher.share > 0) {
+        if (quire_train_is_taught(&r->plan.teacher)) {
             (void)json_object_set_new(line, "divergence", json_real(s->divergence));
+        }
+        if (r->plan.teacher.hidden > 0) {
+            (void)json_object_set_new(line, "hidden", json_real(s->hidden));
         }
         if (r->args->task_bytes_first > 0) {
             (void)json_object_set_new(line, "task_bytes", json_integer(task_bytes));
@@ -401,8 +412,11 @@ static void report_step(train_run *r, const quire_train_report *s)
     } else {
         printf("step %llu of %llu   loss %.4f", (unsigned long long)s->step,
                (unsigned long long)r->plan.n_steps, s->loss);
-        if (r->plan.teacher.share > 0) {
+        if (quire_train_is_taught(&r->plan.teacher)) {
             printf("   divergence %.4f", s->divergence);
+        }
+        if (r->plan.teacher.hidden > 0) {
+            printf("   hidden %.4f", s->hidden);
         }
         if (r->args->task_bytes_first > 0) {
             printf("   tasks to %lld bytes", (long long)task_bytes);
@@ -535,8 +549,9 @@ static int check(const void *opaque, quire_error *err)
 {
     const train_args *a = opaque;
 
-    if (a->from == NULL && a->has_distill) {
-        return quire_error_set(err, QUIRE_INVAL, "--distill needs --from, the model to learn from");
+    if (a->from == NULL && (a->has_distill || a->has_hidden)) {
+        return quire_error_set(err, QUIRE_INVAL, "%s needs --from, the model to learn from",
+                               a->has_distill ? "--distill" : "--distill-hidden");
     }
     if (a->from != NULL && !a->has_scheme && a->window > 0) {
         return quire_error_set(err, QUIRE_INVAL,

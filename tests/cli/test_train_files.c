@@ -27,7 +27,7 @@
 
 static int32_t tokens[N_TOKENS];
 
-/* A kind of file: what it has, and what a model that is written unchanged is. */
+/* A kind of file: its architecture and tensors, and the architecture of its uncut export. */
 typedef struct file_kind {
     const char *arch;
     bool has_bias, has_norm, has_factors;
@@ -184,16 +184,6 @@ static void assert_info(const char *path, const char *text)
     program_free(&info);
 }
 
-static double perplexity(const char *path)
-{
-    json_t *said = program_json(PROGRAM("perplexity", "-m", path, "-f", program_data("fables.txt"),
-                                        "-c", "64", "--chunks", "12", "--kv", "f32", "--json"));
-    double ppl = json_number_value(json_object_get(said, "ppl"));
-
-    json_decref(said);
-    return ppl;
-}
-
 /* Steps at a rate of 0 write the file's model. */
 static void test_uncut(void **state)
 {
@@ -209,7 +199,7 @@ static void test_uncut(void **state)
         trainer_losses(path, NULL, before);
         trainer_losses(written, NULL, after);
         assert_memory_equal(before, after, sizeof(before));
-        assert_true(fabs(perplexity(written) / perplexity(path) - 1) < 1e-5);
+        assert_true(fabs(train_perplexity(written) / train_perplexity(path) - 1) < 1e-5);
         if (strcmp(kinds[i].uncut, "quire") != 0) {
             assert_true(worst_of_libllama(written, before) < 1e-4);
         }

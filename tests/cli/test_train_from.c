@@ -26,16 +26,6 @@ static const char *stories_path(void)
     return path;
 }
 
-static double perplexity(const char *path)
-{
-    json_t *said = program_json(PROGRAM("perplexity", "-m", path, "-f", program_data("fables.txt"),
-                                        "-c", "64", "--chunks", "12", "--kv", "f32", "--json"));
-    double ppl = json_number_value(json_object_get(said, "ppl"));
-
-    json_decref(said);
-    return ppl;
-}
-
 /* A run from a file; scheme NULL: the file's. distill NULL: the default. Returns its output. */
 static program_result train(const char *run, const char *from, const char *scheme,
                             const char *distill, const char *rate, const char *steps)
@@ -88,8 +78,8 @@ static void test_same(void **state)
 
     (void)state;
     program_free(&result);
-    ours = perplexity(train_file("same", ".gguf"));
-    assert_true(fabs(ours / perplexity(stories) - 1) < 1e-4);
+    ours = train_perplexity(train_file("same", ".gguf"));
+    assert_true(fabs(ours / train_perplexity(stories) - 1) < 1e-4);
     assert_true(fabs(ours / fixture_peer_perplexity(train_file("same", ".gguf"), fables(), 64, 12) -
                      1) < 1e-4);
     train_remove("same");
@@ -98,8 +88,8 @@ static void test_same(void **state)
         program_free(&result);
         result = train("same", train_file("gates", ".gguf"), NULL, NULL, "0", "1");
         program_free(&result);
-        assert_true(fabs(perplexity(train_file("same", ".gguf")) /
-                             perplexity(train_file("gates", ".gguf")) -
+        assert_true(fabs(train_perplexity(train_file("same", ".gguf")) /
+                             train_perplexity(train_file("gates", ".gguf")) -
                          1) < 1e-4);
         train_remove("same");
         train_remove("gates");
@@ -133,7 +123,7 @@ static void test_heals(void **state)
 {
     const char *stories = stories_path();
     program_result result = train("cut", stories, "fusedkv-lite", NULL, "0", "40");
-    double cut = perplexity(train_file("cut", ".gguf")), divergence, healed;
+    double cut = train_perplexity(train_file("cut", ".gguf")), divergence, healed;
 
     (void)state;
     divergence = last_number(result.out, "divergence ");
@@ -147,7 +137,7 @@ static void test_heals(void **state)
     program_free(&result);
     train_remove("cut");
     result = train("cut", stories, "fusedkv-lite", NULL, "0.001", "40");
-    healed = perplexity(train_file("cut", ".gguf"));
+    healed = train_perplexity(train_file("cut", ".gguf"));
     if (!(healed < 0.5 * cut)) {
         fail_msg("perplexity %.3f after the cut, %.3f healed", cut, healed);
     }
@@ -201,9 +191,9 @@ static void test_qwen3(void **state)
     program_free(&result);
     result = train("same", train_file("gates", ".gguf"), NULL, NULL, "0", "1");
     program_free(&result);
-    assert_true(
-        fabs(perplexity(train_file("same", ".gguf")) / perplexity(train_file("gates", ".gguf")) -
-             1) < 0.01);
+    assert_true(fabs(train_perplexity(train_file("same", ".gguf")) /
+                         train_perplexity(train_file("gates", ".gguf")) -
+                     1) < 0.01);
     train_remove("same");
     result = train("cut", train_file("gates", ".gguf"), "fusedkv", NULL, "0.001", "2");
     assert_says(result.out, "divergence ");

@@ -46,3 +46,13 @@ char *train_read(const char *path, size_t *n)
     assert_int_equal(fclose(f), 0);
     return bytes;
 }
+
+double train_perplexity(const char *path)
+{
+    json_t *said = program_json(PROGRAM("perplexity", "-m", path, "-f", program_data("fables.txt"),
+                                        "-c", "64", "--chunks", "12", "--kv", "f32", "--json"));
+    double ppl = json_number_value(json_object_get(said, "ppl"));
+
+    json_decref(said);
+    return ppl;
+}

@@ -219,10 +219,9 @@ typedef struct quire_request_params {
      * uses no cached tokens. The text keeps all its tokens: not with retain, context_overflow or
      * pooling. */
     bool has_prompt_logprobs;
-    uint32_t
-        n_prompt_top_logprobs; /* 0 .. QUIRE_LOGPROBS_MAX alternatives per token of the prompt */
-    bool is_prompt_only;       /* compute the prompt and generate nothing; max_tokens is not read */
-    const char *id;            /* id of the reply, the key of explanations; copied */
+    uint32_t n_prompt_top_logprobs; /* alternatives of each token; at most QUIRE_LOGPROBS_MAX */
+    bool is_prompt_only; /* compute the prompt and generate nothing; max_tokens is not read */
+    const char *id;      /* id of the reply, the key of explanations; copied */
 } quire_request_params;
 
 /* Whether texts can overflow the context so; keep is context_keep. `setting` begins the message.

@@ -261,8 +261,8 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
 }
 
 /* context_overflow: the request's value, or the server's default. Log-probabilities of a prompt are
- * those of its whole text, so such a request drops no token unless it says so itself, which the
- * engine then refuses. */
+ * those of its whole text, so the default does not hold for a request that wants them. The engine
+ * refuses a request that names both. */
 static void read_overflow_choice(quire_generation *gen, quire_fields *fields)
 {
     const char *name = quire_field_string(fields, "context_overflow", 32);

@@ -274,8 +274,8 @@ static void preempt(quire_loop *loop)
     r->wait.blocked_at = 0; /* as if pages had been released since */
 }
 
-/* A request that was preempted in its prompt goes on behind the values that it has, one in its
- * answer uses its whole cached text. */
+/* A request that was preempted in its prompt goes on behind its known values. A request that was
+ * preempted in its answer uses its whole cached text. */
 static void preempted_at(const char *name, uint32_t n_tokens, bool loses_pages)
 {
     static int32_t tokens[N_PROMPT];
@@ -357,7 +357,7 @@ static void test_short_memory(void **state)
     bench_close(&b);
 }
 
-/* A request that is cancelled in its prompt has the values of the tokens that it reached. */
+/* After a cancel in the prompt the values of all computed tokens are there. */
 static void test_cancel(void **state)
 {
     static int32_t tokens[N_PROMPT];

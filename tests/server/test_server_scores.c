@@ -177,7 +177,8 @@ static void a_text_and_a_chat(void **state)
     json_decref(reply);
 }
 
-/* The server's defaults drop tokens; such a request keeps them all, and says so if it names one. */
+/* The server's defaults drop tokens. A request for log-probabilities of its prompt keeps all
+ * tokens; a request that names such a setting itself is refused. */
 static void whole_texts_are_scored(void **state)
 {
     json_t *reply = ask(0, N_TOKENS, "\"echo\":true,\"logprobs\":1,\"max_tokens\":1", 200);

@@ -27,9 +27,8 @@ struct quire_writer {
     uint32_t n_held; /* tokens of seq: the text's without those that left */
     uint32_t n_gone; /* tokens that left a full context */
     uint32_t n_full; /* of the text when the last ones left */
-    /* Tokens before the first one whose K and V are those of this text alone:
-     * quire_opened_decode(); 0 = there is none. A text with such tokens has lost none: its pages
-     * are on a device. */
+    /* The number of tokens before the first mixed token: quire_opened_decode(); 0 = no token is
+     * mixed. A text with mixed tokens has lost no token: its pages are on a device. */
     uint32_t n_mixed_from;
     quire_text_out *out;
     quire_bytes shown; /* text for the sink */

@@ -63,9 +63,7 @@ void quire_choice_take(quire_generation *gen, quire_choice *choice,
     } else if (gen->params.has_logprobs) {
         quire_text_logprobs_take(gen, choice, token);
     }
-    for (uint32_t i = 0; i < token->text_bytes; i++) {
-        choice->text_chars += ((unsigned char)token->text[i] & 0xc0u) != 0x80u;
-    }
+    quire_choice_chars_add(choice, token->text, token->text_bytes);
 }
 
 void quire_answer_elements_write(quire_json_out *json, const char *key, quire_bytes *elements)

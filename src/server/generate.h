@@ -44,6 +44,14 @@ typedef struct quire_choice {
     bool is_ended;  /* stream: its finish_reason was sent */
 } quire_choice;
 
+/* n bytes of UTF-8 are shown: their characters count. */
+static inline void quire_choice_chars_add(quire_choice *choice, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        choice->text_chars += ((unsigned char)text[i] & 0xc0u) != 0x80u;
+    }
+}
+
 typedef struct quire_generation quire_generation;
 
 /* The form of an API's answers. Functions of streams append events to gen->pending. */

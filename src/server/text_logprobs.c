@@ -146,17 +146,14 @@ static void take_echo(quire_generation *gen, quire_choice *choice)
         const bool has_values = value_of(gen, choice, i, &value);
         const entry e = { prompt->tokens[i], value.logprob, value.tops,
                           quire_min_u32(value.n_tops, gen->params.n_top_logprobs) };
-        const size_t end =
-            at + width_of(model, e.token, prompt->text.data + at, prompt->text.n - at);
+        const char *text = prompt->text.data + at;
+        const size_t width = width_of(model, e.token, text, prompt->text.n - at);
 
         add_entry(gen, choice, &e, has_values);
-        for (; at < end; at++) {
-            choice->text_chars += ((unsigned char)prompt->text.data[at] & 0xc0u) != 0x80u;
-        }
+        quire_choice_chars_add(choice, text, width);
+        at += width;
     }
-    for (; at < prompt->text.n; at++) {
-        choice->text_chars += ((unsigned char)prompt->text.data[at] & 0xc0u) != 0x80u;
-    }
+    quire_choice_chars_add(choice, prompt->text.data + at, prompt->text.n - at);
 }
 
 void quire_text_logprobs_echo(quire_generation *gen, quire_choice *choice)

@@ -229,13 +229,13 @@ static void test_resumed(void **state)
                                        program_data("fables.txt"), "--checkpoint",
                                        train_file("parts", ".checkpoint"), "-c", "64", "--rows",
                                        "4", "--distill", "0.25"));
-    assert_says(result.err, "another model to start from, share of distillation or weight");
+    assert_says(result.err, "another model to learn from, distill, distill_hidden");
     program_free(&result);
     result = program_expect(1, PROGRAM("train", "--from", stories, "--scheme", "fusedkv", "--data",
                                        program_data("fables.txt"), "--checkpoint",
                                        train_file("parts", ".checkpoint"), "-c", "64", "--rows",
                                        "4", "--distill-hidden", "0.25"));
-    assert_says(result.err, "weight of hidden states");
+    assert_says(result.err, "distill_hidden or shift heads");
     program_free(&result);
     train_remove("whole");
     train_remove("parts");

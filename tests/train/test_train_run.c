@@ -281,7 +281,7 @@ static void test_foreign_hidden(void **state)
         assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
         plan.teacher.hidden = 1.5 - i;
         run_open(&other, &plan);
-        refuse_load(&other, QUIRE_INVAL, "share of distillation or weight of hidden states");
+        refuse_load(&other, QUIRE_INVAL, "distill, distill_hidden");
         quire_trainer_destroy(other.trainer);
         quire_trainer_destroy(r.trainer);
     }

@@ -54,6 +54,10 @@ typedef struct quire_page_memory {
     quire_memory memory; /* of its addresses: quire_page_addr.memory */
     /* bytes > 0. The result is aligned to 64 bytes and holds anything; NULL: no memory is left. */
     void *(*map)(void *ctx, size_t bytes);
+    /* An extent for pages of this group of the cache; NULL: map() gives it. Where it is not NULL,
+     * the group decides in which of several memories a part of a page lies. So an extent serves its
+     * own group alone. */
+    void *(*map_extent)(void *ctx, quire_group_id group, size_t bytes);
     /* Copies that were queued before may still use the memory. */
     void (*unmap)(void *ctx, void *base, size_t bytes);
     /* Copy pieces, which do not overlap. Copies inside the memory may be queued, in order with all

@@ -16,9 +16,10 @@ typedef struct hidden {
     quire_page_memory memory;
     uint64_t n_live;
     uint64_t n_maps;
-    uint64_t n_within; /* calls of the kind */
-    uint64_t fail_at;  /* map() number fail_at, from 0, finds no memory */
-    int status;        /* of all copies */
+    uint64_t n_within;      /* calls of the kind */
+    uint64_t n_of_group[2]; /* calls of map_extent() */
+    uint64_t fail_at;       /* map() number fail_at, from 0, finds no memory */
+    int status;             /* of all copies */
 } hidden;
 
 static void *hidden_map(void *ctx, size_t bytes)
@@ -31,6 +32,15 @@ static void *hidden_map(void *ctx, size_t bytes)
     }
     h->n_live++;
     return (void *)((uintptr_t)os->map(os->ctx, bytes) + HIDDEN);
+}
+
+static void *hidden_map_extent(void *ctx, quire_group_id group, size_t bytes)
+{
+    hidden *h = ctx;
+
+    assert_true(group < 2);
+    h->n_of_group[group]++;
+    return hidden_map(ctx, bytes);
 }
 
 static void hidden_unmap(void *ctx, void *base, size_t bytes)
@@ -273,6 +283,40 @@ static void test_recut(void **state)
     hidden_close(&h, cache);
 }
 
+/* Where the memory has extents for each group, groups of equal pages share none, and an empty one
+ * goes back before another group gets its budget. */
+static void test_own_extents(void **state)
+{
+    quire_cache_opts opts = test_opts(4 * EXTENT_PAGES);
+    quire_cache *cache;
+    quire_seq_id seq;
+    hidden h;
+
+    (void)state;
+    hidden_init(&h);
+    h.memory.map = NULL;
+    h.memory.map_extent = hidden_map_extent;
+    opts.memory = &h.memory;
+    opts.n_groups = 2;
+    opts.page_bytes[1] = opts.page_bytes[0];
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
+    seq = test_open(cache);
+    test_append(cache, seq, EXTENT_PAGES * P);
+    assert_int_equal(h.n_of_group[0], 1);
+    assert_int_equal(h.n_of_group[1], 1);
+    page_fill(cache, test_page_of(cache, seq, 0, 0), 3);
+    page_fill(cache, test_page_of(cache, seq, 1, 0), 4);
+    page_check(cache, test_page_of(cache, seq, 0, 0), 3);
+    assert_int_equal(quire_seq_release(cache, seq, 1, 0, EXTENT_PAGES * P, NULL), QUIRE_OK);
+    test_append(cache, seq, P); /* the empty extent serves its own group */
+    assert_int_equal(h.n_of_group[0], 2);
+    assert_int_equal(h.n_of_group[1], 1);
+    assert_int_equal(h.n_live, 3);
+    page_check(cache, test_page_of(cache, seq, 0, 0), 3);
+    assert_int_equal(quire_seq_close(cache, seq), QUIRE_OK);
+    hidden_close(&h, cache);
+}
+
 /* Options that need the host's memory are refused. */
 static void test_refusals(void **state)
 {
@@ -293,7 +337,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pages),    cmocka_unit_test(test_coalescing),
         cmocka_unit_test(test_failures), cmocka_unit_test(test_states),
-        cmocka_unit_test(test_recut),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_recut),    cmocka_unit_test(test_own_extents),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

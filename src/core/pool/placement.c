@@ -220,8 +220,13 @@ static void history_extent(quire_pool *pool, quire_history_kind kind, uint32_t n
 
 static void *memory_take(const quire_pool *pool, const quire_pool_class *class, size_t bytes)
 {
-    return class->is_hosts ? pool->source.map(pool->source.ctx, bytes)
-                           : pool->memory.map(pool->memory.ctx, bytes);
+    const quire_page_memory *memory = &pool->memory;
+
+    if (class->is_hosts) {
+        return pool->source.map(pool->source.ctx, bytes);
+    }
+    return class->is_own ? memory->map_extent(memory->ctx, class->group, bytes)
+                         : memory->map(memory->ctx, bytes);
 }
 
 void quire_placement_memory_give(const quire_pool *pool, const quire_extent *extent)
@@ -407,7 +412,7 @@ int quire_placement_grow(quire_pool *pool, quire_pool_class *class)
 {
     int rc;
 
-    if (class->page_bytes > 0) {
+    if (class->page_bytes > 0 && !class->is_own) {
         quire_extent *spare = spare_find(pool, class, SPARE_RECUT);
 
         if (spare != NULL) {

@@ -68,13 +68,19 @@ static bool is_hosts(const quire_pool_opts *opts, uint32_t g)
     return opts->memory == NULL || g >= opts->n_memory_groups;
 }
 
+/* Whether the memory has other extents for each group. */
+static bool is_own(const quire_pool_opts *opts, uint32_t g)
+{
+    return !is_hosts(opts, g) && opts->memory->map_extent != NULL;
+}
+
 /* Whether a group's pages fit the class. */
 static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opts, uint32_t g)
 {
     uint32_t n_parts = opts->n_parts[g] > 1 ? opts->n_parts[g] : 1;
 
-    return class->is_hosts == is_hosts(opts, g) && class->page_bytes == opts->page_bytes[g] &&
-           class->n_parts == n_parts &&
+    return !class->is_own && !is_own(opts, g) && class->is_hosts == is_hosts(opts, g) &&
+           class->page_bytes == opts->page_bytes[g] && class->n_parts == n_parts &&
            (n_parts == 1 ||
             memcmp(class->part_bytes, opts->part_bytes[g], n_parts * sizeof(size_t)) == 0);
 }
@@ -85,6 +91,8 @@ static void class_init(quire_pool_class *class, const quire_pool_opts *opts, uin
 {
     class->page_bytes = opts->page_bytes[g];
     class->is_hosts = is_hosts(opts, g);
+    class->is_own = is_own(opts, g);
+    class->group = (quire_group_id)g;
     class->n_parts = 1;
     class->part_bytes = &class->page_bytes;
     if (opts->n_parts[g] > 1) {

@@ -98,6 +98,8 @@ typedef struct quire_extent {
 typedef struct quire_pool_class {
     size_t page_bytes;
     bool is_hosts;            /* the extents are in the host's memory, not in pool->memory */
+    bool is_own;              /* of one group, whose extents serve no other class */
+    quire_group_id group;     /* the first one of the class */
     uint32_t n_parts;         /* >= 1; with several parts all extents have shape.n_slots */
     const size_t *part_bytes; /* [n_parts] */
     quire_extent_shape shape;

@@ -231,6 +231,66 @@ void quire_device_joint_close(quire_device_joint *joint);
 /* It is valid as long as the joint. */
 quire_attn_device quire_device_joint_attention(quire_device_joint *joint);
 
+/* ---- layers on several devices ----
+ *
+ * A split makes several devices one: each has some of the parts of every page (quire/cache.h,
+ * "Parts"), those of some layers. Page ids, tables, the prefix tree and budgets know nothing of it.
+ * An extent is a range of addresses, and the bytes of a device's parts lie in a piece of memory of
+ * that device:
+ *
+ *   extent of a group   | parts of device 0 | parts of device 1 | tail |
+ *   memory              a piece of 0's        a piece of 1's      none
+ *
+ * A layer is attended by the device that has its sources, and its rows are stored by the device
+ * that has its store. Rows pass through the host from one layer to the next, as with one device.
+ *
+ * Limits. All sources of a layer are on one device (check(): QUIRE_UNSUPP). Pages of running
+ * sequences do not lie elsewhere: there is no pinned memory, and no fetch (QUIRE_UNSUPP).
+ *
+ * Results. A layer has the bits of its device. Devices of one rounding give the bits of one.
+ *
+ * Loss. When one device is lost, every page has lost a part, and so the split is lost: plan() and
+ * sync() return QUIRE_LOST.
+ *
+ * Thread: as of quire_device. */
+#define QUIRE_DEVICE_SPLIT_MAX 8u
+
+typedef struct quire_device_split quire_device_split;
+
+typedef struct quire_device_split_opts {
+    uint32_t struct_bytes;
+    uint32_t n_devices;                            /* 1 .. _MAX */
+    uint32_t n_groups;                             /* of the cache */
+    quire_device *devices[QUIRE_DEVICE_SPLIT_MAX]; /* open, with the limits of the step */
+    /* Device i has bytes end[g][i - 1] (0 for i = 0) to end[g][i] of an extent of group g. Ends lie
+     * between two parts. */
+    size_t end[QUIRE_GROUPS_MAX][QUIRE_DEVICE_SPLIT_MAX];
+    const quire_allocator *allocator;
+} quire_device_split_opts;
+
+#define QUIRE_DEVICE_SPLIT_OPTS_INIT                                                               \
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_device_split_opts)                                  \
+    }
+
+/* The split owns the devices from now on; after a failure they are still the caller's. *err, which
+ * may be NULL, names the reason. Errors: QUIRE_INVAL (options), QUIRE_NOMEM. Memory:
+ * quire_device_split_close(), when the cache has ended. */
+int quire_device_split_open(quire_device_split **out, const quire_device_split_opts *opts,
+                            quire_error *err);
+/* Closes the devices, too. Accepts NULL. */
+void quire_device_split_close(quire_device_split *split);
+
+uint32_t quire_device_split_count(const quire_device_split *split);
+/* i < count. Memory: the split's. */
+const quire_device *quire_device_split_device(const quire_device_split *split, uint32_t i);
+/* The first device that was lost; NULL: none. */
+const quire_device *quire_device_split_lost(const quire_device_split *split);
+
+/* Both are valid as long as the split. The memory has extents of a cache's groups alone. */
+quire_attn_device quire_device_split_attention(quire_device_split *split);
+quire_page_memory quire_device_split_page_memory(quire_device_split *split);
+
 /* The device's memory as that of a cache's pages (quire_cache_opts.memory): a piece of its memory
  * per extent, and copies by way of pinned memory. A copy that fails for another reason than want of
  * memory loses the device. It is valid as long as the device; the cache ends before it. */

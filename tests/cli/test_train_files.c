@@ -67,7 +67,9 @@ static void trainer_losses(const char *path, void (*change)(quire_train_shape *s
 {
     int32_t targets[N_TOKENS], first[N_TOKENS] = { 0 };
     const quire_train_batch batch = { tokens, targets, first };
-    quire_f64_pass_options options = { NULL, 1, N_TOKENS, 1, NULL, false };
+    quire_f64_pass_options options = {
+        .shape = NULL, .n_rows = 1, .n_tokens = N_TOKENS, .n_threads = 1
+    };
     quire_error err = QUIRE_ERROR_INIT;
     quire_f64_pass *pass = NULL;
     quire_train_from from;

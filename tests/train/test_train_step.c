@@ -35,7 +35,9 @@ typedef struct mirror {
 
 static void mirror_open(mirror *r, const quire_train_plan *plan)
 {
-    quire_f32_pass_options options = { &plan->shape, ROWS, LENGTH, 1, NULL, false };
+    quire_f32_pass_options options = {
+        .shape = &plan->shape, .n_rows = ROWS, .n_tokens = LENGTH, .n_threads = 1
+    };
 
     memset(r, 0, sizeof(*r));
     r->reader = reader_of(&r->docs);
@@ -241,7 +243,9 @@ static void test_longest_row(void **state)
                                 .d_ff = 6,
                                 .rope_base = 10000,
                                 .norm_epsilon = 1e-5 };
-    quire_f64_pass_options options = { &shape, 1, LONG, 2, NULL, false };
+    quire_f64_pass_options options = {
+        .shape = &shape, .n_rows = 1, .n_tokens = LONG, .n_threads = 2
+    };
     int32_t *tokens = calloc((size_t)3 * LONG, sizeof(*tokens));
     quire_rng rng = test_rng(23);
     double *gradients, along = 0, last;

@@ -4,11 +4,11 @@
 #include "train/trainer.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "train/bf16.h"
 #include "train/parts.h"
+#include "train/product_rate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +16,6 @@
 
 #define UPDATE_EACH 65536u /* parameters in a part of an update */
 #define SMOOTHING   0.9    /* of the loss that divergence is judged by */
-#define RATE_SIZE   1024u  /* rows of the matrices that measure the product rate */
-#define RATE_ROUNDS 4u
 /* Steps' worth of batches without targets at which the data counts as having none. */
 #define EMPTY_BATCHES_MAX 10000u
 #define PI                3.14159265358979323846
@@ -541,52 +539,7 @@ double quire_train_flop_per_token(const quire_trainer *t)
     return 6 * (s->is_tied ? n : n - (double)s->n_vocab * s->d_model) + 2 * taught;
 }
 
-typedef struct rate_run {
-    quire_f32_product_fn *product;
-    const float *from;
-    float *to; /* [threads][RATE_SIZE][RATE_SIZE] */
-} rate_run;
-
-static void rate_part(void *ctx, uint32_t part, uint32_t member)
-{
-    rate_run *run = ctx;
-
-    (void)part;
-    run->product(&(quire_f32_product){
-        .m = RATE_SIZE,
-        .n = RATE_SIZE,
-        .k = RATE_SIZE,
-        .a = run->from,
-        .lda = RATE_SIZE,
-        .b = run->from,
-        .ldb = RATE_SIZE,
-        .c = run->to + (size_t)member * RATE_SIZE * RATE_SIZE,
-        .ldc = RATE_SIZE,
-    });
-}
-
 double quire_trainer_product_rate(const quire_trainer *t)
 {
-    const quire_f32_compute *c = quire_f32_pass_compute(t->pass);
-    size_t size = (size_t)RATE_SIZE * RATE_SIZE;
-    rate_run run = { .product = c->rows->product,
-                     .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
-    double best = 0;
-
-    if (run.to == NULL) {
-        return 0;
-    }
-    run.from = run.to + c->n_threads * size;
-    for (uint32_t round = 0; round < RATE_ROUNDS; round++) {
-        uint32_t n = 2 * c->n_threads;
-        uint64_t start = quire_clock_ns();
-        double rate;
-
-        quire_parts_run(c->team, n, rate_part, &run);
-        rate = 2.0 * RATE_SIZE * RATE_SIZE * RATE_SIZE * n /
-               ((double)(quire_clock_ns() - start) * 1e-9);
-        best = rate > best ? rate : best;
-    }
-    free(run.to);
-    return best;
+    return quire_train_product_rate(quire_f32_pass_compute(t->pass));
 }

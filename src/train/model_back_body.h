@@ -265,7 +265,11 @@ double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_tra
         }
         return QT(loss_run)(&p->compute, &loss, scale, NULL, NULL);
     }
-    sum = QT(loss_run)(&p->compute, &loss, scale, p->dnorm, gradients + p->layout.output);
+    if (p->n_choices > 0) {
+        sum = loss_among(p, &loss, lesson, scale, gradients + p->layout.output);
+    } else {
+        sum = QT(loss_run)(&p->compute, &loss, scale, p->dnorm, gradients + p->layout.output);
+    }
     pass_back(&run);
     return sum;
 }

@@ -51,12 +51,19 @@ struct QT(pass) {
     real *logits;  /* [chunk][n_vocab] */
     real *losses;  /* [n] */
     uint32_t chunk;
-    real *spare;        /* [n_threads][n_vocab]; of teachers, like the next */
-    real *divergences;  /* [n] */
-    real *distances;    /* [n] */
-    real *fused[2];     /* [n][kv_size] K and V of a layer that fuses */
-    real *gates[2][2];  /* [kv_size] of its sides and sources, for all heads */
-    real *dgates[2][2]; /* [kv_size] */
+    /* Choices, if there are any; see model_choice_body.h. Teachers have the first three alone. */
+    uint32_t n_choices;    /* 0: the whole vocabulary */
+    int32_t *choices;      /* [n_choices] */
+    real *short_weight;    /* [n_choices][d_model] */
+    real *short_gradient;  /* [n_choices][d_model] */
+    int32_t *choice_of;    /* [n_vocab] the place of a token among the choices */
+    int32_t *short_target; /* [n] */
+    real *spare;           /* [n_threads][n_vocab]; of teachers, like the next */
+    real *divergences;     /* [n] */
+    real *distances;       /* [n] */
+    real *fused[2];        /* [n][kv_size] K and V of a layer that fuses */
+    real *gates[2][2];     /* [kv_size] of its sides and sources, for all heads */
+    real *dgates[2][2];    /* [kv_size] */
     /* The way back. */
     real *dx;        /* [n][d_model] gradient of the stream */
     real *dnorm;     /* [n][d_model] gradient of a norm's result */
@@ -168,6 +175,19 @@ static void take_back(QT(pass) * p, arena *a)
     take(a, &p->draw, n * p->q_size);
     take(a, &p->dheads, n * p->q_size);
     take(a, &p->dact, n * s->d_ff);
+    take(a, &p->short_gradient, (size_t)p->n_choices * s->d_model);
+}
+
+/* Logits of a chunk: those of the whole vocabulary, or those of more tokens among the choices. */
+static size_t logits_size(const QT(pass) * p)
+{
+    size_t all = (size_t)p->chunk * p->shape.n_vocab, few;
+
+    if (p->n_choices == 0) {
+        return all;
+    }
+    few = (size_t)QT(loss_chunk)(p->n, p->n_choices) * p->n_choices;
+    return few > all ? few : all;
 }
 
 static void take_all(QT(pass) * p, arena *a)
@@ -183,7 +203,8 @@ static void take_all(QT(pass) * p, arena *a)
     take(a, &p->top, n * s->d_model);
     take(a, &p->top_x, n * s->d_model);
     take(a, &p->top_inv, n);
-    take(a, &p->logits, (size_t)p->chunk * s->n_vocab);
+    take(a, &p->logits, logits_size(p));
+    take(a, &p->short_weight, (size_t)p->n_choices * s->d_model);
     take(a, &p->losses, n);
     for (uint32_t side = 0; side < 2; side++) {
         take(a, &p->fused[side], n * p->kv_size);
@@ -219,6 +240,48 @@ static int pass_memory(QT(pass) * p, quire_error *err)
     a = (arena){ p->memory, 0 };
     take_all(p, &a);
     return QUIRE_OK;
+}
+
+/* Where each token stands among the choices. */
+static int pass_choice_places(QT(pass) * p)
+{
+    uint32_t n_vocab = p->shape.n_vocab;
+
+    p->choice_of = malloc(n_vocab * sizeof(*p->choice_of));
+    p->short_target = malloc(p->n * sizeof(*p->short_target));
+    QUIRE_FAIL_IF(p->choice_of == NULL || p->short_target == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        p->choice_of[i] = QUIRE_TRAIN_NO_TARGET;
+    }
+    for (uint32_t i = 0; i < p->n_choices; i++) {
+        p->choice_of[p->choices[i]] = (int32_t)i;
+    }
+    return QUIRE_OK;
+}
+
+/* The choices of the options, or those of the pass that a teacher teaches. */
+static int pass_choices(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
+{
+    const QT(pass) *taught = options->taught;
+    const int32_t *from = taught != NULL ? taught->choices : options->choices;
+    uint32_t n_vocab = p->shape.n_vocab;
+
+    p->n_choices = taught != NULL ? taught->n_choices : options->n_choices;
+    if (p->n_choices == 0) {
+        return QUIRE_OK;
+    }
+    for (uint32_t i = 0; i < p->n_choices; i++) {
+        if (from[i] < 0 || from[i] >= (int32_t)n_vocab || (i > 0 && from[i] <= from[i - 1])) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "choice %u of the predicted tokens is %d: choices ascend and "
+                                   "lie below %u",
+                                   i, from[i], n_vocab);
+        }
+    }
+    p->choices = malloc(p->n_choices * sizeof(*p->choices));
+    QUIRE_FAIL_IF(p->choices == NULL, QUIRE_NOMEM);
+    memcpy(p->choices, from, p->n_choices * sizeof(*p->choices));
+    return taught != NULL ? QUIRE_OK : pass_choice_places(p);
 }
 
 /* Which streams a teacher keeps. */
@@ -293,6 +356,9 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
     p->kept_from = s->n_layer;
     rc = pass_compute(p, options, err);
     if (rc == QUIRE_OK) {
+        rc = pass_choices(p, options, err);
+    }
+    if (rc == QUIRE_OK) {
         rc = quire_train_layout_init(&p->layout, s);
     }
     if (rc == QUIRE_OK) {
@@ -317,6 +383,9 @@ void QT(pass_destroy)(QT(pass) * p)
         }
         quire_train_layout_fini(&p->layout);
         free(p->layers);
+        free(p->choices);
+        free(p->choice_of);
+        free(p->short_target);
         free(p->positions);
         free(p->memory);
         free(p);

@@ -17,12 +17,16 @@ typedef struct QT(pass_options) {
      * or V of others on, for lessons about it. Memory: n_rows n_tokens d_model reals for each of
      * these layers but the last. */
     bool keeps_hidden;
+    /* Runs with gradients predict among these tokens alone, as if the vocabulary had no others:
+     * ascending, copied; n_choices 0: all tokens. A teacher has those of the taught pass. */
+    const int32_t *choices;
+    uint32_t n_choices;
 } QT(pass_options);
 
 /* Errors: those of quire_train_shape_check() and compute_init(); QUIRE_INVAL (a batch of no tokens
  * or of more than QUIRE_TRAIN_BATCH_TOKENS_MAX; a teacher with another vocabulary or batch;
- * hidden states of a teacher with another width or number of layers, or with no layer to compare);
- * QUIRE_NOMEM, with the bytes asked for. */
+ * hidden states of a teacher with another width or number of layers, or with no layer to compare;
+ * choices that do not ascend or are no tokens); QUIRE_NOMEM, with the bytes asked for. */
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err);
 void QT(pass_destroy)(QT(pass) * pass);
 
@@ -30,7 +34,9 @@ const quire_train_layout *QT(pass_layout)(const QT(pass) * pass);
 const QT(compute) * QT(pass_compute)(const QT(pass) * pass);
 
 /* The sum of the losses of all tokens with a target. With gradients: adds the gradient of scale
- * times this sum. Cost: 2 (forward) or 6 FLOP per parameter and token, and attention. */
+ * times this sum, and the losses are those among the choices; a token whose target is no choice
+ * does not count. Without gradients the losses are those among all tokens. Cost: 2 (forward) or 6
+ * FLOP per parameter and token, and attention; of the output, rows of choices alone count. */
 double QT(pass_run)(QT(pass) * pass, const real *parameters, const quire_train_batch *batch,
                     real scale, real *gradients);
 

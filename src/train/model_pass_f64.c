@@ -9,6 +9,8 @@
 
 #include "train/model_memory_body.h"
 
+#include "train/model_choice_body.h"
+
 #include "train/model_pass_body.h"
 
 #include "train/model_back_body.h"

@@ -97,7 +97,12 @@ static int passes_create(quire_trainer *t, quire_error *err)
 {
     const quire_train_plan *p = &t->plan;
     quire_f32_pass_options options = {
-        .shape = &p->shape, .n_rows = p->n_rows, .n_tokens = p->n_tokens, .n_threads = p->n_threads
+        .shape = &p->shape,
+        .n_rows = p->n_rows,
+        .n_tokens = p->n_tokens,
+        .n_threads = p->n_threads,
+        .choices = p->choices,
+        .n_choices = p->n_choices,
     };
 
     QUIRE_TRY(quire_f32_pass_create(&t->pass, &options, err));
@@ -128,6 +133,7 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
     }
     t->plan = *plan;
     rc = passes_create(t, err);
+    t->plan.choices = NULL;
     if (rc < 0) {
         quire_trainer_destroy(t);
         return rc;
@@ -454,8 +460,8 @@ static uint64_t teacher_identity(const quire_train_plan *p)
     return hash;
 }
 
-/* Without the number of steps and the rates, which a resumed run may change, and without threads.
- */
+/* Without the number of steps, the rates and the choices, which a resumed run may change, and
+ * without threads. */
 static quire_checkpoint checkpoint_of(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
@@ -526,17 +532,24 @@ const quire_train_layout *quire_trainer_layout(const quire_trainer *t)
     return quire_f32_pass_layout(t->pass);
 }
 
-/* The embedding is looked up, not multiplied, unless it is the output's matrix too. */
+/* Parameters that a product uses: the embedding is looked up, and of the output choices count. */
+static double n_multiplied(const quire_f32_pass *pass, const quire_train_shape *s,
+                           uint32_t n_choices)
+{
+    double n_outputs = n_choices > 0 ? n_choices : s->n_vocab;
+    double n_tables = s->is_tied ? 1 : 2;
+
+    return (double)quire_f32_pass_layout(pass)->n_parameters - n_tables * s->n_vocab * s->d_model +
+           n_outputs * s->d_model;
+}
+
 double quire_train_flop_per_token(const quire_trainer *t)
 {
-    const quire_train_shape *s = &t->plan.shape;
-    double n = (double)n_parameters(t), taught = 0;
+    const quire_train_plan *p = &t->plan;
+    double n = 6 * n_multiplied(t->pass, &p->shape, p->n_choices);
 
-    if (t->teacher != NULL) {
-        taught = (double)quire_f32_pass_layout(t->teacher)->n_parameters;
-        taught -= t->plan.teacher.shape->is_tied ? 0 : (double)s->n_vocab * s->d_model;
-    }
-    return 6 * (s->is_tied ? n : n - (double)s->n_vocab * s->d_model) + 2 * taught;
+    return t->teacher == NULL ? n
+                              : n + 2 * n_multiplied(t->teacher, p->teacher.shape, p->n_choices);
 }
 
 double quire_trainer_product_rate(const quire_trainer *t)

@@ -72,6 +72,9 @@ typedef struct quire_train_plan {
     bool has_shift_heads; /* of first weights by the seed: see shift_heads in shape.h */
     const float *start;   /* first weights [n_parameters], copied; NULL: by the seed */
     quire_train_teacher teacher;
+    /* Steps predict among these tokens alone; see pass_options. Copied; n_choices 0: all tokens. */
+    const int32_t *choices;
+    uint32_t n_choices;
     /* Hashes of the run's inputs, for its checkpoints; 0: none. */
     uint64_t data_identity;
     uint64_t tokenizer_identity;

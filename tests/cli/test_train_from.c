@@ -177,6 +177,45 @@ static void test_hidden(void **state)
     train_remove("cut");
 }
 
+static double healed_among(const char *tokens)
+{
+    program_result result = program_expect(
+        0, PROGRAM("train", "--from", stories_path(), "--data", program_data("fables.txt"),
+                   "--checkpoint", train_file("cut", ".checkpoint"), "-o",
+                   train_file("cut", ".gguf"), "-c", "64", "--rows", "4", "--warmup", "0", "--rate",
+                   "0.001", "--rate-end", "0.001", "--log-every", "1", "--steps", "40", "--scheme",
+                   "fusedkv-lite", "--predict", tokens));
+
+    assert_true((strstr(result.err, "of 512 tokens") != NULL) == (strcmp(tokens, "seen") == 0));
+    assert_true(last_number(result.out, "divergence ") <
+                0.75 * first_number(result.out, "divergence "));
+    program_free(&result);
+    return train_perplexity(train_file("cut", ".gguf"));
+}
+
+/* Healed among the text's tokens, a model predicts among all tokens as one that was healed among
+ * all. The run may go on among all tokens. */
+static void test_seen(void **state)
+{
+    double all = healed_among("all"), seen;
+    program_result result;
+
+    (void)state;
+    train_remove("cut");
+    seen = healed_among("seen");
+    if (!(fabs(seen / all - 1) < 0.03)) {
+        fail_msg("perplexity %.4f healed among all tokens, %.4f among the text's", all, seen);
+    }
+    result = program_expect(
+        0, PROGRAM("train", "--from", stories_path(), "--data", program_data("fables.txt"),
+                   "--checkpoint", train_file("cut", ".checkpoint"), "-c", "64", "--rows", "4",
+                   "--scheme", "fusedkv-lite", "--steps", "41", "--predict", "all"));
+    assert_says(result.err, "going on from step 40");
+    assert_true(strstr(result.err, "of 512 tokens") == NULL);
+    program_free(&result);
+    train_remove("cut");
+}
+
 /* A file of qwen3 in q8_0: its numbers are read as they are, and it can be cut like llama's. The
  * model in f32 does not round activations, the one in q8_0 does. */
 static void test_qwen3(void **state)
@@ -309,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_same),    cmocka_unit_test(test_heals),
         cmocka_unit_test(test_hidden),  cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_resumed), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -227,6 +227,37 @@ static void test_variables(void **state)
     train_remove("variables");
 }
 
+/* The tokens of a text are its bytes, and the begin and the end of a document. */
+static void test_predict_seen(void **state)
+{
+    static const char text[] = "abba\n<|endoftext|>\nabc abba\n<|endoftext|>\n";
+    const char *path = train_file("seen", ".checkpoint");
+    const char *data = program_file("seen.txt", text, sizeof(text) - 1);
+    program_result result = program_expect(
+        0, PROGRAM("train", "--checkpoint", path, "--data", data, "--held", "0", "--n-layer", "2",
+                   "--d-model", "16", "--d-ff", "16", "--rows", "2", "-c", "64", "--steps", "2",
+                   "--log-every", "1", "--predict", "seen", "--json"));
+    json_t *line = json_loadb(result.out, strcspn(result.out, "\n"), 0, NULL);
+
+    (void)state;
+    assert_says(result.err, "the data has 7 of 260 tokens");
+    assert_true(fabs(json_real_value(json_object_get(line, "loss")) - log(7)) < 0.1);
+    json_decref(line);
+    program_free(&result);
+    train_remove("seen");
+    result = program_expect(2, PROGRAM("train", "--checkpoint", path, "--predict", "seen"));
+    assert_says(result.err, "--predict seen needs --data and no --tasks");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("train", "--checkpoint", path, "--data", data, "--tasks",
+                                       "0.5", "--predict", "seen"));
+    assert_says(result.err, "--predict seen needs --data and no --tasks");
+    program_free(&result);
+    result = program_expect(
+        1, PROGRAM("train", "--checkpoint", path, "--data", "/nowhere", "--predict", "seen"));
+    assert_says(result.err, "cannot read /nowhere");
+    program_free(&result);
+}
+
 static void test_refused(void **state)
 {
     const char *path = train_file("refused", ".checkpoint");
@@ -258,10 +289,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trains),      cmocka_unit_test(test_terminated),
-        cmocka_unit_test(test_interrupted), cmocka_unit_test(test_json),
-        cmocka_unit_test(test_variables),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_diverges),    cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_trains),       cmocka_unit_test(test_terminated),
+        cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_json),
+        cmocka_unit_test(test_variables),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_predict_seen),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -8,6 +8,7 @@
 #include "cli/training/train_args.h"
 #include "cli/training/train_export.h"
 #include "cli/training/train_from.h"
+#include "cli/training/train_seen.h"
 #include "cli/training/train_tokens.h"
 
 #include "base/check.h"
@@ -28,6 +29,7 @@ typedef struct train_run {
     quire_train_from from; /* without --from all zeros */
     float *start;          /* first weights; NULL: random ones */
     quire_train_tokens tokens;
+    quire_train_seen seen; /* without --predict seen all zeros */
     quire_text_docs_options docs_options;
     quire_trainer *trainer;
     quire_text_docs *docs;
@@ -97,6 +99,18 @@ static int set_up_data(train_run *r, quire_error *err)
     QUIRE_TRY(quire_train_tokens_open(&r->tokens, a->from != NULL ? a->from : a->tokenizer,
                                       a->checkpoint, o, err));
     o->tokenizer = &r->tokens.by;
+    return QUIRE_OK;
+}
+
+/* Tokens to predict among. */
+static int set_up_choices(train_run *r, quire_error *err)
+{
+    if (r->args->predict == QUIRE_PREDICT_SEEN) {
+        QUIRE_TRY(quire_train_seen_read(&r->seen, &r->docs_options, err));
+        r->plan.choices = r->seen.tokens;
+        r->plan.n_choices = r->seen.n;
+        quire_say("the data has %u of %u tokens", r->seen.n, r->tokens.by.n_vocab);
+    }
     return QUIRE_OK;
 }
 
@@ -340,6 +354,7 @@ static int run_all(train_run *r, quire_error *err)
     quire_interrupt_catch();
     QUIRE_TRY(set_up_data(r, err));
     QUIRE_TRY(make_plan(r, err));
+    QUIRE_TRY(set_up_choices(r, err));
     QUIRE_TRY(quire_trainer_create(&r->trainer, &r->plan, err));
     QUIRE_TRY(open_data(r, err));
     QUIRE_TRY(resume(r, err));
@@ -372,6 +387,7 @@ static int run(void *opaque)
     quire_text_docs_close(r.docs);
     quire_text_docs_close(r.held);
     quire_train_tokens_close(&r.tokens);
+    quire_train_seen_close(&r.seen);
     quire_train_from_close(&r.from);
     free(r.start);
     quire_settings_fini(&args->settings);

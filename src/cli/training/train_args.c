@@ -11,6 +11,7 @@
 
 static const char *const types[] = { "f32", "f16", "q8_0", NULL }; /* quire_gguf_out_type */
 static const char *const masters[] = { "f32", "bf16", NULL };      /* quire_train_masters */
+static const char *const predictions[] = { "all", "seen", NULL };
 static const char *const gate_forms[] = { "half", "full", "heads", NULL };
 
 /* clang-format off */
@@ -45,6 +46,9 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
       .max = QUIRE_TRAIN_HIDDEN_MAX, .initial = "0", AT(distill_hidden),
       .seen_offset = offsetof(train_args, has_hidden),
       .help = "weight in this sum of the distance from --from's model in the hidden states" },
+    { .names = { "--predict" }, .type = QUIRE_OPT_CHOICE, .choices = predictions, .initial = "all",
+      AT(predict), .help = "training predicts among all tokens of the vocabulary, or among those "
+                           "that --data has" },
     { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT_SIZE(n_layer), .help = "layers" },
     { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
@@ -155,6 +159,11 @@ int quire_train_args_check(const void *opaque, quire_error *err)
     if (a->from == NULL && (a->has_distill || a->has_hidden)) {
         return quire_error_set(err, QUIRE_INVAL, "%s needs --from, the model to learn from",
                                a->has_distill ? "--distill" : "--distill-hidden");
+    }
+    if (a->predict == QUIRE_PREDICT_SEEN && (a->data == NULL || a->task_share > 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--predict seen needs --data and no --tasks: made-up tasks have any "
+                               "token");
     }
     if (a->from != NULL && !a->has_scheme && a->window > 0) {
         return quire_error_set(err, QUIRE_INVAL,

@@ -7,6 +7,12 @@
 #include "cli/settings/args.h"
 #include "cli/settings/settings.h"
 
+/* Tokens that training predicts among. */
+enum {
+    QUIRE_PREDICT_ALL,
+    QUIRE_PREDICT_SEEN, /* those of the data */
+};
+
 typedef struct train_args {
     quire_common_args common; /* threads, json */
     const char *config;
@@ -23,7 +29,7 @@ typedef struct train_args {
     int64_t window;
     double rope_base;
     bool no_qk_norm, has_qkv_bias, is_untied, has_shift_heads;
-    int gate_form, type, masters;
+    int gate_form, type, masters, predict;
     int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
     double rate, rate_end, decay, clip, rise_max;
     int64_t seed;
@@ -36,7 +42,7 @@ typedef struct train_args {
     quire_settings settings;
 } train_args;
 
-#define QUIRE_TRAIN_OPTIONS 50u /* the length of the table */
+#define QUIRE_TRAIN_OPTIONS 51u /* the length of the table */
 extern const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS];
 
 /* Options that do not go together. Errors: QUIRE_INVAL, with the names of the options. */

@@ -14,7 +14,7 @@
 
 size_t QT(attention_scratch)(uint32_t n_tokens)
 {
-    return (size_t)2 * QUERY_BLOCK * n_tokens;
+    return ((size_t)3 * QUERY_BLOCK + 1) * n_tokens;
 }
 
 typedef struct attention_run {
@@ -35,6 +35,10 @@ typedef struct query_block {
     size_t q_at;  /* of q and out: the first query */
     size_t kv_at; /* of k and v: the first key */
     real *scores; /* [end - first][key_end - key] */
+    /* Scratch of the way back. */
+    real *dscores;    /* likewise */
+    real *theirs;     /* likewise, of a guide */
+    real *difference; /* [n_tokens] of logits, of a guide */
 } query_block;
 
 /* The first token of the row that token t sees. */
@@ -117,6 +121,27 @@ static real *block_lse(const QT(attention) * o, const query_block *b)
     return o->lse + ((size_t)b->row * o->n_head + b->head) * o->n_tokens;
 }
 
+/* Scores of the guide's queries and keys. */
+static void guide_scores(const attention_run *run, const query_block *b)
+{
+    const QT(attention) *o = run->o;
+    const QT(guide) *g = o->guide;
+    size_t token = (size_t)b->row * o->n_tokens;
+    uint32_t kv_head = b->head / (o->n_head / g->n_kv_head);
+
+    run->c->rows->product(
+        &(QT(product)){ .m = b->end - b->first,
+                        .n = b->key_end - b->key,
+                        .k = g->d,
+                        .a = g->q + ((token + b->first) * o->n_head + b->head) * g->d,
+                        .lda = o->n_head * g->d,
+                        .b = g->k + ((token + b->key) * g->n_kv_head + kv_head) * g->d,
+                        .ldb = g->n_kv_head * g->d,
+                        .is_b_transposed = true,
+                        .c = b->theirs,
+                        .ldc = b->key_end - b->key });
+}
+
 /* Zeros where the query t does not see; returns the n scores of keys that it sees. */
 static real *mask_row(const QT(attention) * o, const query_block *b, uint32_t t, real *scores,
                       uint32_t *n)
@@ -147,26 +172,74 @@ static void block_forward(const attention_run *run, query_block *b)
     block_by_query(run, b, b->scores, o->v, o->out);
 }
 
+static real *block_divergences(const QT(attention) * o, const query_block *b)
+{
+    return o->guide->divergences + ((size_t)b->row * o->n_head + b->head) * o->n_tokens;
+}
+
+static bool is_guided(const QT(attention) * o, const query_block *b, uint32_t t)
+{
+    return o->guide != NULL &&
+           o->guide->targets[(size_t)b->row * o->n_tokens + t] != QUIRE_TRAIN_NO_TARGET;
+}
+
+/* The guide's scores of a query become its weights. Returns the divergence without this model's
+ * logarithm of the sum: with logits u of the guide and s, sum p (u - s) - log sum exp u. */
+static real guide_begin(const attention_run *run, const query_block *b, const real *scores,
+                        real *theirs, uint32_t n)
+{
+    real scale = (real)(1.0 / sqrt((double)run->o->d));
+    real their_scale = (real)(1.0 / sqrt((double)run->o->guide->d)), lse;
+
+    for (uint32_t j = 0; j < n; j++) {
+        b->difference[j] = theirs[j] * their_scale - scores[j] * scale;
+    }
+    lse = run->c->rows->softmax(theirs, their_scale, n);
+    return run->c->rows->dot(theirs, b->difference, n) - lse;
+}
+
+/* The gradient of the divergence by the logits is w - p. */
+static void guide_back(const QT(attention) * o, const real *weights, const real *theirs, real *ds,
+                       uint32_t n)
+{
+    real scale = (real)(1.0 / sqrt((double)o->d)) * o->guide->factor * o->guide->scale;
+
+    for (uint32_t j = 0; j < n; j++) {
+        ds[j] += scale * (weights[j] - theirs[j]);
+    }
+}
+
 /* With p the weights and d = dout . out by query: dv += p^T dout, ds = p (dout v^T - d) scale,
  * dq = ds k, dk += ds^T q. */
 static void block_back(const attention_run *run, query_block *b)
 {
     const QT(attention) *o = run->o;
     const QT(rows) *rows = run->c->rows;
-    real *ds = b->scores + (size_t)QUERY_BLOCK * o->n_tokens;
+    real *ds = b->dscores;
     const real *lse = block_lse(o, b);
     real scale = (real)(1.0 / sqrt((double)o->d));
 
     block_scores(run, b, o->q, o->k, b->scores);
     block_scores(run, b, run->dout, o->v, ds);
+    if (o->guide != NULL) {
+        guide_scores(run, b);
+    }
     for (uint32_t t = b->first; t < b->end; t++) {
         size_t at = b->q_at + (size_t)(t - b->first) * o->n_head * o->d;
         uint32_t n;
         real *p = mask_row(o, b, t, b->scores, &n);
-        real *row = mask_row(o, b, t, ds, &n);
+        real *row = mask_row(o, b, t, ds, &n), *theirs = NULL;
 
+        if (is_guided(o, b, t)) {
+            theirs = mask_row(o, b, t, b->theirs, &n);
+            block_divergences(o, b)[t] +=
+                o->guide->factor * (guide_begin(run, b, p, theirs, n) + lse[t]);
+        }
         rows->softmax_again(p, scale, lse[t], n);
         rows->softmax_back(row, p, rows->dot(run->dout + at, o->out + at, o->d), scale, n);
+        if (theirs != NULL) {
+            guide_back(o, p, theirs, row, n);
+        }
     }
     block_by_key(run, b, b->scores, run->dout, run->gradients[2]);
     block_by_query(run, b, ds, o->k, run->gradients[0]);
@@ -194,8 +267,13 @@ static void head_back(void *ctx, uint32_t part, uint32_t member)
     attention_run *run = ctx;
     const QT(attention) *o = run->o;
     uint32_t group = o->n_head / o->n_kv_head;
+    size_t size = (size_t)QUERY_BLOCK * o->n_tokens;
+    real *scratch = run->c->scratch + member * run->c->scratch_max;
     query_block b = { .row = part / o->n_kv_head,
-                      .scores = run->c->scratch + member * run->c->scratch_max };
+                      .scores = scratch,
+                      .dscores = scratch + size,
+                      .theirs = scratch + 2 * size,
+                      .difference = scratch + 3 * size };
 
     for (uint32_t i = 0; i < group; i++) {
         b.head = part % o->n_kv_head * group + i;

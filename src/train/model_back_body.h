@@ -145,6 +145,28 @@ static void heads_back(const back_run *run, const pass_layer *l, const side_weig
     raw_back(run, l, weights, size, dheads, !is_q);
 }
 
+/* The teacher's queries and keys of a layer, for lessons about attention. */
+static bool attention_guide(const back_run *run, uint32_t layer, QT(guide) * guide)
+{
+    const QT(lesson) *lesson = run->lesson;
+    QT(pass) *t = lesson != NULL ? lesson->teacher : NULL;
+    QT(attention) theirs;
+
+    if (t == NULL || !(lesson->attention > 0) || layer < t->kept_from) {
+        return false;
+    }
+    theirs = pass_attention(t, run->batch, lesson->parameters, layer);
+    *guide = (QT(guide)){ .n_kv_head = theirs.n_kv_head,
+                          .d = theirs.d,
+                          .q = theirs.q,
+                          .k = theirs.k,
+                          .targets = run->batch->targets,
+                          .factor = 1 / (real)((t->shape.n_layer - t->kept_from) * theirs.n_head),
+                          .scale = run->scale * lesson->attention,
+                          .divergences = t->attentions };
+    return true;
+}
+
 static void attention_back(const back_run *run, uint32_t layer)
 {
     QT(pass) *p = run->p;
@@ -156,7 +178,9 @@ static void attention_back(const back_run *run, uint32_t layer)
     QT(attention) attention = pass_attention(p, run->batch, w, layer);
     real *const gradients[3] = { p->dq, side_gradient_read(run, layer, SIDE_K),
                                  side_gradient_read(run, layer, SIDE_V) };
+    QT(guide) guide;
 
+    attention.guide = attention_guide(run, layer, &guide) ? &guide : NULL;
     linear_back(run, pass_linear(p, w + b->out, p->q_size, p->shape.d_model),
                 (const real *const[2]){ l->heads, p->dx }, p->dheads, false);
     QT(attention_back)(&p->compute, &attention, p->dheads, gradients);
@@ -246,9 +270,13 @@ double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_tra
     if (lesson != NULL) {
         QT(pass) *t = lesson->teacher;
 
-        QUIRE_CHECK(!(lesson->hidden > 0) || t->kept_from < t->shape.n_layer);
+        QUIRE_CHECK(!(lesson->hidden > 0) || t->keeps_hidden);
+        QUIRE_CHECK(!(lesson->attention > 0) || t->keeps_attention);
         pass_forward(t, lesson->parameters, batch);
         memset(t->distances, 0, t->n * sizeof(real));
+        if (t->keeps_attention) {
+            memset(t->attentions, 0, (size_t)t->n * t->shape.n_head * sizeof(real));
+        }
         teacher = (QT(teacher)){ .d = t->shape.d_model,
                                  .weight = lesson->parameters + t->layout.output,
                                  .x = t->top_x,

@@ -35,6 +35,8 @@ struct QT(pass) {
     bool is_teacher; /* forward only; the threads belong to another pass */
     /* Of teachers: the stream above this layer and the ones over it is kept; n_layer: none is. */
     uint32_t kept_from;
+    bool keeps_hidden;
+    bool keeps_attention; /* likewise the queries of this layer and the ones over it */
     uint32_t n_rows;
     uint32_t n_tokens;
     uint32_t n; /* tokens of a batch */
@@ -61,6 +63,7 @@ struct QT(pass) {
     real *spare;           /* [n_threads][n_vocab]; of teachers, like the next */
     real *divergences;     /* [n] */
     real *distances;       /* [n] */
+    real *attentions;      /* [n_rows][n_head][n_tokens]; NULL: queries are not kept */
     real *fused[2];        /* [n][kv_size] K and V of a layer that fuses */
     real *gates[2][2];     /* [kv_size] of its sides and sources, for all heads */
     real *dgates[2][2];    /* [kv_size] */
@@ -132,8 +135,12 @@ static void take_layer(QT(pass) * p, arena *a, uint32_t index)
 
     if (p->is_teacher && index > 0) {
         *l = p->layers[0];
-        if (index > p->kept_from) {
+        if (p->keeps_hidden && index > p->kept_from) {
             take(a, &l->x, n * s->d_model);
+        }
+        if (p->keeps_attention && index >= p->kept_from) {
+            take(a, &l->q, n * p->q_size);
+            l->q_raw = s->has_qk_norm ? l->q_raw : l->q;
         }
         take_stored(p, a, index);
         return;
@@ -217,6 +224,9 @@ static void take_all(QT(pass) * p, arena *a)
         take(a, &p->spare, (size_t)p->compute.n_threads * s->n_vocab);
         take(a, &p->divergences, n);
         take(a, &p->distances, n);
+        if (p->keeps_attention) {
+            take(a, &p->attentions, n * s->n_head);
+        }
     } else {
         take_back(p, a);
     }
@@ -284,12 +294,19 @@ static int pass_choices(QT(pass) * p, const QT(pass_options) * options, quire_er
     return taught != NULL ? QUIRE_OK : pass_choice_places(p);
 }
 
-/* Which streams a teacher keeps. */
-static int pass_hidden(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
+/* The layers whose streams or queries a teacher keeps. */
+static int pass_kept(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
 {
     const quire_train_shape *s = &options->taught->shape;
 
-    if (s->n_layer != p->shape.n_layer || s->d_model != p->shape.d_model) {
+    if (options->keeps_attention &&
+        (s->n_layer != p->shape.n_layer || s->n_head != p->shape.n_head)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "attention of a teacher with %u layers of %u heads, not %u of %u",
+                               p->shape.n_layer, p->shape.n_head, s->n_layer, s->n_head);
+    }
+    if (options->keeps_hidden &&
+        (s->n_layer != p->shape.n_layer || s->d_model != p->shape.d_model)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "hidden states of a teacher with %u layers of width %u, not %u of "
                                "%u",
@@ -298,9 +315,9 @@ static int pass_hidden(QT(pass) * p, const QT(pass_options) * options, quire_err
     p->kept_from = quire_train_first_reader(s);
     if (p->kept_from == s->n_layer) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "distillation of hidden states needs a model in which layers read K "
-                               "or V of others, not one of %s",
-                               s->scheme);
+                               "distillation of %s needs a model in which layers read K or V of "
+                               "others, not one of %s",
+                               options->keeps_hidden ? "hidden states" : "attention", s->scheme);
     }
     return QUIRE_OK;
 }
@@ -325,7 +342,9 @@ static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_er
                                taught->n_rows, taught->n_tokens);
     }
     p->compute = taught->compute;
-    return options->keeps_hidden ? pass_hidden(p, options, err) : QUIRE_OK;
+    p->keeps_hidden = options->keeps_hidden;
+    p->keeps_attention = options->keeps_attention;
+    return p->keeps_hidden || p->keeps_attention ? pass_kept(p, options, err) : QUIRE_OK;
 }
 
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err)
@@ -415,4 +434,14 @@ const real *QT(pass_divergences)(const QT(pass) * p)
 const real *QT(pass_distances)(const QT(pass) * p)
 {
     return p->distances;
+}
+
+double QT(pass_attentions)(const QT(pass) * p)
+{
+    double sum = 0;
+
+    for (size_t i = 0; p->attentions != NULL && i < (size_t)p->n * p->shape.n_head; i++) {
+        sum += (double)p->attentions[i];
+    }
+    return sum;
 }

@@ -17,6 +17,9 @@ typedef struct QT(pass_options) {
      * or V of others on, for lessons about it. Memory: n_rows n_tokens d_model reals for each of
      * these layers but the last. */
     bool keeps_hidden;
+    /* Of a teacher: it keeps the queries of these layers, for lessons about attention. Memory:
+     * n_rows n_tokens n_head d_head reals for each layer. */
+    bool keeps_attention;
     /* Runs with gradients predict among these tokens alone, as if the vocabulary had no others:
      * ascending, copied; n_choices 0: all tokens. A teacher has those of the taught pass. */
     const int32_t *choices;
@@ -25,7 +28,8 @@ typedef struct QT(pass_options) {
 
 /* Errors: those of quire_train_shape_check() and compute_init(); QUIRE_INVAL (a batch of no tokens
  * or of more than QUIRE_TRAIN_BATCH_TOKENS_MAX; a teacher with another vocabulary or batch;
- * hidden states of a teacher with another width or number of layers, or with no layer to compare;
+ * hidden states of a teacher with another width or number of layers, attention of one with another
+ * number of heads or layers, or either with no layer to compare;
  * choices that do not ascend or are no tokens); QUIRE_NOMEM, with the bytes asked for. */
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err);
 void QT(pass_destroy)(QT(pass) * pass);
@@ -41,13 +45,14 @@ double QT(pass_run)(QT(pass) * pass, const real *parameters, const quire_train_b
                     real scale, real *gradients);
 
 /* The same with a teacher, which runs forward over the batch first: gradients are those of scale
- * times (1 - share) losses + share divergences + hidden distances. The result is the sum of the
- * losses alone. */
+ * times (1 - share) losses + share divergences + hidden distances + attention times the divergences
+ * of attention. The result is the sum of the losses alone. */
 typedef struct QT(lesson) {
     QT(pass) * teacher;
     const real *parameters; /* the teacher's */
     real share;             /* 0 to 1 */
     real hidden;            /* at least 0; more needs a teacher that keeps hidden states */
+    real attention;         /* at least 0; more needs a teacher that keeps attention */
 } QT(lesson);
 double QT(pass_run_taught)(QT(pass) * pass, const real *parameters, const quire_train_batch *batch,
                            const QT(lesson) * lesson, real scale, real *gradients);
@@ -58,6 +63,10 @@ const real *QT(pass_divergences)(const QT(pass) * teacher);
 /* Distances of the last lesson about hidden states by token [n_rows * n_tokens]: the mean of those
  * of ops_decl.h over the layers that the teacher keeps. Of the teacher. */
 const real *QT(pass_distances)(const QT(pass) * teacher);
+
+/* The sum over the tokens with a target of the divergences of attention of the last lesson with
+ * gradients: means over heads, and over the layers from the first reader on. Of the teacher. */
+double QT(pass_attentions)(const QT(pass) * teacher);
 
 /* Losses of the last run by token [n_rows * n_tokens], 0 where there is no target. */
 const real *QT(pass_losses)(const QT(pass) * pass);

@@ -108,6 +108,20 @@ void QT(swiglu_back)(QT(compute) * c, uint32_t n, uint32_t d, real *const gate_u
 /* y[n] += x[n] by elements. */
 void QT(add)(QT(compute) * c, size_t n, const real *x, real *y);
 
+/* Another model's queries and keys, whose attention weights the way back also compares. Their
+ * weights are taken over the keys that this model's query sees. */
+typedef struct QT(guide) {
+    uint32_t n_kv_head;
+    uint32_t d;             /* of a head */
+    const real *q;          /* [n_rows n_tokens][n_head][d], with as many heads as this model */
+    const real *k;          /* [n_rows n_tokens][n_kv_head][d] */
+    const int32_t *targets; /* [n_rows n_tokens]; queries without a target do not count */
+    real factor;            /* of divergences */
+    real scale;             /* of their sum in the function that the gradients are of */
+    real *divergences;      /* [n_rows][n_head][n_tokens] += factor times the sum over the keys of
+                               p log(p / w), p their weights and w this model's */
+} QT(guide);
+
 /* Causal attention with grouped heads: query head h reads KV head h / (n_head / n_kv_head). The
  * batch has n_rows rows of n_tokens each; a token sees the tokens of its row from first[token] (of
  * its own document, an index in the row, not descending) to itself, and no further back than the
@@ -125,11 +139,13 @@ typedef struct QT(attention) {
     const real *v;
     real *out; /* as q */
     real *lse; /* [n_rows][n_head][n_tokens] log of the sum of exponentials, for the way back */
+    const QT(guide) * guide; /* for the way back; NULL: none */
 } QT(attention);
 /* Elements of scratch per thread for rows of n_tokens. */
 size_t QT(attention_scratch)(uint32_t n_tokens);
 void QT(attention_forward)(QT(compute) * c, const QT(attention) * o);
-/* gradients: dq = (written), dk += , dv +=. */
+/* gradients: dq = (written), dk += , dv +=; with a guide also those of its scale times the sum of
+ * what it adds to divergences. */
 void QT(attention_back)(QT(compute) * c, const QT(attention) * o, const real *dout,
                         real *const gradients[3]);
 

@@ -64,7 +64,8 @@ static int plan_check(const quire_train_plan *p, quire_error *err)
         { "loss of the next level", p->level_below, 0, 1e9 },
         { "steps of a level", (double)p->level_every, p->level_below > 0 ? 1 : 0, 1e9 },
         { "share of distillation", p->teacher.share, 0, 1 },
-        { "weight of hidden states", p->teacher.hidden, 0, QUIRE_TRAIN_HIDDEN_MAX },
+        { "weight of hidden states", p->teacher.hidden, 0, QUIRE_TRAIN_WEIGHT_MAX },
+        { "weight of attention", p->teacher.attention, 0, QUIRE_TRAIN_WEIGHT_MAX },
     };
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -110,6 +111,7 @@ static int passes_create(quire_trainer *t, quire_error *err)
         options.shape = p->teacher.shape;
         options.taught = t->pass;
         options.keeps_hidden = p->teacher.hidden > 0;
+        options.keeps_attention = p->teacher.attention > 0;
         QUIRE_TRY(quire_f32_pass_create(&t->teacher, &options, err));
     }
     return QUIRE_OK;
@@ -350,7 +352,7 @@ static void learn_batch(quire_trainer *t, const quire_train_batch *batch, float 
 {
     const quire_train_teacher *teacher = &t->plan.teacher;
     const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share,
-                                      (float)teacher->hidden };
+                                      (float)teacher->hidden, (float)teacher->attention };
 
     if (t->teacher == NULL) {
         sums->loss += quire_f32_pass_run(t->pass, t->arrays, batch, scale, t->gradients);
@@ -362,6 +364,7 @@ static void learn_batch(quire_trainer *t, const quire_train_batch *batch, float 
         sums->divergence += (double)quire_f32_pass_divergences(t->teacher)[i];
         sums->hidden += (double)quire_f32_pass_distances(t->teacher)[i];
     }
+    sums->attention += quire_f32_pass_attentions(t->teacher);
 }
 
 int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report *report,
@@ -383,6 +386,7 @@ int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report 
                                     .loss = sums.loss / (double)n_targets,
                                     .divergence = sums.divergence / (double)n_targets,
                                     .hidden = sums.hidden / (double)n_targets,
+                                    .attention = sums.attention / (double)n_targets,
                                     .gradient_norm = gradient_norm(t),
                                     .rate = quire_train_rate(p, t->n_steps) };
     QUIRE_TRY(watch(t, report, err));
@@ -456,6 +460,10 @@ static uint64_t teacher_identity(const quire_train_plan *p)
 
     if (p->teacher.hidden > 0) { /* others have the hash that they had before there was one */
         hash = quire_hash_add(hash, &p->teacher.hidden, sizeof(p->teacher.hidden));
+    }
+    if (p->teacher.attention > 0) { /* likewise; no weight of hidden states has this hash */
+        hash = quire_hash_add(hash, "attention", 9);
+        hash = quire_hash_add(hash, &p->teacher.attention, sizeof(p->teacher.attention));
     }
     return hash;
 }

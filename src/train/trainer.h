@@ -16,7 +16,8 @@
  *
  * A run may start from given weights, and may have a teacher: another model, which does not change.
  * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions +
- * hidden times the distance from the teacher's hidden states, on the tokens that count.
+ * hidden times the distance from the teacher's hidden states + attention times the divergence from
+ * the teacher's attention weights, on the tokens that count.
  *
  * Thread: owner.
  *
@@ -39,14 +40,16 @@ typedef struct quire_train_teacher {
     const float *parameters;        /* by its layout; outlives the run */
     double share;                   /* of the divergence, 0 to 1 */
     double hidden; /* weight of the distance, see pass_distances(); the teacher then has the run's
-                      width and layers. 0 both: no teacher */
+                      width and layers */
+    double attention; /* weight of the divergence of attention, see pass_attentions(); the teacher
+                         then has the run's heads and layers. 0 all three: no teacher */
 } quire_train_teacher;
 
-#define QUIRE_TRAIN_HIDDEN_MAX 1000
+#define QUIRE_TRAIN_WEIGHT_MAX 1000 /* of hidden and attention */
 
 static inline bool quire_train_is_taught(const quire_train_teacher *t)
 {
-    return t->share > 0 || t->hidden > 0;
+    return t->share > 0 || t->hidden > 0 || t->attention > 0;
 }
 
 typedef struct quire_train_plan {
@@ -93,6 +96,7 @@ typedef struct quire_train_report {
     double loss;          /* mean over the step's targets, in nats */
     double divergence;    /* from the teacher, likewise; 0 without one */
     double hidden;        /* distance from its hidden states, likewise; 0 without a weight */
+    double attention;     /* divergence from its attention, likewise */
     double gradient_norm; /* before clipping */
     double rate;
 } quire_train_report;

@@ -177,6 +177,25 @@ static void test_hidden(void **state)
     train_remove("cut");
 }
 
+/* Attention comes nearer to the teacher's without any other lesson. */
+static void test_attention(void **state)
+{
+    program_result result = program_expect(
+        0, PROGRAM("train", "--from", stories_path(), "--data", program_data("fables.txt"),
+                   "--checkpoint", train_file("cut", ".checkpoint"), "-c", "64", "--rows", "4",
+                   "--warmup", "0", "--rate", "0.001", "--rate-end", "0.001", "--log-every", "1",
+                   "--steps", "20", "--scheme", "fusedkv-lite", "--distill", "0",
+                   "--distill-attention", "100", "--json"));
+
+    (void)state;
+    assert_true(first_number(result.out, "\"attention\":") > 0.1);
+    assert_true(last_number(result.out, "\"attention\":") <
+                0.75 * first_number(result.out, "\"attention\":"));
+    assert_true(strstr(result.out, "\"hidden\"") == NULL);
+    program_free(&result);
+    train_remove("cut");
+}
+
 static double healed_among(const char *tokens)
 {
     program_result result = program_expect(
@@ -274,7 +293,13 @@ static void test_resumed(void **state)
                                        program_data("fables.txt"), "--checkpoint",
                                        train_file("parts", ".checkpoint"), "-c", "64", "--rows",
                                        "4", "--distill-hidden", "0.25"));
-    assert_says(result.err, "distill_hidden or shift heads");
+    assert_says(result.err, "distill_hidden, distill_attention or shift heads");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--from", stories, "--scheme", "fusedkv", "--data",
+                                       program_data("fables.txt"), "--checkpoint",
+                                       train_file("parts", ".checkpoint"), "-c", "64", "--rows",
+                                       "4", "--distill-attention", "0.25"));
+    assert_says(result.err, "distill_hidden, distill_attention or shift heads");
     program_free(&result);
     train_remove("whole");
     train_remove("parts");
@@ -320,6 +345,13 @@ static void test_refused(void **state)
            "1000");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill-hidden", "1"),
            "layers read K or V of others, not one of gqa");
+    refuse(2, PROGRAM("train", "--checkpoint", path, "--distill-attention", "1"),
+           "--distill-attention needs --from");
+    refuse(2,
+           PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill-attention", "1001"),
+           "1000");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", stories, "--distill-attention", "1"),
+           "distillation of attention needs a model in which layers read K or V");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", stories, "--scheme", "mha"),
            "scheme mha needs as many KV heads");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", shared, "--scheme", "yoco"),
@@ -348,7 +380,7 @@ int main(void)
         cmocka_unit_test(test_same),    cmocka_unit_test(test_heals),
         cmocka_unit_test(test_hidden),  cmocka_unit_test(test_qwen3),
         cmocka_unit_test(test_resumed), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_seen),    cmocka_unit_test(test_attention),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

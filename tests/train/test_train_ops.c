@@ -336,7 +336,7 @@ static void test_attention(void **state)
     (void)state;
     for (uint32_t i = 0; i < 6; i++) {
         quire_f64_attention o = {
-            2, 9, heads[i / 2][0], heads[i / 2][1], 4, i % 2 * 3, NULL, x, w, v, y, lse
+            2, 9, heads[i / 2][0], heads[i / 2][1], 4, i % 2 * 3, NULL, x, w, v, y, lse, NULL
         };
         double *const gradients[3] = { dx, dw, dv };
         uint32_t n_kv = o.n_rows * o.n_tokens * o.n_kv_head * o.d;
@@ -393,7 +393,7 @@ static void test_attention_blocks(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 3; i++) {
-        quire_f64_attention o = { 1, 300, 2, 1, 4, windows[i], NULL, x, w, v, y, lse };
+        quire_f64_attention o = { 1, 300, 2, 1, 4, windows[i], NULL, x, w, v, y, lse, NULL };
 
         fill_all();
         pack_documents(&o, first);
@@ -644,7 +644,7 @@ static void test_threads_bits(void **state)
     }
     for (uint32_t i = 0; i < 2; i++) {
         quire_f32_compute c32;
-        quire_f32_attention o = { 2, 150, 2, 1, 4, 0, first, q, k, k, out[i], lse32 };
+        quire_f32_attention o = { 2, 150, 2, 1, 4, 0, first, q, k, k, out[i], lse32, NULL };
         float *const gradients[3] = { d[i][0], d[i][1], d[i][2] };
 
         assert_int_equal(quire_f32_compute_init(&c32, 1 + 2 * i, 64, SCRATCH, NULL), QUIRE_OK);

@@ -105,7 +105,7 @@ static void test_resume_bits(void **state)
 }
 
 /* A student of a trained teacher, stopped and resumed: the bits of one run. */
-static void check_taught(double share, double hidden)
+static void check_taught(double share, double hidden, double attention)
 {
     quire_train_plan teacher = small_plan("mha"), plan = small_plan("fusedkv-lite");
     quire_train_report report, first;
@@ -115,13 +115,14 @@ static void check_taught(double share, double hidden)
     (void)run_steps(&of_teacher, 20);
     plan.teacher =
         (quire_train_teacher){ &teacher.shape, quire_trainer_parameters(of_teacher.trainer), share,
-                               hidden };
+                               hidden, attention };
     plan.start_identity = 5;
     run_open(&whole, &plan);
     run_open(&half, &plan);
     first = run_steps(&whole, 1);
     assert_true(first.divergence > 0.05);
     assert_true(hidden > 0 ? first.hidden > 0.1 : first.hidden == 0);
+    assert_true(attention > 0 ? first.attention > 0.1 : first.attention == 0);
     (void)run_steps(&whole, 6);
     (void)run_steps(&half, 3);
     assert_int_equal(quire_trainer_save(half.trainer, &half.packer, path, NULL), QUIRE_OK);
@@ -131,10 +132,11 @@ static void check_taught(double share, double hidden)
     (void)run_steps(&rest, 4);
     assert_memory_equal(quire_trainer_parameters(rest.trainer),
                         quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
-    /* The teacher's predictions are learned, and its hidden states. */
+    /* The teacher's predictions are learned, its hidden states and its attention. */
     report = run_steps(&whole, 33);
     assert_true(report.divergence < 0.3);
     assert_true(hidden == 0 || report.hidden < 0.5 * first.hidden);
+    assert_true(attention == 0 || report.attention < 0.5 * first.attention);
     quire_trainer_destroy(whole.trainer);
     quire_trainer_destroy(half.trainer);
     quire_trainer_destroy(rest.trainer);
@@ -144,9 +146,57 @@ static void check_taught(double share, double hidden)
 static void test_taught_bits(void **state)
 {
     (void)state;
-    check_taught(0.7, 0);
-    check_taught(0.7, 1);
-    check_taught(0, 1);
+    check_taught(0.7, 0, 0);
+    check_taught(0.7, 1, 0);
+    check_taught(0, 1, 0);
+    check_taught(0.7, 0, 100);
+    check_taught(0, 1, 100);
+}
+
+/* A run that predicts among tokens does not read the list after its creation, is resumed by one
+ * with other threads, and counts the arithmetic of these tokens alone. With all tokens it has the
+ * bits of a run without a list. */
+static void test_choices(void **state)
+{
+    int32_t choices[VOCAB];
+    quire_train_plan plan = small_plan("fusedkv"), among = plan;
+    run plain, whole, half, rest;
+
+    (void)state;
+    for (int32_t i = 0; i < (int32_t)VOCAB; i++) {
+        choices[i] = i;
+    }
+    among.choices = choices;
+    among.n_choices = VOCAB;
+    run_open(&plain, &plan);
+    run_open(&whole, &among);
+    among.n_choices = VOCAB - 2;
+    run_open(&half, &among);
+    assert_true(quire_train_flop_per_token(whole.trainer) ==
+                quire_train_flop_per_token(plain.trainer));
+    assert_true(quire_train_flop_per_token(whole.trainer) -
+                    quire_train_flop_per_token(half.trainer) ==
+                6.0 * 2 * 24);
+    among.n_threads = 1;
+    run_open(&rest, &among);
+    memset(choices, 0, sizeof(choices));
+    (void)run_steps(&plain, 5);
+    (void)run_steps(&whole, 5);
+    assert_memory_equal(quire_trainer_parameters(plain.trainer),
+                        quire_trainer_parameters(whole.trainer), parameters_bytes(&plain));
+    (void)run_steps(&half, 3);
+    assert_int_equal(quire_trainer_save(half.trainer, &half.packer, path, NULL), QUIRE_OK);
+    assert_int_equal(quire_trainer_load(rest.trainer, &rest.packer, path, NULL), QUIRE_OK);
+    (void)run_steps(&half, 2);
+    (void)run_steps(&rest, 2);
+    assert_memory_equal(quire_trainer_parameters(half.trainer),
+                        quire_trainer_parameters(rest.trainer), parameters_bytes(&half));
+    assert_memory_not_equal(quire_trainer_parameters(half.trainer),
+                            quire_trainer_parameters(whole.trainer), parameters_bytes(&half));
+    quire_trainer_destroy(plain.trainer);
+    quire_trainer_destroy(whole.trainer);
+    quire_trainer_destroy(half.trainer);
+    quire_trainer_destroy(rest.trainer);
 }
 
 /* First weights that are given are those of the first step. */
@@ -264,28 +314,35 @@ static void test_damaged(void **state)
     quire_trainer_destroy(r.trainer);
 }
 
-/* Runs with and without a weight of hidden states, and with two of them. */
-static void test_foreign_hidden(void **state)
+/* Runs with and without a weight of hidden states or of attention, and with two of them. */
+static void check_foreign(size_t weight)
 {
     quire_train_plan plan = small_plan("fusedkv-lite"), teacher = small_plan("mha");
+    double *at = (double *)((char *)&plan.teacher + weight);
     run of_teacher, r, other;
 
-    (void)state;
     run_open(&of_teacher, &teacher);
     plan.teacher.shape = &teacher.shape;
     plan.teacher.parameters = quire_trainer_parameters(of_teacher.trainer);
     for (uint32_t i = 0; i < 2; i++) {
-        plan.teacher.hidden = i;
+        *at = i;
         run_open(&r, &plan);
         assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
         assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
-        plan.teacher.hidden = 1.5 - i;
+        *at = 1.5 - i;
         run_open(&other, &plan);
         refuse_load(&other, QUIRE_INVAL, "distill, distill_hidden");
         quire_trainer_destroy(other.trainer);
         quire_trainer_destroy(r.trainer);
     }
     quire_trainer_destroy(of_teacher.trainer);
+}
+
+static void test_foreign_weights(void **state)
+{
+    (void)state;
+    check_foreign(offsetof(quire_train_teacher, hidden));
+    check_foreign(offsetof(quire_train_teacher, attention));
 }
 
 static void test_foreign(void **state)
@@ -298,10 +355,11 @@ static void test_foreign(void **state)
     run_open(&r, &plan);
     assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
     for (uint32_t i = 0; i < 10; i++) {
-        static const char *const parts[] = {
-            "tokenizer",  "model (sizes",          "batch", "weight decay", "seed", "documents",
-            "start from", "share of distillation", "model", "model (sizes"
-        };
+        static const char *const parts[] = { "tokenizer",  "model (sizes",
+                                             "batch",      "weight decay",
+                                             "seed",       "documents",
+                                             "learn from", "distill, distill_hidden",
+                                             "model",      "model (sizes" };
         quire_train_plan changed = plan;
 
         changed.tokenizer_identity += i == 0;
@@ -317,7 +375,7 @@ static void test_foreign(void **state)
             changed.shape.rope_factors[j] = 1;
         }
         changed.teacher = (quire_train_teacher){ &plan.shape, quire_trainer_parameters(r.trainer),
-                                                 i == 7 ? 0.5 : 0, 0 };
+                                                 i == 7 ? 0.5 : 0, 0, 0 };
         run_open(&other, &changed);
         refuse_load(&other, QUIRE_INVAL, parts[i]);
         quire_trainer_destroy(other.trainer);
@@ -467,12 +525,18 @@ static void test_refused_plans(void **state)
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "batches in a step: 4097; 1 to 4096"));
     p = good;
-    p.teacher.hidden = QUIRE_TRAIN_HIDDEN_MAX + 1;
+    p.teacher.hidden = QUIRE_TRAIN_WEIGHT_MAX + 1;
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "weight of hidden states: 1001; 0 to 1000"));
-    p.teacher = (quire_train_teacher){ &good.shape, NULL, 0, 1 };
+    p.teacher = (quire_train_teacher){ &good.shape, NULL, 0, 1, 0 };
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "distillation of hidden states needs"));
+    p.teacher = (quire_train_teacher){ &good.shape, NULL, 0, 0, 1 };
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "distillation of attention needs"));
+    p.teacher.attention = QUIRE_TRAIN_WEIGHT_MAX + 1;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "weight of attention: 1001; 0 to 1000"));
     p = good;
     p.beta2 = NAN;
     assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
@@ -525,8 +589,8 @@ int main(void)
         cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_no_data),
         cmocka_unit_test(test_schedule),       cmocka_unit_test(test_refused_plans),
         cmocka_unit_test(test_rate),           cmocka_unit_test(test_taught_bits),
-        cmocka_unit_test(test_start),          cmocka_unit_test(test_long_questions),
-        cmocka_unit_test(test_foreign_hidden),
+        cmocka_unit_test(test_start),          cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_long_questions), cmocka_unit_test(test_foreign_weights),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

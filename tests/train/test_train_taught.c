@@ -24,20 +24,21 @@ typedef struct model_value {
 typedef struct taught_value {
     model_value m;
     quire_f64_lesson lesson;
+    double *scratch; /* gradients that do not count; NULL without a weight of attention */
 } taught_value;
 
 static double taught_loss(void *ctx)
 {
     taught_value *t = ctx;
     double share = t->lesson.share;
-    double sum = (1 - share) *
-                 quire_f64_pass_run_taught(t->m.pass, t->m.parameters, &batch, &t->lesson, 0, NULL);
+    double sum = (1 - share) * quire_f64_pass_run_taught(t->m.pass, t->m.parameters, &batch,
+                                                         &t->lesson, 0, t->scratch);
 
     for (uint32_t i = 0; i < TOKENS; i++) {
         sum += share * quire_f64_pass_divergences(t->lesson.teacher)[i];
         sum += t->lesson.hidden * quire_f64_pass_distances(t->lesson.teacher)[i];
     }
-    return 0.5 * sum;
+    return 0.5 * (sum + t->lesson.attention * quire_f64_pass_attentions(t->lesson.teacher));
 }
 
 static quire_f64_pass *open_teacher(const quire_train_shape *s, const quire_f64_pass *taught,
@@ -48,6 +49,7 @@ static quire_f64_pass *open_teacher(const quire_train_shape *s, const quire_f64_
     quire_f64_pass *pass = NULL;
 
     options.keeps_hidden = keeps_hidden;
+    options.keeps_attention = keeps_hidden;
     if (quire_f64_pass_create(&pass, &options, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
@@ -134,6 +136,48 @@ static void test_hidden(void **state)
         quire_f64_pass_destroy(t.lesson.teacher);
         quire_f64_pass_destroy(t.m.pass);
         free(t.m.parameters);
+        free(theirs);
+        free(gradients);
+    }
+}
+
+/* Gradients with attention, with and without hidden states. Teachers have other numbers of KV
+ * heads, or read others' K with gates. */
+static void test_attention(void **state)
+{
+    static const char *const schemes[][2] = { { "fusedkv-lite", "mha" },
+                                              { "cla2", "mqa" },
+                                              { "fusedkv", "fusedkv" } };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        quire_train_shape s = small_shape(schemes[i][0], 2);
+        quire_train_shape of_teacher = small_shape(schemes[i][1], i == 1 ? 1 : 2);
+        taught_value t = { .lesson = { .share = 0.3, .hidden = i == 0 ? 0 : 0.8, .attention = 5 } };
+        double *gradients, *theirs;
+        size_t n;
+
+        of_teacher.has_qk_norm = i == 2;
+        t.m.pass = open_pass(&s);
+        n = quire_f64_pass_layout(t.m.pass)->n_parameters;
+        gradients = calloc(n, sizeof(*gradients));
+        t.scratch = calloc(n, sizeof(*t.scratch));
+        assert_true(gradients != NULL && t.scratch != NULL);
+        fill_batch();
+        t.m.parameters = random_parameters(quire_f64_pass_layout(t.m.pass));
+        t.lesson.teacher = open_teacher(&of_teacher, t.m.pass, true);
+        theirs = random_parameters(quire_f64_pass_layout(t.lesson.teacher));
+        t.lesson.parameters = theirs;
+        (void)quire_f64_pass_run_taught(t.m.pass, t.m.parameters, &batch, &t.lesson, 0.5,
+                                        gradients);
+        assert_true(quire_f64_pass_attentions(t.lesson.teacher) > 0.1);
+        assert_int_equal(train_wrong_gradients(schemes[i][0], taught_loss, &t, t.m.parameters,
+                                               gradients, n, TEST_STRIDE(11)),
+                         0);
+        quire_f64_pass_destroy(t.lesson.teacher);
+        quire_f64_pass_destroy(t.m.pass);
+        free(t.m.parameters);
+        free(t.scratch);
         free(theirs);
         free(gradients);
     }
@@ -241,23 +285,32 @@ static void test_hidden_reference(void **state)
     check_hidden_reference("cla2", 1);
 }
 
-/* Hidden states of another width or number of layers, or of a model without readers. */
+/* Hidden states of another width or number of layers, or of a model without readers; attention
+ * likewise, and of other heads. */
 static void test_refused_hidden(void **state)
 {
     static const char *const texts[] = { "4 layers of width 12, not 4 of 10",
                                          "3 layers of width 10, not 4 of 10",
-                                         "layers read K or V of others, not one of mha" };
+                                         "layers read K or V of others, not one of mha",
+                                         "attention of a teacher with 4 layers of 4 heads, not 4 "
+                                         "of 2",
+                                         "attention of a teacher with 3 layers of 2 heads, not 4 "
+                                         "of 2",
+                                         "distillation of attention needs a model in which" };
 
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
-        quire_train_shape s = small_shape(i < 2 ? "yoco" : "mha", 2), other = small_shape("mha", 2);
+    for (uint32_t i = 0; i < 6; i++) {
+        quire_train_shape s = small_shape(i % 3 < 2 ? "yoco" : "mha", 2);
+        quire_train_shape other = small_shape("mha", 2);
         quire_f64_pass *taught = open_pass(&s), *pass = NULL;
         quire_f64_pass_options options = options_of(&other, taught);
         quire_error err = QUIRE_ERROR_INIT;
 
-        options.keeps_hidden = true;
+        options.keeps_hidden = i < 3;
+        options.keeps_attention = i >= 3;
         other.d_model += i == 0 ? 2 : 0;
-        other.n_layer -= i == 1;
+        other.n_layer -= i % 3 == 1;
+        other.n_head += i == 3 ? 2 : 0;
         assert_int_equal(quire_f64_pass_create(&pass, &options, &err), QUIRE_INVAL);
         if (strstr(err.message, texts[i]) == NULL) {
             fail_msg("\"%s\" does not say \"%s\"", err.message, texts[i]);
@@ -297,9 +350,9 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_taught),         cmocka_unit_test(test_refused_teachers),
-        cmocka_unit_test(test_hidden),         cmocka_unit_test(test_hidden_reference),
-        cmocka_unit_test(test_refused_hidden),
+        cmocka_unit_test(test_taught),           cmocka_unit_test(test_refused_teachers),
+        cmocka_unit_test(test_hidden),           cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_hidden_reference), cmocka_unit_test(test_refused_hidden),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -176,6 +176,7 @@ static int start_from(train_run *r, quire_error *err)
                  : a->has_scheme ? DISTILL
                                  : 0,
         .hidden = a->distill_hidden,
+        .attention = a->distill_attention,
     };
     return QUIRE_OK;
 }
@@ -253,6 +254,9 @@ static void report_step(train_run *r, const quire_train_report *s)
         if (r->plan.teacher.hidden > 0) {
             (void)json_object_set_new(line, "hidden", json_real(s->hidden));
         }
+        if (r->plan.teacher.attention > 0) {
+            (void)json_object_set_new(line, "attention", json_real(s->attention));
+        }
         if (r->args->task_bytes_first > 0) {
             (void)json_object_set_new(line, "task_bytes", json_integer(task_bytes));
         }
@@ -265,6 +269,9 @@ static void report_step(train_run *r, const quire_train_report *s)
         }
         if (r->plan.teacher.hidden > 0) {
             printf("   hidden %.4f", s->hidden);
+        }
+        if (r->plan.teacher.attention > 0) {
+            printf("   attention %.4f", s->attention);
         }
         if (r->args->task_bytes_first > 0) {
             printf("   tasks to %lld bytes", (long long)task_bytes);

@@ -43,9 +43,13 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
       .help = "share of the divergence from the predictions of --from's model in the "
               "minimised sum; the rest is the loss" },
     { .names = { "--distill-hidden" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0,
-      .max = QUIRE_TRAIN_HIDDEN_MAX, .initial = "0", AT(distill_hidden),
+      .max = QUIRE_TRAIN_WEIGHT_MAX, .initial = "0", AT(distill_hidden),
       .seen_offset = offsetof(train_args, has_hidden),
       .help = "weight in this sum of the distance from --from's model in the hidden states" },
+    { .names = { "--distill-attention" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0,
+      .max = QUIRE_TRAIN_WEIGHT_MAX, .initial = "0", AT(distill_attention),
+      .seen_offset = offsetof(train_args, has_attention),
+      .help = "weight in this sum of the divergence from the attention of --from's model" },
     { .names = { "--predict" }, .type = QUIRE_OPT_CHOICE, .choices = predictions, .initial = "all",
       AT(predict), .help = "training predicts among all tokens of the vocabulary, or among those "
                            "that --data has" },
@@ -156,9 +160,11 @@ int quire_train_args_check(const void *opaque, quire_error *err)
 {
     const train_args *a = opaque;
 
-    if (a->from == NULL && (a->has_distill || a->has_hidden)) {
+    if (a->from == NULL && (a->has_distill || a->has_hidden || a->has_attention)) {
         return quire_error_set(err, QUIRE_INVAL, "%s needs --from, the model to learn from",
-                               a->has_distill ? "--distill" : "--distill-hidden");
+                               a->has_distill  ? "--distill"
+                               : a->has_hidden ? "--distill-hidden"
+                                               : "--distill-attention");
     }
     if (a->predict == QUIRE_PREDICT_SEEN && (a->data == NULL || a->task_share > 0)) {
         return quire_error_set(err, QUIRE_INVAL,

@@ -22,9 +22,9 @@ typedef struct train_args {
     const char *scheme;
     const char *tokenizer;
     const char *from;
-    bool has_scheme, has_tokenizer, has_distill, has_hidden;
+    bool has_scheme, has_tokenizer, has_distill, has_hidden, has_attention;
     bool has_sizes; /* a size that --from sets was given */
-    double distill, distill_hidden;
+    double distill, distill_hidden, distill_attention;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     int64_t window;
     double rope_base;
@@ -42,7 +42,7 @@ typedef struct train_args {
     quire_settings settings;
 } train_args;
 
-#define QUIRE_TRAIN_OPTIONS 51u /* the length of the table */
+#define QUIRE_TRAIN_OPTIONS 52u /* the length of the table */
 extern const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS];
 
 /* Options that do not go together. Errors: QUIRE_INVAL, with the names of the options. */

@@ -162,6 +162,24 @@ static void test_little_memory(void **state)
     json_decref(info);
 }
 
+/* Devices have the memory of --cache-host-memory in common: the check counts it once, and where the
+ * limit has no room for it, the start is refused as on one device. */
+static void test_host_memory_counts_once(void **state)
+{
+    program_result r;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        r = program_expect(i == 0 ? 0 : 1,
+                           PROGRAM("serve", program_model(), "--check-config", "--kv", "q8",
+                                   "--kv-budget", "1MiB", "--memory-limit", "1GiB",
+                                   "--cache-host-memory", i == 0 ? "600MiB" : "1100MiB", "--device",
+                                   "mock0,mock1,mock1"));
+        assert_int_equal(strstr(r.err, "the limit is ") != NULL, i == 1);
+        program_free(&r);
+    }
+}
+
 /* The context of quire serve without -c, on devices of so much memory. */
 static json_int_t context_on(const char *devices, const char *memory)
 {
@@ -428,11 +446,17 @@ static void test_budgets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),      cmocka_unit_test(test_second),
-        cmocka_unit_test(test_little_memory), cmocka_unit_test(test_room),
-        cmocka_unit_test(test_placement),     cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_lost),          cmocka_unit_test(test_placement_alone),
-        cmocka_unit_test(test_lost_both),     cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_second),
+        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_host_memory_counts_once),
+        cmocka_unit_test(test_room),
+        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_placement_alone),
+        cmocka_unit_test(test_lost_both),
+        cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_directory),
     };
 

@@ -202,7 +202,8 @@ static const quire_opt options[] = {
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, none",
       .offset = offsetof(quire_serve_args, cache_host_bytes),
       .help = "with --device: memory of the host for copies of cached pages that are worth keeping "
-              "(with --store-all: of all cached pages), in front of --cache-dir and --store" },
+              "(with --store-all: of all cached pages), in front of --cache-dir and --store. "
+              "Several devices have it in common" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget. tier: the rest of their pages lies in "

@@ -175,12 +175,11 @@ static int plan_make(const quire_serve_described *d, uint32_t i, uint32_t n_ctx,
                      quire_error *err)
 {
     quire_serve_args own = *d->args;
-    quire_opened_want want = *d->want;
+    quire_opened_want want;
 
     own.common.device = d->devices->names[i];
+    want = quire_serve_devices_want(d->devices, i, &own, d->want);
     want.n_ctx = n_ctx;
-    want.kv_share = quire_serve_devices_share(d->devices, i, own.cache_memory_ratio);
-    want.attends_host = quire_serve_attends_host(&own);
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
     return quire_opened_plan(session, &own.common, &want, plan, err);
 }

@@ -238,6 +238,19 @@ double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i,
     return of_rest < 1.0 ? of_rest : 1.0;
 }
 
+quire_opened_want quire_serve_devices_want(const quire_serve_devices *devices, uint32_t i,
+                                           const quire_serve_args *own,
+                                           const quire_opened_want *first)
+{
+    quire_opened_want want = *first;
+
+    QUIRE_CHECK(i > 0 && want.beside_bytes >= own->cache_host_bytes);
+    want.beside_bytes -= own->cache_host_bytes;
+    want.kv_share = quire_serve_devices_share(devices, i, own->cache_memory_ratio);
+    want.attends_host = quire_serve_attends_host(own);
+    return want;
+}
+
 /* The parts that are opened device by device. */
 typedef struct opening {
     const quire_serve_devices_from *from;
@@ -272,11 +285,10 @@ static int device_open(quire_serve_devices *devices, uint32_t i, opening *o, qui
     quire_opened *session = &devices->sessions[i];
     quire_engine_device *item = &devices->items[i];
     quire_serve_args own = *from->args;
-    quire_opened_want want = *from->want;
+    quire_opened_want want;
 
-    want.kv_share = quire_serve_devices_share(devices, i + 1, own.cache_memory_ratio);
     own.common.device = devices->names[i + 1];
-    want.attends_host = quire_serve_attends_host(&own);
+    want = quire_serve_devices_want(devices, i + 1, &own, from->want);
     *item = (quire_engine_device){ .watcher = from->watchers->items[i + 1] };
     QUIRE_TRY(quire_opened_beside_on(session, before, own.common.device, err));
     QUIRE_TRY(quire_opened_open_runtime(session, &own.common, &want, err));

@@ -47,6 +47,12 @@ int quire_serve_devices_look(const quire_serve_devices *devices, quire_error *er
  * all devices of one name together take `share` of their memory, in equal parts. */
 double quire_serve_devices_share(const quire_serve_devices *devices, uint32_t i, double share);
 
+/* The wants of device i >= 1 beside the devices before it, from those of the first; own: its
+ * settings, which name it. Memory that the devices have in common was counted with the first. */
+quire_opened_want quire_serve_devices_want(const quire_serve_devices *devices, uint32_t i,
+                                           const quire_serve_args *own,
+                                           const quire_opened_want *first);
+
 /* Open the stores of all devices and the runtimes beyond the first, and fill in the engine's
  * options of devices, stores and watchers. *store: that of the first device, the caller's until an
  * engine has it; NULL = none. Errors: quire_opened_open_runtime(), quire_serve_store_open().

@@ -56,7 +56,7 @@ typedef struct quire_page_memory {
     void *(*map)(void *ctx, size_t bytes);
     /* An extent for pages of this group of the cache; NULL: map() gives it. Where it is not NULL,
      * the group decides in which of several memories a part of a page lies. So an extent serves its
-     * own group alone. */
+     * own group alone, and map() may be NULL. */
     void *(*map_extent)(void *ctx, quire_group_id group, size_t bytes);
     /* Copies that were queued before may still use the memory. */
     void (*unmap)(void *ctx, void *base, size_t bytes);
@@ -67,7 +67,8 @@ typedef struct quire_page_memory {
      * step at hand fail (QUIRE_IO); its target then holds anything. */
     int (*copy)(void *ctx, quire_page_copy kind, const quire_page_piece *pieces, uint32_t n_pieces);
     /* Pinned memory of the host: copies between it and the pages make no stop on the way. bytes >
-     * 0. The result is aligned to 64 bytes; NULL: no memory is left. */
+     * 0. The result is aligned to 64 bytes; NULL: no memory is left. pin() itself is NULL where
+     * there is no such memory, and no fetch. */
     void *(*pin)(void *ctx, size_t bytes);
     void (*unpin)(void *ctx, void *base, size_t bytes); /* as unmap */
     void *ctx;

@@ -284,7 +284,7 @@ void quire_device_split_close(quire_device_split *split);
 uint32_t quire_device_split_count(const quire_device_split *split);
 /* i < count. Memory: the split's. */
 const quire_device *quire_device_split_device(const quire_device_split *split, uint32_t i);
-/* The first device that was lost; NULL: none. */
+/* The first one in order that is lost; NULL: none. */
 const quire_device *quire_device_split_lost(const quire_device_split *split);
 
 /* Both are valid as long as the split. The memory has extents of a cache's groups alone. */

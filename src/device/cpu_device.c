@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct cpu_piece {
     struct cpu_piece *next; /* of those that the device gave */
@@ -22,6 +23,7 @@ typedef struct cpu_device {
 
 /* In front of a piece's bytes. */
 #define PIECE_BYTES 64u
+#define HUGE_BYTES  ((uintptr_t)2 << 20) /* one huge page of x86-64 and arm64 */
 
 static void cpu_info(const quire_device *device, quire_device_info *out)
 {
@@ -36,13 +38,23 @@ static void cpu_info(const quire_device *device, quire_device_info *out)
     out->memory = QUIRE_MEMORY_HOST;
 }
 
+/* As of a cache's own extents. Failure is harmless: without huge pages all works, only slower. */
+static void huge_pages_advise(void *at, uint64_t bytes)
+{
+    const uintptr_t begin = ((uintptr_t)at + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
+    const uintptr_t end = ((uintptr_t)at + (uintptr_t)bytes) / HUGE_BYTES * HUGE_BYTES;
+
+    if (begin < end) {
+        (void)madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    }
+}
+
 static int cpu_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                      quire_device_memory *out)
 {
     cpu_device *d = (cpu_device *)device;
     cpu_piece *piece;
 
-    (void)kind;
     QUIRE_FAIL_IF(bytes > SIZE_MAX - PIECE_BYTES, QUIRE_NOMEM);
     piece = device->allocator.alloc(device->allocator.ctx, PIECE_BYTES + (size_t)bytes);
     QUIRE_FAIL_IF(piece == NULL, QUIRE_NOMEM);
@@ -53,6 +65,9 @@ static int cpu_alloc(quire_device *device, quire_device_kind kind, uint64_t byte
     d->pieces = piece;
     out->ctx = piece;
     out->addr = out->host = (unsigned char *)piece + PIECE_BYTES;
+    if (kind == QUIRE_DEVICE_PAGES) {
+        huge_pages_advise(out->host, bytes);
+    }
     return QUIRE_OK;
 }
 

@@ -222,7 +222,7 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
         .has_window_group = rt->groups.window != 0,
         .has_bounds = rt->opts.has_bounds,
         .is_long = rt->model->weights->rope_long != NULL && quire_runtime_is_long(rt),
-        .attn_isa = rt->memory_device != NULL ? rt->device_info.rounding : quire_runtime_isa(rt),
+        .attn_isa = rt->rounding != NULL ? rt->rounding : quire_runtime_isa(rt),
         .ggml = ggml,
         .versions = QUIRE_KV_IDENTITY_VERSIONS
     };

@@ -209,6 +209,14 @@ size_t quire_kv_parts(const quire_kv_form *form, quire_group_id group, size_t *p
     return parts_of(&s, group, part_bytes, n_parts);
 }
 
+size_t quire_kv_part_bytes(const quire_kv_form *form, quire_group_id group, uint32_t stored)
+{
+    kv_store s;
+
+    store_init(form, &s);
+    return is_member(&s, stored, group) ? part_of(form, stored, is_hot_group(&s, group)).bytes : 0;
+}
+
 /* K or V of a part that begins at `offset` in an extent. */
 static quire_attn_lane lane_of(const layer_part *part, size_t offset, size_t head_bytes,
                                uint32_t n_tiles)

@@ -9,6 +9,7 @@
 #include "model/linear.h"
 #include "model/runtime_device.h"
 #include "model/runtime_internal.h"
+#include "model/runtime_split.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -115,13 +116,36 @@ static uint64_t joint_bytes(const quire_model_desc *desc, const quire_runtime_op
     return (sizeof(float) * o->n_batch * row + sizeof(quire_page_entry) * n_entries) / 2 * 3;
 }
 
-static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+static uint64_t workspace_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
-    const uint64_t workspace = quire_attn_workspace_bytes(&attn);
+
+    return quire_attn_workspace_bytes(&attn);
+}
+
+static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t workspace = workspace_bytes(desc, o);
 
     return activations_bytes(desc, o) + workspace +
            (o->attends_host && quire_runtime_has_device(o) ? workspace + joint_bytes(desc, o) : 0);
+}
+
+/* Memory of a split beside that of its devices: the workspaces of CPUs behind the first one, and of
+ * each device the addresses of pages, whose arrays have up to twice as many places. */
+static uint64_t split_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const quire_kv_price price = quire_kv_price_make(desc, o);
+    const uint64_t pages_bytes =
+        price.main_page_bytes + price.hot_page_bytes + price.window_page_bytes;
+    const uint64_t n_pages = quire_kv_groups_of(desc, o).n * (kv_bytes(desc, o) / pages_bytes + 1);
+    uint64_t n_cpus = 0;
+
+    for (uint32_t i = 0; i < o->split.n; i++) {
+        n_cpus += strcmp(o->split.names[i], "cpu") == 0;
+    }
+    return o->split.n * 2 * sizeof(quire_page_addr) * n_pages +
+           (n_cpus > 1 ? (n_cpus - 1) * workspace_bytes(desc, o) : 0);
 }
 
 /* Rows of two layers, partial results, and a batch's tables, each as src/device/card takes them:
@@ -151,7 +175,8 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
         .n_ctx = o.n_ctx,
         .weights_bytes = desc->resident_bytes,
         .kv_bytes = kv_bytes(desc, &o),
-        .buffers_bytes = buffers_bytes(desc, &o) + o.beside_bytes,
+        .buffers_bytes =
+            buffers_bytes(desc, &o) + o.beside_bytes + (o.split.n > 0 ? split_bytes(desc, &o) : 0),
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
         .device_bytes = device_bytes(desc, &o),
         .device_weights_bytes = desc->device_weight_bytes,
@@ -160,28 +185,126 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
     if (out->device_weights_bytes != 0) {
         out->device_bytes += activations_bytes(desc, &o);
     }
+    for (uint32_t i = 0; i < o.split.n; i++) {
+        out->shares[i] = quire_split_share(desc, &o, i);
+    }
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
+}
+
+/* ---- the device, or devices ---- */
+
+double quire_memory_host_share(const quire_memory_need *need, const quire_memory_place *place)
+{
+    double share = 0.0;
+
+    if (place == NULL || need->has_states || place->n_parts == 0) {
+        return quire_memory_kv_is_hosts(need, place) ? 1.0 : 0.0;
+    }
+    for (uint32_t i = 0; i < place->n_parts; i++) {
+        share += place->parts[i].is_hosts ? need->shares[i] : 0.0;
+    }
+    return share < 1.0 ? share : 1.0;
 }
 
 bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_place *place)
 {
-    return place == NULL || place->is_hosts || need->has_states;
+    if (place == NULL || place->is_hosts || need->has_states) {
+        return true;
+    }
+    for (uint32_t i = 0; i < place->n_parts; i++) {
+        if (place->parts[i].is_hosts) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Buffers of devices whose memory is the host's; those of the CPU are the host's own. */
+static uint64_t host_device_bytes(const quire_memory_need *need, const quire_memory_place *place)
+{
+    uint64_t bytes = 0;
+
+    if (place == NULL) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < place->n_parts; i++) {
+        const quire_memory_part *part = &place->parts[i];
+
+        bytes += part->is_hosts && !part->is_cpu ? need->device_bytes : 0;
+    }
+    return bytes + (place->is_hosts ? need->device_bytes : 0);
+}
+
+/* Weights on a device whose memory is the host's. */
+static uint64_t host_weights_bytes(const quire_memory_need *need, const quire_memory_place *place)
+{
+    bool is_hosts = place != NULL && place->is_hosts;
+
+    for (uint32_t i = 0; place != NULL && i < place->n_parts; i++) {
+        is_hosts = is_hosts || (place->parts[i].has_weights && place->parts[i].is_hosts);
+    }
+    return is_hosts ? need->device_weights_bytes : 0;
 }
 
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place)
 {
-    if (place != NULL && place->is_hosts) {
-        return need->total_bytes + need->device_bytes + need->device_weights_bytes;
+    const double share = quire_memory_host_share(need, place);
+
+    return need->total_bytes - need->kv_bytes + quire_memory_share(share, need->kv_bytes) +
+           host_device_bytes(need, place) + host_weights_bytes(need, place);
+}
+
+/* The room for KV of the memory of device i of a split, which devices of its name share. */
+static uint64_t part_room(const quire_memory_need *need, const quire_memory_place *place,
+                          uint32_t i)
+{
+    const quire_memory_part *part = &place->parts[i];
+    uint64_t fixed_bytes = 0;
+    double share = 0.0;
+
+    for (uint32_t k = 0; k < place->n_parts; k++) {
+        if (strcmp(place->parts[k].name, part->name) == 0) {
+            fixed_bytes += need->device_bytes;
+            fixed_bytes += place->parts[k].has_weights ? need->device_weights_bytes : 0;
+            share += need->shares[k];
+        }
     }
-    return need->total_bytes - (quire_memory_kv_is_hosts(need, place) ? 0 : need->kv_bytes);
+    if (part->is_cpu || part->bytes == UINT64_MAX) {
+        return UINT64_MAX;
+    }
+    return fixed_bytes < part->bytes
+               ? quire_memory_whole(share > 0.0 ? share : 1.0, part->bytes - fixed_bytes)
+               : 0;
+}
+
+/* The device of a split with the least room. */
+static uint32_t tightest_part(const quire_memory_need *need, const quire_memory_place *place)
+{
+    uint32_t tightest = 0;
+
+    for (uint32_t i = 1; i < place->n_parts; i++) {
+        tightest = part_room(need, place, i) < part_room(need, place, tightest) ? i : tightest;
+    }
+    return tightest;
+}
+
+uint64_t quire_memory_device_room(const quire_memory_need *need, const quire_memory_place *place)
+{
+    const uint64_t fixed_bytes = need->device_bytes + need->device_weights_bytes;
+
+    if (place == NULL) {
+        return UINT64_MAX;
+    }
+    if (place->n_parts > 0) {
+        return part_room(need, place, tightest_part(need, place));
+    }
+    return fixed_bytes < place->bytes ? place->bytes - fixed_bytes : 0;
 }
 
 static bool fits_device(const quire_memory_need *need, const quire_memory_place *place)
 {
-    const uint64_t fixed_bytes = need->device_bytes + need->device_weights_bytes;
-
-    return place == NULL ||
-           (fixed_bytes <= place->bytes && need->kv_bytes <= place->bytes - fixed_bytes);
+    return need->kv_bytes <= quire_memory_device_room(need, place) &&
+           (place == NULL || place->kv_bytes_max == 0 || need->kv_bytes <= place->kv_bytes_max);
 }
 
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
@@ -216,15 +339,15 @@ static void need_text(const quire_memory_need *need, const quire_memory_place *p
                       size_t text_bytes)
 {
     const bool has_kv = quire_memory_kv_is_hosts(need, place);
-    const bool has_device = place != NULL && place->is_hosts;
-    const uint64_t weights = need->weights_bytes + (has_device ? need->device_weights_bytes : 0);
+    const uint64_t weights = need->weights_bytes + host_weights_bytes(need, place);
+    const uint64_t buffers = need->buffers_bytes + host_device_bytes(need, place);
     const struct {
         const char *name;
         uint64_t bytes;
     } parts[] = {
         { "weights", weights },
-        { "KV", has_kv ? need->kv_bytes : 0 },
-        { "buffers", need->buffers_bytes + (has_device ? need->device_bytes : 0) },
+        { "KV", quire_memory_share(quire_memory_host_share(need, place), need->kv_bytes) },
+        { "buffers", buffers },
         { "program", need->program_bytes },
     };
     char bytes[16];
@@ -256,6 +379,32 @@ static void ctx_text(uint32_t tokens, char *text, size_t text_bytes)
     if (tokens > 0) {
         (void)snprintf(text, text_bytes, "a shorter context (-c %u fits), ", tokens);
     }
+}
+
+/* The device of a split whose share of KV does not fit. */
+static int fail_part(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                     const quire_memory_need *need, const quire_memory_place *place,
+                     uint32_t tokens, quire_error *err)
+{
+    const uint32_t i = tightest_part(need, place);
+    const quire_memory_part *part = &place->parts[i];
+    const uint64_t kv_bytes = quire_memory_share(need->shares[i], need->kv_bytes);
+    char formats[64], kv[16], buffers[16], has[16], ctx[48], weights[16] = "";
+
+    ctx_text(tokens, ctx, sizeof ctx);
+    if (part->has_weights) {
+        (void)quire_format_bytes(need->device_weights_bytes, weights, sizeof weights);
+    }
+    return quire_error_set(
+        err, QUIRE_NOMEM,
+        "%u tokens of KV %s need more than device %.20s has for its layers: their KV is %s, beside "
+        "buffers of %s%s%s, of %s of memory. Choose %sa smaller KV format (--kv), a smaller share "
+        "for it (--tensor-split), or --device cpu",
+        need->n_ctx, formats_text(desc, opts, formats, sizeof formats), part->name,
+        quire_format_bytes(kv_bytes, kv, sizeof kv),
+        quire_format_bytes(need->device_bytes, buffers, sizeof buffers),
+        weights[0] != '\0' ? " and weights of " : "", weights,
+        quire_format_bytes(part->bytes, has, sizeof has), ctx);
 }
 
 static int fail_device(const quire_model_desc *desc, const quire_runtime_opts *opts,
@@ -293,6 +442,9 @@ int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *o
     uint64_t bytes;
 
     quire_memory_need_get(desc, opts, &need);
+    if (!fits_device(&need, place) && place->n_parts > 0) {
+        return fail_part(desc, opts, &need, place, tokens, err);
+    }
     if (!fits_device(&need, place)) {
         return fail_device(desc, opts, &need, place, tokens, err);
     }

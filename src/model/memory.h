@@ -12,6 +12,9 @@
  *   need of a device = weights of layers there + KV pages
  *                    + buffers of a step (rows, partial results, activations of these layers)
  *
+ * With a split each device has its share of KV, and buffers of its own. Devices of one name are
+ * one memory.
+ *
  * Weights, KV and attention's workspace are exact. The figure of the other buffers is an upper
  * estimate of the bytes that graph.c reserves. The figure of the program is an allowance for code,
  * vocabulary and tables. Tests compare the need with the memory of a runtime.
@@ -34,14 +37,42 @@ typedef struct quire_memory_need {
     uint64_t device_bytes; /* upper estimate of a device's buffers, beside KV and weights */
     uint64_t device_weights_bytes;
     bool has_states; /* of recurrent layers */
+    double
+        shares[QUIRE_DEVICE_SPLIT_MAX]; /* of each device of a split in KV: quire_split_share() */
 } quire_memory_need;
 
-/* The device that KV lies on. */
+/* The memory of one device. */
+typedef struct quire_memory_part {
+    char name[QUIRE_SPLIT_NAME_BYTES];
+    uint64_t bytes;   /* UINT64_MAX: not known, or the CPU's */
+    bool is_hosts;    /* that is the host's, as lavapipe's: KV and buffers count in both */
+    bool is_cpu;      /* the host's without a count of its own */
+    bool has_weights; /* the layers of the model on a device of ggml (quire_model_opts.device) */
+} quire_memory_part;
+
+/* The device that KV lies on, or the devices of a split. */
 typedef struct quire_memory_place {
-    const char *name;
-    uint64_t bytes; /* the device's memory; UINT64_MAX: not known */
-    bool is_hosts;  /* that is the host's, as lavapipe's: KV and buffers count in both */
+    const char *name; /* of all */
+    uint64_t bytes;   /* as of a part, of one device */
+    bool is_hosts;
+    uint32_t n_parts; /* devices of a split, in the order of its layers; 0: one device */
+    quire_memory_part parts[QUIRE_DEVICE_SPLIT_MAX];
+    uint64_t kv_bytes_max; /* KV of a split is to be no larger; 0 = no such bound */
 } quire_memory_place;
+
+/* A share, 0 to 1, of some bytes. */
+static inline uint64_t quire_memory_share(double share, uint64_t bytes)
+{
+    return share < 1.0 ? (uint64_t)(share * (double)bytes) : bytes;
+}
+
+/* The bytes that a share, above 0, of them comes from; UINT64_MAX: more than can be counted. */
+static inline uint64_t quire_memory_whole(double share, uint64_t bytes)
+{
+    const double whole = (double)bytes / share;
+
+    return share >= 1.0 ? bytes : whole < 18446744073709549568.0 ? (uint64_t)whole : UINT64_MAX;
+}
 
 /* The need of a runtime with these options; zeros in opts stand for the runtime's defaults. */
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
@@ -53,6 +84,14 @@ bool quire_memory_kv_is_hosts(const quire_memory_need *need, const quire_memory_
 
 /* Bytes of a need that the host has to have. */
 uint64_t quire_memory_host_bytes(const quire_memory_need *need, const quire_memory_place *place);
+
+/* The share of KV that the host has to have room for, 0 to 1: that of devices of a split whose
+ * memory is the host's, otherwise all or nothing. */
+double quire_memory_host_share(const quire_memory_need *need, const quire_memory_place *place);
+
+/* Bytes of KV for which the device, or each device of a split, has room beside weights and buffers;
+ * 0 when not even these fit; UINT64_MAX: without bound. */
+uint64_t quire_memory_device_room(const quire_memory_need *need, const quire_memory_place *place);
 
 /* The longest context with which the need stays within limit_bytes, and within the device, in whole
  * pages and at most tokens_max; 0 when not even one page fits. opts->n_ctx and

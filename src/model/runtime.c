@@ -151,7 +151,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
     opts.lock_memory = o->lock_memory;
-    opts.memory = rt->memory_device != NULL ? &rt->page_memory : NULL;
+    opts.memory = quire_runtime_is_on_device(rt) ? &rt->page_memory : NULL;
     opts.clock_us = us_since_created;
     opts.clock_ctx = rt;
     rt->created_ns = quire_clock_ns();
@@ -205,8 +205,9 @@ static int kernels_open(quire_runtime *rt, quire_error *err)
         rt->device = quire_device_joint_attention(rt->joint);
         return QUIRE_OK;
     }
-    if (rt->memory_device != NULL) {
-        rt->device = quire_device_attention(rt->memory_device);
+    if (quire_runtime_is_on_device(rt)) {
+        rt->device = rt->split != NULL ? quire_device_split_attention(rt->split)
+                                       : quire_device_attention(rt->memory_device);
         return QUIRE_OK;
     }
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
@@ -338,6 +339,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     quire_cache_destroy(rt->cache);
     quire_device_joint_close(rt->joint);
     quire_device_close(rt->memory_device); /* whose memory the cache's pages were */
+    quire_device_split_close(rt->split);
     quire_runtime_recurrent_close(rt);
     free(rt->before_tokens);
     free(rt->exit_seqs);
@@ -345,6 +347,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     free(rt->v_gates);
     free(rt->ops);
     free(rt->pairs);
+    free(rt->rounding);
     free(rt);
 }
 
@@ -371,7 +374,8 @@ quire_attn_device *quire_runtime_device(quire_runtime *rt)
 
 const char *quire_runtime_isa(const quire_runtime *rt)
 {
-    return rt->memory_device != NULL ? rt->device.name : quire_attn_workspace_isa(rt->workspace);
+    return quire_runtime_is_on_device(rt) ? rt->device.name
+                                          : quire_attn_workspace_isa(rt->workspace);
 }
 
 uint32_t quire_runtime_n_device_layers(const quire_runtime *rt)
@@ -381,12 +385,17 @@ uint32_t quire_runtime_n_device_layers(const quire_runtime *rt)
 
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *rt)
 {
-    return rt->memory_device != NULL ? &rt->page_memory : NULL;
+    return quire_runtime_is_on_device(rt) ? &rt->page_memory : NULL;
 }
 
 const quire_device *quire_runtime_memory_device(const quire_runtime *rt)
 {
     return rt->memory_device;
+}
+
+const quire_device_split *quire_runtime_split_devices(const quire_runtime *rt)
+{
+    return rt->split;
 }
 
 void quire_runtime_hidden_set(quire_runtime *rt, quire_hidden_fn *fn, void *ctx)

@@ -45,6 +45,17 @@
 #define QUIRE_KV_GROUP_MAIN 0u /* lanes in their formats */
 #define QUIRE_KV_GROUP_HOT  1u /* those of sealed sides in QUIRE_FORMAT_HOT, if there are any */
 
+#define QUIRE_SPLIT_NAME_BYTES 16u /* of a device's name, as quire_device_info.name */
+
+/* The layers of a model on several devices (quire/device.h, "Layers on several devices"). The KV of
+ * a layer is on its device, and attention runs where the KV lies. */
+typedef struct quire_runtime_split {
+    uint32_t n; /* devices, two or more; 0 = no split */
+    char names[QUIRE_DEVICE_SPLIT_MAX][QUIRE_SPLIT_NAME_BYTES]; /* as of quire_device_open() */
+    uint32_t end[QUIRE_DEVICE_SPLIT_MAX]; /* device i has layers end[i - 1] (0 for i = 0) to
+                                             end[i] - 1; the last end is n_layer */
+} quire_runtime_split;
+
 typedef struct quire_kv_groups {
     uint32_t n;
     quire_group_id hot;     /* QUIRE_KV_GROUP_HOT, or 0: no side is sealed */
@@ -78,6 +89,8 @@ typedef struct quire_runtime_opts {
     const char *device; /* of pages, append and attention (quire/device.h), as "vulkan0"; NULL or
                            "cpu": none, the CPU's kernels read the host's memory. Borrowed for the
                            runtime's life */
+    quire_runtime_split split; /* its devices, in place of one; `device` is then a name of all of
+                                  them, for messages. See runtime_split.h */
     /* In place of quire_device_open(), for tests; NULL = that one. */
     int (*device_open)(quire_device **out, const char *name, const quire_device_opts *opts,
                        quire_error *err);
@@ -133,15 +146,19 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
                                                   const quire_runtime_opts *opts);
 /* The names of the attention's kernels: those of the CPU or the device. Memory: static. */
 const char *quire_runtime_isa(const quire_runtime *runtime);
-/* The device of the options; NULL without one. */
+/* The device of the options; NULL without one, and with a split. */
 const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
-/* Its memory, of which the cache's pages are; NULL without one. Memory: the runtime's. */
+/* The devices of a split; NULL without one. */
+const quire_device_split *quire_runtime_split_devices(const quire_runtime *runtime);
+/* The memory of either, of which the cache's pages are; NULL without. Memory: the runtime's. */
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *runtime);
 /* The layers of the model on a device of ggml (quire_model_opts.device), with the output as one of
  * them. */
 uint32_t quire_runtime_n_device_layers(const quire_runtime *runtime);
-/* Whether that device was lost: then every step returns QUIRE_LOST. */
+/* Whether that device was lost, or one of a split: then every step returns QUIRE_LOST. */
 bool quire_runtime_is_lost(const quire_runtime *runtime);
+/* The name by which the options know the lost device; NULL: none is lost. Memory: the runtime's. */
+const char *quire_runtime_lost_name(const quire_runtime *runtime);
 /* Whether the options name a device with memory of its own. Thread: any. */
 bool quire_runtime_has_device(const quire_runtime_opts *opts);
 /* Whether a runtime with these options can be on the device that they name, as far as is known
@@ -305,6 +322,9 @@ typedef struct quire_kv_page_bytes {
  * has_bounds the part of a main page ends with [bounds: kv head][tile], 2 * d_k floats each. */
 quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_layer,
                                     quire_attn_layer *layer);
+
+/* The bytes of a stored layer's part in the pages of a group; 0 if the group has none. */
+size_t quire_kv_part_bytes(const quire_kv_form *form, quire_group_id group, uint32_t stored);
 
 /* The parts of a page of a group. part_bytes: [n_stored], or NULL; n_parts may be NULL. Returns
  * their sum. */

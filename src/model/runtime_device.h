@@ -10,9 +10,11 @@
 
 #include "model/runtime_internal.h"
 
-/* Open the device that the options name, with the limits of the runtime; nothing without one.
- * Errors: QUIRE_UNSUPP (the device lacks a feature that the model or an option needs; err names the
- * feature), those of quire_device_open(). Memory: quire_device_close(rt->memory_device). */
+/* Open the device that the options name, or those of their split, with the limits of the runtime;
+ * nothing without one. Errors: QUIRE_UNSUPP (the device lacks a feature that the model or an option
+ * needs; err names the feature), those of quire_device_open(). Memory:
+ * quire_device_close(rt->memory_device), quire_device_split_close(rt->split), free(rt->rounding).
+ */
 int quire_runtime_device_open(quire_runtime *rt, quire_error *err);
 
 #endif /* QUIRE_MODEL_RUNTIME_DEVICE_H */

@@ -60,7 +60,7 @@ static size_t bytes_of(const fill_lane *f, quire_format format)
 /* Write a whole tile; the bytes stay as they are until the last flush. */
 static void tile_put(fill_out *o, unsigned char *tile, const unsigned char *from, size_t bytes)
 {
-    if (o->rt->memory_device == NULL) {
+    if (!quire_runtime_is_on_device(o->rt)) {
         memcpy(tile, from, bytes);
         return;
     }
@@ -75,7 +75,7 @@ static unsigned char *tile_edit(fill_out *o, uint32_t i, unsigned char *tile, si
 {
     const quire_page_piece piece = { .to = o->edited[i], .from = tile, .bytes = bytes };
 
-    if (o->rt->memory_device == NULL) {
+    if (!quire_runtime_is_on_device(o->rt)) {
         return tile;
     }
     out_flush(o);
@@ -88,7 +88,7 @@ static unsigned char *tile_edit(fill_out *o, uint32_t i, unsigned char *tile, si
 /* Write an edited tile back to its place on the device. */
 static void tile_edited(fill_out *o, unsigned char *tile, const unsigned char *edited, size_t bytes)
 {
-    if (o->rt->memory_device != NULL) {
+    if (quire_runtime_is_on_device(o->rt)) {
         tile_put(o, tile, edited, bytes);
         out_flush(o);
     }

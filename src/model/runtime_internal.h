@@ -19,10 +19,11 @@ struct quire_runtime {
     uint64_t created_ns;             /* the history counts from here */
     quire_attn_workspace *workspace; /* of the CPU's kernels; NULL with a device */
     quire_device *memory_device;     /* of opts.device; NULL without one */
+    quire_device_split *split;       /* of opts.split; NULL without one */
     quire_device_joint *joint;       /* with opts.attends_host, beside the device; or NULL */
-    quire_device_info device_info;   /* as it was opened */
-    quire_page_memory page_memory;   /* the device's */
-    quire_attn_device device;        /* that steps go to: the workspace's or the device's */
+    char *rounding; /* of the device or of the split, for the identity of KV; NULL without one */
+    quire_page_memory page_memory; /* the device's, or the split's */
+    quire_attn_device device;      /* that steps go to: the workspace's or the device's */
     quire_backend backend;
     quire_backend_device
         layers_backend;  /* of the device with layers of the model, if there is one */
@@ -40,6 +41,12 @@ struct quire_runtime {
     uint64_t steps_total;
     uint64_t step_ns;
 };
+
+/* Whether pages lie in the memory of a device, or of the devices of a split. */
+static inline bool quire_runtime_is_on_device(const quire_runtime *runtime)
+{
+    return runtime->memory_device != NULL || runtime->split != NULL;
+}
 
 /* Whether the context is longer than the one that the model was first trained for. */
 static inline bool quire_runtime_is_long(const quire_runtime *runtime)

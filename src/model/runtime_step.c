@@ -319,7 +319,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         rc = rc == QUIRE_OK ? rt->exit.status : rc;
     }
     if (rc == QUIRE_OK ||
-        rt->memory_device != NULL) { /* whose queue may hold a failed step's work */
+        quire_runtime_is_on_device(rt)) { /* whose queue may hold a failed step's work */
         const int synced = rt->device.sync(rt->device.ctx);
 
         rc = rc == QUIRE_OK || synced == QUIRE_LOST ? synced : rc;

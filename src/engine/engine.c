@@ -125,6 +125,11 @@ bool quire_engine_is_lost(const quire_engine *engine)
     return true;
 }
 
+const char *quire_engine_lost_name(const quire_engine *engine)
+{
+    return quire_loop_is_lost(engine->loop) ? quire_loop_lost_name(engine->loop) : NULL;
+}
+
 const quire_model *quire_engine_model(const quire_engine *engine)
 {
     return quire_loop_parts_get(engine->loop)->model;

@@ -167,6 +167,9 @@ bool quire_engine_is_idle(const quire_engine *engine);
 /* Whether the device was lost, of several devices all. Then all requests have failed, or are about
  * to, and new ones are refused (QUIRE_LOST). Nothing repairs it: the owner ends the engine. */
 bool quire_engine_is_lost(const quire_engine *engine);
+/* The lost device of an engine with one loop, as --device names it: of a split, the first one that
+ * was lost. NULL: none is lost. Memory: the runtime's. */
+const char *quire_engine_lost_name(const quire_engine *engine);
 
 const quire_model *quire_engine_model(const quire_engine *engine);
 uint32_t quire_engine_n_ctx(const quire_engine *engine);

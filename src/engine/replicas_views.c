@@ -5,6 +5,8 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_views.h"
 #include "engine/views.h"
+#include "model/memory.h"
+#include "model/runtime_split.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +118,31 @@ uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device
                                      quire_region_view out[QUIRE_REGIONS_MAX])
 {
     return quire_loop_regions(engine->loops[device], out);
+}
+
+/* An engine with a split has one loop. */
+uint32_t quire_engine_layers(const quire_engine *engine,
+                             quire_layers_view out[QUIRE_DEVICE_SPLIT_MAX])
+{
+    const quire_loop_parts *parts = quire_loop_parts_get(engine->loop);
+    const quire_runtime_split *split = &parts->runtime_opts->split;
+    quire_region_view regions[QUIRE_REGIONS_MAX];
+    const uint32_t n_regions = quire_engine_regions(engine, regions);
+    uint64_t budget_bytes = 0;
+
+    for (uint32_t i = 0; i < n_regions; i++) {
+        budget_bytes += regions[i].stats.budget_bytes;
+    }
+    for (uint32_t i = 0; i < split->n; i++) {
+        const double share = quire_split_share(parts->desc, parts->runtime_opts, i);
+
+        out[i] = (quire_layers_view){ .name = split->names[i],
+                                      .first_layer = i > 0 ? split->end[i - 1] : 0,
+                                      .last_layer = split->end[i] - 1,
+                                      .kv_share = share,
+                                      .budget_bytes = quire_memory_share(share, budget_bytes) };
+    }
+    return split->n;
 }
 
 /* Add an account's figures on a device. Bytes and quotas of a lost device do not count. */

@@ -77,6 +77,20 @@ uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[
 uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device,
                                      quire_region_view out[QUIRE_REGIONS_MAX]);
 
+/* A device that has some of the layers of a model (quire_runtime_opts.split). */
+typedef struct quire_layers_view {
+    const char *name; /* as --device takes it */
+    uint32_t first_layer;
+    uint32_t last_layer;
+    double kv_share;       /* of each budget of KV: quire_split_share() */
+    uint64_t budget_bytes; /* its share of all regions' */
+} quire_layers_view;
+
+/* The devices of a split, in the order of their layers. Returns their number, 0 without one; never
+ * waits. */
+uint32_t quire_engine_layers(const quire_engine *engine,
+                             quire_layers_view out[QUIRE_DEVICE_SPLIT_MAX]);
+
 /* Accounts 1 .. n of quire_engine_opts.accounts, account i + 1 at i. */
 int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n);
 

@@ -283,7 +283,7 @@ static int create(creation *c)
 
     if (quire_loop_is_lost(adapt->loop)) {
         return quire_error_set(c->err, QUIRE_LOST, QUIRE_LOST_MESSAGE,
-                               adapt->parts->runtime_opts->device);
+                               quire_loop_lost_name(adapt->loop));
     }
     QUIRE_TRY(enter(c, &entry));
     rc = quire_adapt_pin_begin(adapt, entry, c->err);

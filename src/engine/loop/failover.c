@@ -157,12 +157,15 @@ void quire_loop_lost(quire_loop *loop)
 {
     char message[QUIRE_ERROR_MESSAGE_MAX];
 
+    if (!quire_loop_is_lost(loop)) {
+        loop->inbox.lost_name = quire_runtime_lost_name(loop->runtime);
+    }
     atomic_store(&loop->inbox.is_lost, true);
     watcher_end(loop);
     if (quire_loop_has_heir(loop)) {
         give_all_away(loop);
     }
-    (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
+    (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE, quire_loop_lost_name(loop));
     quire_loop_all_end(loop, &(quire_ending){ .finish = QUIRE_FINISH_ERROR,
                                               .status = QUIRE_LOST,
                                               .stop_index = -1,

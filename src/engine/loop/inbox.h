@@ -27,6 +27,7 @@ typedef struct quire_inbox {
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
     atomic_ullong n_to_compute; /* prompt tokens of these requests */
     atomic_bool is_lost;        /* the device was lost: no request is here, and new ones fail */
+    const char *lost_name;      /* of that device: set before is_lost, the runtime's */
     atomic_int urgent_rank;     /* highest rank in `requests`; -1 = empty. Set under lock */
 
     pthread_mutex_t lock;

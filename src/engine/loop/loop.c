@@ -294,6 +294,11 @@ bool quire_loop_is_lost(const quire_loop *loop)
     return atomic_load(&loop->inbox.is_lost);
 }
 
+const char *quire_loop_lost_name(const quire_loop *loop)
+{
+    return loop->inbox.lost_name;
+}
+
 const uint32_t *quire_loop_running_of(const quire_loop *loop)
 {
     return loop->set.n_running_of;

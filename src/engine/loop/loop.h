@@ -97,6 +97,9 @@ int quire_loop_explain(quire_loop *loop, const char *request_id, const void *ten
 uint32_t quire_loop_explain_last(quire_loop *loop, quire_explanation *out, uint32_t n);
 bool quire_loop_is_idle(const quire_loop *loop);
 bool quire_loop_is_lost(const quire_loop *loop);
+/* The lost device, of a lost loop; of a split, the first one that was lost. Memory: the
+ * runtime's. */
+const char *quire_loop_lost_name(const quire_loop *loop);
 /* Take over a request of a loop whose device was lost: it is queued, and its tokens are computed
  * as after a preemption. The other loop has the same model, classes and sessions. Returns false if
  * it can never fit, or if this loop has ended or its device is lost, too. */

@@ -321,7 +321,7 @@ static int place_take(quire_loop *loop, uint32_t class_index, quire_refusal *why
     *why = QUIRE_REFUSAL_NONE;
     if (quire_loop_is_lost(loop)) {
         *why = QUIRE_REFUSAL_LOST;
-        rc = quire_error_set(err, QUIRE_LOST, QUIRE_LOST_MESSAGE, loop->runtime_opts->device);
+        rc = quire_error_set(err, QUIRE_LOST, QUIRE_LOST_MESSAGE, quire_loop_lost_name(loop));
     } else if (loop->inbox.is_stopping) {
         *why = QUIRE_REFUSAL_OTHER;
         rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");

@@ -125,6 +125,28 @@ static void write_device_regions(quire_json_out *json, quire_engine *engine)
     quire_json_array_end(json);
 }
 
+/* The layers of each device, where they are on several. */
+static void write_layers(quire_json_out *json, const quire_engine *engine)
+{
+    quire_layers_view layers[QUIRE_DEVICE_SPLIT_MAX];
+    const uint32_t n = quire_engine_layers(engine, layers);
+
+    if (n == 0) {
+        return;
+    }
+    quire_json_array(json, "layers");
+    for (uint32_t i = 0; i < n; i++) {
+        quire_json_object(json, NULL);
+        quire_json_string(json, "device", layers[i].name);
+        quire_json_u64(json, "first_layer", layers[i].first_layer);
+        quire_json_u64(json, "last_layer", layers[i].last_layer);
+        quire_json_number(json, "kv_share", layers[i].kv_share);
+        quire_json_u64(json, "budget_bytes", layers[i].budget_bytes);
+        quire_json_object_end(json);
+    }
+    quire_json_array_end(json);
+}
+
 /* The size of a page, and the measurements of other sizes. */
 static void write_page_sizes(quire_json_out *json, const quire_server_opts *opts)
 {
@@ -157,6 +179,7 @@ int quire_api_regions(quire_http *http)
     quire_json_object(&json, NULL);
     write_regions(&json, &list, &stats);
     write_device_regions(&json, http->engine);
+    write_layers(&json, http->engine);
     write_accounts(&json, &list, opts);
     write_page_sizes(&json, opts);
     quire_json_object_end(&json);

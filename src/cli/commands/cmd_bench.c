@@ -182,6 +182,7 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
                                .overflow_dir = args->common.cache_dir,
                                .overflow_host =
                                    !quire_device_is_cpu(args->common.device) &&
+                                   t->session.split.n == 0 &&
                                    quire_overflow_check(t->session.desc, NULL) == QUIRE_OK,
                                .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
 #include "cli/commands/info_retain.h"
+#include "cli/commands/info_split.h"
 #include "cli/commands/opened.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
@@ -26,6 +27,7 @@ typedef struct info_args {
     bool lists_architectures;
     const char *retain; /* NULL = texts keep all tokens */
     int64_t retain_chunk;
+    const quire_info_split *split; /* no option: of --device */
 } info_args;
 
 /* clang-format off */
@@ -49,6 +51,7 @@ static const quire_opt options[] = {
       .max = QUIRE_TOKENS_MAX, .initial = "1024", .offset = offsetof(info_args, retain_chunk),
       .help = "tokens between two places at which such a text drops tokens, rounded up to whole "
               "pages" },
+    QUIRE_ROWS_DEVICE_NAMES,
     QUIRE_ROWS_STEP,
     QUIRE_ROW_JSON,
 };
@@ -104,6 +107,7 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     cost c = { .format = format };
 
     opts.k_format = opts.v_format = format;
+    (void)quire_info_split_apply(args->split, desc, &opts, NULL); /* need_of() has said why not */
     resolved = opts;
     quire_runtime_opts_resolve(desc, &resolved);
     c.price = quire_kv_price_make(desc, &resolved);
@@ -111,15 +115,33 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
     c.price.hot_page_bytes = 0;
     c.token_bytes = c.price.main_page_bytes / c.price.page_tokens;
     /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
-    c.longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, NULL, QUIRE_TOKENS_MAX);
+    c.longest_tokens = quire_memory_tokens_max(
+        desc, &opts, memory_bytes, quire_info_split_place(args->split), QUIRE_TOKENS_MAX);
     return c;
 }
 
 /* The need of -c and --kv. */
 typedef struct asked_need {
     quire_memory_need need;
+    quire_runtime_split layers; /* by device */
+    uint64_t host_kv_bytes;
+    uint64_t host_bytes; /* of all that the host needs */
+    uint64_t missing_bytes;
     char kv[160]; /* the formats in words */
 } asked_need;
+
+/* The parts of the need that the host has to have, and the bytes that it or a device lacks. */
+static void need_add_up(const quire_memory_place *place, uint64_t memory_bytes, asked_need *out)
+{
+    const quire_memory_need *need = &out->need;
+    const uint64_t room = quire_memory_device_room(need, place);
+    const uint64_t over_bytes = need->kv_bytes > room ? need->kv_bytes - room : 0;
+
+    out->host_bytes = quire_memory_host_bytes(need, place);
+    out->host_kv_bytes = quire_memory_share(quire_memory_host_share(need, place), need->kv_bytes);
+    out->missing_bytes =
+        out->host_bytes > memory_bytes ? out->host_bytes - memory_bytes : over_bytes;
+}
 
 static int need_of(const info_args *args, const quire_model_desc *desc, asked_need *out,
                    quire_error *err)
@@ -141,7 +163,12 @@ static int need_of(const info_args *args, const quire_model_desc *desc, asked_ne
     rc = quire_kv_args_resolve(&found, desc, pairs, err);
     if (rc == QUIRE_OK) {
         opts.kv_pairs = pairs;
+        rc = quire_info_split_apply(args->split, desc, &opts, err);
+    }
+    if (rc == QUIRE_OK) {
+        out->layers = opts.split;
         quire_memory_need_get(desc, &opts, &out->need);
+        need_add_up(quire_info_split_place(args->split), args->split->limit_bytes, out);
         (void)quire_kv_args_text(&found, desc, pairs, out->kv, sizeof(out->kv));
     }
     quire_calibration_free(calibration);
@@ -234,17 +261,24 @@ static json_t *retained_json(const info_args *args, const quire_model_desc *desc
                      (int)retained->policy.chunk, "kv", rows);
 }
 
-static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
+static json_t *need_json(const info_args *args, const asked_need *asked)
 {
-    const quire_memory_need need = asked->need;
-    const bool fits = need.total_bytes <= memory_bytes;
+    const quire_memory_need *need = &asked->need;
+    const uint64_t buffers_bytes =
+        asked->host_bytes - need->weights_bytes - asked->host_kv_bytes - need->program_bytes;
+    json_t *json =
+        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need->n_ctx, "kv",
+                  asked->kv, "weights_bytes", (json_int_t)need->weights_bytes, "kv_bytes",
+                  (json_int_t)asked->host_kv_bytes, "buffers_bytes", (json_int_t)buffers_bytes,
+                  "program_bytes", (json_int_t)need->program_bytes, "total_bytes",
+                  (json_int_t)asked->host_bytes, "fits", (int)(asked->missing_bytes == 0),
+                  "missing_bytes", (json_int_t)asked->missing_bytes);
 
-    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need.n_ctx,
-                     "kv", asked->kv, "weights_bytes", (json_int_t)need.weights_bytes, "kv_bytes",
-                     (json_int_t)need.kv_bytes, "buffers_bytes", (json_int_t)need.buffers_bytes,
-                     "program_bytes", (json_int_t)need.program_bytes, "total_bytes",
-                     (json_int_t)need.total_bytes, "fits", (int)fits, "missing_bytes",
-                     (json_int_t)(fits ? 0 : need.total_bytes - memory_bytes));
+    if (asked->layers.n > 0) {
+        (void)json_object_set_new(json, "devices",
+                                  quire_info_split_json(args->split, &asked->layers, need));
+    }
+    return json;
 }
 
 static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
@@ -263,7 +297,7 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
         (int)d->n_embd, "n_ff", (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head",
         (int)d->n_kv_head, "d_k", (int)d->d_k, "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab,
         "n_ctx_train", (int)d->n_ctx_train, "memory_bytes", (json_int_t)memory_bytes, "need",
-        need_json(asked, memory_bytes), "kv", kv_json(args, d, memory_bytes));
+        need_json(args, asked), "kv", kv_json(args, d, memory_bytes));
 
     if (document != NULL && args->retain != NULL) {
         (void)json_object_set_new(document, "retained",
@@ -443,30 +477,33 @@ static void print_retained(const info_args *args, const quire_model_desc *d,
            "tokens behind the place\n  in 8 bits, too.\n");
 }
 
-static void print_need(const asked_need *asked, uint64_t memory_bytes)
+static void print_need(const info_args *args, const asked_need *asked, uint64_t memory_bytes)
 {
     const quire_memory_need need = asked->need;
+    const uint64_t buffers_bytes =
+        asked->host_bytes - need.weights_bytes - asked->host_kv_bytes - need.program_bytes;
     const struct {
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        { "weights", need.weights_bytes }, { "KV pages", need.kv_bytes },
-        { "buffers", need.buffers_bytes }, { "program", need.program_bytes },
-        { "sum", need.total_bytes },       { "limit", memory_bytes },
+        { "weights", need.weights_bytes }, { "KV pages", asked->host_kv_bytes },
+        { "buffers", buffers_bytes },      { "program", need.program_bytes },
+        { "sum", asked->host_bytes },      { "limit", memory_bytes },
     };
-    const bool fits = need.total_bytes <= memory_bytes;
+    const bool fits = asked->missing_bytes == 0;
     char text[24];
 
-    printf("\n  Memory for %u tokens of KV %s\n", need.n_ctx, asked->kv);
+    printf("\n  Memory for %u tokens of KV %s%s\n", need.n_ctx, asked->kv,
+           asked->layers.n > 0 ? ", of the host" : "");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         printf("  %-11s %15" PRIu64 "  %9s\n", rows[i].name, rows[i].bytes,
                quire_format_bytes(rows[i].bytes, text, sizeof(text)));
     }
-    printf(
-        "  %-11s %s %s\n", fits ? "fits" : "does not fit:",
-        quire_format_bytes(fits ? memory_bytes - need.total_bytes : need.total_bytes - memory_bytes,
-                           text, sizeof(text)),
-        fits ? "to spare" : "too much");
+    quire_info_split_print(args->split, &asked->layers, &need);
+    printf("  %-11s %s %s\n", fits ? "fits" : "does not fit:",
+           quire_format_bytes(fits ? memory_bytes - asked->host_bytes : asked->missing_bytes, text,
+                              sizeof(text)),
+           fits ? "to spare" : "too much");
 }
 
 static void print_architectures(void)
@@ -503,7 +540,7 @@ static int check(const void *opaque, quire_error *err)
 
 static int run(void *opaque)
 {
-    const info_args *args = opaque;
+    info_args *args = opaque;
     const char *path = args->common.model;
     uint64_t memory_bytes = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
                                                                  : quire_memory_available();
@@ -511,6 +548,7 @@ static int run(void *opaque)
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
     quire_info_retain retained = { .policy = { .chunk = 0 } };
+    quire_info_split split;
     asked_need asked;
     int exit_status = QUIRE_EXIT_OK;
 
@@ -521,9 +559,11 @@ static int run(void *opaque)
         print_architectures();
         return QUIRE_EXIT_OK;
     }
-    if (quire_model_open(&model, path, &opts, &err) < 0) {
+    if (quire_info_split_read(&split, &args->common, memory_bytes, &err) < 0 ||
+        quire_model_open(&model, path, &opts, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    args->split = &split;
     retained.desc = quire_model_desc_get(model);
     if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0 ||
         (args->retain != NULL &&
@@ -539,7 +579,7 @@ static int run(void *opaque)
         if (args->retain != NULL) {
             print_retained(args, quire_model_desc_get(model), &retained, memory_bytes);
         }
-        print_need(&asked, memory_bytes);
+        print_need(args, &asked, memory_bytes);
     }
     quire_info_retain_fini(&retained);
     quire_model_close(model);

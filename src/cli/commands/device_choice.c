@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "cli/commands/talk.h"
 #include "model/backend_device.h"
+#include "model/runtime_split.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +43,27 @@ int quire_device_peek(quire_device **out, const char *name, quire_error *err)
     opts.attn.page_tokens = 64;
     opts.attn.n_layers_max = 1;
     return quire_device_open(out, name, &opts, err);
+}
+
+int quire_device_memory_look(quire_memory_part *out, const char *name, quire_error *err)
+{
+    quire_device_info info;
+    quire_device *device;
+
+    *out = (quire_memory_part){ .bytes = UINT64_MAX };
+    (void)snprintf(out->name, sizeof out->name, "%s", name);
+    if (quire_device_is_cpu(name)) {
+        out->is_hosts = out->is_cpu = true;
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_device_peek(&device, name, err));
+    quire_device_info_get(device, &info);
+    quire_device_close(device);
+    out->is_hosts = info.is_software;
+    out->bytes = info.free_bytes != UINT64_MAX ? info.free_bytes
+                 : info.memory_bytes != 0      ? info.memory_bytes
+                                               : UINT64_MAX;
+    return QUIRE_OK;
 }
 
 bool quire_device_is_cpu(const char *wanted)
@@ -126,6 +148,15 @@ void quire_device_say(const char *wanted, const quire_runtime *runtime)
     char layers[64];
 
     if (wanted == NULL) {
+        return;
+    }
+    if (quire_runtime_split_devices(runtime) != NULL) {
+        char split[QUIRE_SPLIT_TEXT_MAX];
+
+        layers_text(quire_runtime_n_device_layers(runtime), layers, sizeof layers);
+        quire_say("devices %s: KV pages and attention%s; CPU: %smatrix products, %u threads",
+                  quire_split_text(&quire_runtime_opts_get(runtime)->split, split, sizeof split),
+                  layers, layers[0] != '\0' ? "other " : "", n_threads);
         return;
     }
     if (device == NULL) {

@@ -4,6 +4,7 @@
 #ifndef QUIRE_CLI_DEVICE_CHOICE_H
 #define QUIRE_CLI_DEVICE_CHOICE_H
 
+#include "model/memory.h"
 #include "model/runtime.h"
 #include "quire/device.h"
 
@@ -25,6 +26,10 @@ const char *quire_device_interface_title(quire_device_interface interface);
 /* Open a device for looking at it, with room for hardly any attention. Errors: as
  * quire_device_open(). Memory: quire_device_close(). */
 int quire_device_peek(quire_device **out, const char *name, quire_error *err);
+
+/* The memory of a device that is there. cpu is the host's memory. Errors:
+ * quire_device_open(). */
+int quire_device_memory_look(quire_memory_part *out, const char *name, quire_error *err);
 
 /* The name for quire_runtime_opts.device: of "auto" the first card of Vulkan's that is not computed
  * by the CPU, else the first of CUDA's, else cpu. wanted: the value of --device; NULL = cpu. Lives

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/commands/device_choice.h"
+#include "cli/commands/opened_memory.h"
 #include "cli/commands/opened_overflow.h"
 #include "cli/commands/opened_retain.h"
 #include "cli/commands/talk.h"
@@ -85,10 +86,13 @@ typedef struct admission {
     const quire_common_args *args;
 } admission;
 
-/* Where KV is, for quire_memory_check(). */
-static const quire_memory_place *place_of(const quire_opened *session)
+/* Set the device, or the split. opts: with formats. */
+static int device_set(const quire_opened *session, const quire_model_desc *desc,
+                      quire_runtime_opts *opts, quire_error *err)
 {
-    return session->device.name != NULL ? &session->device : NULL;
+    opts->device = session->device.name;
+    return quire_split_choice_apply(&session->split, &session->device, session->memory_limit_bytes,
+                                    desc, opts, err);
 }
 
 static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
@@ -102,45 +106,56 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     if (rc == QUIRE_OK) {
         opts.kv_pairs = pairs;
         opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
+        rc = device_set(a->session, desc, &opts, err);
+    }
+    if (rc == QUIRE_OK) {
         rc = quire_opened_retain_plan(a->session, a->args, desc, &opts, err);
     }
     if (rc == QUIRE_OK) {
-        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, place_of(a->session),
-                                err);
+        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes,
+                                quire_opened_place(a->session), err);
     }
     free(pairs);
     return rc;
 }
 
-/* The memory that there is on a device; "cpu": none of its own. Errors: quire_device_open(). */
+/* The memory that there is on a device; "cpu": none of its own. Errors: quire_device_open(),
+ * QUIRE_INVAL (several names). */
 static int device_look(quire_opened *session, const char *name, quire_error *err)
 {
-    quire_device_info info;
-    quire_device *device;
+    quire_memory_part part;
 
     session->device = (quire_memory_place){ .name = NULL };
     if (quire_device_is_cpu(name)) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(quire_device_peek(&device, name, err));
-    quire_device_info_get(device, &info);
-    quire_device_close(device);
-    session->device = (quire_memory_place){
-        .name = name,
-        .bytes = info.free_bytes != UINT64_MAX ? info.free_bytes
-                 : info.memory_bytes != 0      ? info.memory_bytes
-                                               : UINT64_MAX,
-        .is_hosts = info.is_software,
-    };
+    if (strchr(name, ',') != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--device %.80s: several devices are for quire serve, or for "
+                               "--split-mode layer",
+                               name);
+    }
+    QUIRE_TRY(quire_device_memory_look(&part, name, err));
+    session->device =
+        (quire_memory_place){ .name = name, .bytes = part.bytes, .is_hosts = part.is_hosts };
     return QUIRE_OK;
 }
 
-/* The memory of the host and of args' device. Errors: device_look(), quire_device_layers(). */
+/* The memory of the host and of args' devices. Errors: quire_split_choice_read(), device_look(),
+ * quire_device_layers(). */
 static int memory_look(quire_opened *session, const quire_common_args *args, quire_model_opts *opts,
                        quire_error *err)
 {
     session->memory_limit_bytes =
         args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    QUIRE_TRY(quire_split_choice_read(&session->split, args, err));
+    if (session->split.n > 0) {
+        QUIRE_TRY(quire_split_choice_look(&session->split, args->device, &session->device, err));
+        return session->split.card < session->split.n
+                   ? quire_device_layers(opts, session->split.names[session->split.card],
+                                         args->n_device_layers, err)
+                   : QUIRE_OK;
+    }
     QUIRE_TRY(device_look(session, quire_device_choose(args->device), err));
     return quire_device_layers(opts, session->device.name, args->n_device_layers, err);
 }
@@ -174,105 +189,11 @@ int quire_opened_describe(quire_opened *session, const quire_common_args *args, 
     return QUIRE_OK;
 }
 
-/* The trained context, or as much of it as memory up to a limit, and the device, hold. */
-static uint32_t default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
-                            uint64_t limit_bytes, const quire_memory_place *place)
-{
-    const uint32_t trained = session->desc->n_ctx_train;
-    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, place, trained);
-
-    if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
-        return trained;
-    }
-    quire_say("the trained context of %u tokens does not fit in memory: this one is %u tokens (-c "
-              "sets it)",
-              trained, fits);
-    return fits;
-}
-
-/* KV of n_tokens, plus each sequence's own memory: its last page, and its first and recent tokens
- * in their hot form. */
-static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                          uint32_t n_tokens)
-{
-    quire_runtime_opts all = *opts;
-    quire_runtime_opts own = *opts;
-
-    all.n_ctx = n_tokens;
-    own.n_batch = 1;
-    own.n_ctx = 4 * opts->page_tokens + opts->kv_recent + opts->kv_sinks;
-    return quire_runtime_kv_bytes(desc, &all) +
-           opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
-}
-
-/* The memory for KV beside weights and buffers, the host's or the device's; 0: none. rest: the need
- * of weights and buffers, of the host and of the device. */
-static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need *need,
-                            uint64_t rest[2])
-{
-    const quire_memory_place *place = place_of(session);
-    const bool is_hosts = quire_memory_kv_is_hosts(need, place);
-    const uint64_t limit_bytes = session->memory_limit_bytes;
-    uint64_t left[2] = { 0, UINT64_MAX };
-
-    rest[0] = quire_memory_host_bytes(need, place) - (is_hosts ? need->kv_bytes : 0);
-    rest[1] = place != NULL ? need->device_weights_bytes + need->device_bytes : 0;
-    left[0] = rest[0] <= limit_bytes ? limit_bytes - rest[0] : 0;
-    if (place != NULL) {
-        left[1] = rest[1] < place->bytes ? place->bytes - rest[1] : 0;
-    }
-    if (!is_hosts) {
-        return rest[0] <= limit_bytes ? left[1] : 0;
-    }
-    return left[0] < left[1] ? left[0] : left[1];
-}
-
-/* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
- * fits. */
-static int share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
-                        quire_error *err)
-{
-    quire_memory_place place = session->device;
-    quire_runtime_opts one = *opts;
-    quire_memory_need need;
-    uint64_t rest[2];
-    uint64_t left_bytes, host_bytes;
-    char seq[16], budget[16], left[16];
-
-    one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
-    quire_memory_need_get(session->desc, &one, &need);
-    left_bytes = left_for_kv(session, &need, rest);
-    if (left_bytes == 0) {
-        return quire_memory_check(session->desc, &one, session->memory_limit_bytes,
-                                  place_of(session), err);
-    }
-    opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
-    if (need.kv_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
-        return quire_error_set(
-            err, QUIRE_NOMEM,
-            "%u tokens of context take %s of KV, but weights and buffers leave %s of memory, and "
-            "%g of that are %s: lower -c, choose a smaller --kv format or raise "
-            "--cache-memory-ratio%s%s",
-            one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
-            quire_format_bytes(left_bytes, left, sizeof(left)), share,
-            quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)),
-            place.name != NULL ? "; the memory is that of device " : "",
-            place.name != NULL ? place.name : "");
-    }
-    if (opts->n_ctx == 0) {
-        host_bytes = quire_memory_kv_is_hosts(&need, place_of(session))
-                         ? rest[0] + opts->kv_budget_bytes
-                         : session->memory_limit_bytes;
-        place.bytes = rest[1] + opts->kv_budget_bytes;
-        opts->n_ctx = default_ctx(session, opts, host_bytes, place.name != NULL ? &place : NULL);
-    }
-    return QUIRE_OK;
-}
-
 int quire_opened_draft(quire_opened *session, const quire_common_args *args,
                        const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err)
 {
     quire_kv_pair *pairs;
+    int rc;
 
     *opts = quire_opened_runtime_opts(args, want);
     QUIRE_TRY(choose_formats(session, args, session->desc, &pairs, err));
@@ -280,9 +201,13 @@ int quire_opened_draft(quire_opened *session, const quire_common_args *args,
         memcpy(pairs, want->kv_pairs, session->desc->n_stored * sizeof(*pairs));
     }
     opts->kv_pairs = pairs;
-    opts->device = session->device.name;
     opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : session->desc->n_ctx_train;
-    return QUIRE_OK;
+    rc = device_set(session, session->desc, opts, err);
+    if (rc < 0) {
+        free(pairs);
+        opts->kv_pairs = NULL;
+    }
+    return rc;
 }
 
 int quire_opened_plan(quire_opened *session, const quire_common_args *args,
@@ -295,21 +220,22 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
-    opts->device = session->device.name;
+    QUIRE_TRY(device_set(session, session->desc, opts, err));
     opts->kv_overflows |= want->overflow_host && opts->device != NULL;
     QUIRE_TRY(quire_runtime_device_check(opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
-        QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
+        QUIRE_TRY(quire_opened_share_memory(session, want->kv_share, opts, err));
     }
     opts->n_ctx = opts->n_ctx != 0
                       ? opts->n_ctx
-                      : default_ctx(session, opts, session->memory_limit_bytes, place_of(session));
+                      : quire_opened_default_ctx(session, opts, session->memory_limit_bytes,
+                                                 quire_opened_place(session));
     if (want->n_tokens != 0 && opts->kv_budget_bytes == 0) {
-        opts->kv_budget_bytes = budget_of(session->desc, opts, want->n_tokens);
+        opts->kv_budget_bytes = quire_opened_budget_of(session->desc, opts, want->n_tokens);
     }
-    return quire_memory_check(session->desc, opts, session->memory_limit_bytes, place_of(session),
-                              err);
+    return quire_memory_check(session->desc, opts, session->memory_limit_bytes,
+                              quire_opened_place(session), err);
 }
 
 const quire_cache *quire_opened_cache(const quire_opened *session)
@@ -352,16 +278,17 @@ void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
 {
     quire_memory_need need;
     uint64_t more_bytes, host_bytes;
+    double host_share;
 
     quire_memory_need_get(session->desc, opts, &need);
-    host_bytes =
-        quire_memory_host_bytes(&need, place_of(session)) - need.weights_bytes - need.program_bytes;
+    host_share = quire_memory_host_share(&need, quire_opened_place(session));
+    host_bytes = quire_memory_host_bytes(&need, quire_opened_place(session)) - need.weights_bytes -
+                 need.program_bytes;
     /* Cached texts fill the rest of the budget. */
     more_bytes = rest_of(opts->kv_budget_bytes, need.kv_bytes);
-    session->runtime_bytes = quire_memory_kv_is_hosts(&need, place_of(session))
-                                 ? sum_of(host_bytes, more_bytes)
-                                 : host_bytes;
+    session->runtime_bytes = sum_of(host_bytes, quire_memory_share(host_share, more_bytes));
     session->device_bytes = sum_of(need.kv_bytes + need.device_bytes, more_bytes);
+    memcpy(session->device_shares, need.shares, sizeof(session->device_shares));
 }
 
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
@@ -390,6 +317,21 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     return QUIRE_OK;
 }
 
+/* Take the memory of device i of a split from the devices of its name. Its buffers count as much as
+ * its share of KV: an estimate. */
+static void parts_beside(const quire_opened *session, uint32_t i, quire_memory_place *place)
+{
+    const uint64_t taken = quire_memory_share(session->device_shares[i], session->device_bytes);
+
+    for (uint32_t k = 0; k < place->n_parts; k++) {
+        quire_memory_part *part = &place->parts[k];
+
+        if (part->bytes != UINT64_MAX && strcmp(part->name, place->parts[i].name) == 0) {
+            part->bytes = rest_of(part->bytes, taken);
+        }
+    }
+}
+
 quire_opened quire_opened_beside(const quire_opened *session)
 {
     quire_opened other = *session;
@@ -397,6 +339,9 @@ quire_opened quire_opened_beside(const quire_opened *session)
     other.memory_limit_bytes = rest_of(session->memory_limit_bytes, session->runtime_bytes);
     if (other.device.name != NULL && other.device.bytes != UINT64_MAX) {
         other.device.bytes = rest_of(session->device.bytes, session->device_bytes);
+    }
+    for (uint32_t i = 0; i < other.device.n_parts; i++) {
+        parts_beside(session, i, &other.device);
     }
     other.runtime = NULL;
     other.offload = NULL;
@@ -525,7 +470,7 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
         return quire_error_set(err, status,
                                "device %s was lost, and the KV on it: repeat the command, or use "
                                "--device cpu",
-                               quire_runtime_opts_get(session->runtime)->device);
+                               quire_runtime_lost_name(session->runtime));
     default:
         return quire_error_set(err, status, "a step failed: %s", quire_status_text(status));
     }

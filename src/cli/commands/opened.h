@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "cli/commands/split_choice.h"
 #include "cli/settings/args.h"
 #include "engine/overflow.h"
 #include "engine/retention.h"
@@ -30,10 +31,12 @@ typedef struct quire_opened {
     quire_kv_pair *kv_pairs;    /* [n_stored], valid as long as the runtime */
     uint32_t n_ctx;
     uint32_t n_batch;
-    uint64_t memory_limit_bytes;    /* limit before the weights were loaded */
-    quire_memory_place device;      /* of KV; name NULL: it is in the host's memory */
-    uint64_t runtime_bytes;         /* computed size of the runtime's KV and buffers at the host */
-    uint64_t device_bytes;          /* and on the device */
+    uint64_t memory_limit_bytes; /* limit before the weights were loaded */
+    quire_memory_place device;   /* of KV; name NULL: it is in the host's memory */
+    quire_split_choice split;    /* with several devices for it */
+    uint64_t runtime_bytes;      /* computed size of the runtime's KV and buffers at the host */
+    uint64_t device_bytes;       /* and on the device, or the devices of a split together */
+    double device_shares[QUIRE_DEVICE_SPLIT_MAX]; /* of these */
     quire_calibration *calibration; /* of the model; NULL = none, or not looked for yet */
     bool has_looked;                /* for a calibration */
     bool has_warned;                /* about a context beyond the trained one; once per session */

@@ -29,6 +29,12 @@ int quire_opened_overflow_check(const quire_opened *session, const quire_common_
                                "read by the CPU",
                                choice);
     }
+    if (session->split.n > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--kv-overflow-attend %s and --split-mode layer: no pages lie "
+                               "outside of the devices' memory",
+                               choice);
+    }
     if (args->kv_overflow == QUIRE_KV_OVERFLOW_REFUSE) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--kv-overflow-attend %s and --kv-overflow refuse: no pages lie in "
@@ -43,9 +49,10 @@ int quire_opened_overflow_check(const quire_opened *session, const quire_common_
 void quire_opened_overflow_want(const quire_opened *session, const quire_common_args *args,
                                 quire_opened_want *want)
 {
-    const bool is_on = args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
-                       (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO && args->retain == NULL &&
-                        quire_overflow_check(session->desc, NULL) == QUIRE_OK);
+    const bool is_on =
+        args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
+        (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO && args->retain == NULL &&
+         session->split.n == 0 && quire_overflow_check(session->desc, NULL) == QUIRE_OK);
 
     want->overflow_host = is_on && session->device.name != NULL;
     want->overflow_dir = is_on && !want->overflow_host ? args->cache_dir : NULL;

@@ -219,6 +219,10 @@ static const char *overflow_note(const serving *s)
     if (!s->args->no_kv_overflow) {
         return NULL;
     }
+    if (s->args->common.split_mode != QUIRE_SPLIT_NONE) {
+        return "the layers are on several devices (split_mode), so requests larger than the KV "
+               "budget are refused (kv_overflow)";
+    }
     return s->args->retain != NULL
                ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
                : "layers of this model share KV, have windows or are recurrent, so requests larger "
@@ -393,7 +397,7 @@ static bool print_ready(const serving *s)
 /* Wait for a signal; 0: the device was lost. */
 static int wait_for_end(serving *s)
 {
-    const bool has_device = quire_runtime_memory_device(s->session.runtime) != NULL ||
+    const bool has_device = quire_runtime_page_memory(s->session.runtime) != NULL ||
                             quire_serve_devices_can_end(&s->devices);
     int number = 0;
 
@@ -403,6 +407,7 @@ static int wait_for_end(serving *s)
     }
     if (number == 0) { /* the last device of several is named, too */
         quire_serve_devices_watch(&s->devices, s->engine, &s->log);
+        quire_serve_devices_part_lost(&s->devices, s->engine);
     }
     return number;
 }

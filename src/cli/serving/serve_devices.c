@@ -9,16 +9,22 @@
 #include "model/kv_identity.h"
 #include "store/page_io.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- names ---- */
 
-static int names_read(quire_serve_devices *out, const char *device, quire_error *err)
+static int names_read(quire_serve_devices *out, const quire_common_args *args, quire_error *err)
 {
+    const char *device = args->device;
     char *rest;
 
     if (device == NULL) {
+        return QUIRE_OK;
+    }
+    if (args->split_mode != QUIRE_SPLIT_NONE) {
+        out->names[out->n++] = device; /* several devices with one runtime */
         return QUIRE_OK;
     }
     out->text = strdup(device);
@@ -156,6 +162,12 @@ static int placement_read(quire_serve_devices *out, const quire_serve_args *args
     if (n == 0) {
         return QUIRE_OK;
     }
+    if (args->common.split_mode != QUIRE_SPLIT_NONE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%.200s: placement and split_mode %s cannot go together: each "
+                               "request needs all devices",
+                               args->settings.path, quire_split_modes[args->common.split_mode]);
+    }
     if (out->n < 2) {
         return quire_error_set(err, QUIRE_INVAL, "%.200s: placement needs several names in device",
                                args->settings.path);
@@ -176,8 +188,11 @@ static int placement_read(quire_serve_devices *out, const quire_serve_args *args
 int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
                              const quire_tiers *tiers, quire_error *err)
 {
+    quire_split_choice split;
+
     *out = (quire_serve_devices){ .n = 0 };
-    QUIRE_TRY(names_read(out, args->common.device, err));
+    QUIRE_TRY(quire_split_choice_read(&split, &args->common, err));
+    QUIRE_TRY(names_read(out, &args->common, err));
     QUIRE_TRY(placement_read(out, args, tiers, err));
     args->n_overflow_files = 0;
     for (uint32_t i = 0; i < out->n; i++) {
@@ -376,8 +391,18 @@ void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engin
     }
 }
 
+void quire_serve_devices_part_lost(quire_serve_devices *devices, const quire_engine *engine)
+{
+    const char *name = devices->n > 1 ? NULL : quire_engine_lost_name(engine);
+
+    (void)snprintf(devices->lost_part, sizeof devices->lost_part, "%s", name != NULL ? name : "");
+}
+
 const char *quire_serve_devices_lost(const quire_serve_devices *devices,
                                      const quire_serve_args *args)
 {
+    if (devices->lost_part[0] != '\0') {
+        return devices->lost_part;
+    }
     return devices->lost_last != NULL ? devices->lost_last : args->common.device;
 }

@@ -27,8 +27,9 @@ typedef struct quire_serve_devices {
     uint32_t n_bindings;                       /* read so far */
     quire_opened sessions[QUIRE_REPLICAS_MAX]; /* [n - 1], of devices 1 to n - 1 */
     quire_engine_device items[QUIRE_REPLICAS_MAX];
-    bool is_lost[QUIRE_REPLICAS_MAX]; /* and the log says so */
-    const char *lost_last;            /* of these; NULL = none */
+    bool is_lost[QUIRE_REPLICAS_MAX];       /* and the log says so */
+    const char *lost_last;                  /* of these; NULL = none */
+    char lost_part[QUIRE_SPLIT_NAME_BYTES]; /* of a split; "" = none */
 } quire_serve_devices;
 
 /* Read the names and the placement, and check the settings that depend on several devices.
@@ -78,6 +79,8 @@ bool quire_serve_devices_can_end(const quire_serve_devices *devices);
  * lost since the last call, and for pins that moved later. */
 void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
                                const quire_serve_log *log);
+/* The engine has ended: note which device of a split was lost. */
+void quire_serve_devices_part_lost(quire_serve_devices *devices, const quire_engine *engine);
 /* The device whose loss ended the engine. */
 const char *quire_serve_devices_lost(const quire_serve_devices *devices,
                                      const quire_serve_args *args);

@@ -11,10 +11,13 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(QUIRE_PAGE_TUNE_DEVICES >= QUIRE_REPLICAS_MAX, "all devices are measured");
+_Static_assert(QUIRE_PAGE_TUNE_DEVICES >= QUIRE_REPLICAS_MAX &&
+                   QUIRE_REPLICAS_MAX >= QUIRE_DEVICE_SPLIT_MAX,
+               "all devices are measured");
 
 /* ---- the file ---- */
 
@@ -86,14 +89,37 @@ static quire_format format_of(const quire_kv_args *kv)
     return kv->has_k ? kv->k : kv->choice.pair.k;
 }
 
+/* The names of all devices, of a split too, whose names are kept in *split. Returns their
+ * number. */
+static uint32_t names_get(const quire_serve_args *args, const quire_serve_devices *devices,
+                          quire_split_choice *split, const char *names[QUIRE_REPLICAS_MAX])
+{
+    const uint32_t n = devices->n > 1 ? devices->n : 1;
+    quire_error unused = QUIRE_ERROR_INIT; /* the settings were checked */
+
+    (void)quire_split_choice_read(split, &args->common, &unused);
+    for (uint32_t i = 0; i < split->n; i++) {
+        names[i] = split->names[i];
+    }
+    if (split->n > 0) {
+        return split->n;
+    }
+    names[0] = quire_device_choose(args->common.device);
+    for (uint32_t i = 1; i < n; i++) {
+        names[i] = devices->names[i];
+    }
+    return n;
+}
+
 /* Kept curves, and measured ones. The directory of the disk is made later, by its store. */
 static int curves_get(json_t **document, const quire_serve_args *args,
                       const quire_serve_devices *devices, quire_error *err)
 {
-    const char *names[QUIRE_REPLICAS_MAX] = { quire_device_choose(args->common.device) };
+    const char *names[QUIRE_REPLICAS_MAX];
+    quire_split_choice split;
     const quire_page_tune tune = {
         .devices = names,
-        .n_devices = devices->n > 1 ? devices->n : 1,
+        .n_devices = names_get(args, devices, &split, names),
         .dir = args->cache_dir_readonly ? NULL : args->cache_dir,
         .format = format_of(&args->common.kv),
         .from = args->check_config ? QUIRE_PAGE_TUNE_KEPT : QUIRE_PAGE_TUNE_FIRST,
@@ -101,9 +127,6 @@ static int curves_get(json_t **document, const quire_serve_args *args,
     const bool is_made = !args->check_config && tune.dir != NULL && mkdir(tune.dir, 0700) == 0;
     int rc;
 
-    for (uint32_t i = 1; i < tune.n_devices; i++) {
-        names[i] = devices->names[i];
-    }
     rc = quire_page_tune_get(document, &tune, err);
     if (is_made) {
         (void)rmdir(tune.dir);

@@ -115,6 +115,8 @@ void quire_serve_device_leave(quire_serve_args *args)
 {
     args->common.device = "cpu";
     args->common.n_device_layers = 0;
+    args->common.split_mode = QUIRE_SPLIT_NONE;
+    args->common.tensor_split = NULL;
     args->cache_host_bytes = 0; /* the host's memory is the cache's now */
     args->n_overflow_files = 1;
     args->card = NULL;
@@ -140,6 +142,12 @@ static int attend_check(const quire_serve_args *args, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL,
                                "kv_overflow_attend %s needs a device: without one all pages are "
                                "read by the CPU",
+                               choice);
+    }
+    if (args->common.split_mode != QUIRE_SPLIT_NONE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "kv_overflow_attend %s and split_mode layer: no pages lie outside "
+                               "of the devices' memory",
                                choice);
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_REFUSE) {
@@ -303,6 +311,14 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     args->no_kv_overflow = args->no_overflow_memory = false;
     if (!quire_serve_overflow_is_on_any(args)) {
         return QUIRE_OK;
+    }
+    if (args->common.split_mode != QUIRE_SPLIT_NONE) {
+        args->no_kv_overflow = true;
+        return args->common.kv_overflow != QUIRE_KV_OVERFLOW_TIER
+                   ? QUIRE_OK
+                   : quire_error_set(err, QUIRE_UNSUPP,
+                                     "kv_overflow tier and split_mode layer cannot go together: "
+                                     "pages of running requests stay in the devices' memory");
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         QUIRE_TRY(quire_overflow_check(described->desc, err));

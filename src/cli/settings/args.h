@@ -40,10 +40,20 @@ typedef struct quire_common_args {
                                           quire_opened_overflow_bytes() says */
     int kv_overflow_attend;            /* of run, chat and serve: quire_overflow_attend */
     uint64_t cache_disk_bytes;
-    const char *device;      /* of run, chat, serve, perplexity and bench; NULL = cpu */
-    int64_t n_device_layers; /* of the model, with their weights there */
+    const char *device;       /* of run, chat, serve, perplexity and bench; NULL = cpu */
+    int64_t n_device_layers;  /* of the model, with their weights there */
+    int split_mode;           /* quire_split_mode, of several names in `device` */
+    const char *tensor_split; /* with QUIRE_SPLIT_LAYER: a share for each name; NULL = by memory */
     bool is_json;
 } quire_common_args;
+
+/* What several devices have of a model; the words of --split-mode are in this order. */
+typedef enum quire_split_mode {
+    QUIRE_SPLIT_NONE,  /* each has all layers: of quire serve alone */
+    QUIRE_SPLIT_LAYER, /* each has some of the layers */
+    QUIRE_SPLIT_ROW    /* refused by name */
+} quire_split_mode;
+extern const char *const quire_split_modes[];
 
 /* --kv-overflow-attend, in the order of quire_overflow_attend. */
 extern const char *const quire_kv_overflow_attends[];
@@ -87,14 +97,28 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, is_json),                                              \
       .help = "print one JSON document on stdout instead of text" }
 
-/* Of commands that can have their KV on a device: two rows. */
-#define QUIRE_ROW_DEVICE                                                                           \
+/* Of commands that can have their KV on a device. */
+#define QUIRE_ROWS_DEVICE_NAMES                                                                    \
     { .names = { "--device" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",                             \
       .initial_text = "cpu", .offset = offsetof(quire_common_args, device),                        \
       .help = "where KV pages and attention are: cpu, vulkan0, vulkan1, ..., cuda0, cuda1, ..., "  \
               "or auto: the first card that Vulkan lists, else the first that CUDA lists, else "   \
-              "cpu. Matrix products stay on the CPU, except those of -ngl. quire serve takes "     \
-              "several names with commas between" },                                               \
+              "cpu. Matrix products stay on the CPU, except those of -ngl. Several names have "    \
+              "commas between: with --split-mode layer, and in quire serve" },                     \
+    { .names = { "-sm", "--split-mode" }, .type = QUIRE_OPT_CHOICE,                                \
+      .choices = quire_split_modes, .initial = "none",                                             \
+      .offset = offsetof(quire_common_args, split_mode),                                           \
+      .help = "with several names in --device: none: each device has the KV of all layers, for "   \
+              "some of the requests of quire serve; layer: each has the KV of some layers, for "   \
+              "all texts. row is refused" },                                                       \
+    { .names = { "-ts", "--tensor-split" }, .type = QUIRE_OPT_TEXT, .unit = "SHARES",              \
+      .initial_text = "in proportion to memory",                                                   \
+      .offset = offsetof(quire_common_args, tensor_split),                                         \
+      .help = "with --split-mode layer: the shares of the devices in the layers' KV, with commas " \
+              "between: \"3,1\"" }
+
+#define QUIRE_ROW_DEVICE                                                                           \
+    QUIRE_ROWS_DEVICE_NAMES,                                                                       \
     { .names = { "-ngl", "--gpu-layers", "--n-gpu-layers" }, .type = QUIRE_OPT_COUNT, .unit = "N", \
       .min = 0, .max = INT32_MAX, .initial_text = "0",                                             \
       .offset = offsetof(quire_common_args, n_device_layers),                                      \

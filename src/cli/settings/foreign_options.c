@@ -19,7 +19,8 @@ static const foreign table[] = {
       "-ncffn --n-cpu-ffn -kvo --kv-offload -nkvo --no-kv-offload --op-offload --no-op-offload "
       "--no-host --rpc -fit --fit -fitt --fit-target -fitc --fit-ctx -fitp --fit-print",
       "'quire run', 'chat', 'serve', 'perplexity' and 'bench' have --device for KV pages and "
-      "attention, and -ngl for layers of the model" },
+      "attention, --split-mode and --tensor-split for several devices, and -ngl for layers of the "
+      "model" },
     { "--retain --prefill-chunk --attend",
       "'quire run', 'quire chat' and 'quire perplexity' can drop tokens of a text, as can 'quire "
       "serve' with --retain and --retain-chunk" },

@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+const char *const quire_split_modes[] = { "none", "layer", "row", NULL };
 const char *const quire_kv_overflows[] = { "auto", "tier", "refuse", NULL };
 const char *const quire_kv_overflow_attends[] = { "device", "host", "auto", NULL };
 

@@ -1,0 +1,101 @@
+/* opened_memory.c - see opened_memory.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/opened_memory.h"
+
+#include "base/parse.h"
+#include "cli/commands/talk.h"
+
+uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
+                                  uint64_t limit_bytes, const quire_memory_place *place)
+{
+    const uint32_t trained = session->desc->n_ctx_train;
+    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, place, trained);
+
+    if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
+        return trained;
+    }
+    quire_say("the trained context of %u tokens does not fit in memory: this one is %u tokens (-c "
+              "sets it)",
+              trained, fits);
+    return fits;
+}
+
+uint64_t quire_opened_budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                                uint32_t n_tokens)
+{
+    quire_runtime_opts all = *opts;
+    quire_runtime_opts own = *opts;
+
+    all.n_ctx = n_tokens;
+    own.n_batch = 1;
+    own.n_ctx = 4 * opts->page_tokens + opts->kv_recent + opts->kv_sinks;
+    return quire_runtime_kv_bytes(desc, &all) +
+           opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
+}
+
+/* The memory for KV beside weights and buffers, the host's or the device's; 0: none. rest: the need
+ * of weights and buffers, of the host and of the device. */
+static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need *need,
+                            uint64_t rest[2])
+{
+    const quire_memory_place *place = quire_opened_place(session);
+    const double host_share = quire_memory_host_share(need, place);
+    const uint64_t limit_bytes = session->memory_limit_bytes;
+    const uint64_t device_left = quire_memory_device_room(need, place);
+    quire_memory_need without = *need;
+    uint64_t left;
+
+    without.total_bytes -= without.kv_bytes;
+    without.kv_bytes = 0;
+    rest[0] = quire_memory_host_bytes(&without, place);
+    rest[1] = place != NULL ? need->device_weights_bytes + need->device_bytes : 0;
+    if (rest[0] > limit_bytes) {
+        return 0;
+    }
+    left = host_share > 0.0 ? quire_memory_whole(host_share, limit_bytes - rest[0]) : UINT64_MAX;
+    return left < device_left ? left : device_left;
+}
+
+int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
+                              quire_error *err)
+{
+    quire_memory_place place = session->device;
+    quire_runtime_opts one = *opts;
+    quire_memory_need need;
+    uint64_t rest[2];
+    uint64_t left_bytes, host_bytes;
+    char seq[16], budget[16], left[16];
+
+    one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
+    quire_memory_need_get(session->desc, &one, &need);
+    left_bytes = left_for_kv(session, &need, rest);
+    if (left_bytes == 0) {
+        return quire_memory_check(session->desc, &one, session->memory_limit_bytes,
+                                  quire_opened_place(session), err);
+    }
+    opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
+    if (need.kv_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
+        return quire_error_set(
+            err, QUIRE_NOMEM,
+            "%u tokens of context take %s of KV, but weights and buffers leave %s of memory, and "
+            "%g of that are %s: lower -c, choose a smaller --kv format or raise "
+            "--cache-memory-ratio%s%s",
+            one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
+            quire_format_bytes(left_bytes, left, sizeof(left)), share,
+            quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)),
+            place.name != NULL ? "; the memory is that of device " : "",
+            place.name != NULL ? place.name : "");
+    }
+    if (opts->n_ctx == 0) {
+        host_bytes =
+            place.n_parts == 0 && quire_memory_kv_is_hosts(&need, quire_opened_place(session))
+                ? rest[0] + opts->kv_budget_bytes
+                : session->memory_limit_bytes;
+        place.bytes = rest[1] + opts->kv_budget_bytes;
+        place.kv_bytes_max = place.n_parts > 0 ? opts->kv_budget_bytes : 0;
+        opts->n_ctx =
+            quire_opened_default_ctx(session, opts, host_bytes, place.name != NULL ? &place : NULL);
+    }
+    return QUIRE_OK;
+}

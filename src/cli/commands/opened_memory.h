@@ -1,0 +1,30 @@
+/* opened_memory.h - the context and the KV budget of a session's runtime, by the memory that there
+ * is; for opened.c alone.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_OPENED_MEMORY_H
+#define QUIRE_CLI_OPENED_MEMORY_H
+
+#include "cli/commands/opened.h"
+
+/* Where KV is, for quire_memory_check(). */
+static inline const quire_memory_place *quire_opened_place(const quire_opened *session)
+{
+    return session->device.name != NULL ? &session->device : NULL;
+}
+
+/* The trained context, or as much of it as memory up to a limit, and the device, hold. */
+uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
+                                  uint64_t limit_bytes, const quire_memory_place *place);
+
+/* KV of n_tokens, plus each sequence's own memory: its last page, and its first and recent tokens
+ * in their hot form. */
+uint64_t quire_opened_budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                                uint32_t n_tokens);
+
+/* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
+ * fits. Errors: QUIRE_NOMEM. */
+int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
+                              quire_error *err);
+
+#endif /* QUIRE_CLI_OPENED_MEMORY_H */

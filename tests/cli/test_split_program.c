@@ -1,0 +1,441 @@
+/* test_split_program.c - --split-mode layer of the built program: mocks (mock_program.c), whose
+ * kernels are the CPU's, the first of which can be lost.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+#include "served.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPLIT "--split-mode", "layer", "--device"
+
+static int mock_end(void **state)
+{
+    (void)state;
+    (void)unsetenv("MOCK_LOSE_AT");
+    (void)unsetenv("MOCK_MEMORY");
+    return 0;
+}
+
+/* ---- commands ---- */
+
+/* The text of the CPU, by two devices and by three, hot and sealed. */
+static void test_text(void **state)
+{
+    static const char *const kinds[] = { "f16", "q8", "q4" };
+    static const char *const devices[] = { "mock0,mock1", "cpu,cpu", "mock0,cpu,mock1" };
+    program_result r;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        program_result cpu =
+            program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "some words", "-n",
+                                      "5", "--temp", "0", "--ignore-eos", "--kv", kinds[k]));
+
+        for (size_t d = 0; d < sizeof(devices) / sizeof(devices[0]); d++) {
+            r = program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "some words",
+                                          "-n", "5", "--temp", "0", "--ignore-eos", "--kv",
+                                          kinds[k], SPLIT, devices[d]));
+            assert_string_equal(r.out, cpu.out);
+            program_free(&r);
+        }
+        program_free(&cpu);
+    }
+    r = program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "some words", "-n", "1",
+                                  "--tensor-split", "3,1", SPLIT, "mock0,mock1"));
+    assert_says(r.err, "quire: devices mock0: layers 0-11; mock1: layers 12-15: KV pages and "
+                       "attention; CPU: matrix products, ");
+    program_free(&r);
+}
+
+/* The other commands with a device. */
+static void test_commands(void **state)
+{
+    json_t *one = program_json(PROGRAM("perplexity", program_model(), "-f",
+                                       program_text("text", 3000), "-c", "64", "--json"));
+    json_t *two =
+        program_json(PROGRAM("perplexity", program_model(), "-f", program_text("text", 3000), "-c",
+                             "64", "--json", SPLIT, "mock0,mock1"));
+    program_result r;
+
+    (void)state;
+    assert_true(json_real_value(json_object_get(one, "ppl")) > 1.0);
+    assert_true(json_real_value(json_object_get(one, "ppl")) ==
+                json_real_value(json_object_get(two, "ppl")));
+    json_decref(one);
+    json_decref(two);
+    r = program_expect(0, PROGRAM("bench", program_model(), "-p", "8", "-n", "2", "-r", "1", "-d",
+                                  "64", SPLIT, "mock0,mock1"));
+    program_free(&r);
+}
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *words[4];
+        const char *device;
+        const char *says;
+    } cases[] = {
+        { { "--split-mode", "layer" }, "mock0", "--split-mode layer needs several names in" },
+        { { "--split-mode", "row" }, "mock0,mock1", "--split-mode row: rows of matrices are not" },
+        { { "--split-mode", "none" }, "mock0,mock1", "--device mock0,mock1: several devices are" },
+        { { "--tensor-split", "1,1" }, "mock0", "--tensor-split needs --split-mode layer" },
+        { { "-sm", "layer", "-ts", "1" }, "mock0,mock1", "--tensor-split: 1 shares for 2 devices" },
+        { { "-sm", "layer", "-ts", "1,1,1" }, "mock0,mock1", "3 shares for 2 devices" },
+        { { "-sm", "layer", "-ts", "1,0" }, "mock0,mock1", "--tensor-split: '0' is no share" },
+        { { "-sm", "layer", "-ts", "1,x" }, "mock0,mock1", "--tensor-split: 'x' is no share" },
+        { { "-sm", "layer", "-ts", "99,1" }, "mock0,mock1", "device mock1 gets no layer with KV" },
+        { { "-sm", "layer", "-ngl", "1" }, "mock0,mock1", "and --device names 2" },
+        { { "-sm", "layer", "-ngl", "1" }, "cpu,cpu", "and --device names 0" },
+        { { "-sm", "layer", "-ngl", "1" },
+          "mock0,cpu",
+          "mock" }, /* which ggml has no backend for */
+        { { "-sm", "layer" }, "mock0,auto", "device: 'auto' among several names" },
+        { { "-sm", "layer" }, "mock0,", "device: '' among several names" },
+        { { "-sm", "layer" }, "mock0,a-name-that-is-too-long", "among several names" },
+        { { "-sm", "layer" }, "a,b,c,d,e,f,g,h,i", "device: more than 8 names for layers" },
+        { { "-sm", "layer" }, "mock0,tpu0", "there is no device 'tpu0'" },
+        { { "-sm", "layer", "--retain", "window:0.5" }, "mock0,mock1", "(--retain, --attend)" },
+        { { "-sm", "layer", "--kv-overflow", "tier" }, "mock0,mock1", "--kv-overflow tier" },
+        { { "-sm", "layer", "--kv-overflow-attend", "host" },
+          "mock0,mock1",
+          "--kv-overflow-attend host and --split-mode layer" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        program_result r = program_run(
+            (program_args){ { "run", "-m", program_model(), "-p", "a", "-n", "1", "--kv-budget",
+                              "1MiB", "--device", cases[i].device, cases[i].words[0],
+                              cases[i].words[1], cases[i].words[2], cases[i].words[3], NULL } });
+
+        assert_true(r.exit_status == 1 || r.exit_status == 2);
+        assert_says(r.err, cases[i].says);
+        program_free(&r);
+    }
+}
+
+/* fusedkv-lite: layers read the K of one layer and the V of another. */
+static void test_shared_layers(void **state)
+{
+    program_result r = program_run(
+        PROGRAM("run", "-m", program_model_shared(), "-p", "a", "-n", "1", SPLIT, "mock0,mock1"));
+
+    (void)state;
+    assert_int_equal(r.exit_status, 1);
+    assert_says(r.err, "which lie on two devices (mock1, mock0): choose other shares");
+    program_free(&r);
+}
+
+/* ---- memory ---- */
+
+static json_int_t of(const json_t *at, const char *name)
+{
+    return json_integer_value(json_object_get(at, name));
+}
+
+/* quire info: the layers and the need of each device, and of the host without them. */
+static void test_info(void **state)
+{
+    json_t *plain = program_json(PROGRAM("info", program_model_deep(), "--json", "-c", "1024"));
+    json_t *split, *devices;
+    const json_t *host, *need, *first, *second;
+    program_result r;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_MEMORY", "100000000", 1), 0);
+    split = program_json(PROGRAM("info", program_model_deep(), "--json", "-c", "1024",
+                                 "--tensor-split", "3,1", SPLIT, "mock0,cpu"));
+    host = json_object_get(plain, "need");
+    need = json_object_get(split, "need");
+    devices = json_object_get(need, "devices");
+    first = json_array_get(devices, 0);
+    second = json_array_get(devices, 1);
+    assert_null(json_object_get(host, "devices"));
+    assert_int_equal(json_array_size(devices), 2);
+    assert_string_equal(json_string_value(json_object_get(first, "name")), "mock0");
+    assert_int_equal(of(first, "first_layer"), 0);
+    assert_int_equal(of(first, "last_layer"), 11);
+    assert_int_equal(of(second, "first_layer"), 12);
+    assert_int_equal(of(second, "last_layer"), 15);
+    assert_true(json_real_value(json_object_get(first, "kv_share")) == 0.75);
+    assert_int_equal(of(first, "kv_bytes") + of(second, "kv_bytes"), of(host, "kv_bytes"));
+    /* The memory of a mock is the host's, too. */
+    assert_int_equal(of(need, "kv_bytes"), of(host, "kv_bytes"));
+    assert_int_equal(of(first, "memory_bytes"), 100000000);
+    assert_true(of(need, "total_bytes") >= of(host, "total_bytes") + of(first, "buffers_bytes"));
+    assert_true(json_is_true(json_object_get(need, "fits")));
+    json_decref(plain);
+    json_decref(split);
+
+    assert_int_equal(setenv("MOCK_MEMORY", "1000000", 1), 0); /* too little for buffers and KV */
+    r = program_expect(0, PROGRAM("info", program_model_deep(), "-c", "4096", "--tensor-split",
+                                  "3,1", SPLIT, "mock0,cpu"));
+    assert_says(r.out, ", of the host\n");
+    assert_says(r.out, "  mock0       layers 0-11: KV ");
+    assert_says(r.out, "memory 1.00 MB\n");
+    assert_says(r.out, "  cpu         layers 12-15: KV ");
+    assert_says(r.out, "does not fit:");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("run", "-m", program_model_deep(), "-p", "a", "-n", "1", "-c",
+                                  "4096", "--tensor-split", "3,1", SPLIT, "mock0,cpu"));
+    assert_says(r.err, "need more than device mock0 has for its layers");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("info", program_model(), "--device", "mock0"));
+    assert_says(r.err, "--device of quire info is for layers on several devices");
+    program_free(&r);
+}
+
+/* ---- the server ---- */
+
+static program_running serve_on(const char *devices)
+{
+    return program_start(PROGRAM("serve", program_model_deep(), "--port", "0", "--kv-budget",
+                                 "4MiB", "--kv", "q8", SPLIT, devices, "--on-device-lost", "cpu"));
+}
+
+static void text_of_cpu(char *text, size_t text_bytes)
+{
+    program_running running = program_start(
+        PROGRAM("serve", program_model_deep(), "--port", "0", "--kv-budget", "4MiB", "--kv", "q8"));
+
+    (void)served_complete(served_port(&running), text, text_bytes);
+    served_end(&running, SIGTERM);
+}
+
+/* A hit gives the text of a miss, which is the CPU's. The layers of the devices are shown. */
+static void test_serve(void **state)
+{
+    program_running running;
+    json_t *regions;
+    const json_t *layers;
+    char text[3][256];
+    uint16_t port;
+
+    (void)state;
+    text_of_cpu(text[0], sizeof text[0]);
+    running = serve_on("mock0,mock1");
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text[1], sizeof text[1]), 0);
+    assert_true(served_complete(port, text[2], sizeof text[2]) > 64);
+    assert_string_equal(text[0], text[1]);
+    assert_string_equal(text[0], text[2]);
+    regions = json_loads(served_ask(port, "GET", "/v1/cache/regions", ""), 0, NULL);
+    layers = json_object_get(regions, "layers");
+    assert_null(json_object_get(regions, "devices"));
+    assert_int_equal(json_array_size(layers), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(layers, 1), "device")),
+                        "mock1");
+    assert_int_equal(of(json_array_get(layers, 1), "first_layer"), 8);
+    assert_int_equal(of(json_array_get(layers, 1), "last_layer"), 15);
+    assert_int_equal(of(json_array_get(layers, 1), "budget_bytes"), 2 << 20);
+    json_decref(regions);
+    assert_says(served_ask(port, "GET", "/v1/cache/stats", ""),
+                "\"devices\":[{\"name\":\"mock0,mock1\",\"lost\":false,");
+    served_end(&running, SIGTERM);
+}
+
+/* The answers of a session's two turns. Returns the cached tokens of the second one. */
+static json_int_t turns(uint16_t port, char text[2][256])
+{
+    static const char *const bodies[] = {
+        "{\"max_tokens\": 8, \"temperature\": 0, \"session_id\": \"s\", \"messages\": [{\"role\": "
+        "\"user\", \"content\": \"the river ran to the sea and the tree saw it all the long day, "
+        "and a dog and a cat ran by the old house\"}]}",
+        "{\"max_tokens\": 8, \"temperature\": 0, \"session_id\": \"s\", \"messages\": [{\"role\": "
+        "\"user\", \"content\": \"and then\"}]}"
+    };
+    json_int_t n_cached = 0;
+
+    for (size_t i = 0; i < 2; i++) {
+        json_t *reply =
+            json_loads(served_ask(port, "POST", "/v1/chat/completions", bodies[i]), 0, NULL);
+        const json_t *choice = json_array_get(json_object_get(reply, "choices"), 0);
+        const json_t *details =
+            json_object_get(json_object_get(reply, "usage"), "prompt_tokens_details");
+
+        assert_non_null(choice);
+        (void)snprintf(
+            text[i], sizeof text[i], "%s",
+            json_string_value(json_object_get(json_object_get(choice, "message"), "content")));
+        n_cached = of(details, "cached_tokens");
+        json_decref(reply);
+    }
+    return n_cached;
+}
+
+/* A session's next turn goes on from its pages, and a pinned text is held. */
+static void test_session(void **state)
+{
+    static const char pin[] =
+        "{\"name\": \"p\", \"text\": \"once upon a time there was a dog and a "
+        "cat and they ran to the sea\", \"background\": false}";
+    json_int_t n_cached[2];
+    char text[2][2][256];
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        program_running running = program_start(
+            PROGRAM("serve", program_model_deep(), "--port", "0", "--kv-budget", "4MiB", "--kv",
+                    "q8", "--chat-template", "chatml", "--device", i == 0 ? "cpu" : "mock0,mock1",
+                    "--split-mode", i == 0 ? "none" : "layer"));
+        const uint16_t port = served_port(&running);
+
+        n_cached[i] = turns(port, text[i]);
+        (void)served_ask(port, "POST", "/v1/cache/pins", pin);
+        assert_says(served_ask(port, "GET", "/v1/cache/pins/p", ""), "\"held\"");
+        served_end(&running, SIGTERM);
+    }
+    assert_true(n_cached[0] > 64);
+    assert_int_equal(n_cached[0], n_cached[1]);
+    assert_string_equal(text[0][0], text[1][0]);
+    assert_string_equal(text[0][1], text[1][1]);
+}
+
+/* Pages go to a directory and come back, also to one device of the same rounding. */
+static void test_directory(void **state)
+{
+    static const char *const devices[] = { "mock0,mock1", "mock0,mock1", "mock1" };
+    const char *dir = program_path("dir");
+    char text[4][256];
+
+    (void)state;
+    text_of_cpu(text[3], sizeof text[3]);
+    for (size_t i = 0; i < 3; i++) {
+        program_running running = program_start(
+            PROGRAM("serve", program_model_deep(), "--port", "0", "--kv-budget", "4MiB", "--kv",
+                    "q8", "--device", devices[i], "--split-mode", i < 2 ? "layer" : "none",
+                    "--cache-dir", dir, "--store-all", "--cache-host-memory", "8MiB"));
+        const uint16_t port = served_port(&running);
+        const json_int_t n_cached = served_complete(port, text[i], sizeof text[i]);
+
+        assert_int_equal(n_cached > 64, i > 0);
+        assert_string_equal(text[i], text[3]);
+        served_end(&running, SIGTERM);
+    }
+    (void)served_remove_dir(dir);
+}
+
+/* One device of the split is lost: the requests fail by its name, and the server goes on. */
+static void test_lost(void **state)
+{
+    program_running running;
+    char text[2][256];
+    uint16_t port;
+
+    (void)state;
+    text_of_cpu(text[0], sizeof text[0]);
+    assert_int_equal(setenv("MOCK_LOSE_AT", "12", 1), 0);
+    running = serve_on("mock1,mock0");
+    port = served_port(&running);
+    assert_says(served_ask(port, "POST", "/v1/completions", served_story), "\"device_lost\"");
+    free(program_line_with(running.err, "device mock0 was lost, and the KV on it: all requests "
+                                        "failed, and the server goes on with --device cpu"));
+    free(program_line_with(running.err, "serving "));
+    assert_says(served_ask(port, "GET", "/health", ""), "\"lost_device\":\"mock0\"");
+    (void)served_complete(port, text[1], sizeof text[1]);
+    assert_string_equal(text[0], text[1]);
+    assert_null(strstr(served_ask(port, "GET", "/v1/cache/regions", ""), "\"layers\""));
+    served_end(&running, SIGTERM);
+}
+
+static void test_lost_run(void **state)
+{
+    program_result r;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_LOSE_AT", "6", 1), 0);
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a few words", "-n", "9",
+                                  "--ignore-eos", SPLIT, "mock1,mock0"));
+    assert_says(r.err, "device mock0 was lost, and the KV on it: repeat the command");
+    program_free(&r);
+}
+
+static void test_serve_settings(void **state)
+{
+    static const struct {
+        const char *words[2];
+        const char *says;
+    } cases[] = {
+        { { "--kv-overflow", "tier" }, "kv_overflow tier and split_mode layer cannot go together" },
+        { { "--kv-overflow-attend", "host" }, "kv_overflow_attend host and split_mode layer" },
+        { { "--retain", "window:0.5" }, "--retain" },
+        { { "--context-overflow", "shift" }, "device" },
+        { { "--gpu-layers", "1" }, "-ngl and --split-mode layer" },
+        { { "--tensor-split", "1" }, "--tensor-split: 1 shares for 2 devices" },
+    };
+    static const char placement[] = "placement: [ { class: standard, devices: mock1 } ]\n";
+    program_result r;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        r = program_run(PROGRAM("serve", program_model_deep(), "--check-config", "--kv", "q8",
+                                "--kv-budget", "4MiB", SPLIT, "mock0,mock1", cases[i].words[0],
+                                cases[i].words[1]));
+        assert_true(r.exit_status == 1 || r.exit_status == 2);
+        assert_says(r.err, cases[i].says);
+        program_free(&r);
+    }
+    r = program_expect(2, PROGRAM("serve", program_model_deep(), "--check-config", SPLIT,
+                                  "mock0,mock1", "--config",
+                                  program_file("config.yaml", placement, strlen(placement))));
+    assert_says(r.err, "placement and split_mode layer cannot go together");
+    program_free(&r);
+    r = program_expect(0, PROGRAM("serve", program_model_deep(), "--check-config", "--kv", "q8",
+                                  "--kv-budget", "4MiB", SPLIT, "mock0,mock1"));
+    assert_says(r.out, "# the layers are on several devices (split_mode), so requests larger than");
+    program_free(&r);
+}
+
+/* Without --kv-budget the KV is what the device with the least memory for its share has room for.
+ */
+static void test_budget(void **state)
+{
+    json_t *json;
+    json_int_t even, uneven;
+
+    (void)state;
+    assert_int_equal(setenv("MOCK_MEMORY", "60000000", 1), 0);
+    json = program_json(PROGRAM("serve", program_model_deep(), "--check-config", "--json", "--kv",
+                                "q8", "--cache-memory-ratio", "0.5", SPLIT, "mock0,mock1"));
+    even = of(json_object_get(json, "effective"), "kv_budget_bytes");
+    json_decref(json);
+    json = program_json(PROGRAM("serve", program_model_deep(), "--check-config", "--json", "--kv",
+                                "q8", "--cache-memory-ratio", "0.5", "--tensor-split", "3,1", SPLIT,
+                                "mock0,mock1"));
+    uneven = of(json_object_get(json, "effective"), "kv_budget_bytes");
+    json_decref(json);
+    assert_true(even > 50000000 && even < 60000000); /* half of the room for two halves */
+    assert_true(fabs((double)uneven / (double)even - 2.0 / 3.0) < 0.001);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_shared_layers),
+        cmocka_unit_test_teardown(test_info, mock_end),
+        cmocka_unit_test(test_serve),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_directory),
+        cmocka_unit_test_teardown(test_lost, mock_end),
+        cmocka_unit_test_teardown(test_lost_run, mock_end),
+        cmocka_unit_test(test_serve_settings),
+        cmocka_unit_test_teardown(test_budget, mock_end),
+    };
+
+    return cmocka_run_group_tests(tests, program_no_cache, program_clean);
+}

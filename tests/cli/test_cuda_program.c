@@ -12,6 +12,7 @@
 #include "program.h"
 #include "served.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,13 +152,40 @@ static void test_two(void **state)
     served_end(&running, SIGTERM);
 }
 
+/* The negative log-likelihood of a text. */
+static double nll_of(const char *kv, const char *device, const char *split_mode)
+{
+    json_t *json = program_json(PROGRAM("perplexity", program_model(), "-f",
+                                        program_text("text", 2000), "-c", "128", "--kv", kv,
+                                        "--json", "--device", device, "--split-mode", split_mode));
+    const double nll = json_real_value(json_object_get(json, "nll"));
+
+    json_decref(json);
+    return nll;
+}
+
+/* Layers on two cards give the bits of one, those on a card and the CPU nearly. */
+static void test_layers(void **state)
+{
+    static const char *const kinds[] = { "q8", "q4" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const double one = nll_of(kinds[i], "cuda0", "none");
+
+        assert_true(one > 0.0);
+        assert_true(nll_of(kinds[i], "cuda0,cuda1", "layer") == one);
+        assert_true(fabs(nll_of(kinds[i], "cuda0,cpu", "layer") - one) < 0.01 * one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),     cmocka_unit_test(test_text),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_auto),
         cmocka_unit_test(test_measures), cmocka_unit_test(test_serve),
-        cmocka_unit_test(test_two),
+        cmocka_unit_test(test_two),      cmocka_unit_test(test_layers),
     };
 
     return cmocka_run_group_tests(tests, program_no_cache, program_clean);

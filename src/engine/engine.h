@@ -248,10 +248,10 @@ int quire_engine_retain_check(const quire_engine *engine, const quire_retain_spe
 int quire_engine_attend_check(const quire_engine *engine, const char *setting, quire_error *err);
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
- * large, or QUIRE_PROMPT_LOGPROBS_BYTES_MAX: err then names the field), QUIRE_RANGE (prompt + 1
- * beyond the context, or beyond the tokens that the KV budget, with the file of overflow.h, can
- * ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
- * quire_engine_context_check(), quire_engine_retain_check(), quire_engine_attend_check(),
+ * large, or QUIRE_PROMPT_LOGPROBS_BYTES_MAX: err then names the field), QUIRE_RANGE (prompt, + 1
+ * if the request generates, beyond the context, or beyond the tokens that the KV budget, with the
+ * file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not
+ * parse), quire_engine_context_check(), quire_engine_retain_check(), quire_engine_attend_check(),
  * QUIRE_UNSUPP (has_prompt_logprobs of a text that does not keep all its tokens), QUIRE_AGAIN (the
  * engine is ending), QUIRE_LOST (quire_engine_is_lost()), QUIRE_NOMEM; err names the field. Memory:
  * end with quire_request_release(). */

@@ -103,6 +103,7 @@ typedef struct quire_engine_stats {
     uint64_t cached_tokens_prefix_total;   /* of prompt tokens: found otherwise */
     uint64_t computed_prompt_tokens_total; /* prefill rows, recomputation included */
     uint64_t recomputed_tokens_total;      /* after preemption */
+    uint64_t scored_prompt_tokens_total;   /* values of has_prompt_logprobs */
     uint64_t generated_tokens_total;
     uint64_t context_shifts_total; /* times that tokens left a full context */
     uint64_t context_dropped_tokens_total;

@@ -263,6 +263,7 @@ void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *m
     sum->cached_tokens_session_total += more->cached_tokens_session_total;
     sum->cached_tokens_prefix_total += more->cached_tokens_prefix_total;
     sum->computed_prompt_tokens_total += more->computed_prompt_tokens_total;
+    sum->scored_prompt_tokens_total += more->scored_prompt_tokens_total;
     sum->recomputed_tokens_total += more->recomputed_tokens_total;
     sum->generated_tokens_total += more->generated_tokens_total;
     sum->context_shifts_total += more->context_shifts_total;

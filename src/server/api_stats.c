@@ -49,6 +49,7 @@ static void write_tokens(quire_json_out *json, const quire_engine_stats *s)
     quire_json_u64(json, "cached_session_total", s->cached_tokens_session_total);
     quire_json_u64(json, "cached_prefix_total", s->cached_tokens_prefix_total);
     quire_json_u64(json, "computed_prompt_total", s->computed_prompt_tokens_total);
+    quire_json_u64(json, "scored_prompt_total", s->scored_prompt_tokens_total);
     quire_json_u64(json, "recomputed_total", s->recomputed_tokens_total);
     quire_json_u64(json, "generated_total", s->generated_tokens_total);
     quire_json_object_end(json);

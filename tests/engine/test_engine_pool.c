@@ -15,7 +15,7 @@
 
 #define MODEL    "stories260K-f32.gguf"
 #define N_CTX    256u
-#define N_TOKENS 150u
+#define N_TOKENS N_CTX /* nothing is generated, so a text may fill the context */
 #define N_EMBD   64u
 
 static engine_bench b;

@@ -132,6 +132,19 @@ static void request_check(quire_request *request, const values *want)
     quire_request_release(request);
 }
 
+static void refused(const engine_bench *b, const quire_request_params *params, int status,
+                    const char *words)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *request;
+
+    assert_int_equal(quire_engine_submit(b->engine, params, &request, &err), status);
+    assert_null(request);
+    if (strstr(err.message, words) == NULL) {
+        fail_msg("%s", err.message);
+    }
+}
+
 /* ---- values ---- */
 
 /* One text by chunks of several sizes, again when it is cached, and as a prefix of itself. */
@@ -142,6 +155,7 @@ static void model_gives_the_loops_values(const char *name)
 
     tokens_make(tokens, N_PROMPT, 5);
     for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+        const uint64_t n_values = 2 * (N_PROMPT - 1) + N_PROMPT - 34;
         engine_bench b = bench_by(name, chunks[i]);
         quire_request_params params = params_of(tokens, N_PROMPT);
         quire_request *request;
@@ -166,6 +180,7 @@ static void model_gives_the_loops_values(const char *name)
         assert_int_equal(finish(request)->n_generated_tokens, 0);
         expected.n = N_PROMPT - 33;
         request_check(request, &expected);
+        assert_int_equal(stats_now(b.engine).scored_prompt_tokens_total, n_values);
         validate(b.engine);
         bench_close(&b);
     }
@@ -220,6 +235,30 @@ static void test_short_prompts(void **state)
         expected.n = n;
         request_check(submit(&b, &params), &expected);
     }
+    bench_close(&b);
+}
+
+/* Without an answer the prompt may fill the context. */
+static void test_whole_context(void **state)
+{
+    static int32_t tokens[N_CTX + 1];
+    engine_bench b = bench_by("panels", 64);
+    quire_request_params params = params_of(tokens, N_CTX);
+    quire_request *request;
+
+    (void)state;
+    tokens_make(tokens, N_CTX + 1, 7);
+    values_by_loop(&b, tokens, N_CTX, &expected);
+    refused(&b, &params, QUIRE_RANGE, "320 tokens and one to generate do not fit the context");
+    params.is_prompt_only = true;
+    for (int again = 0; again < 2; again++) {
+        request = submit(&b, &params);
+        assert_int_equal(finish(request)->n_generated_tokens, 0);
+        request_check(request, &expected);
+    }
+    params.n_tokens = N_CTX + 1;
+    refused(&b, &params, QUIRE_RANGE, "321 tokens do not fit the context of 320");
+    validate(b.engine);
     bench_close(&b);
 }
 
@@ -386,19 +425,6 @@ static void test_cancel(void **state)
 
 /* ---- refusals ---- */
 
-static void refused(const engine_bench *b, const quire_request_params *params, int status,
-                    const char *words)
-{
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_request *request;
-
-    assert_int_equal(quire_engine_submit(b->engine, params, &request, &err), status);
-    assert_null(request);
-    if (strstr(err.message, words) == NULL) {
-        fail_msg("%s", err.message);
-    }
-}
-
 static void test_refusals(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -426,12 +452,12 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_panels),       cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_shared_kv),    cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_recurrent),    cmocka_unit_test(test_short_prompts),
-        cmocka_unit_test(test_neighbours),   cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_short_memory), cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_panels),        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_shared_kv),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_recurrent),     cmocka_unit_test(test_short_prompts),
+        cmocka_unit_test(test_whole_context), cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_preemption),    cmocka_unit_test(test_short_memory),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

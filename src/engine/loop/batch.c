@@ -287,8 +287,8 @@ static void item_advance(quire_loop *loop, const quire_schedule_item *item, step
     const float *logits = rows->logits; /* of the last row */
 
     if (quire_prompt_logprobs_want(r, item->n_rows)) {
-        quire_prompt_logprobs_add(r, loop->runtime, logits, n_out, loop->desc->n_vocab,
-                                  r->kv.n_computed);
+        loop->figures.now.scored_prompt_tokens_total += quire_prompt_logprobs_add(
+            r, loop->runtime, logits, n_out, loop->desc->n_vocab, r->kv.n_computed);
     }
     if (r->pool.how != QUIRE_POOLING_NONE && n_out > 0) {
         quire_request_pool_add(r, rows->hidden, n_out, r->kv.n_computed + item->n_rows - n_out);

@@ -103,9 +103,9 @@ static void row_score(void *ctx, uint32_t i)
     };
 }
 
-void quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runtime,
-                               const float *logits, uint32_t n_rows, uint32_t n_vocab,
-                               uint32_t position)
+uint32_t quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runtime,
+                                   const float *logits, uint32_t n_rows, uint32_t n_vocab,
+                                   uint32_t position)
 {
     quire_prompt_scores *scored = &request->scored;
     const uint32_t n_known = scored->n - position;
@@ -118,6 +118,7 @@ void quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runt
     QUIRE_ASSERT(position <= scored->n && n_known < n_rows);
     quire_runtime_parts_run(runtime, n, row_score, &run);
     scored->n += n;
+    return n;
 }
 
 /* ---- the client's side ---- */

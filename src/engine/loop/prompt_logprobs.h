@@ -42,9 +42,9 @@ static inline uint32_t quire_prompt_logprobs_usable(const quire_request *request
 /* Whether a slice of n_rows rows behind the computed tokens has missing rows. */
 bool quire_prompt_logprobs_want(const quire_request *request, uint32_t n_rows);
 /* Take in the rows of a slice of the runtime's last step. logits: [n_rows][n_vocab], of the text
- * from `position` on. */
-void quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runtime,
-                               const float *logits, uint32_t n_rows, uint32_t n_vocab,
-                               uint32_t position);
+ * from `position` on. Returns the number of new values. */
+uint32_t quire_prompt_logprobs_add(quire_request *request, const quire_runtime *runtime,
+                                   const float *logits, uint32_t n_rows, uint32_t n_vocab,
+                                   uint32_t position);
 
 #endif /* QUIRE_ENGINE_PROMPT_LOGPROBS_H */

@@ -48,6 +48,12 @@ static int check_texts(const quire_request_params *p, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Behind its prompt: a request for values of the prompt alone may fill the whole context. */
+static bool generates(const quire_request_params *p)
+{
+    return !p->is_prompt_only && p->pooling == QUIRE_POOLING_NONE;
+}
+
 int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *p, quire_error *err)
 {
     const uint32_t n_ctx = loop->runtime_opts->n_ctx;
@@ -64,7 +70,10 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
                                    "times the context",
                                    p->n_tokens, n_max, QUIRE_CONTEXTS_MAX);
         }
-    } else if (p->n_tokens >= n_ctx) {
+    } else if (!generates(p) && p->n_tokens > n_ctx) {
+        return quire_error_set(err, QUIRE_RANGE, "prompt: %u tokens do not fit the context of %u",
+                               p->n_tokens, n_ctx);
+    } else if (generates(p) && p->n_tokens >= n_ctx) {
         return quire_error_set(err, QUIRE_RANGE,
                                "prompt: %u tokens and one to generate do not fit the context of %u",
                                p->n_tokens, n_ctx);

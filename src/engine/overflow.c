@@ -99,6 +99,7 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
         .inner = quire_runtime_device(runtime),
         .group = QUIRE_KV_GROUP_MAIN,
         .memory = quire_runtime_page_memory(runtime),
+        .host_bytes = opts->host_bytes,
         .choice = choice_of(desc, chooser, bytes),
         .file = { .dir = opts->dir,
                   .capacity_bytes = opts->capacity_bytes,
@@ -147,8 +148,7 @@ uint32_t quire_overflow_stripes(uint64_t page_bytes)
 
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime)
 {
-    return quire_runtime_page_memory(runtime) != NULL ? opts->capacity_bytes > 0
-                                                      : opts->dir != NULL;
+    return quire_runtime_page_memory(runtime) != NULL ? opts->host_bytes > 0 : opts->dir != NULL;
 }
 
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,

@@ -1,19 +1,20 @@
 /* overflow.h - requests that are larger than the KV budget: options and figures.
  *
  * A request whose tokens need more than the budget is *large*. Full pages of a large request move
- * to a file, or from a device to the host's memory, and are streamed from there in each step
- * (offload/offload.h). Other requests are
- * queued or preempted when pages are short, as ever: streaming is slower than memory, so only a
- * request that could not run at all without it is streamed.
+ * to a file, or from a device to the host's memory and from there to the file, and are streamed
+ * from there in each step (offload/offload.h). Other requests are queued or preempted when pages
+ * are short, as ever: streaming is slower than memory, so only a request that could not run at all
+ * without it is streamed.
  *
- *   pages short --> a large request runs?  --yes--> one stripe of its pages goes to the file
+ *   pages short --> a large request runs?  --yes--> one stripe of its pages goes down
  *                     | no
  *                     '--> preemption (park.c)
  *
  * A large request may use all memory while it is alone. When another request waits for room, the
  * large one gives up pages until it holds half of the memory (QUIRE_OVERFLOW_SHARE). Pages come
- * back one by one when room is free and nobody waits. Requests of pinned classes give up pages
- * last, and only those that are charged to the dynamic region.
+ * back one by one when room is free and nobody waits; from the file to the host's memory they come
+ * by the stripe. Requests of pinned classes give up pages last, and only those that are charged to
+ * the dynamic region.
  *
  * With --kv-overflow-attend host or auto, steps of generated tokens attend pages in the host's
  * memory where they lie, by the CPU's kernels, while the device attends the others. Such results
@@ -25,8 +26,9 @@
  * they choose. The bounds of offloaded pages stay in memory, and a step in which all tokens with
  * such pages choose reads the chosen ones, in layers that choose.
  *
- * When offloaded pages cannot be read, the step fails, and the requests are computed again without
- * these pages (QUIRE_OVERFLOW_TRIES).
+ * When offloaded pages cannot be read, the step fails, and the requests that have such pages are
+ * computed again without them (QUIRE_OVERFLOW_TRIES): after a failed read of the file below a
+ * device those with pages there.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_OVERFLOW_H
@@ -52,10 +54,11 @@ typedef enum quire_overflow_attend {
 } quire_overflow_attend;
 
 typedef struct quire_overflow_opts {
-    /* Without a file, and with 0 bytes of the host's memory, requests larger than the budget are
-     * refused. */
-    const char *dir;              /* of the file, for pages in the host's memory */
-    uint64_t capacity_bytes;      /* of the file, or of the host's memory for pages of a device */
+    /* Requests larger than the budget are refused without a file, and on a device with 0 bytes of
+     * the host's memory. */
+    const char *dir;              /* of the file; NULL = none */
+    uint64_t capacity_bytes;      /* of the file */
+    uint64_t host_bytes;          /* of the host's memory, for pages of a device */
     uint32_t wait_ms;             /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
     quire_overflow_attend attend; /* but for DEVICE, of runtimes with attends_host alone */
     const quire_file_ops *ops;    /* for tests; NULL = the operating system's */
@@ -79,7 +82,7 @@ uint32_t quire_overflow_stripes(uint64_t page_bytes);
 /* Whether these options let such requests run on the runtime. */
 bool quire_overflow_is_on(const quire_overflow_opts *opts, const quire_runtime *runtime);
 
-/* Make the file, or, if the runtime's pages are on a device, take the host's memory for them; and
+/* Make the file, and if the runtime's pages are on a device, take the host's memory for them; and
  * put the stream before the runtime's device. chooser: the runtime's device, if rows of its steps
  * may choose pages by their bounds; or NULL. Errors: quire_offload_open(), quire_overflow_check().
  * Memory: quire_overflow_close(), when no page of the runtime's cache is offloaded any more;

@@ -161,6 +161,11 @@ static void offload_add(quire_offload_stats *sum, const quire_offload_stats *mor
     sum->pages_back_total += more->pages_back_total;
     sum->buffer_bytes += more->buffer_bytes;
     offload_file_add(&sum->file, &more->file);
+    sum->below.is_on |= more->below.is_on;
+    offload_file_add(&sum->below.file, &more->below.file);
+    sum->below.pages += more->below.pages;
+    sum->below.pages_down_total += more->below.pages_down_total;
+    sum->below.pages_up_total += more->below.pages_up_total;
     if (sum->trouble[0] == '\0') {
         memcpy(sum->trouble, more->trouble, sizeof(sum->trouble));
     }
@@ -337,6 +342,14 @@ static void memory_gauges_clear(quire_memory_stats *s)
     s->pin_bytes = 0;
 }
 
+static void offload_file_gauges_clear(quire_offload_file_stats *s)
+{
+    s->capacity_bytes = 0;
+    s->used_bytes = 0;
+    s->stripes_used = 0;
+    s->stripes_max = 0;
+}
+
 void quire_engine_stats_gauges_clear(quire_engine_stats *stats)
 {
     stats->condensed_texts = 0;
@@ -350,8 +363,7 @@ void quire_engine_stats_gauges_clear(quire_engine_stats *stats)
     memory_gauges_clear(&stats->memory);
     stats->overflow.offload.pages = 0;
     stats->overflow.offload.buffer_bytes = 0;
-    stats->overflow.offload.file.capacity_bytes = 0;
-    stats->overflow.offload.file.used_bytes = 0;
-    stats->overflow.offload.file.stripes_used = 0;
-    stats->overflow.offload.file.stripes_max = 0;
+    offload_file_gauges_clear(&stats->overflow.offload.file);
+    offload_file_gauges_clear(&stats->overflow.offload.below.file);
+    stats->overflow.offload.below.pages = 0;
 }

@@ -149,9 +149,7 @@ uint64_t quire_offload_settle(quire_offload *o)
         return 0;
     }
     QUIRE_FAIL_IF(buffers_charge(o) < 0, 0);
-    if (quire_offload_medium_is_host(&o->medium)) {
-        quire_offload_rest(o); /* the device's memory is as much as the charge says */
-    }
+    quire_offload_medium_give(&o->medium); /* the device's memory is as much as the charge says */
     return old_bytes - quire_offload_buffer_bytes(o);
 }
 
@@ -218,6 +216,12 @@ static bool is_offloaded(const quire_offload *o, quire_page_id page)
     return quire_cache_page_addrs(o->cache)[page].memory == QUIRE_MEMORY_OFFLOADED;
 }
 
+static bool is_in_file(const quire_offload *o, quire_page_id page)
+{
+    return is_offloaded(o, page) &&
+           quire_offload_medium_in_file(&o->medium, quire_cache_page_addrs(o->cache)[page].slot);
+}
+
 void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_offload_share *out)
 {
     quire_page_id page;
@@ -229,6 +233,7 @@ void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_off
     }
     while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL) {
         out->offloaded_bytes += is_offloaded(o, page) ? o->page_bytes : 0;
+        out->file_bytes += is_in_file(o, page) ? o->page_bytes : 0;
         out->movable_bytes += is_movable(o, page) ? o->page_bytes : 0;
     }
 }
@@ -247,7 +252,7 @@ static bool has_buffer_room(const quire_offload *o)
            bytes + region.pinned_bytes + region.reserved_bytes <= memory_bytes;
 }
 
-int quire_offload_seq(quire_offload *o, quire_seq_id seq)
+int quire_offload_seq(quire_offload *o, quire_seq_id seq, uint8_t rank)
 {
     quire_page_addr addrs[QUIRE_OFFLOAD_STRIPE];
     quire_page_id pages[QUIRE_OFFLOAD_STRIPE];
@@ -267,7 +272,7 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
     if (n * o->page_bytes <= buffer_bytes_of(o, 1)) {
         return 0;
     }
-    QUIRE_TRY(quire_offload_medium_write(&o->medium, addrs, n, &slot));
+    QUIRE_TRY(quire_offload_medium_write(&o->medium, addrs, n, rank, &slot));
     for (uint32_t i = 0; i < n; i++) {
         const int rc = quire_cache_page_offload(o->cache, pages[i], slot + i);
 
@@ -279,6 +284,23 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
 
 /* ---- up ---- */
 
+/* The page of a sequence that comes back next: pages in a file cost most where they are. */
+static quire_page_id back_find(const quire_offload *o, walk *w)
+{
+    quire_page_id found = QUIRE_PAGE_NULL;
+    quire_page_id page;
+
+    while ((page = walk_next(o, w)) != QUIRE_PAGE_NULL) {
+        if (is_returnable(o, page)) {
+            if (is_in_file(o, page)) {
+                return page;
+            }
+            found = found == QUIRE_PAGE_NULL ? page : found;
+        }
+    }
+    return found;
+}
+
 int quire_offload_back(quire_offload *o, quire_seq_id seq, uint64_t keep_bytes)
 {
     const quire_region_stats region = region_of(o);
@@ -289,8 +311,7 @@ int quire_offload_back(quire_offload *o, quire_seq_id seq, uint64_t keep_bytes)
         region.budget_bytes - region.charged_bytes < keep_bytes + o->page_bytes) {
         return 0;
     }
-    while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL && !is_returnable(o, page)) {
-    }
+    page = back_find(o, &w);
     if (page == QUIRE_PAGE_NULL) {
         return 0;
     }
@@ -302,22 +323,35 @@ int quire_offload_back(quire_offload *o, quire_seq_id seq, uint64_t keep_bytes)
     return 1;
 }
 
+int quire_offload_raise(quire_offload *o)
+{
+    return quire_offload_medium_raise(&o->medium);
+}
+
+bool quire_offload_missed_file(const quire_offload *o)
+{
+    return quire_offload_medium_missed_file(&o->medium);
+}
+
 /* ---- figures ---- */
 
 void quire_offload_stats_get(const quire_offload *o, quire_offload_stats *out)
 {
     quire_cache_stats cache;
+    const char *trouble;
 
-    quire_offload_medium_stats_get(&o->medium, &out->file);
+    quire_offload_medium_stats_get(&o->medium, &out->file, &out->below);
     quire_cache_stats_get(o->cache, &cache);
     out->pages = cache.pages_offloaded;
     out->pages_out_total = cache.offloads_total;
     out->pages_back_total = cache.onloads_total;
     out->buffer_bytes = quire_offload_buffer_bytes(o);
-    (void)snprintf(out->trouble, sizeof out->trouble, "%s", quire_offload_trouble(o));
+    trouble = quire_offload_trouble(o, true);
+    (void)snprintf(out->trouble, sizeof out->trouble, "%s",
+                   trouble[0] != '\0' ? trouble : quire_offload_trouble(o, false));
 }
 
-const char *quire_offload_trouble(const quire_offload *o)
+const char *quire_offload_trouble(const quire_offload *o, bool of_file)
 {
-    return quire_offload_medium_trouble(&o->medium);
+    return quire_offload_medium_trouble(&o->medium, of_file);
 }

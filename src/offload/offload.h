@@ -1,8 +1,9 @@
 /* offload.h - sequences that are larger than the memory of their cache.
  *
  * Full pages of running sequences move to a file (offload_file.h), and attention streams them from
- * there (offload_stream.h). Pages of a device move to the host's memory instead (offload_host.h),
- * and come to attention by the device's copies (offload_fetch.h). Every step reads every offloaded
+ * there (offload_stream.h). Pages of a device move to the host's memory first, and from there to
+ * the file when that is full (offload_tiers.h); they come to attention by the device's copies
+ * (offload_fetch.h). Every step reads every offloaded
  * page once, so a step takes at least as long as the disk, or the link to the device, needs for
  * them: this is for sequences that could not run at all otherwise. A step whose rows choose pages
  * (quire_offload_choice) reads from the file those that they choose.
@@ -20,7 +21,7 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_H
 #define QUIRE_OFFLOAD_OFFLOAD_H
 
-#include "offload/offload_file.h"
+#include "offload/offload_tiers.h"
 #include "quire/attn.h"
 
 /* The stream's buffers may take this share of the budget; more pages are not offloaded. */
@@ -42,16 +43,17 @@ typedef struct quire_offload_opts {
     quire_cache *cache;             /* borrowed, as are the fields below */
     const quire_attn_device *inner; /* that steps go to; copied */
     quire_group_id group;           /* of the pages that may be offloaded */
-    /* The device's memory, of which the cache's pages are: they go to the host's memory, `file`
-     * says how many bytes of it, and no file is made. NULL: the pages are in the host's memory, and
-     * go to a file. Copied. */
+    /* The device's memory, of which the cache's pages are: they go to host_bytes of the host's
+     * memory, and on to the file if it has a directory. NULL: the pages are in the host's memory,
+     * and go to the file. Copied. */
     const quire_page_memory *memory;
+    uint64_t host_bytes;
     quire_offload_choice choice;
     quire_offload_file_opts file; /* but its kept_bytes */
 } quire_offload_opts;
 
-/* Errors: quire_offload_file_open(). Memory: quire_offload_close(), when no page is offloaded any
- * more: every sequence is closed, and the prefix tree destroyed. */
+/* Errors: quire_offload_file_open(), quire_offload_tiers_open(). Memory: quire_offload_close(),
+ * when no page is offloaded any more: every sequence is closed, and the prefix tree destroyed. */
 int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quire_error *err);
 void quire_offload_close(quire_offload *offload);
 
@@ -66,16 +68,21 @@ const void *quire_offload_page_kept(const quire_offload *offload, quire_page_id 
  * reads all. Waits for the disk; sync() says when a page could not be read. */
 void quire_offload_pages_need(quire_offload *offload, const quire_page_id *pages, uint32_t n);
 
-/* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. Waits for the
- * disk. Returns their number, 0 when that would free no memory (no page can be offloaded, or the
- * buffers grow by as much), or an error: QUIRE_LIMIT (the file is full, or the buffers would be too
- * large), QUIRE_IO. */
-int quire_offload_seq(quire_offload *offload, quire_seq_id seq);
+/* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. rank: of its
+ * request; in a place that is full, pages of lower ranks go on first. Waits for the disk. Returns
+ * their number, 0 when that would free no memory (no page can be offloaded, or the buffers grow by
+ * as much), or an error: QUIRE_LIMIT (all places are full, or the buffers would be too large),
+ * QUIRE_IO, QUIRE_LOST. */
+int quire_offload_seq(quire_offload *offload, quire_seq_id seq, uint8_t rank);
 
-/* Take one offloaded page of a sequence back into memory, the first, while the budget has room for
- * keep_bytes more. Waits for the disk. Returns the number of pages, 0 or 1, or an error: QUIRE_IO,
- * QUIRE_CORRUPT. */
+/* Take one offloaded page of a sequence back into memory, the first in a file, else the first,
+ * while the budget has room for keep_bytes more. Waits for the disk. Returns the number of pages, 0
+ * or 1, or an error: QUIRE_IO, QUIRE_CORRUPT. */
 int quire_offload_back(quire_offload *offload, quire_seq_id seq, uint64_t keep_bytes);
+
+/* Below a device: take a stripe of pages from the file to the host's memory, as
+ * quire_offload_tiers_raise(). */
+int quire_offload_raise(quire_offload *offload);
 
 /* Offloaded pages may have ended since the last call: give the budget back that the buffers do not
  * need any more. Returns these bytes. */
@@ -84,16 +91,21 @@ uint64_t quire_offload_settle(quire_offload *offload);
 /* Bytes of the budget that the buffers have now. Thread: any. */
 uint64_t quire_offload_buffer_bytes(const quire_offload *offload);
 
-/* By charge: bytes of a sequence's pages in memory that could be offloaded, and bytes of its
- * offloaded pages. */
+/* By charge: bytes of a sequence's pages in memory that could be offloaded, of its offloaded pages,
+ * and of those of them that lie in a file. */
 typedef struct quire_offload_share {
     uint64_t movable_bytes;
     uint64_t offloaded_bytes;
+    uint64_t file_bytes;
 } quire_offload_share;
 void quire_offload_share_get(const quire_offload *offload, quire_seq_id seq,
                              quire_offload_share *out);
 
-/* The most bytes that offloaded pages can have: bounded by the file, and by the buffers that this
+/* Whether the last step that could not read an offloaded page missed one that lies in a file. Then
+ * pages in the host's memory below a device's are not to blame. */
+bool quire_offload_missed_file(const quire_offload *offload);
+
+/* The most bytes that offloaded pages can have: bounded by the places, and by the buffers that this
  * budget of memory allows. */
 uint64_t quire_offload_bytes_max(const quire_offload *offload, uint64_t budget_bytes);
 
@@ -108,12 +120,14 @@ bool quire_offload_attended(const quire_offload *offload);
 /* No step will run for a while. */
 void quire_offload_rest(quire_offload *offload);
 
-/* The last failure: call, reason; empty before the first. Memory: the offload's. */
-const char *quire_offload_trouble(const quire_offload *offload);
+/* The last failure of the file, or of the host's memory below a device's: call, reason; empty
+ * before the first. Memory: the offload's. */
+const char *quire_offload_trouble(const quire_offload *offload, bool of_file);
 
 typedef struct quire_offload_stats {
-    quire_offload_file_stats file;
-    uint64_t pages; /* offloaded now */
+    quire_offload_file_stats file;   /* of the place that pages go to from memory */
+    quire_offload_below_stats below; /* of the file behind the host's memory */
+    uint64_t pages;                  /* offloaded now, in both */
     uint64_t pages_out_total;
     uint64_t pages_back_total;
     uint64_t buffer_bytes; /* taken from the budget */

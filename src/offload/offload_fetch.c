@@ -9,34 +9,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_NONE UINT32_MAX
+#define PART_NONE  UINT32_MAX
+#define PLACES_MIN 256u
 
 /* An offloaded page of the batch. If it is copied, its place in the buffer is its number in
  * places[]. */
 typedef struct place {
     quire_page_id page;
     uint32_t slot;
-    bool is_copied; /* to the buffer; else attended where it lies */
+    uint32_t at;     /* the slot of the host's memory, or number in the stage's list and slot */
+    bool is_in_file; /* and comes by the stage */
+    bool is_copied;  /* to the buffer; else attended where it lies */
 } place;
 
 struct quire_offload_fetch {
     quire_attn_device inner;
     quire_page_memory memory;
     quire_cache *cache;
-    quire_offload_host *host;
+    quire_offload_tiers *tiers;
+    quire_offload_host *host;   /* of the tiers */
+    quire_offload_stage *stage; /* likewise; NULL: no file */
     quire_group_id group;
     bool may_attend;   /* the next steps: quire_offload_fetch_attend() */
     bool is_active;    /* the step at hand has offloaded pages */
     bool has_attended; /* some of them where they lie, since the owner's last word */
+    bool missed_file;  /* the last step failed at the file */
     int status;        /* of the step at hand */
     bool runs;         /* the layer at hand */
-    uint32_t fetched;  /* the part that the buffer has, or that is queued to it */
-    uint32_t planned;  /* the part that the inner device's addresses say */
+    uint32_t
+        fetched;     /* the part that the buffer has, or that is queued to it, but for the file's */
+    uint32_t staged; /* the same of the file's pages */
+    uint32_t planned; /* the part that the inner device's addresses say */
     quire_attn_batch batch;
     place *places; /* [n_places], of [places_max]; those that are copied come first */
     uint32_t n_places;
     uint32_t n_copied;
     uint32_t places_max;
+    uint32_t *stripes; /* [n_stripes], of [places_max]: of the file, in the order of the stage */
+    uint32_t n_stripes;
     quire_offload_addrs addrs;
     unsigned char *buffer; /* of the device's memory */
     size_t buffer_bytes;
@@ -44,12 +54,13 @@ struct quire_offload_fetch {
 
 /* ---- the buffer ---- */
 
-uint64_t quire_offload_fetch_bytes(const quire_offload_host *host, uint32_t n_stripes)
+uint64_t quire_offload_fetch_bytes(const quire_offload_tiers *tiers, uint32_t n_stripes)
 {
-    return (uint64_t)n_stripes * QUIRE_OFFLOAD_STRIPE * quire_offload_host_part_bytes_max(host);
+    return (uint64_t)n_stripes * QUIRE_OFFLOAD_STRIPE *
+           quire_offload_host_part_bytes_max(quire_offload_tiers_host(tiers));
 }
 
-void quire_offload_fetch_rest(quire_offload_fetch *f)
+void quire_offload_fetch_give(quire_offload_fetch *f)
 {
     if (f->buffer != NULL) {
         f->memory.unmap(f->memory.ctx, f->buffer, f->buffer_bytes);
@@ -58,17 +69,25 @@ void quire_offload_fetch_rest(quire_offload_fetch *f)
     }
 }
 
+void quire_offload_fetch_rest(quire_offload_fetch *f)
+{
+    quire_offload_fetch_give(f);
+    if (f->stage != NULL) {
+        quire_offload_stage_rest(f->stage);
+    }
+}
+
 /* The budget has room for the buffer, but free extents may have the memory. */
 static int buffer_reserve(quire_offload_fetch *f)
 {
     const size_t bytes = f->n_copied * quire_offload_host_part_bytes_max(f->host);
     const size_t most =
-        (size_t)quire_offload_fetch_bytes(f->host, quire_offload_host_stripes_used(f->host));
+        (size_t)quire_offload_fetch_bytes(f->tiers, quire_offload_tiers_stripes_used(f->tiers));
 
     if (bytes <= f->buffer_bytes) {
         return QUIRE_OK;
     }
-    quire_offload_fetch_rest(f);
+    quire_offload_fetch_give(f);
     f->buffer = f->memory.map(f->memory.ctx, most);
     if (f->buffer == NULL) {
         (void)quire_cache_trim(f->cache, 0);
@@ -79,33 +98,54 @@ static int buffer_reserve(quire_offload_fetch *f)
     return QUIRE_OK;
 }
 
-/* Queue one part of all places that are copied to the buffer. Neighbours in a stripe are one piece.
- */
-static int part_queue(quire_offload_fetch *f, uint32_t part)
+/* One part of a page, in the host's memory or in the stage. */
+static const unsigned char *bytes_at(const quire_offload_fetch *f, const place *p, uint32_t part)
+{
+    return p->is_in_file ? quire_offload_stage_at(f->stage, p->at / QUIRE_OFFLOAD_STRIPE,
+                                                  p->at % QUIRE_OFFLOAD_STRIPE, part)
+                         : quire_offload_host_at(f->host, p->at, part);
+}
+
+/* Places from i on that are neighbours in a stripe, and so in its place. */
+static uint32_t run_length(const quire_offload_fetch *f, uint32_t i)
+{
+    const uint32_t slot = f->places[i].slot;
+    uint32_t n = 1;
+
+    while (i + n < f->n_copied && f->places[i + n].slot == slot + n &&
+           (slot + n) % QUIRE_OFFLOAD_STRIPE != 0) {
+        n++;
+    }
+    return n;
+}
+
+/* Queue one part of all places that are copied to the buffer, those of the file or the others.
+ * Neighbours in a stripe are one piece. */
+static int part_queue(quire_offload_fetch *f, uint32_t part, bool is_in_file)
 {
     const size_t bytes = quire_offload_host_part_bytes(f->host, part);
     quire_page_piece pieces[QUIRE_PAGE_PIECES];
+    uint32_t n_pages = 0;
     uint32_t n = 0;
 
-    f->fetched = part;
     for (uint32_t i = 0; i < f->n_copied;) {
-        const uint32_t slot = f->places[i].slot;
-        uint32_t run = 1;
+        const uint32_t run = run_length(f, i);
 
-        while (i + run < f->n_copied && f->places[i + run].slot == slot + run &&
-               (slot + run) % QUIRE_OFFLOAD_STRIPE != 0) {
-            run++;
+        if (f->places[i].is_in_file == is_in_file) {
+            pieces[n++] = (quire_page_piece){ .to = f->buffer + i * bytes,
+                                              .from = bytes_at(f, &f->places[i], part),
+                                              .bytes = run * bytes };
+            n_pages += run;
         }
-        pieces[n++] = (quire_page_piece){ .to = f->buffer + i * bytes,
-                                          .from = quire_offload_host_at(f->host, slot, part),
-                                          .bytes = run * bytes };
         i += run;
-        if (n == QUIRE_PAGE_PIECES || i == f->n_copied) {
+        if (n == QUIRE_PAGE_PIECES || (n > 0 && i == f->n_copied)) {
             QUIRE_TRY(f->memory.copy(f->memory.ctx, QUIRE_PAGE_COPY_FETCH, pieces, n));
             n = 0;
         }
     }
-    quire_offload_host_fetched(f->host, f->n_copied * bytes);
+    if (!is_in_file) { /* the file counts its own reads */
+        quire_offload_host_fetched(f->host, n_pages * bytes);
+    }
     return QUIRE_OK;
 }
 
@@ -120,21 +160,51 @@ static int failed(quire_offload_fetch *f, int rc)
 
 static int part_fetch(quire_offload_fetch *f, uint32_t part)
 {
-    return failed(f, part_queue(f, part));
+    f->fetched = part;
+    return failed(f, part_queue(f, part, false));
+}
+
+/* Wait for one part of the file's pages. The result of the part before is there, so no copy reads
+ * the stage. */
+static int part_stage(quire_offload_fetch *f, uint32_t part)
+{
+    int rc;
+
+    f->staged = part;
+    if (f->n_stripes == 0) {
+        return QUIRE_OK;
+    }
+    rc = quire_offload_stage_take(f->stage, part);
+    if (rc < 0) {
+        f->missed_file = true;
+        return rc;
+    }
+    return failed(f, part_queue(f, part, true));
 }
 
 /* ---- plan ---- */
 
+static int places_grow(quire_offload_fetch *f)
+{
+    const uint32_t n = f->places_max != 0 ? f->places_max * 2 : PLACES_MIN;
+    place *places = realloc(f->places, n * sizeof *places);
+    uint32_t *stripes;
+
+    QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
+    f->places = places;
+    stripes = realloc(f->stripes, n * sizeof *stripes);
+    QUIRE_FAIL_IF(stripes == NULL, QUIRE_NOMEM);
+    f->stripes = stripes;
+    f->places_max = n;
+    return QUIRE_OK;
+}
+
 static int place_add(void *ctx, quire_page_id page, uint32_t slot)
 {
     quire_offload_fetch *f = ctx;
-    if (f->n_places == f->places_max) {
-        const uint32_t n = f->places_max != 0 ? f->places_max * 2 : 256;
-        place *places = realloc(f->places, n * sizeof *places);
 
-        QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
-        f->places = places;
-        f->places_max = n;
+    if (f->n_places == f->places_max) {
+        QUIRE_TRY(places_grow(f));
     }
     f->places[f->n_places++] = (place){ .page = page, .slot = slot, .is_copied = true };
     return QUIRE_OK;
@@ -209,6 +279,29 @@ static void places_divide(quire_offload_fetch *f, const quire_attn_batch *batch)
     }
 }
 
+/* Find the pages in their places, and list the stripes of the file. places[] is by slot. */
+static void places_find(quire_offload_fetch *f)
+{
+    uint32_t last = UINT32_MAX; /* the stripe listed last */
+
+    f->n_stripes = 0;
+    quire_offload_tiers_step(f->tiers);
+    for (uint32_t i = 0; i < f->n_places; i++) {
+        place *p = &f->places[i];
+
+        p->at = quire_offload_tiers_use(f->tiers, p->slot);
+        p->is_in_file = quire_offload_tiers_in_file(f->tiers, p->slot);
+        if (!p->is_in_file) {
+            continue;
+        }
+        if (p->slot / QUIRE_OFFLOAD_STRIPE != last) {
+            last = p->slot / QUIRE_OFFLOAD_STRIPE;
+            f->stripes[f->n_stripes++] = p->at / QUIRE_OFFLOAD_STRIPE;
+        }
+        p->at = (f->n_stripes - 1) * QUIRE_OFFLOAD_STRIPE + p->slot % QUIRE_OFFLOAD_STRIPE;
+    }
+}
+
 /* List the batch's offloaded pages by slot, each once. */
 static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
 {
@@ -225,6 +318,7 @@ static int places_list(quire_offload_fetch *f, const quire_attn_batch *batch)
         }
     }
     f->n_places = f->n_copied = n;
+    places_find(f);
     if (f->may_attend && n > 0) {
         places_divide(f, batch);
     }
@@ -240,9 +334,8 @@ static void part_point(quire_offload_fetch *f, uint32_t part)
 
     for (uint32_t i = 0; i < f->n_places; i++) {
         const place *at = &f->places[i];
-        const uintptr_t begin = at->is_copied
-                                    ? (uintptr_t)f->buffer + i * bytes
-                                    : (uintptr_t)quire_offload_host_at(f->host, at->slot, part);
+        const uintptr_t begin =
+            at->is_copied ? (uintptr_t)f->buffer + i * bytes : (uintptr_t)bytes_at(f, at, part);
 
         f->addrs.of_pages[at->page] = (quire_page_addr){
             // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the memory
@@ -263,12 +356,23 @@ static int part_plan(quire_offload_fetch *f, uint32_t part)
     return is_first || f->n_copied > 0 ? f->inner.plan(f->inner.ctx, &f->batch) : QUIRE_OK;
 }
 
+/* Have the file's pages read. */
+static int stage_begin(quire_offload_fetch *f)
+{
+    const int rc =
+        f->n_stripes > 0 ? quire_offload_stage_begin(f->stage, f->stripes, f->n_stripes) : QUIRE_OK;
+
+    f->missed_file = rc < 0;
+    return rc;
+}
+
 static int fetch_begin(quire_offload_fetch *f, const quire_attn_batch *batch)
 {
     QUIRE_TRY(places_list(f, batch));
     if (f->n_places == 0) {
         return QUIRE_OK;
     }
+    QUIRE_TRY(stage_begin(f));
     QUIRE_TRY(quire_offload_addrs_copy(&f->addrs, f->cache, batch));
     QUIRE_TRY(buffer_reserve(f));
     f->is_active = true;
@@ -286,8 +390,8 @@ static int fetch_plan(void *ctx, const quire_attn_batch *batch)
     int rc = QUIRE_OK;
 
     f->status = QUIRE_OK;
-    f->is_active = false;
-    f->fetched = f->planned = PART_NONE;
+    f->is_active = f->missed_file = false;
+    f->fetched = f->staged = f->planned = PART_NONE;
     if (quire_cache_pages_offloaded(f->cache) > 0) {
         rc = fetch_begin(f, batch);
     }
@@ -324,6 +428,9 @@ static int part_enter(quire_offload_fetch *f, uint32_t part)
 {
     if (f->fetched != part) {
         QUIRE_TRY(part_fetch(f, part));
+    }
+    if (f->staged != part) {
+        QUIRE_TRY(part_stage(f, part));
     }
     return f->planned != part ? part_plan(f, part) : QUIRE_OK;
 }
@@ -419,7 +526,9 @@ int quire_offload_fetch_open(quire_offload_fetch **out, const quire_offload_fetc
     f->memory = *opts->memory;
     f->cache = opts->cache;
     f->group = opts->group;
-    f->host = opts->host;
+    f->tiers = opts->tiers;
+    f->host = quire_offload_tiers_host(opts->tiers);
+    f->stage = quire_offload_tiers_stage(opts->tiers);
     return QUIRE_OK;
 }
 
@@ -434,13 +543,19 @@ bool quire_offload_fetch_attended(const quire_offload_fetch *f)
     return f->has_attended;
 }
 
+bool quire_offload_fetch_missed_file(const quire_offload_fetch *f)
+{
+    return f->missed_file;
+}
+
 void quire_offload_fetch_close(quire_offload_fetch *f)
 {
     if (f == NULL) {
         return;
     }
-    quire_offload_fetch_rest(f);
+    quire_offload_fetch_give(f);
     free(f->addrs.of_pages);
     free(f->places);
+    free(f->stripes);
     free(f);
 }

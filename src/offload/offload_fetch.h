@@ -19,6 +19,10 @@
  * layer. The owner says for each step whether it may. Pages with hot tiles beside them on the
  * device are copied in such a step, too.
  *
+ * Pages in the file behind the host's memory take one way more (offload_stage.h). Each part of them
+ * is read while the device computes the part before, and append() waits for it: their copies to the
+ * buffer are queued there, and the CPU attends them in the stage.
+ *
  * After a call that failed the step does no more work; after a copy that failed it goes on with the
  * bytes in the buffer. Either way sync() returns the error.
  *
@@ -29,7 +33,7 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_FETCH_H
 #define QUIRE_OFFLOAD_OFFLOAD_FETCH_H
 
-#include "offload/offload_host.h"
+#include "offload/offload_tiers.h"
 #include "quire/attn.h"
 
 typedef struct quire_offload_fetch quire_offload_fetch;
@@ -39,7 +43,7 @@ typedef struct quire_offload_fetch_opts {
     const quire_page_memory *memory; /* the device's; copied */
     quire_cache *cache;              /* borrowed */
     quire_group_id group;            /* of the pages */
-    quire_offload_host *host;        /* borrowed */
+    quire_offload_tiers *tiers;      /* borrowed */
 } quire_offload_fetch_opts;
 
 /* Errors: QUIRE_NOMEM. Memory: quire_offload_fetch_close(), before the device ends. */
@@ -50,7 +54,7 @@ void quire_offload_fetch_close(quire_offload_fetch *fetch);
 quire_attn_device quire_offload_fetch_device(quire_offload_fetch *fetch);
 
 /* Memory of the device that a step with n_stripes stripes of offloaded pages takes. */
-uint64_t quire_offload_fetch_bytes(const quire_offload_host *host, uint32_t n_stripes);
+uint64_t quire_offload_fetch_bytes(const quire_offload_tiers *tiers, uint32_t n_stripes);
 
 /* Whether the next steps attend pages where they lie. Not at first. The inner device must be able
  * to. */
@@ -58,7 +62,12 @@ void quire_offload_fetch_attend(quire_offload_fetch *fetch, bool may_attend);
 /* Whether a step has attended some since that call. */
 bool quire_offload_fetch_attended(const quire_offload_fetch *fetch);
 
-/* Give the buffer back until a step needs it again: the owner is idle. */
+/* Whether the last step failed because a page in the file could not be read. */
+bool quire_offload_fetch_missed_file(const quire_offload_fetch *fetch);
+
+/* Give the buffer back until a step needs it again. */
+void quire_offload_fetch_give(quire_offload_fetch *fetch);
+/* The same, and memory of the stage: the owner is idle. */
 void quire_offload_fetch_rest(quire_offload_fetch *fetch);
 
 #endif /* QUIRE_OFFLOAD_OFFLOAD_FETCH_H */

@@ -135,13 +135,17 @@ void quire_offload_host_close(quire_offload_host *h)
 
 /* ---- slots ---- */
 
+unsigned char *quire_offload_host_stripe(const quire_offload_host *h, uint32_t stripe)
+{
+    return h->blocks[stripe / h->block_stripes] + stripe % h->block_stripes * h->stripe_bytes;
+}
+
 static unsigned char *at(const quire_offload_host *h, uint32_t slot, uint32_t part)
 {
-    const uint32_t stripe = slot / QUIRE_OFFLOAD_STRIPE;
     const host_part *p = &h->parts[part];
 
-    return h->blocks[stripe / h->block_stripes] + stripe % h->block_stripes * h->stripe_bytes +
-           p->stripe_offset + slot % QUIRE_OFFLOAD_STRIPE * p->page_bytes;
+    return quire_offload_host_stripe(h, slot / QUIRE_OFFLOAD_STRIPE) + p->stripe_offset +
+           slot % QUIRE_OFFLOAD_STRIPE * p->page_bytes;
 }
 
 const unsigned char *quire_offload_host_at(const quire_offload_host *h, uint32_t slot,
@@ -183,6 +187,13 @@ static int stripe_find(quire_offload_host *h, uint32_t *out)
     return QUIRE_OK;
 }
 
+static void stripe_use(quire_offload_host *h, uint32_t stripe, uint8_t slots)
+{
+    h->slots_used[stripe] = slots;
+    h->block_used[stripe / h->block_stripes]++;
+    atomic_fetch_add(&h->stripes_used, 1);
+}
+
 static int pages_copy(quire_offload_host *h, uint32_t slot, const quire_page_addr *pages,
                       uint32_t n_pages)
 {
@@ -219,12 +230,32 @@ int quire_offload_host_write(quire_offload_host *h, const quire_page_addr *pages
         quire_offload_host_failed(h, "copy to the host", rc);
         return rc;
     }
-    h->slots_used[stripe] = (uint8_t)((1u << n_pages) - 1u);
-    h->block_used[stripe / h->block_stripes]++;
-    atomic_fetch_add(&h->stripes_used, 1);
+    stripe_use(h, stripe, (uint8_t)((1u << n_pages) - 1u));
     h->stats.written_bytes_total += n_pages * h->page_bytes;
     *first_slot = stripe * QUIRE_OFFLOAD_STRIPE;
     return QUIRE_OK;
+}
+
+int quire_offload_host_take(quire_offload_host *h, uint8_t slots, uint32_t *first_slot)
+{
+    uint32_t stripe;
+
+    QUIRE_CHECK(slots != 0);
+    QUIRE_TRY(stripe_find(h, &stripe));
+    stripe_use(h, stripe, slots);
+    *first_slot = stripe * QUIRE_OFFLOAD_STRIPE;
+    return QUIRE_OK;
+}
+
+void quire_offload_host_fill(quire_offload_host *h, uint32_t slot, const void *page)
+{
+    const unsigned char *from = page;
+
+    for (uint32_t p = 0; p < h->n_parts; p++) {
+        memcpy(at(h, slot, p), from, h->parts[p].page_bytes);
+        from += h->parts[p].page_bytes;
+    }
+    h->stats.written_bytes_total += h->page_bytes;
 }
 
 void quire_offload_host_release(quire_offload_host *h, uint32_t slot)

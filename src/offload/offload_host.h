@@ -37,11 +37,19 @@ void quire_offload_host_close(quire_offload_host *host);
 int quire_offload_host_write(quire_offload_host *host, const quire_page_addr *pages,
                              uint32_t n_pages, uint32_t *first_slot);
 void quire_offload_host_release(quire_offload_host *host, uint32_t slot);
+/* Take these slots of a free stripe, a bit by slot, whose pages come by fill(). Errors:
+ * QUIRE_LIMIT.
+ */
+int quire_offload_host_take(quire_offload_host *host, uint8_t slots, uint32_t *first_slot);
+/* A page in one piece, part by part, comes to a slot. */
+void quire_offload_host_fill(quire_offload_host *host, uint32_t slot, const void *page);
 int quire_offload_host_read(quire_offload_host *host, uint32_t slot, void *buffer, size_t bytes);
 
 /* One part of the page in a slot, pinned. Memory: borrowed, until the slot is released. */
 const unsigned char *quire_offload_host_at(const quire_offload_host *host, uint32_t slot,
                                            uint32_t part);
+/* A stripe, which looks like an extent of QUIRE_OFFLOAD_STRIPE pages. Memory: as above. */
+unsigned char *quire_offload_host_stripe(const quire_offload_host *host, uint32_t stripe);
 
 uint32_t quire_offload_host_n_parts(const quire_offload_host *host);
 size_t quire_offload_host_part_offset(const quire_offload_host *host, uint32_t part);

@@ -16,16 +16,19 @@ static int file_open(quire_offload_medium *m, const quire_offload_opts *opts, qu
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 
-static int host_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
+static int tiers_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
 {
+    const quire_offload_tiers_opts tiers = { .memory = opts->memory,
+                                             .host_bytes = opts->host_bytes,
+                                             .file = &opts->file };
     int rc;
 
-    QUIRE_TRY(quire_offload_host_open(&m->host, opts->memory, &opts->file, err));
+    QUIRE_TRY(quire_offload_tiers_open(&m->tiers, &tiers, err));
     rc = quire_offload_fetch_open(&m->fetch, &(quire_offload_fetch_opts){ .inner = opts->inner,
                                                                           .memory = opts->memory,
                                                                           .cache = opts->cache,
                                                                           .group = opts->group,
-                                                                          .host = m->host });
+                                                                          .tiers = m->tiers });
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 
@@ -35,7 +38,7 @@ int quire_offload_medium_open(quire_offload_medium *m, const quire_offload_opts 
     int rc;
 
     *m = (quire_offload_medium){ 0 };
-    rc = opts->memory != NULL ? host_open(m, opts, err) : file_open(m, opts, err);
+    rc = opts->memory != NULL ? tiers_open(m, opts, err) : file_open(m, opts, err);
     if (rc < 0) {
         quire_offload_medium_close(m);
     }
@@ -45,7 +48,7 @@ int quire_offload_medium_open(quire_offload_medium *m, const quire_offload_opts 
 void quire_offload_medium_close(quire_offload_medium *m)
 {
     quire_offload_fetch_close(m->fetch);
-    quire_offload_host_close(m->host);
+    quire_offload_tiers_close(m->tiers);
     quire_offload_stream_close(m->stream);
     quire_offload_file_close(m->file);
     *m = (quire_offload_medium){ 0 };
@@ -61,44 +64,63 @@ static void file_release(void *ctx, uint32_t slot)
     quire_offload_file_release(ctx, slot);
 }
 
-static int host_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
+static int tiers_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
 {
-    return quire_offload_host_read(ctx, slot, buffer, bytes);
+    return quire_offload_tiers_read(ctx, slot, buffer, bytes);
 }
 
-static void host_release(void *ctx, uint32_t slot)
+static void tiers_release(void *ctx, uint32_t slot)
 {
-    quire_offload_host_release(ctx, slot);
+    quire_offload_tiers_release(ctx, slot);
 }
 
 quire_offload_ops quire_offload_medium_ops(quire_offload_medium *m)
 {
-    return m->host != NULL
-               ? (quire_offload_ops){ .read = host_read, .release = host_release, .ctx = m->host }
+    return m->tiers != NULL
+               ? (quire_offload_ops){ .read = tiers_read,
+                                      .release = tiers_release,
+                                      .ctx = m->tiers }
                : (quire_offload_ops){ .read = file_read, .release = file_release, .ctx = m->file };
 }
 
 quire_attn_device quire_offload_medium_device(const quire_offload_medium *m)
 {
-    return m->host != NULL ? quire_offload_fetch_device(m->fetch)
-                           : quire_offload_stream_device(m->stream);
+    return m->tiers != NULL ? quire_offload_fetch_device(m->fetch)
+                            : quire_offload_stream_device(m->stream);
 }
 
 int quire_offload_medium_write(const quire_offload_medium *m, const quire_page_addr *pages,
-                               uint32_t n_pages, uint32_t *first_slot)
+                               uint32_t n_pages, uint8_t rank, uint32_t *first_slot)
 {
-    return m->host != NULL ? quire_offload_host_write(m->host, pages, n_pages, first_slot)
-                           : quire_offload_file_write(m->file, pages, n_pages, first_slot);
+    return m->tiers != NULL ? quire_offload_tiers_write(m->tiers, pages, n_pages, rank, first_slot)
+                            : quire_offload_file_write(m->file, pages, n_pages, first_slot);
 }
 
-bool quire_offload_medium_is_host(const quire_offload_medium *m)
+int quire_offload_medium_raise(const quire_offload_medium *m)
 {
-    return m->host != NULL;
+    return m->tiers != NULL ? quire_offload_tiers_raise(m->tiers) : 0;
+}
+
+bool quire_offload_medium_in_file(const quire_offload_medium *m, uint32_t slot)
+{
+    return m->tiers == NULL || quire_offload_tiers_in_file(m->tiers, slot);
+}
+
+bool quire_offload_medium_missed_file(const quire_offload_medium *m)
+{
+    return m->tiers == NULL || quire_offload_fetch_missed_file(m->fetch);
+}
+
+void quire_offload_medium_give(const quire_offload_medium *m)
+{
+    if (m->tiers != NULL) {
+        quire_offload_fetch_give(m->fetch);
+    }
 }
 
 void quire_offload_medium_rest(const quire_offload_medium *m)
 {
-    if (m->host != NULL) {
+    if (m->tiers != NULL) {
         quire_offload_fetch_rest(m->fetch);
     } else {
         quire_offload_stream_rest(m->stream);
@@ -107,16 +129,16 @@ void quire_offload_medium_rest(const quire_offload_medium *m)
 
 uint64_t quire_offload_medium_bytes(const quire_offload_medium *m, uint32_t n_stripes)
 {
-    return m->host != NULL ? quire_offload_fetch_bytes(m->host, n_stripes)
-                           : quire_offload_stream_bytes(m->file, n_stripes);
+    return m->tiers != NULL ? quire_offload_fetch_bytes(m->tiers, n_stripes)
+                            : quire_offload_stream_bytes(m->file, n_stripes);
 }
 
 uint32_t quire_offload_medium_stripes_max(const quire_offload_medium *m)
 {
     quire_offload_file_stats stats;
 
-    if (m->host != NULL) {
-        return quire_offload_host_stripes_max(m->host);
+    if (m->tiers != NULL) {
+        return quire_offload_tiers_stripes_max(m->tiers);
     }
     quire_offload_file_stats_get(m->file, &stats);
     return stats.stripes_max;
@@ -126,24 +148,30 @@ uint32_t quire_offload_medium_stripes_used(const quire_offload_medium *m)
 {
     quire_offload_file_stats stats;
 
-    if (m->host != NULL) {
-        return quire_offload_host_stripes_used(m->host);
+    if (m->tiers != NULL) {
+        return quire_offload_tiers_stripes_used(m->tiers);
     }
     quire_offload_file_stats_get(m->file, &stats);
     return stats.stripes_used;
 }
 
-void quire_offload_medium_stats_get(const quire_offload_medium *m, quire_offload_file_stats *out)
+void quire_offload_medium_stats_get(const quire_offload_medium *m, quire_offload_file_stats *out,
+                                    quire_offload_below_stats *below)
 {
-    if (m->host != NULL) {
-        quire_offload_host_stats_get(m->host, out);
+    *below = (quire_offload_below_stats){ .is_on = false };
+    if (m->tiers != NULL) {
+        quire_offload_host_stats_get(quire_offload_tiers_host(m->tiers), out);
+        quire_offload_tiers_stats_get(m->tiers, below);
     } else {
         quire_offload_file_stats_get(m->file, out);
     }
 }
 
-const char *quire_offload_medium_trouble(const quire_offload_medium *m)
+const char *quire_offload_medium_trouble(const quire_offload_medium *m, bool of_file)
 {
-    return m->host != NULL ? quire_offload_host_trouble(m->host)
-                           : quire_offload_file_trouble(m->file);
+    if (m->tiers == NULL) {
+        return of_file ? quire_offload_file_trouble(m->file) : "";
+    }
+    return of_file ? quire_offload_tiers_file_trouble(m->tiers)
+                   : quire_offload_host_trouble(quire_offload_tiers_host(m->tiers));
 }

@@ -33,6 +33,7 @@ static void write_region(quire_json_out *json, uint32_t id, const quire_region_s
     quire_json_u64(json, "charged_bytes", s->charged_bytes);
     quire_json_u64(json, "charged_peak_bytes", s->charged_peak_bytes);
     quire_json_u64(json, "cached_bytes", s->cached_bytes);
+    quire_json_u64(json, "offloaded_bytes", s->offloaded_bytes);
     quire_json_u64(json, "pinned_bytes", s->pinned_bytes);
     quire_json_u64(json, "reserved_bytes", s->reserved_bytes);
     quire_json_u64(json, "spilled_bytes", s->spilled_bytes);
@@ -181,6 +182,7 @@ int quire_api_regions(quire_http *http)
     write_device_regions(&json, http->engine);
     write_layers(&json, http->engine);
     write_accounts(&json, &list, opts);
+    quire_api_overflow_write(&json, &stats.overflow);
     write_page_sizes(&json, opts);
     quire_json_object_end(&json);
     free(list.accounts);

@@ -183,8 +183,22 @@ static void write_tier(quire_json_out *json, const quire_tier_stats *s)
     quire_json_object_end(json);
 }
 
-/* Requests larger than the budget, if there is a file for their pages. */
-static void write_overflow(quire_json_out *json, const quire_overflow_stats *s)
+/* The file behind the host's memory below a device's. */
+static void write_below(quire_json_out *json, const quire_offload_below_stats *s)
+{
+    quire_json_object(json, "file");
+    quire_json_u64(json, "pages", s->pages);
+    quire_json_u64(json, "pages_down_total", s->pages_down_total);
+    quire_json_u64(json, "pages_up_total", s->pages_up_total);
+    quire_json_u64(json, "used_bytes", s->file.used_bytes);
+    quire_json_u64(json, "capacity_bytes", s->file.capacity_bytes);
+    quire_json_u64(json, "read_bytes_total", s->file.read_bytes_total);
+    quire_json_u64(json, "written_bytes_total", s->file.written_bytes_total);
+    quire_json_u64(json, "failures_total", s->file.failures_total);
+    quire_json_object_end(json);
+}
+
+void quire_api_overflow_write(quire_json_out *json, const quire_overflow_stats *s)
 {
     const quire_offload_stats *o = &s->offload;
 
@@ -206,6 +220,9 @@ static void write_overflow(quire_json_out *json, const quire_overflow_stats *s)
     quire_json_u64(json, "chosen_parts_total", o->file.chosen_total);
     quire_json_u64(json, "left_parts_total", o->file.left_total);
     quire_json_u64(json, "failures_total", o->file.failures_total);
+    if (o->below.is_on) {
+        write_below(json, &o->below);
+    }
     quire_json_string(json, "trouble", o->trouble);
     quire_json_object_end(json);
 }
@@ -354,7 +371,7 @@ int quire_api_cache_stats(quire_http *http)
     write_condensed(&json, &stats);
     write_attend(&json, &stats);
     write_tier(&json, &stats.tier);
-    write_overflow(&json, &stats.overflow);
+    quire_api_overflow_write(&json, &stats.overflow);
     write_state(&json, &stats.saver);
     write_classes(&json, &http->server->tiers.classes, &stats);
     write_devices(&json, http->engine);

@@ -58,6 +58,9 @@ int quire_api_sessions_delete(quire_http *http);
 /* api_cache.c */
 int quire_api_cache_invalidate(quire_http *http);
 int quire_api_cache_stats(quire_http *http);
+/* api_stats.c: the member "overflow" of an object, requests larger than the budget, if there is a
+ * place for their pages. */
+void quire_api_overflow_write(quire_json_out *json, const quire_overflow_stats *stats);
 int quire_api_explain(quire_http *http);
 int quire_api_explain_last(quire_http *http);
 

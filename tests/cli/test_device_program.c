@@ -449,6 +449,83 @@ static void test_overflow(void **state)
     }
 }
 
+/* Bytes of three stripes of pages in f16: with a file the host's memory has two of them. */
+static const char *three_stripes(void)
+{
+    static char bytes[32];
+    json_t *info = program_json(PROGRAM("info", program_model_deep(), "--json"));
+    const json_t *f16 = json_array_get(json_object_get(info, "kv"), 1);
+    const json_int_t token = json_integer_value(json_object_get(f16, "bytes_per_token"));
+
+    (void)snprintf(bytes, sizeof bytes, "%lld", (long long)(3 * 8 * 64 * token));
+    json_decref(info);
+    return bytes;
+}
+
+/* A text that exceeds the host's memory as well: with a directory its pages go on to a file there,
+ * and the text is that of a run with all pages on the device. */
+static void test_overflow_file(void **state)
+{
+    const char *text = program_text("longer.txt", 2400);
+    const char *dir = program_path("pages");
+    json_t *r[2];
+
+    (void)state;
+    mock_begin("0");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *offloaded;
+
+        r[i] = program_json(PROGRAM(
+            "run", "-m", program_model_deep(), "-f", text, "-n", "8", "--temp", "0", "--ignore-eos",
+            "-c", "4096", "--kv", "f16", "--kv-budget", i == 0 ? "1GiB" : "400KB", "--device",
+            "mock", "--kv-overflow-memory", three_stripes(), "--cache-dir", dir, "--json"));
+        offloaded = json_object_get(json_object_get(r[i], "kv"), "offloaded");
+        assert_int_equal(offloaded != NULL, i == 1);
+        assert_int_equal(json_integer_value(json_object_get(offloaded, "file_pages")) > 0, i == 1);
+        (void)served_remove_dir(dir);
+    }
+    assert_string_equal(json_string_value(json_object_get(r[0], "text")),
+                        json_string_value(json_object_get(r[1], "text")));
+    for (size_t i = 0; i < 2; i++) {
+        json_decref(r[i]);
+    }
+}
+
+/* The same in a server, which counts the way to the file. */
+static void test_serve_overflow_file(void **state)
+{
+    const char *dir = program_path("pages");
+    program_running running;
+    char prompt[2401] = "";
+    json_t *request;
+    char *body;
+    uint16_t port;
+
+    (void)state;
+    for (size_t n = 0; n + 12 < sizeof prompt; n += 12) {
+        memcpy(prompt + n, "12 pages, or", 13);
+    }
+    request = json_pack("{s:s, s:i, s:i}", "prompt", prompt, "max_tokens", 4, "temperature", 0);
+    body = json_dumps(request, 0);
+    json_decref(request);
+    mock_begin("0");
+    running = program_start(PROGRAM("serve", program_model_deep(), "--port", "0", "--kv", "f16",
+                                    "--kv-budget", "400KB", "-c", "4096", "--device", "mock",
+                                    "--kv-overflow-memory", three_stripes(), "--cache-dir", dir));
+    port = served_port(&running);
+    assert_says(served_ask(port, "POST", "/v1/completions", body), "\"finish_reason\"");
+    assert_true(served_metric(port, "quire_kv_offload_file_pages_total{direction=\"down\"}") >= 8);
+    assert_true(served_metric(port, "quire_kv_offload_file_io_bytes_total{direction=\"read\"}") >
+                0);
+    assert_true(served_metric(port, "quire_kv_offload_file_bytes{what=\"capacity\"}") > 0);
+    assert_true(served_metric(port, "quire_kv_offload_file_failures_total") == 0.0);
+    assert_says(served_ask(port, "GET", "/v1/cache/stats", ""), "\"pages_down_total\":");
+    assert_says(served_ask(port, "GET", "/v1/cache/regions", ""), "\"pages_down_total\":");
+    served_end(&running, SIGTERM);
+    (void)served_remove_dir(dir);
+    free(body);
+}
+
 /* Tokens of the one text in a directory of pages. */
 static json_int_t tokens_in(const char *dir)
 {
@@ -677,6 +754,8 @@ int main(void)
         cmocka_unit_test(test_serve_overflow),
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),
+        cmocka_unit_test_teardown(test_overflow_file, mock_end),
+        cmocka_unit_test_teardown(test_serve_overflow_file, mock_end),
         cmocka_unit_test_teardown(test_overflow_attend, mock_end),
         cmocka_unit_test_teardown(test_overflow_attend_refusals, mock_end),
         cmocka_unit_test_teardown(test_little_memory, mock_end),

@@ -98,7 +98,7 @@ static engine_bench bench_of(const char *device, quire_format format, uint32_t b
         bench_close(&b);
         runtime.kv_budget_bytes = quire_kv_price_bytes(&price, budget_tokens);
         runtime.kv_overflows = true;
-        engine.overflow.capacity_bytes = host_bytes;
+        engine.overflow.host_bytes = host_bytes;
         engine.overflow.attend = attend;
         runtime.attends_host = attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
     }

@@ -1,6 +1,8 @@
 /* test_overflow_soak.c - requests of all lengths, of which some are larger than the KV budget, from
  * several clients: cancels, two classes, a pinned region, a budget of a few pages. Every answer is
- * that of a request alone in memory, every request ends, and the file is empty at the end.
+ * that of a request alone in memory, every request ends, and the file is empty at the end. The same
+ * on a slow device, whose pages go to the host's memory and from there to the file, with a disk
+ * that sometimes fails: then a request may end with an error, and no answer is wrong.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -16,6 +18,9 @@
 #include "seed.h"
 #include "soak_fixture.h"
 
+#include "device/mock_device.h"
+
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,20 +37,75 @@
 #define ANSWER_TOKENS 24u
 #define BUDGET_PAGES  12u /* of the largest texts: 22 pages */
 #define PINNED_PAGES  3u
+#define HOST_STRIPES  3u   /* below a device, with the stage of the file */
+#define FAILS_ONE_IN  150u /* calls to a disk with faults */
 
 typedef struct soak {
     const engine_bench *bench;
     soak_texts texts;
     bool has_classes;
+    bool has_device;
+    bool has_faults; /* of the disk */
+    quire_file_ops ops;
+    atomic_uint n_calls;
     atomic_uint n_failed;
     atomic_uint n_refused;
+    atomic_uint n_ended; /* with an error for which the disk is to blame */
 } soak;
+
+/* ---- device and disk ---- */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 2 };
+
+    assert_string_equal(name, "mock");
+    return quire_mock_device_open(out, opts, &slow, err);
+}
+
+static bool is_bad(soak *s)
+{
+    return s->has_faults && atomic_fetch_add(&s->n_calls, 1) % FAILS_ONE_IN == FAILS_ONE_IN - 1;
+}
+
+static ssize_t soak_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+
+    return is_bad(ctx) ? -ENOSPC : os->pwrite(os->ctx, fd, buffer, n, offset);
+}
+
+static int soak_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+
+    return is_bad(ctx) ? -EIO : os->read_begin(os->ctx, fd, n, offset);
+}
+
+static ssize_t soak_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+
+    return is_bad(ctx) ? -EIO : os->pread(os->ctx, fd, buffer, n, offset);
+}
+
+/* ---- clients ---- */
 
 typedef struct client {
     soak *soak;
     quire_rng rng;
     pthread_t thread;
 } client;
+
+/* Whether a request ended because the disk failed. */
+static bool is_ended_by_disk(const soak *s, const quire_request *request)
+{
+    const quire_request_result *result = quire_request_result_get(request);
+
+    return s->has_faults && result->finish == QUIRE_FINISH_ERROR &&
+           (result->status == QUIRE_IO || result->status == QUIRE_CORRUPT);
+}
 
 /* cmocka's assertions belong to the main thread. */
 static void land(client *c, const soak_flight *f)
@@ -64,7 +124,9 @@ static void land(client *c, const soak_flight *f)
         break;
     default:
         verdict = soak_flight_finish(&c->soak->texts, f);
-        if (verdict != 0) {
+        if (verdict < 0 && is_ended_by_disk(c->soak, f->request)) {
+            atomic_fetch_add(&c->soak->n_ended, 1);
+        } else if (verdict != 0) {
             const quire_request_result *result = quire_request_result_get(f->request);
 
             (void)fprintf(stderr,
@@ -136,7 +198,7 @@ static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *b
 }
 
 /* An engine with a file. Its budget holds only a part of a larger text. */
-static engine_bench bench_small(const soak *s, quire_format format, uint64_t budget_bytes,
+static engine_bench bench_small(soak *s, quire_format format, uint64_t budget_bytes,
                                 uint64_t file_bytes)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -144,7 +206,19 @@ static engine_bench bench_small(const soak *s, quire_format format, uint64_t bud
 
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = true;
-    engine.overflow = (quire_overflow_opts){ .dir = test_dir, .capacity_bytes = file_bytes };
+    s->ops = *quire_file_ops_default();
+    s->ops.pwrite = soak_pwrite;
+    s->ops.pread = soak_pread;
+    s->ops.read_begin = soak_read_begin;
+    s->ops.ctx = s;
+    engine.overflow = (quire_overflow_opts){
+        .dir = test_dir,
+        .capacity_bytes = file_bytes,
+        .host_bytes = HOST_STRIPES * QUIRE_OFFLOAD_STRIPE * (budget_bytes / BUDGET_PAGES),
+        .ops = &s->ops,
+    };
+    runtime.device = s->has_device ? "mock" : NULL;
+    runtime.device_open = s->has_device ? open_mock : NULL;
     if (s->has_classes) {
         quire_classes_default(&engine.classes);
         engine.classes.items[0].is_pinned = true;
@@ -194,9 +268,10 @@ static void drop_all(void *ctx, quire_cache *cache, quire_prefix *tree)
 }
 
 /* After the last request and the last cached page: the file is empty, and the budget is whole. */
-static void end_check(const engine_bench *b, uint64_t budget_bytes)
+static void end_check(const soak *s, const engine_bench *b, uint64_t budget_bytes)
 {
     quire_engine_stats stats;
+    const quire_offload_below_stats *below = &stats.overflow.offload.below;
 
     while (!quire_engine_is_idle(b->engine)) { /* those that were let go of */
         (void)stats_now(b->engine);
@@ -205,6 +280,12 @@ static void end_check(const engine_bench *b, uint64_t budget_bytes)
     stats = stats_now(b->engine);
     assert_true(stats.overflow.offload.pages_out_total > 0);
     assert_int_equal(stats.overflow.offload.file.failures_total, 0);
+    assert_int_equal(below->is_on, s->has_device);
+    if (s->has_device) {
+        assert_true(below->pages_down_total > 0);
+        assert_true(below->file.read_bytes_total > 0);
+        assert_int_equal(below->file.failures_total > 0, s->has_faults);
+    }
     assert_int_equal(stats.cache.pages_live, 0);
     (void)engine_call(b->engine, drop_all, NULL);
     do {
@@ -212,12 +293,15 @@ static void end_check(const engine_bench *b, uint64_t budget_bytes)
         stats = stats_now(b->engine);
     } while (stats.overflow.offload.buffer_bytes > 0);
     assert_int_equal(stats.overflow.offload.file.stripes_used, 0);
+    assert_int_equal(below->file.stripes_used, 0);
+    assert_int_equal(below->pages, 0);
     assert_int_equal(stats.cache.budget_bytes, budget_bytes);
     assert_int_equal(stats.cache.offloaded_bytes, 0);
 }
 
-static void soak_run(quire_format format, bool has_classes, uint64_t file_bytes)
+static void soak_run(const soak *how, quire_format format, uint64_t file_bytes)
 {
+    const bool has_classes = how->has_classes;
     quire_rng rng = test_rng(2027);
     soak *s = calloc(1, sizeof *s);
     uint64_t budget_bytes;
@@ -226,6 +310,8 @@ static void soak_run(quire_format format, bool has_classes, uint64_t file_bytes)
 
     assert_non_null(s);
     s->has_classes = has_classes;
+    s->has_device = how->has_device;
+    s->has_faults = how->has_faults;
     texts_make(s, format, &rng, &budget_bytes);
     b = bench_small(s, format, budget_bytes, file_bytes);
     pinned_bytes = has_classes ? budget_bytes / BUDGET_PAGES * PINNED_PAGES : 0;
@@ -233,8 +319,11 @@ static void soak_run(quire_format format, bool has_classes, uint64_t file_bytes)
     clients_run(s, &rng);
     assert_int_equal(s->n_failed, 0);
     assert_int_equal(s->n_refused, 0);
-    longest_run(s);
-    end_check(&b, budget_bytes - pinned_bytes);
+    if (!s->has_faults) {
+        longest_run(s);
+    }
+    assert_true(s->n_ended < N_REQUESTS / 4); /* most faults are mended */
+    end_check(s, &b, budget_bytes - pinned_bytes);
     bench_close(&b);
     free(s);
 }
@@ -242,19 +331,32 @@ static void soak_run(quire_format format, bool has_classes, uint64_t file_bytes)
 static void test_one_class(void **state)
 {
     (void)state;
-    soak_run(QUIRE_FORMAT_F32, false, (uint64_t)64 << 20);
+    soak_run(&(soak){ .has_classes = false }, QUIRE_FORMAT_F32, (uint64_t)64 << 20);
 }
 
 static void test_classes_and_a_pinned_region(void **state)
 {
     (void)state;
-    soak_run(QUIRE_FORMAT_F32, true, (uint64_t)64 << 20);
+    soak_run(&(soak){ .has_classes = true }, QUIRE_FORMAT_F32, (uint64_t)64 << 20);
 }
 
 static void test_sealed(void **state)
 {
     (void)state;
-    soak_run(QUIRE_FORMAT_Q4, false, (uint64_t)64 << 20);
+    soak_run(&(soak){ .has_classes = false }, QUIRE_FORMAT_Q4, (uint64_t)64 << 20);
+}
+
+static void test_device(void **state)
+{
+    (void)state;
+    soak_run(&(soak){ .has_device = true }, QUIRE_FORMAT_F32, (uint64_t)64 << 20);
+}
+
+static void test_device_and_faults(void **state)
+{
+    (void)state;
+    soak_run(&(soak){ .has_device = true, .has_classes = true, .has_faults = true },
+             QUIRE_FORMAT_F32, (uint64_t)64 << 20);
 }
 
 int main(void)
@@ -263,6 +365,8 @@ int main(void)
         cmocka_unit_test(test_sealed),
         cmocka_unit_test(test_one_class),
         cmocka_unit_test(test_classes_and_a_pinned_region),
+        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_device_and_faults),
     };
 
     return cmocka_run_group_tests_name("overflow_soak", tests, test_dir_make, test_dir_remove);

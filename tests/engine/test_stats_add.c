@@ -27,6 +27,13 @@ static quire_offload_stats figures(uint64_t n)
                                             .failures_total = 10 * n,
                                             .chosen_total = 15 * n,
                                             .left_total = 16 * n },
+                                  .below = { .is_on = n > 0,
+                                             .file = { .capacity_bytes = 17 * n,
+                                                       .used_bytes = 18 * n,
+                                                       .read_bytes_total = 19 * n },
+                                             .pages = 20 * n,
+                                             .pages_down_total = 21 * n,
+                                             .pages_up_total = 22 * n },
                                   .pages = 11 * n,
                                   .pages_out_total = 12 * n,
                                   .pages_back_total = 13 * n,
@@ -49,6 +56,12 @@ static void expect(const quire_offload_stats *s, uint64_t n_gauges, uint64_t n)
     assert_int_equal(file->failures_total, 10 * n);
     assert_int_equal(file->chosen_total, 15 * n);
     assert_int_equal(file->left_total, 16 * n);
+    assert_int_equal(s->below.file.capacity_bytes, 17 * n_gauges);
+    assert_int_equal(s->below.file.used_bytes, 18 * n_gauges);
+    assert_int_equal(s->below.file.read_bytes_total, 19 * n);
+    assert_int_equal(s->below.pages, 20 * n_gauges);
+    assert_int_equal(s->below.pages_down_total, 21 * n);
+    assert_int_equal(s->below.pages_up_total, 22 * n);
     assert_int_equal(s->pages, 11 * n_gauges);
     assert_int_equal(s->pages_out_total, 12 * n);
     assert_int_equal(s->pages_back_total, 13 * n);

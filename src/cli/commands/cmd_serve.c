@@ -207,18 +207,21 @@ static const quire_opt options[] = {
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget. tier: the rest of their pages lies in "
-              "a nameless file in --cache-dir, or with --device in the host's memory, and each "
-              "step reads it from there. refuse: such requests are refused, as without "
-              "--cache-dir and --device. auto: tier for models that can, refuse for others" },
+              "a nameless file in --cache-dir, or with --device in the host's memory and from "
+              "there on in that file, and each step reads it from there. refuse: such requests "
+              "are refused, as without --cache-dir and --device. auto: tier for models that can, "
+              "refuse for others" },
     { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
       .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),
-      .help = "most disk space of that file, beside --cache-disk" },
+      .help = "most disk space of that file, beside --cache-disk; several devices share it in "
+              "equal parts" },
     { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0",
       .initial_text = "0, half of the host's memory beside the model",
       .offset = offsetof(quire_serve_args, common.kv_overflow_memory_bytes),
-      .help = "with --device: most memory of the host for such pages" },
+      .help = "with --device: most memory of the host for such pages, with the buffers of the file "
+              "behind it; several devices share it in equal parts" },
     { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,
       .choices = quire_kv_overflow_attends, .initial = "device",
       .offset = offsetof(quire_serve_args, common.kv_overflow_attend),

@@ -506,10 +506,12 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
         quire_offload_stats offload;
 
         quire_offload_stats_get(session->offload, &offload);
-        json_object_set_new(kv, "offloaded",
-                            json_pack("{s:I, s:I}", "pages", (json_int_t)offload.pages,
-                                      "attended_bytes",
-                                      (json_int_t)offload.file.attended_bytes_total));
+        json_object_set_new(
+            kv, "offloaded",
+            json_pack(
+                "{s:I, s:I, s:I}", "pages", (json_int_t)offload.pages, "file_pages",
+                (json_int_t)(session->device.name != NULL ? offload.below.pages : offload.pages),
+                "attended_bytes", (json_int_t)offload.file.attended_bytes_total));
     }
     if (kv != NULL && session->retention != NULL) {
         json_object_set_new(kv, "retained", quire_opened_retained_json(session));

@@ -72,8 +72,9 @@ typedef struct quire_opened_want {
     bool has_bounds;   /* see quire_runtime_opts */
     bool kv_overflows; /* the caller offloads pages: see quire_runtime_opts */
     bool attends_host; /* see quire_runtime_opts */
-    /* quire_opened_step() does, to a file here, or if there is a device to the host's memory. */
-    const char *overflow_dir; /* NULL = no */
+    /* quire_opened_step() does, to a file here; if there is a device to the host's memory, and from
+     * there to the file. */
+    const char *overflow_dir; /* NULL = no file */
     bool overflow_host;
     uint64_t
         overflow_host_bytes; /* quire_opened_overflow_bytes(), by quire_opened_open_runtime() */

@@ -55,7 +55,7 @@ void quire_opened_overflow_want(const quire_opened *session, const quire_common_
          session->split.n == 0 && quire_overflow_check(session->desc, NULL) == QUIRE_OK);
 
     want->overflow_host = is_on && session->device.name != NULL;
-    want->overflow_dir = is_on && !want->overflow_host ? args->cache_dir : NULL;
+    want->overflow_dir = is_on ? args->cache_dir : NULL;
 }
 
 /* Memory that the limit leaves beside the runtime. The KV of devices whose memory is the host's
@@ -122,6 +122,12 @@ int quire_opened_overflow_bytes(quire_opened *session, const quire_common_args *
     return QUIRE_OK;
 }
 
+/* Without memory of the host a device's pages have no way to the file behind it. */
+static void host_leave(const quire_opened *session, quire_opened_want *want)
+{
+    want->overflow_dir = session->device.name != NULL ? NULL : want->overflow_dir;
+}
+
 int quire_opened_overflow_settle(quire_opened *session, const quire_common_args *args,
                                  quire_opened_want *want, quire_error *err)
 {
@@ -130,6 +136,7 @@ int quire_opened_overflow_settle(quire_opened *session, const quire_common_args 
     /* Else the budget holds the whole context. */
     want->overflow_host = want->overflow_host && session->device.name != NULL && has_budget;
     if (!want->overflow_host) {
+        host_leave(session, want);
         return QUIRE_OK;
     }
     want->attends_host = args->kv_overflow_attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
@@ -137,6 +144,7 @@ int quire_opened_overflow_settle(quire_opened *session, const quire_common_args 
     if (want->overflow_host_bytes == 0) {
         want->overflow_host = false;
         want->attends_host = false;
+        host_leave(session, want);
         quire_say("warning: " QUIRE_OVERFLOW_NO_MEMORY);
         return QUIRE_OK;
     }
@@ -150,12 +158,10 @@ int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *w
 {
     const quire_runtime_opts *o = quire_runtime_opts_get(session->runtime);
     const uint64_t need_bytes = quire_runtime_kv_bytes(session->desc, o);
-    const bool has_device = session->device.name != NULL;
-    const quire_overflow_opts opts = { .dir = has_device ? NULL : want->overflow_dir,
-                                       .capacity_bytes = !has_device ? OVERFLOW_SIZES * need_bytes
-                                                         : want->overflow_host
-                                                             ? want->overflow_host_bytes
-                                                             : 0 };
+    const quire_overflow_opts opts = { .dir = want->overflow_dir,
+                                       .capacity_bytes = OVERFLOW_SIZES * need_bytes,
+                                       .host_bytes =
+                                           want->overflow_host ? want->overflow_host_bytes : 0 };
     int rc;
 
     if (!quire_overflow_is_on(&opts, session->runtime) ||
@@ -212,5 +218,5 @@ int quire_opened_decode(quire_opened *session, const quire_slice *slice, const f
 bool quire_opened_relieve(quire_opened *session, quire_seq_id seq)
 {
     return session->offload != NULL && (quire_offload_settle(session->offload) > 0 ||
-                                        quire_offload_seq(session->offload, seq) > 0);
+                                        quire_offload_seq(session->offload, seq, 0) > 0);
 }

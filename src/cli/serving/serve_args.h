@@ -81,7 +81,7 @@ typedef struct quire_serve_args {
     bool no_kv_overflow;
     bool no_overflow_memory;      /* of the host: no device but the CPU has a place for pages */
     uint64_t overflow_host_bytes; /* for pages of each device */
-    uint32_t n_overflow_files;    /* of devices that are the CPU; 0 counts as 1 */
+    uint32_t n_cpus;              /* devices that are the CPU */
     const char *card; /* of several devices the first one that is not the CPU; NULL = none is */
     uint32_t n_cards; /* of them, that are not the CPU */
     /* pages shared with other machines */

@@ -194,12 +194,12 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
     QUIRE_TRY(quire_split_choice_read(&split, &args->common, err));
     QUIRE_TRY(names_read(out, &args->common, err));
     QUIRE_TRY(placement_read(out, args, tiers, err));
-    args->n_overflow_files = 0;
+    args->n_cpus = 0;
     for (uint32_t i = 0; i < out->n; i++) {
-        args->n_overflow_files += quire_device_is_cpu(out->names[i]);
+        args->n_cpus += quire_device_is_cpu(out->names[i]);
     }
     args->card = NULL;
-    args->n_cards = out->n > 1 ? out->n - args->n_overflow_files : 0;
+    args->n_cards = out->n > 1 ? out->n - args->n_cpus : 0;
     for (uint32_t i = out->n; args->n_cards > 0 && i-- > 0;) {
         args->card = quire_device_is_cpu(out->names[i]) ? args->card : out->names[i];
     }

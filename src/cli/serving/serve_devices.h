@@ -33,7 +33,7 @@ typedef struct quire_serve_devices {
 } quire_serve_devices;
 
 /* Read the names and the placement, and check the settings that depend on several devices.
- * args->common.device becomes the first name; n_overflow_files, card and n_cards of args are set.
+ * args->common.device becomes the first name; n_cpus, card and n_cards of args are set.
  * Errors: QUIRE_INVAL, QUIRE_NOMEM; err names the setting. Memory: quire_serve_devices_fini(), also
  * after a failure. */
 int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,

@@ -118,7 +118,7 @@ void quire_serve_device_leave(quire_serve_args *args)
     args->common.split_mode = QUIRE_SPLIT_NONE;
     args->common.tensor_split = NULL;
     args->cache_host_bytes = 0; /* the host's memory is the cache's now */
-    args->n_overflow_files = 1;
+    args->n_cpus = 1;
     args->card = NULL;
     args->n_cards = 0;
     args->common.kv_overflow_attend = QUIRE_OVERFLOW_ATTEND_DEVICE;
@@ -277,7 +277,7 @@ static int memory_settle(quire_serve_args *args, quire_opened *described, uint64
 
     want.beside_bytes = beside_bytes;
     want.n_devices = args->n_cards;
-    want.n_cpus = args->card != NULL ? args->n_overflow_files : 0;
+    want.n_cpus = args->card != NULL ? args->n_cpus : 0;
     quire_opened_look(described, args->common.model, described->desc);
     QUIRE_TRY(quire_opened_beside_on(&beside, described, card, err));
     rc =
@@ -329,11 +329,15 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     return has_no_card(args) ? QUIRE_OK : memory_settle(args, described, beside_bytes, err);
 }
 
+static bool has_file(const quire_serve_args *args)
+{
+    return args->cache_dir != NULL && !args->cache_dir_readonly;
+}
+
 /* On a device that is the CPU, or another one. */
 static bool is_on_at(const quire_serve_args *args, bool is_cpu)
 {
-    const bool has_place =
-        is_cpu ? args->cache_dir != NULL && !args->cache_dir_readonly : !args->no_overflow_memory;
+    const bool has_place = is_cpu ? has_file(args) : !args->no_overflow_memory;
 
     return args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE && !args->no_kv_overflow &&
            has_place;
@@ -348,7 +352,7 @@ bool quire_serve_overflow_is_on_any(const quire_serve_args *args)
 {
     return quire_serve_overflow_is_on(args) ||
            (args->card != NULL &&
-            (is_on_at(args, false) || (args->n_overflow_files > 0 && is_on_at(args, true))));
+            (is_on_at(args, false) || (args->n_cpus > 0 && is_on_at(args, true))));
 }
 
 bool quire_serve_attends_host(const quire_serve_args *args)
@@ -357,23 +361,30 @@ bool quire_serve_attends_host(const quire_serve_args *args)
            !quire_device_is_cpu(args->common.device) && quire_serve_overflow_is_on(args);
 }
 
+/* Devices that share the room on disk for large requests. */
+static uint32_t n_files(const quire_serve_args *args)
+{
+    const uint32_t n = args->n_cpus + (is_on_at(args, false) ? args->n_cards : 0);
+
+    return quire_max_u32(n, 1);
+}
+
 quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t budget_bytes)
 {
+    quire_overflow_opts opts = { .dir = NULL };
+
     if (!quire_serve_overflow_is_on(args)) {
-        return (quire_overflow_opts){ .dir = NULL };
+        return opts;
     }
+    opts.dir = has_file(args) ? args->cache_dir : NULL;
+    opts.capacity_bytes = args->kv_overflow_disk_bytes != 0
+                              ? args->kv_overflow_disk_bytes / n_files(args)
+                              : OVERFLOW_SIZES * budget_bytes;
     if (!quire_device_is_cpu(args->common.device)) {
-        return (quire_overflow_opts){ .capacity_bytes = args->overflow_host_bytes,
-                                      .attend =
-                                          (quire_overflow_attend)args->common.kv_overflow_attend };
+        opts.host_bytes = args->overflow_host_bytes;
+        opts.attend = (quire_overflow_attend)args->common.kv_overflow_attend;
     }
-    return (quire_overflow_opts){
-        .dir = args->cache_dir,
-        .capacity_bytes =
-            args->kv_overflow_disk_bytes != 0
-                ? args->kv_overflow_disk_bytes / quire_max_u32(args->n_overflow_files, 1)
-                : OVERFLOW_SIZES * budget_bytes,
-    };
+    return opts;
 }
 
 static void give_back(void *ctx, quire_transfer *transfer)

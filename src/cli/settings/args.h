@@ -226,13 +226,14 @@ typedef struct quire_sampling_args {
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,       \
       .initial = "auto", .offset = offsetof(quire_common_args, kv_overflow),                       \
       .help = "with a --kv-budget that the text's KV exceeds: keep the rest of its pages in a "    \
-              "nameless file in --cache-dir, or with --device in the host's memory, and read "     \
-              "them from there in each step (tier), refuse, or tier for models that can and "      \
-              "refuse for others (auto)" },                                                        \
+              "nameless file in --cache-dir, or with --device in the host's memory and from "      \
+              "there on in that file, and read them from there in each step (tier), refuse, or "   \
+              "tier for models that can and refuse for others (auto)" },                           \
     { .names = { "--kv-overflow-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,      \
       .max = 1e15, .initial_text = "0, half of the host's memory beside the model",                \
       .offset = offsetof(quire_common_args, kv_overflow_memory_bytes),                             \
-      .help = "with --device: most memory of the host for such pages" },                           \
+      .help = "with --device: most memory of the host for such pages, with the buffers of the "    \
+              "file behind it" },                                                                  \
     { .names = { "--kv-overflow-attend" }, .type = QUIRE_OPT_CHOICE,                               \
       .choices = quire_kv_overflow_attends, .initial = "device",                                   \
       .offset = offsetof(quire_common_args, kv_overflow_attend),                                   \

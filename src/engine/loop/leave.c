@@ -207,18 +207,16 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
 static void say_stuck(const quire_loop *loop, const quire_request *r, int status,
                       char message[QUIRE_ERROR_MESSAGE_MAX])
 {
-    const char *trouble = quire_overflow_trouble(loop);
-    const bool is_file = loop->opts.overflow.dir != NULL;
+    const char *file = quire_overflow_trouble(loop, true);
+    const char *host = quire_overflow_trouble(loop, false);
     quire_cache_stats cache;
 
     quire_cache_stats_get(loop->cache, &cache);
     (void)snprintf(message, QUIRE_ERROR_MESSAGE_MAX,
-                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s",
+                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s%s%s",
                    r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status),
-                   trouble[0] == '\0' ? ""
-                   : is_file          ? "; overflow file in --cache-dir: "
-                                      : "; offloaded pages: ",
-                   trouble);
+                   file[0] != '\0' ? "; overflow file in --cache-dir: " : "", file,
+                   host[0] != '\0' ? "; offloaded pages: " : "", host);
 }
 
 /* The request cannot continue although no other request holds pages. End it with the tokens

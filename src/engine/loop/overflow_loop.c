@@ -129,13 +129,13 @@ static int unused_find(void *ctx, const quire_page_info *page)
 
 /* Offload a stripe. The place may be full of pages that nobody uses any more; else nothing is won
  * by dropping those that are in memory. */
-static bool give(quire_loop *loop, quire_seq_id seq)
+static bool give(quire_loop *loop, const quire_request *r, quire_seq_id seq)
 {
-    int rc = quire_offload_seq(loop->overflow.offload, seq);
+    int rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
 
     if (rc == QUIRE_LIMIT && quire_cache_pages_visit(loop->cache, unused_find, NULL) != 0) {
         unused_drop(loop);
-        rc = quire_offload_seq(loop->overflow.offload, seq);
+        rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
     }
     loop->overflow.has_failed = rc == QUIRE_IO;
     return rc > 0;
@@ -153,12 +153,12 @@ bool quire_overflow_relieve(quire_loop *loop)
     }
     loop->overflow.has_failed = false;
     r = giver_find(loop, is_alone(loop) ? 0 : kept_bytes(loop));
-    return r != NULL && give(loop, r->kv.seq);
+    return r != NULL && give(loop, r, r->kv.seq);
 }
 
 bool quire_overflow_fetch_room(quire_loop *loop, const quire_request *r, quire_seq_id seq)
 {
-    return loop->overflow.offload != NULL && is_large(loop, r) && give(loop, seq);
+    return loop->overflow.offload != NULL && is_large(loop, r) && give(loop, r, seq);
 }
 
 void quire_overflow_admitted(quire_loop *loop, const quire_request *r)
@@ -183,7 +183,7 @@ bool quire_overflow_yield(quire_loop *loop)
     for (; loop->overflow.n_given < n_max; loop->overflow.n_given++) {
         const quire_request *r = giver_find(loop, kept_bytes(loop));
 
-        if (r == NULL || !give(loop, r->kv.seq)) {
+        if (r == NULL || !give(loop, r, r->kv.seq)) {
             break;
         }
         has_given = true;
@@ -268,6 +268,15 @@ void quire_overflow_step_end(quire_loop *loop, uint32_t n_items, bool is_done)
 
 /* ---- pages that cannot be read ---- */
 
+/* Whether a request has pages in the place at which the step failed. */
+static bool is_hit(const quire_loop *loop, const quire_request *r)
+{
+    const quire_offload_share share = share_of(loop, r);
+
+    return quire_offload_missed_file(loop->overflow.offload) ? share.file_bytes > 0
+                                                             : share.offloaded_bytes > 0;
+}
+
 bool quire_overflow_lost(quire_loop *loop, int status)
 {
     bool is_any = false;
@@ -278,7 +287,7 @@ bool quire_overflow_lost(quire_loop *loop, int status)
     for (uint32_t i = loop->set.n_running; i > 0; i--) {
         quire_request *r = loop->set.running[i - 1];
 
-        if (share_of(loop, r).offloaded_bytes > 0 && r->wait.n_unread < QUIRE_OVERFLOW_TRIES) {
+        if (r->wait.n_unread < QUIRE_OVERFLOW_TRIES && is_hit(loop, r)) {
             r->wait.n_unread++;
             r->wait.stuck_tokens = r->n_tokens;
             r->wait.retreat = QUIRE_RETREAT_NO_HIT; /* the tree may have these pages */
@@ -301,9 +310,10 @@ void quire_overflow_clear(quire_loop *loop)
     }
 }
 
-const char *quire_overflow_trouble(const quire_loop *loop)
+const char *quire_overflow_trouble(const quire_loop *loop, bool of_file)
 {
-    return loop->overflow.offload != NULL ? quire_offload_trouble(loop->overflow.offload) : "";
+    return loop->overflow.offload != NULL ? quire_offload_trouble(loop->overflow.offload, of_file)
+                                          : "";
 }
 
 bool quire_overflow_has_failed(const quire_loop *loop)
@@ -335,6 +345,7 @@ void quire_overflow_upkeep(quire_loop *loop, bool is_idle)
             return;
         }
     }
+    (void)quire_offload_raise(loop->overflow.offload);
 }
 
 void quire_overflow_stats_fill(quire_loop *loop)

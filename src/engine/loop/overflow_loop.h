@@ -1,5 +1,6 @@
-/* overflow_loop.h - the loop's calls to the file for requests that are larger than the budget: see
- * engine/overflow.h. Without such a file, all functions do nothing and return false or 0.
+/* overflow_loop.h - the loop's calls to the places for pages of requests that are larger than the
+ * budget: see engine/overflow.h. Without such a place, all functions do nothing and return false or
+ * 0.
  *
  * Thread: the engine's.
  *
@@ -47,8 +48,8 @@ bool quire_overflow_lost(quire_loop *loop, int status);
  * buffers take more memory than full ones. */
 void quire_overflow_clear(quire_loop *loop);
 
-/* The last failure of the file; empty: none. */
-const char *quire_overflow_trouble(const quire_loop *loop);
+/* The last failure of the file, or of the host's memory below a device's; empty: none. */
+const char *quire_overflow_trouble(const quire_loop *loop, bool of_file);
 /* Whether the last attempt to make room failed because the file could not be written, rather than
  * because it is full. */
 bool quire_overflow_has_failed(const quire_loop *loop);

@@ -390,6 +390,14 @@ uint32_t quire_engine_device_regions(const quire_engine *engine, uint32_t device
     return quire_engine_regions(engine, out);
 }
 
+uint32_t quire_engine_layers(const quire_engine *engine,
+                             quire_layers_view out[QUIRE_DEVICE_SPLIT_MAX])
+{
+    (void)engine;
+    (void)out;
+    return 0;
+}
+
 int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
 {
     (void)engine;

@@ -442,6 +442,37 @@ static void test_a_full_disk(void **state)
     check_failure(&d, "No space left");
 }
 
+/* The host's memory is full of pages that no request uses any more, and they cannot go on to the
+ * file: then they make room, and the request that needs it goes on at once. */
+static void test_a_full_disk_and_unused_pages(void **state)
+{
+    disk d = { .fails = true };
+    const setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .disk = &d };
+    const quire_request_result *result;
+    quire_engine_stats stats;
+    quire_request *request;
+    engine_bench b;
+
+    (void)state;
+    disk_begin(&d);
+    b = bench_of(&s);
+    request = ask(&b, 2, 1000);
+    assert_int_equal(finish(request)->finish, QUIRE_FINISH_LENGTH);
+    quire_request_release(request);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.overflow.offload.file.stripes_used,
+                     stats.overflow.offload.file.stripes_max);
+    assert_int_equal(stats.overflow.offload.below.file.failures_total, 0);
+    request = ask(&b, 3, 1000);
+    result = finish(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+    assert_int_equal(result->n_preemptions, 0);
+    quire_request_release(request);
+    assert_true(stats_now(b.engine).overflow.offload.below.file.failures_total > 0);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* A disk that never answers costs wait_ms, once. */
 static void test_a_stuck_disk(void **state)
 {
@@ -457,7 +488,8 @@ int main(void)
         cmocka_unit_test(test_same_answers), cmocka_unit_test(test_without_a_file),
         cmocka_unit_test(test_attended),     cmocka_unit_test(test_two_large),
         cmocka_unit_test(test_up),           cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_a_full_disk),  cmocka_unit_test(test_a_stuck_disk),
+        cmocka_unit_test(test_a_full_disk),  cmocka_unit_test(test_a_full_disk_and_unused_pages),
+        cmocka_unit_test(test_a_stuck_disk),
     };
 
     return cmocka_run_group_tests_name("overflow_chain", tests, test_dir_make, test_dir_remove);

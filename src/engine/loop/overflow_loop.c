@@ -127,13 +127,15 @@ static int unused_find(void *ctx, const quire_page_info *page)
     return page->is_offloaded && page->refs == 0 && !page->is_pinned;
 }
 
-/* Offload a stripe. The place may be full of pages that nobody uses any more; else nothing is won
- * by dropping those that are in memory. */
+/* Offload a stripe. The places may be full of pages that nobody uses any more, also where pages
+ * cannot go on from the host's memory to a disk that fails; else nothing is won by dropping those
+ * that are in memory. */
 static bool give(quire_loop *loop, const quire_request *r, quire_seq_id seq)
 {
     int rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
 
-    if (rc == QUIRE_LIMIT && quire_cache_pages_visit(loop->cache, unused_find, NULL) != 0) {
+    if ((rc == QUIRE_LIMIT || rc == QUIRE_IO) &&
+        quire_cache_pages_visit(loop->cache, unused_find, NULL) != 0) {
         unused_drop(loop);
         rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
     }

@@ -457,9 +457,15 @@ void quire_offload_file_chosen(quire_offload_file *f, uint32_t n_chosen, uint32_
     count(f, &f->stats.left_total, n_left);
 }
 
-const char *quire_offload_file_trouble(const quire_offload_file *f)
+/* A read for the next step may be under way, and fail. */
+const char *quire_offload_file_trouble(const quire_offload_file *file)
 {
-    return f->trouble;
+    quire_offload_file *f = (quire_offload_file *)(uintptr_t)file; /* its lock */
+
+    (void)pthread_mutex_lock(&f->lock);
+    memcpy(f->told, f->trouble, sizeof f->told);
+    (void)pthread_mutex_unlock(&f->lock);
+    return f->told;
 }
 
 uint64_t quire_offload_file_generation(const quire_offload_file *f)

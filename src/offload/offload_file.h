@@ -154,7 +154,8 @@ typedef struct quire_offload_file_stats {
 } quire_offload_file_stats;
 
 void quire_offload_file_stats_get(const quire_offload_file *file, quire_offload_file_stats *out);
-/* The last failure: call, reason; empty before the first. Memory: the file's. */
+/* The last failure: call, reason; empty before the first. Memory: the file's, until the next call.
+ */
 const char *quire_offload_file_trouble(const quire_offload_file *file);
 /* A layer of a step whose rows choose has ended. */
 void quire_offload_file_chosen(quire_offload_file *file, uint32_t n_chosen, uint32_t n_left);

@@ -52,6 +52,7 @@ struct quire_offload_file {
     uint64_t active_since_ns;
     quire_offload_file_stats stats;
     char trouble[QUIRE_OFFLOAD_TROUBLE_MAX];
+    char told[QUIRE_OFFLOAD_TROUBLE_MAX]; /* the owner's copy of it */
 };
 
 /* The checksum of a page's part. */

@@ -547,10 +547,12 @@ static void damage_changes_no_answer(void **state)
                  3 * n_rounds, (long long)n_read);
 }
 
-/* ulimit -f: writing the directory fails, and the answer comes all the same. */
-static void a_limit_of_file_lengths_ends_nothing(void **state)
+/* ulimit -f: writing the directory fails, and the answer comes all the same. A text larger than the
+ * budget needs its file, and ends with a message that names it. */
+static void a_limit_of_file_lengths(void **state)
 {
     const char *prompt = program_text("prompt.txt", 220);
+    const char *longer = program_text("long.txt", 3500);
     struct rlimit before, limit;
     program_result result;
 
@@ -562,9 +564,14 @@ static void a_limit_of_file_lengths_ends_nothing(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
     result = program_run(PROGRAM("run", "-m", program_model(), "-t", "1", "-f", prompt, "-n", "8",
                                  "--temp", "0", "--cache-dir", dir));
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(result.exit_status, 0);
     assert_non_null(strstr(result.err, "failed: File too large; nothing is stored"));
+    program_free(&result);
+    result = program_run(PROGRAM("run", "-m", program_model_deep(), "-t", "1", "-f", longer, "-n",
+                                 "8", "-c", "4096", "--kv-budget", "1MiB", "--cache-dir", dir));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "; overflow file in --cache-dir: write: File too large");
     program_free(&result);
     (void)remove_dir();
 }
@@ -584,7 +591,7 @@ int main(void)
         cmocka_unit_test(one_process_writes),
         cmocka_unit_test(settings_are_checked),
         cmocka_unit_test(damage_changes_no_answer),
-        cmocka_unit_test(a_limit_of_file_lengths_ends_nothing),
+        cmocka_unit_test(a_limit_of_file_lengths),
     };
 
     /* quire serve refuses variables of this kind that it does not know. */

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static void test_names(void **state)
 {
@@ -491,6 +492,32 @@ static void test_overflow_file(void **state)
     }
 }
 
+/* A file that cannot be written: the message names it. A file that has no room is refused. */
+static void test_overflow_file_failures(void **state)
+{
+    const char *text = program_text("longer.txt", 2400);
+    const char *dir = program_path("pages");
+    const char *memory = three_stripes();
+    struct rlimit before;
+    program_result r;
+
+    (void)state;
+    mock_begin("0");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 4096, before.rlim_max }), 0);
+    r = program_expect(1, PROGRAM("run", "-m", program_model_deep(), "-f", text, "-n", "8", "-c",
+                                  "4096", "--kv", "f16", "--kv-budget", "400KB", "--device", "mock",
+                                  "--kv-overflow-memory", memory, "--cache-dir", dir));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_says(r.err, "; overflow file in --cache-dir: write: File too large");
+    program_free(&r);
+    (void)served_remove_dir(dir);
+    r = program_expect(1, PROGRAM("serve", program_model_deep(), "--check-config", "--device",
+                                  "mock", "--cache-dir", dir, "--kv-overflow-disk", "1KiB"));
+    assert_says(r.err, "kv_overflow_disk: 1.02 kB have no room for 8 pages");
+    program_free(&r);
+}
+
 /* The same in a server, which counts the way to the file. */
 static void test_serve_overflow_file(void **state)
 {
@@ -755,6 +782,7 @@ int main(void)
         cmocka_unit_test_teardown(test_memory, mock_end),
         cmocka_unit_test_teardown(test_overflow, mock_end),
         cmocka_unit_test_teardown(test_overflow_file, mock_end),
+        cmocka_unit_test_teardown(test_overflow_file_failures, mock_end),
         cmocka_unit_test_teardown(test_serve_overflow_file, mock_end),
         cmocka_unit_test_teardown(test_overflow_attend, mock_end),
         cmocka_unit_test_teardown(test_overflow_attend_refusals, mock_end),

@@ -449,16 +449,17 @@ int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t 
 int quire_opened_step_error(const quire_opened *session, int status, quire_error *err)
 {
     quire_cache_stats stats;
-    char used[16], budget[16];
+    char used[16], budget[16], trouble[QUIRE_OVERFLOW_TROUBLE_MAX];
 
     switch (status) {
     case QUIRE_NOPAGES:
         quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
         return quire_error_set(err, status,
                                "the KV budget is used up (%s of %s): raise --kv-budget, choose a "
-                               "smaller --kv format or shorten the text",
+                               "smaller --kv format or shorten the text%s",
                                quire_format_bytes(stats.charged_bytes, used, sizeof(used)),
-                               quire_format_bytes(stats.budget_bytes, budget, sizeof(budget)));
+                               quire_format_bytes(stats.budget_bytes, budget, sizeof(budget)),
+                               quire_opened_overflow_trouble(session, trouble, sizeof trouble));
     case QUIRE_LIMIT:
         return quire_error_set(err, status, "the context of %u tokens is full (-c sets it)",
                                session->n_ctx);
@@ -472,7 +473,8 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
                                "--device cpu",
                                quire_runtime_lost_name(session->runtime));
     default:
-        return quire_error_set(err, status, "a step failed: %s", quire_status_text(status));
+        return quire_error_set(err, status, "a step failed: %s%s", quire_status_text(status),
+                               quire_opened_overflow_trouble(session, trouble, sizeof trouble));
     }
 }
 

@@ -9,6 +9,7 @@
 #include "cli/commands/talk.h"
 #include "model/memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define OVERFLOW_SIZES 2u /* the file for offloaded pages: so many times the context's KV */
@@ -173,6 +174,18 @@ int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *w
         quire_opened_close_runtime(session);
     }
     return rc;
+}
+
+char *quire_opened_overflow_trouble(const quire_opened *session, char *buffer, size_t buffer_bytes)
+{
+    const bool is_on = session->offload != NULL;
+    const char *file = is_on ? quire_offload_trouble(session->offload, true) : "";
+    const char *host = is_on ? quire_offload_trouble(session->offload, false) : "";
+
+    (void)snprintf(buffer, buffer_bytes, "%s%s%s%s",
+                   file[0] != '\0' ? "; overflow file in --cache-dir: " : "", file,
+                   host[0] != '\0' ? "; offloaded pages: " : "", host);
+    return buffer;
 }
 
 static uint64_t offloaded_bytes(const quire_opened *session, quire_seq_id seq)

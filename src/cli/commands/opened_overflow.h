@@ -27,4 +27,9 @@ int quire_opened_overflow_settle(quire_opened *session, const quire_common_args 
 int quire_opened_overflow_open(quire_opened *session, const quire_opened_want *want,
                                quire_error *err);
 
+/* The last failures of the places of such pages, for the end of a message: "; overflow file in
+ * --cache-dir: write: No space left on device"; empty: none. Returns buffer. */
+#define QUIRE_OVERFLOW_TROUBLE_MAX 400u
+char *quire_opened_overflow_trouble(const quire_opened *session, char *buffer, size_t buffer_bytes);
+
 #endif /* QUIRE_CLI_OPENED_OVERFLOW_H */

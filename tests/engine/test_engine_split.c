@@ -166,6 +166,59 @@ static void test_hits(void **state)
     check_hits(open_states, 5, QUIRE_FORMAT_F16);
 }
 
+#define VECTOR_MAX 1024u
+
+/* What a prompt without an answer gives: values of its tokens, or a vector. */
+typedef struct scores {
+    float logprobs[N_PROMPT];
+    float vector[VECTOR_MAX];
+} scores;
+
+static void scores_get(uint32_t n_layers, scores *out)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = opts_of(n_layers, QUIRE_FORMAT_Q8);
+    engine_bench b = open_plain(&engine, &runtime);
+    const quire_request_result *result;
+    quire_request_params params;
+    quire_request *request;
+    int32_t text[N_PROMPT];
+
+    *out = (scores){ .vector = { 0 } };
+    tokens_make(text, N_PROMPT, 7);
+    params = params_greedy(text, N_PROMPT, 1);
+    params.is_prompt_only = params.has_prompt_logprobs = true;
+    request = submit(&b, &params);
+    assert_int_equal(finish(request)->finish, QUIRE_FINISH_LENGTH);
+    for (uint32_t i = 1; i < N_PROMPT; i++) {
+        quire_prompt_logprob value;
+
+        assert_true(quire_request_prompt_logprob(request, i, &value));
+        out->logprobs[i] = value.logprob;
+    }
+    quire_request_release(request);
+    params = params_greedy(text, N_PROMPT, 1);
+    params.pooling = QUIRE_POOLING_MEAN;
+    request = submit(&b, &params);
+    result = finish(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+    assert_true(result->n_vector > 0 && result->n_vector <= VECTOR_MAX);
+    memcpy(out->vector, result->vector, result->n_vector * sizeof *out->vector);
+    quire_request_release(request);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_scores(void **state)
+{
+    scores one, two;
+
+    (void)state;
+    scores_get(0, &one);
+    scores_get(N_LAYERS, &two);
+    assert_memory_equal(&one, &two, sizeof one);
+}
+
 /* Requests that all begin: some give their pages up and go on later, with the answers that they get
  * alone. */
 static void test_preemption(void **state)
@@ -303,9 +356,9 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hits), cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_pin),  cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_hits),       cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_preemption), cmocka_unit_test(test_pin),
+        cmocka_unit_test(test_layers),     cmocka_unit_test(test_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

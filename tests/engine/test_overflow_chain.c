@@ -264,6 +264,60 @@ static void test_same_answers(void **state)
     }
 }
 
+/* Values of the tokens of a prompt, and its vector. */
+static void scores_get(const setting *s, float *logprobs, float *vector, uint32_t *n_vector)
+{
+    engine_bench b = bench_of(s);
+    quire_request_params params;
+    quire_request *request;
+    int32_t text[N_CTX];
+
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    params.is_prompt_only = params.has_prompt_logprobs = true;
+    request = submit(&b, &params);
+    assert_int_equal(finish(request)->finish, QUIRE_FINISH_LENGTH);
+    for (uint32_t i = 1; i < N_PROMPT; i++) {
+        quire_prompt_logprob value;
+
+        assert_true(quire_request_prompt_logprob(request, i, &value));
+        logprobs[i] = value.logprob;
+    }
+    quire_request_release(request);
+    params = params_greedy(text, N_PROMPT, 1);
+    params.pooling = QUIRE_POOLING_MEAN;
+    request = submit(&b, &params);
+    assert_int_equal(finish(request)->finish, QUIRE_FINISH_LENGTH);
+    *n_vector = quire_request_result_get(request)->n_vector;
+    assert_true(*n_vector > 0 && *n_vector <= N_CTX);
+    memcpy(vector, quire_request_result_get(request)->vector, *n_vector * sizeof *vector);
+    quire_request_release(request);
+    assert_int_equal(stats_now(b.engine).overflow.offload.below.pages_down_total > 0,
+                     s->n_few != 0);
+    bench_close(&b);
+}
+
+static void test_scores(void **state)
+{
+    const setting all = { .device = "mock", .format = QUIRE_FORMAT_F16 };
+    const setting few = {
+        .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .n_stripes = 2
+    };
+    static float logprobs[2][N_PROMPT], vectors[2][N_CTX];
+    uint32_t n[2];
+
+    (void)state;
+    scores_get(&all, logprobs[0], vectors[0], &n[0]);
+    scores_get(&few, logprobs[1], vectors[1], &n[1]);
+    assert_int_equal(n[0], n[1]);
+    for (uint32_t i = 1; i < N_PROMPT; i++) { /* steps of another shape give other last bits */
+        assert_float_equal(logprobs[0][i], logprobs[1][i], 1e-3);
+    }
+    for (uint32_t i = 0; i < n[0]; i++) {
+        assert_float_equal(vectors[0][i], vectors[1][i], 1e-3);
+    }
+}
+
 /* A text that has room nowhere without the file. */
 static void test_without_a_file(void **state)
 {
@@ -485,10 +539,15 @@ static void test_a_stuck_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers), cmocka_unit_test(test_without_a_file),
-        cmocka_unit_test(test_attended),     cmocka_unit_test(test_two_large),
-        cmocka_unit_test(test_up),           cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_a_full_disk),  cmocka_unit_test(test_a_full_disk_and_unused_pages),
+        cmocka_unit_test(test_same_answers),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_without_a_file),
+        cmocka_unit_test(test_attended),
+        cmocka_unit_test(test_two_large),
+        cmocka_unit_test(test_up),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_a_full_disk_and_unused_pages),
         cmocka_unit_test(test_a_stuck_disk),
     };
 

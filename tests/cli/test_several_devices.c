@@ -162,6 +162,29 @@ static void test_little_memory(void **state)
     json_decref(info);
 }
 
+/* Devices have equal parts of the disk for large requests, those that are the CPU and others. */
+static void test_overflow_disk_is_shared(void **state)
+{
+    static const char *const devices[] = { "mock0", "mock0,mock1", "mock0,mock1,cpu" };
+    const double disk_bytes = 64 << 20;
+    const char *dir = program_path("pages");
+
+    (void)state;
+    for (int n = 1; n <= 3; n++) {
+        program_running running = program_start(
+            PROGRAM("serve", program_model_deep(), "--port", "0", "--kv", "f16", "--kv-budget",
+                    "1MiB", "--device", devices[n - 1], "--kv-overflow-memory", "128MiB",
+                    "--cache-dir", dir, "--kv-overflow-disk", "64MiB"));
+        const uint16_t port = served_port(&running);
+        const double cards = n == 3 ? disk_bytes / 3 * 2 : disk_bytes;
+        const double bytes = served_metric(port, "quire_kv_offload_file_bytes{what=\"capacity\"}");
+
+        assert_true(bytes <= cards && bytes > cards * 0.9); /* whole stripes */
+        served_end(&running, SIGTERM);
+        (void)served_remove_dir(dir);
+    }
+}
+
 /* Devices have the memory of --cache-host-memory in common: the check counts it once, and where the
  * limit has no room for it, the start is refused as on one device. */
 static void test_host_memory_counts_once(void **state)
@@ -449,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_second),
         cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_overflow_disk_is_shared),
         cmocka_unit_test(test_host_memory_counts_once),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_placement),

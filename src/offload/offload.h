@@ -131,7 +131,7 @@ typedef struct quire_offload_stats {
     uint64_t pages_out_total;
     uint64_t pages_back_total;
     uint64_t buffer_bytes; /* taken from the budget */
-    char trouble[160];     /* the last failure; empty: none */
+    char trouble[160];     /* the file's last failure, else the host's memory's; empty: none */
 } quire_offload_stats;
 void quire_offload_stats_get(const quire_offload *offload, quire_offload_stats *out);
 

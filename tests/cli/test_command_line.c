@@ -364,8 +364,8 @@ static void options_of_llama_cpp_get_help(void **state)
     static const char *const cases[][3] = {
         { "info", "-ngl", "-ngl for layers of the model" },
         { "info", "--n-gpu-layers=99", "-ngl for layers of the model" },
-        { "run", "-sm", "-ngl for layers of the model" },
-        { "run", "-ts", "-ngl for layers of the model" },
+        { "train", "-sm", "-ngl for layers of the model" },
+        { "calibrate", "-ts", "-ngl for layers of the model" },
         { "run", "-fa", "tile by tile" },
         { "run", "-hf", "'quire pull hf:OWNER/REPO' fetches a model" },
         { "run", "-cnv", "'quire chat'" },

@@ -165,8 +165,7 @@ static int identities_check(const char *path, const quire_checkpoint *c, const u
     static const char *const parts[] = {
         [QUIRE_PART_TOKENIZER] = "another tokenizer",
         [QUIRE_PART_TEACHER] =
-            "another model to learn from, distill, distill_hidden, distill_attention or shift "
-            "heads",
+            "another teacher, distill, distill_hidden, distill_attention or shift heads",
         [QUIRE_PART_MODEL] = "another model (sizes, scheme, norms or gates)",
         [QUIRE_PART_BATCH] = "another batch (rows, context or batches of a step)",
         [QUIRE_PART_OPTIMIZER] = "another weight decay, clipping or kind of masters",

@@ -287,7 +287,7 @@ static void test_resumed(void **state)
                                        program_data("fables.txt"), "--checkpoint",
                                        train_file("parts", ".checkpoint"), "-c", "64", "--rows",
                                        "4", "--distill", "0.25"));
-    assert_says(result.err, "another model to learn from, distill, distill_hidden");
+    assert_says(result.err, "another teacher, distill, distill_hidden");
     program_free(&result);
     result = program_expect(1, PROGRAM("train", "--from", stories, "--scheme", "fusedkv", "--data",
                                        program_data("fables.txt"), "--checkpoint",

@@ -201,7 +201,7 @@ static uint32_t piece_place(const quire_device_split *s, quire_page_copy kind,
     return kind == QUIRE_PAGE_COPY_OUT ? from : to;
 }
 
-/* Pieces side by side that one device has go to it in one call. */
+/* One call copies all neighbouring pieces of the same device. */
 static int split_copy(void *ctx, quire_page_copy kind, const quire_page_piece *pieces,
                       uint32_t n_pieces)
 {

@@ -32,8 +32,9 @@ int quire_split_divide(const quire_model_desc *desc, const quire_runtime_opts *o
 int quire_split_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                       quire_error *err);
 
-/* The device that has the KV of a layer; of one without KV of its own, the device that attends it.
- * A layer without attention has the device between whose ends it lies. */
+/* The device that has the KV of a layer. A layer without KV of its own is attended by the device
+ * with the KV that the layer reads. A layer without attention has the device between whose ends it
+ * lies. */
 uint32_t quire_split_device_of(const quire_model_desc *desc, const quire_runtime_split *split,
                                uint32_t il);
 

@@ -7,18 +7,18 @@
  *     '------------------ read() -----------------------'
  *
  * Pages go down in stripes. When the host's memory is full, its coldest stripe goes on to the file:
- * the one that no step has read for the longest time; among those that the same step has read, the
- * one with pages of the lowest rank, then the one that came first. raise() is the way back: a
- * stripe in the file that the last step has read goes up to the host's memory while that has room
- * to spare. A page may also come from the file to the device at once.
+ * the stripe that no step has read for the longest time. Among stripes that the same step has read,
+ * the stripe with pages of the lowest rank goes first, then the stripe that came first. raise() is
+ * the way back: a stripe in the file that the last step has read goes up to the host's memory while
+ * that has room to spare. A page may also come from the file to the device at once.
  *
  * A slot keeps its number wherever its stripe lies: numbers of stripes here are of neither place,
  * and a table says where each one is.
  *
  * Memory of the host. The capacity has slots and the stage of the file (offload_stage.h), which
- * takes QUIRE_OFFLOAD_STAGE_SHARE of it at most and so bounds the file. There is no file where it
- * would hold no more than its stage takes from the slots: of pages with one or two parts, or below
- * a capacity of a few stripes.
+ * takes QUIRE_OFFLOAD_STAGE_SHARE of it at most and so bounds the file. A file that would hold no
+ * more pages than its stage takes from the slots is left out: with pages of one or two parts, or
+ * below a capacity of a few stripes.
  *
  * A crossing from or to the file is verified by the file's checksums. The first failed raise() is
  * the last one until a slot is released.

@@ -144,8 +144,8 @@ typedef struct QT(attention) {
 /* Elements of scratch per thread for rows of n_tokens. */
 size_t QT(attention_scratch)(uint32_t n_tokens);
 void QT(attention_forward)(QT(compute) * c, const QT(attention) * o);
-/* gradients: dq = (written), dk += , dv +=; with a guide also those of its scale times the sum of
- * what it adds to divergences. */
+/* gradients: dq = (written), dk += , dv +=. A guide has a loss of its own, its scale times the sum
+ * of its divergences: with a guide the gradients of this loss are included. */
 void QT(attention_back)(QT(compute) * c, const QT(attention) * o, const real *dout,
                         real *const gradients[3]);
 

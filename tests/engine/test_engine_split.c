@@ -314,7 +314,7 @@ static void test_layers(void **state)
     }
 }
 
-/* Requests that run and that wait fail by the name of the device, and so does a later one. */
+/* Running, waiting and later requests fail, and the message names the device. */
 static void test_loss(void **state)
 {
     const quire_mock_device_opts faults = { .loss = 1.0 };

@@ -456,8 +456,8 @@ static void test_damage(void **state)
     bench_close(&b);
 }
 
-/* The request that needs the file ends with a message that names the cause. One beside it that
- * fits the host's memory gets its answer, and so do later ones. */
+/* The request that needs the file ends with a message that names the cause. A request beside it
+ * whose pages fit the host's memory gets its answer, and so do later requests. */
 static void check_failure(disk *d, const char *cause)
 {
     const setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .disk = d };

@@ -355,11 +355,11 @@ static void test_foreign(void **state)
     run_open(&r, &plan);
     assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
     for (uint32_t i = 0; i < 10; i++) {
-        static const char *const parts[] = { "tokenizer",  "model (sizes",
-                                             "batch",      "weight decay",
-                                             "seed",       "documents",
-                                             "learn from", "distill, distill_hidden",
-                                             "model",      "model (sizes" };
+        static const char *const parts[] = {
+            "tokenizer", "model (sizes", "batch",           "weight decay",
+            "seed",      "documents",    "another teacher", "distill, distill_hidden",
+            "model",     "model (sizes"
+        };
         quire_train_plan changed = plan;
 
         changed.tokenizer_identity += i == 0;

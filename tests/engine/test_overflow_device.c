@@ -502,14 +502,29 @@ static void test_attended_faults(void **state)
     assert_true(n_lost > 0);
 }
 
+/* The capacity is a figure from the start on, before the engine's thread has had a round. */
+static void test_capacity_at_start(void **state)
+{
+    quire_engine_stats stats;
+    engine_bench b;
+
+    (void)state;
+    b = bench_of("mock", QUIRE_FORMAT_F16, N_FEW, (uint64_t)1 << 28);
+    quire_engine_stats_get(b.engine, &stats);
+    assert_true(stats.overflow.is_on);
+    assert_true(stats.overflow.offload.file.capacity_bytes > 0);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers),  cmocka_unit_test(test_small_device),
-        cmocka_unit_test(test_pins_stay),     cmocka_unit_test(test_host_is_full),
-        cmocka_unit_test(test_failed_copies), cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_attended),      cmocka_unit_test(test_attended_sealed),
-        cmocka_unit_test(test_attended_auto), cmocka_unit_test(test_attended_faults),
+        cmocka_unit_test(test_same_answers),      cmocka_unit_test(test_small_device),
+        cmocka_unit_test(test_pins_stay),         cmocka_unit_test(test_host_is_full),
+        cmocka_unit_test(test_failed_copies),     cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_attended),          cmocka_unit_test(test_attended_sealed),
+        cmocka_unit_test(test_attended_auto),     cmocka_unit_test(test_attended_faults),
+        cmocka_unit_test(test_capacity_at_start),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

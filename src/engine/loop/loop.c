@@ -232,6 +232,10 @@ int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_er
 {
     loop->events = *events;
     (void)quire_runtime_canceler_set(loop->runtime, quire_loop_qos_gives_up, loop);
+    /* A look at the figures before the thread's first round shows the capacities, too. */
+    quire_tier_stats_fill(loop);
+    quire_overflow_stats_fill(loop);
+    quire_loop_stats_publish(loop);
     if (pthread_create(&loop->thread, NULL, thread_main, loop) != 0) {
         (void)quire_runtime_canceler_set(loop->runtime, NULL, NULL);
         return quire_error_set(err, QUIRE_NOMEM, "cannot start the engine's thread");

@@ -68,16 +68,16 @@ static void block_scores(const attention_run *run, const query_block *b, const r
 {
     const QT(attention) *o = run->o;
 
-    run->c->rows->product(&(QT(product)){ .m = b->end - b->first,
-                                          .n = b->key_end - b->key,
-                                          .k = o->d,
-                                          .a = x + b->q_at,
-                                          .lda = o->n_head * o->d,
-                                          .b = y + b->kv_at,
-                                          .ldb = o->n_kv_head * o->d,
-                                          .is_b_transposed = true,
-                                          .c = scores,
-                                          .ldc = b->key_end - b->key });
+    run->c->product(&(QT(product)){ .m = b->end - b->first,
+                                    .n = b->key_end - b->key,
+                                    .k = o->d,
+                                    .a = x + b->q_at,
+                                    .lda = o->n_head * o->d,
+                                    .b = y + b->kv_at,
+                                    .ldb = o->n_kv_head * o->d,
+                                    .is_b_transposed = true,
+                                    .c = scores,
+                                    .ldc = b->key_end - b->key });
 }
 
 /* by query (out or dq) = scores y, y by key (v or k). */
@@ -86,15 +86,15 @@ static void block_by_query(const attention_run *run, const query_block *b, const
 {
     const QT(attention) *o = run->o;
 
-    run->c->rows->product(&(QT(product)){ .m = b->end - b->first,
-                                          .n = o->d,
-                                          .k = b->key_end - b->key,
-                                          .a = scores,
-                                          .lda = b->key_end - b->key,
-                                          .b = y + b->kv_at,
-                                          .ldb = o->n_kv_head * o->d,
-                                          .c = to + b->q_at,
-                                          .ldc = o->n_head * o->d });
+    run->c->product(&(QT(product)){ .m = b->end - b->first,
+                                    .n = o->d,
+                                    .k = b->key_end - b->key,
+                                    .a = scores,
+                                    .lda = b->key_end - b->key,
+                                    .b = y + b->kv_at,
+                                    .ldb = o->n_kv_head * o->d,
+                                    .c = to + b->q_at,
+                                    .ldc = o->n_head * o->d });
 }
 
 /* by key (dk or dv) += scores^T x, x by query (q or dout). */
@@ -103,17 +103,17 @@ static void block_by_key(const attention_run *run, const query_block *b, const r
 {
     const QT(attention) *o = run->o;
 
-    run->c->rows->product(&(QT(product)){ .m = b->key_end - b->key,
-                                          .n = o->d,
-                                          .k = b->end - b->first,
-                                          .a = scores,
-                                          .lda = b->key_end - b->key,
-                                          .is_a_transposed = true,
-                                          .b = x + b->q_at,
-                                          .ldb = o->n_head * o->d,
-                                          .c = to + b->kv_at,
-                                          .ldc = o->n_kv_head * o->d,
-                                          .is_added = true });
+    run->c->product(&(QT(product)){ .m = b->key_end - b->key,
+                                    .n = o->d,
+                                    .k = b->end - b->first,
+                                    .a = scores,
+                                    .lda = b->key_end - b->key,
+                                    .is_a_transposed = true,
+                                    .b = x + b->q_at,
+                                    .ldb = o->n_head * o->d,
+                                    .c = to + b->kv_at,
+                                    .ldc = o->n_kv_head * o->d,
+                                    .is_added = true });
 }
 
 static real *block_lse(const QT(attention) * o, const query_block *b)
@@ -129,17 +129,16 @@ static void guide_scores(const attention_run *run, const query_block *b)
     size_t token = (size_t)b->row * o->n_tokens;
     uint32_t kv_head = b->head / (o->n_head / g->n_kv_head);
 
-    run->c->rows->product(
-        &(QT(product)){ .m = b->end - b->first,
-                        .n = b->key_end - b->key,
-                        .k = g->d,
-                        .a = g->q + ((token + b->first) * o->n_head + b->head) * g->d,
-                        .lda = o->n_head * g->d,
-                        .b = g->k + ((token + b->key) * g->n_kv_head + kv_head) * g->d,
-                        .ldb = g->n_kv_head * g->d,
-                        .is_b_transposed = true,
-                        .c = b->theirs,
-                        .ldc = b->key_end - b->key });
+    run->c->product(&(QT(product)){ .m = b->end - b->first,
+                                    .n = b->key_end - b->key,
+                                    .k = g->d,
+                                    .a = g->q + ((token + b->first) * o->n_head + b->head) * g->d,
+                                    .lda = o->n_head * g->d,
+                                    .b = g->k + ((token + b->key) * g->n_kv_head + kv_head) * g->d,
+                                    .ldb = g->n_kv_head * g->d,
+                                    .is_b_transposed = true,
+                                    .c = b->theirs,
+                                    .ldc = b->key_end - b->key });
 }
 
 /* Zeros where the query t does not see; returns the n scores of keys that it sees. */

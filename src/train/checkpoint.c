@@ -168,7 +168,8 @@ static int identities_check(const char *path, const quire_checkpoint *c, const u
             "another teacher, distill, distill_hidden, distill_attention or shift heads",
         [QUIRE_PART_MODEL] = "another model (sizes, scheme, norms or gates)",
         [QUIRE_PART_BATCH] = "another batch (rows, context or batches of a step)",
-        [QUIRE_PART_OPTIMIZER] = "another weight decay, clipping or kind of masters",
+        [QUIRE_PART_OPTIMIZER] =
+            "another weight decay, clipping, kind of masters or kind of products",
         [QUIRE_PART_SEED] = "another seed",
         [QUIRE_PART_DATA] = "other documents (their length, or the share that is held out)",
     };

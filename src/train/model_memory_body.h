@@ -330,8 +330,11 @@ static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_er
     uint32_t heads = p->shape.has_qkv_bias ? p->q_size : p->kv_size;
 
     if (taught == NULL) {
-        return QT(compute_init)(&p->compute, options->n_threads, d_model > heads ? d_model : heads,
-                                QT(attention_scratch)(p->n_tokens), err);
+        QUIRE_TRY(QT(compute_init)(&p->compute, options->n_threads,
+                                   d_model > heads ? d_model : heads,
+                                   QT(attention_scratch)(p->n_tokens), err));
+        p->compute.product = options->product != NULL ? options->product : p->compute.product;
+        return QUIRE_OK;
     }
     p->is_teacher = true;
     if (taught->shape.n_vocab != p->shape.n_vocab || taught->n_rows != p->n_rows ||

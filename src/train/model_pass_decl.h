@@ -24,6 +24,9 @@ typedef struct QT(pass_options) {
      * ascending, copied; n_choices 0: all tokens. A teacher has those of the taught pass. */
     const int32_t *choices;
     uint32_t n_choices;
+    /* Of all matrices, those of attention too; NULL: the rows' own. A teacher has the taught
+     * pass's. */
+    QT(product_fn) * product;
 } QT(pass_options);
 
 /* Errors: those of quire_train_shape_check() and compute_init(); QUIRE_INVAL (a batch of no tokens

@@ -21,6 +21,7 @@ int QT(compute_init)(QT(compute) * c, uint32_t n_threads, uint32_t sum_max, size
     c->sum_max = sum_max;
     c->scratch_max = scratch_max;
     c->rows = QT(rows_best)();
+    c->product = c->rows->product;
     c->sums = calloc((size_t)QUIRE_TRAIN_SUM_PARTS * sum_max + 1, sizeof(real));
     rc = quire_team_create(&c->team, n_threads);
     if (rc == QUIRE_OK) {
@@ -213,7 +214,7 @@ static void linear_rows(void *ctx, uint32_t part, uint32_t member)
 void QT(linear_forward)(QT(compute) * c, const QT(linear) * o, const real *x, real *y,
                         bool is_added)
 {
-    linear_run run = { .o = o, .x = x, .to = y, .product = c->rows->product, .is_added = is_added };
+    linear_run run = { .o = o, .x = x, .to = y, .product = c->product, .is_added = is_added };
 
     quire_parts_run(c->team, quire_parts_count(o->n, PRODUCT_ROWS), linear_rows, &run);
 }
@@ -241,9 +242,7 @@ static void linear_back_rows(void *ctx, uint32_t part, uint32_t member)
 void QT(linear_back_input)(QT(compute) * c, const QT(linear) * o, const real *dy, real *dx,
                            bool is_added)
 {
-    linear_run run = {
-        .o = o, .dy = dy, .to = dx, .product = c->rows->product, .is_added = is_added
-    };
+    linear_run run = { .o = o, .dy = dy, .to = dx, .product = c->product, .is_added = is_added };
 
     quire_parts_run(c->team, quire_parts_count(o->n, PRODUCT_ROWS), linear_back_rows, &run);
 }
@@ -275,7 +274,7 @@ static void linear_back_tile(void *ctx, uint32_t part, uint32_t member)
 void QT(linear_back_weight)(QT(compute) * c, const QT(linear) * o, const real *x, const real *dy,
                             real *dweight)
 {
-    linear_run run = { .product = c->rows->product, .o = o, .x = x, .dy = dy, .to = dweight };
+    linear_run run = { .product = c->product, .o = o, .x = x, .dy = dy, .to = dweight };
     bool is_by_outputs = o->n_out > PRODUCT_TILE;
 
     run.out_each = is_by_outputs ? PRODUCT_TILE : o->n_out;

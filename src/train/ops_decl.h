@@ -7,10 +7,11 @@ typedef struct QT(compute) {
     quire_team *team;
     uint32_t n_threads;
     const QT(rows) * rows;
-    real *sums;         /* [QUIRE_TRAIN_SUM_PARTS][sum_max] partial sums of vectors */
-    uint32_t sum_max;   /* the longest vector whose gradient is summed */
-    real *scratch;      /* [n_threads][scratch_max] */
-    size_t scratch_max; /* at least QT(attention_scratch)() of every attention */
+    QT(product_fn) * product; /* of matrices; the rows', or another of the same precision */
+    real *sums;               /* [QUIRE_TRAIN_SUM_PARTS][sum_max] partial sums of vectors */
+    uint32_t sum_max;         /* the longest vector whose gradient is summed */
+    real *scratch;            /* [n_threads][scratch_max] */
+    size_t scratch_max;       /* at least QT(attention_scratch)() of every attention */
 } QT(compute);
 
 /* Starts n_threads - 1 threads. Errors: QUIRE_INVAL (threads), QUIRE_NOMEM. Destroy with

@@ -8,13 +8,14 @@
 
 #include <stdlib.h>
 
-#define RATE_SIZE   1024u /* rows of the matrices */
+#define RATE_SIZE   1024u             /* rows and columns of the matrices */
+#define RATE_PITCH  (RATE_SIZE + 16u) /* rows a multiple of 4 KiB apart would share cache sets */
 #define RATE_ROUNDS 4u
 
 typedef struct rate_run {
     quire_f32_product_fn *product;
     const float *from;
-    float *to; /* [threads][RATE_SIZE][RATE_SIZE] */
+    float *to; /* [threads][RATE_SIZE][RATE_PITCH] */
 } rate_run;
 
 static void rate_part(void *ctx, uint32_t part, uint32_t member)
@@ -27,18 +28,18 @@ static void rate_part(void *ctx, uint32_t part, uint32_t member)
         .n = RATE_SIZE,
         .k = RATE_SIZE,
         .a = run->from,
-        .lda = RATE_SIZE,
+        .lda = RATE_PITCH,
         .b = run->from,
-        .ldb = RATE_SIZE,
-        .c = run->to + (size_t)member * RATE_SIZE * RATE_SIZE,
-        .ldc = RATE_SIZE,
+        .ldb = RATE_PITCH,
+        .c = run->to + (size_t)member * RATE_SIZE * RATE_PITCH,
+        .ldc = RATE_PITCH,
     });
 }
 
 double quire_train_product_rate(const quire_f32_compute *c)
 {
-    size_t size = (size_t)RATE_SIZE * RATE_SIZE;
-    rate_run run = { .product = c->rows->product,
+    size_t size = (size_t)RATE_SIZE * RATE_PITCH;
+    rate_run run = { .product = c->product,
                      .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
     double best = 0;
 

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "train/bf16.h"
 #include "train/parts.h"
+#include "train/product_bf16.h"
 #include "train/product_rate.h"
 
 #include <math.h>
@@ -104,6 +105,7 @@ static int passes_create(quire_trainer *t, quire_error *err)
         .n_threads = p->n_threads,
         .choices = p->choices,
         .n_choices = p->n_choices,
+        .product = p->products == QUIRE_PRODUCTS_BF16 ? quire_bf16_product_best() : NULL,
     };
 
     QUIRE_TRY(quire_f32_pass_create(&t->pass, &options, err));
@@ -468,31 +470,38 @@ static uint64_t teacher_identity(const quire_train_plan *p)
     return hash;
 }
 
+static uint64_t optimizer_identity(const quire_train_plan *p)
+{
+    const double numbers[] = {
+        p->beta1, p->beta2, p->epsilon, p->decay, p->clip, (double)p->masters
+    };
+    uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, numbers, sizeof(numbers));
+
+    /* f32 has the hash that it had before there was a choice. */
+    return p->products == QUIRE_PRODUCTS_F32 ? hash : quire_hash_add(hash, "products", 8);
+}
+
 /* Without the number of steps, the rates and the choices, which a resumed run may change, and
  * without threads. */
 static quire_checkpoint checkpoint_of(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
     const uint64_t batch[] = { p->n_rows, p->n_tokens, p->n_accumulate };
-    const double optimizer[] = { p->beta1, p->beta2, p->epsilon,
-                                 p->decay, p->clip,  (double)p->masters };
 
-    return (quire_checkpoint){
-        .n_parameters = n_parameters(t),
-        .identities = { [QUIRE_PART_TOKENIZER] = p->tokenizer_identity,
-                        [QUIRE_PART_TEACHER] = teacher_identity(p),
-                        [QUIRE_PART_MODEL] = model_identity(&p->shape),
-                        [QUIRE_PART_BATCH] = quire_hash_add(QUIRE_HASH_INIT, batch, sizeof(batch)),
-                        [QUIRE_PART_OPTIMIZER] =
-                            quire_hash_add(QUIRE_HASH_INIT, optimizer, sizeof(optimizer)),
-                        [QUIRE_PART_SEED] = p->seed,
-                        [QUIRE_PART_DATA] = p->data_identity },
-        .n_steps = t->n_steps,
-        .n_tokens = t->n_tokens,
-        .watch = { t->smooth_loss, t->lowest_loss },
-        .level = t->level,
-        .arrays = t->arrays
-    };
+    return (quire_checkpoint){ .n_parameters = n_parameters(t),
+                               .identities = { [QUIRE_PART_TOKENIZER] = p->tokenizer_identity,
+                                               [QUIRE_PART_TEACHER] = teacher_identity(p),
+                                               [QUIRE_PART_MODEL] = model_identity(&p->shape),
+                                               [QUIRE_PART_BATCH] = quire_hash_add(
+                                                   QUIRE_HASH_INIT, batch, sizeof(batch)),
+                                               [QUIRE_PART_OPTIMIZER] = optimizer_identity(p),
+                                               [QUIRE_PART_SEED] = p->seed,
+                                               [QUIRE_PART_DATA] = p->data_identity },
+                               .n_steps = t->n_steps,
+                               .n_tokens = t->n_tokens,
+                               .watch = { t->smooth_loss, t->lowest_loss },
+                               .level = t->level,
+                               .arrays = t->arrays };
 }
 
 int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,

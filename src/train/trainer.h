@@ -28,11 +28,18 @@
 #include "train/checkpoint.h"
 #include "train/model_pass.h"
 
-/* The format of the parameters between steps. Products, gradients and moments are f32 with both. */
+/* The format of the parameters between steps. Gradients and moments are f32 with both. */
 typedef enum quire_train_masters {
     QUIRE_MASTERS_F32,
     QUIRE_MASTERS_BF16, /* numbers of bf16; a step is rounded by chance, see bf16.h */
 } quire_train_masters;
+
+/* The numbers that products of matrices multiply, those of attention too. Sums are f32 with both.
+ */
+typedef enum quire_train_products {
+    QUIRE_PRODUCTS_F32,
+    QUIRE_PRODUCTS_BF16, /* see product_bf16.h */
+} quire_train_products;
 
 /* A model that is not trained. */
 typedef struct quire_train_teacher {
@@ -68,6 +75,7 @@ typedef struct quire_train_plan {
     double decay; /* of matrices */
     double clip;  /* norm of the gradient; 0: none */
     quire_train_masters masters;
+    quire_train_products products;
     double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
     double level_below;   /* nats; 0: the level stays 0 */
     uint64_t level_every; /* steps; more than 0 with level_below */
@@ -134,7 +142,7 @@ double quire_train_rate(const quire_train_plan *plan, uint64_t step);
  * one of the teacher's. */
 double quire_train_flop_per_token(const quire_trainer *t);
 
-/* FLOP/s of sgemm on all threads of the run at once, measured for about 0.3 s. */
+/* FLOP/s of the run's kind of products on all of its threads at once, measured for about 0.3 s. */
 double quire_trainer_product_rate(const quire_trainer *t);
 
 #endif /* QUIRE_TRAIN_TRAINER_H */

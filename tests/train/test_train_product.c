@@ -1,6 +1,6 @@
 /* test_train_product.c - matrix products of training: every set of kernels against sums in double
  * precision, whole and broken tiles, transposed and not, written and added; the same bits from AVX2
- * and AVX-512, and from a row of a product alone.
+ * and AVX-512, from a row of a product alone, and from all products of bf16 numbers.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "seed.h"
+#include "train/bf16.h"
+#include "train/product_bf16.h"
 #include "train/row_kernels.h"
 
 #include <math.h>
@@ -108,7 +110,8 @@ static void run_f64(const quire_f32_product *p)
 
 static const uint32_t shapes[][3] = { { 1, 1, 1 },     { 8, 32, 7 },     { 6, 16, 64 },
                                       { 4, 8, 4 },     { 24, 64, DEEP }, { SIDE, SIDE, 33 },
-                                      { 5, 33, DEEP }, { SIDE, 3, 12 },  { 13, 47, 2 } };
+                                      { 5, 33, DEEP }, { SIDE, 3, 12 },  { 13, 47, 2 },
+                                      { DEEP, 33, 70 } };
 
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -165,21 +168,61 @@ static void test_bits_of_sets(void **state)
 /* Each row alone has the bits that it has among others. */
 static void test_bits_of_rows(void **state)
 {
-    quire_f32_product_fn *run = quire_f32_rows_best()->product;
+    quire_f32_product_fn *const products[] = { quire_f32_rows_best()->product,
+                                               quire_bf16_product_by_f32,
+                                               quire_bf16_product_best() };
     quire_f32_product p = product_of(SIDE, 47, DEEP, 2);
 
     (void)state;
-    p.c = out;
-    run(&p);
-    for (uint32_t i = 0; i < SIDE; i++) {
-        quire_f32_product row = p;
+    for (uint32_t n = 0; n < sizeof(products) / sizeof(products[0]); n++) {
+        p.c = out;
+        products[n](&p);
+        for (uint32_t i = 0; i < SIDE; i++) {
+            quire_f32_product row = p;
 
-        row.m = 1;
-        row.a = a + (size_t)i * p.lda;
-        row.c = other;
-        run(&row);
-        assert_memory_equal(other, out + (size_t)i * p.ldc, 47 * sizeof(float));
+            row.m = 1;
+            row.a = a + (size_t)i * p.lda;
+            row.c = other;
+            products[n](&row);
+            assert_memory_equal(other, out + (size_t)i * p.ldc, 47 * sizeof(float));
+        }
     }
+}
+
+/* bf16: the sums are those of rounded numbers, and the same bits by all kernels. */
+static void test_bf16(void **state)
+{
+    quire_f32_product_fn *const products[] = { quire_bf16_product_by_f32,
+                                               quire_bf16_product_best() };
+
+    a[0] = 0x1.01p0F;   /* of two as near, the even one: 1 */
+    a[1] = 0x1.03p0F;   /* likewise: 1.015625 */
+    a[2] = 0x1p-127F;   /* counts as 0 */
+    a[3] = -0x1.ffp30F; /* the next power of 2 */
+    for (size_t i = 0; i < SIZE; i++) {
+        float x[2] = { a[i], b[i] };
+
+        quire_bf16_round(x, 2);
+        a64[i] = i == 2 ? 0 : (double)x[0];
+        b64[i] = (double)x[1];
+    }
+    assert_true(a64[0] == 1.0 && a64[1] == 1.015625 && a64[3] == -0x1p31);
+    for (uint32_t s = 0; s < N_SHAPES * 8; s++) {
+        const uint32_t *shape = shapes[s / 8];
+        quire_f32_product p = product_of(shape[0], shape[1], shape[2], s % 8);
+
+        for (uint32_t i = 0; i < 2; i++) {
+            memcpy(out, start, sizeof(out));
+            p.c = out;
+            products[i](&p);
+            check(&p);
+            if (i == 0) {
+                memcpy(other, out, sizeof(out));
+            }
+        }
+        assert_memory_equal(out, other, sizeof(out));
+    }
+    (void)setup(state);
 }
 
 int main(void)
@@ -188,6 +231,7 @@ int main(void)
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_bits_of_sets),
         cmocka_unit_test(test_bits_of_rows),
+        cmocka_unit_test(test_bf16),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

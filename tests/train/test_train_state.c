@@ -1,5 +1,5 @@
-/* test_train_state.c - the state of a run between steps: masters in bf16 and their rounding, the
- * level of the data.
+/* test_train_state.c - the state of a run between steps: masters in bf16 and their rounding,
+ * products of bf16 numbers, the level of the data.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -121,6 +121,38 @@ static void test_masters(void **state)
     quire_trainer_destroy(rest.trainer);
 }
 
+/* Products of bf16 numbers learn, and have the bits of one run after a stop and with another number
+ * of threads. A checkpoint of other products is refused. */
+static void test_products(void **state)
+{
+    quire_train_plan plan = small_plan("fusedkv");
+    quire_error err = QUIRE_ERROR_INIT;
+    run exact, whole, rest;
+
+    (void)state;
+    run_open(&exact, &plan);
+    plan.products = QUIRE_PRODUCTS_BF16;
+    run_open(&whole, &plan);
+    (void)run_steps(&exact, 5);
+    (void)run_steps(&whole, 5);
+    assert_memory_not_equal(quire_trainer_parameters(exact.trainer),
+                            quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    assert_int_equal(quire_trainer_save(whole.trainer, &whole.packer, path, NULL), QUIRE_OK);
+    assert_int_equal(quire_trainer_load(exact.trainer, &exact.packer, path, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "kind of products"));
+    plan.n_threads = 1;
+    run_open(&rest, &plan);
+    assert_int_equal(quire_trainer_load(rest.trainer, &rest.packer, path, NULL), QUIRE_OK);
+    (void)run_steps(&whole, 4);
+    (void)run_steps(&rest, 4);
+    assert_memory_equal(quire_trainer_parameters(rest.trainer),
+                        quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    assert_true(run_steps(&whole, 31).loss < 0.3);
+    quire_trainer_destroy(exact.trainer);
+    quire_trainer_destroy(whole.trainer);
+    quire_trainer_destroy(rest.trainer);
+}
+
 /* Another seed rounds otherwise, and a checkpoint of other masters is refused. */
 static void test_other_masters(void **state)
 {
@@ -144,7 +176,8 @@ static void test_other_masters(void **state)
     plan.masters = QUIRE_MASTERS_F32;
     run_open(&plain, &plan);
     assert_int_equal(quire_trainer_load(plain.trainer, &plain.packer, path, &err), QUIRE_INVAL);
-    assert_non_null(strstr(err.message, "another weight decay, clipping or kind of masters"));
+    assert_non_null(
+        strstr(err.message, "another weight decay, clipping, kind of masters or kind of products"));
     quire_trainer_destroy(first.trainer);
     quire_trainer_destroy(second.trainer);
     quire_trainer_destroy(plain.trainer);
@@ -262,9 +295,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nearest), cmocka_unit_test(test_chance),
-        cmocka_unit_test(test_masters), cmocka_unit_test(test_other_masters),
-        cmocka_unit_test(test_level),   cmocka_unit_test(test_shift_heads),
+        cmocka_unit_test(test_nearest),       cmocka_unit_test(test_chance),
+        cmocka_unit_test(test_masters),       cmocka_unit_test(test_products),
+        cmocka_unit_test(test_other_masters), cmocka_unit_test(test_level),
+        cmocka_unit_test(test_shift_heads),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -200,6 +200,7 @@ static int make_plan(train_run *r, quire_error *err)
         .decay = a->decay,
         .clip = a->clip,
         .masters = (quire_train_masters)a->masters,
+        .products = (quire_train_products)a->products,
         .rise_max = a->rise_max,
         .level_below = a->task_bytes_first > 0 ? a->grow_below : 0,
         .level_every = (uint64_t)a->grow_every,
@@ -225,6 +226,11 @@ static int resume(train_run *r, quire_error *err)
 }
 
 /* ---- reports ---- */
+
+static const char *products_name(const train_run *r)
+{
+    return r->plan.products == QUIRE_PRODUCTS_BF16 ? "bf16 products" : "sgemm";
+}
 
 static uint64_t step_tokens(const quire_train_plan *p)
 {
@@ -276,7 +282,8 @@ static void report_step(train_run *r, const quire_train_report *s)
         if (r->args->task_bytes_first > 0) {
             printf("   tasks to %lld bytes", (long long)task_bytes);
         }
-        printf("   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n", rate, 100 * share, left_s);
+        printf("   %.0f tokens/s   %.0f %% of %s   %.0f s left\n", rate, 100 * share,
+               products_name(r), left_s);
         (void)fflush(stdout);
     }
 }
@@ -367,9 +374,8 @@ static int run_all(train_run *r, quire_error *err)
     QUIRE_TRY(resume(r, err));
     (void)sigaction(SIGTERM, &action, NULL);
     r->product_rate = quire_trainer_product_rate(r->trainer);
-    quire_say("%zu parameters, %s, sgemm %.0f GFLOP/s",
-              quire_trainer_layout(r->trainer)->n_parameters, r->plan.shape.scheme,
-              r->product_rate * 1e-9);
+    quire_say("%zu parameters, %s, %s %.0f GFLOP/s", quire_trainer_layout(r->trainer)->n_parameters,
+              r->plan.shape.scheme, products_name(r), r->product_rate * 1e-9);
     QUIRE_TRY(train(r, err));
     return write_model(r, err);
 }

@@ -11,6 +11,7 @@
 
 static const char *const types[] = { "f32", "f16", "q8_0", NULL }; /* quire_gguf_out_type */
 static const char *const masters[] = { "f32", "bf16", NULL };      /* quire_train_masters */
+static const char *const products[] = { "f32", "bf16", NULL };     /* quire_train_products */
 static const char *const predictions[] = { "all", "seen", NULL };
 static const char *const gate_forms[] = { "half", "full", "heads", NULL };
 
@@ -107,6 +108,10 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
     { .names = { "--masters" }, .type = QUIRE_OPT_CHOICE, .choices = masters, .initial = "f32",
       AT(masters),
       .help = "numbers of the parameters between steps; bf16 is rounded by chance, by the seed" },
+    { .names = { "--products" }, .type = QUIRE_OPT_CHOICE, .choices = products, .initial = "f32",
+      AT(products),
+      .help = "numbers that products of matrices multiply; sums are f32. bf16 is faster on CPUs "
+              "with AVX-512 BF16 and slower on others" },
     { .names = { "--rise-max" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
       .initial = "3", AT(rise_max),
       .help = "the run stops when the loss is so far above its lowest value; 0: never" },

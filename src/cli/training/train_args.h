@@ -29,7 +29,7 @@ typedef struct train_args {
     int64_t window;
     double rope_base;
     bool no_qk_norm, has_qkv_bias, is_untied, has_shift_heads;
-    int gate_form, type, masters, predict;
+    int gate_form, type, masters, products, predict;
     int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
     double rate, rate_end, decay, clip, rise_max;
     int64_t seed;
@@ -42,7 +42,7 @@ typedef struct train_args {
     quire_settings settings;
 } train_args;
 
-#define QUIRE_TRAIN_OPTIONS 52u /* the length of the table */
+#define QUIRE_TRAIN_OPTIONS 53u /* the length of the table */
 extern const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS];
 
 /* Options that do not go together. Errors: QUIRE_INVAL, with the names of the options. */

@@ -76,7 +76,7 @@ static void sim_json(void **state)
     json_decref(cells);
 }
 
-/* Two devices with two blocks each, and the options that are refused with devices. */
+/* Two devices with two blocks each: hits, times, and a disk below both. */
 static void sim_devices(void **state)
 {
     json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
@@ -89,14 +89,25 @@ static void sim_devices(void **state)
     assert_true(number(cell(cells, "belady", 2), "hit_blocks") >=
                 number(cell(cells, "lru", 2), "hit_blocks"));
     json_decref(cells);
-    r = program_expect(2, PROGRAM("sim", small_trace(), "--devices", "2", "--mode", "time"));
-    assert_says(r.err, "--devices: only with --mode hits");
+    cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "1k",
+                                 "--devices", "2", "--mode", "time", "--json"));
+    assert_int_equal(number(cell(cells, "lru", 1000), "devices"), 2);
+    assert_true(number(cell(cells, "lru", 1000), "busiest_us") > 0.0);
+    assert_true(number(cell(cells, "lru", 1000), "busy_us") >=
+                number(cell(cells, "lru", 1000), "busiest_us"));
+    json_decref(cells);
+    cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
+                                 "--devices", "2", "--disk-blocks", "100", "--disk-copy", "all",
+                                 "--json"));
+    assert_int_equal(number(cell(cells, "lru", 2), "disk_written_blocks"), 7); /* different ones */
+    json_decref(cells);
+    r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2", "--mode", "time"));
+    assert_says(r.out, "2 devices, each with a cache of the size of its column\n");
+    assert_says(r.out, "busy, % of the time, the busiest device");
     program_free(&r);
-    r = program_expect(2, PROGRAM("sim", small_trace(), "--devices", "2", "--disk-blocks", "100"));
-    assert_says(r.err, "--devices: only without --disk");
-    program_free(&r);
-    r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2"));
-    assert_says(r.out, "2 devices, each with a cache of the size of its column");
+    r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2", "--disk-blocks", "100"));
+    assert_says(r.out, "of its column; one disk below all");
+    assert_says(r.out, "computed by the busiest device, blocks");
     program_free(&r);
 }
 

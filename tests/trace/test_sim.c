@@ -196,66 +196,6 @@ static void test_cancel(void **state)
     quire_trace_fini(&trace);
 }
 
-/* Two sets of texts in turn, each as large as a cache: on one device they drive each other out; two
- * devices share them out, and hit all that comes again. */
-static void test_devices(void **state)
-{
-    static const char *const texts[] = { "abc", "uvw", "def", "xyz" };
-    quire_sim_opts opts = { .policy = QUIRE_EVICT_LRU, .capacity_blocks = 6, .seed = 5 };
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_sim_result one, two;
-    quire_trace trace;
-
-    (void)state;
-    workload_begin(&trace, 16);
-    for (uint32_t i = 0; i < 40; i++) {
-        workload_add(&trace, i, texts[i % 4]);
-    }
-    quire_trace_finish(&trace);
-    one = simulate(&trace, &opts);
-    opts.n_devices = 2;
-    opts.timeline_points = 4;
-    two = simulate(&trace, &opts);
-    assert_int_equal(one.hit_blocks, 0);
-    assert_int_equal(two.hit_blocks, two.blocks - 12);
-    assert_int_equal(two.busiest_blocks, 6);
-    assert_int_equal(two.evictions, 0);
-    assert_int_equal(one.busiest_blocks, one.blocks);
-    assert_int_equal(two.timeline[two.n_points - 1].cached_blocks, 12);
-    quire_sim_result_fini(&two);
-    opts.n_devices = QUIRE_SIM_DEVICES_MAX + 1;
-    assert_int_equal(quire_sim_run(&trace, &opts, &two, &err), QUIRE_INVAL);
-    opts.n_devices = 2;
-    opts.mode = QUIRE_SIM_TIME;
-    assert_int_equal(quire_sim_run(&trace, &opts, &two, &err), QUIRE_UNSUPP);
-    quire_trace_fini(&trace);
-}
-
-/* An expired prefix draws no request to its device: the other one has computed less. */
-static void test_devices_ttl(void **state)
-{
-    const quire_sim_class class = { .name = "a", .ttl_us = 1000 };
-    quire_sim_opts opts = { .policy = QUIRE_EVICT_LRU,
-                            .capacity_blocks = 100,
-                            .seed = 5,
-                            .classes = &class,
-                            .n_classes = 1,
-                            .n_devices = 2 };
-    quire_sim_result result;
-    quire_trace trace;
-
-    (void)state;
-    workload_begin(&trace, 16);
-    workload_add(&trace, 0, "abcd");
-    workload_add(&trace, 500, "uv");
-    workload_add(&trace, 2000, "abcd");
-    quire_trace_finish(&trace);
-    result = simulate(&trace, &opts);
-    assert_int_equal(result.hit_blocks, 0);
-    assert_int_equal(result.busiest_blocks, 6);
-    quire_trace_fini(&trace);
-}
-
 /* Blocks that the requests of a point asked for; every: requests of a point. */
 static uint64_t blocks_of_point(const quire_trace *trace, uint32_t point, uint32_t every)
 {
@@ -650,8 +590,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lru),          cmocka_unit_test(test_all_policies),
-        cmocka_unit_test(test_options),      cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_devices_ttl),  cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_options),      cmocka_unit_test(test_timeline),
         cmocka_unit_test(test_belady),       cmocka_unit_test(test_time_by_hand),
         cmocka_unit_test(test_time_queue),   cmocka_unit_test(test_time_preemption),
         cmocka_unit_test(test_time_rank),    cmocka_unit_test(test_time_random),

@@ -74,7 +74,8 @@ static const quire_opt options[] = {
       .help = "devices with a cache of that size each, as --device A,B of quire serve" },
     { .names = { "--disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "none", .offset = offsetof(sim_args, disk_bytes),
-      .help = "size of a disk below the cache, as --cache-disk of quire serve; needs --model" },
+      .help = "size of a disk below the caches of all devices, as --cache-disk of quire serve; "
+              "needs --model" },
     { .names = { "--disk-blocks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_PAGES_MAX, .initial_text = "none", .offset = offsetof(sim_args, disk_blocks),
       .help = "the same in blocks of the trace" },
@@ -260,12 +261,6 @@ static int check(const void *opaque, quire_error *err)
     if ((args->disk_bytes > 0 || args->disk_blocks > 0) && args->mode == QUIRE_SIM_TIME) {
         return quire_error_set(err, QUIRE_INVAL, "--disk: only with --mode hits");
     }
-    if (args->n_devices > 1 && (args->disk_bytes > 0 || args->disk_blocks > 0)) {
-        return quire_error_set(err, QUIRE_INVAL, "--devices: only without --disk");
-    }
-    if (args->n_devices > 1 && args->mode == QUIRE_SIM_TIME) {
-        return quire_error_set(err, QUIRE_INVAL, "--devices: only with --mode hits");
-    }
     if (args->kv.is_auto) {
         return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
     }
@@ -337,7 +332,9 @@ static int grid_show(const sim_args *args, const quire_sim_grid *grid,
     }
     say_trace(grid->trace, report);
     if (args->n_devices > 1) {
-        printf("%d devices, each with a cache of the size of its column\n\n", (int)args->n_devices);
+        printf("%d devices, each with a cache of the size of its column%s\n\n",
+               (int)args->n_devices,
+               grid->opts.disk.capacity_blocks > 0 ? "; one disk below all" : "");
     }
     quire_sim_grid_print(grid, stdout);
     return QUIRE_EXIT_OK;

@@ -8,14 +8,21 @@
 
 #include <inttypes.h>
 
+/* The simulations that have a figure. */
+typedef enum figure_of {
+    OF_ALL,
+    OF_DISK,   /* with a disk */
+    OF_STATES, /* with states */
+    OF_DEVICES /* with several devices */
+} figure_of;
+
 /* One figure of every cell. */
 typedef struct figure {
     const char *title;
     double (*get)(const quire_sim_result *result);
     int decimals;
-    bool is_of_belady; /* his bound has it too */
-    bool is_of_disk;   /* only if there is a disk */
-    bool is_of_states; /* only if there are states */
+    figure_of of;
+    bool is_of_belady; /* the bound has it too */
 } figure;
 
 static double percent(uint64_t part, uint64_t whole)
@@ -93,6 +100,21 @@ static double makespan_s(const quire_sim_result *r)
     return r->makespan_us * 1e-6;
 }
 
+static double busy_percent(const quire_sim_result *r)
+{
+    return r->makespan_us > 0.0 ? 100.0 * r->busy_us / (r->makespan_us * r->n_devices) : 0.0;
+}
+
+static double busiest_percent(const quire_sim_result *r)
+{
+    return r->makespan_us > 0.0 ? 100.0 * r->busiest_us / r->makespan_us : 0.0;
+}
+
+static double busiest_blocks(const quire_sim_result *r)
+{
+    return (double)r->busiest_blocks;
+}
+
 static double preemptions(const quire_sim_result *r)
 {
     return (double)r->preemptions;
@@ -104,35 +126,47 @@ static double refused(const quire_sim_result *r)
 }
 
 static const figure of_hits[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true, false, false },
-    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true, false },
-    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true, false },
-    { "hits, % of prompt tokens", hit_token_percent, 1, true, false, false },
-    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false, false,
-      false },
-    { "evictions, blocks", evictions, 0, false, false, false },
-    { "states left in the cache", states_left, 0, false, false, true },
-    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true, false },
-    { "written to disk, blocks", disk_written, 0, false, true, false },
-    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true, false },
+    { "hits, % of prompt blocks", hit_percent, 1, OF_ALL, true },
+    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, OF_DISK, false },
+    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, OF_DISK, false },
+    { "hits, % of prompt tokens", hit_token_percent, 1, OF_ALL, true },
+    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, OF_ALL, false },
+    { "evictions, blocks", evictions, 0, OF_ALL, false },
+    { "computed by the busiest device, blocks", busiest_blocks, 0, OF_DEVICES, false },
+    { "states left in the cache", states_left, 0, OF_STATES, false },
+    { "on disk, but faster to compute, blocks", disk_skipped, 0, OF_DISK, false },
+    { "written to disk, blocks", disk_written, 0, OF_DISK, false },
+    { "of the disk's log carried forward, blocks", disk_carried, 0, OF_DISK, false },
 };
 
 static const figure of_time[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true, false, false },
-    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true, false },
-    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true, false },
-    { "time to first token, median, ms", ttft_p50, 0, false, false, false },
-    { "time to first token, 95 %, ms", ttft_p95, 0, false, false, false },
-    { "waited in the queue, 95 %, ms", queued_p95, 0, false, false, false },
-    { "until the last token, s", makespan_s, 0, false, false, false },
-    { "preemptions", preemptions, 0, false, false, false },
-    { "never fitted", refused, 0, false, false, false },
-    { "evictions, blocks", evictions, 0, false, false, false },
-    { "states left in the cache", states_left, 0, false, false, true },
-    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true, false },
-    { "written to disk, blocks", disk_written, 0, false, true, false },
-    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true, false },
+    { "hits, % of prompt blocks", hit_percent, 1, OF_ALL, true },
+    { "time to first token, median, ms", ttft_p50, 0, OF_ALL, false },
+    { "time to first token, 95 %, ms", ttft_p95, 0, OF_ALL, false },
+    { "waited in the queue, 95 %, ms", queued_p95, 0, OF_ALL, false },
+    { "until the last token, s", makespan_s, 0, OF_ALL, false },
+    { "busy, % of the time", busy_percent, 1, OF_ALL, false },
+    { "busy, % of the time, the busiest device", busiest_percent, 1, OF_DEVICES, false },
+    { "preemptions", preemptions, 0, OF_ALL, false },
+    { "never fitted", refused, 0, OF_ALL, false },
+    { "evictions, blocks", evictions, 0, OF_ALL, false },
+    { "states left in the cache", states_left, 0, OF_STATES, false },
 };
+
+static bool has_figure(const quire_sim_grid *grid, const figure *f)
+{
+    switch (f->of) {
+    case OF_DISK:
+        return grid->opts.disk.capacity_blocks > 0;
+    case OF_STATES:
+        return grid->opts.kv.state_bytes > 0;
+    case OF_DEVICES:
+        return grid->opts.n_devices > 1;
+    case OF_ALL:
+    default:
+        return true;
+    }
+}
 
 static void figure_print(const quire_sim_grid *grid, const figure *f, FILE *out)
 {
@@ -176,8 +210,7 @@ void quire_sim_grid_print(const quire_sim_grid *grid, FILE *out)
     }
     fprintf(out, "\n");
     for (size_t i = 0; i < n_figures; i++) {
-        if ((!figures[i].is_of_disk || grid->opts.disk.capacity_blocks > 0) &&
-            (!figures[i].is_of_states || grid->opts.kv.state_bytes > 0)) {
+        if (has_figure(grid, &figures[i])) {
             figure_print(grid, &figures[i], out);
         }
     }
@@ -237,6 +270,8 @@ static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t colu
         set(cell, "ttft", latency_json(&r->ttft));
         set(cell, "queued", latency_json(&r->queued));
         set(cell, "makespan_us", quire_json_real(r->makespan_us));
+        set(cell, "busy_us", quire_json_real(r->busy_us));
+        set(cell, "busiest_us", quire_json_real(r->busiest_us));
         set(cell, "preemptions", json_integer((json_int_t)r->preemptions));
         set(cell, "refused", json_integer((json_int_t)r->refused));
     }

@@ -8,12 +8,15 @@
  *         down to the capacity. A hit is a block served as part of an unbroken prefix. Bounded by
  *         Belady (quire_belady()), which knows the future.
  *         With a disk, blocks that memory lacks and the disk has come into memory first.
- *         With several devices each has a cache of the capacity. A request goes to the one with the
- *         longest cached prefix; of equal ones to the one that has computed the fewest blocks.
  *   time  virtual time: requests arrive at their times, wait, are admitted when their pages fit,
  *         compute by a cost model (prefill us per token and per token of depth, decode us per step
  *         and row), hold pages of prompt and output while they run, and leave them cached. Gives
  *         TTFT and queueing too.
+ *
+ * With several devices each has a cache of the capacity, and in mode TIME a queue and steps of its
+ * own. A disk is common to all. A request goes to the device with the least work before its first
+ * token (sim_choice.h); load counts in mode TIME alone, since requests of the other mode come one
+ * after the other.
  *
  * With windows or states (quire_sim_kv) a page has the windowed layers' KV of a block apart, texts
  * leave states where the engine's do (engine/loop/loop_states.h), and memory is counted in bytes.
@@ -86,7 +89,7 @@ typedef struct quire_sim_kv {
 
 #define QUIRE_SIM_DISK_CARRY 0.9 /* of the file store: QUIRE_FILE_CARRY_SEGMENT */
 
-/* A disk below memory: see sim_disk.h. HITS only. */
+/* A disk below the memory of all devices: see sim_disk.h. HITS only. */
 typedef struct quire_sim_disk_opts {
     uint64_t capacity_blocks; /* 0 = no disk; at least three segments. With kv: the bytes of so many
                                  blocks, without windows and states */
@@ -110,7 +113,7 @@ typedef struct quire_sim_opts {
     uint64_t capacity_blocks; /* >= 1; with kv: capacity_bytes counts, and this is not read */
     quire_sim_kv kv;
     uint64_t capacity_bytes; /* with kv: >= kv.block_bytes */
-    uint32_t n_devices;      /* HITS, without a disk: at most QUIRE_SIM_DEVICES_MAX; 0 = 1 */
+    uint32_t n_devices;      /* at most QUIRE_SIM_DEVICES_MAX; 0 = 1 */
     uint64_t seed;
     quire_sim_cost cost;            /* TIME, and disk.block_us */
     const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
@@ -133,13 +136,14 @@ typedef struct quire_sim_latency {
 } quire_sim_latency;
 
 typedef struct quire_sim_result {
+    uint32_t n_devices;
     uint64_t requests;
     uint64_t blocks;          /* of all prompts */
     uint64_t hit_blocks;      /* from memory and from disk */
     uint64_t disk_hit_blocks; /* of them, from disk */
     uint64_t tokens;          /* of all prompts */
     uint64_t hit_tokens;
-    uint64_t busiest_blocks;      /* computed by the device that computed most */
+    uint64_t busiest_blocks;      /* of prompts, computed by the device that computed most */
     uint64_t evictions;           /* blocks; windows and states that went alone are not counted */
     uint64_t states_left;         /* with states: put into the cache */
     uint64_t regret_blocks;       /* asked for after they had been evicted */
@@ -151,6 +155,8 @@ typedef struct quire_sim_result {
     quire_sim_latency ttft;       /* TIME */
     quire_sim_latency queued;     /* TIME */
     double makespan_us;           /* TIME: until the last token */
+    double busy_us;               /* TIME: in steps, all devices together */
+    double busiest_us;            /* TIME: in steps of the device that had most */
     uint64_t pages_touched;       /* looked up or published: the unit of speed */
     double wall_s;
     double cpu_s;              /* of the thread that ran it */
@@ -158,8 +164,8 @@ typedef struct quire_sim_result {
     uint32_t n_points;
 } quire_sim_result;
 
-/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk or several
- * devices in mode TIME, or both, or EVICTED with kv), QUIRE_CANCELED; err names the reason. */
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT, QUIRE_UNSUPP (a disk in mode TIME,
+ * or EVICTED with kv), QUIRE_CANCELED; err names the reason. */
 int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                   quire_error *err);
 void quire_sim_result_fini(quire_sim_result *result);

@@ -63,9 +63,8 @@ int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
     disk->n_items = calloc(disk->n_slots, sizeof(*disk->n_items));
     disk->used_size = calloc(disk->n_slots, sizeof(*disk->used_size));
     disk->used = calloc(disk->segment_items, sizeof(*disk->used));
-    disk->residents = calloc(n_ids, sizeof(*disk->residents));
-    return disk->residents != NULL && disk->entries != NULL && disk->items != NULL &&
-                   disk->n_items != NULL && disk->used_size != NULL && disk->used != NULL
+    return disk->entries != NULL && disk->items != NULL && disk->n_items != NULL &&
+                   disk->used_size != NULL && disk->used != NULL
                ? QUIRE_OK
                : QUIRE_NOMEM;
 }
@@ -77,8 +76,21 @@ void quire_sim_disk_fini(quire_sim_disk *disk)
     free(disk->n_items);
     free(disk->used_size);
     free(disk->used);
-    free(disk->residents);
     memset(disk, 0, sizeof(*disk));
+}
+
+int quire_sim_above_init(quire_sim_above *above, uint32_t n_ids)
+{
+    *above = (quire_sim_above){ .entries = calloc(n_ids, sizeof(*above->entries)),
+                                .residents = calloc(n_ids, sizeof(*above->residents)) };
+    return above->entries != NULL && above->residents != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+void quire_sim_above_fini(quire_sim_above *above)
+{
+    free(above->entries);
+    free(above->residents);
+    *above = (quire_sim_above){ .entries = NULL };
 }
 
 uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uint32_t n)
@@ -195,15 +207,13 @@ void quire_sim_disk_write(quire_sim_disk *disk, uint32_t id, uint8_t parts)
     disk->written_blocks++;
 }
 
-void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id)
+void quire_sim_disk_copy(quire_sim_disk *disk, quire_sim_above *above, uint32_t id)
 {
-    quire_sim_disk_entry *entry = &disk->entries[id];
-
-    if (entry->is_marked) {
+    if (above->entries[id].is_marked) {
         return;
     }
-    entry->is_marked = true;
-    if (entry->segment == 0) { /* else it has a copy of an earlier stay in memory */
+    above->entries[id].is_marked = true;
+    if (!quire_sim_disk_has(disk, id)) { /* else of an earlier stay, or of another device */
         quire_sim_disk_write(disk, id, 0);
     }
 }
@@ -216,51 +226,54 @@ void quire_sim_disk_uses(quire_sim_disk *disk, const uint32_t *ids, uint32_t n_m
     }
 }
 
-void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,
-                            uint32_t n_memory, uint32_t n_fetched, bool has_session)
+void quire_sim_disk_request(quire_sim_disk *disk, quire_sim_above *above,
+                            const quire_sim_disk_use *use)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        quire_sim_disk_entry *entry = &disk->entries[ids[i]];
-        const bool is_hit = i < n_memory; /* in memory, where the node's own hits count */
-        const bool is_worth = disk->opts.copy == QUIRE_SIM_COPY_ALL ||
-                              (disk->opts.copy == QUIRE_SIM_COPY_WORTH && (is_hit || has_session));
+    const quire_sim_copy rule = disk->opts.copy;
+
+    for (uint32_t i = 0; i < use->n; i++) {
+        const uint32_t id = use->ids[i];
+        quire_sim_above_entry *entry = &above->entries[id];
+        const bool is_hit = i < use->n_memory; /* in memory, where the node's own hits count */
+        const bool is_worth = rule == QUIRE_SIM_COPY_ALL ||
+                              (rule == QUIRE_SIM_COPY_WORTH && (is_hit || use->has_session));
 
         if (!is_hit) {
-            entry->is_marked = i < n_memory + n_fetched;
+            entry->is_marked = i < use->n_memory + use->n_fetched;
         }
-        entry->uses += is_hit ? disk->opts.is_touching : entry->is_marked;
+        disk->entries[id].uses += is_hit ? disk->opts.is_touching : entry->is_marked;
         if (is_worth) {
-            quire_sim_disk_copy(disk, ids[i]);
+            quire_sim_disk_copy(disk, above, id);
         }
-        if (disk->opts.copy == QUIRE_SIM_COPY_EVICTED && !entry->is_resident) {
+        if (rule == QUIRE_SIM_COPY_EVICTED && !entry->is_resident) {
             entry->is_resident = true;
-            disk->residents[disk->n_residents++] = ids[i];
+            above->residents[above->n_residents++] = id;
         }
     }
 }
 
 static void see(void *ctx, const quire_prefix_copy *copy)
 {
-    quire_sim_disk *disk = ctx;
+    quire_sim_above *above = ctx;
 
-    disk->entries[copy->tokens[0]].round = disk->round;
+    above->entries[copy->tokens[0]].round = above->round;
 }
 
-void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree)
+void quire_sim_disk_evicted(quire_sim_disk *disk, quire_sim_above *above, quire_prefix *tree)
 {
     uint32_t n = 0;
 
-    disk->round++;
-    (void)quire_prefix_copies_visit(tree, 1, UINT32_MAX, see, disk);
-    for (uint32_t i = 0; i < disk->n_residents; i++) {
-        const uint32_t id = disk->residents[i];
+    above->round++;
+    (void)quire_prefix_copies_visit(tree, 1, UINT32_MAX, see, above);
+    for (uint32_t i = 0; i < above->n_residents; i++) {
+        const uint32_t id = above->residents[i];
 
-        disk->entries[id].is_resident = disk->entries[id].round == disk->round;
-        if (disk->entries[id].is_resident) {
-            disk->residents[n++] = id;
+        above->entries[id].is_resident = above->entries[id].round == above->round;
+        if (above->entries[id].is_resident) {
+            above->residents[n++] = id;
         } else {
-            quire_sim_disk_copy(disk, id);
+            quire_sim_disk_copy(disk, above, id);
         }
     }
-    disk->n_residents = n;
+    above->n_residents = n;
 }

@@ -13,6 +13,9 @@
  * mark is not copied again. A block that comes into memory has its mark if it came from the disk.
  * As in the engine, the mark stays when the disk loses the copy.
  *
+ * One disk is below the memories of all devices. Each memory has marks of its own, and a block with
+ * a copy is not written again.
+ *
  * With windows or states (quire_sim_kv) the tree's own marks count, because they know whether a
  * copy has all parts of the node. A record then has parts: the block of layers that keep all
  * tokens, the block's pages of windowed layers, the state behind it. The log is counted in bytes,
@@ -38,11 +41,22 @@
 typedef struct quire_sim_disk_entry {
     uint32_t segment; /* its number; 0 = not on disk */
     uint8_t parts;
-    uint32_t uses;  /* since it was written or carried forward */
+    uint32_t uses; /* since it was written or carried forward */
+} quire_sim_disk_entry;
+
+typedef struct quire_sim_above_entry {
     uint32_t round; /* EVICTED: the last one in which memory had it */
     bool is_marked;
     bool is_resident; /* EVICTED: among residents */
-} quire_sim_disk_entry;
+} quire_sim_above_entry;
+
+/* The memory of a device above the disk. */
+typedef struct quire_sim_above {
+    quire_sim_above_entry *entries; /* [n_ids], by block */
+    uint32_t *residents; /* EVICTED: [n_ids], blocks that it had after the last request */
+    uint32_t n_residents;
+    uint32_t round;
+} quire_sim_above;
 
 typedef struct quire_sim_disk {
     quire_sim_disk_opts opts;
@@ -57,10 +71,7 @@ typedef struct quire_sim_disk {
     uint32_t n_slots;       /* segments there may be, and one that begins */
     uint32_t oldest;        /* numbers from 1 on */
     uint32_t open;
-    uint32_t *used;      /* [segment_items], for carrying forward */
-    uint32_t *residents; /* EVICTED: [n_ids], blocks that memory had after the last request */
-    uint32_t n_residents;
-    uint32_t round;
+    uint32_t *used; /* [segment_items], for carrying forward */
     uint64_t written_blocks;
     uint64_t carried_blocks;
     uint64_t evicted_blocks;
@@ -80,6 +91,10 @@ int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts,
                         const quire_sim_kv *kv, uint32_t n_ids);
 void quire_sim_disk_fini(quire_sim_disk *disk);
 
+/* Errors: QUIRE_NOMEM. Memory: quire_sim_above_fini(), also after a failure. */
+int quire_sim_above_init(quire_sim_above *above, uint32_t n_ids);
+void quire_sim_above_fini(quire_sim_above *above);
+
 static inline bool quire_sim_disk_has(const quire_sim_disk *disk, uint32_t id)
 {
     return disk->entries[id].segment != 0;
@@ -89,16 +104,25 @@ static inline bool quire_sim_disk_has(const quire_sim_disk *disk, uint32_t id)
 uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uint32_t n);
 
 /* A request has used its first n_memory blocks from memory, has read the next n_fetched ones, and
- * computes the rest. Blocks get their marks, and those that the rule names are copied. */
-void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,
-                            uint32_t n_memory, uint32_t n_fetched, bool has_session);
+ * computes the rest. */
+typedef struct quire_sim_disk_use {
+    const uint32_t *ids; /* [n] */
+    uint32_t n;
+    uint32_t n_memory;
+    uint32_t n_fetched;
+    bool has_session;
+} quire_sim_disk_use;
+
+/* Blocks of a request in a memory get their marks, and those that the rule names are copied. */
+void quire_sim_disk_request(quire_sim_disk *disk, quire_sim_above *above,
+                            const quire_sim_disk_use *use);
 
 /* EVICTED: the tree has evicted blocks for want of memory. Blocks that the tree does not have any
  * more are copied now. Cost: O(nodes). */
-void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree);
+void quire_sim_disk_evicted(quire_sim_disk *disk, quire_sim_above *above, quire_prefix *tree);
 
-/* Copy a block of memory, if it has no mark. */
-void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id);
+/* Copy a block of a memory, if it has no mark there. */
+void quire_sim_disk_copy(quire_sim_disk *disk, quire_sim_above *above, uint32_t id);
 
 /* Write a record with these parts. Only with kv. */
 void quire_sim_disk_write(quire_sim_disk *disk, uint32_t id, uint8_t parts);

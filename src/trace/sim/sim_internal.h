@@ -29,6 +29,14 @@ void quire_sim_count_hits(quire_sim_result *out, const quire_trace *trace,
 /* At the end: add the tree's counts. */
 void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree);
 
+/* Of n times; they are sorted. */
+quire_sim_latency quire_sim_latency_of(double *values, uint32_t n);
+
+static inline uint32_t quire_sim_devices(const quire_sim_opts *opts)
+{
+    return opts->n_devices != 0 ? opts->n_devices : 1;
+}
+
 uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request);
 
 /* Errors: QUIRE_CANCELED. */

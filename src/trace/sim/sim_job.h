@@ -18,9 +18,10 @@
 
 typedef struct quire_sim_job {
     const quire_trace_request *request;
-    uint32_t index;     /* of the request */
-    uint32_t n_written; /* tokens of its answer */
-    uint32_t own_id;    /* name of its first page behind the prompt */
+    uint32_t index;        /* of the request */
+    uint32_t n_written;    /* tokens of its answer */
+    uint32_t own_id;       /* name of its first page behind the prompt */
+    uint32_t n_to_compute; /* tokens of its prompt, for the choice of a device */
     uint8_t rank;
     bool has_begun;    /* its first token is out */
     bool has_been;     /* admitted before: it was preempted */

@@ -1,4 +1,6 @@
-/* sim_time.c - TIME mode: an engine's steps in virtual time.
+/* sim_time.c - TIME mode: the engines' steps in virtual time.
+ *
+ *   arrivals --> the device with the least work --> its queue --> its steps
  *
  * As in the engine, requests wait in order of rank, then of arrival. The first request that does
  * not fit holds up later ones. A step has a row for each request that writes, and prompt tokens up
@@ -6,30 +8,47 @@
  * page is missing for an answer, the youngest running request of the lowest rank is preempted and
  * returns later.
  *
+ * Devices compute at the same time, each its own steps. A request goes to a device when it arrives,
+ * and stays there.
+ *
  * Not simulated: a request held back while another computes the same prefix.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
+#include "base/num.h"
+#include "trace/sim/sim_choice.h"
 #include "trace/sim/sim_internal.h"
 #include "trace/sim/sim_job.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+typedef struct device {
+    quire_sim_tree tree;
+    quire_sim_job **waiting; /* [n_requests]: a heap, the first to be admitted on top */
+    uint32_t n_waiting;
+    quire_sim_job **running; /* [n_running_max], in order of admission */
+    uint32_t n_running;
+    bool may_admit;        /* something has changed since the first in the queue did not fit */
+    bool has_step;         /* it computes one */
+    double step_ends_us;   /* virtual time */
+    double busy_us;        /* of all its steps */
+    uint64_t n_to_compute; /* of its jobs */
+    uint64_t n_computed;   /* blocks of prompts */
+} device;
 
 typedef struct sim_clock {
     const quire_trace *trace;
     const quire_sim_opts *opts;
     quire_sim_result *out;
-    quire_sim_tree tree;
+    device devices[QUIRE_SIM_DEVICES_MAX];
+    const quire_sim_tree *trees[QUIRE_SIM_DEVICES_MAX];
+    uint32_t n_devices;
     quire_sim_timeline line;
     double now_us;
-    uint32_t n_arrived;      /* requests */
-    quire_sim_job **waiting; /* [n_requests]: a heap, the first to be admitted on top */
-    uint32_t n_waiting;
-    quire_sim_job **running; /* [n_running_max], in order of admission */
-    uint32_t n_running;
+    uint32_t n_arrived; /* requests */
     uint32_t n_own_ids;
-    bool may_admit;    /* something has changed since the first in the queue did not fit */
     double *ttft_us;   /* [n_requests] */
     double *queued_us; /* [n_requests] */
     uint32_t n_ttft;
@@ -43,35 +62,115 @@ static bool comes_before(const quire_sim_job *a, const quire_sim_job *b)
     return a->rank != b->rank ? a->rank > b->rank : a->index < b->index;
 }
 
-static void queue_push(sim_clock *c, quire_sim_job *job)
+static void queue_push(device *d, quire_sim_job *job)
 {
-    uint32_t at = c->n_waiting++;
+    uint32_t at = d->n_waiting++;
 
-    while (at > 0 && comes_before(job, c->waiting[(at - 1) / 2])) {
-        c->waiting[at] = c->waiting[(at - 1) / 2];
+    while (at > 0 && comes_before(job, d->waiting[(at - 1) / 2])) {
+        d->waiting[at] = d->waiting[(at - 1) / 2];
         at = (at - 1) / 2;
     }
-    c->waiting[at] = job;
+    d->waiting[at] = job;
 }
 
-static void queue_pop(sim_clock *c)
+static void queue_pop(device *d)
 {
-    quire_sim_job *last = c->waiting[--c->n_waiting];
+    quire_sim_job *last = d->waiting[--d->n_waiting];
     uint32_t at = 0;
 
     for (;;) {
         uint32_t child = 2 * at + 1;
 
-        if (child + 1 < c->n_waiting && comes_before(c->waiting[child + 1], c->waiting[child])) {
+        if (child + 1 < d->n_waiting && comes_before(d->waiting[child + 1], d->waiting[child])) {
             child++;
         }
-        if (child >= c->n_waiting || !comes_before(c->waiting[child], last)) {
+        if (child >= d->n_waiting || !comes_before(d->waiting[child], last)) {
             break;
         }
-        c->waiting[at] = c->waiting[child];
+        d->waiting[at] = d->waiting[child];
         at = child;
     }
-    c->waiting[at] = last;
+    d->waiting[at] = last;
+}
+
+static void to_compute_set(device *d, quire_sim_job *job, uint32_t n_tokens)
+{
+    d->n_to_compute += n_tokens;
+    d->n_to_compute -= job->n_to_compute;
+    job->n_to_compute = n_tokens;
+}
+
+static void job_free(device *d, quire_sim_job *job)
+{
+    to_compute_set(d, job, 0);
+    free(job);
+}
+
+/* ---- arrivals ---- */
+
+static quire_sim_offer offer_of(sim_clock *c, device *d, const quire_trace_request *request)
+{
+    const uint32_t n_cached =
+        quire_sim_cached_blocks(&d->tree, c->trace, request, (uint64_t)c->now_us);
+    const uint32_t n_requests = d->n_waiting + d->n_running;
+    quire_prefix_stats stats;
+
+    quire_prefix_stats_get(d->tree.tree, &stats);
+    return (quire_sim_offer){ .work = quire_sim_tokens_behind(c->trace, request, n_cached) +
+                                      d->n_to_compute +
+                                      (uint64_t)QUIRE_SIM_REQUEST_TOKENS * n_requests,
+                              .n_cached = n_cached,
+                              .n_requests = n_requests,
+                              .n_blocks = stats.nodes };
+}
+
+/* The device of a request, and the tokens of its prompt that are not cached there. */
+static device *device_of(sim_clock *c, const quire_trace_request *request, uint32_t *n_to_compute)
+{
+    device *best = &c->devices[0];
+    quire_sim_offer best_offer = { 0 };
+
+    *n_to_compute = request->n_input_tokens;
+    for (uint32_t i = 0; c->n_devices > 1 && i < c->n_devices; i++) {
+        const quire_sim_offer offer = offer_of(c, &c->devices[i], request);
+
+        if (i == 0 || quire_sim_offer_is_better(&offer, &best_offer)) {
+            best = &c->devices[i];
+            best_offer = offer;
+            *n_to_compute = quire_sim_tokens_behind(c->trace, request, offer.n_cached);
+        }
+    }
+    return best;
+}
+
+/* Whether a device has room for the request when it is alone; all devices are alike. */
+static bool can_fit(const sim_clock *c, const quire_trace_request *request)
+{
+    const quire_sim_tree *tree = &c->devices[0].tree;
+
+    return request->n_blocks > 0 &&
+           quire_sim_job_charge(tree, quire_sim_job_blocks(c->trace, request),
+                                c->opts->cost.chunk_tokens) <=
+               quire_sim_tree_reach(tree, quire_sim_capacity(c->opts), request->class_index);
+}
+
+static int request_queue(sim_clock *c, const quire_trace_request *request, uint32_t index)
+{
+    uint32_t n_to_compute;
+    device *d = device_of(c, request, &n_to_compute);
+    quire_sim_job *job = calloc(1, sizeof(*job));
+
+    QUIRE_FAIL_IF(job == NULL, QUIRE_NOMEM);
+    job->request = request;
+    job->index = index;
+    job->rank = quire_sim_rank(c->opts, request);
+    job->arrived_us = (double)request->time_us;
+    job->own_id = c->n_own_ids;
+    c->n_own_ids += quire_sim_job_blocks(c->trace, request) - request->n_blocks;
+    d->may_admit = d->may_admit || d->n_waiting == 0 || comes_before(job, d->waiting[0]);
+    to_compute_set(d, job, n_to_compute);
+    queue_push(d, job);
+    return QUIRE_OK;
 }
 
 /* Queue the requests that have arrived. A request that could never fit is refused. */
@@ -79,108 +178,95 @@ static int arrivals_take(sim_clock *c)
 {
     while (c->n_arrived < c->trace->n_requests &&
            (double)c->trace->requests[c->n_arrived].time_us <= c->now_us) {
-        const quire_trace_request *request = &c->trace->requests[c->n_arrived];
-        uint32_t index = c->n_arrived++;
-        quire_sim_job *job;
+        const uint32_t index = c->n_arrived++;
 
-        if (request->n_blocks == 0 ||
-            quire_sim_job_charge(&c->tree, quire_sim_job_blocks(c->trace, request),
-                                 c->opts->cost.chunk_tokens) >
-                quire_sim_tree_reach(&c->tree, quire_sim_capacity(c->opts), request->class_index)) {
+        if (!can_fit(c, &c->trace->requests[index])) {
             c->out->refused++;
             continue;
         }
         QUIRE_FAIL_IF(c->n_own_ids > (uint32_t)INT32_MAX / 2, QUIRE_LIMIT);
-        job = calloc(1, sizeof(*job));
-        QUIRE_FAIL_IF(job == NULL, QUIRE_NOMEM);
-        job->request = request;
-        job->index = index;
-        job->rank = quire_sim_rank(c->opts, request);
-        job->arrived_us = (double)request->time_us;
-        job->own_id = c->n_own_ids;
-        c->n_own_ids += quire_sim_job_blocks(c->trace, request) - request->n_blocks;
-        c->may_admit = c->may_admit || c->n_waiting == 0 || comes_before(job, c->waiting[0]);
-        queue_push(c, job);
+        QUIRE_TRY(request_queue(c, &c->trace->requests[index], index));
     }
     return QUIRE_OK;
 }
 
-static quire_sim_place place_of(sim_clock *c)
+/* ---- admission ---- */
+
+static quire_sim_place place_of(const sim_clock *c, device *d)
 {
-    return (quire_sim_place){ &c->tree, c->trace, (uint64_t)c->now_us, c->opts->cost.chunk_tokens };
+    return (quire_sim_place){ &d->tree, c->trace, (uint64_t)c->now_us, c->opts->cost.chunk_tokens };
 }
 
-static void admitted(sim_clock *c, quire_sim_job *job)
+static void admitted(sim_clock *c, device *d, quire_sim_job *job)
 {
     if (!job->has_been) {
         job->has_been = true;
         c->queued_us[c->n_queued++] = c->now_us - job->arrived_us;
         c->out->regret_blocks += job->text.gone_blocks;
+        d->n_computed += job->request->n_blocks - job->hit_blocks;
         quire_sim_count_hits(c->out, c->trace, job->request, job->hit_blocks);
-        const quire_sim_tree *tree = &c->tree;
-
-        quire_sim_timeline_add(&c->line, &tree, 1, (uint64_t)c->now_us);
+        quire_sim_timeline_add(&c->line, c->trees, c->n_devices, (uint64_t)c->now_us);
     }
-    c->running[c->n_running++] = job;
+    d->running[d->n_running++] = job;
 }
 
-static int queue_admit(sim_clock *c)
+static int queue_admit(sim_clock *c, device *d)
 {
-    while (c->may_admit && c->n_waiting > 0 && c->n_running < c->opts->cost.n_running_max) {
-        quire_sim_job *job = c->waiting[0];
-        const quire_sim_place place = place_of(c);
+    while (d->may_admit && d->n_waiting > 0 && d->n_running < c->opts->cost.n_running_max) {
+        quire_sim_job *job = d->waiting[0];
+        const quire_sim_place place = place_of(c, d);
         int rc = quire_sim_job_admit(job, &place);
 
-        if (rc == QUIRE_NOPAGES && c->n_running > 0) {
-            c->may_admit = false;
+        if (rc == QUIRE_NOPAGES && d->n_running > 0) {
+            d->may_admit = false;
             return QUIRE_OK;
         }
-        queue_pop(c);
+        queue_pop(d);
         if (rc == QUIRE_NOPAGES) { /* alone, and still: other regions have the memory */
             c->out->refused += !job->has_been;
-            free(job);
+            job_free(d, job);
             continue;
         }
         if (rc < 0) {
-            free(job);
+            job_free(d, job);
             return rc;
         }
-        admitted(c, job);
+        admitted(c, d, job);
     }
     return QUIRE_OK;
 }
 
 /* ---- a step ---- */
 
-static void running_remove(sim_clock *c, uint32_t i)
+static void running_remove(device *d, uint32_t i)
 {
-    memmove(&c->running[i], &c->running[i + 1], (c->n_running - i - 1) * sizeof(*c->running));
-    c->n_running--;
-    c->may_admit = true;
+    memmove(&d->running[i], &d->running[i + 1], (d->n_running - i - 1) * sizeof(*d->running));
+    d->n_running--;
+    d->may_admit = true;
 }
 
 /* The job that releases its pages: the last one of the lowest rank. */
-static uint32_t victim_of(const sim_clock *c)
+static uint32_t victim_of(const device *d)
 {
-    uint32_t victim = c->n_running - 1;
+    uint32_t victim = d->n_running - 1;
 
-    for (uint32_t i = c->n_running; i-- > 0;) {
-        if (c->running[i]->rank < c->running[victim]->rank) {
+    for (uint32_t i = d->n_running; i-- > 0;) {
+        if (d->running[i]->rank < d->running[victim]->rank) {
             victim = i;
         }
     }
     return victim;
 }
 
-static void preempt(sim_clock *c, uint32_t i)
+static void preempt(sim_clock *c, device *d, uint32_t i)
 {
-    quire_sim_job *job = c->running[i];
-    const quire_sim_place place = place_of(c);
+    quire_sim_job *job = d->running[i];
+    const quire_sim_place place = place_of(c, d);
 
     quire_sim_job_leave(job, &place);
     c->out->preemptions++;
-    running_remove(c, i);
-    queue_push(c, job);
+    running_remove(d, i);
+    queue_push(d, job);
 }
 
 /* Tokens that a job computes in this step, given the rest of the chunk. */
@@ -207,16 +293,16 @@ static double rows_us(const quire_sim_cost *cost, const quire_sim_job *job, uint
 }
 
 /* How long a step takes; each job's rows are set. */
-static double step_plan(const sim_clock *c)
+static double step_plan(const sim_clock *c, device *d)
 {
     const quire_sim_cost *cost = &c->opts->cost;
     uint32_t n_chunk = cost->chunk_tokens;
     double us = cost->decode_step_us;
 
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        quire_sim_job *job = c->running[i];
+    for (uint32_t i = 0; i < d->n_running; i++) {
+        quire_sim_job *job = d->running[i];
 
-        job->n_rows = rows_of(&c->tree, job, &n_chunk);
+        job->n_rows = rows_of(&d->tree, job, &n_chunk);
         us += rows_us(cost, job, job->n_rows);
     }
     return us;
@@ -237,24 +323,24 @@ static bool token_out(sim_clock *c, quire_sim_job *job)
  * releases its pages. That may be this job: its rows are then lost, as in a failed step, and *i is
  * the place of the next job. A job that is alone and still lacks pages ends with its output so far,
  * as in the engine. */
-static int job_advance(sim_clock *c, uint32_t *i, bool *is_there)
+static int job_advance(sim_clock *c, device *d, uint32_t *i, bool *is_there)
 {
-    quire_sim_job *job = c->running[*i];
-    const quire_sim_place place = place_of(c);
+    quire_sim_job *job = d->running[*i];
+    const quire_sim_place place = place_of(c, d);
     int rc;
 
     *is_there = true;
     while ((rc = quire_sim_job_advance(job, &place, job->n_rows)) == QUIRE_NOPAGES && *is_there) {
-        uint32_t victim = victim_of(c);
+        uint32_t victim = victim_of(d);
 
         *is_there = victim != *i;
-        if (c->n_running == 1) {
+        if (d->n_running == 1) {
             quire_sim_job_leave(job, &place);
-            running_remove(c, 0);
-            free(job);
+            running_remove(d, 0);
+            job_free(d, job);
             return QUIRE_OK;
         }
-        preempt(c, victim);
+        preempt(c, d, victim);
         *i -= victim < *i;
         if (!*is_there) {
             return QUIRE_OK;
@@ -264,22 +350,26 @@ static int job_advance(sim_clock *c, uint32_t *i, bool *is_there)
 }
 
 /* After a step: tokens come out, answers end. */
-static int step_end(sim_clock *c)
+static int step_end(sim_clock *c, device *d)
 {
-    for (uint32_t i = 0; i < c->n_running;) {
-        quire_sim_job *job = c->running[i];
+    for (uint32_t i = 0; i < d->n_running;) {
+        quire_sim_job *job = d->running[i];
         bool is_there;
 
-        QUIRE_TRY(job_advance(c, &i, &is_there));
+        QUIRE_TRY(job_advance(c, d, &i, &is_there));
         if (!is_there) {
             continue;
         }
+        to_compute_set(d, job,
+                       job->request->n_input_tokens > job->n_computed
+                           ? job->request->n_input_tokens - job->n_computed
+                           : 0);
         if (job->n_computed == quire_sim_job_wants(job) && token_out(c, job)) {
-            const quire_sim_place place = place_of(c);
+            const quire_sim_place place = place_of(c, d);
 
             quire_sim_job_leave(job, &place);
-            running_remove(c, i);
-            free(job);
+            running_remove(d, i);
+            job_free(d, job);
             continue;
         }
         i++;
@@ -287,100 +377,167 @@ static int step_end(sim_clock *c)
     return QUIRE_OK;
 }
 
-static int clock_run(sim_clock *c)
+/* ---- time ---- */
+
+/* Steps that end now. */
+static int steps_end(sim_clock *c)
 {
-    for (;;) {
-        QUIRE_TRY(quire_sim_ask(&c->opts->cancel));
-        QUIRE_TRY(arrivals_take(c));
-        quire_sim_tree_tick(&c->tree, (uint64_t)c->now_us);
-        QUIRE_TRY(queue_admit(c));
-        if (c->n_running > 0) {
-            c->now_us += step_plan(c);
-            QUIRE_TRY(step_end(c));
-        } else if (c->n_arrived < c->trace->n_requests) {
-            c->now_us = (double)c->trace->requests[c->n_arrived].time_us;
-        } else {
-            return QUIRE_OK;
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        device *d = &c->devices[i];
+
+        if (d->has_step && d->step_ends_us <= c->now_us) {
+            d->has_step = false;
+            QUIRE_TRY(step_end(c, d));
         }
     }
+    return QUIRE_OK;
+}
+
+/* Devices without a step begin one if they have requests. */
+static int steps_begin(sim_clock *c)
+{
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        device *d = &c->devices[i];
+
+        if (d->has_step) {
+            continue;
+        }
+        quire_sim_tree_tick(&d->tree, (uint64_t)c->now_us);
+        QUIRE_TRY(queue_admit(c, d));
+        if (d->n_running > 0) {
+            const double us = step_plan(c, d);
+
+            d->has_step = true;
+            d->step_ends_us = c->now_us + us;
+            d->busy_us += us;
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* Go on to the next arrival, or the next end of a step. False: neither will come. */
+static bool time_pass(sim_clock *c)
+{
+    double next_us = INFINITY;
+
+    if (c->n_arrived < c->trace->n_requests) {
+        next_us = (double)c->trace->requests[c->n_arrived].time_us;
+    }
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        if (c->devices[i].has_step && c->devices[i].step_ends_us < next_us) {
+            next_us = c->devices[i].step_ends_us;
+        }
+    }
+    if (isinf(next_us)) {
+        return false;
+    }
+    c->now_us = next_us;
+    return true;
+}
+
+static int clock_run(sim_clock *c)
+{
+    do {
+        QUIRE_TRY(quire_sim_ask(&c->opts->cancel));
+        QUIRE_TRY(steps_end(c));
+        QUIRE_TRY(arrivals_take(c));
+        QUIRE_TRY(steps_begin(c));
+    } while (time_pass(c));
+    return QUIRE_OK;
 }
 
 /* ---- the whole ---- */
 
-static int by_value(const void *left, const void *right)
+static int device_init(device *d, const sim_clock *c, uint32_t blocks_max, quire_error *err)
 {
-    double a = *(const double *)left;
-    double b = *(const double *)right;
+    const uint32_t n_running_max = c->opts->cost.n_running_max;
+    const quire_sim_tree_opts opts = { .sim = c->opts,
+                                       .budget = quire_sim_capacity(c->opts),
+                                       .blocks_max = blocks_max,
+                                       .seqs_max = n_running_max,
+                                       .block_tokens = c->trace->block_tokens };
 
-    return a < b ? -1 : a > b;
+    *d = (device){ .may_admit = true };
+    QUIRE_TRY(quire_sim_tree_init(&d->tree, &opts, err));
+    d->waiting = calloc(c->trace->n_requests, sizeof(*d->waiting));
+    d->running = calloc(n_running_max, sizeof(*d->running));
+    return QUIRE_OK;
 }
 
-/* The smallest value that a share q of them does not exceed. */
-static double quantile(const double *sorted, uint32_t n, double q)
+static void device_fini(device *d)
 {
-    uint32_t at = (uint32_t)(q * n);
-
-    return sorted[at < n ? at : n - 1];
+    for (uint32_t i = 0; i < d->n_waiting; i++) {
+        free(d->waiting[i]);
+    }
+    for (uint32_t i = 0; i < d->n_running; i++) {
+        free(d->running[i]);
+    }
+    free(d->waiting);
+    free(d->running);
+    quire_sim_tree_fini(&d->tree);
 }
 
-static quire_sim_latency latency_of(double *values, uint32_t n)
+/* The blocks of the longest text that fits. */
+static uint32_t longest_of(const sim_clock *c)
 {
-    quire_sim_latency latency = { 0 };
+    uint32_t longest = 1;
 
-    if (n == 0) {
-        return latency;
+    for (uint32_t i = 0; i < c->trace->n_requests; i++) {
+        uint32_t n = quire_sim_job_blocks(c->trace, &c->trace->requests[i]);
+
+        if (n > longest && quire_sim_charge(c->opts, n) <= quire_sim_capacity(c->opts)) {
+            longest = n;
+        }
     }
-    qsort(values, n, sizeof(*values), by_value);
-    for (uint32_t i = 0; i < n; i++) {
-        latency.mean_us += values[i] / n;
-    }
-    latency.p50_us = quantile(values, n, 0.50);
-    latency.p95_us = quantile(values, n, 0.95);
-    latency.p99_us = quantile(values, n, 0.99);
-    return latency;
+    return longest;
 }
 
 static int clock_init(sim_clock *c, quire_error *err)
 {
-    const quire_trace *trace = c->trace;
-    const uint32_t n_running_max = c->opts->cost.n_running_max;
-    quire_sim_tree_opts opts = { .sim = c->opts,
-                                 .budget = quire_sim_capacity(c->opts),
-                                 .seqs_max = n_running_max,
-                                 .block_tokens = trace->block_tokens };
+    const uint32_t n_requests = c->trace->n_requests;
+    const uint32_t longest = longest_of(c);
+    bool has_memory;
 
-    for (uint32_t i = 0; i < trace->n_requests; i++) {
-        uint32_t n = quire_sim_job_blocks(trace, &trace->requests[i]);
+    c->ttft_us = calloc(n_requests, sizeof(*c->ttft_us));
+    c->queued_us = calloc(n_requests, sizeof(*c->queued_us));
+    has_memory = c->ttft_us != NULL && c->queued_us != NULL;
+    for (uint32_t n = quire_sim_devices(c->opts); c->n_devices < n;) {
+        device *d = &c->devices[c->n_devices];
 
-        if (n > opts.blocks_max && quire_sim_charge(c->opts, n) <= quire_sim_capacity(c->opts)) {
-            opts.blocks_max = n;
-        }
+        QUIRE_TRY(device_init(d, c, longest, err));
+        c->trees[c->n_devices++] = &d->tree;
+        has_memory = has_memory && d->waiting != NULL && d->running != NULL;
     }
-    opts.blocks_max = opts.blocks_max > 0 ? opts.blocks_max : 1;
-    QUIRE_TRY(quire_sim_tree_init(&c->tree, &opts, err));
-    c->waiting = calloc(trace->n_requests, sizeof(*c->waiting));
-    c->running = calloc(n_running_max, sizeof(*c->running));
-    c->ttft_us = calloc(trace->n_requests, sizeof(*c->ttft_us));
-    c->queued_us = calloc(trace->n_requests, sizeof(*c->queued_us));
-    if (c->waiting == NULL || c->running == NULL || c->ttft_us == NULL || c->queued_us == NULL) {
+    if (!has_memory) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    return quire_sim_timeline_begin(&c->line, trace, c->opts, c->out);
+    return quire_sim_timeline_begin(&c->line, c->trace, c->opts, c->out);
 }
 
 static void clock_fini(sim_clock *c)
 {
-    for (uint32_t i = 0; i < c->n_waiting; i++) {
-        free(c->waiting[i]);
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        device_fini(&c->devices[i]);
     }
-    for (uint32_t i = 0; i < c->n_running; i++) {
-        free(c->running[i]);
-    }
-    free(c->waiting);
-    free(c->running);
     free(c->ttft_us);
     free(c->queued_us);
-    quire_sim_tree_fini(&c->tree);
+}
+
+static void clock_count(sim_clock *c)
+{
+    quire_sim_result *out = c->out;
+
+    for (uint32_t i = 0; i < c->n_devices; i++) {
+        const device *d = &c->devices[i];
+
+        quire_sim_count_tree(out, &d->tree);
+        out->busy_us += d->busy_us;
+        out->busiest_us = fmax(out->busiest_us, d->busy_us);
+        out->busiest_blocks = quire_max_u64(out->busiest_blocks, d->n_computed);
+    }
+    out->makespan_us = c->now_us;
+    out->ttft = quire_sim_latency_of(c->ttft_us, c->n_ttft);
+    out->queued = quire_sim_latency_of(c->queued_us, c->n_queued);
 }
 
 static int opts_check(const quire_sim_cost *cost, quire_error *err)
@@ -397,7 +554,7 @@ static int opts_check(const quire_sim_cost *cost, quire_error *err)
 int quire_sim_time(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                    quire_error *err)
 {
-    sim_clock c = { .trace = trace, .opts = opts, .out = out, .may_admit = true };
+    sim_clock c = { .trace = trace, .opts = opts, .out = out };
     int rc;
 
     QUIRE_TRY(opts_check(&opts->cost, err));
@@ -407,10 +564,7 @@ int quire_sim_time(const quire_trace *trace, const quire_sim_opts *opts, quire_s
         if (rc < 0) {
             (void)quire_sim_failed(rc, err);
         }
-        quire_sim_count_tree(out, &c.tree);
-        out->makespan_us = c.now_us;
-        out->ttft = latency_of(c.ttft_us, c.n_ttft);
-        out->queued = latency_of(c.queued_us, c.n_queued);
+        clock_count(&c);
     }
     clock_fini(&c);
     return rc;

@@ -66,7 +66,8 @@ static int pages_measure(quire_device *device, double rate[2])
         for (uint32_t i = 0; i < n; i++) {
             unsigned char *at[2] = { host + i * page_bytes, extent + i * page_bytes };
 
-            pieces[i] = (quire_page_piece){ at[is_in], at[!is_in], page_bytes };
+            pieces[i] =
+                (quire_page_piece){ .to = at[is_in], .from = at[!is_in], .bytes = page_bytes };
         }
         ns = quire_clock_ns();
         rc = memory.copy(memory.ctx, is_in ? QUIRE_PAGE_COPY_IN : QUIRE_PAGE_COPY_OUT, pieces, n);

@@ -34,7 +34,7 @@ const quire_allocator *quire_allocator_default(void);
 
 typedef enum quire_page_copy {
     QUIRE_PAGE_COPY_WITHIN, /* from the memory to the memory */
-    QUIRE_PAGE_COPY_IN,     /* from the host's */
+    QUIRE_PAGE_COPY_IN,     /* from the host's; its bytes may change when copy() returns */
     QUIRE_PAGE_COPY_OUT,    /* to the host's */
     QUIRE_PAGE_COPY_FETCH   /* from pinned memory of the host's, queued */
 } quire_page_copy;
@@ -45,6 +45,9 @@ typedef struct quire_page_piece {
     unsigned char *to;
     const unsigned char *from;
     size_t bytes;
+    /* IN: the page, as its quire_page_addr says it; NULL: not known. */
+    const unsigned char *extent;
+    uint32_t slot;
 } quire_page_piece;
 
 /* The memory of a device (quire/device.h). A cache takes extents from it (quire_cache_opts.memory)
@@ -61,7 +64,9 @@ typedef struct quire_page_memory {
     /* Copies that were queued before may still use the memory. */
     void (*unmap)(void *ctx, void *base, size_t bytes);
     /* Copy pieces, which do not overlap. Copies inside the memory may be queued, in order with all
-     * other work on the memory, and fetches are; the other kinds are done when the call returns.
+     * other work on the memory, and fetches are. Copies in may be on their way when the call
+     * returns; work that reads or writes their pages comes behind them, and a late failure loses
+     * the device. Copies out are done when the call returns.
      * Errors: those of the device; a copy inside the memory that fails also makes the next step
      * fail, and one that cannot be queued loses the device. A queued fetch that fails makes the
      * step at hand fail (QUIRE_IO); its target then holds anything. */

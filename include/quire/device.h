@@ -292,8 +292,11 @@ quire_attn_device quire_device_split_attention(quire_device_split *split);
 quire_page_memory quire_device_split_page_memory(quire_device_split *split);
 
 /* The device's memory as that of a cache's pages (quire_cache_opts.memory): a piece of its memory
- * per extent, and copies by way of pinned memory. A copy that fails for another reason than want of
- * memory loses the device. It is valid as long as the device; the cache ends before it. */
+ * per extent, and copies by way of pinned memory. Bytes from the host wait there, and are queued
+ * between the layers of steps whose tables lack their pages, or in front of a step that has one of
+ * them; sync() waits for them, too. A copy that fails for another reason than want of memory loses
+ * the device, also when it fails late: then a call that waits returns QUIRE_LOST in place of
+ * QUIRE_IO. It is valid as long as the device; the cache ends before it. */
 quire_page_memory quire_device_page_memory(quire_device *device);
 
 #if defined(__GNUC__)

@@ -20,6 +20,7 @@ void quire_device_init(quire_device *device, const quire_device_ops *ops,
     device->allocator =
         opts->attn.allocator != NULL ? *opts->attn.allocator : *quire_allocator_default();
     device->memory_bytes_max = opts->memory_bytes_max;
+    device->n_groups = opts->attn.n_groups != 0 ? opts->attn.n_groups : 1;
 }
 
 int quire_device_lose(quire_device *device)
@@ -97,8 +98,8 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
 void quire_device_close(quire_device *device)
 {
     if (device != NULL) {
-        if (device->stage.bytes > 0) {
-            (void)quire_device_sync(device);
+        if (device->stage.bytes > 0 || device->ahead.is_under_way) {
+            (void)quire_device_drain(device);
         }
         quire_device_pages_end(device);
         device->ops->close(device);
@@ -168,6 +169,7 @@ int quire_device_copy(quire_device *device, const quire_device_piece *pieces, ui
                           p->from_offset < p->to_offset + p->bytes,
                       QUIRE_INVAL);
     }
+    quire_device_ahead_behind(device);
     return n_pieces > 0 ? device->ops->copy(device, pieces, n_pieces) : QUIRE_OK;
 }
 
@@ -184,15 +186,24 @@ int quire_device_wait(quire_device *device, quire_device_event event)
 {
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
     QUIRE_FAIL_IF(event > device->last_event, QUIRE_INVAL);
-    return device->ops->wait(device, event);
+    QUIRE_TRY(quire_device_ahead_status(device, device->ops->wait(device, event)));
+    quire_device_ahead_done(device, event);
+    return QUIRE_OK;
 }
 
-int quire_device_sync(quire_device *device)
+int quire_device_drain(quire_device *device)
 {
     quire_device_event event;
 
     QUIRE_TRY(quire_device_record(device, &event));
     return quire_device_wait(device, event);
+}
+
+int quire_device_sync(quire_device *device)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_TRY(quire_device_ahead_settle(device));
+    return quire_device_drain(device);
 }
 
 int quire_device_check(const quire_device *device, const quire_attn_layer *layer)
@@ -204,6 +215,7 @@ int quire_device_check(const quire_device *device, const quire_attn_layer *layer
 int quire_device_plan(quire_device *device, const quire_attn_batch *batch)
 {
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_TRY(quire_device_ahead_plan(device, batch));
     return device->ops->plan(device, batch);
 }
 
@@ -211,7 +223,11 @@ int quire_device_enter(quire_device *device, const quire_attn_layer *layer, quir
 {
     *own = *layer;
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
-    return device->ops->is_in_place ? QUIRE_OK : device->ops->enter(device, layer, own);
+    if (device->ops->is_in_place) {
+        return QUIRE_OK;
+    }
+    quire_device_ahead_behind(device);
+    return quire_device_ahead_status(device, device->ops->enter(device, layer, own));
 }
 
 void quire_device_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
@@ -234,5 +250,12 @@ int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
                        const quire_attn_layer *own)
 {
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
-    return device->ops->is_in_place ? QUIRE_OK : device->ops->leave(device, layer, own);
+    if (device->ops->is_in_place) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_device_ahead_status(device, device->ops->leave(device, layer, own)));
+    if (layer->out != NULL) {
+        quire_device_ahead_next(device);
+    }
+    return QUIRE_OK;
 }

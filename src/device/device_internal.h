@@ -7,6 +7,7 @@
 #ifndef QUIRE_DEVICE_DEVICE_INTERNAL_H
 #define QUIRE_DEVICE_DEVICE_INTERNAL_H
 
+#include "device/device_ahead.h"
 #include "quire/device.h"
 
 /* As the public functions of the same names. */
@@ -44,12 +45,14 @@ struct quire_device {
     quire_allocator allocator; /* for memory other than pages */
     uint64_t memory_bytes_max; /* 0: no bound of the owner's */
     uint64_t used_bytes;
+    uint32_t n_groups;             /* of tables of a sequence */
     quire_device_event last_event; /* that record() has given */
     bool is_lost;
     int step_status; /* of the step at hand, seen through quire_device_attention() */
     quire_device_extents extents;
     quire_device_extents pinned; /* where pages outside of the device lie */
     quire_device_memory stage;   /* pinned: bytes of pages on their way */
+    quire_device_ahead ahead;
 };
 
 /* The fields that all devices have alike. */
@@ -65,6 +68,13 @@ void quire_device_step_queue(quire_device *device, const quire_attn_layer *layer
                              quire_attn_layer *own);
 void quire_device_step_finish(quire_device *device, const quire_attn_layer *layer,
                               const quire_attn_layer *own);
+
+/* As sync(), but bytes that wait to go to pages (device_ahead.h) go on waiting. */
+int quire_device_drain(quire_device *device);
+
+/* The piece of memory that an address lies in. */
+const quire_device_memory *quire_device_place(const quire_device_extents *extents,
+                                              const unsigned char *addr, uint64_t *offset);
 
 /* Free the memory that device_pages.c has taken. The cache has ended. */
 void quire_device_pages_end(quire_device *device);

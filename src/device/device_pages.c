@@ -1,7 +1,8 @@
 /* device_pages.c - a device's memory as that of a cache's pages (quire_page_memory).
  *
- * Bytes to and from the host pass a piece of pinned memory, a part at a time, but for those whose
- * end at the host is pinned by pin(): one copy moves these.
+ * Bytes to the host pass a piece of pinned memory, a part at a time, but for those whose end at the
+ * host is pinned by pin(): one copy moves these. Bytes from the host go ahead of the steps that
+ * read them (device_ahead.h), or without memory for that by the same piece.
  *
  * A copy that fails loses the device: no step could tell which of its pages hold garbage. So do a
  * copy inside the memory that cannot be queued, and work that failed before memory is given back.
@@ -78,8 +79,9 @@ static void memory_give(quire_device *device, quire_device_extents *e, const voi
     const uint32_t at = n_below(e, base) - 1;
 
     QUIRE_CHECK(at < e->n && begin_of(e, &e->items[at]) == base && e->items[at].bytes == bytes);
-    if (quire_device_sync(device) < 0) { /* queued work may use it */
-        (void)quire_device_lose(device); /* no step is told of copies that failed */
+    (void)quire_device_ahead_meet(device, base, bytes);
+    if (quire_device_drain(device) < 0) { /* queued work may use it */
+        (void)quire_device_lose(device);  /* no step is told of copies that failed */
     }
     quire_device_free(device, &e->items[at]);
     e->n--;
@@ -115,9 +117,8 @@ static void pages_unpin(void *ctx, void *base, size_t bytes)
     memory_give(device, &device->pinned, base, bytes);
 }
 
-/* The piece that an address lies in. */
-static const quire_device_memory *place_of(const quire_device_extents *e, const unsigned char *addr,
-                                           uint64_t *offset)
+const quire_device_memory *quire_device_place(const quire_device_extents *e,
+                                              const unsigned char *addr, uint64_t *offset)
 {
     const uint32_t at = n_below(e, addr) - 1;
 
@@ -145,8 +146,8 @@ static int copy_queued(quire_device *device, const quire_device_extents *to,
         quire_device_piece *piece = &queued[n_queued++];
 
         *piece = (quire_device_piece){ .bytes = pieces[i].bytes };
-        piece->to = place_of(to, pieces[i].to, &piece->to_offset);
-        piece->from = place_of(from, pieces[i].from, &piece->from_offset);
+        piece->to = quire_device_place(to, pieces[i].to, &piece->to_offset);
+        piece->from = quire_device_place(from, pieces[i].from, &piece->from_offset);
         if (n_queued == QUIRE_PAGE_PIECES || i + 1 == n) {
             QUIRE_TRY(quire_device_copy(device, queued, n_queued));
             n_queued = 0;
@@ -174,7 +175,7 @@ static int stage_flush(stage *s)
         return QUIRE_OK;
     }
     QUIRE_TRY(quire_device_copy(s->device, s->queued, s->n));
-    QUIRE_TRY(quire_device_sync(s->device));
+    QUIRE_TRY(quire_device_drain(s->device));
     for (uint32_t i = 0; i < s->n && !s->is_in; i++) {
         memcpy(s->to[i], from + s->queued[i].to_offset, (size_t)s->queued[i].bytes);
     }
@@ -192,12 +193,12 @@ static size_t stage_add(stage *s, const quire_page_piece *piece, size_t done)
 
     *q = (quire_device_piece){ .bytes = bytes };
     if (s->is_in) {
-        q->to = place_of(&s->device->extents, piece->to + done, &q->to_offset);
+        q->to = quire_device_place(&s->device->extents, piece->to + done, &q->to_offset);
         q->from = &s->device->stage;
         q->from_offset = s->bytes;
         memcpy(s->device->stage.host + s->bytes, piece->from + done, bytes);
     } else {
-        q->from = place_of(&s->device->extents, piece->from + done, &q->from_offset);
+        q->from = quire_device_place(&s->device->extents, piece->from + done, &q->from_offset);
         q->to = &s->device->stage;
         q->to_offset = s->bytes;
         s->to[s->n] = piece->to + done;
@@ -233,10 +234,34 @@ static int copy_within(quire_device *device, const quire_page_piece *pieces, uin
     int rc = copy_queued(device, own, own, pieces, n);
 
     if (rc == QUIRE_NOMEM) {
-        QUIRE_TRY(quire_device_sync(device));
+        QUIRE_TRY(quire_device_drain(device));
         rc = copy_queued(device, own, own, pieces, n);
     }
     return rc < 0 ? quire_device_lose(device) : rc;
+}
+
+/* Without pinned memory the bytes go the way of those to the host. */
+static int copy_in(quire_device *device, const quire_page_piece *pieces, uint32_t n)
+{
+    const int rc =
+        device->ops->is_in_place ? QUIRE_NOMEM : quire_device_ahead_add(device, pieces, n);
+
+    return rc == QUIRE_NOMEM ? copy_staged(device, true, pieces, n) : rc;
+}
+
+/* Waiting bytes of pages that these copies read or write go first. */
+static int ahead_first(quire_device *device, quire_page_copy kind, const quire_page_piece *pieces,
+                       uint32_t n)
+{
+    for (uint32_t i = 0; i < n && kind != QUIRE_PAGE_COPY_IN; i++) {
+        if (kind != QUIRE_PAGE_COPY_OUT) {
+            QUIRE_TRY(quire_device_ahead_meet(device, pieces[i].to, pieces[i].bytes));
+        }
+        if (kind != QUIRE_PAGE_COPY_FETCH) {
+            QUIRE_TRY(quire_device_ahead_meet(device, pieces[i].from, pieces[i].bytes));
+        }
+    }
+    return QUIRE_OK;
 }
 
 static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_page_piece *pieces,
@@ -244,6 +269,7 @@ static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_
 {
     const quire_device_extents *own = &device->extents;
 
+    QUIRE_TRY(ahead_first(device, kind, pieces, n));
     switch (kind) {
     case QUIRE_PAGE_COPY_WITHIN:
         return copy_within(device, pieces, n);
@@ -252,11 +278,11 @@ static int copy_by_kind(quire_device *device, quire_page_copy kind, const quire_
     case QUIRE_PAGE_COPY_OUT:
         if (n > 0 && is_pinned(device, pieces[0].to)) {
             QUIRE_TRY(copy_queued(device, &device->pinned, own, pieces, n));
-            return quire_device_sync(device);
+            return quire_device_drain(device);
         }
         return copy_staged(device, false, pieces, n);
     default:
-        return copy_staged(device, true, pieces, n);
+        return copy_in(device, pieces, n);
     }
 }
 
@@ -285,6 +311,7 @@ quire_page_memory quire_device_page_memory(quire_device *device)
 
 void quire_device_pages_end(quire_device *device)
 {
+    quire_device_ahead_end(device);
     quire_device_free(device, &device->stage);
     device->allocator.free(device->allocator.ctx, device->extents.items);
     device->allocator.free(device->allocator.ctx, device->pinned.items);

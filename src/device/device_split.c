@@ -184,6 +184,15 @@ static unsigned char *place_of(const quire_device_split *s, const unsigned char 
     return extent->pieces[i] + (offset - begin_of(s, extent->group, i));
 }
 
+/* The address of an extent on a device that has a piece of it: parts have the offsets that they
+ * have in the extent. */
+static unsigned char *extent_addr(const quire_device_split *s, const split_extent *extent,
+                                  uint32_t device)
+{
+    return (unsigned char *)((uintptr_t)extent->pieces[device] -
+                             begin_of(s, extent->group, device));
+}
+
 /* A piece as its device takes it. Returns the device. */
 static uint32_t piece_place(const quire_device_split *s, quire_page_copy kind,
                             const quire_page_piece *piece, quire_page_piece *out)
@@ -193,6 +202,11 @@ static uint32_t piece_place(const quire_device_split *s, quire_page_copy kind,
     *out = *piece;
     if (kind != QUIRE_PAGE_COPY_OUT) {
         out->to = place_of(s, piece->to, piece->bytes, &to);
+    }
+    if (piece->extent != NULL) {
+        const split_extent *extent = extent_of(s, piece->extent);
+
+        out->extent = extent_addr(s, extent, to);
     }
     if (kind != QUIRE_PAGE_COPY_IN) {
         out->from = place_of(s, piece->from, piece->bytes, &from);
@@ -310,12 +324,8 @@ static void addr_set(quire_device_split *s, quire_page_id id, const quire_page_a
 
         *addr = *page;
         if (is_own) {
-            const unsigned char *piece = (*last)->pieces[i];
-            const size_t begin = begin_of(s, (*last)->group, i);
-
             addr->memory = s->memories[i].memory;
-            addr->extent =
-                piece != NULL ? (unsigned char *)((uintptr_t)piece - begin) : page->extent;
+            addr->extent = (*last)->pieces[i] != NULL ? extent_addr(s, *last, i) : page->extent;
         }
     }
 }

@@ -125,7 +125,7 @@ static int mock_enter(quire_device *device, const quire_attn_layer *layer, quire
 /* Without memory for the queue the work is left out, which the next wait reports. */
 static void queue_step(quire_mock *mock, const quire_mock_work *work)
 {
-    if (quire_mock_queue(mock, work) < 0) {
+    if (quire_mock_queue(mock, work) < 0 && mock->failure == QUIRE_OK) {
         mock->failure = QUIRE_NOMEM;
     }
     mock->areas[mock->area % QUIRE_MOCK_AREAS].last = mock->n_queued;

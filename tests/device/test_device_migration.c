@@ -98,7 +98,9 @@ static bool begin(migration *m)
     m->pinned = m->memory.pin(m->memory.ctx, (size_t)PIECES_MAX * PAGE_BYTES);
     assert_non_null(m->pinned);
     for (uint32_t page = 0; page < N_PAGES; page++) {
-        const quire_page_piece piece = { addr_of(m, page), m->model[page], PAGE_BYTES };
+        const quire_page_piece piece = { .to = addr_of(m, page),
+                                         .from = m->model[page],
+                                         .bytes = PAGE_BYTES };
 
         bytes_make(m, m->model[page]);
         if (m->memory.copy(m->memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1) < 0) {
@@ -144,16 +146,24 @@ static int migrate(migration *m)
 
         if (is_in) {
             bytes_make(m, host + (size_t)i * PAGE_BYTES);
-            m->pieces[i] = (quire_page_piece){ page, host + (size_t)i * PAGE_BYTES, PAGE_BYTES };
+            m->pieces[i] = (quire_page_piece){ .to = page,
+                                               .from = host + (size_t)i * PAGE_BYTES,
+                                               .bytes = PAGE_BYTES };
         } else if (kind == QUIRE_PAGE_COPY_OUT) {
-            m->pieces[i] = (quire_page_piece){ host + (size_t)i * PAGE_BYTES, page, PAGE_BYTES };
+            m->pieces[i] = (quire_page_piece){ .to = host + (size_t)i * PAGE_BYTES,
+                                               .from = page,
+                                               .bytes = PAGE_BYTES };
         } else {
-            m->pieces[i] = (quire_page_piece){ page, addr_of(m, m->pages[n + i]), PAGE_BYTES };
+            m->pieces[i] = (quire_page_piece){ .to = page,
+                                               .from = addr_of(m, m->pages[n + i]),
+                                               .bytes = PAGE_BYTES };
         }
     }
     rc = n > 0 ? m->memory.copy(m->memory.ctx, kind, m->pieces, n) : QUIRE_OK;
     if (kind == QUIRE_PAGE_COPY_FETCH && rc == QUIRE_OK) { /* its source changes next time */
-        const quire_page_piece back = { m->host[0], addr_of(m, m->pages[0]), PAGE_BYTES };
+        const quire_page_piece back = { .to = m->host[0],
+                                        .from = addr_of(m, m->pages[0]),
+                                        .bytes = PAGE_BYTES };
 
         rc = m->memory.copy(m->memory.ctx, QUIRE_PAGE_COPY_OUT, &back, 1);
     }
@@ -175,7 +185,7 @@ static int migrate(migration *m)
 /* After a fault the device is lost, and takes nothing any more. */
 static void fault_check(migration *m, int rc)
 {
-    const quire_page_piece piece = { m->host[0], addr_of(m, 0), PAGE_BYTES };
+    const quire_page_piece piece = { .to = m->host[0], .from = addr_of(m, 0), .bytes = PAGE_BYTES };
     quire_device_info info;
 
     assert_int_equal(rc, QUIRE_LOST);

@@ -246,6 +246,29 @@ static void test_lost(void **state)
     kit_dir_remove(dir);
 }
 
+/* A copy of a stored page to a device fails late: the device is lost, and the other one reads the
+ * stored pages. */
+static void test_late_failure(void **state)
+{
+    const quire_mock_device_opts faults = { .copy_failure = 1.0, .delay_ticks = 1000 };
+    answer first, again;
+    replicas r;
+
+    (void)state;
+    kit_dir_make(dir);
+    r = open_at(false, false);
+    first = ask_at(&r, 0, 3);
+    wait_copied(&r, 0, N_FULL / 64);
+    trees_forget(&r);
+    quire_mock_device_set(replica_mocks[0], &faults);
+    again = ask_at(&r, 0, 3);
+    assert_memory_equal(again.tokens, first.tokens, sizeof again.tokens);
+    assert_true(device_of(&r, 0).is_lost);
+    assert_true(device_of(&r, 1).fetched_tokens_total >= N_FULL);
+    replicas_close(&r);
+    kit_dir_remove(dir);
+}
+
 /* Dropping removes the stored pages of both devices. */
 static void test_dropped(void **state)
 {
@@ -675,12 +698,12 @@ static void test_items(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shared),        cmocka_unit_test(test_shared_behind_host),
-        cmocka_unit_test(test_identities),    cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_stored_choice), cmocka_unit_test(test_between),
-        cmocka_unit_test(test_items),         cmocka_unit_test(test_dropped),
-        cmocka_unit_test(test_pins),          cmocka_unit_test(test_session),
-        cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_shared),       cmocka_unit_test(test_shared_behind_host),
+        cmocka_unit_test(test_identities),   cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_late_failure), cmocka_unit_test(test_stored_choice),
+        cmocka_unit_test(test_between),      cmocka_unit_test(test_items),
+        cmocka_unit_test(test_dropped),      cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_session),      cmocka_unit_test(test_ahead),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,13 +19,17 @@
 
 #define N_PAGES (N_PROMPT / PAGE + 1) /* with the open one */
 
+static quire_mock_device_opts mock_opts; /* of devices that are opened next */
+static quire_device *mock;               /* opened last */
+
 static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
                      quire_error *err)
 {
-    const quire_mock_device_opts none = { 0 };
+    const int rc = quire_mock_device_open(out, opts, &mock_opts, err);
 
     (void)name;
-    return quire_mock_device_open(out, opts, &none, err);
+    mock = *out;
+    return rc;
 }
 
 static engine_bench bench_over(quire_store *store)
@@ -104,11 +108,105 @@ static void test_device_host_disk(void **state)
     quire_memory_store_destroy(disk);
 }
 
+#define N_LONG 200u /* tokens of an answer */
+
+/* All pages in memory are free then, and none has the bytes that it had. */
+static void wipe(const engine_bench *b)
+{
+    int32_t filler[N_CTX - 1] = { 0 }, got[1];
+    const quire_request_params params = params_greedy(filler, N_CTX - 1, 1);
+    quire_request *request;
+
+    tier_forget(b);
+    tokens_make(filler, N_CTX - 1, 3);
+    request = submit(b, &params);
+    assert_int_equal(collect(request, got, 1), 1);
+    quire_request_release(request);
+    tier_forget(b);
+}
+
+/* On a slow device a text comes up from the host's memory, alone, then while another request
+ * computes: both have the bits that they have alone. */
+static void test_device_beside(void **state)
+{
+    int32_t text[N_PROMPT] = { 0 }, other[PAGE] = { 0 };
+    int32_t first[N_TOKENS], again[N_TOKENS], alone[N_LONG], beside[N_LONG];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    const quire_request_params long_params = params_greedy(other, PAGE, N_LONG);
+    quire_request *requests[2];
+    quire_store *store;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    mock_opts = (quire_mock_device_opts){ .delay_ticks = 1000 };
+    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    b = bench_over(store);
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, PAGE, 2);
+    assert_int_equal(tier_run(&b, &params, first), 0);
+    requests[0] = submit(&b, &long_params);
+    assert_int_equal(collect(requests[0], alone, N_LONG), N_LONG);
+    quire_request_release(requests[0]);
+    tier_wait_records(&b, N_PAGES + (PAGE + N_LONG - 1) / PAGE + 1);
+    wipe(&b);
+    assert_int_equal(tier_run(&b, &params, again), N_PROMPT - 1);
+    assert_memory_equal(first, again, sizeof first);
+    wipe(&b);
+    g = gate_close(b.engine);
+    requests[0] = submit(&b, &long_params);
+    gate_step(g);
+    requests[1] = submit(&b, &params);
+    gate_open(g);
+    assert_int_equal(collect(requests[1], again, N_TOKENS), N_TOKENS);
+    assert_int_equal(quire_request_result_get(requests[1])->n_cached_tokens, N_PROMPT - 1);
+    assert_memory_equal(first, again, sizeof first);
+    assert_int_equal(collect(requests[0], beside, N_LONG), N_LONG);
+    assert_memory_equal(alone, beside, sizeof alone);
+    quire_request_release(requests[0]);
+    quire_request_release(requests[1]);
+    validate(b.engine);
+    bench_close(&b);
+    mock_opts = (quire_mock_device_opts){ 0 };
+}
+
+/* Pages come up by copies that fail late: the device is lost, and no request gets an answer from
+ * them. */
+static void test_device_late_failure(void **state)
+{
+    const quire_mock_device_opts bad = { .delay_ticks = 1000, .copy_failure = 1.0 };
+    int32_t text[N_PROMPT] = { 0 }, first[N_TOKENS], again[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_request *request;
+    quire_store *store;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    b = bench_over(store);
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(tier_run(&b, &params, first), 0);
+    tier_wait_records(&b, N_PAGES);
+    tier_forget(&b);
+    g = gate_close(b.engine);
+    quire_mock_device_set(mock, &bad); /* its thread waits at the gate */
+    request = submit(&b, &params);
+    gate_open(g);
+    assert_int_equal(collect(request, again, N_TOKENS), 0);
+    finish_as(request, QUIRE_FINISH_ERROR);
+    assert_true(quire_device_is_lost(mock));
+    assert_true(stats_now(b.engine).tier.fetched_tokens_total > 0);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_device_host),
         cmocka_unit_test(test_device_host_disk),
+        cmocka_unit_test(test_device_beside),
+        cmocka_unit_test(test_device_late_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

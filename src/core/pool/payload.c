@@ -48,11 +48,16 @@ static int parts_copy(const quire_pool *pool, const quire_pool_class *class, qui
         const size_t bytes = class->part_bytes[p];
 
         if (bytes > 0) {
-            pieces[n++] =
+            pieces[n] =
                 (quire_page_piece){ .to = to + to_place.skip * before + to_place.slot * bytes,
                                     .from =
                                         from + from_place.skip * before + from_place.slot * bytes,
                                     .bytes = bytes };
+            if (kind == QUIRE_PAGE_COPY_IN) {
+                pieces[n].extent = to;
+                pieces[n].slot = (uint32_t)to_place.slot;
+            }
+            n++;
         }
         before += bytes;
         if (n == QUIRE_PAGE_PIECES || (p + 1 == class->n_parts && n > 0)) {

@@ -1,0 +1,289 @@
+/* device_ahead.c - see device_ahead.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "device/device_ahead.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "device/device_internal.h"
+
+#include <string.h>
+
+#define PIECES_MAX  1024u
+#define BYTES_MIN   ((uint64_t)256 << 10) /* less pinned memory is of no use */
+#define LIMIT_SHARE 16u                   /* of the owner's limit: one part is pinned memory here */
+
+/* ---- memory ---- */
+
+static int memory_take(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+    const uint64_t max_bytes = device->memory_bytes_max;
+    uint64_t bytes = QUIRE_DEVICE_AHEAD_BYTES;
+
+    if (a->pieces != NULL) {
+        return QUIRE_OK;
+    }
+    if (max_bytes != 0) {
+        bytes = quire_min_u64(bytes, (max_bytes - device->used_bytes) / LIMIT_SHARE);
+    }
+    QUIRE_FAIL_IF(bytes < BYTES_MIN, QUIRE_NOMEM);
+    QUIRE_TRY(quire_device_alloc(device, QUIRE_DEVICE_PINNED, bytes, &a->memory));
+    a->pieces = device->allocator.alloc(device->allocator.ctx, PIECES_MAX * sizeof(a->pieces[0]));
+    if (a->pieces == NULL) {
+        quire_device_free(device, &a->memory);
+        return QUIRE_NOMEM;
+    }
+    return QUIRE_OK;
+}
+
+void quire_device_ahead_end(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    device->allocator.free(device->allocator.ctx, a->pieces);
+    quire_device_free(device, &a->memory);
+    *a = (quire_device_ahead){ .n_pages = 0 };
+}
+
+/* ---- the queue ---- */
+
+static bool is_waiting(const quire_device_ahead *a)
+{
+    return a->n_queued < a->n_pieces;
+}
+
+/* Pieces that are done leave room when none waits behind them. */
+static void room_make(quire_device_ahead *a)
+{
+    if (!a->is_under_way && !is_waiting(a)) {
+        a->n_pieces = a->n_queued = 0;
+        a->used_bytes = 0;
+    }
+}
+
+/* Queue waiting pieces, up to so many bytes but one at least. Errors: as quire_device_copy(). */
+static int part_queue(quire_device *device, uint64_t bytes_max)
+{
+    quire_device_ahead *a = &device->ahead;
+    quire_device_piece queued[QUIRE_PAGE_PIECES];
+    uint64_t bytes = 0;
+    uint32_t n = 0;
+
+    while (n < QUIRE_PAGE_PIECES && a->n_queued + n < a->n_pieces) {
+        const quire_device_ahead_piece *piece = &a->pieces[a->n_queued + n];
+
+        if (n > 0 && bytes + piece->bytes > bytes_max) {
+            break;
+        }
+        queued[n] = (quire_device_piece){ .from = &a->memory,
+                                          .from_offset = piece->offset,
+                                          .bytes = piece->bytes };
+        queued[n].to = quire_device_place(&device->extents, piece->to, &queued[n].to_offset);
+        bytes += piece->bytes;
+        n++;
+    }
+    QUIRE_TRY(quire_device_copy(device, queued, n));
+    a->n_queued += n;
+    a->is_under_way = true;
+    if (!is_waiting(a)) {
+        a->n_pages = 0;
+        memset(a->slots, 0, sizeof(a->slots));
+        a->has_unknown = false;
+    }
+    return quire_device_record(device, &a->event);
+}
+
+int quire_device_ahead_settle(quire_device *device)
+{
+    int rc = QUIRE_OK;
+
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST); /* and the pages may be gone */
+    while (rc == QUIRE_OK && is_waiting(&device->ahead)) {
+        rc = part_queue(device, UINT64_MAX);
+        if (rc == QUIRE_NOMEM) { /* once more when all that was queued is done */
+            QUIRE_TRY(quire_device_drain(device));
+            rc = part_queue(device, UINT64_MAX);
+        }
+    }
+    return rc < 0 ? quire_device_lose(device) : QUIRE_OK;
+}
+
+int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n)
+{
+    const quire_device_ahead *a = &device->ahead;
+    const uintptr_t begin = (uintptr_t)addr;
+
+    for (uint32_t i = a->n_queued; i < a->n_pieces; i++) {
+        const uintptr_t to = (uintptr_t)a->pieces[i].to;
+
+        if (to < begin + n && begin < to + a->pieces[i].bytes) {
+            return quire_device_ahead_settle(device);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ---- new pieces ---- */
+
+/* The bit of a page in `slots`. */
+static uint64_t bit_of(uint32_t slot)
+{
+    return (uint64_t)1 << slot % 64;
+}
+
+static uint32_t word_of(uint32_t slot)
+{
+    return slot / 64 % QUIRE_DEVICE_AHEAD_WORDS;
+}
+
+static bool has_page(const quire_device_ahead *a, const unsigned char *extent, uint32_t slot)
+{
+    const bool may_have = (a->slots[word_of(slot)] & bit_of(slot)) != 0;
+
+    for (uint32_t i = 0; may_have && i < a->n_pages; i++) {
+        if (a->pages[i].slot == slot && a->pages[i].extent == extent) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether there is room for another piece. */
+static bool has_room(const quire_device_ahead *a)
+{
+    return a->n_pieces < PIECES_MAX && a->used_bytes < a->memory.bytes &&
+           a->n_pages < QUIRE_DEVICE_AHEAD_PAGES;
+}
+
+/* Copies are under way faster than room comes: wait for those in front. */
+static int room_wait(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    room_make(a);
+    if (has_room(a)) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_device_ahead_settle(device));
+    if (a->is_under_way) {
+        QUIRE_TRY(quire_device_wait(device, a->event));
+    }
+    room_make(a);
+    return QUIRE_OK;
+}
+
+/* A piece, or as much of it as there is room for. Returns the number of its bytes. */
+static size_t piece_add(quire_device_ahead *a, const quire_page_piece *piece, size_t done)
+{
+    const uint64_t room = quire_min_u64(a->memory.bytes - a->used_bytes, QUIRE_DEVICE_AHEAD_PART);
+    const size_t bytes = (size_t)quire_min_u64(piece->bytes - done, room);
+
+    memcpy(a->memory.host + a->used_bytes, piece->from + done, bytes);
+    a->pieces[a->n_pieces++] = (quire_device_ahead_piece){ .to = piece->to + done,
+                                                           .offset = a->used_bytes,
+                                                           .bytes = bytes };
+    a->used_bytes += bytes;
+    if (piece->extent == NULL) {
+        a->has_unknown = true;
+    } else if (!has_page(a, piece->extent, piece->slot)) {
+        a->pages[a->n_pages++] = (quire_device_ahead_page){ piece->extent, piece->slot };
+        a->slots[word_of(piece->slot)] |= bit_of(piece->slot);
+    }
+    return bytes;
+}
+
+int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces, uint32_t n)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    QUIRE_TRY(memory_take(device));
+    for (uint32_t i = 0; i < n; i++) {
+        /* Pieces of one copy come in any order. */
+        QUIRE_TRY(quire_device_ahead_meet(device, pieces[i].to, pieces[i].bytes));
+        for (size_t done = 0; done < pieces[i].bytes;) {
+            QUIRE_TRY(room_wait(device));
+            done += piece_add(a, &pieces[i], done);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ---- steps ---- */
+
+static bool table_has_page(const quire_device_ahead *a, const quire_attn_table *table,
+                           const quire_page_addr *addrs)
+{
+    for (uint32_t e = 0; e < table->n_entries; e++) {
+        const quire_page_id id = table->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES].page;
+
+        if (id != QUIRE_PAGE_NULL && has_page(a, addrs[id].extent, addrs[id].slot)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Cost: O(table entries), for each of them O(waiting pages) if one has a slot like its own. */
+static bool batch_has_page(const quire_device *device, const quire_attn_batch *batch)
+{
+    const quire_device_ahead *a = &device->ahead;
+
+    for (uint32_t q = 0; q < batch->n_seqs; q++) {
+        for (uint32_t g = 0; g < device->n_groups; g++) {
+            if (table_has_page(a, &batch->seqs[q].tables[g], batch->page_addr)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    a->has_rows = batch->n_seqs > 0;
+    return is_waiting(a) && (a->has_unknown || batch_has_page(device, batch))
+               ? quire_device_ahead_settle(device)
+               : QUIRE_OK;
+}
+
+void quire_device_ahead_next(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+    int rc;
+
+    if (!a->has_rows) {
+        return;
+    }
+    a->is_under_way = false;
+    room_make(a);
+    if (is_waiting(a)) {
+        rc = part_queue(device, QUIRE_DEVICE_AHEAD_PART);
+        a->is_last = rc == QUIRE_OK;
+        if (rc < 0 && rc != QUIRE_NOMEM) { /* without room in the queue they go on waiting */
+            (void)quire_device_lose(device);
+        }
+    }
+}
+
+void quire_device_ahead_behind(quire_device *device)
+{
+    device->ahead.is_last = false;
+}
+
+void quire_device_ahead_done(quire_device *device, quire_device_event event)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    if (event >= a->event) {
+        a->is_under_way = false;
+        room_make(a);
+    }
+}
+
+int quire_device_ahead_status(quire_device *device, int status)
+{
+    return status == QUIRE_IO && device->ahead.is_under_way ? quire_device_lose(device) : status;
+}

@@ -1,0 +1,86 @@
+/* device_ahead.h - bytes on their way from the host to pages, beside the steps that do not read
+ * these pages.
+ *
+ *   copy() --> pinned memory --> | waiting | --> queue --> pages
+ *                                     |
+ *          between two layers: a part of 1 MiB, behind the work of the layer before
+ *          at once, all of them: a step that has one of the pages, another copy of them, no room
+ *
+ * Waiting pieces are queued in the order of their calls. A step that has none of their pages finds
+ * at most one part in front of each of its layers, and waits for none at its end. A step with one
+ * of them has all waiting pieces in front of it in the queue.
+ *
+ * A queued piece that fails is noticed by the first call that waits for the device. No page table
+ * tells which page holds garbage then, so the device is lost.
+ *
+ * Thread: the device's owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_DEVICE_DEVICE_AHEAD_H
+#define QUIRE_DEVICE_DEVICE_AHEAD_H
+
+#include "quire/device.h"
+
+#define QUIRE_DEVICE_AHEAD_BYTES ((uint64_t)8 << 20) /* of pinned memory, at most */
+#define QUIRE_DEVICE_AHEAD_PART  ((uint64_t)1 << 20) /* queued between two layers, at most */
+#define QUIRE_DEVICE_AHEAD_PAGES 128u                /* that wait, at most */
+#define QUIRE_DEVICE_AHEAD_WORDS 16u
+
+typedef struct quire_device_ahead_piece {
+    unsigned char *to;
+    uint64_t offset; /* in the pinned memory */
+    uint64_t bytes;
+} quire_device_ahead_piece;
+
+typedef struct quire_device_ahead_page {
+    const unsigned char *extent;
+    uint32_t slot;
+} quire_device_ahead_page;
+
+typedef struct quire_device_ahead {
+    quire_device_memory memory; /* pinned */
+    uint64_t used_bytes;
+    quire_device_ahead_piece *pieces; /* in order: queued ones, then waiting ones */
+    uint32_t n_pieces;
+    uint32_t n_queued;
+    bool is_under_way;        /* queued pieces, of which nobody knows yet that they are done */
+    quire_device_event event; /* behind them */
+    bool is_last;             /* the end of the queue is a part that nobody waits for */
+    bool has_rows;            /* the step at hand: leave() waits for all queued work */
+    bool has_unknown;         /* the page of a waiting piece is not known */
+    uint64_t
+        slots[QUIRE_DEVICE_AHEAD_WORDS]; /* bit s % 1024: a page of waiting pieces has slot s */
+    quire_device_ahead_page pages[QUIRE_DEVICE_AHEAD_PAGES]; /* of waiting pieces */
+    uint32_t n_pages;
+} quire_device_ahead;
+
+/* Take bytes for pages: they wait. Errors: QUIRE_NOMEM (no pinned memory; nothing has changed),
+ * QUIRE_LOST. */
+int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces, uint32_t n);
+
+/* Queue all waiting pieces. A failure loses the device. Errors: QUIRE_LOST. */
+int quire_device_ahead_settle(quire_device *device);
+
+/* The same if waiting pieces go to one of these n bytes. */
+int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n);
+
+/* A step begins: the same if the batch has one of the pages. */
+int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch);
+
+/* The result of a layer is there, so all work that was queued is done: queue the next part. */
+void quire_device_ahead_next(quire_device *device);
+
+/* Work is queued that somebody waits for. */
+void quire_device_ahead_behind(quire_device *device);
+
+/* All work before the event is done. */
+void quire_device_ahead_done(quire_device *device, quire_device_event event);
+
+/* A call that waited for the device has ended with a status: QUIRE_IO may be the failure of a
+ * piece, and the device is lost then. Returns the status for the caller. */
+int quire_device_ahead_status(quire_device *device, int status);
+
+/* The device closes, or is lost: nothing is copied any more. */
+void quire_device_ahead_end(quire_device *device);
+
+#endif /* QUIRE_DEVICE_DEVICE_AHEAD_H */

@@ -1,0 +1,427 @@
+/* test_device_ahead.c - bytes on their way to pages beside steps on a mock: which steps have them
+ * in front, order with other copies, late failures.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "device/conformance.h"
+#include "device/device_ahead.h"
+#include "device/mock_device.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MIB       ((size_t)1 << 20)
+#define NO_SLOT   1000u /* of no page of the fixture */
+#define BIG_BYTES (3 * MIB)
+
+/* Two sequences whose pages lie in memory for pages of a slow mock. */
+typedef struct bench {
+    fixture f;
+    quire_device *device;
+    quire_page_memory memory;
+    quire_attn_device attention;
+    unsigned char *base; /* the fixture's store */
+    unsigned char *big;  /* BIG_BYTES, of no sequence */
+    quire_page_addr *addr;
+    quire_attn_batch batches[2]; /* one sequence each */
+    float *expected[2];          /* their results */
+    float *out;
+} bench;
+
+static int open_slow(quire_device **out, const quire_device_opts *opts, quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 1000 };
+
+    return quire_mock_device_open(out, opts, &slow, err);
+}
+
+static int copy(const bench *b, quire_page_copy kind, const quire_page_piece *piece)
+{
+    return b->memory.copy(b->memory.ctx, kind, piece, 1);
+}
+
+/* A part of an entry's page, from the fixture's store. */
+static quire_page_piece part_of(const bench *b, uint32_t seq, uint32_t entry,
+                                const quire_attn_lane *lane)
+{
+    const quire_page_id page = fixture_entry(&b->f.seqs[seq].tables[0], entry)->page;
+    const quire_page_addr *addr = &b->f.page_addr[page];
+    const unsigned char *from = addr->extent + lane->offset + addr->slot * lane->page_stride;
+
+    return (quire_page_piece){ .to = b->base + (from - b->f.store),
+                               .from = from,
+                               .bytes = lane->page_stride,
+                               .extent = b->addr[page].extent,
+                               .slot = addr->slot };
+}
+
+/* Copy the pages of a sequence. Returns the first failure. */
+static int pages_in(const bench *b, uint32_t seq)
+{
+    int rc = QUIRE_OK;
+
+    for (uint32_t e = 0; e < b->f.seqs[seq].tables[0].n_entries && rc == QUIRE_OK; e++) {
+        const quire_page_piece k = part_of(b, seq, e, &b->f.layer.k[0].lane);
+        const quire_page_piece v = part_of(b, seq, e, &b->f.layer.v[0].lane);
+
+        rc = copy(b, QUIRE_PAGE_COPY_IN, &k);
+        rc = rc == QUIRE_OK ? copy(b, QUIRE_PAGE_COPY_IN, &v) : rc;
+    }
+    return rc;
+}
+
+static int plan(const bench *b, uint32_t seq)
+{
+    return b->attention.plan(b->attention.ctx, &b->batches[seq]);
+}
+
+/* Attention of the sequence that was planned, in layer number call. */
+static void attend(bench *b, uint32_t call)
+{
+    quire_attn_layer layer = b->f.layer;
+
+    layer.out = b->out;
+    layer.out_stride = (size_t)b->f.opts.n_head * b->f.opts.d_v;
+    b->attention.run(b->attention.ctx, &layer, call, 0, 1);
+}
+
+static size_t out_bytes(const bench *b)
+{
+    return (size_t)b->f.opts.n_head * b->f.opts.d_v * sizeof(float);
+}
+
+static int sync(const bench *b)
+{
+    return b->attention.sync(b->attention.ctx);
+}
+
+/* A whole step of one layer, with the right result. */
+static void step(bench *b, uint32_t seq)
+{
+    memset(b->out, 0, out_bytes(b));
+    assert_int_equal(plan(b, seq), QUIRE_OK);
+    attend(b, 0);
+    assert_int_equal(sync(b), QUIRE_OK);
+    assert_memory_equal(b->out, b->expected[seq], out_bytes(b));
+}
+
+static void faults_set(const bench *b, double copy_failure)
+{
+    const quire_mock_device_opts faults = { .delay_ticks = 1000, .copy_failure = copy_failure };
+
+    quire_mock_device_set(b->device, &faults);
+}
+
+static void expect(bench *b, uint32_t seq)
+{
+    const fixture_run_opts run = { .n_threads = 1 };
+
+    b->batches[seq] = b->f.batch;
+    b->batches[seq].seqs = &b->f.seqs[seq];
+    b->batches[seq].n_seqs = 1;
+    b->f.seqs[seq].first_row = 0; /* the rows are alike in place */
+    b->expected[seq] = fixture_take(out_bytes(b));
+    fixture_run(&b->f, &b->batches[seq], &run, b->expected[seq]);
+    b->batches[seq].page_addr = b->addr;
+}
+
+/* The pages of the first sequence are there; those of the second one hold garbage. */
+static void bench_open(bench *b)
+{
+    fixture_opts opts = fixture_defaults();
+    unsigned char *garbage;
+    quire_page_piece all;
+
+    conformance_rng.state = fixture_seed();
+    conformance = &(conformance_device){ .name = "mock", .open = open_slow };
+    opts.n_seqs = 2;
+    opts.n_tokens[0] = 300;
+    opts.n_tokens[1] = 200;
+    opts.n_rows[0] = opts.n_rows[1] = 1;
+    *b = (bench){ .base = NULL };
+    fixture_init(&b->f, &opts, &conformance_rng);
+    b->device = conformance_open(&b->f);
+    b->memory = quire_device_page_memory(b->device);
+    b->attention = quire_device_attention(b->device);
+    b->base = b->memory.map(b->memory.ctx, b->f.store_bytes);
+    b->big = b->memory.map(b->memory.ctx, BIG_BYTES);
+    assert_true(b->base != NULL && b->big != NULL);
+    b->addr = fixture_take((b->f.n_pages + 1u) * sizeof(*b->addr));
+    memset(b->addr, 0, sizeof(*b->addr));
+    for (uint32_t i = 1; i <= b->f.n_pages; i++) {
+        b->addr[i] = (quire_page_addr){ .extent = b->base + (b->f.page_addr[i].extent - b->f.store),
+                                        .slot = b->f.page_addr[i].slot,
+                                        .memory = b->memory.memory };
+    }
+    b->out = fixture_take(out_bytes(b));
+    expect(b, 0);
+    expect(b, 1);
+    garbage = fixture_take(b->f.store_bytes);
+    memset(garbage, 0xa5, b->f.store_bytes);
+    all = (quire_page_piece){ .to = b->base, .from = garbage, .bytes = b->f.store_bytes };
+    assert_int_equal(copy(b, QUIRE_PAGE_COPY_IN, &all), QUIRE_OK);
+    free(garbage); /* the bytes have been taken */
+    assert_int_equal(pages_in(b, 0), QUIRE_OK);
+    step(b, 0);
+    assert_int_equal(quire_device_sync(b->device), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b->device), 0);
+}
+
+static void bench_close(bench *b)
+{
+    b->memory.unmap(b->memory.ctx, b->base, b->f.store_bytes);
+    b->memory.unmap(b->memory.ctx, b->big, BIG_BYTES);
+    quire_device_close(b->device);
+    free(b->addr);
+    free(b->out);
+    free(b->expected[0]);
+    free(b->expected[1]);
+    fixture_free(&b->f);
+}
+
+/* Pages of the second sequence wait while the first one's step computes: they are queued behind its
+ * layers, and its end waits for none of them. The next step that reads them finds them. */
+static void test_beside(void **state)
+{
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 0);
+    assert_int_equal(plan(&b, 0), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 0);
+    attend(&b, 0);
+    assert_memory_equal(b.out, b.expected[0], out_bytes(&b));
+    assert_int_equal(quire_mock_device_n_queued(b.device), 8); /* K and V of four pages */
+    assert_int_equal(sync(&b), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 8);
+    step(&b, 1);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 0);
+    step(&b, 0);
+    bench_close(&b);
+}
+
+/* A step that reads a waiting page has all of them in front. */
+static void test_in_front(void **state)
+{
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+    step(&b, 1);
+    bench_close(&b);
+}
+
+static void big_fill(unsigned char *bytes, unsigned char first)
+{
+    for (size_t i = 0; i < BIG_BYTES; i++) {
+        bytes[i] = (unsigned char)(first + i / 1000);
+    }
+}
+
+static quire_page_piece big_piece(const bench *b, const unsigned char *from)
+{
+    return (quire_page_piece){
+        .to = b->big, .from = from, .bytes = BIG_BYTES, .extent = b->big, .slot = NO_SLOT
+    };
+}
+
+static void big_check(const bench *b, const unsigned char *bytes)
+{
+    unsigned char *back = fixture_take(BIG_BYTES);
+    const quire_page_piece out = { .to = back, .from = b->big, .bytes = BIG_BYTES };
+
+    assert_int_equal(copy(b, QUIRE_PAGE_COPY_OUT, &out), QUIRE_OK);
+    assert_memory_equal(back, bytes, BIG_BYTES);
+    free(back);
+}
+
+/* Between two layers goes a part of 1 MiB, which the next layer waits for. */
+static void test_parts(void **state)
+{
+    unsigned char *bytes = fixture_take(BIG_BYTES);
+    quire_page_piece in;
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    big_fill(bytes, 1);
+    in = big_piece(&b, bytes);
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
+    for (uint32_t i = 0; i < 5; i++) { /* steps of one layer */
+        step(&b, 0);
+        assert_int_equal(quire_mock_device_n_queued(b.device), i < 3 ? 1 : 0);
+    }
+    big_check(&b, bytes);
+    free(bytes);
+    bench_close(&b);
+}
+
+/* Copies from and to waiting pages see them: the last bytes win. More bytes than can wait go, too.
+ * Without room for pinned memory they go at once. */
+static void test_order(void **state)
+{
+    unsigned char *first = fixture_take(BIG_BYTES);
+    unsigned char *second = fixture_take(BIG_BYTES);
+    unsigned char *pinned;
+    quire_page_piece in, within;
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    big_fill(first, 1);
+    big_fill(second, 7);
+    for (uint32_t i = 0; i < 5; i++) { /* 15 MiB */
+        in = big_piece(&b, i % 2 == 0 ? first : second);
+        assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
+    }
+    big_check(&b, first);
+    in = big_piece(&b, second);
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
+    within = (quire_page_piece){ .to = b.big, .from = b.big + MIB, .bytes = MIB };
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_WITHIN, &within), QUIRE_OK);
+    memcpy(second, second + MIB, MIB);
+    big_check(&b, second);
+    in = big_piece(&b, first);
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
+    pinned = b.memory.pin(b.memory.ctx, BIG_BYTES);
+    assert_non_null(pinned);
+    memcpy(pinned, second, BIG_BYTES);
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_FETCH,
+                          &(quire_page_piece){ .to = b.big, .from = pinned, .bytes = BIG_BYTES }),
+                     QUIRE_OK);
+    big_check(&b, second);
+    b.memory.unpin(b.memory.ctx, pinned, BIG_BYTES);
+    in = big_piece(&b, first); /* and the memory is given back */
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
+    free(first);
+    free(second);
+    bench_close(&b);
+}
+
+/* A device with less memory than could wait takes bytes at once. */
+static void test_small(void **state)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 1000 };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    unsigned char bytes[64] = { 3 }, back[64] = { 0 };
+    quire_page_memory memory;
+    quire_device *device;
+    unsigned char *base;
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    opts.memory_bytes_max = MIB + 128; /* for pages, and for the way of one copy at a time */
+    assert_int_equal(quire_mock_device_open(&device, &opts, &slow, NULL), QUIRE_OK);
+    memory = quire_device_page_memory(device);
+    base = memory.map(memory.ctx, 128);
+    assert_int_equal(
+        memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN,
+                    &(quire_page_piece){ .to = base, .from = bytes, .bytes = sizeof(bytes) }, 1),
+        QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(device), 0);
+    assert_int_equal(
+        memory.copy(memory.ctx, QUIRE_PAGE_COPY_OUT,
+                    &(quire_page_piece){ .to = back, .from = base, .bytes = sizeof(back) }, 1),
+        QUIRE_OK);
+    assert_memory_equal(bytes, back, sizeof(bytes));
+    memory.unmap(memory.ctx, base, 128);
+    quire_device_close(device);
+}
+
+/* A copy that fails beside a step loses the device: for the next step, whether it reads the pages
+ * or not, and for other copies. The step at hand ends well. */
+static void test_failure(void **state)
+{
+    (void)state;
+    for (int next = 0; next < 3; next++) {
+        unsigned char back[64];
+        bench b;
+
+        bench_open(&b);
+        faults_set(&b, 1.0);
+        assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+        step(&b, 0);
+        assert_false(quire_device_is_lost(b.device));
+        if (next < 2) {
+            int rc = plan(&b, (uint32_t)next);
+
+            if (rc == QUIRE_OK) {
+                attend(&b, 0);
+                rc = sync(&b);
+            }
+            assert_int_equal(rc, QUIRE_LOST);
+        } else {
+            const quire_page_piece out = { .to = back, .from = b.big, .bytes = sizeof(back) };
+
+            assert_int_equal(copy(&b, QUIRE_PAGE_COPY_OUT, &out), QUIRE_LOST);
+        }
+        assert_true(quire_device_is_lost(b.device));
+        assert_int_equal(pages_in(&b, 1), QUIRE_LOST);
+        bench_close(&b);
+    }
+}
+
+/* A copy that fails in front of the step that reads its pages, or between two plans of a step. */
+static void test_failure_in_step(void **state)
+{
+    (void)state;
+    for (uint32_t seq = 0; seq < 2; seq++) {
+        int rc = QUIRE_OK;
+        bench b;
+
+        bench_open(&b);
+        faults_set(&b, 1.0);
+        assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+        for (uint32_t i = 0; i < 2 && rc == QUIRE_OK; i++) {
+            rc = plan(&b, seq);
+            if (rc == QUIRE_OK) {
+                attend(&b, 0);
+                rc = i == 0 && seq == 0 ? QUIRE_OK : sync(&b);
+            }
+        }
+        assert_int_equal(rc, QUIRE_LOST);
+        bench_close(&b);
+    }
+}
+
+/* A failed fetch for a step is no loss where no page is on its way. */
+static void test_failed_fetch(void **state)
+{
+    unsigned char *pinned;
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    pinned = b.memory.pin(b.memory.ctx, 64);
+    memset(pinned, 1, 64);
+    assert_int_equal(plan(&b, 0), QUIRE_OK);
+    faults_set(&b, 1.0);
+    assert_int_equal(copy(&b, QUIRE_PAGE_COPY_FETCH,
+                          &(quire_page_piece){ .to = b.big, .from = pinned, .bytes = 64 }),
+                     QUIRE_OK);
+    attend(&b, 0);
+    assert_int_equal(sync(&b), QUIRE_IO);
+    assert_false(quire_device_is_lost(b.device));
+    faults_set(&b, 0.0);
+    step(&b, 0);
+    b.memory.unpin(b.memory.ctx, pinned, 64);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beside),          cmocka_unit_test(test_in_front),
+        cmocka_unit_test(test_parts),           cmocka_unit_test(test_order),
+        cmocka_unit_test(test_small),           cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_failure_in_step), cmocka_unit_test(test_failed_fetch),
+    };
+
+    return cmocka_run_group_tests_name("device_ahead", tests, NULL, NULL);
+}

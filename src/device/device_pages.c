@@ -290,8 +290,12 @@ static int pages_copy(void *ctx, quire_page_copy kind, const quire_page_piece *p
                       uint32_t n_pieces)
 {
     quire_device *device = ctx;
-    const int rc = device->is_lost ? QUIRE_LOST : copy_by_kind(device, kind, pieces, n_pieces);
+    int rc = device->is_lost ? QUIRE_LOST : copy_by_kind(device, kind, pieces, n_pieces);
 
+    /* The caller may use the memory of pieces that were queued before the one without room. */
+    if (rc == QUIRE_NOMEM && quire_device_drain(device) < 0) {
+        rc = QUIRE_LOST;
+    }
     return rc < 0 && rc != QUIRE_NOMEM ? quire_device_lose(device) : rc;
 }
 

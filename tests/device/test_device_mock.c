@@ -147,6 +147,53 @@ static void test_pages(void **state)
     }
 }
 
+/* Pieces that were queued before the queue lacked room are done when copy() says so: their memory
+ * is the caller's again. */
+static void test_no_room(void **state)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 1000 };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_page_piece pieces[100];
+    size_t most_bytes = SIZE_MAX;
+    const quire_allocator bounded = { .alloc = bounded_alloc,
+                                      .free = bounded_free,
+                                      .ctx = &most_bytes };
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    opts.attn.allocator = &bounded;
+    for (uint32_t is_out = 0; is_out < 2; is_out++) {
+        quire_page_memory memory;
+        quire_device *device;
+        unsigned char *base, *pinned;
+
+        assert_int_equal(quire_mock_device_open(&device, &opts, &slow, NULL), QUIRE_OK);
+        memory = quire_device_page_memory(device);
+        base = memory.map(memory.ctx, 64 * 256);
+        pinned = memory.pin(memory.ctx, 64 * 256);
+        assert_true(base != NULL && pinned != NULL);
+        for (uint32_t i = 0; i < 100; i++) {
+            unsigned char *page = base + (size_t)i * 64, *host = pinned + (size_t)i * 64;
+
+            pieces[i] = (quire_page_piece){ .to = is_out ? host : page,
+                                            .from = is_out ? page : host,
+                                            .bytes = 64 };
+        }
+        assert_int_equal(copy_within(&memory, base, 64), QUIRE_OK); /* room for 64 pieces */
+        assert_int_equal(quire_device_sync(device), QUIRE_OK);
+        most_bytes = 0;
+        assert_int_equal(memory.copy(memory.ctx,
+                                     is_out ? QUIRE_PAGE_COPY_OUT : QUIRE_PAGE_COPY_FETCH, pieces,
+                                     100),
+                         QUIRE_NOMEM);
+        assert_int_equal(quire_mock_device_n_queued(device), 0);
+        most_bytes = SIZE_MAX;
+        memory.unmap(memory.ctx, base, 64 * 256);
+        memory.unpin(memory.ctx, pinned, 64 * 256);
+        quire_device_close(device);
+    }
+}
+
 /* Work is done when its time has come, and in order. */
 static void test_delay(void **state)
 {
@@ -350,10 +397,11 @@ static void test_loss_in_joint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),       cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_pages),        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_seed),         cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_loss_in_step), cmocka_unit_test(test_loss_in_joint),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_pages),         cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_no_room),       cmocka_unit_test(test_seed),
+        cmocka_unit_test(test_loss),          cmocka_unit_test(test_loss_in_step),
+        cmocka_unit_test(test_loss_in_joint),
     };
     const int rc = conformance_run(
         &(conformance_device){ .name = "mock", .open = open_slow, .rounds_as_cpu = true });

@@ -162,6 +162,35 @@ static void test_little_memory(void **state)
     json_decref(info);
 }
 
+/* The memory of the host that a server leaves for offloaded pages, in MB. */
+static double memory_left(const char *devices)
+{
+    program_result r = program_expect(
+        1, PROGRAM("serve", program_model(), "--check-config", "--device", devices, "--kv-budget",
+                   "1MiB", "--memory-limit", "400MiB", "--kv-overflow-memory", "64GiB"));
+    const char *says = strstr(r.err, "the runtime leaves ");
+    char unit[3] = { 0 };
+    double n;
+
+    assert_non_null(says);
+    assert_int_equal(sscanf(says, "the runtime leaves %lf %2s", &n, unit), 2);
+    assert_string_equal(unit, "MB");
+    program_free(&r);
+    return n;
+}
+
+/* Each device has buffers in the host's memory. */
+static void test_buffers_of_each(void **state)
+{
+    const double one = memory_left("mock0");
+    const double two = memory_left("mock0,mock1");
+    const double three = memory_left("mock0,mock1,cpu");
+
+    (void)state;
+    assert_true(two < one);
+    assert_true(three < two);
+}
+
 /* Devices have equal parts of the disk for large requests, those that are the CPU and others. */
 static void test_overflow_disk_is_shared(void **state)
 {
@@ -471,6 +500,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_second),
+        cmocka_unit_test(test_buffers_of_each),
         cmocka_unit_test(test_little_memory),
         cmocka_unit_test(test_overflow_disk_is_shared),
         cmocka_unit_test(test_host_memory_counts_once),

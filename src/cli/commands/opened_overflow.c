@@ -59,14 +59,16 @@ void quire_opened_overflow_want(const quire_opened *session, const quire_common_
     want->overflow_dir = is_on ? args->cache_dir : NULL;
 }
 
-/* Memory that the limit leaves beside the runtime. The KV of devices whose memory is the host's
- * counts as well, as the budget or as the share of the memory left. */
+/* Memory that the limit leaves beside the runtimes of all devices. Each has buffers in the host's
+ * memory. The KV of devices whose memory is the host's counts as well, as the budget or as the
+ * share of the memory left; other cards are taken to be like the first one. */
 static uint64_t left_bytes(const quire_opened *session, const quire_opened_want *want,
                            const quire_runtime_opts *opts)
 {
     const quire_memory_place *place = session->device.name != NULL ? &session->device : NULL;
     const bool is_hosts = place == NULL || place->is_hosts;
     const bool has_kv = is_hosts || want->n_cpus > 0; /* the host, on some device */
+    const uint64_t n_more_cards = want->n_devices > 1 ? want->n_devices - 1 : 0;
     const uint64_t limit_bytes = session->memory_limit_bytes;
     quire_memory_need need;
     uint64_t host_bytes;
@@ -76,8 +78,11 @@ static uint64_t left_bytes(const quire_opened *session, const quire_opened_want 
     host_bytes = quire_memory_host_bytes(&need, place);
     if (is_hosts) {
         host_bytes += opts->kv_budget_bytes - need.kv_bytes;
+        host_bytes += n_more_cards * (need.device_bytes + opts->kv_budget_bytes);
     }
     host_bytes += want->n_cpus * opts->kv_budget_bytes;
+    /* beside_bytes is common to all devices. */
+    host_bytes += (n_more_cards + want->n_cpus) * (need.buffers_bytes - want->beside_bytes);
     left = host_bytes < limit_bytes ? limit_bytes - host_bytes : 0;
     return has_kv && opts->kv_budget_bytes == 0 ? (uint64_t)((double)left * (1.0 - want->kv_share))
                                                 : left;

@@ -96,6 +96,47 @@ static void windows_and_states(void **state)
     program_free(&result);
 }
 
+/* The recommendation for a number of devices, as a document. */
+static json_t *recommendation_for(const char *trace, const char *devices)
+{
+    json_t *all = program_json(
+        PROGRAM("analyze", trace, "--model", "8x8x64", "--devices", devices, "--json", "-t", "2"));
+    json_t *part = json_incref(json_object_get(all, "recommendation"));
+
+    assert_non_null(part);
+    json_decref(all);
+    return part;
+}
+
+static json_int_t field(const json_t *object, const char *name)
+{
+    return json_integer_value(json_object_get(object, name));
+}
+
+/* Of two devices each needs at least half of the memory that one needs, and no more than that. */
+static void several_devices(void **state)
+{
+    const char *trace = make_trace("devices.jsonl");
+    json_t *one = recommendation_for(trace, "1");
+    json_t *two = recommendation_for(trace, "2");
+    program_result result = program_expect(
+        0, PROGRAM("analyze", trace, "--model", "8x8x64", "--devices", "2", "-t", "2"));
+
+    (void)state;
+    assert_int_equal(field(one, "devices"), 1);
+    assert_int_equal(field(two, "devices"), 2);
+    assert_in_range(field(two, "capacity_blocks"), (field(one, "capacity_blocks") + 1) / 2,
+                    field(one, "capacity_blocks") + 1);
+    assert_in_range(field(two, "memory_bytes"), field(one, "memory_bytes") / 2,
+                    field(one, "memory_bytes"));
+    assert_int_equal(field(two, "live_tokens"), field(one, "live_tokens"));
+    assert_says(result.out, "Each of 2 devices has such a budget.");
+    assert_says(result.out, "shared out equally");
+    json_decref(one);
+    json_decref(two);
+    program_free(&result);
+}
+
 /* A recorded trace with two classes. */
 static const char *make_recorded(const char *name)
 {
@@ -236,9 +277,13 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_and_files),  cmocka_unit_test(windows_and_states),
-        cmocka_unit_test(server_reads_it), cmocka_unit_test(json),
-        cmocka_unit_test(lengths_alone),   cmocka_unit_test(refusals),
+        cmocka_unit_test(text_and_files),
+        cmocka_unit_test(windows_and_states),
+        cmocka_unit_test(several_devices),
+        cmocka_unit_test(server_reads_it),
+        cmocka_unit_test(json),
+        cmocka_unit_test(lengths_alone),
+        cmocka_unit_test(refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -110,6 +110,41 @@ static void test_sizes(void **state)
     study_end(&s);
 }
 
+/* Of several devices each has a share of one cache and of the running requests, then the size that
+ * was found for it; no more than its memory. */
+static void test_devices(void **state)
+{
+    quire_recommendation r;
+    quire_recommend_sizes one, two;
+    quire_recommend_policies none = { .n = 0 };
+    study s;
+
+    (void)state;
+    study_make(&s, 64);
+    quire_recommend_sizes_find(&s.ask, &one);
+    assert_int_equal(one.n_devices, 1);
+    assert_int_equal(one.total_blocks, one.capacity_blocks);
+    s.ask.n_devices = 2;
+    quire_recommend_sizes_find(&s.ask, &two);
+    assert_int_equal(two.n_devices, 2);
+    assert_int_equal(two.capacity_blocks, (one.capacity_blocks + 1) / 2);
+    assert_int_equal(two.live_tokens, one.live_tokens);
+    assert_int_equal(two.memory_bytes, two.capacity_blocks * 6400000 + two.live_tokens * 50000);
+    quire_recommend_sizes_each(&s.ask, two.capacity_blocks + 10, 0.5, &two);
+    assert_int_equal(two.capacity_blocks, (one.capacity_blocks + 1) / 2 + 10);
+    assert_int_equal(two.memory_bytes, two.capacity_blocks * 6400000 + two.live_tokens * 50000);
+    assert_true(two.hit_rate > 0.49 && two.hit_rate < 0.51);
+    quire_recommend_settings(&s.ask, &two, &none, &r);
+    assert_non_null(
+        strstr(item_of(&r, "kv_budget")->reason, "Each of 2 devices has such a budget. "));
+    assert_non_null(strstr(item_of(&r, "kv_budget")->reason, "; one cache needs "));
+    s.ask.memory_bytes = two.memory_bytes - 10 * 6400000;
+    quire_recommend_sizes_each(&s.ask, two.capacity_blocks, 0.5, &two);
+    assert_in_range(two.capacity_blocks, (one.capacity_blocks + 1) / 2 - 1,
+                    (one.capacity_blocks + 1) / 2);
+    study_end(&s);
+}
+
 static void test_disk(void **state)
 {
     static const quire_evict_policy policies[] = { QUIRE_EVICT_DEFAULT };
@@ -285,9 +320,9 @@ static void test_yaml(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_disk),  cmocka_unit_test(test_policy),
-        cmocka_unit_test(test_ttl),   cmocka_unit_test(test_pages), cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_yaml),
+        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_devices), cmocka_unit_test(test_disk),
+        cmocka_unit_test(test_policy), cmocka_unit_test(test_ttl),     cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_pinned), cmocka_unit_test(test_yaml),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,8 @@
 #define TIMELINE_POINTS 240u
 #define STEP_TOKENS     512u /* of prefill */
 #define CAPACITY_MAX    (QUIRE_PAGES_MAX / 2)
+#define NEARLY          0.99 /* of the hits of one cache in place of those of several devices */
+#define BISECTIONS      6u
 
 typedef struct analyze_args {
     quire_common_args common; /* threads, json */
@@ -36,6 +38,7 @@ typedef struct analyze_args {
     uint64_t memory_bytes;
     uint64_t disk_bytes;
     const char *pinned_class;
+    int64_t n_devices;
     double prefill_rate;
     double decode_rate;
     const char *html;
@@ -58,7 +61,11 @@ static const quire_opt options[] = {
     QUIRE_ROWS_SIM_SHAPE(analyze_args, "q8"),
     { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "the recommended size", .offset = offsetof(analyze_args, memory_bytes),
-      .help = "memory for KV pages" },
+      .help = "memory for KV pages, of each device" },
+    { .names = { "--devices" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_SIM_DEVICES_MAX, .initial = "1", .offset = offsetof(analyze_args, n_devices),
+      .help = "devices of the server, as --device A,B of quire serve: recommend the memory of "
+              "each" },
     { .names = { "--disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "none", .offset = offsetof(analyze_args, disk_bytes),
       .help = "most disk space for pages below memory: recommend how much of it to use" },
@@ -259,10 +266,67 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
         args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
 
     a->grid.trace = a->trace;
-    a->grid.opts =
-        (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .kv = a->kv, .seed = (uint64_t)args->trace.seed };
+    a->grid.opts = (quire_sim_opts){ .mode = QUIRE_SIM_HITS,
+                                     .kv = a->kv,
+                                     .n_devices = (uint32_t)args->n_devices,
+                                     .seed = (uint64_t)args->trace.seed };
     choose_columns(a, args, recommended < CAPACITY_MAX ? recommended : CAPACITY_MAX);
     return quire_sim_grid_run(&a->grid, n_threads, err);
+}
+
+/* Hits of LRU with a cache of so many blocks on each of n devices. */
+static int lru_hits(const quire_analyzed *a, const analyze_args *args, uint32_t n, uint64_t blocks,
+                    double *rate, quire_error *err)
+{
+    const uint64_t capacity = blocks < CAPACITY_MAX ? blocks : CAPACITY_MAX;
+    const quire_sim_opts opts = { .mode = QUIRE_SIM_HITS,
+                                  .policy = QUIRE_EVICT_LRU,
+                                  .capacity_blocks = capacity,
+                                  .kv = a->kv,
+                                  .capacity_bytes = (uint64_t)((double)capacity * a->block_bytes),
+                                  .n_devices = n,
+                                  .seed = (uint64_t)args->trace.seed,
+                                  .cancel = quire_sim_interrupt() };
+    quire_sim_result result;
+
+    QUIRE_TRY(quire_sim_run(a->trace, &opts, &result, err));
+    *rate = quire_sim_hit_rate(&result);
+    quire_sim_result_fini(&result);
+    return QUIRE_OK;
+}
+
+/* The least size of each device with nearly the hits of one cache for all, by bisection between the
+ * equal share of that cache and all of it. */
+static int plan_devices(const quire_analyzed *a, const analyze_args *args,
+                        const quire_recommend_ask *ask, quire_recommend_sizes *sizes,
+                        quire_error *err)
+{
+    const uint32_t n = (uint32_t)args->n_devices;
+    uint64_t low = sizes->capacity_blocks;
+    uint64_t high = low;
+    double wanted, rate, high_rate;
+
+    QUIRE_TRY(lru_hits(a, args, 1, sizes->total_blocks, &wanted, err));
+    QUIRE_TRY(lru_hits(a, args, n, low, &high_rate, err));
+    if (high_rate < NEARLY * wanted) {
+        high = sizes->total_blocks;
+        QUIRE_TRY(lru_hits(a, args, n, high, &high_rate, err));
+    }
+    for (uint32_t i = 0; i < BISECTIONS && low + 1 < high; i++) {
+        const uint64_t middle = low + (high - low) / 2;
+
+        QUIRE_TRY(lru_hits(a, args, n, middle, &rate, err));
+        if (rate < NEARLY * wanted) {
+            low = middle;
+        } else {
+            high = middle;
+            high_rate = rate;
+        }
+    }
+    quire_recommend_sizes_each(ask, high, high_rate, sizes);
+    return sizes->capacity_blocks < high /* that is all the memory */
+               ? lru_hits(a, args, n, sizes->capacity_blocks, &sizes->hit_rate, err)
+               : QUIRE_OK;
 }
 
 /* Hits of memory and the recommended disk together, for two rules of copying. */
@@ -300,7 +364,7 @@ static int simulate_disk(const quire_analyzed *a, const quire_recommend_sizes *s
 static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire_error *err)
 {
     const quire_recommend_sizes *sizes = &a->recommendation.sizes;
-    const uint64_t live_blocks = sizes->live_tokens / a->trace->block_tokens;
+    const uint64_t live_blocks = sizes->live_tokens / sizes->n_devices / a->trace->block_tokens;
     const uint64_t capacity = sizes->capacity_blocks + live_blocks;
     quire_sim_class classes[QUIRE_TRACE_CLASSES_MAX] = { 0 };
     const quire_sim_opts opts = { .mode = QUIRE_SIM_TIME,
@@ -311,6 +375,7 @@ static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire
                                   .capacity_bytes = sizes->memory_bytes > a->kv.block_bytes
                                                         ? sizes->memory_bytes
                                                         : a->kv.block_bytes,
+                                  .n_devices = sizes->n_devices,
                                   .seed = a->grid.opts.seed,
                                   .cost = QUIRE_SIM_COST_INIT,
                                   .classes = classes,
@@ -337,13 +402,17 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
                                 .text_bytes = a->text_bytes,
                                 .running_bytes = a->running_bytes,
                                 .memory_bytes = args->memory_bytes,
-                                .disk_bytes = args->disk_bytes };
+                                .disk_bytes = args->disk_bytes,
+                                .n_devices = (uint32_t)args->n_devices };
     quire_recommend_policies policies = { .policies = a->grid.policies };
     double hit_rates[QUIRE_SIM_POLICIES_MAX];
     quire_recommend_sizes sizes;
 
     QUIRE_TRY(pinned_class(args, a->trace, &ask, err));
     quire_recommend_sizes_find(&ask, &sizes);
+    if (a->trace->has_contents && args->n_devices > 1) {
+        QUIRE_TRY(plan_devices(a, args, &ask, &sizes, err));
+    }
     if (a->trace->has_contents) {
         QUIRE_TRY(simulate(a, args, sizes.capacity_blocks, err));
         QUIRE_TRY(simulate_disk(a, &sizes, &policies, err));

@@ -110,8 +110,8 @@ static json_t *recommendation_json(const quire_recommendation *r)
                              r->items[i].is_comment ? json_null() : json_string(r->items[i].value),
                              "reason", r->items[i].reason));
     }
-    return json_pack("{s:I, s:I, s:I, s:o}", "capacity_blocks",
-                     (json_int_t)r->sizes.capacity_blocks, "live_tokens",
+    return json_pack("{s:I, s:I, s:I, s:I, s:o}", "devices", (json_int_t)r->sizes.n_devices,
+                     "capacity_blocks", (json_int_t)r->sizes.capacity_blocks, "live_tokens",
                      (json_int_t)r->sizes.live_tokens, "memory_bytes",
                      (json_int_t)r->sizes.memory_bytes, "settings", items);
 }

@@ -57,8 +57,9 @@ static void add_tiles(json_t *report, const quire_analyzed *a)
                        r->sizes.memory_bytes > 0
                            ? quire_format_bytes(r->sizes.memory_bytes, text, sizeof(text))
                            : "see below");
-        (void)snprintf(w.note, sizeof(w.note), "%" PRIu64 " blocks, policy %s",
-                       r->sizes.capacity_blocks, quire_evict_policy_name(r->policy));
+        (void)snprintf(w.note, sizeof(w.note), "%" PRIu64 " blocks%s, policy %s",
+                       r->sizes.capacity_blocks, r->sizes.n_devices > 1 ? " on each device" : "",
+                       quire_evict_policy_name(r->policy));
         quire_report_tile(report, "Recommended", w.value, w.note);
     }
 }

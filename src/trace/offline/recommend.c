@@ -61,13 +61,21 @@ static double live_bytes_of(const quire_recommend_ask *ask, uint64_t live_tokens
            ask->running_bytes * (double)quire_dist_quantile(&ask->analysis->load.running, 0.99);
 }
 
-static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes *out)
+static uint32_t devices_of(const quire_recommend_ask *ask)
+{
+    return ask->n_devices != 0 ? ask->n_devices : 1;
+}
+
+/* The memory of each device: for this many blocks, or as many as it holds, beside its share of the
+ * requests that run. */
+static void choose_memory(const quire_recommend_ask *ask, uint64_t capacity_blocks,
+                          quire_recommend_sizes *out)
 {
     const double block_bytes = quire_recommend_block_bytes(ask);
-    const double live_bytes = live_bytes_of(ask, out->live_tokens);
+    const double live_bytes = live_bytes_of(ask, out->live_tokens) / devices_of(ask);
     const double room_bytes = (double)ask->memory_bytes - live_bytes;
 
-    out->capacity_blocks = worth_it(ask->mrc);
+    out->capacity_blocks = capacity_blocks;
     if (block_bytes > 0.0 && ask->memory_bytes > 0 &&
         (double)out->capacity_blocks * block_bytes > room_bytes) {
         out->capacity_blocks = room_bytes > 0.0 ? (uint64_t)(room_bytes / block_bytes) : 0;
@@ -106,24 +114,43 @@ static uint64_t held_tokens(const quire_recommend_ask *ask, uint32_t class_index
     return quire_dist_quantile(&ask->analysis->load.held_class_tokens[class_index], 0.99);
 }
 
+static void choose_pinned(const quire_recommend_ask *ask, quire_recommend_sizes *out)
+{
+    const double live = out->live_tokens > 0 ? (double)out->live_tokens : 1.0;
+    double share, need, most;
+
+    if (ask->pinned_class == QUIRE_RECOMMEND_NO_CLASS || out->memory_bytes == 0) {
+        return;
+    }
+    share = (double)held_tokens(ask, ask->pinned_class) / live;
+    need = PINNED_HEADROOM * share * live_bytes_of(ask, out->live_tokens) / devices_of(ask);
+    most = PINNED_SHARE_MAX * (double)out->memory_bytes;
+    out->pinned_bytes = (uint64_t)(need < most ? need : most);
+}
+
+void quire_recommend_sizes_each(const quire_recommend_ask *ask, uint64_t capacity_blocks,
+                                double hit_rate, quire_recommend_sizes *sizes)
+{
+    choose_memory(ask, capacity_blocks, sizes);
+    choose_pinned(ask, sizes);
+    sizes->hit_rate = hit_rate;
+}
+
 void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out)
 {
+    const uint32_t n = devices_of(ask);
+
     *out = (quire_recommend_sizes){
         .page_tokens = choose_page(ask->analysis),
+        .n_devices = n,
         .live_tokens = quire_dist_quantile(&ask->analysis->load.held_tokens, 0.99),
         .hit_rate_infinite = quire_mrc_hit_rate(ask->mrc, UINT64_MAX),
     };
-    choose_memory(ask, out);
+    choose_memory(ask, (worth_it(ask->mrc) + n - 1) / n, out);
+    choose_pinned(ask, out);
     choose_disk(ask, out);
-    out->hit_rate = quire_mrc_hit_rate(ask->mrc, out->capacity_blocks);
-    if (ask->pinned_class != QUIRE_RECOMMEND_NO_CLASS && out->memory_bytes > 0) {
-        const double share = (double)held_tokens(ask, ask->pinned_class) /
-                             (out->live_tokens > 0 ? (double)out->live_tokens : 1.0);
-        const double need = PINNED_HEADROOM * share * live_bytes_of(ask, out->live_tokens);
-        const double most = PINNED_SHARE_MAX * (double)out->memory_bytes;
-
-        out->pinned_bytes = (uint64_t)(need < most ? need : most);
-    }
+    out->total_blocks = n > 1 ? n * out->capacity_blocks : out->capacity_blocks;
+    out->hit_rate = quire_mrc_hit_rate(ask->mrc, out->total_blocks);
 }
 
 /* ---- items ---- */
@@ -201,15 +228,23 @@ static void say_capacity(const quire_recommend_ask *ask, const quire_recommend_s
         say_why(item, "Nothing in the trace is known to be asked for twice.");
         return;
     }
+    if (s->n_devices > 1) {
+        say_why(item, "Each of %u devices has such a budget. ", s->n_devices);
+    }
     say_why(item,
-            "%" PRIu64 " blocks of %u tokens (%.3g million tokens) serve %.1f %% of the prompts' "
+            "%" PRIu64 " blocks of %u tokens (%.3g million tokens)%s serve %.1f %% of the prompts' "
             "blocks under LRU, %.0f %% of the share with endless memory",
             s->capacity_blocks, ask->analysis->block_tokens,
-            (double)s->capacity_blocks * ask->analysis->block_tokens * 1e-6, 100.0 * s->hit_rate,
+            (double)s->capacity_blocks * ask->analysis->block_tokens * 1e-6,
+            s->n_devices > 1 ? " on each" : "", 100.0 * s->hit_rate,
             100.0 * s->hit_rate / s->hit_rate_infinite);
-    if (s->capacity_blocks < worth_it(ask->mrc)) {
-        say_why(item, "; more would be worth it until %" PRIu64 " blocks, but there is %s.",
-                worth_it(ask->mrc), quire_format_bytes(ask->memory_bytes, text, sizeof(text)));
+    if (s->total_blocks < worth_it(ask->mrc)) {
+        say_why(item, "; more would be worth it until %" PRIu64 " blocks%s, but %s %s.",
+                worth_it(ask->mrc), s->n_devices > 1 ? " in all" : "",
+                s->n_devices > 1 ? "each has" : "there is",
+                quire_format_bytes(ask->memory_bytes, text, sizeof(text)));
+    } else if (s->n_devices > 1) {
+        say_why(item, "; one cache needs %" PRIu64 " blocks for that.", s->total_blocks);
     } else {
         say_why(item, "; beyond, each block more brings less than the average one.");
     }
@@ -227,8 +262,8 @@ static void add_memory(const quire_recommend_ask *ask, quire_recommendation *r)
         item->is_comment = true;
     }
     say_capacity(ask, s, item);
-    say_why(item, " Requests that run at once hold %" PRIu64 " tokens besides (p99).",
-            s->live_tokens);
+    say_why(item, " Requests that run at once hold %" PRIu64 " tokens besides (p99)%s.",
+            s->live_tokens, s->n_devices > 1 ? ", shared out equally among the devices" : "");
     if (ask->text_bytes > 0.0) {
         char text[16];
         char running[16];
@@ -289,7 +324,8 @@ static void add_policy(const quire_recommend_policies *policies, quire_recommend
     r->policy_hit_rate = rate_of(policies, r->policy);
     say_value(item, "%s", quire_evict_policy_name(r->policy));
     if (best > 0.0) {
-        say_why(item, "With %" PRIu64 " blocks, served:", r->sizes.capacity_blocks);
+        say_why(item, "With %" PRIu64 " blocks%s, served:", r->sizes.capacity_blocks,
+                r->sizes.n_devices > 1 ? " on each device" : "");
         for (uint32_t i = 0; i < policies->n; i++) {
             say_why(item, "%s %s %.1f %%", i > 0 ? "," : "",
                     quire_evict_policy_name(policies->policies[i]), 100.0 * policies->hit_rates[i]);

@@ -10,7 +10,11 @@
  *                 short to say
  *
  * Two steps, because the best policy depends on the size and is found by simulation:
- * quire_recommend_sizes(), then quire_recommend_settings().
+ * quire_recommend_sizes_find(), then quire_recommend_settings().
+ *
+ * With several devices each has a cache of its own. The sizes are those of each device; the disk is
+ * common. find() shares one cache out equally. As texts go to one device or another, each needs
+ * more: quire_recommend_sizes_each() takes the size that a simulation has found.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_RECOMMEND_H
@@ -22,7 +26,7 @@
 #include "trace/offline/mrc.h"
 
 #define QUIRE_RECOMMEND_ITEMS_MAX  8u
-#define QUIRE_RECOMMEND_REASON_MAX 512u
+#define QUIRE_RECOMMEND_REASON_MAX 640u
 #define QUIRE_RECOMMEND_NO_CLASS   UINT32_MAX
 
 typedef struct quire_recommend_ask {
@@ -34,14 +38,17 @@ typedef struct quire_recommend_ask {
     double running_bytes;   /* those that a running request holds */
     uint64_t memory_bytes;  /* for KV; 0 = as much as is worth it */
     uint64_t disk_bytes;    /* for copies of KV at most; 0 = no disk */
+    uint32_t n_devices;     /* 0 = 1; memory_bytes is that of each */
     uint32_t pinned_class;  /* index of the class to keep memory for, or QUIRE_RECOMMEND_NO_CLASS */
     const char *class_name; /* its name; NULL without */
 } quire_recommend_ask;
 
 typedef struct quire_recommend_sizes {
     uint32_t page_tokens;
-    uint64_t live_tokens;     /* held by the requests that run at once, p99 */
-    uint64_t capacity_blocks; /* for the cache besides, >= 1 */
+    uint32_t n_devices;
+    uint64_t live_tokens;     /* held by the requests that run at once, p99; of all devices */
+    uint64_t total_blocks;    /* of one cache in place of all, >= 1 */
+    uint64_t capacity_blocks; /* for the cache of each device besides, >= 1 */
     double hit_rate;          /* of LRU there */
     double hit_rate_infinite;
     uint64_t memory_bytes; /* for both; 0 = not known */
@@ -54,6 +61,11 @@ typedef struct quire_recommend_sizes {
 double quire_recommend_block_bytes(const quire_recommend_ask *ask);
 
 void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out);
+
+/* The same sizes with this many blocks for the cache of each device, at most as many as its memory
+ * holds; hit_rate: of LRU there. */
+void quire_recommend_sizes_each(const quire_recommend_ask *ask, uint64_t capacity_blocks,
+                                double hit_rate, quire_recommend_sizes *sizes);
 
 /* The hits of policies with capacity_blocks. */
 typedef struct quire_recommend_policies {

@@ -316,6 +316,60 @@ static void check_same(const char *kinds, const uint32_t *last, const text *want
     rig_close(&r);
 }
 
+/* Copy the first n full pages of a text into those of another one, by the host. */
+static void pages_copy(rig *r, quire_seq_id from, quire_seq_id to, uint32_t n)
+{
+    const size_t bytes = N_PARTS * part_bytes();
+    unsigned char *buffer = malloc(bytes);
+
+    assert_non_null(buffer);
+    for (uint32_t i = 0; i < n * N_GROUPS; i++) {
+        const quire_group_id g = (quire_group_id)(i % N_GROUPS);
+        quire_seq_table tables[2];
+
+        assert_int_equal(quire_seq_table_get(r->cache, from, g, &tables[0]), QUIRE_OK);
+        assert_int_equal(quire_seq_table_get(r->cache, to, g, &tables[1]), QUIRE_OK);
+        assert_int_equal(quire_cache_page_gather(r->cache, tables[0].leaves[0][i / N_GROUPS].page,
+                                                 buffer, bytes),
+                         QUIRE_OK);
+        assert_int_equal(quire_cache_page_scatter(r->cache, tables[1].leaves[0][i / N_GROUPS].page,
+                                                  buffer, bytes),
+                         QUIRE_OK);
+    }
+    free(buffer);
+}
+
+/* Pages that come from the host while no step runs: the next step that reads them has their bytes,
+ * on each device. */
+static void test_pages_in(void **state)
+{
+    static const char *const kinds[] = { "m", "mm", "cm" };
+    float *results[2];
+
+    (void)state;
+    for (uint32_t k = 0; k < 3; k++) {
+        quire_seq_id ids[2];
+        rig r;
+
+        rig_open(&r, kinds[k], k > 0 ? (const uint32_t[]){ 3, 6 } : NULL);
+        for (uint32_t i = 0; i < 2; i++) {
+            results[i] = calloc(N_LAYERS * 2 * PAGE * N_HEAD * D, sizeof(float));
+            assert_non_null(results[i]);
+            assert_int_equal(quire_seq_open(r.cache, QUIRE_REGION_DYNAMIC, &ids[i]), QUIRE_OK);
+        }
+        assert_int_equal(step(&r, ids[0], 2 * PAGE, results[0]), QUIRE_OK);
+        assert_int_equal(quire_seq_append(r.cache, ids[1], 2 * PAGE), QUIRE_OK);
+        pages_copy(&r, ids[0], ids[1], 2);
+        for (uint32_t i = 2; i-- > 0;) {
+            assert_int_equal(step(&r, ids[i], 1, results[i]), QUIRE_OK);
+        }
+        assert_memory_equal(results[0], results[1], N_LAYERS * N_HEAD * D * sizeof(float));
+        free(results[0]);
+        free(results[1]);
+        rig_close(&r);
+    }
+}
+
 static void test_bits(void **state)
 {
     text *wanted;
@@ -541,9 +595,10 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),     cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_capacity), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_loss),     cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bits),      cmocka_unit_test(test_pages_in),
+        cmocka_unit_test(test_memory),    cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_no_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,7 +20,7 @@ export const SIZES = {
     small: { n_layer: 8, d_model: 128, n_head: 4, d_head: 32, d_ff: 256, ctx: 512, rows: 8, tokens: 8e6, tokenizer: "bpe:1024",
         task_bytes: 384, rate: 0.002 }, // 1.3 M
     second: { n_layer: 16, d_model: 128, n_head: 4, d_head: 32, d_ff: 448, ctx: 512, rows: 8, tokens: 16e6, tokenizer: "bpe:1024",
-        task_bytes: 384, rate: 0.0015, schemes: ["mha", "gqa", "fusedkv-lite", "fusedkv"] }, // 3.8 M
+        task_bytes: 384, rate: 0.0015, products: "bf16", schemes: ["mha", "gqa", "fusedkv-lite", "fusedkv"] }, // 3.8 M
 };
 const TASK_SHARE = 0.25;
 const TASK_BYTES_MIN = 64;

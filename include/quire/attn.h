@@ -119,6 +119,7 @@ typedef struct quire_attn_source {
     uint32_t hot_group; /* whose pages hold its hot form; of sealed formats only */
     quire_attn_lane lane;
     quire_attn_lane hot_lane; /* of sealed formats only */
+    bool is_second; /* run() finds its main pages, of group 0, at the batch's second addresses */
 } quire_attn_source;
 
 /* One layer's attention. Row strides are in floats. Everything is borrowed for the call. */
@@ -171,6 +172,11 @@ typedef struct quire_attn_batch {
         *positions;      /* of entries with a list: ascending in each; NULL when none has one */
     const float *biases; /* beside positions: added to the logits of a list's tokens, behind the
                             softcap; NULL = none. On the CPU only */
+    /* Where other parts of the same pages of group 0 lie, as in an extent, for sources that are
+     * second; by page id. NULL = no such source. */
+    const quire_page_addr *page_addr_2;
+    bool is_rest; /* in a step that was planned before, the rows with which it goes on: layers
+                     after an early exit compute them alone */
     bool is_part; /* tables have some of the sequences' entries, without those of the rows, which
                      are attended in another batch. append() stores nothing; run() gives `sums` */
 } quire_attn_batch;

@@ -108,7 +108,7 @@ typedef struct quire_attn_shape {
     uint32_t block_queries;
     uint32_t block_rows; /* block_queries * group */
     uint32_t table;      /* the group whose tables are walked */
-    bool has_tables;     /* the layer reads other groups as well */
+    bool has_tables;     /* the layer reads other groups or second addresses as well */
     uint32_t n_hot;      /* hot groups, and which */
     uint32_t hot_groups[QUIRE_ATTN_HOT_MAX];
     quire_attn_source_shape k[QUIRE_ATTN_SOURCES_MAX];
@@ -156,6 +156,18 @@ static inline const quire_page_addr *quire_attn_page(const quire_attn_batch *bat
     quire_page_id page = quire_attn_entry(&seq->tables[group], i)->page;
 
     return page != QUIRE_PAGE_NULL ? &batch->page_addr[page] : NULL;
+}
+
+/* The same of the page from which run() reads a source. */
+static inline const quire_page_addr *quire_attn_source_page(const quire_attn_batch *batch,
+                                                            const quire_attn_seq *seq,
+                                                            const quire_attn_source *source,
+                                                            uint32_t i)
+{
+    const quire_page_id page = quire_attn_entry(&seq->tables[source->group], i)->page;
+    const quire_page_addr *addrs = source->is_second ? batch->page_addr_2 : batch->page_addr;
+
+    return page != QUIRE_PAGE_NULL ? &addrs[page] : NULL;
 }
 
 /* The first position that a row at position `index` sees. */

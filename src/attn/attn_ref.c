@@ -128,7 +128,7 @@ static void decode_source(const tile_place *at, quire_side side, uint32_t d,
     const quire_tile_rows rows = {
         .d = d, .first_slot = at->pos.slot_begin, .n_tokens = at->pos.n_slots, .stride = d
     };
-    const quire_page_addr *page = quire_attn_page(at->batch, at->seq, source->group, at->pos.entry);
+    const quire_page_addr *page = quire_attn_source_page(at->batch, at->seq, source, at->pos.entry);
     const quire_page_addr *hot = NULL;
 
     if (page != NULL && (to->hot == NULL || at->pos.n_slots == QUIRE_TILE_TOKENS)) {

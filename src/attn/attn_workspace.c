@@ -83,6 +83,12 @@ static size_t block_row_bytes_max(const quire_attn_workspace *ws)
                            quire_attn_round_up(ws->limits.head_dim_max, 16));
 }
 
+/* Whether a source's pages are not those that the layer walks, at the batch's first addresses. */
+static bool is_elsewhere(const quire_attn_source *source, const quire_attn_shape *shape)
+{
+    return source->group != shape->table || source->is_second;
+}
+
 /* The place of a source's hot group among the layer's, which it is added to. */
 static uint32_t hot_place(const quire_attn_source *source, quire_attn_shape *shape)
 {
@@ -114,12 +120,12 @@ static size_t shape_sources(const quire_attn_kernels *kernels, const quire_attn_
         k->q_hot_bytes =
             k->hot < QUIRE_ATTN_HOT_MAX ? kernels->q_bytes(QUIRE_FORMAT_HOT, layer->d_k) : 0;
         q_bytes += k->q_bytes + k->q_hot_bytes;
-        shape->has_tables = shape->has_tables || layer->k[i].group != shape->table;
+        shape->has_tables = shape->has_tables || is_elsewhere(&layer->k[i], shape);
     }
     for (uint32_t i = 0; i < layer->n_v; i++) {
         shape->v[i].hot = hot_place(&layer->v[i], shape);
         n_bf16 += layer->v[i].format == QUIRE_FORMAT_BF16;
-        shape->has_tables = shape->has_tables || layer->v[i].group != shape->table;
+        shape->has_tables = shape->has_tables || is_elsewhere(&layer->v[i], shape);
         if (shape->v[i].hot < QUIRE_ATTN_HOT_MAX && kernels->weigh != NULL) {
             shape->weights_bytes = sizeof(quire_attn_weights);
         }

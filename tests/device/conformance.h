@@ -62,6 +62,7 @@ void conformance_groups(void **state);
 void conformance_lengths(void **state);
 void conformance_pages(void **state);
 void conformance_sources(void **state);
+void conformance_second(void **state);
 void conformance_prefix(void **state);
 void conformance_hot(void **state);
 void conformance_layers(void **state);

@@ -200,6 +200,64 @@ void conformance_sources(void **state)
     for_formats(opts);
 }
 
+/* Addresses from which second sources count their lanes further. */
+static void second_make(fixture *f, quire_page_addr *addrs)
+{
+    const size_t shift = (size_t)1 << 20;
+
+    for (uint32_t i = 0; i <= f->n_pages; i++) {
+        addrs[i].extent = (unsigned char *)((uintptr_t)addrs[i].extent - shift);
+    }
+    for (uint32_t i = 1; i < f->opts.n_k; i++) {
+        f->layer.k[i].lane.offset += shift;
+        f->layer.k[i].is_second = true;
+    }
+    for (uint32_t i = 1; i < f->opts.n_v; i++) {
+        f->layer.v[i].lane.offset += shift;
+        f->layer.v[i].is_second = true;
+    }
+}
+
+/* Second sources at the batch's second addresses: the same bits as at the first ones. */
+void conformance_second(void **state)
+{
+    fixture_opts opts = fixture_defaults();
+
+    (void)state;
+    opts.split_entries = 1;
+    opts.n_seqs = 2;
+    opts.n_tokens[0] = opts.n_tokens[1] = 300;
+    opts.n_rows[0] = 5;
+    opts.n_rows[1] = 1;
+    opts.sink_tiles = 1;
+    for (uint32_t n = 0; n < 3 * QUIRE_FORMAT_COUNT; n += TEST_STRIDE(5u)) {
+        quire_page_addr *addrs;
+        float *one, *two;
+        device_pages p;
+        fixture f;
+
+        opts.n_k = n % 3 == 0 ? 1 : 2;
+        opts.n_v = n % 3 == 1 ? 1 : 2;
+        opts.k_format = opts.v_format = (quire_format)(n / 3);
+        fixture_init(&f, &opts, &conformance_rng);
+        one = fixture_take(fixture_out_floats(&f) * sizeof(float));
+        two = fixture_take(fixture_out_floats(&f) * sizeof(float));
+        device_pages_open(&p, &f, NULL);
+        device_pages_attend(&p, false, one);
+        addrs = fixture_take((f.n_pages + 1) * sizeof *addrs);
+        memcpy(addrs, p.addr, (f.n_pages + 1) * sizeof *addrs);
+        second_make(&f, addrs);
+        p.batch.page_addr_2 = addrs;
+        device_pages_attend(&p, false, two);
+        assert_memory_equal(one, two, fixture_out_floats(&f) * sizeof(float));
+        device_pages_close(&p);
+        free(addrs);
+        free(two);
+        free(one);
+        fixture_free(&f);
+    }
+}
+
 void conformance_prefix(void **state)
 {
     fixture_opts opts = fixture_defaults();

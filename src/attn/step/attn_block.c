@@ -22,8 +22,8 @@ static void list_source(const quire_attn_ctx *c, const quire_attn_block *b,
     const quire_page_addr *page = hot != NULL ? hot : pos->page;
     const unsigned char *tile;
 
-    if (hot == NULL && source->group != c->shape.table) {
-        page = quire_attn_page(&c->ws->batch, b->seq, source->group, pos->entry);
+    if (hot == NULL && (source->group != c->shape.table || source->is_second)) {
+        page = quire_attn_source_page(&c->ws->batch, b->seq, source, pos->entry);
     }
     tile = quire_attn_tile(lane, page, b->g, pos->tile);
     for (uint32_t h = 0; h < b->n_heads; h++) {

@@ -32,6 +32,7 @@ static plan_size size_of(const quire_card *card, const quire_attn_batch *batch)
         const quire_attn_seq *seq = &batch->seqs[s];
 
         size.n_rows += seq->n_rows;
+        size.n_entries += batch->page_addr_2 != NULL ? seq->tables[0].n_entries : 0;
         for (uint32_t g = 0; g < n_groups_of(card); g++) {
             size.n_entries += seq->tables[g].n_entries;
             for (uint32_t i = 0; i < seq->tables[g].n_entries; i++) {
@@ -90,6 +91,26 @@ static void write_entry(plan_writer *w, const quire_attn_batch *batch,
     }
 }
 
+/* The table of group 0 again, with the pages' second addresses, as that of a group behind all. */
+static void write_second(const quire_card *card, plan_writer *w, const quire_attn_batch *batch,
+                         uint32_t s)
+{
+    const quire_attn_table *table = &batch->seqs[s].tables[0];
+    const quire_card_entry *first = w->entries + w->seqs[s].first_entry[0];
+
+    w->seqs[s].first_entry[n_groups_of(card)] = w->n_entries;
+    for (uint32_t i = 0; i < table->n_entries; i++) {
+        const quire_page_id page = quire_attn_entry(table, i)->page;
+        quire_card_entry *to = &w->entries[w->n_entries++];
+
+        *to = first[i];
+        if (page != QUIRE_PAGE_NULL) {
+            to->extent = (uint64_t)(uintptr_t)batch->page_addr_2[page].extent;
+            to->slot = batch->page_addr_2[page].slot;
+        }
+    }
+}
+
 static void write_seq(quire_card *card, plan_writer *w, const quire_attn_batch *batch, uint32_t s)
 {
     const quire_attn_seq *seq = &batch->seqs[s];
@@ -106,6 +127,9 @@ static void write_seq(quire_card *card, plan_writer *w, const quire_attn_batch *
         for (uint32_t i = 0; i < n; i++) {
             write_entry(w, batch, quire_attn_entry(&seq->tables[g], i));
         }
+    }
+    if (batch->page_addr_2 != NULL) {
+        write_second(card, w, batch, s);
     }
     for (uint32_t i = 0; i < seq->n_rows; i++) {
         w->rows[w->n_rows++] = (quire_card_row){ .seq = s,

@@ -68,13 +68,15 @@ static quire_card_lane lane_of(const quire_attn_lane *lane)
                               lane->tile_stride };
 }
 
-static quire_card_source source_of(const quire_attn_source *source)
+/* Second addresses have a table of their own, behind those of the groups (card_plan.c). */
+static quire_card_source source_of(const quire_card *card, const quire_attn_source *source)
 {
     return (quire_card_source){ .lane = lane_of(&source->lane),
                                 .hot_lane = lane_of(&source->hot_lane),
                                 .format = (uint32_t)source->format,
                                 .rotate = source->rotate,
-                                .group = source->group,
+                                .group = source->is_second ? card->workspace->limits.n_groups
+                                                           : source->group,
                                 .hot_group = source->hot_group };
 }
 
@@ -101,8 +103,8 @@ static void params_fill(const quire_card *card, const quire_card_area *area,
                               .cascade_rows = card->at_cascade_rows,
                               .positions = card->at_positions,
                               .tables = (uint64_t)(uintptr_t)card->levels.own.addr,
-                              .k_store = source_of(&layer->k_store),
-                              .v_store = source_of(&layer->v_store),
+                              .k_store = source_of(card, &layer->k_store),
+                              .v_store = source_of(card, &layer->v_store),
                               .n_head = layer->n_head,
                               .n_kv_head = layer->n_kv_head,
                               .d_k = layer->d_k,
@@ -118,8 +120,8 @@ static void params_fill(const quire_card *card, const quire_card_area *area,
     for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
         p->q[i] = address_of(area, area->rows.q[i]);
         p->gate[i] = address_of(area, area->rows.gate[i]);
-        p->k[i] = source_of(&layer->k[i]);
-        p->v[i] = source_of(&layer->v[i]);
+        p->k[i] = source_of(card, &layer->k[i]);
+        p->v[i] = source_of(card, &layer->v[i]);
     }
 }
 

@@ -190,6 +190,7 @@ static quire_attn_batch exit_batch(const quire_runtime *rt, const quire_slice *s
 
     wanted.seqs = rt->exit_seqs;
     wanted.n_seqs = 0;
+    wanted.is_rest = true;
     for (uint32_t i = 0; i < n_slices; i++) {
         const uint32_t n_rows = slice_logits(&slices[i]);
 

@@ -21,6 +21,7 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_H
 #define QUIRE_OFFLOAD_OFFLOAD_H
 
+#include "offload/offload_stops.h"
 #include "offload/offload_tiers.h"
 #include "quire/attn.h"
 
@@ -49,6 +50,10 @@ typedef struct quire_offload_opts {
     const quire_page_memory *memory;
     uint64_t host_bytes;
     quire_offload_choice choice;
+    /* The layers of a step that read these pages, in their order; [n_stops], read by open. 0: each
+     * layer reads the part that it stores. */
+    const quire_offload_stop *stops;
+    uint32_t n_stops;
     quire_offload_file_opts file; /* but its kept_bytes */
 } quire_offload_opts;
 

@@ -43,7 +43,8 @@ int quire_offload_pages_each(const quire_attn_batch *batch, quire_group_id group
     return QUIRE_OK;
 }
 
-uint32_t quire_offload_part_of(const quire_offload_parts *parts, const quire_attn_layer *layer)
+/* The part that has a place in an extent. */
+static uint32_t part_at(const quire_offload_parts *parts, size_t offset)
 {
     uint32_t low = 0;
     uint32_t high = parts->n;
@@ -51,7 +52,7 @@ uint32_t quire_offload_part_of(const quire_offload_parts *parts, const quire_att
     while (high - low > 1) {
         const uint32_t middle = (low + high) / 2;
 
-        if (parts->offset(parts->medium, middle) <= layer->k[0].lane.offset) {
+        if (parts->offset(parts->medium, middle) <= offset) {
             low = middle;
         } else {
             high = middle;
@@ -60,13 +61,59 @@ uint32_t quire_offload_part_of(const quire_offload_parts *parts, const quire_att
     return low;
 }
 
-int quire_offload_layer_check(const quire_offload_parts *parts, const quire_attn_layer *layer)
+static int sources_add(const quire_offload_parts *parts, const quire_attn_source *sources,
+                       uint32_t n, quire_offload_stop *stop)
 {
-    const size_t begin = parts->offset(parts->medium, quire_offload_part_of(parts, layer));
-
-    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
-                      layer->k[0].lane.offset != begin ||
-                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
-                  QUIRE_UNSUPP);
+    for (uint32_t i = 0; i < n; i++) {
+        if (sources[i].group == parts->group) {
+            QUIRE_TRY(quire_offload_stop_add(stop, part_at(parts, sources[i].lane.offset)));
+        }
+    }
     return QUIRE_OK;
+}
+
+int quire_offload_stop_of(const quire_offload_parts *parts, const quire_attn_layer *layer,
+                          quire_offload_stop *out)
+{
+    *out = (quire_offload_stop){ .n = 0 };
+    QUIRE_TRY(sources_add(parts, layer->k, layer->n_k, out));
+    return sources_add(parts, layer->v, layer->n_v, out);
+}
+
+bool quire_offload_layer_stores(const quire_attn_layer *layer)
+{
+    return layer->k_store.lane.page_stride != 0;
+}
+
+int quire_offload_layer_check(const quire_offload_parts *parts, const quire_offload_stops *stops,
+                              const quire_attn_layer *layer)
+{
+    quire_offload_stop stop;
+
+    QUIRE_TRY(quire_offload_stop_of(parts, layer, &stop));
+    return stop.n == 0 || quire_offload_stops_find(stops, QUIRE_OFFLOAD_STOP_NONE, &stop) !=
+                              QUIRE_OFFLOAD_STOP_NONE
+               ? QUIRE_OK
+               : QUIRE_UNSUPP;
+}
+
+static void sources_place(const quire_offload_parts *parts, uint32_t second,
+                          quire_attn_source *sources, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        sources[i].is_second =
+            sources[i].group == parts->group && part_at(parts, sources[i].lane.offset) == second;
+    }
+}
+
+quire_attn_layer quire_offload_layer_at(const quire_offload_parts *parts,
+                                        const quire_attn_layer *layer,
+                                        const quire_offload_stop *stop)
+{
+    quire_attn_layer own = *layer;
+
+    QUIRE_CHECK(stop->n == QUIRE_OFFLOAD_READS_MAX);
+    sources_place(parts, stop->parts[1], own.k, own.n_k);
+    sources_place(parts, stop->parts[1], own.v, own.n_v);
+    return own;
 }

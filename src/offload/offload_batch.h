@@ -7,6 +7,7 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_BATCH_H
 #define QUIRE_OFFLOAD_OFFLOAD_BATCH_H
 
+#include "offload/offload_stops.h"
 #include "quire/attn.h"
 #include "quire/cache.h"
 
@@ -31,12 +32,24 @@ typedef struct quire_offload_parts {
     const void *medium;
     size_t (*offset)(const void *medium, uint32_t part); /* of the part in an extent; grows */
     uint32_t n;
+    quire_group_id group; /* of the pages */
 } quire_offload_parts;
 
-/* The part that has a layer's K. */
-uint32_t quire_offload_part_of(const quire_offload_parts *parts, const quire_attn_layer *layer);
+/* The parts that a layer's run() reads; none in a layer that reads other groups alone. Errors:
+ * QUIRE_UNSUPP (more than QUIRE_OFFLOAD_READS_MAX). Cost: O(log parts). */
+int quire_offload_stop_of(const quire_offload_parts *parts, const quire_attn_layer *layer,
+                          quire_offload_stop *out);
 
-/* Whether a layer reads K and V of the one part that it also stores. Errors: QUIRE_UNSUPP. */
-int quire_offload_layer_check(const quire_offload_parts *parts, const quire_attn_layer *layer);
+/* Whether the layer stores K and V, and so has an append() in each step. */
+bool quire_offload_layer_stores(const quire_attn_layer *layer);
+
+/* Whether a list of stops has one for the layer, if it needs one. Errors: QUIRE_UNSUPP. */
+int quire_offload_layer_check(const quire_offload_parts *parts, const quire_offload_stops *stops,
+                              const quire_attn_layer *layer);
+
+/* The layer for run(), with sources of the stop's second part at the batch's second addresses. */
+quire_attn_layer quire_offload_layer_at(const quire_offload_parts *parts,
+                                        const quire_attn_layer *layer,
+                                        const quire_offload_stop *stop);
 
 #endif /* QUIRE_OFFLOAD_OFFLOAD_BATCH_H */

@@ -7,12 +7,15 @@
  *               |       products of the model on the CPU            copy of part 1
  *   append(1)   |  ...
  *
- * The buffer has the size of one part of all offloaded pages of the batch, in the device's memory.
- * One is enough: the device's queue does a copy behind the attention that reads the bytes before.
- * So a layer's pages are on their way during the computation between two attentions.
+ * The buffer has the size of one part of all offloaded pages of the batch, in the device's memory;
+ * of two where a layer reads two (offload_stops.h), the second of them at the batch's second
+ * addresses. One buffer is enough: the device's queue does a copy behind the attention that reads
+ * the bytes before. So a layer's pages are on their way during the computation between two
+ * attentions.
  *
- * The bytes of a page are the same in either place, and so are results. A layer may only read the
- * part that it stores (QUIRE_UNSUPP by check()).
+ * The bytes of a page are the same in either place, and so are results. A layer whose parts no stop
+ * has is QUIRE_UNSUPP by check(). A layer that stores nothing has no append(): its parts are
+ * brought at the begin of its run().
  *
  * Where they lie. An inner device that attends pages in the host's memory (quire_device_joint_open)
  * may have pages that are not copied: their addresses say the host's memory, and change with each
@@ -33,6 +36,7 @@
 #ifndef QUIRE_OFFLOAD_OFFLOAD_FETCH_H
 #define QUIRE_OFFLOAD_OFFLOAD_FETCH_H
 
+#include "offload/offload_stops.h"
 #include "offload/offload_tiers.h"
 #include "quire/attn.h"
 
@@ -44,6 +48,8 @@ typedef struct quire_offload_fetch_opts {
     quire_cache *cache;              /* borrowed */
     quire_group_id group;            /* of the pages */
     quire_offload_tiers *tiers;      /* borrowed */
+    const quire_offload_stop *stops; /* as quire_offload_opts; read by open */
+    uint32_t n_stops;
 } quire_offload_fetch_opts;
 
 /* Errors: QUIRE_NOMEM. Memory: quire_offload_fetch_close(), before the device ends. */
@@ -54,7 +60,7 @@ void quire_offload_fetch_close(quire_offload_fetch *fetch);
 quire_attn_device quire_offload_fetch_device(quire_offload_fetch *fetch);
 
 /* Memory of the device that a step with n_stripes stripes of offloaded pages takes. */
-uint64_t quire_offload_fetch_bytes(const quire_offload_tiers *tiers, uint32_t n_stripes);
+uint64_t quire_offload_fetch_bytes(const quire_offload_fetch *fetch, uint32_t n_stripes);
 
 /* Whether the next steps attend pages where they lie. Not at first. The inner device must be able
  * to. */

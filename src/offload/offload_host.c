@@ -20,7 +20,6 @@ struct quire_offload_host {
     quire_page_memory memory;
     uint32_t n_parts;
     host_part *parts; /* [n_parts] */
-    size_t part_bytes_max;
     size_t page_bytes;
     size_t stripe_bytes;
     uint32_t block_stripes;
@@ -49,7 +48,6 @@ static int parts_init(quire_offload_host *h, const quire_offload_file_opts *o)
                                    .mem_offset = o->extent_pages * h->page_bytes,
                                    .stripe_offset = QUIRE_OFFLOAD_STRIPE * h->page_bytes };
         h->page_bytes += bytes;
-        h->part_bytes_max = bytes > h->part_bytes_max ? bytes : h->part_bytes_max;
     }
     h->stripe_bytes = QUIRE_OFFLOAD_STRIPE * h->page_bytes;
     return QUIRE_OK;
@@ -302,11 +300,6 @@ size_t quire_offload_host_part_offset(const quire_offload_host *h, uint32_t part
 size_t quire_offload_host_part_bytes(const quire_offload_host *h, uint32_t part)
 {
     return h->parts[part].page_bytes;
-}
-
-size_t quire_offload_host_part_bytes_max(const quire_offload_host *h)
-{
-    return h->part_bytes_max;
 }
 
 uint32_t quire_offload_host_stripes_max(const quire_offload_host *h)

@@ -54,7 +54,6 @@ unsigned char *quire_offload_host_stripe(const quire_offload_host *host, uint32_
 uint32_t quire_offload_host_n_parts(const quire_offload_host *host);
 size_t quire_offload_host_part_offset(const quire_offload_host *host, uint32_t part);
 size_t quire_offload_host_part_bytes(const quire_offload_host *host, uint32_t part);
-size_t quire_offload_host_part_bytes_max(const quire_offload_host *host);
 
 /* Thread of both: any. */
 uint32_t quire_offload_host_stripes_max(const quire_offload_host *host);

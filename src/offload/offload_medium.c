@@ -4,6 +4,7 @@
 #include "offload/offload_medium.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 static int file_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
 {
@@ -16,19 +17,34 @@ static int file_open(quire_offload_medium *m, const quire_offload_opts *opts, qu
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 
+/* The most parts that a layer reads. */
+static uint32_t n_reads_of(const quire_offload_opts *opts)
+{
+    uint32_t most = 1;
+
+    for (uint32_t i = 0; i < opts->n_stops; i++) {
+        most = quire_max_u32(most, opts->stops[i].n);
+    }
+    return most;
+}
+
 static int tiers_open(quire_offload_medium *m, const quire_offload_opts *opts, quire_error *err)
 {
     const quire_offload_tiers_opts tiers = { .memory = opts->memory,
                                              .host_bytes = opts->host_bytes,
+                                             .n_reads = n_reads_of(opts),
                                              .file = &opts->file };
+    quire_offload_fetch_opts fetch = { .inner = opts->inner,
+                                       .memory = opts->memory,
+                                       .cache = opts->cache,
+                                       .group = opts->group,
+                                       .stops = opts->stops,
+                                       .n_stops = opts->n_stops };
     int rc;
 
     QUIRE_TRY(quire_offload_tiers_open(&m->tiers, &tiers, err));
-    rc = quire_offload_fetch_open(&m->fetch, &(quire_offload_fetch_opts){ .inner = opts->inner,
-                                                                          .memory = opts->memory,
-                                                                          .cache = opts->cache,
-                                                                          .group = opts->group,
-                                                                          .tiers = m->tiers });
+    fetch.tiers = m->tiers;
+    rc = quire_offload_fetch_open(&m->fetch, &fetch);
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 
@@ -129,8 +145,8 @@ void quire_offload_medium_rest(const quire_offload_medium *m)
 
 uint64_t quire_offload_medium_bytes(const quire_offload_medium *m, uint32_t n_stripes)
 {
-    return m->tiers != NULL ? quire_offload_fetch_bytes(m->tiers, n_stripes)
-                            : quire_offload_stream_bytes(m->file, n_stripes);
+    return m->tiers != NULL ? quire_offload_fetch_bytes(m->fetch, n_stripes)
+                            : quire_offload_stream_bytes(m->stream, n_stripes);
 }
 
 uint32_t quire_offload_medium_stripes_max(const quire_offload_medium *m)

@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 
 #define PART_NONE UINT32_MAX
-#define MEMORIES  2u /* ordinary and pinned */
 
 struct quire_offload_stage {
     quire_offload_stage *lost; /* the next one in the list of lost ones */
@@ -19,6 +18,7 @@ struct quire_offload_stage {
     quire_offload_file *file;
     uint32_t stripes_max;
     size_t stripe_bytes; /* of the largest part */
+    uint32_t n_rooms;    /* of a stripe in pinned memory, side by side */
     uint32_t chunk_stripes;
     uint32_t n_chunks;      /* pinned */
     unsigned char **chunks; /* [stripes_max / chunk_stripes, rounded up] */
@@ -30,9 +30,15 @@ struct quire_offload_stage {
     uint32_t asked; /* the part that is being read, or was read and not taken */
 };
 
-uint64_t quire_offload_stage_bytes(uint64_t stripe_bytes_max)
+uint64_t quire_offload_stage_bytes(uint64_t stripe_bytes_max, uint32_t n_rooms)
 {
-    return MEMORIES * stripe_bytes_max;
+    return (1 + n_rooms) * stripe_bytes_max;
+}
+
+/* Pinned memory of a stripe. */
+static size_t rooms_bytes(const quire_offload_stage *s)
+{
+    return s->n_rooms * s->stripe_bytes;
 }
 
 /* ---- opening ---- */
@@ -53,7 +59,7 @@ static int arrays_open(quire_offload_stage *s)
 }
 
 int quire_offload_stage_open(quire_offload_stage **out, const quire_page_memory *memory,
-                             quire_offload_file *file)
+                             quire_offload_file *file, uint32_t n_rooms)
 {
     quire_offload_stage *s = calloc(1, sizeof *s);
     quire_offload_file_stats stats;
@@ -66,7 +72,8 @@ int quire_offload_stage_open(quire_offload_stage **out, const quire_page_memory 
     s->file = file;
     s->stripes_max = stats.stripes_max;
     s->stripe_bytes = quire_offload_stripe_bytes_max(file);
-    s->chunk_stripes = (uint32_t)(QUIRE_OFFLOAD_CHUNK_BYTES / s->stripe_bytes);
+    s->n_rooms = n_rooms;
+    s->chunk_stripes = (uint32_t)(QUIRE_OFFLOAD_CHUNK_BYTES / rooms_bytes(s));
     s->chunk_stripes = s->chunk_stripes > 0 ? s->chunk_stripes : 1;
     s->asked = PART_NONE;
     rc = arrays_open(s);
@@ -133,7 +140,7 @@ static size_t chunk_bytes(const quire_offload_stage *s, uint32_t chunk)
 {
     const uint32_t left = s->stripes_max - chunk * s->chunk_stripes;
 
-    return (left < s->chunk_stripes ? left : s->chunk_stripes) * s->stripe_bytes;
+    return (left < s->chunk_stripes ? left : s->chunk_stripes) * rooms_bytes(s);
 }
 
 int quire_offload_stage_reserve(quire_offload_stage *s, uint32_t n_stripes)
@@ -163,15 +170,17 @@ void quire_offload_stage_trim(quire_offload_stage *s, uint32_t n_stripes)
     }
 }
 
-static unsigned char *pinned_at(const quire_offload_stage *s, uint32_t i)
+static unsigned char *pinned_at(const quire_offload_stage *s, uint32_t stripe, uint32_t room)
 {
-    return s->chunks[i / s->chunk_stripes] + i % s->chunk_stripes * s->stripe_bytes;
+    return s->chunks[stripe / s->chunk_stripes] + stripe % s->chunk_stripes * rooms_bytes(s) +
+           room * s->stripe_bytes;
 }
 
-const unsigned char *quire_offload_stage_at(const quire_offload_stage *s, uint32_t i, uint32_t slot,
-                                            uint32_t part)
+const unsigned char *quire_offload_stage_at(const quire_offload_stage *s,
+                                            const quire_offload_staged *at)
 {
-    return pinned_at(s, i) + slot * quire_offload_slot_bytes(s->file, part);
+    return pinned_at(s, at->stripe, at->room) +
+           at->slot * quire_offload_slot_bytes(s->file, at->part);
 }
 
 /* ---- a step ---- */
@@ -186,14 +195,15 @@ static void ask(quire_offload_stage *s, uint32_t part)
     quire_offload_job_begin(s->file, &s->job);
 }
 
-int quire_offload_stage_begin(quire_offload_stage *s, const uint32_t *stripes, uint32_t n)
+int quire_offload_stage_begin(quire_offload_stage *s, const uint32_t *stripes, uint32_t n,
+                              uint32_t first_part)
 {
     const uint64_t generation = quire_offload_file_generation(s->file);
 
     QUIRE_FAIL_IF(is_broken(s), QUIRE_IO);
     QUIRE_CHECK(n > 0 && n <= s->n_chunks * s->chunk_stripes);
     /* What was read at the end of the step before is of use when nothing has changed. */
-    if (s->asked == 0 && s->generation == generation && s->n_stripes == n &&
+    if (s->asked == first_part && s->generation == generation && s->n_stripes == n &&
         memcmp(s->stripes, stripes, n * sizeof *stripes) == 0) {
         return QUIRE_OK;
     }
@@ -201,11 +211,11 @@ int quire_offload_stage_begin(quire_offload_stage *s, const uint32_t *stripes, u
     s->generation = generation;
     s->n_stripes = n;
     memcpy(s->stripes, stripes, n * sizeof *stripes);
-    ask(s, 0);
+    ask(s, first_part);
     return QUIRE_OK;
 }
 
-int quire_offload_stage_take(quire_offload_stage *s, uint32_t part)
+int quire_offload_stage_take(quire_offload_stage *s, uint32_t part, uint32_t room, uint32_t next)
 {
     const size_t bytes = quire_offload_stripe_bytes(s->file, part);
     int rc;
@@ -218,8 +228,8 @@ int quire_offload_stage_take(quire_offload_stage *s, uint32_t part)
     s->asked = PART_NONE;
     QUIRE_FAIL_IF(rc < 0, rc == QUIRE_AGAIN ? QUIRE_IO : rc);
     for (uint32_t i = 0; i < s->n_stripes; i++) {
-        memcpy(pinned_at(s, i), s->reading + i * bytes, bytes);
+        memcpy(pinned_at(s, i, room), s->reading + i * bytes, bytes);
     }
-    ask(s, part + 1 < quire_offload_n_parts(s->file) ? part + 1 : 0);
+    ask(s, next);
     return QUIRE_OK;
 }

@@ -5,20 +5,15 @@
 
 #include "base/check.h"
 #include "offload/offload_batch.h"
+#include "offload/offload_buffers.h"
 #include "offload/offload_chosen.h"
+#include "offload/offload_latch.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define PART_NONE  UINT32_MAX
 #define PLACES_MIN 256u
-
-typedef struct buffer {
-    quire_offload_job job;
-    uint32_t part; /* that it holds or is being filled with */
-} buffer;
 
 /* An offloaded page of the batch: where its address stands, and where its bytes come. */
 typedef struct place {
@@ -35,10 +30,14 @@ struct quire_offload_stream {
     quire_group_id group;
     quire_offload_choice choice;
     quire_offload_chosen chosen; /* with a choice */
-    bool is_active;              /* the step at hand has offloaded pages */
-    bool is_choosing;            /* and all rows that have some choose */
-    uint32_t entered;            /* the part at hand */
-    int status;                  /* of the step at hand */
+    quire_offload_stops stops;
+    quire_offload_latch latch;
+    bool is_active;   /* the step at hand has offloaded pages */
+    bool is_void;     /* and does no more work: its second plan has failed */
+    bool is_choosing; /* all rows that have offloaded pages choose */
+    uint32_t at;      /* the stop at hand; NONE: before the first */
+    uint32_t pointed; /* the stop that the addresses say */
+    int status;       /* of the step at hand */
     /* The offloaded pages of the last batch that had some. */
     uint64_t generation; /* of the file, for which the lists hold */
     place *places;       /* [n_places], of [places_max] */
@@ -49,43 +48,23 @@ struct quire_offload_stream {
     uint32_t *listed; /* the same of the batch at hand */
     uint32_t n_listed;
     uint32_t *stripe_at; /* [stripes_max of the file]: place in stripes[] + 1; 0: not in it */
-    /* Addresses of all pages, as the inner device sees them. */
-    quire_offload_addrs addrs;
-    buffer buffers[QUIRE_OFFLOAD_BUFFERS];
-    unsigned char *memory; /* of both */
-    size_t memory_bytes;   /* reserved; backed where it was written */
+    /* Addresses of all pages, as the inner device sees them: for each part of a stop. */
+    quire_offload_addrs addrs[QUIRE_OFFLOAD_READS_MAX];
+    uint32_t n_addrs;
+    quire_offload_buffers buffers;
 };
 
 /* ---- the buffers ---- */
 
-static uint64_t buffers_bytes(const quire_offload_file *file, uint32_t n_stripes)
+uint64_t quire_offload_stream_bytes(const quire_offload_stream *s, uint32_t n_stripes)
 {
-    return (uint64_t)QUIRE_OFFLOAD_BUFFERS * n_stripes * quire_offload_stripe_bytes_max(file);
+    return quire_offload_buffers_bytes(&s->buffers, n_stripes) +
+           n_stripes * quire_offload_kept_bytes(s->file);
 }
 
-uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes)
+void quire_offload_stream_rest(quire_offload_stream *s)
 {
-    return buffers_bytes(file, n_stripes) + n_stripes * quire_offload_kept_bytes(file);
-}
-
-static int memory_reserve(quire_offload_stream *s)
-{
-    quire_offload_file_stats stats;
-    void *memory;
-
-    quire_offload_file_stats_get(s->file, &stats);
-    s->memory_bytes = buffers_bytes(s->file, stats.stripes_max);
-    memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    QUIRE_FAIL_IF(memory == MAP_FAILED, QUIRE_NOMEM);
-    s->memory = memory;
-    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
-        s->buffers[i].job.buffer = s->memory + i * (s->memory_bytes / QUIRE_OFFLOAD_BUFFERS);
-        s->buffers[i].part = PART_NONE;
-    }
-    s->stripe_at = calloc(stats.stripes_max, sizeof *s->stripe_at);
-    QUIRE_FAIL_IF(s->stripe_at == NULL, QUIRE_NOMEM);
-    return QUIRE_OK;
+    quire_offload_buffers_rest(&s->buffers);
 }
 
 static bool is_broken(const quire_offload_stream *s)
@@ -96,76 +75,48 @@ static bool is_broken(const quire_offload_stream *s)
     return stats.is_broken;
 }
 
-/* Wait until no buffer is being filled. Errors: QUIRE_IO (the file is broken: a read may still be
- * under way, and use stripes[]). */
-static int buffers_settle(quire_offload_stream *s)
+/* Begin to read the parts of a stop that no buffer has. */
+static void stop_ask(quire_offload_stream *s, uint32_t at, uint32_t to)
 {
-    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
-        if (s->buffers[i].part != PART_NONE) {
-            (void)quire_offload_job_wait(s->file, &s->buffers[i].job);
-            s->buffers[i].part = PART_NONE;
-        }
-    }
-    return is_broken(s) ? QUIRE_IO : QUIRE_OK;
-}
+    const quire_offload_stripes stripes = { s->stripes, s->n_stripes };
 
-void quire_offload_stream_rest(quire_offload_stream *s)
-{
-    if (buffers_settle(s) == QUIRE_OK) {
-        (void)madvise(s->memory, s->memory_bytes, MADV_DONTNEED);
+    if (quire_offload_buffers_ask(&s->buffers, at, to, &stripes) < 0) {
+        s->status = QUIRE_AGAIN;
     }
 }
 
-static buffer *buffer_of(quire_offload_stream *s, uint32_t part)
-{
-    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
-        if (s->buffers[i].part == part) {
-            return &s->buffers[i];
-        }
-    }
-    return NULL;
-}
-
-/* Begin to fill a buffer other than `keep` with a part, unless one has it. */
-static buffer *part_ask(quire_offload_stream *s, uint32_t part, const buffer *keep)
-{
-    buffer *b = buffer_of(s, part);
-
-    if (b != NULL) {
-        return b;
-    }
-    b = &s->buffers[keep == &s->buffers[0] ? 1 : 0];
-    /* A step that was given up may have left a read under way. */
-    if (b->part != PART_NONE && quire_offload_job_wait(s->file, &b->job) == QUIRE_AGAIN) {
-        s->status = QUIRE_AGAIN; /* the read has the buffer for ever */
-        return b;
-    }
-    b->part = part;
-    b->job.part = part;
-    b->job.stripes = s->stripes;
-    b->job.n_stripes = s->n_stripes;
-    quire_offload_job_begin(s->file, &b->job);
-    return b;
-}
-
-/* Let the pages' addresses say where a part lies, as if it were in an extent. */
-static void addrs_point(quire_offload_stream *s, const buffer *b, uint32_t part)
+/* Let the pages' i-th addresses say where a part lies, as if it were in an extent. */
+static void addrs_point(quire_offload_stream *s, uint32_t i, const quire_offload_buffer *b,
+                        uint32_t part)
 {
     const size_t stripe_bytes = quire_offload_stripe_bytes(s->file, part);
     const size_t slot_bytes = quire_offload_slot_bytes(s->file, part);
     /* Lanes add the part's offset in an extent. */
     const uintptr_t base = (uintptr_t)b->job.buffer - quire_offload_part_offset(s->file, part);
 
-    for (uint32_t i = 0; i < s->n_places; i++) {
-        const place *at = &s->places[i];
+    for (uint32_t p = 0; p < s->n_places; p++) {
+        const place *at = &s->places[p];
 
-        s->addrs.of_pages[at->page] = (quire_page_addr){
+        s->addrs[i].of_pages[at->page] = (quire_page_addr){
             // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
             .extent =
                 (unsigned char *)(base + at->stripe_at * stripe_bytes + at->slot * slot_bytes),
             .memory = QUIRE_MEMORY_HOST,
         };
     }
+}
+
+/* The same of all parts of a stop, each in its buffer; of a step that has failed in any. */
+static void stop_point(quire_offload_stream *s, uint32_t at)
+{
+    const quire_offload_stop *stop = &s->stops.list[at];
+
+    for (uint32_t i = 0; i < stop->n; i++) {
+        const quire_offload_buffer *b = quire_offload_buffers_of(&s->buffers, stop->parts[i]);
+
+        addrs_point(s, i, b != NULL ? b : &s->buffers.all[0], stop->parts[i]);
+    }
+    s->pointed = at;
 }
 
 /* ---- plan ---- */
@@ -186,7 +137,7 @@ static int places_grow(quire_offload_stream *s)
     const uint32_t n = s->places_max != 0 ? s->places_max * 2 : PLACES_MIN;
     place *places;
 
-    QUIRE_TRY(buffers_settle(s));
+    QUIRE_TRY(quire_offload_buffers_settle(&s->buffers));
     places = realloc(s->places, n * sizeof *places);
     QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
     s->places = places;
@@ -246,7 +197,7 @@ static int stripes_take(quire_offload_stream *s)
         memcmp(s->stripes, s->listed, s->n_listed * sizeof *s->listed) == 0) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(buffers_settle(s));
+    QUIRE_TRY(quire_offload_buffers_settle(&s->buffers));
     s->generation = generation;
     s->stripes = s->listed;
     s->n_stripes = s->n_listed;
@@ -255,12 +206,10 @@ static int stripes_take(quire_offload_stream *s)
     return QUIRE_OK;
 }
 
-/* How many of the first parts the step reads whole. */
+/* How many of the first stops the step reads whole. Where rows choose, stop i has part i. */
 static uint32_t n_whole(const quire_offload_stream *s)
 {
-    const uint32_t n_parts = quire_offload_n_parts(s->file);
-
-    return s->is_choosing && s->choice.n_dense < n_parts ? s->choice.n_dense : n_parts;
+    return s->is_choosing && s->choice.n_dense < s->stops.n ? s->choice.n_dense : s->stops.n;
 }
 
 static int choosing_begin(quire_offload_stream *s, const quire_attn_batch *batch)
@@ -276,10 +225,9 @@ static int choosing_begin(quire_offload_stream *s, const quire_attn_batch *batch
     return QUIRE_OK;
 }
 
-static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
+/* The offloaded pages of a batch, and addresses for them. */
+static int pages_begin(quire_offload_stream *s, const quire_attn_batch *batch)
 {
-    const buffer *first;
-
     QUIRE_TRY(places_list(s, batch));
     s->is_active = s->n_places > 0;
     if (!s->is_active) {
@@ -287,34 +235,26 @@ static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
     }
     QUIRE_FAIL_IF(is_broken(s), QUIRE_IO);
     QUIRE_TRY(stripes_take(s));
-    QUIRE_TRY(quire_offload_addrs_copy(&s->addrs, s->cache, batch));
-    if (s->is_choosing) {
-        QUIRE_TRY(choosing_begin(s, batch));
+    for (uint32_t i = 0; i < s->n_addrs; i++) {
+        QUIRE_TRY(quire_offload_addrs_copy(&s->addrs[i], s->cache, batch));
     }
-    s->entered = 0;
-    first = part_ask(s, 0, buffer_of(s, 1));
-    addrs_point(s, first, 0);
-    if (s->status == QUIRE_OK && n_whole(s) > 1) {
-        (void)part_ask(s, 1, first);
-    }
-    return QUIRE_OK;
+    return s->is_choosing ? choosing_begin(s, batch) : QUIRE_OK;
 }
 
-/* ---- the device ---- */
-
-static int stream_plan(void *ctx, const quire_attn_batch *batch)
+/* The first stop's pages are on their way, and those of the next one. */
+static void reading_begin(quire_offload_stream *s)
 {
-    quire_offload_stream *s = ctx;
-    quire_attn_batch own = *batch;
+    const uint32_t next = quire_offload_stops_next(&s->stops, 0);
 
-    s->status = QUIRE_OK;
-    s->is_active = false;
-    if (quire_cache_pages_offloaded(s->cache) > 0) {
-        QUIRE_TRY(stream_begin(s, batch));
+    stop_ask(s, 0, 0);
+    stop_point(s, 0);
+    s->pointed = QUIRE_OFFLOAD_STOP_NONE; /* nobody has waited for them */
+    if (s->status == QUIRE_OK && next < n_whole(s)) {
+        stop_ask(s, 0, next);
     }
-    own.page_addr = s->is_active ? s->addrs.of_pages : batch->page_addr;
-    return s->inner.plan(s->inner.ctx, &own);
 }
+
+/* ---- a stop ---- */
 
 static size_t offset_of(const void *medium, uint32_t part)
 {
@@ -325,26 +265,32 @@ static quire_offload_parts parts_of(const quire_offload_stream *s)
 {
     return (quire_offload_parts){ .medium = s->file,
                                   .offset = offset_of,
-                                  .n = quire_offload_n_parts(s->file) };
+                                  .n = quire_offload_n_parts(s->file),
+                                  .group = s->group };
 }
 
-static uint32_t part_of(const quire_offload_stream *s, const quire_attn_layer *layer)
+/* The parts that a layer reads: check() has found a stop that has them. */
+static quire_offload_stop stop_of(const quire_offload_stream *s, const quire_attn_layer *layer)
 {
     const quire_offload_parts parts = parts_of(s);
+    quire_offload_stop stop;
 
-    return quire_offload_part_of(&parts, layer);
+    (void)quire_offload_stop_of(&parts, layer, &stop);
+    return stop;
 }
 
 /* The buffer into which chosen pages come, one part after the other. */
-static buffer *chosen_buffer(quire_offload_stream *s)
+static quire_offload_buffer *chosen_buffer(quire_offload_stream *s)
 {
-    return &s->buffers[buffer_of(s, 1) == &s->buffers[0] ? 1 : 0];
+    quire_offload_buffer *all = s->buffers.all;
+
+    return &all[quire_offload_buffers_of(&s->buffers, 1) == &all[0] ? 1 : 0];
 }
 
 /* Rows have chosen pages of the part at hand, which end here. */
 static void chosen_leave(quire_offload_stream *s)
 {
-    if (s->entered >= n_whole(s) && s->status == QUIRE_OK) {
+    if (s->at != QUIRE_OFFLOAD_STOP_NONE && s->at >= n_whole(s) && s->status == QUIRE_OK) {
         quire_offload_chosen_leave(&s->chosen);
         s->status = s->chosen.status;
     }
@@ -352,41 +298,110 @@ static void chosen_leave(quire_offload_stream *s)
 
 static void chosen_enter(quire_offload_stream *s, uint32_t part)
 {
-    buffer *b = chosen_buffer(s);
+    quire_offload_buffer *b = chosen_buffer(s);
 
-    b->part = PART_NONE; /* its reads have ended: rows have read the part */
-    addrs_point(s, b, part);
+    b->part = QUIRE_OFFLOAD_PART_NONE; /* its reads have ended: rows have read the part */
+    addrs_point(s, 0, b, part);
     quire_offload_chosen_enter(&s->chosen, part, b->job.buffer);
 }
 
-/* The layer's part is in memory from here on, and the next one on its way. No thread reads a
- * buffer now: run() of the layer before has ended, and run() of this one has not begun. */
-static void part_enter(quire_offload_stream *s, uint32_t part)
+/* Wait for the parts of a stop. After a failure the step goes on with any bytes, and the next one
+ * reads the part again. */
+static int stop_wait(quire_offload_stream *s, uint32_t at)
 {
-    const uint32_t n_parts = n_whole(s);
-    const uint32_t next = part + 1 < n_parts ? part + 1 : 0;
-    buffer *b;
-    int rc;
+    const quire_offload_stop *stop = &s->stops.list[at];
+    int rc = QUIRE_OK;
+
+    for (uint32_t i = 0; i < stop->n && rc == QUIRE_OK; i++) {
+        quire_offload_buffer *b = quire_offload_buffers_of(&s->buffers, stop->parts[i]);
+
+        rc = quire_offload_job_wait(s->file, &b->job);
+        b->part = rc < 0 ? QUIRE_OFFLOAD_PART_NONE : b->part;
+    }
+    return rc;
+}
+
+/* The parts of a stop are in memory from here on, and those of the next one on their way. No thread
+ * reads a buffer now: run() of the layer before has ended, and run() of this one has not begun. */
+static void stop_enter(quire_offload_stream *s, uint32_t at)
+{
+    const uint32_t next = quire_offload_stops_next(&s->stops, at);
 
     chosen_leave(s);
-    s->entered = part;
+    s->at = at;
     if (s->status < 0) { /* the step has failed */
-        addrs_point(s, &s->buffers[0], part);
+        stop_point(s, at);
         return;
     }
-    if (part >= n_parts) {
-        chosen_enter(s, part);
+    if (at >= n_whole(s)) {
+        chosen_enter(s, at);
         return;
     }
-    b = part_ask(s, part, NULL);
-    rc = s->status < 0 ? s->status : quire_offload_job_wait(s->file, &b->job);
-    addrs_point(s, b, part);
-    if (rc < 0) {
-        s->status = rc;
-        b->part = PART_NONE; /* the next step reads it again */
-    } else if (n_parts > 1 && (next > 0 || !s->is_choosing)) {
-        (void)part_ask(s, next, b);
+    if (s->pointed == QUIRE_OFFLOAD_STOP_NONE ||
+        !quire_offload_stop_is_same(&s->stops.list[at], &s->stops.list[s->pointed])) {
+        stop_ask(s, at, at);
+        s->status = s->status < 0 ? s->status : stop_wait(s, at);
+        stop_point(s, at);
     }
+    if (s->status < 0) {
+        return;
+    }
+    if (next < n_whole(s) && (next > at || !s->is_choosing)) {
+        stop_ask(s, at, next);
+    }
+}
+
+/* The next layer, which reads these parts. */
+static void layer_enter(quire_offload_stream *s, const quire_offload_stop *stop)
+{
+    stop_enter(s, quire_offload_stops_find(&s->stops, s->at, stop));
+}
+
+/* ---- the device ---- */
+
+/* The rows with which the step goes on: the layer at hand has been entered for all of them. */
+static int rest_begin(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    int rc;
+
+    if (!s->is_active) {
+        return QUIRE_OK;
+    }
+    rc = pages_begin(s, batch);
+    s->is_void = rc < 0;
+    s->pointed = QUIRE_OFFLOAD_STOP_NONE;
+    if (rc == QUIRE_OK && s->is_active) {
+        stop_enter(s, s->at != QUIRE_OFFLOAD_STOP_NONE ? s->at : 0);
+    }
+    return rc;
+}
+
+static int step_begin(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    s->status = QUIRE_OK;
+    s->is_active = s->is_void = false;
+    s->at = s->pointed = QUIRE_OFFLOAD_STOP_NONE;
+    if (quire_cache_pages_offloaded(s->cache) > 0) {
+        QUIRE_TRY(pages_begin(s, batch));
+    }
+    if (s->is_active) {
+        reading_begin(s);
+    }
+    return QUIRE_OK;
+}
+
+static int stream_plan(void *ctx, const quire_attn_batch *batch)
+{
+    quire_offload_stream *s = ctx;
+    quire_attn_batch own = *batch;
+
+    quire_offload_latch_close(&s->latch);
+    QUIRE_TRY(batch->is_rest ? rest_begin(s, batch) : step_begin(s, batch));
+    if (s->is_active) {
+        own.page_addr = s->addrs[0].of_pages;
+        own.page_addr_2 = s->n_addrs > 1 ? s->addrs[1].of_pages : NULL;
+    }
+    return s->inner.plan(s->inner.ctx, &own);
 }
 
 static void stream_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
@@ -394,17 +409,53 @@ static void stream_append(void *ctx, const quire_attn_layer *layer, uint32_t thr
 {
     quire_offload_stream *s = ctx;
 
+    if (s->is_void) {
+        return;
+    }
     if (s->is_active && thread == 0) {
-        part_enter(s, part_of(s, layer));
+        const quire_offload_stop stop = stop_of(s, layer);
+
+        if (stop.n > 0) {
+            layer_enter(s, &stop);
+        }
     }
     s->inner.append(s->inner.ctx, layer, thread, n_threads);
+}
+
+/* A layer that stores nothing has no append(). */
+static void run_enter(quire_offload_stream *s, const quire_offload_stop *stop, uint32_t call,
+                      uint32_t thread)
+{
+    if (thread == 0) {
+        layer_enter(s, stop);
+        quire_offload_latch_open(&s->latch, call);
+    } else {
+        quire_offload_latch_wait(&s->latch, call);
+    }
 }
 
 static void stream_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
                        uint32_t n_threads)
 {
     quire_offload_stream *s = ctx;
+    quire_attn_layer own;
 
+    if (s->is_void) {
+        return;
+    }
+    if (s->is_active) {
+        const quire_offload_stop stop = stop_of(s, layer);
+
+        if (stop.n > 0 && !quire_offload_layer_stores(layer)) {
+            run_enter(s, &stop, call, thread);
+        }
+        if (stop.n > 1) {
+            const quire_offload_parts parts = parts_of(s);
+
+            own = quire_offload_layer_at(&parts, layer, &stop);
+            layer = &own;
+        }
+    }
     s->inner.run(s->inner.ctx, layer, call, thread, n_threads);
 }
 
@@ -414,7 +465,7 @@ static void choosing_end(quire_offload_stream *s)
     chosen_leave(s);
     s->is_active = false;
     if (s->status == QUIRE_OK) {
-        (void)part_ask(s, 0, buffer_of(s, 1));
+        stop_ask(s, 0, 0);
     }
 }
 
@@ -434,7 +485,7 @@ static int stream_check(void *ctx, const quire_attn_layer *layer)
     const quire_offload_stream *s = ctx;
     const quire_offload_parts parts = parts_of(s);
 
-    QUIRE_TRY(quire_offload_layer_check(&parts, layer));
+    QUIRE_TRY(quire_offload_layer_check(&parts, &s->stops, layer));
     return s->inner.check(s->inner.ctx, layer);
 }
 
@@ -444,15 +495,14 @@ const void *quire_offload_stream_kept(const quire_offload_stream *s, quire_page_
 {
     const quire_page_addr *addr = &quire_cache_page_addrs(s->cache)[page];
 
-    return addr->memory == QUIRE_MEMORY_OFFLOADED
-               ? quire_offload_kept(s->file, addr->slot, s->entered)
-               : NULL;
+    return addr->memory == QUIRE_MEMORY_OFFLOADED ? quire_offload_kept(s->file, addr->slot, s->at)
+                                                  : NULL;
 }
 
 void quire_offload_stream_need(quire_offload_stream *s, const quire_page_id *pages, uint32_t n)
 {
     /* After a failed read of an earlier part no part is at hand. */
-    if (s->is_active && s->status == QUIRE_OK && s->entered >= n_whole(s)) {
+    if (s->is_active && s->status == QUIRE_OK && s->at >= n_whole(s)) {
         quire_offload_chosen_need(&s->chosen, pages, n);
     }
 }
@@ -471,6 +521,19 @@ quire_attn_device quire_offload_stream_device(quire_offload_stream *s)
 
 /* ---- opening ---- */
 
+static int tables_open(quire_offload_stream *s, const quire_offload_opts *opts)
+{
+    quire_offload_file_stats stats;
+
+    quire_offload_file_stats_get(s->file, &stats);
+    QUIRE_TRY(quire_offload_stops_init(&s->stops, opts->stops, opts->n_stops,
+                                       quire_offload_n_parts(s->file)));
+    s->n_addrs = quire_offload_stops_reads_max(&s->stops);
+    s->stripe_at = calloc(stats.stripes_max, sizeof *s->stripe_at);
+    QUIRE_FAIL_IF(s->stripe_at == NULL, QUIRE_NOMEM);
+    return quire_offload_buffers_open(&s->buffers, s->file, &s->stops);
+}
+
 int quire_offload_stream_open(quire_offload_stream **out, const quire_offload_opts *opts,
                               quire_offload_file *file)
 {
@@ -485,7 +548,8 @@ int quire_offload_stream_open(quire_offload_stream **out, const quire_offload_op
     s->group = opts->group;
     s->choice = opts->choice;
     s->choice.kept_bytes = NULL; /* the file has copied it */
-    rc = memory_reserve(s);
+    quire_offload_latch_init(&s->latch);
+    rc = tables_open(s, opts);
     if (rc == QUIRE_OK && s->choice.chooses != NULL) {
         rc = quire_offload_chosen_init(&s->chosen, file);
     }
@@ -505,15 +569,18 @@ void quire_offload_stream_close(quire_offload_stream *s)
     if (s == NULL) {
         return;
     }
-    if (s->memory != NULL) {
-        if (buffers_settle(s) < 0) { /* a read may still end in the buffers: they stay */
-            s->lost = atomic_exchange(&lost, s);
-            return;
-        }
-        (void)munmap(s->memory, s->memory_bytes);
+    /* A read may still end in the buffers: they stay. */
+    if (s->buffers.memory != NULL && quire_offload_buffers_settle(&s->buffers) < 0) {
+        s->lost = atomic_exchange(&lost, s);
+        return;
     }
+    quire_offload_buffers_close(&s->buffers);
+    quire_offload_stops_fini(&s->stops);
+    quire_offload_latch_fini(&s->latch);
     quire_offload_chosen_fini(&s->chosen);
-    free(s->addrs.of_pages);
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_READS_MAX; i++) {
+        free(s->addrs[i].of_pages);
+    }
     free(s->stripe_at);
     free(s->listed);
     free(s->stripes);

@@ -42,6 +42,11 @@ struct quire_offload_tiers {
 
 /* ---- opening ---- */
 
+static uint32_t n_rooms_of(const quire_offload_tiers_opts *opts)
+{
+    return opts->n_reads > 0 ? opts->n_reads : 1;
+}
+
 /* Stripes that the file may have, 0: none is of use. *stage_bytes: of the host's memory. */
 static uint32_t file_stripes(const quire_offload_tiers_opts *opts, uint64_t *stage_bytes)
 {
@@ -56,7 +61,7 @@ static uint32_t file_stripes(const quire_offload_tiers_opts *opts, uint64_t *sta
         part_bytes = quire_max_u64(part_bytes, bytes);
     }
     least = quire_offload_file_bytes_min(file->part_bytes, file->n_parts, false);
-    each = quire_offload_stage_bytes(part_bytes);
+    each = quire_offload_stage_bytes(part_bytes, n_rooms_of(opts));
     if (each >= host_bytes || opts->host_bytes < host_bytes) {
         return 0;
     }
@@ -80,7 +85,7 @@ static int file_open(quire_offload_tiers *t, const quire_offload_tiers_opts *opt
     file.extent_pages = QUIRE_OFFLOAD_STRIPE; /* pages come from a stripe in the host's memory */
     file.kept_bytes = NULL;
     QUIRE_TRY(quire_offload_file_open(&t->file, &file, err));
-    rc = quire_offload_stage_open(&t->stage, opts->memory, t->file);
+    rc = quire_offload_stage_open(&t->stage, opts->memory, t->file, n_rooms_of(opts));
     return rc < 0 ? quire_error_set(err, rc, "no memory for offloaded pages") : rc;
 }
 

@@ -39,6 +39,7 @@ typedef struct quire_offload_tiers quire_offload_tiers;
 typedef struct quire_offload_tiers_opts {
     const quire_page_memory *memory; /* the device's; copied */
     uint64_t host_bytes;             /* of the host's memory, with the stage */
+    uint32_t n_reads;                /* parts that a layer reads at once, at most; 0 = 1 */
     /* The cache's parts and extent_pages; dir NULL: no file. No kept_bytes. */
     const quire_offload_file_opts *file;
 } quire_offload_tiers_opts;

@@ -332,6 +332,7 @@ static void test_damage(void **state)
 {
     world w = { 0 };
     quire_offload_tiers *t = tiers_with(&w, 2, 1);
+    quire_offload_stage *stage;
     uint32_t slots[3];
     uint32_t stripe;
 
@@ -343,9 +344,10 @@ static void test_damage(void **state)
     assert_int_equal(read_status(t, slots[0], 0), QUIRE_CORRUPT);
     assert_int_equal(read_status(t, slots[0] + 1, 1), QUIRE_OK);
     stripe = quire_offload_tiers_use(t, slots[0]) / STRIPE;
-    assert_int_equal(quire_offload_stage_begin(quire_offload_tiers_stage(t), &stripe, 1), QUIRE_OK);
-    assert_int_equal(quire_offload_stage_take(quire_offload_tiers_stage(t), 0), QUIRE_CORRUPT);
-    assert_int_equal(quire_offload_stage_take(quire_offload_tiers_stage(t), 1), QUIRE_OK);
+    stage = quire_offload_tiers_stage(t);
+    assert_int_equal(quire_offload_stage_begin(stage, &stripe, 1, 0), QUIRE_OK);
+    assert_int_equal(quire_offload_stage_take(stage, 0, 0, 1), QUIRE_CORRUPT);
+    assert_int_equal(quire_offload_stage_take(stage, 1, 0, 2), QUIRE_OK);
     release_all(t, &slots[1], 2);
     assert_int_equal(quire_offload_tiers_raise(t), QUIRE_CORRUPT);
     assert_true(quire_offload_tiers_in_file(t, slots[0]));
@@ -453,17 +455,20 @@ static void step(moves *m)
         return;
     }
     m->w.fails_reads = quire_rng_below(&m->rng, 10) == 0;
-    assert_int_equal(quire_offload_stage_begin(stage, stripes, n_stripes), QUIRE_OK);
+    assert_int_equal(quire_offload_stage_begin(stage, stripes, n_stripes, 0), QUIRE_OK);
     for (uint32_t p = 0; rc == QUIRE_OK && p < N_PARTS; p++) {
-        rc = quire_offload_stage_take(stage, p);
+        rc = quire_offload_stage_take(stage, p, 0, (p + 1) % N_PARTS);
         for (uint32_t i = 0; rc == QUIRE_OK && i < m->n; i += 1 + i % 5) {
             unsigned char wanted[PAGE_BYTES];
 
             if (at[i] != UINT32_MAX) {
+                const quire_offload_staged staged = { .stripe = at[i] / STRIPE,
+                                                      .slot = at[i] % STRIPE,
+                                                      .part = p };
+
                 page_fill(wanted, m->pages[i].seed);
-                assert_memory_equal(
-                    quire_offload_stage_at(stage, at[i] / STRIPE, at[i] % STRIPE, p),
-                    wanted + offset, part_bytes[p]);
+                assert_memory_equal(quire_offload_stage_at(stage, &staged), wanted + offset,
+                                    part_bytes[p]);
             }
         }
         offset += part_bytes[p];

@@ -8,36 +8,116 @@
 
 #include <stdlib.h>
 
-static bool is_shared(const quire_kv_map_entry *map)
+/* ---- the parts that layers read ---- */
+
+/* Call add() for each stored layer that a layer reads. */
+typedef int (*source_add)(void *ctx, uint32_t stored);
+
+static int sources_each(const quire_model_desc *desc, uint32_t il, source_add add, void *ctx)
 {
-    return map->stored < 0 || map->n_k != 1 || map->k_src[0] != map->stored || map->n_v > 1 ||
-           (map->n_v == 1 && map->v_src[0] != map->stored);
+    const quire_kv_map_entry *map = &desc->kv_map[il];
+
+    for (uint32_t i = 0; i < map->n_k; i++) {
+        QUIRE_TRY(add(ctx, map->k_src[i]));
+    }
+    for (uint32_t i = 0; i < map->n_v; i++) {
+        QUIRE_TRY(add(ctx, map->v_src[i]));
+    }
+    return QUIRE_OK;
+}
+
+static int stored_add(void *ctx, uint32_t stored)
+{
+    return quire_offload_stop_add(ctx, stored);
 }
 
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
 {
+    bool has_whole = false; /* pages that a text keeps to its end */
+
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        quire_offload_stop stop = { .n = 0 };
+
+        if (!quire_mixer_attends(desc->mixer[il])) {
+            continue;
+        }
+        has_whole = has_whole || desc->window[il] == 0;
+        if (sources_each(desc, il, stored_add, &stop) < 0) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u reads K and V of more than %u layers: pages of such "
+                                   "models cannot be offloaded (--kv-overflow refuse)",
+                                   il, QUIRE_OFFLOAD_READS_MAX);
+        }
+    }
+    return has_whole
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_UNSUPP,
+                                 "no layer of this %s model reads the whole text: it has no pages "
+                                 "that could be offloaded (--kv-overflow refuse)",
+                                 desc->arch_name);
+}
+
+int quire_overflow_attend_check(const quire_model_desc *desc, quire_error *err)
+{
+    QUIRE_TRY(quire_overflow_check(desc, err));
     if (desc->recurrent.n_layers > 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s has recurrent layers: pages of such models cannot be offloaded "
-                               "(--kv-overflow refuse)",
+                               "%s has recurrent layers: pages of such models are attended on the "
+                               "device alone (--kv-overflow-attend device)",
                                desc->arch_name);
     }
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        if (is_shared(&desc->kv_map[il])) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "layer %u shares its KV with others: such pages cannot be "
-                                   "offloaded (--kv-overflow refuse)",
-                                   il);
-        }
         if (desc->window[il] != 0) {
             return quire_error_set(err, QUIRE_UNSUPP,
-                                   "layer %u has a window: pages of such models cannot be "
-                                   "offloaded (--kv-overflow refuse)",
+                                   "layer %u has a window: pages of such models are attended on "
+                                   "the device alone (--kv-overflow-attend device)",
                                    il);
         }
     }
     return QUIRE_OK;
 }
+
+/* The parts of main pages by stored layer, and the stop of a layer. */
+typedef struct main_parts {
+    uint32_t of[QUIRE_LAYERS_MAX]; /* [n_stored]; QUIRE_LAYERS_MAX: in pages of the window group */
+    quire_offload_stop *stop;
+} main_parts;
+
+static int part_add(void *ctx, uint32_t stored)
+{
+    const main_parts *parts = ctx;
+    const uint32_t part = parts->of[stored];
+
+    return part < QUIRE_LAYERS_MAX ? quire_offload_stop_add(parts->stop, part) : QUIRE_OK;
+}
+
+/* Fill stops, [n_layer]. Returns their number. */
+static uint32_t stops_fill(const quire_model_desc *desc, const quire_kv_form *form,
+                           quire_offload_stop *stops)
+{
+    main_parts parts;
+    uint32_t n = 0;
+
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        const bool is_there = quire_kv_part_bytes(form, QUIRE_KV_GROUP_MAIN, l) > 0;
+
+        parts.of[l] = is_there ? n : QUIRE_LAYERS_MAX;
+        n += is_there;
+    }
+    n = 0;
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if (!quire_mixer_attends(desc->mixer[il])) {
+            continue;
+        }
+        stops[n] = (quire_offload_stop){ .n = 0 };
+        parts.stop = &stops[n];
+        (void)sources_each(desc, il, part_add, &parts); /* quire_overflow_check() */
+        n += stops[n].n > 0;
+    }
+    return n;
+}
+
+/* ---- opening ---- */
 
 /* The inner device has accepted these layers (quire_runtime_create()). */
 static void layers_assert(const quire_model_desc *desc, const quire_runtime_opts *o,
@@ -48,8 +128,10 @@ static void layers_assert(const quire_model_desc *desc, const quire_runtime_opts
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_attn_layer layer;
 
-        (void)quire_kv_layout(&form, il, &layer);
-        QUIRE_CHECK(stream->check(stream->ctx, &layer) == QUIRE_OK);
+        if (quire_mixer_attends(desc->mixer[il])) {
+            (void)quire_kv_layout(&form, il, &layer);
+            QUIRE_CHECK(stream->check(stream->ctx, &layer) == QUIRE_OK);
+        }
     }
 }
 
@@ -63,55 +145,81 @@ static void need_pages(void *ctx, const quire_page_id *pages, uint32_t n)
     quire_offload_pages_need(ctx, pages, n);
 }
 
-/* Bytes of each part. */
-typedef struct parts_bytes {
-    size_t *of_parts;  /* [n_stored] */
-    size_t *of_bounds; /* [n_stored] the last of these */
-} parts_bytes;
+/* Main pages, as the layers of a step read them. */
+typedef struct page_parts {
+    size_t *bytes;             /* [n_stored] of each part; n_parts are filled */
+    size_t *bounds_bytes;      /* [n_stored] the last of these */
+    quire_offload_stop *stops; /* [n_layer]; n_stops are filled */
+    uint32_t n_parts;
+    uint32_t n_stops;
+} page_parts;
 
-/* Layer l stores part l: no layer shares its K and V (quire_overflow_check()). */
-static quire_offload_choice choice_of(const quire_model_desc *desc,
-                                      const quire_packed_device *chooser, const parts_bytes *bytes)
+static void page_parts_free(page_parts *parts)
+{
+    free(parts->bytes);
+    free(parts->stops);
+}
+
+static int page_parts_init(page_parts *parts, const quire_model_desc *desc)
+{
+    *parts = (page_parts){ .bytes = calloc(2 * (size_t)desc->n_stored, sizeof *parts->bytes),
+                           .stops = calloc(desc->n_layer, sizeof *parts->stops) };
+    if (parts->bytes == NULL || parts->stops == NULL) {
+        page_parts_free(parts);
+        return QUIRE_NOMEM;
+    }
+    parts->bounds_bytes = parts->bytes + desc->n_stored;
+    return QUIRE_OK;
+}
+
+/* Rows choose in models whose layers read the part that they store, one behind the other
+ * (quire_condensing_packing_init()). */
+static quire_offload_choice choice_of(const quire_packed_device *chooser, const page_parts *parts)
 {
     const size_t bounds_bytes = chooser != NULL ? quire_packed_device_bounds_bytes(chooser) : 0;
 
     if (bounds_bytes == 0) {
         return (quire_offload_choice){ .chooses = NULL };
     }
-    for (uint32_t p = 0; p < desc->n_stored; p++) {
-        QUIRE_CHECK(desc->kv_map[p].stored == (int32_t)p);
-        bytes->of_bounds[p] = bounds_bytes;
+    QUIRE_CHECK(parts->n_stops == parts->n_parts);
+    for (uint32_t p = 0; p < parts->n_parts; p++) {
+        QUIRE_CHECK(parts->stops[p].n == 1 && parts->stops[p].parts[0] == p);
+        parts->bounds_bytes[p] = bounds_bytes;
     }
     return (quire_offload_choice){ .chooses = quire_packed_chooses,
                                    .n_dense = QUIRE_ATTEND_DENSE,
-                                   .kept_bytes = bytes->of_bounds };
+                                   .kept_bytes = parts->bounds_bytes };
 }
 
 static int offload_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
                         const quire_overflow_opts *opts, quire_packed_device *chooser,
-                        const parts_bytes *bytes, quire_error *err)
+                        page_parts *parts, quire_error *err)
 {
     const quire_runtime_opts *o = quire_runtime_opts_get(runtime);
     const quire_kv_form form = quire_kv_form_of(desc, o);
-    const size_t page_bytes = quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, bytes->of_parts, NULL);
-    const quire_offload_opts offload = {
+    const size_t page_bytes =
+        quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, parts->bytes, &parts->n_parts);
+    quire_offload_opts offload = {
         .cache = quire_runtime_cache(runtime),
         .inner = quire_runtime_device(runtime),
         .group = QUIRE_KV_GROUP_MAIN,
         .memory = quire_runtime_page_memory(runtime),
         .host_bytes = opts->host_bytes,
-        .choice = choice_of(desc, chooser, bytes),
+        .stops = parts->stops,
         .file = { .dir = opts->dir,
                   .capacity_bytes = opts->capacity_bytes,
                   .wait_ms = opts->wait_ms,
                   .ops = opts->ops,
-                  .n_parts = desc->n_stored,
-                  .part_bytes = bytes->of_parts,
-                  .extent_pages = quire_cache_extent_pages(page_bytes, desc->n_stored) },
+                  .n_parts = parts->n_parts,
+                  .part_bytes = parts->bytes,
+                  .extent_pages = quire_cache_extent_pages(page_bytes, parts->n_parts) },
     };
     quire_packed_elsewhere elsewhere = { .bounds = page_bounds, .need = need_pages };
     quire_attn_device stream;
 
+    parts->n_stops = stops_fill(desc, &form, parts->stops);
+    offload.n_stops = parts->n_stops;
+    offload.choice = choice_of(chooser, parts);
     QUIRE_TRY(quire_offload_open(out, &offload, err));
     elsewhere.ctx = *out;
     if (offload.choice.chooses != NULL) {
@@ -134,9 +242,10 @@ uint64_t quire_overflow_file_bytes_min(const quire_model_desc *desc, const quire
 {
     const quire_kv_form form = quire_kv_form_of(desc, opts);
     size_t part_bytes[QUIRE_LAYERS_MAX];
+    uint32_t n_parts;
 
-    (void)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, part_bytes, NULL);
-    return quire_offload_file_bytes_min(part_bytes, desc->n_stored, opts->has_bounds);
+    (void)quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, part_bytes, &n_parts);
+    return quire_offload_file_bytes_min(part_bytes, n_parts, opts->has_bounds);
 }
 
 uint32_t quire_overflow_stripes(uint64_t page_bytes)
@@ -155,18 +264,16 @@ int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire
                         const quire_overflow_opts *opts, quire_packed_device *chooser,
                         quire_error *err)
 {
-    parts_bytes bytes;
+    page_parts parts;
     int rc;
 
     *out = NULL;
     QUIRE_TRY(quire_overflow_check(desc, err));
-    bytes.of_parts = calloc(2 * (size_t)desc->n_stored, sizeof *bytes.of_parts);
-    if (bytes.of_parts == NULL) {
+    if (page_parts_init(&parts, desc) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     }
-    bytes.of_bounds = bytes.of_parts + desc->n_stored;
-    rc = offload_open(out, runtime, desc, opts, chooser, &bytes, err);
-    free(bytes.of_parts);
+    rc = offload_open(out, runtime, desc, opts, chooser, &parts, err);
+    page_parts_free(&parts);
     return rc;
 }
 

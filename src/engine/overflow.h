@@ -22,6 +22,10 @@
  * requests get no pages of such tokens. Rows of prompts, and tokens that are computed again after a
  * preemption, are always attended on the device.
  *
+ * Pages of the layers that read the whole text move. Pages of windows stay in memory, and so do the
+ * states of recurrent layers: both take the same room for a text of any length. Layers that share K
+ * and V read the pages of the layers that store them (offload/offload_stops.h).
+ *
  * Tokens that choose pages (--attend) need the bounds of all pages and the payload of those that
  * they choose. The bounds of offloaded pages stay in memory, and a step in which all tokens with
  * such pages choose reads the chosen ones, in layers that choose.
@@ -64,9 +68,15 @@ typedef struct quire_overflow_opts {
     const quire_file_ops *ops;    /* for tests; NULL = the operating system's */
 } quire_overflow_opts;
 
-/* Whether pages of this model can be offloaded: each layer reads its own K and V, and no other.
- * Errors: QUIRE_UNSUPP, which names the first layer that shares. Thread: any. */
+/* Whether pages of this model can be offloaded: some layer reads the whole text, and no layer reads
+ * K and V of more than QUIRE_OFFLOAD_READS_MAX layers. Errors: QUIRE_UNSUPP, which names a layer
+ * that does. Thread: any. */
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
+
+/* Whether generated tokens of this model may read offloaded pages in the host's memory, too: no
+ * layer has a window or is recurrent. Errors: those of quire_overflow_check(), QUIRE_UNSUPP.
+ * Thread: any. */
+int quire_overflow_attend_check(const quire_model_desc *desc, quire_error *err);
 
 /* The least capacity of the host's memory: one stripe of pages. opts: as of a runtime, resolved
  * (quire_runtime_opts_resolve()). Thread: any. */

@@ -83,11 +83,10 @@ int quire_runtime_recurrent_open(quire_runtime *rt, quire_error *err)
     if (desc->recurrent.n_layers == 0) {
         return QUIRE_OK;
     }
-    if (rt->opts.kv_elsewhere_bytes != 0 || rt->opts.kv_overflows) {
+    if (rt->opts.kv_elsewhere_bytes != 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s has recurrent layers: texts that keep a share of their tokens "
-                               "(--retain) and texts larger than memory (--kv-overflow) are not "
-                               "supported with them",
+                               "(--retain) are not supported with them",
                                desc->arch_name);
     }
     rc = quire_states_create(&rt->states, desc, rt->cache, rt->opts.n_seqs_max);

@@ -508,6 +508,29 @@ const char *program_model_shared(void)
     return path;
 }
 
+const char *program_model_shared_deep(void)
+{
+    static const char *path;
+
+    path = path != NULL ? path : model_make("shared-deep.gguf", 16, 4096, "fusedkv");
+    return path;
+}
+
+const char *program_model_narrow(void)
+{
+    static const char *path;
+    gguf_gen_opts opts = tiny_opts(4, 512);
+
+    if (path == NULL) {
+        assert_int_equal(gguf_gen_scheme_apply(&opts, "gqa", NULL), QUIRE_OK);
+        for (uint32_t l = 0; l < opts.n_layer; l++) {
+            opts.windows[l] = 64;
+        }
+        path = model_write("narrow.gguf", &opts);
+    }
+    return path;
+}
+
 const char *program_model_windows(void)
 {
     static const char *path;

@@ -84,7 +84,11 @@ const char *program_model_deep(void);
 
 /* The first with 4 layers, of which 2 store K and V: the scheme fusedkv-lite. */
 const char *program_model_shared(void);
-/* The same with the scheme yoco, whose layer 0 has a window of 64 tokens. */
+/* With 16 layers, of which 8 store K and V: the scheme fusedkv, and a trained context of 4,096. */
+const char *program_model_shared_deep(void);
+/* The first with 4 layers, each with a window of 64 tokens. */
+const char *program_model_narrow(void);
+/* That with the scheme yoco, whose layer 0 has a window of 64 tokens. */
 const char *program_model_windows(void);
 
 /* The first with 4 layers, as gemma2: every other one has a window of 300 tokens. */

@@ -128,37 +128,65 @@ static void run_larger_than_memory(void **state)
     assert_true(remove_dir() > 0);
 }
 
-/* A model whose layers share KV: its pages cannot be streamed. By default, texts larger than memory
- * are refused as without a directory; asked to stream, the program refuses the model. */
-static void shared_kv_is_not_streamed(void **state)
+/* By default, a text larger than memory runs with a model whose layers share KV, too, and its text
+ * is that of a run in memory. */
+static void shared_kv_is_streamed(void **state)
 {
-    static const char *const says[] = { "--kv-budget", "layer 2 shares its KV with others" };
+    const char *prompt = program_text("long.txt", 3500);
+    const char *m = program_model_shared_deep();
+    json_t *whole, *first, *again;
+
+    (void)state;
+    (void)new_dir("shared-overflow");
+    whole = program_json(PROGRAM("run", "-m", m, "-t", "1", "-f", prompt, "-n", "8", "--temp", "0",
+                                 "-c", "4096", "--json"));
+    first =
+        program_json(PROGRAM("run", "-m", m, "-t", "2", "-f", prompt, "-n", "8", "--temp", "0",
+                             "-c", "4096", "--kv-budget", "512KiB", "--cache-dir", dir, "--json"));
+    again =
+        program_json(PROGRAM("run", "-m", m, "-t", "1", "-f", prompt, "-n", "8", "--temp", "0",
+                             "-c", "4096", "--kv-budget", "512KiB", "--cache-dir", dir, "--json"));
+    assert_true(number(whole, "prompt_tokens") > 3000);
+    assert_true(json_equal(json_object_get(whole, "text"), json_object_get(first, "text")));
+    assert_true(json_equal(json_object_get(whole, "text"), json_object_get(again, "text")));
+    assert_int_equal(number(again, "stored_tokens"), number(again, "prompt_tokens") - 1);
+    json_decref(whole);
+    json_decref(first);
+    json_decref(again);
+    assert_true(remove_dir() > 0);
+}
+
+/* A model of which each layer has a window: it has no pages that could be streamed. By default,
+ * texts larger than memory are refused as without a directory; asked to stream, the program refuses
+ * the model. */
+static void windows_alone_are_not_streamed(void **state)
+{
+    static const char *const says[] = { "--kv-budget",
+                                        "no layer of this quire model reads the whole text" };
     static const char *const choices[] = { "auto", "tier" };
-    const char *m = program_model_shared();
+    const char *m = program_model_narrow();
     program_running running;
     program_result result;
     char text[256];
     uint16_t port;
 
     (void)state;
-    (void)new_dir("shared-overflow");
+    (void)new_dir("windows-overflow");
     running = program_start(PROGRAM("serve", "-m", m, "-t", "1", "--port", "0", "--kv", "f32",
                                     "--cache-dir", dir, "--log-level", "errors"));
-    free(program_line_with(
-        running.err, "warning: layers of this model share KV, have windows or are recurrent, so "
-                     "requests larger than the KV budget are refused"));
+    free(program_line_with(running.err, "warning: no layer of this model reads the whole text"));
     port = served_port(&running);
     assert_int_equal(served_complete(port, text, sizeof text), 0);
     assert_true(served_complete(port, text, sizeof text) > 64);
     served_end(&running, SIGTERM);
     for (size_t i = 0; i < 2; i++) {
         result = program_expect(1, PROGRAM("serve", "-m", m, "-t", "1", "--port", "0", "--kv",
-                                           "f32", "-c", "512", "--kv-budget", "32KiB",
-                                           "--cache-dir", dir, "--kv-overflow", choices[i]));
+                                           "f32", "-c", "512", "--kv-budget", "8KiB", "--cache-dir",
+                                           dir, "--kv-overflow", choices[i]));
         assert_says(result.err, says[i]);
         program_free(&result);
         result = program_expect(1, PROGRAM("run", "-m", m, "-p", "a", "-n", "1", "--kv", "f32",
-                                           "-c", "512", "--kv-budget", "32KiB", "--cache-dir", dir,
+                                           "-c", "512", "--kv-budget", "8KiB", "--cache-dir", dir,
                                            "--kv-overflow", choices[i]));
         assert_says(result.err, says[i]);
         program_free(&result);
@@ -581,7 +609,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_reads_what_it_has_written),
         cmocka_unit_test(run_larger_than_memory),
-        cmocka_unit_test(shared_kv_is_not_streamed),
+        cmocka_unit_test(shared_kv_is_streamed),
+        cmocka_unit_test(windows_alone_are_not_streamed),
         cmocka_unit_test(serve_attends_beyond_memory),
         cmocka_unit_test(bench_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),

@@ -287,7 +287,7 @@ static void test_serve_attend(void **state)
     program_free(&r);
 }
 
-/* Models whose pages stay on the device are refused where they would run without the option. */
+/* Models that attend their pages on the device alone run without the option. */
 static void test_serve_attend_models(void **state)
 {
     static const char *const choices[] = { "device", "host", "auto" };
@@ -301,7 +301,7 @@ static void test_serve_attend_models(void **state)
 
         if (i > 0) {
             assert_says(r.err, "kv_overflow_attend ");
-            assert_says(r.err, " has a window: pages of such models cannot be offloaded");
+            assert_says(r.err, " has a window: pages of such models are attended on the device");
         }
         program_free(&r);
     }
@@ -615,7 +615,7 @@ static void test_overflow_attend_refusals(void **state)
     r = program_expect(1, PROGRAM("run", "-m", program_model_windows(), "-p", "a", "--device",
                                   "mock", "--kv-overflow-attend", "host"));
     assert_says(r.err, "--kv-overflow-attend host: layer ");
-    assert_says(r.err, " has a window: pages of such models cannot be offloaded");
+    assert_says(r.err, " has a window: pages of such models are attended on the device alone");
     program_free(&r);
 }
 
@@ -752,7 +752,7 @@ static void test_host_memory_dir(void **state)
     (void)served_remove_dir(dir);
 }
 
-/* Models whose pages cannot be offloaded are measured as before. */
+/* Models with windows are measured as others are. */
 static void test_bench_windows(void **state)
 {
     program_result r;

@@ -60,8 +60,7 @@ static engine_bench bench_open(const char *path, const quire_engine_opts *engine
     return b;
 }
 
-static gguf_gen_opts options_of(enum ggml_type type, uint32_t d_head, uint32_t n_layer,
-                                uint32_t n_ctx)
+gguf_gen_opts bench_gen_opts(enum ggml_type type, uint32_t d_head, uint32_t n_layer, uint32_t n_ctx)
 {
     return (gguf_gen_opts){
         .arch = "llama",
@@ -81,8 +80,8 @@ static gguf_gen_opts options_of(enum ggml_type type, uint32_t d_head, uint32_t n
     };
 }
 
-static engine_bench bench_generated(const gguf_gen_opts *gen, const quire_engine_opts *engine,
-                                    const quire_runtime_opts *runtime)
+engine_bench bench_generated(const gguf_gen_opts *gen, const quire_engine_opts *engine,
+                             const quire_runtime_opts *runtime)
 {
     const engine_bench b = bench_open(fixture_generate(gen), engine, runtime);
 
@@ -93,7 +92,7 @@ static engine_bench bench_generated(const gguf_gen_opts *gen, const quire_engine
 engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime)
 {
-    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
     quire_error err = QUIRE_ERROR_INIT;
 
     if (gguf_gen_scheme_apply(&gen, scheme, &err) != QUIRE_OK) {
@@ -105,7 +104,7 @@ engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
 engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
                            const quire_runtime_opts *runtime)
 {
-    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
     quire_error err = QUIRE_ERROR_INIT;
 
     if (gguf_gen_scheme_apply(&gen, "gqa", &err) != QUIRE_OK) {
@@ -118,7 +117,7 @@ engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *en
 engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
                              const quire_runtime_opts *runtime)
 {
-    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 5, runtime->n_ctx);
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 32, 5, runtime->n_ctx);
 
     (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
     gen.is_tied = true;
@@ -141,7 +140,7 @@ engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
 
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
-    const gguf_gen_opts gen = options_of(GGML_TYPE_F32, 16, 2, runtime->n_ctx);
+    const gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_F32, 16, 2, runtime->n_ctx);
 
     return bench_generated(&gen, engine, runtime);
 }
@@ -149,7 +148,7 @@ engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opt
 engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime)
 {
-    const gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, d_head, 2, runtime->n_ctx);
+    const gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, d_head, 2, runtime->n_ctx);
 
     return bench_generated(&gen, engine, runtime);
 }
@@ -157,7 +156,7 @@ engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
 engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
                         const quire_runtime_opts *runtime)
 {
-    const gguf_gen_opts gen = options_of(GGML_TYPE_F32, 32, n_layer, runtime->n_ctx);
+    const gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_F32, 32, n_layer, runtime->n_ctx);
 
     return bench_generated(&gen, engine, runtime);
 }
@@ -165,7 +164,7 @@ engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
 engine_bench bench_deep_panels(uint32_t n_layer, const quire_engine_opts *engine,
                                const quire_runtime_opts *runtime)
 {
-    const gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, n_layer, runtime->n_ctx);
+    const gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 32, n_layer, runtime->n_ctx);
 
     return bench_generated(&gen, engine, runtime);
 }
@@ -173,7 +172,7 @@ engine_bench bench_deep_panels(uint32_t n_layer, const quire_engine_opts *engine
 engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
                             const quire_runtime_opts *runtime)
 {
-    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
 
     if (has_halves) {
         (void)snprintf(gen.arch, sizeof gen.arch, "glm4");
@@ -187,7 +186,7 @@ engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
 
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
-    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 40, 2, runtime->n_ctx);
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_Q8_0, 40, 2, runtime->n_ctx);
 
     (void)snprintf(gen.arch, sizeof gen.arch, "deepseek2");
     gen.n_rot = 8;

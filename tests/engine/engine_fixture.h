@@ -50,6 +50,12 @@ engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,
 /* A model with latent attention (deepseek2): 2 layers, rows of 40 values, the first 32 of which are
  * V. */
 engine_bench bench_latent(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
+/* A generated model of the architecture llama, whose options may be changed: 4 heads, 2 of them
+ * with keys; and an engine on such a model. */
+gguf_gen_opts bench_gen_opts(enum ggml_type type, uint32_t d_head, uint32_t n_layer,
+                             uint32_t n_ctx);
+engine_bench bench_generated(const gguf_gen_opts *gen, const quire_engine_opts *engine,
+                             const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
 

@@ -225,8 +225,9 @@ static const char *overflow_note(const serving *s)
     }
     return s->args->retain != NULL
                ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
-               : "layers of this model share KV, have windows or are recurrent, so requests larger "
-                 "than the KV budget are refused (kv_overflow)";
+               : "no layer of this model reads the whole text, or one reads K and V of more than "
+                 "two "
+                 "layers, so requests larger than the KV budget are refused (kv_overflow)";
 }
 
 #define NO_PREFETCH "prefetch_steps has no effect without cache_dir, store or cache_host_memory"

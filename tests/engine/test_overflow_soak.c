@@ -2,7 +2,8 @@
  * several clients: cancels, two classes, a pinned region, a budget of a few pages. Every answer is
  * that of a request alone in memory, every request ends, and the file is empty at the end. The same
  * on a slow device, whose pages go to the host's memory and from there to the file, with a disk
- * that sometimes fails: then a request may end with an error, and no answer is wrong.
+ * that sometimes fails: then a request may end with an error, and no answer is wrong. The same with
+ * models whose layers share K and V or have windows.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -19,6 +20,7 @@
 #include "soak_fixture.h"
 
 #include "device/mock_device.h"
+#include "gguf_gen_scheme.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -36,8 +38,9 @@
 #define IN_FLIGHT     3u
 #define ANSWER_TOKENS 24u
 #define BUDGET_PAGES  12u /* of the largest texts: 22 pages */
+#define SCHEME_PAGES  19u /* where half of the layers store, buffers take twice the share */
 #define PINNED_PAGES  3u
-#define HOST_STRIPES  2u   /* below a device, with the stage of the file */
+#define HOST_STRIPES  2u /* below a device, with the stage; the stage of a scheme takes one more */
 #define FAILS_ONE_IN  150u /* calls to a disk with faults */
 
 typedef struct soak {
@@ -45,7 +48,9 @@ typedef struct soak {
     soak_texts texts;
     bool has_classes;
     bool has_device;
-    bool has_faults; /* of the disk */
+    const char *scheme; /* of gguf_gen_scheme.h; NULL: layers store their own K and V */
+    bool has_windows;   /* every other layer */
+    bool has_faults;    /* of the disk */
     quire_file_ops ops;
     atomic_uint n_calls;
     atomic_uint n_failed;
@@ -180,12 +185,31 @@ static quire_runtime_opts runtime_opts(quire_format format)
     return runtime;
 }
 
-/* Texts with their answers in memory; *budget_bytes gets the charge of BUDGET_PAGES. */
+static uint32_t budget_pages(const soak *s)
+{
+    return s->scheme != NULL ? SCHEME_PAGES : BUDGET_PAGES;
+}
+
+static engine_bench bench_model(const soak *s, const quire_engine_opts *engine,
+                                const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = bench_gen_opts(GGML_TYPE_F32, 32, N_LAYER, N_CTX);
+
+    if (s->scheme != NULL) {
+        assert_int_equal(gguf_gen_scheme_apply(&gen, s->scheme, NULL), QUIRE_OK);
+    }
+    for (uint32_t l = 0; s->has_windows && l < N_LAYER; l += 2) {
+        gen.windows[l] = 100;
+    }
+    return bench_generated(&gen, engine, runtime);
+}
+
+/* Texts with their answers in memory; *budget_bytes gets the charge of budget_pages(). */
 static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *budget_bytes)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = runtime_opts(format);
-    engine_bench b = bench_deep(N_LAYER, &engine, &runtime);
+    engine_bench b = bench_model(s, &engine, &runtime);
     const quire_kv_price price =
         quire_kv_price_make(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime));
 
@@ -193,7 +217,7 @@ static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *b
     s->texts.answer_tokens = ANSWER_TOKENS;
     s->texts.own_tokens_max = OWN_TOKENS;
     soak_texts_make(&s->texts, &b, 70, rng);
-    *budget_bytes = quire_kv_price_bytes(&price, BUDGET_PAGES * PAGE);
+    *budget_bytes = quire_kv_price_bytes(&price, budget_pages(s) * PAGE);
     bench_close(&b);
 }
 
@@ -214,7 +238,8 @@ static engine_bench bench_small(soak *s, quire_format format, uint64_t budget_by
     engine.overflow = (quire_overflow_opts){
         .dir = test_dir,
         .capacity_bytes = file_bytes,
-        .host_bytes = HOST_STRIPES * QUIRE_OFFLOAD_STRIPE * (budget_bytes / BUDGET_PAGES),
+        .host_bytes = (HOST_STRIPES + (s->scheme != NULL)) * QUIRE_OFFLOAD_STRIPE *
+                      (budget_bytes / budget_pages(s)),
         .ops = &s->ops,
     };
     runtime.device = s->has_device ? "mock" : NULL;
@@ -222,9 +247,9 @@ static engine_bench bench_small(soak *s, quire_format format, uint64_t budget_by
     if (s->has_classes) {
         quire_classes_default(&engine.classes);
         engine.classes.items[0].is_pinned = true;
-        engine.pinned_bytes = budget_bytes / BUDGET_PAGES * PINNED_PAGES;
+        engine.pinned_bytes = budget_bytes / budget_pages(s) * PINNED_PAGES;
     }
-    return bench_deep(N_LAYER, &engine, &runtime);
+    return bench_model(s, &engine, &runtime);
 }
 
 static void clients_run(soak *s, quire_rng *rng)
@@ -311,9 +336,11 @@ static void soak_run(const soak *how, quire_format format, uint64_t file_bytes)
     s->has_classes = has_classes;
     s->has_device = how->has_device;
     s->has_faults = how->has_faults;
+    s->scheme = how->scheme;
+    s->has_windows = how->has_windows;
     texts_make(s, format, &rng, &budget_bytes);
     b = bench_small(s, format, budget_bytes, file_bytes);
-    pinned_bytes = has_classes ? budget_bytes / BUDGET_PAGES * PINNED_PAGES : 0;
+    pinned_bytes = has_classes ? budget_bytes / budget_pages(s) * PINNED_PAGES : 0;
     s->bench = &b;
     clients_run(s, &rng);
     assert_int_equal(s->n_failed, 0);
@@ -358,6 +385,17 @@ static void test_device_and_faults(void **state)
              QUIRE_FORMAT_F32, (uint64_t)64 << 20);
 }
 
+/* Layers that read K and V of two others, and layers with windows between others. */
+static void test_other_models(void **state)
+{
+    (void)state;
+    soak_run(&(soak){ .has_classes = true, .scheme = "fusedkv" }, QUIRE_FORMAT_F32,
+             (uint64_t)64 << 20);
+    soak_run(&(soak){ .has_device = true, .scheme = "fusedkv" }, QUIRE_FORMAT_F32,
+             (uint64_t)64 << 20);
+    soak_run(&(soak){ .scheme = "gqa", .has_windows = true }, QUIRE_FORMAT_F32, (uint64_t)64 << 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_classes_and_a_pinned_region),
         cmocka_unit_test(test_device),
         cmocka_unit_test(test_device_and_faults),
+        cmocka_unit_test(test_other_models),
     };
 
     return cmocka_run_group_tests_name("overflow_soak", tests, test_dir_make, test_dir_remove);

@@ -2,7 +2,7 @@
 # test.sh - set-up, then build and run the tests of each preset named: scripts/test.sh [PRESET...]
 #
 # Without a preset: debug (everything), lib (without the model runtime) and tiny (small constants,
-# so that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (20) of search with each
+# so that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (10) of search with each
 # fuzz target. In these two lists a test is not repeated where a preset changes nothing that the
 # test sees; a preset named by itself runs all of its tests. The last line is "N passed, N failed".
 #
@@ -36,7 +36,8 @@ choose() {
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-regex '^(core|retain|store|trace|fuzz)$' --exclude-regex "^($TINY_LEFT_OUT)\$" ;;
     # The page of an analysis: the analysis takes minutes with checks, and has tests of its own.
-    asan) echo --exclude-regex '^report_page$' ;;
+    # Scripts that compare trained models, and their page: training has tests of its own, too.
+    asan) echo --exclude-regex '^(report_page|schemes|curves_page)$' ;;
     tsan) echo --label-regex '^threads$' ;;
     esac
 }
@@ -105,8 +106,9 @@ background=
 trap 'rm -rf "$work"; [ -z "$background" ] || kill "$background" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM HUP
 
-# Packages and downloads keep the network and the disk busy, llama.cpp's build the CPU.
-setup_packages faster
+# Packages and downloads keep the network and the disk busy, llama.cpp's build the CPU. The build's
+# packages come first: else llama.cpp would wait until those of the tests are installed.
+setup_packages faster build
 setup_tests "$@" &
 background=$!
 scripts/setup.sh
@@ -114,7 +116,7 @@ wait "$background"
 background=
 : >"$work/results"
 : >"$work/broken"
-export FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
+export FUZZ_SECONDS="${FUZZ_SECONDS:-10}"
 build_each "$@" | test_each
 
 rc=0

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define NS_PER_MS 1000000u
+#define NAMES_MAX 64u /* of files that are opened at once: more than devices */
 
 /* ---- opening ---- */
 
@@ -96,19 +97,23 @@ static int stripes_init(quire_offload_file *f, const quire_offload_file_opts *o,
     return QUIRE_OK;
 }
 
-/* A file with a name that ends at once, where the file system has no nameless files. */
+/* A file with a name that ends at once, where the file system has no nameless files. Another
+ * device's file of this process may have a name for a moment, too. */
 static int open_named(quire_offload_file *f, const char *dir)
 {
-    char path[4096];
-    int fd;
+    int fd = -EEXIST;
 
-    if (snprintf(path, sizeof path, "%s/offload-%ld.tmp", dir, (long)getpid()) >=
-        (int)sizeof path) {
-        return -ENAMETOOLONG;
-    }
-    fd = quire_file_open_direct(f->ops, path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd >= 0) {
-        (void)f->ops->unlink(f->ops->ctx, path);
+    for (uint32_t i = 0; i < NAMES_MAX && fd == -EEXIST; i++) {
+        char path[4096];
+
+        if (snprintf(path, sizeof path, "%s/offload-%ld-%u.tmp", dir, (long)getpid(), i) >=
+            (int)sizeof path) {
+            return -ENAMETOOLONG;
+        }
+        fd = quire_file_open_direct(f->ops, path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        if (fd >= 0) {
+            (void)f->ops->unlink(f->ops->ctx, path);
+        }
     }
     return fd;
 }

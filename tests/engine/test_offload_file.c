@@ -14,9 +14,12 @@
 #include "offload/offload_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define EXTENT      QUIRE_OFFLOAD_STRIPE /* pages of an extent */
@@ -416,12 +419,78 @@ static void test_a_damaged_page(void **state)
     scene_close(&s);
 }
 
+/* A file system without nameless files, on which names last. */
+typedef struct named_disk {
+    quire_file_ops ops;
+    struct stat files[2]; /* that were opened */
+    char paths[2][256];
+    uint32_t n;
+} named_disk;
+
+static int named_open(void *ctx, const char *path, int flags, mode_t mode)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+    named_disk *d = ctx;
+    int fd;
+
+    if ((flags & O_TMPFILE) == O_TMPFILE) {
+        return -EOPNOTSUPP;
+    }
+    fd = os->open(os->ctx, path, flags, mode);
+    if (fd >= 0) {
+        assert_true(d->n < 2);
+        assert_int_equal(fstat(fd, &d->files[d->n]), 0);
+        (void)snprintf(d->paths[d->n], sizeof d->paths[0], "%s", path);
+        d->n++;
+    }
+    return fd;
+}
+
+static int named_unlink(void *ctx, const char *path)
+{
+    (void)ctx;
+    (void)path;
+    return 0;
+}
+
+/* Two devices of one process never have one file, although the names of their files begin before
+ * either ends. */
+static void test_two_named_files(void **state)
+{
+    named_disk d = { .ops = *quire_file_ops_default() };
+    const size_t part_bytes = 4096;
+    quire_offload_file_opts opts = { .dir = test_dir,
+                                     .n_parts = 1,
+                                     .extent_pages = EXTENT,
+                                     .reads_kind = QUIRE_READS_POOL,
+                                     .part_bytes = &part_bytes,
+                                     .capacity_bytes = EXTENT * part_bytes,
+                                     .ops = &d.ops };
+    quire_offload_file *files[2];
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    d.ops.ctx = &d;
+    d.ops.open = named_open;
+    d.ops.unlink = named_unlink;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(quire_offload_file_open(&files[i], &opts, &err), QUIRE_OK);
+    }
+    assert_int_equal(d.n, 2);
+    assert_int_not_equal(d.files[0].st_ino, d.files[1].st_ino);
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_offload_file_close(files[i]);
+        assert_int_equal(unlink(d.paths[i]), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bytes),       cmocka_unit_test(test_one_stripe),
         cmocka_unit_test(test_errors_in_a_job),  cmocka_unit_test(test_changes_during_a_job),
         cmocka_unit_test(test_pages_one_by_one), cmocka_unit_test(test_a_damaged_page),
+        cmocka_unit_test(test_two_named_files),
     };
 
     return cmocka_run_group_tests_name("offload_file", tests, test_dir_make, test_dir_remove);

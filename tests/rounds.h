@@ -1,11 +1,11 @@
 /* rounds.h - how much of a long test runs in a slow build: one with a sanitizer, one that checks
  * all invariants after each call (QUIRE_DEBUG 2), or one whose programs an emulator runs.
  *
- * A slow build leaves out only these parts of a test: rounds (TEST_ROUNDS), values of a loop over
- * all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug build leaves out
- * nothing, except on a device that software computes (device/conformance.h) and of the comparisons
- * with libllama on the portable kernels (model/CMakeLists.txt). The library's own full checks are
- * in core/cache/checked.h.
+ * A slow build leaves out only these parts of a test: rounds (TEST_ROUNDS, TEST_ROUNDS_ALONE),
+ * values of a loop over all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug
+ * build leaves out nothing, except on a device that software computes (device/conformance.h) and of
+ * the comparisons with libllama on the portable kernels (model/CMakeLists.txt). The library's own
+ * full checks are in core/cache/checked.h.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ROUNDS_H
@@ -27,6 +27,14 @@
 #define TEST_ROUNDS(all, slow) (slow)
 #else
 #define TEST_ROUNDS(all, slow) (all)
+#endif
+
+/* The same, of a part that has one thread: one round under the thread sanitizer, which has nothing
+ * to find there. */
+#if defined(__SANITIZE_THREAD__)
+#define TEST_ROUNDS_ALONE(all, slow) 1u
+#else
+#define TEST_ROUNDS_ALONE(all, slow) TEST_ROUNDS(all, slow)
 #endif
 
 /* The step of a loop that otherwise visits every value. */

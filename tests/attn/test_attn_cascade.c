@@ -395,7 +395,7 @@ static void check_groups(const quire_attn_workspace *ws)
 static void test_groups_by_definition(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < N_CASES; i++) {
+    for (uint32_t i = 0; i < TEST_ROUNDS_ALONE(90u, 18u); i++) {
         fixture_opts opts = decode_case(FIXTURE_SEQS_MAX);
         fixture_run_opts run = { .isa = "portable", .n_threads = 1 };
         quire_attn_workspace *ws;
@@ -535,7 +535,7 @@ static void check_little_memory(uint32_t n_head, uint32_t n_kv_head, bool is_sha
     expected = new_out(&f);
     out = new_out(&f);
     fixture_run(&f, NULL, &run, expected);
-    for (size_t floats = 0; floats < 400000; floats += 8000) {
+    for (size_t floats = 0; floats < 400000; floats += 8000u * TEST_STRIDE(5u)) {
         quire_attn_workspace *ws = fixture_workspace(&f, &run);
         quire_attn_layer layer = f.layer;
 

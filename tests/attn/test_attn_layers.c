@@ -115,7 +115,7 @@ static void check_reference(const fixture_opts *opts)
 static void test_reference(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 100; i++) {
+    for (uint32_t i = 0; i < TEST_ROUNDS_ALONE(100u, 33u); i++) {
         fixture_opts opts = fixture_defaults();
 
         opts.n_k = 1 + i % 2;
@@ -346,7 +346,7 @@ static void test_lists_of_positions(void **state)
 static void test_product(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < 120; i++) {
+    for (uint32_t i = 0; i < TEST_ROUNDS(120u, 66u); i++) {
         fixture_opts opts = fixture_defaults();
 
         opts.n_kv_head = 1 + quire_rng_below(&rng, 4);

@@ -2,7 +2,8 @@
  * loads its vocabulary and uses it. A crash of this program is the failure it looks for.
  *
  * Damage keeps to the header, where the structure is: flipped bits, edge values, truncation, and
- * elements of the file swapped. QUIRE_MUTATIONS sets how many per model (default 1,500).
+ * elements of the file swapped. QUIRE_MUTATIONS sets how many per model (default 1,500, fewer in a
+ * slow build).
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -17,6 +18,7 @@
 #include "gguf_edit.h"
 #include "gguf_gen_scheme.h"
 #include "model_fixture.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -24,8 +26,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MUTATIONS_DEFAULT 1500u
-#define MUTATIONS_OF_CASE 40u
+#define MUTATIONS_ENOUGH  1500u /* so many reach each stage */
+#define MUTATIONS_DEFAULT TEST_ROUNDS(MUTATIONS_ENOUGH, 500u)
+#define MUTATIONS_OF_CASE TEST_ROUNDS(40u, 14u)
 
 typedef struct model_bytes {
     uint8_t *data;
@@ -116,7 +119,7 @@ static void mutate_model(const char *path, uint64_t n_default)
         (void)printf("refused by %s: %llu\n", names[stage], (unsigned long long)counts[stage]);
     }
     /* Both sides have to be reached, or the test tests nothing. */
-    if (n_runs >= MUTATIONS_DEFAULT) {
+    if (n_runs >= MUTATIONS_ENOUGH) {
         assert_true(counts[GGUF_STAGE_OPEN] > n_runs / 100);
         assert_true(counts[GGUF_STAGE_DESCRIBE] > 0);
         assert_true(counts[GGUF_STAGE_VOCAB] > 0);

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #define N_CLIENTS  8u
-#define N_REQUESTS TEST_ROUNDS(2000u, 400u)
+#define N_REQUESTS TEST_ROUNDS(1200u, 400u)
 #define N_TEXTS    12u
 #define TOKENS_MAX 60u
 #define IN_FLIGHT  6u

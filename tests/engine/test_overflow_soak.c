@@ -30,7 +30,7 @@
 #include <string.h>
 
 #define N_CLIENTS     4u
-#define N_REQUESTS    TEST_ROUNDS(60u, 24u)
+#define N_REQUESTS    TEST_ROUNDS(40u, 24u)
 #define N_LAYER       16u
 #define N_CTX         2048u
 #define PAGE          64u
@@ -204,21 +204,44 @@ static engine_bench bench_model(const soak *s, const quire_engine_opts *engine,
     return bench_generated(&gen, engine, runtime);
 }
 
-/* Texts with their answers in memory; *budget_bytes gets the charge of budget_pages(). */
-static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *budget_bytes)
+/* Texts with their answers in memory, the same for each engine with a file that has this model. */
+typedef struct known_texts {
+    bool is_made;
+    soak_texts texts;
+    quire_rng rng;         /* behind them */
+    uint64_t budget_bytes; /* the charge of budget_pages() */
+} known_texts;
+
+static void texts_make(known_texts *known, const soak *how, quire_format format)
 {
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = runtime_opts(format);
-    engine_bench b = bench_model(s, &engine, &runtime);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    engine_bench b = bench_model(how, &engine, &runtime);
     const quire_kv_price price =
         quire_kv_price_make(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime));
 
-    s->texts.n = SOAK_TEXTS_MAX;
-    s->texts.answer_tokens = ANSWER_TOKENS;
-    s->texts.own_tokens_max = OWN_TOKENS;
-    soak_texts_make(&s->texts, &b, 70, rng);
-    *budget_bytes = quire_kv_price_bytes(&price, budget_pages(s) * PAGE);
+    known->rng = test_rng(2027);
+    known->texts.n = SOAK_TEXTS_MAX;
+    known->texts.answer_tokens = ANSWER_TOKENS;
+    known->texts.own_tokens_max = OWN_TOKENS;
+    soak_texts_make(&known->texts, &b, 70, &known->rng);
+    known->budget_bytes = quire_kv_price_bytes(&price, budget_pages(how) * PAGE);
+    known->is_made = true;
     bench_close(&b);
+}
+
+/* Several scenes have the plain model. */
+static const known_texts *texts_of(const soak *how, quire_format format)
+{
+    static known_texts plain[QUIRE_FORMAT_COUNT];
+    static known_texts other;
+    const bool is_plain = how->scheme == NULL && !how->has_windows;
+    known_texts *known = is_plain ? &plain[format] : &other;
+
+    if (!known->is_made || !is_plain) {
+        texts_make(known, how, format);
+    }
+    return known;
 }
 
 /* An engine with a file. Its budget holds only a part of a larger text. */
@@ -326,9 +349,10 @@ static void end_check(const soak *s, const engine_bench *b, uint64_t budget_byte
 static void soak_run(const soak *how, quire_format format, uint64_t file_bytes)
 {
     const bool has_classes = how->has_classes;
-    quire_rng rng = test_rng(2027);
+    const known_texts *known = texts_of(how, format);
+    const uint64_t budget_bytes = known->budget_bytes;
+    quire_rng rng = known->rng;
     soak *s = calloc(1, sizeof *s);
-    uint64_t budget_bytes;
     uint64_t pinned_bytes = 0;
     engine_bench b;
 
@@ -338,7 +362,7 @@ static void soak_run(const soak *how, quire_format format, uint64_t file_bytes)
     s->has_faults = how->has_faults;
     s->scheme = how->scheme;
     s->has_windows = how->has_windows;
-    texts_make(s, format, &rng, &budget_bytes);
+    s->texts = known->texts;
     b = bench_small(s, format, budget_bytes, file_bytes);
     pinned_bytes = has_classes ? budget_bytes / budget_pages(s) * PINNED_PAGES : 0;
     s->bench = &b;

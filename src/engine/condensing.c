@@ -324,8 +324,8 @@ static int positions_find(const quire_condensing *c, uint32_t k, uint64_t lane, 
     return QUIRE_OK;
 }
 
-static int move_lanes(const quire_condensing *c, const quire_runtime_rows *rows, uint32_t k,
-                      uint32_t n, const choice_room *room)
+static int move_lanes(const quire_condensing *c, quire_runtime_rows *rows, uint32_t k, uint32_t n,
+                      const choice_room *room)
 {
     const bool is_by_lane = c->spec.policy->needs_keys || c->spec.policy->is_by_lane;
     const uint32_t d_k = quire_model_desc_get(quire_runtime_model(rows->runtime))->d_k;
@@ -345,16 +345,27 @@ static int move_lanes(const quire_condensing *c, const quire_runtime_rows *rows,
     return QUIRE_OK;
 }
 
+static int move_rows(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                     quire_seq_id from, quire_seq_id to, const choice_room *room)
+{
+    const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
+    quire_runtime_rows rows;
+    int rc = quire_runtime_rows_begin(runtime, from, to, &rows);
+    int rc_end;
+
+    rc = rc == QUIRE_OK ? move_lanes(c, &rows, k, n, room) : rc;
+    rc_end = quire_runtime_rows_end(&rows);
+    return rc < 0 ? rc : rc_end;
+}
+
 static int condense_evenly(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                            quire_seq_id from, quire_seq_id to)
 {
     const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
-    quire_runtime_rows rows;
     choice_room room;
     int rc = room_init(&room, c, n, quire_model_desc_get(quire_runtime_model(runtime))->d_k);
 
-    rc = rc == QUIRE_OK ? quire_runtime_rows_begin(runtime, from, to, &rows) : rc;
-    rc = rc == QUIRE_OK ? move_lanes(c, &rows, k, n, &room) : rc;
+    rc = rc == QUIRE_OK ? move_rows(c, runtime, k, from, to, &room) : rc;
     room_fini(&room);
     return rc;
 }

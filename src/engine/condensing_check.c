@@ -69,6 +69,29 @@ static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *
                : QUIRE_OK;
 }
 
+/* Packed pages are attended by the CPU's kernels (retain/packed_device.h). */
+static int check_device(const quire_condensing_on *on, const quire_retain_spec *spec,
+                        const char *setting, quire_error *err)
+{
+    const char *other =
+        !quire_runtime_has_device(on->opts) ? NULL
+        : quire_condensing_is_by_lane(spec)
+            ? "keeps another number of tokens in each lane (so do floor below 1 and full_layers)"
+        : quire_opts_is_sealed(on->desc, on->opts)
+            ? "keeps tokens in q6 to q3 in tiles that are packed"
+        : quire_desc_n_unwindowed(on->desc) < on->desc->n_layer
+            ? "keeps tokens beside layers with windows in tiles that are packed"
+            : NULL;
+
+    return other != NULL ? quire_error_set(
+                               err, QUIRE_UNSUPP,
+                               "%s %s %s, and such pages are attended in the host's memory, while "
+                               "the KV is on device %s: there keydiff, window, last, stride and "
+                               "random work in f32, f16, bf16 and q8",
+                               setting, spec->policy->name, other, on->opts->device)
+                         : QUIRE_OK;
+}
+
 int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err)
 {
     const uint32_t n_kept = quire_condensing_kept(c, 1);
@@ -149,11 +172,7 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
     const char *fixed = quire_opts_rows_kept(on->desc, on->opts);
 
     QUIRE_TRY(quire_condensing_policy_check(spec, setting, err));
-    if (quire_runtime_has_device(on->opts)) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s moves tokens in the host's memory, and the KV is on device %s",
-                               setting, on->opts->device);
-    }
+    QUIRE_TRY(check_device(on, spec, setting, err));
     if (fixed != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s %s cannot go with %s", setting,
                                spec->policy->name, fixed);

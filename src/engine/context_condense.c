@@ -130,7 +130,7 @@ static void condensing_fini(condensing *c)
 }
 
 /* The first tokens, which stay, stand before the old ones in the pages. */
-static int choose(const condensing *c, uint32_t lane, uint32_t d_k)
+static int choose(condensing *c, uint32_t lane, uint32_t d_k)
 {
     const uint32_t n = c->sizes.n_old;
     const quire_even_lane even = { .lane = lane,
@@ -147,29 +147,40 @@ static int choose(const condensing *c, uint32_t lane, uint32_t d_k)
     return quire_even_choose(c->spec, &c->room, &even, c->is_kept + (size_t)lane * n);
 }
 
+/* Errors: QUIRE_NOMEM, QUIRE_LOST. */
+static int choose_all(condensing *c, quire_runtime *runtime, quire_seq_id seq, uint32_t d_k)
+{
+    const uint32_t n_lanes = quire_runtime_n_lanes(runtime);
+    int rc = quire_runtime_rows_begin(runtime, seq, seq, &c->rows);
+    int rc_end;
+
+    for (uint32_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
+        rc = choose(c, i, d_k);
+    }
+    rc_end = quire_runtime_rows_end(&c->rows);
+    return rc < 0 ? rc : rc_end;
+}
+
 int quire_context_condense(const quire_retain_spec *spec, quire_runtime *runtime, quire_seq_id seq,
-                           uint32_t n_keep)
+                           uint32_t n_keep, bool *is_torn)
 {
     const uint32_t n_held = quire_seq_tokens(quire_runtime_cache(runtime), seq);
-    const uint32_t n_lanes = quire_runtime_n_lanes(runtime);
     const uint32_t d_k = quire_model_desc_get(quire_runtime_model(runtime))->d_k;
     condensing c = { .spec = spec,
                      .n_held = n_held,
                      .n_keep = n_keep,
                      .sizes = quire_context_condense_sizes(spec, n_keep, n_held) };
-    int rc = condensing_init(&c, n_lanes, d_k);
+    int rc = condensing_init(&c, quire_runtime_n_lanes(runtime), d_k);
 
-    rc = rc == QUIRE_OK ? quire_runtime_rows_begin(runtime, seq, seq, &c.rows) : rc;
-    for (uint32_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
-        rc = choose(&c, i, d_k);
-    }
+    *is_torn = false;
+    rc = rc == QUIRE_OK ? choose_all(&c, runtime, seq, d_k) : rc;
     if (rc == QUIRE_OK) {
         const quire_thinning thinning = { .begin = n_keep,
                                           .end = n_keep + c.sizes.n_old,
                                           .n_kept = c.sizes.n_kept,
                                           .is_kept = c.is_kept };
 
-        rc = quire_runtime_thin(runtime, seq, &thinning);
+        rc = quire_runtime_thin(runtime, seq, &thinning, is_torn);
     }
     condensing_fini(&c);
     return rc;

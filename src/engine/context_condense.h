@@ -55,8 +55,9 @@ quire_context_sizes quire_context_condense_sizes(const quire_retain_spec *spec, 
                                                  uint32_t n_held);
 
 /* Condense a sequence, whose pages from n_keep on no other holder has or relies on. n_keep as by
- * quire_context_condense_keep(). Errors: QUIRE_NOMEM; then nothing has changed. */
+ * quire_context_condense_keep(). Errors: QUIRE_NOMEM, QUIRE_LOST; then nothing has changed, unless
+ * *is_torn (quire_runtime_thin()). */
 int quire_context_condense(const quire_retain_spec *spec, quire_runtime *runtime, quire_seq_id seq,
-                           uint32_t n_keep);
+                           uint32_t n_keep, bool *is_torn);
 
 #endif /* QUIRE_ENGINE_CONTEXT_CONDENSE_H */

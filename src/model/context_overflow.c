@@ -48,13 +48,7 @@ uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n
 /* Refuse an overflow that the place of the pages does not allow. */
 static int check_place(const quire_context_on *on, const char *name, quire_error *err)
 {
-    if (quire_runtime_has_device(on->opts)) {
-        return quire_error_set(
-            err, QUIRE_UNSUPP,
-            "%s %s moves tokens in the host's memory, and the KV is on device %s", on->setting,
-            name, on->opts->device);
-    }
-    if (on->has_file) {
+    if (on->offloads) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s %s and --kv-overflow: K of offloaded pages cannot be turned",
                                on->setting, name);

@@ -42,13 +42,13 @@ uint32_t quire_context_overflow_drop(quire_context_overflow overflow, uint32_t n
 typedef struct quire_context_on {
     const quire_model_desc *desc;
     const quire_runtime_opts *opts; /* without zeros, with kv_pairs */
-    bool has_file;                  /* its pages may be offloaded to a file */
+    bool offloads;                  /* its pages may lie outside of their memory */
     const char *setting;            /* begins messages: "--context-overflow", "context_overflow:" */
 } quire_context_on;
 
-/* Whether texts of the runtime can overflow so. Errors: QUIRE_UNSUPP (a device, a file, formats,
- * windows, rope: quire_opts_shift_check(); sinks and condense in q8), QUIRE_INVAL (the context is
- * too short); err tells. */
+/* Whether texts of the runtime can overflow so. Errors: QUIRE_UNSUPP (offloaded pages,
+ * formats, windows, rope: quire_opts_shift_check(); sinks and condense in q8), QUIRE_INVAL (the
+ * context is too short); err tells. */
 int quire_context_overflow_check(const quire_context_on *on, quire_context_overflow overflow,
                                  uint32_t keep, quire_error *err);
 

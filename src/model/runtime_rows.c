@@ -73,10 +73,8 @@ int quire_desc_rows_check(const quire_model_desc *desc)
 
 int quire_opts_rows_check(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    return quire_runtime_has_device(opts) || desc->latent.is_there ||
-                   quire_opts_rows_fixed(desc, opts) != NULL
-               ? QUIRE_UNSUPP
-               : QUIRE_OK;
+    return desc->latent.is_there || quire_opts_rows_fixed(desc, opts) != NULL ? QUIRE_UNSUPP
+                                                                              : QUIRE_OK;
 }
 
 int quire_runtime_rows_check(const quire_runtime *rt)
@@ -107,67 +105,70 @@ int quire_runtime_rows_begin(const quire_runtime *rt, quire_seq_id from, quire_s
 {
     *out = (quire_runtime_rows){ .runtime = rt };
     QUIRE_TRY(quire_seq_table_get(rt->cache, from, QUIRE_KV_GROUP_MAIN, &out->from));
-    return quire_seq_table_get(rt->cache, to, QUIRE_KV_GROUP_MAIN, &out->to);
+    QUIRE_TRY(quire_seq_table_get(rt->cache, to, QUIRE_KV_GROUP_MAIN, &out->to));
+    QUIRE_TRY(quire_runtime_tiles_init(&out->read, rt, false, &out->status));
+    return quire_runtime_tiles_init(&out->write, rt, true, &out->status);
 }
 
-static unsigned char *tile_at(const quire_runtime_rows *rows, const quire_seq_table *table,
-                              const quire_attn_lane *lane, uint32_t head, uint32_t tile)
+int quire_runtime_rows_end(quire_runtime_rows *rows)
 {
-    const uint32_t tiles = rows->runtime->opts.page_tokens / TILE;
-    const uint32_t i = tile / tiles;
-    const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-    const quire_page_addr *addr = &quire_cache_page_addrs(rows->runtime->cache)[id];
-
-    return addr->extent + lane->offset + addr->slot * lane->page_stride + head * lane->head_stride +
-           tile % tiles * lane->tile_stride;
+    quire_tile_window_end(&rows->read.window);
+    quire_tile_window_end(&rows->write.window);
+    return rows->status;
 }
 
-void quire_runtime_rows_keys(const quire_runtime_rows *rows, quire_runtime_lane lane, uint32_t n,
+void quire_runtime_rows_keys(quire_runtime_rows *rows, quire_runtime_lane lane, uint32_t n,
                              float *keys)
 {
     const quire_codec *codec = quire_codec_get();
+    quire_runtime_side side;
     quire_attn_layer layer;
 
     (void)quire_kv_layout(&rows->runtime->form, lane.layer, &layer);
+    side = quire_runtime_side_of_head(&layer, QUIRE_SIDE_K, lane.head);
+    quire_runtime_tiles_put(&rows->read, &rows->from, &side, n);
     for (uint32_t t = 0; t < n; t += TILE) {
         const quire_tile_rows some = { .d = layer.d_k,
                                        .n_tokens = n - t < TILE ? n - t : TILE,
                                        .stride = layer.d_k };
 
-        codec->decode_k(layer.k_store.format, &some,
-                        tile_at(rows, &rows->from, &layer.k_store.lane, lane.head, t / TILE),
+        codec->decode_k(layer.k_store.format, &some, quire_runtime_tile(&rows->read, t / TILE, 0),
                         keys + (size_t)t * layer.d_k);
     }
 }
 
 /* One side of a lane. */
-static void copy_side(const quire_runtime_rows *rows, const quire_attn_source *source,
-                      const quire_tile_kind *kind, uint32_t head, const bool *is_kept, uint32_t n)
+static void copy_side(quire_runtime_rows *rows, const quire_runtime_side *side,
+                      const quire_tile_kind *kind, const bool *is_kept, uint32_t n)
 {
     uint32_t at = 0;
 
+    quire_runtime_tiles_put(&rows->read, &rows->from, side, n);
+    quire_runtime_tiles_put(&rows->write, &rows->to, side, rows->to.n_tokens);
     for (uint32_t t = 0; t < n; t++) {
         if (is_kept[t]) {
-            quire_tile_slot_copy(kind, tile_at(rows, &rows->from, &source->lane, head, t / TILE),
-                                 t % TILE, tile_at(rows, &rows->to, &source->lane, head, at / TILE),
-                                 at % TILE);
+            quire_tile_slot_copy(kind, quire_runtime_tile(&rows->read, t / TILE, 0), t % TILE,
+                                 quire_runtime_tile(&rows->write, at / TILE, 0), at % TILE);
             at++;
         }
     }
 }
 
-void quire_runtime_rows_copy(const quire_runtime_rows *rows, quire_runtime_lane lane,
-                             const bool *is_kept, uint32_t n)
+void quire_runtime_rows_copy(quire_runtime_rows *rows, quire_runtime_lane lane, const bool *is_kept,
+                             uint32_t n)
 {
+    quire_runtime_side side;
     quire_attn_layer layer;
     quire_tile_kind kind;
 
     (void)quire_kv_layout(&rows->runtime->form, lane.layer, &layer);
+    side = quire_runtime_side_of_head(&layer, QUIRE_SIDE_K, lane.head);
     kind = (quire_tile_kind){ layer.k_store.format, QUIRE_SIDE_K, layer.d_k };
-    copy_side(rows, &layer.k_store, &kind, lane.head, is_kept, n);
+    copy_side(rows, &side, &kind, is_kept, n);
     if (layer.v_prefix_of_k) {
         return;
     }
+    side = quire_runtime_side_of_head(&layer, QUIRE_SIDE_V, lane.head);
     kind = (quire_tile_kind){ layer.v_store.format, QUIRE_SIDE_V, layer.d_v };
-    copy_side(rows, &layer.v_store, &kind, lane.head, is_kept, n);
+    copy_side(rows, &side, &kind, is_kept, n);
 }

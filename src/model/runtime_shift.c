@@ -3,7 +3,8 @@
  * Positions end and begin are whole tiles apart, so each tile moves as a whole: V byte for byte, K
  * decoded, turned by the difference of positions and coded again. Tiles move up one after the other
  * into tiles that were read before. Of tokens that are thinned out by lane, the kept rows gather in
- * a buffer of one tile, whose place was read before the buffer is full.
+ * a buffer of one tile, whose place was read before the buffer is full. Pages of a device are read
+ * and written through windows of the host's memory (core/pool/tile_window.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_shift.h"
@@ -14,6 +15,7 @@
 #include "model/rope_frequencies.h"
 #include "model/runtime_internal.h"
 #include "model/runtime_rows.h"
+#include "model/runtime_tiles.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,19 +31,10 @@ typedef struct shift {
     float frequencies[QUIRE_HEAD_DIM_MAX / 2];
     float turns[QUIRE_HEAD_DIM_MAX];
     float *rows; /* [TILE][d_k] */
+    quire_runtime_tiles read;
+    quire_runtime_tiles write;
+    int status; /* of copies of a device */
 } shift;
-
-static unsigned char *tile_at(const shift *s, const quire_seq_table *table,
-                              const quire_attn_lane *lane, uint32_t head, uint32_t tile)
-{
-    const uint32_t tiles = s->rt->opts.page_tokens / TILE;
-    const uint32_t i = tile / tiles;
-    const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-    const quire_page_addr *addr = &quire_cache_page_addrs(s->rt->cache)[id];
-
-    return addr->extent + lane->offset + addr->slot * lane->page_stride + head * lane->head_stride +
-           tile % tiles * lane->tile_stride;
-}
 
 static void turn_row(const shift *s, const quire_attn_source *k, uint32_t d, const float *turns,
                      float *row)
@@ -74,26 +67,42 @@ static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned
     codec->encode_k(k->format, &rows, s->rows, to);
 }
 
-/* The tokens [begin, end) of a layer move; begin is that of a tile. */
-static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
+/* Go to the tiles of the first n_from and n_to tokens of the two. */
+static void put(shift *s, const quire_runtime_side *side, uint32_t n_from, uint32_t n_to)
 {
-    const size_t v_bytes = quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
-    const quire_attn_lane *k = &layer->k_store.lane;
-    const quire_attn_lane *v = &layer->v_store.lane;
+    quire_runtime_tiles_put(&s->read, &s->from, side, n_from);
+    quire_runtime_tiles_put(&s->write, &s->to, side, n_to);
+}
 
-    for (uint32_t g = 0; g < layer->n_kv_head; g++) {
-        for (uint32_t t = begin; t < end; t += TILE) {
-            const uint32_t from = t / TILE;
-            const uint32_t to = (t - s->delta) / TILE;
+static void move_side_k(shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
+{
+    const quire_runtime_side side = quire_runtime_side_of(layer, QUIRE_SIDE_K);
 
-            move_k(s, layer, tile_at(s, &s->from, k, g, from), tile_at(s, &s->to, k, g, to),
+    put(s, &side, end, end - s->delta);
+    for (uint32_t t = begin; t < end; t += TILE) {
+        for (uint32_t g = 0; g < layer->n_kv_head; g++) {
+            move_k(s, layer, quire_runtime_tile(&s->read, t / TILE, g),
+                   quire_runtime_tile(&s->write, (t - s->delta) / TILE, g),
                    end - t < TILE ? end - t : TILE);
-            memcpy(tile_at(s, &s->to, v, g, to), tile_at(s, &s->from, v, g, from), v_bytes);
         }
     }
 }
 
-static void move_tokens(const shift *s, uint32_t begin, uint32_t end)
+static void move_side_v(shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
+{
+    const quire_runtime_side side = quire_runtime_side_of(layer, QUIRE_SIDE_V);
+
+    put(s, &side, end, end - s->delta);
+    for (uint32_t t = begin; t < end; t += TILE) {
+        for (uint32_t g = 0; g < layer->n_kv_head; g++) {
+            memcpy(quire_runtime_tile(&s->write, (t - s->delta) / TILE, g),
+                   quire_runtime_tile(&s->read, t / TILE, g), side.tile_bytes);
+        }
+    }
+}
+
+/* The tokens [begin, end) move; begin is that of a tile. Errors: those of copies. */
+static int move_tokens(shift *s, uint32_t begin, uint32_t end)
 {
     const quire_model_desc *desc = &s->rt->model->desc;
 
@@ -102,14 +111,17 @@ static void move_tokens(const shift *s, uint32_t begin, uint32_t end)
 
         if (desc->kv_map[il].stored >= 0) {
             (void)quire_kv_layout(&s->rt->form, il, &layer);
-            move_layer(s, &layer, begin, end);
+            move_side_k(s, &layer, begin, end);
+            move_side_v(s, &layer, begin, end);
         }
     }
+    quire_tile_window_flush(&s->write.window);
+    return s->status;
 }
 
 int quire_opts_shift_check(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
-    const bool is_shiftable = opts->kv_elsewhere_bytes == 0 && !quire_runtime_has_device(opts) &&
+    const bool is_shiftable = opts->kv_elsewhere_bytes == 0 &&
                               quire_kv_groups_of(desc, opts).n == 1 &&
                               desc->recurrent.n_layers == 0 && quire_model_rope_is_plain(desc);
 
@@ -121,7 +133,8 @@ int quire_runtime_shift_check(const quire_runtime *rt)
     return quire_opts_shift_check(&rt->model->desc, &rt->opts);
 }
 
-/* Errors: QUIRE_INVAL, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free(rows). */
+/* Errors: QUIRE_INVAL, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: shift_end(), on errors too. s stays where
+ * it is. */
 static int shift_begin(shift *s, const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
                        uint32_t end)
 {
@@ -135,24 +148,36 @@ static int shift_begin(shift *s, const quire_runtime *rt, quire_seq_id seq, uint
     QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &s->from));
     s->rows = malloc((size_t)TILE * desc->d_k * sizeof *s->rows);
     QUIRE_FAIL_IF(s->rows == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_runtime_tiles_init(&s->read, rt, false, &s->status));
+    QUIRE_TRY(quire_runtime_tiles_init(&s->write, rt, true, &s->status));
     quire_model_rope_frequencies(rt->model, s->frequencies);
     s->rotation = quire_model_rotation(desc, s->frequencies);
     quire_rotation_turns(&s->rotation, (double)begin - (double)end, s->turns);
     return QUIRE_OK;
 }
 
-int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)
+/* Returns whether pages of a device were written, or may have been. */
+static bool shift_end(shift *s)
+{
+    quire_tile_window_end(&s->read.window);
+    quire_tile_window_end(&s->write.window);
+    free(s->rows);
+    return s->write.window.has_sent;
+}
+
+int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end,
+                        bool *is_torn)
 {
     const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
     shift s;
+    int rc = shift_begin(&s, rt, seq, begin, end);
 
-    QUIRE_TRY(shift_begin(&s, rt, seq, begin, end));
-    s.to = s.from;
-    if (begin < end) {
-        move_tokens(&s, end, n_tokens);
+    if (rc == QUIRE_OK && begin < end) {
+        s.to = s.from;
+        rc = move_tokens(&s, end, n_tokens);
     }
-    free(s.rows);
-    return quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin));
+    *is_torn = shift_end(&s) && rc < 0;
+    return rc == QUIRE_OK ? quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin)) : rc;
 }
 
 /* ---- thinning ---- */
@@ -182,20 +207,22 @@ static void room_fini(thin_room *room)
     free(room->turns);
 }
 
-static void thin_k(const shift *s, const thin_room *room, const quire_thinning *t,
+static void thin_k(shift *s, const thin_room *room, const quire_thinning *t,
                    const quire_attn_layer *layer, uint32_t head, const bool *is_kept)
 {
     const quire_attn_source *k = &layer->k_store;
+    const quire_runtime_side side = quire_runtime_side_of_head(layer, QUIRE_SIDE_K, head);
     const quire_tile_rows tile = { .d = layer->d_k, .n_tokens = TILE, .stride = layer->d_k };
     const size_t d = layer->d_k;
     uint32_t to = t->begin;
 
+    put(s, &side, t->end, t->begin + t->n_kept);
     for (uint32_t from = t->begin; from < t->end; from++) {
         float *row = room->rows + to % TILE * d;
 
         if (from % TILE == 0) {
             quire_codec_get()->decode_k(k->format, &tile,
-                                        tile_at(s, &s->from, &k->lane, head, from / TILE), s->rows);
+                                        quire_runtime_tile(&s->read, from / TILE, 0), s->rows);
         }
         if (!is_kept[from - t->begin]) {
             continue;
@@ -206,29 +233,30 @@ static void thin_k(const shift *s, const thin_room *room, const quire_thinning *
         }
         if (++to % TILE == 0) {
             quire_codec_get()->encode_k(k->format, &tile, room->rows,
-                                        tile_at(s, &s->to, &k->lane, head, to / TILE - 1));
+                                        quire_runtime_tile(&s->write, to / TILE - 1, 0));
         }
     }
     QUIRE_CHECK(to == t->begin + t->n_kept);
 }
 
-static void thin_v(const shift *s, const quire_thinning *t, const quire_attn_layer *layer,
-                   uint32_t head, const bool *is_kept)
+static void thin_v(shift *s, const quire_thinning *t, const quire_attn_layer *layer, uint32_t head,
+                   const bool *is_kept)
 {
-    const quire_attn_lane *v = &layer->v_store.lane;
+    const quire_runtime_side side = quire_runtime_side_of_head(layer, QUIRE_SIDE_V, head);
     const quire_tile_kind kind = { layer->v_store.format, QUIRE_SIDE_V, layer->d_v };
     uint32_t to = t->begin;
 
+    put(s, &side, t->end, t->begin + t->n_kept);
     for (uint32_t from = t->begin; from < t->end; from++) {
         if (is_kept[from - t->begin]) {
-            quire_tile_slot_copy(&kind, tile_at(s, &s->from, v, head, from / TILE), from % TILE,
-                                 tile_at(s, &s->to, v, head, to / TILE), to % TILE);
+            quire_tile_slot_copy(&kind, quire_runtime_tile(&s->read, from / TILE, 0), from % TILE,
+                                 quire_runtime_tile(&s->write, to / TILE, 0), to % TILE);
             to++;
         }
     }
 }
 
-static void thin_lanes(const shift *s, const thin_room *room, const quire_thinning *t)
+static void thin_lanes(shift *s, const thin_room *room, const quire_thinning *t)
 {
     const bool *is_kept = t->is_kept;
 
@@ -242,26 +270,27 @@ static void thin_lanes(const shift *s, const thin_room *room, const quire_thinni
     }
 }
 
-int quire_runtime_thin(quire_runtime *rt, quire_seq_id seq, const quire_thinning *t)
+int quire_runtime_thin(quire_runtime *rt, quire_seq_id seq, const quire_thinning *t, bool *is_torn)
 {
     const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
     thin_room room = { 0 };
     shift s;
     int rc;
 
+    *is_torn = false;
     QUIRE_TRY(quire_runtime_rows_check(rt));
     QUIRE_FAIL_IF(t->begin > t->end || t->n_kept > t->end - t->begin || t->begin % TILE != 0 ||
                       t->n_kept % TILE != 0,
                   QUIRE_INVAL);
-    QUIRE_TRY(shift_begin(&s, rt, seq, t->begin + t->n_kept, t->end));
+    rc = shift_begin(&s, rt, seq, t->begin + t->n_kept, t->end);
     s.to = s.from;
-    rc = room_init(&room, &s);
+    rc = rc == QUIRE_OK ? room_init(&room, &s) : rc;
     if (rc == QUIRE_OK && s.delta > 0) {
         thin_lanes(&s, &room, t);
-        move_tokens(&s, t->end, n_tokens);
+        rc = move_tokens(&s, t->end, n_tokens);
     }
     room_fini(&room);
-    free(s.rows);
+    *is_torn = shift_end(&s) && rc < 0;
     return rc == QUIRE_OK ? quire_seq_truncate(rt->cache, seq, n_tokens - s.delta) : rc;
 }
 
@@ -290,7 +319,7 @@ static int move_away(shift *s, quire_seq_id from, quire_seq_id to, uint32_t end,
         QUIRE_TRY(quire_seq_append(cache, to, n));
         QUIRE_TRY(quire_seq_table_get(cache, from, QUIRE_KV_GROUP_MAIN, &s->from));
         QUIRE_TRY(quire_seq_table_get(cache, to, QUIRE_KV_GROUP_MAIN, &s->to));
-        move_tokens(s, t, t + n);
+        QUIRE_TRY(move_tokens(s, t, t + n));
         t += n;
     }
     return QUIRE_OK;
@@ -305,15 +334,15 @@ int quire_runtime_shift_away(quire_runtime *rt, quire_seq_id seq, uint32_t begin
 
     *out = QUIRE_SEQ_NULL;
     *is_torn = false;
-    QUIRE_TRY(shift_begin(&s, rt, seq, begin, end));
-    rc = quire_seq_fork(rt->cache, seq, &to);
+    rc = shift_begin(&s, rt, seq, begin, end);
+    rc = rc == QUIRE_OK ? quire_seq_fork(rt->cache, seq, &to) : rc;
     if (rc == QUIRE_OK) {
         rc = quire_seq_truncate(rt->cache, to, begin);
     }
     if (rc == QUIRE_OK) {
         rc = move_away(&s, seq, to, end, is_torn);
     }
-    free(s.rows);
+    (void)shift_end(&s);
     if (rc < 0 && to != QUIRE_SEQ_NULL) {
         (void)quire_seq_close(rt->cache, to);
     } else if (rc == QUIRE_OK) {

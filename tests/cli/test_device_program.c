@@ -101,10 +101,6 @@ static void test_refusals(void **state)
                                   "snap:0.5", "--device", "vulkan0"));
     assert_says(r.err, "device vulkan0: texts that keep a share of their tokens");
     program_free(&r);
-    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1",
-                                  "--context-overflow", "shift", "--device", "vulkan0"));
-    assert_says(r.err, "--context-overflow shift moves tokens in the host's memory");
-    program_free(&r);
 }
 
 /* The line at the start, and the same text as by the CPU's kernels. */
@@ -216,10 +212,7 @@ static void test_serve_refusals(void **state)
         const char *says;
     } cases[] = {
         { { "--lock-memory" }, "device vulkan0: locked memory (--lock-memory) are not possible" },
-        { { "--retain", "keydiff:0.5" }, "--retain moves tokens in the host's memory" },
-        { { "--context-overflow", "shift" }, "--context-overflow shift moves tokens" },
-        { { "--context-overflow", "sinks" }, "--context-overflow sinks moves tokens" },
-        { { "--context-overflow", "condense" }, "--context-overflow condense moves tokens" },
+        { { "--retain", "snap:0.5" }, "--retain snap keeps another number of tokens in each lane" },
     };
 
     (void)state;

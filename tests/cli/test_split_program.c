@@ -370,8 +370,7 @@ static void test_serve_settings(void **state)
     } cases[] = {
         { { "--kv-overflow", "tier" }, "kv_overflow tier and split_mode layer cannot go together" },
         { { "--kv-overflow-attend", "host" }, "kv_overflow_attend host and split_mode layer" },
-        { { "--retain", "window:0.5" }, "--retain" },
-        { { "--context-overflow", "shift" }, "device" },
+        { { "--retain", "snap:0.5" }, "--retain snap keeps another number of tokens in each lane" },
         { { "--gpu-layers", "1" }, "-ngl and --split-mode layer" },
         { { "--tensor-split", "1" }, "--tensor-split: 1 shares for 2 devices" },
     };
@@ -391,6 +390,10 @@ static void test_serve_settings(void **state)
                                   "mock0,mock1", "--config",
                                   program_file("config.yaml", placement, strlen(placement))));
     assert_says(r.err, "placement and split_mode layer cannot go together");
+    program_free(&r);
+    r = program_expect(0, PROGRAM("serve", program_model_deep(), "--check-config", "--kv", "q8",
+                                  "--kv-budget", "4MiB", SPLIT, "mock0,mock1", "--context-overflow",
+                                  "shift"));
     program_free(&r);
     r = program_expect(0, PROGRAM("serve", program_model_deep(), "--check-config", "--kv", "q8",
                                   "--kv-budget", "4MiB", SPLIT, "mock0,mock1"));

@@ -11,6 +11,7 @@
 #include "condense_kit.h"
 
 #include "base/rng.h"
+#include "device/mock_device.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "engine/retention.h"
@@ -26,6 +27,19 @@ static engine_bench bench_of(const setting *s, const quire_engine_opts *engine,
     return s->attend_share > 0 || s->windows != NULL
                ? bench_windows(s->windows != NULL ? s->windows : none, engine, runtime)
                : bench_panels(32, engine, runtime);
+}
+
+quire_device *condense_mock;
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 2 };
+    const int rc = quire_mock_device_open(out, opts, &slow, err);
+
+    assert_string_equal(name, "mock");
+    condense_mock = *out;
+    return rc;
 }
 
 static void formats_set(const setting *s, quire_runtime_opts *opts)
@@ -49,6 +63,8 @@ engine_bench condense_bench(const setting *s)
     formats_set(s, &runtime);
     runtime.kv_recent = s->has_kv_recent ? s->kv_recent : runtime.kv_recent;
     runtime.has_bounds = s->attend_share > 0;
+    runtime.device = s->device;
+    runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
     b = bench_of(s, &engine, &runtime);
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;

@@ -30,7 +30,10 @@ typedef struct setting {
     uint32_t kv_recent; /* with has_kv_recent; else the default */
     bool has_kv_recent;
     const int32_t *windows; /* [4] of the model's layers; NULL: none has one */
+    const char *device;     /* "mock", or another name; NULL: the CPU */
 } setting;
+
+extern quire_device *condense_mock; /* opened last */
 
 engine_bench condense_bench(const setting *s);
 

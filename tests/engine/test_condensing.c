@@ -1,6 +1,6 @@
 /* test_condensing.c - requests that keep a share of their text: the bits of `quire run --retain`
  * after a miss, a hit, a preemption and an eviction, with other policies and plain requests beside
- * them; memory that falls; refusals.
+ * them, also with KV on a mock device; memory that falls; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "condense_kit.h"
+#include "device/mock_device.h"
 #include "directory.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
@@ -66,6 +67,53 @@ static void test_answers(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         same_bits(&settings[i]);
+    }
+}
+
+/* KV on a mock device, whose kernels are the CPU's. */
+static void test_on_a_device(void **state)
+{
+    static const setting settings[] = {
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16, .device = "mock" },
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_Q8, .chunk_tokens = 50, .device = "mock" },
+        { .policy = "window:0.5,recent=32", .format = QUIRE_FORMAT_F32, .device = "mock" },
+        { .policy = STRIDE,
+          .format = QUIRE_FORMAT_BF16,
+          .no_prefix_cache = true,
+          .device = "mock" },
+        { .policy = "random:0.5,recent=32,seed=3", .format = QUIRE_FORMAT_F16, .device = "mock" },
+        { .policy = "last:0.5", .format = QUIRE_FORMAT_F16, .device = "mock" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        same_bits(&settings[i]);
+    }
+}
+
+/* A copy of a condensing fails: all requests fail by the name of the device. */
+static void test_a_device_is_lost(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        const setting s = { .format = QUIRE_FORMAT_F16, .device = "mock" };
+        const quire_mock_device_opts faults = { .seed = i, .copy_failure = 0.05 };
+        engine_bench b = condense_bench(&s);
+        quire_request *requests[2];
+        int32_t text[N_PROMPT];
+        gate *g = gate_close(b.engine);
+
+        tokens_make(text, N_PROMPT, 1);
+        requests[0] = ask(&b, KEYDIFF, text, N_PROMPT);
+        requests[1] = ask(&b, STRIDE, text, N_PROMPT);
+        quire_mock_device_set(condense_mock, &faults); /* its thread waits at the gate */
+        gate_open(g);
+        for (uint32_t r = 0; r < 2; r++) {
+            finish_as(requests[r], QUIRE_FINISH_ERROR);
+        }
+        assert_true(quire_engine_is_lost(b.engine));
+        validate(b.engine);
+        bench_close(&b);
     }
 }
 
@@ -444,14 +492,46 @@ static void test_refusals(void **state)
     bench_close(&b);
 }
 
+/* Packed pages, which the CPU attends. */
+static void test_refusals_on_a_device(void **state)
+{
+    static const int32_t windows[4] = { 64, 64, 0, 0 };
+    const setting f16 = { .format = QUIRE_FORMAT_F16, .device = "mock" };
+    const setting q4 = { .format = QUIRE_FORMAT_Q4, .device = "mock" };
+    const setting windowed = { .format = QUIRE_FORMAT_F16, .windows = windows, .device = "mock" };
+    engine_bench b = condense_bench(&f16);
+
+    (void)state;
+    refused(&b, "snap:0.5,recent=32",
+            "retain: snap keeps another number of tokens in each lane (so do floor below 1 and "
+            "full_layers), and such pages are attended in the host's memory, while the KV is on "
+            "device mock: there keydiff, window, last, stride and random work in f32, f16, bf16 "
+            "and q8");
+    refused(&b, "keydiff:0.5,floor=0.5", "retain: keydiff keeps another number of tokens in each");
+    bench_close(&b);
+    b = condense_bench(&q4);
+    refused(&b, KEYDIFF, "retain: keydiff keeps tokens in q6 to q3 in tiles that are packed, and");
+    bench_close(&b);
+    b = condense_bench(&windowed);
+    refused(&b, KEYDIFF, "retain: keydiff keeps tokens beside layers with windows in tiles that");
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),      cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_memory),       cmocka_unit_test(test_invalidation),
-        cmocka_unit_test(test_cached_bytes), cmocka_unit_test(test_invalidation_of_a_running_text),
-        cmocka_unit_test(test_pins),         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_side_by_side),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_cached_bytes),
+        cmocka_unit_test(test_invalidation_of_a_running_text),
+        cmocka_unit_test(test_pins),
+        cmocka_unit_test(test_latent),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_on_a_device),
+        cmocka_unit_test(test_a_device_is_lost),
+        cmocka_unit_test(test_refusals_on_a_device),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

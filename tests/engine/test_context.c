@@ -1,6 +1,6 @@
 /* test_context.c - requests whose texts are longer than the context: the bits of a plain loop that
- * shifts or condenses at the same places, after a miss, a hit, a preemption and for every chunk;
- * refusals.
+ * shifts or condenses at the same places, after a miss, a hit, a preemption and for every chunk,
+ * and of the CPU with KV on a mock device; a device lost on the way; refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "device/mock_device.h"
 #include "directory.h"
 #include "engine/context_condense.h"
 #include "engine/engine_halves.h"
@@ -38,7 +39,21 @@ typedef struct setting {
     uint32_t n_seqs;     /* 0 = 8 */
     uint32_t n_contexts; /* that memory has room for; 0 = 1 */
     bool no_prefix_cache;
+    const char *device; /* of the KV; NULL: the CPU */
 } setting;
+
+static quire_device *mock; /* opened last */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 2 };
+    const int rc = quire_mock_device_open(out, opts, &slow, err);
+
+    assert_string_equal(name, "mock");
+    mock = *out;
+    return rc;
+}
 
 static engine_bench bench_of(const setting *s)
 {
@@ -50,6 +65,8 @@ static engine_bench bench_of(const setting *s)
     engine.no_prefix_cache = s->no_prefix_cache;
     runtime.k_format = runtime.v_format = s->format;
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : 64;
+    runtime.device = s->device;
+    runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;
     if (s->n_contexts > 1) {
         const quire_runtime_opts one = runtime;
 
@@ -80,20 +97,23 @@ static void clear(const setting *s, quire_runtime *runtime, quire_seq_id seq)
 {
     const uint32_t n_keep = quire_context_overflow_keep(s->keep);
     quire_retain_spec spec;
+    bool is_torn;
 
     if (s->overflow == QUIRE_CONTEXT_CONDENSE) {
         spec_of(s, &spec);
         assert_int_equal(quire_context_condense(&spec, runtime, seq,
-                                                quire_context_condense_keep(&spec, s->keep)),
+                                                quire_context_condense_keep(&spec, s->keep),
+                                                &is_torn),
                          QUIRE_OK);
     } else {
         const uint32_t n_drop = quire_context_overflow_drop(s->overflow, n_keep, N_CTX);
 
-        assert_int_equal(quire_runtime_shift(runtime, seq, n_keep, n_keep + n_drop), QUIRE_OK);
+        assert_int_equal(quire_runtime_shift(runtime, seq, n_keep, n_keep + n_drop, &is_torn),
+                         QUIRE_OK);
     }
 }
 
-/* The tokens that a lone sequence generates when it drops tokens whenever it is full. */
+/* The tokens that a lone sequence generates on the CPU when it drops tokens whenever it is full. */
 static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
                    uint32_t n_prompt, uint32_t n, answer *out)
 {
@@ -103,6 +123,8 @@ static void expect(const engine_bench *b, const setting *s, const int32_t *promp
 
     opts.n_seqs_max = 1;
     opts.kv_budget_bytes = 0;
+    opts.device = NULL;
+    opts.device_open = NULL;
     runtime = fixture_runtime(b->model, &opts);
     seq = fixture_seq(runtime);
     *out = (answer){ 0 };
@@ -216,46 +238,45 @@ static void same_bits(const setting *s, uint32_t n_prompt, uint32_t n)
     bench_close(&b);
 }
 
+static const setting answers_beyond[] = {
+    { .format = QUIRE_FORMAT_F16, .overflow = QUIRE_CONTEXT_SHIFT, .keep = 10, .n_contexts = 3 },
+    { .format = QUIRE_FORMAT_Q8,
+      .overflow = QUIRE_CONTEXT_SHIFT,
+      .keep = 64,
+      .n_contexts = 3,
+      .page_tokens = 128,
+      .chunk_tokens = 64 },
+    { .format = QUIRE_FORMAT_F32, .overflow = QUIRE_CONTEXT_SINKS, .n_contexts = 3 },
+    { .format = QUIRE_FORMAT_F16,
+      .overflow = QUIRE_CONTEXT_SHIFT,
+      .keep = 200,
+      .n_contexts = 3,
+      .no_prefix_cache = true },
+    { .format = QUIRE_FORMAT_F16,
+      .overflow = QUIRE_CONTEXT_CONDENSE,
+      .keep = 100,
+      .n_contexts = 3 },
+    { .format = QUIRE_FORMAT_BF16,
+      .overflow = QUIRE_CONTEXT_CONDENSE,
+      .retain = "random:0.9,sinks=70,recent=10",
+      .n_contexts = 3,
+      .page_tokens = 128,
+      .chunk_tokens = 64 },
+    { .format = QUIRE_FORMAT_F32,
+      .overflow = QUIRE_CONTEXT_CONDENSE,
+      .retain = "stride:0.01,recent=1",
+      .keep = 64,
+      .n_contexts = 3,
+      .no_prefix_cache = true },
+};
+
+#define N_ANSWERS (sizeof answers_beyond / sizeof answers_beyond[0])
+
 static void test_answers_beyond_the_context(void **state)
 {
-    static const setting settings[] = {
-        { .format = QUIRE_FORMAT_F16,
-          .overflow = QUIRE_CONTEXT_SHIFT,
-          .keep = 10,
-          .n_contexts = 3 },
-        { .format = QUIRE_FORMAT_Q8,
-          .overflow = QUIRE_CONTEXT_SHIFT,
-          .keep = 64,
-          .n_contexts = 3,
-          .page_tokens = 128,
-          .chunk_tokens = 64 },
-        { .format = QUIRE_FORMAT_F32, .overflow = QUIRE_CONTEXT_SINKS, .n_contexts = 3 },
-        { .format = QUIRE_FORMAT_F16,
-          .overflow = QUIRE_CONTEXT_SHIFT,
-          .keep = 200,
-          .n_contexts = 3,
-          .no_prefix_cache = true },
-        { .format = QUIRE_FORMAT_F16,
-          .overflow = QUIRE_CONTEXT_CONDENSE,
-          .keep = 100,
-          .n_contexts = 3 },
-        { .format = QUIRE_FORMAT_BF16,
-          .overflow = QUIRE_CONTEXT_CONDENSE,
-          .retain = "random:0.9,sinks=70,recent=10",
-          .n_contexts = 3,
-          .page_tokens = 128,
-          .chunk_tokens = 64 },
-        { .format = QUIRE_FORMAT_F32,
-          .overflow = QUIRE_CONTEXT_CONDENSE,
-          .retain = "stride:0.01,recent=1",
-          .keep = 64,
-          .n_contexts = 3,
-          .no_prefix_cache = true },
-    };
-
     (void)state;
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        same_bits(&settings[i], N_PROMPT, N_TOKENS);
+    for (size_t i = 0; i < N_ANSWERS; i++) {
+        same_bits(&answers_beyond[i], N_PROMPT, N_TOKENS);
     }
 }
 
@@ -284,6 +305,60 @@ static void test_prompts_beyond_the_context(void **state)
     same_bits(&settings[0], N_LONG, 20);
     same_bits(&settings[1], N_CTX, 20); /* the prompt fills the context */
     same_bits(&settings[2], N_LONG, 20);
+}
+
+/* KV on a mock device, whose kernels are the CPU's: texts that share pages, and texts with pages of
+ * their own. */
+static void test_on_a_device(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_ANSWERS; i++) {
+        setting s = answers_beyond[i];
+
+        s.device = "mock";
+        same_bits(&s, N_PROMPT, N_TOKENS);
+        same_bits(&s, N_LONG, 20);
+    }
+}
+
+/* The device is lost while tokens move: all requests fail by name, and no other way. */
+static void test_a_device_is_lost(void **state)
+{
+    static answer all;
+
+    (void)state;
+    for (uint32_t i = 0; i < 12; i++) {
+        const setting s = { .format = QUIRE_FORMAT_F16,
+                            .overflow = i % 2 == 0 ? QUIRE_CONTEXT_SHIFT : QUIRE_CONTEXT_CONDENSE,
+                            .n_contexts = 2,
+                            .no_prefix_cache = i % 4 < 2,
+                            .device = "mock" };
+        const quire_mock_device_opts faults = { .seed = i, .copy_failure = 0.05 };
+        engine_bench b = bench_of(&s);
+        quire_request *requests[2];
+        int32_t text[N_PROMPT];
+        gate *g = gate_close(b.engine);
+
+        tokens_make(text, N_PROMPT, 1);
+        for (uint32_t r = 0; r < 2; r++) {
+            requests[r] = ask(&b, &s, text, N_PROMPT, N_TOKENS);
+        }
+        quire_mock_device_set(mock, &faults); /* its thread waits at the gate */
+        gate_open(g);
+        for (uint32_t r = 0; r < 2; r++) {
+            const quire_request_result *result;
+
+            answer_take(requests[r], &all);
+            result = quire_request_result_get(requests[r]);
+            assert_int_equal(result->finish, QUIRE_FINISH_ERROR);
+            assert_int_equal(result->status, QUIRE_LOST);
+            assert_string_equal(result->message, "device mock was lost, and the KV on it");
+            quire_request_release(requests[r]);
+        }
+        assert_true(quire_engine_is_lost(b.engine));
+        validate(b.engine);
+        bench_close(&b);
+    }
 }
 
 /* Memory for exactly one context, or one sequence: the request ends with pages of its own. */
@@ -434,6 +509,7 @@ static void read_keys(first_keys *f, quire_runtime *runtime, quire_seq_id seq)
         quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, i), N_INSTRUCTIONS,
                                 f->keys + i * N_INSTRUCTIONS * d);
     }
+    assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
 }
 
 /* On the engine's thread. */
@@ -707,6 +783,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_beyond_the_context),
         cmocka_unit_test(test_prompts_beyond_the_context),
+        cmocka_unit_test(test_on_a_device),
+        cmocka_unit_test(test_a_device_is_lost),
         cmocka_unit_test(test_memory_for_one_context),
         cmocka_unit_test(test_several),
         cmocka_unit_test(test_preempted_after_a_shift),

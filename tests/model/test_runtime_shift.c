@@ -1,6 +1,7 @@
 /* test_runtime_shift.c - in a model of one layer K and V depend on the token and its position
  * alone: after a shift the next token's logits are those of the shorter text, computed anew. After
- * a thinning each lane is that of a text of its own.
+ * a thinning each lane is that of a text of its own. All of that in the host's memory and in that
+ * of a mock device.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "device/mock_device.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 #include "model/runtime_shift.h"
@@ -23,6 +25,21 @@
 #define N_TEXT  300u
 
 static int32_t text[N_TEXT];
+static bool is_on_mock; /* KV of the test's runtimes */
+static bool is_torn;
+static quire_device *mock; /* opened last */
+static uint64_t mock_seed; /* of the next one */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts slow = { .seed = mock_seed, .delay_ticks = 2 };
+    const int rc = quire_mock_device_open(out, opts, &slow, err);
+
+    assert_string_equal(name, "mock");
+    mock = *out;
+    return rc;
+}
 
 static quire_runtime *open_runtime(const quire_model *model, quire_format k, quire_format v,
                                    uint32_t page_tokens)
@@ -36,6 +53,10 @@ static quire_runtime *open_runtime(const quire_model *model, quire_format k, qui
     opts.k_format = k;
     opts.v_format = v;
     opts.kv_budget_bytes = (uint64_t)16 << 20;
+    if (is_on_mock) {
+        opts.device = "mock";
+        opts.device_open = open_mock;
+    }
     return fixture_runtime(model, &opts);
 }
 
@@ -60,7 +81,7 @@ static void check_shift(const gguf_gen_opts *o, quire_format k, quire_format v, 
         memcpy(want, fixture_step(runtime, fresh, &next, 1, QUIRE_LOGITS_LAST),
                N_VOCAB * sizeof *want);
         (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
-        assert_int_equal(quire_runtime_shift(runtime, seq, begin, end), QUIRE_OK);
+        assert_int_equal(quire_runtime_shift(runtime, seq, begin, end, &is_torn), QUIRE_OK);
         assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq),
                          N_TEXT - (end - begin));
         got = fixture_step(runtime, seq, &next, 1, QUIRE_LOGITS_LAST);
@@ -115,7 +136,6 @@ static void shared_pages_stay(void **state)
         const quire_seq_id seq = fixture_seq(runtime);
         quire_seq_id holder, out;
         float want[2][N_VOCAB];
-        bool is_torn;
 
         (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
         assert_int_equal(quire_seq_fork(cache, seq, &holder), QUIRE_OK);
@@ -130,7 +150,7 @@ static void shared_pages_stay(void **state)
         assert_memory_equal(fixture_step(runtime, holder, &next, 1, QUIRE_LOGITS_LAST), want[1],
                             sizeof want[1]);
         assert_int_equal(quire_seq_truncate(cache, holder, N_TEXT), QUIRE_OK);
-        assert_int_equal(quire_runtime_shift(runtime, holder, begin, end), QUIRE_OK);
+        assert_int_equal(quire_runtime_shift(runtime, holder, begin, end, &is_torn), QUIRE_OK);
         assert_memory_equal(fixture_step(runtime, holder, &next, 1, QUIRE_LOGITS_LAST), want[0],
                             sizeof want[0]);
         quire_cache_validate(cache);
@@ -154,8 +174,8 @@ static void short_memory(void **state)
         quire_seq_id holder, out;
         quire_cache_stats stats;
         uint64_t page_bytes;
-        bool is_torn = true;
 
+        is_torn = true;
         (void)fixture_step(runtime, seq, text, 256, QUIRE_LOGITS_NONE);
         quire_cache_stats_get(cache, &stats);
         page_bytes = stats.charged_bytes / 4;
@@ -185,17 +205,17 @@ static void refusals(void **state)
     (void)state;
     (void)fixture_step(runtime, seq, text, 200, QUIRE_LOGITS_NONE);
     assert_int_equal(quire_runtime_shift_check(runtime), QUIRE_OK);
-    assert_int_equal(quire_runtime_shift(runtime, seq, 10, 64), QUIRE_INVAL);
-    assert_int_equal(quire_runtime_shift(runtime, seq, 64, 100), QUIRE_INVAL);
-    assert_int_equal(quire_runtime_shift(runtime, seq, 128, 64), QUIRE_INVAL);
-    assert_int_equal(quire_runtime_shift(runtime, seq, 64, 256), QUIRE_INVAL);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 10, 64, &is_torn), QUIRE_INVAL);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 64, 100, &is_torn), QUIRE_INVAL);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 128, 64, &is_torn), QUIRE_INVAL);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 64, 256, &is_torn), QUIRE_INVAL);
     assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), 200);
     quire_runtime_destroy(runtime);
     runtime = open_runtime(model, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4, 64);
     seq = fixture_seq(runtime);
     (void)fixture_step(runtime, seq, text, 200, QUIRE_LOGITS_NONE);
     assert_int_equal(quire_runtime_shift_check(runtime), QUIRE_UNSUPP);
-    assert_int_equal(quire_runtime_shift(runtime, seq, 0, 64), QUIRE_UNSUPP);
+    assert_int_equal(quire_runtime_shift(runtime, seq, 0, 64, &is_torn), QUIRE_UNSUPP);
     quire_runtime_destroy(runtime);
     quire_model_close(model);
     fixture_generated_remove();
@@ -270,6 +290,7 @@ static quire_seq_id expected_lanes(quire_runtime *runtime, const quire_thinning 
         (void)fixture_step(runtime, other, kept, n, QUIRE_LOGITS_NONE);
         assert_int_equal(quire_runtime_rows_begin(runtime, other, out, &rows), QUIRE_OK);
         quire_runtime_rows_copy(&rows, quire_runtime_lane_at(runtime, lane), all, n);
+        assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
         assert_int_equal(quire_seq_close(quire_runtime_cache(runtime), other), QUIRE_OK);
     }
     return out;
@@ -288,9 +309,11 @@ static void check_keys(quire_runtime *runtime, quire_seq_id seq, quire_seq_id ex
     for (uint32_t lane = 0; lane < N_LANES; lane++) {
         assert_int_equal(quire_runtime_rows_begin(runtime, seq, seq, &rows), QUIRE_OK);
         quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, lane), n, keys);
+        assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
         assert_int_equal(quire_runtime_rows_begin(runtime, expected, expected, &rows), QUIRE_OK);
         quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, lane), n,
                                 keys + (size_t)n * d);
+        assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
         for (uint32_t i = 0; i < n; i++) {
             const double diff =
                 fixture_diff_max(keys + (size_t)i * d, keys + (size_t)(n + i) * d, d);
@@ -327,7 +350,7 @@ static void check_thin(const quire_model *model, quire_format format, uint32_t p
         assert_true(t.n_kept == 0 || t.n_kept == n || memcmp(is_kept, is_kept + n, n) != 0);
         expected = expected_lanes(runtime, &t);
         (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
-        assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_OK);
+        assert_int_equal(quire_runtime_thin(runtime, seq, &t, &is_torn), QUIRE_OK);
         check_keys(runtime, seq, expected, within);
         memcpy(want, fixture_step(runtime, expected, &next, 1, QUIRE_LOGITS_LAST), sizeof want);
         if (fixture_diff_max(fixture_step(runtime, seq, &next, 1, QUIRE_LOGITS_LAST), want,
@@ -378,7 +401,7 @@ static void the_first_tokens_keep_their_bits(void **state)
     for (uint32_t lane = 0; lane < N_LANES; lane++) {
         choose(is_kept + lane * 128, 128, 64, lane);
     }
-    assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_OK);
+    assert_int_equal(quire_runtime_thin(runtime, seq, &t, &is_torn), QUIRE_OK);
     assert_int_equal(quire_seq_truncate(quire_runtime_cache(runtime), seq, 64), QUIRE_OK);
     check_keys(runtime, seq, whole, 0);
     quire_runtime_destroy(runtime);
@@ -403,7 +426,7 @@ static void thinning_is_refused(void **state)
     (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         t = (quire_thinning){ ranges[i].begin, ranges[i].end, ranges[i].n_kept, is_kept };
-        assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_INVAL);
+        assert_int_equal(quire_runtime_thin(runtime, seq, &t, &is_torn), QUIRE_INVAL);
     }
     assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), N_TEXT);
     quire_runtime_destroy(runtime);
@@ -411,10 +434,156 @@ static void thinning_is_refused(void **state)
     seq = fixture_seq(runtime);
     (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
     t = (quire_thinning){ 64, 128, 0, is_kept };
-    assert_int_equal(quire_runtime_thin(runtime, seq, &t), QUIRE_UNSUPP);
+    assert_int_equal(quire_runtime_thin(runtime, seq, &t, &is_torn), QUIRE_UNSUPP);
     quire_runtime_destroy(runtime);
     quire_model_close(model);
     fixture_generated_remove();
+}
+
+/* ---- a device ---- */
+
+typedef enum move {
+    MOVE_SHIFT,
+    MOVE_AWAY,
+    MOVE_THIN,
+    N_MOVES
+} move;
+
+/* Move the tokens of a text, in a new sequence *seq. */
+static int move_text(quire_runtime *runtime, move how, quire_seq_id *seq)
+{
+    static bool is_kept[N_LANES * 192];
+    const quire_thinning t = { 64, 256, 128, is_kept };
+    quire_seq_id out;
+    int rc;
+
+    if (how == MOVE_SHIFT) {
+        return quire_runtime_shift(runtime, *seq, 64, 192, &is_torn);
+    }
+    if (how == MOVE_THIN) {
+        for (uint32_t lane = 0; lane < N_LANES; lane++) {
+            choose(is_kept + lane * 192, 192, 128, lane);
+        }
+        return quire_runtime_thin(runtime, *seq, &t, &is_torn);
+    }
+    rc = quire_runtime_shift_away(runtime, *seq, 64, 192, &out, &is_torn);
+    if (rc == QUIRE_OK) {
+        assert_int_equal(quire_seq_close(quire_runtime_cache(runtime), *seq), QUIRE_OK);
+        *seq = out;
+    }
+    return rc;
+}
+
+#define KEYS_MAX (N_LANES * N_TEXT * 64u)
+
+/* All that shows of a text's bits. */
+typedef struct shown {
+    float keys[KEYS_MAX];
+    float logits[N_VOCAB]; /* of the next token */
+} shown;
+
+static void show(quire_runtime *runtime, quire_seq_id seq, shown *out)
+{
+    const uint32_t n = quire_seq_tokens(quire_runtime_cache(runtime), seq);
+    const uint32_t d = quire_model_desc_get(quire_runtime_model(runtime))->d_k;
+    const int32_t next = 65;
+    quire_runtime_rows rows;
+
+    memset(out, 0, sizeof *out);
+    assert_true(N_LANES * n * d <= KEYS_MAX);
+    assert_int_equal(quire_runtime_rows_begin(runtime, seq, seq, &rows), QUIRE_OK);
+    for (uint32_t lane = 0; lane < N_LANES; lane++) {
+        quire_runtime_rows_keys(&rows, quire_runtime_lane_at(runtime, lane), n,
+                                out->keys + (size_t)lane * n * d);
+    }
+    assert_int_equal(quire_runtime_rows_end(&rows), QUIRE_OK);
+    memcpy(out->logits, fixture_step(runtime, seq, &next, 1, QUIRE_LOGITS_LAST),
+           sizeof out->logits);
+}
+
+/* Moves on a device give the bytes that the host's memory gets. */
+static void device_has_the_hosts_bits(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8 };
+    static shown of[2];
+    const gguf_gen_opts o = fixture_llama("moved", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+
+    (void)state;
+    for (uint32_t i = 0; i < N_MOVES * 3 * 2; i++) {
+        const quire_format format = formats[i / N_MOVES % 3];
+
+        for (int d = 0; d < 2; d++) {
+            quire_runtime *runtime;
+            quire_seq_id seq;
+
+            is_on_mock = d == 1;
+            runtime = open_runtime(model, format, format, i / N_MOVES / 3 == 0 ? 64 : 128);
+            seq = fixture_seq(runtime);
+            (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+            assert_int_equal(move_text(runtime, (move)(i % N_MOVES), &seq), QUIRE_OK);
+            show(runtime, seq, &of[d]);
+            quire_cache_validate(quire_runtime_cache(runtime));
+            quire_runtime_destroy(runtime);
+        }
+        assert_memory_equal(&of[0], &of[1], sizeof of[0]);
+    }
+    is_on_mock = false;
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* A copy that fails, or a loss in the middle, loses the device. The caller learns whether tokens
+ * were changed before. */
+static void failed_copies_lose_the_device(void **state)
+{
+    const gguf_gen_opts o = fixture_llama("moved", 1, N_VOCAB, 512, 3);
+    quire_model *model = fixture_open(fixture_generate(&o));
+    uint32_t n_done[N_MOVES] = { 0 }, n_torn[N_MOVES] = { 0 }, n_whole[N_MOVES] = { 0 };
+
+    (void)state;
+    is_on_mock = true;
+    for (uint32_t i = 0; i < N_MOVES * 60; i++) {
+        const quire_mock_device_opts bad = { .copy_failure = i / N_MOVES % 2 == 0 ? 0.03 : 0,
+                                             .loss = i / N_MOVES % 2 == 0 ? 0 : 0.03 };
+        const move how = (move)(i % N_MOVES);
+        quire_runtime *runtime;
+        quire_seq_id seq;
+        int rc;
+
+        mock_seed = i;
+        runtime = open_runtime(model, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 64);
+        seq = fixture_seq(runtime);
+        (void)fixture_step(runtime, seq, text, N_TEXT, QUIRE_LOGITS_NONE);
+        quire_mock_device_set(mock, &bad);
+        rc = move_text(runtime, how, &seq);
+        assert_int_equal(quire_runtime_is_lost(runtime), rc == QUIRE_LOST);
+        assert_true(rc == QUIRE_OK || rc == QUIRE_LOST);
+        n_done[how] += rc == QUIRE_OK;
+        n_torn[how] += rc < 0 && is_torn;
+        n_whole[how] += rc < 0 && !is_torn;
+        quire_runtime_destroy(runtime);
+    }
+    is_on_mock = false;
+    for (uint32_t i = 0; i < N_MOVES; i++) {
+        assert_true(n_done[i] > 0 && n_torn[i] > 0 && n_whole[i] > 0);
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+static int begin_on_mock(void **state)
+{
+    (void)state;
+    is_on_mock = true;
+    return 0;
+}
+
+static int end_on_mock(void **state)
+{
+    (void)state;
+    is_on_mock = false;
+    return 0;
 }
 
 int main(void)
@@ -429,9 +598,15 @@ int main(void)
         cmocka_unit_test(the_first_tokens_keep_their_bits),
         cmocka_unit_test(thinning_is_refused),
     };
+    const struct CMUnitTest of_devices[] = {
+        cmocka_unit_test(device_has_the_hosts_bits),
+        cmocka_unit_test(failed_copies_lose_the_device),
+    };
 
     for (uint32_t i = 0; i < N_TEXT; i++) {
         text[i] = (int32_t)(3 + i * 7 % 250);
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests_name("host", tests, NULL, NULL) +
+           cmocka_run_group_tests_name("mock", tests, begin_on_mock, end_on_mock) +
+           cmocka_run_group_tests_name("devices", of_devices, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "model/backend.h"
 #include "model/kv_identity.h"
 #include "model/memory.h"
+#include "model/runtime_shift.h"
 #include "model/runtime_split.h"
 #include "model_fixture.h"
 
@@ -133,6 +134,13 @@ static float *work(const quire_model *model, const quire_runtime_opts *opts, siz
         memcpy(to, logits, (size_t)2 * n_vocab * sizeof(*to));
     }
     assert_int_equal(quire_seq_close(quire_runtime_cache(runtime), seq), QUIRE_OK);
+    if (quire_runtime_shift_check(runtime) == QUIRE_OK) { /* tokens leave the middle */
+        bool is_torn;
+
+        assert_int_equal(quire_runtime_shift(runtime, fork, 64, 128, &is_torn), QUIRE_OK);
+        memcpy(to, fixture_step(runtime, fork, text, 1, QUIRE_LOGITS_LAST), n_vocab * sizeof(*to));
+        to += n_vocab;
+    }
     (void)quire_cache_coalesce(quire_runtime_cache(runtime), UINT32_MAX);
     quire_cache_validate(quire_runtime_cache(runtime));
     quire_runtime_destroy(runtime);

@@ -186,6 +186,7 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
 {
     const quire_context_on on = { .desc = writer->session->desc,
                                   .opts = quire_runtime_opts_get(writer->session->runtime),
+                                  .offloads = writer->session->offload != NULL,
                                   .setting = "--context-overflow" };
     const uint32_t n_before = writer->n_keep;
 
@@ -202,20 +203,36 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
     return QUIRE_OK;
 }
 
-/* The context is full: make room. Errors: those of quire_runtime_shift(). */
-static int drop_tokens(quire_writer *writer, quire_writer_result *result)
+/* Errors: those of quire_runtime_shift(). */
+static int move_tokens(quire_writer *writer, bool *is_torn)
 {
     quire_runtime *runtime = writer->session->runtime;
+    const uint32_t n_keep = writer->n_keep;
     uint32_t n;
 
     if (writer->overflow == QUIRE_CONTEXT_CONDENSE) {
-        QUIRE_TRY(quire_context_condense(&writer->retain, runtime, writer->seq, writer->n_keep));
-        n = writer->n_held - quire_seq_tokens(quire_runtime_cache(runtime), writer->seq);
-        result->n_condensings++;
-    } else {
-        n = quire_context_overflow_drop(writer->overflow, writer->n_keep, writer->n_held);
-        QUIRE_TRY(quire_runtime_shift(runtime, writer->seq, writer->n_keep, writer->n_keep + n));
+        return quire_context_condense(&writer->retain, runtime, writer->seq, n_keep, is_torn);
     }
+    n = quire_context_overflow_drop(writer->overflow, n_keep, writer->n_held);
+    return quire_runtime_shift(runtime, writer->seq, n_keep, n_keep + n, is_torn);
+}
+
+/* The context is full: make room. Errors: those of quire_runtime_shift(). */
+static int drop_tokens(quire_writer *writer, quire_writer_result *result)
+{
+    const quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+    bool is_torn;
+    int rc = move_tokens(writer, &is_torn);
+    uint32_t n;
+
+    if (rc < 0) {
+        if (is_torn) {
+            quire_writer_reset(writer); /* no later text goes on from these tokens */
+        }
+        return rc;
+    }
+    n = writer->n_held - quire_seq_tokens(cache, writer->seq);
+    result->n_condensings += writer->overflow == QUIRE_CONTEXT_CONDENSE;
     writer->n_full = n_text(writer);
     writer->n_held -= n;
     writer->n_gone += n;

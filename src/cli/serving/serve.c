@@ -225,9 +225,11 @@ static const char *overflow_note(const serving *s)
     }
     return s->args->retain != NULL
                ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
+           : quire_serve_moves_tokens(s->args)
+               ? "with this --context-overflow requests larger than the KV budget are refused "
+                 "(kv_overflow)"
                : "no layer of this model reads the whole text, or one reads K and V of more than "
-                 "two "
-                 "layers, so requests larger than the KV budget are refused (kv_overflow)";
+                 "two layers, so requests larger than the KV budget are refused (kv_overflow)";
 }
 
 #define NO_PREFETCH "prefetch_steps has no effect without cache_dir, store or cache_host_memory"

@@ -99,9 +99,12 @@ static int context_check(const quire_serve_described *d, const quire_runtime_opt
                          quire_error *err)
 {
     const quire_server_opts *o = d->opts;
+    const quire_overflow_opts overflow = overflow_of(d, opts);
+    const bool has_device = quire_runtime_has_device(opts);
     const quire_context_on on = { .desc = d->session->desc,
                                   .opts = opts,
-                                  .has_file = overflow_of(d, opts).dir != NULL,
+                                  .offloads =
+                                      has_device ? overflow.host_bytes > 0 : overflow.dir != NULL,
                                   .setting = "--context-overflow" };
 
     return o->context_overflow == QUIRE_CONTEXT_CONDENSE

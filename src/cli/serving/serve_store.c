@@ -304,6 +304,11 @@ static int attend_settle(const quire_serve_args *args, const quire_opened *descr
                   : QUIRE_OK;
 }
 
+bool quire_serve_moves_tokens(const quire_serve_args *args)
+{
+    return args->context_overflow > 1;
+}
+
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
                                 uint64_t beside_bytes, quire_error *err)
 {
@@ -322,7 +327,8 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     }
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         QUIRE_TRY(quire_overflow_check(described->desc, err));
-    } else if (args->retain != NULL || quire_overflow_check(described->desc, NULL) < 0) {
+    } else if (args->retain != NULL || quire_serve_moves_tokens(args) ||
+               quire_overflow_check(described->desc, NULL) < 0) {
         args->no_kv_overflow = true;
         return QUIRE_OK;
     }

@@ -62,10 +62,13 @@ typedef struct quire_serve_common {
 int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from,
                            quire_serve_common *common, quire_error *err);
 
+/* Whether tokens of texts that fill their context move (--context-overflow shift, sinks, condense).
+ */
+bool quire_serve_moves_tokens(const quire_serve_args *args);
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
- * the model cannot, or texts are condensed (retain), args->no_kv_overflow is set: such requests are
- * refused. If the host has too little memory for devices that are not the CPU, these refuse them:
- * args->no_overflow_memory. beside_bytes: see quire_runtime_opts. Errors:
+ * the model cannot, texts are condensed (retain) or tokens move, args->no_kv_overflow is set: such
+ * requests are refused. If the host has too little memory for devices that are not the CPU, these
+ * refuse them: args->no_overflow_memory. beside_bytes: see quire_runtime_opts. Errors:
  * quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow is tier; QUIRE_INVAL and
  * QUIRE_UNSUPP: kv_overflow_attend asks for pages that are never there. */
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,

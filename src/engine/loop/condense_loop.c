@@ -14,14 +14,13 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
     const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
     /* Several devices are watched in any case; with KV events they have no chunks. */
     const bool has_events = loop->opts.watcher.stored != NULL && !quire_loop_has_heir(loop);
-    const char *other =
-        loop->opts.retain_chunk == 0 && quire_loop_has_heir(loop)
-            ? "KV events of several devices, or an engine without chunks"
-        : loop->opts.retain_chunk == 0 ? "an engine without chunks"
-        : loop->opts.overflow.dir != NULL && !quire_runtime_has_device(loop->runtime_opts)
-            ? "--kv-overflow: a text that is condensed is in memory"
-        : has_events ? "KV events: they name whole texts"
-                     : NULL;
+    const char *other = loop->opts.retain_chunk == 0 && quire_loop_has_heir(loop)
+                            ? "KV events of several devices, or an engine without chunks"
+                        : loop->opts.retain_chunk == 0 ? "an engine without chunks"
+                        : quire_overflow_is_on(&loop->opts.overflow, loop->runtime)
+                            ? "--kv-overflow: a text that is condensed is in memory"
+                        : has_events ? "KV events: they name whole texts"
+                                     : NULL;
 
     if (other != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other);

@@ -13,7 +13,8 @@ static quire_context_on on_of(const quire_loop *loop, const char *setting)
 {
     return (quire_context_on){ .desc = loop->desc,
                                .opts = loop->runtime_opts,
-                               .has_file = loop->opts.overflow.dir != NULL,
+                               .offloads =
+                                   quire_overflow_is_on(&loop->opts.overflow, loop->runtime),
                                .setting = setting };
 }
 
@@ -48,17 +49,22 @@ static bool has_own_pages(const quire_request *r, uint32_t n_keep)
     return r->kv.n_dropped > 0 || r->kv.n_published <= n_keep;
 }
 
+/* The request shares no more pages. */
+static void leave_tree(quire_loop *loop, quire_request *r)
+{
+    if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
+        r->kv.ref = QUIRE_PREFIX_REF_NULL;
+    }
+}
+
 /* The tokens [n_keep, n_keep + n) leave, and the others get pages of their own. Errors: those of
  * quire_runtime_shift_away(). */
 static int move_away(quire_loop *loop, quire_request *r, uint32_t n_keep, uint32_t n, bool *is_torn)
 {
     quire_seq_id seq;
 
-    if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
-        /* Without the reference, pages that the sequence gives up can be evicted. */
-        (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
-        r->kv.ref = QUIRE_PREFIX_REF_NULL;
-    }
+    leave_tree(loop, r); /* then pages that the sequence gives up can be evicted */
     QUIRE_TRY(
         quire_runtime_shift_away(loop->runtime, r->kv.seq, n_keep, n_keep + n, &seq, is_torn));
     (void)quire_seq_close(loop->cache, r->kv.seq);
@@ -66,7 +72,7 @@ static int move_away(quire_loop *loop, quire_request *r, uint32_t n_keep, uint32
     return QUIRE_OK;
 }
 
-/* Errors: those of quire_runtime_shift_away(); *is_torn: the sequence has lost pages. */
+/* Errors: those of quire_runtime_shift_away(); *is_torn: the sequence has lost pages or tokens. */
 static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
 {
     const uint32_t n_keep = quire_context_overflow_keep(r->context_keep);
@@ -74,7 +80,7 @@ static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
 
     *is_torn = false;
     return has_own_pages(r, n_keep)
-               ? quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n)
+               ? quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n, is_torn)
                : move_away(loop, r, n_keep, n, is_torn);
 }
 
@@ -86,10 +92,9 @@ static int condense(quire_loop *loop, quire_request *r, bool *is_torn)
 
     *is_torn = false;
     if (!has_own_pages(r, n_keep)) {
-        QUIRE_TRY(move_away(loop, r, n_keep, 0, is_torn));
-        *is_torn = false; /* of the sequence before */
+        QUIRE_TRY(move_away(loop, r, n_keep, 0, is_torn)); /* of the sequence before */
     }
-    rc = quire_context_condense(&r->context_retain, loop->runtime, r->kv.seq, n_keep);
+    rc = quire_context_condense(&r->context_retain, loop->runtime, r->kv.seq, n_keep, is_torn);
     if (rc < 0 && r->kv.ref == QUIRE_PREFIX_REF_NULL) {
         r->kv.n_published = quire_min_u32(r->kv.n_published, n_keep); /* the rest is its own now */
     }
@@ -113,11 +118,17 @@ static void count_dropped(quire_loop *loop, quire_request *r, uint32_t n_before)
     quire_loop_released(loop);
 }
 
-/* There was no memory to make room. */
+/* There was no memory to make room, or the device is lost. */
 static void give_up(quire_loop *loop, quire_request *r, int status, bool is_torn)
 {
     const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
 
+    if (status == QUIRE_LOST) {
+        return; /* the round ends all requests */
+    }
+    if (is_torn) {
+        leave_tree(loop, r);
+    }
     if (is_torn && !is_alone) {
         quire_loop_preempt(loop, r); /* the rest of its pages is of no use */
         return;

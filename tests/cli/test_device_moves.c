@@ -1,0 +1,162 @@
+/* test_device_moves.c - texts whose tokens move, with KV on a device, by the built program: on a
+ * mock device, whose kernels are the CPU's, the text of the CPU; on the first Vulkan device to the
+ * end; and a device that is lost while tokens move.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+#include "served.h"
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const overflows[] = { "shift", "sinks", "condense" };
+
+/* 600 tokens in a context of 384: tokens leave twice at least. */
+static program_args run_on(const char *device, const char *overflow)
+{
+    return PROGRAM("run", "-m", program_model(), "-p", "some words", "-n", "600", "-c", "384",
+                   "--kv", "f16", "--temp", "0", "--ignore-eos", "--context-overflow", overflow,
+                   "--device", device);
+}
+
+static void test_run(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        program_result cpu = program_expect(0, run_on("cpu", overflows[i]));
+        program_result mock = program_expect(0, run_on("mock1", overflows[i]));
+
+        assert_true(cpu.out_bytes > 600);
+        assert_string_equal(mock.out, cpu.out);
+        program_free(&cpu);
+        program_free(&mock);
+    }
+}
+
+/* Rounding may choose other words on the way, so the words are not compared. */
+static void test_run_by_vulkan(void **state)
+{
+    program_result devices = program_expect(0, PROGRAM("devices"));
+    const bool has_vulkan = strstr(devices.out, "\nvulkan0 ") != NULL;
+
+    (void)state;
+    program_free(&devices);
+    if (!has_vulkan) {
+        print_message("no Vulkan device\n");
+        skip();
+    }
+    for (size_t i = 0; i < 3; i++) {
+        program_result r = program_expect(0, run_on("vulkan0", overflows[i]));
+
+        assert_true(r.out_bytes > 600);
+        program_free(&r);
+    }
+}
+
+/* Before, while and after tokens move for the first time, which is when the context of 384 tokens
+ * is full: a token takes 4 pieces of the device's work. The command ends by the device's name. */
+static void test_lost(void **state)
+{
+    (void)state;
+    for (uint32_t at = 1450; at < 1650; at += 9) {
+        char text[16];
+        program_result r;
+
+        (void)snprintf(text, sizeof text, "%u", at);
+        assert_int_equal(setenv("MOCK_LOSE_AT", text, 1), 0);
+        r = program_expect(1, run_on("mock", "shift"));
+        assert_says(r.err, "device mock was lost, and the KV on it");
+        program_free(&r);
+    }
+    (void)unsetenv("MOCK_LOSE_AT");
+}
+
+/* ---- quire serve ---- */
+
+static program_running serve_on(const char *device, const char *option, const char *value)
+{
+    return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                 "--kv", "f16", "--retain-chunk", "128", "-c", "384", "--device",
+                                 device, option, value));
+}
+
+static const char ask_long[] =
+    "{\"prompt\": \"Once upon a time there was a little girl who lived in a house by the sea, and "
+    "every day she went down to the beach to look for shells and stones and pieces of glass.\", "
+    "\"max_tokens\": 400, \"temperature\": 0, \"ignore_eos\": true}";
+
+/* The answer, and a metric that shows that tokens moved. */
+static void answer_on(const char *device, const char *option, const char *value, char *text,
+                      size_t text_bytes)
+{
+    program_running running = serve_on(device, option, value);
+    const uint16_t port = served_port(&running);
+    json_t *reply = json_loads(served_ask(port, "POST", "/v1/completions", ask_long), 0, NULL);
+    const json_t *choice = json_array_get(json_object_get(reply, "choices"), 0);
+    const char *said = json_string_value(json_object_get(choice, "text"));
+
+    assert_non_null(said);
+    (void)snprintf(text, text_bytes, "%s", said);
+    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") +
+                    served_metric(port, "quire_context_shifts_total") >
+                0);
+    json_decref(reply);
+    served_end(&running, SIGTERM);
+}
+
+static void test_serve(void **state)
+{
+    static const char *const options[][2] = { { "--retain", "keydiff:0.5,recent=16" },
+                                              { "--retain", "stride:0.5,recent=16" },
+                                              { "--context-overflow", "shift" },
+                                              { "--context-overflow", "condense" } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        static char cpu[8192], mock[8192];
+
+        answer_on("cpu", options[i][0], options[i][1], cpu, sizeof cpu);
+        answer_on("mock", options[i][0], options[i][1], mock, sizeof mock);
+        assert_true(strlen(cpu) > 100);
+        assert_string_equal(mock, cpu);
+    }
+}
+
+/* Requests larger than the budget and tokens that move exclude each other: auto gives way. */
+static void test_overflow(void **state)
+{
+    program_result r;
+
+    (void)state;
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--kv",
+                                  "f16", "--device", "mock", "--context-overflow", "shift"));
+    assert_says(r.out, "\"kv_overflow\": \"refuse\"");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--kv", "f16",
+                                  "--device", "mock", "--context-overflow", "shift",
+                                  "--kv-overflow", "tier"));
+    assert_says(r.err,
+                "--context-overflow shift and --kv-overflow: K of offloaded pages cannot be");
+    program_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_run),      cmocka_unit_test(test_run_by_vulkan),
+        cmocka_unit_test(test_lost),     cmocka_unit_test(test_serve),
+        cmocka_unit_test(test_overflow),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

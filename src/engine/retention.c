@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "engine/repeating.h"
+#include "model/archs.h"
 #include "model/kv_identity.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
@@ -67,7 +68,37 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
                                .n_rows_max = runtime->n_batch,
                                .n_threads = runtime->n_threads,
                                .lock_memory = runtime->lock_memory,
-                               .parallel = opts->parallel };
+                               .parallel = opts->parallel,
+                               .is_on_device = quire_runtime_has_device(runtime) };
+    return QUIRE_OK;
+}
+
+/* Whether attention has values of each head beside the rows: learned sinks, gates of V. */
+static bool desc_has_own(const quire_model_desc *desc)
+{
+    bool has_own = (quire_arch_row_get(desc->arch)->needs & QUIRE_PART_SINKS) != 0;
+
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        has_own = has_own || desc->kv_map[l].v_gates != 0;
+    }
+    return has_own;
+}
+
+/* On a device the heads of a layer are sequences of one batch (retain/kept_lanes.h). */
+static int check_device(const quire_model_desc *desc, const quire_runtime_opts *runtime,
+                        quire_error *err)
+{
+    if (quire_runtime_has_device(runtime) && runtime->split.n > 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain and --split-mode layer: the lanes of all layers are on "
+                               "one device");
+    }
+    if (quire_runtime_has_device(runtime) && desc_has_own(desc)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain on device %s works with models without learned sinks and "
+                               "gates of V: not with this %s model",
+                               runtime->device, desc->arch_name);
+    }
     return QUIRE_OK;
 }
 
@@ -79,6 +110,7 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
     quire_lanes_opts lanes;
     int rc;
 
+    QUIRE_TRY(check_device(desc, runtime, err));
     if (desc->latent.is_there) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "--retain works with models that store K and V; in models of the "
@@ -100,7 +132,11 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     rc = quire_lanes_check(&lanes, err);
-    if (rc == QUIRE_OK) {
+    if (rc == QUIRE_OK && lanes.is_on_device) {
+        runtime->kv_elsewhere_bytes = quire_lanes_bytes_max(&lanes);
+        runtime->beside_bytes += quire_lanes_buffer_bytes(&lanes);
+        runtime->elsewhere_limits = quire_lanes_device_limits(&lanes);
+    } else if (rc == QUIRE_OK) {
         runtime->kv_elsewhere_bytes =
             quire_lanes_bytes_max(&lanes) + quire_lanes_buffer_bytes(&lanes);
     }
@@ -139,6 +175,8 @@ static int open_parts(quire_retention *retention, quire_runtime *runtime,
     }
     quire_model_rope_frequencies(quire_runtime_model(runtime), frequencies);
     lanes.rotation = &rotation;
+    lanes.memory = quire_runtime_page_memory(runtime);
+    lanes.base = quire_runtime_device(runtime);
     rc = quire_lanes_create(&retention->lanes, &lanes, err);
     free(layers);
     return rc;

@@ -37,14 +37,15 @@ typedef struct quire_retention_opts {
 /* Positions behind the caller's longest text, for parts that are repeated. */
 uint32_t quire_retention_room(const quire_retain_spec *spec);
 
-/* Set kv_elsewhere_bytes of a runtime's options, whose other fields are set, limit
- * n_batch to the chunk, and add the room to n_ctx, which must not be 0 then. Errors:
- * quire_lanes_check(). */
+/* Set kv_elsewhere_bytes of a runtime's options, whose other fields are set (with a device
+ * elsewhere_limits, and the buffers in beside_bytes), limit n_batch to the chunk, and add the room
+ * to n_ctx, which must not be 0 then. Errors: quire_lanes_check(), QUIRE_UNSUPP (a model whose
+ * heads have values of their own, on a device). */
 int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opts *opts,
                          quire_runtime_opts *runtime, quire_error *err);
 
 /* Put lanes before a runtime that was created with such options. Errors: quire_lanes_create().
- * Memory: quire_retention_close(), after the runtime was destroyed. */
+ * Memory: quire_retention_close(), between the last step and the destruction of the runtime. */
 int quire_retention_open(quire_retention **out, quire_runtime *runtime,
                          const quire_model_desc *desc, const quire_retention_opts *opts,
                          quire_error *err);

@@ -159,10 +159,13 @@ static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_o
     const uint64_t row = (uint64_t)desc->n_head * n_splits * (2 + 2 * desc->d_v);
     const uint64_t partials =
         o->n_batch < DEVICE_PARTIALS / row + 1 ? o->n_batch * row : larger(DEVICE_PARTIALS, row);
-    const uint64_t n_entries =
-        (uint64_t)o->n_seqs_max * quire_kv_groups_of(desc, o).n * (o->n_ctx / o->page_tokens + 2);
+    const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
+    const uint64_t n_entries = (uint64_t)attn.n_seqs_max * attn.n_groups * (attn.n_entries_max + 2);
+    /* Lists of the tokens that are kept. */
+    const uint64_t lists =
+        o->elsewhere_limits.struct_bytes != 0 ? n_entries * QUIRE_TILE_TOKENS * sizeof(int32_t) : 0;
 
-    return (sizeof(float) * (rows + partials) + DEVICE_ENTRY_BYTES * n_entries) / 2 * 3;
+    return (sizeof(float) * (rows + partials) + DEVICE_ENTRY_BYTES * n_entries + lists) / 2 * 3;
 }
 
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,

@@ -181,6 +181,9 @@ quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
     const quire_kv_groups groups = quire_kv_groups_of(desc, o);
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
 
+    if (o->elsewhere_limits.struct_bytes != 0) {
+        return o->elsewhere_limits;
+    }
     attn_groups(&groups, &opts);
     opts.n_threads_max = o->n_threads;
     opts.n_seqs_max = o->n_seqs_max;
@@ -240,7 +243,9 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         op->call = il;
         op->has_append = desc->kv_map[il].stored >= 0;
         op->layer_index = il;
-        rc = rt->device.check(rt->device.ctx, &op->layer);
+        /* Else the device before it checks its own layers. */
+        rc = o->elsewhere_limits.struct_bytes == 0 ? rt->device.check(rt->device.ctx, &op->layer)
+                                                   : QUIRE_OK;
         if (rc < 0) {
             return quire_error_set(err, rc, "layer %u: attention on %s cannot run it: %s", il,
                                    rt->device.name, quire_status_text(rc));

@@ -86,6 +86,9 @@ typedef struct quire_runtime_opts {
     uint64_t kv_elsewhere_bytes; /* not 0: K and V lie with a device of the caller's, which takes so
                                     much memory at most; the cache counts tokens, and its pages have
                                     no payload. The caller sets the device before the first step */
+    quire_attn_workspace_opts elsewhere_limits; /* with these and a device: K and V lie with one of
+                                                   the caller's before it, whose steps have these
+                                                   limits. struct_bytes 0: not set */
     const char *device; /* of pages, append and attention (quire/device.h), as "vulkan0"; NULL or
                            "cpu": none, the CPU's kernels read the host's memory. Borrowed for the
                            runtime's life */

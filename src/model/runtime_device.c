@@ -16,8 +16,11 @@ bool quire_runtime_has_device(const quire_runtime_opts *o)
 /* The option, as a phrase, that needs pages in the host's memory; NULL: none of these options. */
 static const char *missing(const quire_runtime_opts *o)
 {
-    if (o->kv_elsewhere_bytes != 0 || o->has_bounds) {
-        return "texts that keep a share of their tokens (--retain, --attend)";
+    if (o->kv_elsewhere_bytes != 0 && o->elsewhere_limits.struct_bytes == 0) {
+        return "texts that keep a share of their tokens (--retain)";
+    }
+    if (o->has_bounds) {
+        return "texts that read a share of their pages (--attend)";
     }
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
 }

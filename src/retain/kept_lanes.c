@@ -111,6 +111,16 @@ static uint64_t queries_floats(const quire_lanes_opts *o)
                : 0;
 }
 
+quire_attn_workspace_opts quire_lanes_device_limits(const quire_lanes_opts *o)
+{
+    quire_attn_workspace_opts opts = head_opts(o);
+
+    opts.n_threads_max = 1;
+    opts.n_seqs_max = o->layers[0].n_kv_head;
+    opts.n_rows_max = o->layers[0].n_kv_head * o->n_rows_max;
+    return opts;
+}
+
 uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
 {
     const quire_attn_workspace_opts head = head_opts(o);
@@ -120,9 +130,11 @@ uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
         o->spec->policy->needs_attention ? (uint64_t)head.n_head_max * o->spec->probe : 0;
     const uint64_t entry = sizeof(quire_page_entry);
 
-    return layer->n_kv_head * (quire_attn_workspace_bytes(&head) + 2 * entries_max(o) * entry) +
-           sizeof(float) * queries_floats(o) + quire_lanes_watch_bytes(o) +
-           quire_lanes_sums_bytes(o) + quire_lanes_seal_bytes(o) +
+    /* A device below has a workspace of its own. */
+    return layer->n_kv_head * ((o->is_on_device ? 0 : quire_attn_workspace_bytes(&head)) +
+                               2 * entries_max(o) * entry) +
+           quire_lanes_device_bytes(o) + sizeof(float) * queries_floats(o) +
+           quire_lanes_watch_bytes(o) + quire_lanes_sums_bytes(o) + quire_lanes_seal_bytes(o) +
            quire_lanes_attend_bytes(o, entries_max(o), tokens_max(o)) +
            (2 * sizeof(int32_t) + (2 + o->spec->merges) * sizeof(float) + sizeof(bool) +
             (o->spec->policy->is_across ? CANDIDATE_BYTES : 0)) *
@@ -183,6 +195,7 @@ static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
     opts.seq_tokens_max = text_max(o);
     opts.history_events = 0;
     opts.lock_memory = o->lock_memory;
+    opts.memory = o->is_on_device ? &lanes->memory : NULL;
     QUIRE_TRY(quire_cache_create(&lanes->cache, &opts));
     for (uint32_t i = 0; i < opts.seqs_max; i++) {
         QUIRE_TRY(quire_seq_open(lanes->cache, QUIRE_REGION_DYNAMIC, &lanes->lanes[i].seq));
@@ -247,10 +260,15 @@ static int create_heads(quire_lanes *lanes, const quire_lanes_opts *o)
             head->leaves[i] = head->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
             head->hot_leaves[i] = head->hot_entries + (size_t)i * QUIRE_LEAF_ENTRIES;
         }
-        QUIRE_TRY(quire_attn_workspace_create(&head->workspace, &opts));
+        if (!o->is_on_device) {
+            QUIRE_TRY(quire_attn_workspace_create(&head->workspace, &opts));
+        }
     }
     for (uint32_t l = 0; l < o->n_layers; l++) {
-        QUIRE_TRY(quire_attn_layer_check(lanes->heads[0].workspace, &lanes->layers[l].one));
+        const quire_attn_layer *one = &lanes->layers[l].one;
+
+        QUIRE_TRY(o->is_on_device ? lanes->base.check(lanes->base.ctx, one)
+                                  : quire_attn_layer_check(lanes->heads[0].workspace, one));
     }
     return QUIRE_OK;
 }
@@ -266,6 +284,7 @@ static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_
     QUIRE_FAIL_IF(lanes->layers == NULL || lanes->lanes == NULL || lanes->heads == NULL,
                   QUIRE_NOMEM);
     QUIRE_FAIL_IF(n_floats > 0 && lanes->queries == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_lanes_device_create(lanes, o));
     QUIRE_TRY(create_cache(lanes, o));
     QUIRE_TRY(quire_lanes_watch_create(lanes, o));
     QUIRE_TRY(quire_lanes_sums_create(lanes, o));
@@ -303,6 +322,7 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
     }
     QUIRE_TRY(check_layers(o, err));
+    QUIRE_TRY(quire_lanes_device_check(o, err));
     QUIRE_TRY(check_merge(o, err));
     if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept) {
         return quire_error_set(err, QUIRE_UNSUPP,
@@ -392,6 +412,7 @@ void quire_lanes_destroy(quire_lanes *lanes)
         free(lanes->lanes[i].bounds);
     }
     quire_cache_destroy(lanes->cache);
+    quire_lanes_device_destroy(lanes);
     free(lanes->seal_room);
     free(lanes->queries);
     free(lanes->heads);
@@ -415,8 +436,8 @@ lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane)
     return tables;
 }
 
-static unsigned char *page_at(const quire_lanes *lanes, const quire_seq_table *table, uint32_t i,
-                              size_t page_bytes)
+unsigned char *quire_lane_page_of(const quire_lanes *lanes, const quire_seq_table *table,
+                                  uint32_t i, size_t page_bytes)
 {
     const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
     const quire_page_addr *addr = &quire_cache_page_addrs(lanes->cache)[id];
@@ -426,12 +447,13 @@ static unsigned char *page_at(const quire_lanes *lanes, const quire_seq_table *t
 
 unsigned char *quire_lane_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i)
 {
-    return page_at(lanes, &tables->main, i, lanes->page_bytes);
+    return quire_lane_page_of(lanes, &tables->main, i, lanes->page_bytes);
 }
 
 unsigned char *quire_lane_hot_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i)
 {
-    return lanes->hot_bytes > 0 ? page_at(lanes, &tables->hot, i, lanes->hot_bytes) : NULL;
+    return lanes->hot_bytes > 0 ? quire_lane_page_of(lanes, &tables->hot, i, lanes->hot_bytes)
+                                : NULL;
 }
 
 void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
@@ -443,14 +465,15 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
     const uint32_t d = is_k ? one->d_k : one->d_v;
     const quire_tile_rows rows = { .d = d, .first_slot = slot, .n_tokens = n_tokens, .stride = d };
     const quire_codec *codec = quire_codec_get();
-    const unsigned char *hot =
-        quire_format_is_sealed(source->format) ? quire_lane_hot_page(lanes, tables, i) : NULL;
-    const unsigned char *tile = hot != NULL
-                                    ? hot + source->hot_lane.offset
-                                    : quire_lane_page(lanes, tables, i) + source->lane.offset;
+    const bool is_hot =
+        quire_format_is_sealed(source->format) && quire_lane_hot_page(lanes, tables, i) != NULL;
+    const lane_tiles tiles = is_hot ? quire_lane_hot_tiles(lanes, one, tables, side)
+                                    : quire_lane_tiles(lanes, one, tables, side);
+    const unsigned char *tile =
+        quire_lane_tile_at(lanes, &tiles, is_hot ? LANE_READ_HOT : LANE_READ, i);
 
-    (is_k ? codec->decode_k : codec->decode_v)(hot != NULL ? QUIRE_FORMAT_HOT : source->format,
-                                               &rows, tile, out);
+    (is_k ? codec->decode_k : codec->decode_v)(is_hot ? QUIRE_FORMAT_HOT : source->format, &rows,
+                                               tile, out);
 }
 
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
@@ -461,8 +484,11 @@ void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head
     const lane_tables tables = quire_lane_tables(lanes, lane);
 
     QUIRE_CHECK(i < lane->n);
-    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
-    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
+    if (quire_lanes_windows_begin(lanes) == QUIRE_OK) {
+        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
+        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
+    }
+    quire_lanes_windows_end(lanes);
 }
 
 void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,

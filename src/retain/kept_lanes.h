@@ -41,6 +41,11 @@
  * The rows of the fit are the last `probe` queries of each head, QUIRE_KEPT_FIT_ROWS_MAX in all, of
  * the text's repetition.
  *
+ * Lanes may be on a device, whose kernels compute attention layer by layer. A condensing reads and
+ * writes their tiles through windows of the host's memory (core/pool/tile_window.h). Scores that
+ * need attention come from the kept queries, as in the host's memory. Policies that look at the
+ * attention of all rows (`sum`, `repeated`), fits and a share of pages are not there.
+ *
  * With attend_share below 1 a step of one row reads only the pages of a lane that can matter most
  * (page_choice.h). Nothing is dropped.
  *
@@ -84,7 +89,10 @@ typedef struct quire_lanes_opts {
     const quire_predictor *predictor; /* of policies with a predicted worth; borrowed */
     double attend_share; /* of a lane's pages that a step of one row reads; 0 or 1 = all */
     uint32_t n_hidden;   /* floats of a row's hidden state; 0 = they are not kept */
-    quire_lanes_parallel *parallel; /* for condensing; NULL = on the caller's thread */
+    quire_lanes_parallel *parallel;  /* for condensing; NULL = on the caller's thread */
+    bool is_on_device;               /* pages and attention; then create() reads: */
+    const quire_page_memory *memory; /* of the pages; copied */
+    const quire_attn_device *base;   /* attention there, with quire_lanes_device_limits(); copied */
 } quire_lanes_opts;
 
 /* Whether lanes work with these layers. Errors: QUIRE_INVAL (full_layers), QUIRE_UNSUPP (formats,
@@ -98,8 +106,11 @@ void quire_lanes_destroy(quire_lanes *lanes);
 /* The most bytes of pages that the lanes take: the kept share of n_text_max tokens, n_full_max
  * tokens, and one partly filled page a lane. */
 uint64_t quire_lanes_bytes_max(const quire_lanes_opts *opts);
-/* The most bytes beside pages: workspaces, positions, queries, scores. */
+/* The most bytes beside pages, in the host's memory: workspaces, positions, queries, scores. */
 uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *opts);
+/* The limits of the steps of a device below: a layer is a step, in which each KV head is a
+ * sequence. */
+quire_attn_workspace_opts quire_lanes_device_limits(const quire_lanes_opts *opts);
 
 /* Memory: valid until quire_lanes_destroy(). */
 quire_attn_device quire_lanes_device(quire_lanes *lanes);
@@ -129,8 +140,9 @@ uint32_t quire_lanes_n_repeated(const quire_lanes *lanes);
 
 /* Drop tokens until the lanes hold the policy's share of the text so far; between two steps.
  * Errors: QUIRE_INVAL (the policy reads attention, and the last step computed none in the last
- * layer because it wanted no logits; or tokens that are to be repeated were not), QUIRE_NOMEM. On
- * an error nothing has changed. */
+ * layer because it wanted no logits; or tokens that are to be repeated were not), QUIRE_NOMEM,
+ * QUIRE_LOST. On an error nothing has changed, unless a copy of a device failed in the middle: then
+ * the lanes have no text. */
 int quire_lanes_condense(quire_lanes *lanes);
 
 typedef struct quire_lanes_stats {
@@ -158,7 +170,8 @@ static inline double quire_lanes_share(const quire_lanes_stats *stats)
 const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head,
                                      uint32_t *n);
 
-/* K, [d_k], and V, [d_v], of a lane's token i < n as they are stored: transformed and rounded. */
+/* K, [d_k], and V, [d_v], of a lane's token i < n as they are stored: transformed and rounded. For
+ * tests: zeros where a device fails. */
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
                       float *k, float *v);
 

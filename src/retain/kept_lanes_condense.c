@@ -30,7 +30,8 @@ static size_t n_lanes_of(const quire_lanes *lanes)
 
 static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads))
 {
-    if (c->lanes->parallel != NULL && c->lanes->n_threads > 1) {
+    /* A device's windows belong to one thread. */
+    if (c->lanes->parallel != NULL && c->lanes->n_threads > 1 && c->lanes->rows == NULL) {
         c->lanes->parallel(c->lanes->n_threads, fn, c);
     } else {
         fn(c, 0, 1);
@@ -151,23 +152,42 @@ static void choose_share(void *ctx, uint32_t thread, uint32_t n_threads)
 
 /* ---- moving ---- */
 
+/* Move one side of the kept tokens of a lane together. */
+static void move_side(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
+                      quire_side side, const bool *is_kept)
+{
+    const bool is_k = side == QUIRE_SIDE_K;
+    const quire_tile_kind kind = { is_k ? one->k[0].format : one->v[0].format, side,
+                                   is_k ? one->d_k : one->d_v };
+    const lane_tables table = quire_lane_tables(lanes, lane);
+    const lane_tiles tiles = quire_lane_tiles(lanes, one, &table, side);
+    uint32_t first = 0, n;
+
+    while (first < lane->n && is_kept[first]) { /* these stay */
+        first++;
+    }
+    first = first / TILE * TILE; /* windows write whole tiles */
+    n = first;
+    for (uint32_t t = first; t < lane->n; t++) {
+        if (is_kept[t] && (n != t || lanes->rows != NULL)) {
+            quire_tile_slot_copy(&kind, quire_lane_tile_at(lanes, &tiles, LANE_READ, t / TILE),
+                                 t % TILE, quire_lane_tile_at(lanes, &tiles, LANE_WRITE, n / TILE),
+                                 n % TILE);
+        }
+        n += is_kept[t];
+    }
+}
+
 /* Move the kept tokens of a lane together; returns their number. */
 static uint32_t move_lane(const quire_lanes *lanes, const quire_attn_layer *one, lane_state *lane,
                           const bool *is_kept)
 {
-    const quire_tile_kind k = { one->k[0].format, QUIRE_SIDE_K, one->d_k };
-    const quire_tile_kind v = { one->v[0].format, QUIRE_SIDE_V, one->d_v };
-    const size_t v_offset = one->v[0].lane.offset;
-    const lane_tables table = quire_lane_tables(lanes, lane);
     uint32_t n = 0;
 
+    move_side(lanes, one, lane, QUIRE_SIDE_K, is_kept);
+    move_side(lanes, one, lane, QUIRE_SIDE_V, is_kept);
     for (uint32_t t = 0; t < lane->n; t++) {
         if (is_kept[t] && n != t) {
-            const unsigned char *from = quire_lane_page(lanes, &table, t / TILE);
-            unsigned char *to = quire_lane_page(lanes, &table, n / TILE);
-
-            quire_tile_slot_copy(&k, from, t % TILE, to, n % TILE);
-            quire_tile_slot_copy(&v, from + v_offset, t % TILE, to + v_offset, n % TILE);
             lane->positions[1 + n] = lane->positions[1 + t];
             if (lane->biases != NULL) {
                 lane->biases[1 + n] = lane->biases[1 + t];
@@ -259,16 +279,10 @@ static bool has_queries(const quire_lanes *lanes)
            lanes->n_repeated == lanes->n_text;
 }
 
-static int condense(condensing *c)
+static void cut(condensing *c)
 {
     quire_lanes *lanes = c->lanes;
 
-    in_parallel(c, score_share);
-    QUIRE_TRY(atomic_load(&c->status));
-    quire_lanes_choice_budgets(&c->choice);
-    in_parallel(c, choose_share);
-    QUIRE_TRY(atomic_load(&c->status));
-    in_parallel(c, move_share);
     for (size_t i = 0; i < n_lanes_of(lanes); i++) {
         quire_lane_cut(lanes, &lanes->lanes[i], lanes->lanes[i].n);
         quire_lane_cool(lanes, &lanes->lanes[i], lanes->lanes[i].n - (lanes->n_text - c->edge));
@@ -280,7 +294,36 @@ static int condense(condensing *c)
     lanes->n_chosen = lanes->n_text;
     lanes->generations++;
     quire_lanes_sums_clear(lanes);
-    return QUIRE_OK;
+}
+
+static int choose(condensing *c)
+{
+    in_parallel(c, score_share);
+    QUIRE_TRY(atomic_load(&c->status));
+    QUIRE_TRY(quire_lanes_windows_status(c->lanes));
+    quire_lanes_choice_budgets(&c->choice);
+    in_parallel(c, choose_share);
+    return atomic_load(&c->status);
+}
+
+static int condense(condensing *c)
+{
+    int rc = quire_lanes_windows_begin(c->lanes);
+    bool is_moved = false;
+
+    rc = rc == QUIRE_OK ? choose(c) : rc;
+    if (rc == QUIRE_OK) {
+        in_parallel(c, move_share);
+        is_moved = true;
+    }
+    quire_lanes_windows_end(c->lanes);
+    rc = rc == QUIRE_OK ? quire_lanes_windows_status(c->lanes) : rc;
+    if (rc == QUIRE_OK) {
+        cut(c);
+    } else if (is_moved) {
+        quire_lanes_truncate(c->lanes, 0); /* lists and pages differ */
+    }
+    return rc;
 }
 
 int quire_lanes_condense(quire_lanes *lanes)

@@ -4,6 +4,7 @@
 #ifndef QUIRE_RETAIN_KEPT_LANES_INTERNAL_H
 #define QUIRE_RETAIN_KEPT_LANES_INTERNAL_H
 
+#include "core/pool/tile_window.h"
 #include "retain/kept_lanes.h"
 #include "retain/watch.h"
 
@@ -48,6 +49,9 @@ typedef struct lane_head {
     quire_watch_room watched; /* of policies that watch rows */
 } lane_head;
 
+struct lane_rows;
+typedef struct lane_windows lane_windows;
+
 struct quire_lanes {
     quire_retain_spec spec;
     uint32_t n_layers;
@@ -58,6 +62,11 @@ struct quire_lanes {
     uint32_t n_members; /* threads of one head */
     quire_lanes_parallel *parallel;
     quire_cache *cache;
+    /* Of lanes on a device: */
+    quire_page_memory memory;
+    quire_attn_device base;
+    struct lane_rows *rows; /* NULL: the lanes are in the host's memory */
+    lane_windows *windows;
     size_t page_bytes;
     size_t hot_bytes;         /* of a hot page; 0: no format is sealed */
     unsigned char *seal_room; /* [n_threads][seal_bytes] */
@@ -117,6 +126,9 @@ lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane);
 unsigned char *quire_lane_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i);
 /* NULL: the tile is sealed, or the formats are not. */
 unsigned char *quire_lane_hot_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i);
+/* Page i of either table, whose pages have page_bytes; NULL: a hole. */
+unsigned char *quire_lane_page_of(const quire_lanes *lanes, const quire_seq_table *table,
+                                  uint32_t i, size_t page_bytes);
 
 /* n_tokens rows of K or V from slot `slot` of page i on, dense, as they are stored. */
 void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
@@ -126,6 +138,80 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
 /* Head g of a call's layer, given the layer as one head of `group` query heads is computed. */
 quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_attn_layer *call,
                                  uint32_t group, uint32_t g);
+
+/* ---- kept_lanes_device.c: lanes on a device ---- */
+
+/* Errors: QUIRE_UNSUPP (policies and options that read pages in each step). */
+int quire_lanes_device_check(const quire_lanes_opts *opts, quire_error *err);
+/* Bytes of the host's memory, for rows of a step and for windows. */
+uint64_t quire_lanes_device_bytes(const quire_lanes_opts *opts);
+/* Errors: QUIRE_NOMEM. */
+int quire_lanes_device_create(quire_lanes *lanes, const quire_lanes_opts *opts);
+void quire_lanes_device_destroy(quire_lanes *lanes);
+/* A layer of the step at hand; on one thread. */
+void quire_lanes_device_append(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l);
+void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l);
+int quire_lanes_device_sync(const quire_lanes *lanes);
+
+/* A part of each page of a table. */
+typedef struct lane_tiles {
+    const quire_seq_table *table;
+    size_t page_bytes;
+    size_t offset; /* of the part in its page */
+    size_t bytes;
+} lane_tiles;
+
+typedef enum lane_use {
+    LANE_READ,
+    LANE_READ_HOT,
+    LANE_WRITE,
+    N_LANE_USES
+} lane_use;
+
+typedef struct lane_window {
+    const quire_lanes *lanes;
+    quire_tile_window window;
+    quire_seq_table table; /* of the run; leaves NULL: none */
+    size_t page_bytes;
+    size_t offset;
+} lane_window;
+
+struct lane_windows {
+    lane_window of[N_LANE_USES];
+    int status;
+};
+
+/* The part in page i, as the host reads or writes it: of a device, between windows_begin() and
+ * windows_end(). The rules are those of quire_tile_window_at(), for each use. */
+unsigned char *quire_lane_tile_at(const quire_lanes *lanes, const lane_tiles *tiles, lane_use use,
+                                  uint32_t i);
+/* Nothing in the host's memory. begin: errors QUIRE_NOMEM; end() follows in any case. status: of
+ * all copies since begin(), at end() also those of tiles that were written last. */
+int quire_lanes_windows_begin(const quire_lanes *lanes);
+void quire_lanes_windows_end(const quire_lanes *lanes);
+int quire_lanes_windows_status(const quire_lanes *lanes);
+
+/* The parts of a side's tiles. */
+static inline lane_tiles quire_lane_tiles(const quire_lanes *lanes, const quire_attn_layer *one,
+                                          const lane_tables *tables, quire_side side)
+{
+    const bool is_k = side == QUIRE_SIDE_K;
+    const quire_attn_source *source = is_k ? &one->k[0] : &one->v[0];
+
+    return (lane_tiles){ &tables->main, lanes->page_bytes, source->lane.offset,
+                         quire_tile_bytes(source->format, side, is_k ? one->d_k : one->d_v) };
+}
+
+/* The same of its hot tiles. */
+static inline lane_tiles quire_lane_hot_tiles(const quire_lanes *lanes, const quire_attn_layer *one,
+                                              const lane_tables *tables, quire_side side)
+{
+    const bool is_k = side == QUIRE_SIDE_K;
+    const quire_attn_source *source = is_k ? &one->k[0] : &one->v[0];
+
+    return (lane_tiles){ &tables->hot, lanes->hot_bytes, source->hot_lane.offset,
+                         quire_tile_bytes(QUIRE_FORMAT_HOT, side, is_k ? one->d_k : one->d_v) };
+}
 
 /* ---- kept_lanes_sealed.c: lanes of sealed formats ---- */
 
@@ -187,7 +273,11 @@ bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer);
 int quire_lanes_choose_pages(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
                              uint32_t g);
 
-/* kept_lanes_step.c: begin a step of head g on the tables' first n entries. */
+/* kept_lanes_step.c: the entries of head g for a lane; returns their number. */
+uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g);
+/* The step's rows on the first n of them. */
+quire_attn_seq quire_lane_seq(const quire_lanes *lanes, uint32_t g, uint32_t n_entries);
+/* Begin a step of head g on these. */
 int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
                            uint32_t n_entries);
 

@@ -76,9 +76,9 @@ int quire_lanes_seal_create(quire_lanes *lanes, const quire_lanes_opts *o)
 /* One side of a lane while it is sealed. */
 typedef struct sealing {
     const quire_lanes *lanes;
-    const quire_attn_source *source;
     quire_tile_side side;
-    lane_tables tables;
+    lane_tiles tiles;
+    lane_tiles hot_tiles;
     unsigned char *hot; /* a tile in 8 bit */
     float *rows;        /* scratch: its rows */
 } sealing;
@@ -86,11 +86,11 @@ typedef struct sealing {
 /* Token t's row to slot n: of a side that is not sealed, from tile to tile. */
 static void copy_row(const sealing *s, uint32_t t, uint32_t n)
 {
-    const quire_tile_kind kind = { s->source->format, s->side.side, s->side.d };
-    const size_t offset = s->source->lane.offset;
+    const quire_tile_kind kind = { s->side.format, s->side.side, s->side.d };
 
-    quire_tile_slot_copy(&kind, quire_lane_page(s->lanes, &s->tables, t / TILE) + offset, t % TILE,
-                         quire_lane_page(s->lanes, &s->tables, n / TILE) + offset, n % TILE);
+    quire_tile_slot_copy(&kind, quire_lane_tile_at(s->lanes, &s->tiles, LANE_READ, t / TILE),
+                         t % TILE, quire_lane_tile_at(s->lanes, &s->tiles, LANE_WRITE, n / TILE),
+                         n % TILE);
 }
 
 /* Kept tokens of [from, to) to the slots from `from` on. Returns the slot behind them. */
@@ -103,20 +103,17 @@ static uint32_t seal_side(const sealing *s, const bool *is_kept, uint32_t from, 
         if (!is_kept[t]) {
             continue;
         }
-        if (!quire_format_is_sealed(s->source->format)) {
-            if (n != t) {
+        if (!quire_format_is_sealed(s->side.format)) {
+            if (n != t || s->lanes->rows != NULL) { /* windows write whole tiles */
                 copy_row(s, t, n);
             }
         } else {
-            const unsigned char *page = quire_lane_hot_page(s->lanes, &s->tables, t / TILE);
-
-            QUIRE_CHECK(page != NULL);
-            quire_tile_slot_copy(&kind, page + s->source->hot_lane.offset, t % TILE, s->hot,
-                                 n % TILE);
+            quire_tile_slot_copy(
+                &kind, quire_lane_tile_at(s->lanes, &s->hot_tiles, LANE_READ_HOT, t / TILE),
+                t % TILE, s->hot, n % TILE);
             if (n % TILE == TILE - 1) {
                 quire_tile_seal(&s->side, s->hot,
-                                quire_lane_page(s->lanes, &s->tables, n / TILE) +
-                                    s->source->lane.offset,
+                                quire_lane_tile_at(s->lanes, &s->tiles, LANE_WRITE, n / TILE),
                                 s->rows);
             }
         }
@@ -126,15 +123,17 @@ static uint32_t seal_side(const sealing *s, const bool *is_kept, uint32_t from, 
     return n;
 }
 
-/* The pages of tokens [from, n) to those from token `to` on; both at the beginning of a tile. */
-static void move_pages(const quire_lanes *lanes, const lane_tables *tables, uint32_t from,
-                       uint32_t n, uint32_t to)
+/* Whole pages of a table, of tokens [from, n), to those from token `to` on; both at the beginning
+ * of a tile. */
+static void move_pages(const quire_lanes *lanes, const quire_seq_table *table, size_t page_bytes,
+                       uint32_t from, uint32_t n, uint32_t to)
 {
+    const lane_tiles pages = { table, page_bytes, 0, page_bytes };
+
     for (; from < n && from != to; from += TILE, to += TILE) {
-        memcpy(quire_lane_page(lanes, tables, to / TILE),
-               quire_lane_page(lanes, tables, from / TILE), lanes->page_bytes);
-        memcpy(quire_lane_hot_page(lanes, tables, to / TILE),
-               quire_lane_hot_page(lanes, tables, from / TILE), lanes->hot_bytes);
+        const unsigned char *page = quire_lane_tile_at(lanes, &pages, LANE_READ, from / TILE);
+
+        memcpy(quire_lane_tile_at(lanes, &pages, LANE_WRITE, to / TILE), page, page_bytes);
     }
 }
 
@@ -162,24 +161,26 @@ uint32_t quire_lane_seal(const quire_lanes *lanes, lane_state *lane, const bool 
     const uint32_t from = quire_lane_n_condensed(lanes, lane);
     const uint32_t tail = lane->n - (lanes->n_text - edge);
     unsigned char *room = lanes->seal_room + thread * lanes->seal_bytes;
-    sealing s = { .lanes = lanes,
-                  .tables = quire_lane_tables(lanes, lane),
-                  .hot = room,
-                  .rows = (float *)(void *)(room + lanes->seal_tile_bytes) };
+    const lane_tables tables = quire_lane_tables(lanes, lane);
     uint32_t n = from;
 
     for (int i = 0; i < 2; i++) {
-        const bool is_k = i == 0;
-        const uint32_t d = is_k ? one->d_k : one->d_v;
+        const quire_side side = i == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V;
+        const quire_attn_source *source = i == 0 ? &one->k[0] : &one->v[0];
+        const sealing s = { .lanes = lanes,
+                            .side = { .codec = quire_codec_get(),
+                                      .side = side,
+                                      .format = source->format,
+                                      .d = i == 0 ? one->d_k : one->d_v },
+                            .tiles = quire_lane_tiles(lanes, one, &tables, side),
+                            .hot_tiles = quire_lane_hot_tiles(lanes, one, &tables, side),
+                            .hot = room,
+                            .rows = (float *)(void *)(room + lanes->seal_tile_bytes) };
 
-        s.source = is_k ? &one->k[0] : &one->v[0];
-        s.side = (quire_tile_side){ .codec = quire_codec_get(),
-                                    .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
-                                    .format = s.source->format,
-                                    .d = d };
         n = seal_side(&s, is_kept, from, tail);
     }
-    move_pages(lanes, &s.tables, tail, lane->n, n);
+    move_pages(lanes, &tables.main, lanes->page_bytes, tail, lane->n, n);
+    move_pages(lanes, &tables.hot, lanes->hot_bytes, tail, lane->n, n);
     move_lists(lane, is_kept, from, tail);
     return n + (lane->n - tail);
 }

@@ -37,12 +37,24 @@ static extra extra_of(const quire_lanes *lanes)
     return e;
 }
 
+/* Whole pages of a lane. */
+static lane_tiles pages_of(const quire_lanes *lanes, const lane_tables *tables)
+{
+    return (lane_tiles){ &tables->main, lanes->page_bytes, 0, lanes->page_bytes };
+}
+
+static lane_tiles hot_pages_of(const quire_lanes *lanes, const lane_tables *tables)
+{
+    return (lane_tiles){ &tables->hot, lanes->hot_bytes, 0, lanes->hot_bytes };
+}
+
 /* ---- saving ---- */
 
 static void save_lane(const quire_lanes *lanes, const lane_state *lane,
                       const quire_block_state *state, quire_block_lane *to)
 {
     const lane_tables tables = quire_lane_tables(lanes, lane);
+    const lane_tiles tiles = pages_of(lanes, &tables), hot_tiles = hot_pages_of(lanes, &tables);
     unsigned char *pages = quire_block_part(state, to->pages);
 
     to->n_queries = lane->n_queries;
@@ -54,15 +66,13 @@ static void save_lane(const quire_lanes *lanes, const lane_state *lane,
         memcpy(quire_block_part(state, to->worth), lane->worth, lane->n * sizeof *lane->worth);
     }
     for (uint32_t i = 0; i < quire_block_n_pages(lane->n); i++) {
-        const unsigned char *hot =
-            lanes->hot_bytes > 0 ? quire_lane_hot_page(lanes, &tables, i) : NULL;
-
-        memcpy(pages + i * lanes->page_bytes, quire_lane_page(lanes, &tables, i),
+        memcpy(pages + i * lanes->page_bytes, quire_lane_tile_at(lanes, &tiles, LANE_READ, i),
                lanes->page_bytes);
-        if (hot != NULL) {
+        if (quire_lane_hot_page(lanes, &tables, i) != NULL) {
             unsigned char *to_hot = quire_block_part(state, to->hot_pages);
 
-            memcpy(to_hot + i * lanes->hot_bytes, hot, lanes->hot_bytes);
+            memcpy(to_hot + i * lanes->hot_bytes,
+                   quire_lane_tile_at(lanes, &hot_tiles, LANE_READ_HOT, i), lanes->hot_bytes);
         }
     }
 }
@@ -106,11 +116,13 @@ int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_bloc
     free(n_tokens);
     QUIRE_TRY(rc);
     memcpy(quire_block_part(state, state->tokens), tokens, lanes->n_text * sizeof *tokens);
-    for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
+    rc = quire_lanes_windows_begin(lanes);
+    for (uint32_t i = 0; i < n_lanes_of(lanes) && rc == QUIRE_OK; i++) {
         save_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
     }
+    quire_lanes_windows_end(lanes);
     save_extra(lanes, state);
-    return QUIRE_OK;
+    return rc < 0 ? rc : quire_lanes_windows_status(lanes);
 }
 
 /* ---- loading ---- */
@@ -146,19 +158,23 @@ static int load_lane(quire_lanes *lanes, lane_state *lane, const quire_block_sta
                      const quire_block_lane *from)
 {
     const uint32_t n_condensed = from->n_tokens - (state->n_text - state->n_condensed);
+    lane_tiles tiles, hot_tiles;
     lane_tables tables;
 
     QUIRE_FAIL_IF(lanes->hot_bytes > 0 && n_condensed % TILE != 0, QUIRE_CORRUPT);
     QUIRE_TRY(quire_lane_reserve_lists(lanes, lane, from->n_tokens));
     QUIRE_TRY(grow_lane(lanes, lane, from->n_tokens, lanes->hot_bytes > 0 ? n_condensed : 0));
     tables = quire_lane_tables(lanes, lane);
+    tiles = pages_of(lanes, &tables);
+    hot_tiles = hot_pages_of(lanes, &tables);
     for (uint32_t i = 0; i < quire_block_n_pages(lane->n); i++) {
-        unsigned char *hot = lanes->hot_bytes > 0 ? quire_lane_hot_page(lanes, &tables, i) : NULL;
-
-        memcpy(quire_lane_page(lanes, &tables, i), from->pages + i * lanes->page_bytes,
-               lanes->page_bytes);
-        if (hot != NULL) {
-            memcpy(hot, from->hot_pages + i * lanes->hot_bytes, lanes->hot_bytes);
+        memcpy(quire_lane_tile_at(lanes, &tiles, LANE_WRITE, i),
+               from->pages + i * lanes->page_bytes, lanes->page_bytes);
+    }
+    for (uint32_t i = 0; i < quire_block_n_pages(lane->n); i++) {
+        if (quire_lane_hot_page(lanes, &tables, i) != NULL) {
+            memcpy(quire_lane_tile_at(lanes, &hot_tiles, LANE_WRITE, i),
+                   from->hot_pages + i * lanes->hot_bytes, lanes->hot_bytes);
         }
     }
     if (lane->n > 0) {
@@ -195,15 +211,18 @@ static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
 
 int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state)
 {
-    int rc = QUIRE_OK;
+    int rc;
 
     QUIRE_FAIL_IF(lanes->spec.merges, QUIRE_UNSUPP);
     QUIRE_CHECK(lanes->n_text == 0);
     QUIRE_FAIL_IF(!fits(lanes, state), QUIRE_INVAL);
     QUIRE_FAIL_IF(state->n_text > lanes->n_text_max - lanes->n_repeat_max, QUIRE_LIMIT);
+    rc = quire_lanes_windows_begin(lanes);
     for (uint32_t i = 0; i < n_lanes_of(lanes) && rc == QUIRE_OK; i++) {
         rc = load_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
     }
+    quire_lanes_windows_end(lanes);
+    rc = rc == QUIRE_OK ? quire_lanes_windows_status(lanes) : rc;
     if (rc < 0) {
         for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
             quire_lane_cut(lanes, &lanes->lanes[i], 0);

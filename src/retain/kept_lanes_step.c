@@ -192,6 +192,20 @@ quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_
     return one;
 }
 
+quire_attn_seq quire_lane_seq(const quire_lanes *lanes, uint32_t g, uint32_t n_entries)
+{
+    const lane_head *head = &lanes->heads[g];
+    quire_attn_seq seq = { .tables[QUIRE_LANES_MAIN] = { head->leaves, n_entries },
+                           .n_tokens = lanes->n_text,
+                           .first_row = lanes->first_row,
+                           .n_rows = lanes->n_rows };
+
+    if (lanes->hot_bytes > 0) {
+        seq.tables[QUIRE_LANES_HOT] = (quire_attn_table){ head->hot_leaves, n_entries };
+    }
+    return seq;
+}
+
 int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
                            uint32_t n_entries)
 {
@@ -203,13 +217,7 @@ int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t 
                                      .positions = lane->positions,
                                      .biases = lane->biases };
 
-    head->seq = (quire_attn_seq){ .tables[QUIRE_LANES_MAIN] = { head->leaves, n_entries },
-                                  .n_tokens = lanes->n_text,
-                                  .first_row = lanes->first_row,
-                                  .n_rows = lanes->n_rows };
-    if (lanes->hot_bytes > 0) {
-        head->seq.tables[QUIRE_LANES_HOT] = (quire_attn_table){ head->hot_leaves, n_entries };
-    }
+    head->seq = quire_lane_seq(lanes, g, n_entries);
     return quire_attn_begin(head->workspace, &batch);
 }
 
@@ -224,10 +232,8 @@ static bool is_biased(const lane_state *lane, uint32_t first, uint32_t n)
     return false;
 }
 
-/* Plan head g's workspace for the lane of a layer. */
-static int plan_head(quire_lanes *lanes, uint32_t l, uint32_t g)
+uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g)
 {
-    const lane_state *lane = quire_lane_at(lanes, l, g);
     lane_head *head = &lanes->heads[g];
     const lane_tables tables = quire_lane_tables(lanes, lane);
 
@@ -249,7 +255,20 @@ static int plan_head(quire_lanes *lanes, uint32_t l, uint32_t g)
                 tables.hot.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
         }
     }
-    return quire_lanes_begin_head(lanes, lane, g, tables.main.n_entries);
+    return tables.main.n_entries;
+}
+
+/* Plan head g's workspace for the lane of a layer, and store its rows. */
+static void append_head(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l, uint32_t g)
+{
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+    const quire_attn_layer one = quire_lane_call(&lanes->layers[l].one, call, lanes->group, g);
+    const int rc = quire_lanes_begin_head(lanes, lane, g, quire_lane_entries(lanes, lane, g));
+
+    if (rc < 0) {
+        atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
+    }
+    quire_attn_append(lanes->heads[g].workspace, &one, 0, 1); /* nothing, after a failure */
 }
 
 static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
@@ -258,17 +277,15 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
     uint32_t l, g;
     lane_layer *layer = find_layer(lanes, call, &l);
 
-    (void)thread;
     (void)n_threads;
+    if (lanes->rows != NULL && thread == 0) {
+        quire_lanes_device_append(lanes, call, l);
+    }
     while ((g = atomic_fetch_add_explicit(&layer->next_append, 1, memory_order_relaxed)) <
            lanes->n_kv_head) {
-        const quire_attn_layer one = quire_lane_call(&layer->one, call, lanes->group, g);
-        int rc = plan_head(lanes, l, g);
-
-        if (rc < 0) {
-            atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
+        if (lanes->rows == NULL) {
+            append_head(lanes, call, l, g);
         }
-        quire_attn_append(lanes->heads[g].workspace, &one, 0, 1); /* nothing, after a failure */
         quire_lanes_predict(lanes, l, g);
         quire_lane_bound(lanes, quire_lane_at(lanes, l, g),
                          quire_lane_at(lanes, l, g)->n - lanes->n_rows);
@@ -308,9 +325,11 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
     lane_layer *layer = find_layer(lanes, call, &l);
 
     (void)index;
-    (void)thread;
     (void)n_threads;
-    n_members = quire_lanes_chooses(lanes, l) ? 1 : lanes->n_members;
+    if (lanes->rows != NULL && thread == 0) {
+        quire_lanes_device_run(lanes, call, l);
+    }
+    n_members = quire_lanes_chooses(lanes, l) || lanes->rows != NULL ? 1 : lanes->n_members;
     while ((unit = atomic_fetch_add_explicit(&layer->next_run, 1, memory_order_relaxed)) <
            lanes->n_kv_head * n_members) {
         const uint32_t g = unit / n_members;
@@ -322,8 +341,9 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
         if (rc < 0) {
             atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
         }
-
-        quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
+        if (lanes->rows == NULL) {
+            quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
+        }
         if (member == 0) {
             keep_queries(lanes, &one, l, g);
             quire_lanes_sums_add(lanes, &one, l, g);
@@ -335,8 +355,9 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
 static int sync_step(void *ctx)
 {
     const quire_lanes *lanes = ctx;
+    const int rc = lanes->rows != NULL ? quire_lanes_device_sync(lanes) : QUIRE_OK;
 
-    return atomic_load_explicit(&lanes->status, memory_order_relaxed);
+    return rc < 0 ? rc : atomic_load_explicit(&lanes->status, memory_order_relaxed);
 }
 
 /* ---- repeating ---- */

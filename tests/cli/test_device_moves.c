@@ -81,6 +81,34 @@ static void test_lost(void **state)
     (void)unsetenv("MOCK_LOSE_AT");
 }
 
+/* Lanes of their own: the policies whose scores need no keys in each step, as they are kept. */
+static void test_run_retain(void **state)
+{
+    static const struct {
+        const char *policy, *format;
+    } cases[] = { { "entropy:0.5,full_layers=none,recent=16", "f16" },
+                  { "snap:0.5,recent=16", "q8" },
+                  { "keydiff:0.5,recent=16", "q4" },
+                  { "window:0.3,recent=16", "f32" } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        program_result r[2];
+
+        for (int d = 0; d < 2; d++) {
+            r[d] = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "some words", "-n",
+                                             "400", "--temp", "0", "--ignore-eos", "--kv",
+                                             cases[i].format, "--retain", cases[i].policy,
+                                             "--prefill-chunk", "96", "--device",
+                                             d == 0 ? "cpu" : "mock1"));
+            assert_says(r[d].err, "condensed ");
+        }
+        assert_string_equal(r[0].out, r[1].out);
+        program_free(&r[0]);
+        program_free(&r[1]);
+    }
+}
+
 /* ---- quire serve ---- */
 
 static program_running serve_on(const char *device, const char *option, const char *value)
@@ -153,9 +181,9 @@ static void test_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),      cmocka_unit_test(test_run_by_vulkan),
-        cmocka_unit_test(test_lost),     cmocka_unit_test(test_serve),
-        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_run),   cmocka_unit_test(test_run_by_vulkan),
+        cmocka_unit_test(test_lost),  cmocka_unit_test(test_run_retain),
+        cmocka_unit_test(test_serve), cmocka_unit_test(test_overflow),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,8 +98,13 @@ static void test_refusals(void **state)
     (void)state;
     need_vulkan();
     r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--retain",
-                                  "snap:0.5", "--device", "vulkan0"));
-    assert_says(r.err, "device vulkan0: texts that keep a share of their tokens");
+                                  "heavy:0.5", "--device", "vulkan0"));
+    assert_says(r.err,
+                "--retain heavy reads the keys of all tokens in each step, and the KV is on");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--attend",
+                                  "top:0.5", "--device", "vulkan0"));
+    assert_says(r.err, "--attend reads bounds of pages in the host's memory");
     program_free(&r);
 }
 

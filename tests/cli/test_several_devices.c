@@ -102,7 +102,7 @@ static void test_second(void **state)
     } cases[] = {
         { { "--attend", "top:0.5" },
           NULL,
-          "device mock1: texts that keep a share of their tokens" },
+          "device mock1: texts that read a share of their pages (--attend)" },
         { { "--retain", "snap:0.5" },
           NULL,
           "device mock1: --retain snap keeps another number of tokens in each lane" },

@@ -169,8 +169,8 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
             out->n++;
         }
     }
-    quire_runtime_destroy(runtime);
     quire_retention_close(retention);
+    quire_runtime_destroy(runtime);
 }
 
 quire_request *ask(const engine_bench *b, const char *policy, const int32_t *prompt,

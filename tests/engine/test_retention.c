@@ -1,5 +1,6 @@
 /* test_retention.c - a model whose text keeps a share of its tokens: the bits of the full cache
- * when all are kept, memory that is bounded by share and chunk, steps that begin again.
+ * when all are kept, memory that is bounded by share and chunk, steps that begin again; the same
+ * bits with the lanes on a mock device.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/hash128.h"
+#include "device/mock_device.h"
 #include "engine/retention.h"
 #include "model/memory.h"
 #include "model_fixture.h"
@@ -89,8 +91,8 @@ static void world_open(world *w, const quire_runtime_opts *runtime_opts, const c
 
 static void world_close(world *w)
 {
-    quire_runtime_destroy(w->runtime);
     quire_retention_close(w->retention);
+    quire_runtime_destroy(w->runtime);
 }
 
 static const float *step(world *w, uint32_t begin, uint32_t n, quire_logits wanted)
@@ -501,6 +503,138 @@ static void test_states_that_lie(void **state)
     quire_model_close(w.model);
 }
 
+/* ---- a device ---- */
+
+static quire_device *mock; /* opened last */
+
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts slow = { .delay_ticks = 2 };
+    const int rc = quire_mock_device_open(out, opts, &slow, err);
+
+    assert_string_equal(name, "mock");
+    mock = *out;
+    return rc;
+}
+
+static quire_runtime_opts on_mock(quire_format format)
+{
+    quire_runtime_opts opts = opts_of(format, 2);
+
+    opts.kv_recent = 64;
+    opts.device = "mock";
+    opts.device_open = open_mock;
+    return opts;
+}
+
+/* The mock's kernels are the CPU's. */
+static void test_on_a_device(void **state)
+{
+    static const struct {
+        const char *policy;
+        quire_format format;
+    } cases[] = {
+        { "entropy:0.4,full_layers=0,recent=16", QUIRE_FORMAT_F16 },
+        { "snap:0.5,recent=16", QUIRE_FORMAT_Q8 },
+        { "expected:0.5,recent=16", QUIRE_FORMAT_F32 },
+        { "keydiff:0.5,recent=16", QUIRE_FORMAT_BF16 },
+        { "window:0.3", QUIRE_FORMAT_F16 },
+        { "stride:0.5,recent=16,floor=0.5", QUIRE_FORMAT_F16 },
+        { "random:0.5,recent=16,granule=64", QUIRE_FORMAT_Q8 },
+        { "last:0.5", QUIRE_FORMAT_F32 },
+        { "snap:0.5,recent=16", QUIRE_FORMAT_Q4 },
+        { "keydiff:0.5,recent=70", QUIRE_FORMAT_Q6 },
+    };
+    const size_t bytes = (size_t)N_TOKENS * N_VOCAB * sizeof(float);
+    world w = { .model = open_model() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const quire_runtime_opts opts = on_mock(cases[i].format);
+        quire_runtime_opts cpu = opts;
+        quire_lanes_stats lanes;
+        float *want, *got;
+
+        cpu.device = NULL;
+        cpu.device_open = NULL;
+        world_open(&w, &cpu, cases[i].policy);
+        want = read_text(&w, 64);
+        world_close(&w);
+        world_open(&w, &opts, cases[i].policy);
+        got = read_text(&w, 64);
+        quire_lanes_stats_get(quire_retention_lanes(w.retention), &lanes);
+        assert_true(lanes.generations >= 3 && lanes.peak_bytes <= w.planned_bytes);
+        world_close(&w);
+        if (memcmp(want, got, bytes) != 0) {
+            fail_msg("%s in %s: other bits", cases[i].policy, quire_format_name(cases[i].format));
+        }
+        go_on(&w, &opts, cases[i].policy);
+        free(got);
+        free(want);
+    }
+    quire_model_close(w.model);
+}
+
+/* A copy of a condensing fails: the step says so, and none goes on. */
+static void test_a_device_is_lost(void **state)
+{
+    const quire_runtime_opts opts = on_mock(QUIRE_FORMAT_F16);
+    world w = { .model = open_model() };
+
+    (void)state;
+    for (uint32_t i = 0; i < 8; i++) {
+        const quire_mock_device_opts faults = { .copy_failure = i % 2 == 0 ? 0.02 : 1 };
+        int rc = QUIRE_OK;
+
+        world_open(&w, &opts, "keydiff:0.5,recent=16");
+        (void)step(&w, 0, 64, QUIRE_LOGITS_LAST);
+        quire_mock_device_set(mock, &faults);
+        for (uint32_t at = 64; at < N_TOKENS && rc == QUIRE_OK; at += 50 + i) {
+            const quire_slice slice = {
+                .seq = w.seq, .tokens = tokens + at, .n_tokens = 50 + i, .logits = QUIRE_LOGITS_LAST
+            };
+            const float *logits;
+
+            if (at + slice.n_tokens <= N_TOKENS) {
+                rc = quire_retention_step(w.retention, w.runtime, &slice, 1, &logits);
+            }
+        }
+        assert_int_equal(rc, QUIRE_LOST);
+        assert_true(quire_runtime_is_lost(w.runtime));
+        world_close(&w);
+    }
+    quire_model_close(w.model);
+}
+
+static void test_refusals_on_a_device(void **state)
+{
+    static const struct {
+        const char *policy;
+        const char *message;
+    } cases[] = {
+        { "heavy:0.5", "--retain heavy reads the keys of all tokens in each step, and the KV is on "
+                       "a device: use entropy" },
+        { "reconstruct:0.5", "--retain reconstruct reads the keys of all tokens in each step" },
+        { "reconstruct:0.5,merge=fit", "--retain reconstruct reads the keys of all tokens" },
+    };
+    quire_model *model = open_model();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_retention_opts retention = { .chunk = CHUNK };
+        quire_runtime_opts opts = on_mock(QUIRE_FORMAT_F16);
+        quire_error err = QUIRE_ERROR_INIT;
+
+        assert_int_equal(quire_retain_parse_lanes(cases[i].policy, &retention.spec, &err),
+                         QUIRE_OK);
+        assert_int_equal(quire_retention_plan(quire_model_desc_get(model), &retention, &opts, &err),
+                         QUIRE_UNSUPP);
+        assert_non_null(strstr(err.message, cases[i].message));
+    }
+    quire_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +646,9 @@ int main(void)
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_states_of_others),
         cmocka_unit_test(test_states_that_lie),
+        cmocka_unit_test(test_on_a_device),
+        cmocka_unit_test(test_a_device_is_lost),
+        cmocka_unit_test(test_refusals_on_a_device),
     };
     quire_rng rng = test_rng(3);
 

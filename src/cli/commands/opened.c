@@ -383,8 +383,8 @@ void quire_opened_close_runtime(quire_opened *session)
         quire_runtime_cache_end(session->runtime);
         quire_overflow_close(session->offload, NULL);
     }
+    quire_retention_close(session->retention); /* its pages may be the device's */
     quire_runtime_destroy(session->runtime);
-    quire_retention_close(session->retention);
     session->offload = NULL;
     session->retention = NULL;
     session->runtime = NULL;

@@ -1,0 +1,334 @@
+/* kept_lanes_device.c - lanes whose pages lie in the memory of a device.
+ *
+ *   step         layer by layer the device below gets a batch of its own: a sequence for each KV
+ *                head, with the table of its lane. Rows come to it head by head
+ *   condensing   tiles pass the host's memory through windows (core/pool/tile_window.h)
+ *
+ * The kernels see one head of a lane as the CPU's workspaces do, so a device with the CPU's kernels
+ * gives the same bits.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/kept_lanes_internal.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+/* The rows of a step as the device below gets them: of one KV head after the other. */
+struct lane_rows {
+    quire_attn_seq *seqs; /* [n_kv_head] */
+    float *q;             /* [n_kv_head][n_rows_max][group][d_k] */
+    float *k;             /* [n_kv_head][n_rows_max][d_k] */
+    float *v;             /* [n_kv_head][n_rows_max][d_v] */
+    float *out;           /* [n_kv_head][n_rows_max][group][d_v] */
+    int32_t *positions;   /* [1 + capacity] lists of the layer at hand */
+    size_t capacity;
+};
+
+/* ---- memory ---- */
+
+int quire_lanes_device_check(const quire_lanes_opts *o, quire_error *err)
+{
+    const quire_retain_policy *policy = o->spec->policy;
+
+    if (!o->is_on_device) {
+        return QUIRE_OK;
+    }
+    if (policy->worth == QUIRE_RETAIN_WORTH_SUM || policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain %s reads the keys of all tokens in each step, and the KV "
+                               "is on a device: use entropy, snap, expected, predict, keydiff, "
+                               "window, last, stride or random",
+                               policy->name);
+    }
+    if (o->spec->merges) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "merge=fit gives tokens a bias, which attention on a device does "
+                               "not know");
+    }
+    return quire_attends(o->attend_share)
+               ? quire_error_set(err, QUIRE_UNSUPP,
+                                 "--attend reads bounds of pages in the host's memory, and the KV "
+                                 "is on a device")
+               : QUIRE_OK;
+}
+
+static uint64_t row_floats(const quire_attn_layer *layer)
+{
+    return (uint64_t)layer->n_head * (layer->d_k + layer->d_v) +
+           (uint64_t)layer->n_kv_head * (layer->d_k + layer->d_v);
+}
+
+uint64_t quire_lanes_device_bytes(const quire_lanes_opts *o)
+{
+    return o->is_on_device ? sizeof(struct lane_rows) + sizeof(lane_windows) +
+                                 N_LANE_USES * QUIRE_TILE_WINDOW_BYTES +
+                                 o->n_rows_max * row_floats(&o->layers[0]) * sizeof(float)
+                           : 0;
+}
+
+int quire_lanes_device_create(quire_lanes *lanes, const quire_lanes_opts *o)
+{
+    const quire_attn_layer *layer = &o->layers[0];
+    const size_t n_rows = (size_t)layer->n_kv_head * o->n_rows_max;
+    struct lane_rows *rows;
+
+    if (!o->is_on_device) {
+        return QUIRE_OK;
+    }
+    QUIRE_CHECK(o->memory != NULL && o->base != NULL);
+    lanes->memory = *o->memory;
+    lanes->base = *o->base;
+    rows = lanes->rows = calloc(1, sizeof *rows);
+    QUIRE_FAIL_IF(rows == NULL, QUIRE_NOMEM);
+    lanes->windows = calloc(1, sizeof *lanes->windows);
+    rows->seqs = calloc(layer->n_kv_head, sizeof *rows->seqs);
+    rows->q = malloc(n_rows * lanes->group * layer->d_k * sizeof *rows->q);
+    rows->k = malloc(n_rows * layer->d_k * sizeof *rows->k);
+    rows->v = malloc(n_rows * layer->d_v * sizeof *rows->v);
+    rows->out = calloc(n_rows * lanes->group * layer->d_v, sizeof *rows->out);
+    return lanes->windows != NULL && rows->seqs != NULL && rows->q != NULL && rows->k != NULL &&
+                   rows->v != NULL && rows->out != NULL
+               ? QUIRE_OK
+               : QUIRE_NOMEM;
+}
+
+void quire_lanes_device_destroy(quire_lanes *lanes)
+{
+    struct lane_rows *rows = lanes->rows;
+
+    if (rows != NULL) {
+        free(rows->positions);
+        free(rows->out);
+        free(rows->v);
+        free(rows->k);
+        free(rows->q);
+        free(rows->seqs);
+    }
+    free(rows);
+    free(lanes->windows);
+    lanes->rows = NULL;
+}
+
+/* ---- a step ---- */
+
+/* Room for the lists of a layer's lanes. */
+static int lists_reserve(struct lane_rows *rows, size_t n)
+{
+    int32_t *positions;
+
+    if (n <= rows->capacity) {
+        return QUIRE_OK;
+    }
+    n += n / 4;
+    positions = realloc(rows->positions, (1 + n) * sizeof *positions);
+    QUIRE_FAIL_IF(positions == NULL, QUIRE_NOMEM);
+    rows->positions = positions;
+    rows->capacity = n;
+    return QUIRE_OK;
+}
+
+/* The lists of the entries of head g, behind the first `at` places. Returns the places taken. */
+static size_t lists_put(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t n_entries,
+                        size_t at)
+{
+    lane_head *head = &lanes->heads[g];
+
+    for (uint32_t i = 0; i < n_entries; i++) {
+        quire_page_entry *entry = &head->entries[i];
+
+        if (entry->positions != 0) {
+            memcpy(lanes->rows->positions + at, lane->positions + entry->positions,
+                   entry->n_tokens * sizeof(int32_t));
+            entry->positions = (uint32_t)at;
+            at += entry->n_tokens;
+        }
+        if (lanes->hot_bytes > 0) {
+            head->hot_entries[i].positions = entry->positions;
+        }
+    }
+    return at;
+}
+
+/* The batch of a layer. */
+static int plan_layer(quire_lanes *lanes, uint32_t l)
+{
+    struct lane_rows *rows = lanes->rows;
+    quire_attn_batch batch = { .seqs = rows->seqs,
+                               .n_seqs = lanes->n_kv_head,
+                               .page_tokens = TILE,
+                               .page_addr = quire_cache_page_addrs(lanes->cache) };
+    size_t n = 0, at = 1; /* no list begins at 0 */
+
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        n += quire_lane_at(lanes, l, g)->n;
+    }
+    QUIRE_TRY(lists_reserve(rows, n));
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        const lane_state *lane = quire_lane_at(lanes, l, g);
+        const uint32_t n_entries = quire_lane_entries(lanes, lane, g);
+
+        at = lists_put(lanes, lane, g, n_entries, at);
+        rows->seqs[g] = quire_lane_seq(lanes, g, n_entries);
+        rows->seqs[g].first_row = g * lanes->n_rows;
+    }
+    batch.positions = at > 1 ? rows->positions : NULL;
+    return lanes->base.plan(lanes->base.ctx, &batch);
+}
+
+/* Rows of n floats of one head after those of the other. */
+static void gather(const quire_lanes *lanes, const float *from, size_t stride, size_t n, float *to)
+{
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        for (uint32_t i = 0; i < lanes->n_rows; i++, to += n) {
+            memcpy(to, from + (lanes->first_row + i) * stride + g * n, n * sizeof *to);
+        }
+    }
+}
+
+/* The layer of one head, on the rows as the device gets them. */
+static quire_attn_layer layer_of(const quire_lanes *lanes, uint32_t l, const quire_attn_layer *call)
+{
+    const struct lane_rows *rows = lanes->rows;
+    quire_attn_layer one = lanes->layers[l].one;
+
+    one.q_stride = (size_t)lanes->group * one.d_k;
+    one.k_new_stride = one.d_k;
+    one.v_new_stride = one.d_v;
+    one.out_stride = (size_t)lanes->group * one.d_v;
+    one.q[0] = call->q[0] != NULL ? rows->q : NULL;
+    one.k_new = call->k_new != NULL ? rows->k : NULL;
+    one.v_new = call->v_new != NULL ? rows->v : NULL;
+    one.out = call->out != NULL ? rows->out : NULL;
+    if (call->q[0] != NULL) {
+        gather(lanes, call->q[0], call->q_stride, one.q_stride, rows->q);
+    }
+    if (call->k_new != NULL) {
+        gather(lanes, call->k_new, call->k_new_stride, one.d_k, rows->k);
+    }
+    if (call->v_new != NULL) {
+        gather(lanes, call->v_new, call->v_new_stride, one.d_v, rows->v);
+    }
+    return one;
+}
+
+/* Of a layer's heads alike: a batch has no other ones. */
+static bool has_own(const quire_attn_layer *call)
+{
+    return call->sinks != NULL || call->v_gate[0] != NULL;
+}
+
+void quire_lanes_device_append(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
+{
+    int rc = has_own(call) ? QUIRE_UNSUPP : atomic_load(&lanes->status);
+
+    rc = rc == QUIRE_OK ? plan_layer(lanes, l) : rc;
+    if (rc == QUIRE_OK) {
+        const quire_attn_layer one = layer_of(lanes, l, call);
+
+        lanes->base.append(lanes->base.ctx, &one, 0, 1);
+    } else {
+        atomic_store(&lanes->status, rc);
+    }
+}
+
+void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
+{
+    const size_t n = (size_t)lanes->group * lanes->layers[l].one.d_v;
+    const float *from = lanes->rows->out;
+
+    if (atomic_load(&lanes->status) == QUIRE_OK) {
+        const quire_attn_layer one = layer_of(lanes, l, call);
+
+        lanes->base.run(lanes->base.ctx, &one, 0, 0, 1);
+    }
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        for (uint32_t i = 0; i < lanes->n_rows; i++, from += n) {
+            memcpy(call->out + (lanes->first_row + i) * call->out_stride + g * n, from,
+                   n * sizeof *from);
+        }
+    }
+}
+
+int quire_lanes_device_sync(const quire_lanes *lanes)
+{
+    return lanes->base.sync(lanes->base.ctx);
+}
+
+/* ---- tiles ---- */
+
+/* A quire_tile_run.at: the tile of an entry. */
+static unsigned char *tile_at(const void *ctx, uint32_t i)
+{
+    const lane_window *w = ctx;
+
+    return quire_lane_page_of(w->lanes, &w->table, i, w->page_bytes) + w->offset;
+}
+
+static void window_put(lane_window *w, const lane_tiles *tiles)
+{
+    const quire_tile_run run = {
+        .at = tile_at, .ctx = w, .bytes = tiles->bytes, .n_heads = 1, .n = tiles->table->n_entries
+    };
+
+    w->table = *tiles->table;
+    w->page_bytes = tiles->page_bytes;
+    w->offset = tiles->offset;
+    quire_tile_window_put(&w->window, &run);
+}
+
+static bool is_on(const lane_window *w, const lane_tiles *tiles)
+{
+    return w->table.leaves == tiles->table->leaves && w->offset == tiles->offset &&
+           w->page_bytes == tiles->page_bytes && w->window.run.bytes == tiles->bytes;
+}
+
+unsigned char *quire_lane_tile_at(const quire_lanes *lanes, const lane_tiles *tiles, lane_use use,
+                                  uint32_t i)
+{
+    lane_window *w;
+
+    if (lanes->rows == NULL) {
+        return quire_lane_page_of(lanes, tiles->table, i, tiles->page_bytes) + tiles->offset;
+    }
+    w = &lanes->windows->of[use];
+    if (!is_on(w, tiles)) {
+        window_put(w, tiles);
+    }
+    return quire_tile_window_at(&w->window, i, 0);
+}
+
+int quire_lanes_windows_begin(const quire_lanes *lanes)
+{
+    lane_windows *windows = lanes->windows;
+
+    if (lanes->rows == NULL) {
+        return QUIRE_OK;
+    }
+    *windows = (lane_windows){ .status = QUIRE_OK };
+    for (uint32_t i = 0; i < N_LANE_USES; i++) {
+        const quire_tile_window_opts opts = { .memory = &lanes->memory,
+                                              .tile_bytes = lanes->page_bytes + lanes->hot_bytes,
+                                              .writes = i == LANE_WRITE,
+                                              .status = &windows->status };
+
+        windows->of[i].lanes = lanes;
+        QUIRE_TRY(quire_tile_window_init(&windows->of[i].window, &opts));
+    }
+    return QUIRE_OK;
+}
+
+void quire_lanes_windows_end(const quire_lanes *lanes)
+{
+    for (uint32_t i = 0; i < N_LANE_USES && lanes->rows != NULL; i++) {
+        quire_tile_window_end(&lanes->windows->of[i].window);
+    }
+}
+
+int quire_lanes_windows_status(const quire_lanes *lanes)
+{
+    return lanes->rows != NULL ? lanes->windows->status : QUIRE_OK;
+}

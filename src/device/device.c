@@ -215,8 +215,10 @@ int quire_device_check(const quire_device *device, const quire_attn_layer *layer
 int quire_device_plan(quire_device *device, const quire_attn_batch *batch)
 {
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
-    QUIRE_TRY(quire_device_ahead_plan(device, batch));
-    return device->ops->plan(device, batch);
+    quire_device_ahead_begin(device);
+    /* It checks tables, and may wait for the queue. */
+    QUIRE_TRY(quire_device_ahead_status(device, device->ops->plan(device, batch)));
+    return quire_device_ahead_plan(device, batch);
 }
 
 int quire_device_enter(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own)

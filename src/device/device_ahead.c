@@ -102,8 +102,8 @@ int quire_device_ahead_settle(quire_device *device)
     while (rc == QUIRE_OK && is_waiting(&device->ahead)) {
         rc = part_queue(device, UINT64_MAX);
         if (rc == QUIRE_NOMEM) { /* once more when all that was queued is done */
-            QUIRE_TRY(quire_device_drain(device));
-            rc = part_queue(device, UINT64_MAX);
+            rc = quire_device_drain(device);
+            rc = rc == QUIRE_OK ? part_queue(device, UINT64_MAX) : rc;
         }
     }
     return rc < 0 ? quire_device_lose(device) : QUIRE_OK;
@@ -237,6 +237,14 @@ static bool batch_has_page(const quire_device *device, const quire_attn_batch *b
         }
     }
     return false;
+}
+
+void quire_device_ahead_begin(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    a->has_rows = false;
+    a->is_last = false;
 }
 
 int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)

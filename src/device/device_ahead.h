@@ -64,7 +64,10 @@ int quire_device_ahead_settle(quire_device *device);
 /* The same if waiting pieces go to one of these n bytes. */
 int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n);
 
-/* A step begins: the same if the batch has one of the pages. */
+/* A plan comes. Until it is made, no step is at hand. */
+void quire_device_ahead_begin(quire_device *device);
+
+/* The plan is made: the same if the batch has one of the pages. The host does not wait for them. */
 int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch);
 
 /* The result of a layer is there, so all work that was queued is done: queue the next part. */
@@ -80,7 +83,7 @@ void quire_device_ahead_done(quire_device *device, quire_device_event event);
  * piece, and the device is lost then. Returns the status for the caller. */
 int quire_device_ahead_status(quire_device *device, int status);
 
-/* The device closes, or is lost: nothing is copied any more. */
+/* The device closes: nothing is copied any more. */
 void quire_device_ahead_end(quire_device *device);
 
 #endif /* QUIRE_DEVICE_DEVICE_AHEAD_H */

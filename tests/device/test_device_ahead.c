@@ -205,7 +205,7 @@ static void test_beside(void **state)
     bench_close(&b);
 }
 
-/* A step that reads a waiting page has all of them in front. */
+/* A step that reads a waiting page has all of them in front. The host does not wait for them. */
 static void test_in_front(void **state)
 {
     bench b;
@@ -213,6 +213,33 @@ static void test_in_front(void **state)
     (void)state;
     bench_open(&b);
     assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+    assert_int_equal(plan(&b, 1), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 8); /* K and V of four pages */
+    attend(&b, 0);
+    assert_int_equal(sync(&b), QUIRE_OK);
+    assert_memory_equal(b.out, b.expected[1], out_bytes(&b));
+    bench_close(&b);
+}
+
+/* A batch that is refused moves nothing: its tables may be wrong. Nor do the layers of a step
+ * without a plan, as nobody waits for their results. */
+static void test_refused(void **state)
+{
+    quire_attn_seq seq;
+    quire_attn_batch bad;
+    bench b;
+
+    (void)state;
+    bench_open(&b);
+    assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+    seq = b.f.seqs[0];
+    seq.tables[0].leaves = NULL;
+    bad = b.batches[0];
+    bad.seqs = &seq;
+    assert_int_equal(b.attention.plan(b.attention.ctx, &bad), QUIRE_INVAL);
+    attend(&b, 0);
+    assert_int_equal(sync(&b), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(b.device), 0);
     step(&b, 1);
     bench_close(&b);
 }
@@ -414,13 +441,72 @@ static void test_failed_fetch(void **state)
     bench_close(&b);
 }
 
+static void *bounded_alloc(void *ctx, size_t bytes)
+{
+    const quire_allocator *inner = quire_allocator_default();
+
+    return bytes <= *(const size_t *)ctx ? inner->alloc(inner->ctx, bytes) : NULL;
+}
+
+static void bounded_free(void *ctx, void *base)
+{
+    const quire_allocator *inner = quire_allocator_default();
+
+    (void)ctx;
+    inner->free(inner->ctx, base);
+}
+
+/* Memory is given back to which bytes are on their way, there is no room in the queue, and a copy
+ * before them has failed: the device is lost. Otherwise the bytes would go on waiting. */
+static void test_no_room(void **state)
+{
+    const quire_mock_device_opts bad = { .delay_ticks = 1000, .copy_failure = 1.0 };
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    size_t most_bytes = SIZE_MAX;
+    const quire_allocator bounded = { .alloc = bounded_alloc,
+                                      .free = bounded_free,
+                                      .ctx = &most_bytes };
+    unsigned char *base, *other, *pinned, bytes[64] = { 3 };
+    quire_page_memory memory;
+    quire_device *device;
+
+    (void)state;
+    opts.attn = fixture_small_opts();
+    opts.attn.allocator = &bounded;
+    assert_int_equal(quire_mock_device_open(&device, &opts, &bad, NULL), QUIRE_OK);
+    memory = quire_device_page_memory(device);
+    base = memory.map(memory.ctx, 64 * 100);
+    other = memory.map(memory.ctx, 64);
+    pinned = memory.pin(memory.ctx, 64);
+    assert_true(base != NULL && other != NULL && pinned != NULL);
+    memset(pinned, 1, 64);
+    for (size_t i = 0; i < 100; i++) {
+        const quire_page_piece in = { .to = base + i * 64, .from = bytes, .bytes = 64 };
+
+        assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &in, 1), QUIRE_OK);
+    }
+    assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_FETCH,
+                                 &(quire_page_piece){ .to = other, .from = pinned, .bytes = 64 },
+                                 1),
+                     QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(device), 1);
+    most_bytes = 0;
+    memory.unmap(memory.ctx, base, 64 * 100);
+    assert_true(quire_device_is_lost(device));
+    most_bytes = SIZE_MAX;
+    memory.unmap(memory.ctx, other, 64);
+    memory.unpin(memory.ctx, pinned, 64);
+    quire_device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beside),          cmocka_unit_test(test_in_front),
-        cmocka_unit_test(test_parts),           cmocka_unit_test(test_order),
-        cmocka_unit_test(test_small),           cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_failure_in_step), cmocka_unit_test(test_failed_fetch),
+        cmocka_unit_test(test_beside),  cmocka_unit_test(test_in_front),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_small),
+        cmocka_unit_test(test_failure), cmocka_unit_test(test_failure_in_step),
+        cmocka_unit_test(test_no_room), cmocka_unit_test(test_failed_fetch),
     };
 
     return cmocka_run_group_tests_name("device_ahead", tests, NULL, NULL);

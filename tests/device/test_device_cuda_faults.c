@@ -311,6 +311,35 @@ static void test_loss(void **state)
     fake_cuda_repair();
 }
 
+/* A copy to a page is under way beside a step, and the driver reports its failure to the next plan:
+ * the device is lost, since no step could tell that the page holds garbage. */
+static void test_late_copy(void **state)
+{
+    unsigned char bytes[256] = { 1 };
+    quire_page_memory memory;
+    quire_page_piece piece;
+    unsigned char *page;
+    work w;
+
+    (void)state;
+    assert_int_equal(work_open(&w), QUIRE_OK);
+    assert_int_equal(pages_take(&w), QUIRE_OK);
+    memory = quire_device_page_memory(w.device);
+    page = memory.map(memory.ctx, sizeof(bytes));
+    assert_non_null(page);
+    piece = (quire_page_piece){ .to = page, .from = bytes, .bytes = 256, .extent = page };
+    assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1), QUIRE_OK);
+    assert_int_equal(step(&w), QUIRE_OK);
+    fake_cuda_fail("cuEventSynchronize", 0, QUIRE_CUDA_INVALID_VALUE);
+    assert_int_equal(step(&w), QUIRE_LOST);
+    assert_true(fake_cuda_has_failed());
+    assert_true(quire_device_is_lost(w.device));
+    memory.unmap(memory.ctx, page, sizeof(bytes));
+    work_close(&w);
+    assert_int_equal(fake_cuda_seen().n_pieces, 0);
+    fake_cuda_repair();
+}
+
 /* More copies under way than there are events of the driver's. */
 static void test_events(void **state)
 {
@@ -345,7 +374,7 @@ int main(void)
         cmocka_unit_test(test_cards),  cmocka_unit_test(test_no_driver),
         cmocka_unit_test(test_calls),  cmocka_unit_test(test_launch),
         cmocka_unit_test(test_memory), cmocka_unit_test(test_loss),
-        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_events), cmocka_unit_test(test_late_copy),
     };
     const conformance_device device = { .name = "cuda", .open = open_cuda };
     quire_rng rng = { .state = fixture_seed() };

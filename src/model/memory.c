@@ -23,6 +23,9 @@
 
 #define DEVICE_PARTIALS    ((uint64_t)16 << 20) /* floats of partial results, about */
 #define DEVICE_ENTRY_BYTES ((uint64_t)32)       /* of a table, on a device */
+/* Pinned memory that copies of a device's pages pass, 1 MiB of them to the host: device_ahead.h and
+ * device_pages.c of src/device. */
+#define DEVICE_COPIES_BYTES ((uint64_t)9 << 20)
 
 #define ROW_INPUTS      4u /* of a graph, 4 bytes each: token, position; row, position of logits */
 #define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */
@@ -123,11 +126,22 @@ static uint64_t workspace_bytes(const quire_model_desc *desc, const quire_runtim
     return quire_attn_workspace_bytes(&attn);
 }
 
+/* Devices that are not the CPU. */
+static uint32_t n_cards(const quire_runtime_opts *o)
+{
+    uint32_t n = o->split.n == 0 && quire_runtime_has_device(o) ? 1 : 0;
+
+    for (uint32_t i = 0; i < o->split.n; i++) {
+        n += strcmp(o->split.names[i], "cpu") != 0;
+    }
+    return n;
+}
+
 static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t workspace = workspace_bytes(desc, o);
 
-    return activations_bytes(desc, o) + workspace +
+    return activations_bytes(desc, o) + workspace + n_cards(o) * DEVICE_COPIES_BYTES +
            (o->attends_host && quire_runtime_has_device(o) ? workspace + joint_bytes(desc, o) : 0);
 }
 
@@ -139,11 +153,8 @@ static uint64_t split_bytes(const quire_model_desc *desc, const quire_runtime_op
     const uint64_t pages_bytes =
         price.main_page_bytes + price.hot_page_bytes + price.window_page_bytes;
     const uint64_t n_pages = quire_kv_groups_of(desc, o).n * (kv_bytes(desc, o) / pages_bytes + 1);
-    uint64_t n_cpus = 0;
+    const uint64_t n_cpus = o->split.n - n_cards(o);
 
-    for (uint32_t i = 0; i < o->split.n; i++) {
-        n_cpus += strcmp(o->split.names[i], "cpu") == 0;
-    }
     return o->split.n * 2 * sizeof(quire_page_addr) * n_pages +
            (n_cpus > 1 ? (n_cpus - 1) * workspace_bytes(desc, o) : 0);
 }

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "device/device_ahead.h"
 #include "model/memory.h"
 #include "model/model_internal.h"
 #include "model/runtime_internal.h"
@@ -411,6 +412,34 @@ static void buffers_grow_with_attention_on_the_host(void **state)
     fixture_generated_remove();
 }
 
+/* Each device that is not the CPU has pinned memory for copies of pages both ways. */
+static void buffers_grow_with_each_card(void **state)
+{
+    static const char *const names[] = { "cpu", "mock0", "mock1" };
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_runtime_opts opts = opts_of(512);
+    quire_memory_need none, one, split[2];
+
+    (void)state;
+    quire_memory_need_get(&model->desc, &opts, &none);
+    opts.device = "mock0";
+    quire_memory_need_get(&model->desc, &opts, &one);
+    assert_in_range(one.buffers_bytes - none.buffers_bytes, QUIRE_DEVICE_AHEAD_BYTES + MIB,
+                    QUIRE_DEVICE_AHEAD_BYTES + 2 * MIB);
+    for (uint32_t i = 0; i < 2; i++) {
+        opts.split.n = 2;
+        for (uint32_t k = 0; k < 2; k++) {
+            (void)snprintf(opts.split.names[k], sizeof(opts.split.names[k]), "%s", names[i + k]);
+        }
+        quire_memory_need_get(&model->desc, &opts, &split[i]);
+    }
+    assert_int_equal(split[1].buffers_bytes - split[0].buffers_bytes,
+                     one.buffers_bytes - none.buffers_bytes);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 /* ---- the limit ---- */
 
 static void limit_is_exact(void **state)
@@ -652,6 +681,7 @@ int main(void)
         cmocka_unit_test(recurrent_models),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(buffers_grow_with_attention_on_the_host),
+        cmocka_unit_test(buffers_grow_with_each_card),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(kv_may_be_on_a_device),
         cmocka_unit_test(layers_on_a_device_move_the_need),

@@ -43,7 +43,11 @@ static void step_init(step *s)
     s->seqs[0] = (quire_attn_seq){ { { s->leaves[0], 2 } }, 100, 0, 4, NULL };
     s->seqs[1] = (quire_attn_seq){ { { s->leaves[1], 1 } }, 64, 4, 4, NULL };
     s->seqs[2] = s->seqs[1];
-    s->batch = (quire_attn_batch){ s->seqs, 2, 64, s->addr, s->positions, NULL, false };
+    s->batch = (quire_attn_batch){ .seqs = s->seqs,
+                                   .n_seqs = 2,
+                                   .page_tokens = 64,
+                                   .page_addr = s->addr,
+                                   .positions = s->positions };
 }
 
 static void expect_begin(const step *s, int status)

@@ -346,23 +346,25 @@ static void test_full_queue(void **state)
  */
 static void test_abilities(void **state)
 {
-    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     int32_t text[N_PROMPT] = { 0 };
     quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
     quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec by_lane;
     quire_request *request;
     quire_engine_stats stats;
     replicas r;
 
     (void)state;
     replicas_first_is_cpu = true;
+    engine.retain_chunk = 256;
+    engine.n_running_max = N_SEQS - 1;
     r = replicas_open("mock", &engine);
-    assert_int_equal(quire_loop_context_check(r.b.engine->loop, QUIRE_CONTEXT_SHIFT, 0, "x", &err),
-                     QUIRE_OK);
-    assert_int_equal(quire_engine_context_check(r.b.engine, QUIRE_CONTEXT_SHIFT, 0, "x", &err),
-                     QUIRE_UNSUPP);
+    assert_int_equal(quire_retain_parse("snap:0.25,recent=16", &by_lane, &err), QUIRE_OK);
+    assert_int_equal(quire_loop_retain_check(r.b.engine->loop, &by_lane, "x", &err), QUIRE_OK);
+    assert_int_equal(quire_engine_retain_check(r.b.engine, &by_lane, "x", &err), QUIRE_UNSUPP);
     tokens_make(text, N_PROMPT, 0);
-    params.context_overflow = QUIRE_CONTEXT_SHIFT;
+    params.retain = &by_lane;
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(quire_engine_submit(r.b.engine, &params, &request, &err), QUIRE_UNSUPP);
     }

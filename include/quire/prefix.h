@@ -266,6 +266,7 @@ typedef struct quire_prefix_acquire_opts {
     uint64_t now_us;
     bool is_private;   /* publish nothing (cache_prompt: false); hits are still used */
     bool is_miss;      /* use no hit: for comparisons */
+    bool keeps_pages;  /* publication gives the sequence no offloaded page in place of its own */
     uint8_t rank;      /* of the request: pages keep the highest rank of their users */
     uint16_t account;  /* of the tenant; read when the key is new (a root has one account) */
     bool is_uncounted; /* not in the statistics: the request is the owner's, not a client's */

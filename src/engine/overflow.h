@@ -26,6 +26,10 @@
  * states of recurrent layers: both take the same room for a text of any length. Layers that share K
  * and V read the pages of the layers that store them (offload/offload_stops.h).
  *
+ * Pages of a request whose text drops tokens (`retain`, `context_overflow`) stay in memory, so that
+ * K can be read and turned there, and the request gets none of other places: its hit ends in front
+ * of the first offloaded page. Such a request must fit the memory.
+ *
  * Tokens that choose pages (--attend) need the bounds of all pages and the payload of those that
  * they choose. The bounds of offloaded pages stay in memory, and a step in which all tokens with
  * such pages choose reads the chosen ones, in layers that choose.

@@ -4,6 +4,7 @@
 #include "offload/offload.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "offload/offload_medium.h"
 
 #include <stdatomic.h>
@@ -227,12 +228,17 @@ void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_off
     quire_page_id page;
     walk w;
 
-    *out = (quire_offload_share){ 0 };
+    *out = (quire_offload_share){ .memory_tokens = UINT32_MAX };
     if (!walk_begin(o, seq, &w)) {
         return;
     }
     while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL) {
-        out->offloaded_bytes += is_offloaded(o, page) ? o->page_bytes : 0;
+        if (is_offloaded(o, page)) {
+            const uint32_t n_before = (w.at - 1) * quire_cache_page_tokens(o->cache);
+
+            out->offloaded_bytes += o->page_bytes;
+            out->memory_tokens = quire_min_u32(out->memory_tokens, n_before);
+        }
         out->file_bytes += is_in_file(o, page) ? o->page_bytes : 0;
         out->movable_bytes += is_movable(o, page) ? o->page_bytes : 0;
     }

@@ -102,6 +102,7 @@ typedef struct quire_offload_share {
     uint64_t movable_bytes;
     uint64_t offloaded_bytes;
     uint64_t file_bytes;
+    uint32_t memory_tokens; /* in front of the first offloaded page; UINT32_MAX: none is */
 } quire_offload_share;
 void quire_offload_share_get(const quire_offload *offload, quire_seq_id seq,
                              quire_offload_share *out);

@@ -483,13 +483,6 @@ static void test_refusals(void **state)
     b = bench_recurrent("lfm2", &engine, &runtime);
     refused(&b, KEYDIFF, "retain: keydiff cannot go with recurrent layers");
     bench_close(&b);
-    runtime.kv_overflows = true;
-    engine.overflow.dir = test_dir;
-    engine.overflow.capacity_bytes = (uint64_t)1 << 24;
-    b = bench_deep(4, &engine, &runtime);
-    refused(&b, KEYDIFF,
-            "retain: cannot go with --kv-overflow: a text that is condensed is in memory");
-    bench_close(&b);
 }
 
 /* Packed pages, which the CPU attends. */

@@ -255,6 +255,7 @@ static quire_prefix_ref tie_start(quire_prefix *tree, quire_seq *seq, uint32_t r
     tie->owner = opts->owner;
     tie->rank = opts->rank;
     tie->is_private = opts->is_private;
+    tie->keeps_pages = opts->keeps_pages;
     tie->n_known = n_hit;
     tie->request = tree->evict.request;
     seq->tied_ref = tie->id;

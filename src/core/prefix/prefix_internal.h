@@ -78,6 +78,7 @@ typedef struct quire_prefix_tie {
     uint32_t next;    /* next of the node's refs, or of the unused ties, by number */
     uint32_t prev;
     bool is_private;
+    bool keeps_pages; /* quire_prefix_acquire_opts */
     bool is_pin;
     bool pins_window; /* a pin that holds its last window too */
     uint8_t rank;

@@ -139,6 +139,14 @@ static bool is_part(const quire_prefix *tree, uint32_t id, uint32_t n_same)
     return id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_tokens == n_same;
 }
 
+/* Whether the sequence keeps its pages, although a full node has the same tokens. */
+static bool keeps_entry(const publisher *p, uint32_t id)
+{
+    const quire_page_id page = quire_prefix_at(p->tree, id)->pages[0];
+
+    return p->tie->keeps_pages && quire_pool_page(&p->tree->cache->pool, page)->is_offloaded;
+}
+
 /* Give a full node the pages of entry i that it lacks. */
 static void windows_fill(const publisher *p, uint32_t id, uint32_t i)
 {
@@ -172,7 +180,9 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
             quire_prefix_node_touch(tree, *out, user);
         }
         if (n == tree->page_tokens) {
-            quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
+            if (!keeps_entry(p, *out)) {
+                quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
+            }
             windows_fill(p, *out, first / n);
         }
         return QUIRE_OK;

@@ -245,11 +245,12 @@ static bool waits_below(quire_loop *loop, quire_request *r)
 
 /* ---- admission ---- */
 
-/* Open a sequence with the cached part of the prompt, or without it (is_miss). If the tree has no
- * reference left, the request runs uncached. */
-static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_prefix_match *match)
+/* Open a sequence with the cached part of the prompt, n_max tokens at most, or without it
+ * (is_miss). If the tree has no reference left, the request runs uncached. */
+static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, uint32_t n_max,
+                    quire_prefix_match *match)
 {
-    const uint32_t n_use = tokens_to_use(loop, r);
+    const uint32_t n_use = quire_min_u32(tokens_to_use(loop, r), n_max);
     quire_prefix_claim claim;
     quire_condensed_hit hit = quire_loop_condensed_claim(loop, r, n_use, n_use, &claim);
     const quire_prefix_key key =
@@ -260,6 +261,7 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
         .now_us = quire_loop_now_us(loop),
         .is_private = r->is_uncached || loop->opts.no_prefix_cache,
         .is_miss = is_miss,
+        .keeps_pages = quire_request_drops(r),
         .rank = r->rank,
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
         .is_apart = hit.entry != QUIRE_CONDENSED_NULL,
@@ -277,15 +279,29 @@ static int seq_open(quire_loop *loop, quire_request *r, bool is_miss, quire_pref
     return quire_loop_state_begin(loop, r, match);
 }
 
+/* The same with all of the cached part that the request may use. */
+static int seq_hit(quire_loop *loop, quire_request *r, bool is_miss, quire_prefix_match *match)
+{
+    uint32_t n_max;
+
+    QUIRE_TRY(seq_open(loop, r, is_miss, UINT32_MAX, match));
+    n_max = quire_overflow_memory_tokens(loop, r);
+    if (n_max == UINT32_MAX) {
+        return QUIRE_OK;
+    }
+    quire_loop_seq_end(loop, r);
+    return seq_open(loop, r, n_max == 0, n_max, match);
+}
+
 /* A hit whose state finds no room is given up: the pages that it holds can then be evicted. */
 static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
 {
     const bool is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT;
-    int rc = seq_open(loop, r, is_miss, match);
+    int rc = seq_hit(loop, r, is_miss, match);
 
     if (rc < 0 && r->kv.seq != QUIRE_SEQ_NULL) {
         quire_loop_seq_end(loop, r);
-        rc = seq_open(loop, r, true, match);
+        rc = seq_open(loop, r, true, UINT32_MAX, match);
     }
     QUIRE_TRY(rc);
     r->kv.is_own = r->overflow != QUIRE_CONTEXT_REFUSE && retreat_of(r) == QUIRE_RETREAT_NO_HIT;

@@ -17,10 +17,8 @@ int quire_loop_retain_check(const quire_loop *loop, const quire_retain_spec *spe
     const char *other = loop->opts.retain_chunk == 0 && quire_loop_has_heir(loop)
                             ? "KV events of several devices, or an engine without chunks"
                         : loop->opts.retain_chunk == 0 ? "an engine without chunks"
-                        : quire_overflow_is_on(&loop->opts.overflow, loop->runtime)
-                            ? "--kv-overflow: a text that is condensed is in memory"
-                        : has_events ? "KV events: they name whole texts"
-                                     : NULL;
+                        : has_events                   ? "KV events: they name whole texts"
+                                                       : NULL;
 
     if (other != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s cannot go with %s", setting, other);

@@ -11,11 +11,7 @@
 
 static quire_context_on on_of(const quire_loop *loop, const char *setting)
 {
-    return (quire_context_on){ .desc = loop->desc,
-                               .opts = loop->runtime_opts,
-                               .offloads =
-                                   quire_overflow_is_on(&loop->opts.overflow, loop->runtime),
-                               .setting = setting };
+    return (quire_context_on){ .desc = loop->desc, .opts = loop->runtime_opts, .setting = setting };
 }
 
 int quire_loop_context_check(const quire_loop *loop, quire_context_overflow overflow, uint32_t keep,

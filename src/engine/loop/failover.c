@@ -38,7 +38,7 @@ static bool has_room(const quire_loop *loop, const quire_request *r)
            quire_loop_condensing_bytes(loop, &r->condensing,
                                        quire_condensing_need(&r->condensing, n_tokens)) +
                    loop->room.states_bytes <=
-               quire_loop_budget_bytes(loop, r->class_index);
+               quire_loop_budget_bytes(loop, r->class_index, quire_request_drops(r));
 }
 
 /* The rules by which the text is condensed stay; parts of the runtime are this loop's from now on.

@@ -58,7 +58,14 @@ static quire_offload_share share_of(const quire_loop *loop, const quire_request 
     return share;
 }
 
-uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes)
+uint32_t quire_overflow_memory_tokens(const quire_loop *loop, const quire_request *r)
+{
+    return loop->overflow.offload != NULL && quire_request_drops(r)
+               ? share_of(loop, r).memory_tokens
+               : UINT32_MAX;
+}
+
+uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes, bool drops)
 {
     uint64_t most_bytes;
 
@@ -66,6 +73,9 @@ uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes)
         return budget_bytes;
     }
     budget_bytes += quire_offload_buffer_bytes(loop->overflow.offload);
+    if (drops) {
+        return budget_bytes;
+    }
     most_bytes = (uint64_t)((double)budget_bytes * (1.0 - QUIRE_OFFLOAD_BUFFER_SHARE)) +
                  quire_offload_bytes_max(loop->overflow.offload, budget_bytes);
     return quire_max_u64(budget_bytes, most_bytes); /* few layers: nothing is won */
@@ -77,7 +87,8 @@ uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, ui
     uint64_t kept;
     uint64_t held;
 
-    if (loop->overflow.offload == NULL || need_bytes <= memory_bytes(loop)) {
+    if (loop->overflow.offload == NULL || quire_request_drops(r) ||
+        need_bytes <= memory_bytes(loop)) {
         return bytes;
     }
     kept = kept_bytes(loop);
@@ -87,7 +98,8 @@ uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, ui
 
 static bool is_large(const quire_loop *loop, const quire_request *r)
 {
-    return quire_loop_need_bytes(loop, r->n_tokens + 1) > memory_bytes(loop);
+    return !quire_request_drops(r) &&
+           quire_loop_need_bytes(loop, r->n_tokens + 1) > memory_bytes(loop);
 }
 
 /* The running request that gives up pages first: of the lowest rank, then with most to give. */
@@ -100,7 +112,9 @@ static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         quire_request *r = loop->set.running[i];
         const quire_offload_share share =
-            gives_any || is_large(loop, r) ? share_of(loop, r) : (quire_offload_share){ 0 };
+            (gives_any && !quire_request_drops(r)) || is_large(loop, r)
+                ? share_of(loop, r)
+                : (quire_offload_share){ 0 };
 
         if (share.movable_bytes > keep_bytes &&
             (giver == NULL || r->rank < giver->rank ||

@@ -15,9 +15,13 @@ int quire_overflow_create(quire_loop *loop, quire_error *err);
 /* After the tree was destroyed. */
 void quire_overflow_destroy(quire_loop *loop);
 
-/* The most bytes of KV that a request may have in the dynamic region, and in the file, for the
- * region's budget of these bytes. Thread: any. */
-uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes);
+/* The most bytes of KV that a request may have in the dynamic region, and in the file unless it
+ * drops tokens, for the region's budget of these bytes. Thread: any. */
+uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes, bool drops);
+
+/* A request that drops tokens has begun with cached pages: its tokens in front of the first page
+ * outside of memory. UINT32_MAX: there is none, or the request drops no tokens. */
+uint32_t quire_overflow_memory_tokens(const quire_loop *loop, const quire_request *request);
 
 /* The bytes of memory that a request takes beyond its first n_have tokens, if it would take `bytes`
  * more with all of its pages in memory. */

@@ -150,7 +150,8 @@ int quire_loop_abilities_check(const quire_loop *loop, const quire_request_param
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
 {
-    const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index);
+    const bool drops = quire_params_drop(p);
+    const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index, drops);
     const uint32_t n_tokens = quire_min_u32(p->n_tokens + (pin == 0), loop->runtime_opts->n_ctx);
     quire_condensing condensing = { 0 };
     uint64_t need_bytes;
@@ -160,9 +161,10 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
                                              quire_condensing_need(&condensing, n_tokens)) +
                  loop->room.states_bytes;
     if (need_bytes > budget_bytes) {
-        return quire_error_set(
-            err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
-            p->n_tokens, (unsigned long long)need_bytes, (unsigned long long)budget_bytes);
+        return quire_error_set(err, QUIRE_RANGE,
+                               "prompt: %u tokens need %llu bytes of KV%s, the budget is %llu",
+                               p->n_tokens, (unsigned long long)need_bytes,
+                               drops ? " in memory" : "", (unsigned long long)budget_bytes);
     }
     return QUIRE_OK;
 }

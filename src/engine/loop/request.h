@@ -246,6 +246,16 @@ static inline bool quire_params_condense(const quire_request_params *p)
     return p->retain != NULL && p->context_overflow != QUIRE_CONTEXT_CONDENSE;
 }
 
+/* Whether tokens leave the text. Its pages stay in memory then (engine/overflow.h). */
+static inline bool quire_params_drop(const quire_request_params *p)
+{
+    return p->retain != NULL || p->context_overflow != QUIRE_CONTEXT_REFUSE;
+}
+static inline bool quire_request_drops(const quire_request *r)
+{
+    return r->condensing.chunk != 0 || r->overflow != QUIRE_CONTEXT_REFUSE;
+}
+
 /* Whether the request uses no cached token, unless it was preempted. */
 static inline bool quire_params_are_cold(const quire_request_params *p)
 {

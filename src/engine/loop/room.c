@@ -153,12 +153,12 @@ bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,
            (others == QUIRE_REGION_DYNAMIC && stats_of(loop, region).spills_to_dynamic);
 }
 
-uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index)
+uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index, bool drops)
 {
     const quire_region_id region = quire_loop_region(loop, class_index);
     const quire_region_stats own = stats_of(loop, region);
     const uint64_t dynamic_bytes =
-        quire_overflow_bytes_max(loop, stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes);
+        quire_overflow_bytes_max(loop, stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes, drops);
 
     if (region == QUIRE_REGION_DYNAMIC) {
         return dynamic_bytes;

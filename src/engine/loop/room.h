@@ -27,8 +27,8 @@ typedef struct quire_room {
 int quire_room_open(quire_loop *loop, quire_error *err);
 void quire_room_close(quire_loop *loop);
 
-/* Upper bound of bytes for requests of a class. Thread: any. */
-uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index);
+/* Upper bound of bytes for requests of a class, which drop tokens or do not. Thread: any. */
+uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index, bool drops);
 /* quire_loop_need_bytes() of a request that condenses so. */
 uint64_t quire_loop_condensing_bytes(const quire_loop *loop, const quire_condensing *c,
                                      uint32_t n_tokens);

@@ -154,13 +154,41 @@ uint64_t quire_offload_settle(quire_offload *o)
     return old_bytes - quire_offload_buffer_bytes(o);
 }
 
-uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)
+/* Stripes that the places and the buffers allow. */
+static uint64_t stripes_max(const quire_offload *o, uint64_t budget_bytes)
 {
     const uint64_t by_buffers =
         (uint64_t)((double)budget_bytes * QUIRE_OFFLOAD_BUFFER_SHARE) / buffer_bytes_of(o, 1);
-    const uint32_t n = quire_offload_medium_stripes_max(&o->medium);
 
-    return (by_buffers < n ? by_buffers : n) * QUIRE_OFFLOAD_STRIPE * o->page_bytes;
+    return quire_min_u64(by_buffers, quire_offload_medium_stripes_max(&o->medium));
+}
+
+uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)
+{
+    return stripes_max(o, budget_bytes) * QUIRE_OFFLOAD_STRIPE * o->page_bytes;
+}
+
+/* Memory for n_pages pages of which those of n stripes are offloaded, all but the last if n allows.
+ */
+static uint64_t held_bytes(const quire_offload *o, uint64_t n_pages, uint64_t n)
+{
+    const uint64_t n_moved = quire_min_u64(n * QUIRE_OFFLOAD_STRIPE, n_pages - 1);
+
+    return (n_pages - n_moved) * o->page_bytes + n * buffer_bytes_of(o, 1);
+}
+
+uint64_t quire_offload_memory_min(const quire_offload *o, uint64_t budget_bytes, uint64_t n_pages)
+{
+    const uint64_t n_full = (n_pages - 1) / QUIRE_OFFLOAD_STRIPE;
+    const uint64_t n_most = stripes_max(o, budget_bytes);
+    uint64_t least = n_pages * o->page_bytes;
+
+    /* Each full stripe takes and gives as much, so the least is with none or with the most; a
+     * stripe that is not full may gain nothing. */
+    for (uint64_t n = n_full; n <= n_full + 1; n++) {
+        least = quire_min_u64(least, held_bytes(o, n_pages, quire_min_u64(n, n_most)));
+    }
+    return least;
 }
 
 /* ---- the pages of a sequence ---- */

@@ -115,6 +115,11 @@ bool quire_offload_missed_file(const quire_offload *offload);
  * budget of memory allows. */
 uint64_t quire_offload_bytes_max(const quire_offload *offload, uint64_t budget_bytes);
 
+/* The least memory of a step that reads n_pages pages, n_pages >= 1, of which the last is not full:
+ * those that stay in memory, and the buffers of the others. budget_bytes: as above. */
+uint64_t quire_offload_memory_min(const quire_offload *offload, uint64_t budget_bytes,
+                                  uint64_t n_pages);
+
 /* Whether the next steps may attend offloaded pages in the host's memory where they lie, rather
  * than copy them to the device; not at first. The inner device must be one that can: that of
  * quire_device_joint_attention(). Pages in a file are read as ever. */

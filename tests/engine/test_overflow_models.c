@@ -573,6 +573,39 @@ static void test_a_full_disk(void **state)
     }
 }
 
+/* States stay in memory: a text whose pages have no room beside them is refused at once, although
+ * memory and file together would have room. */
+static void test_states_stay(void **state)
+{
+    const setting all = { .kind = "qwen35", .format = QUIRE_FORMAT_F16 };
+    const gguf_gen_opts gen = model_of(all.kind);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = runtime_of(&all);
+    quire_error err = QUIRE_ERROR_INIT;
+    engine_bench b = bench_of(&all);
+    const quire_model_desc *desc = quire_model_desc_get(b.model);
+    const quire_kv_price price = quire_kv_price_make(desc, quire_runtime_opts_get(b.runtime));
+    const uint32_t n = 4 * price.page_tokens;
+    int32_t text[N_CTX];
+    quire_request_params params = params_greedy(text, n, 1);
+    quire_request *request;
+
+    (void)state;
+    runtime.kv_budget_bytes = quire_state_seq_bytes(desc) + 2 * price.main_page_bytes;
+    runtime.kv_overflows = true;
+    engine.overflow = (quire_overflow_opts){ .dir = test_dir, .capacity_bytes = FILE_BYTES };
+    bench_close(&b);
+    b = bench_generated(&gen, &engine, &runtime);
+    tokens_make(text, n, 1);
+    assert_int_equal(quire_engine_submit(b.engine, &params, &request, &err), QUIRE_RANGE);
+    if (strstr(err.message, "in memory, for windows, states and buffers") == NULL) {
+        fail_msg("%s", err.message);
+    }
+    params.n_tokens = price.page_tokens;
+    finish_as(submit(&b, &params), QUIRE_FINISH_LENGTH);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -586,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_attended_where_they_lie),
         cmocka_unit_test(test_damage_is_computed_again),
         cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_states_stay),
     };
 
     return cmocka_run_group_tests_name("overflow_models", tests, test_dir_make, test_dir_remove);

@@ -81,6 +81,19 @@ uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes,
     return quire_max_u64(budget_bytes, most_bytes); /* few layers: nothing is won */
 }
 
+uint64_t quire_overflow_memory_min(const quire_loop *loop, uint64_t budget_bytes, uint32_t n_tokens)
+{
+    quire_kv_price price = loop->room.price;
+    const uint64_t n_pages = (n_tokens + price.page_tokens - 1) / price.page_tokens;
+
+    if (loop->overflow.offload == NULL) {
+        return 0;
+    }
+    price.main_page_bytes = price.hot_page_bytes = 0;
+    return quire_kv_price_steps_bytes(&price, n_tokens, 1) + loop->room.states_bytes +
+           quire_offload_memory_min(loop->overflow.offload, budget_bytes, n_pages);
+}
+
 uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, uint64_t need_bytes,
                               uint64_t bytes)
 {

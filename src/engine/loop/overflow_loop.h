@@ -23,6 +23,11 @@ uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes,
  * outside of memory. UINT32_MAX: there is none, or the request drops no tokens. */
 uint32_t quire_overflow_memory_tokens(const quire_loop *loop, const quire_request *request);
 
+/* A lower bound of the bytes of this memory that a step takes which ends a text of n tokens, n >=
+ * 1: windows and states stay there. 0: no pages move. Thread: any. */
+uint64_t quire_overflow_memory_min(const quire_loop *loop, uint64_t budget_bytes,
+                                   uint32_t n_tokens);
+
 /* The bytes of memory that a request takes beyond its first n_have tokens, if it would take `bytes`
  * more with all of its pages in memory. */
 uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *request,

@@ -5,6 +5,7 @@
 #include "engine/loop/condense_loop.h"
 #include "engine/loop/context_loop.h"
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 #include "model/answer_rules.h"
 
 #include "base/check.h"
@@ -146,6 +147,22 @@ int quire_loop_abilities_check(const quire_loop *loop, const quire_request_param
     return check_attend(loop, params, err);
 }
 
+/* Whether memory has room for the bytes that cannot move. */
+static int check_memory(const quire_loop *loop, const quire_request_params *p, uint32_t n_tokens,
+                        quire_error *err)
+{
+    const uint64_t memory_bytes = quire_loop_budget_bytes(loop, p->class_index, true);
+    const uint64_t least_bytes = quire_overflow_memory_min(loop, memory_bytes, n_tokens);
+
+    return least_bytes <= memory_bytes
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_RANGE,
+                                 "prompt: %u tokens need %llu bytes of KV in memory, for windows, "
+                                 "states and buffers, the budget is %llu",
+                                 p->n_tokens, (unsigned long long)least_bytes,
+                                 (unsigned long long)memory_bytes);
+}
+
 /* A pin's request generates no tokens. */
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
@@ -166,7 +183,7 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
                                p->n_tokens, (unsigned long long)need_bytes,
                                drops ? " in memory" : "", (unsigned long long)budget_bytes);
     }
-    return QUIRE_OK;
+    return drops ? QUIRE_OK : check_memory(loop, p, n_tokens, err);
 }
 
 /* ---- making one ---- */

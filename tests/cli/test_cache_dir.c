@@ -328,6 +328,35 @@ static program_running start(uint16_t *port)
     return running;
 }
 
+/* By default, requests whose texts drop tokens run beside the file for larger texts. */
+static void serve_drops_tokens(void **state)
+{
+    static const char *const fields[] = { "\"retain\":\"keydiff:0.5\"",
+                                          "\"context_overflow\":\"shift\"",
+                                          "\"context_overflow\":\"condense\"" };
+    program_running running;
+    uint16_t port;
+
+    (void)state;
+    (void)new_dir("drop-cache");
+    running = program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0",
+                                    "--kv", "f16", "--cache-dir", dir, "--cache-disk", "512MiB"));
+    port = served_port(&running);
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        char body[256];
+        const char *reply;
+
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"the river\",\"max_tokens\":2,%s}",
+                       fields[i]);
+        reply = served_ask(port, "POST", "/v1/completions", body);
+        if (strstr(reply, "\"choices\"") == NULL) {
+            fail_msg("%s", reply);
+        }
+    }
+    served_end(&running, SIGTERM);
+    (void)remove_dir();
+}
+
 /* A server finds its texts again after SIGTERM and after SIGKILL. */
 static void serve_survives(void **state)
 {
@@ -615,6 +644,7 @@ int main(void)
         cmocka_unit_test(bench_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),
+        cmocka_unit_test(serve_drops_tokens),
         cmocka_unit_test(serve_survives),
         cmocka_unit_test(state_survives),
         cmocka_unit_test(one_process_writes),

@@ -85,7 +85,7 @@ typedef struct answer {
 
 static quire_request *ask(const engine_bench *b, uint64_t seed)
 {
-    int32_t text[N_PROMPT];
+    int32_t text[N_PROMPT] = { 0 };
     quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
 
     tokens_make(text, N_PROMPT, seed);

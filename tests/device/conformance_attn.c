@@ -200,15 +200,16 @@ void conformance_sources(void **state)
     for_formats(opts);
 }
 
-/* Addresses from which second sources count their lanes further. */
-static void second_make(fixture *f, quire_page_addr *addrs)
+/* Addresses from which second sources count their lanes further: K's sources from k_from on, the
+ * first of which says the tables that are walked, and V's from 1 on. */
+static void second_make(fixture *f, quire_page_addr *addrs, uint32_t k_from)
 {
     const size_t shift = (size_t)1 << 20;
 
     for (uint32_t i = 0; i <= f->n_pages; i++) {
         addrs[i].extent = (unsigned char *)((uintptr_t)addrs[i].extent - shift);
     }
-    for (uint32_t i = 1; i < f->opts.n_k; i++) {
+    for (uint32_t i = k_from; i < f->opts.n_k; i++) {
         f->layer.k[i].lane.offset += shift;
         f->layer.k[i].is_second = true;
     }
@@ -218,7 +219,18 @@ static void second_make(fixture *f, quire_page_addr *addrs)
     }
 }
 
-/* Second sources at the batch's second addresses: the same bits as at the first ones. */
+/* Let the second sequence share the first n pages of the first one. */
+static void pages_share(const fixture *f, uint32_t n)
+{
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        for (uint32_t e = 0; e < n; e++) {
+            *fixture_entry(&f->seqs[1].tables[g], e) = *fixture_entry(&f->seqs[0].tables[g], e);
+        }
+    }
+}
+
+/* Second sources at the batch's second addresses: the same bits as at the first ones, also of
+ * sequences that share pages. */
 void conformance_second(void **state)
 {
     fixture_opts opts = fixture_defaults();
@@ -240,13 +252,14 @@ void conformance_second(void **state)
         opts.n_v = n % 3 == 1 ? 1 : 2;
         opts.k_format = opts.v_format = (quire_format)(n / 3);
         fixture_init(&f, &opts, &conformance_rng);
+        pages_share(&f, n % 4);
         one = fixture_take(fixture_out_floats(&f) * sizeof(float));
         two = fixture_take(fixture_out_floats(&f) * sizeof(float));
         device_pages_open(&p, &f, NULL);
         device_pages_attend(&p, false, one);
         addrs = fixture_take((f.n_pages + 1) * sizeof *addrs);
         memcpy(addrs, p.addr, (f.n_pages + 1) * sizeof *addrs);
-        second_make(&f, addrs);
+        second_make(&f, addrs, n % 2);
         p.batch.page_addr_2 = addrs;
         device_pages_attend(&p, false, two);
         assert_memory_equal(one, two, fixture_out_floats(&f) * sizeof(float));

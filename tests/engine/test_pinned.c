@@ -48,7 +48,7 @@ static engine_bench bench_begin(const quire_engine_opts *opts)
 static quire_request *ask_begin(const engine_bench *b, uint32_t class_index, uint64_t seed,
                                 uint32_t n, uint32_t max_tokens)
 {
-    int32_t tokens[N_CTX];
+    int32_t tokens[N_CTX] = { 0 };
     quire_request_params params = params_greedy(tokens, n, max_tokens);
 
     tokens_make(tokens, n, seed);

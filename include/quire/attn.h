@@ -173,7 +173,8 @@ typedef struct quire_attn_batch {
     const float *biases; /* beside positions: added to the logits of a list's tokens, behind the
                             softcap; NULL = none. On the CPU only */
     /* Where other parts of the same pages of group 0 lie, as in an extent, for sources that are
-     * second; by page id. NULL = no such source. */
+     * second; by page id. NULL = no such source. A card refuses them with QUIRE_GROUPS_MAX groups
+     * (QUIRE_LIMIT). */
     const quire_page_addr *page_addr_2;
     bool is_rest; /* in a step that was planned before, the rows with which it goes on: layers
                      after an early exit compute them alone */

@@ -622,5 +622,8 @@ int main(void)
         cmocka_unit_test(test_states_stay),
     };
 
+#ifdef __SANITIZE_THREAD__ /* the others have one thread */
+    cmocka_set_test_filter("test_formats_and_threads");
+#endif
     return cmocka_run_group_tests_name("overflow_models", tests, test_dir_make, test_dir_remove);
 }

@@ -228,6 +228,8 @@ static int plan_place(quire_card *card, const quire_attn_batch *batch, plan_writ
     uint64_t addr;
 
     QUIRE_FAIL_IF(size.n_entries > UINT32_MAX || size.n_positions > UINT32_MAX, QUIRE_LIMIT);
+    /* The table of second addresses stands behind those of the groups. */
+    QUIRE_FAIL_IF(batch->page_addr_2 != NULL && n_groups_of(card) == QUIRE_GROUPS_MAX, QUIRE_LIMIT);
     for (uint32_t g = 0; g < n_groups_of(card); g++) {
         segments[g] = part(w, card->workspace->plans[g].n_segments, sizeof(quire_card_segment));
     }

@@ -3,6 +3,7 @@
 //
 //   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE]
 //                                       [--model stories15M.gguf --stories 4000 --tokens 224]
+//                                       [--temperature 0.9] [--top-p 0.95]
 //                                       [--quire build/quire] [--threads 1]
 //
 // Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two
@@ -47,14 +48,14 @@ export function complete(text) {
     return upTo < 0 ? "" : text.slice(0, upTo + quote).trim();
 }
 
-async function tell(server, path, known, { wanted, tokens }) {
+async function tell(server, path, known, { wanted, tokens, temperature, top_p }) {
     let next = existsSync(path) ? readFileSync(path, "utf8").split(`\n${END}\n`).length - 1 : 0;
     const one = async () => {
         while (next < wanted) {
             const i = next++;
             const prompt = beginning(known, i);
             const { status, body } = await server.client.json("POST", "/v1/completions",
-                { prompt, max_tokens: tokens, temperature: 0.9, top_p: 0.95, seed: i + 1 });
+                { prompt, max_tokens: tokens, temperature, top_p, seed: i + 1 });
             if (status !== 200) {
                 throw new Error(`the server said ${status}: ${body?.error?.message ?? body}`);
             }
@@ -72,7 +73,7 @@ async function tell(server, path, known, { wanted, tokens }) {
 async function main() {
     const { values: options } = parseArgs({ options: { out: { type: "string" }, text: { type: "string", multiple: true },
         model: { type: "string" }, stories: { type: "string", default: "0" }, tokens: { type: "string", default: `${TOKENS}` },
-        threads: { type: "string", default: "1" },
+        threads: { type: "string", default: "1" }, temperature: { type: "string", default: "0.9" }, "top-p": { type: "string", default: "0.95" },
         quire: { type: "string", default: join(root, "build", "quire") } } });
     if (!options.out || !options.text) {
         process.stderr.write("stories-text: --out DIR and --text FILE are needed\n");
@@ -88,7 +89,8 @@ async function main() {
     if (options.model) {
         const server = await Server.start(options.quire, ["serve", "--model", options.model, "--threads", options.threads]);
         try {
-            await tell(server, join(options.out, "told.txt"), known, { wanted: Number(options.stories), tokens: Number(options.tokens) });
+            await tell(server, join(options.out, "told.txt"), known, { wanted: Number(options.stories), tokens: Number(options.tokens),
+                temperature: Number(options.temperature), top_p: Number(options["top-p"]) });
         } finally {
             await server.stop();
         }

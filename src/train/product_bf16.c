@@ -4,6 +4,7 @@
 #include "train/product_bf16.h"
 
 #include "base/cpu.h"
+#include "base/num.h"
 #include "train/bf16.h"
 #include "train/row_kernels.h"
 
@@ -35,56 +36,64 @@ static void part_round(const part_view *view, float *to)
     }
 }
 
+/* A block of c, and the terms that are added to it. */
 typedef struct block_place {
     uint32_t row, n_rows;
     uint32_t column, n_columns;
     uint32_t term, n_terms;
 } block_place;
 
-static void block_run(const quire_f32_product *p, const block_place *at)
+static void rows_round(const quire_f32_product *p, const block_place *at, float *to)
 {
-    float a[BLOCK_SIDE * QUIRE_PRODUCT_K], b[BLOCK_SIDE * QUIRE_PRODUCT_K];
-    const size_t a_line = p->is_a_transposed ? 1 : p->lda, a_term = p->is_a_transposed ? p->lda : 1;
-    const size_t b_line = p->is_b_transposed ? p->ldb : 1, b_term = p->is_b_transposed ? 1 : p->ldb;
-    const part_view rows = { p->a + at->row * a_line + at->term * a_term, a_line, a_term,
-                             at->n_rows, at->n_terms };
-    const part_view columns = { p->b + at->column * b_line + at->term * b_term, b_line, b_term,
-                                at->n_columns, at->n_terms };
+    const size_t line = p->is_a_transposed ? 1 : p->lda, term = p->is_a_transposed ? p->lda : 1;
+    const part_view rows = { p->a + at->row * line + at->term * term, line, term, at->n_rows,
+                             at->n_terms };
 
-    part_round(&rows, a);
-    part_round(&columns, b);
-    quire_f32_rows_best()->product(&(quire_f32_product){
-        .m = at->n_rows,
-        .n = at->n_columns,
-        .k = at->n_terms,
-        .a = a,
-        .lda = QUIRE_PRODUCT_K,
-        .b = b,
-        .ldb = QUIRE_PRODUCT_K,
-        .is_b_transposed = true,
-        .c = p->c + (size_t)at->row * p->ldc + at->column,
-        .ldc = p->ldc,
-        .is_added = p->is_added || at->term > 0,
-    });
+    part_round(&rows, to);
 }
 
-static uint32_t at_most(uint32_t n, uint32_t max)
+static void columns_round(const quire_f32_product *p, const block_place *at, float *to)
 {
-    return n < max ? n : max;
+    const size_t line = p->is_b_transposed ? p->ldb : 1, term = p->is_b_transposed ? 1 : p->ldb;
+    const part_view columns = { p->b + at->column * line + at->term * term, line, term,
+                                at->n_columns, at->n_terms };
+
+    part_round(&columns, to);
+}
+
+/* All columns of a block of rows, for some terms. */
+static void rows_run(const quire_f32_product *p, quire_f32_product_fn *product, block_place *at)
+{
+    float a[BLOCK_SIDE * QUIRE_PRODUCT_K], b[BLOCK_SIDE * QUIRE_PRODUCT_K];
+
+    rows_round(p, at, a);
+    for (at->column = 0; at->column < p->n; at->column += BLOCK_SIDE) {
+        at->n_columns = quire_min_u32(p->n - at->column, BLOCK_SIDE);
+        columns_round(p, at, b);
+        product(&(quire_f32_product){ .m = at->n_rows,
+                                      .n = at->n_columns,
+                                      .k = at->n_terms,
+                                      .a = a,
+                                      .lda = QUIRE_PRODUCT_K,
+                                      .b = b,
+                                      .ldb = QUIRE_PRODUCT_K,
+                                      .is_b_transposed = true,
+                                      .c = p->c + (size_t)at->row * p->ldc + at->column,
+                                      .ldc = p->ldc,
+                                      .is_added = p->is_added || at->term > 0 });
+    }
 }
 
 void quire_bf16_product_by_f32(const quire_f32_product *p)
 {
+    quire_f32_product_fn *product = quire_f32_rows_best()->product;
     block_place at;
 
     for (at.term = 0; at.term < p->k; at.term += QUIRE_PRODUCT_K) {
-        at.n_terms = at_most(p->k - at.term, QUIRE_PRODUCT_K);
+        at.n_terms = quire_min_u32(p->k - at.term, QUIRE_PRODUCT_K);
         for (at.row = 0; at.row < p->m; at.row += BLOCK_SIDE) {
-            at.n_rows = at_most(p->m - at.row, BLOCK_SIDE);
-            for (at.column = 0; at.column < p->n; at.column += BLOCK_SIDE) {
-                at.n_columns = at_most(p->n - at.column, BLOCK_SIDE);
-                block_run(p, &at);
-            }
+            at.n_rows = quire_min_u32(p->m - at.row, BLOCK_SIDE);
+            rows_run(p, product, &at);
         }
     }
 }

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "train/product_bf16.h"
 
+#include "base/num.h"
+
 #include <immintrin.h>
 
 #define LANES        16u
@@ -218,7 +220,7 @@ static void block_run(const pair_block *a, const packed_a *packed)
     pair_block b = *a;
 
     for (b.row = 0; b.row < p->n; b.row += TILE_COLUMNS) {
-        b.n_rows = p->n - b.row < TILE_COLUMNS ? p->n - b.row : TILE_COLUMNS;
+        b.n_rows = quire_min_u32(p->n - b.row, TILE_COLUMNS);
         (p->is_b_transposed ? pack_b_transposed : pack_b)(&b, panel);
         for (uint32_t i = 0; i < a->n_rows; i += TILE_ROWS) {
             const packed_a tile = { packed->words + i * packed->row, packed->row, packed->pair };
@@ -239,10 +241,10 @@ void quire_bf16_product_avx512(const quire_f32_product *p)
     pair_block a = { .p = p };
 
     for (a.first = 0; a.first < p->k; a.first += QUIRE_PRODUCT_K) {
-        a.n_k = p->k - a.first < QUIRE_PRODUCT_K ? p->k - a.first : QUIRE_PRODUCT_K;
+        a.n_k = quire_min_u32(p->k - a.first, QUIRE_PRODUCT_K);
         a.n_pairs = (a.n_k + 1) / 2;
         for (a.row = 0; a.row < p->m; a.row += BLOCK_ROWS) {
-            a.n_rows = p->m - a.row < BLOCK_ROWS ? p->m - a.row : BLOCK_ROWS;
+            a.n_rows = quire_min_u32(p->m - a.row, BLOCK_ROWS);
             (p->is_a_transposed ? pack_a_transposed : pack_a)(&a, words);
             block_run(&a, &packed);
         }

@@ -9,14 +9,13 @@
 
 #include <cmocka.h>
 
+#include "bad_disk.h"
 #include "directory.h"
 #include "engine_fixture.h"
 #include "rounds.h"
 
-#include "doze.h"
 #include "engine/loop/loop_object.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -210,55 +209,12 @@ static void test_refused_without_a_file(void **state)
 
 /* ---- faults ---- */
 
-/* The operating system's calls, of which some go wrong. */
-typedef struct faults {
-    quire_file_ops ops;
-    uint32_t n_writes_good; /* then one write is damaged, or all fail */
-    bool fails;
-    bool is_stuck;         /* reads never end, until the test ends */
-    bool has_stuck_writes; /* likewise */
-    atomic_uint n_writes;
-    atomic_bool is_over;
-} faults;
-
-static ssize_t faulty_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
-{
-    const quire_file_ops *os = quire_file_ops_default();
-    faults *f = ctx;
-    const uint32_t i = atomic_fetch_add(&f->n_writes, 1);
-
-    while (f->has_stuck_writes && !atomic_load(&f->is_over)) {
-        test_doze_ms();
-    }
-    if (f->fails && i >= f->n_writes_good) {
-        return -ENOSPC;
-    }
-    if (!f->fails && i == f->n_writes_good) {
-        ((unsigned char *)(uintptr_t)buffer)[n / 3] ^= 0x10; /* the owner's bounce buffer */
-    }
-    return os->pwrite(os->ctx, fd, buffer, n, offset);
-}
-
-static int faulty_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
-{
-    const quire_file_ops *os = quire_file_ops_default();
-    faults *f = ctx;
-
-    while (f->is_stuck && !atomic_load(&f->is_over)) {
-        test_doze_ms();
-    }
-    return os->read_begin(os->ctx, fd, n, offset);
-}
-
-static engine_bench bench_faulty(faults *f, uint64_t budget_bytes)
+static engine_bench bench_faulty(bad_disk *f, uint64_t budget_bytes)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
 
-    f->ops = *quire_file_ops_default();
-    f->ops.pwrite = faulty_pwrite;
-    f->ops.read_begin = faulty_read_begin;
-    f->ops.ctx = f;
+    bad_disk_begin(f);
     runtime.k_format = runtime.v_format = QUIRE_FORMAT_F16;
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = true;
@@ -275,7 +231,7 @@ static engine_bench bench_faulty(faults *f, uint64_t budget_bytes)
 static void test_damage_is_computed_again(void **state)
 {
     const setting all = { .format = QUIRE_FORMAT_F16, .is_off = true };
-    faults f = { .n_writes_good = 21 };
+    bad_disk f = { .n_writes_good = 21 };
     int32_t text[N_CTX];
     answer whole, got;
     quire_engine_stats stats;
@@ -296,7 +252,7 @@ static void test_damage_is_computed_again(void **state)
 }
 
 /* A request that can go nowhere ends with a message that names the cause; others run. */
-static void fails_and_goes_on(faults *f, uint32_t n_prompt, const char *cause)
+static void fails_and_goes_on(bad_disk *f, uint32_t n_prompt, const char *cause)
 {
     int32_t text[N_CTX], small[N_CTX];
     const quire_request_result *result;
@@ -320,26 +276,26 @@ static void fails_and_goes_on(faults *f, uint32_t n_prompt, const char *cause)
 
 static void test_a_full_disk(void **state)
 {
-    faults f = { .fails = true, .n_writes_good = 0 };
+    bad_disk f = { .fails = true, .n_writes_good = 0 };
 
     (void)state;
     fails_and_goes_on(&f, N_PROMPT, "No space left");
-    f = (faults){ .fails = true, .n_writes_good = 40 }; /* in the middle of the third stripe */
+    f = (bad_disk){ .fails = true, .n_writes_good = 40 }; /* in the middle of the third stripe */
     fails_and_goes_on(&f, N_PROMPT, "No space left");
-    f = (faults){ .fails = true }; /* memory holds the prompt and some of the answer */
+    f = (bad_disk){ .fails = true }; /* memory holds the prompt and some of the answer */
     fails_and_goes_on(&f, 690, "No space left");
 }
 
 /* A disk that never answers costs wait_ms, once. */
 static void test_a_stuck_disk(void **state)
 {
-    faults f = { .n_writes_good = UINT32_MAX, .is_stuck = true };
+    bad_disk f = { .n_writes_good = UINT32_MAX, .is_stuck = true };
 
     (void)state;
     fails_and_goes_on(&f, N_PROMPT, "timed out");
-    f = (faults){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
+    f = (bad_disk){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
     fails_and_goes_on(&f, N_PROMPT, "timed out");
-    f = (faults){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
+    f = (bad_disk){ .n_writes_good = UINT32_MAX, .has_stuck_writes = true };
     fails_and_goes_on(&f, 690, "timed out");
 }
 

@@ -10,13 +10,12 @@
 
 #include <cmocka.h>
 
+#include "bad_disk.h"
 #include "directory.h"
-#include "doze.h"
 #include "engine_fixture.h"
 
 #include "device/mock_device.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,52 +62,6 @@ static bool has_vulkan(void)
     return true;
 }
 
-/* ---- disks ---- */
-
-/* The operating system's calls, of which some go wrong. */
-typedef struct disk {
-    quire_file_ops ops;
-    uint32_t n_writes_good; /* then one write is damaged, or all fail */
-    bool fails;
-    bool is_stuck; /* reads never end, until the test ends */
-    atomic_uint n_writes;
-    atomic_bool is_over;
-} disk;
-
-static ssize_t disk_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
-{
-    const quire_file_ops *os = quire_file_ops_default();
-    disk *d = ctx;
-    const uint32_t i = atomic_fetch_add(&d->n_writes, 1);
-
-    if (d->fails && i >= d->n_writes_good) {
-        return -ENOSPC;
-    }
-    if (!d->fails && i == d->n_writes_good) {
-        ((unsigned char *)(uintptr_t)buffer)[n / 3] ^= 0x10; /* the owner's bounce buffer */
-    }
-    return os->pwrite(os->ctx, fd, buffer, n, offset);
-}
-
-static int disk_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
-{
-    const quire_file_ops *os = quire_file_ops_default();
-    disk *d = ctx;
-
-    while (d->is_stuck && !atomic_load(&d->is_over)) {
-        test_doze_ms();
-    }
-    return os->read_begin(os->ctx, fd, n, offset);
-}
-
-static void disk_begin(disk *d)
-{
-    d->ops = *quire_file_ops_default();
-    d->ops.pwrite = disk_pwrite;
-    d->ops.read_begin = disk_read_begin;
-    d->ops.ctx = d;
-}
-
 /* ---- engines ---- */
 
 typedef struct setting {
@@ -118,7 +71,7 @@ typedef struct setting {
     uint32_t n_stripes; /* of the host's memory; 0: N_STRIPES */
     bool has_no_file;
     quire_overflow_attend attend;
-    disk *disk; /* NULL: the operating system's */
+    bad_disk *disk; /* NULL: the operating system's */
 } setting;
 
 static quire_runtime_opts runtime_of(const setting *s)
@@ -436,14 +389,14 @@ static void test_up(void **state)
 /* A damaged page is found, and the request is computed again: the answer is right. */
 static void test_damage(void **state)
 {
-    disk d = { .n_writes_good = 21 };
+    bad_disk d = { .n_writes_good = 21 };
     const setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .disk = &d };
     quire_engine_stats stats;
     answer whole, got;
     engine_bench b;
 
     (void)state;
-    disk_begin(&d);
+    bad_disk_begin(&d);
     answer_whole(&s, 1, N_PROMPT, &whole);
     b = bench_of(&s);
     take(ask(&b, 1, N_PROMPT), &got);
@@ -458,7 +411,7 @@ static void test_damage(void **state)
 
 /* The request that needs the file ends with a message that names the cause. A request beside it
  * whose pages fit the host's memory gets its answer, and so do later requests. */
-static void check_failure(disk *d, const char *cause)
+static void check_failure(bad_disk *d, const char *cause)
 {
     const setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .disk = d };
     const quire_request_result *result;
@@ -466,7 +419,7 @@ static void check_failure(disk *d, const char *cause)
     answer small, other, got;
     engine_bench b;
 
-    disk_begin(d);
+    bad_disk_begin(d);
     answer_whole(&s, 2, 130, &small);
     answer_whole(&s, 3, 700, &other);
     b = bench_of(&s);
@@ -488,11 +441,11 @@ static void check_failure(disk *d, const char *cause)
 
 static void test_a_full_disk(void **state)
 {
-    disk d = { .fails = true };
+    bad_disk d = { .fails = true };
 
     (void)state;
     check_failure(&d, "No space left");
-    d = (disk){ .fails = true, .n_writes_good = 20 }; /* in the middle of the second stripe */
+    d = (bad_disk){ .fails = true, .n_writes_good = 20 }; /* in the middle of the second stripe */
     check_failure(&d, "No space left");
 }
 
@@ -500,7 +453,7 @@ static void test_a_full_disk(void **state)
  * file: then they make room, and the request that needs it goes on at once. */
 static void test_a_full_disk_and_unused_pages(void **state)
 {
-    disk d = { .fails = true };
+    bad_disk d = { .fails = true };
     const setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = N_FEW, .disk = &d };
     const quire_request_result *result;
     quire_engine_stats stats;
@@ -508,7 +461,7 @@ static void test_a_full_disk_and_unused_pages(void **state)
     engine_bench b;
 
     (void)state;
-    disk_begin(&d);
+    bad_disk_begin(&d);
     b = bench_of(&s);
     request = ask(&b, 2, 1000);
     assert_int_equal(finish(request)->finish, QUIRE_FINISH_LENGTH);
@@ -530,7 +483,7 @@ static void test_a_full_disk_and_unused_pages(void **state)
 /* A disk that never answers costs wait_ms, once. */
 static void test_a_stuck_disk(void **state)
 {
-    disk d = { .n_writes_good = UINT32_MAX, .is_stuck = true };
+    bad_disk d = { .n_writes_good = UINT32_MAX, .is_stuck = true };
 
     (void)state;
     check_failure(&d, "timed out");

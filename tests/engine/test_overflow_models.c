@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "bad_disk.h"
 #include "directory.h"
 #include "engine_fixture.h"
 #include "rounds.h"
@@ -19,8 +20,6 @@
 #include "gguf_gen_scheme.h"
 #include "model/recurrent.h"
 
-#include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -492,36 +491,12 @@ static void test_attended_where_they_lie(void **state)
 
 /* ---- disks that fail ---- */
 
-typedef struct disk {
-    quire_file_ops ops;
-    uint32_t n_writes_good; /* then one write is damaged, or all fail */
-    bool fails;
-    atomic_uint n_writes;
-} disk;
-
-static ssize_t disk_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
-{
-    const quire_file_ops *os = quire_file_ops_default();
-    disk *d = ctx;
-    const uint32_t i = atomic_fetch_add(&d->n_writes, 1);
-
-    if (d->fails && i >= d->n_writes_good) {
-        return -ENOSPC;
-    }
-    if (!d->fails && i == d->n_writes_good) {
-        ((unsigned char *)(uintptr_t)buffer)[n / 3] ^= 0x10; /* the owner's bounce buffer */
-    }
-    return os->pwrite(os->ctx, fd, buffer, n, offset);
-}
-
 static const char *const some_kinds[] = { "fusedkv", "windows", "lfm2" };
 #define N_SOME (sizeof some_kinds / sizeof some_kinds[0])
 
-static setting on_disk(const char *kind, disk *d, bool has_device)
+static setting on_disk(const char *kind, bad_disk *d, bool has_device)
 {
-    d->ops = *quire_file_ops_default();
-    d->ops.pwrite = disk_pwrite;
-    d->ops.ctx = d;
+    bad_disk_begin(d);
     return (setting){ .kind = kind,
                       .format = QUIRE_FORMAT_F16,
                       .device = has_device ? "mock" : NULL,
@@ -535,7 +510,7 @@ static void test_damage_is_computed_again(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 2 * N_SOME; i++) {
-        disk d = { .n_writes_good = 3 };
+        bad_disk d = { .n_writes_good = 3 };
         const setting s = on_disk(some_kinds[i / 2], &d, i % 2 == 1);
         const setting all = in_memory(&s);
         quire_engine_stats stats;
@@ -559,7 +534,7 @@ static void test_a_full_disk(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_SOME; i++) {
-        disk d = { .fails = true, .n_writes_good = 0 };
+        bad_disk d = { .fails = true, .n_writes_good = 0 };
         const setting s = on_disk(some_kinds[i], &d, false);
         engine_bench b = bench_of(&s);
         quire_request *request = ask(&b, 1, N_PROMPT);

@@ -172,8 +172,8 @@ static int page_parts_init(page_parts *parts, const quire_model_desc *desc)
     return QUIRE_OK;
 }
 
-/* Rows choose in models whose layers read the part that they store, one behind the other
- * (quire_condensing_packing_init()). */
+/* Rows choose pages only in models in which layer number i of those that store K and V reads part i
+ * and no other (quire_condensing_packing_init()). */
 static quire_offload_choice choice_of(const quire_packed_device *chooser, const page_parts *parts)
 {
     const size_t bounds_bytes = chooser != NULL ? quire_packed_device_bounds_bytes(chooser) : 0;

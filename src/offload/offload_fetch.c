@@ -293,8 +293,8 @@ static int step_plan(quire_offload_fetch *f, const quire_attn_batch *batch)
     return f->is_active ? stop_plan(f, 0) : f->inner.plan(f->inner.ctx, batch);
 }
 
-/* The rows with which the step goes on have the same pages, or some of them. Those in the buffer
- * stay where they are if they are all of them. */
+/* The rows with which the step goes on read the same offloaded pages as all of its rows, or some of
+ * these pages. If they read the same, the pages in the buffer are used again. */
 static int rest_plan(quire_offload_fetch *f, const quire_attn_batch *batch)
 {
     const uint32_t at = f->at != STOP_NONE ? f->at : 0;

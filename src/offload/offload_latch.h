@@ -1,7 +1,8 @@
 /* offload_latch.h - threads of a step that wait in a layer's attention for thread 0.
  *
- * A layer that stores nothing has no append(), so nothing but its run() can bring its pages. Thread
- * 0 does that at the begin of run(), and the others wait for it.
+ * append() of a layer brings the pages that the layer reads. A layer that stores nothing has no
+ * append(), so run() brings its pages: thread 0 at the begin of run(), while the other threads wait
+ * for thread 0.
  *
  * Thread: as the functions say.
  *

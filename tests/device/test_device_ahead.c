@@ -182,8 +182,9 @@ static void bench_close(bench *b)
     fixture_free(&b->f);
 }
 
-/* Pages of the second sequence wait while the first one's step computes: they are queued behind its
- * layers, and its end waits for none of them. The next step that reads them finds them. */
+/* Pages of the second sequence wait while a step of the first sequence computes. The pages are
+ * queued behind the layers of this step, whose end waits for no page. A later step that reads the
+ * pages finds their bytes. */
 static void test_beside(void **state)
 {
     bench b;

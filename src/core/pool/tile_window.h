@@ -10,8 +10,8 @@
  * sends the tiles that were asked for back by one copy, before it moves on. Bytes pass the pinned
  * memory of the device on the way (device/device_pages.c).
  *
- * Two windows may be on the same tiles: one that writes tile i, and one that reads from tile i on,
- * which has read the slots of tile i that are written.
+ * Two windows may be on the same tiles: a window that writes tile i, and a window that reads tile i
+ * and the tiles behind. The caller reads a slot of tile i before it writes the slot.
  *
  * Failures. Windows of one move of tokens share a status. After a failed copy the code gets tiles
  * of zeros and goes on, and nothing is written any more. The caller asks for the status at the end.

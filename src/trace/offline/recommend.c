@@ -66,8 +66,8 @@ static uint32_t devices_of(const quire_recommend_ask *ask)
     return ask->n_devices != 0 ? ask->n_devices : 1;
 }
 
-/* The memory of each device: for this many blocks, or as many as it holds, beside its share of the
- * requests that run. */
+/* The memory of each device: room for its share of the running requests, and beside them for
+ * capacity_blocks, or for fewer blocks if the device's memory holds fewer. */
 static void choose_memory(const quire_recommend_ask *ask, uint64_t capacity_blocks,
                           quire_recommend_sizes *out)
 {

@@ -14,7 +14,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define WORD_MAX 64
+#define WORD_MAX     64
+#define DIGITS_LEAST 6  /* as %g prints: fewer write 200 as 2e+02 */
+#define DIGITS_EACH  17 /* with so many every double has a text of its own */
 
 static bool starts_like_a_number(const char *text)
 {
@@ -127,6 +129,17 @@ char *quire_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes)
         int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
 
         (void)snprintf(buffer, buffer_bytes, "%.*f %s", decimals, value, units[unit]);
+    }
+    return buffer;
+}
+
+char *quire_format_real(double value, char *buffer, size_t buffer_bytes)
+{
+    for (int digits = DIGITS_LEAST; digits <= DIGITS_EACH; digits++) {
+        (void)snprintf(buffer, buffer_bytes, "%.*g", digits, value);
+        if (strtod(buffer, NULL) == value) {
+            break;
+        }
     }
     return buffer;
 }

@@ -26,6 +26,10 @@ int quire_parse_duration(const char *text, uint64_t *us);
 /* "17.2 GB": three significant digits, powers of 1,000. Returns text. buffer of at least 16. */
 char *quire_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes);
 
+/* "0.1": a finite value as printf's %g prints it, with as many more digits as quire_parse_f64()
+ * needs to read exactly this value. Returns buffer, of at least 32 bytes. */
+char *quire_format_real(double value, char *buffer, size_t buffer_bytes);
+
 /* The candidate closest to word by edit distance (Damerau, restricted), if it is close enough to be
  * a likely typo (at most a third of the longer word, rounded up); NULL otherwise.
  * Cost: O(sum of lengths product). Words over 64 bytes are compared by their first 64. */

@@ -23,6 +23,7 @@
 #define REPEAT     512u
 #define FUTURE     512u /* Expected Attention, as NVIDIA's kvpress has it */
 #define SPEC_BYTES 512u /* of a policy as a user writes it */
+#define REAL_BYTES 32u  /* quire_format_real() */
 
 static const quire_retain_policy policies[] = {
     { .name = "entropy",
@@ -348,6 +349,24 @@ static int parse_share(const char *value, quire_retain_spec *out, quire_error *e
     return QUIRE_OK;
 }
 
+static size_t put_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes);
+
+/* Whether the spec has room for its text, also with a granule that the caller sets later. */
+static int check_text(const quire_retain_spec *spec, quire_error *err)
+{
+    quire_retain_spec longest = *spec;
+    char text[QUIRE_RETAIN_TEXT_MAX];
+
+    longest.granule = QUIRE_RETAIN_GRANULE_MAX;
+    if (put_text(&longest, text, sizeof text) < sizeof text) {
+        return QUIRE_OK;
+    }
+    return quire_error_set(err, QUIRE_INVAL,
+                           "%s with all its parameters takes more than %u bytes as text: "
+                           "full_layers must name fewer layers, or numbers have fewer digits",
+                           spec->policy->name, QUIRE_RETAIN_TEXT_MAX - 1);
+}
+
 int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_error *err)
 {
     char copy[SPEC_BYTES];
@@ -383,7 +402,7 @@ int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_err
     if (share == NULL && out->threshold > 0) {
         out->share = 1; /* the text decides */
     }
-    return QUIRE_OK;
+    return check_text(out, err);
 }
 
 int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err)
@@ -399,9 +418,12 @@ int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *er
 
 /* ---- as text ---- */
 
-static int put_param(const quire_retain_spec *spec, const param *p, char *text, size_t text_bytes)
+/* Returns the bytes that the parameter takes; more than text_bytes: it is cut. */
+static size_t put_param(const quire_retain_spec *spec, const param *p, char *text,
+                        size_t text_bytes)
 {
     const void *at = (const char *)spec + p->offset;
+    char real[REAL_BYTES];
     size_t n = 0;
 
     if ((p->offset == AT(threshold) && spec->threshold <= 0) ||
@@ -409,15 +431,16 @@ static int put_param(const quire_retain_spec *spec, const param *p, char *text, 
         return 0;
     }
     if (p->kind == PARAM_REAL) {
-        return snprintf(text, text_bytes, ",%s=%g", p->name, *(const double *)at);
+        return (size_t)snprintf(text, text_bytes, ",%s=%s", p->name,
+                                quire_format_real(*(const double *)at, real, sizeof real));
     }
     if (p->kind == PARAM_COUNT) {
-        return snprintf(text, text_bytes, ",%s=%llu", p->name,
-                        p->offset == AT(seed) ? (unsigned long long)spec->seed
-                                              : (unsigned long long)*(const uint32_t *)at);
+        return (size_t)snprintf(text, text_bytes, ",%s=%llu", p->name,
+                                p->offset == AT(seed) ? (unsigned long long)spec->seed
+                                                      : (unsigned long long)*(const uint32_t *)at);
     }
     if (p->kind == PARAM_MERGE) {
-        return spec->merges ? snprintf(text, text_bytes, ",%s=fit", p->name) : 0;
+        return spec->merges ? (size_t)snprintf(text, text_bytes, ",%s=fit", p->name) : 0;
     }
     if (!spec->has_full) {
         return 0;
@@ -426,18 +449,28 @@ static int put_param(const quire_retain_spec *spec, const param *p, char *text, 
     for (uint32_t i = 0; i < spec->n_full && n < text_bytes; i++) {
         n += (size_t)snprintf(text + n, text_bytes - n, "%s%d", i > 0 ? "+" : "", spec->full[i]);
     }
-    return (int)n;
+    return n;
+}
+
+/* Returns the bytes of the text without its end; buffer_bytes or more: it is cut. */
+static size_t put_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes)
+{
+    char share[REAL_BYTES];
+    size_t n = (size_t)snprintf(buffer, buffer_bytes, "%s:%s", spec->policy->name,
+                                quire_format_real(spec->share, share, sizeof share));
+
+    for (size_t i = 0; i < N_PARAMS && n < buffer_bytes; i++) {
+        if (is_read(spec->policy, &params[i])) {
+            n += put_param(spec, &params[i], buffer + n, buffer_bytes - n);
+        }
+    }
+    return n;
 }
 
 char *quire_retain_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes)
 {
-    size_t n = (size_t)snprintf(buffer, buffer_bytes, "%s:%g", spec->policy->name, spec->share);
-
-    for (size_t i = 0; i < N_PARAMS && n < buffer_bytes; i++) {
-        if (is_read(spec->policy, &params[i])) {
-            n += (size_t)put_param(spec, &params[i], buffer + n, buffer_bytes - n);
-        }
-    }
+    /* A text that was cut would be that of other specs, too. */
+    QUIRE_CHECK(put_text(spec, buffer, buffer_bytes) < buffer_bytes);
     return buffer;
 }
 

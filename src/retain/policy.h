@@ -119,15 +119,17 @@ typedef struct quire_retain_spec {
 /* Parse "POLICY[:SHARE][,key=value...]". Keys: sinks, recent, probe, pool, floor, gamma, tau1,
  * tau2, seed, repeat, future, granule, threshold, full_layers (numbers with + between them, or
  * "none"). A key that the policy does not read is refused by name. With a threshold and no share
- * the share is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
+ * the share is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known, or the
+ * policy, if quire_retain_text() has no room for its parameters. */
 int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err);
 
 /* The same with the key `merge`, "none" or "fit", of texts in lanes (retain/kept_lanes.h); the
  * function above refuses "fit". */
 int quire_retain_parse_lanes(const char *text, quire_retain_spec *out, quire_error *err);
 
-/* The policy and all parameters that it reads, in one order: equal texts mean equal choices.
- * Returns buffer, of at least QUIRE_RETAIN_TEXT_MAX bytes. */
+/* The policy and all parameters that it reads, in one order, with all digits: specs choose alike if
+ * their texts are equal, and a parsed text is the same spec again. A parsed spec has room for its
+ * text in QUIRE_RETAIN_TEXT_MAX bytes with any granule. Returns buffer, of at least so many. */
 char *quire_retain_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes);
 
 /* is_full[l] = whether layer l is kept whole. Errors: QUIRE_INVAL (a layer that the model lacks, or

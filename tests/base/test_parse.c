@@ -5,6 +5,7 @@
 #include "quire/status.h"
 #include "seed.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -230,6 +231,40 @@ static void formatted_bytes(void **state)
     }
 }
 
+static void formatted_reals(void **state)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {
+        { 0, "0" },
+        { 0.1, "0.1" },
+        { 200, "200" },
+        { 200.0001, "200.0001" },
+        { 0.30000000000000004, "0.30000000000000004" },
+        { -2.2250738585072014e-308, "-2.2250738585072014e-308" },
+    };
+    char buffer[32];
+    uint64_t bits = 1;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_ptr_equal(quire_format_real(cases[i].value, buffer, sizeof(buffer)), buffer);
+        assert_string_equal(buffer, cases[i].text);
+    }
+    for (int i = 0; i < 2000; i++) {
+        double value, again = 0;
+
+        bits = bits * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        memcpy(&value, &bits, sizeof(value));
+        if (isfinite(value) && fabs(value) > 1e-300) {
+            (void)quire_format_real(value, buffer, sizeof(buffer));
+            assert_int_equal(quire_parse_f64(buffer, -INFINITY, INFINITY, &again), QUIRE_OK);
+            assert_memory_equal(&again, &value, sizeof(value));
+        }
+    }
+}
+
 static void nearest_names(void **state)
 {
     static const char *const options[] = { "--temp", "--top-k", "--top-p", "--min-p",    "--seed",
@@ -279,15 +314,11 @@ static void nearest_names_of_long_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integers),
-        cmocka_unit_test(what_is_no_number_is_refused),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(sizes),
-        cmocka_unit_test(durations),
-        cmocka_unit_test(random_integers_come_back),
-        cmocka_unit_test(formatted_bytes),
-        cmocka_unit_test(nearest_names),
-        cmocka_unit_test(nearest_names_of_long_words),
+        cmocka_unit_test(integers),        cmocka_unit_test(what_is_no_number_is_refused),
+        cmocka_unit_test(numbers),         cmocka_unit_test(sizes),
+        cmocka_unit_test(durations),       cmocka_unit_test(random_integers_come_back),
+        cmocka_unit_test(formatted_bytes), cmocka_unit_test(formatted_reals),
+        cmocka_unit_test(nearest_names),   cmocka_unit_test(nearest_names_of_long_words),
     };
 
     return cmocka_run_group_tests_name("parse", tests, NULL, NULL);

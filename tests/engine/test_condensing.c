@@ -70,6 +70,33 @@ static void test_answers(void **state)
     }
 }
 
+/* Policies whose shares differ in the eighth digit may choose other tokens, so they share no page
+ * behind the first place, whoever comes first. */
+static void test_near_shares(void **state)
+{
+    static const char *const policies[] = { "keydiff:0.5,recent=32",
+                                            "keydiff:0.50000001,recent=32" };
+    static const setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    engine_bench b = condense_bench(&s);
+    static answer got[2];
+    int32_t text[N_PROMPT];
+    uint64_t n_condensed = 0;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 9);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(answer_take(&b, policies[i], text, N_PROMPT, &got[i]), i * CHUNK);
+        n_condensed = stats_now(b.engine).condensings_total;
+        assert_int_equal(n_condensed, (i + 1) * ((N_PROMPT + N_TOKENS - 2) / CHUNK));
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(check(&b, policies[i], text, N_PROMPT, &got[i]), N_PROMPT - 1);
+    }
+    assert_int_equal(stats_now(b.engine).condensings_total, n_condensed);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* KV on a mock device, whose kernels are the CPU's. */
 static void test_on_a_device(void **state)
 {
@@ -514,6 +541,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_near_shares),
         cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_invalidation),

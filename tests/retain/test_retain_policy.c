@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,79 @@ static void test_parse(void **state)
     /* With a threshold alone the text decides how much it keeps. */
     assert_true(spec_of("snap,threshold=0.2").share == 1);
     assert_true(spec_of("snap:0.5,threshold=0.2").share == 0.5);
+}
+
+/* A text names one spec, and its spec again. */
+static void same_again(const char *text, const char *other)
+{
+    const quire_retain_spec spec = spec_of(text), unlike = spec_of(other);
+    char first[QUIRE_RETAIN_TEXT_MAX], second[QUIRE_RETAIN_TEXT_MAX];
+    quire_retain_spec again;
+
+    again = spec_of(quire_retain_text(&spec, first, sizeof first));
+    assert_memory_equal(&again.share, &spec.share, sizeof spec.share);
+    assert_memory_equal(&again.floor, &spec.floor, sizeof spec.floor);
+    assert_memory_equal(&again.gamma, &spec.gamma, sizeof spec.gamma);
+    assert_memory_equal(&again.tau1, &spec.tau1, sizeof spec.tau1);
+    assert_memory_equal(&again.tau2, &spec.tau2, sizeof spec.tau2);
+    assert_memory_equal(&again.threshold, &spec.threshold, sizeof spec.threshold);
+    assert_string_equal(quire_retain_text(&again, second, sizeof second), first);
+    assert_string_not_equal(quire_retain_text(&unlike, second, sizeof second), first);
+}
+
+/* Parameters that differ in their last digits are other policies: they may choose other tokens. */
+static void test_digits(void **state)
+{
+    char text[QUIRE_RETAIN_TEXT_MAX];
+    quire_retain_spec spec;
+
+    (void)state;
+    same_again("keydiff:0.3", "keydiff:0.30000001");
+    same_again("keydiff:0.3333333333333333", "keydiff:0.33333333333333337");
+    same_again("entropy:0.5,gamma=200", "entropy:0.5,gamma=200.0001");
+    same_again("entropy:0.5,tau1=1.6,tau2=0.4", "entropy:0.5,tau1=1.6000001,tau2=0.4");
+    same_again("snap:0.5,floor=0.123456789", "snap:0.5,floor=0.123456788");
+    same_again("snap:0.5,threshold=123456.7", "snap:0.5,threshold=123456.8");
+    spec = spec_of("entropy:0.30,gamma=2e2,floor=.2");
+    assert_string_equal(quire_retain_text(&spec, text, sizeof text),
+                        "entropy:0.3,sinks=4,recent=128,floor=0.2,probe=32,pool=5,gamma=200,"
+                        "tau1=1.6,tau2=0.4");
+}
+
+/* "POLICY,full_layers=100+101+..." */
+static int parse_layers(const char *policy, uint32_t n, quire_retain_spec *spec, quire_error *err)
+{
+    char text[512];
+    size_t n_bytes = (size_t)snprintf(text, sizeof text, "%s,full_layers=", policy);
+
+    for (uint32_t i = 0; i < n; i++) {
+        n_bytes += (size_t)snprintf(text + n_bytes, sizeof text - n_bytes, "%s%u", i > 0 ? "+" : "",
+                                    100 + i);
+    }
+    return quire_retain_parse(text, spec, err);
+}
+
+/* A list that the text would not hold is refused, not cut: a cut list is that of others, too. */
+static void test_long_lists(void **state)
+{
+    char text[QUIRE_RETAIN_TEXT_MAX];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+    uint32_t n = 1;
+
+    (void)state;
+    while (parse_layers("entropy:0.5", n, &spec, &err) == QUIRE_OK) {
+        assert_true(strlen(quire_retain_text(&spec, text, sizeof text)) < sizeof text);
+        spec.granule = 64; /* as the server sets it */
+        assert_non_null(strstr(quire_retain_text(&spec, text, sizeof text), ",granule=64,"));
+        n++;
+    }
+    assert_in_range(n, 30, 53);
+    assert_non_null(strstr(err.message, "entropy with all its parameters takes more than 255 "
+                                        "bytes as text: full_layers must name fewer layers"));
+    assert_int_equal(parse_layers("keydiff:0.5", n, &spec, &err), QUIRE_OK);
+    assert_int_equal(parse_layers("keydiff:0.5", 64, &spec, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "keydiff with all its parameters"));
 }
 
 static void test_refusals(void **state)
@@ -568,7 +642,8 @@ int main(void)
         cmocka_unit_test(test_even_budgets),   cmocka_unit_test(test_weighed_budgets),
         cmocka_unit_test(test_random_budgets), cmocka_unit_test(test_choose),
         cmocka_unit_test(test_ties_and_nan),   cmocka_unit_test(test_baselines),
-        cmocka_unit_test(test_threshold),
+        cmocka_unit_test(test_threshold),      cmocka_unit_test(test_digits),
+        cmocka_unit_test(test_long_lists),
     };
 
     rng = test_rng(1);

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#define RULES     "quire condensed text 1" /* change it with the rules of condensing.c */
+#define RULES     "quire condensed text 2" /* change it with the rules of condensing.c */
 #define TEXT_ROOM (QUIRE_CONDENSING_NAME_MAX + QUIRE_PREFIX_SALT_MAX)
 
 /* ---- the set ---- */

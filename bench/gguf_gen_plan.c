@@ -11,7 +11,7 @@
 #include "gguf_gen_recurrent.h"
 #include "gguf_gen_scheme.h"
 
-#define NEXTN_TENSORS 3u
+#define NEXTN_TENSORS 5u
 
 static bool has_suffix(const char *name, const char *suffix)
 {
@@ -250,12 +250,38 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
              r->rows == QUIRE_DIM_ONE ? 0 : (uint32_t)quire_dim_size(&p->sizes, r->rows, layer));
 }
 
+static bool is_single(const gguf_gen_plan *p)
+{
+    return quire_arch_row_get(p->sizes.arch)->is_single;
+}
+
+/* Layers that predict further tokens are like the last ones, but for two architectures: where other
+ * layers are one block each, they have attention and experts, and those of exaone-moe have no
+ * experts. */
+static bool has_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t layer)
+{
+    const bool is_nextn = layer >= p->opts->n_layer;
+    const uint32_t n_dense = p->sizes.experts.n_dense;
+    bool has;
+
+    if (is_nextn && p->sizes.arch == QUIRE_ARCH_EXAONE_MOE) {
+        p->sizes.experts.n_dense = layer + 1;
+    }
+    has = is_in_layer(p->opts, &p->sizes, r, layer);
+    p->sizes.experts.n_dense = n_dense;
+    if (!has && is_nextn && is_single(p)) {
+        p->sizes.mixer[layer] = QUIRE_MIXER_NONE;
+        has = is_in_layer(p->opts, &p->sizes, r, layer);
+        p->sizes.mixer[layer] = QUIRE_MIXER_ATTENTION;
+    }
+    return has;
+}
+
 static void plan_layer_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t layer)
 {
     char name[GGML_MAX_NAME];
 
-    if ((p->parts & r->part) == 0 || r->where == QUIRE_TENSOR_OF_MODEL ||
-        !is_in_layer(p->opts, &p->sizes, r, layer)) {
+    if ((p->parts & r->part) == 0 || r->where == QUIRE_TENSOR_OF_MODEL || !has_row(p, r, layer)) {
         return;
     }
     (void)snprintf(name, sizeof(name), "blk.%u.%s", layer, r->name);
@@ -304,15 +330,19 @@ static void plan_layer(gguf_gen_plan *p, uint32_t layer)
 /* The tensors that a layer for predicting further tokens has beside a layer's usual ones. */
 static void plan_nextn(gguf_gen_plan *p, uint32_t layer)
 {
+    const char *const norms[] = { "nextn.enorm", "nextn.hnorm",
+                                  is_single(p) ? "post_attention_norm" : "layer_output_norm",
+                                  "nextn.shared_head_norm" };
+    const size_t n_norms = is_single(p) ? 4 : p->sizes.arch == QUIRE_ARCH_BAILINGMOE2 ? 3 : 2;
     const uint32_t n = p->opts->n_embd;
     char name[GGML_MAX_NAME];
 
     (void)snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", layer);
     plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_MATRIX, 1.0f }, name, 2 * n, n);
-    (void)snprintf(name, sizeof(name), "blk.%u.nextn.enorm.weight", layer);
-    plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_NORM, 1.0f }, name, n, 0);
-    (void)snprintf(name, sizeof(name), "blk.%u.nextn.hnorm.weight", layer);
-    plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_NORM, 1.0f }, name, n, 0);
+    for (size_t i = 0; i < n_norms; i++) {
+        (void)snprintf(name, sizeof(name), "blk.%u.%s.weight", layer, norms[i]);
+        plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_NORM, 1.0f }, name, n, 0);
+    }
 }
 
 /* The model's own tensors: those before its layers, or those behind them. */

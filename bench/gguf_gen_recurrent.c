@@ -76,7 +76,8 @@ static void delta_keys(struct gguf_context *gguf, const gguf_gen_opts *o)
     }
 }
 
-/* A key with a value for each layer: `value` where the layer's first block is `mixer`, else 0. */
+/* A key with a value for each layer: `value` where the layer's first block is `mixer`, else 0. A
+ * layer that predicts further tokens has all blocks. */
 static void layers_key(struct gguf_context *gguf, const gguf_gen_opts *o, const char *suffix,
                        quire_mixer mixer, uint32_t value)
 {
@@ -86,7 +87,11 @@ static void layers_key(struct gguf_context *gguf, const gguf_gen_opts *o, const 
     for (uint32_t l = 0; l < o->n_layer; l++) {
         values[l] = gguf_gen_mixer(o, l) == mixer ? (int32_t)value : 0;
     }
-    gguf_set_arr_data(gguf, arch_key(key, o, suffix), GGUF_TYPE_INT32, values, o->n_layer);
+    for (uint32_t l = 0; l < o->n_nextn; l++) {
+        values[o->n_layer + l] = (int32_t)value;
+    }
+    gguf_set_arr_data(gguf, arch_key(key, o, suffix), GGUF_TYPE_INT32, values,
+                      o->n_layer + o->n_nextn);
 }
 
 bool gguf_gen_recurrent_keys(struct gguf_context *gguf, const gguf_gen_opts *o)

@@ -27,9 +27,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define QUIRE_BLOCK_STATE_VERSION 1u
+#define QUIRE_BLOCK_STATE_VERSION 2u
 #define QUIRE_BLOCK_POLICY_MAX    256u /* bytes of a policy as text, its end included */
-#define QUIRE_BLOCK_HEAD_BYTES    384u
+#define QUIRE_BLOCK_HEAD_BYTES    400u
 #define QUIRE_BLOCK_PAGE_TOKENS   64u /* QUIRE_TILE_TOKENS */
 
 /* One lane's tokens. */
@@ -46,6 +46,7 @@ typedef struct quire_block_lane {
 
 typedef struct quire_block_state {
     uint64_t identity[2]; /* of the model, formats and kernels, for quire_prefix_key */
+    uint64_t maps[2];     /* a hash of the maps by which the policy predicts; zeros: it has none */
     char policy[QUIRE_BLOCK_POLICY_MAX]; /* with all its parameters */
     uint32_t chunk;                      /* tokens held in full, at most */
     uint32_t n_layers;

@@ -4,6 +4,7 @@
 #include "engine/retention.h"
 
 #include "base/check.h"
+#include "base/hash128.h"
 #include "base/num.h"
 #include "engine/repeating.h"
 #include "model/archs.h"
@@ -330,25 +331,40 @@ int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime,
 
 /* ---- states ---- */
 
+/* Of the maps that the policy reads. */
+static void maps_get(const quire_retention *retention, uint64_t maps[2])
+{
+    unsigned char hash[QUIRE_HASH128_BYTES] = { 0 };
+
+    if (retention->opts.spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED) {
+        quire_predictor_hash(retention->opts.predictor, hash);
+    }
+    maps[0] = quire_le_get(hash, 8);
+    maps[1] = quire_le_get(hash + 8, 8);
+}
+
 int quire_retention_save(const quire_retention *retention, const quire_runtime *runtime,
                          const int32_t *tokens, quire_block_state *out)
 {
     *out = (quire_block_state){ .chunk = retention->opts.chunk };
     quire_kv_identity_get(runtime, out->identity);
+    maps_get(retention, out->maps);
     (void)quire_retain_text(&retention->opts.spec, out->policy, sizeof out->policy);
     QUIRE_TRY(quire_lanes_save(retention->lanes, tokens, out));
     quire_block_state_seal(out);
     return QUIRE_OK;
 }
 
-/* Whether this retention can continue the state's text: the same identity, policy and chunk. */
+/* Whether this retention can continue the state's text: the same identity, policy, maps and chunk.
+ */
 static int check_state(const quire_retention *retention, const quire_runtime *runtime,
                        const quire_block_state *state, quire_error *err)
 {
     char policy[QUIRE_RETAIN_TEXT_MAX];
-    uint64_t identity[2];
+    uint64_t identity[2], maps[2];
 
     quire_kv_identity_get(runtime, identity);
+    maps_get(retention, maps);
     (void)quire_retain_text(&retention->opts.spec, policy, sizeof policy);
     if (identity[0] != state->identity[0] || identity[1] != state->identity[1]) {
         return quire_error_set(err, QUIRE_INVAL,
@@ -356,6 +372,12 @@ static int check_state(const quire_retention *retention, const quire_runtime *ru
     }
     if (strcmp(policy, state->policy) != 0) {
         return quire_error_set(err, QUIRE_INVAL, "its text was condensed by %s", state->policy);
+    }
+    if (maps[0] != state->maps[0] || maps[1] != state->maps[1]) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "its text was condensed by %s with other maps than those of quire "
+                               "calibrate --retain that are here now",
+                               retention->opts.spec.policy->name);
     }
     if (retention->opts.chunk != state->chunk) {
         return quire_error_set(err, QUIRE_INVAL, "its text was condensed every %u tokens",

@@ -103,16 +103,16 @@ int quire_block_state_alloc(quire_block_state *s, const uint32_t *n_tokens)
     return QUIRE_OK;
 }
 
-#define N_NUMBERS 14u
+#define N_NUMBERS 16u
 
 /* The numbers of the head, behind the magic and the version. */
 static void numbers_of(const quire_block_state *s, uint64_t n[N_NUMBERS])
 {
-    const uint64_t all[N_NUMBERS] = { s->n_bytes,    s->identity[0], s->identity[1],
-                                      s->chunk,      s->n_layers,    s->n_kv_head,
-                                      s->n_text,     s->n_condensed, s->generations,
-                                      s->n_repeated, s->has_worth,   s->page_bytes,
-                                      s->hot_bytes,  s->n_extra };
+    const uint64_t all[N_NUMBERS] = {
+        s->n_bytes,   s->identity[0], s->identity[1], s->chunk,      s->n_layers,  s->n_kv_head,
+        s->n_text,    s->n_condensed, s->generations, s->n_repeated, s->has_worth, s->page_bytes,
+        s->hot_bytes, s->n_extra,     s->maps[0],     s->maps[1]
+    };
 
     memcpy(n, all, sizeof all);
 }
@@ -177,6 +177,8 @@ static bool read_head(quire_block_state *s, size_t n_bytes)
     s->page_bytes = n[11];
     s->hot_bytes = n[12];
     s->n_extra = n[13];
+    s->maps[0] = n[14];
+    s->maps[1] = n[15];
     return true;
 }
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/hash128.h"
+#include "base/rng.h"
 #include "device/mock_device.h"
 #include "engine/retention.h"
 #include "model/memory.h"
@@ -59,6 +60,31 @@ static void in_threads(uint32_t n_threads,
     }
 }
 
+static const quire_predictor *predictor; /* of the retentions that are opened next */
+
+/* Maps of the model; seeds give other ones. Memory: quire_predictor_free(). */
+static quire_predictor *maps_make(const quire_model *model, uint64_t seed)
+{
+    const quire_model_desc *desc = quire_model_desc_get(model);
+    const quire_predictor_shape shape = { .n_layers = desc->n_layer,
+                                          .n_kv_head = desc->n_kv_head,
+                                          .n_hidden = desc->n_embd,
+                                          .fingerprint = desc->fingerprint };
+    quire_rng own = { .state = seed };
+    quire_predictor *out;
+
+    assert_int_equal(quire_predictor_create(&out, &shape), QUIRE_OK);
+    for (uint32_t lane = 0; lane < shape.n_layers * shape.n_kv_head; lane++) {
+        float *map = quire_predictor_map(out, lane / shape.n_kv_head, lane % shape.n_kv_head);
+
+        for (uint32_t i = 0; i < shape.n_hidden; i++) {
+            map[i] = 0.3f * (float)quire_rng_normal(&own);
+        }
+        map[shape.n_hidden] = -4.0f - (float)(lane % 3);
+    }
+    return out;
+}
+
 typedef struct world {
     quire_model *model;
     quire_runtime *runtime;
@@ -69,7 +95,7 @@ typedef struct world {
 
 static void world_open(world *w, const quire_runtime_opts *runtime_opts, const char *policy)
 {
-    quire_retention_opts opts = { .chunk = CHUNK, .parallel = in_threads };
+    quire_retention_opts opts = { .chunk = CHUNK, .parallel = in_threads, .predictor = predictor };
     quire_runtime_opts runtime = *runtime_opts;
     const quire_model_desc *desc = quire_model_desc_get(w->model);
     quire_error err = QUIRE_ERROR_INIT;
@@ -403,16 +429,21 @@ static void test_states(void **state)
         { "expected:0.5,recent=16", QUIRE_FORMAT_F16 },
         { "reconstruct:0.5,recent=16,repeat=40", QUIRE_FORMAT_BF16 },
         { "snap:0.5,recent=16", QUIRE_FORMAT_Q4 },
+        { "predict:0.4,recent=16", QUIRE_FORMAT_F16 },
     };
     world w = { .model = open_model() };
+    quire_predictor *maps = maps_make(w.model, 1);
 
     (void)state;
+    predictor = maps;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         quire_runtime_opts opts = opts_of(cases[i].format, 2);
 
         opts.kv_recent = 64;
         go_on(&w, &opts, cases[i].policy);
     }
+    predictor = NULL;
+    quire_predictor_free(maps);
     quire_model_close(w.model);
 }
 
@@ -470,10 +501,53 @@ static void test_states_of_others(void **state)
     quire_model_close(w.model);
 }
 
+/* Scores of other maps are of another scale: a state knows its own. */
+static void test_states_of_other_maps(void **state)
+{
+    const char *const policy = "predict:0.4,recent=16";
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 1);
+    world w = { .model = open_model() };
+    quire_predictor *maps[2] = { maps_make(w.model, 1), maps_make(w.model, 2) };
+    quire_block_state saved, read;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    predictor = maps[0];
+    world_open(&w, &opts, policy);
+    for (uint32_t at = 0; at < 320; at += 64) {
+        (void)step(&w, at, 64, QUIRE_LOGITS_LAST);
+    }
+    assert_int_equal(quire_retention_save(w.retention, w.runtime, tokens, &saved), QUIRE_OK);
+    world_close(&w);
+    assert_int_equal(quire_block_state_parse(&read, copy_of(&saved), saved.n_bytes, &err),
+                     QUIRE_OK);
+    assert_true(read.maps[0] != 0 && read.maps[0] == saved.maps[0]);
+    assert_true(read.maps[1] != 0 && read.maps[1] == saved.maps[1]);
+    predictor = maps[1];
+    not_loaded(&w, &opts, policy, &read, "condensed by predict with other maps than those");
+    predictor = maps[0];
+    world_open(&w, &opts, policy);
+    assert_int_equal(quire_retention_load(w.retention, w.runtime, w.seq, &read, &err), QUIRE_OK);
+    world_close(&w);
+    /* Policies without maps have no hash, whatever maps are there. */
+    world_open(&w, &opts, "keydiff:0.5,recent=16");
+    (void)step(&w, 0, 64, QUIRE_LOGITS_LAST);
+    quire_block_state_free(&saved);
+    assert_int_equal(quire_retention_save(w.retention, w.runtime, tokens, &saved), QUIRE_OK);
+    assert_true(saved.maps[0] == 0 && saved.maps[1] == 0);
+    world_close(&w);
+    predictor = NULL;
+    quire_block_state_free(&read);
+    quire_block_state_free(&saved);
+    quire_predictor_free(maps[0]);
+    quire_predictor_free(maps[1]);
+    quire_model_close(w.model);
+}
+
 /* A file with a valid hash and impossible numbers. */
 static void test_states_that_lie(void **state)
 {
-    static const size_t numbers[] = { 24, 32, 40, 48, 56, 64, 72, 88, 96, 104, 112, 120 };
+    static const size_t numbers[] = { 24, 32, 40, 48, 56, 64, 72, 88, 96, 104, 112, 120, 128, 136 };
     const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 1);
     world w = { .model = open_model() };
     quire_block_state saved, read;
@@ -645,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_truncate),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_states_of_others),
+        cmocka_unit_test(test_states_of_other_maps),
         cmocka_unit_test(test_states_that_lie),
         cmocka_unit_test(test_on_a_device),
         cmocka_unit_test(test_a_device_is_lost),

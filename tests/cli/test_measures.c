@@ -108,6 +108,29 @@ static void perplexity_scores_from(void **state)
     program_free(&none);
 }
 
+/* --attend: the context is read whole, in steps of any size; scored tokens choose their pages one
+ * by one. */
+static void perplexity_reads_a_share(void **state)
+{
+    static const char *const shares[] = { "top:1", "top:0.25" };
+    const char *model = program_data("stories260K-f32.gguf");
+    const char *text = program_data("fables.txt");
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        json_t *read = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "512",
+                                            "--chunks", "1", "--score-from", "448", "--attend",
+                                            shares[i], "--kld", "--json"));
+        const json_t *kld = json_object_get(json_object_get(read, "base"), "kld");
+        double share = real(json_object_get(json_object_get(read, "kv"), "retained"), "read_share");
+
+        assert_int_equal(integer(read, "n_scored"), 512 - 1 - 448);
+        assert_true(i == 0 ? share == 1 : share < 0.6);
+        assert_true(i == 0 ? fabs(real(kld, "mean")) < 1e-6 : real(kld, "mean") > 1e-4);
+        json_decref(read);
+    }
+}
+
 static void perplexity_against_itself(void **state)
 {
     const char *text = program_text("text.txt", 4000);
@@ -523,6 +546,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(perplexity_counts),
         cmocka_unit_test(perplexity_scores_from),
+        cmocka_unit_test(perplexity_reads_a_share),
         cmocka_unit_test(perplexity_against_itself),
         cmocka_unit_test(perplexity_against_f32),
         cmocka_unit_test(perplexity_kld),

@@ -11,12 +11,13 @@
 #include "model/describe_internal.h"
 #include "model/gguf_keys.h"
 
-/* The width of the windows; 0 where the model has none. */
+/* The width of the windows; 0 where the model has none. Chunks cannot be left out: libllama loads
+ * such a file of llama4, and aborts at its first token. */
 static int width_get(const quire_gguf *file, const quire_model_desc *desc, uint32_t *tokens,
                      quire_error *err)
 {
     const quire_window_rule *rule = &quire_arch_row_get(desc->arch)->window;
-    const quire_gguf_range range = { rule->is_optional ? 0 : 1, INT32_MAX,
+    const quire_gguf_range range = { rule->is_optional || rule->is_chunked ? 0 : 1, INT32_MAX,
                                      !rule->is_optional && rule->tokens == 0 };
     char key[QUIRE_GGUF_KEY_NAME_MAX];
 
@@ -27,6 +28,10 @@ static int width_get(const quire_gguf *file, const quire_model_desc *desc, uint3
     *tokens = rule->is_fixed ? 0 : rule->tokens;
     (void)quire_gguf_key(key, desc->arch_name, "attention.sliding_window");
     QUIRE_TRY(quire_gguf_get_u32(file, key, range, tokens, err));
+    if (rule->is_chunked && *tokens == 0) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s: %s is 0; supported: chunks of %u tokens",
+                               quire_gguf_path(file), key, rule->tokens);
+    }
     *tokens = rule->is_chunked || (rule->is_fixed && *tokens != 0) ? rule->tokens : *tokens;
     return QUIRE_OK;
 }

@@ -48,6 +48,20 @@ void describe_expect(const gguf_edit *edit, int status, const char *needle)
     }
 }
 
+void describe_keys_check(const describe_key_case *cases, size_t n,
+                         gguf_gen_opts (*small)(const char *arch))
+{
+    for (size_t i = 0; i < n; i++) {
+        const gguf_gen_opts opts = small(cases[i].arch);
+        gguf_edit edit;
+
+        gguf_edit_open(&edit, &opts);
+        gguf_edit_apply(&edit, &cases[i].change);
+        describe_expect(&edit, cases[i].status, cases[i].needle);
+        gguf_edit_close(&edit);
+    }
+}
+
 void describe_tensor_check(const describe_tensor_case *c, const gguf_gen_opts *opts)
 {
     struct ggml_tensor *tensor;

@@ -15,6 +15,19 @@ int describe_file(quire_model_desc *desc, quire_error *err);
  * begins with the path and holds needle; NULL = any message. */
 void describe_expect(const gguf_edit *edit, int status, const char *needle);
 
+/* A change of one key of a small model. */
+typedef struct describe_key_case {
+    const char *arch;
+    gguf_edit_key change;
+    int status; /* of describe_expect() */
+    const char *needle;
+} describe_key_case;
+
+/* Apply each change to the model with the options that small() gives for its architecture, and
+ * expect its status and message. */
+void describe_keys_check(const describe_key_case *cases, size_t n,
+                         gguf_gen_opts (*small)(const char *arch));
+
 /* A change of one tensor. */
 typedef struct describe_tensor_case {
     const char *model; /* a shape or a scheme, for the caller */

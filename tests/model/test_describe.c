@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "describe_fixture.h"
+#include "model/archs.h"
 #include "model/gguf_file.h"
 
 #include <math.h>
@@ -135,6 +136,9 @@ static const key_case key_cases[] = {
     { { "llama.attention.layer_norm_rms_epsilon", EDIT_F64, 1e-5, NULL, 0 },
       QUIRE_CORRUPT,
       "is of type f64; expected f32" },
+    { { "llama.pooling_type", EDIT_U32, 4e9, NULL, 0 },
+      QUIRE_CORRUPT,
+      "llama.pooling_type is 4000000000; expected 0.." },
     { { "llama.attention.causal", EDIT_BOOL, 0, NULL, 0 },
       QUIRE_UNSUPP,
       "attention.causal is false" },
@@ -487,6 +491,22 @@ static void older_rope_keys(void **state)
     gguf_edit_close(&edit);
 }
 
+static void the_nearest_name_is_offered(void **state)
+{
+    (void)state;
+    assert_string_equal(quire_arch_nearest("gemma3x"), "gemma3");
+    assert_string_equal(quire_arch_nearest("qwen4moe"), "qwen3moe");
+    assert_string_equal(quire_arch_nearest("lama"), "llama");
+    assert_string_equal(quire_arch_nearest("graniteswa"), "granite_swa");
+    assert_null(quire_arch_nearest("rwkv7"));
+    assert_null(quire_arch_nearest("mamba2")); /* no attention */
+    assert_null(quire_arch_nearest(""));
+    assert_null(quire_arch_nearest("a name that is longer than all names in the table"));
+    assert_int_equal(quire_arch_find("gemma3"), QUIRE_ARCH_GEMMA3);
+    assert_int_equal(quire_arch_find("gemma"), QUIRE_ARCH_GEMMA);
+    assert_int_equal(quire_arch_find("gem"), QUIRE_ARCH_COUNT);
+}
+
 static int remove_file(void **state)
 {
     (void)state;
@@ -506,6 +526,7 @@ int main(void)
         cmocka_unit_test(kv_map),
         cmocka_unit_test(rope_scalings_are_derived),
         cmocka_unit_test(older_rope_keys),
+        cmocka_unit_test(the_nearest_name_is_offered),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

@@ -42,6 +42,9 @@ static gguf_gen_opts small(const char *arch)
         o.d_mamba_state = 16;
         o.n_embd_expert = 8;
     }
+    if (strcmp(arch, "bailingmoe2") == 0) {
+        o.n_expert_groups = 4;
+    }
     if (strcmp(arch, "gemma4") == 0) {
         o.sliding_window = 32;
         o.has_fused_experts = true;
@@ -112,12 +115,7 @@ static void no_experts(void **state)
     assert_int_equal(desc.experts.n_dense, 3);
 }
 
-static const struct {
-    const char *arch;
-    gguf_edit_key change;
-    int status;
-    const char *needle;
-} key_cases[] = {
+static const describe_key_case key_cases[] = {
     { "nemotron_h_moe",
       { "nemotron_h_moe.moe_latent_size", EDIT_REMOVE, 0, NULL, 0 },
       QUIRE_CORRUPT,
@@ -174,6 +172,33 @@ static const struct {
       QUIRE_CORRUPT,
       "8 experts in 3 groups (qwen3moe.expert_group_count), 0 of which" },
     { "qwen3moe", { "qwen3moe.expert_group_count", EDIT_U32, 1, NULL, 0 }, QUIRE_OK, NULL },
+    { "bailingmoe2",
+      { "bailingmoe2.expert_group_used_count", EDIT_U32, 4, NULL, 0 },
+      QUIRE_CORRUPT,
+      "8 experts in 4 groups (bailingmoe2.expert_group_count), 4 of which "
+      "(expert_group_used_count) "
+      "give 2 experts" },
+    { "bailingmoe2",
+      { "bailingmoe2.expert_group_used_count", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "0 of which (expert_group_used_count)" },
+    { "bailingmoe2",
+      { "bailingmoe2.expert_group_used_count", EDIT_U32, 4e9, NULL, 0 },
+      QUIRE_CORRUPT,
+      "expert_group_used_count is 4000000000; expected 0.." },
+    { "qwen2moe",
+      { "qwen2moe.expert_shared_feed_forward_length", EDIT_U32, 16, NULL, 0 },
+      QUIRE_CORRUPT,
+      "shexp.weight has shape 16 x 32 x 1 x 1; expected 16 x 16" },
+    { "qwen2moe",
+      { "qwen2moe.expert_shared_feed_forward_length", EDIT_U32, 4e9, NULL, 0 },
+      QUIRE_CORRUPT,
+      "expert_shared_feed_forward_length is 4000000000; expected 0..1048576" },
+    { "llama4",
+      { "llama4.attention.sliding_window", EDIT_U32, 0, NULL, 0 },
+      QUIRE_UNSUPP,
+      "llama4.attention.sliding_window is 0; supported: chunks of 8192 tokens" },
+    { "llama4", { "llama4.attention.sliding_window", EDIT_U32, 1, NULL, 0 }, QUIRE_OK, NULL },
     { "glm4moe",
       { "glm4moe.leading_dense_block_count", EDIT_U32, 4, NULL, 0 },
       QUIRE_CORRUPT,
@@ -228,15 +253,7 @@ static const struct {
 static void damaged_keys_are_named(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof key_cases / sizeof key_cases[0]; i++) {
-        const gguf_gen_opts o = small(key_cases[i].arch);
-        gguf_edit edit;
-
-        gguf_edit_open(&edit, &o);
-        gguf_edit_apply(&edit, &key_cases[i].change);
-        describe_expect(&edit, key_cases[i].status, key_cases[i].needle);
-        gguf_edit_close(&edit);
-    }
+    describe_keys_check(key_cases, sizeof key_cases / sizeof key_cases[0], small);
 }
 
 static void damaged_tensors_are_named(void **state)

@@ -14,8 +14,11 @@
 #include <unistd.h>
 
 #define MAGIC      "QUIRETRN"
-#define HASH_AT    168u
+#define PLACE_AT   120u
+#define HASH_AT    (QUIRE_CHECKPOINT_HEAD_BYTES - QUIRE_HASH128_BYTES)
 #define PATH_BYTES 4096u
+
+_Static_assert(PLACE_AT + 8 * QUIRE_PACK_PLACE == HASH_AT, "checkpoint.h says where things lie");
 
 static size_t arrays_bytes(const quire_checkpoint *c)
 {
@@ -192,7 +195,9 @@ static int head_check(const char *path, const quire_checkpoint *c, const unsigne
         return quire_error_set(err, QUIRE_CORRUPT, "%s is no checkpoint of a training run", path);
     }
     if (quire_le_get(head + 8, 8) != QUIRE_CHECKPOINT_VERSION) {
-        return quire_error_set(err, QUIRE_INVAL, "%s: version %llu of checkpoints, known is %u",
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s: version %llu of checkpoints, known is %u: go on with the "
+                               "program that wrote it, or give another file",
                                path, (unsigned long long)quire_le_get(head + 8, 8),
                                QUIRE_CHECKPOINT_VERSION);
     }
@@ -213,7 +218,7 @@ static void get_head(quire_checkpoint *c, const unsigned char *head)
     c->watch[1] = double_of(quire_le_get(head + 104, 8));
     c->level = quire_le_get(head + 112, 8);
     for (uint32_t i = 0; i < QUIRE_PACK_PLACE; i++) {
-        c->place[i] = quire_le_get(head + 120 + 8 * i, 8);
+        c->place[i] = quire_le_get(head + PLACE_AT + 8 * i, 8);
     }
 }
 

@@ -8,12 +8,13 @@
  *   88    8  tokens read
  *   96   16  two real numbers of the loss's watch
  *  112    8  level of the data
- *  120   48  place in the data
- *  168   16  XXH3-128 of bytes 0 to 167 and the arrays
- *  184       parameters, first and second moments, float each
+ *  120   56  place in the data
+ *  176   16  XXH3-128 of bytes 0 to 175 and the arrays
+ *  192       parameters, first and second moments, float each
  *
- * Numbers are little-endian. A file appears under its name when it is complete and on the disk, so
- * there is always one good checkpoint after the first.
+ * Numbers are little-endian. Versions up to 3 had places in files that were read one after another;
+ * files of other versions are refused. A file appears under its name when it is complete and on the
+ * disk, so there is always one good checkpoint after the first.
  *
  * Thread: any.
  *
@@ -23,8 +24,8 @@
 
 #include "train/pack.h"
 
-#define QUIRE_CHECKPOINT_VERSION    3u
-#define QUIRE_CHECKPOINT_HEAD_BYTES 184u
+#define QUIRE_CHECKPOINT_VERSION    4u
+#define QUIRE_CHECKPOINT_HEAD_BYTES 192u
 #define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
 
 /* The parts that define a run. Of parts that differ, a message names the first. */
@@ -56,7 +57,7 @@ int quire_checkpoint_write(const char *path, const quire_checkpoint *c, quire_er
 
 /* Read into c, whose n_parameters, identities and arrays the caller has set. Errors: QUIRE_NOTFOUND
  * (no such file), QUIRE_IO, QUIRE_CORRUPT (damaged, or no checkpoint), QUIRE_INVAL (of another
- * run, with the part that differs); c is then undefined. */
+ * run, with the part that differs, or of another version); c is then undefined. */
 int quire_checkpoint_read(const char *path, quire_checkpoint *c, quire_error *err);
 
 #endif /* QUIRE_TRAIN_CHECKPOINT_H */

@@ -1,6 +1,7 @@
 /* text_docs.c - see text_docs.h.
  *
- * A place is {file, byte offset in it, passes over all files, documents handed out, level}.
+ * A place is {file, byte offset in it, passes over all files, documents handed out, level, identity
+ * of the files}.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/text_docs.h"
@@ -10,161 +11,28 @@
 #include "base/hash128.h"
 #include "base/rng.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#define PIECE_BYTES 4096u
-#define SHARES      1000000u /* shares are compared in millionths */
-#define FOLDERS_MAX 16u      /* folders within folders; also ends circles of links */
+#define SHARES 1000000u /* shares are compared in millionths */
 
 struct quire_text_docs {
     quire_text_docs_options options;
     quire_doc_reader reader;
-    char **files; /* [n_files], in the order of their names */
-    size_t n_files;
-    FILE *stream; /* of `file`; NULL: to be opened */
-    uint64_t file;
-    uint64_t offset;
+    quire_text_files *files; /* NULL: tasks alone */
     uint64_t n_passes;
     uint64_t n_docs;
     uint64_t n_since_pass; /* documents of this pass; of a resumed pass at least 1 */
     uint64_t level;
+    uint64_t identity; /* of the files; 0: tasks alone */
     quire_bytes text;
     quire_task_answers answers; /* of the text; n 0: it is no task */
     int32_t *tokens;            /* of the document at hand */
     bool *counts;
 };
 
-/* ---- files ---- */
-
-static int add_file(quire_text_docs *d, const char *path, quire_error *err)
-{
-    char **files;
-
-    if (d->n_files == QUIRE_DOC_FILES_MAX) {
-        return quire_error_set(err, QUIRE_INVAL, "%s: more than %u files", d->options.path,
-                               QUIRE_DOC_FILES_MAX);
-    }
-    files = realloc(d->files, (d->n_files + 1) * sizeof(*files));
-    if (files == NULL || (d->files = files, files[d->n_files] = strdup(path)) == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
-    }
-    d->n_files++;
-    return QUIRE_OK;
-}
-
-static int add_path(quire_text_docs *d, const char *path, uint32_t depth, quire_error *err);
-
-static int add_folder(quire_text_docs *d, const char *path, uint32_t depth, quire_error *err)
-{
-    struct dirent **entries = NULL;
-    int n = scandir(path, &entries, NULL, alphasort);
-    int rc = QUIRE_OK;
-
-    if (n < 0) {
-        return quire_error_set_errno(err, errno, "cannot read the folder %s", path);
-    }
-    for (int i = 0; i < n; i++) {
-        char below[PIECE_BYTES];
-
-        if (rc == QUIRE_OK && entries[i]->d_name[0] != '.') {
-            int length = snprintf(below, sizeof(below), "%s/%s", path, entries[i]->d_name);
-
-            rc = length < (int)sizeof(below)
-                     ? add_path(d, below, depth + 1, err)
-                     : quire_error_set(err, QUIRE_INVAL, "%.80s...: the path is too long", below);
-        }
-        free(entries[i]);
-    }
-    free(entries);
-    return rc;
-}
-
-static int add_path(quire_text_docs *d, const char *path, uint32_t depth, quire_error *err)
-{
-    struct stat status;
-
-    if (stat(path, &status) != 0) {
-        return quire_error_set_errno(err, errno, "cannot read %s", path);
-    }
-    if (S_ISDIR(status.st_mode)) {
-        return depth < FOLDERS_MAX
-                   ? add_folder(d, path, depth, err)
-                   : quire_error_set(err, QUIRE_INVAL, "%s: more than %u folders within each other",
-                                     path, FOLDERS_MAX);
-    }
-    return S_ISREG(status.st_mode) ? add_file(d, path, err) : QUIRE_OK;
-}
-
 /* ---- a document of text ---- */
-
-static void next_file(quire_text_docs *d)
-{
-    if (d->stream != NULL) {
-        (void)fclose(d->stream);
-        d->stream = NULL;
-    }
-    d->file++;
-    d->offset = 0;
-}
-
-static int open_file(quire_text_docs *d, quire_error *err)
-{
-    const char *path = d->files[d->file];
-
-    if (d->stream != NULL) {
-        return QUIRE_OK;
-    }
-    errno = 0;
-    d->stream = fopen(path, "rb");
-    if (d->stream == NULL || fseeko(d->stream, (off_t)d->offset, SEEK_SET) != 0) {
-        return quire_error_set_errno(err, errno, "cannot read %s", path);
-    }
-    return QUIRE_OK;
-}
-
-static bool is_separator(const char *line)
-{
-    size_t n = strlen(QUIRE_DOC_SEPARATOR);
-
-    return strncmp(line, QUIRE_DOC_SEPARATOR, n) == 0 && line[n + strspn(line + n, "\r\n")] == '\0';
-}
-
-/* Append the next piece of a line to the text. *ends: the document ends here. A piece has no zero
- * byte behind which something is lost: getc reads bytes one by one. */
-static int read_piece(quire_text_docs *d, bool *ends, quire_error *err)
-{
-    char piece[PIECE_BYTES];
-    size_t n = 0;
-    int c = EOF;
-
-    while (n + 1 < sizeof(piece) && (c = getc_unlocked(d->stream)) != EOF) {
-        piece[n++] = (char)c;
-        if (c == '\n') {
-            break;
-        }
-    }
-    if (c == EOF && ferror(d->stream)) {
-        return quire_error_set_errno(err, errno, "cannot read %s", d->files[d->file]);
-    }
-    piece[n] = '\0';
-    d->offset += n;
-    *ends = n == 0 || (is_separator(piece) && memchr(piece, '\0', n) == NULL);
-    if (!*ends && quire_bytes_add(&d->text, piece, n) < 0) {
-        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
-    }
-    if (n == 0) {
-        next_file(d);
-    }
-    *ends =
-        *ends || (d->text.n >= d->options.doc_bytes_max && (c == '\n' || n + 1 == sizeof(piece)));
-    return QUIRE_OK;
-}
 
 /* Whether the bytes at hand are held out, by their hash. */
 static bool text_is_held(const quire_text_docs *d)
@@ -183,9 +51,9 @@ static int next_pass(quire_text_docs *d, quire_error *err)
     }
     if (d->n_since_pass == 0) {
         return quire_error_set(err, QUIRE_NOTFOUND, "%s: no text in %zu files", d->options.path,
-                               d->n_files);
+                               quire_text_files_count(d->files));
     }
-    d->file = 0;
+    quire_text_files_rewind(d->files);
     d->n_passes++;
     d->n_since_pass = 0;
     return QUIRE_OK;
@@ -194,16 +62,13 @@ static int next_pass(quire_text_docs *d, quire_error *err)
 static int next_text(quire_text_docs *d, quire_error *err)
 {
     for (;;) {
-        bool ends = false;
+        int rc = quire_text_files_next(d->files, &d->text, err);
 
-        quire_bytes_clear(&d->text);
-        if (d->file == d->n_files) {
+        if (rc == QUIRE_NOTFOUND) {
             QUIRE_TRY(next_pass(d, err));
+            continue;
         }
-        while (!ends) {
-            QUIRE_TRY(open_file(d, err));
-            QUIRE_TRY(read_piece(d, &ends, err));
-        }
+        QUIRE_TRY(rc);
         if (d->text.n > 0 && text_is_held(d) == d->options.is_held) {
             d->n_since_pass++;
             return QUIRE_OK;
@@ -358,28 +223,29 @@ static void docs_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
 {
     const quire_text_docs *d = ctx;
 
-    place[0] = d->file;
-    place[1] = d->offset;
+    memset(place, 0, QUIRE_DOC_PLACE * sizeof(*place));
+    if (d->files != NULL) {
+        quire_text_files_tell(d->files, &place[0], &place[1]);
+    }
     place[2] = d->n_passes;
     place[3] = d->n_docs;
     place[4] = d->level;
+    place[5] = d->identity;
 }
 
 static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_error *err)
 {
     quire_text_docs *d = ctx;
 
-    if (place[0] > d->n_files || place[1] > INT64_MAX) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "the data has changed: file %llu was read, now there are %zu files",
-                               (unsigned long long)place[0] + 1, d->n_files);
+    if (place[3] > 0 && place[5] != d->identity) {
+        return quire_error_set(
+            err, QUIRE_INVAL,
+            "the data has changed: files have come, gone, or changed their names "
+            "or lengths");
     }
-    if (d->stream != NULL) {
-        (void)fclose(d->stream);
-        d->stream = NULL;
+    if (d->files != NULL) {
+        QUIRE_TRY(quire_text_files_seek(d->files, place[0], place[1], err));
     }
-    d->file = place[0];
-    d->offset = place[1];
     d->n_passes = place[2];
     d->n_docs = place[3];
     d->level = place[4];
@@ -442,13 +308,13 @@ int quire_text_docs_open(quire_text_docs **out, const quire_text_docs_options *o
         d->options.tokenizer = quire_byte_tokenizer();
     }
     d->reader = (quire_doc_reader){ d, docs_next, docs_tell, docs_seek };
-    rc = options->path != NULL ? add_path(d, options->path, 0, err) : QUIRE_OK;
-    if (rc == QUIRE_OK && options->path != NULL && d->n_files == 0) {
-        rc = quire_error_set(err, QUIRE_INVAL, "%s has no files", options->path);
-    }
-    if (rc < 0) {
-        quire_text_docs_close(d);
-        return rc;
+    if (options->path != NULL) {
+        rc = quire_text_files_open(&d->files, options->path, options->doc_bytes_max, err);
+        if (rc < 0) {
+            quire_text_docs_close(d);
+            return rc;
+        }
+        d->identity = quire_text_files_identity(d->files);
     }
     *out = d;
     return QUIRE_OK;
@@ -459,13 +325,7 @@ void quire_text_docs_close(quire_text_docs *d)
     if (d == NULL) {
         return;
     }
-    if (d->stream != NULL) {
-        (void)fclose(d->stream);
-    }
-    for (size_t i = 0; i < d->n_files; i++) {
-        free(d->files[i]);
-    }
-    free(d->files);
+    quire_text_files_close(d->files);
     free(d->tokens);
     free(d->counts);
     quire_bytes_fini(&d->text);

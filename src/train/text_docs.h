@@ -1,7 +1,7 @@
 /* text_docs.h - documents from text files and folders, and made-up tasks mixed in.
  *
- * Files are read piece by piece and never lie in memory as a whole. A document ends at a line that
- * says only <|endoftext|>, at the end of its file, or at the first line end after doc_bytes_max.
+ * text_files.h says where documents end and how files are mixed. Documents for training and those
+ * that are held out come in this order alike.
  *
  * **Held out**: the hash of a document's bytes decides whether it is for validation, so a document
  * stays on its side when files are added, renamed or put in another order.
@@ -24,12 +24,11 @@
 
 #include "base/bytes.h"
 #include "train/pack.h"
+#include "train/text_files.h"
 #include "train/tokens.h"
 
-#define QUIRE_DOC_SEPARATOR  "<|endoftext|>"
 #define QUIRE_DOC_BYTES_MIN  64u
 #define QUIRE_DOC_BYTES_MAX  ((size_t)16 << 20)
-#define QUIRE_DOC_FILES_MAX  1000000u
 #define QUIRE_TASK_BYTES_MIN 64u
 #define QUIRE_TASK_BYTES_MAX ((size_t)1 << 20)
 

@@ -392,6 +392,13 @@ static void test_foreign(void **state)
     assert_int_equal(fputc(7, f), 7);
     assert_int_equal(fclose(f), 0);
     refuse_load(&r, QUIRE_INVAL, "version 7 of checkpoints");
+    /* Of a program that read files one after another. */
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 8, SEEK_SET), 0);
+    assert_int_equal(fputc(3, f), 3);
+    assert_int_equal(fclose(f), 0);
+    refuse_load(&r, QUIRE_INVAL, "version 3 of checkpoints, known is 4");
     quire_trainer_destroy(r.trainer);
 }
 

@@ -329,6 +329,11 @@ int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime,
     return QUIRE_OK;
 }
 
+void quire_retention_attend_from(quire_retention *retention, uint32_t position)
+{
+    quire_lanes_attend_from(retention->lanes, position);
+}
+
 /* ---- states ---- */
 
 /* Of the maps that the policy reads. */

@@ -28,7 +28,7 @@ typedef struct quire_retention quire_retention;
 typedef struct quire_retention_opts {
     quire_retain_spec spec;
     const quire_predictor *predictor; /* of `predict`; borrowed as long as the retention */
-    double attend_share;              /* quire_lanes_opts; 0 = all */
+    double attend_share;              /* quire_lanes_opts: quire_retention_attend_from(); 0 = all */
     bool keeps_hidden;                /* for training: quire_lanes_hidden() */
     uint32_t chunk;                   /* tokens held in full, at most; at least a step */
     quire_lanes_parallel *parallel;   /* NULL = condense on one thread */
@@ -62,6 +62,10 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
  * forget the cut ones (quire_lanes_keepable()). Errors: quire_seq_truncate(). */
 int quire_retention_truncate(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
                              uint32_t n_tokens, uint32_t *n_left);
+
+/* Tokens from this position of the text on choose pages: those behind a prompt of as many tokens,
+ * as of requests with attend (engine/condensing.h). Nothing without attend_share. */
+void quire_retention_attend_from(quire_retention *retention, uint32_t position);
 
 /* Repeat all tokens held in full, as step() does before a condensing. For training. Errors:
  * quire_runtime_step(). */

@@ -46,8 +46,9 @@
  * need attention come from the kept queries, as in the host's memory. Policies that look at the
  * attention of all rows (`sum`, `repeated`), fits and a share of pages are not there.
  *
- * With attend_share below 1 a step of one row reads only the pages of a lane that can matter most
- * (page_choice.h). Nothing is dropped.
+ * With attend_share below 1 rows from position attend_from on read only the pages of a lane that
+ * can matter most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows
+ * before read all pages. The rule is that of shared pages (packed_device.h). Nothing is dropped.
  *
  * One text at a time: a batch has one sequence. A step that begins at position 0 begins a new text.
  * A step may begin behind tokens that were not condensed (then they are dropped), but not inside
@@ -87,7 +88,8 @@ typedef struct quire_lanes_opts {
                               n_text_max and n_full_max */
     const quire_rotation *rotation;   /* of policies that expect queries; copied */
     const quire_predictor *predictor; /* of policies with a predicted worth; borrowed */
-    double attend_share; /* of a lane's pages that a step of one row reads; 0 or 1 = all */
+    double attend_share; /* of a lane's pages that a row reads: quire_lanes_attend_from(); 0 or 1
+                            = all */
     uint32_t n_hidden;   /* floats of a row's hidden state; 0 = they are not kept */
     quire_lanes_parallel *parallel;  /* for condensing; NULL = on the caller's thread */
     bool is_on_device;               /* pages and attention; then create() reads: */
@@ -127,6 +129,10 @@ uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n);
 /* Cut the text to its first n tokens, between two steps; n is keepable. */
 void quire_lanes_truncate(quire_lanes *lanes, uint32_t n);
 
+/* With attend_share: rows of tokens from this position of the text on choose pages, until the next
+ * call. At first there are none. Between two steps. */
+void quire_lanes_attend_from(quire_lanes *lanes, uint32_t position);
+
 /* Tokens of the text that were never condensed. */
 uint32_t quire_lanes_n_full(const quire_lanes *lanes);
 
@@ -153,8 +159,8 @@ typedef struct quire_lanes_stats {
     uint64_t live_bytes;   /* of pages in use */
     uint64_t peak_bytes;   /* most of them, of all texts */
     uint64_t budget_bytes; /* quire_lanes_bytes_max() */
-    uint64_t pages_read_total; /* of steps of one row with attend_share, below the dense layers */
-    uint64_t pages_held_total; /* of which these were read */
+    uint64_t pages_held_total; /* of rows that chose pages, in the layers that choose, */
+    uint64_t pages_read_total; /* and those of them that were read */
     uint64_t condense_us;      /* time in quire_lanes_condense(), of all texts */
 } quire_lanes_stats;
 

@@ -4,6 +4,7 @@
 #include "retain/kept_lanes_internal.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 #include <stdlib.h>
 
@@ -22,6 +23,7 @@ uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *o, uint32_t n_entries,
 int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *o, uint32_t n_entries)
 {
     lanes->attend_share = o->attend_share;
+    lanes->attend_from = UINT32_MAX;
     for (uint32_t g = 0; quire_lanes_attends(lanes) && g < lanes->n_kv_head; g++) {
         lanes->heads[g].ranks = calloc(n_entries, sizeof(quire_page_rank));
         QUIRE_FAIL_IF(lanes->heads[g].ranks == NULL, QUIRE_NOMEM);
@@ -29,9 +31,21 @@ int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *o, uin
     return QUIRE_OK;
 }
 
+/* Rows [first, end) of a step, and the number of entries of a head that they read. */
+typedef struct lane_part {
+    uint32_t first;
+    uint32_t end;
+    uint32_t n_entries;
+} lane_part;
+
 static float *bounds_at(const lane_state *lane, uint32_t page, uint32_t d_k)
 {
     return lane->bounds + (size_t)page * 2 * d_k;
+}
+
+void quire_lanes_attend_from(quire_lanes *lanes, uint32_t position)
+{
+    lanes->attend_from = position;
 }
 
 void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from)
@@ -41,43 +55,105 @@ void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from)
     const lane_tables tables = quire_lane_tables(lanes, lane);
     float row[QUIRE_HEAD_DIM_MAX];
 
+    /* Tokens were cut since: the bounds of the page hold for those that stayed. */
+    from = lane->n_bounded > from ? from / TILE * TILE : from;
     for (uint32_t t = from; lane->bounds != NULL && t < lane->n; t++) {
         quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, t / TILE, t % TILE, 1, row);
-        /* A cut page keeps the wider bounds of its former tokens. */
         quire_page_bounds_add(bounds_at(lane, t / TILE, one->d_k), one->d_k, row, t % TILE == 0);
     }
+    lane->n_bounded = lane->n;
+}
+
+/* The first rows of the step at hand, which read all pages of a layer. */
+static uint32_t n_dense_of(const quire_lanes *lanes, uint32_t layer)
+{
+    const uint32_t begin = lanes->n_text - lanes->n_rows;
+
+    if (!quire_lanes_attends(lanes) || layer < QUIRE_ATTEND_DENSE || quire_lanes_repeats(lanes)) {
+        return lanes->n_rows;
+    }
+    return lanes->attend_from > begin ? quire_min_u32(lanes->attend_from - begin, lanes->n_rows)
+                                      : 0;
 }
 
 bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer)
 {
-    return quire_lanes_attends(lanes) && lanes->n_rows == 1 && layer >= QUIRE_ATTEND_DENSE &&
-           !quire_lanes_repeats(lanes);
+    return n_dense_of(lanes, layer) < lanes->n_rows;
 }
 
-int quire_lanes_choose_pages(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
-                             uint32_t g)
+/* The entries of head g for the lane's tokens up to row `end` of the step; returns their number. */
+static uint32_t entries_until(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t end)
 {
-    const lane_state *lane = quire_lane_at(lanes, l, g);
+    const uint32_t n_tokens = lane->n - (lanes->n_rows - end);
+    const uint32_t n = (n_tokens + TILE - 1) / TILE;
+    const uint16_t n_last = (uint16_t)(n_tokens - (n - 1) * TILE);
     lane_head *head = &lanes->heads[g];
-    const uint32_t n_entries = head->seq.tables[QUIRE_LANES_MAIN].n_entries;
-    const uint32_t n = quire_pages_read(lanes->attend_share, n_entries);
+
+    (void)quire_lane_entries(lanes, lane, g);
+    head->entries[n - 1].n_tokens = n_last;
+    if (lanes->hot_bytes > 0) {
+        head->hot_entries[n - 1].n_tokens = n_last;
+    }
+    return n;
+}
+
+/* Attention of a part's rows on the first entries of head g. */
+static int rows_run(quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
+                    uint32_t g, const lane_part *part)
+{
+    quire_attn_seq seq = quire_lane_seq(lanes, g, part->n_entries);
+
+    seq.first_row += part->first;
+    seq.n_tokens -= seq.n_rows - part->end;
+    seq.n_rows = part->end - part->first;
+    QUIRE_TRY(quire_lanes_begin_head(lanes, lane, g, &seq));
+    quire_attn_run(lanes->heads[g].workspace, one, 0, 0, 1);
+    return QUIRE_OK;
+}
+
+/* Bring the entries of head g that the part's one row may need most to the front; returns their
+ * number. */
+static uint32_t entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
+                               const lane_state *lane, uint32_t g, const lane_part *part)
+{
+    lane_head *head = &lanes->heads[g];
+    const uint32_t n = part->n_entries, n_read = quire_pages_read(lanes->attend_share, n);
     quire_page_rank *ranks = head->ranks;
 
-    head->n_pages_held += n_entries;
-    head->n_pages_read += n;
-    if (n == n_entries) {
-        return QUIRE_OK;
+    head->n_pages_held += n;
+    head->n_pages_read += n_read;
+    if (n_read == n) {
+        return n;
     }
-    for (uint32_t i = 0; i < n_entries; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         ranks[i] = (quire_page_rank){ .bounds = bounds_at(lane, i, one->d_k), .entry = i };
     }
-    quire_pages_choose(ranks, n_entries, n, one, lanes->group,
-                       one->q[0] + lanes->first_row * one->q_stride);
-    for (uint32_t i = 0; i < n; i++) {
+    quire_pages_choose(ranks, n, n_read, one, lanes->group,
+                       one->q[0] + (lanes->first_row + part->first) * one->q_stride);
+    for (uint32_t i = 0; i < n_read; i++) {
         head->entries[i] = head->entries[ranks[i].entry];
         if (lanes->hot_bytes > 0) {
             head->hot_entries[i] = head->hot_entries[ranks[i].entry];
         }
     }
-    return quire_lanes_begin_head(lanes, lane, g, n);
+    return n_read;
+}
+
+int quire_lanes_attend_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
+{
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+    const uint32_t n_dense = n_dense_of(lanes, l);
+
+    if (n_dense > 0) {
+        const lane_part dense = { 0, n_dense, entries_until(lanes, lane, g, n_dense) };
+
+        QUIRE_TRY(rows_run(lanes, one, lane, g, &dense));
+    }
+    for (uint32_t i = n_dense; i < lanes->n_rows; i++) {
+        lane_part row = { i, i + 1, entries_until(lanes, lane, g, i + 1) };
+
+        row.n_entries = entries_choose(lanes, one, lane, g, &row);
+        QUIRE_TRY(rows_run(lanes, one, lane, g, &row));
+    }
+    return QUIRE_OK;
 }

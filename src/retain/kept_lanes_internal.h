@@ -20,6 +20,7 @@ typedef struct lane_state {
     float *biases;      /* [1 + capacity], beside positions; NULL: nothing is fitted */
     uint64_t n_queries; /* in the sums of the lane's query heads */
     float *bounds;      /* [capacity / TILE + 1][2][d_k] least and greatest; NULL: all is read */
+    uint32_t n_bounded; /* tokens that the bounds were made of; above n: some were cut since */
 } lane_state;
 
 /* A layer as one head of it is computed, and where its rows begin in a call's arrays. */
@@ -76,7 +77,8 @@ struct quire_lanes {
     lane_state *lanes;   /* [n_layers][n_kv_head] */
     lane_head *heads;    /* [n_kv_head] */
     float *queries;      /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
-    double attend_share; /* below 1: steps of one row choose pages */
+    double attend_share; /* below 1: rows choose pages, from */
+    uint32_t attend_from; /* this position on */
     /* Of policies that expect queries: sums over the queries since the last condensing
      * (query_sums.h). */
     quire_rotation rotation;
@@ -264,22 +266,24 @@ uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *opts, uint32_t n_entri
 /* Errors: QUIRE_NOMEM. */
 int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *opts, uint32_t n_entries);
 
-/* Bounds of the pages that hold tokens from `from` on. */
+/* Bounds of the pages that hold tokens from `from` on, the first token that is new. */
 void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from);
 
-/* Whether the step at hand chooses pages in a layer. */
+/* Whether rows of the step at hand choose pages in a layer. */
 bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer);
-/* Plan head g again, on the pages that its queries may need most. Errors: quire_attn_begin(). */
-int quire_lanes_choose_pages(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
-                             uint32_t g);
+/* Attention of head g in such a layer: the rows before attend_from on all pages, then each of the
+ * others on the pages that it may need most, as in a step of its own. Errors: quire_attn_begin().
+ */
+int quire_lanes_attend_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
+                            uint32_t g);
 
 /* kept_lanes_step.c: the entries of head g for a lane; returns their number. */
 uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g);
 /* The step's rows on the first n of them. */
 quire_attn_seq quire_lane_seq(const quire_lanes *lanes, uint32_t g, uint32_t n_entries);
-/* Begin a step of head g on these. */
+/* Begin a step of head g with these rows. */
 int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
-                           uint32_t n_entries);
+                           const quire_attn_seq *seq);
 
 /* ---- kept_lanes_worth.c: on the thread that has head g of layer l ---- */
 

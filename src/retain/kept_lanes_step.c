@@ -61,10 +61,6 @@ void quire_lanes_truncate(quire_lanes *lanes, uint32_t n)
     const int rc = cut_back(lanes, n);
 
     QUIRE_CHECK(rc == QUIRE_OK);
-    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
-        /* The last page's bounds hold for its tokens alone. */
-        quire_lane_bound(lanes, &lanes->lanes[i], lanes->lanes[i].n / TILE * TILE);
-    }
 }
 
 int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
@@ -207,7 +203,7 @@ quire_attn_seq quire_lane_seq(const quire_lanes *lanes, uint32_t g, uint32_t n_e
 }
 
 int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
-                           uint32_t n_entries)
+                           const quire_attn_seq *seq)
 {
     lane_head *head = &lanes->heads[g];
     const quire_attn_batch batch = { .seqs = &head->seq,
@@ -217,7 +213,7 @@ int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t 
                                      .positions = lane->positions,
                                      .biases = lane->biases };
 
-    head->seq = quire_lane_seq(lanes, g, n_entries);
+    head->seq = *seq;
     return quire_attn_begin(head->workspace, &batch);
 }
 
@@ -263,7 +259,8 @@ static void append_head(quire_lanes *lanes, const quire_attn_layer *call, uint32
 {
     const lane_state *lane = quire_lane_at(lanes, l, g);
     const quire_attn_layer one = quire_lane_call(&lanes->layers[l].one, call, lanes->group, g);
-    const int rc = quire_lanes_begin_head(lanes, lane, g, quire_lane_entries(lanes, lane, g));
+    const quire_attn_seq seq = quire_lane_seq(lanes, g, quire_lane_entries(lanes, lane, g));
+    const int rc = quire_lanes_begin_head(lanes, lane, g, &seq);
 
     if (rc < 0) {
         atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
@@ -335,14 +332,15 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
         const uint32_t g = unit / n_members;
         const uint32_t member = unit % n_members;
         const quire_attn_layer one = quire_lane_call(&layer->one, call, lanes->group, g);
-        int rc =
-            quire_lanes_chooses(lanes, l) ? quire_lanes_choose_pages(lanes, &one, l, g) : QUIRE_OK;
+        int rc = QUIRE_OK;
 
+        if (quire_lanes_chooses(lanes, l)) {
+            rc = quire_lanes_attend_rows(lanes, &one, l, g);
+        } else if (lanes->rows == NULL) {
+            quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
+        }
         if (rc < 0) {
             atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
-        }
-        if (lanes->rows == NULL) {
-            quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
         }
         if (member == 0) {
             keep_queries(lanes, &one, l, g);

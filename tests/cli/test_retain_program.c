@@ -141,7 +141,8 @@ static void perplexity_with_watching_policies(void **state)
     json_decref(full);
 }
 
-/* --attend drops nothing, and reads a share of the pages in steps of one token. */
+/* --attend drops nothing, and generated tokens read a share of the pages. The last token of a
+ * prompt reads all pages, also where it has a step of its own. */
 static void pages_that_matter(void **state)
 {
     const char *text = text_file();
@@ -153,8 +154,16 @@ static void pages_that_matter(void **state)
     json_t *some = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
                                         "--ignore-eos", "--attend", "top:0.25", "--json"));
     const json_t *retained = json_object_get(json_object_get(some, "kv"), "retained");
+    char batch[16];
+    json_t *apart;
 
     (void)state;
+    (void)snprintf(batch, sizeof batch, "%.0f", number(some, "prompt_tokens") - 1);
+    apart = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0", "-b",
+                                 batch, "--ignore-eos", "--attend", "top:0.25", "--json"));
+    assert_true(json_equal(json_object_get(json_object_get(apart, "kv"), "retained"), retained));
+    assert_true(json_equal(json_object_get(apart, "text"), json_object_get(some, "text")));
+    json_decref(apart);
     assert_true(json_equal(json_object_get(all, "text"), json_object_get(one, "text")));
     assert_true(number(json_object_get(json_object_get(one, "kv"), "retained"), "read_share") == 1);
     assert_true(number(retained, "share") == 1);

@@ -146,6 +146,7 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
     if (has_lanes) {
         assert_int_equal(quire_retention_open(&retention, runtime, desc, &retention_opts, &err),
                          QUIRE_OK);
+        quire_retention_attend_from(retention, n_prompt);
     }
     *out = (answer){ 0 };
     for (uint32_t at = 0; out->n < N_TOKENS;) {

@@ -89,6 +89,27 @@ static void test_answers(void **state)
     }
 }
 
+/* The last token of a prompt reads all pages, also where it is alone in a step: of the prompt, or
+ * behind cached tokens. */
+static void test_last_tokens(void **state)
+{
+    static const setting s = { .format = QUIRE_FORMAT_F16, .attend_share = SHARE };
+    static answer want, longer;
+    const uint32_t n = 4 * CHUNK + 1; /* quire run computes it in steps of CHUNK */
+    int32_t tokens[N_PROMPT];
+    engine_bench b = condense_bench(&s);
+
+    (void)state;
+    tokens_make(tokens, N_PROMPT, 9);
+    expect(&b, &s, tokens, n, &want);
+    expect(&b, &s, tokens, n + 1, &longer);
+    assert_int_equal(answer_check(ask_attending(&b, SHARE, tokens, n), &want), 0);
+    assert_int_equal(answer_check(ask_attending(&b, SHARE, tokens, n), &want), n - 1);
+    assert_int_equal(answer_check(ask_attending(&b, SHARE, tokens, n + 1), &longer), n);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* Tokens that were generated with a share are in no other request's text: the next turn computes
  * them, as a server would that never saw the first one. */
 static void test_private(void **state)
@@ -264,7 +285,7 @@ int main(void)
         cmocka_unit_test(test_answers),       cmocka_unit_test(test_private),
         cmocka_unit_test(test_preempted),     cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_restart),       cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_beside_retain),
+        cmocka_unit_test(test_beside_retain), cmocka_unit_test(test_last_tokens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,6 +80,7 @@ static world *world_make(const char *policy, quire_format format, double share, 
     if (quire_lanes_create(&w->lanes, &opts, &err) < 0) {
         fail_msg("%s", err.message);
     }
+    quire_lanes_attend_from(w->lanes, 0);
     fill(&w->q[0][0][0], sizeof w->q / sizeof(float));
     fill(&w->k[0][0][0], sizeof w->k / sizeof(float));
     fill(&w->v[0][0][0], sizeof w->v / sizeof(float));
@@ -219,6 +220,18 @@ static void check_row(const world *w, double within)
     }
 }
 
+/* K of tokens [from, to) becomes so many times as large. */
+static void keys_scale(world *w, uint32_t from, uint32_t to, float factor)
+{
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        float *k = w->k[l][0];
+
+        for (uint32_t i = from * N_KV * D; i < to * N_KV * D; i++) {
+            k[i] *= factor;
+        }
+    }
+}
+
 static void test_choice(void **state)
 {
     static const double shares[] = { 0.25, 0.5, 0.01, 1.0 };
@@ -231,15 +244,23 @@ static void test_choice(void **state)
         step(w, 200);
         step(w, 1);
         check_row(w, 1e-4);
-        for (int s = 0; s < 3; s++) {
+        for (int s = 0; s < 2; s++) {
             step(w, 200);
             step(w, 1);
             step(w, 1);
             check_row(w, 1e-4);
         }
-        assert_int_equal(step_at(w, 750, 1), QUIRE_OK); /* a cut page has wider bounds */
-        w->n_text = 700;                                /* but not here */
-        quire_lanes_truncate(w->lanes, 700);
+        /* A cut page has the bounds of the tokens that stay, and of those that follow them. */
+        keys_scale(w, 650, 704, 64.0f);
+        step(w, 150);
+        keys_scale(w, 650, 704, 1.0f / 64.0f);
+        assert_int_equal(step_at(w, 650, 1), QUIRE_OK);
+        check_row(w, 1e-4);
+        step(w, 200);
+        step(w, 1);
+        check_row(w, 1e-4);
+        quire_lanes_truncate(w->lanes, 500);
+        assert_int_equal(step_at(w, 500, 200), QUIRE_OK);
         step(w, 1);
         check_row(w, 1e-4);
         quire_lanes_stats_get(w->lanes, &stats);
@@ -249,6 +270,59 @@ static void test_choice(void **state)
         } else {
             assert_int_equal(stats.pages_held_total, 0);
         }
+        world_free(w);
+    }
+}
+
+/* Outputs of all rows, in steps of n: [N_LAYERS][N_TEXT][N_HEAD * D]. */
+static float *all_rows(world *w, uint32_t n, uint32_t attend_from)
+{
+    float *all = calloc(1, sizeof w->out);
+    const size_t row = N_HEAD * D, layer = N_TEXT * row;
+
+    assert_non_null(all);
+    quire_lanes_attend_from(w->lanes, attend_from);
+    w->n_text = 0;
+    for (uint32_t at = 0; at < N_TEXT; at += n) {
+        const uint32_t now = n < N_TEXT - at ? n : N_TEXT - at;
+
+        assert_int_equal(step_at(w, at, now), QUIRE_OK);
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            memcpy(all + l * layer + at * row, w->out[l][0], now * row * sizeof *all);
+        }
+    }
+    return all;
+}
+
+/* Rows from a position on choose, each by itself: in steps of one row and of many, also in a step
+ * that begins with rows that read all. */
+static void test_steps(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+    const size_t n_bytes = sizeof((world *)NULL)->out, row = N_HEAD * D;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        world *w = world_make("stride:1", formats[i], 0.3, 2);
+        float *single = all_rows(w, 1, 500);
+        float *some = all_rows(w, 77, 500);
+        float *dense = all_rows(w, 77, UINT32_MAX);
+        float *none = all_rows(w, 1, UINT32_MAX);
+
+        assert_memory_equal(single, some, n_bytes);
+        assert_memory_equal(dense, none, n_bytes);
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            const float *a = some + l * N_TEXT * row, *b = dense + l * N_TEXT * row;
+
+            assert_memory_equal(a, b, 500 * row * sizeof *a);
+            if (l >= QUIRE_ATTEND_DENSE) {
+                assert_memory_not_equal(a + 500 * row, b + 500 * row, row * sizeof *a);
+            }
+        }
+        free(none);
+        free(dense);
+        free(some);
+        free(single);
         world_free(w);
     }
 }
@@ -323,9 +397,8 @@ static void test_nan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_condensed),
-        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_choice),    cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_condensed), cmocka_unit_test(test_sealed),
         cmocka_unit_test(test_nan),
     };
 

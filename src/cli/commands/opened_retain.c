@@ -79,7 +79,7 @@ int quire_opened_retain_open(quire_opened *session, const quire_common_args *arg
     return rc;
 }
 
-/* Read pages over those held, in steps of one token; 1 of no such step. */
+/* Read pages over those held, of tokens that choose; 1 of no such token. */
 static double read_share(const quire_lanes_stats *stats)
 {
     return stats->pages_held_total > 0
@@ -108,7 +108,7 @@ void quire_opened_say_retained(const quire_opened *session)
         quire_say("all %u tokens are kept; KV at most %s", stats.n_text, peak);
     }
     if (stats.pages_held_total > 0) {
-        quire_say("read %.1f %% of the pages of the layers from %u on, in steps of one token",
+        quire_say("tokens behind the prompt read %.1f %% of the pages of the layers from %u on",
                   100 * read_share(&stats), QUIRE_ATTEND_DENSE);
     }
 }

@@ -536,6 +536,9 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
                                    : "the prompt has %zu tokens, at most %zu are read",
                                n_tokens, n_max);
     }
+    if (session->retention != NULL) { /* the prompt reads all pages, in any steps */
+        quire_retention_attend_from(session->retention, (uint32_t)n_tokens);
+    }
     if (writer->block_file != NULL) {
         QUIRE_TRY(save_state(writer, tokens, (uint32_t)n_tokens, result, err));
     }

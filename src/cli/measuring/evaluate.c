@@ -181,6 +181,9 @@ static int run_chunk(evaluator *e, uint32_t index)
     const quire_model *model = o->session->model;
     const uint32_t from = scored_from(o);
 
+    if (o->session->retention != NULL) { /* the tokens before are a prompt */
+        quire_retention_attend_from(o->session->retention, from);
+    }
     memcpy(e->chunk, o->tokens + (size_t)index * o->n_ctx, o->n_ctx * sizeof(*e->chunk));
     if (quire_model_adds_bos(model)) {
         e->chunk[0] = quire_model_bos(model);

@@ -266,8 +266,8 @@ extern const char *const quire_kv_overflows[];
       .help = "with --retain: tokens that are held in full before the next ones are dropped" },    \
     { .names = { "--attend" }, .type = QUIRE_OPT_TEXT, .unit = "top:SHARE",                        \
       .offset = offsetof(quire_common_args, attend),                                               \
-      .help = "steps of one token read only the share of the pages that can matter most to their " \
-              "queries, in each layer and head; nothing is dropped" }
+      .help = "generated tokens (of perplexity: scored ones) read only the share of the pages "    \
+              "that can matter most to their queries, in each layer and head; nothing is dropped" }
 
 /* Sampling options. For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/backend.h"
 
-#include "base/check.h"
+#include "model/backend_calls.h"
 #include "model/model.h"
 #include "model/openmp.h"
 
@@ -30,19 +30,24 @@ const char *quire_model_ggml_version(void)
     return ggml_version();
 }
 
-static void log_swallow(enum ggml_log_level level, const char *text, void *user_data)
+void quire_backend_log_note(const char *text)
 {
     size_t n = strcspn(text, "\n");
 
-    (void)user_data;
-    if (level != GGML_LOG_LEVEL_ERROR || n == 0 || log_first_line[0] != '\0') {
-        return;
-    }
     if (n >= sizeof log_first_line) {
         n = sizeof log_first_line - 1;
     }
     memcpy(log_first_line, text, n);
     log_first_line[n] = '\0';
+}
+
+static void log_swallow(enum ggml_log_level level, const char *text, void *user_data)
+{
+    (void)user_data;
+    if (level == GGML_LOG_LEVEL_ERROR && text[0] != '\n' && text[0] != '\0' &&
+        log_first_line[0] == '\0') {
+        quire_backend_log_note(text);
+    }
 }
 
 static void init_process(void)
@@ -75,16 +80,12 @@ ggml_backend_dev_t quire_backend_cpu(void)
 
 /* Function pointers travel as void * through ggml's registry; memcpy converts without the cast
  * that ISO C does not define. */
-static void proc_get_of(ggml_backend_dev_t device, const char *name, void *fn, size_t fn_bytes)
-{
-    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name);
-
-    memcpy(fn, &address, fn_bytes);
-}
-
 static void proc_get(const char *name, void *fn, size_t fn_bytes)
 {
-    proc_get_of(cpu_device, name, fn, fn_bytes);
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu_device), name);
+
+    memcpy(fn, &address, fn_bytes);
 }
 
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void)
@@ -126,7 +127,7 @@ bool quire_backend_multiplies(ggml_backend_dev_t device, ggml_backend_buffer_typ
     /* A buffer of no bytes: the device only looks at its type. */
     w.buffer = ggml_backend_buft_alloc_buffer(buft, 0);
     if (w.buffer != NULL) {
-        takes = ggml_backend_dev_supports_op(device, asked_product(ctx, &w, is_of_experts));
+        takes = quire_backend_takes(device, asked_product(ctx, &w, is_of_experts));
         ggml_backend_buffer_free(w.buffer);
     }
     ggml_free(ctx);
@@ -181,50 +182,6 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads)
         return QUIRE_NOMEM;
     }
     return QUIRE_OK;
-}
-
-int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device)
-{
-    ggml_backend_set_n_threads_t set_n_threads;
-
-    *backend = (quire_backend_device){ .ggml = ggml_backend_dev_init(device, NULL) };
-    QUIRE_FAIL_IF(backend->ggml == NULL, QUIRE_NOMEM);
-    proc_get_of(device, "ggml_backend_set_n_threads", &set_n_threads, sizeof set_n_threads);
-    if (set_n_threads != NULL) {
-        set_n_threads(backend->ggml, 1);
-    }
-    backend->event = ggml_backend_event_new(device);
-    return QUIRE_OK;
-}
-
-void quire_backend_device_close(quire_backend_device *backend)
-{
-    ggml_backend_event_free(backend->event);
-    ggml_backend_free(backend->ggml);
-    *backend = (quire_backend_device){ 0 };
-}
-
-void quire_backend_device_mark(const quire_backend_device *backend)
-{
-    if (backend->event != NULL) {
-        ggml_backend_event_record(backend->event, backend->ggml);
-    }
-}
-
-void quire_backend_device_join(quire_backend_device *backend)
-{
-    if (backend->event == NULL) {
-        quire_backend_device_finish(backend);
-        return;
-    }
-    ggml_backend_event_synchronize(backend->event);
-    backend->waits_total++;
-}
-
-void quire_backend_device_finish(quire_backend_device *backend)
-{
-    ggml_backend_synchronize(backend->ggml);
-    backend->waits_total++;
 }
 
 typedef struct graph_call {

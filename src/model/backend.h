@@ -21,6 +21,10 @@
 
 #include <ggml-backend.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Start ggml and libllama once per process and silence their logs.
  * Errors: QUIRE_UNSUPP when there is no CPU backend. */
 int quire_backend_init(quire_error *err);
@@ -52,29 +56,18 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
 enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
 
-/* A backend of another device, with one thread if it computes by threads. Its work is queued.
- * Thread: owner. Errors: QUIRE_NOMEM. */
-typedef struct quire_backend_device {
-    ggml_backend_t ggml;        /* NULL: there is none */
-    ggml_backend_event_t event; /* NULL: the device offers none */
-    uint64_t waits_total;       /* of the host for the device */
-} quire_backend_device;
-int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device);
-void quire_backend_device_close(quire_backend_device *backend);
-
-/* mark() marks the work queued so far. join() waits for the work before the last mark, or, without
- * events, for all queued work. finish() waits for all queued work. */
-void quire_backend_device_mark(const quire_backend_device *backend);
-void quire_backend_device_join(quire_backend_device *backend);
-void quire_backend_device_finish(quire_backend_device *backend);
-
 /* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);
 
-/* Copy this thread's first error line of ggml or libllama since quire_backend_log_clear(); "" if
- * there was none. */
+/* Copy this thread's first error line of ggml or libllama since quire_backend_log_clear(), or the
+ * line noted last; "" if there was none. */
 void quire_backend_log_clear(void);
+void quire_backend_log_note(const char *text);
 void quire_backend_log_first(char *line, size_t line_bytes);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* QUIRE_MODEL_BACKEND_H */

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/backend.h"
+#include "model/backend_calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, quire_error *err)
 {
     static char opened[12]; /* the card's number */
-    char card[sizeof opened];
+    char card[sizeof opened], why[QUIRE_BACKEND_WHY_BYTES];
     ggml_backend_reg_t backend;
 
     (void)snprintf(card, sizeof card, "%u", info->card);
@@ -34,14 +35,16 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, q
         return quire_error_set(err, QUIRE_NOMEM, "device %s: no memory", info->name);
     }
     memcpy(opened, card, sizeof opened);
+    quire_backend_log_clear();
     backend = ggml_backend_vk_reg();
-    if (backend == NULL || ggml_backend_reg_dev_count(backend) == 0) {
+    *out = backend != NULL ? quire_backend_first_device(backend) : NULL;
+    if (*out == NULL) {
+        quire_backend_log_first(why, sizeof why);
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "device %s (%s): ggml's Vulkan backend does not work with it, so "
-                               "weights stay on the CPU (leave out -ngl)",
-                               info->name, info->description);
+                               "device %s (%s): ggml's Vulkan backend does not work with it%s%s, "
+                               "so weights stay on the CPU (leave out -ngl)",
+                               info->name, info->description, why[0] != '\0' ? ": " : "", why);
     }
-    *out = ggml_backend_reg_dev_get(backend, 0);
     return QUIRE_OK;
 }
 

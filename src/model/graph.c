@@ -389,9 +389,7 @@ static void entries_clear(quire_graphs *graphs)
 
 static bool graph_reserve(const quire_graphs *graphs, const quire_graph *graph)
 {
-    return graph->buffer_ids == NULL
-               ? ggml_gallocr_reserve(graphs->buffer, graph->cgraph)
-               : ggml_gallocr_reserve_n(graphs->buffer, graph->cgraph, graph->buffer_ids, NULL);
+    return quire_backend_reserve(graphs->buffer, graph->cgraph, graph->buffer_ids);
 }
 
 /* Room in the buffer for a step of n_rows rows that all want their logits. */

@@ -34,6 +34,7 @@
 #define QUIRE_MODEL_GRAPH_H
 
 #include "model/backend.h"
+#include "model/backend_calls.h"
 #include "model/weights.h"
 
 #include "model/recurrent.h"

@@ -17,10 +17,9 @@
 
 #include "model/graph_split.h"
 
-static enum ggml_status queue(const quire_backend_device *device, struct ggml_cgraph *cgraph)
+static enum ggml_status queue(quire_backend_device *device, struct ggml_cgraph *cgraph)
 {
-    return cgraph != NULL ? ggml_backend_graph_compute_async(device->ggml, cgraph)
-                          : GGML_STATUS_SUCCESS;
+    return cgraph != NULL ? quire_backend_device_compute(device, cgraph) : GGML_STATUS_SUCCESS;
 }
 
 /* next: the device's segment behind it, or NULL. */
@@ -34,6 +33,7 @@ static enum ggml_status host_turn(const quire_graph_segment *s, const quire_grap
         status = next != NULL && device->event != NULL ? queue(device, next->early) : status;
         quire_backend_device_join(device);
         status = next != NULL && device->event == NULL ? queue(device, next->early) : status;
+        status = device->is_lost ? GGML_STATUS_FAILED : status; /* nothing came from there */
     }
     if (status == GGML_STATUS_SUCCESS && s->rest != NULL) {
         status = quire_backend_compute(host, s->rest);
@@ -41,20 +41,17 @@ static enum ggml_status host_turn(const quire_graph_segment *s, const quire_grap
     for (uint32_t i = 0; i < s->n_copies && status == GGML_STATUS_SUCCESS; i++) {
         const struct ggml_tensor *from = s->copies[i]->src[0];
 
-        ggml_backend_tensor_set_async(device->ggml, s->copies[i], from->data, 0,
-                                      ggml_nbytes(s->copies[i]));
+        quire_backend_device_set(device, s->copies[i], from->data);
     }
     return status;
 }
 
-static enum ggml_status device_turn(const quire_graph_segment *s,
-                                    const quire_backend_device *device)
+static enum ggml_status device_turn(const quire_graph_segment *s, quire_backend_device *device)
 {
     const enum ggml_status status = queue(device, s->rest);
 
     for (uint32_t i = 0; i < s->n_copies && status == GGML_STATUS_SUCCESS; i++) {
-        ggml_backend_tensor_get_async(device->ggml, s->copies[i]->src[0], s->copies[i]->data, 0,
-                                      ggml_nbytes(s->copies[i]));
+        quire_backend_device_get(device, s->copies[i]->src[0], s->copies[i]->data);
     }
     quire_backend_device_mark(device);
     return status;
@@ -76,5 +73,5 @@ enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backe
                      : device_turn(&s[i], device);
     }
     quire_backend_device_finish(device); /* also of a step that failed: its copies are queued */
-    return status;
+    return device->is_lost ? GGML_STATUS_FAILED : status;
 }

@@ -134,7 +134,7 @@ static uint8_t computer_of(const graph_split *s, const struct ggml_tensor *node,
         return NEITHER;
     }
     if (i < s->from || node->op == GGML_OP_CUSTOM || reads_hosts_weight(s, node) ||
-        !ggml_backend_dev_supports_op(s->weights->device, node)) {
+        !quire_backend_takes(s->weights->device, node)) {
         return QUIRE_GRAPH_HOST;
     }
     weight = weight_of_norm(s, node, i);

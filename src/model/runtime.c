@@ -270,12 +270,43 @@ static struct ggml_tensor *rope_factors(const quire_runtime *rt)
 
 /* The backend of layers on a device. One that computes by threads has one: ggml's own are lent to
  * the host's backend. */
-static int layers_open(quire_runtime *rt)
+static int layers_open(quire_runtime *rt, quire_error *err)
 {
-    if (rt->model->weights->device == NULL) {
-        return QUIRE_OK;
+    const ggml_backend_dev_t device = rt->model->weights->device;
+    char why[QUIRE_BACKEND_WHY_BYTES];
+    int rc = QUIRE_OK;
+
+    if (device != NULL) {
+        quire_backend_log_clear();
+        rc = quire_backend_device_open(&rt->layers_backend, device);
     }
-    return quire_backend_device_open(&rt->layers_backend, rt->model->weights->device);
+    if (rc < 0) {
+        quire_backend_log_first(why, sizeof why);
+        quire_error_set(err, rc, "ggml's device %s cannot be opened (%s): leave out -ngl",
+                        ggml_backend_dev_name(device), why[0] != '\0' ? why : "no memory");
+    }
+    return rc;
+}
+
+/* The backends and graphs of steps. */
+static int steps_open(quire_runtime *rt, const quire_graphs_opts *graphs, quire_error *err)
+{
+    char why[QUIRE_BACKEND_WHY_BYTES] = "";
+    int rc = quire_backend_open(&rt->backend, rt->opts.n_threads);
+
+    QUIRE_TRY(rc == QUIRE_OK ? layers_open(rt, err) : QUIRE_OK);
+    if (rc == QUIRE_OK) {
+        quire_backend_log_clear();
+        rc = quire_graphs_init(&rt->graphs, graphs);
+        quire_backend_log_first(why, sizeof why); /* the buffer, and its size */
+    }
+    return rc == QUIRE_OK
+               ? rc
+               : quire_error_set(err, rc,
+                                 "out of memory for steps of %u tokens%s%s%s: choose a smaller "
+                                 "batch (-b)",
+                                 rt->opts.n_batch, why[0] != '\0' ? " (" : "", why,
+                                 why[0] != '\0' ? ")" : "");
 }
 
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
@@ -318,15 +349,11 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .rope_factors = rope_factors(rt),
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
-    if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
-        (rc = layers_open(rt)) < 0 || (rc = quire_graphs_init(&rt->graphs, &graphs)) < 0) {
-        quire_error_set(err, rc,
-                        "out of memory for steps of %u tokens: choose a smaller batch (-b)",
-                        rt->opts.n_batch);
-        goto out;
+    rc = steps_open(rt, &graphs, err);
+    if (rc == QUIRE_OK) {
+        *out = rt;
+        rt = NULL;
     }
-    *out = rt;
-    rt = NULL;
 out:
     quire_runtime_destroy(rt);
     return rc;
@@ -337,8 +364,8 @@ void quire_runtime_destroy(quire_runtime *rt)
     if (rt == NULL) {
         return;
     }
+    quire_backend_device_close(&rt->layers_backend); /* its last copies are done */
     quire_graphs_fini(&rt->graphs);
-    quire_backend_device_close(&rt->layers_backend);
     quire_backend_close(&rt->backend);
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);

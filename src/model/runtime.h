@@ -162,6 +162,10 @@ uint32_t quire_runtime_n_device_layers(const quire_runtime *runtime);
 bool quire_runtime_is_lost(const quire_runtime *runtime);
 /* The name by which the options know the lost device; NULL: none is lost. Memory: the runtime's. */
 const char *quire_runtime_lost_name(const quire_runtime *runtime);
+/* Write the reason of a loss that ggml has reported, as " (ggml: reason)"; "" of any other. Returns
+ * text. QUIRE_RUNTIME_WHY_BYTES are enough. */
+#define QUIRE_RUNTIME_WHY_BYTES 176u
+char *quire_runtime_lost_why(const quire_runtime *runtime, char *text, size_t text_bytes);
 /* Whether the options name a device with memory of its own. Thread: any. */
 bool quire_runtime_has_device(const quire_runtime_opts *opts);
 /* Whether a runtime with these options can be on the device that they name, as far as is known

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/runtime_split.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool quire_runtime_has_device(const quire_runtime_opts *o)
@@ -57,7 +58,8 @@ bool quire_runtime_is_lost(const quire_runtime *rt)
     if (rt->split != NULL) {
         return quire_device_split_lost(rt->split) != NULL;
     }
-    return rt->memory_device != NULL && quire_device_is_lost(rt->memory_device);
+    return rt->layers_backend.is_lost ||
+           (rt->memory_device != NULL && quire_device_is_lost(rt->memory_device));
 }
 
 const char *quire_runtime_lost_name(const quire_runtime *rt)
@@ -71,6 +73,16 @@ const char *quire_runtime_lost_name(const quire_runtime *rt)
         }
     }
     return NULL;
+}
+
+char *quire_runtime_lost_why(const quire_runtime *rt, char *text, size_t text_bytes)
+{
+    if (rt->layers_backend.is_lost) {
+        (void)snprintf(text, text_bytes, " (ggml: %s)", rt->layers_backend.why);
+    } else {
+        text[0] = '\0';
+    }
+    return text;
 }
 
 static int open_one(quire_device **out, const quire_runtime *rt, const char *name, quire_error *err)

@@ -306,6 +306,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
 
     *logits = NULL;
     rt->hidden = NULL;
+    QUIRE_FAIL_IF(rt->layers_backend.is_lost, QUIRE_LOST);
     QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
     QUIRE_TRY(quire_graphs_get(&rt->graphs, shape.n_rows, shape.n_logits, &graph));
     QUIRE_TRY(quire_runtime_recurrent_begin(rt, slices, n_slices));
@@ -317,6 +318,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
         rt->exit.batch = &wanted;
         rt->exit.status = QUIRE_OK;
         rc = status_of(quire_graph_compute(graph, &rt->backend, &rt->layers_backend));
+        rc = rt->layers_backend.is_lost ? QUIRE_LOST : rc;
         rc = rc == QUIRE_OK ? rt->exit.status : rc;
     }
     if (rc == QUIRE_OK ||

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "model/backend.h"
+#include "model/backend_calls.h"
 #include "model/panels.h"
 #include "model/tensor_table.h"
 #include "model/weights_device.h"
@@ -19,12 +20,10 @@
 #include "model/weights_map.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
@@ -407,9 +406,10 @@ static int buffers_create(weight_load *load)
             QUIRE_TRY(mapped_buffers_create(load, tensor_bytes_max));
             continue;
         }
-        kind->buffer = ggml_backend_alloc_ctx_tensors_from_buft(kind->ctx, kind->buft);
+        kind->buffer = quire_backend_buffer_new(kind->ctx, kind->buft);
         if (kind->buffer == NULL) {
-            return no_memory(load);
+            return i == KIND_DEVICE ? quire_weights_device_full(load->weights, kind->ctx, load->err)
+                                    : no_memory(load);
         }
         ggml_backend_buffer_set_usage(kind->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     }
@@ -455,7 +455,7 @@ static int tensors_fill(weight_load *load)
             if (slot->kind == KIND_PANELS) {
                 quire_matmul_weight_pack(&store->maps[i], source);
             } else {
-                ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
+                QUIRE_TRY(quire_weights_device_write(*slot->into, source, load->err));
             }
             quire_weights_map_drop(file, offset, n_bytes);
             *(slot->kind == KIND_DEVICE ? &weights->device_bytes : &weights->repacked_bytes) +=

@@ -3,9 +3,12 @@
  * SPDX-License-Identifier: MIT */
 #include "model/weights_device.h"
 
+#include "base/parse.h"
 #include "model/backend.h"
+#include "model/backend_calls.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts)
 {
@@ -86,4 +89,39 @@ int quire_weights_device_check(const quire_weights *weights, const quire_tensor_
         "layer to the CPU (a smaller -ngl)",
         meta->name, ggml_backend_dev_name(weights->device), is_of_experts ? "experts" : "matrices",
         ggml_type_name(meta->type));
+}
+
+int quire_weights_device_full(const quire_weights *weights, struct ggml_context *ctx,
+                              quire_error *err)
+{
+    char wanted[16], free_text[16], total_text[16], room[64] = "";
+    size_t n = 0, n_free, n_total;
+
+    for (struct ggml_tensor *t = ggml_get_first_tensor(ctx); t != NULL;
+         t = ggml_get_next_tensor(ctx, t)) {
+        n += ggml_nbytes(t);
+    }
+    quire_backend_memory(weights->device, &n_free, &n_total);
+    if (n_total > 0) {
+        (void)snprintf(room, sizeof room, " (%s of its %s are free)",
+                       quire_format_bytes(n_free, free_text, sizeof free_text),
+                       quire_format_bytes(n_total, total_text, sizeof total_text));
+    }
+    return quire_error_set(err, QUIRE_NOMEM,
+                           "ggml's device %s has no memory for %s of weights%s: leave more layers "
+                           "to the CPU (a smaller -ngl)",
+                           ggml_backend_dev_name(weights->device),
+                           quire_format_bytes(n, wanted, sizeof wanted), room);
+}
+
+int quire_weights_device_write(struct ggml_tensor *to, const void *from, quire_error *err)
+{
+    char why[QUIRE_BACKEND_WHY_BYTES];
+
+    if (quire_backend_tensor_write(to, from)) {
+        return QUIRE_OK;
+    }
+    quire_backend_log_first(why, sizeof why);
+    return quire_error_set(err, QUIRE_IO, "%s: ggml cannot write it to %s: %s", to->name,
+                           ggml_backend_buffer_name(to->buffer), why);
 }

@@ -26,4 +26,12 @@ bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor
 int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
                                const struct ggml_tensor *meta, quire_error *err);
 
+/* The device has no memory for the tensors of a context: an error with the bytes that they take and
+ * those that are free. Returns QUIRE_NOMEM. */
+int quire_weights_device_full(const quire_weights *weights, struct ggml_context *ctx,
+                              quire_error *err);
+
+/* Write a whole tensor of a buffer of any kind. Errors: QUIRE_IO (the device's driver). */
+int quire_weights_device_write(struct ggml_tensor *to, const void *from, quire_error *err);
+
 #endif /* QUIRE_MODEL_WEIGHTS_DEVICE_H */

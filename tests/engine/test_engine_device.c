@@ -13,6 +13,7 @@
 #include "engine_fixture.h"
 
 #include "device/mock_device.h"
+#include "device_queue.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,6 +179,7 @@ static void test_hits(void **state)
     check_hits("falcon-h1", "mock", QUIRE_FORMAT_Q4);
 }
 
+/* A request fails with a message of the engine's. */
 static void fails_by_name(quire_request *request)
 {
     const quire_request_result *result = finish(request);
@@ -226,11 +228,54 @@ static void test_loss(void **state)
     bench_close(&b);
 }
 
+/* Layers on a device of ggml, which throws an exception in a step: the same, though the device with
+ * the KV goes on. */
+static void test_loss_of_layers(void **state)
+{
+    const quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F16);
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const int32_t tokens[] = { 270, 271 };
+    const quire_request_params params = params_greedy(tokens, 2, 1);
+    quire_error err = QUIRE_ERROR_INIT;
+    char why[QUIRE_RUNTIME_WHY_BYTES];
+    quire_request *requests[3];
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    bench_device_layers = UINT32_MAX;
+    b = bench_panels(32, &engine, &runtime);
+    bench_device_layers = 0;
+    (void)take(ask(&b, 0));
+    g = gate_close(b.engine);
+    for (uint32_t i = 0; i < 3; i++) {
+        requests[i] = ask(&b, i);
+    }
+    gate_step(g);
+    assert_false(quire_engine_is_lost(b.engine));
+    device_queue_fail(5);
+    gate_open(g);
+    for (uint32_t i = 0; i < 3; i++) {
+        fails_by_name(requests[i]);
+    }
+    assert_true(quire_engine_is_lost(b.engine));
+    assert_string_equal(quire_engine_lost_name(b.engine), "mock");
+    assert_string_equal(quire_runtime_lost_why(b.runtime, why, sizeof why),
+                        " (ggml: " DEVICE_QUEUE_THROWN ")");
+    assert_false(quire_device_is_lost(mock));
+    assert_int_equal(quire_engine_submit(b.engine, &params, &requests[0], &err), QUIRE_LOST);
+    assert_true(quire_engine_is_idle(b.engine));
+    validate(b.engine);
+    bench_close(&b);
+    device_queue_fail(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_of_layers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#include <ggml-alloc.h>
+
 #ifdef QUIRE_HAS_GGML_IMPL
 #include <ggml-backend-impl.h>
 #endif
@@ -40,6 +42,19 @@ static uint32_t n_graphs;           /* of the queue */
 static device_queue_counts counts;
 static ggml_backend_buffer_t hidden;
 static char event_object;
+static uint32_t n_calls, fails_at; /* fails_at: of them; 0 = none */
+
+void device_throw(const char *text); /* device_throw.cpp */
+
+/* A call of the device's. */
+static void call(void)
+{
+    n_calls++;
+    if (fails_at > 0 && n_calls >= fails_at) {
+        n_queued = n_marked = n_graphs = 0;
+        device_throw(DEVICE_QUEUE_THROWN);
+    }
+}
 
 enum ggml_status __real_ggml_backend_graph_compute(ggml_backend_t backend,
                                                    struct ggml_cgraph *cgraph);
@@ -78,6 +93,20 @@ ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device);
 void __wrap_ggml_backend_event_free(ggml_backend_event_t event);
 void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend);
 void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event);
+size_t __real_ggml_backend_reg_dev_count(ggml_backend_reg_t reg);
+size_t __wrap_ggml_backend_reg_dev_count(ggml_backend_reg_t reg);
+ggml_backend_t __real_ggml_backend_dev_init(ggml_backend_dev_t device, const char *params);
+ggml_backend_t __wrap_ggml_backend_dev_init(ggml_backend_dev_t device, const char *params);
+bool __real_ggml_gallocr_reserve_n(ggml_gallocr_t allocator, struct ggml_cgraph *graph,
+                                   const int *nodes, const int *leafs);
+bool __wrap_ggml_gallocr_reserve_n(ggml_gallocr_t allocator, struct ggml_cgraph *graph,
+                                   const int *nodes, const int *leafs);
+ggml_backend_buffer_t
+__real_ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context *ctx,
+                                                ggml_backend_buffer_type_t type);
+ggml_backend_buffer_t
+__wrap_ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context *ctx,
+                                                ggml_backend_buffer_type_t type);
 
 /* ---- the queue ---- */
 
@@ -128,6 +157,17 @@ static void queue_add(const work *w)
     queue[n_queued++] = *w;
 }
 
+void device_queue_fail(uint32_t n)
+{
+    n_calls = 0;
+    fails_at = n;
+}
+
+uint32_t device_queue_calls(void)
+{
+    return n_calls;
+}
+
 void device_queue_set(device_queue_mode next)
 {
     assert_int_equal(n_queued, 0);
@@ -167,6 +207,7 @@ enum ggml_status __wrap_ggml_backend_graph_compute(ggml_backend_t backend,
 enum ggml_status __wrap_ggml_backend_graph_compute_async(ggml_backend_t backend,
                                                          struct ggml_cgraph *cgraph)
 {
+    call();
     counts.graphs++;
     if (mode == DEVICE_QUEUE_NONE) {
         return __real_ggml_backend_graph_compute_async(backend, cgraph);
@@ -178,6 +219,7 @@ enum ggml_status __wrap_ggml_backend_graph_compute_async(ggml_backend_t backend,
 void __wrap_ggml_backend_tensor_set(struct ggml_tensor *tensor, const void *data, size_t offset,
                                     size_t size)
 {
+    call();
     counts.blocking++;
     __real_ggml_backend_tensor_set(tensor, data, offset, size);
 }
@@ -194,6 +236,7 @@ void __wrap_ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_te
 {
     const work w = { .kind = WORK_SET, .tensor = tensor, .from = data, .bytes = size };
 
+    call();
     counts.copies++;
     assert_int_equal(offset, 0);
     if (mode == DEVICE_QUEUE_NONE) {
@@ -210,6 +253,7 @@ void __wrap_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct g
 {
     work w = { .kind = WORK_GET, .to = data, .bytes = size };
 
+    call();
     counts.copies++;
     assert_int_equal(offset, 0);
     if (mode == DEVICE_QUEUE_NONE) {
@@ -222,6 +266,7 @@ void __wrap_ggml_backend_tensor_get_async(ggml_backend_t backend, const struct g
 
 void __wrap_ggml_backend_synchronize(ggml_backend_t backend)
 {
+    call();
     counts.waits++;
     queue_run(n_queued);
     __real_ggml_backend_synchronize(backend);
@@ -282,13 +327,45 @@ void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t
 {
     (void)backend;
     assert_ptr_equal(event, &event_object);
+    call();
     n_marked = n_queued;
 }
 
 void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event)
 {
     assert_ptr_equal(event, &event_object);
+    call();
     counts.waits++;
     counts.events++;
     queue_run(n_marked);
+}
+
+/* ---- loading ---- */
+
+size_t __wrap_ggml_backend_reg_dev_count(ggml_backend_reg_t reg)
+{
+    call();
+    return __real_ggml_backend_reg_dev_count(reg);
+}
+
+ggml_backend_t __wrap_ggml_backend_dev_init(ggml_backend_dev_t device, const char *params)
+{
+    call();
+    return __real_ggml_backend_dev_init(device, params);
+}
+
+/* The allocator of a graph that host and device compute. */
+bool __wrap_ggml_gallocr_reserve_n(ggml_gallocr_t allocator, struct ggml_cgraph *graph,
+                                   const int *nodes, const int *leafs)
+{
+    call();
+    return __real_ggml_gallocr_reserve_n(allocator, graph, nodes, leafs);
+}
+
+ggml_backend_buffer_t
+__wrap_ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context *ctx,
+                                                ggml_backend_buffer_type_t type)
+{
+    call();
+    return __real_ggml_backend_alloc_ctx_tensors_from_buft(ctx, type);
 }

@@ -1,6 +1,7 @@
 /* device_queue.h - a device of ggml that works as late as it may, over the backend of the CPU:
  * queued work waits until the host waits for it. A host that reads too early, or overwrites the
- * source of a queued copy, gets wrong numbers. Its memory can be hidden from the host.
+ * source of a queued copy, gets wrong numbers. Its memory can be hidden from the host, and any of
+ * its calls can throw an exception of C++, as ggml does for a card.
  *
  * The calls of ggml are wrapped (the link option --wrap, CMakeLists.txt), so ggml needs no device.
  * The host's part of a compute buffer is another memory than the device's, as with a card, if the
@@ -45,6 +46,15 @@ device_queue_counts device_queue_counts_take(void);
 
 /* Whether host and device have a memory each. */
 bool device_queue_has_two_memories(void);
+
+/* The n-th call of the device's from now on throws, and so do all later ones, as those of a lost
+ * card; 0: none. What is queued then is never done. Calls are graphs, copies, marks, waits, and in
+ * front of the first step the opening of devices and backends, room in buffers, and writes to them.
+ */
+#define DEVICE_QUEUE_THROWN "vk::Queue::submit: ErrorDeviceLost"
+void device_queue_fail(uint32_t n);
+/* The calls since then. */
+uint32_t device_queue_calls(void);
 
 /* The number of queued operations. */
 uint32_t device_queue_length(void);

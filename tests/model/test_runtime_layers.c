@@ -1,7 +1,8 @@
 /* test_runtime_layers.c - models whose last layers lie on a device of ggml. The device is a second
  * backend of the CPU's, so results have the bits of a model that the CPU computes by the same
  * products, also with a queue in front of it that works as late as it may (device_queue.h).
- * Operations that a device lacks are computed by the host, or refused by name.
+ * Operations that a device lacks are computed by the host, or refused by name. Exceptions of ggml's
+ * calls are a loss of the device.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include "device_queue.h"
 #include "model/archs.h"
 #include "model/backend.h"
+#include "model/backend_calls.h"
 #include "model/kv_identity.h"
 #include "model/model_internal.h"
 #include "model_fixture.h"
@@ -455,14 +457,168 @@ static void test_lacks(void **state)
     assert_non_null(strstr(err.message, "-ngl"));
 }
 
+/* ---- exceptions ---- */
+
+static int step_try(quire_runtime *runtime, quire_seq_id seq, const float **logits)
+{
+    const int32_t tokens[3] = { 5, 6, 7 };
+    const quire_slice slice = {
+        .seq = seq, .tokens = tokens, .n_tokens = 3, .logits = QUIRE_LOGITS_LAST
+    };
+
+    return quire_runtime_step(runtime, &slice, 1, logits);
+}
+
+/* A runtime that has done a step, whose sequence is empty again; logits: of the step, or NULL. */
+static quire_runtime *runtime_begun(const quire_model *model, quire_seq_id *seq, float *logits)
+{
+    const quire_runtime_opts opts = runtime_opts();
+    quire_runtime *runtime = fixture_runtime(model, &opts);
+    const float *first;
+
+    *seq = fixture_seq(runtime);
+    assert_int_equal(step_try(runtime, *seq, &first), QUIRE_OK);
+    if (logits != NULL) {
+        memcpy(logits, first, quire_model_desc_get(model)->n_vocab * sizeof *logits);
+    }
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(runtime), *seq, 0), QUIRE_OK);
+    return runtime;
+}
+
+/* The call `at` of a step throws: the device is lost, the step leaves no token, and no later step
+ * calls ggml. */
+static void check_thrown(const quire_model *model, uint32_t at)
+{
+    char why[QUIRE_RUNTIME_WHY_BYTES];
+    const float *logits;
+    quire_seq_id seq;
+    quire_runtime *runtime = runtime_begun(model, &seq, NULL);
+
+    assert_string_equal(quire_runtime_lost_why(runtime, why, sizeof why), "");
+    device_queue_fail(at);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(step_try(runtime, seq, &logits), QUIRE_LOST);
+        assert_null(logits);
+        assert_true(quire_runtime_is_lost(runtime));
+        assert_int_equal(device_queue_calls(), at);
+    }
+    assert_string_equal(quire_runtime_lost_why(runtime, why, sizeof why),
+                        " (ggml: " DEVICE_QUEUE_THROWN ")");
+    assert_int_equal(quire_seq_tokens(quire_runtime_cache(runtime), seq), 0);
+    quire_runtime_destroy(runtime);
+    device_queue_fail(0);
+}
+
+/* ggml throws an exception in any call of a step. Another runtime has the bits of a first one. */
+static void test_thrown_steps(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime;
+    uint32_t n_lost = 0;
+    quire_model *model;
+    quire_seq_id seq;
+    float *whole, *again;
+    size_t bytes;
+
+    (void)state;
+    assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), ALL, &err), QUIRE_OK);
+    bytes = quire_model_desc_get(model)->n_vocab * sizeof *whole;
+    whole = malloc(bytes);
+    again = malloc(bytes);
+    assert_true(whole != NULL && again != NULL);
+    for (device_queue_mode mode = DEVICE_QUEUE_NONE; mode < DEVICE_QUEUE_MODES; mode++) {
+        const float *logits;
+        uint32_t n_calls;
+
+        device_queue_set(mode);
+        runtime = runtime_begun(model, &seq, whole);
+        device_queue_fail(0); /* counts from here on */
+        assert_int_equal(step_try(runtime, seq, &logits), QUIRE_OK);
+        n_calls = device_queue_calls();
+        assert_memory_equal(logits, whole, bytes);
+        quire_runtime_destroy(runtime);
+        for (uint32_t at = 1; at <= n_calls; at += TEST_STRIDE(7u), n_lost++) {
+            check_thrown(model, at);
+        }
+        check_thrown(model, n_calls);
+        runtime = runtime_begun(model, &seq, again);
+        assert_memory_equal(again, whole, bytes);
+        quire_runtime_destroy(runtime);
+    }
+    assert_true(n_lost > 2 * DEVICE_QUEUE_MODES);
+    (void)printf("%u steps on a lost device\n", n_lost);
+    device_queue_set(DEVICE_QUEUE_NONE);
+    free(again);
+    free(whole);
+    quire_model_close(model);
+}
+
+/* Exceptions while weights are put on the device, and while a runtime is made. Messages say what
+ * was wanted. */
+static void test_thrown_loads(void **state)
+{
+    const quire_runtime_opts opts = runtime_opts();
+    const char *path = fixture_model_path(FIXTURE_STORIES);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime;
+    quire_model *model;
+
+    (void)state;
+    device_queue_fail(1);
+    assert_int_equal(open_with(&model, path, ALL, &err), QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, "ggml's device CPU has no memory for "));
+    assert_non_null(strstr(err.message, " of weights ("));
+    assert_non_null(strstr(err.message, " are free): leave more layers to the CPU"));
+    device_queue_fail(2);
+    assert_int_equal(open_with(&model, path, ALL, &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, ".weight: "));
+    assert_non_null(strstr(err.message, "ggml cannot write it to CPU: " DEVICE_QUEUE_THROWN));
+    device_queue_fail(0);
+    assert_int_equal(open_with(&model, path, ALL, &err), QUIRE_OK);
+
+    device_queue_fail(2); /* behind the host's backend */
+    assert_int_equal(quire_runtime_create(&runtime, model, &opts, &err), QUIRE_IO);
+    assert_string_equal(err.message, "ggml's device CPU cannot be opened (" DEVICE_QUEUE_THROWN
+                                     "): leave out -ngl");
+    device_queue_fail(3);
+    assert_int_equal(quire_runtime_create(&runtime, model, &opts, &err), QUIRE_NOMEM);
+    assert_string_equal(err.message, "out of memory for steps of 150 tokens (" DEVICE_QUEUE_THROWN
+                                     "): choose a smaller batch (-b)");
+    device_queue_fail(0);
+    assert_int_equal(quire_runtime_create(&runtime, model, &opts, &err), QUIRE_OK);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+}
+
+/* A backend whose device cannot be opened has none. */
+static void test_thrown_opening(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    ggml_backend_reg_t backend;
+    char why[64];
+
+    (void)state;
+    assert_int_equal(quire_backend_init(&err), QUIRE_OK);
+    backend = ggml_backend_dev_backend_reg(quire_backend_cpu());
+    assert_ptr_equal(quire_backend_first_device(backend), quire_backend_cpu());
+    device_queue_fail(1);
+    quire_backend_log_clear();
+    assert_null(quire_backend_first_device(backend));
+    quire_backend_log_first(why, sizeof why);
+    assert_string_equal(why, DEVICE_QUEUE_THROWN);
+    device_queue_fail(0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_identity),      cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_router_panels), cmocka_unit_test(test_lacks),
-        cmocka_unit_test(test_hidden_memory), cmocka_unit_test(test_waits),
-        cmocka_unit_test(test_beside),        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_layers),         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_identity),       cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_router_panels),  cmocka_unit_test(test_lacks),
+        cmocka_unit_test(test_hidden_memory),  cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_beside),         cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_thrown_steps),   cmocka_unit_test(test_thrown_loads),
+        cmocka_unit_test(test_thrown_opening),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -450,6 +450,7 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
 {
     quire_cache_stats stats;
     char used[16], budget[16], trouble[QUIRE_OVERFLOW_TROUBLE_MAX];
+    char why[QUIRE_RUNTIME_WHY_BYTES];
 
     switch (status) {
     case QUIRE_NOPAGES:
@@ -469,9 +470,10 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
         return quire_error_set(err, status, "interrupted");
     case QUIRE_LOST:
         return quire_error_set(err, status,
-                               "device %s was lost, and the KV on it: repeat the command, or use "
+                               "device %s was lost, and the KV on it%s: repeat the command, or use "
                                "--device cpu",
-                               quire_runtime_lost_name(session->runtime));
+                               quire_runtime_lost_name(session->runtime),
+                               quire_runtime_lost_why(session->runtime, why, sizeof why));
     default:
         return quire_error_set(err, status, "a step failed: %s%s", quire_status_text(status),
                                quire_opened_overflow_trouble(session, trouble, sizeof trouble));

@@ -452,10 +452,8 @@ static void stop(serving *s)
 /* The requests have failed; their answers go out. A supervisor starts the server again. */
 static int end_lost(const serving *s)
 {
-    quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                         "device %s was lost, and the KV on it: all requests failed, and the "
-                         "server ends. Start it again, or use --device cpu",
-                         quire_serve_devices_lost(&s->devices, s->args));
+    quire_serve_devices_say_lost(quire_serve_devices_lost(&s->devices, s->args), s->session.runtime,
+                                 "ends. Start it again, or use --device cpu", &s->log);
     (void)drain(s);
     return QUIRE_EXIT_FAILED;
 }
@@ -468,10 +466,8 @@ static int go_on_lost(serving *s)
     const char *device = quire_serve_devices_lost(&s->devices, s->args);
     int rc;
 
-    quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                         "device %s was lost, and the KV on it: all requests failed, and the "
-                         "server goes on with --device cpu (on_device_lost)",
-                         device);
+    quire_serve_devices_say_lost(device, s->session.runtime,
+                                 "goes on with --device cpu (on_device_lost)", &s->log);
     if (!drain(s)) {
         return QUIRE_EXIT_FAILED;
     }

@@ -406,3 +406,14 @@ const char *quire_serve_devices_lost(const quire_serve_devices *devices,
     }
     return devices->lost_last != NULL ? devices->lost_last : args->common.device;
 }
+
+void quire_serve_devices_say_lost(const char *device, const quire_runtime *runtime,
+                                  const char *and_then, const quire_serve_log *log)
+{
+    char why[QUIRE_RUNTIME_WHY_BYTES];
+
+    quire_serve_log_line(log, QUIRE_LOG_ERRORS,
+                         "device %s was lost, and the KV on it%s: all requests failed, and the "
+                         "server %s",
+                         device, quire_runtime_lost_why(runtime, why, sizeof why), and_then);
+}

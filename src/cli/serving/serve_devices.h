@@ -84,5 +84,8 @@ void quire_serve_devices_part_lost(quire_serve_devices *devices, const quire_eng
 /* The device whose loss ended the engine. */
 const char *quire_serve_devices_lost(const quire_serve_devices *devices,
                                      const quire_serve_args *args);
+/* The line of the log for that loss; and_then: what the server does. */
+void quire_serve_devices_say_lost(const char *device, const quire_runtime *runtime,
+                                  const char *and_then, const quire_serve_log *log);
 
 #endif /* QUIRE_CLI_SERVE_DEVICES_H */

@@ -1,0 +1,171 @@
+/* backend_calls.cpp - see backend_calls.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/backend_calls.h"
+
+#include "model/backend.h"
+
+#include <cstring>
+#include <exception>
+
+namespace
+{
+
+/* Whether the call returns. Otherwise its exception is the thread's first error line. */
+template <typename F> bool returns(const F &call) noexcept
+{
+    try {
+        call();
+        return true;
+    } catch (const std::exception &e) {
+        quire_backend_log_note(e.what());
+    } catch (...) {
+        quire_backend_log_note("an exception without a text");
+    }
+    return false;
+}
+
+template <typename F> void on_device(quire_backend_device *backend, const F &call) noexcept
+{
+    if (!backend->is_lost && !returns(call)) {
+        backend->is_lost = true;
+        quire_backend_log_first(backend->why, sizeof backend->why);
+    }
+}
+
+void open_backend(quire_backend_device *backend, ggml_backend_dev_t device)
+{
+    ggml_backend_set_n_threads_t set_n_threads;
+    void *address;
+
+    backend->ggml = ggml_backend_dev_init(device, nullptr);
+    if (backend->ggml == nullptr) {
+        return;
+    }
+    address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
+                                                "ggml_backend_set_n_threads");
+    std::memcpy(&set_n_threads, &address, sizeof set_n_threads);
+    if (set_n_threads != nullptr) {
+        set_n_threads(backend->ggml, 1);
+    }
+    backend->event = ggml_backend_event_new(device);
+}
+
+} // namespace
+
+int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device)
+{
+    *backend = quire_backend_device();
+    on_device(backend, [&] { open_backend(backend, device); });
+    if (backend->is_lost) {
+        quire_backend_device_close(backend);
+        return QUIRE_IO;
+    }
+    return backend->ggml != nullptr ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+/* ggml waits for the card before it releases a backend, also for one that it has lost. */
+void quire_backend_device_close(quire_backend_device *backend)
+{
+    (void)returns([&] { ggml_backend_event_free(backend->event); });
+    (void)returns([&] { ggml_backend_free(backend->ggml); });
+    *backend = quire_backend_device();
+}
+
+enum ggml_status quire_backend_device_compute(quire_backend_device *backend,
+                                              struct ggml_cgraph *cgraph)
+{
+    enum ggml_status status = GGML_STATUS_FAILED;
+
+    on_device(backend, [&] { status = ggml_backend_graph_compute_async(backend->ggml, cgraph); });
+    return status;
+}
+
+void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor *to,
+                              const void *from)
+{
+    on_device(backend,
+              [&] { ggml_backend_tensor_set_async(backend->ggml, to, from, 0, ggml_nbytes(to)); });
+}
+
+void quire_backend_device_get(quire_backend_device *backend, const struct ggml_tensor *from,
+                              void *to)
+{
+    on_device(backend, [&] {
+        ggml_backend_tensor_get_async(backend->ggml, from, to, 0, ggml_nbytes(from));
+    });
+}
+
+void quire_backend_device_mark(quire_backend_device *backend)
+{
+    if (backend->event != nullptr) {
+        on_device(backend, [&] { ggml_backend_event_record(backend->event, backend->ggml); });
+    }
+}
+
+void quire_backend_device_join(quire_backend_device *backend)
+{
+    if (backend->event == nullptr) {
+        quire_backend_device_finish(backend);
+        return;
+    }
+    on_device(backend, [&] { ggml_backend_event_synchronize(backend->event); });
+    backend->waits_total++;
+}
+
+void quire_backend_device_finish(quire_backend_device *backend)
+{
+    on_device(backend, [&] { ggml_backend_synchronize(backend->ggml); });
+    backend->waits_total++;
+}
+
+ggml_backend_dev_t quire_backend_first_device(ggml_backend_reg_t backend)
+{
+    ggml_backend_dev_t device = nullptr;
+    const bool is_open = returns([&] {
+        if (ggml_backend_reg_dev_count(backend) > 0) {
+            device = ggml_backend_reg_dev_get(backend, 0);
+            (void)ggml_backend_dev_buffer_type(device);
+        }
+    });
+
+    return is_open ? device : nullptr;
+}
+
+bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op)
+{
+    bool takes = false;
+
+    return returns([&] { takes = ggml_backend_dev_supports_op(device, op); }) && takes;
+}
+
+void quire_backend_memory(ggml_backend_dev_t device, size_t *free_bytes, size_t *total_bytes)
+{
+    *free_bytes = *total_bytes = 0;
+    (void)returns([&] { ggml_backend_dev_memory(device, free_bytes, total_bytes); });
+}
+
+ggml_backend_buffer_t quire_backend_buffer_new(struct ggml_context *ctx,
+                                               ggml_backend_buffer_type_t buft)
+{
+    ggml_backend_buffer_t buffer = nullptr;
+
+    (void)returns([&] { buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft); });
+    return buffer;
+}
+
+bool quire_backend_tensor_write(struct ggml_tensor *to, const void *from)
+{
+    return returns([&] { ggml_backend_tensor_set(to, from, 0, ggml_nbytes(to)); });
+}
+
+bool quire_backend_reserve(ggml_gallocr_t allocator, struct ggml_cgraph *cgraph, const int *ids)
+{
+    bool has_room = false;
+
+    return returns([&] {
+               has_room = ids != nullptr ? ggml_gallocr_reserve_n(allocator, cgraph, ids, nullptr)
+                                         : ggml_gallocr_reserve(allocator, cgraph);
+           }) &&
+           has_room;
+}

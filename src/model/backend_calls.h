@@ -1,0 +1,85 @@
+/* backend_calls.h - the calls of ggml for a device with layers of a model. ggml reports by an
+ * exception of C++ what the driver of a card refuses: no memory, a failed submission, the loss of
+ * the card. None passes these functions: the device is lost then, or the call fails.
+ *
+ * The text of an exception is the first line of quire_backend_log_first() of this thread, and of
+ * the lost device.
+ *
+ * Thread: owner, except where noted.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_BACKEND_CALLS_H
+#define QUIRE_MODEL_BACKEND_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/error.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUIRE_BACKEND_WHY_BYTES 160u
+
+/* A backend of another device than the host's, with one thread if it computes by threads. Its work
+ * is queued. */
+typedef struct quire_backend_device {
+    ggml_backend_t ggml;               /* NULL: there is none */
+    ggml_backend_event_t event;        /* NULL: the device offers none */
+    uint64_t waits_total;              /* of the host for the device */
+    bool is_lost;                      /* an exception came: no call reaches ggml any more */
+    char why[QUIRE_BACKEND_WHY_BYTES]; /* its text */
+} quire_backend_device;
+
+/* Errors: QUIRE_NOMEM, QUIRE_IO (an exception); then there is none. */
+int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t device);
+/* Of a lost device, what ggml cannot release stays until the process ends. */
+void quire_backend_device_close(quire_backend_device *backend);
+
+/* Queue a graph, and copies of whole tensors. Of a lost device: nothing, GGML_STATUS_FAILED. */
+enum ggml_status quire_backend_device_compute(quire_backend_device *backend,
+                                              struct ggml_cgraph *cgraph);
+void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor *to,
+                              const void *from);
+void quire_backend_device_get(quire_backend_device *backend, const struct ggml_tensor *from,
+                              void *to);
+
+/* mark() marks the work queued so far. join() waits for the work before the last mark, or, without
+ * events, for all queued work. finish() waits for all queued work. None waits for a lost device. */
+void quire_backend_device_mark(quire_backend_device *backend);
+void quire_backend_device_join(quire_backend_device *backend);
+void quire_backend_device_finish(quire_backend_device *backend);
+
+/* ---- loading. Thread: any ---- */
+
+/* The first device of a backend, opened: ggml opens a card when its type of buffers is wanted.
+ * NULL: there is none, or it cannot be opened. */
+ggml_backend_dev_t quire_backend_first_device(ggml_backend_reg_t backend);
+
+/* Whether a device computes an operation. */
+bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op);
+
+/* Free and total bytes of the device's memory; 0: not known. */
+void quire_backend_memory(ggml_backend_dev_t device, size_t *free_bytes, size_t *total_bytes);
+
+/* A buffer for the tensors of a context; NULL: no memory. */
+ggml_backend_buffer_t quire_backend_buffer_new(struct ggml_context *ctx,
+                                               ggml_backend_buffer_type_t buft);
+
+/* Write a whole tensor of a buffer of any kind, without a queue. False: an exception came. */
+bool quire_backend_tensor_write(struct ggml_tensor *to, const void *from);
+
+/* Room in an allocator's buffers for a graph; ids: [nodes], NULL where it has one buffer. False: no
+ * memory. */
+bool quire_backend_reserve(ggml_gallocr_t allocator, struct ggml_cgraph *cgraph, const int *ids);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* QUIRE_MODEL_BACKEND_CALLS_H */

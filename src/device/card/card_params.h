@@ -117,11 +117,11 @@ typedef struct quire_card_push {
     uint32_t n_cascades;
 } quire_card_push;
 
-#define QUIRE_CARD_CONSTANTS_MAX 4u
+#define QUIRE_CARD_CONSTANTS_MAX 5u
 
 /* What a kernel is compiled for, by constant_id, or gets beside its parameters. attn: heads of a
- * workgroup (a power of two), n_k, n_v, rows of a workgroup. merge: n_v. append: is V, format,
- * minds queries. seal: is V, format. */
+ * workgroup (a power of two), n_k, n_v, rows of a workgroup, floats of its memory. merge: n_v.
+ * append: is V, format, minds queries. seal: is V, format. */
 typedef struct quire_card_constants {
     uint32_t at[QUIRE_CARD_CONSTANTS_MAX];
 } quire_card_constants;

@@ -218,7 +218,7 @@ static uint32_t lane_floats_of(const quire_attn_layer *own)
 
 /* The constants of attention: heads of a workgroup, a power of two that its memory holds; no more
  * than half of them are beyond the group. Powers of two, so that there are few pipelines. The last
- * one is left to the caller: the rows of a workgroup, of which so many find room. */
+ * two are left to the caller: the rows of a workgroup, of which so many find room, and floats. */
 static uint32_t attn_constants(const quire_attn_layer *own, quire_card_constants *constants)
 {
     const uint32_t group = own->n_head / own->n_kv_head;
@@ -273,6 +273,7 @@ static int attn_partials(quire_card *card, const attn_job *job, uint32_t n_rows,
 
     attn.constants.at[3] = n_rows;
     attn.shared_floats = job->constants.at[0] * n_rows * job->lane_floats;
+    attn.constants.at[4] = attn.shared_floats;
     return card->calls->dispatch(card, &attn);
 }
 

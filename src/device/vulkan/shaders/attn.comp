@@ -22,10 +22,11 @@ layout(constant_id = 0) const uint HEADS = 1; // of a workgroup
 layout(constant_id = 1) const uint N_K = 1;
 layout(constant_id = 2) const uint N_V = 1;
 layout(constant_id = 3) const uint ROWS = 1; // of a workgroup
+layout(constant_id = 4) const uint FLOATS = 7680; // of `mem`: as many as the layer's shape needs
 const uint LANES = HEADS * ROWS;
 
 // q [N_K][LANES][d_k], o [N_V][LANES][d_v], s [LANES][64], m, l, rescale [LANES].
-shared float mem[7680];
+shared float mem[FLOATS];
 shared uint seen[2]; // slots of the tile that the row sees
 
 uint t;

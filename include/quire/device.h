@@ -70,6 +70,10 @@ extern "C" {
 
 typedef struct quire_device quire_device;
 
+/* Tokens per partial on a card, where `split_entries` is 0: a constant, so that bits do not depend
+ * on the batch (quire/attn.h, "Dependence"). docs/gpu.md has the arithmetic. */
+#define QUIRE_DEVICE_SPLIT_TOKENS 256u
+
 typedef struct quire_device_opts {
     uint32_t struct_bytes;
     uint64_t memory_bytes_max; /* limit of all memory from alloc(); 0 = the device's memory */

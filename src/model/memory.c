@@ -166,7 +166,7 @@ static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_o
     const uint64_t n_q = (uint64_t)desc->n_head * (2 * desc->d_k + desc->d_v);
     const uint64_t rows = 2 * (uint64_t)o->n_batch * (n_q + kv_row(desc));
     const uint64_t n_splits =
-        1 + ((uint64_t)o->n_ctx + QUIRE_ATTN_SPLIT_TOKENS - 1) / QUIRE_ATTN_SPLIT_TOKENS;
+        1 + ((uint64_t)o->n_ctx + QUIRE_DEVICE_SPLIT_TOKENS - 1) / QUIRE_DEVICE_SPLIT_TOKENS;
     const uint64_t row = (uint64_t)desc->n_head * n_splits * (2 + 2 * desc->d_v);
     const uint64_t partials =
         o->n_batch < DEVICE_PARTIALS / row + 1 ? o->n_batch * row : larger(DEVICE_PARTIALS, row);

@@ -158,6 +158,15 @@ void conformance_lengths(void **state)
         opts.n_rows[0] = lengths[i] > 1000 ? 9 : lengths[i] < 70 ? lengths[i] : 70;
         for_formats(opts);
     }
+    /* Splits that a card does not merge at once, for one row and for two. */
+    opts.split_entries = 1;
+    opts.has_sinks = opts.has_gates = true;
+    opts.n_v = 2;
+    opts.d_v = 72;
+    for (opts.n_rows[0] = 1; opts.n_rows[0] < 3; opts.n_rows[0]++) {
+        opts.n_tokens[0] = opts.n_rows[0] == 1 ? 64 * 64 + 1 : 64 * 130;
+        check_case(&opts);
+    }
 }
 
 void conformance_pages(void **state)

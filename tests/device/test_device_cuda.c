@@ -88,9 +88,48 @@ static void test_bits(void **state)
     assert_true(is_equal);
 }
 
+/* The bits of a row of 1,500 tokens with so many entries per partial. */
+static uint64_t bits_of_splits(uint32_t page_tokens, uint32_t split_entries)
+{
+    fixture_opts opts = fixture_defaults();
+    quire_rng rng = { .state = 7 };
+    uint64_t hash;
+    device_pages p;
+    fixture f;
+    float *out;
+
+    opts.n_tokens[0] = 1500;
+    opts.page_tokens = page_tokens;
+    opts.split_entries = split_entries;
+    fixture_init(&f, &opts, &rng);
+    out = fixture_take(fixture_out_floats(&f) * sizeof(float));
+    device_pages_open(&p, &f, NULL);
+    device_pages_attend(&p, false, out);
+    device_pages_close(&p);
+    hash = quire_hash_add(QUIRE_HASH_INIT, out, fixture_out_floats(&f) * sizeof(float));
+    free(out);
+    fixture_free(&f);
+    return hash;
+}
+
+/* Without a choice of the owner's a split has QUIRE_DEVICE_SPLIT_TOKENS, or one page. */
+static void test_splits(void **state)
+{
+    static const uint32_t page_tokens[] = { 64, 128, 512 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(page_tokens) / sizeof(page_tokens[0]); i++) {
+        const uint32_t n = page_tokens[i];
+        const uint32_t entries = n < QUIRE_DEVICE_SPLIT_TOKENS ? QUIRE_DEVICE_SPLIT_TOKENS / n : 1;
+
+        assert_true(bits_of_splits(n, 0) == bits_of_splits(n, entries));
+        assert_true(bits_of_splits(n, 0) != bits_of_splits(n, 2 * entries));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest bits[] = { cmocka_unit_test(test_bits) };
+    const struct CMUnitTest bits[] = { cmocka_unit_test(test_bits), cmocka_unit_test(test_splits) };
     conformance_device device = {
         .name = "cuda", .open = open_cuda, .finish = finish, .rounds_as_cpu = true
     };

@@ -7,6 +7,15 @@
 
 #include <string.h>
 
+/* A card has more places for work than a CPU has threads, so its splits are smaller. */
+static uint32_t split_entries_of(const quire_attn_workspace_opts *attn)
+{
+    if (attn->split_entries != 0 || attn->page_tokens == 0) { /* 0 tokens are refused later */
+        return attn->split_entries;
+    }
+    return quire_attn_ceil_div(QUIRE_DEVICE_SPLIT_TOKENS, attn->page_tokens);
+}
+
 /* The workspace that plans, and the tables of levels: of a card whose queue is open. */
 static int card_make(quire_card *card, const quire_device_opts *opts)
 {
@@ -15,6 +24,7 @@ static int card_make(quire_card *card, const quire_device_opts *opts)
     attn.memory = QUIRE_MEMORY_DEVICE;
     attn.n_threads_max = attn.n_threads_max > 1 ? 1 : attn.n_threads_max;
     attn.isa = NULL;
+    attn.split_entries = split_entries_of(&attn);
     QUIRE_TRY(quire_attn_workspace_create(&card->workspace, &attn));
     return quire_card_levels_make(card);
 }

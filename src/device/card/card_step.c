@@ -352,6 +352,9 @@ int quire_card_attn(quire_card *card, const quire_attn_layer *own)
         return QUIRE_OK;
     }
     rows_max = rows_max < 1 ? 1 : rows_max < GROUPS_MAX ? rows_max : GROUPS_MAX;
+    if (rows_max > job.cascade_rows && job.cascade_rows > 0) { /* whole workgroups of a cascade */
+        rows_max -= rows_max % job.cascade_rows;
+    }
     rows_max = rows_max < card->n_rows ? rows_max : card->n_rows;
     QUIRE_TRY(quire_card_reserve(card, QUIRE_DEVICE_PAGES, rows_max * row_floats * sizeof(float),
                                  &card->partials));

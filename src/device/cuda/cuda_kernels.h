@@ -8,7 +8,7 @@
 
 /* Floats of a block's memory, beside quire_card_dispatch.shared_floats. */
 #define QUIRE_CUDA_ATTN_FLOATS   192u
-#define QUIRE_CUDA_MERGE_FLOATS  0u
+#define QUIRE_CUDA_MERGE_FLOATS  129u
 #define QUIRE_CUDA_APPEND_FLOATS 96u
 #define QUIRE_CUDA_SEAL_FLOATS   544u
 

@@ -1,4 +1,5 @@
-/* cuda_merge.cu - the partials of a row and head to its output, in ascending order of splits.
+/* cuda_merge.cu - the partials of a row and head to its output, in ascending order of splits, 64 at
+ * a time.
  *
  * Block (x, y): row push.first_row + x, head y. A sink joins the sum of weights, the sum is divided
  * by, V is rotated back, gates are applied, sources are added. m and that sum are the row's sums,
@@ -9,51 +10,119 @@
 
 #define THREADS QUIRE_CUDA_THREADS
 
-/* The partials of a row and head, and where they come to. */
+#define AT_ONCE 16u /* loads that do not wait for each other */
+
+/* The partials of a row and head, and the parts of the block's memory: the output [d_v], then of
+ * the splits at hand their weights and their sums of weights, rescaled, [64] each, and the sum of
+ * these. */
 typedef struct merge_block {
     const quire_card_params *p;
     const GLOBAL float *from;
     uint32_t n_splits;
     uint32_t size; /* floats of a partial */
+    uint32_t at_weights, at_parts, at_l;
     float m;
     float l;
 } merge_block;
 
-/* The weight of a split's sums. */
-FN float weight_of(const merge_block *b, uint32_t s)
+/* b->m: the greatest of all splits, and of the sink. */
+FN void greatest_take(merge_block *b, float sink)
 {
-    const float ms = b->from[(uint64_t)s * b->size];
+    EACH_THREAD(t, mem)
+    {
+        float m = sink;
 
-    return ms == MINUS_INFINITY ? 0.0f : exp_of(ms - b->m);
+        for (uint32_t s = t; s < b->n_splits; s += THREADS) {
+            const float ms = b->from[(uint64_t)s * b->size];
+
+            m = ms > m ? ms : m;
+        }
+        mem[b->at_weights + t] = m;
+    }
+    for (uint32_t n = THREADS / 2; n > 0; n /= 2) {
+        EACH_THREAD(t, mem)
+        {
+            float *m = mem + b->at_weights + t;
+
+            if (t < n && m[n] > m[0]) {
+                m[0] = m[n];
+            }
+        }
+    }
+    b->m = shared_at(b->at_weights);
 }
 
-FN void sums_take(merge_block *b, float sink)
+/* The weights of n splits from `first` on. */
+FN void weights_take(const merge_block *b, uint32_t first, uint32_t n)
 {
-    b->m = sink;
-    for (uint32_t s = 0; s < b->n_splits; s++) {
-        const float ms = b->from[(uint64_t)s * b->size];
+    EACH_THREAD(t, mem)
+    {
+        if (t < n) {
+            const GLOBAL float *from = b->from + (uint64_t)(first + t) * b->size;
+            const float weight = from[0] == MINUS_INFINITY ? 0.0f : exp_of(from[0] - b->m);
 
-        b->m = ms > b->m ? ms : b->m;
-    }
-    b->l = sink == MINUS_INFINITY ? 0.0f : exp_of(sink - b->m);
-    for (uint32_t s = 0; s < b->n_splits; s++) {
-        b->l += b->from[(uint64_t)s * b->size + 1] * weight_of(b, s);
+            mem[b->at_weights + t] = weight;
+            mem[b->at_parts + t] = from[1] * weight;
+        }
     }
 }
 
-/* Dimension j of a source, divided by the sum of weights. */
-FN float output_of(const merge_block *b, uint32_t source, uint32_t j)
+/* Dimension o of n splits, added to a sum. */
+FN float splits_add(const merge_block *b, float sum, const GLOBAL float *o, const float *weights,
+                    uint32_t n)
 {
-    const GLOBAL float *o = b->from + 2 + source * b->p->d_v + j;
-    float sum = 0.0f;
+    uint32_t s = 0;
 
-    for (uint32_t s = 0; s < b->n_splits; s++) {
-        sum += o[(uint64_t)s * b->size] * weight_of(b, s);
+    for (; s + AT_ONCE <= n; s += AT_ONCE) {
+        float x[AT_ONCE];
+
+        UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            x[i] = o[(uint64_t)(s + i) * b->size];
+        }
+        UNROLL
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            sum += x[i] * weights[s + i];
+        }
     }
-    return sum / b->l;
+    for (; s < n; s++) {
+        sum += o[(uint64_t)s * b->size] * weights[s];
+    }
+    return sum;
 }
 
-/* A source's output through the block's memory into the result. g: kv head. */
+/* The sums of a source's outputs; and of all weights, with the first source. */
+FN void sums_take(merge_block *b, uint32_t source, float sink)
+{
+    for (uint32_t first = 0; first < b->n_splits; first += THREADS) {
+        const uint32_t n = least(THREADS, b->n_splits - first);
+
+        weights_take(b, first, n);
+        EACH_THREAD(t, mem)
+        {
+            const GLOBAL float *o = b->from + (uint64_t)first * b->size + 2 + source * b->p->d_v;
+
+            for (uint32_t j = t; j < b->p->d_v; j += THREADS) {
+                mem[j] = splits_add(b, first == 0 ? 0.0f : mem[j], o + j, mem + b->at_weights, n);
+            }
+            if (t == 0 && source == 0) {
+                float l = first > 0                ? mem[b->at_l]
+                          : sink == MINUS_INFINITY ? 0.0f
+                                                   : exp_of(sink - b->m);
+
+                for (uint32_t s = 0; s < n; s++) {
+                    l += mem[b->at_parts + s];
+                }
+                mem[b->at_l] = l;
+            }
+        }
+    }
+    if (source == 0) {
+        b->l = shared_at(b->at_l);
+    }
+}
+
+/* A source's sums, divided, through the block's memory into the result. g: kv head. */
 FN void source_give(const merge_block *b, uint32_t source, uint32_t g, GLOBAL float *to)
 {
     const quire_card_params *p = b->p;
@@ -62,7 +131,7 @@ FN void source_give(const merge_block *b, uint32_t source, uint32_t g, GLOBAL fl
     EACH_THREAD(t, mem)
     {
         for (uint32_t j = t; j < p->d_v; j += THREADS) {
-            mem[j] = output_of(b, source, j);
+            mem[j] /= b->l;
         }
     }
     rotate(0, p->d_v, p->is_prefix != 0 ? p->k[0].rotate : p->v[source].rotate);
@@ -85,6 +154,7 @@ KERNEL(cuda_merge)
     const uint32_t n_v = constants.at[0];
     const uint32_t h = block_y();
     const uint64_t place = (uint64_t)row->index * p->n_head + h;
+    const float sink = p->sinks != 0 ? floats_of(p->sinks)[h] : MINUS_INFINITY;
     merge_block b;
 
     b.p = p;
@@ -92,7 +162,16 @@ KERNEL(cuda_merge)
     b.size = 2 + n_v * p->d_v;
     b.from = floats_of(push.partials + ((uint64_t)block_x() * p->n_head + h) * push.n_splits_max *
                                            b.size * sizeof(float));
-    sums_take(&b, p->sinks != 0 ? floats_of(p->sinks)[h] : MINUS_INFINITY);
+    b.at_weights = p->d_v;
+    b.at_parts = b.at_weights + THREADS;
+    b.at_l = b.at_parts + THREADS;
+    b.l = 0.0f;
+    greatest_take(&b, sink);
+    for (uint32_t i = 0; i < n_v; i++) {
+        sums_take(&b, i, sink);
+        source_give(&b, i, h / (p->n_head / p->n_kv_head),
+                    (GLOBAL float *)(uintptr_t)p->result + place * p->d_v);
+    }
     if (p->sums != 0) {
         GLOBAL float *sums = (GLOBAL float *)(uintptr_t)p->sums + 2 * place;
 
@@ -103,9 +182,5 @@ KERNEL(cuda_merge)
                 sums[1] = b.l;
             }
         }
-    }
-    for (uint32_t i = 0; i < n_v; i++) {
-        source_give(&b, i, h / (p->n_head / p->n_kv_head),
-                    (GLOBAL float *)(uintptr_t)p->result + place * p->d_v);
     }
 }

@@ -1,4 +1,5 @@
-// merge.comp - the partials of a row and head to its output, in ascending order of splits.
+// merge.comp - the partials of a row and head to its output, in ascending order of splits, 64 at a
+// time.
 //
 // Workgroup (x, y): row push.first_row + x, head y. A sink joins the sum of weights, the sum is
 // divided by, V is rotated back, gates are applied, sources are added. m and that sum are the row's
@@ -12,7 +13,11 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint N_V = 1;
 
+const uint AT_ONCE = 16; // loads that do not wait for each other
+
 shared float o[1024];
+shared float weight[64]; // of the splits at hand
+shared float part[64];   // their sums of weights, rescaled
 
 void rotate(uint t, uint n, uint block)
 {
@@ -28,6 +33,42 @@ void rotate(uint t, uint n, uint block)
         }
     }
     barrier();
+}
+
+// The greatest of all x.
+float greatest(uint t, float x)
+{
+    weight[t] = x;
+    barrier();
+    for (uint n = 32; n > 0; n /= 2) {
+        if (t < n) {
+            weight[t] = max(weight[t], weight[t + n]);
+        }
+        barrier();
+    }
+    return weight[0];
+}
+
+// Two dimensions of n splits, from `at` on, added to a sum.
+vec2 splits_add(vec2 sum, Floats from, uint at, uint size, uint n)
+{
+    precise vec2 y = sum;
+    uint s = 0;
+
+    for (; s + AT_ONCE <= n; s += AT_ONCE) {
+        vec2 x[AT_ONCE];
+
+        for (uint i = 0; i < AT_ONCE; i++) {
+            x[i] = vec2(from.at[at + (s + i) * size], from.at[at + (s + i) * size + 1]);
+        }
+        for (uint i = 0; i < AT_ONCE; i++) {
+            y = fma(x[i], vec2(weight[s + i]), y);
+        }
+    }
+    for (; s < n; s++) {
+        y = fma(vec2(from.at[at + s * size], from.at[at + s * size + 1]), vec2(weight[s]), y);
+    }
+    return y;
 }
 
 void main()
@@ -48,35 +89,41 @@ void main()
     float m = sink;
     float l;
 
-    for (uint s = 0; s < n_splits; s++) {
+    for (uint s = t; s < n_splits; s += 64) {
         m = max(m, from.at[s * size]);
     }
+    m = greatest(t, m);
     l = sink == -INFINITY ? 0.0 : exp(sink - m);
-    for (uint s = 0; s < n_splits; s++) {
-        const float ms = from.at[s * size];
-
-        l += from.at[s * size + 1] * (ms == -INFINITY ? 0.0 : exp(ms - m));
-    }
-    if (t == 0 && p.sums != 0) {
-        Floats sums = Floats(p.sums + uint64_t(8) * (row.index * p.n_head + h));
-
-        sums.at[0] = m;
-        sums.at[1] = l;
-    }
     for (uint i = 0; i < N_V; i++) {
         const uint block = p.is_prefix != 0 ? p.k[0].rotate : p.v[i].rotate;
         const float factor = block > 1 ? 1.0 / sqrt(float(block)) : 1.0;
 
-        for (uint j = t; j < p.d_v; j += 64) {
-            float sum = 0.0;
+        for (uint first = 0; first < n_splits; first += 64) {
+            const uint n = min(64, n_splits - first);
 
-            for (uint s = 0; s < n_splits; s++) {
-                const float ms = from.at[s * size];
+            barrier();
+            if (t < n) {
+                const float ms = from.at[(first + t) * size];
 
-                sum +=
-                    from.at[s * size + 2 + i * p.d_v + j] * (ms == -INFINITY ? 0.0 : exp(ms - m));
+                weight[t] = ms == -INFINITY ? 0.0 : exp(ms - m);
+                part[t] = from.at[(first + t) * size + 1] * weight[t];
             }
-            o[j] = sum / l;
+            barrier();
+            for (uint s = 0; s < n && i == 0; s++) {
+                l += part[s];
+            }
+            for (uint j = 2 * t; j < p.d_v; j += 128) { // d_v is even
+                const vec2 sum = first == 0 ? vec2(0.0) : vec2(o[j], o[j + 1]);
+                const vec2 y =
+                    splits_add(sum, from, first * size + 2 + i * p.d_v + j, size, n);
+
+                o[j] = y.x;
+                o[j + 1] = y.y;
+            }
+        }
+        for (uint j = 2 * t; j < p.d_v; j += 128) {
+            o[j] /= l;
+            o[j + 1] /= l;
         }
         rotate(t, p.d_v, block);
         for (uint j = t; j < p.d_v; j += 64) {
@@ -86,5 +133,11 @@ void main()
             to.at[j] = i == 0 ? x : to.at[j] + x;
         }
         barrier();
+    }
+    if (t == 0 && p.sums != 0) {
+        Floats sums = Floats(p.sums + uint64_t(8) * (row.index * p.n_head + h));
+
+        sums.at[0] = m;
+        sums.at[1] = l;
     }
 }

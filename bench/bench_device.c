@@ -8,7 +8,10 @@
  * Output, one line each: a name, bytes per second, and the share of the rate that is its bound.
  *
  *   copy within|in|out            as quire devices measures them
- *   pages in|out                  a cache's pages, to the device and from it; bound: copy in, out
+ *   pages in|out                  a cache's pages, from plain memory of the host to the device, and
+ *                                 back: the way of stores; bound: copy in, out
+ *   pinned in|out                 the same from and to pinned memory: the way of texts larger than
+ *                                 the device's memory
  *   attention f16|q8|q4           bytes of KV that are read; bound: copy within
  *   pages are of page_tokens 64, and of one layer each, so that a piece is small.
  *
@@ -46,12 +49,29 @@ static int failed(const char *what, int rc)
 
 /* ---- a cache's pages on their way ---- */
 
-static int pages_measure(quire_device *device, double rate[2])
+/* The host's end of the copies: plain or pinned memory. */
+static unsigned char *host_take(const quire_page_memory *memory, bool is_pinned, size_t bytes)
+{
+    return is_pinned ? memory->pin(memory->ctx, bytes) : malloc(bytes);
+}
+
+static void host_give(const quire_page_memory *memory, bool is_pinned, unsigned char *host,
+                      size_t bytes)
+{
+    if (host != NULL && is_pinned) {
+        memory->unpin(memory->ctx, host, bytes);
+    } else {
+        free(host);
+    }
+}
+
+static int pages_measure(quire_device *device, bool is_pinned, double rate[2])
 {
     const quire_page_memory memory = quire_device_page_memory(device);
     const size_t page_bytes = quire_attn_work_page_bytes(QUIRE_FORMAT_Q8, PAGE_TOKENS);
+    const quire_page_copy in = is_pinned ? QUIRE_PAGE_COPY_FETCH : QUIRE_PAGE_COPY_IN;
     const uint32_t n = (uint32_t)(PAGES_BYTES / page_bytes);
-    unsigned char *host = malloc(n * page_bytes);
+    unsigned char *host = host_take(&memory, is_pinned, n * page_bytes);
     unsigned char *extent = memory.map(memory.ctx, n * page_bytes);
     quire_page_piece *pieces = calloc(n, sizeof *pieces);
     int rc = host != NULL && extent != NULL && pieces != NULL ? QUIRE_OK : QUIRE_NOMEM;
@@ -70,7 +90,7 @@ static int pages_measure(quire_device *device, double rate[2])
                 (quire_page_piece){ .to = at[is_in], .from = at[!is_in], .bytes = page_bytes };
         }
         ns = quire_clock_ns();
-        rc = memory.copy(memory.ctx, is_in ? QUIRE_PAGE_COPY_IN : QUIRE_PAGE_COPY_OUT, pieces, n);
+        rc = memory.copy(memory.ctx, is_in ? in : QUIRE_PAGE_COPY_OUT, pieces, n);
         rc = rc == QUIRE_OK ? quire_device_sync(device) : rc;
         ns = quire_clock_ns() - ns;
         if (round >= 2) {
@@ -81,7 +101,7 @@ static int pages_measure(quire_device *device, double rate[2])
         memory.unmap(memory.ctx, extent, n * page_bytes);
     }
     free(pieces);
-    free(host);
+    host_give(&memory, is_pinned, host, n * page_bytes);
     return rc;
 }
 
@@ -131,13 +151,15 @@ static int run(const bench *b)
     quire_device_info info;
     quire_device *device;
     double pages[2] = { 0 };
+    double pinned[2] = { 0 };
     int rc;
 
     QUIRE_TRY(device_open(&device, b->name));
     quire_device_info_get(device, &info);
     printf("device %s (%s)\n", info.name, info.description);
     rc = quire_device_rates_get(device, &rates);
-    rc = rc == QUIRE_OK ? pages_measure(device, pages) : rc;
+    rc = rc == QUIRE_OK ? pages_measure(device, false, pages) : rc;
+    rc = rc == QUIRE_OK ? pages_measure(device, true, pinned) : rc;
     quire_device_close(device);
     if (rc < 0) {
         return failed("copies", rc);
@@ -146,6 +168,8 @@ static int run(const bench *b)
            rates.out);
     printf("pages in %.6g %.4f\npages out %.6g %.4f\n", pages[0], pages[0] / rates.in, pages[1],
            pages[1] / rates.out);
+    printf("pinned in %.6g %.4f\npinned out %.6g %.4f\n", pinned[0], pinned[0] / rates.in,
+           pinned[1], pinned[1] / rates.out);
     (void)fflush(stdout);
     return formats_measure(b, rates.within);
 }

@@ -177,7 +177,7 @@ measure_device() {
         return 1
     fi
     title=$(sed -n 's/^device //p' "$work/device")
-    for line in "copy within" "copy in" "copy out" "pages in" "pages out" "attention f16" "attention q8" \
+    for line in "copy within" "copy in" "copy out" "pages in" "pages out" "pinned in" "pinned out" "attention f16" "attention q8" \
         "attention q4"; do
         case $line in
         "copy within") what="copy rate within the device" ;;
@@ -185,6 +185,8 @@ measure_device() {
         "copy out") what="copy rate from the device" ;;
         "pages in") what="pages host -> device : copy rate" ;;
         "pages out") what="pages device -> host : copy rate" ;;
+        "pinned in") what="pinned pages host -> device : copy rate" ;;
+        "pinned out") what="pinned pages device -> host : copy rate" ;;
         *) what="attention at $tokens tokens, ${line#attention } : copy rate within the device" ;;
         esac
         if figures=$(grep "^$line " "$work/device"); then

@@ -98,7 +98,7 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
 void quire_device_close(quire_device *device)
 {
     if (device != NULL) {
-        if (device->stage.bytes > 0 || device->ahead.is_under_way) {
+        if (device->stage.bytes > 0 || quire_device_ahead_is_under_way(device)) {
             (void)quire_device_drain(device);
         }
         quire_device_pages_end(device);

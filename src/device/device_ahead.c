@@ -53,12 +53,22 @@ static bool is_waiting(const quire_device_ahead *a)
     return a->n_queued < a->n_pieces;
 }
 
-/* Pieces that are done leave room when none waits behind them. */
-static void room_make(quire_device_ahead *a)
+static quire_device_ahead_piece *piece_of(const quire_device_ahead *a, uint64_t number)
 {
-    if (!a->is_under_way && !is_waiting(a)) {
-        a->n_pieces = a->n_queued = 0;
-        a->used_bytes = 0;
+    return &a->pieces[number % PIECES_MAX];
+}
+
+bool quire_device_ahead_is_under_way(const quire_device *device)
+{
+    return device->ahead.n_done < device->ahead.n_queued;
+}
+
+/* Queued pieces up to an event are done, and leave their room. */
+static void room_make(quire_device_ahead *a, quire_device_event event)
+{
+    while (a->n_done < a->n_queued && piece_of(a, a->n_done)->event <= event) {
+        a->used_bytes -= piece_of(a, a->n_done)->bytes;
+        a->n_done++;
     }
 }
 
@@ -67,11 +77,12 @@ static int part_queue(quire_device *device, uint64_t bytes_max)
 {
     quire_device_ahead *a = &device->ahead;
     quire_device_piece queued[QUIRE_PAGE_PIECES];
+    quire_device_event event;
     uint64_t bytes = 0;
     uint32_t n = 0;
 
     while (n < QUIRE_PAGE_PIECES && a->n_queued + n < a->n_pieces) {
-        const quire_device_ahead_piece *piece = &a->pieces[a->n_queued + n];
+        const quire_device_ahead_piece *piece = piece_of(a, a->n_queued + n);
 
         if (n > 0 && bytes + piece->bytes > bytes_max) {
             break;
@@ -84,29 +95,37 @@ static int part_queue(quire_device *device, uint64_t bytes_max)
         n++;
     }
     QUIRE_TRY(quire_device_copy(device, queued, n));
-    a->n_queued += n;
-    a->is_under_way = true;
+    QUIRE_TRY(quire_device_record(device, &event));
+    for (uint32_t i = 0; i < n; i++) {
+        piece_of(a, a->n_queued++)->event = event;
+    }
     if (!is_waiting(a)) {
         a->n_pages = 0;
         memset(a->slots, 0, sizeof(a->slots));
         a->has_unknown = false;
     }
-    return quire_device_record(device, &a->event);
+    return QUIRE_OK;
 }
 
-int quire_device_ahead_settle(quire_device *device)
+/* Queue all waiting pieces, in parts of so many bytes at most. */
+static int settle_in_parts(quire_device *device, uint64_t part_bytes)
 {
     int rc = QUIRE_OK;
 
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST); /* and the pages may be gone */
     while (rc == QUIRE_OK && is_waiting(&device->ahead)) {
-        rc = part_queue(device, UINT64_MAX);
+        rc = part_queue(device, part_bytes);
         if (rc == QUIRE_NOMEM) { /* once more when all that was queued is done */
             rc = quire_device_drain(device);
-            rc = rc == QUIRE_OK ? part_queue(device, UINT64_MAX) : rc;
+            rc = rc == QUIRE_OK ? part_queue(device, part_bytes) : rc;
         }
     }
     return rc < 0 ? quire_device_lose(device) : QUIRE_OK;
+}
+
+int quire_device_ahead_settle(quire_device *device)
+{
+    return settle_in_parts(device, UINT64_MAX);
 }
 
 int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n)
@@ -114,10 +133,11 @@ int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uin
     const quire_device_ahead *a = &device->ahead;
     const uintptr_t begin = (uintptr_t)addr;
 
-    for (uint32_t i = a->n_queued; i < a->n_pieces; i++) {
-        const uintptr_t to = (uintptr_t)a->pieces[i].to;
+    for (uint64_t i = a->n_queued; i < a->n_pieces; i++) {
+        const quire_device_ahead_piece *piece = piece_of(a, i);
+        const uintptr_t to = (uintptr_t)piece->to;
 
-        if (to < begin + n && begin < to + a->pieces[i].bytes) {
+        if (to < begin + n && begin < to + piece->bytes) {
             return quire_device_ahead_settle(device);
         }
     }
@@ -152,38 +172,36 @@ static bool has_page(const quire_device_ahead *a, const unsigned char *extent, u
 /* Whether there is room for another piece. */
 static bool has_room(const quire_device_ahead *a)
 {
-    return a->n_pieces < PIECES_MAX && a->used_bytes < a->memory.bytes &&
+    return a->n_pieces - a->n_done < PIECES_MAX && a->used_bytes < a->memory.bytes &&
            a->n_pages < QUIRE_DEVICE_AHEAD_PAGES;
 }
 
-/* Copies are under way faster than room comes: wait for those in front. */
+/* Bytes come faster than room: queue all that waits, and wait for the piece in front. */
 static int room_wait(quire_device *device)
 {
     quire_device_ahead *a = &device->ahead;
 
-    room_make(a);
-    if (has_room(a)) {
-        return QUIRE_OK;
+    if (!has_room(a)) {
+        QUIRE_TRY(settle_in_parts(device, QUIRE_DEVICE_AHEAD_PART));
     }
-    QUIRE_TRY(quire_device_ahead_settle(device));
-    if (a->is_under_way) {
-        QUIRE_TRY(quire_device_wait(device, a->event));
+    while (!has_room(a)) { /* each wait gives room */
+        QUIRE_TRY(quire_device_wait(device, piece_of(a, a->n_done)->event));
     }
-    room_make(a);
     return QUIRE_OK;
 }
 
 /* A piece, or as much of it as there is room for. Returns the number of its bytes. */
 static size_t piece_add(quire_device_ahead *a, const quire_page_piece *piece, size_t done)
 {
-    const uint64_t room = quire_min_u64(a->memory.bytes - a->used_bytes, QUIRE_DEVICE_AHEAD_PART);
+    const uint64_t behind = quire_min_u64(a->memory.bytes - a->at, QUIRE_DEVICE_AHEAD_PART);
+    const uint64_t room = quire_min_u64(a->memory.bytes - a->used_bytes, behind);
     const size_t bytes = (size_t)quire_min_u64(piece->bytes - done, room);
 
-    memcpy(a->memory.host + a->used_bytes, piece->from + done, bytes);
-    a->pieces[a->n_pieces++] = (quire_device_ahead_piece){ .to = piece->to + done,
-                                                           .offset = a->used_bytes,
-                                                           .bytes = bytes };
+    memcpy(a->memory.host + a->at, piece->from + done, bytes);
+    *piece_of(a, a->n_pieces++) =
+        (quire_device_ahead_piece){ .to = piece->to + done, .offset = a->at, .bytes = bytes };
     a->used_bytes += bytes;
+    a->at = (a->at + bytes) % a->memory.bytes;
     if (piece->extent == NULL) {
         a->has_unknown = true;
     } else if (!has_page(a, piece->extent, piece->slot)) {
@@ -265,8 +283,7 @@ void quire_device_ahead_next(quire_device *device)
     if (!a->has_rows) {
         return;
     }
-    a->is_under_way = false;
-    room_make(a);
+    room_make(a, UINT64_MAX);
     if (is_waiting(a)) {
         rc = part_queue(device, QUIRE_DEVICE_AHEAD_PART);
         a->is_last = rc == QUIRE_OK;
@@ -283,15 +300,11 @@ void quire_device_ahead_behind(quire_device *device)
 
 void quire_device_ahead_done(quire_device *device, quire_device_event event)
 {
-    quire_device_ahead *a = &device->ahead;
-
-    if (event >= a->event) {
-        a->is_under_way = false;
-        room_make(a);
-    }
+    room_make(&device->ahead, event);
 }
 
 int quire_device_ahead_status(quire_device *device, int status)
 {
-    return status == QUIRE_IO && device->ahead.is_under_way ? quire_device_lose(device) : status;
+    return status == QUIRE_IO && quire_device_ahead_is_under_way(device) ? quire_device_lose(device)
+                                                                         : status;
 }

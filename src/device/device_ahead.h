@@ -6,6 +6,10 @@
  *          between two layers: a part of 1 MiB, behind the work of the layer before
  *          at once, all of them: a step that has one of the pages, another copy of them, no room
  *
+ * The pinned memory is a ring. A piece has its room until somebody has waited for an event behind
+ * it. Without room all waiting pieces are queued, in parts of 1 MiB, and copy() waits for the first
+ * part alone: so it fills the room of one part while the device copies the others.
+ *
  * Waiting pieces are queued in the order of their calls. A step that has none of their pages finds
  * at most one part in front of each of its layers, and waits for none at its end. A step with one
  * of them has all waiting pieces in front of it in the queue.
@@ -30,6 +34,7 @@ typedef struct quire_device_ahead_piece {
     unsigned char *to;
     uint64_t offset; /* in the pinned memory */
     uint64_t bytes;
+    quire_device_event event; /* behind it, when it is queued */
 } quire_device_ahead_piece;
 
 typedef struct quire_device_ahead_page {
@@ -38,16 +43,18 @@ typedef struct quire_device_ahead_page {
 } quire_device_ahead_page;
 
 typedef struct quire_device_ahead {
-    quire_device_memory memory; /* pinned */
-    uint64_t used_bytes;
-    quire_device_ahead_piece *pieces; /* in order: queued ones, then waiting ones */
-    uint32_t n_pieces;
-    uint32_t n_queued;
-    bool is_under_way;        /* queued pieces, of which nobody knows yet that they are done */
-    quire_device_event event; /* behind them */
-    bool is_last;             /* the end of the queue is a part that nobody waits for */
-    bool has_rows;            /* the step at hand: leave() waits for all queued work */
-    bool has_unknown;         /* the page of a waiting piece is not known */
+    quire_device_memory memory; /* pinned: a ring */
+    uint64_t used_bytes;        /* of pieces that are not done */
+    uint64_t at;                /* where the next piece lies */
+    /* A ring. Numbers of pieces so far: piece i is known to be done below n_done, queued below
+     * n_queued, else it waits. */
+    quire_device_ahead_piece *pieces;
+    uint64_t n_done;
+    uint64_t n_queued;
+    uint64_t n_pieces;
+    bool is_last;     /* the end of the queue is a part that nobody waits for */
+    bool has_rows;    /* the step at hand: leave() waits for all queued work */
+    bool has_unknown; /* the page of a waiting piece is not known */
     uint64_t
         slots[QUIRE_DEVICE_AHEAD_WORDS]; /* bit s % 1024: a page of waiting pieces has slot s */
     quire_device_ahead_page pages[QUIRE_DEVICE_AHEAD_PAGES]; /* of waiting pieces */
@@ -57,6 +64,9 @@ typedef struct quire_device_ahead {
 /* Take bytes for pages: they wait. Errors: QUIRE_NOMEM (no pinned memory; nothing has changed),
  * QUIRE_LOST. */
 int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces, uint32_t n);
+
+/* Whether there are queued pieces of which nobody knows yet that they are done. */
+bool quire_device_ahead_is_under_way(const quire_device *device);
 
 /* Queue all waiting pieces. A failure loses the device. Errors: QUIRE_LOST. */
 int quire_device_ahead_settle(quire_device *device);

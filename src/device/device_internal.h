@@ -51,7 +51,7 @@ struct quire_device {
     int step_status; /* of the step at hand, seen through quire_device_attention() */
     quire_device_extents extents;
     quire_device_extents pinned; /* where pages outside of the device lie */
-    quire_device_memory stage;   /* pinned: bytes of pages on their way */
+    quire_device_memory stage;   /* pinned: bytes of pages on their way, in parts */
     quire_device_ahead ahead;
 };
 

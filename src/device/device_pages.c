@@ -1,7 +1,8 @@
 /* device_pages.c - a device's memory as that of a cache's pages (quire_page_memory).
  *
- * Bytes to the host pass a piece of pinned memory, a part at a time, but for those whose end at the
- * host is pinned by pin(): one copy moves these. Bytes from the host go ahead of the steps that
+ * Bytes to the host pass the stage, a piece of pinned memory in two parts: while the device copies
+ * into one, the host takes bytes out of the other. Bytes whose end at the host is pinned by pin()
+ * are moved by one copy. Bytes from the host go ahead of the steps that
  * read them (device_ahead.h), or without memory for that by the same piece.
  *
  * A copy that fails loses the device: no step could tell which of its pages hold garbage. So do a
@@ -13,7 +14,9 @@
 
 #include <string.h>
 
-#define STAGE_BYTES ((uint64_t)1 << 20)
+#define STAGE_PARTS     2u
+#define STAGE_BYTES     ((uint64_t)2 << 20) /* of all parts; see DEVICE_COPIES_BYTES, too */
+#define STAGE_BYTES_MIN ((uint64_t)1 << 20) /* where the owner's limit leaves no room for more */
 
 /* The extents in order of their addresses, and the pinned memory. */
 static int extents_grow(quire_device_extents *e, const quire_allocator *allocator)
@@ -156,74 +159,116 @@ static int copy_queued(quire_device *device, const quire_device_extents *to,
     return QUIRE_OK;
 }
 
-/* Bytes in the pinned memory, and the copies between it and the pages. */
-typedef struct stage {
-    quire_device *device;
-    bool is_in;
+/* A part of the stage: copies between its bytes and pages. */
+typedef struct stage_part {
+    uint64_t offset; /* in the stage */
+    uint64_t bytes;
     quire_device_piece queued[QUIRE_PAGE_PIECES];
     unsigned char *to[QUIRE_PAGE_PIECES]; /* of copies out */
     uint32_t n;
-    uint64_t bytes;
+    quire_device_event event; /* behind the copies */
+} stage_part;
+
+typedef struct stage {
+    quire_device *device;
+    bool is_in;
+    uint64_t part_bytes;
+    stage_part parts[STAGE_PARTS];
+    uint32_t at; /* the part that takes pieces; the next one was queued before all others */
 } stage;
 
-/* Copy the bytes in the stage, and wait for the copies. */
-static int stage_flush(stage *s)
+/* Wait for a part's copies, and take its bytes out. */
+static int stage_finish(const stage *s, stage_part *part)
 {
-    const unsigned char *from = s->device->stage.host;
-
-    if (s->n == 0) {
-        return QUIRE_OK;
+    if (part->n > 0) {
+        QUIRE_TRY(quire_device_wait(s->device, part->event));
     }
-    QUIRE_TRY(quire_device_copy(s->device, s->queued, s->n));
-    QUIRE_TRY(quire_device_drain(s->device));
-    for (uint32_t i = 0; i < s->n && !s->is_in; i++) {
-        memcpy(s->to[i], from + s->queued[i].to_offset, (size_t)s->queued[i].bytes);
+    for (uint32_t i = 0; i < part->n && !s->is_in; i++) {
+        memcpy(part->to[i], s->device->stage.host + part->queued[i].to_offset,
+               (size_t)part->queued[i].bytes);
     }
-    s->n = 0;
-    s->bytes = 0;
+    part->n = 0;
+    part->bytes = 0;
     return QUIRE_OK;
 }
 
-/* A piece, or as much of it as the stage has room for. Returns the number of its bytes. */
+/* Queue the copies of the part at hand, and make the next one ready. */
+static int stage_next(stage *s)
+{
+    stage_part *part = &s->parts[s->at];
+
+    if (part->n > 0) {
+        QUIRE_TRY(quire_device_copy(s->device, part->queued, part->n));
+        QUIRE_TRY(quire_device_record(s->device, &part->event));
+    }
+    s->at = (s->at + 1) % STAGE_PARTS;
+    return stage_finish(s, &s->parts[s->at]);
+}
+
+/* A piece, or as much of it as the part at hand has room for. Returns the number of its bytes. */
 static size_t stage_add(stage *s, const quire_page_piece *piece, size_t done)
 {
-    const uint64_t room = STAGE_BYTES - s->bytes;
+    stage_part *part = &s->parts[s->at];
+    const uint64_t room = s->part_bytes - part->bytes;
     const size_t bytes = piece->bytes - done < room ? piece->bytes - done : (size_t)room;
-    quire_device_piece *q = &s->queued[s->n];
+    const uint64_t offset = part->offset + part->bytes;
+    quire_device_piece *q = &part->queued[part->n];
 
     *q = (quire_device_piece){ .bytes = bytes };
     if (s->is_in) {
         q->to = quire_device_place(&s->device->extents, piece->to + done, &q->to_offset);
         q->from = &s->device->stage;
-        q->from_offset = s->bytes;
-        memcpy(s->device->stage.host + s->bytes, piece->from + done, bytes);
+        q->from_offset = offset;
+        memcpy(s->device->stage.host + offset, piece->from + done, bytes);
     } else {
         q->from = quire_device_place(&s->device->extents, piece->from + done, &q->from_offset);
         q->to = &s->device->stage;
-        q->to_offset = s->bytes;
-        s->to[s->n] = piece->to + done;
+        q->to_offset = offset;
+        part->to[part->n] = piece->to + done;
     }
-    s->n++;
-    s->bytes += bytes;
+    part->n++;
+    part->bytes += bytes;
     return bytes;
+}
+
+/* The stage's memory; its copies are done. */
+static int stage_begin(stage *s)
+{
+    quire_device_memory *memory = &s->device->stage;
+    int rc = QUIRE_OK;
+
+    if (memory->bytes == 0) {
+        rc = quire_device_alloc(s->device, QUIRE_DEVICE_PINNED, STAGE_BYTES, memory);
+    }
+    if (rc == QUIRE_NOMEM) {
+        rc = quire_device_alloc(s->device, QUIRE_DEVICE_PINNED, STAGE_BYTES_MIN, memory);
+    }
+    s->part_bytes = memory->bytes / STAGE_PARTS;
+    for (uint32_t i = 0; i < STAGE_PARTS; i++) {
+        s->parts[i].offset = i * s->part_bytes;
+    }
+    return rc;
 }
 
 static int copy_staged(quire_device *device, bool is_in, const quire_page_piece *pieces, uint32_t n)
 {
     stage s = { .device = device, .is_in = is_in };
 
-    if (device->stage.bytes == 0) {
-        QUIRE_TRY(quire_device_alloc(device, QUIRE_DEVICE_PINNED, STAGE_BYTES, &device->stage));
-    }
+    QUIRE_TRY(stage_begin(&s));
     for (uint32_t i = 0; i < n; i++) {
         for (size_t done = 0; done < pieces[i].bytes;) {
-            if (s.n == QUIRE_PAGE_PIECES || s.bytes == STAGE_BYTES) {
-                QUIRE_TRY(stage_flush(&s));
+            const stage_part *part = &s.parts[s.at];
+
+            if (part->n == QUIRE_PAGE_PIECES || part->bytes == s.part_bytes) {
+                QUIRE_TRY(stage_next(&s));
             }
             done += stage_add(&s, &pieces[i], done);
         }
     }
-    return stage_flush(&s);
+    for (uint32_t i = 0; i < STAGE_PARTS; i++) { /* the last part comes last */
+        QUIRE_TRY(stage_next(&s));
+    }
+    return QUIRE_OK;
 }
 
 /* Without room in the queue: once more when all that waits is done. The caller cannot go on without

@@ -23,9 +23,9 @@
 
 #define DEVICE_PARTIALS    ((uint64_t)16 << 20) /* floats of partial results, about */
 #define DEVICE_ENTRY_BYTES ((uint64_t)32)       /* of a table, on a device */
-/* Pinned memory that copies of a device's pages pass, 1 MiB of them to the host: device_ahead.h and
+/* Pinned memory that copies of a device's pages pass, 2 MiB of them to the host: device_ahead.h and
  * device_pages.c of src/device. */
-#define DEVICE_COPIES_BYTES ((uint64_t)9 << 20)
+#define DEVICE_COPIES_BYTES ((uint64_t)10 << 20)
 
 #define ROW_INPUTS      4u /* of a graph, 4 bytes each: token, position; row, position of logits */
 #define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */

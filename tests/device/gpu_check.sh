@@ -31,6 +31,8 @@ for way in within to from; do
 done
 expect 'pages host -> device : copy rate' "$rate" "$share"
 expect 'pages device -> host : copy rate' "$rate" "$share"
+expect 'pinned pages host -> device : copy rate' "$rate" "$share"
+expect 'pinned pages device -> host : copy rate' "$rate" "$share"
 for format in f16 q8 q4; do
     expect "attention at 1024 tokens, $format : copy rate within the device" "$rate" "$share"
     for depth in 0 256; do

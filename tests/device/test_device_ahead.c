@@ -332,34 +332,155 @@ static void test_order(void **state)
     bench_close(&b);
 }
 
-/* A device with less memory than could wait takes bytes at once. */
-static void test_small(void **state)
+/* Pages of a slow mock, and as many bytes, all different in their place. */
+typedef struct way {
+    quire_device *device;
+    quire_page_memory memory;
+    size_t n_bytes;
+    unsigned char *base;
+    unsigned char *bytes;
+    unsigned char *back;
+} way;
+
+static void way_open(way *w, size_t n_bytes, uint64_t memory_bytes_max)
 {
     const quire_mock_device_opts slow = { .delay_ticks = 1000 };
     quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
-    unsigned char bytes[64] = { 3 }, back[64] = { 0 };
-    quire_page_memory memory;
-    quire_device *device;
-    unsigned char *base;
+    quire_rng rng = { .state = 25 };
+
+    opts.attn = fixture_small_opts();
+    opts.memory_bytes_max = memory_bytes_max;
+    assert_int_equal(quire_mock_device_open(&w->device, &opts, &slow, NULL), QUIRE_OK);
+    w->memory = quire_device_page_memory(w->device);
+    w->n_bytes = n_bytes;
+    w->base = w->memory.map(w->memory.ctx, n_bytes);
+    assert_non_null(w->base);
+    w->bytes = fixture_take(n_bytes);
+    w->back = fixture_take(n_bytes);
+    for (size_t i = 0; i + sizeof(uint64_t) <= n_bytes; i += sizeof(uint64_t)) {
+        const uint64_t x = quire_rng_next(&rng);
+
+        memcpy(w->bytes + i, &x, sizeof(x));
+    }
+    memset(w->back, 0, n_bytes);
+}
+
+static void way_close(way *w)
+{
+    w->memory.unmap(w->memory.ctx, w->base, w->n_bytes);
+    quire_device_close(w->device);
+    free(w->bytes);
+    free(w->back);
+}
+
+/* Copy bytes [at, + n) to the pages, or from them. */
+static int way_copy(const way *w, bool is_in, size_t at, size_t n)
+{
+    unsigned char *page = w->base + at;
+
+    return w->memory.copy(w->memory.ctx, is_in ? QUIRE_PAGE_COPY_IN : QUIRE_PAGE_COPY_OUT,
+                          &(quire_page_piece){ .to = is_in ? page : w->back + at,
+                                               .from = is_in ? w->bytes + at : page,
+                                               .bytes = n },
+                          1);
+}
+
+/* A device with less memory than could wait takes bytes at once, also those that pass each part of
+ * the stage several times. */
+static void test_small(void **state)
+{
+    static const struct {
+        size_t n_bytes;
+        uint64_t rest; /* of memory, beside the pages */
+    } cases[] = { { 128, MIB }, { 5 * MIB + 1096, MIB }, { 9 * MIB + 8, 3 * MIB } };
 
     (void)state;
-    opts.attn = fixture_small_opts();
-    opts.memory_bytes_max = MIB + 128; /* for pages, and for the way of one copy at a time */
-    assert_int_equal(quire_mock_device_open(&device, &opts, &slow, NULL), QUIRE_OK);
-    memory = quire_device_page_memory(device);
-    base = memory.map(memory.ctx, 128);
-    assert_int_equal(
-        memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN,
-                    &(quire_page_piece){ .to = base, .from = bytes, .bytes = sizeof(bytes) }, 1),
-        QUIRE_OK);
-    assert_int_equal(quire_mock_device_n_queued(device), 0);
-    assert_int_equal(
-        memory.copy(memory.ctx, QUIRE_PAGE_COPY_OUT,
-                    &(quire_page_piece){ .to = back, .from = base, .bytes = sizeof(back) }, 1),
-        QUIRE_OK);
-    assert_memory_equal(bytes, back, sizeof(bytes));
-    memory.unmap(memory.ctx, base, 128);
-    quire_device_close(device);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const size_t n = cases[i].n_bytes;
+        way w;
+
+        way_open(&w, n, n + cases[i].rest);
+        assert_int_equal(way_copy(&w, true, 0, n), QUIRE_OK);
+        assert_int_equal(quire_mock_device_n_queued(w.device), 0);
+        assert_int_equal(way_copy(&w, false, 0, n), QUIRE_OK);
+        assert_memory_equal(w.bytes, w.back, n);
+        way_close(&w);
+    }
+}
+
+/* Without room the first part alone is waited for: the others are still on their way while the
+ * host fills its room. Each part of the ring is used again when its copy is done, not earlier. */
+static void test_ring(void **state)
+{
+    const size_t n = 3 * QUIRE_DEVICE_AHEAD_BYTES + 12345;
+    const uint64_t n_parts = QUIRE_DEVICE_AHEAD_BYTES / QUIRE_DEVICE_AHEAD_PART;
+    uint64_t n_left;
+    way w;
+
+    (void)state;
+    way_open(&w, n, 0);
+    assert_int_equal(way_copy(&w, true, 0, QUIRE_DEVICE_AHEAD_BYTES), QUIRE_OK);
+    assert_int_equal(quire_mock_device_n_queued(w.device), 0); /* all of them wait */
+    for (size_t at = QUIRE_DEVICE_AHEAD_BYTES; at < n; at += MIB) {
+        const size_t bytes = n - at < MIB ? n - at : MIB;
+
+        assert_int_equal(way_copy(&w, true, at, bytes), QUIRE_OK);
+        n_left = quire_mock_device_n_queued(w.device);
+        assert_true(at == QUIRE_DEVICE_AHEAD_BYTES ? n_left == n_parts - 1 : n_left > 0);
+    }
+    assert_int_equal(way_copy(&w, false, 0, n), QUIRE_OK);
+    assert_memory_equal(w.bytes, w.back, n);
+    way_close(&w);
+}
+
+/* Room comes back while other bytes wait: pieces of odd sizes, and events of other work, from call
+ * to call. */
+static void test_ring_events(void **state)
+{
+    quire_rng rng = { .state = fixture_seed() };
+    const size_t n = 40 * MIB;
+    size_t at = 0;
+    way w;
+
+    (void)state;
+    way_open(&w, n, 0);
+    while (at < n) {
+        const size_t most = quire_rng_below(&rng, 3) == 0 ? 3 * MIB : 100000;
+        const size_t bytes = 1 + quire_rng_below(&rng, (uint32_t)most);
+        quire_device_event event;
+
+        assert_int_equal(way_copy(&w, true, at, bytes < n - at ? bytes : n - at), QUIRE_OK);
+        at += bytes < n - at ? bytes : n - at;
+        if (quire_rng_below(&rng, 4) == 0) {
+            assert_int_equal(quire_device_record(w.device, &event), QUIRE_OK);
+            assert_int_equal(quire_device_wait(w.device, event), QUIRE_OK);
+        }
+    }
+    assert_int_equal(way_copy(&w, false, 0, n), QUIRE_OK);
+    assert_memory_equal(w.bytes, w.back, n);
+    way_close(&w);
+}
+
+/* A copy that fails while the host waits for room, or for a part of the stage: the device is lost,
+ * at whichever piece. */
+static void test_ring_failure(void **state)
+{
+    (void)state;
+    for (uint64_t lose_at = 1; lose_at < 28; lose_at++) {
+        const quire_mock_device_opts fault = { .delay_ticks = 1000, .lose_at = lose_at };
+        const quire_mock_device_opts garbage = { .delay_ticks = 1000, .copy_failure = 1.0 };
+        const size_t n = QUIRE_DEVICE_AHEAD_BYTES + 5 * MIB;
+        int rc;
+        way w;
+
+        way_open(&w, n, 0);
+        quire_mock_device_set(w.device, lose_at < 27 ? &fault : &garbage);
+        rc = way_copy(&w, true, 0, n);
+        rc = rc == QUIRE_OK ? way_copy(&w, false, 0, n) : rc;
+        assert_int_equal(rc, QUIRE_LOST); /* 13 parts there, 13 back */
+        assert_true(quire_device_is_lost(w.device));
+        way_close(&w);
+    }
 }
 
 /* A copy that fails beside a step loses the device: for the next step, whether it reads the pages
@@ -503,11 +624,13 @@ static void test_no_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beside),  cmocka_unit_test(test_in_front),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_order),   cmocka_unit_test(test_small),
-        cmocka_unit_test(test_failure), cmocka_unit_test(test_failure_in_step),
-        cmocka_unit_test(test_no_room), cmocka_unit_test(test_failed_fetch),
+        cmocka_unit_test(test_beside),       cmocka_unit_test(test_in_front),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_order),        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_failure),      cmocka_unit_test(test_failure_in_step),
+        cmocka_unit_test(test_no_room),      cmocka_unit_test(test_failed_fetch),
+        cmocka_unit_test(test_ring),         cmocka_unit_test(test_ring_events),
+        cmocka_unit_test(test_ring_failure),
     };
 
     return cmocka_run_group_tests_name("device_ahead", tests, NULL, NULL);

@@ -108,8 +108,7 @@ static void perplexity_scores_from(void **state)
     program_free(&none);
 }
 
-/* --attend: the context is read whole, in steps of any size; scored tokens choose their pages one
- * by one. */
+/* --attend: the context reads all pages and scored tokens choose theirs, in steps of any size. */
 static void perplexity_reads_a_share(void **state)
 {
     static const char *const shares[] = { "top:1", "top:0.25" };

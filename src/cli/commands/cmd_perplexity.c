@@ -191,7 +191,6 @@ static int evaluate(perplexity *p, quire_error *err)
         .n_ctx = p->n_ctx,
         .n_chunks = p->n_chunks,
         .score_from = (uint32_t)p->args->score_from,
-        .is_stepwise = p->args->common.attend != NULL, /* larger steps would read all pages */
     };
 
     QUIRE_TRY(quire_kv_history_open(&p->history, quire_runtime_cache(p->session.runtime),
@@ -435,7 +434,6 @@ const quire_command quire_command_perplexity = {
         "The text is cut into chunks as long as the context, and the second half of each chunk is\n"
         "scored. llama-perplexity does the same, so its figures can be compared with these. With\n"
         "--score-from they cannot, and --logits-base takes files of the same N only.\n"
-        "With --attend the scored tokens are computed one by one, as they are written.\n"
         "--kv-history describes the cache of --kv, not that of --kld-against.\n\n"
         "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
     .options = options,

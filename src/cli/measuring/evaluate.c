@@ -190,8 +190,7 @@ static int run_chunk(evaluator *e, uint32_t index)
     }
     for (uint32_t first = 0; first < o->n_ctx;) {
         uint32_t end = first < from ? from : o->n_ctx;
-        uint32_t most = o->is_stepwise && first >= from ? 1 : o->session->n_batch;
-        uint32_t n = end - first < most ? end - first : most;
+        uint32_t n = end - first < o->session->n_batch ? end - first : o->session->n_batch;
 
         QUIRE_TRY(run_step(e, first, n));
         first += n;

@@ -37,7 +37,6 @@ typedef struct quire_evaluate_opts {
     quire_logits_file *save_file; /* NULL = none; rows are appended */
     float *keep_logits;           /* NULL = none; gets the logits, shaped like base_logits */
     uint32_t score_from;          /* first position of a chunk that is scored; 0 = its half */
-    bool is_stepwise;             /* scored tokens are computed one by one, as in writing */
     const char *progress;         /* begins the progress line; NULL = nothing before the chunk */
     const int32_t *tokens;        /* [n_chunks][n_ctx] */
     uint32_t n_ctx;

@@ -80,8 +80,8 @@ soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in
 	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)
 	@node scripts/serve/soak.mjs --quire build/quire --kv q8 $(ARGS)
 
-retention: build ## quality against KV bytes of the retention policies: ARGS="--models stories15m --shares 0.5"
-	@scripts/fetch-model.sh >/dev/null && node scripts/retention.mjs --quire build/quire $(ARGS)
+retention: build ## quality against KV bytes of the retention policies, resumable: ARGS="--only plan"
+	@scripts/fetch-model.sh >/dev/null || true; node scripts/retention.mjs --quire build/quire $(ARGS)
 quality: build ## loss by KV size on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
 

@@ -113,6 +113,9 @@ typedef struct quire_engine_stats {
     uint64_t context_condensings_again_total;
     uint64_t condensings_total;       /* of texts that keep a share of their tokens */
     uint64_t condensings_found_total; /* times that the result was in the prefix tree */
+    /* Of these, the ones whose input had been condensed before. */
+    uint64_t condensings_again_total;
+    uint64_t condensings_found_again_total;
     uint64_t condensed_tokens_total;  /* tokens that left sequences so */
     uint64_t repeated_tokens_total;   /* rows by which reconstruct repeated texts */
     uint64_t attend_read_pages_total; /* pages of lanes that tokens with attend_share read, */

@@ -277,6 +277,8 @@ void quire_engine_stats_add(quire_engine_stats *sum, const quire_engine_stats *m
     sum->context_condensings_again_total += more->context_condensings_again_total;
     sum->condensings_total += more->condensings_total;
     sum->condensings_found_total += more->condensings_found_total;
+    sum->condensings_again_total += more->condensings_again_total;
+    sum->condensings_found_again_total += more->condensings_found_again_total;
     sum->condensed_tokens_total += more->condensed_tokens_total;
     sum->repeated_tokens_total += more->repeated_tokens_total;
     sum->attend_read_pages_total += more->attend_read_pages_total;

@@ -286,7 +286,9 @@ static void write_condensed(quire_json_out *json, const quire_engine_stats *s)
     quire_json_u64(json, "text_bytes", s->condensed_text_bytes);
     quire_json_u64(json, "cached_bytes", s->prefix.apart_bytes);
     quire_json_u64(json, "computed_total", s->condensings_total);
+    quire_json_u64(json, "computed_again_total", s->condensings_again_total);
     quire_json_u64(json, "found_total", s->condensings_found_total);
+    quire_json_u64(json, "found_again_total", s->condensings_found_again_total);
     quire_json_u64(json, "dropped_tokens_total", s->condensed_tokens_total);
     quire_json_u64(json, "repeated_tokens_total", s->repeated_tokens_total);
     quire_json_u64(json, "context_whole_total", s->context_condensings_whole_total);

@@ -21,6 +21,16 @@ static double usage(const quire_engine_stats *engine)
     return (double)(charged - evictable) / (double)budget;
 }
 
+static double condensed_whole(const quire_engine_stats *engine)
+{
+    return (double)(engine->condensings_total - engine->condensings_again_total);
+}
+
+static double found_whole(const quire_engine_stats *engine)
+{
+    return (double)(engine->condensings_found_total - engine->condensings_found_again_total);
+}
+
 static const char *const config_names[] = { "model",          "kv", "page_tokens", "max_seq_len",
                                             "max_batch_size", NULL };
 static const char *const build_names[] = { "version", NULL };
@@ -112,11 +122,16 @@ static const quire_metric_family families[] = {
       "tokens of the text (whole), or what an earlier condensing left of them (condensed).",
       SAMPLES(ENGINE(INPUT("whole"), VALUE_U64, context_condensings_whole_total),
               ENGINE(INPUT("condensed"), VALUE_U64, context_condensings_again_total)) },
-    { "quire_condensings_total", "counter", "condensings", "`cache_source`: `computed`, `prefix`",
-      "Times that a text kept a share of its tokens (retain): computed, or found in the prefix "
-      "cache.",
-      SAMPLES(ENGINE(SOURCE("computed"), VALUE_U64, condensings_total),
-              ENGINE(SOURCE("prefix"), VALUE_U64, condensings_found_total)) },
+    { "quire_condensings_total", "counter", "condensings",
+      "`cache_source`: `computed`, `prefix`; `input`: `whole`, `condensed`",
+      "Times that a text kept a share of its tokens (retain), computed or found in the prefix "
+      "cache, by its input: all tokens of the text (whole), or what an earlier condensing left of "
+      "them and the tokens since (condensed).",
+      SAMPLES(DERIVED(SOURCE("computed") "," INPUT("whole"), condensed_whole),
+              ENGINE(SOURCE("computed") "," INPUT("condensed"), VALUE_U64, condensings_again_total),
+              DERIVED(SOURCE("prefix") "," INPUT("whole"), found_whole),
+              ENGINE(SOURCE("prefix") "," INPUT("condensed"), VALUE_U64,
+                     condensings_found_again_total)) },
     { "quire_condensed_tokens_total", "counter", "tokens", NULL,
       "Tokens that retain dropped from the texts of running requests.",
       ONE(VALUE_U64, condensed_tokens_total) },

@@ -135,9 +135,10 @@ static void answer_on(const char *device, const char *option, const char *value,
 
     assert_non_null(said);
     (void)snprintf(text, text_bytes, "%s", said);
-    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") +
-                    served_metric(port, "quire_context_shifts_total") >
-                0);
+    assert_true(
+        served_metric(port, "quire_condensings_total{cache_source=\"computed\",input=\"whole\"}") +
+            served_metric(port, "quire_context_shifts_total") >
+        0);
     json_decref(reply);
     served_end(&running, SIGTERM);
 }

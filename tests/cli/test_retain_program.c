@@ -221,7 +221,9 @@ static void serve_predicted(const char *model)
     const uint16_t port = served_port(&running);
 
     assert_int_equal(served_complete(port, first, sizeof first), 0);
-    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") >= 1);
+    assert_true(
+        served_metric(port, "quire_condensings_total{cache_source=\"computed\",input=\"whole\"}") >=
+        1);
     assert_true(served_complete(port, again, sizeof again) > 128);
     assert_string_equal(first, again);
     served_end(&running, SIGTERM);
@@ -238,7 +240,9 @@ static void server_in_four_bits(void **state)
 
     (void)state;
     assert_int_equal(served_complete(port, first, sizeof first), 0);
-    assert_true(served_metric(port, "quire_condensings_total{cache_source=\"computed\"}") >= 1);
+    assert_true(
+        served_metric(port, "quire_condensings_total{cache_source=\"computed\",input=\"whole\"}") >=
+        1);
     assert_true(served_metric(port, "quire_condensed_cached_bytes") > 0);
     assert_true(served_complete(port, again, sizeof again) >= 128);
     assert_string_equal(first, again);

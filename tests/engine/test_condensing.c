@@ -39,6 +39,9 @@ static void same_bits(const setting *s)
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), 0);
     before = stats_now(b.engine);
     assert_int_equal(before.condensings_total, (N_PROMPT + N_TOKENS - 2) / CHUNK);
+    /* All but the first condense what the one before left. */
+    assert_int_equal(before.condensings_again_total, before.condensings_total - 1);
+    assert_int_equal(before.condensings_found_again_total, 0);
     assert_int_equal(before.condensed_texts, before.condensings_total);
     /* A hit in the last chunk, and at the end of an earlier one; nothing is condensed again. */
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));
@@ -46,6 +49,9 @@ static void same_bits(const setting *s)
     after = stats_now(b.engine);
     assert_true(s->no_prefix_cache || after.condensings_total <= before.condensings_total + 1);
     assert_true(s->no_prefix_cache || after.condensings_found_total > 0);
+    /* Both hits were behind a second condensing at least. */
+    assert_true(s->no_prefix_cache || after.condensings_found_again_total >= 2);
+    assert_true(after.condensings_found_again_total <= after.condensings_found_total);
     /* Plain requests beside them share the text before the first condensing. */
     assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), n_again & CHUNK);
     assert_int_equal(check(&b, s->policy, text, N_PROMPT, &want), n_again & (N_PROMPT - 1));

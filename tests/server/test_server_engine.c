@@ -515,14 +515,28 @@ static void a_text_keeps_a_share(void **state)
     json_decref(other);
     other = get(&s, 200, "/v1/cache/stats");
     assert_true(json_int_at(other, "condensed.texts") > 0);
+    /* One text, whose first condensing read all of its tokens. */
+    assert_true(json_int_at(other, "condensed.computed_total") > 1);
+    assert_int_equal(json_int_at(other, "condensed.computed_again_total"),
+                     json_int_at(other, "condensed.computed_total") - 1);
     assert_int_equal(json_int_at(other, "condensed.found_total"), 1);
+    assert_int_equal(json_int_at(other, "condensed.found_again_total"), 1);
     assert_true(json_int_at(other, "condensed.dropped_tokens_total") > 0);
     assert_int_equal(json_int_at(other, "condensed.held_bytes"), 0); /* nothing runs */
     cached = json_int_at(other, "condensed.cached_bytes");           /* but its pages are there */
     assert_true(cached > 0);
     json_decref(other);
     metrics = http_get(s.port, "/metrics");
-    assert_non_null(strstr(metrics.body, "\nquire_condensings_total{cache_source=\"prefix\"} 1\n"));
+    assert_non_null(strstr(
+        metrics.body, "\nquire_condensings_total{cache_source=\"computed\",input=\"whole\"} 1\n"));
+    assert_null(
+        strstr(metrics.body,
+               "\nquire_condensings_total{cache_source=\"computed\",input=\"condensed\"} 0"));
+    assert_non_null(strstr(
+        metrics.body, "\nquire_condensings_total{cache_source=\"prefix\",input=\"whole\"} 0\n"));
+    assert_non_null(
+        strstr(metrics.body,
+               "\nquire_condensings_total{cache_source=\"prefix\",input=\"condensed\"} 1\n"));
     assert_null(strstr(metrics.body, "\nquire_condensed_tokens_total 0\n"));
     (void)snprintf(line, sizeof line, "\nquire_condensed_cached_bytes %lld\n", (long long)cached);
     assert_non_null(strstr(metrics.body, line));

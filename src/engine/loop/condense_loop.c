@@ -119,6 +119,7 @@ int quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_c
     r->result.n_dropped_tokens = hit->n_gone;
     r->result.n_condensings = hit->k;
     loop->figures.now.condensings_found_total++;
+    loop->figures.now.condensings_found_again_total += hit->k > 1;
     match->n_tokens += hit->n_gone;
     match->n_same_tokens += hit->n_gone;
     return quire_loop_lanes_begin(loop, r);
@@ -223,6 +224,8 @@ static int take_over(quire_loop *loop, quire_request *r, const condensed *c)
     let_go(loop, r->kv.ref, r->kv.seq, r->kv.condensed);
     s->condensings_total += !c->is_found;
     s->condensings_found_total += c->is_found;
+    s->condensings_again_total += !c->is_found && r->kv.n_condensings > 0;
+    s->condensings_found_again_total += c->is_found && r->kv.n_condensings > 0;
     s->condensed_tokens_total += n_gone - r->kv.n_dropped;
     r->kv.ref = c->ref;
     r->kv.seq = c->seq;

@@ -39,6 +39,19 @@ static double number(const json_t *object, const char *key)
     return json_number_value(value);
 }
 
+static void refuse(int status, const char *says, program_args args)
+{
+    program_result result = program_expect(status, args);
+
+    assert_says(result.err, says);
+    program_free(&result);
+}
+
+static const json_t *retained_of(const json_t *run)
+{
+    return json_object_get(json_object_get(run, "kv"), "retained");
+}
+
 /* All tokens kept: the figures of a run without. A share: less memory, and the base keeps all. */
 static void perplexity_with_a_share(void **state)
 {
@@ -55,7 +68,7 @@ static void perplexity_with_a_share(void **state)
     const json_t *retained = json_object_get(kv, "retained");
 
     (void)state;
-    assert_null(json_object_get(json_object_get(full, "kv"), "retained"));
+    assert_null(retained_of(full));
     assert_true(number(full, "ppl") == number(all, "ppl"));
     assert_true(number(json_object_get(some, "base"), "ppl") == number(full, "ppl"));
     assert_true(number(some, "ppl") != number(full, "ppl"));
@@ -90,8 +103,8 @@ static void perplexity_with_a_fit(void **state)
     json_t *all = program_json(STORIES("reconstruct:1,merge=fit"));
     json_t *dropped = program_json(STORIES("reconstruct:0.5,recent=16"));
     json_t *fitted = program_json(STORIES("reconstruct:0.5,recent=16,merge=fit"));
-    const json_t *one = json_object_get(json_object_get(dropped, "kv"), "retained");
-    const json_t *other = json_object_get(json_object_get(fitted, "kv"), "retained");
+    const json_t *one = retained_of(dropped);
+    const json_t *other = retained_of(fitted);
 
     (void)state;
     assert_true(divergence(all) == 0);
@@ -113,6 +126,7 @@ static void perplexity_with_watching_policies(void **state)
         { "heavy:1", "heavy:0.3,recent=16" },
         { "expected:1", "expected:0.3,recent=16,future=64" },
         { "reconstruct:1,repeat=40", "reconstruct:0.3,recent=16,repeat=40" },
+        { "entropy:1,full_layers=none", "entropy:0.3,recent=16,full_layers=none" },
     };
     const char *text = text_file();
     json_t *full = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
@@ -126,7 +140,7 @@ static void perplexity_with_watching_policies(void **state)
         json_t *some = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
                                             "512", "--chunks", "2", "--retain", policies[i][1],
                                             "--prefill-chunk", "128", "--json"));
-        const json_t *retained = json_object_get(json_object_get(some, "kv"), "retained");
+        const json_t *retained = retained_of(some);
 
         assert_true(number(full, "ppl") == number(all, "ppl"));
         assert_true(number(some, "ppl") != number(full, "ppl"));
@@ -153,7 +167,7 @@ static void pages_that_matter(void **state)
                                        "--ignore-eos", "--attend", "top:1", "--json"));
     json_t *some = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
                                         "--ignore-eos", "--attend", "top:0.25", "--json"));
-    const json_t *retained = json_object_get(json_object_get(some, "kv"), "retained");
+    const json_t *retained = retained_of(some);
     char batch[16];
     json_t *apart;
 
@@ -161,11 +175,11 @@ static void pages_that_matter(void **state)
     (void)snprintf(batch, sizeof batch, "%.0f", number(some, "prompt_tokens") - 1);
     apart = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0", "-b",
                                  batch, "--ignore-eos", "--attend", "top:0.25", "--json"));
-    assert_true(json_equal(json_object_get(json_object_get(apart, "kv"), "retained"), retained));
+    assert_true(json_equal(retained_of(apart), retained));
     assert_true(json_equal(json_object_get(apart, "text"), json_object_get(some, "text")));
     json_decref(apart);
     assert_true(json_equal(json_object_get(all, "text"), json_object_get(one, "text")));
-    assert_true(number(json_object_get(json_object_get(one, "kv"), "retained"), "read_share") == 1);
+    assert_true(number(retained_of(one), "read_share") == 1);
     assert_true(number(retained, "share") == 1);
     assert_true(number(retained, "read_share") < 0.3);
     assert_true(number(some, "output_tokens") == 20);
@@ -198,14 +212,13 @@ static void perplexity_in_four_bits(void **state)
     json_t *small = program_json(PROGRAM(
         "perplexity", "-m", program_model(), "-f", text, "-c", "512", "--chunks", "2", "--kv", "q4",
         "--retain", "snap:0.5,recent=16", "--prefill-chunk", "128", "--kld", "--json"));
-    const json_t *retained = json_object_get(json_object_get(small, "kv"), "retained");
+    const json_t *retained = retained_of(small);
 
     (void)state;
     assert_true(number(retained, "generations") >= 3);
     assert_true(number(retained, "share") < 0.8);
     assert_true(number(retained, "peak_bytes") <= number(retained, "budget_bytes"));
-    assert_true(number(retained, "peak_bytes") <
-                number(json_object_get(json_object_get(half, "kv"), "retained"), "peak_bytes"));
+    assert_true(number(retained, "peak_bytes") < number(retained_of(half), "peak_bytes"));
     assert_true(number(small, "ppl") > 0);
     json_decref(small);
     json_decref(half);
@@ -329,16 +342,12 @@ static void predict_learns_first(void **state)
     char beside[4096];
     const int64_t budget = budget_beside("keydiff:0.5,recent=60", "256");
     json_t *learned, *some;
-    program_result refused = program_expect(
-        1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
 
     (void)state;
-    assert_says(refused.err, "predict has learned nothing about this model");
-    program_free(&refused);
-    refused = program_expect(
-        1, PROGRAM("serve", "-m", model, "--port", "0", "--retain", "predict", "-c", "256"));
-    assert_says(refused.err, "--retain: the policy predict has learned nothing about this model");
-    program_free(&refused);
+    refuse(1, "predict has learned nothing about this model",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
+    refuse(1, "--retain: the policy predict has learned nothing about this model",
+           PROGRAM("serve", "-m", model, "--port", "0", "--retain", "predict", "-c", "256"));
     (void)snprintf(beside, sizeof beside, "%s.retain", model);
     learned = program_json(PROGRAM("calibrate", "--retain", "-m", model, "-f", text, "-c", "128",
                                    "--chunks", "9", "-o", beside, "--json"));
@@ -354,14 +363,12 @@ static void predict_learns_first(void **state)
     some = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "1",
                                 "--retain", "predict:0.3,recent=16", "--prefill-chunk", "128",
                                 "--json"));
-    assert_true(number(json_object_get(json_object_get(some, "kv"), "retained"), "generations") ==
-                3);
+    assert_true(number(retained_of(some), "generations") == 3);
+    assert_true(number(retained_of(some), "computed_tokens") == 512);
     serve_predicted(model);
     assert_int_equal(truncate(beside, 100), 0);
-    refused = program_expect(
-        1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
-    assert_says(refused.err, ".retain cannot be used: 100 bytes do not fit");
-    program_free(&refused);
+    refuse(1, ".retain cannot be used: 100 bytes do not fit",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
     assert_int_equal(unlink(beside), 0);
     json_decref(some);
     json_decref(learned);
@@ -396,7 +403,7 @@ static void run_goes_on_from_a_state(void **state)
     char *text = malloc(401);
     const char *saved = program_file("text.state", "", 0);
     json_t *whole, *first, *rest;
-    program_result refused;
+    int n_whole, n_state;
 
     (void)state;
     for (size_t i = 0; i < 400; i++) {
@@ -408,18 +415,20 @@ static void run_goes_on_from_a_state(void **state)
     rest = program_json(PROGRAM(RETAINED, "-p", text, "--resume-block-state", saved));
     assert_same_text(first, whole);
     assert_same_text(rest, whole);
-    refused = program_expect(1, PROGRAM(RETAINED, "-p", "other", "--resume-block-state", saved));
-    assert_says(refused.err, "text.state cannot be resumed: the prompt does not begin with its");
-    program_free(&refused);
-    refused = program_expect(1, PROGRAM(RETAINED, "-p", "short", "--save-block-state", saved));
-    assert_says(refused.err, "has no whole step of 64 (-b) before its last token");
-    program_free(&refused);
-    refused = program_expect(1, PROGRAM(RETAINED, "-p", text, "--resume-block-state", model));
-    assert_says(refused.err, "cannot be resumed: it is no state of a text");
-    program_free(&refused);
-    refused = program_expect(1, PROGRAM(RETAINED, "-p", text, "--resume-block-state", "/none"));
-    assert_says(refused.err, "cannot open /none");
-    program_free(&refused);
+    /* Each token is computed once: by the run that saved the state, or by the one that went on. */
+    n_whole = (int)number(whole, "prompt_tokens") + 20 - 1; /* the last token is not computed */
+    n_state = ((int)number(whole, "prompt_tokens") - 1) / 64 * 64;
+    assert_true(number(retained_of(whole), "computed_tokens") == n_whole);
+    assert_true(number(retained_of(first), "computed_tokens") == n_whole);
+    assert_true(n_state > 2 * 128);
+    assert_true(number(retained_of(rest), "computed_tokens") == n_whole - n_state);
+    refuse(1, "text.state cannot be resumed: the prompt does not begin with its",
+           PROGRAM(RETAINED, "-p", "other", "--resume-block-state", saved));
+    refuse(1, "has no whole step of 64 (-b) before its last token",
+           PROGRAM(RETAINED, "-p", "short", "--save-block-state", saved));
+    refuse(1, "cannot be resumed: it is no state of a text",
+           PROGRAM(RETAINED, "-p", text, "--resume-block-state", model));
+    refuse(1, "cannot open /none", PROGRAM(RETAINED, "-p", text, "--resume-block-state", "/none"));
     /* The failed run left the file unchanged. */
     json_decref(rest);
     rest = program_json(PROGRAM(RETAINED, "-p", text, "--resume-block-state", saved));
@@ -464,7 +473,7 @@ static void chats_keep_a_share(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *chat = chat_of("abc\n/retry\ndef\nghi\n/reset\nabc\n", cases[i].policy, "128");
         const json_t *answer = json_object_get(turn_of(chat, 0), "assistant");
-        const json_t *retained = json_object_get(json_object_get(chat, "kv"), "retained");
+        const json_t *retained = retained_of(chat);
 
         assert_int_equal(json_array_size(json_object_get(chat, "turns")), 5);
         /* A text of less than a chunk is whole. */
@@ -475,7 +484,7 @@ static void chats_keep_a_share(void **state)
         assert_true(number(retained, "generations") == 0); /* of the last conversation */
         json_decref(chat);
         chat = chat_of("abc\ndef\nghi\njkl\n", cases[i].policy, "128");
-        retained = json_object_get(json_object_get(chat, "kv"), "retained");
+        retained = retained_of(chat);
         assert_true(number(retained, "generations") >= 2);
         assert_true(number(retained, "share") < 0.9);
         assert_true(number(turn_of(chat, 3), "prompt_tokens") > 256);
@@ -491,7 +500,7 @@ static void chats_that_keep_all(void **state)
     json_t *plain = chat_of(lines, NULL, NULL);
 
     (void)state;
-    assert_true(number(json_object_get(json_object_get(all, "kv"), "retained"), "generations") > 1);
+    assert_true(number(retained_of(all), "generations") > 1);
     for (size_t i = 0; i < 5; i++) {
         assert_non_null(turn_of(all, i));
         assert_true(json_equal(json_object_get(turn_of(all, i), "assistant"),
@@ -644,14 +653,6 @@ static void info_of_sealed_formats(void **state)
                      json_array_size(rows) - 4);
     json_decref(old);
     json_decref(info);
-}
-
-static void refuse(int status, const char *says, program_args args)
-{
-    program_result result = program_expect(status, args);
-
-    assert_says(result.err, says);
-    program_free(&result);
 }
 
 /* Pages of one head each have no file below them. */

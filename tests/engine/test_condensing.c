@@ -14,6 +14,7 @@
 #include "device/mock_device.h"
 #include "directory.h"
 #include "engine/engine_halves.h"
+#include "engine/loop/condense_loop.h"
 #include "engine/loop/loop_object.h"
 #include "engine/pins.h"
 
@@ -191,6 +192,8 @@ static void test_side_by_side(void **state)
 typedef struct held {
     quire_loop *loop;
     uint64_t live_bytes;
+    uint64_t held_bytes; /* figures of the request's pages and of its text */
+    uint64_t text_bytes;
     uint32_t n_tokens;
     bool preempts;
     bool is_done;
@@ -209,6 +212,9 @@ static void look(void *ctx, quire_cache *cache, quire_prefix *tree)
     }
     quire_cache_stats_get(cache, &stats);
     h->live_bytes = stats.live_bytes;
+    quire_loop_condensed_stats_fill(h->loop);
+    h->held_bytes = h->loop->figures.now.condensed_held_bytes;
+    h->text_bytes = h->loop->figures.now.condensed_text_bytes;
     h->n_tokens = r->kv.n_computed;
     h->is_done = true;
     if (h->preempts) {
@@ -245,6 +251,11 @@ static void test_memory(void **state)
         /* 4 pages for 512 tokens, and 2 at most for those behind. */
         assert_true(h.live_bytes <= 6 * page_bytes);
         assert_true(h.n_tokens >= N_PROMPT);
+        /* Half of the four chunks, and the pages of the tokens behind. */
+        assert_int_equal(h.held_bytes, (4 + (h.n_tokens - 4 * CHUNK + 63) / 64) * page_bytes);
+        assert_int_equal(h.text_bytes, (h.n_tokens + 63) / 64 * page_bytes);
+        assert_int_equal(stats_now(b.engine).condensed_held_bytes, 0);
+        assert_int_equal(stats_now(b.engine).condensed_text_bytes, 0);
     }
     assert_int_equal(stats_now(b.engine).condensings_total, 5);
     validate(b.engine);

@@ -98,6 +98,44 @@ static void same_bits(const setting *s)
     bench_close(&b);
 }
 
+/* Pages hold no queries. So a request that could begin inside of the last `probe` tokens before a
+ * place begins before them, and computes them once more; the rest is computed once. */
+static void test_probe_tokens(void **state)
+{
+    static const char *const policies[] = { SNAP, ENTROPY };
+    static const setting plain = { .format = QUIRE_FORMAT_F16 };
+    static answer want, want_plain;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const setting s = { .policy = policies[i], .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+        const uint32_t n_seen = spec_of(policies[i]).probe, n_short = WIDE - 10;
+        engine_bench b = condense_bench(&s);
+        int32_t text[N_PROMPT];
+        uint64_t n_before;
+
+        tokens_make(text, N_PROMPT, 11);
+        expect(&b, &s, text, N_PROMPT, &want);
+        expect(&b, &plain, text, N_PROMPT, &want_plain);
+        /* All tokens of the first place are cached, with pages alone. */
+        assert_int_equal(check(&b, NULL, text, N_PROMPT, &want_plain), 0);
+        n_before = stats_now(b.engine).computed_prompt_tokens_total;
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), WIDE - n_seen);
+        assert_int_equal(stats_now(b.engine).computed_prompt_tokens_total - n_before,
+                         N_PROMPT - (WIDE - n_seen));
+        /* Now the condensed text is there: nothing is computed but the last token. */
+        n_before = stats_now(b.engine).computed_prompt_tokens_total;
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT - 1);
+        assert_int_equal(stats_now(b.engine).computed_prompt_tokens_total - n_before, 1);
+        /* A request of the policy that ends before the place needs no queries. */
+        expect(&b, &s, text, n_short, &want);
+        assert_int_equal(check(&b, s.policy, text, n_short, &want), WIDE - n_seen);
+        assert_int_equal(stats_now(b.engine).recomputed_tokens_total, 0);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 static void test_answers(void **state)
 {
     static const setting settings[] = {
@@ -672,6 +710,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_probe_tokens),
         cmocka_unit_test(test_after_plain_text),
         cmocka_unit_test(test_chunk_after_plain_text),
         cmocka_unit_test(test_other_maps),

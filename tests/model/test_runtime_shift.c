@@ -112,6 +112,22 @@ static void shifted_is_shorter(void **state)
     check_shift(&o, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 1e-3);
 }
 
+/* Positions over a factor, and frequencies with factors of their own from a tensor of the file. */
+static void shifted_by_scaled_angles(void **state)
+{
+    static const char *const scalings[] = { "linear", "llama3" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof scalings / sizeof scalings[0]; i++) {
+        gguf_gen_opts o = fixture_llama("shifted", 1, N_VOCAB, 512, 3);
+
+        (void)snprintf(o.rope_scaling, sizeof o.rope_scaling, "%s", scalings[i]);
+        o.rope_factor = 4.0f;
+        check_shift(&o, QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 1e-3);
+        check_shift(&o, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 2e-2);
+    }
+}
+
 /* Pages that another sequence holds stay as they are; the new ones have the bits of a shift in
  * place. */
 static void shared_pages_stay(void **state)
@@ -590,6 +606,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shifted_is_shorter),
+        cmocka_unit_test(shifted_by_scaled_angles),
         cmocka_unit_test(shared_pages_stay),
         cmocka_unit_test(short_memory),
         cmocka_unit_test(refusals),

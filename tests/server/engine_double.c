@@ -145,7 +145,7 @@ quire_sessions *quire_engine_sessions(quire_engine *engine)
 static void note_params(engine_seen *seen, const quire_request_params *params)
 {
     seen->params = *params;
-    for (uint32_t i = 0; i < params->n_tokens && i < 256; i++) {
+    for (uint32_t i = 0; i < params->n_tokens && i < SEEN_TOKENS_MAX; i++) {
         seen->tokens[i] = params->tokens[i];
     }
     for (uint32_t i = 0; i < params->n_stops && i < 4; i++) {

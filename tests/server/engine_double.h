@@ -30,10 +30,12 @@ typedef struct engine_script {
 /* "Hello" and " there", two tokens, then a stop. */
 extern const engine_script engine_script_hello;
 
+#define SEEN_TOKENS_MAX 1024u
+
 /* The last calls of the server. */
 typedef struct engine_seen {
     quire_request_params params; /* tokens, stops, tenant: see below; its pointers are gone */
-    int32_t tokens[256];
+    int32_t tokens[SEEN_TOKENS_MAX];
     char stops[4][64];
     unsigned char tenant[256];
     char grammar[4096];

@@ -292,6 +292,54 @@ static void the_prompt_has_what_the_request_says(void **state)
                 plain + 20);
 }
 
+/* The tokens that a full context keeps, as text. Memory: free(). */
+static char *kept_text(const char *body)
+{
+    quire_bytes text = { 0 };
+    engine_seen seen;
+
+    json_decref(http_post_json(f.port, CHAT, body, 200));
+    seen = engine_double_seen(f.engine);
+    assert_true(seen.params.context_keep <= seen.params.n_tokens);
+    assert_true(seen.params.context_keep <= SEEN_TOKENS_MAX);
+    for (uint32_t i = 0; i < seen.params.context_keep; i++) {
+        char piece[64];
+        const int64_t n =
+            quire_model_token_text(f.model, seen.tokens[i], true, piece, sizeof piece);
+
+        assert_true(n >= 0 && n <= (int64_t)sizeof piece);
+        assert_int_equal(quire_bytes_add(&text, piece, (size_t)n), QUIRE_OK);
+    }
+    assert_int_equal(quire_bytes_add(&text, "", 1), QUIRE_OK);
+    return text.data;
+}
+
+/* A context that is condensed keeps the definitions of tools, with instructions before them and
+ * without. */
+static void condense_keeps_the_tools(void **state)
+{
+    static const char condense[] = "\"context_overflow\":\"condense\",\"max_tokens\":8000,";
+    char body[1024];
+    char *text;
+
+    (void)state;
+    (void)snprintf(body, sizeof body, "{%s" ASK_ADD "}", condense);
+    text = kept_text(body);
+    assert_non_null(strstr(text, "\"description\": \"Adds\""));
+    assert_non_null(strstr(text, "\"required\": [\"a\", \"b\"]"));
+    assert_null(strstr(text, "2+3?"));
+    free(text);
+    (void)snprintf(body, sizeof body,
+                   "{%s\"tools\":[" ADD_TOOL "],\"messages\":[{\"role\":\"system\",\"content\":"
+                   "\"Be brief.\"},{\"role\":\"user\",\"content\":\"2+3?\"}]}",
+                   condense);
+    text = kept_text(body);
+    assert_non_null(strstr(text, "Be brief."));
+    assert_non_null(strstr(text, "\"description\": \"Adds\""));
+    assert_null(strstr(text, "2+3?"));
+    free(text);
+}
+
 static void an_answer_goes_on_with_the_last_message(void **state)
 {
     json_t *root;
@@ -450,6 +498,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(the_prompt_has_what_the_request_says, start, stop),
+        cmocka_unit_test_setup_teardown(condense_keeps_the_tools, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_goes_on_with_the_last_message, start, stop),
         cmocka_unit_test_setup_teardown(the_formats_stops_follow_the_requests, start_laguna, stop),
         cmocka_unit_test_setup_teardown(texts_without_memory_are_refused, start_laguna, stop),

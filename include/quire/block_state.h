@@ -9,15 +9,24 @@
  * lane, and K and V of these tokens in pages of 64 tokens. The tokens behind n_condensed are held
  * in full, in all lanes.
  *
- * The state is one piece of memory, which is also the file (src/retain/block_memory.h): all
- * pointers but that of the lanes point into it. Numbers are in the byte order of the machine, and
- * the identity names the machine's kernels, so a state of another kind of machine is refused as
- * foreign.
+ * The state is one piece of memory, which is also the file: all pointers but that of the lanes
+ * point into it. Numbers are in the byte order of the machine, and the identity names the machine's
+ * kernels, so a state of another kind of machine is refused as foreign.
  *
  *   {head: QUIRE_BLOCK_HEAD_BYTES} {tokens} {lane 0} ... {lane n - 1} {extra} {hash}
  *   lane: {n_tokens, n_queries: 8 bytes each} {positions} {worth} {pages} {hot pages}
  *
- * Each part begins at a multiple of 8 bytes. The hash is XXH3-128 of all bytes before it.
+ * Each part begins at a multiple of 8 bytes. The hash is XXH3-128 of all bytes before it. The
+ * numbers of the head are those of quire_block_state, least byte first.
+ *
+ *   make a state    set all numbers, alloc(), write the parts through quire_block_part(), seal()
+ *   read a file     parse(), which takes over its bytes and checks all of them
+ *
+ * What the pages hold depends on the model and its formats: a state is made from the lanes of a
+ * running text, and gives it back to them, in the program (quire run --save-block-state,
+ * --resume-block-state). The functions here make, check and read the file of any such state.
+ *
+ * Thread: any; one state is used by one thread at a time.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BLOCK_STATE_H
@@ -26,6 +35,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "quire/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 #define QUIRE_BLOCK_STATE_VERSION 2u
 #define QUIRE_BLOCK_POLICY_MAX    256u /* bytes of a policy as text, its end included */
@@ -66,5 +84,35 @@ typedef struct quire_block_state {
     unsigned char *memory; /* [n_bytes] */
     size_t n_bytes;
 } quire_block_state;
+
+/* Pages of a lane of n_tokens tokens. */
+uint32_t quire_block_n_pages(uint32_t n_tokens);
+
+/* Make room for the tokens of n_tokens[lane], [n_layers * n_kv_head], in a state whose numbers are
+ * set, and set all pointers. The parts are zeros. Errors: QUIRE_NOMEM, QUIRE_LIMIT. Memory:
+ * quire_block_state_free(), on errors too. */
+int quire_block_state_alloc(quire_block_state *state, const uint32_t *n_tokens);
+
+/* A part of a state that alloc() made, to write to: one of its pointers, without const. */
+void *quire_block_part(const quire_block_state *state, const void *part);
+
+/* Write the numbers and the hash: then memory, of n_bytes, is the file. */
+void quire_block_state_seal(quire_block_state *state);
+
+/* Read a file of n_bytes, which malloc() gave; they are the state's, on errors too. err names the
+ * cause. Errors: QUIRE_CORRUPT (no such file, or damaged), QUIRE_UNSUPP (of another version),
+ * QUIRE_NOMEM. Memory: quire_block_state_free(), on errors too. */
+int quire_block_state_parse(quire_block_state *out, unsigned char *bytes, size_t n_bytes,
+                            quire_error *err);
+
+/* Free what the state points to, and set it to zeros. A state of zeros is allowed. */
+void quire_block_state_free(quire_block_state *state);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* QUIRE_BLOCK_STATE_H */

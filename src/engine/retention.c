@@ -11,7 +11,6 @@
 #include "model/kv_identity.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
-#include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,6 @@
 #include "retain/kept_lanes_internal.h"
 
 #include "base/check.h"
-#include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>

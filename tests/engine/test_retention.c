@@ -16,7 +16,6 @@
 #include "engine/retention.h"
 #include "model/memory.h"
 #include "model_fixture.h"
-#include "retain/block_memory.h"
 #include "seed.h"
 
 #include <pthread.h>

@@ -20,11 +20,10 @@ BEGIN {
     allowed["cli"] = "base codec attn device matmul core retain store offload trace train model engine server cli"
     # Public headers belong to a layer too.
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
-    public["block_state"] = "base"
     public["codec"] = "codec"
     public["attn"] = "attn"
     public["device"] = "device"
-    public["cache"] = public["prefix"] = public["pin"] = "core"
+    public["cache"] = public["prefix"] = public["pin"] = public["block_state"] = "core"
 }
 
 function found(what)

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "engine/retention.h"
-#include "retain/block_memory.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -11,7 +11,6 @@
 #include "engine/context_condense.h"
 #include "engine/retention.h"
 #include "engine/text_out.h"
-#include "retain/block_memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
-/* block_memory.c - see block_memory.h.
+/* block_state.c - the state of a text between two chunks, which is also its file. See
+ * quire/block_state.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "retain/block_memory.h"
+#include "quire/block_state.h"
 
 #include "base/check.h"
 #include "base/ckd.h"
@@ -82,6 +83,16 @@ static void take_all(quire_block_state *s, cursor *c, bool is_read)
 }
 
 /* ---- making ---- */
+
+uint32_t quire_block_n_pages(uint32_t n_tokens)
+{
+    return (n_tokens + QUIRE_BLOCK_PAGE_TOKENS - 1) / QUIRE_BLOCK_PAGE_TOKENS;
+}
+
+void *quire_block_part(const quire_block_state *s, const void *part)
+{
+    return s->memory + ((const unsigned char *)part - s->memory);
+}
 
 int quire_block_state_alloc(quire_block_state *s, const uint32_t *n_tokens)
 {

@@ -3,11 +3,12 @@
 //   node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf
 //                             [--rows q8_0/q8,f16/q4] [--limit 23.8e9] [--depth 32768] [--gen 8]
 //                             [--repeats 3] [--threads 2] [--keep] [--out FILE] [--chunk 512]
-//                             [--text FILE]
+//                             [--batch 512] [--text FILE]
 //
 // A row is weights/KV, or weights/KV+POLICY for a text that keeps a share of its tokens (--retain;
-// --chunk tokens are held in full beside the share). The prompt of a row with a policy is computed,
-// which takes most of an hour; the KV of other rows is filled fast. The need that `quire info` (or
+// --chunk tokens are held in full beside the share, and steps have --batch tokens, by default as
+// many as a chunk). The prompt of a row with a policy is computed, which takes most of an hour; the
+// KV of other rows is filled fast. The need that `quire info` (or
 // the run itself) computes stands beside the peak of resident memory, from VmHWM of the process and
 // from the program's own report. A row with a need over the limit must be refused before anything
 // is loaded; any other row must stay below the limit. The models (7.2 and 13.5 GB) are made in the
@@ -30,8 +31,9 @@ const { values: options } = parseArgs({
     options: {
         quire: { type: "string", default: join(root, "build", "quire") },
         generator: { type: "string", default: join(root, "build", "make_gguf") },
-        rows: { type: "string", default: "q8_0/f16,q8_0/q8,q8_0/q4,f16/q8,f16/q4" },
+        rows: { type: "string", default: "q8_0/f16,q8_0/q8,q8_0/q4,f16/q8,f16/q4,f16/f16+entropy:0.5" },
         chunk: { type: "string", default: "512" },
+        batch: { type: "string" },
         text: { type: "string" },
         limit: { type: "string", default: "23.8e9" },
         depth: { type: "string", default: "32768" },
@@ -84,7 +86,8 @@ function needOf(stderr) {
 async function measureRetained(model, row) {
     const [kv, policy] = row.kv.split("+");
     const common = ["run", "--json", "-m", model, "-f", await promptOf(model), "-n", options.gen, "-c", `${ctx}`,
-        "-t", options.threads, "--ignore-eos", "--temp", "0", "--kv", kv, "--retain", policy, "--prefill-chunk", options.chunk, "-b", options.chunk];
+        "-t", options.threads, "--ignore-eos", "--temp", "0", "--kv", kv, "--retain", policy, "--prefill-chunk", options.chunk,
+        "-b", options.batch ?? options.chunk];
     const need = needOf((await watch(options.quire, [...common, "--memory-limit", "1e6"])).stderr);
     const done = await watch(options.quire, [...common, "--memory-limit", `${limit}`]);
     if (done.status !== 0) {
@@ -145,9 +148,12 @@ for (const weights of new Set(rows.map((row) => row.weights))) {
 }
 
 const facts = machine();
+const batch = options.batch ?? options.chunk;
+const computed = results.some((r) => r.kv.includes("+"))
+    ? ` (with a policy computed, in chunks of ${options.chunk} and steps of ${batch})` : "";
 const bandwidth = results.find((r) => r.measured)?.measured.read_bandwidth_bytes_per_second;
 const table = `Machine: ${facts.cpu}, ${facts.cores} cores, ${facts.memory_gib} GiB; ${facts.date}; ${options.threads} threads` +
-    `${bandwidth ? `, reads ${gb(bandwidth)} GB/s` : ""}. Llama-2-7B's shape, ${options.depth} tokens of KV filled fast, limit ` +
+    `${bandwidth ? `, reads ${gb(bandwidth)} GB/s` : ""}. Llama-2-7B's shape, ${options.depth} tokens of KV filled fast${computed}, limit ` +
     `${gb(limit)} GB. Sizes in GB; "VmHWM" is seen from outside, "told" by the program.\n\n` +
     "| weights | KV | weights | + KV | + buffers, program | = need | VmHWM | told | ms/token | attention of its roofline | " +
     "step of its roofline | |\n" +

@@ -34,7 +34,7 @@ int quire_device_lose(quire_device *device)
 static int open_vulkan(quire_device **out, uint32_t index, const quire_device_opts *opts,
                        quire_error *err)
 {
-    return quire_vulkan_device_open(out, index, false, opts, err);
+    return quire_vulkan_device_open(out, index, quire_vulkan_validates(), opts, err);
 }
 #else
 #define OPEN_VULKAN NULL

@@ -13,6 +13,7 @@
 
 #include "attn/attn_fixture.h"
 #include "device/mock_device.h"
+#include "device/validated.h"
 #include "rounds.h"
 
 #include <stdio.h>
@@ -269,7 +270,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_vulkan),
+        cmocka_unit_test(validated_end),
     };
 
+    validated_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

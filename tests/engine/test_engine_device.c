@@ -13,6 +13,7 @@
 #include "engine_fixture.h"
 
 #include "device/mock_device.h"
+#include "device/validated.h"
 #include "device_queue.h"
 
 #include <stdio.h>
@@ -276,7 +277,9 @@ int main(void)
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_loss_of_layers),
+        cmocka_unit_test(validated_end),
     };
 
+    validated_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "device/mock_device.h"
+#include "device/validated.h"
 #include "model/backend_device.h"
 #include "model/kv_identity.h"
 #include "model/runtime_shift.h"
@@ -477,7 +478,9 @@ int main(void)
         cmocka_unit_test(test_vulkan_text),     cmocka_unit_test(test_fill),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_wrong_isa),
         cmocka_unit_test(test_identity),        cmocka_unit_test(test_loss),
+        cmocka_unit_test(validated_end),
     };
 
+    validated_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

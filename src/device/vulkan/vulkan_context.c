@@ -19,10 +19,16 @@
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static quire_vulkan_context *contexts;
 static _Atomic uint64_t n_messages;
+static atomic_bool wants_validation;
 
 uint64_t quire_vulkan_messages(void)
 {
     return atomic_load(&n_messages);
+}
+
+bool quire_vulkan_validates(void)
+{
+    return atomic_load(&wants_validation);
 }
 
 static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT severity,
@@ -51,6 +57,14 @@ static int open_loader(quire_vulkan_context *c, quire_error *err)
                : quire_error_set(err, QUIRE_UNSUPP, "libvulkan.so.1 is no Vulkan loader");
 }
 
+static const VkDebugUtilsMessengerCreateInfoEXT messenger = {
+    .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+    .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
+                       VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+    .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
+    .pfnUserCallback = on_message
+};
+
 static int make_instance(quire_vulkan_context *c, quire_error *err)
 {
     static const char *const layers[] = { LAYER };
@@ -59,6 +73,8 @@ static int make_instance(quire_vulkan_context *c, quire_error *err)
                                     .pApplicationName = "quire",
                                     .apiVersion = VK_API_VERSION_1_2 };
     const VkInstanceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                        /* for its own beginning and end */
+                                        .pNext = c->validates ? &messenger : NULL,
                                         .pApplicationInfo = &app,
                                         .enabledLayerCount = c->validates ? 1 : 0,
                                         .ppEnabledLayerNames = layers,
@@ -80,15 +96,23 @@ static int make_instance(quire_vulkan_context *c, quire_error *err)
     return QUIRE_OK;
 }
 
+bool quire_vulkan_validation_want(void)
+{
+    quire_vulkan_context c = { .validates = true };
+    const bool is_there = open_loader(&c, NULL) == QUIRE_OK && make_instance(&c, NULL) == QUIRE_OK;
+
+    if (c.instance != NULL) {
+        c.DestroyInstance(c.instance, NULL);
+    }
+    if (c.loader != NULL) {
+        (void)dlclose(c.loader);
+    }
+    atomic_store(&wants_validation, is_there);
+    return is_there;
+}
+
 static int make_messenger(quire_vulkan_context *c, quire_error *err)
 {
-    const VkDebugUtilsMessengerCreateInfoEXT info = {
-        .sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
-        .messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
-                           VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
-        .messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
-        .pfnUserCallback = on_message
-    };
     PFN_vkCreateDebugUtilsMessengerEXT create =
         (PFN_vkCreateDebugUtilsMessengerEXT)c->GetInstanceProcAddr(
             c->instance, "vkCreateDebugUtilsMessengerEXT");
@@ -96,7 +120,7 @@ static int make_messenger(quire_vulkan_context *c, quire_error *err)
     if (!c->validates) {
         return QUIRE_OK;
     }
-    return create(c->instance, &info, NULL, &c->messenger) == VK_SUCCESS
+    return create(c->instance, &messenger, NULL, &c->messenger) == VK_SUCCESS
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_IO, "Vulkan gives no messages of validation");
 }
@@ -362,6 +386,7 @@ static int pipeline_make(quire_vulkan_context *c, quire_card_kernel kernel,
         .layout = c->layout
     };
     quire_vulkan_pipeline *p = calloc(1, sizeof(*p));
+    VkResult r;
 
     QUIRE_FAIL_IF(p == NULL, QUIRE_NOMEM);
     for (uint32_t i = 0; i < QUIRE_CARD_CONSTANTS_MAX; i++) {
@@ -369,10 +394,11 @@ static int pipeline_make(quire_vulkan_context *c, quire_card_kernel kernel,
     }
     p->kernel = kernel;
     memcpy(p->constants, constants, sizeof(p->constants));
-    if (c->CreateComputePipelines(c->device, VK_NULL_HANDLE, 1, &info, NULL, &p->pipeline) !=
-        VK_SUCCESS) {
+    r = c->CreateComputePipelines(c->device, VK_NULL_HANDLE, 1, &info, NULL, &p->pipeline);
+    if (r != VK_SUCCESS) {
         free(p);
-        return QUIRE_IO;
+        return r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY ? QUIRE_NOMEM
+                                                                                      : QUIRE_IO;
     }
     p->next = c->pipelines;
     c->pipelines = p;

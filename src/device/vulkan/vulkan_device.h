@@ -18,6 +18,12 @@
 int quire_vulkan_device_open(quire_device **out, uint32_t index, bool validates,
                              const quire_device_opts *opts, quire_error *err);
 
+/* Devices that quire_device_open() opens from now on have the validation layer, if it is installed.
+ * Returns whether it is. For tests. Thread: any. */
+bool quire_vulkan_validation_want(void);
+/* Whether they have. */
+bool quire_vulkan_validates(void);
+
 /* Messages of the validation layer so far, in this process. Thread: any. */
 uint64_t quire_vulkan_messages(void);
 

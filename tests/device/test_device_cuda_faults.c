@@ -2,138 +2,19 @@
  * whose card faults; by fake_cuda/.
  *
  * SPDX-License-Identifier: MIT */
-#include "device/conformance.h"
 #include "device/cuda/cuda_driver.h"
+#include "device/device_work.h"
 #include "device/fake_cuda/fake_cuda.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-static fixture shape;
-static float *expected; /* its result */
-
 static int open_cuda(quire_device **out, const quire_device_opts *opts, quire_error *err)
 {
     return quire_device_open(out, "cuda0", opts, err);
-}
-
-static size_t result_bytes(void)
-{
-    return fixture_out_floats(&shape) * sizeof(float);
-}
-
-/* ---- a step, as far as it comes ---- */
-
-typedef struct work {
-    quire_device *device;
-    quire_device_memory pages;
-    quire_device_memory pinned;
-    quire_page_addr *addr;
-    float *k_new, *v_new;
-    float *out;
-} work;
-
-static int pages_take(work *w)
-{
-    const fixture *f = &shape;
-    const quire_device_piece piece = { .to = &w->pages,
-                                       .from = &w->pinned,
-                                       .bytes = f->store_bytes };
-    int rc = quire_device_alloc(w->device, QUIRE_DEVICE_PAGES, f->store_bytes, &w->pages);
-
-    if (rc == QUIRE_OK) {
-        rc = quire_device_alloc(w->device, QUIRE_DEVICE_PINNED, f->store_bytes, &w->pinned);
-    }
-    if (rc < 0) {
-        return rc;
-    }
-    memcpy(w->pinned.host, f->store, f->store_bytes);
-    for (uint32_t i = 1; i <= f->n_pages; i++) {
-        w->addr[i] =
-            (quire_page_addr){ .extent = w->pages.addr + (f->page_addr[i].extent - f->store),
-                               .slot = f->page_addr[i].slot,
-                               .memory = QUIRE_MEMORY_DEVICE };
-    }
-    return quire_device_copy(w->device, &piece, 1);
-}
-
-static int step(work *w)
-{
-    const fixture *f = &shape;
-    quire_attn_batch batch = f->batch;
-    quire_attn_layer layer = f->layer;
-    quire_attn_layer own;
-    int rc;
-
-    batch.page_addr = w->addr;
-    layer.k_new_stride = (size_t)f->opts.n_kv_head * f->opts.d_k;
-    layer.v_new_stride = (size_t)f->opts.n_kv_head * f->opts.d_v;
-    layer.k_new = w->k_new;
-    layer.v_new = w->v_new;
-    layer.out = w->out;
-    rc = quire_device_plan(w->device, &batch);
-    if (rc == QUIRE_OK) {
-        rc = quire_device_enter(w->device, &layer, &own);
-    }
-    if (rc < 0) {
-        return rc;
-    }
-    quire_device_append(w->device, &own, 0, 1);
-    quire_device_attn(w->device, &own, 0, 0, 1);
-    return quire_device_leave(w->device, &layer, &own);
-}
-
-static int work_open(work *w)
-{
-    const fixture *f = &shape;
-    const fixture_run_opts run = { .n_threads = 1 };
-    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
-
-    *w = (work){ .device = NULL };
-    opts.attn = fixture_workspace_opts(f, &run);
-    w->addr = fixture_take((f->n_pages + 1u) * sizeof(*w->addr));
-    w->addr[0] = (quire_page_addr){ .extent = NULL };
-    w->k_new = fixture_new_rows(f, &f->batch, f->k[0], f->opts.n_kv_head * f->opts.d_k);
-    w->v_new = fixture_new_rows(f, &f->batch, f->v[0], f->opts.n_kv_head * f->opts.d_v);
-    w->out = fixture_take(f->n_rows * f->layer.out_stride * sizeof(float));
-    return open_cuda(&w->device, &opts, NULL);
-}
-
-static void work_close(work *w)
-{
-    if (w->device != NULL) {
-        (void)quire_device_sync(w->device); /* work that no one has waited for uses the memory */
-        quire_device_free(w->device, &w->pages);
-        quire_device_free(w->device, &w->pinned);
-    }
-    quire_device_close(w->device);
-    free(w->addr);
-    free(w->k_new);
-    free(w->v_new);
-    free(w->out);
-}
-
-/* Open, copy, a step, close. */
-static int work_do(void)
-{
-    work w;
-    int rc = work_open(&w);
-
-    if (rc == QUIRE_OK) {
-        rc = pages_take(&w);
-    }
-    if (rc == QUIRE_OK) {
-        rc = step(&w);
-    }
-    if (rc == QUIRE_OK) {
-        assert_memory_equal(w.out, expected, result_bytes());
-    }
-    work_close(&w);
-    return rc;
 }
 
 /* ---- tests ---- */
@@ -195,7 +76,7 @@ static void check_call(const char *call, int result)
     bool has_failed = true;
 
     for (uint32_t n = 0; has_failed && n < 200; n++) {
-        const int rc = (fake_cuda_fail(call, n, result), work_do());
+        const int rc = (fake_cuda_fail(call, n, result), device_work_do());
 
         has_failed = fake_cuda_has_failed();
         if (rc != QUIRE_OK && rc != QUIRE_NOMEM && rc != QUIRE_IO && rc != QUIRE_LOST &&
@@ -206,7 +87,7 @@ static void check_call(const char *call, int result)
         if (fake_cuda_seen().n_errors != 0) {
             fail_msg("after a failure of %s, call %u, the driver was called wrongly", call, n);
         }
-        assert_int_equal(work_do(), QUIRE_OK);
+        assert_int_equal(device_work_do(), QUIRE_OK);
         assert_int_equal(fake_cuda_seen().n_pieces, 0);
     }
     assert_false(has_failed);
@@ -235,7 +116,7 @@ static void test_calls(void **state)
     };
 
     (void)state;
-    assert_int_equal(work_do(), QUIRE_OK);
+    assert_int_equal(device_work_do(), QUIRE_OK);
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         check_call(calls[i], QUIRE_CUDA_OUT_OF_MEMORY);
         check_call(calls[i], QUIRE_CUDA_INVALID_VALUE);
@@ -245,37 +126,37 @@ static void test_calls(void **state)
 /* A launch that is refused is reported once; the next step is right. */
 static void test_launch(void **state)
 {
-    work w;
+    device_work w;
 
     (void)state;
-    assert_int_equal(work_open(&w), QUIRE_OK);
-    assert_int_equal(pages_take(&w), QUIRE_OK);
+    assert_int_equal(device_work_open(&w), QUIRE_OK);
+    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
     for (uint32_t n = 0; n < 4; n++) {
         fake_cuda_fail("cuLaunchKernel", n, QUIRE_CUDA_LAUNCH_OUT_OF_RESOURCES);
-        assert_int_equal(step(&w), QUIRE_IO);
-        assert_int_equal(step(&w), QUIRE_OK);
-        assert_memory_equal(w.out, expected, result_bytes());
+        assert_int_equal(device_work_step(&w), QUIRE_IO);
+        assert_int_equal(device_work_step(&w), QUIRE_OK);
+        device_work_check(&w);
     }
     fake_cuda_repair();
-    work_close(&w);
+    device_work_close(&w);
 }
 
 /* Memory that is used up is an ordinary error. */
 static void test_memory(void **state)
 {
     quire_device_memory more;
-    work w;
+    device_work w;
 
     (void)state;
-    assert_int_equal(work_open(&w), QUIRE_OK);
+    assert_int_equal(device_work_open(&w), QUIRE_OK);
     fake_cuda_limit(1 << 20);
     assert_int_equal(quire_device_alloc(w.device, QUIRE_DEVICE_PAGES, 2 << 20, &more), QUIRE_NOMEM);
     assert_false(quire_device_is_lost(w.device));
     fake_cuda_limit(0);
-    assert_int_equal(pages_take(&w), QUIRE_OK);
-    assert_int_equal(step(&w), QUIRE_OK);
-    assert_memory_equal(w.out, expected, result_bytes());
-    work_close(&w);
+    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
+    assert_int_equal(device_work_step(&w), QUIRE_OK);
+    device_work_check(&w);
+    device_work_close(&w);
 }
 
 /* A fault in any piece of work loses the device. It takes the release of its memory, and another
@@ -287,25 +168,25 @@ static void test_loss(void **state)
     (void)state;
     for (uint32_t n = 0;; n++, n_lost++) {
         quire_device_event event;
-        work w;
+        device_work w;
         int rc;
 
-        assert_int_equal(work_open(&w), QUIRE_OK);
+        assert_int_equal(device_work_open(&w), QUIRE_OK);
         fake_cuda_fault(n, n % 2 == 0 ? QUIRE_CUDA_LAUNCH_FAILED : QUIRE_CUDA_ILLEGAL_ADDRESS);
-        rc = pages_take(&w);
-        rc = rc < 0 ? rc : step(&w);
+        rc = device_work_pages_take(&w);
+        rc = rc < 0 ? rc : device_work_step(&w);
         if (rc == QUIRE_OK) {
-            work_close(&w);
+            device_work_close(&w);
             break;
         }
         assert_int_equal(rc, QUIRE_LOST);
         assert_true(quire_device_is_lost(w.device));
-        assert_int_equal(step(&w), QUIRE_LOST);
+        assert_int_equal(device_work_step(&w), QUIRE_LOST);
         assert_int_equal(quire_device_record(w.device, &event), QUIRE_LOST);
-        work_close(&w);
+        device_work_close(&w);
         assert_int_equal(fake_cuda_seen().n_pieces, 0);
         fake_cuda_repair();
-        assert_int_equal(work_do(), QUIRE_OK);
+        assert_int_equal(device_work_do(), QUIRE_OK);
     }
     assert_true(n_lost >= 6); /* copies of pages, of a plan, of rows and back; kernels */
     fake_cuda_repair();
@@ -319,23 +200,23 @@ static void test_late_copy(void **state)
     quire_page_memory memory;
     quire_page_piece piece;
     unsigned char *page;
-    work w;
+    device_work w;
 
     (void)state;
-    assert_int_equal(work_open(&w), QUIRE_OK);
-    assert_int_equal(pages_take(&w), QUIRE_OK);
+    assert_int_equal(device_work_open(&w), QUIRE_OK);
+    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
     memory = quire_device_page_memory(w.device);
     page = memory.map(memory.ctx, sizeof(bytes));
     assert_non_null(page);
     piece = (quire_page_piece){ .to = page, .from = bytes, .bytes = 256, .extent = page };
     assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1), QUIRE_OK);
-    assert_int_equal(step(&w), QUIRE_OK);
+    assert_int_equal(device_work_step(&w), QUIRE_OK);
     fake_cuda_fail("cuEventSynchronize", 0, QUIRE_CUDA_INVALID_VALUE);
-    assert_int_equal(step(&w), QUIRE_LOST);
+    assert_int_equal(device_work_step(&w), QUIRE_LOST);
     assert_true(fake_cuda_has_failed());
     assert_true(quire_device_is_lost(w.device));
     memory.unmap(memory.ctx, page, sizeof(bytes));
-    work_close(&w);
+    device_work_close(&w);
     assert_int_equal(fake_cuda_seen().n_pieces, 0);
     fake_cuda_repair();
 }
@@ -347,11 +228,11 @@ static void test_events(void **state)
         N = 40
     };
     quire_device_event events[N];
-    work w;
+    device_work w;
 
     (void)state;
-    assert_int_equal(work_open(&w), QUIRE_OK);
-    assert_int_equal(pages_take(&w), QUIRE_OK);
+    assert_int_equal(device_work_open(&w), QUIRE_OK);
+    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
     for (uint32_t i = 0; i < N; i++) {
         const quire_device_piece piece = {
             .to = &w.pages, .to_offset = 64 * i, .from = &w.pinned, .bytes = 64
@@ -364,7 +245,7 @@ static void test_events(void **state)
     }
     assert_int_equal(quire_device_wait(w.device, events[N - 1]), QUIRE_OK);
     assert_int_equal(quire_device_wait(w.device, events[3]), QUIRE_OK);
-    work_close(&w);
+    device_work_close(&w);
     assert_int_equal(fake_cuda_seen().n_errors, 0);
 }
 
@@ -377,23 +258,11 @@ int main(void)
         cmocka_unit_test(test_events), cmocka_unit_test(test_late_copy),
     };
     const conformance_device device = { .name = "cuda", .open = open_cuda };
-    quire_rng rng = { .state = fixture_seed() };
-    fixture_opts opts = fixture_defaults();
-    device_pages p;
     int rc;
 
-    conformance = &device;
-    opts.k_format = opts.v_format = QUIRE_FORMAT_Q4;
-    opts.n_tokens[0] = 140;
-    opts.n_rows[0] = 20;
-    fixture_init(&shape, &opts, &rng);
-    shape.layer.out_stride = (size_t)opts.n_head * opts.d_v;
-    expected = fixture_take(result_bytes());
-    device_pages_open(&p, &shape, NULL);
-    device_pages_attend(&p, true, expected);
-    device_pages_close(&p);
+    device_work_make(&device);
+    device_work_expect();
     rc = cmocka_run_group_tests(tests, NULL, NULL);
-    free(expected);
-    fixture_free(&shape);
+    device_work_unmake();
     return rc;
 }

@@ -1,0 +1,36 @@
+/* device_work.h - work on a device in small pieces, each of which may fail: open, copies of pages,
+ * a step. For tests of drivers that refuse calls.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_DEVICE_WORK_H
+#define QUIRE_TESTS_DEVICE_WORK_H
+
+#include "device/conformance.h"
+
+typedef struct device_work {
+    quire_device *device;
+    quire_device_memory pages;
+    quire_device_memory pinned;
+    quire_page_addr *addr;
+    float *k_new, *v_new;
+    float *out;
+} device_work;
+
+/* Make the step, for work on a device: 20 rows behind 140 tokens in q4. */
+void device_work_make(const conformance_device *device);
+void device_work_unmake(void);
+/* Compute the result that is expected, on that device: nothing may fail meanwhile. */
+void device_work_expect(void);
+
+/* On a failure the work has what it took so far: close it. */
+int device_work_open(device_work *w);
+int device_work_pages_take(device_work *w);
+int device_work_step(device_work *w);
+void device_work_close(device_work *w);
+/* Fails the test if the result of the last step is not the expected one. */
+void device_work_check(const device_work *w);
+
+/* Open, copy, a step, close. A step that succeeds is checked. */
+int device_work_do(void);
+
+#endif /* QUIRE_TESTS_DEVICE_WORK_H */

@@ -1,6 +1,6 @@
 /* test_device_moves.c - texts whose tokens move, with KV on a device, by the built program: on a
  * mock device, whose kernels are the CPU's, the text of the CPU; on the first Vulkan device to the
- * end; and a device that is lost while tokens move.
+ * end; and a device that is lost while tokens move. Beside these, the perplexity of a text there.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -13,6 +13,7 @@
 #include "program.h"
 #include "served.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,18 +44,43 @@ static void test_run(void **state)
     }
 }
 
-/* Rounding may choose other words on the way, so the words are not compared. */
-static void test_run_by_vulkan(void **state)
+static void need_vulkan(void)
 {
     program_result devices = program_expect(0, PROGRAM("devices"));
     const bool has_vulkan = strstr(devices.out, "\nvulkan0 ") != NULL;
 
-    (void)state;
     program_free(&devices);
     if (!has_vulkan) {
         print_message("no Vulkan device\n");
         skip();
     }
+}
+
+/* The perplexity of a text is nearly the CPU's, and computed on the device. */
+static void test_perplexity(void **state)
+{
+    const char *text = program_text("text.txt", 400);
+    double nll[2];
+
+    (void)state;
+    need_vulkan();
+    for (uint32_t i = 0; i < 2; i++) {
+        json_t *json = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                            "64", "--chunks", "1", "--kv", "q8", "--json",
+                                            "--device", i == 0 ? "cpu" : "vulkan0"));
+
+        nll[i] = json_real_value(json_object_get(json, "nll"));
+        json_decref(json);
+    }
+    assert_true(nll[0] > 0.0 && nll[1] != nll[0]); /* another ISA's bits */
+    assert_true(fabs(nll[1] - nll[0]) < 0.01);
+}
+
+/* Rounding may choose other words on the way, so the words are not compared. */
+static void test_run_by_vulkan(void **state)
+{
+    (void)state;
+    need_vulkan();
     for (size_t i = 0; i < 3; i++) {
         program_result r = program_expect(0, run_on("vulkan0", overflows[i]));
 
@@ -182,9 +208,10 @@ static void test_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),   cmocka_unit_test(test_run_by_vulkan),
-        cmocka_unit_test(test_lost),  cmocka_unit_test(test_run_retain),
-        cmocka_unit_test(test_serve), cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_run),        cmocka_unit_test(test_run_by_vulkan),
+        cmocka_unit_test(test_lost),       cmocka_unit_test(test_run_retain),
+        cmocka_unit_test(test_serve),      cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_perplexity),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

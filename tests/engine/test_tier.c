@@ -12,6 +12,7 @@
 #include "tier_kit.h"
 
 #include "base/clock.h"
+#include "device/mock_device.h"
 #include "doze.h"
 #include "engine/loop/loop.h"
 #include "store/memory_store.h"
@@ -388,52 +389,85 @@ static void test_short_of_pages(void **state)
     quire_memory_store_destroy(store);
 }
 
-/* A waiting request fetches ahead of time when it should begin soon, else when it begins. */
+/* A device whose copies and kernels take two ticks each. */
+static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
+                     quire_error *err)
+{
+    const quire_mock_device_opts mock = { .delay_ticks = 2 };
+
+    assert_string_equal(name, "mock");
+    return quire_mock_device_open(out, opts, &mock, err);
+}
+
+typedef struct prefetched {
+    int32_t tokens[2][N_TOKENS]; /* of the running and of the waiting request */
+} prefetched;
+
+/* A request runs, and another one waits whose pages are in the store: they come while the first one
+ * is computed, or not before its end. device: NULL for the CPU. */
+static prefetched prefetch(const char *device, uint32_t prefetch_steps)
+{
+    quire_store *store = tier_store_new();
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    int32_t text[2][N_PROMPT], got[N_TOKENS];
+    quire_request *requests[2];
+    quire_request_params params;
+    quire_engine_stats stats;
+    prefetched answers;
+    engine_bench b;
+    gate *g;
+
+    engine.n_running_max = 1;
+    engine.tier = (quire_tier_opts){ .store = store,
+                                     .copies_all = true,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS,
+                                     .prefetch_steps = prefetch_steps };
+    runtime.device = device;
+    runtime.device_open = device != NULL ? open_mock : NULL;
+    b = bench_tiny(&engine, &runtime);
+    tokens_make(text[0], N_PROMPT, 1);
+    tokens_make(text[1], N_PROMPT, 2);
+    params = params_greedy(text[0], N_PROMPT, 1);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5);
+    tier_forget(&b);
+    g = gate_close(b.engine);
+    params = params_greedy(text[1], N_PROMPT, N_TOKENS);
+    requests[0] = submit(&b, &params);
+    gate_step(g);
+    params = params_greedy(text[0], N_PROMPT, N_TOKENS);
+    requests[1] = submit(&b, &params);
+    for (uint32_t i = 0; i < 4; i++) {
+        gate_step(g);
+    }
+    quire_engine_stats_get(b.engine, &stats);
+    assert_int_equal(stats.requests_waiting, 1);
+    /* Each of the two requests looks once; only the second one's text is in the store. */
+    assert_int_equal(stats.tier.fetched_tokens_total > 0, prefetch_steps > 0);
+    gate_open(g);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(collect(requests[i], answers.tokens[i], N_TOKENS), N_TOKENS);
+        assert_int_equal(finish(requests[i])->n_cached_tokens, i == 0 ? 0 : N_PROMPT - 1);
+        quire_request_release(requests[i]);
+    }
+    validate(b.engine);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+    return answers;
+}
+
+/* A waiting request fetches ahead of time when it should begin soon, else when it begins. No answer
+ * depends on it, also where the pages go to a device while that computes a step. */
 static void test_prefetch(void **state)
 {
-    (void)state;
-    for (uint32_t prefetch_steps = 0; prefetch_steps <= 64; prefetch_steps += 64) {
-        quire_store *store = tier_store_new();
-        quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-        const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
-        int32_t text[2][N_PROMPT], got[N_TOKENS];
-        quire_request *requests[2];
-        quire_request_params params;
-        quire_engine_stats stats;
-        engine_bench b;
-        gate *g;
+    const prefetched expected = prefetch(NULL, 0);
 
-        engine.n_running_max = 1;
-        engine.tier = (quire_tier_opts){ .store = store,
-                                         .copies_all = true,
-                                         .wait_us = QUIRE_TIER_WAIT_ALWAYS,
-                                         .prefetch_steps = prefetch_steps };
-        b = bench_tiny(&engine, &runtime);
-        tokens_make(text[0], N_PROMPT, 1);
-        tokens_make(text[1], N_PROMPT, 2);
-        params = params_greedy(text[0], N_PROMPT, 1);
-        (void)tier_run(&b, &params, got);
-        tier_wait_records(&b, 5);
-        tier_forget(&b);
-        g = gate_close(b.engine);
-        params = params_greedy(text[1], N_PROMPT, N_TOKENS);
-        requests[0] = submit(&b, &params);
-        gate_step(g);
-        params = params_greedy(text[0], N_PROMPT, 1);
-        requests[1] = submit(&b, &params);
-        for (uint32_t i = 0; i < 4; i++) {
-            gate_step(g);
-        }
-        quire_engine_stats_get(b.engine, &stats);
-        assert_int_equal(stats.requests_waiting, 1);
-        /* Each of the two requests looks once; only the second one's text is in the store. */
-        assert_int_equal(stats.tier.fetched_tokens_total > 0, prefetch_steps > 0);
-        gate_open(g);
-        finish_as(requests[0], QUIRE_FINISH_LENGTH);
-        assert_int_equal(finish(requests[1])->n_cached_tokens, N_PROMPT - 1);
-        quire_request_release(requests[1]);
-        bench_close(&b);
-        quire_memory_store_destroy(store);
+    (void)state;
+    for (uint32_t i = 1; i < 4; i++) {
+        const prefetched got = prefetch(i >= 2 ? "mock" : NULL, i % 2 == 1 ? 64 : 0);
+
+        assert_memory_equal(&got, &expected, sizeof got);
     }
 }
 

@@ -219,6 +219,12 @@ static int file_close(FILE *file, const char *path, int rc, quire_error *err)
     return rc;
 }
 
+/* The file with a hole for its values. */
+static bool hollow_write(const gguf_gen_plan *p, FILE *file)
+{
+    return fflush(file) == 0 && ftruncate(fileno(file), (off_t)plan_bytes(p)) == 0;
+}
+
 static int plan_write(const gguf_gen_plan *p, const char *path, quire_error *err)
 {
     size_t columns_max = CHUNK_VALUES;
@@ -249,7 +255,10 @@ static int plan_write(const gguf_gen_plan *p, const char *path, quire_error *err
         rc = quire_error_set_errno(err, errno, "%s: cannot write", path);
         goto out;
     }
-    for (size_t i = 0; i < p->n && rc == QUIRE_OK; i++) {
+    if (p->opts->is_hollow && !hollow_write(p, file)) {
+        rc = quire_error_set_errno(err, errno, "%s: cannot write", path);
+    }
+    for (size_t i = 0; i < p->n && rc == QUIRE_OK && !p->opts->is_hollow; i++) {
         if (!tensor_write(p, &p->entries[i], file, values, packed)) {
             rc = quire_error_set_errno(err, errno, "%s: cannot write", path);
         }
@@ -353,7 +362,7 @@ int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err
         goto out;
     }
     gguf_gen_plan_tensors(&p);
-    rc = room_check(path, plan_bytes(&p), err);
+    rc = opts->is_hollow ? QUIRE_OK : room_check(path, plan_bytes(&p), err);
     if (rc == QUIRE_OK) {
         rc = plan_write(&p, path, err);
     }

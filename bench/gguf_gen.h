@@ -109,6 +109,7 @@ typedef struct gguf_gen_opts {
     enum ggml_type type;      /* of the matrices; vectors are f32, and so are routers by default */
     enum ggml_type type_more; /* of the output, and of V and ffn_down in every other layer, as in
                                  mixes such as Q4_K_M; f32 = as the others */
+    bool is_hollow; /* the values are a hole of the file, for models that are only described */
     uint64_t seed;
     /* The KV map, of the architecture quire only: gguf_gen_scheme.h, or by hand. Layers that read
      * other layers have a gate for each of their sources, if there are any. */

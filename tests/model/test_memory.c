@@ -554,6 +554,47 @@ static void layers_on_a_device_move_the_need(void **state)
     fixture_generated_remove();
 }
 
+/* A model of 7B of Llama-2's shape with all weights in f16 on a card of 24 GB, of which 23.8 GB are
+ * free: KV of 32,768 tokens fits in q8, and not in f16. No weight is read, so the file has none. */
+static void card_of_24_gb(void **state)
+{
+    quire_model_opts on_card = { .describe_only = true, .n_device_layers = UINT32_MAX };
+    const quire_memory_place place = { .name = "card0", .bytes = UINT64_C(23800000000) };
+    quire_runtime_opts opts = opts_of(32768);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_memory_need need;
+    quire_model *model;
+    gguf_gen_opts gen;
+
+    (void)state;
+    assert_true(gguf_gen_shape("llama2-7b", &gen));
+    gen.type = GGML_TYPE_F16;
+    gen.n_ctx = opts.n_ctx;
+    gen.is_hollow = true;
+    on_card.device = quire_backend_cpu();
+    if (quire_model_open(&model, fixture_generate(&gen), &on_card, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    fixture_generated_remove();
+    opts.k_format = opts.v_format = QUIRE_FORMAT_Q8;
+    quire_memory_need_get(&model->desc, &opts, &need);
+    (void)printf("on the card: weights %.2f GB, KV %.2f GB, buffers %.2f GB\n",
+                 (double)need.device_weights_bytes * 1e-9, (double)need.kv_bytes * 1e-9,
+                 (double)need.device_bytes * 1e-9);
+    assert_int_equal(need.n_ctx, 32768);
+    /* Layers, K and V, heads: 128 codes and a scale in f16. */
+    assert_int_equal(need.kv_bytes, UINT64_C(32768) * 32 * 2 * 32 * 130);
+    assert_true(need.device_weights_bytes > UINT64_C(13000000000)); /* all but the embedding */
+    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &place, &err), QUIRE_OK);
+    assert_true(quire_memory_tokens_max(&model->desc, &opts, UINT64_MAX, &place, 1u << 20) >=
+                32768);
+    opts.k_format = opts.v_format = QUIRE_FORMAT_F16;
+    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &place, &err),
+                     QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, " on device card0 (weights "));
+    quire_model_close(model);
+}
+
 static void longest_context_fits(void **state)
 {
     const gguf_gen_opts gen = shape(GGML_TYPE_Q8_0, false);
@@ -685,6 +726,7 @@ int main(void)
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(kv_may_be_on_a_device),
         cmocka_unit_test(layers_on_a_device_move_the_need),
+        cmocka_unit_test(card_of_24_gb),
         cmocka_unit_test(longest_context_fits),
         cmocka_unit_test_setup_teardown(available_of_the_machine, fake_begin, fake_end),
         cmocka_unit_test_setup_teardown(available_of_a_group, fake_begin, fake_end),

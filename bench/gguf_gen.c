@@ -137,6 +137,10 @@ static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FI
     size_t columns = (size_t)t->ne[0];
     size_t rows = (size_t)(t->ne[1] * t->ne[2]);
     size_t chunk_rows = CHUNK_VALUES / columns > 0 ? CHUNK_VALUES / columns : 1;
+    /* Experts of large models repeat: making them all different takes many minutes. */
+    size_t n_distinct = p->opts->n_distinct != 0 ? p->opts->n_distinct
+                        : t->ne[2] > 1           ? DISTINCT_VALUES
+                                                 : SIZE_MAX;
     quire_rng rng = { p->opts->seed };
     size_t written_bytes = 0;
 
@@ -148,8 +152,7 @@ static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FI
         size_t n_rows = rows - row < chunk_rows ? rows - row : chunk_rows;
         size_t bytes = ggml_row_size(t->type, t->ne[0]) * n_rows;
 
-        /* Experts of large models repeat: making them all different takes many minutes. */
-        if (t->ne[2] == 1 || row * columns < DISTINCT_VALUES) {
+        if (row * columns < n_distinct) {
             chunk_fill(p, entry, &rng, values, packed, n_rows);
         }
         if (fwrite(packed, 1, bytes, file) != bytes) {

@@ -111,6 +111,8 @@ typedef struct gguf_gen_opts {
                                  mixes such as Q4_K_M; f32 = as the others */
     bool is_hollow; /* the values are a hole of the file, for models that are only described */
     uint64_t seed;
+    uint32_t n_distinct; /* values of a matrix that are made, in whole chunks; the others repeat
+                            them. 0 = all, but for the experts of large models */
     /* The KV map, of the architecture quire only: gguf_gen_scheme.h, or by hand. Layers that read
      * other layers have a gate for each of their sources, if there are any. */
     bool has_map;

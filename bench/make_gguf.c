@@ -64,6 +64,7 @@ static const struct {
     { "ssm-heads", offsetof(gguf_gen_opts, n_delta_v_heads) },
     { "ssm-head-dim", offsetof(gguf_gen_opts, d_delta_head) },
     { "ssm-state", offsetof(gguf_gen_opts, d_mamba_state) },
+    { "distinct", offsetof(gguf_gen_opts, n_distinct) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
 #define N_OTHERS 16u
@@ -83,7 +84,7 @@ static int usage(FILE *stream)
                           "[--latent-q N] [--value-dim N]\n"
                           "       [--attention-every N] [--conv-taps N] [--ssm-groups N] "
                           "[--ssm-heads N] [--ssm-head-dim N]\n"
-                          "       [--ssm-state N]\n"
+                          "       [--ssm-state N] [--distinct VALUES]\n"
                           "       make_gguf --families   names of --family, small models of all "
                           "architectures\n"
                           "shapes:");

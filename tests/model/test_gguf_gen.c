@@ -92,6 +92,39 @@ static void moments(const char *name, double *mean, double *deviation)
     ggml_free(meta);
 }
 
+/* Whether an f32 matrix of 2^18 values and as many again has the second half of the first. */
+static bool repeats(const char *name)
+{
+    const size_t half = (size_t)1 << 18;
+    struct ggml_context *meta = NULL;
+    struct gguf_init_params params = { .ctx = &meta };
+    struct gguf_context *gguf = gguf_init_from_file(gguf_edit_path(), params);
+    const struct ggml_tensor *tensor = ggml_get_tensor(meta, name);
+    const float *x = ggml_get_data_f32(tensor);
+    bool is_equal;
+
+    assert_int_equal(ggml_nelements(tensor), 2 * half);
+    is_equal = memcmp(x, x + half, half * sizeof(float)) == 0;
+    gguf_free(gguf);
+    ggml_free(meta);
+    return is_equal;
+}
+
+/* Matrices of large models may repeat, so that they are made fast. */
+static void values_repeat(void **state)
+{
+    gguf_gen_opts opts = gguf_edit_small("tiny-llama");
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    opts.n_ff = 1u << 15; /* by 16 */
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
+    assert_false(repeats("blk.0.ffn_gate.weight"));
+    opts.n_distinct = 1;
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
+    assert_true(repeats("blk.0.ffn_gate.weight"));
+}
+
 static void weights_are_scaled(void **state)
 {
     quire_error err = QUIRE_ERROR_INIT;
@@ -327,6 +360,7 @@ static void shapes_are_those_of_the_models(void **state)
     } known[] = {
         { "smollm2-135m", 30, 576, 1536, 9, 3, 64, 49152 },
         { "llama-1b", 16, 2048, 8192, 32, 8, 64, 128256 },
+        { "llama-8b", 32, 4096, 14336, 32, 8, 128, 128256 },
         { "llama2-7b", 32, 4096, 11008, 32, 32, 128, 32000 },
     };
 
@@ -356,6 +390,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seeds_decide),
+        cmocka_unit_test(values_repeat),
         cmocka_unit_test(weights_are_scaled),
         cmocka_unit_test(llama3_factors),
         cmocka_unit_test(impossible_options),

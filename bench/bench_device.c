@@ -13,6 +13,9 @@
  *   pinned in|out                 the same from and to pinned memory: the way of texts larger than
  *                                 the device's memory
  *   attention f16|q8|q4           bytes of KV that are read; bound: copy within
+ *   beside q8                     bytes of pages that come to the device while steps of attention
+ *                                 run, as many as the engine lets come; the share is the speed of
+ *                                 the steps, compared with steps alone
  *   pages are of page_tokens 64, and of one layer each, so that a piece is small.
  *
  * SPDX-License-Identifier: MIT */
@@ -105,6 +108,77 @@ static int pages_measure(quire_device *device, bool is_pinned, double rate[2])
     return rc;
 }
 
+/* ---- pages that come beside steps ---- */
+
+#define STEP_SHARE 0.03 /* of a step's time, for the host's part: as the engine has it */
+
+typedef struct migration {
+    unsigned char *host;
+    unsigned char *extent;
+    size_t page_bytes;
+    uint32_t n_pages;
+    uint32_t next;
+    uint64_t last_ns; /* the end of the call before */
+    uint64_t moved_bytes;
+} migration;
+
+/* Pages go to the device, in turn, in a share of the time since the call before. */
+static int pages_come(void *ctx, quire_device *device)
+{
+    const quire_page_memory memory = quire_device_page_memory(device);
+    migration *m = ctx;
+    const uint64_t begin_ns = quire_clock_ns();
+    const double share_ns = m->last_ns != 0 ? STEP_SHARE * (double)(begin_ns - m->last_ns) : 0.0;
+
+    if (m->extent == NULL) { /* it ends with the device */
+        m->extent = memory.map(memory.ctx, m->n_pages * m->page_bytes);
+        QUIRE_FAIL_IF(m->extent == NULL, QUIRE_NOMEM);
+    }
+    while ((double)(quire_clock_ns() - begin_ns) < share_ns) {
+        const uint32_t i = m->next++ % m->n_pages;
+        const quire_page_piece piece = { .to = m->extent + i * m->page_bytes,
+                                         .from = m->host + i * m->page_bytes,
+                                         .bytes = m->page_bytes,
+                                         .extent = m->extent,
+                                         .slot = i };
+
+        QUIRE_TRY(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1));
+        m->moved_bytes += m->page_bytes;
+    }
+    m->last_ns = quire_clock_ns();
+    return QUIRE_OK;
+}
+
+static int beside_measure(const bench *b)
+{
+    const size_t page_bytes = quire_attn_work_page_bytes(QUIRE_FORMAT_Q8, PAGE_TOKENS);
+    migration m = { .page_bytes = page_bytes, .n_pages = (uint32_t)(PAGES_BYTES / page_bytes) };
+    quire_attn_work work = { .device = b->name,
+                             .format = QUIRE_FORMAT_Q8,
+                             .n_tokens = b->n_tokens,
+                             .page_tokens = PAGE_TOKENS,
+                             .n_layers = b->n_layers,
+                             .seconds = b->seconds,
+                             .has_results = true };
+    double alone, beside;
+    uint64_t ns;
+    int rc = quire_attn_rate_get(&work, &alone, NULL);
+
+    m.host = calloc(m.n_pages, page_bytes);
+    rc = rc == QUIRE_OK && m.host == NULL ? QUIRE_NOMEM : rc;
+    work.before_step = pages_come;
+    work.ctx = &m;
+    ns = quire_clock_ns();
+    rc = rc == QUIRE_OK ? quire_attn_rate_get(&work, &beside, NULL) : rc;
+    ns = quire_clock_ns() - ns;
+    free(m.host);
+    if (rc < 0) {
+        return failed("pages beside steps", rc);
+    }
+    printf("beside q8 %.6g %.4f\n", (double)m.moved_bytes / ((double)ns * 1e-9), beside / alone);
+    return QUIRE_OK;
+}
+
 /* ---- the program ---- */
 
 static int formats_measure(const bench *b, double within)
@@ -171,7 +245,8 @@ static int run(const bench *b)
     printf("pinned in %.6g %.4f\npinned out %.6g %.4f\n", pinned[0], pinned[0] / rates.in,
            pinned[1], pinned[1] / rates.out);
     (void)fflush(stdout);
-    return formats_measure(b, rates.within);
+    QUIRE_TRY(formats_measure(b, rates.within));
+    return beside_measure(b);
 }
 
 int main(int argc, char **argv)

@@ -6,6 +6,9 @@
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
 #   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
 #                            their folder
+#   scripts/setup.sh peers vulkan
+#                            llama-bench and llama-batched-bench with ggml's Vulkan backend (many
+#                            minutes, once); prints their folder
 #   scripts/setup.sh vulkan  the same, then ggml's Vulkan backend, for weights on cards (many
 #                            minutes, once)
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
@@ -65,7 +68,12 @@ vulkan)
     build_ggml_vulkan
     ;;
 peers)
-    build_peers
-    printf '%s/peers\n' "$(llama_prefix)"
+    if [ "${2:-}" = vulkan ]; then
+        build_peers_vulkan
+        printf '%s/peers-vulkan\n' "$(llama_prefix)"
+    else
+        build_peers
+        printf '%s/peers\n' "$(llama_prefix)"
+    fi
     ;;
 esac

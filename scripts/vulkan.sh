@@ -6,6 +6,8 @@
 #   $CACHE_DIR/llama-<tag>-<key>.vulkan/ build folder
 #   $CACHE_DIR/llama-<tag>-<key>/quire-ggml-vulkan/
 #                                       the library and its header, beside ggml and libllama
+#   $CACHE_DIR/llama-<tag>-<key>/peers-vulkan/
+#                                       llama.cpp's benchmarks with it: `setup.sh peers vulkan`
 #
 # ggml's C++ needs Vulkan's headers of 1.4 and its shaders a glslc of 2024 or later. Debian 12 has
 # older ones. Where the system's are too old, the packages of Debian's next release are unpacked
@@ -74,6 +76,41 @@ fetch_vulkan() {
     rm -rf "$folder"
 }
 
+# configure_vulkan BUILD OPTION...: configure_llama with the backend, and with the headers and the
+# glslc that are new enough.
+configure_vulkan() {
+    if vulkan_system; then
+        configure_llama "$@" -DGGML_VULKAN=ON
+    else
+        fetch_vulkan
+        configure_llama "$@" -DGGML_VULKAN=ON -DVulkan_INCLUDE_DIR="$VULKAN_DIR/usr/include" \
+            -DVulkan_GLSLC_EXECUTABLE="$VULKAN_DIR/glslc" -DCMAKE_PREFIX_PATH="$VULKAN_DIR/usr"
+    fi
+}
+
+# build_peers_vulkan: llama.cpp's benchmarks with its Vulkan backend, for scripts/gpu-check.sh. They
+# are linked with the system's loader.
+build_peers_vulkan() {
+    prefix=$(llama_prefix)
+    [ ! -d "$prefix/peers-vulkan" ] || return 0
+    hold_lock setup
+    [ ! -d "$prefix/peers-vulkan" ] || return 0
+    clean_up_at_exit setup
+    fetch_source
+    build=$prefix.vulkan
+    say "building llama.cpp's benchmarks for Vulkan, once (many minutes; log: $build/peers.log)"
+    configure_vulkan "$build" -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON \
+        -DVulkan_LIBRARY="$(find /usr/lib -name libvulkan.so | head -n 1)"
+    logged "$build/peers.log" "building llama.cpp's benchmarks for Vulkan" \
+        cmake --build "$build" --parallel "$JOBS" --target llama-bench llama-batched-bench
+    mkdir -p "$CACHE_DIR/setup.tmp.peers"
+    for peer in llama-bench llama-batched-bench; do
+        cp "$build/bin/$peer" "$CACHE_DIR/setup.tmp.peers/"
+    done
+    mv -T "$CACHE_DIR/setup.tmp.peers" "$prefix/peers-vulkan"
+    rm -rf "$build"
+}
+
 # build_ggml_vulkan: installed into the prefix as quire-ggml-vulkan. ggml and libllama stay as they
 # are.
 build_ggml_vulkan() {
@@ -85,15 +122,8 @@ build_ggml_vulkan() {
     clean_up_at_exit setup
     fetch_source
     build=$prefix.vulkan
-    if vulkan_system; then
-        set --
-    else
-        fetch_vulkan
-        set -- -DVulkan_INCLUDE_DIR="$VULKAN_DIR/usr/include" -DVulkan_GLSLC_EXECUTABLE="$VULKAN_DIR/glslc" \
-            -DCMAKE_PREFIX_PATH="$VULKAN_DIR/usr"
-    fi
     say "building ggml's Vulkan backend, once (many minutes; log: $build/build.log)"
-    configure_llama "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DGGML_VULKAN=ON "$@"
+    configure_vulkan "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF
     logged "$build/build.log" "building ggml's Vulkan backend" \
         cmake --build "$build" --parallel "$JOBS" --target ggml-vulkan
     mkdir -p "$CACHE_DIR/setup.tmp.vulkan/lib" "$CACHE_DIR/setup.tmp.vulkan/include"

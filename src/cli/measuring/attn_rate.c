@@ -275,11 +275,17 @@ static int steps_do(bench *w, uint32_t n, double *seconds)
             *(g == 0 ? &layer.k[0].lane.offset : &layer.k[0].hot_lane.offset) += offset;
             *(g == 0 ? &layer.v[0].lane.offset : &layer.v[0].hot_lane.offset) += offset;
         }
+        if (l == 0 && w->b->before_step != NULL) {
+            QUIRE_TRY(w->b->before_step(w->b->ctx, w->device));
+        }
         if (l == 0) {
             QUIRE_TRY(quire_device_plan(w->device, &w->batch));
         }
         QUIRE_TRY(quire_device_enter(w->device, &layer, &own));
         quire_device_attn(w->device, &own, l, 0, 1);
+        if (w->b->has_results) {
+            QUIRE_TRY(quire_device_leave(w->device, &layer, &own));
+        }
     }
     QUIRE_TRY(quire_device_sync(w->device));
     *seconds = (double)(quire_clock_ns() - begin_ns) * 1e-9;

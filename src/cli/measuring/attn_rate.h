@@ -17,6 +17,12 @@ typedef struct quire_attn_work {
     uint32_t page_tokens; /* a multiple of QUIRE_TILE_TOKENS */
     uint32_t n_layers;
     double seconds; /* of a round, about */
+    /* The result of each layer comes back before the next layer begins, as in a step of a model
+     * whose products the host computes. */
+    bool has_results;
+    /* Called in front of each step; its time is the step's. May be NULL. Returns a status. */
+    int (*before_step)(void *ctx, quire_device *device);
+    void *ctx;
 } quire_attn_work;
 
 /* Bytes of one layer of a page in this format. */

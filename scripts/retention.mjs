@@ -35,7 +35,7 @@
 //   --minutes N    no cell begins later than that
 //
 // SPDX-License-Identifier: MIT
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -50,11 +50,12 @@ import { Clock, fullCells, fullOf, policyCells } from "./retention/plan.mjs";
 import { chosen } from "./retention/policies.mjs";
 import { markdown } from "./retention/table.mjs";
 import { Refused, pool } from "./retention/runs.mjs";
-import { TASKS } from "./retention/tasks.mjs";
+import { TASKS, recallLines } from "./retention/tasks.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const at = places(root);
-const ALL = models((name) => asset(at, name));
+const WORK = join(at.work, "retention");
+const ALL = models((name) => asset(at, name), (name) => join(WORK, name));
 const PARTS = ["tasks", "continuation", "conversations"];
 const PAGE = { file: join(root, "bench", "results", "retention.md"), begin: "<!-- retention:begin -->", end: "<!-- retention:end -->" };
 const CHART = join(root, "docs", "retention.svg");
@@ -63,7 +64,7 @@ const { values: options } = parseArgs({
     options: {
         quire: { type: "string", default: join(root, "build", "quire") },
         only: { type: "string", default: "all" },
-        cells: { type: "string", default: join(at.work, "retention", "cells.jsonl") },
+        cells: { type: "string", default: join(WORK, "cells.jsonl") },
         jobs: { type: "string", default: `${Math.min(2, cpus().length)}` },
         threads: { type: "string", default: "1" },
         minutes: { type: "string" },
@@ -111,7 +112,10 @@ function present(keys, cells, isTable) {
             const known = [...cells.records.values()].filter((r) => r.model === key).at(-1)?.digest;
             return [{ ...m, digest: existsSync(m.model) ? digestOf(m.model) : known }];
         }
-        if (absent !== undefined) {
+        if (m.isMade && m.text === absent) {
+            mkdirSync(WORK, { recursive: true });
+            writeFileSync(m.text, recallLines(m, 1));
+        } else if (absent !== undefined) {
             say(`skipped: ${m.name}: ${missing(absent)}`);
             return [];
         }
@@ -138,8 +142,10 @@ class Run {
     constructor(cells, chosenModels, asked) {
         Object.assign(this, { cells, asked });
         this.models = new Map(chosenModels.map((m) => [m.key, m]));
-        this.clock = new Clock([...cells.records.values()].filter((r) => r.result !== undefined));
-        this.meter = new Meter({ quire: options.quire, work: join(at.work, "retention"), threads: options.threads });
+        const { cpu, cores, date } = machine();
+        Object.assign(this, { machine: `${cpu}, ${cores} cores`, date });
+        this.clock = new Clock([...cells.records.values()].filter((r) => r.result !== undefined && r.machine === this.machine && r.date === date));
+        this.meter = new Meter({ quire: options.quire, work: WORK, threads: options.threads });
         this.refused = new Set();
         this.failed = 0;
         this.ends = Date.now() + 60000 * (numberOf("minutes") ?? Infinity);
@@ -182,9 +188,8 @@ class Run {
         if (full !== undefined && fullResult === undefined && cell.part === "tasks") {
             return "left: not measured with all tokens";
         }
-        const { cpu, cores, date } = machine();
         const { guess, ...names } = cell;
-        const record = { ...names, guess: Number(guess.toFixed(2)), machine: `${cpu}, ${cores} cores`, date };
+        const record = { ...names, guess: Number(guess.toFixed(2)), machine: this.machine, date: this.date };
         try {
             await this.meter.prepare(m, cell, full);
             const start = Date.now();

@@ -38,10 +38,10 @@ function answerRows(cells, m, tasks, asked) {
     return rows;
 }
 
-function ratioRows(cells, m, asked) {
-    const c = gathered(cells, [m], [...RATIOS.map(([policy]) => policy), ATTEND], { ...asked, parts: ["continuation"] })[0]?.continuation;
+function ratioRows(cells, m, ratios, asked) {
+    const c = gathered(cells, [m], [...ratios.map(([policy]) => policy), ATTEND], { ...asked, parts: ["continuation"] })[0]?.continuation;
     const rowOf = (policy) => c?.rows.find((r) => r.policy === policy);
-    const rows = RATIOS.filter(([policy]) => rowOf(policy)).map(([policy, floor, aim]) => {
+    const rows = ratios.filter(([policy]) => rowOf(policy)).map(([policy, floor, aim]) => {
         const { ppl } = rowOf(policy);
         return [`${m.name} after ${m.scoreFrom} tokens, \`${policy}\`: perplexity`, `${signed(ppl.value)} (${signed(ppl.low)} to ${signed(ppl.high)})`,
             signed(floor), signed(aim), verdict(ppl, { floor, aim, aboveIsGood: false })];
@@ -53,7 +53,8 @@ function ratioRows(cells, m, asked) {
 
 // Rows of a table: what, measured, floor, aim, verdict.
 export function floorRows(cells, models, asked) {
-    return models.flatMap((m) => [...(m.key === "recall" && asked.parts.includes("tasks")
-        ? [...answerRows(cells, m, ["recall"], asked), ...answerRows(cells, m, m.tasks, asked)] : []),
-    ...(m.key === "tinyllama" && asked.parts.includes("continuation") ? ratioRows(cells, m, asked) : [])]);
+    const has = (part) => asked.parts.includes(part);
+    return models.flatMap((m) => [...(m.key === "recall" && has("tasks") ? [...answerRows(cells, m, ["recall"], asked),
+        ...answerRows(cells, m, m.tasks, asked)] : []),
+    ...(["recall", "tinyllama"].includes(m.key) && has("continuation") ? ratioRows(cells, m, m.key === "tinyllama" ? RATIOS : [], asked) : [])]);
 }

@@ -71,7 +71,7 @@ export class Meter {
         if (!existsSync(mark)) {
             const { ctx, chunks } = m.calibrate ?? { ctx: Math.min(1024, m.ctx / 2), chunks: 16 };
             const path = join(this.folder(m), "learn.txt");
-            const bytes = m.text === undefined ? undefined : readFileSync(m.text);
+            const bytes = m.text === undefined || m.isMade ? undefined : readFileSync(m.text);
             writeFileSync(path, bytes !== undefined ? bytes.subarray(bytes.indexOf(10, bytes.length / 2) + 1)
                 : Array.from({ length: Math.ceil(1.25 * chunks) }, (_, i) => taskText(TASKS[i % TASKS.length], ctx, 100000 + i))
                     .map((t) => `${t.text}${t.question}${t.answer}\n`).join(""));

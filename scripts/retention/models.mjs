@@ -5,6 +5,8 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { TASKS } from "./tasks.mjs";
 
+// data: the path of a file by name; made: the path of a text that a run writes (isMade).
+//
 // text: the text of the continuation, in chunks of ctx tokens that are condensed every `chunk`.
 // scoreFrom: tokens before the scored ones, if not half of ctx. lengths: bytes of the tasks' texts.
 // samples: texts of a task. isBytes: a token is a byte. turn: how the model's turns look; its chunk
@@ -14,9 +16,10 @@ import { TASKS } from "./tasks.mjs";
 // run. repeat: the same with reconstruct, to the same without.
 //
 // tests/data/quire-stories.gguf is not here: its layers share K and V, which --retain refuses.
-export function models(data) {
+export function models(data, made) {
     return {
-        recall: { name: "quire-recall", ctx: 8192, recent: 16, wholeLayers: "none", lengths: [2048, 4096, 8000], tasks: TASKS, isBytes: true,
+        recall: { name: "quire-recall", textName: "lines of recall", ctx: 4096, chunk: 3072, scoreFrom: 3072, chunks: 8, recent: 16,
+            text: made("recall-lines.txt"), isMade: true, wholeLayers: "none", lengths: [2048, 4096, 8000], tasks: TASKS, isBytes: true,
             calibrate: { ctx: 2048, chunks: 48 }, model: data("quire-recall.gguf"), cost: (n) => 0.03 + 8e-6 * n + 5e-9 * n * n, repeat: 6 },
         tinyllama: { name: "TinyLlama-1.1B IQ2_XXS", textName: "wiki.test.raw", ctx: 2048, chunk: 1500, scoreFrom: 1500, recent: 128, chunks: 8,
             lengths: [3072, 6144], tasks: ["passkey"], samples: 20, calibrate: { ctx: 1024, chunks: 8 },

@@ -71,6 +71,16 @@ function instruction(bytes, below) {
     return { text, question: "Do as I said at first: say the", answer: ` ${asked} is ${answer}` };
 }
 
+// Pairs in one part of a chunk and, in the rest, pairs of it that are asked and answered, for a
+// model whose tokens are bytes. A chunk after the other.
+export function recallLines({ ctx, scoreFrom, chunks }, seed) {
+    const below = random(seed), line = () => `${below(1000)}`.padStart(3, "0");
+    return Array.from({ length: chunks }, () => {
+        const first = below(KEYS), pairs = Array.from({ length: scoreFrom / 8 }, (_, i) => `${keyText((first + i * KEY_STRIDE) % KEYS)}=${line()}\n`);
+        return pairs.join("") + Array.from({ length: (ctx - scoreFrom) / 8 }, () => pairs[1 + below(pairs.length - 1)]).join("");
+    }).join("");
+}
+
 export function taskText(task, bytes, seed) {
     const below = random(seed);
     return { recall, passkey, instruction }[task](bytes, below);

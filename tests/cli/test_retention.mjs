@@ -20,6 +20,7 @@ import { digestOf, models } from "../../scripts/retention/models.mjs";
 import { Clock, fullCells, fullOf, policyCells } from "../../scripts/retention/plan.mjs";
 import { POLICIES, argsOf, chosen, parsed, placesOf, retainOf } from "../../scripts/retention/policies.mjs";
 import { memo, pool } from "../../scripts/retention/runs.mjs";
+import { recallLines } from "../../scripts/retention/tasks.mjs";
 import { markdown } from "../../scripts/retention/table.mjs";
 
 const { values: args } = parseArgs({ options: { quire: { type: "string" } } });
@@ -74,6 +75,17 @@ function testIntervals() {
     assert.equal(verdict({ value: 1.02, low: 1.01, high: 1.025 }, { floor: 1.03, aim: 1.01, aboveIsGood: false }), "floor met");
 }
 
+// Each asked pair stands in the first part of its chunk.
+function testLines() {
+    const text = recallLines({ ctx: 128, scoreFrom: 96, chunks: 2 }, 1);
+    assert.equal(text.length, 256);
+    for (const chunk of [text.slice(0, 128), text.slice(128)]) {
+        const lines = chunk.match(/[a-z]{3}=\d{3}\n/g);
+        assert.deepEqual([lines.length, new Set(lines.slice(0, 12)).size], [16, 12]);
+        assert.ok(lines.slice(12).every((line) => lines.slice(1, 12).includes(line)));
+    }
+}
+
 async function testPool() {
     const once = memo(), seen = [];
     let running = 0, most = 0, calls = 0;
@@ -122,7 +134,7 @@ function madeCells(list) {
 }
 
 function testTables() {
-    const all = models((name) => testData(name)), list = Object.entries(all).map(([key, m]) => ({ key, digest: "d", ...m }));
+    const all = models((name) => testData(name), (name) => name), list = Object.entries(all).map(([key, m]) => ({ key, digest: "d", ...m }));
     const cells = madeCells(list), groups = gathered(cells, list, POLICIES, ASKED);
     const [recall, tiny] = ["recall", "tinyllama"].map((key) => list.find((m) => m.key === key));
     assert.ok(!isSolved(cells, recall, "instruction", 8000, ASKED) && isSolved(cells, recall, "recall", 8000, ASKED));
@@ -153,13 +165,13 @@ function testTables() {
 // All panels, no point outside of its panel, formats and policies in each.
 function testChart(groups) {
     const panels = panelsOf(groups), text = chart(groups);
-    assert.deepEqual(panels.map((p) => `${p.title}: ${p.about.replace(/,? .*/, "")}`).length, 9);
+    assert.equal(panels.length, 10);
     for (const p of panels.filter((x) => !x.about.includes("inside"))) {
         assert.ok(p.points.some((x) => x.shape === "square") && p.points.some((x) => x.name === "predict"), p.about);
     }
     assert.doesNotMatch(text, /NaN|undefined|Infinity/);
     const [width, height] = text.match(/viewBox="0 0 (\d+) (\d+)"/).slice(1).map(Number);
-    assert.ok(width === 1200 && height > 3 * 330);
+    assert.ok(width === 1200 && height > 4 * 330);
     for (const [, x, y] of text.matchAll(/<circle cx="([\d.-]+)" cy="([\d.-]+)"/g)) {
         assert.ok(x >= 0 && x <= width && y >= 0 && y <= height, `${x}, ${y}`);
     }
@@ -183,6 +195,7 @@ function testRun() {
     assert.match(first.stderr, /\[\d+\/\d+, .* to go\]/);
     const n = measured(), records = lines().map((line) => JSON.parse(line));
     assert.ok(records.some((r) => r.model === "stories260k" && r.policy === "reconstruct:0.5" && r.result.kld > 0 && r.result.state < 1));
+    assert.ok(records.some((r) => r.model === "recall" && r.part === "continuation" && r.policy === "window:0.6" && r.result.kld > 0));
     assert.ok(records.some((r) => r.part === "tasks" && r.policy === "top:0.5" && r.result.right >= 0));
     // A run that was killed: one cell is missing, and is measured alone. What was refused is asked
     // again.
@@ -241,6 +254,7 @@ async function testTalks() {
 try {
     testPolicies();
     testIntervals();
+    testLines();
     await testPool();
     testCells();
     testChart(testTables());

@@ -8,13 +8,14 @@
  *   88    8  tokens read
  *   96   16  two real numbers of the loss's watch
  *  112    8  level of the data
- *  120   56  place in the data
- *  176   16  XXH3-128 of bytes 0 to 175 and the arrays
- *  192       parameters, first and second moments, float each
+ *  120   64  place in the data
+ *  184   16  XXH3-128 of bytes 0 to 183 and the arrays
+ *  200       parameters, first and second moments, float each
  *
- * Numbers are little-endian. Versions up to 3 had places in files that were read one after another;
- * files of other versions are refused. A file appears under its name when it is complete and on the
- * disk, so there is always one good checkpoint after the first.
+ * Numbers are little-endian. Versions up to 3 had places in files that were read one after another,
+ * version 4 had none in the share of tasks; files of other versions are refused. A file appears
+ * under its name when it is complete and on the disk, so there is always one good checkpoint after
+ * the first.
  *
  * Thread: any.
  *
@@ -24,8 +25,8 @@
 
 #include "train/pack.h"
 
-#define QUIRE_CHECKPOINT_VERSION    4u
-#define QUIRE_CHECKPOINT_HEAD_BYTES 192u
+#define QUIRE_CHECKPOINT_VERSION    5u
+#define QUIRE_CHECKPOINT_HEAD_BYTES 200u
 #define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
 
 /* The parts that define a run. Of parts that differ, a message names the first. */

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define QUIRE_DOC_PLACE  6u                    /* numbers of a reader's place */
+#define QUIRE_DOC_PLACE  7u                    /* numbers of a reader's place */
 #define QUIRE_PACK_PLACE (QUIRE_DOC_PLACE + 1) /* numbers of a packer's */
 
 typedef struct quire_doc {

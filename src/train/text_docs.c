@@ -1,7 +1,7 @@
 /* text_docs.c - see text_docs.h.
  *
  * A place is {file, byte offset in it, passes over all files, documents handed out, level, identity
- * of the files}.
+ * of the files, bits of the due tokens}.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/text_docs.h"
@@ -26,6 +26,7 @@ struct quire_text_docs {
     uint64_t n_since_pass; /* documents of this pass; of a resumed pass at least 1 */
     uint64_t level;
     uint64_t identity; /* of the files; 0: tasks alone */
+    double due;        /* tokens that tasks lack of their share so far; below 0: have above it */
     quire_bytes text;
     quire_task_answers answers; /* of the text; n 0: it is no task */
     int32_t *tokens;            /* of the document at hand */
@@ -196,13 +197,23 @@ static int tokens_out(quire_text_docs *d, quire_doc *out, quire_error *err)
     return rc;
 }
 
+/* Each document of text makes its share of tasks due, and each task takes its tokens off again. */
+static void note_tokens(quire_text_docs *d, const quire_doc *doc)
+{
+    double share = d->options.task_share, n = (double)doc->n;
+
+    d->due += d->answers.n > 0 ? -(1 - share) * n : share * n;
+}
+
 static int docs_next(void *ctx, quire_doc *out, quire_error *err)
 {
     quire_text_docs *d = ctx;
     quire_rng rng = { doc_seed(d, d->n_docs) };
 
+    /* Tasks are made from the numbers behind this one, as those of the committed models were. */
+    (void)quire_rng_unit(&rng);
     d->answers.n = 0;
-    if (quire_rng_unit(&rng) < d->options.task_share) {
+    if (d->options.task_share >= 1 || (d->options.task_share > 0 && d->due > 0)) {
         quire_task task = pick_task(d, &rng);
         size_t n_bytes = pick_bytes(d, &rng);
 
@@ -216,7 +227,9 @@ static int docs_next(void *ctx, quire_doc *out, quire_error *err)
         QUIRE_TRY(next_text(d, err));
     }
     d->n_docs++;
-    return tokens_out(d, out, err);
+    QUIRE_TRY(tokens_out(d, out, err));
+    note_tokens(d, out);
+    return QUIRE_OK;
 }
 
 static void docs_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
@@ -231,6 +244,7 @@ static void docs_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
     place[3] = d->n_docs;
     place[4] = d->level;
     place[5] = d->identity;
+    memcpy(&place[6], &d->due, sizeof(d->due));
 }
 
 static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_error *err)
@@ -249,6 +263,7 @@ static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_err
     d->n_passes = place[2];
     d->n_docs = place[3];
     d->level = place[4];
+    memcpy(&d->due, &place[6], sizeof(d->due));
     d->n_since_pass = d->n_docs > 0;
     return QUIRE_OK;
 }

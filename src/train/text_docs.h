@@ -11,6 +11,9 @@
  * of the words at the end is asked for). Only answers and the end of the document count as targets.
  * A task is made from the seed, its number and the level alone.
  *
+ * **Their share**: a task comes next while the tasks so far have less than their share of the
+ * tokens. So documents and tasks alternate, and any part of the data has about the share.
+ *
  * **The level** doubles the length of the longest task once for each step up, from task_bytes_first
  * to task_bytes. Its caller raises it when short tasks are learned.
  *
@@ -48,7 +51,7 @@ typedef struct quire_text_docs_options {
     size_t doc_bytes_max; /* QUIRE_DOC_BYTES_MIN .. MAX */
     double held_share;    /* of documents that are held out, 0 to 0.5 */
     bool is_held;         /* read those that are held out, once; else the others, again and again */
-    double task_share;    /* of documents that are tasks, 0 to 1; 1 when there is no path */
+    double task_share;    /* of tokens that are those of tasks, 0 to 1; 1 when there is no path */
     unsigned tasks;       /* a bit for each quire_task */
     size_t task_bytes;    /* of a task, about; QUIRE_TASK_BYTES_MIN .. MAX */
     size_t task_bytes_min;   /* of the shortest task; 0: task_bytes. Lengths between are drawn so

@@ -124,10 +124,10 @@ static void test_pack_changed(void **state)
 
     (void)state;
     quire_packer_init(&packer, &reader);
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 0, 0, 8 }, &err),
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 0, 0, 0, 8 }, &err),
                      QUIRE_INVAL);
     assert_non_null(strstr(err.message, "the data has changed: a document of 8 tokens"));
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0, 0, 0 }, &err),
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0, 0, 0, 0 }, &err),
                      QUIRE_INVAL);
 }
 

@@ -12,6 +12,7 @@
 #include "rounds.h"
 #include "train/text_docs.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,16 +239,33 @@ static void test_streamed(void **state)
     write_files();
 }
 
-/* A quarter of the documents are tasks, each kind as often as the others. */
+#define LONG_TOKENS 1502 /* of the long document */
+
+/* A document of 1,500 bytes, and one of two. */
+static void write_long_document(void)
+{
+    char text[1500];
+
+    memset(text, 'x', sizeof(text));
+    text[sizeof(text) - 1] = '\n';
+    write_file(path_a, text, sizeof(text));
+    write_file(path_b, "y\n", 2);
+}
+
+/* A quarter of the tokens are of tasks, at any time, whatever the lengths of documents; each kind
+ * comes as often as the others. A reader with another share goes on with it from a place. */
 static void test_share_of_tasks(void **state)
 {
     quire_text_docs_options o = plain;
     uint32_t n_tasks = 0, n_recall = 0;
+    double n_text_tokens = 0, n_task_tokens = 0;
+    const quire_doc_reader *reader;
+    uint64_t place[QUIRE_DOC_PLACE];
     quire_text_docs *docs;
     quire_doc doc;
 
     (void)state;
-    write_files();
+    write_long_document();
     o.task_share = 0.25;
     o.tasks = (1u << QUIRE_TASK_COUNT) - 1;
     o.task_bytes = 100;
@@ -255,12 +273,29 @@ static void test_share_of_tasks(void **state)
     for (uint32_t i = 0; i < 4000; i++) {
         const char *text = next_text(docs, &doc);
 
+        *(doc.counts != NULL ? &n_task_tokens : &n_text_tokens) += (double)doc.n;
         n_tasks += doc.counts != NULL;
         n_recall += doc.counts != NULL && strlen(text) > 3 && text[3] == '=';
+        assert_true(n_task_tokens >= 0.25 * (n_text_tokens + n_task_tokens - LONG_TOKENS) - 1);
+        assert_true(n_task_tokens < 0.25 * (n_text_tokens + n_task_tokens) + 250);
     }
-    assert_in_range(n_tasks, 860, 1140); /* five deviations */
-    assert_in_range(n_recall, n_tasks / 4 - 70, n_tasks / 4 + 70);
+    assert_in_range(n_tasks, 2000, 3990);
+    assert_in_range(n_recall, n_tasks / 4 - 125, n_tasks / 4 + 125); /* five deviations */
+    reader = quire_text_docs_reader(docs);
+    reader->tell(reader->ctx, place);
     quire_text_docs_close(docs);
+    o.task_share = 0.5;
+    docs = open_docs(&o);
+    reader = quire_text_docs_reader(docs);
+    assert_int_equal(reader->seek(reader->ctx, place, NULL), QUIRE_OK);
+    n_text_tokens = n_task_tokens = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+        (void)next_text(docs, &doc);
+        *(doc.counts != NULL ? &n_task_tokens : &n_text_tokens) += (double)doc.n;
+    }
+    assert_true(fabs(n_task_tokens - n_text_tokens) < 2.0 * LONG_TOKENS);
+    quire_text_docs_close(docs);
+    write_files();
 }
 
 /* The answer is the sentence of the kind that the beginning asks for. */

@@ -398,7 +398,7 @@ static void test_foreign(void **state)
     assert_int_equal(fseek(f, 8, SEEK_SET), 0);
     assert_int_equal(fputc(3, f), 3);
     assert_int_equal(fclose(f), 0);
-    refuse_load(&r, QUIRE_INVAL, "version 3 of checkpoints, known is 4");
+    refuse_load(&r, QUIRE_INVAL, "version 3 of checkpoints, known is 5");
     quire_trainer_destroy(r.trainer);
 }
 

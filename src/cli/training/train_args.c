@@ -129,7 +129,7 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
       .initial = "0.02", AT(held_share), .help = "share of documents for validation" },
     { .names = { "--tasks" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
       .initial_text = "0; 1 without --data", AT(task_share),
-      .help = "share of documents that are made-up tasks" },
+      .help = "share of the tokens that are those of made-up tasks" },
     { .names = { "--task-kinds" }, .type = QUIRE_OPT_TEXT, .unit = "NAMES", AT(tasks),
       .initial = "recall,passkey,copy,instruction", .help = "which tasks, in equal shares" },
     { .names = { "--task-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",

@@ -99,6 +99,7 @@ static int learn(uint32_t n_tokens, const quire_text_docs_options *options, quir
     int rc;
 
     by_bytes.tokenizer = NULL;
+    by_bytes.task_share = options->path != NULL ? 0 : 1; /* what is random teaches no words */
     QUIRE_TRY(quire_text_docs_open(&docs, &by_bytes, err));
     rc = quire_bpe_words_create(&words, QUIRE_BPE_WORDS_MAX, err);
     if (rc == QUIRE_OK) {

@@ -504,13 +504,22 @@ static quire_checkpoint checkpoint_of(const quire_trainer *t)
                                .arrays = t->arrays };
 }
 
-int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
-                       quire_error *err)
+int quire_trainer_save_at(const quire_trainer *t, const uint64_t place[QUIRE_PACK_PLACE],
+                          const char *path, quire_error *err)
 {
     quire_checkpoint c = checkpoint_of(t);
 
-    quire_packer_tell(data, c.place);
+    memcpy(c.place, place, sizeof(c.place));
     return quire_checkpoint_write(path, &c, err);
+}
+
+int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
+                       quire_error *err)
+{
+    uint64_t place[QUIRE_PACK_PLACE];
+
+    quire_packer_tell(data, place);
+    return quire_trainer_save_at(t, place, path, err);
 }
 
 int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err)

@@ -9,7 +9,8 @@
  * kind.
  *
  * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
- * changes nothing and fails: the last checkpoint is from before.
+ * changes nothing but the packer's place, and fails. quire_trainer_save_at() saves the state before
+ * it.
  *
  * **The level** of the data rises by one when, at a step that level_every divides, the smoothed
  * loss is below level_below. The caller makes the documents and gives the level its meaning.
@@ -128,6 +129,9 @@ int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batc
 /* Save the run and the packer's place; resume both. See checkpoint.h for errors. */
 int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
                        quire_error *err);
+/* The same with a place that quire_packer_tell() gave. */
+int quire_trainer_save_at(const quire_trainer *t, const uint64_t place[QUIRE_PACK_PLACE],
+                          const char *path, quire_error *err);
 int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err);
 
 uint64_t quire_trainer_steps(const quire_trainer *t);

@@ -133,30 +133,60 @@ static void test_interrupted(void **state)
     train_remove("stopped");
 }
 
-/* A rate that is far too high: the run stops with a message, and the checkpoint from before it has
- * the same bytes still. */
+/* The run stops at a step that is not taken. Its checkpoint, of more than n_before steps, has all
+ * steps before: the same command fails at the same step with the same words, and changes no byte of
+ * it. */
+static void check_lost(const program_args args, const char *run, uint64_t n_before)
+{
+    program_result first = program_expect(1, args), again;
+    size_t n_kept, n_after;
+    char *kept = train_read(train_file(run, ".checkpoint"), &n_kept), *after;
+    const char *said = strstr(first.err, ".checkpoint has the state after step ");
+    unsigned long step;
+    char words[64];
+
+    assert_says(first.err, "the step was not taken");
+    assert_non_null(said);
+    step = strtoul(strstr(said, "step ") + strlen("step "), NULL, 10);
+    assert_true(step > n_before);
+    (void)snprintf(words, sizeof(words), "step %lu: loss ", step + 1);
+    assert_says(first.err, words);
+    again = program_expect(1, args);
+    (void)snprintf(words, sizeof(words), "going on from step %lu of ", step);
+    assert_says(again.err, words);
+    assert_string_equal(strstr(again.err, ": loss "), strstr(first.err, ": loss "));
+    after = train_read(train_file(run, ".checkpoint"), &n_after);
+    assert_int_equal(n_after, n_kept);
+    assert_memory_equal(after, kept, n_kept);
+    assert_int_equal(access(train_file(run, ".gguf"), F_OK), -1);
+    free(kept);
+    free(after);
+    program_free(&first);
+    program_free(&again);
+    train_remove(run);
+}
+
+/* A rate that is far too high. */
 static void test_diverges(void **state)
 {
     const char *config = write_config("lost", "fusedkv", 5);
     program_result result = program_expect(0, PROGRAM("train", config));
-    size_t n_before, n_after;
-    char *before = train_read(train_file("lost", ".checkpoint"), &n_before), *after;
 
     (void)state;
     program_free(&result);
     assert_int_equal(unlink(train_file("lost", ".gguf")), 0);
-    result = program_expect(1, PROGRAM("train", config, "--steps", "60", "--rate", "10",
-                                       "--rate-end", "10", "--rise-max", "1"));
-    assert_says(result.err, "going on from step 5");
-    assert_says(result.err, "the step was not taken");
-    program_free(&result);
-    after = train_read(train_file("lost", ".checkpoint"), &n_after);
-    assert_int_equal(n_before, n_after);
-    assert_memory_equal(before, after, n_before);
-    assert_int_equal(access(train_file("lost", ".gguf"), F_OK), -1);
-    free(before);
-    free(after);
-    train_remove("lost");
+    check_lost(PROGRAM("train", config, "--steps", "60", "--rate", "10", "--rate-end", "10",
+                       "--rise-max", "1"),
+               "lost", 5);
+}
+
+/* Weights that grow a hundredfold with each step, until they are no numbers. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    check_lost(PROGRAM("train", write_config("infinite", "mha", 200), "--rate", "10", "--rate-end",
+                       "10", "--decay", "10", "--clip", "0", "--rise-max", "0"),
+               "infinite", 1);
 }
 
 /* The longest context, in rows that a task fills. The rate counts all steps of the process: in the
@@ -293,7 +323,7 @@ int main(void)
         cmocka_unit_test(test_interrupted),  cmocka_unit_test(test_json),
         cmocka_unit_test(test_variables),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
-        cmocka_unit_test(test_predict_seen),
+        cmocka_unit_test(test_predict_seen), cmocka_unit_test(test_not_finite),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -321,17 +321,44 @@ static int save(train_run *r, quire_error *err)
     return quire_trainer_save(r->trainer, &r->packer, r->args->checkpoint, err);
 }
 
+/* After a step that was not taken: save the state before it, unless the checkpoint has it, and say
+ * so behind the reason. */
+static int keep_last_good(train_run *r, const uint64_t place[QUIRE_PACK_PLACE], uint64_t saved,
+                          quire_error *err)
+{
+    unsigned long long step = quire_trainer_steps(r->trainer);
+    const char *path = r->args->checkpoint;
+    quire_error reason = *err, failure = QUIRE_ERROR_INIT;
+
+    if (step == 0) {
+        return QUIRE_RANGE;
+    }
+    if (step > saved && quire_trainer_save_at(r->trainer, place, path, &failure) < 0) {
+        return quire_error_set(err, QUIRE_RANGE, "%s. The state after step %llu is lost: %s",
+                               reason.message, step, failure.message);
+    }
+    return quire_error_set(err, QUIRE_RANGE, "%s. %s has the state after step %llu", reason.message,
+                           path, step);
+}
+
 static int train(train_run *r, quire_error *err)
 {
     const train_args *a = r->args;
-    uint64_t step = quire_trainer_steps(r->trainer);
+    uint64_t step = quire_trainer_steps(r->trainer), saved = step;
 
     r->start_s = quire_now_s();
     r->start_tokens = step * step_tokens(&r->plan);
     while (step < r->plan.n_steps && !must_stop()) {
+        uint64_t place[QUIRE_PACK_PLACE];
         quire_train_report report;
+        int rc;
 
-        QUIRE_TRY(quire_trainer_step(r->trainer, &r->packer, &report, err));
+        quire_packer_tell(&r->packer, place);
+        rc = quire_trainer_step(r->trainer, &r->packer, &report, err);
+        if (rc == QUIRE_RANGE) {
+            return keep_last_good(r, place, saved, err);
+        }
+        QUIRE_TRY(rc);
         step = report.step;
         quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
         if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {
@@ -342,6 +369,7 @@ static int train(train_run *r, quire_error *err)
         }
         if (step % (uint64_t)a->every_save == 0) {
             QUIRE_TRY(save(r, err));
+            saved = step;
         }
     }
     QUIRE_TRY(save(r, err));

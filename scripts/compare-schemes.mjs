@@ -8,7 +8,7 @@
 //        [--only table] [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
 //
 // `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data:
-// a folder of texts or a file; without it the models learn the task `recall` alone. Training takes
+// a folder of texts or a file; without it the models learn tasks alone. Training takes
 // hours. Finished work stays in --runs (by default in the cache folder), and the same command goes
 // on from there, also after Ctrl-C. Runs with other settings or texts lie in other folders. Each
 // finished run leaves a small file in --results, and a run with such a file of the same settings
@@ -121,11 +121,14 @@ async function resultOf(c, settings, { scheme, seed }) {
         seconds: secondsOf(readFileSync(files.log, "utf8")) };
 }
 
+const mixText = ({ data, tasks, task_kinds: kinds }) =>
+    `${data ? `text, and ${100 * tasks} % of the tokens` : "all tokens"} of tasks (${kinds.replaceAll(",", ", ")})`;
+
 function writeTrained({ settings, folder, runs, nPlanned }) {
     const found = findingsOf(runs);
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
         `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
-    const about = `\`make compare-schemes\`, size ${size}: ${what}; ${settings.data ? "text, and " : ""}${100 * settings.tasks} % tasks of recall; ` +
+    const about = `\`make compare-schemes\`, size ${size}: ${what}; ${mixText(settings)}; ` +
         `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
     const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}\n## Machines\n\n${machinesText(runs)}\n`;
     const page = join(folder, "curves.html");

@@ -11,12 +11,20 @@ import { Server } from "../serve/server.mjs";
 const LETTERS = "abcdefghijklmnopqrstuvwxyz";
 const AT_ONCE = 16;
 const PAIR_BYTES = 8; // "abc=123\n"
+const ASKED_MAX = 32; // questions of a text of training (src/train/task_text.c)
 const ANSWER_TOKENS = 6;
 const CTX = "4096"; // room for the longest text; none is longer than the context of the training
 
-// Pairs between the asked pair and the question: 0, and then doubling up to all.
+// Pairs of the longest text of recall in training: its other lines are questions.
+export function pairsOf(taskBytes) {
+    const lines = Math.floor(taskBytes / PAIR_BYTES);
+    return lines - Math.min(ASKED_MAX, Math.floor(lines / 2));
+}
+
+// Pairs between the asked pair and the question: 0, and then doubling up to all. Texts of training
+// have questions at all of these distances.
 export function distances(taskBytes) {
-    const n = Math.floor(taskBytes / PAIR_BYTES), list = [0];
+    const n = pairsOf(taskBytes), list = [0];
     for (let d = 1; d < n; d *= 2) {
         list.push(d);
     }
@@ -37,7 +45,7 @@ export function recallTask(n, distance, seed) {
 
 // [{ distance, share }] of a model. All models get the same questions.
 export async function recallOf(c, model, { taskBytes, questions }) {
-    const n = Math.floor(taskBytes / PAIR_BYTES);
+    const n = pairsOf(taskBytes);
     const tasks = distances(taskBytes).flatMap((distance) =>
         Array.from({ length: questions }, (_, i) => ({ distance, ...recallTask(n, distance, 1000 * distance + i + 1) })));
     const right = new Map();

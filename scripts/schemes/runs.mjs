@@ -55,14 +55,15 @@ export const runName = (scheme, seed) => `${scheme}-${seed}`;
 export const runFiles = (folder, name) => ({ config: join(folder, `${name}.yaml`), log: join(folder, `${name}.jsonl`),
     checkpoint: join(folder, `${name}.checkpoint`), model: join(folder, `${name}.gguf`) });
 
-// A learned vocabulary depends on tasks and so on the seed: all runs take that of one small run.
+// All runs take the vocabulary that one small run learns from the text, or without a text from
+// tasks.
 export async function sharedTokenizer(c, settings) {
     if (!settings.tokenizer.startsWith("bpe:")) {
         return settings.tokenizer;
     }
     const checkpoint = join(c.folder, "vocabulary"), file = `${checkpoint}.tokenizer.gguf`;
     if (!existsSync(file)) {
-        const text = settings.data ? ["--data", settings.data, "--tasks", "0.02", "--task-kinds", "recall"] : ["--task-kinds", "recall"];
+        const text = settings.data ? ["--data", settings.data] : ["--task-kinds", settings.task_kinds];
         const status = await runInto(c.quire, ["train", ...text, "--tokenizer", settings.tokenizer, "--checkpoint", checkpoint, "--threads",
             "1", "--scheme", "mha", "--n-layer", "1", "--d-model", "32", "--n-head", "1", "--d-ff", "32", "--ctx", "64", "--steps", "1",
             "--json"], join(c.folder, "vocabulary.jsonl"));

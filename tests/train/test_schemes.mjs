@@ -15,7 +15,7 @@ import { thinned } from "../../scripts/schemes/curves.mjs";
 import { gatesOf, gatesVerdict, meanGates } from "../../scripts/schemes/gates.mjs";
 import { readGguf } from "../../scripts/schemes/gguf.mjs";
 import { cacheBytes, prefillFlop, shapeOf, storedLayers } from "../../scripts/schemes/plan.mjs";
-import { distances, recallTask } from "../../scripts/schemes/recall.mjs";
+import { distances, pairsOf, recallTask } from "../../scripts/schemes/recall.mjs";
 import { parseLog } from "../../scripts/schemes/runs.mjs";
 import { difference, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
 import { Server } from "../../scripts/serve/server.mjs";
@@ -87,7 +87,9 @@ function testTasks() {
     assert.equal(lines.length, 9);
     assert.equal(lines[4], `${lines[8].slice(0, 3)}=${answer}`);
     assert.equal(new Set(lines.slice(0, 8).map((line) => line.slice(0, 3))).size, 8);
-    assert.deepEqual(distances(64), [0, 1, 2, 4, 7]);
+    assert.deepEqual([64, 384, 640].map(pairsOf), [4, 24, 48]);
+    assert.deepEqual(distances(64), [0, 1, 2, 3]);
+    assert.deepEqual(distances(640), [0, 1, 2, 4, 8, 16, 32, 47]);
 }
 
 function testStories() {

@@ -20,7 +20,7 @@ export function findingsOf(runs) {
             cacheBytes: mine[0].cacheBytes, cacheShare: mine[0].cacheBytes / plain.cacheBytes, flop: mine[0].flop,
             flopShare: mine[0].flop / plain.flop, recall: recallMeans(mine), gates: meanGates(gates) };
     });
-    const losses = (name) => of(name).map((r) => r.loss);
+    const losses = (name) => new Map(of(name).map((r) => [r.seed, r.loss]));
     const order = ORDER.filter(([a, b]) => of(a).length > 0 && of(b).length > 0).map(([below, above]) =>
         ({ below, above, ...judgeBelow(losses(below), losses(above)) }));
     return { schemes, order, plain: plain.scheme };
@@ -54,11 +54,11 @@ function orderText({ order }) {
         return "No two schemes were trained of which the paper gives an order.";
     }
     const lines = order.map((o) => `| ${o.below} below ${o.above} | ${signed(o.mean)}${o.half === undefined ? "" : ` ± ${o.half.toFixed(4)}`} | ` +
-        `${o.verdict} |`);
+        `${o.isPaired ? "seed by seed" : "of means"} | ${o.verdict} |`);
     const said = VERDICTS.map((verdict) => [verdict, order.filter((o) => o.verdict === verdict).map((o) => `${o.below} < ${o.above}`)])
         .filter(([, pairs]) => pairs.length > 0).map(([verdict, pairs]) => `${verdict}: ${pairs.join(", ")}`);
     return `Order of the paper in loss: ${said.join("; ")}.\n\n` +
-        `| the paper says | difference of losses | here |\n|---|---:|---|\n${lines.join("\n")}`;
+        `| the paper says | difference of losses | taken | here |\n|---|---:|---|---|\n${lines.join("\n")}`;
 }
 
 function gatesText({ schemes }) {
@@ -72,6 +72,7 @@ function gatesText({ schemes }) {
 // The whole, as Markdown below a title.
 export function markdown(found, about) {
     return `${about}\n\n${lossTable(found)}\n\n± is half of a 95 % confidence interval over seeds (Student). "Seen" and "the opposite" ` +
-        "mean that the interval of the difference (Welch) is on one side of 0; several pairs are judged, each at 95 %.\n\n" +
+        "mean that the interval of the difference is on one side of 0. Where both schemes have the same seeds the differences are taken seed " +
+        "by seed, as runs of a seed have the same text and tasks; otherwise between the means (Welch). Several pairs are judged, each at 95 %.\n\n" +
         `${orderText(found)}\n\n## Recall by distance\n\n${recallTable(found)}\n\n## Gates\n\n${gatesText(found)}\n`;
 }

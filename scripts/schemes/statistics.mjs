@@ -43,12 +43,21 @@ export function difference(a, b) {
     return { mean: of, half: quantile(freedom) * Math.sqrt(va + vb) };
 }
 
-// The verdict of the values on "a is below b".
+// The interval of the mean of a - b, of Maps of seed to value. With the same seeds in both it is
+// that of the differences seed by seed (paired): runs of a seed have the same text, tasks and
+// order, so what the seed does to both falls out. Otherwise Welch's.
+export function differenceBySeed(a, b) {
+    const isPaired = a.size === b.size && [...a.keys()].every((seed) => b.has(seed));
+    const { mean: middle, half } = isPaired ? interval([...a].map(([seed, value]) => value - b.get(seed)))
+        : difference([...a.values()], [...b.values()]);
+    return { mean: middle, half, isPaired };
+}
+
+// On which side of 0 an interval lies: -1, 1, 0 when it holds 0, undefined without an interval.
+export const sideOf = ({ mean: middle, half }) => (half === undefined ? undefined : middle + half < 0 ? -1 : middle - half > 0 ? 1 : 0);
+
+// The verdict of the values, Maps of seed to value, on "a is below b".
 export function judgeBelow(a, b) {
-    const d = difference(a, b);
-    if (d.half === undefined) {
-        return { ...d, verdict: "one seed: no interval" };
-    }
-    const verdict = d.mean + d.half < 0 ? "seen" : d.mean - d.half > 0 ? "not seen: the opposite is" : "within noise";
-    return { ...d, verdict };
+    const d = differenceBySeed(a, b), side = sideOf(d);
+    return { ...d, verdict: side === undefined ? "one seed: no interval" : { "-1": "seen", 1: "not seen: the opposite is", 0: "within noise" }[side] };
 }

@@ -17,7 +17,7 @@ import { readGguf } from "../../scripts/schemes/gguf.mjs";
 import { cacheBytes, prefillFlop, shapeOf, storedLayers } from "../../scripts/schemes/plan.mjs";
 import { distances, pairsOf, recallTask } from "../../scripts/schemes/recall.mjs";
 import { parseLog } from "../../scripts/schemes/runs.mjs";
-import { difference, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
+import { difference, differenceBySeed, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
 import { Server } from "../../scripts/serve/server.mjs";
 import { beginning, complete, storiesOf, written } from "../../scripts/train/stories-text.mjs";
 
@@ -35,10 +35,21 @@ function testStatistics() {
     assert.equal(interval([5]).half, undefined);
     // Equal variances and sizes: Welch's degrees of freedom are 2 n - 2.
     near(difference([1, 2, 3], [4, 5, 6]).half, quantile(4) * Math.sqrt(2 / 3), "half of Welch's interval");
-    assert.equal(judgeBelow([1, 1.1, 0.9], [2, 2.1, 1.9]).verdict, "seen");
-    assert.equal(judgeBelow([2, 2.1, 1.9], [1, 1.1, 0.9]).verdict, "not seen: the opposite is");
-    assert.equal(judgeBelow([1, 2, 3], [1.5, 2.5, 3.5]).verdict, "within noise");
-    assert.equal(judgeBelow([1], [2]).verdict, "one seed: no interval");
+    const seeds = (...values) => new Map(values.map((value, i) => [i + 1, value]));
+    assert.equal(judgeBelow(seeds(1, 1.1, 0.9), seeds(2, 2.1, 1.9)).verdict, "seen");
+    assert.equal(judgeBelow(seeds(2, 2.1, 1.9), seeds(1, 1.1, 0.9)).verdict, "not seen: the opposite is");
+    assert.equal(judgeBelow(seeds(1, 2, 3), seeds(2.5, 1.5, 3.5)).verdict, "within noise");
+    assert.equal(judgeBelow(seeds(1), seeds(2)).verdict, "one seed: no interval");
+    // Seeds far apart: the differences seed by seed say what the means do not.
+    const paired = judgeBelow(seeds(1, 2, 3), seeds(1.4, 2.5, 3.6));
+    assert.deepEqual([paired.verdict, paired.isPaired], ["seen", true]);
+    near(paired.mean, -0.5, "mean of differences");
+    near(paired.half, 4.303 * 0.1 / Math.sqrt(3), "half of the paired interval");
+    // Pairs go by seed, and not by place.
+    near(differenceBySeed(new Map([[1, 1], [2, 5]]), new Map([[2, 4], [1, 0]])).half, 0, "equal differences");
+    const other = differenceBySeed(seeds(1, 2, 3), new Map([[2, 4], [3, 5], [4, 6]]));
+    assert.ok(!other.isPaired);
+    near(other.half, quantile(4) * Math.sqrt(2 / 3), "Welch's, of other seeds");
 }
 
 function made(scheme) {

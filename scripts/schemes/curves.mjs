@@ -70,7 +70,7 @@ export function findingParts(found) {
         x: { label: "pairs between pair and question", format: "count", unit: "pairs", scale: "log" }, y: { label: "right answers", format: "share", high: 1 },
         series: recall.map((s) => ({ name: s.scheme, style: "", points: s.recall.map((r) => [r.distance, r.mean]) })) };
     const gates = gated.map((s) => ({ id: `gates-${s.scheme}`, kind: "lines", size: "half", title: `Gates of ${s.scheme}`,
-        note: "Share of the bottom layer in the gates' sizes; the rest is the middle layer's.",
+        note: "Share of the bottom layer in the size of gates times K or V; the rest is the middle layer's.",
         x: { label: "layer", format: "count", unit: "" }, y: { label: "bottom layer", format: "share", high: 1 },
         series: ["k", "v"].map((letter) => ({ name: letter.toUpperCase(), style: "strong",
             points: s.gates.filter((g) => g[letter]?.share !== undefined).map((g) => [g.layer, g[letter].share]) })) }));

@@ -18,7 +18,7 @@ export function findingsOf(runs) {
         const mine = of(name), gates = mine.map((r) => r.gates).filter((g) => g.length > 0);
         return { scheme: name, seeds: mine.map((r) => r.seed), loss: interval(mine.map((r) => r.loss)), parameters: mine[0].parameters,
             cacheBytes: mine[0].cacheBytes, cacheShare: mine[0].cacheBytes / plain.cacheBytes, flop: mine[0].flop,
-            flopShare: mine[0].flop / plain.flop, recall: recallMeans(mine), gates: meanGates(gates) };
+            flopShare: mine[0].flop / plain.flop, recall: recallMeans(mine), gates: meanGates(gates), leaning: gatesVerdict(gates) };
     });
     const losses = (name) => new Map(of(name).map((r) => [r.seed, r.loss]));
     const order = ORDER.filter(([a, b]) => of(a).length > 0 && of(b).length > 0).map(([below, above]) =>
@@ -63,10 +63,10 @@ function orderText({ order }) {
 
 function gatesText({ schemes }) {
     const tables = schemes.filter((s) => s.gates.length > 0).map((s) => {
-        const verdict = gatesVerdict(s.gates);
-        return `${gatesTable(s.scheme, s.gates)}${verdict ? `\n\n${s.scheme}: ${verdict.text}.` : ""}`;
+        return `${gatesTable(s.scheme, s.gates)}${s.leaning ? `\n\n${s.scheme}: ${s.leaning.text}.` : ""}`;
     });
-    return tables.length > 0 ? tables.join("\n\n") : "No scheme with gates was trained.";
+    return tables.length > 0 ? `${tables.join("\n\n")}\n\nShares are those in the size of the gate times K or V, whose sizes are ` +
+        "estimated from the weights. ± is half of a 95 % interval over seeds of the mean of all layers." : "No scheme with gates was trained.";
 }
 
 // The whole, as Markdown below a title.

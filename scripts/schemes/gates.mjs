@@ -1,20 +1,46 @@
-// gates.mjs - sources of layers by their learned gates: the share of the bottom layer in the gates'
-// sizes.
+// gates.mjs - sources of layers by their learned gates: the share of the bottom layer in what is
+// added up.
 //
-// Of two sources with gates a and b the share of the first is mean|a| / (mean|a| + mean|b|). The
-// share ignores the sizes of the weighted K and V: norms of heads make K of all layers about
-// equally large, while V of layers may differ. With one source only the mean size is given.
+// Of two sources the share of the first is r0 / (r0 + r1), where r is the root mean square of the
+// gate times the stored K or V. The sizes of K and V are estimated from the weights alone, as if
+// the elements of a layer's normalised input were uncorrelated: an element of V then has the mean
+// square of its row of the matrix times the norm's weights; an element of K, where heads of K have
+// a norm, that of the norm's weight. With one source only the mean size of the gate is given.
 //
 // SPDX-License-Identifier: MIT
-import { mean } from "./statistics.mjs";
+import { interval, mean, sideOf } from "./statistics.mjs";
 import { shapeOf } from "./plan.mjs";
 
 const BAR = 20; // characters of a whole
 
 const size = (values) => mean([...values].map(Math.abs));
 
-// [{ layer, k: {sources, sizes, share}, v }] of the layers that have gates; share is undefined with
-// one source.
+// Mean squares of the elements of a stored row, [nKvHead dHead].
+function storedSquares(gguf, shape, letter, layer) {
+    const norm = `blk.${layer}.attn_${letter}_norm.weight`, n = shape.nKvHead * shape.dHead;
+    if (gguf.tensors.has(norm)) {
+        const weights = gguf.floats(norm);
+        return Array.from({ length: n }, (_, i) => weights[i % shape.dHead] ** 2);
+    }
+    const matrix = gguf.floats(`blk.${layer}.attn_${letter}.weight`), scale = gguf.floats(`blk.${layer}.attn_norm.weight`);
+    return Array.from({ length: n }, (_, row) => scale.reduce((sum, s, i) => sum + (s * matrix[row * scale.length + i]) ** 2, 0));
+}
+
+// The rotary embedding turns pairs of elements, so both have the mean of their squares.
+function turned(squares, dHead) {
+    const half = dHead / 2;
+    return squares.map((s, i) => (s + squares[i % dHead < half ? i + half : i - half]) / 2);
+}
+
+// The root mean square of a gate times the rows of its source. A gate has half a head, a head, or
+// all heads.
+function weighed(gguf, shape, letter, layer, gate) {
+    const squares = storedSquares(gguf, shape, letter, layer);
+    return Math.sqrt(mean((letter === "k" ? turned(squares, shape.dHead) : squares).map((s, i) => s * gate[i % gate.length] ** 2)));
+}
+
+// [{ layer, k: {sources, sizes, share}, v }] of the layers that have gates; sizes are those of the
+// gates alone, share is undefined with one source.
 export function gatesOf(gguf) {
     const shape = shapeOf(gguf), layers = [];
     for (let i = 0; i < shape.nLayer; i++) {
@@ -24,8 +50,9 @@ export function gatesOf(gguf) {
             if (!gguf.tensors.has(name(0))) {
                 return undefined;
             }
-            const sizes = there.map((_, n) => size(gguf.floats(name(n))));
-            return { sources: there, sizes, share: sizes.length === 2 ? sizes[0] / (sizes[0] + sizes[1]) : undefined };
+            const gates = there.map((_, n) => gguf.floats(name(n)));
+            const parts = there.map((source, n) => weighed(gguf, shape, letter, source, gates[n]));
+            return { sources: there, sizes: gates.map(size), share: parts.length === 2 ? parts[0] / (parts[0] + parts[1]) : undefined };
         };
         const k = side("k", shape.sourceK[i]), v = side("v", shape.sourceV[i]);
         if (k || v) {
@@ -48,19 +75,28 @@ export function meanGates(lists) {
     return lists.length === 0 ? [] : lists[0].map(({ layer }, i) => ({ layer, k: side(i, "k"), v: side(i, "v") }));
 }
 
-const EQUAL = 0.02; // shares so close to one half lean to neither side
+// The share of the bottom layer over all layers of one run; undefined where no layer has two
+// sources.
+function meanShare(layers, letter) {
+    const shares = layers.map((l) => l[letter]?.share).filter((share) => share !== undefined);
+    return shares.length > 0 ? mean(shares) : undefined;
+}
 
-// The verdict of all layers on the paper's claim: V draws more on the bottom layer, K on the middle
-// one.
-export function gatesVerdict(layers) {
-    const shares = (letter) => layers.map((l) => l[letter]?.share).filter((share) => share !== undefined);
-    const [k, v] = [shares("k"), shares("v")];
-    if (k.length === 0 || v.length === 0) {
+// The verdict of lists over seeds on the paper's claim: V draws more on the bottom layer, K on the
+// middle one. { k, v: {mean, half, n}, text }, or undefined without two sources.
+export function gatesVerdict(lists) {
+    const of = (letter) => lists.map((layers) => meanShare(layers, letter)).filter((share) => share !== undefined);
+    if (of("k").length === 0 || of("v").length === 0) {
         return undefined;
     }
-    const words = (lean, text) => `${text}: ${lean > EQUAL ? "seen" : lean < -EQUAL ? "not seen: the opposite is" : "neither way"}`;
-    return { k: mean(k), v: mean(v), text: `${words(0.5 - mean(k), "keys draw more on the middle layer")} (bottom ${percent(mean(k))}); ` +
-        `${words(mean(v) - 0.5, "values draw more on the bottom layer")} (bottom ${percent(mean(v))})` };
+    const [k, v] = ["k", "v"].map((letter) => interval(of(letter)));
+    const says = (text, share, sign) => {
+        const side = sideOf({ mean: share.mean - 0.5, half: share.half });
+        const verdict = side === undefined ? "one seed: no interval" : side === sign ? "seen" : side === -sign ? "not seen: the opposite is"
+            : "within noise";
+        return `${text}: ${verdict} (bottom ${percent(share.mean)}${share.half === undefined ? "" : ` ± ${(100 * share.half).toFixed(0)}`})`;
+    };
+    return { k, v, text: `${says("keys draw more on the middle layer", k, -1)}; ${says("values draw more on the bottom layer", v, 1)}` };
 }
 
 const percent = (share) => `${(100 * share).toFixed(0)} %`;

@@ -76,11 +76,28 @@ function testFiles() {
     assert.ok(gates.every((g) => g.k.share > 0 && g.k.share < 1));
     const lists = [[{ layer: 1, k: { sources: [0, 1], sizes: [1, 3], share: 0.25 } }], [{ layer: 1, k: { sources: [0, 1], sizes: [3, 1], share: 0.75 } }]];
     assert.deepEqual(meanGates(lists)[0].k, { sources: [0, 1], sizes: [2, 2], share: 0.5 });
-    const said = gatesVerdict([{ layer: 1, k: { share: 0.2 }, v: { share: 0.4 } }]).text;
-    assert.match(said, /keys .*: seen \(bottom 20 %\); values .*: not seen: the opposite is \(bottom 40 %\)/);
-    assert.match(gatesVerdict([{ layer: 1, k: { share: 0.49 }, v: { share: 0.51 } }]).text, /keys .*: neither way .* values .*: neither way/);
+    testGates(fused);
     writeFileSync(join(folder, "no.gguf"), "no model");
     assert.throws(() => readGguf(join(folder, "no.gguf")), /no\.gguf: not a GGUF file/);
+}
+
+// Shares weigh gates by the K and V that they are for, and the verdict has an interval over seeds.
+function testGates(fused) {
+    const shape = shapeOf(fused), width = shape.nKvHead * shape.dHead;
+    // V of the bottom layer three times as large, and so are K by their norms; equal gates.
+    const floats = (name) => (name.includes("_gate.") ? new Float32Array(shape.dHead / 2).fill(0.5)
+        : name.includes("attn_v.weight") ? new Float32Array(width * shape.dModel).fill(name.startsWith("blk.0.") ? 3 : 1)
+            : new Float32Array(name.includes("_k_norm") ? shape.dHead : shape.dModel).fill(name === "blk.0.attn_k_norm.weight" ? 3 : 1));
+    const [layer] = gatesOf({ ...fused, tensors: new Map([...fused.tensors, ["blk.0.attn_k_norm.weight", {}], ["blk.3.attn_k_norm.weight", {}]]), floats });
+    near(layer.v.share, 0.75, "share in V");
+    near(layer.k.share, 0.75, "share in K");
+    assert.deepEqual(layer.k.sizes, [0.5, 0.5]);
+    const run = (k, v) => [{ layer: 1, k: { share: k }, v: { share: v } }];
+    const said = gatesVerdict([run(0.2, 0.4), run(0.21, 0.41), run(0.19, 0.39)]).text;
+    assert.match(said, /keys .*: seen \(bottom 20 % ± 2\); values .*: not seen: the opposite is \(bottom 40 % ± 2\)/);
+    assert.match(gatesVerdict([run(0.4, 0.6), run(0.55, 0.45)]).text, /keys .*: within noise .* values .*: within noise/);
+    assert.match(gatesVerdict([run(0.4, 0.6)]).text, /keys .*: one seed: no interval \(bottom 40 %\)/);
+    assert.equal(gatesVerdict([[{ layer: 1, k: {}, v: {} }]]), undefined);
 }
 
 // Steps that a resumed run says again count once; half a line does not count.

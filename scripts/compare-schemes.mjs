@@ -28,7 +28,7 @@ import { findingsOf, markdown } from "./schemes/findings.mjs";
 import { gatesOf } from "./schemes/gates.mjs";
 import { readGguf } from "./schemes/gguf.mjs";
 import { keep, keptPath, keptResult, machinesText } from "./schemes/kept.mjs";
-import { cacheBytes, prefillFlop, SCHEMES, settingsFacts, settingsName, shapeOf, sharedSettings, SIZES } from "./schemes/plan.mjs";
+import { cacheBytes, prefillFlop, SCHEMES, settingsFacts, settingsName, shapeOf, sharedSettings, SIZES, textSetName } from "./schemes/plan.mjs";
 import { recallOf } from "./schemes/recall.mjs";
 import { lastHeld, readLog, runFiles, runName, secondsOf, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
 import { DEPTHS, QUICK_DEPTHS, QUICK_SHAPES, SHAPES, speedOfShapes } from "./schemes/shapes.mjs";
@@ -105,7 +105,7 @@ async function trained() {
     if (runs.length === 0) {
         stop(`--only table: no run of these settings is finished in ${join(results, name)}`);
     }
-    return { settings, folder, runs, nPlanned: list.length };
+    return { settings, texts: facts.texts, folder, runs, nPlanned: list.length };
 }
 
 // The results of a complete run.
@@ -121,22 +121,22 @@ async function resultOf(c, settings, { scheme, seed }) {
         seconds: secondsOf(readFileSync(files.log, "utf8")) };
 }
 
-const mixText = ({ data, tasks, task_kinds: kinds }) =>
-    `${data ? `text, and ${100 * tasks} % of the tokens` : "all tokens"} of tasks (${kinds.replaceAll(",", ", ")})`;
+const mixText = ({ tasks, task_kinds: kinds }, texts) =>
+    `${texts ? `text (${textSetName(texts)}), and ${100 * tasks} % of the tokens` : "all tokens"} of tasks (${kinds.replaceAll(",", ", ")})`;
 
-function writeTrained({ settings, folder, runs, nPlanned }) {
+function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const found = findingsOf(runs);
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
         `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
-    const about = `\`make compare-schemes\`, size ${size}: ${what}; ${mixText(settings)}; ` +
+    const about = `\`make compare-schemes\`, size ${size}: ${what}; ${mixText(settings, texts)}; ` +
         `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
     const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}\n## Machines\n\n${machinesText(runs)}\n`;
     const page = join(folder, "curves.html");
     writeFileSync(page, curvesPage({ title: `Schemes of sharing K and V, size ${size}`, about: what, runs, parts: findingParts(found) }));
     // No paths: the files may be published.
     const { data, tokenizer, ...shown } = settings;
-    const json = { size, settings: { ...shown, has_text: data !== undefined, tokenizer: options.tokenizer ?? SIZES[size].tokenizer }, ...found,
-        runs: runs.map(({ log, group, settings: _, version, texts, ...r }) => ({ ...r, held: log.held })) };
+    const json = { size, texts, settings: { ...shown, tokenizer: options.tokenizer ?? SIZES[size].tokenizer }, ...found,
+        runs: runs.map(({ log, group, settings: _, version, texts: __, ...r }) => ({ ...r, held: log.held })) };
     const out = options.out ?? join(options.quick ? folder : join(root, "bench", "results"), `schemes-${size}`);
     writeFileSync(`${out}.md`, body);
     writeFileSync(`${out}.json`, `${JSON.stringify(json, null, 1)}\n`);

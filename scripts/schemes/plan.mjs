@@ -45,7 +45,7 @@ const RECIPE = 3;
 // paths.
 export function settingsFacts(size, settings) {
     const { data, ...shown } = settings;
-    return { settings: { size, recipe: RECIPE, ...shown }, texts: data ? textDigest(data) : "" };
+    return { settings: { size, recipe: RECIPE, ...shown }, texts: data ? textSet(data) : undefined };
 }
 
 // A short name of the facts: runs of others lie in another folder.
@@ -53,19 +53,26 @@ export function settingsName(size, facts) {
     return `${size}-${createHash("sha256").update(JSON.stringify(facts)).digest("hex").slice(0, 10)}`;
 }
 
-// A hash of the texts in the order in which they are read.
-function textDigest(path) {
+// { files, bytes, digest } of the texts. The digest is of all bytes, and of the names below the
+// path, by which the trainer mixes files.
+export function textSet(path) {
     const hash = createHash("sha256");
-    const add = (at) => {
+    let files = 0, bytes = 0;
+    const add = (at, name) => {
         if (!statSync(at).isDirectory()) {
-            hash.update(createHash("sha256").update(readFileSync(at)).digest());
+            const content = readFileSync(at);
+            hash.update(`${name}\0`).update(createHash("sha256").update(content).digest());
+            files++;
+            bytes += content.length;
             return;
         }
-        readdirSync(at).filter((name) => !name.startsWith(".")).sort().forEach((name) => add(join(at, name)));
+        readdirSync(at).filter((below) => !below.startsWith(".")).sort().forEach((below) => add(join(at, below), `${name}/${below}`));
     };
-    add(path);
-    return hash.digest("hex").slice(0, 16);
+    add(path, "");
+    return { files, bytes, digest: hash.digest("hex").slice(0, 16) };
 }
+
+export const textSetName = ({ files, bytes, digest }) => `${files} files of ${bytes} bytes, digest ${digest}`;
 
 // The settings of one run, as lines of YAML.
 export function runYaml(settings, scheme, seed, files) {

@@ -14,7 +14,7 @@ import { parseArgs } from "node:util";
 import { thinned } from "../../scripts/schemes/curves.mjs";
 import { gatesOf, gatesVerdict, meanGates } from "../../scripts/schemes/gates.mjs";
 import { readGguf } from "../../scripts/schemes/gguf.mjs";
-import { cacheBytes, prefillFlop, shapeOf, storedLayers } from "../../scripts/schemes/plan.mjs";
+import { cacheBytes, prefillFlop, settingsFacts, shapeOf, sharedSettings, storedLayers, textSet, textSetName } from "../../scripts/schemes/plan.mjs";
 import { distances, pairsOf, recallTask } from "../../scripts/schemes/recall.mjs";
 import { parseLog } from "../../scripts/schemes/runs.mjs";
 import { difference, differenceBySeed, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
@@ -79,6 +79,25 @@ function testFiles() {
     testGates(fused);
     writeFileSync(join(folder, "no.gguf"), "no model");
     assert.throws(() => readGguf(join(folder, "no.gguf")), /no\.gguf: not a GGUF file/);
+}
+
+// The set of texts is its bytes and names, and neither the folder nor hidden files.
+function testTexts() {
+    const at = (name) => join(folder, name);
+    for (const name of ["one", "two", "three"]) {
+        mkdirSync(join(at(name), "more"), { recursive: true });
+        writeFileSync(join(at(name), "a.txt"), "a text");
+        writeFileSync(join(at(name), "more", name === "three" ? "c.txt" : "b.txt"), "another");
+        writeFileSync(join(at(name), ".hidden"), name);
+    }
+    const [one, two, three] = ["one", "two", "three"].map((name) => textSet(at(name)));
+    assert.deepEqual([one.files, one.bytes], [2, 13]);
+    assert.deepEqual(one, two);
+    assert.notEqual(one.digest, three.digest);
+    const facts = settingsFacts("quick", sharedSettings("quick", { data: at("one") }));
+    assert.deepEqual(facts.texts, one);
+    assert.ok(!JSON.stringify(facts).includes(folder), "facts name no path");
+    assert.match(textSetName(one), /^2 files of 13 bytes, digest [0-9a-f]{16}$/);
 }
 
 // Shares weigh gates by the K and V that they are for, and the verdict has an interval over seeds.
@@ -261,6 +280,7 @@ try {
     testFiles();
     testLogs();
     testTasks();
+    testTexts();
     testStories();
     testRefused();
     testTold();

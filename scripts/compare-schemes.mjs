@@ -28,9 +28,9 @@ import { findingsOf, markdown } from "./schemes/findings.mjs";
 import { gatesOf } from "./schemes/gates.mjs";
 import { readGguf } from "./schemes/gguf.mjs";
 import { keep, keptPath, keptResult, machinesText } from "./schemes/kept.mjs";
-import { cacheBytes, prefillFlop, SCHEMES, settingsFacts, settingsName, shapeOf, sharedSettings, SIZES, textSetName } from "./schemes/plan.mjs";
+import { cacheBytes, prefillFlop, recallSettings, SCHEMES, settingsFacts, settingsName, shapeOf, sharedSettings, SIZES, textSetName } from "./schemes/plan.mjs";
 import { recallOf } from "./schemes/recall.mjs";
-import { lastHeld, readLog, runFiles, runName, secondsOf, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
+import { lastHeld, readLog, recallName, runFiles, runName, secondsOf, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
 import { DEPTHS, QUICK_DEPTHS, QUICK_SHAPES, SHAPES, speedOfShapes } from "./schemes/shapes.mjs";
 
 const PROMPT_TOKENS = 8192; // of the counted work
@@ -98,7 +98,7 @@ async function trained() {
     if (options.only !== "table" && missing.length > 0) {
         stopRunsOnSignals();
         settings.tokenizer = await sharedTokenizer(c, settings);
-        await trainAll(c, settings, missing, async (run) => keep(pathOf(run), facts, machine(), await resultOf(c, settings, run)));
+        await trainAll(c, settings, recallSettings(size), missing, async (run) => keep(pathOf(run), facts, machine(), await resultOf(c, settings, run)));
     }
     const runs = list.map((run) => keptResult(pathOf(run), facts)).filter((r) => r !== undefined)
         .map((r) => ({ ...r, name: runName(r.scheme, r.seed), group: r.scheme }));
@@ -115,21 +115,25 @@ async function resultOf(c, settings, { scheme, seed }) {
     if (lastHeld(log) === undefined) {
         stop(`${name} has no validation loss: of --data no document is held out; more text is needed`);
     }
+    const recall = recallSettings(size), model = recall ? runFiles(c.folder, recallName(scheme, seed)).model : files.model;
     return { scheme, seed, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
         parameters: runJson(c.quire, ["info", files.model, "--json"]).n_params, gates: gatesOf(gguf),
-        recall: await recallOf(c, files.model, { taskBytes: settings.task_bytes, questions: c.questions }),
+        recall: await recallOf(c, model, { taskBytes: (recall ?? settings).task_bytes, questions: c.questions }),
         seconds: secondsOf(readFileSync(files.log, "utf8")) };
 }
 
 const mixText = ({ tasks, task_kinds: kinds }, texts) =>
     `${texts ? `text (${textSetName(texts)}), and ${100 * tasks} % of the tokens` : "all tokens"} of tasks (${kinds.replaceAll(",", ", ")})`;
 
+const recallText = (recall) => (!recall ? "" : `Recall is that of models of the same shape after ` +
+    `${(recall.steps * recall.rows * recall.ctx / 1e6).toPrecision(3)} M tokens of tasks alone (${recall.task_kinds.replaceAll(",", ", ")}).`);
+
 function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const found = findingsOf(runs);
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
         `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
     const about = `\`make compare-schemes\`, size ${size}: ${what}; ${mixText(settings, texts)}; ` +
-        `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
+        `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape. ${recallText(recallSettings(size))}`;
     const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}\n## Machines\n\n${machinesText(runs)}\n`;
     const page = join(folder, "curves.html");
     writeFileSync(page, curvesPage({ title: `Schemes of sharing K and V, size ${size}`, about: what, runs, parts: findingParts(found) }));

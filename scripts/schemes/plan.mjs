@@ -13,14 +13,22 @@ export const SCHEMES = ["mha", "gqa", "cla2", "yoco", "fusedkv-lite", "fusedkv-l
 export const ORDER = [["fusedkv", "fusedkv-lite"], ["fusedkv-lite-learnable", "fusedkv-lite"], ["fusedkv-lite", "mha"], ["mha", "gqa"],
     ["mha", "yoco"], ["gqa", "cla2"], ["yoco", "cla2"]];
 
-// Parameters are those of mha without the embedding.
+// A run of tasks alone whose model answers the table of recall: mixed text teaches recall late. The
+// longest texts have 48 pairs and fill a row. Lengths grow and batches are small as those of
+// bench/train/recall-1.yaml.
+const RECALL = { tokenizer: "bytes", ctx: 648, rows: 2, tokens: 3e6, task_kinds: "recall,copy", task_bytes_min: 64, task_bytes_first: 64,
+    task_bytes: 640, grow_below: 0.2, grow_every: 25, rate: 0.002, decay: 0 };
+
+// Parameters are those of mha without the embedding. recall: settings of a run for recall, beside
+// the shape; without it the model that learns text answers.
 export const SIZES = {
     quick: { n_layer: 4, d_model: 32, n_head: 2, d_head: 16, d_ff: 48, ctx: 96, rows: 4, tokens: 4 * 96 * 20, tokenizer: "bytes",
-        task_bytes: 64, rate: 0.004 },
+        task_bytes: 64, rate: 0.004, recall: { ...RECALL, ctx: 104, tokens: 2 * 104 * 40, task_bytes: 96, rate: 0.004 } },
     small: { n_layer: 8, d_model: 128, n_head: 4, d_head: 32, d_ff: 256, ctx: 512, rows: 8, tokens: 8e6, tokenizer: "bpe:1024",
-        task_bytes: 384, rate: 0.002, products: "bf16" }, // 1.3 M
+        task_bytes: 384, rate: 0.002, products: "bf16", recall: RECALL }, // 1.3 M
     second: { n_layer: 16, d_model: 128, n_head: 4, d_head: 32, d_ff: 448, ctx: 512, rows: 8, tokens: 16e6, tokenizer: "bpe:1024",
-        task_bytes: 384, rate: 0.0015, products: "bf16", schemes: ["mha", "gqa", "fusedkv-lite", "fusedkv"] }, // 3.8 M
+        task_bytes: 384, rate: 0.0015, products: "bf16", recall: { ...RECALL, rate: 0.0015 },
+        schemes: ["mha", "gqa", "fusedkv-lite", "fusedkv"] }, // 3.8 M
 };
 const TASK_SHARE = 0.25; // of the tokens
 const TASK_KINDS = "recall,passkey,copy,instruction";
@@ -29,12 +37,26 @@ const DOC_BYTES = 8192; // so that the held-out share of a text of 1 MB is some 
 
 // The settings that all runs of a comparison share.
 export function sharedSettings(size, { tokens, data, tokenizer }) {
-    const { tokens: tokensDefault, tokenizer: tokenizerDefault, schemes: _, ...shape } = SIZES[size];
-    const steps = Math.max(1, Math.round((tokens ?? tokensDefault) / (shape.rows * shape.ctx)));
-    return { ...shape, data, tokenizer: tokenizer ?? tokenizerDefault, steps, warmup: Math.ceil(steps / 20), rate_end: shape.rate / 10,
+    const { tokens: tokensDefault, tokenizer: tokenizerDefault, schemes: _, recall: __, ...shape } = SIZES[size];
+    return { ...shape, data, tokenizer: tokenizer ?? tokenizerDefault, ...schedule(shape, tokens ?? tokensDefault),
         doc_bytes: DOC_BYTES, tasks: data ? TASK_SHARE : 1, task_kinds: TASK_KINDS, task_bytes_min: TASK_BYTES_MIN, held: 0.03,
-        log_every: Math.max(1, Math.round(steps / 200)), held_every: Math.max(1, Math.round(steps / 10)),
-        held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
+        held_batches: size === "quick" ? 4 : 50 };
+}
+
+// The settings that all runs for recall share, or undefined: the size has none.
+export function recallSettings(size) {
+    const { recall, tokens: _, schemes: __, ...shape } = SIZES[size];
+    if (!recall) {
+        return undefined;
+    }
+    const { tokens, ...all } = { ...shape, ...recall };
+    return { ...all, ...schedule(all, tokens), held_batches: 4 };
+}
+
+function schedule({ rows, ctx, rate }, tokens) {
+    const steps = Math.max(1, Math.round(tokens / (rows * ctx)));
+    return { steps, warmup: Math.ceil(steps / 20), rate_end: rate / 10, log_every: Math.max(1, Math.round(steps / 200)),
+        held_every: Math.max(1, Math.round(steps / 10)), save_every: Math.max(1, Math.round(steps / 20)) };
 }
 
 // Raise this when the same settings give another training: other tasks, vocabularies or another
@@ -45,7 +67,7 @@ const RECIPE = 3;
 // paths.
 export function settingsFacts(size, settings) {
     const { data, ...shown } = settings;
-    return { settings: { size, recipe: RECIPE, ...shown }, texts: data ? textSet(data) : undefined };
+    return { settings: { size, recipe: RECIPE, ...shown, recall: recallSettings(size) }, texts: data ? textSet(data) : undefined };
 }
 
 // A short name of the facts: runs of others lie in another folder.

@@ -52,6 +52,7 @@ function runInto(program, args, path) {
 }
 
 export const runName = (scheme, seed) => `${scheme}-${seed}`;
+export const recallName = (scheme, seed) => `${runName(scheme, seed)}-recall`;
 export const runFiles = (folder, name) => ({ config: join(folder, `${name}.yaml`), log: join(folder, `${name}.jsonl`),
     checkpoint: join(folder, `${name}.checkpoint`), model: join(folder, `${name}.gguf`) });
 
@@ -74,8 +75,8 @@ export async function sharedTokenizer(c, settings) {
     return file;
 }
 
-async function runOne(c, settings, { scheme, seed }) {
-    const name = runName(scheme, seed), files = runFiles(c.folder, name);
+async function runOne(c, settings, { scheme, seed }, name) {
+    const files = runFiles(c.folder, name);
     if (existsSync(files.model) || isStopping) {
         return;
     }
@@ -91,15 +92,20 @@ async function runOne(c, settings, { scheme, seed }) {
     process.stderr.write(`${name}: validation loss ${lastHeld(readLog(files.log))?.toFixed(4)}\n`);
 }
 
-// All runs, c.jobs of them at once, each followed by finish(run). A run that fails stops the
-// others.
-export async function trainAll(c, settings, list, finish) {
+// All runs, c.jobs of them at once, each followed by its run for recall, if there is one, and by
+// finish(run). A run that fails stops the others.
+export async function trainAll(c, settings, recall, list, finish) {
     const waiting = [...list];
     let failure;
     await Promise.all(Array.from({ length: c.jobs }, async () => {
         while (waiting.length > 0 && !isStopping) {
             const run = waiting.shift();
-            await runOne(c, settings, run).then(() => isStopping || finish(run)).catch((error) => {
+            const one = async () => {
+                await runOne(c, settings, run, runName(run.scheme, run.seed));
+                await (recall && runOne(c, recall, run, recallName(run.scheme, run.seed)));
+                await (isStopping || finish(run));
+            };
+            await one().catch((error) => {
                 failure ??= error;
                 stopRuns();
             });

@@ -225,6 +225,14 @@ async function testComparison() {
     }
     const json = JSON.parse(readFileSync(join(runs, "schemes-quick.json"), "utf8"));
     assert.equal(json.runs.length, 4);
+    const [text, recall] = ["mha-1", "mha-1-recall"].map((name) => readFileSync(join(runs, `${name}.yaml`), "utf8"));
+    assert.match(recall, /^task_bytes: 96\n/m);
+    assert.match(recall, /^scheme: mha\nseed: 1\n/m);
+    assert.doesNotMatch(recall, /^data:/m);
+    assert.deepEqual([text, recall].map((yaml) => yaml.match(/^n_layer: .*$/m)[0]), ["n_layer: 4", "n_layer: 4"]);
+    assert.ok(existsSync(join(runs, "mha-1-recall.gguf")));
+    assert.deepEqual(json.runs[0].recall.map((r) => r.distance), distances(96));
+    assert.match(first.stdout, /Recall is that of models of the same shape after 0\.00832 M tokens of tasks alone \(recall, copy\)/);
     assert.ok(json.runs.every((r) => r.loss > 0 && r.loss < 10 && r.held.at(-1)[1] === r.loss));
     assert.ok(first.stdout.includes("4 of 4 runs are finished") && first.stdout.includes("| mha-1, fusedkv-1, mha-2, fusedkv-2 |"), first.stdout);
     const again = compared();

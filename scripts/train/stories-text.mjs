@@ -3,13 +3,14 @@
 //
 //   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE]
 //                                       [--model stories15M.gguf --stories 4000 --tokens 224]
-//                                       [--temperature 0.9] [--top-p 0.95]
+//                                       [--temperature 0.9] [--top-p 0.95] [--words 4]
 //                                       [--quire build/quire] [--threads 1]
 //
 // Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two
 // blank lines, or line ends without a blank line, whichever the file has more of. --stories: so
 // many more that --model tells, each from the first words of a story of the texts, by a server of
-// Quire's. A second call goes on from the number of stories that are there.
+// Quire's: from --words words of each story, then from twice, three and four times as many. A
+// second call goes on from the number of stories that are there.
 //
 // SPDX-License-Identifier: MIT
 import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -34,10 +35,10 @@ export function storiesOf(text) {
 
 export const written = (stories) => stories.map((story) => `${story}\n${END}\n`).join("");
 
-// The first words of story number i of all, of a number of words that goes round with i.
-export function beginning(stories, i) {
-    const words = stories[i % stories.length].split(/[ \n]+/);
-    return words.slice(0, 4 + Math.floor(i / stories.length) % 4 * 4).join(" ");
+// The first words of story number i of all: `unit` words or two, three, four times as many.
+export function beginning(stories, i, unit) {
+    const wanted = unit * (1 + Math.floor(i / stories.length) % 4);
+    return stories[i % stories.length].match(new RegExp(`^(\\S+\\s*){0,${wanted}}`))[0].trim();
 }
 
 // A story with an end: text after the model's end of text is another story, and a story without an
@@ -48,12 +49,12 @@ export function complete(text) {
     return upTo < 0 ? "" : text.slice(0, upTo + quote).trim();
 }
 
-async function tell(server, path, known, { wanted, tokens, temperature, top_p }) {
+async function tell(server, path, known, { wanted, tokens, temperature, top_p, unit }) {
     let next = existsSync(path) ? readFileSync(path, "utf8").split(`\n${END}\n`).length - 1 : 0;
     const one = async () => {
         while (next < wanted) {
             const i = next++;
-            const prompt = beginning(known, i);
+            const prompt = beginning(known, i, unit);
             const { status, body } = await server.client.json("POST", "/v1/completions",
                 { prompt, max_tokens: tokens, temperature, top_p, seed: i + 1 });
             if (status !== 200) {
@@ -73,7 +74,7 @@ async function tell(server, path, known, { wanted, tokens, temperature, top_p })
 async function main() {
     const { values: options } = parseArgs({ options: { out: { type: "string" }, text: { type: "string", multiple: true },
         model: { type: "string" }, stories: { type: "string", default: "0" }, tokens: { type: "string", default: `${TOKENS}` },
-        threads: { type: "string", default: "1" }, temperature: { type: "string", default: "0.9" }, "top-p": { type: "string", default: "0.95" },
+        words: { type: "string", default: "4" }, threads: { type: "string", default: "1" }, temperature: { type: "string", default: "0.9" }, "top-p": { type: "string", default: "0.95" },
         quire: { type: "string", default: join(root, "build", "quire") } } });
     if (!options.out || !options.text) {
         process.stderr.write("stories-text: --out DIR and --text FILE are needed\n");
@@ -90,7 +91,7 @@ async function main() {
         const server = await Server.start(options.quire, ["serve", "--model", options.model, "--threads", options.threads]);
         try {
             await tell(server, join(options.out, "told.txt"), known, { wanted: Number(options.stories), tokens: Number(options.tokens),
-                temperature: Number(options.temperature), top_p: Number(options["top-p"]) });
+                temperature: Number(options.temperature), top_p: Number(options["top-p"]), unit: Number(options.words) });
         } finally {
             await server.stop();
         }

@@ -145,7 +145,9 @@ function testStories() {
     assert.deepEqual(storiesOf(`${a}\n${b}\n${a}\n`), [a, b, a]);
     assert.deepEqual(storiesOf(`${a}\n\n\n${b}\n\n\nToo short.\n\n\n${a}`), [a, b, a]);
     assert.deepEqual(storiesOf(written([a, b])), [a, b]);
-    assert.equal(beginning([a, b], 1), "Lily went home and");
+    assert.equal(beginning([a, b], 1, 4), "Lily went home and");
+    assert.equal(beginning([a, b], 7, 20), b);
+    assert.equal(beginning([a, b], 5, 20), b.split(" ").slice(0, 60).join(" "));
     assert.equal(complete('He said. "Yes." And th'), 'He said. "Yes."');
 }
 

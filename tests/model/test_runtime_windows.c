@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "gguf_gen_scheme.h"
+#include "model/model_internal.h"
 #include "model_fixture.h"
 #include "quire/prefix.h"
 #include "seed.h"
@@ -24,6 +25,7 @@
 #define N_CTX    768u
 #define PAGE     64u
 #define WIDEST   130u
+#define CHUNK    100u
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static int32_t tokens[N_CTX];
@@ -60,6 +62,33 @@ static quire_model *sized_model(void)
     assert_true(gguf_gen_shape("tiny-gemma4", &gen));
     model = fixture_open(fixture_generate(&gen));
     fixture_generated_remove();
+    return model;
+}
+
+/* Llama 4's: chunks in three of four layers, a temperature in the others. libllama fixes the chunk,
+ * and so does the description: here both have a length that the texts exceed. */
+static quire_model *chunked_model(void)
+{
+    gguf_gen_opts gen;
+    quire_model *model;
+
+    assert_true(gguf_gen_shape("tiny-llama", &gen));
+    (void)snprintf(gen.arch, sizeof gen.arch, "llama4");
+    gen.n_layer = 4;
+    gen.n_vocab = N_VOCAB;
+    gen.n_experts = 4;
+    gen.n_experts_used = 1;
+    gen.n_ff_expert = 64;
+    gen.type = GGML_TYPE_Q8_0;
+    gen.seed = 43;
+    model = fixture_open(fixture_generate(&gen));
+    fixture_generated_remove();
+    for (uint32_t l = 0; l < gen.n_layer; l++) {
+        assert_int_equal(model->desc.window[l], l == 3 ? 0 : 8192);
+        model->desc.window[l] = l == 3 ? 0 : CHUNK;
+    }
+    assert_true(model->desc.has_chunks);
+    model->desc.attn_temperature_tokens = CHUNK;
     return model;
 }
 
@@ -134,6 +163,7 @@ static void test_same_bits(void **state)
     quire_model *all = model_of("gqa", all_windows);
     quire_model *shared = model_of("fusedkv", some_windows);
     quire_model *sized = sized_model();
+    quire_model *chunked = chunked_model();
 
     (void)state;
     for (size_t i = 0; i < COUNT(formats); i++) {
@@ -145,6 +175,9 @@ static void test_same_bits(void **state)
     check_same_bits(shared, QUIRE_FORMAT_Q4);
     check_same_bits(sized, QUIRE_FORMAT_F16);
     check_same_bits(sized, QUIRE_FORMAT_Q4);
+    check_same_bits(chunked, QUIRE_FORMAT_F16);
+    check_same_bits(chunked, QUIRE_FORMAT_Q4);
+    quire_model_close(chunked);
     quire_model_close(sized);
     quire_model_close(some);
     quire_model_close(all);
@@ -393,12 +426,13 @@ static void check_hit(hits *h, uint32_t cut)
     assert_int_equal(quire_seq_close(quire_runtime_cache(h->runtime), seq), QUIRE_OK);
 }
 
-/* A hit gives the bits of a miss, wherever it ends: at the begin and the end of a page and of a
- * tile, inside, a token before and after, within the first window and far behind it. The model is
- * closed. */
+/* A hit gives the bits of a miss, wherever it ends: at the begin and the end of a page, of a tile
+ * and of a chunk, inside, a token before and after, within the first window and far behind it. The
+ * model is closed. */
 static void check_hits(quire_model *model, quire_format format)
 {
-    static const uint32_t cuts[] = { 1, 63, 64, 65, 100, 128, 130, 131, 192, 255, 320, 401, 599 };
+    static const uint32_t cuts[] = { 1,   63,  64,  65,  99,  100, 101, 128,
+                                     130, 131, 192, 255, 320, 401, 599 };
     static const quire_prefix_key key = { .identity = { 1, 1 } };
     quire_prefix_opts tree_opts = QUIRE_PREFIX_OPTS_INIT;
     hits h = { .runtime = runtime_of(model, format, false),
@@ -446,6 +480,8 @@ static void test_hits(void **state)
     check_hits(model_of("gqa", some_windows), QUIRE_FORMAT_Q8);
     check_hits(sized_model(), QUIRE_FORMAT_F16);
     check_hits(sized_model(), QUIRE_FORMAT_Q8);
+    check_hits(chunked_model(), QUIRE_FORMAT_F16);
+    check_hits(chunked_model(), QUIRE_FORMAT_Q8);
 }
 
 int main(void)

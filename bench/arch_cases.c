@@ -69,7 +69,7 @@ gguf_gen_opts arch_case_options(const arch_case *c)
         .has_joint_latent = c->has_joint_latent,
         .yarn_log_mul = c->yarn_log_mul,
         .n_vocab = 320,
-        .n_ctx = 512,
+        .n_ctx = c->n_text > 512 ? c->n_text : 512,
         .rope_base = 10000.0f,
         .rope_factor = 4.0f,
         .rope_ctx_orig = or_default(c->ctx_orig, 64),

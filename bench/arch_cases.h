@@ -2,6 +2,7 @@
  *
  * A case sets what differs from a model of three layers, four query heads of 32 and two KV heads.
  * All blocks of the architecture are active, and windows are shorter than the texts of the test.
+ * Where libllama fixes the width of windows, a case with a long text has them.
  * The first case of an architecture is its plain form; the others are its variants.
  * docs/architectures.md lists the names of the cases.
  *
@@ -18,6 +19,7 @@ typedef struct arch_case {
     uint32_t n_layer, n_head, n_kv_head, d_head, n_rot; /* 0 = as above; n_rot: all of d_head */
     uint32_t ctx_orig;                                  /* of scalings; 0 = 64 */
     uint32_t window, pattern;
+    uint32_t n_text; /* of one long text, in place of the texts of the test; 0 = those */
     uint32_t n_latent,
         n_latent_q; /* latent attention, of heads of 24 and 8 turned: results of 16 */
     bool has_joint_latent;
@@ -41,7 +43,7 @@ typedef struct arch_case {
     enum ggml_type type, type_more;
 } arch_case;
 
-#define ARCH_CASE_CTX    256u /* context of the comparison */
+#define ARCH_CASE_CTX    256u /* context of the comparison, but of long texts */
 #define ARCH_CASE_WINDOW 24u
 
 /* Case i, NULL past the end. Memory: static. */

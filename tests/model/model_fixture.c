@@ -167,14 +167,67 @@ const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_
     return result;
 }
 
+#define PEER_STEP_MAX 512u /* tokens: its logits of attention grow with the context */
+
 struct fixture_peer {
     struct llama_model *model;
     struct llama_context *ctx;
     struct llama_batch batch;
     int32_t n_past;
+    quire_router router; /* n_experts 0: not watched */
+    float tie;
+    uint32_t first_tie;
 };
 
+static int by_score(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+
+    return x > y ? -1 : x < y;
+}
+
+/* Whether the k best of n scores are a matter of rounding. */
+static bool is_tie(const float *scores, uint32_t n, uint32_t k, float tie)
+{
+    float sorted[QUIRE_EXPERTS_MAX];
+
+    memcpy(sorted, scores, n * sizeof *scores);
+    qsort(sorted, n, sizeof *sorted, by_score);
+    return k > 0 && k < n &&
+           sorted[k - 1] - sorted[k] <= tie * fmaxf(fabsf(sorted[k - 1]), fabsf(sorted[k]));
+}
+
+/* A result of the graph: the order of a row of scores for each token, of experts or of groups. Rows
+ * of experts by group have no border: the best two of a group are added. */
+static bool choice_watch(struct ggml_tensor *t, bool is_asked, void *user)
+{
+    fixture_peer *peer = user;
+    const struct ggml_tensor *scores = t->src[0];
+
+    if (t->op != GGML_OP_ARGSORT || t->ne[1] != peer->batch.n_tokens || t->ne[2] != 1) {
+        return !is_asked;
+    }
+    for (int32_t i = 0; !is_asked && i < peer->batch.n_tokens; i++) {
+        const float *row = (const float *)((const char *)scores->data + (size_t)i * scores->nb[1]);
+        const uint32_t n = (uint32_t)t->ne[0];
+        const uint32_t k =
+            n == peer->router.n_experts ? peer->router.n_used : peer->router.n_groups_used;
+        const uint32_t at = (uint32_t)(peer->n_past - peer->batch.n_tokens + i);
+
+        if (at < peer->first_tie && is_tie(row, n, k, peer->tie)) {
+            peer->first_tie = at;
+        }
+    }
+    return true;
+}
+
 fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx)
+{
+    return fixture_peer_open_router(path, n_ctx, &(quire_router){ 0 }, 0.0f);
+}
+
+fixture_peer *fixture_peer_open_router(const char *path, uint32_t n_ctx, const quire_router *router,
+                                       float tie)
 {
     struct llama_model_params model_params = llama_model_default_params();
     struct llama_context_params params = llama_context_default_params();
@@ -186,10 +239,18 @@ fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx)
     peer->model = llama_model_load_from_file(path, model_params);
     assert_non_null(peer->model);
     params.n_ctx = n_ctx;
-    params.n_batch = params.n_ubatch = n_ctx;
+    params.n_batch = n_ctx;
+    params.n_ubatch = n_ctx <= PEER_STEP_MAX ? n_ctx : PEER_STEP_MAX;
     params.type_k = params.type_v = GGML_TYPE_F32;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     params.n_threads = params.n_threads_batch = 1;
+    peer->router = *router;
+    peer->tie = tie;
+    peer->first_tie = UINT32_MAX;
+    if (router->n_experts != 0) {
+        params.cb_eval = choice_watch;
+        params.cb_eval_user_data = peer;
+    }
     peer->ctx = llama_init_from_model(peer->model, params);
     assert_non_null(peer->ctx);
     peer->batch = llama_batch_init((int32_t)n_ctx, 0, 1);
@@ -208,6 +269,12 @@ void fixture_peer_restart(fixture_peer *peer)
 {
     llama_memory_clear(llama_get_memory(peer->ctx), true);
     peer->n_past = 0;
+    peer->first_tie = UINT32_MAX;
+}
+
+uint32_t fixture_peer_tie(const fixture_peer *peer)
+{
+    return peer->first_tie;
 }
 
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens)

@@ -49,9 +49,17 @@ const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_
 /* libllama on the same file: CPU, f32 KV, no flash attention. */
 typedef struct fixture_peer fixture_peer;
 fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx);
+/* The same of a model with experts, whose choices are watched in texts of at most 512 tokens:
+ * fixture_peer_tie(). */
+fixture_peer *fixture_peer_open_router(const char *path, uint32_t n_ctx, const quire_router *router,
+                                       float tie);
 void fixture_peer_close(fixture_peer *peer);
 /* Forget the text so far. */
 void fixture_peer_restart(fixture_peer *peer);
+/* The first token of the text so far at whose choice of experts, or of groups of them, the last
+ * score taken and the first one left differ by at most `tie` times the larger one; UINT32_MAX:
+ * there is none, or nothing is watched. */
+uint32_t fixture_peer_tie(const fixture_peer *peer);
 /* Logits of all n tokens, [n][n_vocab], continuing where the last call ended. */
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
 

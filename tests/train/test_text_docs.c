@@ -197,7 +197,7 @@ static void test_places(void **state)
 }
 
 #define STREAMED_BYTES ((off_t)TEST_ROUNDS(256, 64) << 20)
-#define STREAMED_KIB   (8 << 10) /* of memory, at most */
+#define STREAMED_KIB   (32 << 10) /* of memory, at most */
 
 static long peak_kib(void)
 {

@@ -57,11 +57,14 @@ export function retainOf(p, { recent, wholeLayers }) {
     return [p.share === undefined ? p.name : `${p.name}:${p.share}`, ...p.keys, ...more].join(",");
 }
 
-// The options of a policy in one run, which condenses every `chunk` tokens.
+const SEALED = ["q6", "q5", "q4", "q3"];
+
+// The options of a policy in one run, which condenses every `chunk` tokens. isShort: the model's
+// texts are so short that sealed formats would be read in 8 bit by default.
 export function argsOf(p, m, chunk) {
     const kv = ["--kv", p.kv];
     if (p.kind === "format") {
-        return kv;
+        return m.isShort && SEALED.includes(p.kv) ? [...kv, "--kv-recent", "0", "--kv-sinks", "0"] : kv;
     }
     return p.kind === "attend" ? [...kv, "--attend", `top:${p.share}`]
         : [...kv, "--retain", retainOf(p, m), "--prefill-chunk", `${chunk}`, "-b", `${chunk}`];

@@ -22,7 +22,7 @@ function continuationTable({ model: m, continuation: c }) {
     const from = m.scoreFrom ?? m.ctx / 2;
     return [`### ${m.name}: continuation`, "", wrapped(`${m.textName}, ${c.chunks} chunks of ${count(m.ctx)} tokens, condensed every ` +
         `${count(m.chunk)} tokens; what follows ${count(from)} tokens is scored, ${count(c.scored)} tokens in all. Perplexity with all ` +
-        `tokens: ${range(c.ppl, number(2))}.`), "",
+        `tokens: ${range(c.ppl, number(2))}.${m.isShort ? " Formats q6 to q3 have --kv-recent 0 --kv-sinks 0." : ""}`), "",
     row(["policy", "kept", "bytes at the end", "most bytes", "KL divergence", "perplexity, ratio", "same top token, %"]),
     row(["---", "---:", "---:", "---:", "---:", "---:", "---:"]),
     ...c.rows.map((r) => row([mark(r.policy), kept(r), percent(r.state), percent(r.peak), range(r.kld, number(4)),

@@ -53,6 +53,8 @@ function testPolicies() {
     assert.equal(retainOf(parsed("last:0.5"), m), "last:0.5");
     assert.equal(retainOf(parsed("snap:0.5,recent=8"), m), "snap:0.5,recent=8");
     assert.deepEqual(argsOf(parsed("q4+snap:0.5"), m, 64), ["--kv", "q4", "--retain", "snap:0.5,recent=16", "--prefill-chunk", "64", "-b", "64"]);
+    assert.deepEqual(argsOf(parsed("q4"), { ...m, isShort: true }, 64), ["--kv", "q4", "--kv-recent", "0", "--kv-sinks", "0"]);
+    assert.deepEqual([argsOf(parsed("q4"), m, 64), argsOf(parsed("q8"), { ...m, isShort: true }, 64)], [["--kv", "q4"], ["--kv", "q8"]]);
     assert.deepEqual(argsOf(parsed("top:0.5"), m, 64), ["--kv", "f16", "--attend", "top:0.5"]);
     assert.deepEqual([placesOf(parsed("snap:0.5")), placesOf(parsed("window:0.5")), placesOf(parsed("q4"))], [["after", "inside"], ["after"], ["after"]]);
 }

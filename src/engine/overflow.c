@@ -57,26 +57,6 @@ int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
                                  desc->arch_name);
 }
 
-int quire_overflow_attend_check(const quire_model_desc *desc, quire_error *err)
-{
-    QUIRE_TRY(quire_overflow_check(desc, err));
-    if (desc->recurrent.n_layers > 0) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s has recurrent layers: pages of such models are attended on the "
-                               "device alone (--kv-overflow-attend device)",
-                               desc->arch_name);
-    }
-    for (uint32_t il = 0; il < desc->n_layer; il++) {
-        if (desc->window[il] != 0) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "layer %u has a window: pages of such models are attended on "
-                                   "the device alone (--kv-overflow-attend device)",
-                                   il);
-        }
-    }
-    return QUIRE_OK;
-}
-
 /* The parts of main pages by stored layer, and the stop of a layer. */
 typedef struct main_parts {
     uint32_t of[QUIRE_LAYERS_MAX]; /* [n_stored]; QUIRE_LAYERS_MAX: in pages of the window group */

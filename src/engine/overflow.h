@@ -77,11 +77,6 @@ typedef struct quire_overflow_opts {
  * that does. Thread: any. */
 int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
 
-/* Whether generated tokens of this model may read offloaded pages in the host's memory, too: no
- * layer has a window or is recurrent. Errors: those of quire_overflow_check(), QUIRE_UNSUPP.
- * Thread: any. */
-int quire_overflow_attend_check(const quire_model_desc *desc, quire_error *err);
-
 /* The least capacity of the host's memory: one stripe of pages. opts: as of a runtime, resolved
  * (quire_runtime_opts_resolve()). Thread: any. */
 uint64_t quire_overflow_bytes_min(const quire_model_desc *desc, const quire_runtime_opts *opts);

@@ -339,20 +339,6 @@ static void test_pin(void **state)
     }
 }
 
-static void test_what_is_refused(void **state)
-{
-    engine_bench b = bench_of("lfm2", 2);
-    quire_error err = QUIRE_ERROR_INIT;
-
-    (void)state;
-    assert_int_equal(quire_overflow_check(quire_model_desc_get(b.model), NULL), QUIRE_OK);
-    assert_int_equal(quire_overflow_attend_check(quire_model_desc_get(b.model), &err),
-                     QUIRE_UNSUPP);
-    assert_non_null(strstr(err.message, "lfm2 has recurrent layers: pages of such models are "
-                                        "attended on the device alone"));
-    bench_close(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,7 +360,6 @@ int main(void)
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_pin, (void *)(uintptr_t) "lfm2"),
         cmocka_unit_test_prestate(test_pin, (void *)(uintptr_t) "qwen35"),
-        cmocka_unit_test(test_what_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -181,7 +181,6 @@ static void test_which_models_offload(void **state)
 
         *desc = *quire_model_desc_get(b.model);
         assert_int_equal(quire_overflow_check(desc, NULL), QUIRE_OK);
-        assert_int_equal(quire_overflow_attend_check(desc, NULL), QUIRE_OK);
         bench_close(&b);
     }
     desc->kv_map[3].k_src[0] = 1;

@@ -42,7 +42,7 @@ int quire_opened_overflow_check(const quire_opened *session, const quire_common_
                                "the host's memory then",
                                choice);
     }
-    rc = quire_overflow_attend_check(session->desc, &why);
+    rc = quire_overflow_check(session->desc, &why);
     return rc < 0 ? quire_error_set(err, rc, "--kv-overflow-attend %s: %.200s", choice, why.message)
                   : QUIRE_OK;
 }

@@ -297,7 +297,7 @@ static int attend_settle(const quire_serve_args *args, const quire_opened *descr
         return QUIRE_OK;
     }
     QUIRE_TRY(attend_check(args, err));
-    rc = quire_overflow_attend_check(described->desc, &why);
+    rc = quire_overflow_check(described->desc, &why);
     return rc < 0 ? quire_error_set(err, rc, "kv_overflow_attend %s: %.200s",
                                     quire_kv_overflow_attends[args->common.kv_overflow_attend],
                                     why.message)

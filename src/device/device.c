@@ -169,7 +169,6 @@ int quire_device_copy(quire_device *device, const quire_device_piece *pieces, ui
                           p->from_offset < p->to_offset + p->bytes,
                       QUIRE_INVAL);
     }
-    quire_device_ahead_behind(device);
     return n_pieces > 0 ? device->ops->copy(device, pieces, n_pieces) : QUIRE_OK;
 }
 
@@ -186,17 +185,21 @@ int quire_device_wait(quire_device *device, quire_device_event event)
 {
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
     QUIRE_FAIL_IF(event > device->last_event, QUIRE_INVAL);
-    QUIRE_TRY(quire_device_ahead_status(device, device->ops->wait(device, event)));
-    quire_device_ahead_done(device, event);
-    return QUIRE_OK;
+    return quire_device_ahead_status(device, device->ops->wait(device, event));
 }
 
-int quire_device_drain(quire_device *device)
+int quire_device_drain_steps(quire_device *device)
 {
     quire_device_event event;
 
     QUIRE_TRY(quire_device_record(device, &event));
     return quire_device_wait(device, event);
+}
+
+int quire_device_drain(quire_device *device)
+{
+    QUIRE_TRY(quire_device_drain_steps(device));
+    return quire_device_ahead_drain(device);
 }
 
 int quire_device_sync(quire_device *device)
@@ -228,7 +231,6 @@ int quire_device_enter(quire_device *device, const quire_attn_layer *layer, quir
     if (device->ops->is_in_place) {
         return QUIRE_OK;
     }
-    quire_device_ahead_behind(device);
     return quire_device_ahead_status(device, device->ops->enter(device, layer, own));
 }
 

@@ -37,15 +37,6 @@ static int memory_take(quire_device *device)
     return QUIRE_OK;
 }
 
-void quire_device_ahead_end(quire_device *device)
-{
-    quire_device_ahead *a = &device->ahead;
-
-    device->allocator.free(device->allocator.ctx, a->pieces);
-    quire_device_free(device, &a->memory);
-    *a = (quire_device_ahead){ .n_pages = 0 };
-}
-
 /* ---- the queue ---- */
 
 static bool is_waiting(const quire_device_ahead *a)
@@ -63,13 +54,30 @@ bool quire_device_ahead_is_under_way(const quire_device *device)
     return device->ahead.n_done < device->ahead.n_queued;
 }
 
-/* Queued pieces up to an event are done, and leave their room. */
-static void room_make(quire_device_ahead *a, quire_device_event event)
+/* Pieces below a number are done, and leave their room. */
+static void room_make(quire_device_ahead *a, uint64_t number)
 {
-    while (a->n_done < a->n_queued && piece_of(a, a->n_done)->event <= event) {
+    for (; a->n_done < number; a->n_done++) {
         a->used_bytes -= piece_of(a, a->n_done)->bytes;
-        a->n_done++;
     }
+}
+
+/* Queued pieces below a number are in front of all further work. Pages are forgotten when all of
+ * their pieces are. */
+static int join(quire_device *device, uint64_t number)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    if (a->n_joined < number) {
+        QUIRE_TRY(device->ops->join(device, piece_of(a, number - 1)->event));
+        a->n_joined = number;
+    }
+    if (a->n_joined == a->n_pieces) {
+        a->n_pages = 0;
+        memset(a->slots, 0, sizeof(a->slots));
+        a->has_unknown = false;
+    }
+    return QUIRE_OK;
 }
 
 /* Queue waiting pieces, up to so many bytes but one at least. Errors: as quire_device_copy(). */
@@ -94,15 +102,9 @@ static int part_queue(quire_device *device, uint64_t bytes_max)
         bytes += piece->bytes;
         n++;
     }
-    QUIRE_TRY(quire_device_copy(device, queued, n));
-    QUIRE_TRY(quire_device_record(device, &event));
+    QUIRE_TRY(device->ops->copy_beside(device, queued, n, &event));
     for (uint32_t i = 0; i < n; i++) {
         piece_of(a, a->n_queued++)->event = event;
-    }
-    if (!is_waiting(a)) {
-        a->n_pages = 0;
-        memset(a->slots, 0, sizeof(a->slots));
-        a->has_unknown = false;
     }
     return QUIRE_OK;
 }
@@ -125,7 +127,8 @@ static int settle_in_parts(quire_device *device, uint64_t part_bytes)
 
 int quire_device_ahead_settle(quire_device *device)
 {
-    return settle_in_parts(device, UINT64_MAX);
+    QUIRE_TRY(settle_in_parts(device, UINT64_MAX));
+    return join(device, device->ahead.n_queued) < 0 ? quire_device_lose(device) : QUIRE_OK;
 }
 
 int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n)
@@ -133,7 +136,7 @@ int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uin
     const quire_device_ahead *a = &device->ahead;
     const uintptr_t begin = (uintptr_t)addr;
 
-    for (uint64_t i = a->n_queued; i < a->n_pieces; i++) {
+    for (uint64_t i = a->n_joined; i < a->n_pieces; i++) {
         const quire_device_ahead_piece *piece = piece_of(a, i);
         const uintptr_t to = (uintptr_t)piece->to;
 
@@ -176,6 +179,21 @@ static bool has_room(const quire_device_ahead *a)
            a->n_pages < QUIRE_DEVICE_AHEAD_PAGES;
 }
 
+/* Wait for the queued pieces below a number, at least, which leave their room. */
+static int done_wait(quire_device *device, uint64_t number)
+{
+    quire_device_ahead *a = &device->ahead;
+    const quire_device_event event = piece_of(a, number - 1)->event;
+
+    QUIRE_TRY(quire_device_ahead_status(device, device->ops->wait_beside(device, event)));
+    while (number < a->n_queued && piece_of(a, number)->event == event) {
+        number++; /* of the same part */
+    }
+    room_make(a, number);
+    /* To wait on the device for what is done costs nothing. */
+    return join(device, a->n_done) < 0 ? quire_device_lose(device) : QUIRE_OK;
+}
+
 /* Bytes come faster than room: queue all that waits, and wait for the piece in front. */
 static int room_wait(quire_device *device)
 {
@@ -184,10 +202,19 @@ static int room_wait(quire_device *device)
     if (!has_room(a)) {
         QUIRE_TRY(settle_in_parts(device, QUIRE_DEVICE_AHEAD_PART));
     }
+    if (a->n_pages == QUIRE_DEVICE_AHEAD_PAGES) {
+        QUIRE_TRY(quire_device_ahead_settle(device));
+    }
     while (!has_room(a)) { /* each wait gives room */
-        QUIRE_TRY(quire_device_wait(device, piece_of(a, a->n_done)->event));
+        QUIRE_TRY(done_wait(device, a->n_done + 1));
     }
     return QUIRE_OK;
+}
+
+int quire_device_ahead_drain(quire_device *device)
+{
+    return quire_device_ahead_is_under_way(device) ? done_wait(device, device->ahead.n_queued)
+                                                   : QUIRE_OK;
 }
 
 /* A piece, or as much of it as there is room for. Returns the number of its bytes. */
@@ -227,6 +254,19 @@ int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces,
     return QUIRE_OK;
 }
 
+/* A device that is lost for its owner may copy all the same. */
+void quire_device_ahead_end(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    if (quire_device_ahead_is_under_way(device)) {
+        (void)device->ops->wait_beside(device, piece_of(a, a->n_queued - 1)->event);
+    }
+    device->allocator.free(device->allocator.ctx, a->pieces);
+    quire_device_free(device, &a->memory);
+    *a = (quire_device_ahead){ .n_pages = 0 };
+}
+
 /* ---- steps ---- */
 
 static bool table_has_page(const quire_device_ahead *a, const quire_attn_table *table,
@@ -259,10 +299,7 @@ static bool batch_has_page(const quire_device *device, const quire_attn_batch *b
 
 void quire_device_ahead_begin(quire_device *device)
 {
-    quire_device_ahead *a = &device->ahead;
-
-    a->has_rows = false;
-    a->is_last = false;
+    device->ahead.has_rows = false;
 }
 
 int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)
@@ -270,7 +307,7 @@ int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)
     quire_device_ahead *a = &device->ahead;
 
     a->has_rows = batch->n_seqs > 0;
-    return is_waiting(a) && (a->has_unknown || batch_has_page(device, batch))
+    return a->n_joined < a->n_pieces && (a->has_unknown || batch_has_page(device, batch))
                ? quire_device_ahead_settle(device)
                : QUIRE_OK;
 }
@@ -283,24 +320,13 @@ void quire_device_ahead_next(quire_device *device)
     if (!a->has_rows) {
         return;
     }
-    room_make(a, UINT64_MAX);
+    room_make(a, a->n_joined); /* the result was behind them */
     if (is_waiting(a)) {
         rc = part_queue(device, QUIRE_DEVICE_AHEAD_PART);
-        a->is_last = rc == QUIRE_OK;
         if (rc < 0 && rc != QUIRE_NOMEM) { /* without room in the queue they go on waiting */
             (void)quire_device_lose(device);
         }
     }
-}
-
-void quire_device_ahead_behind(quire_device *device)
-{
-    device->ahead.is_last = false;
-}
-
-void quire_device_ahead_done(quire_device *device, quire_device_event event)
-{
-    room_make(&device->ahead, event);
 }
 
 int quire_device_ahead_status(quire_device *device, int status)

@@ -1,7 +1,7 @@
 /* device_ahead.h - bytes on their way from the host to pages, beside the steps that do not read
  * these pages.
  *
- *   copy() --> pinned memory --> | waiting | --> queue --> pages
+ *   copy() --> pinned memory --> | waiting | --> second queue --> pages
  *                                     |
  *          between two layers: a part of 1 MiB, behind the work of the layer before
  *          at once, all of them: a step that has one of the pages, another copy of them, no room
@@ -10,9 +10,10 @@
  * it. Without room all waiting pieces are queued, in parts of 1 MiB, and copy() waits for the first
  * part alone: so it fills the room of one part while the device copies the others.
  *
- * Waiting pieces are queued in the order of their calls. A step that has none of their pages finds
- * at most one part in front of each of its layers, and waits for none at its end. A step with one
- * of them has all waiting pieces in front of it in the queue.
+ * Waiting pieces are queued in the order of their calls, in the device's second queue, beside all
+ * other work. When somebody needs one of them, all waiting pieces are queued, and the first queue
+ * is joined: its further work begins when they are done. So a step that has none of their pages
+ * waits for none. A step with one of them has all waiting pieces in front of it.
  *
  * A queued piece that fails is noticed by the first call that waits for the device. No page table
  * tells which page holds garbage then, so the device is lost.
@@ -46,18 +47,18 @@ typedef struct quire_device_ahead {
     quire_device_memory memory; /* pinned: a ring */
     uint64_t used_bytes;        /* of pieces that are not done */
     uint64_t at;                /* where the next piece lies */
-    /* A ring. Numbers of pieces so far: piece i is known to be done below n_done, queued below
-     * n_queued, else it waits. */
+    /* A ring. Numbers of pieces so far: piece i is known to be done below n_done, in front of all
+     * further work of the first queue below n_joined, queued below n_queued, else it waits. */
     quire_device_ahead_piece *pieces;
     uint64_t n_done;
+    uint64_t n_joined; /* at least n_done */
     uint64_t n_queued;
     uint64_t n_pieces;
-    bool is_last;     /* the end of the queue is a part that nobody waits for */
-    bool has_rows;    /* the step at hand: leave() waits for all queued work */
-    bool has_unknown; /* the page of a waiting piece is not known */
-    uint64_t
-        slots[QUIRE_DEVICE_AHEAD_WORDS]; /* bit s % 1024: a page of waiting pieces has slot s */
-    quire_device_ahead_page pages[QUIRE_DEVICE_AHEAD_PAGES]; /* of waiting pieces */
+    bool has_rows; /* the step at hand: leave() waits for all work of the first queue */
+    /* Of pieces that are not joined. */
+    bool has_unknown;                         /* a page is not known */
+    uint64_t slots[QUIRE_DEVICE_AHEAD_WORDS]; /* bit s % 1024: a page has slot s */
+    quire_device_ahead_page pages[QUIRE_DEVICE_AHEAD_PAGES];
     uint32_t n_pages;
 } quire_device_ahead;
 
@@ -68,10 +69,11 @@ int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces,
 /* Whether there are queued pieces of which nobody knows yet that they are done. */
 bool quire_device_ahead_is_under_way(const quire_device *device);
 
-/* Queue all waiting pieces. A failure loses the device. Errors: QUIRE_LOST. */
+/* Queue all waiting pieces, in front of all further work. A failure loses the device. Errors:
+ * QUIRE_LOST. */
 int quire_device_ahead_settle(quire_device *device);
 
-/* The same if waiting pieces go to one of these n bytes. */
+/* The same if pieces that are not joined go to one of these n bytes. */
 int quire_device_ahead_meet(quire_device *device, const unsigned char *addr, uint64_t n);
 
 /* A plan comes. Until it is made, no step is at hand. */
@@ -80,14 +82,11 @@ void quire_device_ahead_begin(quire_device *device);
 /* The plan is made: the same if the batch has one of the pages. The host does not wait for them. */
 int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch);
 
-/* The result of a layer is there, so all work that was queued is done: queue the next part. */
+/* The result of a layer is there, so all work of the first queue is done: queue the next part. */
 void quire_device_ahead_next(quire_device *device);
 
-/* Work is queued that somebody waits for. */
-void quire_device_ahead_behind(quire_device *device);
-
-/* All work before the event is done. */
-void quire_device_ahead_done(quire_device *device, quire_device_event event);
+/* Wait for the second queue. Errors: as quire_device_wait(). */
+int quire_device_ahead_drain(quire_device *device);
 
 /* A call that waited for the device has ended with a status: QUIRE_IO may be the failure of a
  * piece, and the device is lost then. Returns the status for the caller. */

@@ -81,9 +81,7 @@ static int step_sync(void *ctx)
 {
     quire_device *device = ctx;
     const int failure = device->step_status;
-    /* Nothing is behind the last result but bytes of pages that the step does not read. */
-    const int rc =
-        device->ahead.is_last && !device->is_lost ? QUIRE_OK : quire_device_drain(device);
+    const int rc = quire_device_drain_steps(device); /* not for pages that it does not read */
 
     device->step_status = QUIRE_OK;
     return failure < 0 ? failure : rc;

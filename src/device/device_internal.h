@@ -21,6 +21,14 @@ typedef struct quire_device_ops {
     int (*copy)(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces);
     int (*record)(quire_device *device, quire_device_event *out);
     int (*wait)(quire_device *device, quire_device_event event);
+    /* The second queue, for copies; NULL if rows are read in place. copy_beside() queues copies
+     * that begin when all work queued so far is done; *out is their number. Work that is queued
+     * behind join() begins when the copies up to that number are done. wait_beside(): until they
+     * are. */
+    int (*copy_beside)(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces,
+                       quire_device_event *out);
+    int (*join)(quire_device *device, quire_device_event event);
+    int (*wait_beside)(quire_device *device, quire_device_event event);
     int (*check)(const quire_device *device, const quire_attn_layer *layer);
     int (*plan)(quire_device *device, const quire_attn_batch *batch);
     int (*enter)(quire_device *device, const quire_attn_layer *layer, quire_attn_layer *own);
@@ -71,6 +79,9 @@ void quire_device_step_finish(quire_device *device, const quire_attn_layer *laye
 
 /* As sync(), but bytes that wait to go to pages (device_ahead.h) go on waiting. */
 int quire_device_drain(quire_device *device);
+
+/* Wait for all work of the first queue, that of steps. */
+int quire_device_drain_steps(quire_device *device);
 
 /* The piece of memory that an address lies in. */
 const quire_device_memory *quire_device_place(const quire_device_extents *extents,

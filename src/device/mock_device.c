@@ -50,25 +50,56 @@ static unsigned char *bytes_of(const quire_device_memory *memory)
     return memory->host != NULL ? memory->host : memory->addr;
 }
 
-static int mock_copy(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces)
+static int copies_queue(quire_mock *mock, quire_mock_line *line, const quire_device_piece *pieces,
+                        uint32_t n_pieces)
 {
-    quire_mock *mock = (quire_mock *)device;
-
-    QUIRE_TRY(quire_mock_reserve(mock, n_pieces));
+    QUIRE_TRY(quire_mock_reserve(mock, line, n_pieces));
     for (uint32_t i = 0; i < n_pieces; i++) {
         const quire_device_piece *p = &pieces[i];
 
-        (void)quire_mock_queue(mock, &(quire_mock_work){ .kind = QUIRE_MOCK_COPY,
-                                                         .to = bytes_of(p->to) + p->to_offset,
-                                                         .from = bytes_of(p->from) + p->from_offset,
-                                                         .bytes = (size_t)p->bytes });
+        (void)quire_mock_queue(mock, line,
+                               &(quire_mock_work){ .kind = QUIRE_MOCK_COPY,
+                                                   .to = bytes_of(p->to) + p->to_offset,
+                                                   .from = bytes_of(p->from) + p->from_offset,
+                                                   .bytes = (size_t)p->bytes,
+                                                   .after = mock->line.n_queued });
     }
     return QUIRE_OK;
 }
 
+static int mock_copy(quire_device *device, const quire_device_piece *pieces, uint32_t n_pieces)
+{
+    quire_mock *mock = (quire_mock *)device;
+
+    return copies_queue(mock, &mock->line, pieces, n_pieces);
+}
+
+static int mock_copy_beside(quire_device *device, const quire_device_piece *pieces,
+                            uint32_t n_pieces, quire_device_event *out)
+{
+    quire_mock *mock = (quire_mock *)device;
+
+    QUIRE_TRY(copies_queue(mock, &mock->beside, pieces, n_pieces));
+    *out = mock->beside.n_queued;
+    return QUIRE_OK;
+}
+
+static int mock_join(quire_device *device, quire_device_event event)
+{
+    quire_mock *mock = (quire_mock *)device;
+
+    return quire_mock_queue(mock, &mock->line,
+                            &(quire_mock_work){ .kind = QUIRE_MOCK_JOIN, .after = event });
+}
+
+static int mock_wait_beside(quire_device *device, quire_device_event event)
+{
+    return quire_mock_pass_beside((quire_mock *)device, event);
+}
+
 static int mock_record(quire_device *device, quire_device_event *out)
 {
-    *out = ((const quire_mock *)device)->n_queued;
+    *out = ((const quire_mock *)device)->line.n_queued;
     return QUIRE_OK;
 }
 
@@ -86,7 +117,7 @@ static int mock_check(const quire_device *device, const quire_attn_layer *layer)
 static int mock_plan(quire_device *device, const quire_attn_batch *batch)
 {
     quire_mock *mock = (quire_mock *)device;
-    const int failure = quire_mock_pass(mock, mock->n_queued);
+    const int failure = quire_mock_pass(mock, mock->line.n_queued);
 
     QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
     mock->failure = failure;
@@ -125,10 +156,10 @@ static int mock_enter(quire_device *device, const quire_attn_layer *layer, quire
 /* Without memory for the queue the work is left out, which the next wait reports. */
 static void queue_step(quire_mock *mock, const quire_mock_work *work)
 {
-    if (quire_mock_queue(mock, work) < 0 && mock->failure == QUIRE_OK) {
+    if (quire_mock_queue(mock, &mock->line, work) < 0 && mock->failure == QUIRE_OK) {
         mock->failure = QUIRE_NOMEM;
     }
-    mock->areas[mock->area % QUIRE_MOCK_AREAS].last = mock->n_queued;
+    mock->areas[mock->area % QUIRE_MOCK_AREAS].last = mock->line.n_queued;
 }
 
 static void mock_append(quire_device *device, const quire_attn_layer *own, uint32_t thread,
@@ -157,7 +188,7 @@ static int mock_leave(quire_device *device, const quire_attn_layer *layer,
     if (layer->out == NULL) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(quire_mock_pass(mock, mock->n_queued));
+    QUIRE_TRY(quire_mock_pass(mock, mock->line.n_queued));
     quire_device_rows_give(layer, &mock->batch, own);
     return QUIRE_OK;
 }
@@ -168,12 +199,14 @@ static void mock_close(quire_device *device)
     const quire_allocator allocator = device->allocator;
 
     if (!device->is_lost) {
-        (void)quire_mock_pass(mock, mock->n_queued);
+        (void)quire_mock_pass(mock, mock->line.n_queued);
+        (void)quire_mock_pass_beside(mock, mock->beside.n_queued);
     }
     for (uint32_t i = 0; i < QUIRE_MOCK_AREAS; i++) {
         allocator.free(allocator.ctx, mock->areas[i].floats);
     }
-    allocator.free(allocator.ctx, mock->work);
+    allocator.free(allocator.ctx, mock->line.work);
+    allocator.free(allocator.ctx, mock->beside.work);
     quire_device_close(mock->inner);
     allocator.free(allocator.ctx, mock);
 }
@@ -186,6 +219,9 @@ static const quire_device_ops mock_ops = {
     .copy = mock_copy,
     .record = mock_record,
     .wait = mock_wait,
+    .copy_beside = mock_copy_beside,
+    .join = mock_join,
+    .wait_beside = mock_wait_beside,
     .check = mock_check,
     .plan = mock_plan,
     .enter = mock_enter,
@@ -231,6 +267,10 @@ void quire_mock_device_tick(quire_device *device)
 uint64_t quire_mock_device_n_queued(const quire_device *device)
 {
     const quire_mock *mock = (const quire_mock *)device;
+    uint64_t n = mock->beside.n_queued - mock->beside.n_done;
 
-    return mock->n_queued - mock->n_done;
+    for (uint64_t i = mock->line.n_done; i < mock->line.n_queued; i++) {
+        n += mock->line.work[i % mock->line.work_max].kind != QUIRE_MOCK_JOIN;
+    }
+    return n;
 }

@@ -2,10 +2,12 @@
  *
  * Work waits in a queue and is done in order: a piece of it `delay_ticks` ticks after it was queued
  * at the earliest, when quire_mock_device_tick() says so, or when somebody waits for it, which lets
- * the ticks pass. Its pages cannot be seen by the host, so all bytes must come by copies. Rows are
- * taken by enter(), as by a device with memory of its own. Faults are chosen by a seeded generator
- * in the order of the work, so a run can be repeated. Its capacity is quire_device_opts.
- * memory_bytes_max.
+ * the ticks pass. Copies beside the queue wait in another one, and are done as late as they may be:
+ * with ticks, at the next such copy when they are due, when the first queue comes to a join, or
+ * when somebody waits for them. Its pages cannot be seen by the host, so all bytes must come by
+ * copies. Rows are taken by enter(), as by a device with memory of its own. Faults are chosen by a
+ * seeded generator in the order of the work, so a run can be repeated. Its capacity is
+ * quire_device_opts. memory_bytes_max.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_MOCK_DEVICE_H

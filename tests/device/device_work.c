@@ -47,6 +47,25 @@ void device_work_unmake(void)
     fixture_free(&shape);
 }
 
+int device_work_pages_come(device_work *w)
+{
+    const quire_page_memory memory = quire_device_page_memory(w->device);
+    const fixture *f = &shape;
+    const quire_page_piece piece = { .to = memory.map(memory.ctx, f->store_bytes),
+                                     .from = f->store,
+                                     .bytes = f->store_bytes };
+
+    if (piece.to == NULL) {
+        return QUIRE_NOMEM;
+    }
+    for (uint32_t i = 1; i <= f->n_pages; i++) {
+        w->addr[i] = (quire_page_addr){ .extent = piece.to + (f->page_addr[i].extent - f->store),
+                                        .slot = f->page_addr[i].slot,
+                                        .memory = QUIRE_MEMORY_DEVICE };
+    }
+    return memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1);
+}
+
 int device_work_pages_take(device_work *w)
 {
     const fixture *f = &shape;

@@ -25,6 +25,8 @@ void device_work_expect(void);
 /* On a failure the work has what it took so far: close it. */
 int device_work_open(device_work *w);
 int device_work_pages_take(device_work *w);
+/* The same by way of a cache's memory: the pages wait, and go beside other work. */
+int device_work_pages_come(device_work *w);
 int device_work_step(device_work *w);
 void device_work_close(device_work *w);
 /* Fails the test if the result of the last step is not the expected one. */

@@ -269,7 +269,8 @@ static void big_check(const bench *b, const unsigned char *bytes)
     free(back);
 }
 
-/* Between two layers goes a part of 1 MiB, which the next layer waits for. */
+/* Between two layers goes a part of 1 MiB. It is done in the time of the next layer, which does not
+ * wait for it. */
 static void test_parts(void **state)
 {
     unsigned char *bytes = fixture_take(BIG_BYTES);
@@ -283,7 +284,7 @@ static void test_parts(void **state)
     assert_int_equal(copy(&b, QUIRE_PAGE_COPY_IN, &in), QUIRE_OK);
     for (uint32_t i = 0; i < 5; i++) { /* steps of one layer */
         step(&b, 0);
-        assert_int_equal(quire_mock_device_n_queued(b.device), i < 3 ? 1 : 0);
+        assert_int_equal(quire_mock_device_n_queued(b.device), 1);
     }
     big_check(&b, bytes);
     free(bytes);
@@ -483,8 +484,20 @@ static void test_ring_failure(void **state)
     }
 }
 
-/* A copy that fails beside a step loses the device: for the next step, whether it reads the pages
- * or not, and for other copies. The step at hand ends well. */
+/* A step of a sequence; the result is not compared. */
+static int step_try(bench *b, uint32_t seq)
+{
+    int rc = plan(b, seq);
+
+    if (rc == QUIRE_OK) {
+        attend(b, 0);
+        rc = sync(b);
+    }
+    return rc;
+}
+
+/* A copy that fails beside a step loses the device as soon as somebody needs the pages, or waits
+ * for all work. Steps and copies of other pages go on until then. */
 static void test_failure(void **state)
 {
     (void)state;
@@ -496,18 +509,20 @@ static void test_failure(void **state)
         faults_set(&b, 1.0);
         assert_int_equal(pages_in(&b, 1), QUIRE_OK);
         step(&b, 0);
-        assert_false(quire_device_is_lost(b.device));
-        if (next < 2) {
-            int rc = plan(&b, (uint32_t)next);
-
-            if (rc == QUIRE_OK) {
-                attend(&b, 0);
-                rc = sync(&b);
-            }
-            assert_int_equal(rc, QUIRE_LOST);
+        faults_set(&b, 0.0);
+        step(&b, 0);
+        assert_int_equal(quire_mock_device_n_queued(b.device), 8);
+        faults_set(&b, 1.0);
+        if (next == 0) {
+            assert_int_equal(step_try(&b, 1), QUIRE_LOST);
+        } else if (next == 1) {
+            assert_int_equal(quire_device_sync(b.device), QUIRE_LOST);
         } else {
-            const quire_page_piece out = { .to = back, .from = b.big, .bytes = sizeof(back) };
+            quire_page_piece out = part_of(&b, 1, 0, &b.f.layer.k[0].lane);
 
+            out.from = out.to;
+            out.to = back;
+            out.bytes = sizeof(back);
             assert_int_equal(copy(&b, QUIRE_PAGE_COPY_OUT, &out), QUIRE_LOST);
         }
         assert_true(quire_device_is_lost(b.device));
@@ -516,27 +531,17 @@ static void test_failure(void **state)
     }
 }
 
-/* A copy that fails in front of the step that reads its pages, or between two plans of a step. */
+/* A copy that fails in front of the step that reads its pages. */
 static void test_failure_in_step(void **state)
 {
-    (void)state;
-    for (uint32_t seq = 0; seq < 2; seq++) {
-        int rc = QUIRE_OK;
-        bench b;
+    bench b;
 
-        bench_open(&b);
-        faults_set(&b, 1.0);
-        assert_int_equal(pages_in(&b, 1), QUIRE_OK);
-        for (uint32_t i = 0; i < 2 && rc == QUIRE_OK; i++) {
-            rc = plan(&b, seq);
-            if (rc == QUIRE_OK) {
-                attend(&b, 0);
-                rc = i == 0 && seq == 0 ? QUIRE_OK : sync(&b);
-            }
-        }
-        assert_int_equal(rc, QUIRE_LOST);
-        bench_close(&b);
-    }
+    (void)state;
+    bench_open(&b);
+    faults_set(&b, 1.0);
+    assert_int_equal(pages_in(&b, 1), QUIRE_OK);
+    assert_int_equal(step_try(&b, 1), QUIRE_LOST);
+    bench_close(&b);
 }
 
 /* A failed fetch for a step is no loss where no page is on its way. */

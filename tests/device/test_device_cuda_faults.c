@@ -218,7 +218,40 @@ static void test_late_copy(void **state)
     memory.unmap(memory.ctx, page, sizeof(bytes));
     device_work_close(&w);
     assert_int_equal(fake_cuda_seen().n_pieces, 0);
+    assert_int_equal(fake_cuda_seen().n_errors, 0); /* no memory was freed that a copy uses */
     fake_cuda_repair();
+}
+
+/* Pages are copied in a stream of their own. The step that reads them is behind these copies, or a
+ * call on the way has failed and there is no result. */
+static void test_beside(void **state)
+{
+    static const char *const calls[] = { "cuInit", "cuStreamWaitEvent", "cuEventRecord",
+                                         "cuMemcpyAsync", "cuEventSynchronize" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        bool has_failed = true;
+
+        for (uint32_t n = 0; has_failed; n++) {
+            device_work w;
+            int rc;
+
+            assert_int_equal(device_work_open(&w), QUIRE_OK);
+            fake_cuda_fail(calls[i], n, QUIRE_CUDA_INVALID_VALUE);
+            rc = device_work_pages_come(&w);
+            rc = rc == QUIRE_OK ? device_work_step(&w) : rc;
+            has_failed = fake_cuda_has_failed();
+            assert_true(rc == QUIRE_OK || has_failed);
+            if (rc == QUIRE_OK) {
+                device_work_check(&w);
+            }
+            device_work_close(&w);
+            fake_cuda_repair();
+            assert_int_equal(fake_cuda_seen().n_pieces, 0);
+            assert_int_equal(fake_cuda_seen().n_errors, 0);
+        }
+    }
 }
 
 /* More copies under way than there are events of the driver's. */
@@ -256,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_calls),  cmocka_unit_test(test_launch),
         cmocka_unit_test(test_memory), cmocka_unit_test(test_loss),
         cmocka_unit_test(test_events), cmocka_unit_test(test_late_copy),
+        cmocka_unit_test(test_beside),
     };
     const conformance_device device = { .name = "cuda", .open = open_cuda };
     int rc;

@@ -37,6 +37,9 @@ static void card_close(quire_device *device)
     if (card->n_submitted > 0) {
         (void)quire_card_wait_all(card);
     }
+    if (card->n_beside > 0) {
+        (void)card->calls->wait_beside(card, card->n_beside);
+    }
     while (card->pieces != NULL) {
         quire_device_memory memory = { .ctx = card->pieces };
 
@@ -94,6 +97,30 @@ static int card_wait(quire_device *device, quire_device_event event)
     return failure_take(card, card->calls->wait(card, event));
 }
 
+static int card_copy_beside(quire_device *device, const quire_device_piece *pieces,
+                            uint32_t n_pieces, quire_device_event *out)
+{
+    quire_card *card = (quire_card *)device;
+
+    QUIRE_TRY(card->calls->copy_beside(card, pieces, n_pieces));
+    *out = card->n_beside;
+    return QUIRE_OK;
+}
+
+static int card_join(quire_device *device, quire_device_event event)
+{
+    quire_card *card = (quire_card *)device;
+
+    return card->calls->join(card, event);
+}
+
+static int card_wait_beside(quire_device *device, quire_device_event event)
+{
+    quire_card *card = (quire_card *)device;
+
+    return card->calls->wait_beside(card, event);
+}
+
 static int card_check(const quire_device *device, const quire_attn_layer *layer)
 {
     return quire_attn_layer_check(((const quire_card *)device)->workspace, layer);
@@ -147,6 +174,9 @@ static const quire_device_ops card_ops = {
     .copy = card_copy,
     .record = card_record,
     .wait = card_wait,
+    .copy_beside = card_copy_beside,
+    .join = card_join,
+    .wait_beside = card_wait_beside,
     .check = card_check,
     .plan = card_plan,
     .enter = card_enter,

@@ -6,7 +6,8 @@
  * invocations, a split is computed by one workgroup, partial results are merged in ascending order.
  *
  * Each piece of work (a copy, append, attention of a layer) is done in the order of the calls, and
- * sees all work before it. Pieces are counted: an event is the number of the last one.
+ * sees all work before it. Pieces are counted: an event is the number of the last one. Copies
+ * beside are counted apart.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_CARD_H
@@ -58,6 +59,10 @@ typedef struct quire_card_calls {
     void (*piece_end)(quire_card *card, quire_card_piece *piece); /* of a failed make(), too */
     int (*copy)(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
     int (*wait)(quire_card *card, uint64_t value); /* until n_submitted was done so far */
+    /* Copies in the second queue, behind n_submitted of the first one; n_beside counts calls. */
+    int (*copy_beside)(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
+    int (*join)(quire_card *card, uint64_t value); /* later work is behind n_beside so far */
+    int (*wait_beside)(quire_card *card, uint64_t value);
     /* A piece of work that runs kernels: begin, then dispatches and barriers, then end. A dispatch
      * behind a barrier sees the writes of those before. status: of the dispatches; a failure is
      * returned. */
@@ -86,6 +91,7 @@ struct quire_card {
     const quire_card_calls *calls;
     quire_card_piece *pieces;
     uint64_t n_submitted; /* pieces of work so far */
+    uint64_t n_beside;    /* of the second queue */
     int failure;          /* of append() or attn(), not reported yet */
 
     quire_attn_workspace *workspace; /* checks layers and batches, and lists segments */

@@ -72,6 +72,7 @@ typedef struct quire_cuda_function_object *quire_cuda_function;
     X(StreamCreate, cuStreamCreate, (quire_cuda_stream *, unsigned))                               \
     X(StreamDestroy, cuStreamDestroy_v2, (quire_cuda_stream))                                      \
     X(StreamSynchronize, cuStreamSynchronize, (quire_cuda_stream))                                 \
+    X(StreamWaitEvent, cuStreamWaitEvent, (quire_cuda_stream, quire_cuda_event, unsigned))         \
     X(EventCreate, cuEventCreate, (quire_cuda_event *, unsigned))                                  \
     X(EventDestroy, cuEventDestroy_v2, (quire_cuda_event))                                         \
     X(EventRecord, cuEventRecord, (quire_cuda_event, quire_cuda_stream))                           \

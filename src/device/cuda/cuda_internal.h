@@ -1,7 +1,8 @@
 /* cuda_internal.h - the object behind cuda_device.h.
  *
- * All work of a device is in one stream, which does it in order. An event of the driver's is
- * recorded behind each of the last pieces of work, in turn.
+ * Steps and their copies are in one stream, which does them in order, and copies beside them in a
+ * second one. An event of the driver's is recorded behind each of the last pieces of work of a
+ * stream, in turn.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_CUDA_INTERNAL_H
@@ -18,12 +19,17 @@ typedef struct quire_cuda_piece {
     void *host;           /* NULL: the card's memory */
 } quire_cuda_piece;
 
-typedef struct quire_cuda {
-    quire_card card;
-    quire_cuda_context *context;
+typedef struct quire_cuda_line {
     quire_cuda_stream stream;
     quire_cuda_event events[QUIRE_CUDA_EVENTS]; /* behind piece of work n: events[n % EVENTS] */
     uint64_t n_done;                            /* pieces of work that are known to be done */
+} quire_cuda_line;
+
+typedef struct quire_cuda {
+    quire_card card;
+    quire_cuda_context *context;
+    quire_cuda_line line;
+    quire_cuda_line beside;
 } quire_cuda;
 
 /* cuda_queue.c: of quire_card_calls. */
@@ -34,6 +40,9 @@ int quire_cuda_piece_make(quire_card *card, quire_device_kind kind, uint64_t byt
 void quire_cuda_piece_end(quire_card *card, quire_card_piece *piece);
 int quire_cuda_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
 int quire_cuda_wait(quire_card *card, uint64_t value);
+int quire_cuda_copy_beside(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
+int quire_cuda_join(quire_card *card, uint64_t value);
+int quire_cuda_wait_beside(quire_card *card, uint64_t value);
 int quire_cuda_begin(quire_card *card);
 int quire_cuda_dispatch(quire_card *card, const quire_card_dispatch *dispatch);
 void quire_cuda_barrier(quire_card *card);

@@ -1,4 +1,4 @@
-/* cuda_queue.c - memory and the stream of a card: copies, kernels, events.
+/* cuda_queue.c - memory and the streams of a card: copies, kernels, events.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -35,36 +35,50 @@ static int use(quire_cuda *cuda)
     return status_of(cuda, quire_cuda_context_use(cuda->context));
 }
 
-/* ---- the stream ---- */
+/* ---- the streams ---- */
+
+static int line_open(quire_cuda *cuda, quire_cuda_line *line)
+{
+    const quire_cuda_calls *c = &cuda->context->calls;
+
+    QUIRE_TRY(status_of(cuda, c->StreamCreate(&line->stream, QUIRE_CUDA_STREAM_NON_BLOCKING)));
+    for (uint32_t i = 0; i < QUIRE_CUDA_EVENTS; i++) {
+        QUIRE_TRY(
+            status_of(cuda, c->EventCreate(&line->events[i], QUIRE_CUDA_EVENT_DISABLE_TIMING)));
+    }
+    return QUIRE_OK;
+}
 
 int quire_cuda_queue_open(quire_card *card)
 {
     quire_cuda *cuda = (quire_cuda *)card;
-    const quire_cuda_calls *c = &cuda->context->calls;
 
     QUIRE_TRY(use(cuda));
-    QUIRE_TRY(status_of(cuda, c->StreamCreate(&cuda->stream, QUIRE_CUDA_STREAM_NON_BLOCKING)));
+    QUIRE_TRY(line_open(cuda, &cuda->line));
+    return line_open(cuda, &cuda->beside);
+}
+
+static void line_close(const quire_cuda *cuda, const quire_cuda_line *line)
+{
+    const quire_cuda_calls *c = &cuda->context->calls;
+
     for (uint32_t i = 0; i < QUIRE_CUDA_EVENTS; i++) {
-        QUIRE_TRY(
-            status_of(cuda, c->EventCreate(&cuda->events[i], QUIRE_CUDA_EVENT_DISABLE_TIMING)));
+        if (line->events[i] != NULL) {
+            (void)c->EventDestroy(line->events[i]);
+        }
     }
-    return QUIRE_OK;
+    if (line->stream != NULL) {
+        (void)c->StreamDestroy(line->stream);
+    }
 }
 
 void quire_cuda_close(quire_card *card)
 {
     quire_cuda *cuda = (quire_cuda *)card;
-    const quire_cuda_calls *c = &cuda->context->calls;
 
     (void)quire_cuda_context_use(cuda->context);
-    for (uint32_t i = 0; i < QUIRE_CUDA_EVENTS; i++) {
-        if (cuda->events[i] != NULL) {
-            (void)c->EventDestroy(cuda->events[i]);
-        }
-    }
-    if (cuda->stream != NULL) {
-        (void)c->StreamDestroy(cuda->stream);
-    }
+    line_close(cuda, &cuda->line);
+    line_close(cuda, &cuda->beside);
     quire_cuda_context_release(cuda->context);
 }
 
@@ -73,30 +87,50 @@ void quire_cuda_close(quire_card *card)
 static int settled(quire_cuda *cuda, int status)
 {
     if (status < 0 && !cuda->card.base.is_lost) {
-        (void)cuda->context->calls.StreamSynchronize(cuda->stream);
+        (void)cuda->context->calls.StreamSynchronize(cuda->line.stream);
+        (void)cuda->context->calls.StreamSynchronize(cuda->beside.stream);
     }
     return status;
+}
+
+/* The event behind piece of work `value`, of so many. Events of earlier work have been recorded
+ * again: the oldest one left is behind them. */
+static quire_cuda_event event_behind(const quire_cuda_line *line, uint64_t n_submitted,
+                                     uint64_t *value)
+{
+    const uint64_t oldest =
+        n_submitted > QUIRE_CUDA_EVENTS ? n_submitted - QUIRE_CUDA_EVENTS + 1 : 1;
+
+    *value = *value < oldest ? oldest : *value;
+    return line->events[*value % QUIRE_CUDA_EVENTS];
+}
+
+static int line_wait(quire_cuda *cuda, quire_cuda_line *line, uint64_t n_submitted, uint64_t value)
+{
+    quire_cuda_event event;
+
+    if (value <= line->n_done) {
+        return QUIRE_OK;
+    }
+    event = event_behind(line, n_submitted, &value);
+    QUIRE_TRY(settled(cuda, use(cuda)));
+    QUIRE_TRY(settled(cuda, status_of(cuda, cuda->context->calls.EventSynchronize(event))));
+    line->n_done = value;
+    return QUIRE_OK;
 }
 
 int quire_cuda_wait(quire_card *card, uint64_t value)
 {
     quire_cuda *cuda = (quire_cuda *)card;
-    uint64_t oldest = 1;
-    quire_cuda_event event;
 
-    if (value <= cuda->n_done) {
-        return QUIRE_OK;
-    }
-    /* Events of earlier work have been recorded again: the oldest one left is behind them. */
-    if (card->n_submitted > QUIRE_CUDA_EVENTS) {
-        oldest = card->n_submitted - QUIRE_CUDA_EVENTS + 1;
-    }
-    value = value < oldest ? oldest : value;
-    event = cuda->events[value % QUIRE_CUDA_EVENTS];
-    QUIRE_TRY(settled(cuda, use(cuda)));
-    QUIRE_TRY(settled(cuda, status_of(cuda, cuda->context->calls.EventSynchronize(event))));
-    cuda->n_done = value;
-    return QUIRE_OK;
+    return line_wait(cuda, &cuda->line, card->n_submitted, value);
+}
+
+int quire_cuda_wait_beside(quire_card *card, uint64_t value)
+{
+    quire_cuda *cuda = (quire_cuda *)card;
+
+    return line_wait(cuda, &cuda->beside, card->n_beside, value);
 }
 
 int quire_cuda_begin(quire_card *card)
@@ -111,26 +145,31 @@ void quire_cuda_barrier(quire_card *card)
 }
 
 /* What was queued before a failure is work, too. */
-int quire_cuda_end(quire_card *card, int status)
+static int line_end(quire_cuda *cuda, quire_cuda_line *line, uint64_t *n_submitted, int status)
 {
-    quire_cuda *cuda = (quire_cuda *)card;
-    const uint64_t value = card->n_submitted + 1;
-    const quire_cuda_event event = cuda->events[value % QUIRE_CUDA_EVENTS];
+    const uint64_t value = *n_submitted + 1;
+    const quire_cuda_event event = line->events[value % QUIRE_CUDA_EVENTS];
     const int rc =
-        settled(cuda, status_of(cuda, cuda->context->calls.EventRecord(event, cuda->stream)));
+        settled(cuda, status_of(cuda, cuda->context->calls.EventRecord(event, line->stream)));
 
     if (rc == QUIRE_OK) {
-        card->n_submitted = value;
+        *n_submitted = value;
     }
     return status < 0 ? status : rc;
 }
 
-int quire_cuda_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces)
+int quire_cuda_end(quire_card *card, int status)
 {
     quire_cuda *cuda = (quire_cuda *)card;
+
+    return line_end(cuda, &cuda->line, &card->n_submitted, status);
+}
+
+static int copies_queue(quire_cuda *cuda, const quire_cuda_line *line,
+                        const quire_device_piece *pieces, uint32_t n_pieces)
+{
     int status = QUIRE_OK;
 
-    QUIRE_TRY(quire_cuda_begin(card));
     for (uint32_t i = 0; i < n_pieces && status == QUIRE_OK; i++) {
         const quire_device_piece *p = &pieces[i];
         const quire_cuda_piece *to = p->to->ctx;
@@ -138,9 +177,49 @@ int quire_cuda_copy(quire_card *card, const quire_device_piece *pieces, uint32_t
 
         status = status_of(cuda, cuda->context->calls.MemcpyAsync(to->addr + p->to_offset,
                                                                   from->addr + p->from_offset,
-                                                                  p->bytes, cuda->stream));
+                                                                  p->bytes, line->stream));
     }
-    return quire_cuda_end(card, status);
+    return status;
+}
+
+int quire_cuda_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces)
+{
+    quire_cuda *cuda = (quire_cuda *)card;
+
+    QUIRE_TRY(quire_cuda_begin(card));
+    return quire_cuda_end(card, copies_queue(cuda, &cuda->line, pieces, n_pieces));
+}
+
+int quire_cuda_copy_beside(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces)
+{
+    quire_cuda *cuda = (quire_cuda *)card;
+    const quire_cuda_line *line = &cuda->line;
+    uint64_t last = card->n_submitted;
+    int status = QUIRE_OK;
+
+    QUIRE_TRY(use(cuda));
+    if (last > line->n_done) {
+        const quire_cuda_event event = event_behind(line, last, &last);
+
+        status =
+            status_of(cuda, cuda->context->calls.StreamWaitEvent(cuda->beside.stream, event, 0));
+    }
+    QUIRE_TRY(status);
+    return line_end(cuda, &cuda->beside, &card->n_beside,
+                    copies_queue(cuda, &cuda->beside, pieces, n_pieces));
+}
+
+int quire_cuda_join(quire_card *card, uint64_t value)
+{
+    quire_cuda *cuda = (quire_cuda *)card;
+
+    if (value <= cuda->beside.n_done) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(use(cuda));
+    return status_of(
+        cuda, cuda->context->calls.StreamWaitEvent(
+                  cuda->line.stream, event_behind(&cuda->beside, card->n_beside, &value), 0));
 }
 
 int quire_cuda_dispatch(quire_card *card, const quire_card_dispatch *dispatch)
@@ -160,10 +239,11 @@ int quire_cuda_dispatch(quire_card *card, const quire_card_dispatch *dispatch)
 
     QUIRE_TRY(status_of(cuda, quire_cuda_kernel_get(cuda->context, dispatch->kernel,
                                                     &dispatch->constants, &function)));
-    return status_of(cuda, cuda->context->calls.LaunchKernel(
-                               function, dispatch->groups[0], dispatch->groups[1],
-                               dispatch->groups[2], QUIRE_CUDA_THREADS, 1, 1,
-                               floats * (unsigned)sizeof(float), cuda->stream, arguments, NULL));
+    return status_of(
+        cuda, cuda->context->calls.LaunchKernel(function, dispatch->groups[0], dispatch->groups[1],
+                                                dispatch->groups[2], QUIRE_CUDA_THREADS, 1, 1,
+                                                floats * (unsigned)sizeof(float), cuda->line.stream,
+                                                arguments, NULL));
 }
 
 /* ---- memory ---- */

@@ -125,6 +125,24 @@ static int make_messenger(quire_vulkan_context *c, quire_error *err)
                : quire_error_set(err, QUIRE_IO, "Vulkan gives no messages of validation");
 }
 
+/* The family of the queue for copies: one that does nothing else, which engines for copies have;
+ * else that of steps. */
+static void copy_family_take(quire_vulkan_context *c, const VkQueueFamilyProperties *families,
+                             uint32_t n)
+{
+    const VkQueueFlags all = VK_QUEUE_TRANSFER_BIT | VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT;
+
+    c->copy_family = c->family;
+    c->n_queues = families[c->family].queueCount > 1 ? 2 : 1;
+    for (uint32_t i = 0; i < n; i++) {
+        if ((families[i].queueFlags & all) == VK_QUEUE_TRANSFER_BIT) {
+            c->copy_family = i;
+            c->n_queues = 1;
+            return;
+        }
+    }
+}
+
 /* Whether the card has the features that the kernels and the queue need; sets the family of
  * queues. */
 static bool card_take(quire_vulkan_context *c, VkPhysicalDevice card)
@@ -151,6 +169,7 @@ static bool card_take(quire_vulkan_context *c, VkPhysicalDevice card)
         if ((families[c->family].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0) {
             c->card = card;
             c->GetPhysicalDeviceMemoryProperties(card, &c->memory);
+            copy_family_take(c, families, n);
             return true;
         }
     }
@@ -199,11 +218,17 @@ static bool has_extension(const quire_vulkan_context *c, const char *name)
 
 static int make_device(quire_vulkan_context *c, quire_error *err)
 {
-    const float priority = 1.0f;
-    const VkDeviceQueueCreateInfo queue = { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-                                            .queueFamilyIndex = c->family,
-                                            .queueCount = 1,
-                                            .pQueuePriorities = &priority };
+    const float priorities[2] = { 1.0f, 1.0f };
+    const VkDeviceQueueCreateInfo queues[2] = {
+        { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+          .queueFamilyIndex = c->family,
+          .queueCount = c->n_queues,
+          .pQueuePriorities = priorities },
+        { .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+          .queueFamilyIndex = c->copy_family,
+          .queueCount = 1,
+          .pQueuePriorities = priorities },
+    };
     VkPhysicalDeviceVulkan12Features wants12 = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
         .bufferDeviceAddress = VK_TRUE,
@@ -214,8 +239,8 @@ static int make_device(quire_vulkan_context *c, quire_error *err)
                                               .features = { .shaderInt64 = VK_TRUE } };
     const VkDeviceCreateInfo info = { .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
                                       .pNext = &wants,
-                                      .queueCreateInfoCount = 1,
-                                      .pQueueCreateInfos = &queue };
+                                      .queueCreateInfoCount = c->copy_family != c->family ? 2 : 1,
+                                      .pQueueCreateInfos = queues };
     const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quire_card_push) };
     const VkPipelineLayoutCreateInfo layout = { .sType =
                                                     VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
@@ -229,6 +254,7 @@ static int make_device(quire_vulkan_context *c, quire_error *err)
     QUIRE_VULKAN_DEVICE_CALLS(X)
 #undef X
     c->GetDeviceQueue(c->device, c->family, 0, &c->queue);
+    c->GetDeviceQueue(c->device, c->copy_family, c->n_queues - 1, &c->copy_queue);
     return c->CreatePipelineLayout(c->device, &layout, NULL, &c->layout) == VK_SUCCESS
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_NOMEM, "vulkan%u: no memory", c->index);

@@ -1,9 +1,9 @@
 /* vulkan_context.h - the state of one card that all devices of a process share: the loader's
- * functions, the VkDevice, its queue, the pipelines made so far.
+ * functions, the VkDevice, its queues, the pipelines made so far.
  *
  * Devices on the same card have one context, which ends with the last of them.
  *
- * Thread: any; a context has a lock for its queue and its pipelines.
+ * Thread: any; a context has a lock for its queues and its pipelines.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_VULKAN_CONTEXT_H
@@ -85,6 +85,9 @@ typedef struct quire_vulkan_context {
     uint32_t family;
     VkDevice device;
     VkQueue queue;
+    uint32_t n_queues;    /* of the family */
+    uint32_t copy_family; /* of the queue for copies beside steps */
+    VkQueue copy_queue;   /* may be the same queue */
     VkPipelineLayout layout;
     VkShaderModule modules[QUIRE_CARD_KERNELS];
     quire_vulkan_pipeline *pipelines;

@@ -1,7 +1,9 @@
 /* vulkan_internal.h - the object behind vulkan_device.h.
  *
  * Each piece of work is a command buffer of its own, which begins with a barrier behind all work
- * before it. The timeline semaphore counts them: an event is the number of the last one.
+ * before it. The timeline semaphore counts them: an event is the number of the last one. Copies
+ * beside steps have a queue, a pool and a timeline of their own (vulkan_beside.c). Each queue waits
+ * for the other one's timeline.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_VULKAN_INTERNAL_H
@@ -18,6 +20,13 @@ typedef struct quire_vulkan_piece {
     VkDeviceMemory memory;
 } quire_vulkan_piece;
 
+typedef struct quire_vulkan_beside {
+    VkSemaphore timeline;
+    VkCommandPool pool;
+    VkCommandBuffer commands[QUIRE_VULKAN_COMMANDS]; /* of call n: [n % COMMANDS] */
+    uint64_t joined; /* that the next submission of the first queue waits for */
+} quire_vulkan_beside;
+
 typedef struct quire_vulkan {
     quire_card card;
     quire_vulkan_context *context;
@@ -25,6 +34,7 @@ typedef struct quire_vulkan {
     VkCommandPool pool;
     VkCommandBuffer commands[QUIRE_VULKAN_COMMANDS];
     uint64_t command_value[QUIRE_VULKAN_COMMANDS]; /* the work that used it last */
+    quire_vulkan_beside beside;
 } quire_vulkan;
 
 /* vulkan_memory.c: of quire_card_calls. */
@@ -44,5 +54,13 @@ int quire_vulkan_begin(quire_card *card);
 int quire_vulkan_dispatch(quire_card *card, const quire_card_dispatch *dispatch);
 void quire_vulkan_barrier(quire_card *card);
 int quire_vulkan_end(quire_card *card, int status);
+
+/* vulkan_beside.c */
+int quire_vulkan_beside_open(quire_vulkan *v);
+void quire_vulkan_beside_close(quire_vulkan *v);
+/* Of quire_card_calls. */
+int quire_vulkan_copy_beside(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
+int quire_vulkan_join(quire_card *card, uint64_t value);
+int quire_vulkan_wait_beside(quire_card *card, uint64_t value);
 
 #endif /* QUIRE_DEVICE_VULKAN_INTERNAL_H */

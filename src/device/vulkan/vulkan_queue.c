@@ -39,7 +39,8 @@ int quire_vulkan_queue_open(quire_card *card)
         quire_vulkan_status(v, c->CreateSemaphore(c->device, &semaphore, NULL, &v->timeline)));
     QUIRE_TRY(quire_vulkan_status(v, c->CreateCommandPool(c->device, &pool, NULL, &v->pool)));
     take.commandPool = v->pool;
-    return quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->commands));
+    QUIRE_TRY(quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->commands)));
+    return quire_vulkan_beside_open(v);
 }
 
 void quire_vulkan_close(quire_card *card)
@@ -47,6 +48,7 @@ void quire_vulkan_close(quire_card *card)
     quire_vulkan *v = (quire_vulkan *)card;
     const quire_vulkan_context *c = v->context;
 
+    quire_vulkan_beside_close(v);
     c->DestroyCommandPool(c->device, v->pool, NULL);
     c->DestroySemaphore(c->device, v->timeline, NULL);
     quire_vulkan_context_release(v->context);
@@ -120,13 +122,20 @@ int quire_vulkan_end(quire_card *card, int status)
     const VkMemoryBarrier to_host = { .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                                       .srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT,
                                       .dstAccessMask = VK_ACCESS_HOST_READ_BIT };
+    const VkPipelineStageFlags stage = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    const uint32_t n_waits = v->beside.joined > 0 ? 1 : 0; /* for copies beside */
     const VkTimelineSemaphoreSubmitInfo timeline = {
         .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+        .waitSemaphoreValueCount = n_waits,
+        .pWaitSemaphoreValues = &v->beside.joined,
         .signalSemaphoreValueCount = 1,
         .pSignalSemaphoreValues = &value
     };
     const VkSubmitInfo submit = { .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
                                   .pNext = &timeline,
+                                  .waitSemaphoreCount = n_waits,
+                                  .pWaitSemaphores = &v->beside.timeline,
+                                  .pWaitDstStageMask = &stage,
                                   .commandBufferCount = 1,
                                   .pCommandBuffers = &commands,
                                   .signalSemaphoreCount = 1,
@@ -141,6 +150,7 @@ int quire_vulkan_end(quire_card *card, int status)
     r = c->QueueSubmit(c->queue, 1, &submit, VK_NULL_HANDLE);
     (void)pthread_mutex_unlock(&c->lock);
     QUIRE_TRY(quire_vulkan_status(v, r));
+    v->beside.joined = 0;
     v->command_value[card->n_submitted % QUIRE_VULKAN_COMMANDS] = value;
     card->n_submitted = value;
     return QUIRE_OK;

@@ -210,7 +210,7 @@ static int stream_make(quire_cuda_stream *out)
         return QUIRE_CUDA_OUT_OF_MEMORY;
     }
     stream->ctx = ctx_now;
-    stream->last = &stream->first;
+    fake_stream_begin(stream);
     fake_counts.n_pieces++;
     *out = stream;
     return QUIRE_CUDA_SUCCESS;
@@ -221,6 +221,7 @@ CALL(cuStreamCreate, (quire_cuda_stream * out, unsigned flags), true,
 static int stream_end(quire_cuda_stream stream)
 {
     (void)fake_work_do(stream, NULL);
+    fake_stream_end(stream);
     free(stream);
     fake_counts.n_pieces--;
     return QUIRE_CUDA_SUCCESS;
@@ -228,6 +229,11 @@ static int stream_end(quire_cuda_stream stream)
 CALL(cuStreamDestroy_v2, (quire_cuda_stream stream), false, stream_end(stream))
 
 CALL(cuStreamSynchronize, (quire_cuda_stream stream), true, fake_work_do(stream, NULL))
+
+CALL(cuStreamWaitEvent, (quire_cuda_stream stream, quire_cuda_event event, unsigned flags), true,
+     event->ctx == stream->ctx && stream->ctx == ctx_now && flags == 0
+         ? fake_wait_queue(stream, event)
+         : FAKE_ERROR())
 
 static int event_make(quire_cuda_event *out)
 {

@@ -30,12 +30,18 @@ struct quire_cuda_event_object {
     quire_cuda_stream stream; /* where it was recorded last; NULL: nowhere */
     uint64_t n_recorded;
     uint64_t n_done;
+    uint64_t stream_id; /* and its work up to the last record */
+    uint64_t n_before;
 };
 
 struct quire_cuda_stream_object {
     quire_cuda_ctx ctx;
     struct fake_work *first;
     struct fake_work **last;
+    struct quire_cuda_stream_object *next; /* of all streams */
+    uint64_t id;                           /* no two streams have the same, ever */
+    uint64_t n_queued;
+    uint64_t n_done;
 };
 
 extern fake_cuda_counts fake_counts;
@@ -57,6 +63,10 @@ int fake_kernel_queue(quire_cuda_stream stream, quire_cuda_function function,
                       const unsigned groups[3], unsigned shared_bytes, const quire_card_push *push,
                       const quire_card_constants *constants);
 int fake_event_queue(quire_cuda_stream stream, quire_cuda_event event);
+/* Later work of the stream comes behind the work that the event was recorded behind last. */
+int fake_wait_queue(quire_cuda_stream stream, quire_cuda_event event);
+void fake_stream_begin(quire_cuda_stream stream);
+void fake_stream_end(quire_cuda_stream stream);
 /* Do a stream's work up to an event (NULL: all). Returns the fault of its card. */
 int fake_work_do(quire_cuda_stream stream, quire_cuda_event until);
 

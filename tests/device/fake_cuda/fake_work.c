@@ -16,7 +16,10 @@ typedef struct fake_work {
     struct fake_work *next;
     quire_cuda_event event; /* NULL: none */
     uint64_t event_number;
-    quire_cuda_function function; /* NULL: a copy, or an event */
+    bool is_wait; /* for the first n_before pieces of another stream */
+    uint64_t stream_id;
+    uint64_t n_before;
+    quire_cuda_function function; /* NULL: a copy, an event or a wait */
     quire_card_push push;
     quire_card_constants constants;
     unsigned groups[3];
@@ -94,6 +97,37 @@ static void kernel_run(const fake_work *w)
 
 /* ---- the queue ---- */
 
+static quire_cuda_stream streams;
+static uint64_t n_streams; /* that there ever were */
+
+void fake_stream_begin(quire_cuda_stream stream)
+{
+    stream->last = &stream->first;
+    stream->id = ++n_streams;
+    stream->next = streams;
+    streams = stream;
+}
+
+void fake_stream_end(quire_cuda_stream stream)
+{
+    quire_cuda_stream *at = &streams;
+
+    while (*at != stream) {
+        at = &(*at)->next;
+    }
+    *at = stream->next;
+}
+
+static quire_cuda_stream stream_find(uint64_t id)
+{
+    quire_cuda_stream stream = streams;
+
+    while (stream != NULL && stream->id != id) {
+        stream = stream->next;
+    }
+    return stream;
+}
+
 static fake_work *work_add(quire_cuda_stream stream)
 {
     fake_work *w = calloc(1, sizeof(*w));
@@ -103,6 +137,7 @@ static fake_work *work_add(quire_cuda_stream stream)
     }
     *stream->last = w;
     stream->last = &w->next;
+    stream->n_queued++;
     return w;
 }
 
@@ -149,8 +184,20 @@ int fake_event_queue(quire_cuda_stream stream, quire_cuda_event event)
     fake_work *w = work_add(stream);
 
     event->stream = stream;
+    event->stream_id = stream->id;
+    event->n_before = stream->n_queued;
     w->event = event;
     w->event_number = ++event->n_recorded;
+    return QUIRE_CUDA_SUCCESS;
+}
+
+int fake_wait_queue(quire_cuda_stream stream, quire_cuda_event event)
+{
+    fake_work *w = work_add(stream);
+
+    w->is_wait = true;
+    w->stream_id = event->stream_id;
+    w->n_before = event->n_before;
     return QUIRE_CUDA_SUCCESS;
 }
 
@@ -158,6 +205,9 @@ static void work_do(quire_cuda_ctx ctx, const fake_work *w)
 {
     if (w->event != NULL) {
         w->event->n_done = w->event_number;
+        return;
+    }
+    if (w->is_wait) {
         return;
     }
     if (fault_in > 0 && --fault_in == 0) {
@@ -175,6 +225,22 @@ static void work_do(quire_cuda_ctx ctx, const fake_work *w)
     }
 }
 
+/* The first piece of a stream, behind those of another one that it waits for. */
+static void first_do(quire_cuda_stream stream)
+{
+    fake_work *w = stream->first;
+    const quire_cuda_stream other = w->is_wait ? stream_find(w->stream_id) : NULL;
+
+    while (other != NULL && other->n_done < w->n_before) {
+        first_do(other);
+    }
+    work_do(stream->ctx, w);
+    stream->first = w->next;
+    stream->last = stream->first == NULL ? &stream->first : stream->last;
+    stream->n_done++;
+    free(w);
+}
+
 int fake_work_do(quire_cuda_stream stream, quire_cuda_event until)
 {
     const uint64_t number = until != NULL ? until->n_recorded : 0;
@@ -182,13 +248,8 @@ int fake_work_do(quire_cuda_stream stream, quire_cuda_event until)
     if (stream->first != NULL && (until == NULL || until->n_done < number)) {
         fake_memory_show(stream->ctx, true);
         while (stream->first != NULL && (until == NULL || until->n_done < number)) {
-            fake_work *w = stream->first;
-
-            work_do(stream->ctx, w);
-            stream->first = w->next;
-            free(w);
+            first_do(stream);
         }
-        stream->last = stream->first == NULL ? &stream->first : stream->last;
         fake_memory_show(stream->ctx, false);
     }
     return stream->ctx->fault;

@@ -34,6 +34,8 @@ enum {
     OPT_BASE,
     OPT_TIED,
     OPT_UNTIED,
+    OPT_WINDOW_ARRAY,
+    OPT_JOINT_LATENT,
     OPT_HELP,
     OPT_SIZE /* the first of the table below */
 };
@@ -65,9 +67,18 @@ static const struct {
     { "ssm-head-dim", offsetof(gguf_gen_opts, d_delta_head) },
     { "ssm-state", offsetof(gguf_gen_opts, d_mamba_state) },
     { "distinct", offsetof(gguf_gen_opts, n_distinct) },
+    { "nextn", offsetof(gguf_gen_opts, n_nextn) },
+    { "experts", offsetof(gguf_gen_opts, n_experts) },
+    { "experts-used", offsetof(gguf_gen_opts, n_experts_used) },
+    { "expert-groups", offsetof(gguf_gen_opts, n_expert_groups) },
+    { "expert-ff", offsetof(gguf_gen_opts, n_ff_expert) },
+    { "shared-ff", offsetof(gguf_gen_opts, n_ff_shared) },
+    { "window-head-dim", offsetof(gguf_gen_opts, window_d_head) },
+    { "shared-kv", offsetof(gguf_gen_opts, n_shared_kv) },
+    { "layer-embd", offsetof(gguf_gen_opts, n_embd_layer) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
-#define N_OTHERS 16u
+#define N_OTHERS 18u
 
 static int usage(FILE *stream)
 {
@@ -84,7 +95,11 @@ static int usage(FILE *stream)
                           "[--latent-q N] [--value-dim N]\n"
                           "       [--attention-every N] [--conv-taps N] [--ssm-groups N] "
                           "[--ssm-heads N] [--ssm-head-dim N]\n"
-                          "       [--ssm-state N] [--distinct VALUES]\n"
+                          "       [--ssm-state N] [--distinct VALUES] [--nextn N] [--window-array] "
+                          "[--joint-latent]\n"
+                          "       [--experts N] [--experts-used N] [--expert-groups N] "
+                          "[--expert-ff N] [--shared-ff N]\n"
+                          "       [--window-head-dim N] [--shared-kv N] [--layer-embd N]\n"
                           "       make_gguf --families   names of --family, small models of all "
                           "architectures\n"
                           "shapes:");
@@ -161,6 +176,12 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
     case OPT_UNTIED:
         opts->is_tied = option == OPT_TIED;
         return true;
+    case OPT_WINDOW_ARRAY:
+        opts->has_window_array = true;
+        return true;
+    case OPT_JOINT_LATENT:
+        opts->has_joint_latent = true;
+        return true;
     default:
         if (quire_parse_i64(text, 1, 1 << 24, &number) != QUIRE_OK) {
             return false;
@@ -187,6 +208,8 @@ static void options_fill(struct option *options)
         { "rope-base", required_argument, NULL, OPT_BASE },
         { "tied", no_argument, NULL, OPT_TIED },
         { "untied", no_argument, NULL, OPT_UNTIED },
+        { "window-array", no_argument, NULL, OPT_WINDOW_ARRAY },
+        { "joint-latent", no_argument, NULL, OPT_JOINT_LATENT },
         { "help", no_argument, NULL, OPT_HELP },
         { NULL, 0, NULL, 0 },
     };

@@ -15,6 +15,10 @@ import { TASKS, taskText } from "./tasks.mjs";
 const FIGURES = ["kept", "read", "peak", "state"];
 const mean = (values) => values.reduce((sum, v) => sum + v, 0) / values.length;
 
+// Bytes of K and V at the end of a text. Of all tokens in a format: without the copies in 8 bit of
+// the first and the last tokens, whose number does not grow with the text.
+const stateOf = (kv) => (kv.retained === undefined ? kv.computed_bytes : kv.charged_bytes);
+
 // The same result with the means of its figures.
 const means = (r) => ({ ...r, ...Object.fromEntries(FIGURES.map((key) => [key, r[key].length > 0 ? mean(r[key]) : undefined])) });
 
@@ -113,7 +117,7 @@ export class Meter {
         return { kld: base.kld.mean, kld_stderr: base.kld.stderr, log_ratio: base.nll_difference.mean,
             log_ratio_stderr: base.nll_difference.stderr, top1: base.top1_agreement, top1_stderr: base.top1_agreement_stderr,
             kept: kv.retained?.share ?? 1, read: kv.retained?.read_share ?? 1, peak: kv.live_peak_bytes / all.bytes,
-            state: (kv.retained === undefined ? kv.live_peak_bytes : kv.charged_bytes) / all.bytes };
+            state: stateOf(kv) / all.bytes };
     }
 
     // ---- tasks ----
@@ -154,7 +158,7 @@ export class Meter {
             r.kept.push(doc.kv.retained?.share ?? 1);
             r.read.push(doc.kv.retained?.read_share ?? 1);
             r.peak.push((doc.kv.retained?.peak_bytes ?? doc.kv.charged_bytes) / bytes);
-            r.state.push(doc.kv.charged_bytes / bytes);
+            r.state.push(stateOf(doc.kv) / bytes);
         }
         return means(r);
     }
@@ -213,7 +217,7 @@ export class Meter {
             r.kept.push(kv.retained?.share ?? 1);
             r.read.push(kv.retained?.read_share ?? 1);
             r.peak.push(kv.live_peak_bytes / talk.bytes);
-            r.state.push((kv.retained === undefined ? kv.live_peak_bytes : kv.charged_bytes) / talk.bytes);
+            r.state.push(stateOf(kv) / talk.bytes);
         }
         return means(r);
     }

@@ -65,7 +65,7 @@ export function markdown(cells, groups, asked) {
     const floors = floorRows(cells, groups.map((g) => g.model), asked);
     const machines = [...new Set(groups.flatMap((g) => g.machines))].sort();
     const head = wrapped("Brackets are 95 % intervals. Kept: tokens at the end of a text, to all of its tokens; read: pages that a step of one token reads behind layer 1, to those that it could. Bytes at the end and most " +
-        `bytes: of pages, to those with all tokens in f16. Measured with \`make retention\` on ${machines.join("; ")}.`);
+        `bytes: of pages, to those with all tokens in f16; of sealed formats with all tokens the former leave out copies in 8 bit, which the latter have. Measured with \`make retention\` on ${machines.join("; ")}.`);
     return [head, ...(floors.length === 0 ? [] : [["### Floors and aims", "", row(["row", "measured", "floor", "aim", ""]),
         row(["---", "---:", "---:", "---:", "---"]), ...floors.map(row)].join("\n")]),
     ...groups.flatMap((g) => [g.tasks && tasksTable(g), g.continuation && continuationTable(g), g.conversations && conversationsTable(g)]

@@ -65,7 +65,9 @@ static void gemma_fill(gguf_gen_opts *gen, const char *arch)
     gen->is_tied = true;
     gen->window_rope_base = is_4 ? 500.0f : 0.0f;
     gen->has_window_array = true;
-    if (is_4) { /* layers of two sizes, the last four read those below */
+    if (is_4) {                  /* layers of two sizes, the last four read those below */
+        gen->rope_factor = 4.0f; /* of frequency factors, which the file has */
+        gen->rope_ctx_orig = 64;
         gen->d_head = 64;
         gen->window_d_head = 32;
         gen->n_shared_kv = 4;
@@ -237,6 +239,7 @@ static void take_answer(quire_request *request, answer *out)
         out->tokens[i] = token.token;
         for (uint32_t t = 0; t < token.n_tops && t < N_TOPS; t++) {
             out->logprobs[i][t] = token.tops[t].logprob;
+            assert_true(isfinite(token.tops[t].logprob));
         }
     }
 }
@@ -544,6 +547,7 @@ static void test_attended_where_they_lie(void **state)
     (void)state;
     check_attended("fusedkv", QUIRE_FORMAT_F16, 1e-3f);
     check_attended("gemma3", QUIRE_FORMAT_F32, 2e-2f);
+    check_attended("gemma4", QUIRE_FORMAT_F32, 2e-2f);
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
         check_attended(some[i], QUIRE_FORMAT_F32, 1e-5f);
     }

@@ -193,9 +193,7 @@ void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, u
     X(ENDED, 2, "ended") /* the cached text is a prefix of the prompt */                           \
     X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
     X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
-    X(ROUNDED, 5,                                                                                  \
-      "rounded") /* all was found, but the hit has to end at a full page:                          \
-                    is_page_exact, a page with a hole, a window that is gone, or no state */
+    X(ROUNDED, 5, "rounded")   /* all was found, but the hit ends earlier: quire_prefix_cut */
 
 typedef enum quire_prefix_end {
 #define X(sym, val, name) QUIRE_PREFIX_END_##sym = (val),
@@ -203,6 +201,20 @@ typedef enum quire_prefix_end {
 #undef X
 } quire_prefix_end;
 const char *quire_prefix_end_name(quire_prefix_end end);
+
+/* Why a hit ends before the last token that was found. X(symbol, value, "name") */
+#define QUIRE_PREFIX_CUT_MAP(X)                                                                    \
+    X(NONE, 0, "none")     /* it does not, or the caller's tokens_max ends it */                   \
+    X(PAGE, 1, "page")     /* pages are used whole: is_page_exact, holes, pages not in memory */   \
+    X(WINDOW, 2, "window") /* a page of the window before the later place is gone */               \
+    X(STATE, 3, "state")   /* the later place has no state */
+
+typedef enum quire_prefix_cut {
+#define X(sym, val, name) QUIRE_PREFIX_CUT_##sym = (val),
+    QUIRE_PREFIX_CUT_MAP(X)
+#undef X
+} quire_prefix_cut;
+const char *quire_prefix_cut_name(quire_prefix_cut cut);
 
 /* Why a node ended. X(symbol, value, "name") */
 #define QUIRE_PREFIX_GONE_MAP(X)                                                                   \
@@ -232,6 +244,7 @@ typedef struct quire_prefix_match {
     quire_prefix_gone gone; /* EVICTED: why */
     uint64_t gone_us;       /* EVICTED: when */
     bool is_gone_stored;    /* EVICTED: the first of them had a copy below memory (KEPT) then */
+    quire_prefix_cut cut;   /* why n_tokens is below n_same_tokens; the last of several reasons */
 } quire_prefix_match;
 
 /* The match that acquire would find. Changes nothing: no counters, no recency. Cost, per page: one

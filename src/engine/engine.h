@@ -369,6 +369,7 @@ typedef struct quire_explanation {
     uint32_t n_cached_tokens;
     uint32_t n_same_tokens; /* leading tokens that equal a cached text */
     quire_prefix_end end;   /* why the match ended */
+    quire_prefix_cut cut;   /* why n_cached_tokens is less than n_same_tokens */
     int32_t prompt_token;   /* the prompt's token at n_same_tokens; -1 = end of the prompt */
     int32_t cached_token;   /* DIVERGED: the cached token there; else -1 */
     uint32_t n_gone_tokens; /* EVICTED: number of evicted tokens */

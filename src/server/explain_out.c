@@ -31,6 +31,11 @@ void quire_explanation_write(quire_json_out *json, const char *key, const quire_
     quire_json_u64(json, "cached_tokens", e->n_cached_tokens);
     quire_json_u64(json, "same_tokens", e->n_same_tokens);
     quire_json_string(json, "end", quire_prefix_end_name(e->end));
+    if (e->cut == QUIRE_PREFIX_CUT_NONE) {
+        quire_json_null(json, "cut_by");
+    } else {
+        quire_json_string(json, "cut_by", quire_prefix_cut_name(e->cut));
+    }
     write_token(json, "prompt_token", model, e->prompt_token);
     write_token(json, "cached_token", model, e->cached_token);
     quire_json_u64(json, "computed_tokens", e->n_computed_tokens);

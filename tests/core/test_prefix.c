@@ -247,12 +247,21 @@ static void test_page_exact(void **state)
     assert_int_equal(match.n_tokens, PT);
     assert_int_equal(match.n_same_tokens, 2 * PT - 1);
     assert_int_equal(match.end, QUIRE_PREFIX_END_ROUNDED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_PAGE);
     match = test_lookup(&p, text, 2 * PT);
     assert_int_equal(match.n_tokens, 2 * PT);
     assert_int_equal(match.end, QUIRE_PREFIX_END_WHOLE);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_NONE);
     match = test_lookup(&p, text, 3 * PT);
     assert_int_equal(match.n_tokens, 2 * PT);
     assert_int_equal(match.end, QUIRE_PREFIX_END_ENDED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_NONE);
+    text[2 * PT - 1] = -7; /* parts inside of a page */
+    match = test_lookup(&p, text, 3 * PT);
+    assert_int_equal(match.n_tokens, PT);
+    assert_int_equal(match.n_same_tokens, 2 * PT - 1);
+    assert_int_equal(match.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_PAGE);
     test_prefix_destroy(&p);
 }
 
@@ -535,6 +544,7 @@ static void test_holes(void **state)
     assert_int_equal(match.n_tokens, PT);
     assert_int_equal(match.n_same_tokens, 2 * PT - 1);
     assert_int_equal(match.end, QUIRE_PREFIX_END_ROUNDED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_PAGE);
     assert_int_equal(test_lookup(&p, text, PT - 1).n_tokens, PT - 1);
     assert_int_equal(test_lookup(&p, text, N * PT - 1).n_tokens, N * PT - 1);
     run = test_run_start(&p, text, 2 * PT);
@@ -698,6 +708,8 @@ static void test_names(void **state)
     (void)state;
     assert_string_equal(quire_prefix_end_name(QUIRE_PREFIX_END_DIVERGED), "diverged");
     assert_string_equal(quire_prefix_end_name((quire_prefix_end)99), "unknown");
+    assert_string_equal(quire_prefix_cut_name(QUIRE_PREFIX_CUT_WINDOW), "window");
+    assert_string_equal(quire_prefix_cut_name((quire_prefix_cut)99), "unknown");
     assert_string_equal(quire_prefix_gone_name(QUIRE_PREFIX_GONE_LOW_TRAFFIC), "low_traffic");
     assert_string_equal(quire_prefix_gone_name(QUIRE_PREFIX_GONE_COUNT), "unknown");
 }

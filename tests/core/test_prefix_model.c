@@ -192,6 +192,8 @@ static void check_match(model *m, const runner *r, uint32_t tokens_max,
     assert_true(match->n_tokens <= expect(m, r, tokens_max, false));
     assert_true(match->n_tokens >= expect(m, r, tokens_max, true));
     assert_true(match->n_same_tokens >= match->n_tokens && match->n_same_tokens <= r->n_prompt);
+    assert_int_equal(match->cut != QUIRE_PREFIX_CUT_NONE,
+                     match->n_tokens < match->n_same_tokens && match->n_tokens < tokens_max);
     if (match->end != QUIRE_PREFIX_END_ROUNDED) {
         assert_int_equal(match->end == QUIRE_PREFIX_END_WHOLE, match->n_same_tokens == r->n_prompt);
     } else {

@@ -112,11 +112,14 @@ static void test_hits_end_at_states(void **state)
     assert_int_equal(match.n_tokens, 0);
     assert_int_equal(match.n_same_tokens, 3 * P + 1);
     assert_int_equal(match.end, QUIRE_PREFIX_END_ROUNDED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_STATE);
 
     compute(&p, text, 3 * P + 1, P, 2 * P);
     assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 3 * P + 1);
     assert_int_equal(test_lookup(&p, text, 3 * P + 1).n_tokens, 3 * P + 1);
+    assert_int_equal(test_lookup(&p, text, 3 * P + 1).cut, QUIRE_PREFIX_CUT_NONE);
     assert_int_equal(test_lookup(&p, text, 3 * P).n_tokens, 2 * P);
+    assert_int_equal(test_lookup(&p, text, 3 * P).cut, QUIRE_PREFIX_CUT_STATE);
     assert_int_equal(test_lookup(&p, text, 2 * P).n_tokens, 2 * P);
     assert_int_equal(test_lookup(&p, text, 2 * P - 1).n_tokens, P);
     assert_int_equal(test_lookup(&p, text, P - 1).n_tokens, 0);
@@ -132,6 +135,7 @@ static void test_hits_end_at_states(void **state)
 static void test_growth(void **state)
 {
     int32_t text[TEXT];
+    quire_prefix_match match;
     test_prefix p;
     test_run run;
 
@@ -143,7 +147,10 @@ static void test_growth(void **state)
     assert_int_equal(run.match.n_tokens, 2 * P + 1);
     test_run_extend(&p, &run, text, 4 * P);
     assert_false(leave(&p, &run, text, 2 * P + 1));
-    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 2 * P);
+    match = test_lookup(&p, text, TEXT);
+    assert_int_equal(match.n_tokens, 2 * P);
+    assert_int_equal(match.end, QUIRE_PREFIX_END_ENDED); /* behind the last state */
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_STATE);
     assert_true(leave(&p, &run, text, 4 * P));
     assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, 4 * P);
     test_run_end(&p, &run);
@@ -154,6 +161,7 @@ static void test_growth(void **state)
 static void test_branches(void **state)
 {
     int32_t a[TEXT], b[TEXT];
+    quire_prefix_match match;
     test_prefix p;
 
     (void)state;
@@ -162,7 +170,11 @@ static void test_branches(void **state)
     memcpy(b, a, sizeof b);
     test_text(b + 3 * P, TEXT - 3 * P, 5000);
     compute(&p, a, TEXT, P, 4 * P);
-    assert_int_equal(test_lookup(&p, b, TEXT).n_tokens, P);
+    match = test_lookup(&p, b, TEXT);
+    assert_int_equal(match.n_tokens, P);
+    assert_int_equal(match.n_same_tokens, 3 * P);
+    assert_int_equal(match.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_STATE);
     compute(&p, b, TEXT, 3 * P, 5 * P);
     assert_int_equal(test_lookup(&p, a, 4 * P - 1).n_tokens, 3 * P);
     assert_int_equal(test_lookup(&p, b, TEXT).n_tokens, TEXT);

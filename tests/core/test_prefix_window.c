@@ -140,6 +140,8 @@ static void test_windows_go_first(void **state)
 {
     int32_t a[TEXT_MAX];
     int32_t b[TEXT_MAX];
+    int32_t part[TEXT_MAX];
+    quire_prefix_match match;
     test_prefix p;
     count before;
 
@@ -163,6 +165,16 @@ static void test_windows_go_first(void **state)
     assert_int_equal(test_lookup(&p, a, TEXT / 2).n_tokens, 0);
     assert_int_equal(test_lookup(&p, a, TEXT / 2).n_same_tokens, TEXT / 2);
     assert_int_equal(test_lookup(&p, a, TEXT / 2).end, QUIRE_PREFIX_END_ROUNDED);
+    assert_int_equal(test_lookup(&p, a, TEXT / 2).cut, QUIRE_PREFIX_CUT_WINDOW);
+    assert_int_equal(test_lookup(&p, a, TEXT).cut, QUIRE_PREFIX_CUT_NONE);
+    /* Nor where another text parts from it. */
+    memcpy(part, a, sizeof part);
+    part[TEXT / 2 + 1] = -7;
+    match = test_lookup(&p, part, TEXT);
+    assert_int_equal(match.n_tokens, 0);
+    assert_int_equal(match.n_same_tokens, TEXT / 2 + 1);
+    assert_int_equal(match.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(match.cut, QUIRE_PREFIX_CUT_WINDOW);
     /* Then nodes go, as always. The windows before the last pages are whole; behind the page before
      * these no hit can end, so the rest of the text goes along. */
     assert_int_equal(evict_pages(&p, 5), (PAGES + 4) * PAGE_BYTES);

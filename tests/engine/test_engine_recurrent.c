@@ -102,6 +102,53 @@ static void test_turns(void **state)
     bench_close(&b);
 }
 
+/* The cached tokens of a request, and why they are not more. */
+static quire_explanation explained(const engine_bench *b, quire_request_params *params,
+                                   const char *id)
+{
+    int32_t got[N_TOKENS];
+    quire_explanation e;
+
+    params->id = id;
+    (void)tier_run(b, params, got);
+    assert_int_equal(quire_engine_explain(b->engine, id, NULL, 0, &e), QUIRE_OK);
+    return e;
+}
+
+/* Where no state is, explanations say so, whether the prompt ends, parts or goes on there. */
+static void test_explanations(void **state)
+{
+    engine_bench b = bench_of("lfm2", 2);
+    int32_t text[N_CTX];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_explanation e;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 3);
+    e = explained(&b, &params, "new");
+    assert_int_equal(e.end, QUIRE_PREFIX_END_NEW);
+    assert_int_equal(e.cut, QUIRE_PREFIX_CUT_NONE);
+    e = explained(&b, &params, "same");
+    assert_int_equal(e.end, QUIRE_PREFIX_END_ROUNDED);
+    assert_int_equal(e.cut, QUIRE_PREFIX_CUT_STATE);
+    assert_int_equal(e.n_same_tokens, N_PROMPT);
+    assert_int_equal(e.n_cached_tokens, N_FULL);
+    tokens_make(text + 150, N_PROMPT - 150, 80);
+    e = explained(&b, &params, "parts");
+    assert_int_equal(e.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(e.cut, QUIRE_PREFIX_CUT_STATE);
+    assert_int_equal(e.n_same_tokens, 150);
+    assert_int_equal(e.n_cached_tokens, 0);
+    tokens_make(text + N_PROMPT, 90, 4); /* another answer's beginning */
+    params.n_tokens = N_PROMPT + 90;
+    e = explained(&b, &params, "goes on");
+    assert_int_equal(e.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(e.cut, QUIRE_PREFIX_CUT_STATE);
+    assert_int_equal(e.n_same_tokens, N_PROMPT);
+    assert_int_equal(e.n_cached_tokens, N_FULL);
+    bench_close(&b);
+}
+
 /* Turns with the last layers of the model, or all, on a device of ggml: states are found there as
  * well. */
 static void test_turns_on_device(void **state)
@@ -349,6 +396,7 @@ int main(void)
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "nemotron_h_moe"),
         cmocka_unit_test_prestate(test_turns, (void *)(uintptr_t) "falcon-h1"),
+        cmocka_unit_test(test_explanations),
         cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "lfm2"),
         cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "falcon-h1"),

@@ -122,6 +122,60 @@ static void test_turns_and_restart(void **state)
     serve(all_windows, QUIRE_FORMAT_F16);
 }
 
+/* ---- explanations ---- */
+
+static void windows_evict(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, *(const uint64_t *)ctx);
+}
+
+/* The explanation of a text that parts from the cached one at 150 tokens. */
+static quire_explanation parting(const engine_bench *b, int32_t *text)
+{
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    int32_t got[N_TOKENS];
+    quire_explanation e;
+
+    params.id = "parts";
+    tokens_make(text + 150, N_PROMPT - 150, 80);
+    (void)tier_run(b, &params, got);
+    assert_int_equal(quire_engine_explain(b->engine, "parts", NULL, 0, &e), QUIRE_OK);
+    assert_int_equal(e.end, QUIRE_PREFIX_END_DIVERGED);
+    assert_int_equal(e.n_same_tokens, 150);
+    return e;
+}
+
+/* Why a hit ends before the place where texts part: pages of the window are gone, or a format is
+ * used by whole pages. */
+static void test_explanations(void **state)
+{
+    const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, QUIRE_FORMAT_Q4 };
+    const quire_prefix_cut cuts[] = { QUIRE_PREFIX_CUT_NONE, QUIRE_PREFIX_CUT_WINDOW,
+                                      QUIRE_PREFIX_CUT_PAGE };
+    const uint32_t n_cached[] = { 150, 0, 128 };
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        engine_bench b = bench_of(some_windows, NULL, formats[i]);
+        int32_t text[600], got[N_TOKENS];
+        const quire_request_params params = params_greedy(text, 600, N_TOKENS);
+        uint64_t bytes = 3 * price_of(&b).window_page_bytes; /* the first ones of the text */
+        quire_explanation e;
+
+        tokens_make(text, 600, 3);
+        (void)tier_run(&b, &params, got);
+        if (cuts[i] == QUIRE_PREFIX_CUT_WINDOW) {
+            assert_int_equal(engine_call(b.engine, windows_evict, &bytes), QUIRE_OK);
+        }
+        e = parting(&b, text);
+        assert_int_equal(e.cut, cuts[i]);
+        assert_int_equal(e.n_cached_tokens, n_cached[i]);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 /* ---- admission ---- */
 
 static uint32_t n_running(const engine_bench *b)
@@ -258,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_turns_and_restart),
+        cmocka_unit_test(test_explanations),
         cmocka_unit_test(test_admission),
         cmocka_unit_test(test_tight),
         cmocka_unit_test(test_pin),

@@ -325,8 +325,9 @@ static quire_explanation explanation_of(const char *id)
 {
     quire_explanation e = { .n_prompt_tokens = 10,
                             .n_cached_tokens = 4,
-                            .n_same_tokens = 4,
+                            .n_same_tokens = 6,
                             .end = QUIRE_PREFIX_END_DIVERGED,
+                            .cut = QUIRE_PREFIX_CUT_WINDOW,
                             .prompt_token = 70,
                             .cached_token = 71,
                             .n_computed_tokens = 6,

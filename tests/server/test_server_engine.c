@@ -674,6 +674,7 @@ static void explanations_stay_with_their_tenant(void **state)
     free(id);
     reply = get(&s, 200, path);
     assert_string_equal(json_string_at(reply, "end"), "new");
+    assert_true(json_is_null(json_at(reply, "cut_by")));
     json_decref(reply);
     s.key = KEY_OF_B;
     json_decref(get(&s, 404, path));

@@ -410,6 +410,7 @@ static void explains_when_asked(void **state)
 
     (void)state;
     assert_string_equal(json_string_at(root, "quire.cache.end"), "diverged");
+    assert_string_equal(json_string_at(root, "quire.cache.cut_by"), "window");
     assert_int_equal(json_int_at(root, "quire.cache.prompt_token.id"), 70);
     assert_true(strlen(json_string_at(root, "quire.cache.cached_token.text")) > 0);
     assert_int_equal(json_int_at(root, "quire.dropped_turns"), 0);

@@ -26,6 +26,19 @@ const char *quire_prefix_end_name(quire_prefix_end end)
     return i < sizeof(end_names) / sizeof(end_names[0]) ? end_names[i] : "unknown";
 }
 
+static const char *const cut_names[] = {
+#define X(sym, val, name) [val] = (name),
+    QUIRE_PREFIX_CUT_MAP(X)
+#undef X
+};
+
+const char *quire_prefix_cut_name(quire_prefix_cut cut)
+{
+    size_t i = (size_t)cut;
+
+    return i < sizeof(cut_names) / sizeof(cut_names[0]) ? cut_names[i] : "unknown";
+}
+
 static const char *const gone_names[] = {
 #define X(sym, val, name) [val] = (name),
     QUIRE_PREFIX_GONE_MAP(X)

@@ -214,9 +214,14 @@ static inline uint32_t quire_prefix_page_pins(const quire_prefix *tree,
 
 /* ---- prefix_window.c ---- */
 
+/* Why hits end before a node that lacks its page of a group. */
+quire_prefix_cut quire_prefix_group_cut(const quire_prefix *tree, uint32_t group);
+
 /* The most tokens, up to n_tokens, of which a hit can be made: those before n_tokens whose last
- * windows are whole. `id` is the node that holds the last of n_tokens tokens, or one below it. */
-uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t n_tokens);
+ * windows are whole. `id` is the node that holds the last of n_tokens tokens, or one below it. *cut
+ * gets the reason if these are fewer than n_tokens, and is left alone otherwise. */
+uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t n_tokens,
+                                 quire_prefix_cut *cut);
 
 /* Whether a hit can end nowhere inside or at the end of a node. */
 bool quire_prefix_is_dead(const quire_prefix *tree, uint32_t id);

@@ -133,26 +133,35 @@ quire_prefix_walk quire_prefix_walk_to(const quire_prefix *tree, const quire_pre
 
 /* ---- usable tokens ---- */
 
-/* Whether a part of a node can be used, so that a sequence may append behind it. */
-static bool is_divisible(const quire_prefix *tree, uint32_t id)
+/* Why a part of a node cannot be used, so that a sequence may append behind it; NONE: it can. */
+static quire_prefix_cut part_cut(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
 
+    if (tree->opts.is_page_exact) {
+        return QUIRE_PREFIX_CUT_PAGE;
+    }
     for (uint32_t g = 0; g < tree->n_groups; g++) {
-        if (node->pages[g] == QUIRE_PAGE_NULL ||
-            quire_pool_page(&tree->cache->pool, node->pages[g])->is_offloaded) {
-            return false;
+        if (node->pages[g] == QUIRE_PAGE_NULL) {
+            return quire_prefix_group_cut(tree, g);
+        }
+        if (quire_pool_page(&tree->cache->pool, node->pages[g])->is_offloaded) {
+            return QUIRE_PREFIX_CUT_PAGE;
         }
     }
-    return true;
+    return QUIRE_PREFIX_CUT_NONE;
 }
 
-static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, uint32_t tokens_max)
+/* Tokens of the walk that a hit has, at most tokens_max. *cut gets the reason if the hit ends
+ * before them. */
+static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, uint32_t tokens_max,
+                       quire_prefix_cut *cut)
 {
     uint32_t n = walk->n_full + walk->n_inside;
     uint32_t n_over;
     uint32_t id = walk->inside;
 
+    *cut = QUIRE_PREFIX_CUT_NONE;
     n = n < tokens_max ? n : tokens_max;
     n_over = n % tree->page_tokens;
     if (n < walk->n_full && n_over != 0) {
@@ -160,14 +169,15 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
             id = quire_prefix_at(tree, id)->parent;
         }
     }
-    if (n_over != 0 && (tree->opts.is_page_exact || !is_divisible(tree, id))) {
-        n -= n_over;
+    if (n_over != 0) {
+        *cut = part_cut(tree, id);
+        n -= *cut != QUIRE_PREFIX_CUT_NONE ? n_over : 0;
     }
     if (tree->window_tokens == 0 || n == 0) {
         return n;
     }
-    return quire_prefix_window_fit(tree,
-                                   walk->inside != QUIRE_NODE_NULL ? walk->inside : walk->base, n);
+    return quire_prefix_window_fit(
+        tree, walk->inside != QUIRE_NODE_NULL ? walk->inside : walk->base, n, cut);
 }
 
 /* ---- why ---- */
@@ -247,9 +257,8 @@ void quire_prefix_walk_match(const quire_prefix *tree, quire_prefix_walk *walk,
 
     tokens_max = tokens_max < seq_tokens_max ? tokens_max : seq_tokens_max;
     explain(tree, walk, tokens, n_tokens, match);
-    match->n_tokens = usable(tree, walk, tokens_max);
-    if (match->end == QUIRE_PREFIX_END_WHOLE && match->n_tokens < match->n_same_tokens &&
-        match->n_tokens < tokens_max) {
+    match->n_tokens = usable(tree, walk, tokens_max, &match->cut);
+    if (match->end == QUIRE_PREFIX_END_WHOLE && match->cut != QUIRE_PREFIX_CUT_NONE) {
         match->end = QUIRE_PREFIX_END_ROUNDED;
     }
 }
@@ -284,12 +293,13 @@ void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *ke
 {
     quire_prefix_walk walk = quire_prefix_walk_to(tree, key, tokens, n_tokens, NULL);
     uint32_t id = walk.inside != QUIRE_NODE_NULL ? walk.inside : walk.base;
+    quire_prefix_cut cut;
 
     *claim = (quire_prefix_claim){ 0 };
     quire_prefix_walk_match(tree, &walk, tokens, n_tokens, UINT32_MAX, &claim->match);
     claim->n_tokens = claim->match.n_tokens;
     if (tokens_max < claim->n_tokens) {
-        claim->n_tokens = usable(tree, &walk, tokens_max);
+        claim->n_tokens = usable(tree, &walk, tokens_max, &cut);
     }
     for (; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
         const quire_prefix_node *node = quire_prefix_at(tree, id);

@@ -25,7 +25,16 @@ bool quire_prefix_window_uses(const quire_prefix *tree, const quire_prefix_node 
            (n_tokens % tree->page_tokens != 0 && quire_prefix_node_end(node) >= n_tokens);
 }
 
-uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t n_tokens)
+quire_prefix_cut quire_prefix_group_cut(const quire_prefix *tree, uint32_t group)
+{
+    if (quire_prefix_is_state(tree, group)) {
+        return QUIRE_PREFIX_CUT_STATE;
+    }
+    return quire_prefix_window(tree, group) != 0 ? QUIRE_PREFIX_CUT_WINDOW : QUIRE_PREFIX_CUT_PAGE;
+}
+
+uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t n_tokens,
+                                 quire_prefix_cut *cut)
 {
     const uint32_t w = tree->window_tokens;
 
@@ -48,6 +57,7 @@ uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t
                 (node->pages[g] == QUIRE_PAGE_NULL || is_elsewhere) &&
                 quire_prefix_window_uses(tree, node, g, n_tokens)) {
                 n_tokens = node->first_token;
+                *cut = quire_prefix_group_cut(tree, g);
                 break;
             }
         }
@@ -59,9 +69,10 @@ bool quire_prefix_is_dead(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
     const uint32_t end = quire_prefix_node_end(node);
+    quire_prefix_cut cut;
 
     return tree->window_tokens != 0 && node->kind == QUIRE_NODE_PAGE &&
-           quire_prefix_window_fit(tree, id, end) < end;
+           quire_prefix_window_fit(tree, id, end, &cut) < end;
 }
 
 void quire_prefix_window_trim(const quire_prefix *tree, quire_page_id *pages, uint32_t n_tokens)

@@ -4,7 +4,9 @@
 #include "model/runtime_internal.h"
 
 #include "base/check.h"
+#include "core/cache/state_spare.h"
 #include "model/model_internal.h"
+#include "model/runtime_states.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +125,15 @@ int quire_runtime_recurrent_clear(quire_runtime *rt, quire_seq_id seq)
     return rt->states != NULL ? quire_states_set(rt->states, seq, quire_seq_tokens(rt->cache, seq),
                                                  QUIRE_FORMAT_F32, NULL)
                               : QUIRE_OK;
+}
+
+void quire_runtime_state_end(quire_runtime *rt, quire_seq_id seq)
+{
+    const float *state = rt->states != NULL ? quire_states_get(rt->states, seq) : NULL;
+
+    if (state != NULL) {
+        quire_seq_state_spare_drop(rt->cache, seq, state);
+    }
 }
 
 size_t quire_runtime_state_bytes(const quire_runtime *rt)

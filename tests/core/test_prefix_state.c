@@ -3,6 +3,8 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
+
+#include "core/cache/state_spare.h"
 #include "quire/pin.h"
 #include "seed.h"
 
@@ -344,6 +346,32 @@ static void test_lack_of_room(void **state)
     test_run_extend(&p, &run, text, TEXT);
     assert_int_equal(test_lookup(&p, other, TEXT).n_tokens, 0);
     test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* Where live pages take all room, a sequence that ends gives its spare page for its state. */
+static void test_spare_page(void **state)
+{
+    int32_t text[TEXT];
+    quire_page_id pages[2];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    begin(&p, PAGES + 2);
+    test_text(text, TEXT, 1);
+    run = start(&p, text, TEXT);
+    assert_int_equal(quire_seq_states(p.cache, run.seq, pages), QUIRE_OK);
+    test_run_extend(&p, &run, text, TEXT);
+    assert_false(leave(&p, &run, text, TEXT));
+    for (uint32_t i = 0; i < 2; i++) { /* once is enough */
+        quire_seq_state_spare_drop(p.cache, run.seq, quire_cache_state(p.cache, pages[1]));
+        quire_cache_validate(p.cache);
+    }
+    assert_true(leave(&p, &run, text, TEXT));
+    test_run_end(&p, &run);
+    assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, TEXT);
+    quire_prefix_validate(p.tree);
     test_prefix_destroy(&p);
 }
 
@@ -727,6 +755,7 @@ int main(void)
         cmocka_unit_test(test_worth_of_states),
         cmocka_unit_test(test_ends_keep_states),
         cmocka_unit_test(test_lack_of_room),
+        cmocka_unit_test(test_spare_page),
         cmocka_unit_test(test_ends_move_up),
         cmocka_unit_test(test_pins_hold_states),
         cmocka_unit_test(test_pinned_growth),

@@ -218,8 +218,8 @@ static void test_common_beginning(void **state)
     bench_close(&b);
 }
 
-/* Many texts in a budget for little more than one: requests are preempted and go on from their
- * states, nothing fails, and answers are right. */
+/* Many texts in a budget for little more than one: requests take turns and begin at states of
+ * others, nothing fails, and answers are right. test_engine_preempted.c has preemption. */
 static void test_tight(void **state)
 {
     enum {

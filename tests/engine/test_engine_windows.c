@@ -241,7 +241,8 @@ static void test_admission(void **state)
     bench_close(&b);
 }
 
-/* Many texts in a budget for little more than one: nothing fails, and answers are right. */
+/* Many texts in a budget for little more than one: requests take turns, nothing fails, and answers
+ * are right. test_engine_preempted.c has preemption. */
 static void test_tight(void **state)
 {
     enum {

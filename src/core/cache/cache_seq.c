@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
+#include "core/cache/state_spare.h"
 
 static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint32_t group)
 {
@@ -194,6 +195,22 @@ int quire_seq_states(quire_cache *cache, quire_seq_id seq, quire_page_id pages[2
     pages[0] = found->states[0];
     pages[1] = found->states[1];
     return QUIRE_OK;
+}
+
+void quire_seq_state_spare_drop(quire_cache *cache, quire_seq_id seq, const void *kept)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+    uint32_t i;
+
+    if (found == NULL || found->states[1] == QUIRE_PAGE_NULL) {
+        return;
+    }
+    i = quire_cache_state(cache, found->states[0]) == kept ? 0 : 1;
+    QUIRE_CHECK(quire_cache_state(cache, found->states[i]) == kept);
+    quire_pool_unref(&cache->pool, found->states[1 - i], found->id);
+    found->states[0] = found->states[i];
+    found->states[1] = QUIRE_PAGE_NULL;
+    QUIRE_CACHE_CHECKED(cache);
 }
 
 static void states_clear(quire_cache *cache, quire_seq *seq)

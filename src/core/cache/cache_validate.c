@@ -31,7 +31,7 @@ static void states_count(const quire_cache *cache, bool is_taken)
         for (uint32_t k = 0; seq->id != QUIRE_SEQ_NULL && k < 2; k++) {
             quire_page *page = &cache->pool.pages[seq->states[k]];
 
-            QUIRE_CHECK((seq->states[0] == QUIRE_PAGE_NULL) == (seq->states[1] == QUIRE_PAGE_NULL));
+            QUIRE_CHECK(seq->states[0] != QUIRE_PAGE_NULL || seq->states[1] == QUIRE_PAGE_NULL);
             if (seq->states[k] == QUIRE_PAGE_NULL) {
                 continue;
             }

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "engine/loop/loop_object.h"
+#include "model/runtime_states.h"
 
 static uint32_t page_floor(const quire_loop *loop, uint32_t n_tokens)
 {
@@ -92,6 +93,9 @@ void quire_loop_state_leave(quire_loop *loop, quire_request *r, bool is_end)
     if (is_off(loop, r) || r->is_uncached || r->kv.n_computed == 0 ||
         r->kv.n_published != r->kv.n_computed || (!is_end && !is_place(loop, r))) {
         return;
+    }
+    if (is_end) { /* where memory is full, this page alone has room for the state */
+        quire_runtime_state_end(loop->runtime, r->kv.seq);
     }
     state_save(loop, r->kv.seq, r->kv.ref, r->kv.n_computed);
 }

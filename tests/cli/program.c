@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "arch_cases.h"
 #include "gguf_gen.h"
 #include "gguf_gen_scheme.h"
 
@@ -570,6 +571,16 @@ const char *program_model_latent(void)
     assert_true(gguf_gen_shape("tiny-deepseek2", &opts));
     path = path != NULL ? path : model_write("latent.gguf", &opts);
     return path;
+}
+
+const char *program_model_family(const char *name)
+{
+    char file[64];
+    arch_family family;
+
+    assert_true(arch_family_find(name, &family));
+    (void)snprintf(file, sizeof file, "%s.gguf", name);
+    return model_write(file, &family.options);
 }
 
 const char *program_data(const char *name)

@@ -100,6 +100,9 @@ const char *program_model_unturned(void);
 /* A model with latent attention: 3 layers with rows of 160 values, the first 128 of which are V. */
 const char *program_model_latent(void);
 
+/* A small model of a family of arch_cases.h, with a trained context of 512 tokens. */
+const char *program_model_family(const char *name);
+
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
 const char *program_path(const char *name);
 

@@ -390,6 +390,41 @@ static void serve_survives(void **state)
     }
 }
 
+/* Of models whose layers keep a window, or a state, a server finds what a hit needs after a
+ * restart: as many tokens as in memory, with the same answer. */
+static void serve_keeps_windows_and_states(void **state)
+{
+    static const char *const families[] = { "gemma4", "lfm2" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        const char *model = program_model_family(families[i]);
+        char first[256], again[256];
+        json_int_t n_cached = 0;
+
+        (void)new_dir("families-cache");
+        for (uint32_t k = 0; k < 2; k++) {
+            program_running running = program_start(
+                PROGRAM("serve", "-m", model, "-t", "1", "--port", "0", "--cache-dir", dir,
+                        "--cache-disk", "512MiB", "--store-all", "--log-level", "errors"));
+            const uint16_t port = served_port(&running);
+
+            if (k == 0) {
+                assert_int_equal(served_complete(port, first, sizeof first), 0);
+                n_cached = served_complete(port, again, sizeof again);
+                assert_true(n_cached >= 64);
+                assert_string_equal(first, again);
+            }
+            assert_int_equal(served_complete(port, again, sizeof again), n_cached);
+            assert_string_equal(first, again);
+            assert_true(k == 0 ||
+                        served_metric(port, "quire_tier_fetched_tokens_total") >= (double)n_cached);
+            served_end(&running, SIGTERM);
+        }
+        assert_true(remove_dir() > 0);
+    }
+}
+
 /* ---- state that is kept beside pages ---- */
 
 static const char first_turn[] =
@@ -646,6 +681,7 @@ int main(void)
         cmocka_unit_test(chat_goes_on_tomorrow),
         cmocka_unit_test(serve_drops_tokens),
         cmocka_unit_test(serve_survives),
+        cmocka_unit_test(serve_keeps_windows_and_states),
         cmocka_unit_test(state_survives),
         cmocka_unit_test(one_process_writes),
         cmocka_unit_test(settings_are_checked),

@@ -10,6 +10,7 @@
 
 #include "engine_fixture.h"
 
+#include "arch_cases.h"
 #include "base/rng.h"
 #include "doze.h"
 #include "engine/engine_halves.h"
@@ -136,6 +137,19 @@ engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
     }
     gen.vocab = GGUF_GEN_VOCAB_BPE;
     return bench_generated(&gen, engine, runtime);
+}
+
+engine_bench bench_family(const char *name, uint32_t window, const quire_engine_opts *engine,
+                          const quire_runtime_opts *runtime)
+{
+    arch_family family;
+
+    assert_true(arch_family_find(name, &family));
+    family.options.n_ctx = runtime->n_ctx;
+    if (family.options.sliding_window != 0) {
+        family.options.sliding_window = window;
+    }
+    return bench_generated(&family.options, engine, runtime);
 }
 
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)

@@ -43,6 +43,9 @@ extern uint32_t bench_device_layers;
  * layers are recurrent. */
 engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,
                              const quire_runtime_opts *runtime);
+/* A family of arch_cases.h, with windows, where it has them, of so many tokens. */
+engine_bench bench_family(const char *name, uint32_t window, const quire_engine_opts *engine,
+                          const quire_runtime_opts *runtime);
 /* A model with 4 layers whose K is not turned alike: the last layer does not turn it, or
  * (has_halves) all layers turn the first half of each head. */
 engine_bench bench_unturned(bool has_halves, const quire_engine_opts *engine,

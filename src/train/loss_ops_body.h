@@ -34,6 +34,9 @@ static real divergence_begin(const loss_part *run, uint32_t i, const real *row, 
     real *theirs = teacher->logits + i * n, *difference = teacher->spare + member * n;
     real lse;
 
+    if (run->o->bias != NULL) {
+        run->c->rows->add(theirs, run->o->bias, n);
+    }
     for (size_t j = 0; j < n; j++) {
         difference[j] = theirs[j] - row[j];
     }
@@ -82,6 +85,9 @@ static void loss_rows(void *ctx, uint32_t part, uint32_t member)
         if (target == QUIRE_TRAIN_NO_TARGET) {
             memset(row, 0, o->n_vocab * sizeof(real));
             continue;
+        }
+        if (o->bias != NULL) {
+            run->c->rows->add(row, o->bias, o->n_vocab);
         }
         if (o->teacher != NULL) {
             divergence = divergence_begin(run, i, row, member);

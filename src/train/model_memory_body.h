@@ -1,6 +1,8 @@
 /* model_memory_body.h - passes in one precision: creation and memory; see model_pass.h.
  *
  * SPDX-License-Identifier: MIT */
+#include "train/parts.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,11 +55,16 @@ struct QT(pass) {
     real *logits;  /* [chunk][n_vocab] */
     real *losses;  /* [n] */
     uint32_t chunk;
-    /* Choices, if there are any; see model_choice_body.h. Teachers have the first three alone. */
+    /* Choices, if there are any; see model_choice_body.h. Teachers have the first four alone. */
     uint32_t n_choices;    /* 0: the whole vocabulary */
-    int32_t *choices;      /* [n_choices] */
-    real *short_weight;    /* [n_choices][d_model] */
-    real *short_gradient;  /* [n_choices][d_model] */
+    uint32_t n_turns;      /* 0: other tokens have none */
+    uint32_t n_short_most; /* choices, and the other tokens of a turn */
+    real *short_weight;    /* [n_short_most][d_model] */
+    int32_t *choices;      /* [n_choices], then [n_vocab - n_choices] the others */
+    uint32_t n_short;      /* now */
+    int32_t *shorts;       /* [n_short_most] the choices, then the tokens of the turn */
+    real *short_bias;      /* [n_short_most] */
+    real *short_gradient;  /* [n_short_most][d_model] */
     int32_t *choice_of;    /* [n_vocab] the place of a token among the choices */
     int32_t *short_target; /* [n] */
     real *spare;           /* [n_threads][n_vocab]; of teachers, like the next */
@@ -182,7 +189,8 @@ static void take_back(QT(pass) * p, arena *a)
     take(a, &p->draw, n * p->q_size);
     take(a, &p->dheads, n * p->q_size);
     take(a, &p->dact, n * s->d_ff);
-    take(a, &p->short_gradient, (size_t)p->n_choices * s->d_model);
+    take(a, &p->short_gradient, (size_t)p->n_short_most * s->d_model);
+    take(a, &p->short_bias, p->n_short_most);
 }
 
 /* Logits of a chunk: those of the whole vocabulary, or those of more tokens among the choices. */
@@ -193,7 +201,7 @@ static size_t logits_size(const QT(pass) * p)
     if (p->n_choices == 0) {
         return all;
     }
-    few = (size_t)QT(loss_chunk)(p->n, p->n_choices) * p->n_choices;
+    few = (size_t)QT(loss_chunk)(p->n, p->n_choices) * p->n_short_most;
     return few > all ? few : all;
 }
 
@@ -211,7 +219,7 @@ static void take_all(QT(pass) * p, arena *a)
     take(a, &p->top_x, n * s->d_model);
     take(a, &p->top_inv, n);
     take(a, &p->logits, logits_size(p));
-    take(a, &p->short_weight, (size_t)p->n_choices * s->d_model);
+    take(a, &p->short_weight, (size_t)p->n_short_most * s->d_model);
     take(a, &p->losses, n);
     for (uint32_t side = 0; side < 2; side++) {
         take(a, &p->fused[side], n * p->kv_size);
@@ -252,19 +260,30 @@ static int pass_memory(QT(pass) * p, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Where each token stands among the choices. */
-static int pass_choice_places(QT(pass) * p)
+/* Copy the choices; behind them the other tokens, and where each token stands among the choices. */
+static int pass_choice_places(QT(pass) * p, const int32_t *choices)
 {
-    uint32_t n_vocab = p->shape.n_vocab;
+    uint32_t n_vocab = p->shape.n_vocab, n = p->n_choices;
 
+    p->choices = malloc(n_vocab * sizeof(*p->choices));
+    p->shorts = malloc(p->n_short_most * sizeof(*p->shorts));
     p->choice_of = malloc(n_vocab * sizeof(*p->choice_of));
     p->short_target = malloc(p->n * sizeof(*p->short_target));
-    QUIRE_FAIL_IF(p->choice_of == NULL || p->short_target == NULL, QUIRE_NOMEM);
+    QUIRE_FAIL_IF(p->choices == NULL || p->shorts == NULL || p->choice_of == NULL ||
+                      p->short_target == NULL,
+                  QUIRE_NOMEM);
+    memcpy(p->choices, choices, n * sizeof(*p->choices));
+    memcpy(p->shorts, choices, n * sizeof(*p->shorts));
     for (uint32_t i = 0; i < n_vocab; i++) {
         p->choice_of[i] = QUIRE_TRAIN_NO_TARGET;
     }
     for (uint32_t i = 0; i < p->n_choices; i++) {
         p->choice_of[p->choices[i]] = (int32_t)i;
+    }
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (p->choice_of[i] == QUIRE_TRAIN_NO_TARGET) {
+            p->choices[n++] = (int32_t)i;
+        }
     }
     return QUIRE_OK;
 }
@@ -273,11 +292,16 @@ static int pass_choice_places(QT(pass) * p)
 static int pass_choices(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
 {
     const QT(pass) *taught = options->taught;
-    const int32_t *from = taught != NULL ? taught->choices : options->choices;
+    const int32_t *from = options->choices;
     uint32_t n_vocab = p->shape.n_vocab;
 
     p->n_choices = taught != NULL ? taught->n_choices : options->n_choices;
+    p->n_turns = taught != NULL ? taught->n_turns : options->n_turns;
     if (p->n_choices == 0) {
+        return QUIRE_OK;
+    }
+    if (taught != NULL) {
+        p->n_short_most = taught->n_short_most;
         return QUIRE_OK;
     }
     for (uint32_t i = 0; i < p->n_choices; i++) {
@@ -288,10 +312,11 @@ static int pass_choices(QT(pass) * p, const QT(pass_options) * options, quire_er
                                    i, from[i], n_vocab);
         }
     }
-    p->choices = malloc(p->n_choices * sizeof(*p->choices));
-    QUIRE_FAIL_IF(p->choices == NULL, QUIRE_NOMEM);
-    memcpy(p->choices, from, p->n_choices * sizeof(*p->choices));
-    return taught != NULL ? QUIRE_OK : pass_choice_places(p);
+    p->n_short_most = p->n_choices;
+    if (p->n_turns > 0) {
+        p->n_short_most += quire_parts_count(n_vocab - p->n_choices, p->n_turns);
+    }
+    return pass_choice_places(p, from);
 }
 
 /* The layers whose streams or queries a teacher keeps. */
@@ -390,6 +415,10 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
         QT(pass_destroy)(p);
         return rc;
     }
+    p->n_short = p->n_choices;
+    if (!p->is_teacher) {
+        QT(pass_turn)(p, 0);
+    }
     QT(rope_tables)
     (p->cos, p->sin,
      &(QT(rope_angles)){ p->n_tokens, s->d_head, s->rope_base, quire_train_rope_factors(s) });
@@ -406,6 +435,7 @@ void QT(pass_destroy)(QT(pass) * p)
         quire_train_layout_fini(&p->layout);
         free(p->layers);
         free(p->choices);
+        free(p->shorts);
         free(p->choice_of);
         free(p->short_target);
         free(p->positions);

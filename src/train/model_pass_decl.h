@@ -24,6 +24,8 @@ typedef struct QT(pass_options) {
      * ascending, copied; n_choices 0: all tokens. A teacher has those of the taught pass. */
     const int32_t *choices;
     uint32_t n_choices;
+    /* The other tokens take turns of this number: see pass_turn(). 0: they have none. */
+    uint32_t n_turns;
     /* Of all matrices, those of attention too; NULL: the rows' own. A teacher has the taught
      * pass's. */
     QT(product_fn) * product;
@@ -37,11 +39,20 @@ typedef struct QT(pass_options) {
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err);
 void QT(pass_destroy)(QT(pass) * pass);
 
+/* With choices and turns: runs from now on predict among the choices and the other tokens of turn
+ * `turn` modulo n_turns. Each token that is no choice has one of n_turns turns and then counts
+ * n_turns times in the sums of softmax, so that these sums are those of the whole vocabulary on
+ * average. Without turns the logits of other tokens would drift, as nothing holds them. Before the
+ * first call: turn 0. The source of the estimate: the sampled softmax of arXiv 1412.2007, here
+ * without chance. */
+void QT(pass_turn)(QT(pass) * pass, uint64_t turn);
+
 const quire_train_layout *QT(pass_layout)(const QT(pass) * pass);
 const QT(compute) * QT(pass_compute)(const QT(pass) * pass);
 
 /* The sum of the losses of all tokens with a target. With gradients: adds the gradient of scale
- * times this sum, and the losses are those among the choices; a token whose target is no choice
+ * times this sum, and the losses are those among the choices and those of the turn; a token whose
+ * target is no choice
  * does not count. Without gradients the losses are those among all tokens. Cost: 2 (forward) or 6
  * FLOP per parameter and token, and attention; of the output, rows of choices alone count. */
 double QT(pass_run)(QT(pass) * pass, const real *parameters, const quire_train_batch *batch,

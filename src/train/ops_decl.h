@@ -171,9 +171,10 @@ typedef struct QT(loss) {
     uint32_t chunk;
     const real *weight; /* [n_vocab][d] */
     const real *x;
-    const int32_t *targets;      /* [n]; QUIRE_TRAIN_NO_TARGET: the token does not count */
-    real *logits;                /* [chunk][n_vocab] */
-    real *losses;                /* [n], written; 0 where there is no target */
+    const int32_t *targets; /* [n]; QUIRE_TRAIN_NO_TARGET: the token does not count */
+    real *logits;           /* [chunk][n_vocab] */
+    real *losses;           /* [n], written; 0 where there is no target */
+    const real *bias;       /* [n_vocab] added to all logits, also to the teacher's; NULL: none */
     const QT(teacher) * teacher; /* NULL: none */
 } QT(loss);
 /* Tokens in a chunk, so that logits take at most 64 MiB. */

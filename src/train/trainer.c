@@ -105,6 +105,7 @@ static int passes_create(quire_trainer *t, quire_error *err)
         .n_threads = p->n_threads,
         .choices = p->choices,
         .n_choices = p->n_choices,
+        .n_turns = p->n_turns,
         .product = p->products == QUIRE_PRODUCTS_BF16 ? quire_bf16_product_best() : NULL,
     };
 
@@ -379,6 +380,7 @@ int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report 
 
     QUIRE_TRY(read_batches(t, data, &n_targets, err));
     memset(t->gradients, 0, n_parameters(t) * sizeof(float));
+    quire_f32_pass_turn(t->pass, t->n_steps);
     for (uint32_t i = 0; i < p->n_accumulate; i++) {
         quire_train_batch batch = batch_of(&t->batches[i]);
 
@@ -558,24 +560,34 @@ const quire_train_layout *quire_trainer_layout(const quire_trainer *t)
     return quire_f32_pass_layout(t->pass);
 }
 
-/* Parameters that a product uses: the embedding is looked up, and of the output choices count. */
-static double n_multiplied(const quire_f32_pass *pass, const quire_train_shape *s,
-                           uint32_t n_choices)
+/* Tokens that a step predicts among. */
+static double n_outputs(const quire_train_plan *p)
 {
-    double n_outputs = n_choices > 0 ? n_choices : s->n_vocab;
+    double n = p->n_choices, n_others = p->shape.n_vocab - n;
+
+    if (p->n_choices == 0) {
+        return p->shape.n_vocab;
+    }
+    return p->n_turns > 0 ? n + n_others / p->n_turns : n;
+}
+
+/* Parameters that a product uses: the embedding is looked up, and of the output the predicted
+ * tokens count. */
+static double n_multiplied(const quire_train_plan *p, const quire_f32_pass *pass,
+                           const quire_train_shape *s)
+{
     double n_tables = s->is_tied ? 1 : 2;
 
     return (double)quire_f32_pass_layout(pass)->n_parameters - n_tables * s->n_vocab * s->d_model +
-           n_outputs * s->d_model;
+           n_outputs(p) * s->d_model;
 }
 
 double quire_train_flop_per_token(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
-    double n = 6 * n_multiplied(t->pass, &p->shape, p->n_choices);
+    double n = 6 * n_multiplied(p, t->pass, &p->shape);
 
-    return t->teacher == NULL ? n
-                              : n + 2 * n_multiplied(t->teacher, p->teacher.shape, p->n_choices);
+    return t->teacher == NULL ? n : n + 2 * n_multiplied(p, t->teacher, p->teacher.shape);
 }
 
 double quire_trainer_product_rate(const quire_trainer *t)

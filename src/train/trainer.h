@@ -87,6 +87,7 @@ typedef struct quire_train_plan {
     /* Steps predict among these tokens alone; see pass_options. Copied; n_choices 0: all tokens. */
     const int32_t *choices;
     uint32_t n_choices;
+    uint32_t n_turns; /* of the other tokens, one turn a step; 0: none */
     /* Hashes of the run's inputs, for its checkpoints; 0: none. */
     uint64_t data_identity;
     uint64_t tokenizer_identity;
@@ -98,6 +99,7 @@ typedef struct quire_train_plan {
 #define QUIRE_TRAIN_BETA2          0.95
 #define QUIRE_TRAIN_EPSILON        1e-8
 #define QUIRE_TRAIN_ACCUMULATE_MAX 4096u
+#define QUIRE_TRAIN_TURNS          16u /* of `predict: seen` */
 
 typedef struct quire_train_report {
     uint64_t step;        /* done now, from 1 */

@@ -1,6 +1,6 @@
 /* test_train_choices.c - the loss among a part of the vocabulary: losses, divergences and gradients
- * are those of a model that has no other tokens; targets that are no choice; threads; choices that
- * are refused.
+ * are those of a model that has no other tokens; turns of other tokens; targets that are no choice;
+ * threads; choices that are refused.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -81,7 +81,7 @@ typedef struct two_models {
 } two_models;
 
 static quire_f64_pass *open_pass(const quire_train_shape *s, const quire_f64_pass *taught,
-                                 bool has_choices)
+                                 bool has_choices, uint32_t n_turns)
 {
     quire_f64_pass_options options = { .shape = s,
                                        .n_rows = ROWS,
@@ -89,7 +89,8 @@ static quire_f64_pass *open_pass(const quire_train_shape *s, const quire_f64_pas
                                        .n_threads = 1,
                                        .taught = taught,
                                        .choices = has_choices ? choices : NULL,
-                                       .n_choices = has_choices ? CHOICES : 0 };
+                                       .n_choices = has_choices ? CHOICES : 0,
+                                       .n_turns = n_turns };
     quire_f64_pass *pass = NULL;
     quire_error err = QUIRE_ERROR_INIT;
 
@@ -140,8 +141,8 @@ static void two_open(two_models *m, bool is_tied)
     t.d_ff = 8;
     for (uint32_t i = 0; i < 2; i++) {
         s.n_vocab = t.n_vocab = i == 0 ? VOCAB : CHOICES;
-        m->passes[i] = open_pass(&s, NULL, i == 0);
-        m->teachers[i] = open_pass(&t, m->passes[i], false);
+        m->passes[i] = open_pass(&s, NULL, i == 0, 0);
+        m->teachers[i] = open_pass(&t, m->passes[i], false, 0);
         m->parameters[i] = numbers(m->passes[i], 0.5);
         m->theirs[i] = numbers(m->teachers[i], 0.5);
         m->gradients[i] = numbers(m->passes[i], 0);
@@ -230,7 +231,7 @@ static void test_smaller_model(void **state)
 static void test_all_without_gradients(void **state)
 {
     quire_train_shape s = small_shape("fusedkv", false);
-    quire_f64_pass *among = open_pass(&s, NULL, true), *plain = open_pass(&s, NULL, false);
+    quire_f64_pass *among = open_pass(&s, NULL, true, 0), *plain = open_pass(&s, NULL, false, 0);
     double *parameters = numbers(among, 0.5), *gradients = numbers(among, 0);
     double all, few;
     two_batches b;
@@ -250,11 +251,118 @@ static void test_all_without_gradients(void **state)
     quire_f64_pass_destroy(plain);
 }
 
+/* A taught pass with choices and turns. */
+typedef struct turning {
+    quire_f64_pass *pass;
+    quire_f64_pass *teacher;
+    double *gradients;
+} turning;
+
+static void turning_open(turning *t, const quire_train_shape *s, bool has_choices, uint32_t n_turns)
+{
+    t->pass = open_pass(s, NULL, has_choices, n_turns);
+    t->teacher = open_pass(s, t->pass, false, 0);
+    t->gradients = numbers(t->pass, 0);
+}
+
+static void turning_run(turning *t, const double *parameters, const double *theirs,
+                        const quire_train_batch *batch)
+{
+    const quire_f64_lesson lesson = { .teacher = t->teacher, .parameters = theirs, .share = 0.3 };
+
+    (void)quire_f64_pass_run_taught(t->pass, parameters, batch, &lesson, 1, t->gradients);
+}
+
+static void turning_close(turning *t)
+{
+    quire_f64_pass_destroy(t->teacher);
+    quire_f64_pass_destroy(t->pass);
+    free(t->gradients);
+}
+
+/* With one turn all other tokens are predicted each time: losses, divergences and gradients are
+ * those of a pass without choices. */
+static void test_one_turn(void **state)
+{
+    quire_train_shape s = small_shape("fusedkv-lite", true);
+    turning plain, one;
+    double *parameters, *theirs;
+    quire_train_batch batch;
+    two_batches b;
+
+    (void)state;
+    fill(&b);
+    b.targets[0][5] = QUIRE_TRAIN_NO_TARGET;
+    batch = batch_of(&b, 0);
+    turning_open(&plain, &s, false, 0);
+    turning_open(&one, &s, true, 1);
+    parameters = numbers(plain.pass, 0.5);
+    theirs = numbers(plain.pass, 0.5);
+    turning_run(&plain, parameters, theirs, &batch);
+    turning_run(&one, parameters, theirs, &batch);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        assert_true(fabs(quire_f64_pass_losses(plain.pass)[i] -
+                         quire_f64_pass_losses(one.pass)[i]) < 1e-12);
+        assert_true(fabs(quire_f64_pass_divergences(plain.teacher)[i] -
+                         quire_f64_pass_divergences(one.teacher)[i]) < 1e-12);
+    }
+    for (size_t i = 0; i < quire_f64_pass_layout(plain.pass)->n_parameters; i++) {
+        assert_true(fabs(plain.gradients[i] - one.gradients[i]) < 1e-12);
+    }
+    turning_close(&plain);
+    turning_close(&one);
+    free(parameters);
+    free(theirs);
+}
+
+/* exp(loss) is the sum of softmax divided by the target's term, and the mean of these sums over all
+ * turns is the sum over the whole vocabulary. A turn of a higher number is one of these. */
+static void test_turns(void **state)
+{
+    enum {
+        TURNS = 3
+    };
+    quire_train_shape s = small_shape("fusedkv", false);
+    quire_f64_pass *plain = open_pass(&s, NULL, false, 0),
+                   *among = open_pass(&s, NULL, true, TURNS);
+    double *parameters = numbers(plain, 0.5), *gradients = numbers(plain, 0);
+    double means[TOKENS] = { 0 }, first[TOKENS];
+    quire_train_batch batch;
+    two_batches b;
+
+    (void)state;
+    fill(&b);
+    b.targets[0][5] = QUIRE_TRAIN_NO_TARGET;
+    batch = batch_of(&b, 0);
+    (void)quire_f64_pass_run(plain, parameters, &batch, 1, gradients);
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        quire_f64_pass_turn(among, turn);
+        (void)quire_f64_pass_run(among, parameters, &batch, 1, gradients);
+        for (uint32_t i = 0; i < TOKENS; i++) {
+            means[i] += exp(quire_f64_pass_losses(among)[i]) / TURNS;
+        }
+        if (turn == 0) {
+            memcpy(first, quire_f64_pass_losses(among), sizeof(first));
+        }
+    }
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        assert_true(fabs(log(means[i]) - quire_f64_pass_losses(plain)[i]) < 1e-12);
+    }
+    assert_true(memcmp(first, quire_f64_pass_losses(among), sizeof(first)) != 0);
+    quire_f64_pass_turn(among, TURNS);
+    (void)quire_f64_pass_run(among, parameters, &batch, 1, gradients);
+    assert_memory_equal(first, quire_f64_pass_losses(among), sizeof(first));
+    free(parameters);
+    free(gradients);
+    quire_f64_pass_destroy(plain);
+    quire_f64_pass_destroy(among);
+}
+
 /* Single precision: near double precision, and the same bits for any number of threads. */
 static void test_single(void **state)
 {
     quire_train_shape s = small_shape("fusedkv-lite", true);
-    quire_f64_pass *wide = open_pass(&s, NULL, true);
+    quire_f64_pass *wide = open_pass(&s, NULL, true, 3);
     size_t n = quire_f64_pass_layout(wide)->n_parameters;
     double *p64 = numbers(wide, 0.5), *g64 = numbers(wide, 0);
     float *parameters = calloc(n, sizeof(float));
@@ -278,7 +386,8 @@ static void test_single(void **state)
                                            .n_tokens = LENGTH,
                                            .n_threads = 1 + 2 * i,
                                            .choices = choices,
-                                           .n_choices = CHOICES };
+                                           .n_choices = CHOICES,
+                                           .n_turns = 3 };
         quire_f32_pass *pass = NULL;
 
         assert_int_equal(quire_f32_pass_create(&pass, &options, NULL), QUIRE_OK);
@@ -339,10 +448,9 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smaller_model),
-        cmocka_unit_test(test_all_without_gradients),
-        cmocka_unit_test(test_single),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_smaller_model), cmocka_unit_test(test_all_without_gradients),
+        cmocka_unit_test(test_one_turn),      cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_single),        cmocka_unit_test(test_refused),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

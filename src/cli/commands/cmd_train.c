@@ -109,6 +109,7 @@ static int set_up_choices(train_run *r, quire_error *err)
         QUIRE_TRY(quire_train_seen_read(&r->seen, &r->docs_options, err));
         r->plan.choices = r->seen.tokens;
         r->plan.n_choices = r->seen.n;
+        r->plan.n_turns = QUIRE_TRAIN_TURNS;
         quire_say("the data has %u of %u tokens", r->seen.n, r->tokens.by.n_vocab);
     }
     return QUIRE_OK;

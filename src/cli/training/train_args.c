@@ -52,8 +52,8 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
       .seen_offset = offsetof(train_args, has_attention),
       .help = "weight in this sum of the divergence from the attention of --from's model" },
     { .names = { "--predict" }, .type = QUIRE_OPT_CHOICE, .choices = predictions, .initial = "all",
-      AT(predict), .help = "training predicts among all tokens of the vocabulary, or among those "
-                           "that --data has" },
+      AT(predict), .help = "a step of training predicts among all tokens of the vocabulary, or "
+                           "among those that --data has and some of the others in turn" },
     { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT_SIZE(n_layer), .help = "layers" },
     { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,

@@ -36,9 +36,9 @@ choose() {
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-regex '^(core|retain|store|trace|fuzz)$' --exclude-regex "^($TINY_LEFT_OUT)\$" ;;
     # The page of an analysis: the analysis takes minutes with checks, and has tests of its own.
-    # Scripts that compare trained models or policies, and their page: the program has tests of its
-    # own, too.
-    asan) echo --exclude-regex '^(report_page|schemes|curves_page|retention_script)$' ;;
+    # Scripts that compare trained models, policies or engines, and a page: the program has tests of
+    # its own, too.
+    asan) echo --exclude-regex '^(report_page|schemes|curves_page|retention_script|compare_script)$' ;;
     tsan) echo --label-regex '^threads$' ;;
     esac
 }

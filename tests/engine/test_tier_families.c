@@ -25,6 +25,7 @@ typedef struct spec {
 
 static const spec specs[] = {
     { "gemma4", QUIRE_FORMAT_F32, false },
+    { "gemma4", QUIRE_FORMAT_Q4, false }, /* sealed: both forms of heads of both sizes */
     { "gemma3n", QUIRE_FORMAT_Q8, false },
     { "gpt-oss", QUIRE_FORMAT_F32, false },
     { "qwen35", QUIRE_FORMAT_F16, true },

@@ -157,22 +157,34 @@ static void doze(quire_loop *loop)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
-/* Two laps: pages worth keeping first, then all of them. */
+static void copy_lap(quire_loop *loop, uint64_t end_ns)
+{
+    quire_tier *tier = loop->tier;
+
+    tier->is_closing = true;
+    tier->cursor = 1;
+    tier->n_lap = 0;
+    while (quire_clock_ns() < end_ns && quire_tier_copy(loop, 0)) {
+        doze(loop);
+        quire_tier_poll(loop, 0);
+    }
+}
+
+/* Two laps: pages worth keeping first, then all of them. A page whose copy was on its way may have
+ * got a window or a state since, so a third lap comes when all copies have arrived. */
 static void copy_rest(quire_loop *loop)
 {
     quire_tier *tier = loop->tier;
     const uint64_t end_ns = quire_clock_ns() + tier->opts.close_us * 1000u;
 
-    for (uint32_t lap = 0; lap < 2; lap++) {
-        tier->opts.copies_all = tier->opts.copies_all || lap == 1;
-        tier->is_closing = true;
-        tier->cursor = 1;
-        tier->n_lap = 0;
-        while (quire_clock_ns() < end_ns && quire_tier_copy(loop, 0)) {
-            doze(loop);
-            quire_tier_poll(loop, 0);
-        }
+    copy_lap(loop, end_ns);
+    tier->opts.copies_all = true;
+    copy_lap(loop, end_ns);
+    while (quire_clock_ns() < end_ns && tier->n_puts_away > 0) {
+        doze(loop);
+        quire_tier_poll(loop, 0);
     }
+    copy_lap(loop, end_ns);
 }
 
 void quire_tier_close(quire_loop *loop)

@@ -424,7 +424,7 @@ static double loss_value(void *ctx)
 /* Several chunks, the last one short; tokens without target. */
 static void test_loss(void **state)
 {
-    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, NULL };
+    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, NULL, NULL };
 
     (void)state;
     fill_all();
@@ -454,7 +454,7 @@ static void test_loss_taught(void **state)
     static double their_x[40 * 5], their_w[11 * 5], their_logits[17 * 11], spare[16 * 11];
     static double divergences[40];
     quire_f64_teacher teacher = { 5, their_w, their_x, their_logits, spare, 0, divergences };
-    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, &teacher };
+    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, NULL, &teacher };
 
     (void)state;
     assert_true(c.n_threads <= 16);
@@ -529,7 +529,7 @@ static void test_distance(void **state)
 
 static void test_loss_uniform(void **state)
 {
-    quire_f64_loss o = { 40, 6, 11, 40, w, x, targets, logits, inv, NULL };
+    quire_f64_loss o = { 40, 6, 11, 40, w, x, targets, logits, inv, NULL, NULL };
 
     (void)state;
     memset(w, 0, sizeof(w));

@@ -8,6 +8,7 @@
 #include "server/handlers.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "server/base64.h"
 #include "server/prompt_tokens.h"
 #include "server/unsupported.h"
@@ -254,7 +255,8 @@ static int wait_for(embedding *e, input *in, const quire_request_result **out)
 /* The numbers of a vector, shortened to n_dimensions first and of length 1 then. */
 static void write_vector(embedding *e, quire_json_out *json, const quire_request_result *result)
 {
-    const uint32_t n = e->n_dimensions > 0 ? e->n_dimensions : result->n_vector;
+    const uint32_t n =
+        e->n_dimensions > 0 ? quire_min_u32(e->n_dimensions, result->n_vector) : result->n_vector;
     quire_bytes floats = { 0 };
     quire_bytes text = { 0 };
     double square = 0.0;

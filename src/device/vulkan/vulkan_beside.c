@@ -10,24 +10,8 @@
 
 int quire_vulkan_beside_open(quire_vulkan *v)
 {
-    const quire_vulkan_context *c = v->context;
-    const VkSemaphoreTypeCreateInfo type = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
-                                             .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE };
-    const VkSemaphoreCreateInfo semaphore = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
-                                              .pNext = &type };
-    const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                           .queueFamilyIndex = c->copy_family };
-    VkCommandBufferAllocateInfo take = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-                                         .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
-                                         .commandBufferCount = QUIRE_VULKAN_COMMANDS };
-
-    QUIRE_TRY(quire_vulkan_status(
-        v, c->CreateSemaphore(c->device, &semaphore, NULL, &v->beside.timeline)));
-    QUIRE_TRY(
-        quire_vulkan_status(v, c->CreateCommandPool(c->device, &pool, NULL, &v->beside.pool)));
-    take.commandPool = v->beside.pool;
-    return quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->beside.commands));
+    return quire_vulkan_line_open(v, v->context->copy_family, &v->beside.timeline, &v->beside.pool,
+                                  v->beside.commands);
 }
 
 void quire_vulkan_beside_close(quire_vulkan *v)

@@ -45,6 +45,10 @@ void quire_vulkan_piece_end(quire_card *card, quire_card_piece *piece);
 /* vulkan_queue.c. Errors: QUIRE_LOST, QUIRE_NOMEM, QUIRE_IO. */
 /* The status for a result of Vulkan; notes the loss of the device. */
 int quire_vulkan_status(quire_vulkan *v, VkResult result);
+/* What a queue of the family needs: a timeline at 0, a pool, commands[QUIRE_VULKAN_COMMANDS] of it.
+ * After an error the caller destroys the parts that are not NULL. */
+int quire_vulkan_line_open(quire_vulkan *v, uint32_t family, VkSemaphore *timeline,
+                           VkCommandPool *pool, VkCommandBuffer *commands);
 /* Of quire_card_calls. */
 int quire_vulkan_queue_open(quire_card *card);
 void quire_vulkan_close(quire_card *card);

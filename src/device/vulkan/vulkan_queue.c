@@ -20,26 +20,33 @@ int quire_vulkan_status(quire_vulkan *v, VkResult result)
     }
 }
 
-int quire_vulkan_queue_open(quire_card *card)
+int quire_vulkan_line_open(quire_vulkan *v, uint32_t family, VkSemaphore *timeline,
+                           VkCommandPool *pool, VkCommandBuffer *commands)
 {
-    quire_vulkan *v = (quire_vulkan *)card;
     const quire_vulkan_context *c = v->context;
     const VkSemaphoreTypeCreateInfo type = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
                                              .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE };
     const VkSemaphoreCreateInfo semaphore = { .sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO,
                                               .pNext = &type };
-    const VkCommandPoolCreateInfo pool = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-                                           .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                           .queueFamilyIndex = c->family };
+    const VkCommandPoolCreateInfo create = { .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                             .flags =
+                                                 VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                             .queueFamilyIndex = family };
     VkCommandBufferAllocateInfo take = { .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
                                          .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
                                          .commandBufferCount = QUIRE_VULKAN_COMMANDS };
 
-    QUIRE_TRY(
-        quire_vulkan_status(v, c->CreateSemaphore(c->device, &semaphore, NULL, &v->timeline)));
-    QUIRE_TRY(quire_vulkan_status(v, c->CreateCommandPool(c->device, &pool, NULL, &v->pool)));
-    take.commandPool = v->pool;
-    QUIRE_TRY(quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, v->commands)));
+    QUIRE_TRY(quire_vulkan_status(v, c->CreateSemaphore(c->device, &semaphore, NULL, timeline)));
+    QUIRE_TRY(quire_vulkan_status(v, c->CreateCommandPool(c->device, &create, NULL, pool)));
+    take.commandPool = *pool;
+    return quire_vulkan_status(v, c->AllocateCommandBuffers(c->device, &take, commands));
+}
+
+int quire_vulkan_queue_open(quire_card *card)
+{
+    quire_vulkan *v = (quire_vulkan *)card;
+
+    QUIRE_TRY(quire_vulkan_line_open(v, v->context->family, &v->timeline, &v->pool, v->commands));
     return quire_vulkan_beside_open(v);
 }
 

@@ -63,18 +63,6 @@ static void forget(const engine_bench *b)
     fail_msg("%u nodes are not evicted", (unsigned)stats_now(b->engine).prefix.nodes);
 }
 
-/* Run a request, and check its answer and its number of cached tokens. */
-static void expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
-                   int32_t *got)
-{
-    int32_t expected[N_TOKENS];
-
-    assert_true(reference(b, params->tokens, params->n_tokens, expected, N_TOKENS) >
-                REFERENCE_GAP_MIN);
-    assert_int_equal(tier_run(b, params, got), n_cached);
-    assert_memory_equal(got, expected, sizeof expected);
-}
-
 /* A request, the same again, the next turn; all of it after a restart, and after an eviction; and a
  * text that parts from it early. */
 static void serve(const int32_t *windows, quire_format format)
@@ -87,27 +75,27 @@ static void serve(const int32_t *windows, quire_format format)
     uint32_t n_all;
 
     tokens_make(text, N_PROMPT, 3);
-    expect(&b, &params, 0, got);
-    expect(&b, &params, is_sealed ? N_FULL : N_PROMPT - 1, got);
+    tier_expect(&b, &params, 0, got);
+    tier_expect(&b, &params, is_sealed ? N_FULL : N_PROMPT - 1, got);
     memcpy(text + N_PROMPT, got, sizeof got);
     tokens_make(text + N_PROMPT + N_TOKENS, 90, 4);
     params = params_greedy(text, N_PROMPT + N_TOKENS + 90, N_TOKENS);
-    expect(&b, &params, is_sealed ? N_FULL : N_PROMPT + N_TOKENS - 1, got);
+    tier_expect(&b, &params, is_sealed ? N_FULL : N_PROMPT + N_TOKENS - 1, got);
     validate(b.engine);
     bench_close(&b);
 
     n_all = is_sealed ? params.n_tokens / PAGE * PAGE : params.n_tokens - 1;
     b = bench_of(windows, store, format);
-    expect(&b, &params, n_all, got); /* from below */
+    tier_expect(&b, &params, n_all, got); /* from below */
     assert_true(stats_now(b.engine).tier.fetched_tokens_total >= n_all);
-    expect(&b, &params, n_all, got);
+    tier_expect(&b, &params, n_all, got);
     validate(b.engine);
     forget(&b);
-    expect(&b, &params, n_all, got);
+    tier_expect(&b, &params, n_all, got);
     /* The first turn's end was kept, too; its last page is a full one by now. */
     params = params_greedy(text, N_PROMPT, N_TOKENS);
     forget(&b);
-    expect(&b, &params, N_FULL, got);
+    tier_expect(&b, &params, N_FULL, got);
     validate(b.engine);
     bench_close(&b);
     quire_memory_store_destroy(store);
@@ -305,7 +293,7 @@ static void test_pin(void **state)
     assert_int_equal(pin.bytes,
                      N_FULL / PAGE * price.main_page_bytes + 4 * price.window_page_bytes);
     assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
-    expect(&b, &params, N_FULL, got);
+    tier_expect(&b, &params, N_FULL, got);
     bench_close(&b);
 }
 

@@ -51,18 +51,6 @@ static engine_bench bench_of(const spec *s)
     return bench_family(s->family, WINDOW, &engine, &runtime);
 }
 
-/* Run a request, and check its answer and its number of cached tokens. */
-static void expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
-                   int32_t *got)
-{
-    int32_t expected[N_TOKENS];
-
-    assert_true(reference(b, params->tokens, params->n_tokens, expected, N_TOKENS) >
-                REFERENCE_GAP_MIN);
-    assert_int_equal(tier_run(b, params, got), n_cached);
-    assert_memory_equal(got, expected, sizeof expected);
-}
-
 /* Where a hit ends whose text has n tokens that are cached, and maybe more. */
 static uint32_t hit_of(const spec *s, uint32_t n, bool is_end)
 {
@@ -86,21 +74,21 @@ static void test_restart(void **state)
     tokens_make(text, N_PROMPT, 3);
     params = params_greedy(text, N_PROMPT, N_TOKENS);
     b = bench_of(s);
-    expect(&b, &params, 0, got);
-    expect(&b, &params, hit_of(s, N_PROMPT - 1, false), got);
+    tier_expect(&b, &params, 0, got);
+    tier_expect(&b, &params, hit_of(s, N_PROMPT - 1, false), got);
     memcpy(text + N_PROMPT, got, sizeof got);
     tokens_make(text + N_PROMPT + N_TOKENS, 90, 4);
     params.n_tokens = n_turn;
-    expect(&b, &params, hit_of(s, N_PROMPT + N_TOKENS - 1, true), got);
+    tier_expect(&b, &params, hit_of(s, N_PROMPT + N_TOKENS - 1, true), got);
     validate(b.engine);
     bench_close(&b);
 
     n = hit_of(s, n_turn - 1, false);
     b = bench_of(s);
-    expect(&b, &params, n, got);
+    tier_expect(&b, &params, n, got);
     assert_true(stats_now(b.engine).tier.fetched_tokens_total >= n);
     assert_int_equal(stats_now(b.engine).states_fetched_total > 0, s->is_recurrent);
-    expect(&b, &params, n, got);
+    tier_expect(&b, &params, n, got);
     validate(b.engine);
     bench_close(&b);
     kit_dir_remove(dir);

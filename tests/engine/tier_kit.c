@@ -46,6 +46,17 @@ uint32_t tier_run(const engine_bench *b, const quire_request_params *params, int
     return n_cached;
 }
 
+void tier_expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
+                 int32_t *got)
+{
+    int32_t expected[N_TOKENS];
+
+    assert_true(reference(b, params->tokens, params->n_tokens, expected, N_TOKENS) >
+                REFERENCE_GAP_MIN);
+    assert_int_equal(tier_run(b, params, got), n_cached);
+    assert_memory_equal(got, expected, sizeof expected);
+}
+
 static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     (void)ctx;

@@ -20,6 +20,9 @@ quire_store *tier_store_new(void);
 engine_bench tier_bench(quire_store *store, quire_format format, bool copies_all);
 /* Run a request to its end; got is [max_tokens]. Returns its cached tokens. */
 uint32_t tier_run(const engine_bench *b, const quire_request_params *params, int32_t *got);
+/* The same, with a check of the answer [N_TOKENS] against reference(), and of the cached tokens. */
+void tier_expect(const engine_bench *b, const quire_request_params *params, uint32_t n_cached,
+                 int32_t *got);
 /* Drop all pages in memory, and none below. */
 void tier_forget(const engine_bench *b);
 /* Wait until the store has n records: idle time copies. */

@@ -41,7 +41,7 @@ export class Meter {
             { XDG_CACHE_HOME: this.folder(m, "cache") });
     }
 
-    // What a cell needs beside its own runs, so that their time counts alone.
+    // Work before the runs of a cell: their measured time then has no part of this work.
     async prepare(m, cell, full) {
         if (cell.policy !== FULL && parsed(cell.policy).name === "predict") {
             await this.once(`fit ${m.key}`, () => this.#fit(m));

@@ -6,8 +6,8 @@ import { spawn } from "node:child_process";
 // A run that ended with a message of the program: settings that it refuses, memory that is missing.
 export class Refused extends Error {}
 
-// The JSON document that the program prints. Throws Refused with its last line where it ended with
-// one, Error where a signal ended it.
+// The JSON document that the program prints. Throws Refused with the last line of the program's
+// errors if the program ended with a status other than 0, and Error if a signal ended the program.
 export function runJson(program, args, env = {}) {
     return new Promise((done, fail) => {
         const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });

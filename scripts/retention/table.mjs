@@ -64,8 +64,8 @@ function refusedList(groups) {
 export function markdown(cells, groups, asked) {
     const floors = floorRows(cells, groups.map((g) => g.model), asked);
     const machines = [...new Set(groups.flatMap((g) => g.machines))].sort();
-    const head = wrapped("Brackets are 95 % intervals. Kept: tokens at the end of a text, to all of its tokens; read: pages that a step of one token reads behind layer 1, to those that it could. Bytes at the end and most " +
-        `bytes: of pages, to those with all tokens in f16; of sealed formats with all tokens the former leave out copies in 8 bit, which the latter have. Measured with \`make retention\` on ${machines.join("; ")}.`);
+    const head = wrapped("Brackets are 95 % intervals. Kept: tokens kept at the end of a text, as a share of its tokens. Read: pages behind layer 1 that a step of one token reads, as a share of the pages before the step. Bytes at the end and most " +
+        `bytes: bytes of pages, as a share of the bytes of all tokens in f16. For sealed formats with all tokens, the bytes at the end leave out copies in 8 bit, and the most bytes include these copies. Measured with \`make retention\` on ${machines.join("; ")}.`);
     return [head, ...(floors.length === 0 ? [] : [["### Floors and aims", "", row(["row", "measured", "floor", "aim", ""]),
         row(["---", "---:", "---:", "---:", "---"]), ...floors.map(row)].join("\n")]),
     ...groups.flatMap((g) => [g.tasks && tasksTable(g), g.continuation && continuationTable(g), g.conversations && conversationsTable(g)]

@@ -66,7 +66,7 @@ typedef struct quire_device_ahead {
  * QUIRE_LOST. */
 int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces, uint32_t n);
 
-/* Whether there are queued pieces of which nobody knows yet that they are done. */
+/* Whether there are queued pieces whose copies are not known to be done. */
 bool quire_device_ahead_is_under_way(const quire_device *device);
 
 /* Queue all waiting pieces, in front of all further work. A failure loses the device. Errors:

@@ -26,8 +26,8 @@ bool quire_weights_device_takes(const quire_weights *weights, const quire_tensor
 int quire_weights_device_check(const quire_weights *weights, const quire_tensor_row *row,
                                const struct ggml_tensor *meta, quire_error *err);
 
-/* The device has no memory for the tensors of a context: an error with the bytes that they take and
- * those that are free. Returns QUIRE_NOMEM. */
+/* The device has no memory for the tensors of a context: an error with the bytes of the tensors and
+ * the free bytes of the device. Returns QUIRE_NOMEM. */
 int quire_weights_device_full(const quire_weights *weights, struct ggml_context *ctx,
                               quire_error *err);
 

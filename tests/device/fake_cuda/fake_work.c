@@ -225,7 +225,7 @@ static void work_do(quire_cuda_ctx ctx, const fake_work *w)
     }
 }
 
-/* The first piece of a stream, behind those of another one that it waits for. */
+/* Do the first piece of a stream, and before it the pieces of another stream for which it waits. */
 static void first_do(quire_cuda_stream stream)
 {
     fake_work *w = stream->first;

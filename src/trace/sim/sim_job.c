@@ -4,6 +4,7 @@
 #include "trace/sim/sim_job.h"
 
 #include "base/check.h"
+#include "core/cache/state_spare.h"
 #include "trace/sim/sim_internal.h"
 
 #define PAGE_TOKENS QUIRE_PAGE_TOKENS_MIN
@@ -174,6 +175,16 @@ int quire_sim_job_advance(quire_sim_job *job, const quire_sim_place *place, uint
     return QUIRE_OK;
 }
 
+/* As in the engine: a sequence that ends has room for its state in the page that no step writes. */
+static void spare_drop(const quire_sim_job *job, quire_sim_tree *t)
+{
+    quire_page_id pages[2];
+
+    if (t->kv.state_bytes != 0 && quire_seq_states(t->cache, job->text.seq, pages) == QUIRE_OK) {
+        quire_seq_state_spare_drop(t->cache, job->text.seq, quire_cache_state(t->cache, pages[0]));
+    }
+}
+
 void quire_sim_job_leave(quire_sim_job *job, const quire_sim_place *place)
 {
     bool is_done =
@@ -184,6 +195,7 @@ void quire_sim_job_leave(quire_sim_job *job, const quire_sim_place *place)
                           quire_seq_tokens(place->tree->cache, job->text.seq) / PAGE_TOKENS);
     }
     if (is_done || job->n_computed % place->trace->block_tokens == 0) {
+        spare_drop(job, place->tree);
         quire_sim_text_state(place->tree, &job->text, job->text.n_published, true);
     }
     job_end(job, place);

@@ -34,7 +34,7 @@ struct quire_trainer {
     uint64_t n_steps;
     uint64_t n_tokens;
     double smooth_loss; /* 0 before the first step */
-    double lowest_loss;
+    double lowest_loss; /* since the level rose last; infinite before the next step */
     uint64_t level;
 };
 
@@ -137,6 +137,7 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     t->plan = *plan;
+    t->lowest_loss = INFINITY;
     rc = passes_create(t, err);
     t->plan.choices = NULL;
     if (rc < 0) {
@@ -292,7 +293,7 @@ static int watch(const quire_trainer *t, const quire_train_report *r, quire_erro
                                "taken. A smaller learning rate or a longer warm-up may help",
                                (unsigned long long)r->step, r->loss, r->gradient_norm);
     }
-    if (t->plan.rise_max > 0 && t->n_steps > 0 && r->loss > t->lowest_loss + t->plan.rise_max) {
+    if (t->plan.rise_max > 0 && r->loss > t->lowest_loss + t->plan.rise_max) {
         return quire_error_set(err, QUIRE_RANGE,
                                "step %llu: loss %.4f, which is %.2f above the lowest so far "
                                "(%.4f): the run diverges; the step was not taken",
@@ -302,21 +303,22 @@ static int watch(const quire_trainer *t, const quire_train_report *r, quire_erro
     return QUIRE_OK;
 }
 
+/* The smoothed loss may remember shorter tasks, whose loss was lower: then the step's own counts.
+ */
 static void note_loss(quire_trainer *t, double loss)
 {
     t->smooth_loss = t->n_steps == 0 ? loss : SMOOTHING * t->smooth_loss + (1 - SMOOTHING) * loss;
-    if (t->n_steps == 0 || t->smooth_loss < t->lowest_loss) {
-        t->lowest_loss = t->smooth_loss;
-    }
+    t->lowest_loss = fmin(t->lowest_loss, fmax(t->smooth_loss, loss));
 }
 
-/* After the step was counted. */
+/* After the step was counted. A new level has other losses, which are no divergence. */
 static void note_level(quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
 
     if (p->level_below > 0 && t->n_steps % p->level_every == 0 && t->smooth_loss < p->level_below) {
         t->level++;
+        t->lowest_loss = INFINITY;
     }
 }
 

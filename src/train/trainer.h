@@ -8,9 +8,9 @@
  * and however often the run was killed and resumed, on all CPUs with AVX2, and on all others of one
  * kind.
  *
- * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
- * changes nothing but the packer's place, and fails. quire_trainer_save_at() saves the state before
- * it.
+ * A step whose loss or gradient is not finite, or whose loss is far above the lowest since the
+ * level rose last, changes nothing but the packer's place, and fails. quire_trainer_save_at() saves
+ * the state before it.
  *
  * **The level** of the data rises by one when, at a step that level_every divides, the smoothed
  * loss is below level_below. The caller makes the documents and gives the level its meaning.
@@ -77,7 +77,7 @@ typedef struct quire_train_plan {
     double clip;  /* norm of the gradient; 0: none */
     quire_train_masters masters;
     quire_train_products products;
-    double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
+    double rise_max;      /* nats above the lowest loss at which a run has diverged; 0: never */
     double level_below;   /* nats; 0: the level stays 0 */
     uint64_t level_every; /* steps; more than 0 with level_below */
     uint64_t seed;        /* of the first weights and of rounding */

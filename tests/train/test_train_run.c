@@ -455,6 +455,34 @@ static void test_diverges(void **state)
     quire_trainer_destroy(r.trainer);
 }
 
+/* Longer tasks have a higher loss at first, which is no divergence: the lowest loss is that of the
+ * level. */
+static void test_levels_begin_anew(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    quire_train_report report;
+    run r;
+
+    (void)state;
+    plan.rate = plan.rate_end = 3;
+    plan.n_warmup = 0;
+    plan.rise_max = 1;
+    plan.level_below = 1e9;
+    for (uint64_t every = 1; every <= 1000; every *= 1000) {
+        int rc = QUIRE_OK;
+        uint32_t i = 0;
+
+        plan.level_every = every;
+        run_open(&r, &plan);
+        for (; rc == QUIRE_OK && i < 40; i++) {
+            rc = quire_trainer_step(r.trainer, &r.packer, &report, NULL);
+        }
+        assert_int_equal(rc, every == 1 ? QUIRE_OK : QUIRE_RANGE);
+        assert_int_equal(quire_trainer_level(r.trainer), every == 1 ? 40 : 0);
+        quire_trainer_destroy(r.trainer);
+    }
+}
+
 /* A parameter that is no number, as after a fault of disk or memory. */
 static void test_not_finite(void **state)
 {
@@ -590,14 +618,23 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill), /* first: no threads yet */
-        cmocka_unit_test(test_learns),         cmocka_unit_test(test_resume_bits),
-        cmocka_unit_test(test_damaged),        cmocka_unit_test(test_foreign),
-        cmocka_unit_test(test_save_fails),     cmocka_unit_test(test_diverges),
-        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_no_data),
-        cmocka_unit_test(test_schedule),       cmocka_unit_test(test_refused_plans),
-        cmocka_unit_test(test_rate),           cmocka_unit_test(test_taught_bits),
-        cmocka_unit_test(test_start),          cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_long_questions), cmocka_unit_test(test_foreign_weights),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_resume_bits),
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_save_fails),
+        cmocka_unit_test(test_diverges),
+        cmocka_unit_test(test_levels_begin_anew),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_no_data),
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_refused_plans),
+        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_taught_bits),
+        cmocka_unit_test(test_start),
+        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_long_questions),
+        cmocka_unit_test(test_foreign_weights),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -286,6 +286,7 @@ static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_
     QUIRE_FAIL_IF(n_floats > 0 && lanes->queries == NULL, QUIRE_NOMEM);
     QUIRE_TRY(quire_lanes_device_create(lanes, o));
     QUIRE_TRY(create_cache(lanes, o));
+    QUIRE_TRY(quire_lanes_windows_create(lanes));
     QUIRE_TRY(quire_lanes_watch_create(lanes, o));
     QUIRE_TRY(quire_lanes_sums_create(lanes, o));
     QUIRE_TRY(quire_lanes_seal_create(lanes, o));
@@ -484,18 +485,19 @@ void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head
     const lane_tables tables = quire_lane_tables(lanes, lane);
 
     QUIRE_CHECK(i < lane->n);
-    if (quire_lanes_windows_begin(lanes) == QUIRE_OK) {
-        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
-        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
-    }
+    quire_lanes_windows_begin(lanes);
+    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
+    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
     quire_lanes_windows_end(lanes);
 }
 
 void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
                      uint32_t from, uint32_t to, float *keys)
 {
-    const lane_tables tables = quire_lane_tables(lanes, lane);
+    const uint32_t n_tiles = (to + TILE - 1) / TILE;
+    lane_tables tables = quire_lane_tables(lanes, lane);
 
+    tables.main.n_entries = tables.hot.n_entries = n_tiles; /* a window reads ahead up to there */
     while (from < to) {
         const uint32_t slot = from % TILE;
         const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;

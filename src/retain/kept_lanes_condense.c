@@ -308,10 +308,11 @@ static int choose(condensing *c)
 
 static int condense(condensing *c)
 {
-    int rc = quire_lanes_windows_begin(c->lanes);
     bool is_moved = false;
+    int rc;
 
-    rc = rc == QUIRE_OK ? choose(c) : rc;
+    quire_lanes_windows_begin(c->lanes);
+    rc = choose(c);
     if (rc == QUIRE_OK) {
         in_parallel(c, move_share);
         is_moved = true;

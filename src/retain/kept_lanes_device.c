@@ -2,7 +2,10 @@
  *
  *   step         layer by layer the device below gets a batch of its own: a sequence for each KV
  *                head, with the table of its lane. Rows come to it head by head
- *   condensing   tiles pass the host's memory through windows (core/pool/tile_window.h)
+ *   watching     of policies that look at the attention of rows: thread 0 brings the keys of one
+ *                head after the other, and the other threads compute meanwhile
+ *   condensing   tiles pass the host's memory through windows (core/pool/tile_window.h), as keys
+ *                that are watched do
  *
  * The kernels see one head of a lane as the CPU's workspaces do, so a device with the CPU's kernels
  * gives the same bits.
@@ -12,6 +15,7 @@
 
 #include "base/check.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,23 +30,16 @@ struct lane_rows {
     float *out;           /* [n_kv_head][n_rows_max][group][d_v] */
     int32_t *positions;   /* [1 + capacity] lists of the layer at hand */
     size_t capacity;
+    pthread_mutex_t lock; /* of n_gathered of the layers */
+    pthread_cond_t has_gathered;
 };
 
 /* ---- memory ---- */
 
 int quire_lanes_device_check(const quire_lanes_opts *o, quire_error *err)
 {
-    const quire_retain_policy *policy = o->spec->policy;
-
     if (!o->is_on_device) {
         return QUIRE_OK;
-    }
-    if (policy->worth == QUIRE_RETAIN_WORTH_SUM || policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "--retain %s reads the keys of all tokens in each step, and the KV "
-                               "is on a device: use entropy, snap, expected, predict, keydiff, "
-                               "window, last, stride or random",
-                               policy->name);
     }
     if (o->spec->merges) {
         return quire_error_set(err, QUIRE_UNSUPP,
@@ -84,6 +81,8 @@ int quire_lanes_device_create(quire_lanes *lanes, const quire_lanes_opts *o)
     lanes->base = *o->base;
     rows = lanes->rows = calloc(1, sizeof *rows);
     QUIRE_FAIL_IF(rows == NULL, QUIRE_NOMEM);
+    (void)pthread_mutex_init(&rows->lock, NULL);
+    (void)pthread_cond_init(&rows->has_gathered, NULL);
     lanes->windows = calloc(1, sizeof *lanes->windows);
     rows->seqs = calloc(layer->n_kv_head, sizeof *rows->seqs);
     rows->q = malloc(n_rows * lanes->group * layer->d_k * sizeof *rows->q);
@@ -100,7 +99,12 @@ void quire_lanes_device_destroy(quire_lanes *lanes)
 {
     struct lane_rows *rows = lanes->rows;
 
+    for (uint32_t i = 0; lanes->windows != NULL && i < N_LANE_USES; i++) {
+        quire_tile_window_end(&lanes->windows->of[i].window);
+    }
     if (rows != NULL) {
+        (void)pthread_cond_destroy(&rows->has_gathered);
+        (void)pthread_mutex_destroy(&rows->lock);
         free(rows->positions);
         free(rows->out);
         free(rows->v);
@@ -235,6 +239,41 @@ void quire_lanes_device_append(quire_lanes *lanes, const quire_attn_layer *call,
     }
 }
 
+/* Bring the keys that the heads of a layer watch, head by head. */
+static void gather_watched(quire_lanes *lanes, uint32_t l)
+{
+    struct lane_rows *rows = lanes->rows;
+
+    quire_lanes_windows_begin(lanes);
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        int rc = atomic_load(&lanes->status);
+
+        if (rc == QUIRE_OK) {
+            quire_lanes_watch_gather(lanes, l, g);
+            rc = quire_lanes_windows_status(lanes);
+            if (rc < 0) {
+                atomic_store(&lanes->status, rc);
+            }
+        }
+        (void)pthread_mutex_lock(&rows->lock);
+        lanes->layers[l].n_gathered = g + 1;
+        (void)pthread_cond_broadcast(&rows->has_gathered);
+        (void)pthread_mutex_unlock(&rows->lock);
+    }
+    quire_lanes_windows_end(lanes);
+}
+
+void quire_lanes_device_keys_wait(const quire_lanes *lanes, uint32_t l, uint32_t g)
+{
+    struct lane_rows *rows = lanes->rows;
+
+    (void)pthread_mutex_lock(&rows->lock);
+    while (lanes->layers[l].n_gathered <= g) {
+        (void)pthread_cond_wait(&rows->has_gathered, &rows->lock);
+    }
+    (void)pthread_mutex_unlock(&rows->lock);
+}
+
 void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
 {
     const size_t n = (size_t)lanes->group * lanes->layers[l].one.d_v;
@@ -250,6 +289,9 @@ void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, ui
             memcpy(call->out + (lanes->first_row + i) * call->out_stride + g * n, from,
                    n * sizeof *from);
         }
+    }
+    if (quire_lanes_watches(lanes)) {
+        gather_watched(lanes, l);
     }
 }
 
@@ -282,7 +324,8 @@ static void window_put(lane_window *w, const lane_tiles *tiles)
 
 static bool is_on(const lane_window *w, const lane_tiles *tiles)
 {
-    return w->table.leaves == tiles->table->leaves && w->offset == tiles->offset &&
+    return w->table.leaves == tiles->table->leaves &&
+           w->table.n_entries == tiles->table->n_entries && w->offset == tiles->offset &&
            w->page_bytes == tiles->page_bytes && w->window.run.bytes == tiles->bytes;
 }
 
@@ -301,15 +344,11 @@ unsigned char *quire_lane_tile_at(const quire_lanes *lanes, const lane_tiles *ti
     return quire_tile_window_at(&w->window, i, 0);
 }
 
-int quire_lanes_windows_begin(const quire_lanes *lanes)
+int quire_lanes_windows_create(quire_lanes *lanes)
 {
     lane_windows *windows = lanes->windows;
 
-    if (lanes->rows == NULL) {
-        return QUIRE_OK;
-    }
-    *windows = (lane_windows){ .status = QUIRE_OK };
-    for (uint32_t i = 0; i < N_LANE_USES; i++) {
+    for (uint32_t i = 0; lanes->rows != NULL && i < N_LANE_USES; i++) {
         const quire_tile_window_opts opts = { .memory = &lanes->memory,
                                               .tile_bytes = lanes->page_bytes + lanes->hot_bytes,
                                               .writes = i == LANE_WRITE,
@@ -321,10 +360,20 @@ int quire_lanes_windows_begin(const quire_lanes *lanes)
     return QUIRE_OK;
 }
 
+void quire_lanes_windows_begin(const quire_lanes *lanes)
+{
+    lane_windows *windows = lanes->windows;
+
+    for (uint32_t i = 0; lanes->rows != NULL && i < N_LANE_USES; i++) {
+        windows->of[i].table = (quire_seq_table){ 0 }; /* no run yet */
+        windows->status = QUIRE_OK;
+    }
+}
+
 void quire_lanes_windows_end(const quire_lanes *lanes)
 {
     for (uint32_t i = 0; i < N_LANE_USES && lanes->rows != NULL; i++) {
-        quire_tile_window_end(&lanes->windows->of[i].window);
+        quire_tile_window_flush(&lanes->windows->of[i].window);
     }
 }
 

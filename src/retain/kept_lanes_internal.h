@@ -34,6 +34,7 @@ typedef struct lane_layer {
     _Atomic size_t hidden_stride;
     _Atomic uint32_t next_append; /* heads that threads took */
     _Atomic uint32_t next_run;
+    uint32_t n_gathered; /* heads of lanes on a device whose watched keys are there */
 } lane_layer;
 
 /* A KV head's workspace, planned for one layer at a time. */
@@ -48,6 +49,8 @@ typedef struct lane_head {
     uint64_t n_pages_read;
     uint64_t n_pages_held;
     quire_watch_room watched; /* of policies that watch rows */
+    quire_watch watch;        /* of the layer at hand: tokens in the room, */
+    uint32_t watch_first;     /* and the lane's first token that gets a worth */
 } lane_head;
 
 struct lane_rows;
@@ -143,16 +146,19 @@ quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_
 
 /* ---- kept_lanes_device.c: lanes on a device ---- */
 
-/* Errors: QUIRE_UNSUPP (policies and options that read pages in each step). */
+/* Errors: QUIRE_UNSUPP (biases, and pages that are chosen). */
 int quire_lanes_device_check(const quire_lanes_opts *opts, quire_error *err);
 /* Bytes of the host's memory, for rows of a step and for windows. */
 uint64_t quire_lanes_device_bytes(const quire_lanes_opts *opts);
-/* Errors: QUIRE_NOMEM. */
+/* The rows of a step; and when the sizes of pages are known, the windows. Errors: QUIRE_NOMEM. */
 int quire_lanes_device_create(quire_lanes *lanes, const quire_lanes_opts *opts);
+int quire_lanes_windows_create(quire_lanes *lanes);
 void quire_lanes_device_destroy(quire_lanes *lanes);
 /* A layer of the step at hand; on one thread. */
 void quire_lanes_device_append(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l);
 void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l);
+/* Wait until run() has brought the keys that head g watches. Thread: any of a step. */
+void quire_lanes_device_keys_wait(const quire_lanes *lanes, uint32_t l, uint32_t g);
 int quire_lanes_device_sync(const quire_lanes *lanes);
 
 /* A part of each page of a table. */
@@ -187,9 +193,9 @@ struct lane_windows {
  * windows_end(). The rules are those of quire_tile_window_at(), for each use. */
 unsigned char *quire_lane_tile_at(const quire_lanes *lanes, const lane_tiles *tiles, lane_use use,
                                   uint32_t i);
-/* Nothing in the host's memory. begin: errors QUIRE_NOMEM; end() follows in any case. status: of
- * all copies since begin(), at end() also those of tiles that were written last. */
-int quire_lanes_windows_begin(const quire_lanes *lanes);
+/* Nothing in the host's memory. status: of all copies since begin(), behind end() also those of
+ * tiles that were written last. */
+void quire_lanes_windows_begin(const quire_lanes *lanes);
 void quire_lanes_windows_end(const quire_lanes *lanes);
 int quire_lanes_windows_status(const quire_lanes *lanes);
 
@@ -250,7 +256,8 @@ static inline bool quire_lanes_sums(const quire_lanes *lanes)
            lanes->spec.policy->expects_queries;
 }
 
-/* keys, [to - from][d_k]: K of a lane's tokens [from, to), as they are stored. */
+/* keys, [to - from][d_k]: K of a lane's tokens [from, to), as they are stored. Of a device only
+ * tiles with these tokens are copied. */
 void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
                      uint32_t from, uint32_t to, float *keys);
 
@@ -294,7 +301,11 @@ void quire_lanes_watch_destroy(quire_lanes *lanes);
 
 /* The worth of the rows' own tokens, from the hidden states of the step. */
 void quire_lanes_predict(quire_lanes *lanes, uint32_t l, uint32_t g);
-/* The attention of the step's rows to the lane's tokens. */
+/* Whether the policy looks at the attention of the step's rows. Then for each head: read the keys
+ * that it watches, between windows_begin() and windows_end() of lanes on a device; and add the
+ * attention of the rows to the worth of the lane's tokens. */
+bool quire_lanes_watches(const quire_lanes *lanes);
+void quire_lanes_watch_gather(quire_lanes *lanes, uint32_t l, uint32_t g);
 void quire_lanes_watch(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g);
 
 /* ---- kept_lanes_queries.c ---- */

@@ -115,13 +115,13 @@ int quire_lanes_save(const quire_lanes *lanes, const int32_t *tokens, quire_bloc
     free(n_tokens);
     QUIRE_TRY(rc);
     memcpy(quire_block_part(state, state->tokens), tokens, lanes->n_text * sizeof *tokens);
-    rc = quire_lanes_windows_begin(lanes);
-    for (uint32_t i = 0; i < n_lanes_of(lanes) && rc == QUIRE_OK; i++) {
+    quire_lanes_windows_begin(lanes);
+    for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
         save_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
     }
     quire_lanes_windows_end(lanes);
     save_extra(lanes, state);
-    return rc < 0 ? rc : quire_lanes_windows_status(lanes);
+    return quire_lanes_windows_status(lanes);
 }
 
 /* ---- loading ---- */
@@ -210,13 +210,13 @@ static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
 
 int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state)
 {
-    int rc;
+    int rc = QUIRE_OK;
 
     QUIRE_FAIL_IF(lanes->spec.merges, QUIRE_UNSUPP);
     QUIRE_CHECK(lanes->n_text == 0);
     QUIRE_FAIL_IF(!fits(lanes, state), QUIRE_INVAL);
     QUIRE_FAIL_IF(state->n_text > lanes->n_text_max - lanes->n_repeat_max, QUIRE_LIMIT);
-    rc = quire_lanes_windows_begin(lanes);
+    quire_lanes_windows_begin(lanes);
     for (uint32_t i = 0; i < n_lanes_of(lanes) && rc == QUIRE_OK; i++) {
         rc = load_lane(lanes, &lanes->lanes[i], state, &state->lanes[i]);
     }

@@ -145,6 +145,7 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     for (uint32_t l = 0; l < lanes->n_layers; l++) {
         atomic_store_explicit(&lanes->layers[l].next_append, 0, memory_order_relaxed);
         atomic_store_explicit(&lanes->layers[l].next_run, 0, memory_order_relaxed);
+        lanes->layers[l].n_gathered = 0;
     }
     atomic_store_explicit(&lanes->status, QUIRE_OK, memory_order_relaxed);
     return QUIRE_OK;
@@ -314,6 +315,24 @@ static void keep_queries(quire_lanes *lanes, const quire_attn_layer *one, uint32
     }
 }
 
+/* What a policy keeps of the rows of head g. */
+static void watch_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
+{
+    keep_queries(lanes, one, l, g);
+    quire_lanes_sums_add(lanes, one, l, g);
+    if (!quire_lanes_watches(lanes)) {
+        return;
+    }
+    if (lanes->rows == NULL) {
+        quire_lanes_watch_gather(lanes, l, g);
+    } else {
+        quire_lanes_device_keys_wait(lanes, l, g);
+    }
+    if (atomic_load_explicit(&lanes->status, memory_order_relaxed) == QUIRE_OK) {
+        quire_lanes_watch(lanes, one, l, g);
+    }
+}
+
 static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_t thread,
                 uint32_t n_threads)
 {
@@ -343,9 +362,7 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
             atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
         }
         if (member == 0) {
-            keep_queries(lanes, &one, l, g);
-            quire_lanes_sums_add(lanes, &one, l, g);
-            quire_lanes_watch(lanes, &one, l, g);
+            watch_rows(lanes, &one, l, g);
         }
     }
 }

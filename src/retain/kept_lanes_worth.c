@@ -115,10 +115,22 @@ void quire_lanes_predict(quire_lanes *lanes, uint32_t l, uint32_t g)
 
 /* ---- watching ---- */
 
-/* Add a lane's tokens [from, to) to the watched ones. */
-static void gather(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
-                   const quire_watch_room *room, uint32_t from, uint32_t to, quire_watch *w)
+bool quire_lanes_watches(const quire_lanes *lanes)
 {
+    const quire_retain_worth kind = lanes->spec.policy->worth;
+
+    return kind == QUIRE_RETAIN_WORTH_SUM ||
+           (kind == QUIRE_RETAIN_WORTH_REPEATED && quire_lanes_repeats(lanes));
+}
+
+/* Add tokens [from, to) of a layer's lane to those that its head watches. */
+static void gather(quire_lanes *lanes, uint32_t l, uint32_t g, uint32_t from, uint32_t to)
+{
+    const quire_attn_layer *one = &lanes->layers[l].one;
+    const quire_watch_room *room = &lanes->heads[g].watched;
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+    quire_watch *w = &lanes->heads[g].watch;
+
     if (from < to) {
         quire_lane_keys(lanes, one, lane, from, to, room->keys + (size_t)w->n * one->d_k);
         memcpy(room->positions + w->n, lane->positions + 1 + from,
@@ -127,43 +139,39 @@ static void gather(const quire_lanes *lanes, const quire_attn_layer *one, const 
     }
 }
 
-/* Gather the tokens that a head watches. Returns the lane's first token that gets a worth. */
-static uint32_t gather_all(const quire_lanes *lanes, const quire_attn_layer *one,
-                           const lane_state *lane, const quire_watch_room *room, quire_watch *w)
+void quire_lanes_watch_gather(quire_lanes *lanes, uint32_t l, uint32_t g)
 {
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+    lane_head *head = &lanes->heads[g];
     uint32_t first;
 
+    head->watch = (quire_watch){ .n = 0 };
+    head->watch_first = 0;
     if (!quire_lanes_repeats(lanes)) {
-        gather(lanes, one, lane, room, 0, lane->n, w);
-        w->n_worth = w->n;
-        return 0;
+        gather(lanes, l, g, 0, lane->n);
+        head->watch.n_worth = lane->n;
+        return;
     }
     /* Tokens held in full are the last ones. */
     first = lane->n - (lanes->n_text - lanes->repeat_begin);
-    w->n_worth = lanes->repeat_end - lanes->repeat_begin;
-    w->at = lanes->spec.sinks < first ? lanes->spec.sinks : first;
-    gather(lanes, one, lane, room, 0, w->at, w);
-    gather(lanes, one, lane, room, first, first + w->n_worth, w);
-    gather(lanes, one, lane, room, lane->n - (lanes->n_text - lanes->repeat_at), lane->n, w);
-    return first;
+    head->watch_first = first;
+    head->watch.n_worth = lanes->repeat_end - lanes->repeat_begin;
+    head->watch.at = lanes->spec.sinks < first ? lanes->spec.sinks : first;
+    gather(lanes, l, g, 0, head->watch.at);
+    gather(lanes, l, g, first, first + head->watch.n_worth);
+    gather(lanes, l, g, lane->n - (lanes->n_text - lanes->repeat_at), lane->n);
 }
 
 void quire_lanes_watch(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
 {
-    const quire_retain_worth kind = lanes->spec.policy->worth;
-    const quire_watch_room *room = &lanes->heads[g].watched;
-    lane_state *lane = quire_lane_at(lanes, l, g);
-    quire_watch w = { .one = one,
-                      .group = lanes->group,
-                      .first_row = lanes->first_row,
-                      .n_rows = lanes->n_rows,
-                      .first_at = lanes->n_text - lanes->n_rows,
-                      .is_sum = kind == QUIRE_RETAIN_WORTH_SUM };
+    const lane_head *head = &lanes->heads[g];
+    quire_watch w = head->watch;
 
-    if (kind == QUIRE_RETAIN_WORTH_SUM ||
-        (kind == QUIRE_RETAIN_WORTH_REPEATED && quire_lanes_repeats(lanes))) {
-        const uint32_t first = gather_all(lanes, one, lane, room, &w);
-
-        quire_watch_rows(&w, room, lane->worth + first);
-    }
+    w.one = one;
+    w.group = lanes->group;
+    w.first_row = lanes->first_row;
+    w.n_rows = lanes->n_rows;
+    w.first_at = lanes->n_text - lanes->n_rows;
+    w.is_sum = lanes->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM;
+    quire_watch_rows(&w, &head->watched, quire_lane_at(lanes, l, g)->worth + head->watch_first);
 }

@@ -56,24 +56,34 @@ static void need_vulkan(void)
     }
 }
 
-/* The perplexity of a text is nearly the CPU's, and computed on the device. */
+/* The perplexity of a text is nearly the CPU's, and computed on the device: of a text with all its
+ * tokens, and of texts that keep half of them by scores of the host. */
 static void test_perplexity(void **state)
 {
-    const char *text = program_text("text.txt", 400);
-    double nll[2];
+    static const char *const options[][4] = {
+        { "-t", "1", "-b", "64" },
+        { "--retain", "reconstruct:0.5,recent=16,repeat=32", "--prefill-chunk", "64" },
+        { "--retain", "heavy:0.5,recent=16", "--prefill-chunk", "64" },
+    };
+    const char *text = program_text("text.txt", 900);
 
     (void)state;
     need_vulkan();
-    for (uint32_t i = 0; i < 2; i++) {
-        json_t *json = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
-                                            "64", "--chunks", "1", "--kv", "q8", "--json",
-                                            "--device", i == 0 ? "cpu" : "vulkan0"));
+    for (size_t o = 0; o < sizeof options / sizeof options[0]; o++) {
+        double nll[2];
 
-        nll[i] = json_real_value(json_object_get(json, "nll"));
-        json_decref(json);
+        for (uint32_t i = 0; i < 2; i++) {
+            json_t *json = program_json(
+                PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "256", "--chunks",
+                        "1", "--kv", "q8", "--json", options[o][0], options[o][1], options[o][2],
+                        options[o][3], "--device", i == 0 ? "cpu" : "vulkan0"));
+
+            nll[i] = json_real_value(json_object_get(json, "nll"));
+            json_decref(json);
+        }
+        assert_true(nll[0] > 0.0 && nll[1] != nll[0]); /* another ISA's bits */
+        assert_true(fabs(nll[1] - nll[0]) < 0.01);
     }
-    assert_true(nll[0] > 0.0 && nll[1] != nll[0]); /* another ISA's bits */
-    assert_true(fabs(nll[1] - nll[0]) < 0.01);
 }
 
 /* Rounding may choose other words on the way, so the words are not compared. */
@@ -107,7 +117,7 @@ static void test_lost(void **state)
     (void)unsetenv("MOCK_LOSE_AT");
 }
 
-/* Lanes of their own: the policies whose scores need no keys in each step, as they are kept. */
+/* Lanes of their own: policies whose scores need keys when tokens move, and in each step. */
 static void test_run_retain(void **state)
 {
     static const struct {
@@ -115,7 +125,9 @@ static void test_run_retain(void **state)
     } cases[] = { { "entropy:0.5,full_layers=none,recent=16", "f16" },
                   { "snap:0.5,recent=16", "q8" },
                   { "keydiff:0.5,recent=16", "q4" },
-                  { "window:0.3,recent=16", "f32" } };
+                  { "window:0.3,recent=16", "f32" },
+                  { "reconstruct:0.5,recent=16,repeat=40", "f16" },
+                  { "heavy:0.5,recent=16", "q8" } };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -618,6 +618,10 @@ static void test_on_a_device(void **state)
         { "last:0.5", QUIRE_FORMAT_F32 },
         { "snap:0.5,recent=16", QUIRE_FORMAT_Q4 },
         { "keydiff:0.5,recent=70", QUIRE_FORMAT_Q6 },
+        { "reconstruct:0.4,recent=16,repeat=40", QUIRE_FORMAT_F16 },
+        { "reconstruct:0.5,recent=16,repeat=100,sinks=70", QUIRE_FORMAT_Q4 },
+        { "heavy:0.4,recent=16", QUIRE_FORMAT_F32 },
+        { "heavy:0.5,recent=16", QUIRE_FORMAT_Q5 },
     };
     const size_t bytes = (size_t)N_TOKENS * N_VOCAB * sizeof(float);
     world w = { .model = open_model() };
@@ -649,18 +653,22 @@ static void test_on_a_device(void **state)
     quire_model_close(w.model);
 }
 
-/* A copy of a condensing fails: the step says so, and none goes on. */
+/* A copy of a condensing fails, or of keys that rows look at: the step says so, and none goes on.
+ */
 static void test_a_device_is_lost(void **state)
 {
     const quire_runtime_opts opts = on_mock(QUIRE_FORMAT_F16);
     world w = { .model = open_model() };
 
     (void)state;
-    for (uint32_t i = 0; i < 8; i++) {
+    for (uint32_t i = 0; i < 16; i++) {
         const quire_mock_device_opts faults = { .copy_failure = i % 2 == 0 ? 0.02 : 1 };
         int rc = QUIRE_OK;
 
-        world_open(&w, &opts, "keydiff:0.5,recent=16");
+        world_open(&w, &opts,
+                   i < 8    ? "keydiff:0.5,recent=16"
+                   : i < 12 ? "reconstruct:0.5,recent=16,repeat=40"
+                            : "heavy:0.5,recent=16");
         (void)step(&w, 0, 64, QUIRE_LOGITS_LAST);
         quire_mock_device_set(mock, &faults);
         for (uint32_t at = 64; at < N_TOKENS && rc == QUIRE_OK; at += 50 + i) {
@@ -686,10 +694,8 @@ static void test_refusals_on_a_device(void **state)
         const char *policy;
         const char *message;
     } cases[] = {
-        { "heavy:0.5", "--retain heavy reads the keys of all tokens in each step, and the KV is on "
-                       "a device: use entropy" },
-        { "reconstruct:0.5", "--retain reconstruct reads the keys of all tokens in each step" },
-        { "reconstruct:0.5,merge=fit", "--retain reconstruct reads the keys of all tokens" },
+        { "reconstruct:0.5,merge=fit", "merge=fit gives tokens a bias, which attention on a device "
+                                       "does not know" },
     };
     quire_model *model = open_model();
 

@@ -285,6 +285,14 @@ static int condense(quire_retention *retention, quire_runtime *runtime, quire_se
     return quire_lanes_condense(retention->lanes);
 }
 
+/* Whether the policy reads queries of the text itself. Without logits the last layer of a step
+ * computes none: it stores K and V, and no attention follows. */
+static bool reads_queries(const quire_retain_spec *spec)
+{
+    return spec->policy->needs_attention || spec->policy->expects_queries || spec->merges ||
+           spec->policy->worth == QUIRE_RETAIN_WORTH_SUM;
+}
+
 int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
                          const quire_slice *slices, uint32_t n_slices, const float **logits)
 {
@@ -306,8 +314,9 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
     if (retention->text != NULL) {
         memcpy(retention->text + begin, slice.tokens, slice.n_tokens * sizeof *slice.tokens);
     }
-    /* Without logits the last layer would compute no attention, and have no queries to score by. */
-    slice.logits = slice.logits == QUIRE_LOGITS_NONE ? QUIRE_LOGITS_LAST : slice.logits;
+    if (slice.logits == QUIRE_LOGITS_NONE && reads_queries(&retention->opts.spec)) {
+        slice.logits = QUIRE_LOGITS_LAST;
+    }
     QUIRE_TRY(quire_runtime_step(runtime, &slice, 1, logits));
     retention->n_rows.of_text += slice.n_tokens;
     return QUIRE_OK;

@@ -101,7 +101,7 @@ static void world_open(world *w, const quire_runtime_opts *runtime_opts, const c
 
     w->retention = NULL;
     if (policy != NULL) {
-        assert_int_equal(quire_retain_parse(policy, &opts.spec, &err), QUIRE_OK);
+        assert_int_equal(quire_retain_parse_lanes(policy, &opts.spec, &err), QUIRE_OK);
         if (quire_retention_plan(desc, &opts, &runtime, &err) < 0) {
             fail_msg("%s", err.message);
         }
@@ -714,10 +714,66 @@ static void test_refusals_on_a_device(void **state)
     quire_model_close(model);
 }
 
+/* ---- layers ---- */
+
+/* run() of the device at hand, and its calls: one for each layer of a step on one thread. */
+static struct {
+    quire_attn_device device;
+    uint32_t n;
+} runs;
+
+static void run_counted(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                        uint32_t n_threads)
+{
+    runs.n++;
+    runs.device.run(ctx, layer, call, thread, n_threads);
+}
+
+/* Layers whose attention two steps without logits compute. */
+static uint32_t n_attended(world *w, const char *policy)
+{
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 1);
+
+    world_open(w, &opts, policy);
+    runs.device = *quire_runtime_device(w->runtime);
+    runs.n = 0;
+    quire_runtime_device(w->runtime)->run = run_counted;
+    (void)step(w, 0, 64, QUIRE_LOGITS_NONE);
+    (void)step(w, 64, 64, QUIRE_LOGITS_NONE);
+    world_close(w);
+    return runs.n;
+}
+
+/* Steps without logits compute the attention of the last layer for policies alone that read its
+ * queries. */
+static void test_last_layer(void **state)
+{
+    static const char *const without[] = { "predict:0.5", "window:1", "keydiff:0.5",
+                                           "reconstruct:0.5" };
+    static const char *const with[] = { "snap:0.5", "entropy:0.5,full_layers=none", "heavy:0.5",
+                                        "expected:0.5", "reconstruct:0.5,merge=fit" };
+    world w = { .model = open_model() };
+    const uint32_t n_layers = quire_model_desc_get(w.model)->n_layer;
+    quire_predictor *maps = maps_make(w.model, 5);
+
+    (void)state;
+    predictor = maps;
+    for (size_t i = 0; i < sizeof without / sizeof without[0]; i++) {
+        assert_int_equal(n_attended(&w, without[i]), 2 * (n_layers - 1));
+    }
+    for (size_t i = 0; i < sizeof with / sizeof with[0]; i++) {
+        assert_int_equal(n_attended(&w, with[i]), 2 * n_layers);
+    }
+    predictor = NULL;
+    quire_predictor_free(maps);
+    quire_model_close(w.model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_last_layer),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_again),

@@ -104,9 +104,12 @@ void quire_lanes_predict(quire_lanes *lanes, uint32_t l, uint32_t g)
         atomic_store_explicit(&lanes->status, QUIRE_INVAL, memory_order_relaxed);
         return;
     }
-    for (uint32_t i = 0; is_predicted && i < lanes->n_rows; i++) {
-        lane->worth[lane->n - lanes->n_rows + i] =
-            quire_predictor_apply(lanes->predictor, l, g, hidden + (lanes->first_row + i) * stride);
+    if (is_predicted) {
+        const quire_predictor_rows rows = { .hidden = hidden + lanes->first_row * stride,
+                                            .stride = stride,
+                                            .n = lanes->n_rows };
+
+        quire_predictor_apply(lanes->predictor, l, g, &rows, lane->worth + lane->n - lanes->n_rows);
     }
     if (g == 0 && lanes->hidden != NULL && !quire_lanes_repeats(lanes)) {
         keep_hidden(lanes, hidden, stride, l);

@@ -4,6 +4,7 @@
 #include "retain/packed_device.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "retain/kept_lanes_internal.h"
 #include "retain/packed_device_internal.h"
 
@@ -128,15 +129,18 @@ static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *se
     const quire_packed_text *text = quire_packed_text_of(seq);
     float *worth = text->worth + (size_t)(l * d->packing.n_kv_head + g) * text->n_worth;
     const uint32_t begin = text->n_gone + seq->n_tokens - seq->n_rows;
+    quire_predictor_rows rows = { .stride = stride };
 
     if (hidden == NULL) {
         atomic_store_explicit(&d->status, QUIRE_INVAL, memory_order_relaxed);
         return;
     }
-    for (uint32_t i = 0; i < seq->n_rows; i++) {
-        worth[(begin + i) % text->n_worth] =
-            quire_predictor_apply(text->predictor, quire_packing_model_layer(&d->packing, l), g,
-                                  hidden + (seq->first_row + i) * stride);
+    for (uint32_t i = 0, at; i < seq->n_rows; i += rows.n) { /* the worth begins again at its end */
+        at = (begin + i) % text->n_worth;
+        rows.hidden = hidden + (seq->first_row + i) * stride;
+        rows.n = quire_min_u32(seq->n_rows - i, text->n_worth - at);
+        quire_predictor_apply(text->predictor, quire_packing_model_layer(&d->packing, l), g, &rows,
+                              worth + at);
     }
 }
 

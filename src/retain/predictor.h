@@ -48,9 +48,17 @@ void quire_predictor_free(quire_predictor *predictor); /* NULL is fine */
 /* [n_hidden + 1] */
 float *quire_predictor_map(const quire_predictor *predictor, uint32_t layer, uint32_t kv_head);
 
-/* The predicted attention: exp(map . hidden + constant), at most 1. */
-float quire_predictor_apply(const quire_predictor *predictor, uint32_t layer, uint32_t kv_head,
-                            const float *hidden);
+/* Hidden states of n rows, `stride` floats apart. */
+typedef struct quire_predictor_rows {
+    const float *hidden;
+    size_t stride;
+    uint32_t n;
+} quire_predictor_rows;
+
+/* out, [rows->n]: the predicted attention of each row, exp(map . hidden + constant), at most 1. A
+ * row's bits do not depend on the other rows. */
+void quire_predictor_apply(const quire_predictor *predictor, uint32_t layer, uint32_t kv_head,
+                           const quire_predictor_rows *rows, float *out);
 
 /* A hash of shape and maps: predictors with the same give the same scores. */
 void quire_predictor_hash(const quire_predictor *predictor,

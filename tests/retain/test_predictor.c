@@ -1,9 +1,10 @@
-/* test_predictor.c - fits against known maps, and the file with its refusals.
+/* test_predictor.c - fits against known maps, predictions, and the file with its refusals.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,6 @@ static void test_file(void **state)
     bytes = formatted;
     assert_int_equal(quire_predictor_parse(&read, bytes, n_bytes, &shape, &err), QUIRE_OK);
     assert_memory_equal(read->maps, made->maps, 3 * N_KV * (N_HIDDEN + 1) * sizeof(float));
-    assert_true(quire_predictor_apply(read, 2, 1, hidden) <= 1.0f);
     quire_predictor_free(read);
 
     for (size_t n = 0; n < n_bytes; n += 7) {
@@ -174,11 +174,49 @@ static void test_file(void **state)
     assert_null(made);
 }
 
+/* Rows give exp(map . hidden + constant), at most 1, and the same bits whatever rows stand beside
+ * them. */
+static void test_apply(void **state)
+{
+    const quire_predictor_shape shape = { .n_layers = 2, .n_kv_head = N_KV, .n_hidden = N_HIDDEN };
+    const quire_predictor_rows rows = { .hidden = hidden, .stride = N_HIDDEN + 3, .n = 7 };
+    quire_predictor *made;
+    float all[7];
+    bool has_most = false, has_less = false;
+
+    (void)state;
+    fill(hidden, N * N_HIDDEN);
+    assert_int_equal(quire_predictor_create(&made, &shape), QUIRE_OK);
+    fill(made->maps, 2 * N_KV * (N_HIDDEN + 1));
+    for (uint32_t lane = 0; lane < 2 * N_KV; lane++) {
+        const float *map = quire_predictor_map(made, lane / N_KV, lane % N_KV);
+
+        quire_predictor_apply(made, lane / N_KV, lane % N_KV, &rows, all);
+        for (uint32_t r = 0; r < rows.n; r++) {
+            const quire_predictor_rows one = { .hidden = hidden + r * rows.stride, .n = 1 };
+            double sum = (double)map[N_HIDDEN];
+            float alone;
+
+            for (uint32_t i = 0; i < N_HIDDEN; i++) {
+                sum += (double)map[i] * (double)one.hidden[i];
+            }
+            quire_predictor_apply(made, lane / N_KV, lane % N_KV, &one, &alone);
+            assert_memory_equal(&alone, &all[r], sizeof alone);
+            assert_true(fabs((double)alone - fmin(exp(sum), 1.0)) < 1e-5);
+            has_most = has_most || alone == 1.0f;
+            has_less = has_less || alone < 1.0f;
+        }
+    }
+    assert_true(has_most && has_less);
+    quire_predictor_free(made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_map),
         cmocka_unit_test(test_normal_equations),
+        cmocka_unit_test(test_apply),
         cmocka_unit_test(test_file),
     };
 

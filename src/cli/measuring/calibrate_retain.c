@@ -145,9 +145,11 @@ static void test_layer(fitting *f, uint32_t l)
         const float *worth = quire_lanes_worth(lanes, l, g);
 
         for (uint32_t t = f->sinks; t < f->n_ctx; t++) {
-            const float predicted =
-                quire_predictor_apply(f->predictor, l, g, hidden + (size_t)t * desc->n_embd);
+            const quire_predictor_rows row = { .hidden = hidden + (size_t)t * desc->n_embd,
+                                               .n = 1 };
+            float predicted;
 
+            quire_predictor_apply(f->predictor, l, g, &row, &predicted);
             compare(&f->agreements[l], log(fmax((double)predicted, QUIRE_PREDICTOR_LEAST)),
                     log(fmax((double)worth[t], QUIRE_PREDICTOR_LEAST)));
         }

@@ -126,7 +126,7 @@ const mixText = ({ tasks, task_kinds: kinds }, texts) =>
     `${texts ? `text (${textSetName(texts)}), and ${100 * tasks} % of the tokens` : "all tokens"} of tasks (${kinds.replaceAll(",", ", ")})`;
 
 const recallText = (recall) => (!recall ? "" : `Recall is that of models of the same shape after ` +
-    `${(recall.steps * recall.rows * recall.ctx / 1e6).toPrecision(3)} M tokens of tasks alone (${recall.task_kinds.replaceAll(",", ", ")}).`);
+    `${(recall.steps * recall.rows * recall.ctx / 1e6).toPrecision(3)} M tokens of tasks alone (${recall.task_kinds.replaceAll(",", ", ")}), from first weights with heads that look back and heads that match.`);
 
 function writeTrained({ settings, texts, folder, runs, nPlanned }) {
     const found = findingsOf(runs);

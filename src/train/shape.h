@@ -187,14 +187,15 @@ void quire_train_weights_init(const quire_train_layout *layout, const quire_trai
                               uint64_t seed, float *parameters);
 
 /* Change first weights, by the seed, so that head h of layer 0 attends to token h + 1 before its
- * own and heads of layer 1 to tokens that followed the same tokens. Models that recall must find
- * both, and from random weights they find it late. Training may change all of it. The shape must
- * fit. */
+ * own, and heads of the lowest other layer that reads its own K and V to tokens that followed the
+ * same tokens. Models that recall must find both, and from random weights they find it late.
+ * Training may change all of it. The shape must fit. */
 void quire_train_shift_heads(const quire_train_layout *layout, const quire_train_shape *shape,
                              uint64_t seed, float *parameters);
 
-/* Whether a shape has such weights: at least two layers, no norms of heads, which would flatten the
- * scores, no factors of RoPE, a plain map, a width of two elements for each head and two more. */
+/* Whether a shape has such weights: layer 0 and another one store the K and V that they read,
+ * without gates or windows; no norms of heads, which would flatten the scores; no factors of RoPE;
+ * a width of two elements for each head and two more. */
 bool quire_train_shift_heads_fit(const quire_train_shape *shape);
 
 #endif /* QUIRE_TRAIN_SHAPE_H */

@@ -1,4 +1,4 @@
-/* shift_heads.c - first weights whose lowest two layers compare the preceding tokens; see shape.h.
+/* shift_heads.c - first weights with which two layers compare the preceding tokens; see shape.h.
  *
  * The stream is cut into slots of equal size. Embeddings lie in slot 0, whose first element is
  * equal for all tokens and large, so that linear maps have a constant.
@@ -7,10 +7,10 @@
  * back by h + 1 positions. After RoPE the score depends on the distance alone and is highest there.
  * V is the embedding, and the result goes to slot h + 1: slot i has the token i positions before.
  *
- * Layer 1: Q is a random map of slots 0, 1, ... and K the same map of slots 1, 2, ...: the score is
- * high for tokens that come after copies of the query's token and of the tokens before it. V is the
- * embedding, added to slot 0: tokens that came after such copies become more probable. Pairs of
- * elements that rotate fast are left out.
+ * Matching layer, the lowest other one that reads its own K and V: Q is a random map of slots 0, 1,
+ * ... and K the same map of slots 1, 2, ...: the score is high for tokens that come after copies of
+ * the query's token and of the tokens before it. V is the embedding, added to slot 0: tokens that
+ * came after such copies become more probable. Pairs of elements that rotate fast are left out.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/shape.h"
@@ -24,15 +24,16 @@
 #define CONSTANT    8.0  /* deviations */
 #define SHIFT_PAIRS 4u   /* that a head of layer 0 compares: those that rotate fastest */
 #define SHIFT_SCORE 60.0 /* of a pair at the distance, before the division by sqrt(d_head) */
-#define MATCH       0.2  /* deviation of the maps to Q and K of layer 1 */
-#define COPY        3.0  /* an embedding that all heads of layer 1 find, in embeddings */
+#define MATCH       0.2  /* deviation of the maps to Q and K of the matching layer */
+#define COPY        3.0  /* an embedding that all matching heads find, in embeddings */
 
 typedef struct starter {
     const quire_train_layout *l;
     const quire_train_shape *s;
     float *parameters;
-    uint32_t slot;   /* elements of one */
-    uint32_t n_code; /* of an embedding: a slot without the constant, at most a head */
+    uint32_t matching; /* a layer */
+    uint32_t slot;     /* elements of one */
+    uint32_t n_code;   /* of an embedding: a slot without the constant, at most a head */
 } starter;
 
 /* Elements of an embedding after the norm of a layer whose stream has n slots filled. */
@@ -107,7 +108,7 @@ static void shift_heads(const starter *o)
 /* Row j of head h of Q, and of its K, by the map's numbers for the row. */
 static void match_row(const starter *o, uint32_t h, uint32_t j, const quire_rng *numbers)
 {
-    const quire_train_block *b = &o->l->blocks[1];
+    const quire_train_block *b = &o->l->blocks[o->matching];
     uint32_t group = o->s->n_head / o->s->n_kv_head;
     quire_rng rng = *numbers;
 
@@ -136,22 +137,40 @@ static void match_heads(const starter *o, uint64_t seed)
             rng.state = quire_rng_next(&rng);
             match_row(o, h, j + half, &rng);
         }
-        copy_code(o, 1, h, 0, size);
+        copy_code(o, o->matching, h, 0, size);
     }
+}
+
+/* Whether a layer stores the K and V that it reads, as it made them, and sees the whole text. */
+static bool is_own(const quire_train_shape *s, uint32_t layer)
+{
+    return quire_train_stores_k(s, layer) && quire_train_stores_v(s, layer) &&
+           !s->is_mixed_k[layer] && !s->is_mixed_v[layer] && s->window[layer] == 0;
+}
+
+/* The lowest layer above layer 0 that is its own; n_layer: none. */
+static uint32_t matching_layer(const quire_train_shape *s)
+{
+    uint32_t layer = 1;
+
+    while (layer < s->n_layer && !is_own(s, layer)) {
+        layer++;
+    }
+    return layer;
 }
 
 bool quire_train_shift_heads_fit(const quire_train_shape *s)
 {
     uint32_t slot = s->d_model / (s->n_head + 1);
 
-    return s->n_layer >= 2 && !s->has_qk_norm && !s->has_rope_factors && quire_train_is_plain(s) &&
-           slot >= 2;
+    return !s->has_qk_norm && !s->has_rope_factors && is_own(s, 0) &&
+           matching_layer(s) < s->n_layer && slot >= 2;
 }
 
 void quire_train_shift_heads(const quire_train_layout *l, const quire_train_shape *s, uint64_t seed,
                              float *parameters)
 {
-    starter o = { l, s, parameters, s->d_model / (s->n_head + 1), 0 };
+    starter o = { l, s, parameters, matching_layer(s), s->d_model / (s->n_head + 1), 0 };
 
     o.n_code = o.slot - 1 < s->d_head ? o.slot - 1 : s->d_head;
     embeddings(&o);

@@ -129,8 +129,9 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
     QUIRE_TRY(plan_check(plan, err));
     if (plan->has_shift_heads && !quire_train_shift_heads_fit(&plan->shape)) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "shift heads need two layers or more that all store K and V, no "
-                               "qk-norm, and a width of two elements per head");
+                               "shift heads need a lowest layer and another one that read their "
+                               "own K and V of the whole text, no qk-norm, no factors of RoPE, and "
+                               "a width of two elements per head");
     }
     t = calloc(1, sizeof(*t));
     if (t == NULL) {

@@ -275,6 +275,34 @@ static void test_shift_heads(void **state)
     quire_trainer_destroy(r.trainer);
 }
 
+/* Layers above the matching one may share, or lie between the two. */
+static void test_shift_heads_of_schemes(void **state)
+{
+    static const struct {
+        const char *scheme;
+        int rc;
+    } cases[] = { { "cla2", QUIRE_OK },
+                  { "yoco", QUIRE_OK },
+                  { "fusedkv", QUIRE_OK },
+                  { "fusedkv-lite", QUIRE_OK },
+                  { "yoco++", QUIRE_INVAL } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        quire_train_plan plan = small_plan("mha");
+        run r;
+
+        plan.shape.n_layer = 4;
+        assert_int_equal(quire_train_scheme_set(&plan.shape, cases[i].scheme, NULL), QUIRE_OK);
+        plan.has_shift_heads = true;
+        plan.shape.has_qk_norm = false;
+        assert_int_equal(quire_trainer_create(&r.trainer, &plan, NULL), cases[i].rc);
+        if (cases[i].rc == QUIRE_OK) {
+            quire_trainer_destroy(r.trainer);
+        }
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -298,7 +326,7 @@ int main(void)
         cmocka_unit_test(test_nearest),       cmocka_unit_test(test_chance),
         cmocka_unit_test(test_masters),       cmocka_unit_test(test_products),
         cmocka_unit_test(test_other_masters), cmocka_unit_test(test_level),
-        cmocka_unit_test(test_shift_heads),
+        cmocka_unit_test(test_shift_heads),   cmocka_unit_test(test_shift_heads_of_schemes),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -5,8 +5,7 @@
  * and V lie inside a page is the engine's choice; here all K tiles of the page come first, then all
  * V tiles:
  *
- *   page: [K of head 0][K of head 1][V of head 0][V of head 1]   one tile each, a page being 64
- * tokens
+ *   page: [K of head 0][K of head 1][V of head 0][V of head 1]   a tile each: a page has 64 tokens
  *
  * Build: cc embed.c $(pkg-config --cflags --libs quire) -lm
  *

@@ -22,6 +22,10 @@
  *   make a state    set all numbers, alloc(), write the parts through quire_block_part(), seal()
  *   read a file     parse(), which takes over its bytes and checks all of them
  *
+ * In each lane of a state positions ascend, and end with those of the tokens that are held in full:
+ * n_condensed, n_condensed + 1 ... n_text - 1. parse() refuses all others; alloc() and seal() do
+ * not look.
+ *
  * What the pages hold depends on the model and its formats: a state is made from the lanes of a
  * running text, and gives it back to them, in the program (quire run --save-block-state,
  * --resume-block-state). The functions here make, check and read the file of any such state.

@@ -23,8 +23,12 @@ pc=$(find "$prefix" -name quire.pc)
 # A path with a blank comes back quoted from pkg-config: eval reads the quotes.
 export PKG_CONFIG_PATH="${pc%/*}"
 flags=$(pkg-config --cflags --libs quire)
-eval "$cc -std=c11 -Wall -Wextra -Werror -o '$dir/embed' '$source/examples/embed.c' $flags -lm"
-LD_LIBRARY_PATH="${pc%/pkgconfig/*}" "$dir/embed" >"$dir/embed.out"
+for name in embed prompts; do
+    eval "$cc -std=c11 -Wall -Wextra -Werror -o '$dir/$name' '$source/examples/$name.c' $flags -lm"
+    LD_LIBRARY_PATH="${pc%/pkgconfig/*}" "$dir/$name" >"$dir/$name.out"
+done
+grep -q '^again: 199 of 200 tokens from the cache (whole)' "$dir/prompts.out"
+grep -q '^first, later: 128 of 200 tokens from the cache (evicted)' "$dir/prompts.out"
 [ "$(pkg-config --modversion quire)" = "$(sed -n 's/^project(quire VERSION \([0-9.]*\).*/\1/p' \
     "$source/CMakeLists.txt")" ]
 
@@ -37,8 +41,10 @@ cmake --build "$dir/consumer" >>"$dir/consumer.log" 2>&1 || {
     cat "$dir/consumer.log"
     exit 1
 }
-"$dir/consumer/embed" >"$dir/consumer.out"
-cmp "$dir/embed.out" "$dir/consumer.out"
+for name in embed prompts; do
+    "$dir/consumer/$name" >"$dir/consumer.out"
+    cmp "$dir/$name.out" "$dir/consumer.out"
+done
 
 if [ -x "$build/quire" ]; then
     "$prefix/bin/quire" --version >"$dir/version"

@@ -81,19 +81,32 @@ bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer)
     return n_dense_of(lanes, layer) < lanes->n_rows;
 }
 
+/* The lane's tokens up to row `end` of the step. */
+static uint32_t tokens_until(const quire_lanes *lanes, const lane_state *lane, uint32_t end)
+{
+    return lane->n - (lanes->n_rows - end);
+}
+
+/* Entry `at` of head g is the last of so many tokens of a lane. */
+static void end_at(quire_lanes *lanes, uint32_t g, uint32_t at, uint32_t n_tokens)
+{
+    const uint16_t n_last = (uint16_t)((n_tokens - 1) % TILE + 1);
+    lane_head *head = &lanes->heads[g];
+
+    head->entries[at].n_tokens = n_last;
+    if (lanes->hot_bytes > 0) {
+        head->hot_entries[at].n_tokens = n_last;
+    }
+}
+
 /* The entries of head g for the lane's tokens up to row `end` of the step; returns their number. */
 static uint32_t entries_until(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t end)
 {
-    const uint32_t n_tokens = lane->n - (lanes->n_rows - end);
+    const uint32_t n_tokens = tokens_until(lanes, lane, end);
     const uint32_t n = (n_tokens + TILE - 1) / TILE;
-    const uint16_t n_last = (uint16_t)(n_tokens - (n - 1) * TILE);
-    lane_head *head = &lanes->heads[g];
 
-    (void)quire_lane_entries(lanes, lane, g);
-    head->entries[n - 1].n_tokens = n_last;
-    if (lanes->hot_bytes > 0) {
-        head->hot_entries[n - 1].n_tokens = n_last;
-    }
+    (void)quire_lane_entries(lanes, lane, g, 0);
+    end_at(lanes, g, n - 1, n_tokens);
     return n;
 }
 
@@ -111,31 +124,27 @@ static int rows_run(quire_lanes *lanes, const quire_attn_layer *one, const lane_
     return QUIRE_OK;
 }
 
-/* Bring the entries of head g that the part's one row may need most to the front; returns their
- * number. */
+/* The entries of head g that row i of the step may need most; returns their number. */
 static uint32_t entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
-                               const lane_state *lane, uint32_t g, const lane_part *part)
+                               const lane_state *lane, uint32_t g, uint32_t i)
 {
+    const lane_tables tables = quire_lane_tables(lanes, lane);
+    const uint32_t n_tokens = tokens_until(lanes, lane, i + 1);
+    const uint32_t n = (n_tokens + TILE - 1) / TILE;
+    const uint32_t n_read = quire_pages_read(lanes->attend_share, n);
     lane_head *head = &lanes->heads[g];
-    const uint32_t n = part->n_entries, n_read = quire_pages_read(lanes->attend_share, n);
-    quire_page_rank *ranks = head->ranks;
 
     head->n_pages_held += n;
     head->n_pages_read += n_read;
-    if (n_read == n) {
-        return n;
+    for (uint32_t p = 0; p < n; p++) {
+        head->ranks[p].bounds = bounds_at(lane, p, one->d_k);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        ranks[i] = (quire_page_rank){ .bounds = bounds_at(lane, i, one->d_k), .entry = i };
+    quire_pages_choose(head->ranks, n, n_read, one, lanes->group,
+                       one->q[0] + (lanes->first_row + i) * one->q_stride);
+    for (uint32_t p = 0; p < n_read; p++) {
+        quire_lane_entry_put(lanes, lane, g, &tables, head->ranks[p].entry, p);
     }
-    quire_pages_choose(ranks, n, n_read, one, lanes->group,
-                       one->q[0] + (lanes->first_row + part->first) * one->q_stride);
-    for (uint32_t i = 0; i < n_read; i++) {
-        head->entries[i] = head->entries[ranks[i].entry];
-        if (lanes->hot_bytes > 0) {
-            head->hot_entries[i] = head->hot_entries[ranks[i].entry];
-        }
-    }
+    end_at(lanes, g, n_read - 1, n_tokens); /* the last page is always read */
     return n_read;
 }
 
@@ -150,9 +159,8 @@ int quire_lanes_attend_rows(quire_lanes *lanes, const quire_attn_layer *one, uin
         QUIRE_TRY(rows_run(lanes, one, lane, g, &dense));
     }
     for (uint32_t i = n_dense; i < lanes->n_rows; i++) {
-        lane_part row = { i, i + 1, entries_until(lanes, lane, g, i + 1) };
+        const lane_part row = { i, i + 1, entries_choose(lanes, one, lane, g, i) };
 
-        row.n_entries = entries_choose(lanes, one, lane, g, &row);
         QUIRE_TRY(rows_run(lanes, one, lane, g, &row));
     }
     return QUIRE_OK;

@@ -173,7 +173,7 @@ static int plan_layer(quire_lanes *lanes, uint32_t l)
     QUIRE_TRY(lists_reserve(rows, n));
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
         const lane_state *lane = quire_lane_at(lanes, l, g);
-        const uint32_t n_entries = quire_lane_entries(lanes, lane, g);
+        const uint32_t n_entries = quire_lane_entries(lanes, lane, g, 0);
 
         at = lists_put(lanes, lane, g, n_entries, at);
         rows->seqs[g] = quire_lane_seq(lanes, g, n_entries);

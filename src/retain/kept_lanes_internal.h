@@ -284,8 +284,11 @@ bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer);
 int quire_lanes_attend_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
                             uint32_t g);
 
-/* kept_lanes_step.c: the entries of head g for a lane; returns their number. */
-uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g);
+/* kept_lanes_step.c: entry `at` of head g is page `page` of a lane. */
+void quire_lane_entry_put(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                          const lane_tables *tables, uint32_t page, uint32_t at);
+/* The entries of head g for a lane's pages from `first` on; returns their number. */
+uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t first);
 /* The step's rows on the first n of them. */
 quire_attn_seq quire_lane_seq(const quire_lanes *lanes, uint32_t g, uint32_t n_entries);
 /* Begin a step of head g with these rows. */

@@ -229,38 +229,47 @@ static bool is_biased(const lane_state *lane, uint32_t first, uint32_t n)
     return false;
 }
 
-uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g)
+void quire_lane_entry_put(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                          const lane_tables *tables, uint32_t page, uint32_t at)
 {
-    lane_head *head = &lanes->heads[g];
-    const lane_tables tables = quire_lane_tables(lanes, lane);
+    quire_page_entry *entry = &lanes->heads[g].entries[at];
+    const int32_t *list = lane->positions + 1 + (size_t)page * TILE;
+    bool is_dense;
 
-    for (uint32_t i = 0; i < tables.main.n_entries; i++) {
-        quire_page_entry *entry = &head->entries[i];
-        const int32_t *list = lane->positions + 1 + (size_t)i * TILE;
-        bool is_dense;
+    *entry = tables->main.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES];
+    /* Beside hot pages positions without a list begin with a tile of the text. */
+    is_dense = list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 &&
+               (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0) &&
+               !is_biased(lane, page * TILE, entry->n_tokens);
+    entry->first_pos = list[0];
+    entry->positions = is_dense ? 0 : 1 + page * TILE;
+    if (lanes->hot_bytes > 0) {
+        quire_page_entry *hot = &lanes->heads[g].hot_entries[at];
 
-        *entry = tables.main.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
-        /* Beside hot pages positions without a list begin with a tile of the text. */
-        is_dense = list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 &&
-                   (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0) &&
-                   !is_biased(lane, i * TILE, entry->n_tokens);
-        entry->first_pos = list[0];
-        entry->positions = is_dense ? 0 : 1 + i * TILE;
-        if (lanes->hot_bytes > 0) {
-            head->hot_entries[i] = *entry;
-            head->hot_entries[i].page =
-                tables.hot.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-        }
+        *hot = *entry;
+        hot->page = tables->hot.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES].page;
     }
-    return tables.main.n_entries;
 }
 
-/* Plan head g's workspace for the lane of a layer, and store its rows. */
+uint32_t quire_lane_entries(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t first)
+{
+    const lane_tables tables = quire_lane_tables(lanes, lane);
+    const uint32_t n = tables.main.n_entries;
+
+    for (uint32_t i = first; i < n; i++) {
+        quire_lane_entry_put(lanes, lane, g, &tables, i, i - first);
+    }
+    return n - first;
+}
+
+/* Plan head g's workspace for the lane of a layer, and store its rows. Rows that choose pages plan
+ * anew: then the pages of the rows are enough. */
 static void append_head(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l, uint32_t g)
 {
     const lane_state *lane = quire_lane_at(lanes, l, g);
     const quire_attn_layer one = quire_lane_call(&lanes->layers[l].one, call, lanes->group, g);
-    const quire_attn_seq seq = quire_lane_seq(lanes, g, quire_lane_entries(lanes, lane, g));
+    const uint32_t first = quire_lanes_chooses(lanes, l) ? (lane->n - lanes->n_rows) / TILE : 0;
+    const quire_attn_seq seq = quire_lane_seq(lanes, g, quire_lane_entries(lanes, lane, g, first));
     const int rc = quire_lanes_begin_head(lanes, lane, g, &seq);
 
     if (rc < 0) {

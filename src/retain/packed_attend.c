@@ -96,7 +96,7 @@ static void attend_row(quire_packed_device *d, quire_packed_worker *w, const qui
     for (uint32_t t = 0; t < n_held; t++) {
         const quire_page_id id = quire_packed_entry(seq, t / tiles)->page;
 
-        w->ranks[t] = (quire_page_rank){ .bounds = bounds_at(d, id, lane, t % tiles), .entry = t };
+        w->ranks[t].bounds = bounds_at(d, id, lane, t % tiles);
     }
     quire_pages_choose(w->ranks, n_held, n, one, d->group,
                        one->q[0] + seq->first_row * one->q_stride);

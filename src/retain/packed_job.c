@@ -68,11 +68,20 @@ static lane_tile full_tile(const quire_packed_device *d, const quire_attn_seq *s
     };
 }
 
+/* The worker's sequence: the rows of another one on the first n of its tiles. */
+static void seq_set(quire_packed_worker *w, const quire_attn_seq *seq, uint32_t n)
+{
+    w->seq = (quire_attn_seq){ .tables[0] = { w->leaves, n },
+                               .tables[QUIRE_PACKED_HOT] = { w->hot_leaves, n },
+                               .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
+                               .first_row = seq->first_row,
+                               .n_rows = seq->n_rows };
+}
+
 /* The tiles of a lane of a sequence, or those of its rows alone. Tokens in full pages have their
- * positions in the text, by which sealed formats choose a form; packed ones have lower ones.
- * Returns the number of tiles. */
-static uint32_t tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
-                           const quire_attn_seq *seq, uint32_t lane, bool rows_only)
+ * positions in the text, by which sealed formats choose a form; packed ones have lower ones. */
+static void tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
+                       const quire_attn_seq *seq, uint32_t lane, bool rows_only)
 {
     const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
     const quire_packed_pages pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages };
@@ -94,12 +103,7 @@ static uint32_t tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
 
         tile_add(d, w, &tile, &n);
     }
-    w->seq = (quire_attn_seq){ .tables[0] = { w->leaves, n },
-                               .tables[QUIRE_PACKED_HOT] = { w->hot_leaves, n },
-                               .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
-                               .first_row = seq->first_row,
-                               .n_rows = seq->n_rows };
-    return n;
+    seq_set(w, seq, n);
 }
 
 static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
@@ -118,18 +122,22 @@ static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
                             const quire_attn_seq *seq, uint32_t lane, bool rows_only)
 {
-    (void)tiles_fill(d, w, seq, lane, rows_only);
+    tiles_fill(d, w, seq, lane, rows_only);
     return worker_begin(d, w);
 }
 
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n)
 {
-    QUIRE_CHECK(w->hot_entries == NULL); /* pages with bounds are not sealed */
-    (void)tiles_fill(d, w, seq, lane, false);
-    for (uint32_t i = 0; i < n; i++) { /* entries ascend, and keep the names of their tiles */
-        w->entries[i] = w->entries[w->ranks[i].entry];
+    uint32_t n_entries = 0;
+
+    /* Pages with bounds are not sealed, and none is packed. */
+    QUIRE_CHECK(w->hot_entries == NULL && quire_packed_text_of(seq)->lanes.n_pages == 0);
+    while (n_entries < n) {
+        const lane_tile tile = full_tile(d, seq, lane, w->ranks[n_entries].entry);
+
+        tile_add(d, w, &tile, &n_entries);
     }
-    w->seq.tables[0].n_entries = n;
+    seq_set(w, seq, n);
     return worker_begin(d, w);
 }

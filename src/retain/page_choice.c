@@ -4,9 +4,9 @@
 #include "retain/page_choice.h"
 
 #include "base/parse.h"
+#include "base/prefetch.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 int quire_attend_parse(const char *text, double *share)
@@ -38,122 +38,128 @@ uint32_t quire_pages_read(double share, uint32_t n)
     return n_read < n ? n_read : n;
 }
 
-/* The most that the product of a query with a key inside the bounds can be. */
-static float bound_of(const float *query, const float *bounds, uint32_t d)
+/* ---- bounds ---- */
+
+/* Neighbouring elements, of which every CPU adds four at once. */
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* Pages whose bounds are on their way from memory: they lie apart where pages are shared. */
+#define PAGES_AHEAD 8u
+
+/* parts, [2][d_k]: what the least and the greatest value of each channel are multiplied with. */
+static void parts_of(const quire_attn_layer *one, uint32_t group, const float *queries,
+                     float *parts)
 {
-    const float *greatest = bounds + d;
-    float lanes[8] = { 0 }; /* sums side by side, which a compiler can keep in registers */
-    float sum = 0.0f;
-    uint32_t i = 0;
+    const uint32_t d = one->d_k;
+    float query[QUIRE_HEAD_DIM_MAX];
 
-    for (; i + 8 <= d; i += 8) {
-        for (uint32_t x = 0; x < 8; x++) {
-            const float a = query[i + x] * bounds[i + x];
-            const float b = query[i + x] * greatest[i + x];
-
-            lanes[x] += a > b ? a : b;
+    memset(parts, 0, 2 * (size_t)d * sizeof *parts);
+    for (uint32_t h = 0; h < group; h++) {
+        memcpy(query, queries + (size_t)h * d, d * sizeof *query);
+        if (one->k[0].rotate != 0) {
+            quire_hadamard(query, d, one->k[0].rotate);
         }
-    }
-    for (; i < d; i++) {
-        const float a = query[i] * bounds[i], b = query[i] * greatest[i];
-
-        sum += a > b ? a : b;
-    }
-    for (uint32_t x = 0; x < 8; x++) {
-        sum += lanes[x];
-    }
-    return sum;
-}
-
-/* Order: needed pages first, then by bound, then the later page. */
-static int by_bound(const void *a, const void *b)
-{
-    const quire_page_rank *x = a;
-    const quire_page_rank *y = b;
-
-    if (x->is_needed != y->is_needed) {
-        return x->is_needed ? -1 : 1;
-    }
-    if (x->bound != y->bound) {
-        return x->bound > y->bound ? -1 : 1;
-    }
-    return x->entry > y->entry ? -1 : x->entry < y->entry;
-}
-
-/* Bring the best n of the ranks to the front, in any order: Hoare's selection. No two are alike. */
-static void select_best(quire_page_rank *ranks, uint32_t n_ranks, uint32_t n)
-{
-    uint32_t first = 0, last = n_ranks - 1;
-
-    while (first < last) {
-        const quire_page_rank pivot = ranks[first + (last - first) / 2];
-        uint32_t i = first, k = last;
-
-        while (by_bound(&ranks[i], &pivot) < 0) {
-            i++;
-        }
-        while (by_bound(&ranks[k], &pivot) > 0) {
-            k--;
-        }
-        while (i < k) {
-            const quire_page_rank swapped = ranks[i];
-
-            ranks[i] = ranks[k];
-            ranks[k] = swapped;
-            do {
-                i++;
-            } while (by_bound(&ranks[i], &pivot) < 0);
-            do {
-                k--;
-            } while (by_bound(&ranks[k], &pivot) > 0);
-        }
-        if (n <= k + 1) { /* ranks up to k are no worse than those behind */
-            last = k;
-        } else {
-            first = k + 1;
+        for (uint32_t i = 0; i < d; i++) {
+            parts[i] += query[i] > 0.0f ? 0.0f : query[i];
+            parts[d + i] += query[i] > 0.0f ? query[i] : 0.0f;
         }
     }
 }
 
-static int by_entry(const void *a, const void *b)
+/* The most that the products of all heads' queries with a key inside the bounds can be together. */
+static float bound_of(const float *parts, const float *bounds, uint32_t d)
 {
-    const quire_page_rank *x = a;
-    const quire_page_rank *y = b;
+    four sums[4] = { 0 };
 
-    return x->entry < y->entry ? -1 : x->entry > y->entry;
+    for (uint32_t i = 0; i < 2 * d; i += 16) { /* d is a multiple of 8 */
+        for (uint32_t x = 0; x < 4; x++) {
+            sums[x] += *(const four *)(parts + i + 4 * x) * *(const four *)(bounds + i + 4 * x);
+        }
+    }
+    sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    return (sums[0][0] + sums[0][1]) + (sums[0][2] + sums[0][3]);
+}
+
+/* ---- the choice ---- */
+
+/* A NaN has no place in an order, and counts as infinite. */
+static uint64_t key_of(float bound, uint32_t entry)
+{
+    const float x = isnan(bound) ? INFINITY : bound + 0.0f; /* zeros are alike */
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    bits = bits >> 31 != 0 ? ~bits : bits | 1u << 31;
+    return (uint64_t)bits << 32 | entry;
 }
 
 static void rank_pages(quire_page_rank *ranks, uint32_t n, const quire_attn_layer *one,
                        uint32_t group, const float *queries)
 {
-    float query[QUIRE_HEAD_DIM_MAX];
+    const size_t n_lines = quire_page_bounds_bytes(one->d_k) / QUIRE_PREFETCH_LINE;
+    float parts[2 * QUIRE_HEAD_DIM_MAX];
 
+    parts_of(one, group, queries, parts);
     for (uint32_t i = 0; i < n; i++) {
-        ranks[i].bound = 0.0;
-        ranks[i].is_needed = i == 0 || i + QUIRE_ATTEND_RECENT >= n;
-    }
-    for (uint32_t h = 0; h < group; h++) {
-        memcpy(query, queries + (size_t)h * one->d_k, one->d_k * sizeof *query);
-        if (one->k[0].rotate != 0) {
-            quire_hadamard(query, one->d_k, one->k[0].rotate);
+        const bool is_needed = i == 0 || i + QUIRE_ATTEND_RECENT >= n;
+
+        if (i + PAGES_AHEAD < n) {
+            quire_prefetch_lines(ranks[i + PAGES_AHEAD].bounds, n_lines, QUIRE_PREFETCH_L1);
         }
-        for (uint32_t i = 1; i + QUIRE_ATTEND_RECENT < n; i++) {
-            ranks[i].bound += (double)bound_of(query, ranks[i].bounds, one->d_k);
+        ranks[i].key = is_needed ? (uint64_t)UINT32_MAX << 32 | i
+                                 : key_of(bound_of(parts, ranks[i].bounds, one->d_k), i);
+        ranks[i].sorted = ranks[i].key;
+    }
+}
+
+/* The n-th greatest key: Hoare's selection. No two are alike. */
+static uint64_t select_key(quire_page_rank *ranks, uint32_t n_ranks, uint32_t n)
+{
+    uint32_t first = 0, last = n_ranks - 1;
+
+    while (first < last) {
+        const uint64_t pivot = ranks[first + (last - first) / 2].sorted;
+        uint32_t i = first, k = last;
+
+        while (ranks[i].sorted > pivot) {
+            i++;
+        }
+        while (ranks[k].sorted < pivot) {
+            k--;
+        }
+        while (i < k) {
+            const uint64_t swapped = ranks[i].sorted;
+
+            ranks[i].sorted = ranks[k].sorted;
+            ranks[k].sorted = swapped;
+            do {
+                i++;
+            } while (ranks[i].sorted > pivot);
+            do {
+                k--;
+            } while (ranks[k].sorted < pivot);
+        }
+        if (n <= k + 1) { /* keys up to k are no less than those behind */
+            last = k;
+        } else {
+            first = k + 1;
         }
     }
-    for (uint32_t i = 1; i + QUIRE_ATTEND_RECENT < n; i++) {
-        if (isnan(ranks[i].bound)) { /* a NaN has no place in an order */
-            ranks[i].bound = INFINITY;
-        }
-    }
+    return ranks[n - 1].sorted;
 }
 
 void quire_pages_choose(quire_page_rank *ranks, uint32_t n, uint32_t n_read,
                         const quire_attn_layer *one, uint32_t group, const float *queries)
 {
+    uint64_t least = 0;
+    uint32_t n_chosen = 0;
+
     if (n_read < n) {
         rank_pages(ranks, n, one, group, queries);
-        select_best(ranks, n, n_read);
-        qsort(ranks, n_read, sizeof *ranks, by_entry);
+        least = select_key(ranks, n, n_read);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        ranks[n_chosen].entry = i;
+        n_chosen += n_read == n || ranks[i].key >= least;
     }
 }

@@ -5,6 +5,9 @@
  * stored: turned and transformed. They bound the product of a query with any key of the page:
  *
  *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
+ *         = sum over channels of (sum of heads' q < 0) * least + (sum of heads' q > 0) * greatest
+ *
+ * so that each page is read once for all heads.
  *
  * A row reads the share of its lane's pages with the highest bounds. It always reads the first page
  * and the last QUIRE_ATTEND_RECENT ones, without regard to their bounds, so a page that is not full
@@ -24,9 +27,9 @@
 
 typedef struct quire_page_rank {
     const float *bounds; /* [2][d_k] least and greatest; not read of pages that are always read */
-    double bound;
-    uint32_t entry; /* of the lane's table */
-    bool is_needed; /* with any bound */
+    uint64_t key;        /* ascends with the bound, then with the place in the lane's table */
+    uint64_t sorted;     /* keys in the order of a selection */
+    uint32_t entry;      /* a page that is read: its place in the lane's table */
 } quire_page_rank;
 
 /* The share of "top:SHARE", above 0 and at most 1. Errors: QUIRE_INVAL. */
@@ -50,9 +53,10 @@ void quire_page_bounds_add(float *bounds, uint32_t d_k, const float *row, bool i
 /* How many of n pages a row reads. */
 uint32_t quire_pages_read(double share, uint32_t n);
 
-/* Bring the n_read pages that a row may need most to the front of n ranks, in the order of their
- * entries. ranks: [n] with bounds and entries, in the order of the entries. queries: the row's, of
- * the lane's `group` query heads, before the transform of K. n_read: quire_pages_read(). */
+/* Choose n_read of a lane's n pages: those that a row may need most. Their entries come to the
+ * front of the ranks, ascending. ranks: [n] with bounds, in the order of the lane's table. queries:
+ * the row's, of the lane's `group` query heads, before the transform of K. n_read:
+ * quire_pages_read(). */
 void quire_pages_choose(quire_page_rank *ranks, uint32_t n, uint32_t n_read,
                         const quire_attn_layer *one, uint32_t group, const float *queries);
 

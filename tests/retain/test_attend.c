@@ -495,7 +495,7 @@ static void test_nan(void **state)
                 row[3] = is_page && p == 4 && t == 0 ? NAN : row[3];
                 quire_page_bounds_add(bounds[p], D, row, t == 0);
             }
-            ranks[p] = (quire_page_rank){ .bounds = bounds[p], .entry = p };
+            ranks[p] = (quire_page_rank){ .bounds = bounds[p] };
         }
         query[3] = is_page ? query[3] : NAN;
         quire_pages_choose(ranks, N, N_READ, &one, 1, query);
@@ -505,12 +505,65 @@ static void test_nan(void **state)
     }
 }
 
+/* Small numbers, whose sums have no rounding: the pages with the highest bounds of all heads, below
+ * zero too, and the later ones of equal bounds. */
+static void test_ties(void **state)
+{
+    enum {
+        N = 40,
+        HEADS = 3
+    };
+    const quire_attn_layer one = { .d_k = D };
+    float bounds[N][2 * D], queries[HEADS * D];
+    uint32_t n_equal = 0, n_below = 0;
+
+    (void)state;
+    for (uint32_t n_read = 3; n_read <= N; n_read++) {
+        quire_page_rank ranks[N];
+        int best[N];
+        uint32_t at = 0;
+
+        for (uint32_t i = 0; i < HEADS * D; i++) {
+            queries[i] = (float)quire_rng_below(&rng, 3) - 1.0f;
+        }
+        for (uint32_t p = 0; p < N; p++) {
+            ranks[p].bounds = bounds[p];
+            best[p] = 0;
+            for (uint32_t d = 0; d < D; d++) {
+                bounds[p][d] = -(float)quire_rng_below(&rng, 2) - 2.0f;
+                bounds[p][D + d] = bounds[p][d] + 1.0f;
+            }
+            for (uint32_t i = 0; i < HEADS * D; i++) {
+                best[p] +=
+                    (int)fmaxf(queries[i] * bounds[p][i % D], queries[i] * bounds[p][D + i % D]);
+            }
+            n_below += best[p] < 0;
+            best[p] = p == 0 || p + QUIRE_ATTEND_RECENT >= N ? 10000 : best[p];
+        }
+        quire_pages_choose(ranks, N, n_read, &one, HEADS, queries);
+        for (uint32_t p = 0; p < N; p++) {
+            uint32_t n_before = 0; /* pages that are read before this one */
+
+            for (uint32_t other = 0; other < N; other++) {
+                n_before += best[other] > best[p] || (best[other] == best[p] && other > p);
+                n_equal += best[other] == best[p] && other != p;
+            }
+            if (n_before < n_read) {
+                assert_true(at < n_read);
+                assert_int_equal(ranks[at++].entry, p);
+            }
+        }
+        assert_int_equal(at, n_read);
+    }
+    assert_true(n_equal > 0 && n_below > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),    cmocka_unit_test(test_steps),
         cmocka_unit_test(test_condensed), cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_nan),       cmocka_unit_test(test_ties),
     };
 
     rng = test_rng(1);

@@ -209,6 +209,69 @@ enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml
     return call.status;
 }
 
+/* ---- working memory ---- */
+
+#define WORK_LINE_BYTES 64u /* of a counter of one thread, and between the threads' parts */
+
+/* The type to which ggml rounds the other factor of a product with a matrix of this type. */
+static enum ggml_type product_type(enum ggml_type type)
+{
+    switch (type) {
+    case GGML_TYPE_F32:
+    case GGML_TYPE_F16:
+    case GGML_TYPE_BF16:
+        return type;
+    case GGML_TYPE_Q4_1:
+    case GGML_TYPE_Q5_1:
+        return GGML_TYPE_Q8_1;
+    default: /* blocks of 32 numbers, and of 256 */
+        return ggml_blck_size(type) < ggml_blck_size(GGML_TYPE_Q8_K) ? GGML_TYPE_Q8_0
+                                                                     : GGML_TYPE_Q8_K;
+    }
+}
+
+/* The rounded rows of a product. */
+static uint64_t rows_bytes(const struct ggml_tensor *product)
+{
+    const enum ggml_type type = product_type(product->src[0]->type);
+    const struct ggml_tensor *x = product->src[1];
+
+    return x->type != type ? ggml_row_size(type, ggml_nelements(x)) : 0;
+}
+
+/* Beside the rows each expert has a counter, a line, and a list of as many rows as there are. */
+static uint64_t experts_bytes(const struct ggml_tensor *product)
+{
+    const uint64_t n_experts = (uint64_t)product->src[0]->ne[2];
+    const uint64_t n_pairs = (uint64_t)ggml_nelements(product->src[2]);
+    const uint64_t of_expert = sizeof(int64_t) + WORK_LINE_BYTES + 2 * sizeof(int32_t) * n_pairs;
+
+    return rows_bytes(product) + n_experts * of_expert + 4 * WORK_LINE_BYTES;
+}
+
+uint64_t quire_backend_work_bytes(struct ggml_cgraph *cgraph, const int *ids, uint32_t n_threads)
+{
+    uint64_t most = 0;
+
+    for (int i = 0; i < ggml_graph_n_nodes(cgraph); i++) {
+        const struct ggml_tensor *node = ggml_graph_node(cgraph, i);
+        uint64_t bytes = 0;
+
+        if (ids != NULL && ids[i] != 0) {
+            continue;
+        }
+        if (node->op == GGML_OP_MUL_MAT) {
+            bytes = rows_bytes(node);
+        } else if (node->op == GGML_OP_MUL_MAT_ID) {
+            bytes = experts_bytes(node);
+        } else if (node->op == GGML_OP_ROPE) {
+            bytes = sizeof(float) * (uint64_t)node->ne[0] * n_threads;
+        }
+        most = bytes > most ? bytes : most;
+    }
+    return most + (uint64_t)WORK_LINE_BYTES * n_threads;
+}
+
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx)
 {
     ggml_backend_set_abort_callback_t set;

@@ -56,6 +56,11 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
 enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
 
+/* Bytes of working memory that ggml's CPU backend takes for a graph, and keeps: rows rounded for a
+ * product, places of rows by expert, angles. Computed from ggml's rules, as ggml tells no figure.
+ * ids: [nodes], 0 of those that this backend computes; NULL: all. */
+uint64_t quire_backend_work_bytes(struct ggml_cgraph *cgraph, const int *ids, uint32_t n_threads);
+
 /* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);

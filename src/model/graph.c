@@ -4,15 +4,12 @@
 #include "model/graph_build.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "model/backend.h"
 #include "model/graph_split.h"
 
 #include <limits.h>
 #include <stdlib.h>
-
-#define NODES_PER_LAYER 80u
-#define NODES_FIXED     40u
-#define NODES_STREAMS   48u /* of a layer */
 
 /* ---- operations that blocks share ---- */
 
@@ -280,67 +277,11 @@ static void graph_clear(quire_graph *graph)
     *graph = (quire_graph){ 0 };
 }
 
-/* The most tensors of a graph; the number that linear maps add depends on the number of rows. */
-static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits)
-{
-    const quire_graphs_opts *o = &graphs->opts;
-    const size_t block_bytes = graphs->linear_block_bytes;
-    const bool has_streams = quire_arch_row_get(o->desc->arch)->has_streams;
-    const size_t n_of_layer = NODES_PER_LAYER + (has_streams ? NODES_STREAMS : 0);
-    size_t n = (size_t)o->desc->n_layer * n_of_layer + NODES_FIXED;
-
-    for (uint32_t il = 0; il < o->desc->n_layer; il++) {
-        const quire_layer_weights *l = &o->weights->layers[il];
-        const struct ggml_tensor *maps[] = { l->wq,
-                                             l->wk,
-                                             l->wv,
-                                             l->wo,
-                                             l->attn_gate,
-                                             l->gate,
-                                             l->up,
-                                             l->down,
-                                             l->conv_in,
-                                             l->wq_a,
-                                             l->wkv_a,
-                                             l->delta_z,
-                                             l->delta_b,
-                                             l->delta_a,
-                                             l->embd_gate,
-                                             l->embd_map,
-                                             l->mamba_out,
-                                             l->stream_router,
-                                             l->stream_predict,
-                                             l->stream_correct,
-                                             l->laurel_in,
-                                             l->laurel_out };
-        const bool is_picked = il >= o->desc->last_stored;
-
-        if (l->experts.router != NULL) {
-            n += quire_graph_experts_nodes(&l->experts, n_rows, block_bytes);
-            n += is_picked ? quire_graph_experts_nodes(&l->experts, n_logits, block_bytes) : 0;
-        }
-        for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
-            if (maps[i] != NULL) {
-                n += quire_linear_nodes(maps[i], n_rows, block_bytes);
-                n += is_picked ? quire_linear_nodes(maps[i], n_logits, block_bytes) : 0;
-            }
-        }
-    }
-    if (o->weights->layer_embd_map != NULL) {
-        n += quire_linear_nodes(o->weights->layer_embd_map, n_rows, block_bytes);
-    }
-    for (uint32_t i = 0; has_streams && i + 1 < QUIRE_STREAMS; i++) {
-        n += quire_linear_nodes(o->weights->streams_in[i], n_rows, block_bytes);
-        n += quire_linear_nodes(o->weights->streams_out[i], n_rows, block_bytes);
-    }
-    return n + quire_linear_nodes(o->weights->output, n_logits, block_bytes);
-}
-
 static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
                              uint32_t n_logits)
 {
     const bool has_device = graphs->opts.weights->device != NULL;
-    const size_t n_nodes = graph_nodes(graphs, n_rows, n_logits);
+    const size_t n_nodes = quire_graph_nodes(graphs, n_rows, n_logits);
     const size_t n_split = has_device ? quire_graph_split_nodes(n_nodes) : 0;
     const struct ggml_init_params params = {
         .mem_size = (n_nodes + n_split) * ggml_tensor_overhead() +
@@ -447,23 +388,36 @@ static ggml_gallocr_t buffer_new(ggml_backend_dev_t device, bool *has_two)
     return ggml_gallocr_new_n(types, 2);
 }
 
-int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
+/* Everything but the memory of the buffer. */
+static int graphs_prepare(quire_graphs *graphs, const quire_graphs_opts *opts)
 {
-    int rc = QUIRE_OK;
-
     *graphs = (quire_graphs){ .opts = *opts,
                               .linear_block_bytes = quire_linear_block_bytes(opts->n_threads) };
     graphs->buffer = buffer_new(opts->weights->device, &graphs->has_two_memories);
-    if (graphs->buffer == NULL) {
-        return QUIRE_NOMEM;
+    return graphs->buffer != NULL ? experts_create(graphs) : QUIRE_NOMEM;
+}
+
+/* The shapes for which the buffer is reserved: the largest step, and before it the largest step
+ * whose linear maps also keep a block's result. Returns how many. */
+static uint32_t shapes_of(const quire_graphs_opts *opts, uint32_t n_rows[2])
+{
+    uint32_t n = 0;
+
+    if (opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
+        n_rows[n++] = QUIRE_LINEAR_CUT_ROWS_MAX;
     }
-    rc = experts_create(graphs);
-    /* The largest step, and the largest step whose linear maps also keep a block's result. */
-    if (rc == QUIRE_OK && opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
-        rc = buffer_reserve(graphs, QUIRE_LINEAR_CUT_ROWS_MAX);
-    }
-    if (rc == QUIRE_OK) {
-        rc = buffer_reserve(graphs, opts->n_rows_max);
+    n_rows[n++] = opts->n_rows_max;
+    return n;
+}
+
+int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
+{
+    uint32_t n_rows[2];
+    const uint32_t n = shapes_of(opts, n_rows);
+    int rc = graphs_prepare(graphs, opts);
+
+    for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
+        rc = buffer_reserve(graphs, n_rows[i]);
     }
     if (rc < 0) {
         quire_graphs_fini(graphs);
@@ -492,6 +446,51 @@ size_t quire_graphs_device_bytes(const quire_graphs *graphs)
     return graphs->opts.weights->device != NULL
                ? ggml_gallocr_get_buffer_size(graphs->buffer, QUIRE_GRAPH_DEVICE)
                : 0;
+}
+
+/* A graph itself, without results. */
+static size_t graph_bytes(const quire_graph *graph)
+{
+    return (graph->ctx != NULL ? ggml_used_mem(graph->ctx) : 0) +
+           (graph->segments_ctx != NULL ? ggml_used_mem(graph->segments_ctx) : 0);
+}
+
+/* Add the memory that a step of n_rows rows takes, all of which want their logits. */
+static int shape_measure(const quire_graphs *graphs, uint32_t n_rows, quire_graphs_size *size)
+{
+    size_t sizes[2] = { 0 };
+    quire_graph graph;
+    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows);
+
+    if (rc == QUIRE_OK) {
+        ggml_gallocr_reserve_n_size(graphs->buffer, graph.cgraph, graph.buffer_ids, NULL, sizes);
+        sizes[QUIRE_GRAPH_DEVICE] = graphs->has_two_memories ? sizes[QUIRE_GRAPH_DEVICE] : 0;
+        size->buffer_bytes = quire_max_u64(size->buffer_bytes, sizes[QUIRE_GRAPH_HOST]);
+        size->device_bytes = quire_max_u64(size->device_bytes, sizes[QUIRE_GRAPH_DEVICE]);
+        size->work_bytes =
+            quire_max_u64(size->work_bytes, quire_backend_work_bytes(graph.cgraph, graph.buffer_ids,
+                                                                     graphs->opts.n_threads));
+        /* The allocator's table of a graph is about as large as a graph. */
+        size->kept_bytes =
+            quire_max_u64(size->kept_bytes, (uint64_t)(QUIRE_GRAPHS_MAX + 1) * graph_bytes(&graph));
+    }
+    graph_clear(&graph);
+    return rc;
+}
+
+int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out)
+{
+    quire_graphs graphs;
+    uint32_t n_rows[2];
+    const uint32_t n = shapes_of(opts, n_rows);
+    int rc = graphs_prepare(&graphs, opts);
+
+    *out = (quire_graphs_size){ 0 };
+    for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
+        rc = shape_measure(&graphs, n_rows[i], out);
+    }
+    quire_graphs_fini(&graphs);
+    return rc;
 }
 
 static size_t all_buffers_bytes(const quire_graphs *graphs)

@@ -165,4 +165,16 @@ int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, q
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs);
 size_t quire_graphs_device_bytes(const quire_graphs *graphs);
 
+/* The memory of graphs. */
+typedef struct quire_graphs_size {
+    uint64_t buffer_bytes; /* quire_graphs_buffer_bytes() after quire_graphs_init() */
+    uint64_t device_bytes; /* quire_graphs_device_bytes() */
+    uint64_t work_bytes;   /* quire_backend_work_bytes() of the largest graph */
+    uint64_t kept_bytes;   /* a full cache of graphs, and the allocator's table of one */
+} quire_graphs_size;
+
+/* Compute it without the memory; opts->weights may be an outline (weights_outline.h). Errors:
+ * QUIRE_NOMEM. */
+int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out);
+
 #endif /* QUIRE_MODEL_GRAPH_H */

@@ -34,6 +34,10 @@ typedef struct quire_graph_build {
     struct ggml_tensor *v_first;
 } quire_graph_build;
 
+/* The most tensors of the graph of a shape; the number that linear maps add depends on the number
+ * of rows. */
+size_t quire_graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits);
+
 /* A norm of the architecture's kind over the first dimension of x; bias: NULL = none. */
 struct ggml_tensor *quire_graph_norm(const quire_graph_build *b, struct ggml_tensor *x,
                                      struct ggml_tensor *weight, struct ggml_tensor *bias);

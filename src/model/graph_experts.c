@@ -506,25 +506,3 @@ uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t
     }
     return n;
 }
-
-uint64_t quire_graph_experts_row_bytes(const quire_model_desc *desc)
-{
-    const quire_expert_desc *e = &desc->experts;
-    const uint64_t n_used = e->router.n_used, n_embd = desc->n_embd, n_ff = e->n_ff;
-    const uint64_t choice = sizeof(float) * (e->router.n_experts + 4 * n_used);
-    /* gate and up with their product, behind the place of their packed x, which is too small for
-     * that; the results with their packed x. */
-    const uint64_t spread = e->weighs_input ? sizeof(float) * n_embd * n_used : 0;
-    const uint64_t packed = quire_matmul_x_bytes((uint32_t)n_embd, 1) * n_used + spread;
-    const uint64_t first = sizeof(float) * 3 * n_ff * n_used + packed;
-    const uint64_t second =
-        sizeof(float) * (n_embd + n_ff) * n_used + quire_matmul_x_bytes((uint32_t)n_ff, 1) * n_used;
-    const uint64_t shared = sizeof(float) * (n_embd + 3 * (uint64_t)e->n_ff_shared);
-    uint64_t most = first > second ? first : second;
-
-    if (e->router.n_experts == 0) {
-        return 0;
-    }
-    most = most > shared ? most : shared;
-    return sizeof(float) * 2 * n_embd + choice + most;
-}

@@ -51,8 +51,4 @@ struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quir
 uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
                                    size_t block_bytes);
 
-/* The most bytes that a row takes in the compute buffer while it passes through a layer's experts,
- * beside the residual. */
-uint64_t quire_graph_experts_row_bytes(const quire_model_desc *desc);
-
 #endif /* QUIRE_MODEL_GRAPH_EXPERTS_H */

@@ -4,12 +4,10 @@
 #include "model/memory.h"
 
 #include "base/parse.h"
-#include "model/archs.h"
-#include "model/graph_experts.h"
-#include "model/linear.h"
 #include "model/runtime_device.h"
 #include "model/runtime_internal.h"
 #include "model/runtime_split.h"
+#include "model/step_sizes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,9 +24,6 @@
 /* Pinned memory that copies of a device's pages pass, 2 MiB of them to the host: device_ahead.h and
  * device_pages.c of src/device. */
 #define DEVICE_COPIES_BYTES ((uint64_t)10 << 20)
-
-#define ROW_INPUTS      4u /* of a graph, 4 bytes each: token, position; row, position of logits */
-#define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
@@ -47,18 +42,6 @@ static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts 
                                                                      : all_bytes;
 }
 
-/* Floats of a row in a layer with Mamba-2: the residual, the layer's input, the product before the
- * convolution, the convolution's result, V twice, and in a layer with attention its result. */
-static uint64_t mamba_floats(const quire_model_desc *desc)
-{
-    const quire_recurrent_desc *r = &desc->recurrent;
-    const uint64_t inner = (uint64_t)r->n_v_heads * r->d_head;
-    const uint64_t n_q = (uint64_t)desc->n_head * desc->d_v;
-
-    return 2 * (uint64_t)desc->n_embd + 2 * (uint64_t)r->conv_width + 3 * inner + r->n_v_heads +
-           n_q;
-}
-
 /* K and V of a row, in the layer where they are largest. */
 static uint64_t kv_row(const quire_model_desc *desc)
 {
@@ -72,40 +55,17 @@ static uint64_t kv_row(const quire_model_desc *desc)
     return most;
 }
 
-/* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
- * or at the logits. ggml also takes a copy of a product's input, rounded to the type that the
- * weights are multiplied with. Small batches also keep the result of a block, at most half of a
- * matrix's result. */
-static uint64_t activations_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+/* The factors of all convolutions, by tap. */
+static uint64_t kernels_bytes(const quire_recurrent_desc *r)
 {
-    const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
-    const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
-    const uint64_t n_kv = kv_row(desc);
-    const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
-    /* A parallel block keeps its input and the result of attention meanwhile, experts beside a
-     * network its result and their input. */
-    const uint64_t kept =
-        quire_arch_row_get(desc->arch)->is_parallel || desc->experts.is_beside ? 2 * n_embd : 0;
-    const uint64_t experts = quire_graph_experts_row_bytes(desc) / sizeof(float);
-    const uint64_t feed_forward = 2 * n_embd + kept + larger(3 * n_ff, experts);
-    const uint64_t logits = 2 * n_embd + desc->n_vocab;
-    /* The three vectors of a convolution, its result and the rows beside it. */
-    const uint64_t convolution = 2 * n_embd + 4 * (uint64_t)desc->recurrent.conv_width;
-    const uint64_t mixer = larger(larger(attention, convolution), mamba_floats(desc));
-    /* The second embedding: a row of all layers stays; two more while it is made. */
-    const uint64_t layer_embd = (uint64_t)desc->n_embd_layer * desc->n_layer;
-    /* Streams before a layer, as it predicts them and behind it, beside the residual itself. */
-    const uint64_t streams =
-        quire_arch_row_get(desc->arch)->has_streams ? 3 * QUIRE_STREAMS * n_embd : 0;
-    const uint64_t widest =
-        streams + larger(layer_embd + larger(larger(mixer, feed_forward), logits),
-                         2 * n_embd + 3 * layer_embd);
-    const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
-    const uint64_t block_rows =
-        o->n_batch < QUIRE_LINEAR_CUT_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_CUT_ROWS_MAX;
-    const uint64_t block = sizeof(float) * block_rows * larger(desc->n_vocab, n_ff) / 2;
+    return sizeof(float) * (uint64_t)r->n_layers * r->conv_taps * r->conv_width;
+}
 
-    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES;
+/* The graphs of steps, and all that they compute in. */
+static uint64_t graphs_bytes(const quire_model_desc *desc, const quire_graphs_size *graphs)
+{
+    return graphs->buffer_bytes + graphs->work_bytes + graphs->kept_bytes +
+           kernels_bytes(&desc->recurrent);
 }
 
 /* Memory of src/device/device_joint.c beside the workspace: the host's part of a batch of rows, the
@@ -137,11 +97,12 @@ static uint32_t n_cards(const quire_runtime_opts *o)
     return n;
 }
 
-static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o,
+                              const quire_graphs_size *graphs)
 {
     const uint64_t workspace = workspace_bytes(desc, o);
 
-    return activations_bytes(desc, o) + workspace + n_cards(o) * DEVICE_COPIES_BYTES +
+    return graphs_bytes(desc, graphs) + workspace + n_cards(o) * DEVICE_COPIES_BYTES +
            (o->attends_host && quire_runtime_has_device(o) ? workspace + joint_bytes(desc, o) : 0);
 }
 
@@ -183,22 +144,21 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
                            quire_memory_need *out)
 {
     quire_runtime_opts o = *opts;
+    quire_graphs_size graphs;
 
     quire_runtime_opts_resolve(desc, &o);
+    graphs = quire_step_sizes_get(desc->step_sizes, &o);
     *out = (quire_memory_need){
         .n_ctx = o.n_ctx,
         .weights_bytes = desc->resident_bytes,
         .kv_bytes = kv_bytes(desc, &o),
-        .buffers_bytes =
-            buffers_bytes(desc, &o) + o.beside_bytes + (o.split.n > 0 ? split_bytes(desc, &o) : 0),
+        .buffers_bytes = buffers_bytes(desc, &o, &graphs) + o.beside_bytes +
+                         (o.split.n > 0 ? split_bytes(desc, &o) : 0),
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
-        .device_bytes = device_bytes(desc, &o),
+        .device_bytes = device_bytes(desc, &o) + graphs.device_bytes,
         .device_weights_bytes = desc->device_weight_bytes,
         .has_states = desc->recurrent.n_layers != 0,
     };
-    if (out->device_weights_bytes != 0) {
-        out->device_bytes += activations_bytes(desc, &o);
-    }
     for (uint32_t i = 0; i < o.split.n; i++) {
         out->shares[i] = quire_split_share(desc, &o, i);
     }

@@ -2,7 +2,7 @@
  *
  *   need = weights, as they will be resident (repacked copies included)
  *        + KV pages of the whole context
- *        + buffers of a step (activations, logits, attention's workspace), and the caller's
+ *        + buffers of a step (activations, logits, attention's workspace, graphs), and the caller's
  *        + the program itself
  *
  * KV on a device (quire/device.h) is no need of the host, unless the device's memory is the host's,
@@ -15,9 +15,10 @@
  * With a split each device has its share of KV, and buffers of its own. Devices of one name are
  * one memory.
  *
- * Weights, KV and attention's workspace are exact. The figure of the other buffers is an upper
- * estimate of the bytes that graph.c reserves. The figure of the program is an allowance for code,
- * vocabulary and tables. Tests compare the need with the memory of a runtime.
+ * Weights, KV, attention's workspace and the compute buffer are exact (step_sizes.h). Kept graphs
+ * count as many as the cache of graphs holds. The figure of the program is an allowance for code,
+ * vocabulary and tables. A test compares the need of each architecture with the memory that a
+ * runtime holds.
  *
  * Thread: any.
  *

@@ -3,8 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
 
+#include "base/check.h"
 #include "model/backend.h"
 #include "model/gguf_file.h"
+#include "model/step_sizes.h"
+#include "model/weights_outline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +62,22 @@ static int tokenizer_load(quire_model *model, const char *path, quire_error *err
     return quire_model_tokenizer_create(model, err);
 }
 
+/* The memory of weights and steps, before they are loaded. */
+static int sizes_get(quire_model *model, const quire_gguf *file, const quire_model_opts *opts,
+                     quire_error *err)
+{
+    quire_model_desc *desc = &model->desc;
+    quire_weights *outline;
+    quire_weights_bytes bytes;
+    int rc;
+
+    QUIRE_TRY(quire_weights_outline(&outline, &bytes, file, desc, opts, err));
+    desc->resident_bytes = bytes.host;
+    desc->device_weight_bytes = bytes.device;
+    rc = quire_step_sizes_create(&desc->step_sizes, desc, outline);
+    return rc < 0 ? quire_error_set(err, rc, "%s: no memory", quire_gguf_path(file)) : QUIRE_OK;
+}
+
 int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
                      quire_error *err)
 {
@@ -66,7 +85,6 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
     quire_error local = QUIRE_ERROR_INIT;
     quire_gguf *file = NULL;
     quire_model *model = NULL;
-    quire_weights_bytes bytes;
     int rc;
 
     *out = NULL;
@@ -85,10 +103,7 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
         goto out;
     }
-    rc = quire_weights_resident_bytes(&bytes, file, &model->desc, opts, err);
-    model->desc.resident_bytes = bytes.host;
-    model->desc.device_weight_bytes = bytes.device;
-    if (rc < 0 ||
+    if ((rc = sizes_get(model, file, opts, err)) < 0 ||
         (opts->admit != NULL && (rc = opts->admit(opts->admit_ctx, &model->desc, err)) < 0)) {
         goto out;
     }
@@ -113,6 +128,7 @@ void quire_model_close(quire_model *model)
         return;
     }
     quire_weights_destroy(model->weights);
+    quire_step_sizes_destroy(model->desc.step_sizes);
     quire_tokenizer_destroy(model->tokenizer);
     llama_model_free(model->llama);
     free(model);

@@ -264,7 +264,8 @@ typedef struct quire_model_desc {
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
-    uint64_t device_weight_bytes; /* beside them, on quire_model_opts.device */
+    uint64_t device_weight_bytes;        /* beside them, on quire_model_opts.device */
+    struct quire_step_sizes *step_sizes; /* step_sizes.h; the model's */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     uint64_t fingerprint; /* of the file's contents, not its place: fingerprint.c */

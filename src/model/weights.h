@@ -131,18 +131,6 @@ struct quire_weights {
     struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned */
 };
 
-/* The memory of loaded weights. */
-typedef struct quire_weights_bytes {
-    uint64_t host; /* mapped pages included */
-    uint64_t device;
-} quire_weights_bytes;
-
-/* Compute it without loading anything. Errors: QUIRE_UNSUPP (with a device: weights_device.h),
- * QUIRE_NOMEM. */
-int quire_weights_resident_bytes(quire_weights_bytes *out, const quire_gguf *file,
-                                 const quire_model_desc *desc, const quire_model_opts *opts,
-                                 quire_error *err);
-
 /* Load the weights that desc (of the same file) names; the file may be closed afterwards. Errors:
  * QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "model/backend.h"
+#include "model/weights_outline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,46 +57,69 @@ static void turn(const quire_model_desc *desc, const struct ggml_tensor *wkv_b, 
     }
 }
 
-static int copies_create(quire_weights *weights, const quire_model_desc *desc)
+/* The tensors of the copies, without memory. */
+static int tensors_create(quire_weights *weights, const quire_model_desc *desc)
 {
     const struct ggml_init_params params = {
         .mem_size = desc->n_layer * ggml_tensor_overhead(),
         .no_alloc = true,
     };
-    quire_weights_latent *latent = weights->latent;
 
-    latent->ctx = ggml_init(params);
-    QUIRE_FAIL_IF(latent->ctx == NULL, QUIRE_NOMEM);
+    weights->latent = calloc(1, sizeof *weights->latent);
+    QUIRE_FAIL_IF(weights->latent == NULL, QUIRE_NOMEM);
+    weights->latent->ctx = ggml_init(params);
+    QUIRE_FAIL_IF(weights->latent->ctx == NULL, QUIRE_NOMEM);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_layer_weights *l = &weights->layers[il];
 
-        l->wk_b = ggml_new_tensor_3d(latent->ctx, copy_type(l->wkv_b->type), desc->latent.d_plain,
-                                     desc->d_v, desc->n_head);
+        l->wk_b = ggml_new_tensor_3d(weights->latent->ctx, copy_type(l->wkv_b->type),
+                                     desc->latent.d_plain, desc->d_v, desc->n_head);
         (void)ggml_format_name(l->wk_b, "blk.%u.attn_kv_b/turned", il);
     }
-    latent->buffer = ggml_backend_alloc_ctx_tensors_from_buft(
-        latent->ctx, ggml_backend_dev_buffer_type(quire_backend_cpu()));
-    QUIRE_FAIL_IF(latent->buffer == NULL, QUIRE_NOMEM);
-    ggml_backend_buffer_set_usage(latent->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     return QUIRE_OK;
+}
+
+static bool has_copies(const quire_model_desc *desc)
+{
+    return desc->latent.is_there && !desc->latent.is_split;
+}
+
+static ggml_backend_buffer_type_t buffer_type(void)
+{
+    return ggml_backend_dev_buffer_type(quire_backend_cpu());
 }
 
 int quire_weights_latent_make(quire_weights *weights, const quire_model_desc *desc)
 {
+    quire_weights_latent *latent;
     float *row;
 
-    if (!desc->latent.is_there || desc->latent.is_split) {
+    if (!has_copies(desc)) {
         return QUIRE_OK;
     }
-    weights->latent = calloc(1, sizeof *weights->latent);
-    QUIRE_FAIL_IF(weights->latent == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(copies_create(weights, desc));
+    QUIRE_TRY(tensors_create(weights, desc));
+    latent = weights->latent;
+    latent->buffer = ggml_backend_alloc_ctx_tensors_from_buft(latent->ctx, buffer_type());
+    QUIRE_FAIL_IF(latent->buffer == NULL, QUIRE_NOMEM);
+    ggml_backend_buffer_set_usage(latent->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     row = malloc(desc->d_v * sizeof *row);
     QUIRE_FAIL_IF(row == NULL, QUIRE_NOMEM);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         turn(desc, weights->layers[il].wkv_b, row, weights->layers[il].wk_b);
     }
     free(row);
+    return QUIRE_OK;
+}
+
+int quire_weights_latent_outline(quire_weights *weights, const quire_model_desc *desc)
+{
+    if (!has_copies(desc)) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(tensors_create(weights, desc));
+    weights->latent->buffer = ggml_backend_buft_alloc_buffer(buffer_type(), 0);
+    QUIRE_FAIL_IF(weights->latent->buffer == NULL, QUIRE_NOMEM);
+    quire_weights_stand_in(weights->latent->ctx, weights->latent->buffer);
     return QUIRE_OK;
 }
 
@@ -113,7 +137,7 @@ uint64_t quire_weights_latent_bytes(const quire_gguf *file, const quire_model_de
     const uint64_t n = (uint64_t)desc->latent.d_plain * desc->d_v * desc->n_head;
     uint64_t bytes = 0;
 
-    if (!desc->latent.is_there || desc->latent.is_split) {
+    if (!has_copies(desc)) {
         return 0;
     }
     for (uint32_t il = 0; il < desc->n_layer; il++) {

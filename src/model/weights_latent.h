@@ -17,6 +17,8 @@ typedef struct quire_weights_latent quire_weights_latent;
 
 /* Fill in wk_b of all layers that have wkv_b, and weights->latent. Errors: QUIRE_NOMEM. */
 int quire_weights_latent_make(quire_weights *weights, const quire_model_desc *desc);
+/* The same of an outline (weights_outline.h): without numbers. */
+int quire_weights_latent_outline(quire_weights *weights, const quire_model_desc *desc);
 void quire_weights_latent_free(quire_weights_latent *latent);
 
 /* Bytes of the copies. */

@@ -374,6 +374,7 @@ int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error
             lanes->predictor = o->predictor;
             lanes->n_threads = o->n_threads;
             lanes->parallel = o->parallel;
+            lanes->codec = quire_codec_get();
             rc = create_parts(lanes, o, is_full);
         }
         if (rc < 0) {
@@ -424,9 +425,17 @@ void quire_lanes_destroy(quire_lanes *lanes)
 
 /* ---- contents ---- */
 
+/* Whether the positions of all of a lane's tokens follow each other, and none may have a bias. They
+ * ascend, so the first and the last say it. */
+static bool is_run(const lane_state *lane)
+{
+    return lane->n > 0 && lane->biases == NULL &&
+           lane->positions[lane->n] - lane->positions[1] == (int32_t)lane->n - 1;
+}
+
 lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane)
 {
-    lane_tables tables = { 0 };
+    lane_tables tables = { .is_run = is_run(lane) };
     int rc = quire_seq_table_get(lanes->cache, lane->seq, QUIRE_LANES_MAIN, &tables.main);
 
     QUIRE_CHECK(rc == QUIRE_OK);
@@ -465,7 +474,6 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
     const quire_attn_source *source = is_k ? &one->k[0] : &one->v[0];
     const uint32_t d = is_k ? one->d_k : one->d_v;
     const quire_tile_rows rows = { .d = d, .first_slot = slot, .n_tokens = n_tokens, .stride = d };
-    const quire_codec *codec = quire_codec_get();
     const bool is_hot =
         quire_format_is_sealed(source->format) && quire_lane_hot_page(lanes, tables, i) != NULL;
     const lane_tiles tiles = is_hot ? quire_lane_hot_tiles(lanes, one, tables, side)
@@ -473,8 +481,8 @@ void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
     const unsigned char *tile =
         quire_lane_tile_at(lanes, &tiles, is_hot ? LANE_READ_HOT : LANE_READ, i);
 
-    (is_k ? codec->decode_k : codec->decode_v)(is_hot ? QUIRE_FORMAT_HOT : source->format, &rows,
-                                               tile, out);
+    (is_k ? lanes->codec->decode_k
+          : lanes->codec->decode_v)(is_hot ? QUIRE_FORMAT_HOT : source->format, &rows, tile, out);
 }
 
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,

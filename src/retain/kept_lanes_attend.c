@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-#define TILE QUIRE_TILE_TOKENS
+#define TILE      QUIRE_TILE_TOKENS
+#define ROOM_ROWS 4u /* rows of the largest heads that are decoded together */
 
 uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *o, uint32_t n_entries, uint64_t n_tokens)
 {
@@ -53,13 +54,19 @@ void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from)
     const size_t index = (size_t)(lane - lanes->lanes);
     const quire_attn_layer *one = &lanes->layers[index / lanes->n_kv_head].one;
     const lane_tables tables = quire_lane_tables(lanes, lane);
-    float row[QUIRE_HEAD_DIM_MAX];
+    float rows[ROOM_ROWS * QUIRE_HEAD_DIM_MAX];
+    uint32_t n;
 
     /* Tokens were cut since: the bounds of the page hold for those that stayed. */
     from = lane->n_bounded > from ? from / TILE * TILE : from;
-    for (uint32_t t = from; lane->bounds != NULL && t < lane->n; t++) {
-        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, t / TILE, t % TILE, 1, row);
-        quire_page_bounds_add(bounds_at(lane, t / TILE, one->d_k), one->d_k, row, t % TILE == 0);
+    for (uint32_t t = from; lane->bounds != NULL && t < lane->n; t += n) {
+        n = quire_min_u32(quire_min_u32(lane->n - t, TILE - t % TILE),
+                          ROOM_ROWS * QUIRE_HEAD_DIM_MAX / one->d_k);
+        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, t / TILE, t % TILE, n, rows);
+        for (uint32_t i = 0; i < n; i++) {
+            quire_page_bounds_add(bounds_at(lane, t / TILE, one->d_k), one->d_k,
+                                  rows + (size_t)i * one->d_k, (t + i) % TILE == 0);
+        }
     }
     lane->n_bounded = lane->n;
 }

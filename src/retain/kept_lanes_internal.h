@@ -19,7 +19,8 @@ typedef struct lane_state {
     float *worth;       /* [capacity]; NULL: the policy has none */
     float *biases;      /* [1 + capacity], beside positions; NULL: nothing is fitted */
     uint64_t n_queries; /* in the sums of the lane's query heads */
-    float *bounds;      /* [capacity / TILE + 1][2][d_k] least and greatest; NULL: all is read */
+    float *bounds;      /* [capacity / TILE + 1][2][d_k] least and greatest; NULL: the layer
+                           reads all */
     uint32_t n_bounded; /* tokens that the bounds were made of; above n: some were cut since */
 } lane_state;
 
@@ -65,6 +66,7 @@ struct quire_lanes {
     uint32_t n_threads;
     uint32_t n_members; /* threads of one head */
     quire_lanes_parallel *parallel;
+    const quire_codec *codec;
     quire_cache *cache;
     /* Of lanes on a device: */
     quire_page_memory memory;
@@ -126,6 +128,7 @@ static inline lane_state *quire_lane_at(const quire_lanes *lanes, uint32_t layer
 typedef struct lane_tables {
     quire_seq_table main;
     quire_seq_table hot; /* of sealed formats */
+    bool is_run;         /* the positions of all tokens follow each other, and none has a bias */
 } lane_tables;
 lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane);
 unsigned char *quire_lane_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i);

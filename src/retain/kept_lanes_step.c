@@ -66,6 +66,7 @@ void quire_lanes_truncate(quire_lanes *lanes, uint32_t n)
 int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
 {
     const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
+    const size_t layer = (size_t)(lane - lanes->lanes) / lanes->n_kv_head;
     const size_t d_k = lanes->layers[0].one.d_k;
     int32_t *positions;
     float *worth, *bounds, *biases;
@@ -86,7 +87,7 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
     worth = has_worth ? realloc(lane->worth, capacity * sizeof *worth) : NULL;
     QUIRE_FAIL_IF(has_worth && worth == NULL, QUIRE_NOMEM);
     lane->worth = worth;
-    if (quire_lanes_attends(lanes)) {
+    if (quire_lanes_attends(lanes) && layer >= QUIRE_ATTEND_DENSE) {
         bounds = realloc(lane->bounds, (capacity / TILE + 1) * 2 * d_k * sizeof *bounds);
         QUIRE_FAIL_IF(bounds == NULL, QUIRE_NOMEM);
         lane->bounds = bounds;
@@ -229,20 +230,30 @@ static bool is_biased(const lane_state *lane, uint32_t first, uint32_t n)
     return false;
 }
 
+/* Whether a page of so many tokens of a lane needs no list: their positions follow each other. */
+static bool is_dense(const quire_lanes *lanes, const lane_state *lane, uint32_t page, uint32_t n)
+{
+    const int32_t *list = lane->positions + 1 + (size_t)page * TILE;
+
+    /* Beside hot pages positions without a list begin with a tile of the text. */
+    return list[n - 1] - list[0] == (int32_t)n - 1 &&
+           (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0) &&
+           !is_biased(lane, page * TILE, n);
+}
+
 void quire_lane_entry_put(quire_lanes *lanes, const lane_state *lane, uint32_t g,
                           const lane_tables *tables, uint32_t page, uint32_t at)
 {
     quire_page_entry *entry = &lanes->heads[g].entries[at];
-    const int32_t *list = lane->positions + 1 + (size_t)page * TILE;
-    bool is_dense;
 
     *entry = tables->main.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES];
-    /* Beside hot pages positions without a list begin with a tile of the text. */
-    is_dense = list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 &&
-               (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0) &&
-               !is_biased(lane, page * TILE, entry->n_tokens);
-    entry->first_pos = list[0];
-    entry->positions = is_dense ? 0 : 1 + page * TILE;
+    if (tables->is_run && lanes->hot_bytes == 0) { /* the page's own positions are not looked at */
+        entry->first_pos = lane->positions[1] + (int32_t)(page * TILE);
+        entry->positions = 0;
+    } else {
+        entry->first_pos = lane->positions[1 + (size_t)page * TILE];
+        entry->positions = is_dense(lanes, lane, page, entry->n_tokens) ? 0 : 1 + page * TILE;
+    }
     if (lanes->hot_bytes > 0) {
         quire_page_entry *hot = &lanes->heads[g].hot_entries[at];
 

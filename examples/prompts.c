@@ -17,10 +17,8 @@
 #include "quire/prefix.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define N_LAYER     2u
 #define N_KV_HEAD   2u

@@ -210,6 +210,8 @@ static void refused(void **state)
         { { { "x", "--kvv", "q8" } },
           QUIRE_INVAL,
           { "unknown option --kvv (did you mean --kv?)" } },
+        { { { "x", "-n3" } }, QUIRE_INVAL, { "unknown option -n3 (did you mean -n 3?)" } },
+        { { { "x", "-q3" } }, QUIRE_INVAL, { "unknown option -q3 ('quire" } },
         { { { "x", "--dept=3" } }, QUIRE_INVAL, { "--dept (did you mean --depth?)" } },
         { { { "x", "--frobnicate" } }, QUIRE_INVAL, { "--frobnicate", "quire sample --help" } },
         { { { "x", "--json=1" } }, QUIRE_INVAL, { "--json takes no value" } },

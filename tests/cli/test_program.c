@@ -106,6 +106,12 @@ static void wrong_usage(void **state)
         { { { "bench", "-m", "x", "-r", "101" } }, "1 to 100" },
         { { { "info" } }, "-m FILE is missing" },
         { { { "info", "x", "--memory", "16 GB" } }, "--memory '16 GB'" },
+        { { { "info", "x", "y" } }, "'y' (quire info takes one FILE; a name with blanks needs" },
+        { { { "info", "x", "-c4096" } }, "did you mean -c 4096?" },
+        { { { "perplexity", "x", "y" } }, "unexpected 'y' (-f FILE names the text)" },
+        { { { "devices", "x" } }, "unexpected 'x' ('quire devices --help' lists the options)" },
+        { { { "devices", "--device", "cpu" } }, "--device is not an option of quire devices: " },
+        { { { "sim", "x", "--memory", "much" } }, "--memory 'much' is invalid: it takes sizes" },
     };
 
     (void)state;

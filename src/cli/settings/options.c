@@ -317,14 +317,30 @@ static const char *guess_name(const quire_command *command, const char *word)
     return quire_nearest_name(word, names, n_names);
 }
 
+/* Of a short option with its number behind it, as in -n3: the letters of the name; else 0. */
+static size_t glued_name(const quire_command *command, const char *word, size_t n)
+{
+    size_t n_name = n;
+
+    while (n_name > 1 && word[n_name - 1] >= '0' && word[n_name - 1] <= '9') {
+        n_name--;
+    }
+    return n_name < n && word[1] != '-' && find_option(command, word, n_name) != NULL ? n_name : 0;
+}
+
 static int fail_unknown(const quire_command *command, const char *word, size_t n, quire_error *err)
 {
+    const size_t n_glued = glued_name(command, word, n);
     const char *foreign = quire_foreign_option(word, n);
     const quire_command *elsewhere = find_elsewhere(command, word, n);
     char shown[WORD_MAX];
     const char *guess;
 
     (void)snprintf(shown, sizeof(shown), "%.*s", (int)(n < SHOWN_MAX ? n : SHOWN_MAX), word);
+    if (foreign != NULL && elsewhere != NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is not an option of quire %s: %s", shown,
+                               command->name, foreign);
+    }
     if (foreign != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s is llama.cpp's, not an option of quire %s: %s",
                                shown, command->name, foreign);
@@ -332,6 +348,10 @@ static int fail_unknown(const quire_command *command, const char *word, size_t n
     if (elsewhere != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s is an option of quire %s, not of quire %s",
                                shown, elsewhere->name, command->name);
+    }
+    if (n_glued != 0) {
+        return quire_error_set(err, QUIRE_INVAL, "unknown option %s (did you mean %.*s %s?)", shown,
+                               (int)n_glued, shown, shown + n_glued);
     }
     guess = guess_name(command, shown);
     if (guess != NULL) {
@@ -342,16 +362,31 @@ static int fail_unknown(const quire_command *command, const char *word, size_t n
                            shown, command->name);
 }
 
+static bool has_text_option(const quire_command *command, const char *name)
+{
+    const quire_opt *opt = find_option(command, name, strlen(name));
+
+    return opt != NULL && opt->type == QUIRE_OPT_TEXT;
+}
+
 /* A value without a name where none is taken, or no more. */
 static int fail_unexpected(const reading *r, const char *word)
 {
-    const quire_opt *prompt = find_option(r->command, "--prompt", strlen("--prompt"));
-    const char *hint =
-        prompt != NULL && prompt->type == QUIRE_OPT_TEXT ? "-p gives the prompt; " : "";
+    char hint[128];
 
-    return quire_error_set(r->err, QUIRE_INVAL,
-                           "unexpected '%.*s' (%sa text with blanks needs quotes around it)",
-                           SHOWN_MAX, word, hint);
+    if (has_text_option(r->command, "--prompt")) {
+        (void)snprintf(hint, sizeof(hint),
+                       "-p gives the prompt; a text with blanks needs quotes around it");
+    } else if (has_text_option(r->command, "--file")) {
+        (void)snprintf(hint, sizeof(hint), "-f FILE names the text");
+    } else if (r->positional != NULL) {
+        (void)snprintf(hint, sizeof(hint),
+                       "quire %s takes one %s; a name with blanks needs quotes around it",
+                       r->command->name, r->positional->unit);
+    } else {
+        (void)snprintf(hint, sizeof(hint), "'quire %s --help' lists the options", r->command->name);
+    }
+    return quire_error_set(r->err, QUIRE_INVAL, "unexpected '%.*s' (%s)", SHOWN_MAX, word, hint);
 }
 
 static int store_positional(reading *r, const char *word)

@@ -16,6 +16,11 @@ static bool has_bounds(const quire_opt *opt)
     return opt->min < opt->max;
 }
 
+static bool lists_bytes(const quire_opt *opt)
+{
+    return opt->type == QUIRE_OPT_COUNT_LIST && strncmp(opt->unit, "BYTES", strlen("BYTES")) == 0;
+}
+
 static void add_formats(quire_text *t)
 {
     for (int i = 0; i < (int)QUIRE_FORMAT_COUNT; i++) {
@@ -44,6 +49,10 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
         break;
     case QUIRE_OPT_COUNT:
     case QUIRE_OPT_COUNT_LIST:
+        if (lists_bytes(opt)) {
+            quire_text_add(&t, "sizes such as 512M or 4GiB, comma-separated");
+            break;
+        }
         quire_text_add(&t, "%s from %.0f to %.0f",
                        opt->type == QUIRE_OPT_COUNT ? "a whole number"
                                                     : "whole numbers, comma-separated,",

@@ -268,6 +268,11 @@ static void refusals(void **state)
     program_free(&result);
     result = program_expect(1, PROGRAM("analyze", trace, "--html", "/no-such-folder/x.html"));
     assert_says(result.err, "no-such-folder");
+    assert_string_equal(result.out, ""); /* before all measurements */
+    program_free(&result);
+    result = program_expect(1, PROGRAM("analyze", trace, "--yaml", "/no-such-folder/x.yaml"));
+    assert_says(result.err, "no-such-folder");
+    assert_string_equal(result.out, "");
     program_free(&result);
     result = program_expect(2, PROGRAM("analyze"));
     assert_says(result.err, "--trace");

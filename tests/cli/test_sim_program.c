@@ -167,6 +167,17 @@ static void sim_disk_page(void **state)
     }
 }
 
+/* A page that cannot be written is named before the trace is read. */
+static void sim_page_refused(void **state)
+{
+    program_result result =
+        program_expect(1, PROGRAM("sim", "no-such-trace", "--html", "/no-such-folder/x.html"));
+
+    (void)state;
+    assert_says(result.err, "cannot write /no-such-folder/x.html");
+    program_free(&result);
+}
+
 static void sim_disk_table(void **state)
 {
     /* A block of 512 tokens of this shape takes 2 MiB in f16. */
@@ -517,14 +528,23 @@ static void bench_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sim_devices),     cmocka_unit_test(sim_disk),
-        cmocka_unit_test(sim_disk_page),   cmocka_unit_test(sim_disk_table),
-        cmocka_unit_test(sim_json),        cmocka_unit_test(sim_default_table),
-        cmocka_unit_test(sim_memory),      cmocka_unit_test(sim_windows_and_states),
-        cmocka_unit_test(sim_time),        cmocka_unit_test(sim_cost_file),
-        cmocka_unit_test(sim_refuses),     cmocka_unit_test(sim_bad_lines),
-        cmocka_unit_test(shapes),          cmocka_unit_test(classes),
-        cmocka_unit_test(costs_of_speeds), cmocka_unit_test(bench_cost),
+        cmocka_unit_test(sim_devices),
+        cmocka_unit_test(sim_disk),
+        cmocka_unit_test(sim_disk_page),
+        cmocka_unit_test(sim_page_refused),
+        cmocka_unit_test(sim_disk_table),
+        cmocka_unit_test(sim_json),
+        cmocka_unit_test(sim_default_table),
+        cmocka_unit_test(sim_memory),
+        cmocka_unit_test(sim_windows_and_states),
+        cmocka_unit_test(sim_time),
+        cmocka_unit_test(sim_cost_file),
+        cmocka_unit_test(sim_refuses),
+        cmocka_unit_test(sim_bad_lines),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(classes),
+        cmocka_unit_test(costs_of_speeds),
+        cmocka_unit_test(bench_cost),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

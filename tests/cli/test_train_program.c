@@ -301,6 +301,14 @@ static void test_refused(void **state)
     result = program_expect(1, PROGRAM("train", "--checkpoint", path, "--data", "/nowhere"));
     assert_says(result.err, "cannot read /nowhere");
     program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--checkpoint", "/nowhere/x"));
+    assert_says(result.err, "quire: cannot write /nowhere/x: "); /* before the first step */
+    program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--checkpoint", path, "-o", "/nowhere/x"));
+    assert_says(result.err, "quire: cannot write /nowhere/x: ");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+    assert_int_equal(access(path, F_OK), -1);
     result = program_expect(2, PROGRAM("train", "--checkpoint", path, "--ctx", "9000"));
     assert_says(result.err, "8192");
     program_free(&result);

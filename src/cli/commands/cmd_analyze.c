@@ -515,7 +515,9 @@ static int run(void *opaque)
     int exit_status;
     int rc;
 
-    if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
+    if ((args->html != NULL && quire_new_file_check(args->html, &err) < 0) ||
+        (args->yaml != NULL && quire_new_file_check(args->yaml, &err) < 0) ||
+        quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     quire_interrupt_catch();

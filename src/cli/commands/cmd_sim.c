@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
+#include "cli/commands/new_file.h"
 #include "cli/commands/talk.h"
 #include "cli/settings/args.h"
 #include "cli/traces/report.h"
@@ -371,7 +372,8 @@ static int run(void *opaque)
     int exit_status;
     int rc;
 
-    if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
+    if ((args->html != NULL && quire_new_file_check(args->html, &err) < 0) ||
+        quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     quire_interrupt_catch();

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
+#include "cli/commands/new_file.h"
 #include "cli/commands/talk.h"
 #include "cli/settings/args.h"
 #include "cli/settings/settings.h"
@@ -221,8 +222,14 @@ static int resume(train_run *r, quire_error *err)
     }
     QUIRE_TRY(rc);
     quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
-    quire_say("going on from step %llu of %s", (unsigned long long)quire_trainer_steps(r->trainer),
-              r->args->checkpoint);
+    if (quire_trainer_steps(r->trainer) >= r->plan.n_steps) {
+        quire_say("%s has all steps already (%llu, --steps %llu): nothing is trained",
+                  r->args->checkpoint, (unsigned long long)quire_trainer_steps(r->trainer),
+                  (unsigned long long)r->plan.n_steps);
+    } else {
+        quire_say("going on from step %llu of %s",
+                  (unsigned long long)quire_trainer_steps(r->trainer), r->args->checkpoint);
+    }
     return QUIRE_OK;
 }
 
@@ -390,10 +397,18 @@ static int write_model(const train_run *r, quire_error *err)
     return r->args->out != NULL ? quire_train_export_write(&model, r->args->out, err) : QUIRE_OK;
 }
 
+/* Files that cannot be written are named before the run, not at its first checkpoint or its end. */
+static int check_files(const train_args *a, quire_error *err)
+{
+    QUIRE_TRY(quire_new_file_check(a->checkpoint, err));
+    return a->out != NULL ? quire_new_file_check(a->out, err) : QUIRE_OK;
+}
+
 static int run_all(train_run *r, quire_error *err)
 {
     struct sigaction action = { .sa_handler = on_terminate };
 
+    QUIRE_TRY(check_files(r->args, err));
     quire_interrupt_catch();
     QUIRE_TRY(set_up_data(r, err));
     QUIRE_TRY(make_plan(r, err));

@@ -26,6 +26,15 @@ int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err)
     return out->stream != NULL ? QUIRE_OK : quire_new_file_fail(out, err);
 }
 
+int quire_new_file_check(const char *path, quire_error *err)
+{
+    quire_new_file file;
+    const int rc = quire_new_file_open(&file, path, err);
+
+    quire_new_file_discard(&file);
+    return rc;
+}
+
 int quire_new_file_fail(const quire_new_file *file, quire_error *err)
 {
     return quire_error_set_errno(err, errno, "cannot write %s", file->path);

@@ -76,6 +76,23 @@ static int address_of(const quire_server_opts *opts, address *out, socklen_t *n,
     return QUIRE_OK;
 }
 
+static int fail_listening(const quire_server_opts *opts, int failed, quire_error *err)
+{
+    const char *remedy = failed == EADDRINUSE      ? "; --port names another, 0 a free one"
+                         : failed == EADDRNOTAVAIL ? "; --host takes an address of this machine"
+                         : failed == EACCES        ? "; ports below 1024 are the administrator's"
+                                                   : "";
+    const int rc =
+        quire_error_set_errno(err, failed, "cannot listen on %s port %u", opts->host, opts->port);
+
+    if (err != NULL) {
+        const size_t n = strlen(err->message);
+
+        (void)snprintf(err->message + n, sizeof(err->message) - n, "%s", remedy);
+    }
+    return rc;
+}
+
 /* A listening socket and its port. */
 static int listen_on(const quire_server_opts *opts, int *out, uint16_t *port, quire_error *err)
 {
@@ -97,8 +114,7 @@ static int listen_on(const quire_server_opts *opts, int *out, uint16_t *port, qu
         getsockname(fd, &to.any, &n) != 0) {
         failed = errno;
         (void)close(fd);
-        return quire_error_set_errno(err, failed, "cannot listen on %s port %u", opts->host,
-                                     opts->port);
+        return fail_listening(opts, failed, err);
     }
     *port = ntohs(to.any.sa_family == AF_INET ? to.v4.sin_port : to.v6.sin6_port);
     *out = fd;

@@ -119,6 +119,10 @@ static void run_larger_than_memory(void **state)
     json_decref(first);
     json_decref(again);
 
+    refused = program_expect(
+        1, PROGRAM("run", "-m", program_model_deep(), "-p", "a", "-n", "1", "--cache-dir", prompt));
+    assert_says(refused.err, "long.txt is a file, not a cache directory");
+    program_free(&refused);
     refused =
         program_run(PROGRAM("run", "-m", program_model_deep(), "-f", prompt, "-c", "4096",
                             "--kv-budget", "1MiB", "--cache-dir", dir, "--kv-overflow", "refuse"));

@@ -411,7 +411,7 @@ static void a_port_in_use_is_said(void **state)
     (void)snprintf(port, sizeof(port), "%u", ntohs(at.sin_port));
     result = program_expect(1, PROGRAM("serve", "-m", program_model(), "--port", port));
     assert_says(result.err, port);
-    assert_says(result.err, "in use");
+    assert_says(result.err, "in use; --port names another, 0 a free one\n");
     program_free(&result);
     close(fd);
 }
@@ -678,7 +678,7 @@ static void keys_and_the_log(void **state)
     assert_says(lines, "before\n");
     assert_says(lines, "Z serving random, KV q8, ");
     assert_says(lines, "Z warning: the model's chat template is missing: ");
-    assert_says(lines, "chooses one of bailing, ");
+    assert_says(lines, "--chat-template NAME gives one, such as chatml");
     assert_says(lines, "/v1/models");
     assert_says(lines, "/v1/?forged?");
     assert_says(lines, "Z all requests have finished\n");

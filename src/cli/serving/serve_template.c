@@ -79,14 +79,14 @@ void quire_serve_template_warn(const quire_serve_log *log, const quire_model *mo
     const bool is_missing = chat_template == NULL && quire_model_chat_template(model) == NULL;
     quire_chat_format *format = NULL;
     quire_error err = QUIRE_ERROR_INIT;
-    char names[TEMPLATES_BYTES];
 
     if (quire_chat_format_create(&format, model, chat_template, &err) < 0) {
         quire_serve_log_line(log, QUIRE_LOG_ERRORS,
                              "warning: the model's chat template is %s%s%s: /v1/chat/completions "
-                             "is refused, /v1/completions works; --chat-template chooses one of %s",
+                             "is refused, /v1/completions works; --chat-template NAME gives one, "
+                             "such as chatml (docs/configuration.md lists them)",
                              is_missing ? "missing" : "not usable (", is_missing ? "" : err.message,
-                             is_missing ? "" : ")", list_templates(names, sizeof(names)));
+                             is_missing ? "" : ")");
     } else if (quire_chat_format_warning(format)[0] != '\0') {
         quire_serve_log_line(log, QUIRE_LOG_ERRORS, "warning: %s",
                              quire_chat_format_warning(format));

@@ -98,6 +98,9 @@ static int dir_lock(file_store *st, quire_error *err)
                                "with --cache-dir-readonly",
                                st->dir, strtol(text, NULL, 10));
     }
+    if (rc == -ENOTDIR) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is a file, not a cache directory", st->dir);
+    }
     return rc < 0 ? quire_error_set_errno(err, -rc, "cannot %s %s/lock", call, st->dir) : QUIRE_OK;
 }
 

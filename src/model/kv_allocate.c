@@ -169,10 +169,12 @@ int quire_kv_allocate(const quire_model_desc *desc, const quire_kv_cost *costs, 
     }
     problem_state(&p, costs);
     if (allowed_bytes < (double)p.least_bytes) {
+        const double least = 8.0 * (double)p.least_bytes / n_values;
+
         rc = quire_error_set(err, QUIRE_RANGE,
                              "%.2f bits per value is less than the formats can reach on this "
-                             "model: at least %.3f",
-                             bits, 8.0 * (double)p.least_bytes / n_values);
+                             "model: choose %.2f or more",
+                             bits, ceil(least * 100.0 - 1e-6) / 100.0);
         goto out;
     }
     n_units =

@@ -194,6 +194,7 @@ static void perplexity_kld(void **state)
     assert_says(result.out, "KL divergence");
     assert_says(result.out, "same top token");
     assert_says(result.out, "95 % interval");
+    assert_null(strstr(result.err, "compared with"));
     assert_true(real(json_object_get(brief, "kv"), "hot_pair_share") == 0.0); /* q8 has one form */
     /* Queries 128..255 see 24,640 keys; those of the last tile read one tile sealed. */
     assert_true(fabs(real(json_object_get(sealed, "kv"), "hot_pair_share") -
@@ -201,6 +202,11 @@ static void perplexity_kld(void **state)
     json_decref(named);
     json_decref(brief);
     json_decref(sealed);
+    program_free(&result);
+    result = program_expect(
+        0, PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64", "--kld"));
+    assert_says(result.err,
+                "the KV format is the one that it is compared with: --kv names another");
     program_free(&result);
 }
 

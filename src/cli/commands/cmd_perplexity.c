@@ -172,11 +172,28 @@ static int open_base(perplexity *p, const quire_opened_want *want, quire_error *
 }
 
 static int open_runtimes(perplexity *p, quire_error *err)
+/* Both sides compute the same, so that all differences are 0. */
+static bool is_same_as_base(const perplexity *p)
+{
+    const quire_common_args *common = &p->args->common;
+    const size_t bytes = p->session.desc->n_stored * sizeof(p->session.kv_pairs[0]);
+
+    return common->retain == NULL && common->attend == NULL &&
+           memcmp(p->session.kv_pairs, p->base.kv_pairs, bytes) == 0;
+}
+
 {
     quire_opened_want want = { .n_ctx = p->n_ctx };
 
     QUIRE_TRY(quire_opened_open_runtime(&p->session, &p->args->common, &want, err));
-    return p->has_base_kv ? open_base(p, &want, err) : QUIRE_OK;
+    if (!p->has_base_kv) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(open_base(p, &want, err));
+    if (is_same_as_base(p)) {
+        quire_say("the KV format is the one that it is compared with: --kv names another, as q8");
+    }
+    return QUIRE_OK;
 }
 
 static int evaluate(perplexity *p, quire_error *err)
@@ -334,14 +351,14 @@ static void print_text(const perplexity *p, const char *base_name)
                exp(difference + half_interval(quire_mean_stderr(&r->nll_difference))));
         kld = quire_mean_value(&r->kld);
         half = half_interval(quire_mean_stderr(&r->kld));
-        printf("  KL divergence        %.3e   95 %% interval %.3e .. %.3e\n", kld, kld - half,
-               kld + half);
+        printf("  KL divergence        %.3e   95 %% interval %.3e .. %.3e\n", kld,
+               fmax(kld - half, 0), kld + half);
         printf("                       median %.3e, 99 %% %.3e, largest %.3e\n",
                quire_quantile(r->kld_values, r->kld.n, 0.5),
                quire_quantile(r->kld_values, r->kld.n, 0.99), r->kld_max);
         half = half_interval(share_stderr(same_top, r->kld.n));
         printf("  same top token       %.3f %%   95 %% interval %.3f .. %.3f %%\n", 100 * same_top,
-               100 * (same_top - half), 100 * (same_top + half));
+               100 * fmax(same_top - half, 0), 100 * fmin(same_top + half, 1));
     }
     quire_opened_say_retained(&p->session);
     quire_say("%.1f tokens/s; +/- is one standard error",

@@ -42,13 +42,6 @@ static const char *const caches[] = { "paged", "contiguous", "none", NULL }; /* 
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
-    QUIRE_ROW_THREADS,
-    QUIRE_ROW_DEVICE,
-    QUIRE_ROW_CTX("what the tests need"),
-    { .names = { "--kv" }, .type = QUIRE_OPT_KV_LIST, .unit = "K[:V],...", .initial = "f16",
-      .offset = offsetof(bench_args, kv), .help = "number formats of the KV cache" },
-    QUIRE_ROWS_KV_WINDOW,
-    QUIRE_ROWS_CACHE,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "512", .offset = offsetof(bench_args, n_prompt),
       .help = "tokens of the prefill test; 0 leaves it out" },
@@ -78,14 +71,21 @@ static const quire_opt options[] = {
       .offset = offsetof(bench_args, cache),
       .help = "KV in pages, in one buffer of the whole context (-c) per sequence, or nowhere: then "
               "each new token computes all tokens before it again" },
-    { .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR",
-      .offset = offsetof(bench_args, common.cache_dir),
-      .help = "with a --kv-budget that the depth exceeds: keep the rest of the pages in a nameless "
-              "file in this directory, and read them from there in each step" },
     { .names = { "--cost" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(bench_args, is_cost),
       .help = "measure the cost of steps instead, and print it for quire sim --cost; one depth is "
               "the largest of -d, or 2048 without -d" },
     QUIRE_ROW_JSON,
+    QUIRE_ROW_THREADS,
+    QUIRE_ROW_DEVICE,
+    QUIRE_ROW_CTX("what the tests need"),
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV_LIST, .unit = "K[:V],...", .initial = "f16",
+      .offset = offsetof(bench_args, kv), .help = "number formats of the KV cache" },
+    QUIRE_ROWS_KV_WINDOW,
+    QUIRE_ROWS_CACHE,
+    { .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR",
+      .offset = offsetof(bench_args, common.cache_dir),
+      .help = "with a --kv-budget that the depth exceeds: keep the rest of the pages in a nameless "
+              "file in this directory, and read them from there in each step" },
 };
 /* clang-format on */
 

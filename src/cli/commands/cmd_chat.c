@@ -14,10 +14,7 @@
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
-    QUIRE_ROW_DEVICE,
-    QUIRE_ROWS_CACHE_DIR,
-    QUIRE_ROWS_RETAIN,
+    QUIRE_ROW_MODEL,
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(quire_chat_args, system), .help = "system message at the start of the "
                                                            "conversation" },
@@ -30,6 +27,12 @@ static const quire_opt options[] = {
     { .names = { "--reasoning-effort" }, .type = QUIRE_OPT_TEXT, .unit = "WORD",
       .initial_text = "the template's", .offset = offsetof(quire_chat_args, reasoning_effort),
       .help = "low, medium, high or another word that the template knows; none: no thoughts" },
+    QUIRE_ROWS_SAMPLING(quire_chat_args),
+    QUIRE_ROW_JSON,
+    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROW_DEVICE,
+    QUIRE_ROWS_CACHE_DIR,
+    QUIRE_ROWS_RETAIN,
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE,
       .choices = quire_overflow_chat_words, .initial = "refuse",
       .offset = offsetof(quire_chat_args, overflow.how),
@@ -43,8 +46,6 @@ static const quire_opt options[] = {
       .seen_offset = offsetof(quire_chat_args, overflow.is_keep_given),
       .help = "first tokens that shift, sinks and condense keep, rounded up to a multiple of 64; "
               "condense keeps the system message as well" },
-    QUIRE_ROWS_SAMPLING(quire_chat_args),
-    QUIRE_ROW_JSON,
 };
 /* clang-format on */
 

@@ -33,9 +33,7 @@ typedef struct perplexity_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
-    QUIRE_ROW_DEVICE,
-    QUIRE_ROWS_RETAIN,
+    QUIRE_ROW_MODEL,
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(perplexity_args, file), .help = "text whose tokens the model predicts; -: "
                                                          "stdin" },
@@ -62,6 +60,9 @@ static const quire_opt options[] = {
       .help = "write log-probabilities to such a file: 2 bytes per vocabulary entry and scored "
               "token" },
     QUIRE_ROW_JSON,
+    QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
+    QUIRE_ROW_DEVICE,
+    QUIRE_ROWS_RETAIN,
 };
 /* clang-format on */
 
@@ -171,7 +172,6 @@ static int open_base(perplexity *p, const quire_opened_want *want, quire_error *
                   : QUIRE_OK;
 }
 
-static int open_runtimes(perplexity *p, quire_error *err)
 /* Both sides compute the same, so that all differences are 0. */
 static bool is_same_as_base(const perplexity *p)
 {
@@ -182,6 +182,7 @@ static bool is_same_as_base(const perplexity *p)
            memcmp(p->session.kv_pairs, p->base.kv_pairs, bytes) == 0;
 }
 
+static int open_runtimes(perplexity *p, quire_error *err)
 {
     quire_opened_want want = { .n_ctx = p->n_ctx };
 

@@ -33,14 +33,16 @@ typedef struct run_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL_OPTIONAL,
-    QUIRE_ROWS_RUNTIME_BUT_MODEL("the context of the training, or less if memory allows only less"),
-    QUIRE_ROW_DEVICE,
-    QUIRE_ROWS_CACHE_DIR,
-    QUIRE_ROWS_RETAIN,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, file), .help = "read the prompt from a file; -: stdin" },
+    QUIRE_ROWS_SAMPLING(run_args),
+    QUIRE_ROW_JSON,
+    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROW_DEVICE,
+    QUIRE_ROWS_CACHE_DIR,
+    QUIRE_ROWS_RETAIN,
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_overflow_words,
       .initial = "refuse", .offset = offsetof(run_args, overflow.how),
       .help = "when the context is full: end the text, drop half of the tokens and move the others "
@@ -56,8 +58,6 @@ static const quire_opt options[] = {
     { .names = { "--resume-block-state" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, resume_block_state),
       .help = "with --retain: go on from such a file, whose text begins the prompt" },
-    QUIRE_ROWS_SAMPLING(run_args),
-    QUIRE_ROW_JSON,
 };
 /* clang-format on */
 

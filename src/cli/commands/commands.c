@@ -47,7 +47,7 @@ static void print_help(FILE *out)
           "Runs GGUF language models on a paged KV cache.\n\n",
           out);
     for (size_t i = 0; i < quire_n_commands; i++) {
-        fprintf(out, "  %-12s %s\n", quire_commands[i]->name, quire_commands[i]->summary);
+        fprintf(out, "  %-14s %s\n", quire_commands[i]->name, quire_commands[i]->summary);
     }
     fputs("\n  quire COMMAND --help   its options\n"
           "  quire --version        versions of quire and ggml, instruction set in use\n\n"

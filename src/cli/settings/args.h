@@ -246,10 +246,7 @@ typedef struct quire_sampling_args {
 extern const char *const quire_kv_overflows[];
 
 /* Options of each command with one runtime. */
-#define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
-    QUIRE_ROW_MODEL, QUIRE_ROWS_RUNTIME_BUT_MODEL(default_ctx)
-
-#define QUIRE_ROWS_RUNTIME_BUT_MODEL(default_ctx)                                                  \
+#define QUIRE_ROWS_RUNTIME(default_ctx)                                                  \
     QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                                 \
         QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE), QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 

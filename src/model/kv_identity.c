@@ -168,7 +168,7 @@ static bool add_form(digest hash, const quire_kv_identity_facts *facts)
         add(hash, "states %s\n", quire_format_name(facts->state_format));
     }
     if (facts->has_bounds) {
-        add(hash, "bounds\n");
+        add(hash, "bounds bf16\n");
     }
     return has_bf16;
 }

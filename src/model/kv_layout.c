@@ -25,14 +25,14 @@ static size_t head_bytes(const quire_kv_form *form, uint32_t stored, quire_side 
            quire_tile_bytes(is_hot ? QUIRE_FORMAT_HOT : format, side, d);
 }
 
-/* Bytes of the bounds of a stored layer's K in a page. */
+/* Bytes of the bounds of a stored layer's K in a page: those of a tile are whole lines. */
 static size_t bounds_bytes(const quire_kv_form *form, uint32_t stored)
 {
     const size_t n_tiles = (size_t)quire_stored_sizes_of(form->desc, stored).n_kv_head *
                            (form->page_tokens / QUIRE_TILE_TOKENS);
     const uint32_t d_k = quire_kv_dims(form->desc, stored, QUIRE_SIDE_K);
 
-    return form->has_bounds ? n_tiles * 2 * d_k * sizeof(float) : 0;
+    return form->has_bounds ? n_tiles * ((2 * d_k * sizeof(uint16_t) + 63) / 64 * 64) : 0;
 }
 
 /* The K and the V of a stored layer in a group's pages, and how its extents keep them. */

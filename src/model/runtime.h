@@ -326,7 +326,8 @@ typedef struct quire_kv_page_bytes {
  * with the group, the format and the rotation of its own stored layer, and returns the bytes of a
  * page in each group. A part of a page (quire/cache.h) is a stored layer of the group: [K: kv
  * head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed. With
- * has_bounds the part of a main page ends with [bounds: kv head][tile], 2 * d_k floats each. */
+ * has_bounds the part of a main page ends with [bounds: kv head][tile], 2 * d_k numbers in bf16 and
+ * whole lines of 64 bytes each. */
 quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_layer,
                                     quire_attn_layer *layer);
 

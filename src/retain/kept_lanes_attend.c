@@ -39,9 +39,9 @@ typedef struct lane_part {
     uint32_t n_entries;
 } lane_part;
 
-static float *bounds_at(const lane_state *lane, uint32_t page, uint32_t d_k)
+static uint16_t *bounds_at(const lane_state *lane, uint32_t page, uint32_t d_k)
 {
-    return lane->bounds + (size_t)page * 2 * d_k;
+    return lane->bounds + page * (quire_page_bounds_bytes(d_k) / sizeof *lane->bounds);
 }
 
 void quire_lanes_attend_from(quire_lanes *lanes, uint32_t position)

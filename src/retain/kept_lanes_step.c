@@ -67,9 +67,10 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
 {
     const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
     const size_t layer = (size_t)(lane - lanes->lanes) / lanes->n_kv_head;
-    const size_t d_k = lanes->layers[0].one.d_k;
+    const uint32_t d_k = lanes->layers[0].one.d_k;
     int32_t *positions;
-    float *worth, *bounds, *biases;
+    float *worth, *biases;
+    uint16_t *bounds;
     uint32_t capacity;
 
     if (n_tokens <= lane->capacity) {
@@ -88,7 +89,7 @@ int quire_lane_reserve_lists(const quire_lanes *lanes, lane_state *lane, uint32_
     QUIRE_FAIL_IF(has_worth && worth == NULL, QUIRE_NOMEM);
     lane->worth = worth;
     if (quire_lanes_attends(lanes) && layer >= QUIRE_ATTEND_DENSE) {
-        bounds = realloc(lane->bounds, (capacity / TILE + 1) * 2 * d_k * sizeof *bounds);
+        bounds = realloc(lane->bounds, (capacity / TILE + 1) * quire_page_bounds_bytes(d_k));
         QUIRE_FAIL_IF(bounds == NULL, QUIRE_NOMEM);
         lane->bounds = bounds;
     }

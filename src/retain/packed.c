@@ -349,10 +349,10 @@ quire_tile_view quire_full_view(const quire_packing *p, const quire_page_addr *a
                : (quire_tile_view){ store->format, quire_full_tile(p, addr, lane, tile, side) };
 }
 
-float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
-                         uint32_t tile)
+uint16_t *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
+                            uint32_t tile)
 {
     const quire_packed_spot spot = quire_full_spot(p, addr, lane, tile);
 
-    return (float *)(void *)(spot.part + part_bytes(p) + spot.index * p->bounds_bytes);
+    return (uint16_t *)(void *)(spot.part + part_bytes(p) + spot.index * p->bounds_bytes);
 }

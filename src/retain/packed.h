@@ -188,9 +188,9 @@ quire_tile_view quire_full_view(const quire_packing *p, const quire_page_addr *a
                                 const quire_page_addr *hot, uint32_t lane, uint32_t tile,
                                 quire_side side);
 
-/* The bounds of that tile's K, [2][d_k]; with bounds_bytes. */
-float *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
-                         uint32_t tile);
+/* The bounds of that tile's K, [2][d_k] in bf16; with bounds_bytes. */
+uint16_t *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr, uint32_t lane,
+                            uint32_t tile);
 
 /* Room to seal a tile: its tokens in 8 bits, and its rows. */
 typedef struct quire_packed_seal {

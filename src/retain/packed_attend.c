@@ -33,7 +33,7 @@ void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
          p->bounds_bytes > 0 && t < seq->n_tokens / TILE; t++) {
         const quire_page_id id = quire_packed_entry(seq, t / tiles)->page;
         const quire_page_addr *addr = &d->batch.page_addr[id];
-        float *bounds = quire_full_bounds(p, addr, lane, t % tiles);
+        uint16_t *bounds = quire_full_bounds(p, addr, lane, t % tiles);
 
         quire_codec_get()->decode_k(
             k->format, &rows, quire_full_tile(p, addr, lane, t % tiles, QUIRE_SIDE_K), w->tile);
@@ -55,8 +55,8 @@ static quire_attn_seq rows_of(const quire_attn_seq *seq, uint32_t first, uint32_
 }
 
 /* The bounds of a lane's tile, which are in memory also when the page is not. */
-static const float *bounds_at(const quire_packed_device *d, quire_page_id page, uint32_t lane,
-                              uint32_t tile)
+static const uint16_t *bounds_at(const quire_packed_device *d, quire_page_id page, uint32_t lane,
+                                 uint32_t tile)
 {
     const uint32_t tiles = d->packing.page_tokens / TILE;
     const char *kept =
@@ -65,8 +65,8 @@ static const float *bounds_at(const quire_packed_device *d, quire_page_id page, 
     if (kept == NULL) {
         return quire_full_bounds(&d->packing, &d->batch.page_addr[page], lane, tile);
     }
-    return (const float *)(const void *)(kept + (lane % d->packing.n_kv_head * tiles + tile) *
-                                                    d->packing.bounds_bytes);
+    return (const uint16_t *)(const void *)(kept + (lane % d->packing.n_kv_head * tiles + tile) *
+                                                       d->packing.bounds_bytes);
 }
 
 /* The pages of the tiles whose ranks are the worker's first n must be in memory. */

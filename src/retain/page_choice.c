@@ -4,7 +4,7 @@
 #include "retain/page_choice.h"
 
 #include "base/parse.h"
-#include "base/prefetch.h"
+#include "codec/half.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,13 +19,32 @@ int quire_attend_parse(const char *text, double *share)
                : QUIRE_INVAL;
 }
 
-void quire_page_bounds_add(float *bounds, uint32_t d_k, const float *row, bool is_first)
+/* The greatest bf16 that is not above x, or with is_above the least that is not below. Cut digits
+ * bring x closer to zero; the next number away from zero may be an infinity. Without branches, for
+ * vectors. */
+static inline uint16_t rounded_to(float x, bool is_above)
 {
-    float *least = bounds, *greatest = bounds + d_k;
+    const uint32_t bits = quire_f32_bits(x);
+    const uint32_t is_nan = (bits & 0x7fffffffu) > QUIRE_F32_INF_BITS;
+    const uint32_t is_cut = (bits & 0xffffu) != 0;
+    const uint32_t is_closer = bits >> 31 ^ (is_above ? 1u : 0u); /* than the bound may be */
 
-    for (uint32_t i = 0; i < d_k; i++) {
-        least[i] = is_first || row[i] < least[i] ? row[i] : least[i];
-        greatest[i] = is_first || row[i] > greatest[i] ? row[i] : greatest[i];
+    return (uint16_t)(((bits >> 16) + (is_cut & is_closer & (is_nan ^ 1u))) | is_nan << 6);
+}
+
+void quire_page_bounds_add(uint16_t *bounds, uint32_t d_k, const float *row, bool is_first)
+{
+    uint16_t *least = bounds, *greatest = bounds + d_k;
+
+    for (uint32_t i = 0; i < d_k && is_first; i++) {
+        least[i] = rounded_to(row[i], false);
+        greatest[i] = rounded_to(row[i], true);
+    }
+    for (uint32_t i = 0; i < d_k && !is_first; i++) {
+        const float x = row[i], a = quire_bf16_to_f32(least[i]), b = quire_bf16_to_f32(greatest[i]);
+
+        least[i] = rounded_to(x < a ? x : a, false);
+        greatest[i] = rounded_to(x > b ? x : b, true);
     }
 }
 
@@ -42,6 +61,7 @@ uint32_t quire_pages_read(double share, uint32_t n)
 
 /* Neighbouring elements, of which every CPU adds four at once. */
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint16_t eight_halves __attribute__((vector_size(16), aligned(2), may_alias));
 
 /* Pages whose bounds are on their way from memory: they lie apart where pages are shared. */
 #define PAGES_AHEAD 8u
@@ -66,14 +86,22 @@ static void parts_of(const quire_attn_layer *one, uint32_t group, const float *q
     }
 }
 
-/* The most that the products of all heads' queries with a key inside the bounds can be together. */
-static float bound_of(const float *parts, const float *bounds, uint32_t d)
+/* The most that the products of all heads' queries with a key inside the bounds can be together. A
+ * bf16 is the upper half of a float: the lower one is 0. */
+static float bound_of(const float *parts, const uint16_t *bounds, uint32_t d)
 {
+    const eight_halves zeros = { 0 };
     four sums[4] = { 0 };
 
     for (uint32_t i = 0; i < 2 * d; i += 16) { /* d is a multiple of 8 */
-        for (uint32_t x = 0; x < 4; x++) {
-            sums[x] += *(const four *)(parts + i + 4 * x) * *(const four *)(bounds + i + 4 * x);
+        for (uint32_t x = 0; x < 2; x++) {
+            const float *part = parts + i + 8 * x;
+            const eight_halves b = *(const eight_halves *)(bounds + i + 8 * x);
+            const four low = (four)__builtin_shufflevector(zeros, b, 0, 8, 1, 9, 2, 10, 3, 11);
+            const four high = (four)__builtin_shufflevector(zeros, b, 4, 12, 5, 13, 6, 14, 7, 15);
+
+            sums[2 * x] += *(const four *)part * low;
+            sums[2 * x + 1] += *(const four *)(part + 4) * high;
         }
     }
     sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);

@@ -2,7 +2,8 @@
  * keys (Quest, arXiv 2406.10774).
  *
  * The bounds of a page are the least and the greatest value of each channel of its K, as K is
- * stored: turned and transformed. They bound the product of a query with any key of the page:
+ * stored: turned and transformed. They are in bf16, rounded down and up, and bound the product of a
+ * query with any key of the page:
  *
  *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
  *         = sum over channels of (sum of heads' q < 0) * least + (sum of heads' q > 0) * greatest
@@ -20,16 +21,17 @@
 #ifndef QUIRE_RETAIN_PAGE_CHOICE_H
 #define QUIRE_RETAIN_PAGE_CHOICE_H
 
+#include "base/prefetch.h"
 #include "quire/attn.h"
 
 #define QUIRE_ATTEND_DENSE  2u /* layers that read all pages (Quest) */
 #define QUIRE_ATTEND_RECENT 2u /* last pages of a lane that are always read */
 
 typedef struct quire_page_rank {
-    const float *bounds; /* [2][d_k] least and greatest; not read of pages that are always read */
-    uint64_t key;        /* ascends with the bound, then with the place in the lane's table */
-    uint64_t sorted;     /* keys in the order of a selection */
-    uint32_t entry;      /* a page that is read: its place in the lane's table */
+    const uint16_t *bounds; /* [2][d_k] least and greatest; not read of pages always read */
+    uint64_t key;           /* ascends with the bound, then with the place in the lane's table */
+    uint64_t sorted;        /* keys in the order of a selection */
+    uint32_t entry;         /* a page that is read: its place in the lane's table */
 } quire_page_rank;
 
 /* The share of "top:SHARE", above 0 and at most 1. Errors: QUIRE_INVAL. */
@@ -41,14 +43,16 @@ static inline bool quire_attends(double share)
     return share > 0 && share < 1;
 }
 
-/* Bytes of the bounds of a page of a lane. */
+/* Bytes of the bounds of a page of a lane: whole lines of memory, so that parts of pages are. */
 static inline size_t quire_page_bounds_bytes(uint32_t d_k)
 {
-    return 2 * (size_t)d_k * sizeof(float);
+    const size_t n_bytes = 2 * (size_t)d_k * sizeof(uint16_t);
+
+    return (n_bytes + QUIRE_PREFETCH_LINE - 1) / QUIRE_PREFETCH_LINE * QUIRE_PREFETCH_LINE;
 }
 
 /* Widen the bounds of a page by a row of K; its first row begins them. */
-void quire_page_bounds_add(float *bounds, uint32_t d_k, const float *row, bool is_first);
+void quire_page_bounds_add(uint16_t *bounds, uint32_t d_k, const float *row, bool is_first);
 
 /* How many of n pages a row reads. */
 uint32_t quire_pages_read(double share, uint32_t n);

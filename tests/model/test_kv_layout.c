@@ -105,11 +105,11 @@ static void test_bounds(void **state)
         quire_attn_layer layer;
 
         (void)quire_kv_layout(&with, l, &layer);
-        assert_int_equal(parts_with[l], parts[l] + 2 * 2 * HEAD_DIM * sizeof(float));
+        assert_int_equal(parts_with[l], parts[l] + 2 * 2 * HEAD_DIM * sizeof(uint16_t));
         assert_int_equal(layer.k_store.lane.page_stride, parts_with[l]);
     }
     assert_int_equal(quire_runtime_kv_bytes(&desc, &opts) - bytes,
-                     n_pages * N_STORED * 2 * 2 * HEAD_DIM * sizeof(float));
+                     n_pages * N_STORED * 2 * 2 * HEAD_DIM * sizeof(uint16_t));
 }
 
 /* Latent attention: a page holds K alone, and no block of its rotation reaches past V. */

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "codec/half.h"
 #include "retain/kept_lanes.h"
 #include "seed.h"
 
@@ -128,6 +129,15 @@ static void step(world *w, uint32_t n_rows)
 
 /* ---- in double precision ---- */
 
+/* The nearest number of 8 binary digits that is not below x, or not above. */
+static double rounded(double x, double (*to)(double))
+{
+    int exponent;
+    const double digits = frexp(x, &exponent);
+
+    return ldexp(to(ldexp(digits, 8)), exponent - 8);
+}
+
 /* Bound of page i of a lane for the last row. */
 static double bound_of(const world *w, uint32_t l, uint32_t g, const int32_t *held, uint32_t n,
                        uint32_t i)
@@ -138,15 +148,14 @@ static double bound_of(const world *w, uint32_t l, uint32_t g, const int32_t *he
         const float *q = w->q[l][w->n_text - 1] + h * D;
 
         for (uint32_t d = 0; d < D; d++) {
-            double best = -INFINITY;
             double least = INFINITY, greatest = -INFINITY;
 
             for (uint32_t t = 64 * i; t < n && t < 64 * (i + 1); t++) {
                 least = fmin(least, (double)w->k[l][held[t]][g * D + d]);
                 greatest = fmax(greatest, (double)w->k[l][held[t]][g * D + d]);
             }
-            best = fmax((double)q[d] * least, (double)q[d] * greatest);
-            sum += best;
+            sum +=
+                fmax((double)q[d] * rounded(least, floor), (double)q[d] * rounded(greatest, ceil));
         }
     }
     return sum;
@@ -368,12 +377,13 @@ static void rows_choose(const world *w, uint32_t l, uint32_t g, const lane_rows 
     for (uint32_t p = 0; p < n_pages; p++) {
         for (uint32_t i = 0; i < GROUP * D; i++) {
             const double q = (double)w->q[l][w->n_text - 1][g * GROUP * D + i];
-            double best = -INFINITY;
+            double least = INFINITY, greatest = -INFINITY;
 
             for (uint32_t t = 64 * p; t < rows->n && t < 64 * (p + 1); t++) {
-                best = fmax(best, q * (double)rows->k[t][i % D]);
+                least = fmin(least, (double)rows->k[t][i % D]);
+                greatest = fmax(greatest, (double)rows->k[t][i % D]);
             }
-            bounds[p] += best; /* the product is greatest at the least or the greatest value */
+            bounds[p] += fmax(q * rounded(least, floor), q * rounded(greatest, ceil));
         }
         is_read[p] = p == 0 || p + QUIRE_ATTEND_RECENT >= n_pages;
         bounds[p] = is_read[p] ? -INFINITY : bounds[p];
@@ -480,7 +490,8 @@ static void test_nan(void **state)
     };
     static const uint32_t of_query[N_READ] = { 0, 6, 7, 8, 9 }, of_page[N_READ] = { 0, 4, 5, 8, 9 };
     const quire_attn_layer one = { .d_k = D };
-    float bounds[N][2 * D], query[D], row[D];
+    uint16_t bounds[N][2 * D];
+    float query[D], row[D];
 
     (void)state;
     for (int is_page = 0; is_page < 2; is_page++) {
@@ -514,7 +525,8 @@ static void test_ties(void **state)
         HEADS = 3
     };
     const quire_attn_layer one = { .d_k = D };
-    float bounds[N][2 * D], queries[HEADS * D];
+    uint16_t bounds[N][2 * D];
+    float queries[HEADS * D], rows[2][D];
     uint32_t n_equal = 0, n_below = 0;
 
     (void)state;
@@ -530,12 +542,14 @@ static void test_ties(void **state)
             ranks[p].bounds = bounds[p];
             best[p] = 0;
             for (uint32_t d = 0; d < D; d++) {
-                bounds[p][d] = -(float)quire_rng_below(&rng, 2) - 2.0f;
-                bounds[p][D + d] = bounds[p][d] + 1.0f;
+                rows[0][d] = -(float)quire_rng_below(&rng, 2) - 2.0f;
+                rows[1][d] = rows[0][d] + 1.0f;
+            }
+            for (uint32_t t = 0; t < 2; t++) {
+                quire_page_bounds_add(bounds[p], D, rows[t], t == 0);
             }
             for (uint32_t i = 0; i < HEADS * D; i++) {
-                best[p] +=
-                    (int)fmaxf(queries[i] * bounds[p][i % D], queries[i] * bounds[p][D + i % D]);
+                best[p] += (int)fmaxf(queries[i] * rows[0][i % D], queries[i] * rows[1][i % D]);
             }
             n_below += best[p] < 0;
             best[p] = p == 0 || p + QUIRE_ATTEND_RECENT >= N ? 10000 : best[p];
@@ -558,12 +572,42 @@ static void test_ties(void **state)
     assert_true(n_equal > 0 && n_below > 0);
 }
 
+/* Bounds are no narrower than the keys, and hardly wider. */
+static void test_rounding(void **state)
+{
+    static const float given[D] = { 0.0f,   1.0f,    -1.0f,   1.001f,   -1.001f,
+                                    1e-42f, -1e-42f, 3.4e38f, -3.4e38f, 65504.0f };
+    float row[D], least, greatest;
+    uint16_t bounds[2 * D];
+
+    (void)state;
+    for (uint32_t i = 0; i < 1000; i++) {
+        fill(row, D);
+        memcpy(row, given, i == 0 ? sizeof row : 0);
+        quire_page_bounds_add(bounds, D, row, true);
+        for (uint32_t d = 0; d < D; d++) {
+            least = quire_bf16_to_f32(bounds[d]);
+            greatest = quire_bf16_to_f32(bounds[D + d]);
+            assert_true(least <= row[d] && row[d] <= greatest);
+            assert_true(isinf(greatest) || isinf(least) ||
+                        (double)greatest - (double)least <= fabs((double)row[d]) / 128 + 1e-40);
+        }
+    }
+    /* Infinities and numbers of 8 digits stay. */
+    row[0] = -INFINITY;
+    row[1] = -2.5f;
+    quire_page_bounds_add(bounds, D, row, true);
+    assert_true(isinf(quire_bf16_to_f32(bounds[0])) && isinf(quire_bf16_to_f32(bounds[D])));
+    assert_true(quire_bf16_to_f32(bounds[1]) == -2.5f && quire_bf16_to_f32(bounds[D + 1]) == -2.5f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),    cmocka_unit_test(test_steps),
         cmocka_unit_test(test_condensed), cmocka_unit_test(test_sealed),
         cmocka_unit_test(test_nan),       cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_rounding),
     };
 
     rng = test_rng(1);

@@ -430,6 +430,9 @@ static void chat_refuses_what_does_not_fit(void **state)
 
 static void chat_needs_a_template(void **state)
 {
+    /* Names of Ollama and llama.cpp; the word behind the end is no command of the chat any more. */
+    static const char *const others[] = { "/clear\n", "/quit\n/behind the end\n",
+                                          "/bye\n/behind the end\n" };
     const char *model = program_model();
     program_result none = program_expect(1, PROGRAM("chat", "-m", model));
     program_result unknown =
@@ -443,6 +446,15 @@ static void chat_needs_a_template(void **state)
     assert_says(unknown.err, "--chat-template");
     assert_int_equal(typo.exit_status, 0);
     assert_says(typo.err, "did you mean /reset?");
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        program_result other = program_run_with(
+            others[i], PROGRAM("chat", "-m", model, "--chat-template", "chatml", "-n", "1"));
+
+        assert_int_equal(other.exit_status, 0);
+        assert_null(strstr(other.err, "unknown command"));
+        assert_null(strstr(other.err, "behind the end"));
+        program_free(&other);
+    }
     program_free(&none);
     program_free(&unknown);
     program_free(&typo);

@@ -14,7 +14,7 @@
 typedef struct command {
     const char *name;
     const char *args; /* "" = none */
-    const char *help;
+    const char *help; /* NULL: another program's name for the command before, not listed */
     void (*run)(quire_chat *c, const char *args);
 } command;
 
@@ -108,12 +108,15 @@ static void help(quire_chat *c, const char *args);
 static const command commands[] = {
     { "/help", "", "this list", help },
     { "/reset", "", "forget the conversation", reset },
+    { "/clear", "", NULL, reset },
     { "/undo", "", "take the last turn back", undo },
     { "/retry", "", "answer the last message again", retry },
     { "/system", " [TEXT]", "begin anew with this system message, or with none", set_system },
     { "/think", " on|off", "let the model think before it answers", think },
     { "/status", "", "tokens and memory in use", status },
     { "/exit", "", "leave; so does Ctrl-D", leave },
+    { "/quit", "", NULL, leave },
+    { "/bye", "", NULL, leave },
 };
 #define N_COMMANDS (sizeof commands / sizeof commands[0])
 
@@ -122,6 +125,9 @@ static void help(quire_chat *c, const char *args)
     for (size_t i = 0; i < N_COMMANDS; i++) {
         char usage[32];
 
+        if (commands[i].help == NULL) {
+            continue;
+        }
         (void)snprintf(usage, sizeof usage, "%s%s", commands[i].name, commands[i].args);
         quire_say("  %-16s %s", usage, commands[i].help);
     }

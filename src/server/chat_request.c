@@ -110,8 +110,21 @@ int quire_chat_request_tools(quire_chat_request *request, quire_fields *fields, 
     return fields->err->http != 0 ? QUIRE_INVAL : QUIRE_OK;
 }
 
+static bool has_function(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        const char *other = json_string_value(json_object_get(function, "name"));
+
+        if (other != NULL && strcmp(other, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* "none", "auto", "required", or {"type": "function", "function": {"name"}}. */
-static void read_choice(quire_chat_request *request, quire_fields *fields)
+static void read_choice(quire_chat_request *request, quire_fields *fields, const json_t *tools)
 {
     json_t *value = quire_field(fields, "tool_choice");
     const char *text = json_string_value(value);
@@ -134,6 +147,9 @@ static void read_choice(quire_chat_request *request, quire_fields *fields)
     }
     if (request->tool_choice >= QUIRE_TOOL_CHOICE_REQUIRED && request->tools == NULL) {
         quire_field_error(fields, "tool_choice", "needs tools");
+    } else if (request->tool_name != NULL && !has_function(tools, request->tool_name)) {
+        quire_field_error(fields, "tool_choice", "tools has no function \"%.64s\"",
+                          request->tool_name);
     }
 }
 
@@ -152,7 +168,7 @@ static void read_tools(quire_chat_request *request, quire_fields *fields)
     if (tools != NULL) {
         (void)quire_chat_request_tools(request, fields, "tools", tools);
     }
-    read_choice(request, fields);
+    read_choice(request, fields, tools);
     request->parallel_calls = read_switch(fields, "parallel_tool_calls");
 }
 

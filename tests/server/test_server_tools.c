@@ -239,7 +239,7 @@ static void refuses_tools_that_are_none(void **state)
         { "{" HI ",\"tool_choice\":\"required\"}", "invalid_value", "needs tools" },
         { "{" ASK_ADD ",\"tool_choice\":\"sometimes\"}", "invalid_value", "tool_choice" },
         { "{" ASK_ADD ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}}",
-          "chat_template", "not in tools" },
+          "invalid_value", "tool_choice: tools has no function \"sub\"" },
         { "{" ASK_ADD ",\"grammar\":\"root ::= [a]\"}", "invalid_value", "not together" },
         { "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"strict\":true,"
           "\"parameters\":{\"properties\":{\"b\":{\"not\":{}}}}}}]}",

@@ -18,10 +18,30 @@
 /* Interval of checks of the client's socket while waiting. */
 #define WAIT_MS 100u
 
+/* The figures for the log: the results of requests that are given up are not awaited. */
+static void note_given_up(quire_generation *gen)
+{
+    quire_http *http = gen->http;
+
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const quire_choice *choice = &gen->choices[i];
+
+        if (choice->request != NULL) {
+            http->n_prompt_tokens += i % gen->n_per_prompt == 0 ? choice->prompt->n_tokens : 0;
+            http->n_generated_tokens += choice->n_taken;
+            http->finish = quire_finish_name(QUIRE_FINISH_CANCEL);
+            http->is_given_up = true;
+        }
+    }
+}
+
 void quire_generation_give_up(quire_generation *gen)
 {
     quire_request_token token;
 
+    if (gen->http->finish == NULL) {
+        note_given_up(gen);
+    }
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         quire_choice *choice = &gen->choices[i];
 

@@ -114,6 +114,7 @@ struct quire_http {
     uint32_t n_cached_tokens;
     uint32_t n_generated_tokens;
     const char *finish; /* static */
+    bool is_given_up;   /* before its end: nobody knows the cached tokens */
     /* State that outlives the handler, such as a stream. */
     void *work;
     void (*work_release)(void *work);

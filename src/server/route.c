@@ -396,18 +396,20 @@ static void write_log(const quire_http *http)
 {
     const quire_server_opts *opts = &http->server->opts;
     char tokens[224] = "";
+    char cached[16];
     char line[512];
 
     if (opts->log == NULL) {
         return;
     }
     if (http->id[0] != '\0') {
+        (void)snprintf(cached, sizeof cached, "%u", http->n_cached_tokens);
         (void)snprintf(tokens, sizeof tokens,
-                       " id=%s class=%s prompt_tokens=%u cached_tokens=%u completion_tokens=%u "
+                       " id=%s class=%s prompt_tokens=%u cached_tokens=%s completion_tokens=%u "
                        "finish=%s",
                        http->id, http->class_name != NULL ? http->class_name : "-",
-                       http->n_prompt_tokens, http->n_cached_tokens, http->n_generated_tokens,
-                       http->finish != NULL ? http->finish : "none");
+                       http->n_prompt_tokens, http->is_given_up ? "-" : cached,
+                       http->n_generated_tokens, http->finish != NULL ? http->finish : "none");
     }
     (void)snprintf(
         line, sizeof line, "%s %s status=%d ms=%.1f tenant=%s%s%s", http->method, http->path,

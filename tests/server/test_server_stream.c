@@ -270,6 +270,9 @@ static void cancels_when(bool is_stream, uint32_t hold_at)
     (void)close(fd);
     engine_double_wait_cancelled(f.engine, 1);
     server_fixture_wait_log(&f, "client=gone");
+    assert_null(strstr(f.log, " prompt_tokens=0 "));
+    assert_non_null(strstr(f.log, " cached_tokens=- "));
+    assert_non_null(strstr(f.log, " finish=cancelled client=gone"));
     f.log[0] = '\0';
 }
 

@@ -27,7 +27,7 @@ async function openPage(context, port) {
     const problems = [];
     page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
     page.on("console", (message) => {
-        if (message.type() === "error" && !/40[013]|503/.test(message.text())) {
+        if (message.type() === "error" && !/40[013]|503|ERR_CONNECTION_REFUSED/.test(message.text())) {
             problems.push(`console: ${message.text()}`);
         }
     });
@@ -282,6 +282,11 @@ async function testErrors(page) {
     await page.locator("article.assistant").last().getByRole("button", { name: "Answer again, as a branch" }).click();
     await idle(page);
     assert.equal(await page.locator("article .error").textContent(), "the server is draining");
+    await page.unroute("**/v1/chat/completions");
+    await page.route("**/v1/chat/completions", (route) => route.abort("connectionrefused"));
+    await page.locator("article.assistant").last().getByRole("button", { name: "Answer again, as a branch" }).click();
+    await idle(page);
+    assert.match(await page.locator("article .error").textContent(), /^the server does not answer \(/);
     await page.click("#settings");
     await page.fill("#s-temperature", "warm");
     await page.click("#apply");

@@ -178,6 +178,9 @@ async function testKey(browser) {
         const { page } = await openPage(browser, server.port);
         assert.ok(await page.isHidden("#tier"), "there is nothing below memory");
         await page.waitForSelector("#key.asked", WAIT);
+        await page.fill("#key-text", "user-key-1");
+        await page.click("#key button");
+        await page.waitForFunction(() => document.querySelector("#state").textContent === "this is not the administrator's key", null, WAIT);
         await page.fill("#key-text", "admin-key-1");
         await page.click("#key button");
         await page.waitForFunction(() => document.querySelectorAll("#explain tr").length === 2, null, WAIT);

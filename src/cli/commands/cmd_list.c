@@ -209,7 +209,7 @@ static int list(void *opaque)
 /* ---- rm ---- */
 
 /* The first file of a download that has not ended, by the files of a name's repository, or the file
- * of an URL. */
+ * of a URL. */
 static int find_partial(const quire_model_name *name, char path[QUIRE_PLACE_MAX], quire_error *err)
 {
     char folder[QUIRE_PLACE_MAX];

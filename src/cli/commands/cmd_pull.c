@@ -30,7 +30,7 @@ typedef struct pull_args {
 static const quire_opt options[] = {
     { .names = { "--name" }, .type = QUIRE_OPT_TEXT, .is_required = true, .unit = "NAME",
       .offset = offsetof(pull_args, name),
-      .help = "the model: a short name, hf:OWNER/REPO[:FILE.gguf or a quantisation], or an URL; "
+      .help = "the model: a short name, hf:OWNER/REPO[:FILE.gguf or a quantisation], or a URL; "
               "the name alone, as the first word, is the same" },
     { .names = { "--sha256" }, .type = QUIRE_OPT_TEXT, .unit = "HEX",
       .initial_text = "what the hub or the server says", .offset = offsetof(pull_args, sha256),

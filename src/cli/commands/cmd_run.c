@@ -101,9 +101,9 @@ static void print_summary(const run_args *args, const quire_opened *session,
         quire_say("the context was condensed %u times by %s", result->n_condensings,
                   args->overflow.retain != NULL ? args->overflow.retain : QUIRE_CONTEXT_RETAIN);
     }
-    quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
+    quire_say("KV %s: %u tokens in %llu page%s, %s live, %s charged",
               quire_opened_kv_text(session, kv, sizeof(kv)), n_held,
-              (unsigned long long)stats.pages_live,
+              (unsigned long long)stats.pages_live, stats.pages_live == 1 ? "" : "s",
               quire_format_bytes(stats.live_bytes, live, sizeof(live)),
               quire_format_bytes(stats.charged_bytes, charged, sizeof(charged)));
     quire_opened_say_retained(session);

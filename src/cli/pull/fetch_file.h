@@ -1,4 +1,4 @@
-/* fetch_file.h - one file from an URL into a partial file beside its place, verified.
+/* fetch_file.h - one file from a URL into a partial file beside its place, verified.
  *
  * The partial file is PATH.ID.partial, where ID names the content: the first digits of the expected
  * hash, or of the hash of the server's etag and size. A later call therefore goes on only where the
@@ -41,7 +41,7 @@ typedef struct quire_fetch {
     uint64_t resumed_bytes; /* that were here before */
 } quire_fetch;
 
-/* Ask the server by HEAD for size, etag and hash of an URL, where they are not known. Errors:
+/* Ask the server by HEAD for size, etag and hash of a URL, where they are not known. Errors:
  * quire_transfer_run(), QUIRE_CORRUPT (the size is another one than expected), QUIRE_INVAL (neither
  * size nor hash). */
 int quire_fetch_ask(quire_fetch *fetch, quire_error *err);

@@ -40,7 +40,7 @@ int quire_models_folder(char buffer[QUIRE_PLACE_MAX], quire_error *err)
     return QUIRE_OK;
 }
 
-/* HOST/PATH of an URL as a path: no query, no empty or hidden folders. */
+/* HOST/PATH of a URL as a path: no query, no empty or hidden folders. */
 static int url_place(const quire_model_name *name, char *buffer, size_t buffer_bytes,
                      quire_error *err)
 {
@@ -50,7 +50,7 @@ static int url_place(const quire_model_name *name, char *buffer, size_t buffer_b
     size_t n_path = 0;
 
     for (size_t i = 0; i < n; i++) {
-        /* A port's colon and percent signs may stand in an URL; in a path they would be odd. */
+        /* A port's colon and percent signs may stand in a URL; in a path they would be odd. */
         path[n_path++] = at[i] == ':' || at[i] == '%' ? '_' : at[i];
     }
     path[n_path] = '\0';

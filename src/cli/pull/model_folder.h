@@ -4,7 +4,7 @@
  * that users chose, no cache that may be emptied at any time.
  *
  *   OWNER/REPO/FILE             of the hub; OWNER/REPO@REVISION/FILE if the revision is not main
- *   @url/HOST/PATH              of an URL
+ *   @url/HOST/PATH              of a URL
  *   FILE.pulled.json            its record: source, hashes, time
  *   FILE.ID.partial             a download that has not ended; ID is of its content
  *   FILE.lock                   while a pull or rm of FILE is at work
@@ -32,7 +32,7 @@
 int quire_models_folder(char buffer[QUIRE_PLACE_MAX], quire_error *err);
 
 /* The path below the folder for a file of a name: of the repository's file, or of the URL (file is
- * not used). Errors: QUIRE_INVAL (an URL whose path cannot be one here), QUIRE_LIMIT. */
+ * not used). Errors: QUIRE_INVAL (a URL whose path cannot be one here), QUIRE_LIMIT. */
 int quire_model_place(const quire_model_name *name, const char *file, char buffer[QUIRE_PLACE_MAX],
                       quire_error *err);
 

@@ -187,7 +187,7 @@ static int parse_url(const char *text, quire_model_name *out, quire_error *err)
     const size_t n = strcspn(text, "?#");
 
     if (strlen(text) >= QUIRE_NAME_URL_MAX) {
-        return quire_error_set(err, QUIRE_LIMIT, "%.60s...: an URL has at most %u bytes", text,
+        return quire_error_set(err, QUIRE_LIMIT, "%.60s...: a URL has at most %u bytes", text,
                                QUIRE_NAME_URL_MAX - 1);
     }
     if (parse_hub_url(text, out)) {
@@ -195,12 +195,12 @@ static int parse_url(const char *text, quire_model_name *out, quire_error *err)
     }
     if (has_credentials(text)) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "an URL with a user's name or a password is not taken: others would "
+                               "a URL with a user's name or a password is not taken: others would "
                                "see it");
     }
     if (n < 5 || strncasecmp(text + n - 5, ".gguf", 5) != 0) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "%.*s: the path of an URL ends with .gguf; hf:OWNER/REPO names a "
+                               "%.*s: the path of a URL ends with .gguf; hf:OWNER/REPO names a "
                                "repository of the hub",
                                SHOWN_MAX, text);
     }

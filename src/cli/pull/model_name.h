@@ -25,7 +25,7 @@
 
 #define QUIRE_NAME_PART_MAX 97u   /* bytes of an owner, a repository or a revision, the zero too */
 #define QUIRE_NAME_FILE_MAX 512u  /* of a file in a repository */
-#define QUIRE_NAME_URL_MAX  2048u /* of an URL */
+#define QUIRE_NAME_URL_MAX  2048u /* of a URL */
 #define QUIRE_NAME_TEXT_MAX (3 * QUIRE_NAME_PART_MAX + QUIRE_NAME_FILE_MAX + 8)
 
 #define QUIRE_HUB_DEFAULT "https://huggingface.co"

@@ -1,6 +1,6 @@
 /* pull.h - fetch a model by name: all files of its set, verified, then named.
  *
- *   1. the list of files: the hub's, or HEAD of an URL
+ *   1. the list of files: the hub's, or HEAD of a URL
  *   2. the lock of the first file; another pull of the model is waited for
  *   3. nothing to do if files of these sizes and hashes are here already
  *   4. room on the disk for the missing bytes

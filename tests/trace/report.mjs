@@ -104,6 +104,13 @@ async function testAxes(page, report) {
     }
 }
 
+// Stacked series whose points come in groups of one x.
+async function testStack(page) {
+    const tops = await page.evaluate(() => stack([{ points: [[0, 1], [0, 2], [3, 1]] }, { points: [[0, 10], [0, 20], [3, 5]] }])
+        .map((s) => s.points.map((p) => p[1])));
+    assert.deepEqual(tops, [[1, 2, 1], [11, 22, 6]]);
+}
+
 // The plots have the width of the window.
 async function redrawn(page) {
     await page.waitForFunction(() => [...document.querySelectorAll("[data-plot] svg")].every((svg) =>
@@ -144,6 +151,7 @@ async function testPage(browser, folder) {
     assert.equal(await page.textContent("[data-text=yaml] pre"), readFileSync(yaml, "utf8"));
     assert.equal(await page.locator("[data-table=hit-rates] tr").count(), 1 + POLICIES.length + 1);
     await testAxes(page, report);
+    await testStack(page);
     await checkPage(page, { axe: args.axe, settle: () => redrawn(page), screenshot: args.windows });
     assert.deepEqual(problems, []);
     console.log(`ok - ${PLOTS.length} plots, pointer, legend, table, settings`);

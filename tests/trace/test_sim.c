@@ -239,6 +239,34 @@ static void test_timeline(void **state)
     quire_trace_fini(&trace);
 }
 
+/* Of requests that come at one time there is one point, with the hits of all of them. */
+static void test_timeline_of_groups(void **state)
+{
+    quire_rng rng = test_rng(14);
+    quire_sim_opts opts = {
+        .policy = QUIRE_EVICT_LRU, .capacity_blocks = 40, .seed = 5, .timeline_points = 100
+    };
+    quire_sim_result result;
+    quire_trace trace;
+    double hits = 0.0;
+
+    (void)state;
+    random_trace(&trace, 100, &rng);
+    for (uint32_t i = 0; i < 100; i++) {
+        trace.requests[i].time_us = 1000 * (i / 10);
+    }
+    result = simulate(&trace, &opts);
+    assert_int_equal(result.n_points, 10);
+    for (uint32_t i = 0; i < result.n_points; i++) {
+        assert_int_equal(result.timeline[i].time_us, 1000 * i);
+        hits += result.timeline[i].hit_rate * (double)blocks_of_point(&trace, i, 10);
+    }
+    assert_true(result.hit_blocks > 0);
+    assert_true(fabs(hits - (double)result.hit_blocks) < 1e-6);
+    quire_sim_result_fini(&result);
+    quire_trace_fini(&trace);
+}
+
 /* ---- Belady ---- */
 
 #define IDS_MAX 9u
@@ -589,13 +617,21 @@ static void test_mooncake(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lru),          cmocka_unit_test(test_all_policies),
-        cmocka_unit_test(test_options),      cmocka_unit_test(test_timeline),
-        cmocka_unit_test(test_belady),       cmocka_unit_test(test_time_by_hand),
-        cmocka_unit_test(test_time_queue),   cmocka_unit_test(test_time_preemption),
-        cmocka_unit_test(test_time_rank),    cmocka_unit_test(test_time_random),
-        cmocka_unit_test(test_pinned_share), cmocka_unit_test(test_class_ttl),
-        cmocka_unit_test(test_mooncake),     cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_lru),
+        cmocka_unit_test(test_all_policies),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_timeline),
+        cmocka_unit_test(test_timeline_of_groups),
+        cmocka_unit_test(test_belady),
+        cmocka_unit_test(test_time_by_hand),
+        cmocka_unit_test(test_time_queue),
+        cmocka_unit_test(test_time_preemption),
+        cmocka_unit_test(test_time_rank),
+        cmocka_unit_test(test_time_random),
+        cmocka_unit_test(test_pinned_share),
+        cmocka_unit_test(test_class_ttl),
+        cmocka_unit_test(test_mooncake),
+        cmocka_unit_test(test_cancel),
     };
 
     return cmocka_run_group_tests_name("sim", tests, NULL, NULL);

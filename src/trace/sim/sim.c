@@ -31,21 +31,29 @@ void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *cons
                             uint32_t n, uint64_t time_us)
 {
     quire_sim_result *out = line->result;
-    uint64_t blocks = out->blocks - line->blocks;
+    const uint32_t n_points = out->n_points;
+    const bool is_more = n_points > 0 && out->timeline[n_points - 1].time_us == time_us;
     quire_sim_point point = { .time_us = time_us };
+    uint64_t blocks;
 
     if (line->points_max == 0 || ++line->n_requests % line->every != 0 ||
-        out->n_points == line->points_max) {
+        (n_points == line->points_max && !is_more)) {
         return;
     }
+    if (!is_more) { /* the point of this time begins; else it grows */
+        line->blocks = line->blocks_now;
+        line->hit_blocks = line->hit_blocks_now;
+    }
+    blocks = out->blocks - line->blocks;
     for (uint32_t i = 0; i < n; i++) {
         quire_sim_tree_held(trees[i], &point);
     }
     point.hit_rate =
         blocks > 0 ? (double)(out->hit_blocks - line->hit_blocks) / (double)blocks : 0.0;
-    out->timeline[out->n_points++] = point;
-    line->blocks = out->blocks;
-    line->hit_blocks = out->hit_blocks;
+    out->timeline[is_more ? n_points - 1 : n_points] = point;
+    out->n_points += !is_more;
+    line->blocks_now = out->blocks;
+    line->hit_blocks_now = out->hit_blocks;
 }
 
 /* ---- counting ---- */

@@ -160,7 +160,7 @@ typedef struct quire_sim_result {
     uint64_t pages_touched;       /* looked up or published: the unit of speed */
     double wall_s;
     double cpu_s;              /* of the thread that ran it */
-    quire_sim_point *timeline; /* [n_points]; free with quire_sim_result_fini() */
+    quire_sim_point *timeline; /* [n_points], of ascending times; quire_sim_result_fini() frees */
     uint32_t n_points;
 } quire_sim_result;
 

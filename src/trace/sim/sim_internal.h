@@ -13,14 +13,17 @@ typedef struct quire_sim_timeline {
     uint32_t points_max;
     uint32_t every; /* requests */
     uint32_t n_requests;
-    uint64_t blocks; /* at the last point */
+    uint64_t blocks; /* before the last point */
     uint64_t hit_blocks;
+    uint64_t blocks_now; /* with it */
+    uint64_t hit_blocks_now;
 } quire_sim_timeline;
 
 /* Errors: QUIRE_NOMEM. */
 int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
                              const quire_sim_opts *opts, quire_sim_result *out);
-/* A request has been counted. trees: [n], of all devices. */
+/* A request has been counted. trees: [n], of all devices. Samples of one time become one point, of
+ * the last state: requests may come in groups of equal times. */
 void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *const *trees,
                             uint32_t n, uint64_t time_us);
 

@@ -156,7 +156,7 @@ static void run_chooses_formats(void **state)
     assert_string_equal(string(kv, "format"), string(json_object_get(again, "kv"), "format"));
     assert_int_equal(integer(kv, "recent_tokens"), 0);
     assert_says(text.err, "KV auto 7.50 -> 7.");
-    assert_says(poor.err, "at least");
+    assert_says(poor.err, "on this model: choose ");
     assert_says(wrong.err, "there is no layer 2");
     program_free(&wrong);
     program_free(&poor);

@@ -323,6 +323,17 @@ void quire_chat_request_ask(const quire_chat_request *request, const quire_chat_
     };
 }
 
+/* Whether the model's template would leave the tools out, without notice to the client. */
+static bool has_no_place_for_tools(const quire_chat_format *format,
+                                   const quire_chat_request *request)
+{
+    quire_chat_abilities has;
+
+    quire_chat_format_abilities(format, &has);
+    return has.has_jinja && !has.has_tools && request->tools != NULL &&
+           request->tool_choice != QUIRE_TOOL_CHOICE_NONE;
+}
+
 int quire_chat_request_apply(quire_http *http, const quire_chat_request *request,
                              const quire_chat_message *messages, size_t n, const char *schema,
                              quire_chat_prompt **out)
@@ -336,6 +347,11 @@ int quire_chat_request_apply(quire_http *http, const quire_chat_request *request
     if (http->server->chat == NULL) {
         return quire_api_error_set(&http->err, 501, "no_chat_template", NULL, "%s",
                                    http->server->chat_error.message);
+    }
+    if (has_no_place_for_tools(http->server->chat, request)) {
+        return quire_api_error_set(&http->err, 400, "unsupported_parameter", "tools",
+                                   "tools: the model's chat template has no tools; one given by "
+                                   "--chat-template-file may have");
     }
     if (quire_chat_format_apply(http->server->chat, &ask, out, &cause) < 0) {
         return apply_error(http, &cause);

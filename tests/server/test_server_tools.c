@@ -66,6 +66,12 @@ static int start_laguna(void **state)
     return start_with("poolside-Laguna-XS.2");
 }
 
+static int start_without_tools(void **state)
+{
+    (void)state;
+    return start_with("google-gemma-2-2b-it");
+}
+
 static int stop(void **state)
 {
     (void)state;
@@ -266,6 +272,17 @@ static void refuses_tools_that_are_none(void **state)
         expect_error(cases[i][0], cases[i][1], cases[i][2]);
     }
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+}
+
+/* The answer would not show that the prompt lacks them. */
+static void a_template_without_tools_refuses_them(void **state)
+{
+    (void)state;
+    expect_error("{" ASK_ADD "}", "unsupported_parameter",
+                 "tools: the model's chat template has no tools");
+    assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+    json_decref(http_post_json(f.port, CHAT, "{" ASK_ADD ",\"tool_choice\":\"none\"}", 200));
+    json_decref(http_post_json(f.port, CHAT, "{" HI ",\"tools\":[]}", 200));
 }
 
 /* The number of tokens of a request's prompt. */
@@ -497,6 +514,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(thoughts_can_stay_in_the_content, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
+        cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,
+                                        stop),
         cmocka_unit_test_setup_teardown(the_prompt_has_what_the_request_says, start, stop),
         cmocka_unit_test_setup_teardown(condense_keeps_the_tools, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_goes_on_with_the_last_message, start, stop),

@@ -40,6 +40,7 @@ quire_chain_copy *quire_chain_copy_make(quire_chain_copies *pool, const quire_tr
             }
             memcpy(copy->transfer->record, t->record, n_bytes);
             copy->transfer->owner = copy;
+            copy->transfer->use = t->use;
             copy->is_used = true;
             return copy;
         }

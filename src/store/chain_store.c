@@ -440,6 +440,12 @@ static void chain_stats(const quire_store *store, quire_store_stats *out)
     state_of(out, parts, n);
 }
 
+static void chain_hint(quire_store *store, const quire_store_hints *hints)
+{
+    quire_store_hint(self_of(store)->near, hints);
+    quire_store_hint(self_of(store)->far, hints);
+}
+
 /* A page is in either store. */
 static uint32_t chain_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
 {
@@ -542,6 +548,7 @@ static const quire_store_ops chain_ops = {
     .heard = chain_heard,
     .poll = chain_poll,
     .stats = chain_stats,
+    .hint = chain_hint,
     .has = chain_has,
     .parts = chain_parts,
     .close = chain_close,

@@ -5,7 +5,7 @@
 
 static void drop_entry(quire_host_records *h, quire_host_entry *e)
 {
-    quire_host_remove(h, e);
+    quire_host_remove(h, e, QUIRE_PREFIX_GONE_INVALIDATED);
     h->stats.dropped_total++;
 }
 
@@ -40,15 +40,6 @@ static void drop_branch(quire_host_records *h, const quire_page_key *key)
     }
 }
 
-/* The page before an entry's; NULL: it is not there. Positions fall on the way up, so that no
- * constructed circle holds the search. */
-static quire_host_entry *above(const quire_host_records *h, const quire_host_entry *e)
-{
-    quire_host_entry *up = quire_host_find(h, &e->record.text.parent);
-
-    return up != NULL && up->record.text.first_token < e->record.text.first_token ? up : NULL;
-}
-
 static bool is_first(const quire_host_entry *e)
 {
     return quire_page_key_is(&e->record.text.parent, &e->record.text.root);
@@ -62,13 +53,13 @@ static void look_above(const quire_host_records *h, quire_host_entry *e)
 
     while (up != NULL && up->looked_at != h->n_drops) {
         top = up;
-        up = is_first(top) ? NULL : above(h, top);
+        up = is_first(top) ? NULL : quire_host_above(h, top);
     }
     is_orphan = up != NULL ? up->is_orphan : !is_first(top);
     while (e != up) {
         e->looked_at = h->n_drops;
         e->is_orphan = is_orphan;
-        e = e != top ? above(h, e) : up;
+        e = e != top ? quire_host_above(h, e) : up;
     }
 }
 

@@ -29,6 +29,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/prefix/prefix_learned.h"
 #include "store/page_record.h"
 
 typedef struct quire_store quire_store;
@@ -43,24 +44,34 @@ typedef struct quire_transfer_above {
     quire_store_result result;
 } quire_transfer_above;
 
+/* Who uses a page, for stores that choose what they keep by an eviction policy. Zeros: nobody of
+ * whom anything is known. */
+typedef struct quire_page_use {
+    uint64_t request; /* a number of the request among the caller's; 0: each transfer counts as a
+                         request of its own */
+    bool is_told;     /* all of the standing is set; else region, rank and account alone */
+    quire_prefix_standing standing; /* of the page in the caller's prefix tree */
+} quire_page_use;
+
 /* One record under way. */
 typedef struct quire_transfer {
     struct quire_transfer *next; /* the store's while it owns the transfer */
     quire_page_text text;        /* get: the page wanted; the pointers stay valid until poll.
                                     put: not read, the record says it */
-    uint8_t urgency;             /* get: higher first; equal ones in order of arrival */
-    bool is_query;               /* get: only ask whether there is a record, and count it as used;
-                                    no record is read, `record` may be NULL */
-    bool is_put;                 /* set by the store */
-    bool is_replacing;           /* put: replaces a record under the same key, if there is one;
-                                    else such a put ends OK and writes nothing */
-    quire_store_result result;   /* set by the store before poll returns the transfer */
-    unsigned char *record;       /* [capacity], aligned to QUIRE_PAGE_RECORD_ALIGN.
-                                    put: begun (quire_page_record_begin()); the store seals it */
-    size_t capacity;             /* multiple of QUIRE_PAGE_RECORD_ALIGN */
-    quire_page_record found;     /* get, result OK, no query: the verified record */
-    void *owner;                 /* the caller's */
-    uint32_t number;             /* likewise */
+    quire_page_use use;
+    uint8_t urgency;           /* get: higher first; equal ones in order of arrival */
+    bool is_query;             /* get: only ask whether there is a record, and count it as used;
+                                  no record is read, `record` may be NULL */
+    bool is_put;               /* set by the store */
+    bool is_replacing;         /* put: replaces a record under the same key, if there is one;
+                                  else such a put ends OK and writes nothing */
+    quire_store_result result; /* set by the store before poll returns the transfer */
+    unsigned char *record;     /* [capacity], aligned to QUIRE_PAGE_RECORD_ALIGN.
+                                  put: begun (quire_page_record_begin()); the store seals it */
+    size_t capacity;           /* multiple of QUIRE_PAGE_RECORD_ALIGN */
+    quire_page_record found;   /* get, result OK, no query: the verified record */
+    void *owner;               /* the caller's */
+    uint32_t number;           /* likewise */
     quire_transfer_above above[QUIRE_STORE_ABOVE_MAX]; /* one for each store over others */
     uint32_t holder; /* a note of a store for several owners (common_store.h): which one it is */
 } quire_transfer;
@@ -137,6 +148,13 @@ typedef struct quire_store_part {
     quire_store_stats stats;
 } quire_store_part;
 
+/* What an owner knows and a store that chooses by an eviction policy cannot. */
+typedef struct quire_store_hints {
+    double pinned_share; /* of the owner's memory, kept for pinned classes: 0 .. 1 */
+    double token_us;     /* cost of computing a token: quire_prefix_cost_set() */
+    double token_depth_us;
+} quire_store_hints;
+
 typedef struct quire_store_ops {
     /* Take n transfers. A transfer that cannot be taken (FULL, CLOSED) is returned by poll as
      * well, with that result. */
@@ -152,6 +170,8 @@ typedef struct quire_store_ops {
     /* Give back finished transfers, at most n. Returns their number. */
     uint32_t (*poll)(quire_store *store, quire_transfer **out, uint32_t n);
     void (*stats)(const quire_store *store, quire_store_stats *out);
+    /* What holds from now on. NULL = of no use. Thread: as poll. Called by quire_store_hint(). */
+    void (*hint)(quire_store *store, const quire_store_hints *hints);
     /* How many of these keys, from the first one on, have records, as far as the store can tell
      * without a disk or a network: a hint, which costs a look-up each. NULL: it cannot tell.
      * Thread: any, until close. */
@@ -185,6 +205,9 @@ uint32_t quire_store_parts(const quire_store *store, quire_store_part *out);
 
 /* A store's own name and figures, of all its parts together. */
 void quire_store_part_fill(const quire_store *store, quire_store_part *out);
+
+/* ops->hint(), if there is one. */
+void quire_store_hint(quire_store *store, const quire_store_hints *hints);
 
 /* ops->has(), or 0. */
 uint32_t quire_store_has(const quire_store *store, const quire_page_key *keys, uint32_t n);

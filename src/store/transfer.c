@@ -62,6 +62,13 @@ void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *te
     transfer->text.tokens = o->tokens;
 }
 
+void quire_store_hint(quire_store *store, const quire_store_hints *hints)
+{
+    if (store->ops->hint != NULL) {
+        store->ops->hint(store, hints);
+    }
+}
+
 uint32_t quire_store_has(const quire_store *store, const quire_page_key *keys, uint32_t n)
 {
     return store->ops->has != NULL ? store->ops->has(store, keys, n) : 0;

@@ -546,7 +546,10 @@ static void test_common_store(void **state)
     gate *g;
 
     (void)state;
-    assert_int_equal(quire_host_store_create(&engine.tier.store, 64u << 20), QUIRE_OK);
+    assert_int_equal(
+        quire_host_store_create(&engine.tier.store,
+                                &(quire_host_store_opts){ .capacity_bytes = 64u << 20 }),
+        QUIRE_OK);
     assert_int_equal(quire_host_store_share(&replicas_second_store, engine.tier.store), QUIRE_OK);
     engine.tier.copies_all = true;
     engine.tier.wait_us = QUIRE_TIER_WAIT_ALWAYS;
@@ -692,7 +695,9 @@ static void test_refusals(void **state)
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
     assert_string_equal(err.message, "9 devices: at most 8 are possible");
     opts.devices.n = 1;
-    assert_int_equal(quire_host_store_create(&opts.tier.store, 1), QUIRE_OK);
+    assert_int_equal(
+        quire_host_store_create(&opts.tier.store, &(quire_host_store_opts){ .capacity_bytes = 1 }),
+        QUIRE_OK);
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
     assert_string_equal(err.message, "devices: a store below memory must be there for all or none");
     opts.tier.store->ops->close(opts.tier.store, NULL, NULL);
@@ -743,7 +748,9 @@ static void test_no_thread(void **state)
     (void)state;
     quire_engine_destroy(b.engine);
     b.engine = NULL;
-    assert_int_equal(quire_host_store_create(&opts.tier.store, 1 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(&opts.tier.store,
+                                             &(quire_host_store_opts){ .capacity_bytes = 1 << 20 }),
+                     QUIRE_OK);
     assert_int_equal(quire_host_store_share(&second.store, opts.tier.store), QUIRE_OK);
     ops = opts.tier.store->ops;
     counting = *ops;

@@ -45,7 +45,9 @@ static replicas open_at(bool has_host, bool first_is_cpu)
     opts.segment_bytes = (uint64_t)4 << 20;
     assert_int_equal(quire_common_store_create(&files[0], kit_open(&opts), 0), QUIRE_OK);
     assert_int_equal(quire_common_store_share(&files[1], files[0]), QUIRE_OK);
-    assert_int_equal(quire_host_store_create(&hosts[0], 64u << 20), QUIRE_OK);
+    assert_int_equal(
+        quire_host_store_create(&hosts[0], &(quire_host_store_opts){ .capacity_bytes = 64u << 20 }),
+        QUIRE_OK);
     assert_int_equal(quire_host_store_share(&hosts[1], hosts[0]), QUIRE_OK);
     for (uint32_t i = 0; i < DEVICES; i++) {
         const quire_chain_store_opts chain = { .near = hosts[i],

@@ -12,6 +12,7 @@
 #include "tier_kit.h"
 
 #include "device/mock_device.h"
+#include "doze.h"
 #include "store/chain_store.h"
 #include "store/host_store.h"
 
@@ -32,9 +33,9 @@ static int open_mock(quire_device **out, const char *name, const quire_device_op
     return rc;
 }
 
-static engine_bench bench_over(quire_store *store)
+static engine_bench bench_with(quire_store *store, const quire_engine_opts *opts)
 {
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_engine_opts engine = *opts;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
 
     runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q8;
@@ -43,6 +44,13 @@ static engine_bench bench_over(quire_store *store)
     engine.tier =
         (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_panels(32, &engine, &runtime);
+}
+
+static engine_bench bench_over(quire_store *store)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+
+    return bench_with(store, &engine);
 }
 
 static void test_device_host(void **state)
@@ -54,7 +62,9 @@ static void test_device_host(void **state)
     quire_tier_stats tier;
 
     (void)state;
-    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(
+                         &store, &(quire_host_store_opts){ .capacity_bytes = (uint64_t)64 << 20 }),
+                     QUIRE_OK);
     b = bench_over(store);
     tokens_make(text, N_PROMPT, 1);
     assert_int_equal(tier_run(&b, &params, first), 0);
@@ -83,7 +93,9 @@ static void test_device_host_disk(void **state)
     quire_store_stats below;
 
     (void)state;
-    assert_int_equal(quire_host_store_create(&host, (uint64_t)64 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(
+                         &host, &(quire_host_store_opts){ .capacity_bytes = (uint64_t)64 << 20 }),
+                     QUIRE_OK);
     assert_int_equal(
         quire_chain_store_create(&store, &(quire_chain_store_opts){ .near = host,
                                                                     .far = disk,
@@ -106,6 +118,66 @@ static void test_device_host_disk(void **state)
     disk->ops->stats(disk, &below);
     assert_int_equal(below.records, N_PAGES);
     quire_memory_store_destroy(disk);
+}
+
+#define N_ROOM   24u   /* pages that the host's memory has room for */
+#define N_FLOOD  8u    /* texts of another class */
+#define PINNED   2u    /* class of the lowest rank, pinned here */
+#define RESERVED 0.375 /* share for more pages than the text has, above and below */
+
+/* The answer to a text of a class, whose pages below memory are then n in all. */
+static uint32_t run_copied(const engine_bench *b, uint32_t class_index, uint64_t seed, uint64_t n)
+{
+    int32_t text[N_PROMPT] = { 0 }, got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    uint32_t n_cached;
+
+    tokens_make(text, N_PROMPT, seed);
+    params.class_index = class_index;
+    n_cached = tier_run(b, &params, got);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && stats_now(b->engine).tier.copied_pages_total < n;
+         i++) {
+        test_doze_ms();
+    }
+    assert_true(stats_now(b->engine).tier.copied_pages_total >= n);
+    return n_cached;
+}
+
+/* A text of a pinned class stays in the host's memory while texts of another class, of higher rank,
+ * go through it. */
+static void test_device_pinned(void **state)
+{
+    quire_host_store_opts opts = { .capacity_bytes = 64u << 20, .policy = QUIRE_EVICT_LRU };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_tier_stats tier;
+    quire_store *store;
+    engine_bench b;
+
+    (void)state;
+    assert_int_equal(quire_host_store_create(&store, &opts), QUIRE_OK);
+    b = bench_over(store);
+    (void)run_copied(&b, 0, 1, N_PAGES);
+    tier = stats_now(b.engine).tier;
+    opts.capacity_bytes = N_ROOM * tier.store.record_bytes / tier.store.records;
+    engine.pinned_bytes =
+        (uint64_t)(RESERVED * (double)stats_now(b.engine).memory.dynamic_budget_bytes);
+    bench_close(&b);
+
+    quire_classes_default(&engine.classes);
+    engine.classes.items[PINNED].is_pinned = true;
+    assert_int_equal(quire_host_store_create(&store, &opts), QUIRE_OK);
+    b = bench_with(store, &engine);
+    (void)run_copied(&b, PINNED, 1, N_PAGES);
+    for (uint32_t i = 0; i < N_FLOOD; i++) {
+        (void)run_copied(&b, QUIRE_CLASS_STANDARD, 2 + i,
+                         N_PAGES + (1 + i) * (N_PAGES - 1)); /* open pages may follow */
+    }
+    assert_true(stats_now(b.engine).tier.store.evicted_total > 0);
+    tier_forget(&b);
+    assert_int_equal(run_copied(&b, PINNED, 1, 0), N_PROMPT - 1);
+    assert_true(run_copied(&b, QUIRE_CLASS_STANDARD, 2, 0) < N_FULL);
+    validate(b.engine);
+    bench_close(&b);
 }
 
 #define N_LONG 200u /* tokens of an answer */
@@ -140,7 +212,9 @@ static void test_device_beside(void **state)
 
     (void)state;
     mock_opts = (quire_mock_device_opts){ .delay_ticks = 1000 };
-    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(
+                         &store, &(quire_host_store_opts){ .capacity_bytes = (uint64_t)64 << 20 }),
+                     QUIRE_OK);
     b = bench_over(store);
     tokens_make(text, N_PROMPT, 1);
     tokens_make(other, PAGE, 2);
@@ -183,7 +257,9 @@ static void test_device_late_failure(void **state)
     gate *g;
 
     (void)state;
-    assert_int_equal(quire_host_store_create(&store, (uint64_t)64 << 20), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(
+                         &store, &(quire_host_store_opts){ .capacity_bytes = (uint64_t)64 << 20 }),
+                     QUIRE_OK);
     b = bench_over(store);
     tokens_make(text, N_PROMPT, 1);
     assert_int_equal(tier_run(&b, &params, first), 0);
@@ -203,9 +279,8 @@ static void test_device_late_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_host),
-        cmocka_unit_test(test_device_host_disk),
-        cmocka_unit_test(test_device_beside),
+        cmocka_unit_test(test_device_host),         cmocka_unit_test(test_device_host_disk),
+        cmocka_unit_test(test_device_pinned),       cmocka_unit_test(test_device_beside),
         cmocka_unit_test(test_device_late_failure),
     };
 

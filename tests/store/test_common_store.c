@@ -406,7 +406,9 @@ static void test_there(void **state)
 
     (void)state;
     check_there(test_store_new(&memory));
-    assert_int_equal(quire_host_store_create(&host, 1u << 20), QUIRE_OK);
+    assert_int_equal(
+        quire_host_store_create(&host, &(quire_host_store_opts){ .capacity_bytes = 1u << 20 }),
+        QUIRE_OK);
     check_there(host);
     kit_dir_make(dir);
     file = kit_opts(dir, QUIRE_READS_AUTO);

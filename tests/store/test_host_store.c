@@ -14,7 +14,9 @@ static quire_store *host_new(uint64_t capacity_bytes)
 {
     quire_store *store;
 
-    assert_int_equal(quire_host_store_create(&store, capacity_bytes), QUIRE_OK);
+    assert_int_equal(quire_host_store_create(
+                         &store, &(quire_host_store_opts){ .capacity_bytes = capacity_bytes }),
+                     QUIRE_OK);
     return store;
 }
 
@@ -51,6 +53,10 @@ static void test_get_put(void **state)
 /* close() gives back transfers that no one has polled. */
 static void test_close(void **state)
 {
+    static const quire_host_store_opts bad[] = {
+        { .capacity_bytes = 0 },
+        { .capacity_bytes = 1 << 20, .policy = QUIRE_EVICT_POLICY_COUNT },
+    };
     quire_store *store = host_new(1 << 20);
     quire_transfer *transfers[2];
     test_text text;
@@ -62,8 +68,10 @@ static void test_close(void **state)
     store->ops->put(store, transfers, 1);
     store->ops->get(store, &transfers[1], 1);
     assert_int_equal(test_store_close(store), 2);
-    assert_int_equal(quire_host_store_create(&store, 0), QUIRE_INVAL);
-    assert_null(store);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(quire_host_store_create(&store, &bad[i]), QUIRE_INVAL);
+        assert_null(store);
+    }
 }
 
 static void test_drops(void **state)
@@ -167,40 +175,73 @@ static void test_drop_gaps(void **state)
     }
 }
 
-/* The record that was used longest ago makes room. */
+/* With lru the record that was used longest ago makes room. */
 static void test_room(void **state)
 {
+    quire_host_store_opts opts = { .capacity_bytes = 1 << 20, .policy = QUIRE_EVICT_LRU };
     quire_store *store = host_new(1 << 20);
     quire_store_stats stats;
-    uint64_t capacity;
-    test_text text;
+    test_text texts[4];
 
     (void)state;
-    test_text_make(&text, 4, 1, "a");
-    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
-    capacity = 3 * stats_of(store).record_bytes + 100;
+    for (uint32_t i = 0; i < 4; i++) {
+        test_text_make(&texts[i], 1, 1 + i, "a");
+    }
+    assert_int_equal(test_put(store, &texts[0].pages[0], 0, false), QUIRE_STORE_OK);
+    opts.capacity_bytes = 3 * stats_of(store).record_bytes + 100;
     (void)test_store_close(store);
 
-    store = host_new(capacity);
+    assert_int_equal(quire_host_store_create(&store, &opts), QUIRE_OK);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(test_put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
+        assert_int_equal(test_put(store, &texts[i].pages[0], 0, false), QUIRE_STORE_OK);
     }
     stats = stats_of(store);
     assert_int_equal(stats.records, 3);
     assert_int_equal(stats.stored_bytes, stats.record_bytes);
-    assert_int_equal(stats.capacity_bytes, capacity);
-    assert_true(test_has(store, &text.pages[0])); /* a use: page 1 is the oldest now */
-    assert_int_equal(test_put(store, &text.pages[3], 0, false), QUIRE_STORE_OK);
-    assert_true(test_has(store, &text.pages[0]));
-    assert_false(test_has(store, &text.pages[1]));
-    assert_true(test_has(store, &text.pages[3]));
+    assert_int_equal(stats.capacity_bytes, opts.capacity_bytes);
+    assert_true(test_has(store, &texts[0].pages[0])); /* a use: that of text 1 is the oldest now */
+    assert_int_equal(test_put(store, &texts[3].pages[0], 0, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &texts[0].pages[0]));
+    assert_false(test_has(store, &texts[1].pages[0]));
+    assert_true(test_has(store, &texts[3].pages[0]));
     assert_int_equal(stats_of(store).evicted_total, 1);
     assert_int_equal(stats_of(store).evictions, 1);
     (void)test_store_close(store);
 
     store = host_new(100); /* less than a record */
-    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_FULL);
+    assert_int_equal(test_put(store, &texts[0].pages[0], 0, false), QUIRE_STORE_FULL);
     assert_int_equal(stats_of(store).refused_total, 1);
+    (void)test_store_close(store);
+}
+
+/* A text that is longer than the memory keeps its beginning; other texts make room first, from
+ * their ends. */
+static void test_long_text(void **state)
+{
+    quire_store *store = host_new(1 << 20);
+    uint64_t n_bytes;
+    test_text text, other;
+
+    (void)state;
+    test_text_make(&text, 8, 1, "a");
+    test_text_make(&other, 2, 2, "a");
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    n_bytes = stats_of(store).record_bytes;
+    (void)test_store_close(store);
+
+    store = host_new(4 * n_bytes);
+    for (uint32_t k = 0; k < 2; k++) {
+        assert_int_equal(test_put(store, &other.pages[k], 0, false), QUIRE_STORE_OK);
+    }
+    for (uint32_t k = 0; k < 8; k++) {
+        assert_int_equal(test_put(store, &text.pages[k], 0, false), QUIRE_STORE_OK);
+        assert_int_equal(test_has(store, &other.pages[0]), k < 3);
+        assert_int_equal(test_has(store, &other.pages[1]), k < 2);
+    }
+    for (uint32_t k = 0; k < 8; k++) {
+        assert_int_equal(test_has(store, &text.pages[k]), k < 4);
+    }
+    assert_int_equal(stats_of(store).evicted_total, 2 + 4);
     (void)test_store_close(store);
 }
 
@@ -455,12 +496,12 @@ static void test_three_notes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_get_put),     cmocka_unit_test(test_close),
-        cmocka_unit_test(test_drops),       cmocka_unit_test(test_drop_branches),
-        cmocka_unit_test(test_drop_gaps),   cmocka_unit_test(test_room),
-        cmocka_unit_test(test_random),      cmocka_unit_test(test_three),
-        cmocka_unit_test(test_three_notes), cmocka_unit_test(test_share),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_get_put),   cmocka_unit_test(test_close),
+        cmocka_unit_test(test_drops),     cmocka_unit_test(test_drop_branches),
+        cmocka_unit_test(test_drop_gaps), cmocka_unit_test(test_room),
+        cmocka_unit_test(test_long_text), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_three),     cmocka_unit_test(test_three_notes),
+        cmocka_unit_test(test_share),     cmocka_unit_test(test_threads),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -429,10 +429,11 @@ static int put_over(quire_store **out, quire_store *near, quire_store *far, bool
 /* The store in the host's memory; NULL if there is to be none. */
 static int host_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
-    const uint64_t bytes = from->args->cache_host_bytes;
+    const quire_host_store_opts opts = { .capacity_bytes = from->args->cache_host_bytes,
+                                         .policy = (quire_evict_policy)from->args->cache_policy };
 
     *out = NULL;
-    if (bytes != 0 && quire_host_store_create(out, bytes) < 0) {
+    if (opts.capacity_bytes != 0 && quire_host_store_create(out, &opts) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
     }
     return QUIRE_OK;

@@ -113,13 +113,13 @@ void quire_evict_asked(quire_evict *evict, quire_evict_request request, uint32_t
 static quire_ghost *ghost_of(const quire_evict *evict, const quire_prefix_node *node)
 {
     /* The ghost of a full node is found by the node's own path; see prefix_ghost.h. */
-    bool is_full = evict->cache != NULL && node->n_tokens == evict->cache->opts.page_tokens;
-    uint64_t parent_hash = quire_evict_at(evict, node->parent)->path_hash;
+    bool is_own = evict->cache == NULL || node->n_tokens == evict->cache->opts.page_tokens;
 
-    return quire_ghosts_find_node(evict->ghosts,
-                                  is_full ? quire_ghosts_key_page(node->path_hash)
-                                          : quire_ghosts_key_partial(parent_hash),
-                                  node->path_hash);
+    return quire_ghosts_find_node(
+        evict->ghosts,
+        is_own ? quire_ghosts_key_page(node->path_hash)
+               : quire_ghosts_key_partial(quire_evict_at(evict, node->parent)->path_hash),
+        node->path_hash);
 }
 
 void quire_evict_born(quire_evict *evict, uint32_t node)
@@ -340,11 +340,13 @@ uint32_t quire_evict_victim(quire_evict *evict, quire_evict_ask ask, quire_prefi
 uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin)
 {
     uint32_t region = bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX;
+    uint64_t n_others = evict->regions[region].n_nodes - bin->n_nodes;
     uint64_t n = bin->n_when_full;
 
-    if (n == 0 && evict->cache != NULL) {
+    if (n == 0 && evict->cache == NULL) {
+        n = evict->n_fit > n_others ? evict->n_fit - n_others : 0;
+    } else if (n == 0) {
         uint64_t node_bytes = 0;
-        uint64_t n_others = evict->regions[region].n_nodes - bin->n_nodes;
 
         for (uint32_t g = 0; g < evict->cache->opts.n_groups; g++) {
             node_bytes += evict->cache->opts.charge_bytes[g];
@@ -363,14 +365,16 @@ static double cost_us(const quire_evict *evict, const quire_prefix_node *at)
     return at->n_tokens * (evict->token_us + depth * evict->token_depth_us);
 }
 
-static uint64_t charge_bytes(const quire_evict *evict, const quire_prefix_node *at)
+static uint64_t charge_bytes(const quire_evict *evict, uint32_t node)
 {
+    const quire_prefix_node *at = quire_evict_at(evict, node);
     uint64_t n = 0;
 
+    if (evict->cache == NULL) {
+        return evict->node_bytes != NULL ? evict->node_bytes(evict->node_bytes_ctx, node) : 0;
+    }
     for (uint32_t g = 0; g < evict->nodes->n_groups; g++) {
-        if (at->pages[g] != QUIRE_PAGE_NULL && evict->cache != NULL) {
-            n += evict->cache->opts.charge_bytes[g];
-        }
+        n += at->pages[g] != QUIRE_PAGE_NULL ? evict->cache->opts.charge_bytes[g] : 0;
     }
     return n;
 }
@@ -380,17 +384,19 @@ double quire_evict_worth(const quire_evict *evict, uint32_t node)
     const quire_prefix_node *at = quire_evict_at(evict, node);
     const bool has_states = evict->cache != NULL && evict->cache->opts.state_bytes != 0;
     const uint32_t state = evict->nodes->n_groups - 1; /* the group of states, if there are any */
-    uint64_t bytes = charge_bytes(evict, at);
+    uint64_t bytes = charge_bytes(evict, node);
     double us = cost_us(evict, at);
 
     if (has_states && at->n_children == 0) {
         for (uint32_t i = 0; i < QUIRE_EVICT_ALONG_MAX; i++) {
-            at = quire_evict_at(evict, at->parent);
+            const uint32_t up = at->parent;
+
+            at = quire_evict_at(evict, up);
             if (at->kind != QUIRE_NODE_PAGE || at->n_children > 1 || at->n_refs > 0 ||
                 at->pages[state] != QUIRE_PAGE_NULL) {
                 break;
             }
-            bytes += charge_bytes(evict, at);
+            bytes += charge_bytes(evict, up);
             us += cost_us(evict, at);
         }
     }

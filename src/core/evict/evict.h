@@ -128,6 +128,11 @@ typedef struct quire_evict_ops {
                  quire_prefix_gone why, quire_ghost *ghost);
     /* A ghost is forgotten. NULL = ignored. */
     void (*forgotten)(struct quire_evict *evict, quire_ghost *ghost);
+    /* A node's history in words that another tree of this policy, in this process, begins or goes
+     * on with: a store below memory follows the tree above it (core/prefix/prefix_learned.h). hear
+     * takes the place of rested. NULL = there is no history beside the number of uses. */
+    void (*tell)(const struct quire_evict *evict, uint32_t node, uint64_t words[QUIRE_NODE_WORDS]);
+    void (*hear)(struct quire_evict *evict, uint32_t node, const uint64_t words[QUIRE_NODE_WORDS]);
     /* The chance, 0 .. 1, that a node is used within this time after its last use, learned from
      * enough events; 0 = not known. NULL = never known. */
     double (*chance)(const struct quire_evict *evict, uint32_t node, uint64_t within_us);
@@ -152,7 +157,12 @@ typedef struct quire_evict {
     quire_allocator allocator;
     quire_prefix_nodes *nodes; /* borrowed */
     quire_ghosts *ghosts;      /* borrowed */
-    const quire_cache *cache;  /* borrowed; NULL = budgets are unknown */
+    const quire_cache *cache;  /* borrowed; NULL = budgets are unknown, and the ghost of any node is
+                                  found by the node's own path */
+    /* Without a cache: the bytes of a node, for its worth; NULL = all nodes are alike. */
+    uint64_t (*node_bytes)(const void *ctx, uint32_t node);
+    const void *node_bytes_ctx;
+    uint32_t n_fit; /* without a cache: nodes that should fit; 0 = not known */
     const quire_evict_ops *ops;
     void *state; /* the policy's, of the tree */
     size_t bin_bytes;
@@ -246,7 +256,7 @@ void quire_evict_list(quire_evict *evict, quire_evict_bin *bin, uint32_t node, u
 
 /* The capacity of a bin in nodes, at least 1: the number of its nodes at the last request for a
  * victim, because the bin was full then. Before the first victim: an estimate from the region's
- * budget. */
+ * budget, or n_fit. */
 uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin);
 
 /* The worth of a node: the cost of computing its tokens, per byte of the charge of its pages. With

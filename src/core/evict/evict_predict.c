@@ -312,9 +312,21 @@ static bool is_picked(predictor *p, const quire_prefix_node *at)
     return false;
 }
 
-static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+/* The sample follows a node from now on, if the node is one of those. */
+static void follow(const quire_evict *evict, const quire_prefix_node *at, note *n)
 {
     predictor *p = evict->state;
+
+    if (is_picked(p, at)) {
+        quire_reuse_class class = class_of(evict, at, n);
+
+        quire_reuse_end(&p->sample, &p->model, n->life, p->now, false);
+        n->life = quire_reuse_follow(&p->sample, &p->model, &class, p->now);
+    }
+}
+
+static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
     quire_prefix_node *at = quire_evict_at(evict, node);
     asker a = asker_of(evict);
     note n = note_of(at);
@@ -326,12 +338,34 @@ static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t no
     n.used = (uint32_t)clock_now(evict);
     n.is_end = at->first_token < evict->request.n_tokens &&
                quire_prefix_node_end(at) + at->n_tokens >= evict->request.n_tokens;
-    if (is_picked(p, at)) {
-        quire_reuse_class class = class_of(evict, at, &n);
+    follow(evict, at, &n);
+    note_set(at, &n);
+}
 
-        quire_reuse_end(&p->sample, &p->model, n.life, p->now, false);
-        n.life = quire_reuse_follow(&p->sample, &p->model, &class, p->now);
-    }
+/* ---- another tree ---- */
+
+/* Clocks differ: `used` is told as an age. */
+static void predict_tell(const quire_evict *evict, uint32_t node, uint64_t words[QUIRE_NODE_WORDS])
+{
+    note n = note_of(quire_evict_at(evict, node));
+
+    n.slot = 0;
+    n.life = 0;
+    n.used = (uint32_t)clock_now(evict) - n.used;
+    memcpy(words, &n, sizeof(n));
+}
+
+static void predict_hear(quire_evict *evict, uint32_t node, const uint64_t words[QUIRE_NODE_WORDS])
+{
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    const note own = note_of(at);
+    note n;
+
+    memcpy(&n, words, sizeof(n));
+    n.slot = own.slot;
+    n.life = own.life;
+    n.used = (uint32_t)clock_now(evict) - n.used;
+    follow(evict, at, &n);
     note_set(at, &n);
 }
 
@@ -521,6 +555,8 @@ const quire_evict_ops quire_evict_predict = {
     .victim = predict_victim,
     .gone = predict_gone,
     .forgotten = predict_forgotten,
+    .tell = predict_tell,
+    .hear = predict_hear,
     .chance = predict_chance,
     .learned_bytes = QUIRE_REUSE_SAVED_BYTES,
     .save = predict_save,

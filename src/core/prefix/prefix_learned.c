@@ -36,3 +36,24 @@ double quire_prefix_return_chance(const quire_prefix *tree, uint32_t node, uint6
 
     return ops->chance != NULL ? ops->chance(&tree->evict, node, within_us) : 0.0;
 }
+
+void quire_prefix_standing_get(const quire_prefix *tree, uint32_t node, quire_prefix_standing *out)
+{
+    const quire_evict_ops *ops = tree->evict.ops;
+    const quire_prefix_node *at = quire_prefix_at(tree, node);
+
+    quire_account_info account = { 0 };
+
+    (void)quire_prefix_account_get(tree, at->account, &account);
+    *out = (quire_prefix_standing){ .policy = tree->opts.policy,
+                                    .hits = at->hits,
+                                    .region = at->region,
+                                    .rank = at->rank,
+                                    .account = at->account,
+                                    .weight = account.weight,
+                                    .tip = at->tip,
+                                    .has_words = ops->tell != NULL };
+    if (ops->tell != NULL) {
+        ops->tell(&tree->evict, node, out->words);
+    }
+}

@@ -1,5 +1,6 @@
-/* prefix_learned.h - knowledge that the eviction policy of a tree has learned from the workload, as
- * bytes, so that a tree of the next process begins with this knowledge.
+/* prefix_learned.h - knowledge of the eviction policy of a tree for others: what it has learned
+ * from the workload, as bytes, so that a tree of the next process begins with it; and what it knows
+ * about a node, for a store below memory that keeps pages by the same policy.
  *
  * Thread: the tree's owner.
  *
@@ -7,6 +8,7 @@
 #ifndef QUIRE_CORE_PREFIX_LEARNED_H
 #define QUIRE_CORE_PREFIX_LEARNED_H
 
+#include "core/prefix/prefix_node.h"
 #include "quire/prefix.h"
 
 /* The most bytes that quire_prefix_learned_save() writes. */
@@ -22,5 +24,20 @@ int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, si
 /* The chance, 0 .. 1, that a page's node is used within this time after its last use, as learned
  * from enough uses of nodes like it; 0 = not known. */
 double quire_prefix_return_chance(const quire_prefix *tree, uint32_t node, uint64_t within_us);
+
+/* A node's standing. */
+typedef struct quire_prefix_standing {
+    quire_evict_policy policy; /* of the tree */
+    uint32_t hits;
+    quire_region_id region; /* to which the node's pages are charged */
+    uint8_t rank;
+    uint16_t account; /* of the tenant, with its weight; weight 0 = 1 */
+    uint32_t weight;
+    uint8_t tip;                      /* pages to the end of the last text that ended behind it */
+    bool has_words;                   /* the policy tells more */
+    uint64_t words[QUIRE_NODE_WORDS]; /* quire_evict_ops.tell */
+} quire_prefix_standing;
+
+void quire_prefix_standing_get(const quire_prefix *tree, uint32_t node, quire_prefix_standing *out);
 
 #endif /* QUIRE_CORE_PREFIX_LEARNED_H */

@@ -328,7 +328,9 @@ int quire_loop_low_traffic_set(quire_loop *loop, uint64_t after_us)
 
 int quire_loop_token_cost_set(quire_loop *loop, double token_us, double token_depth_us)
 {
-    return quire_prefix_cost_set(loop->tree, token_us, token_depth_us);
+    QUIRE_TRY(quire_prefix_cost_set(loop->tree, token_us, token_depth_us));
+    quire_tier_cost_set(loop, token_us, token_depth_us);
+    return QUIRE_OK;
 }
 
 int quire_loop_compute(quire_loop *loop, const quire_slice *slice)

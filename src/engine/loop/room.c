@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
+#include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 #include "base/num.h"
@@ -218,6 +219,7 @@ int quire_loop_pinned_resize(quire_loop *loop, uint64_t budget_bytes)
         return QUIRE_OK;
     }
     QUIRE_TRY(transfer(loop, now_bytes, budget_bytes));
+    quire_tier_regions_changed(loop);
     quire_loop_released(loop); /* one of the regions has more room */
     return QUIRE_OK;
 }

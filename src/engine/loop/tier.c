@@ -38,8 +38,31 @@ void quire_tier_buffer_give(quire_tier *tier, quire_transfer *t)
 {
     t->owner = NULL;
     t->is_replacing = false;
+    t->use = (quire_page_use){ 0 };
     t->next = tier->unused;
     tier->unused = t;
+}
+
+uint64_t quire_tier_number(const quire_loop *loop, const quire_request *r)
+{
+    return r != loop->tier->ahead ? r->link.arrival + 1 : 0;
+}
+
+quire_region_id quire_tier_region(const quire_loop *loop, const quire_request *r)
+{
+    return r == loop->tier->ahead ? QUIRE_REGION_DYNAMIC : quire_loop_region(loop, r->class_index);
+}
+
+quire_page_use quire_tier_use(const quire_loop *loop, const quire_request *r, uint8_t rank)
+{
+    quire_page_use use = { .request = quire_tier_number(loop, r),
+                           .standing = { .region = quire_tier_region(loop, r), .rank = rank } };
+    quire_account_info account = { 0 };
+
+    use.standing.account = quire_loop_account(loop, r->tenant, r->tenant_bytes);
+    (void)quire_prefix_account_get(loop->tree, use.standing.account, &account);
+    use.standing.weight = account.weight;
+    return use;
 }
 
 quire_transfer *quire_tier_query_take(quire_tier *tier)
@@ -55,6 +78,7 @@ quire_transfer *quire_tier_query_take(quire_tier *tier)
     t->is_query = true;
     t->owner = NULL;
     t->urgency = 0;
+    t->use = (quire_page_use){ 0 };
     return t;
 }
 
@@ -109,9 +133,35 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     loop->figures.now.tier.has_store = true;
     (void)snprintf(loop->figures.now.tier.name, sizeof loop->figures.now.tier.name, "%s",
                    tier->store->name);
+    tier->hints.token_us = 1.0; /* as in the tree */
     *out = tier;
     quire_tier_view_set(loop, tier->store);
+    quire_tier_regions_changed(loop);
     return QUIRE_OK;
+}
+
+void quire_tier_regions_changed(quire_loop *loop)
+{
+    quire_region_stats pinned = { 0 }, dynamic = { 0 };
+    quire_tier *tier = loop->tier;
+
+    if (tier == NULL || loop->room.pinned == QUIRE_REGION_DYNAMIC) {
+        return;
+    }
+    (void)quire_region_stats_get(loop->cache, loop->room.pinned, &pinned);
+    (void)quire_region_stats_get(loop->cache, QUIRE_REGION_DYNAMIC, &dynamic);
+    tier->hints.pinned_share =
+        (double)pinned.budget_bytes / (double)(pinned.budget_bytes + dynamic.budget_bytes);
+    quire_store_hint(tier->store, &tier->hints);
+}
+
+void quire_tier_cost_set(quire_loop *loop, double token_us, double token_depth_us)
+{
+    if (loop->tier != NULL) {
+        loop->tier->hints.token_us = token_us;
+        loop->tier->hints.token_depth_us = token_depth_us;
+        quire_store_hint(loop->tier->store, &loop->tier->hints);
+    }
 }
 
 static void give_back(void *ctx, quire_transfer *t)

@@ -79,6 +79,8 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
     t->text.first_token = c->node;
     /* An older record may lack the windows or the state. */
     t->is_replacing = !c->is_full || c->has_windows || c->has_state;
+    quire_prefix_standing_get(loop->tree, c->node, &t->use.standing);
+    t->use.is_told = true;
     return QUIRE_OK;
 }
 
@@ -175,6 +177,9 @@ static void touch(void *ctx, const quire_prefix_copy *c)
     };
     t->text.root = tier->touched_root;
     t->number = c->node;
+    t->use.request = tier->touched_by;
+    t->use.is_told = true;
+    quire_prefix_standing_get(loop->tree, c->node, &t->use.standing);
     tier->store->ops->get(tier->store, &t, 1);
 }
 
@@ -186,6 +191,7 @@ void quire_tier_touch(quire_loop *loop, const quire_request *r)
         return;
     }
     quire_prefix_key_root(&key, &loop->tier->touched_root);
+    loop->tier->touched_by = quire_tier_number(loop, r);
     (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, touch, loop);
 }
 

@@ -159,10 +159,7 @@ static int seq_begin(quire_loop *loop, quire_fetch *f, uint32_t n_tokens)
 
     quire_prefix_lookup(loop->tree, &f->key, tokens, f->n_pages * page_tokens, &match);
     opts.tokens_max = match.n_tokens - match.n_tokens % page_tokens;
-    QUIRE_TRY(quire_seq_open(loop->cache,
-                             r == loop->tier->ahead ? QUIRE_REGION_DYNAMIC
-                                                    : quire_loop_region(loop, r->class_index),
-                             &f->seq));
+    QUIRE_TRY(quire_seq_open(loop->cache, quire_tier_region(loop, r), &f->seq));
     QUIRE_TRY(quire_prefix_acquire(loop->tree, &f->key, f->seq, tokens, n_tokens, &opts, &match,
                                    &f->ref));
     f->next_use = match.n_tokens / page_tokens;
@@ -317,6 +314,7 @@ static void ask(quire_loop *loop, quire_fetch *f)
         t->owner = f;
         t->urgency = f->rank;
         t->is_query = false;
+        t->use = quire_tier_use(loop, f->request, f->rank);
         f->next_get++;
         f->n_away++;
         loop->tier->store->ops->get(loop->tier->store, &t, 1);

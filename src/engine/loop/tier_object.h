@@ -63,10 +63,12 @@ typedef struct quire_tier {
     quire_transfer *unused;         /* linked by next */
     quire_transfer *unused_queries; /* without buffers, linked likewise */
     quire_page_key touched_root;    /* of the request that is touched now */
+    uint64_t touched_by;            /* its number */
     uint32_t n_buffers;             /* made so far */
     uint32_t n_buffers_max;
     uint32_t n_puts_away;
     quire_page_parts parts;
+    quire_store_hints hints; /* the last ones */
     /* Copying. */
     uint32_t cursor;    /* next node to look at */
     double debt_ns;     /* time taken beyond the share, for copies */
@@ -87,6 +89,10 @@ void quire_tier_close(quire_loop *loop);
 
 /* The loop ends before its thread ran: the store stays its owner's. */
 void quire_tier_release(quire_loop *loop);
+
+/* The store hears of the budgets of regions, and of the cost of computing a token. */
+void quire_tier_regions_changed(quire_loop *loop);
+void quire_tier_cost_set(quire_loop *loop, double token_us, double token_depth_us);
 
 /* Take in the transfers that the store gives back; write arrived pages. step_us: time of the last
  * step, 0 = nothing runs. */
@@ -132,6 +138,14 @@ void quire_tier_stats_fill(quire_loop *loop);
  * whether it waits for pages now. */
 bool quire_fetch_start(quire_loop *loop, quire_request *request, uint32_t n_have, uint32_t n_want);
 void quire_tier_ahead_free(quire_tier *tier);
+
+/* The number of a request for stores (quire_page_use); 0: it only stands for a text. */
+uint64_t quire_tier_number(const quire_loop *loop, const quire_request *request);
+
+/* The region of the pages that a request fetches. */
+quire_region_id quire_tier_region(const quire_loop *loop, const quire_request *request);
+/* For a page that the tree does not have, so that it knows nothing about it. */
+quire_page_use quire_tier_use(const quire_loop *loop, const quire_request *request, uint8_t rank);
 
 /* A buffer, or NULL: none is free. */
 quire_transfer *quire_tier_buffer_take(quire_tier *tier);

@@ -321,7 +321,7 @@ static int store_make(quire_store **out, quire_host_records *records)
     host_store *h = calloc(1, sizeof *h);
 
     QUIRE_FAIL_IF(h == NULL, QUIRE_NOMEM);
-    h->store = (quire_store){ .ops = &host_ops, .name = "host" };
+    h->store = (quire_store){ .ops = &host_ops, .name = "host", .is_volatile = true };
     h->records = records;
     h->done_end = &h->done;
     (void)pthread_mutex_lock(&records->lock);

@@ -22,6 +22,7 @@
 
 static quire_mock_device_opts mock_opts; /* of devices that are opened next */
 static quire_device *mock;               /* opened last */
+static bool copies_some;                 /* engines copy only the pages worth it */
 
 static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
                      quire_error *err)
@@ -41,8 +42,9 @@ static engine_bench bench_with(quire_store *store, const quire_engine_opts *opts
     runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q8;
     runtime.device = "mock";
     runtime.device_open = open_mock;
-    engine.tier =
-        (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = QUIRE_TIER_WAIT_ALWAYS };
+    engine.tier = (quire_tier_opts){ .store = store,
+                                     .copies_all = !copies_some,
+                                     .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_panels(32, &engine, &runtime);
 }
 
@@ -118,6 +120,31 @@ static void test_device_host_disk(void **state)
     disk->ops->stats(disk, &below);
     assert_int_equal(below.records, N_PAGES);
     quire_memory_store_destroy(disk);
+}
+
+/* Nothing is copied at the end: no copy would outlive it. */
+static void test_device_end(void **state)
+{
+    quire_store *store, *other;
+    engine_bench b;
+    int32_t text[N_PROMPT] = { 0 }, got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_store_stats stats;
+
+    (void)state;
+    assert_int_equal(
+        quire_host_store_create(&store, &(quire_host_store_opts){ .capacity_bytes = 64u << 20 }),
+        QUIRE_OK);
+    assert_int_equal(quire_host_store_share(&other, store), QUIRE_OK);
+    copies_some = true;
+    b = bench_over(store);
+    copies_some = false;
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(tier_run(&b, &params, got), 0);
+    bench_close(&b);
+    other->ops->stats(other, &stats);
+    assert_int_equal(stats.records, 0);
+    other->ops->close(other, NULL, NULL);
 }
 
 #define N_ROOM   24u   /* pages that the host's memory has room for */
@@ -279,9 +306,9 @@ static void test_device_late_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_host),         cmocka_unit_test(test_device_host_disk),
-        cmocka_unit_test(test_device_pinned),       cmocka_unit_test(test_device_beside),
-        cmocka_unit_test(test_device_late_failure),
+        cmocka_unit_test(test_device_host),   cmocka_unit_test(test_device_host_disk),
+        cmocka_unit_test(test_device_end),    cmocka_unit_test(test_device_pinned),
+        cmocka_unit_test(test_device_beside), cmocka_unit_test(test_device_late_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -244,7 +244,9 @@ void quire_tier_close(quire_loop *loop)
     if (tier == NULL) {
         return;
     }
-    copy_rest(loop);
+    if (!tier->store->is_volatile) {
+        copy_rest(loop);
+    }
     quire_tier_view_set(loop, NULL);
     quire_fetches_destroy(loop);
     tier->store->ops->close(tier->store, give_back, tier);

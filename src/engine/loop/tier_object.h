@@ -83,8 +83,8 @@ typedef struct quire_tier {
 /* Errors: QUIRE_NOMEM, QUIRE_RANGE (pages are too large). *out is NULL without a store. The store
  * is the loop's once the loop's thread runs. */
 int quire_tier_create(quire_loop *loop, quire_tier **out);
-/* Copy the pages that are worth a copy, within the time bound, and close the store. Requests have
- * ended. */
+/* Copy the pages that are worth a copy, within the time bound, unless copies end with the process,
+ * and close the store. Requests have ended. */
 void quire_tier_close(quire_loop *loop);
 
 /* The loop ends before its thread ran: the store stays its owner's. */

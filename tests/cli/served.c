@@ -102,8 +102,12 @@ const char served_story[] =
 
 json_int_t served_complete(uint16_t port, char *text, size_t text_bytes)
 {
-    json_t *document =
-        json_loads(served_ask(port, "POST", "/v1/completions", served_story), 0, NULL);
+    return served_complete_of(port, served_story, text, text_bytes);
+}
+
+json_int_t served_complete_of(uint16_t port, const char *body, char *text, size_t text_bytes)
+{
+    json_t *document = json_loads(served_ask(port, "POST", "/v1/completions", body), 0, NULL);
     const json_t *usage = json_object_get(document, "usage");
     const json_t *choice = json_array_get(json_object_get(document, "choices"), 0);
     json_int_t n;

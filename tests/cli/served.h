@@ -39,6 +39,8 @@ const char *served_ask(uint16_t port, const char *method, const char *path, cons
 double served_metric(uint16_t port, const char *name);
 /* The answer to served_story, and the cached tokens. */
 json_int_t served_complete(uint16_t port, char *text, size_t text_bytes);
+/* The same for another body of a request. */
+json_int_t served_complete_of(uint16_t port, const char *body, char *text, size_t text_bytes);
 /* Wait for a moment, between two looks at something. */
 void served_doze(void);
 /* Remove a cache directory with its files. Returns the number of segments. */

@@ -342,6 +342,42 @@ static void test_bound(void **state)
     served_end(&running, SIGTERM);
 }
 
+#define HOST_RECORDS "quire_tier_records{store=\"host\"}"
+
+/* The answer to the story in a class; returns its cached tokens. */
+static json_int_t complete_in(uint16_t port, const char *class_name, char *text, size_t text_bytes)
+{
+    char body[512];
+
+    (void)snprintf(body, sizeof body, "{\"service_tier\": \"%s\", %s", class_name,
+                   served_story + 1);
+    return served_complete_of(port, body, text, text_bytes);
+}
+
+/* Without any store a prefix that is hot on one device comes to another through the host's memory:
+ * when it was used a second time there. */
+static void test_relay(void **state)
+{
+    program_running running =
+        serve_two(config_of("placement: [ { class: standard, devices: mock0 }, "
+                            "{ class: batch, devices: mock1 } ]\n"));
+    const uint16_t port = served_port(&running);
+    char text[3][256];
+
+    (void)state;
+    assert_int_equal(complete_in(port, "standard", text[0], sizeof text[0]), 0);
+    assert_true(served_metric(port, HOST_RECORDS) == 0.0);
+    assert_true(complete_in(port, "standard", text[1], sizeof text[1]) > 64);
+    while (served_metric(port, HOST_RECORDS) == 0.0) {
+        served_doze();
+    }
+    assert_true(complete_in(port, "batch", text[2], sizeof text[2]) >= 64);
+    assert_true(served_metric(port, METRIC("quire_device_fetched_tokens_total", "1")) >= 64.0);
+    assert_string_equal(text[0], text[1]);
+    assert_string_equal(text[0], text[2]);
+    served_end(&running, SIGTERM);
+}
+
 /* The first device is lost in the middle of an answer: the client gets the answer of a server that
  * loses nothing, and the server goes on. */
 static void test_lost(void **state)
@@ -503,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_placement),
         cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_relay),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_placement_alone),
         cmocka_unit_test(test_lost_both),

@@ -199,7 +199,9 @@ static const quire_opt options[] = {
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
     { .names = { "--cache-host-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
-      .max = BYTES_MAX, .initial = "0", .initial_text = "0, none",
+      .max = BYTES_MAX, .initial = "0",
+      .initial_text = "0, none; several devices of a kind without another store have a sixteenth "
+                      "of the host's memory, at most 256 MiB",
       .offset = offsetof(quire_serve_args, cache_host_bytes),
       .help = "with --device: memory of the host for copies of cached pages that are worth keeping "
               "(with --store-all: of all cached pages), in front of --cache-dir and --store. "

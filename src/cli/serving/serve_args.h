@@ -78,6 +78,7 @@ typedef struct quire_serve_args {
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
     int on_device_lost;              /* quire_device_lost */
     /* No settings: see quire_serve_overflow_settle(), quire_serve_devices_read(). */
+    bool is_relay; /* cache_host_bytes are no setting: several devices pass on pages there */
     bool no_kv_overflow;
     bool no_overflow_memory;      /* of the host: no device but the CPU has a place for pages */
     uint64_t overflow_host_bytes; /* for pages of each device */

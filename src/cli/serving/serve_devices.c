@@ -4,9 +4,11 @@
 #include "cli/serving/serve_devices.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "cli/commands/device_choice.h"
 #include "engine/pins.h"
 #include "model/kv_identity.h"
+#include "model/memory.h"
 #include "store/page_io.h"
 
 #include <stdio.h>
@@ -61,6 +63,44 @@ static int check_alone(const quire_serve_args *args, quire_error *err)
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_INVAL,
                                  "device: several devices and n_gpu_layers cannot go together");
+}
+
+/* ---- relay ---- */
+
+#define RELAY_BYTES ((uint64_t)256 << 20)
+#define RELAY_SHARE 16u /* of the host's memory: one part at most */
+
+/* Whether two names are of one kind, as vulkan0 and vulkan1 are. */
+static bool are_alike(const char *a, const char *b)
+{
+    const size_t n = strcspn(a, "0123456789");
+
+    return n == strcspn(b, "0123456789") && memcmp(a, b, n) == 0;
+}
+
+static bool has_twins(const quire_serve_devices *devices)
+{
+    for (uint32_t i = 0; i < devices->n; i++) {
+        for (uint32_t j = 0; j < i; j++) {
+            if (are_alike(devices->names[i], devices->names[j])) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Pages go from one device to another through a store. Without one, a part of the host's memory is
+ * it. */
+static void relay_settle(const quire_serve_devices *devices, quire_serve_args *args)
+{
+    const uint64_t limit = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
+                                                                : quire_memory_available();
+
+    if (has_twins(devices) && !args->no_prefix_cache && !quire_serve_has_store(args)) {
+        args->is_relay = true;
+        args->cache_host_bytes = quire_min_u64(RELAY_BYTES, limit / RELAY_SHARE);
+    }
 }
 
 /* ---- placement ---- */
@@ -206,6 +246,7 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
     if (out->n > 1) {
         QUIRE_TRY(check_alone(args, err));
         args->common.device = out->names[0];
+        relay_settle(out, args);
     }
     return QUIRE_OK;
 }

@@ -100,6 +100,9 @@ bool quire_serve_has_store(const quire_serve_args *args)
 
 int quire_serve_host_check(const quire_serve_args *args, quire_error *err)
 {
+    if (args->is_relay) {
+        return QUIRE_OK;
+    }
     if (args->cache_host_bytes != 0 && quire_device_is_cpu(args->common.device)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "cache_host_memory needs a device: without one the host's memory is "
@@ -118,6 +121,7 @@ void quire_serve_device_leave(quire_serve_args *args)
     args->common.split_mode = QUIRE_SPLIT_NONE;
     args->common.tensor_split = NULL;
     args->cache_host_bytes = 0; /* the host's memory is the cache's now */
+    args->is_relay = false;
     args->n_cpus = 1;
     args->card = NULL;
     args->n_cards = 0;
@@ -207,6 +211,9 @@ int quire_serve_store_room_check(const quire_serve_args *args, uint64_t record_b
     const quire_file_store_opts file = file_opts(args, record_bytes);
     char given[16], needed[16];
 
+    if (args->is_relay) {
+        return QUIRE_OK; /* there is none for pages that are too large */
+    }
     if (quire_serve_has_store(args) && record_bytes == 0) {
         return quire_error_set(err, QUIRE_INVAL, "pages of this model are too large for a store");
     }
@@ -426,13 +433,18 @@ static int put_over(quire_store **out, quire_store *near, quire_store *far, bool
     return QUIRE_OK;
 }
 
-/* The store in the host's memory; NULL if there is to be none. */
+/* The store in the host's memory; NULL if there is to be none. A relay is for pages that fit. */
 static int host_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
     const quire_host_store_opts opts = { .capacity_bytes = from->args->cache_host_bytes,
                                          .policy = (quire_evict_policy)from->args->cache_policy };
 
+    const bool fits = from->record_bytes != 0 && from->record_bytes <= opts.capacity_bytes;
+
     *out = NULL;
+    if (from->args->is_relay && !fits) {
+        return QUIRE_OK;
+    }
     if (opts.capacity_bytes != 0 && quire_host_store_create(out, &opts) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a store in memory");
     }

@@ -204,6 +204,8 @@ quire_packed_device_opts quire_condensing_device_opts(const quire_condensing_on 
 
     return (quire_packed_device_opts){
         .packing = &on->parts->packing,
+        .is_on_device = quire_runtime_has_device(o),
+        .n_pairs_max = all->n_seqs_max,
         .rotation = on->parts->rotation,
         .window_opts = all,
         .recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS,

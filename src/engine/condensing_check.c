@@ -39,15 +39,20 @@ int quire_condensing_full_layers(const quire_retain_spec *spec, const quire_pack
     return QUIRE_OK;
 }
 
-/* Whether a part has room behind the text at each place of a context. */
+/* Whether a part has room behind the text at each place of a context; on a device also behind a
+ * lane that keeps all tokens, whose table has no room for more. */
 static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *setting,
                       quire_error *err)
 {
     const uint32_t n_room = quire_repeating_room(&c->spec);
     const uint32_t k_max = quire_condensing_before(c, n_ctx - 1);
+    uint32_t n_before = 0; /* tokens before the part at the last place */
 
-    if (n_room > 0 && k_max > 0 &&
-        quire_condensing_kept(c, k_max - 1) + c->chunk + n_room > n_ctx) {
+    if (k_max > 0) {
+        n_before = c->packing.is_on_device ? k_max * c->chunk
+                                           : quire_condensing_kept(c, k_max - 1) + c->chunk;
+    }
+    if (n_room > 0 && k_max > 0 && n_before + n_room > n_ctx) {
         return quire_error_set(err, QUIRE_INVAL,
                                "%s %s needs room for %u tokens behind the text, which a context of "
                                "%u does not have at the last place: a smaller share, repeat or "
@@ -69,27 +74,52 @@ static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *
                : QUIRE_OK;
 }
 
-/* Packed pages are attended by the CPU's kernels (retain/packed_device.h). */
+/* Why pages cannot be packed on a device, whatever the policy; NULL: they can, or there is none. */
+static const char *unpacked_on_device(const quire_condensing_on *on)
+{
+    return !quire_runtime_has_device(on->opts)                     ? NULL
+           : quire_opts_is_sealed(on->desc, on->opts)              ? "in q6 to q3"
+           : quire_desc_n_unwindowed(on->desc) < on->desc->n_layer ? "beside layers with windows"
+                                                                   : NULL;
+}
+
+/* The same of policies by lane: a KV head is a sequence of the device there, with tables of tiles
+ * (retain/packed_device.h). */
+static const char *no_lanes_on_device(const quire_condensing_on *on)
+{
+    const quire_runtime_opts *o = on->opts;
+
+    return !quire_runtime_has_device(o)          ? NULL
+           : o->page_tokens != QUIRE_TILE_TOKENS ? "in pages of more than 64 tokens"
+           : o->split.n > 0                      ? "with layers on several devices"
+           : o->kv_overflows || o->attends_host  ? "beside texts larger than memory "
+                                                   "(--kv-overflow refuse excludes these)"
+           : quire_desc_has_own(on->desc)        ? "of models with learned sinks or gates of V"
+                                                 : NULL;
+}
+
 static int check_device(const quire_condensing_on *on, const quire_retain_spec *spec,
                         const char *setting, quire_error *err)
 {
-    const char *other =
-        !quire_runtime_has_device(on->opts) ? NULL
-        : quire_condensing_is_by_lane(spec)
-            ? "keeps another number of tokens in each lane (so do floor below 1 and full_layers)"
-        : quire_opts_is_sealed(on->desc, on->opts)
-            ? "keeps tokens in q6 to q3 in tiles that are packed"
-        : quire_desc_n_unwindowed(on->desc) < on->desc->n_layer
-            ? "keeps tokens beside layers with windows in tiles that are packed"
-            : NULL;
+    const char *why = unpacked_on_device(on);
 
-    return other != NULL ? quire_error_set(
-                               err, QUIRE_UNSUPP,
-                               "%s %s %s, and such pages are attended in the host's memory, while "
-                               "the KV is on device %s: there keydiff, window, last, stride and "
-                               "random work in f32, f16, bf16 and q8",
-                               setting, spec->policy->name, other, on->opts->device)
-                         : QUIRE_OK;
+    if (why == NULL && quire_condensing_is_by_lane(spec)) {
+        why = no_lanes_on_device(on);
+        return why != NULL
+                   ? quire_error_set(err, QUIRE_UNSUPP,
+                                     "%s %s keeps another number of tokens in each lane (so do "
+                                     "floor below 1 and full_layers), and on device %s such tokens "
+                                     "cannot be kept %s: there keydiff, window, last, stride and "
+                                     "random work",
+                                     setting, spec->policy->name, on->opts->device, why)
+                   : QUIRE_OK;
+    }
+    return why != NULL ? quire_error_set(err, QUIRE_UNSUPP,
+                                         "%s %s keeps tokens %s in tiles that are packed, which "
+                                         "device %s cannot attend: f32, f16, bf16 and q8 work "
+                                         "there, in models without windows",
+                                         setting, spec->policy->name, why, on->opts->device)
+                       : QUIRE_OK;
 }
 
 int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err)
@@ -230,9 +260,11 @@ void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_lay
     quire_packing *packing = &parts->packing;
     uint32_t n;
 
+    const quire_condensing_on on = { desc, opts, parts };
+
     packing->n_layers = 0;
-    if (quire_runtime_has_device(opts) || desc->latent.is_there ||
-        quire_opts_rows_kept(desc, opts) != NULL) {
+    if (unpacked_on_device(&on) != NULL || no_lanes_on_device(&on) != NULL ||
+        desc->latent.is_there || quire_opts_rows_kept(desc, opts) != NULL) {
         return;
     }
     n = layers_fill(parts, layers, desc, opts);
@@ -242,6 +274,7 @@ void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_lay
         packing->hot_group = 0;
         return;
     }
+    packing->is_on_device = quire_runtime_has_device(opts);
     if (n < desc->n_layer) {
         packing->model_layers = parts->model_layers;
         packing->n_model_layers = desc->n_layer;

@@ -5,6 +5,9 @@
  * earlier condensing sealed stay in their tiles, so each condensing chooses among the tokens of its
  * own chunk and keeps the share of these.
  *
+ * On a device tiles pass the host's memory through windows (retain/packed_copy.h), one that reads K
+ * or V of a lane, one that writes.
+ *
  * Scores come from the same numbers in the same order as in quire_lanes_condense()
  * (retain/kept_lanes.h), by the same code where pages do not matter (retain/lane_score.h). The
  * choice is the same code, too (retain/lanes_choice.h).
@@ -16,6 +19,7 @@
 #include "base/num.h"
 #include "retain/lane_score.h"
 #include "retain/lanes_choice.h"
+#include "retain/packed_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +41,12 @@ typedef struct packing_job {
     int32_t *all_positions; /* one lane after the other */
     float **worth;          /* the same; NULL: the policy has none */
     float *all_worth;
-    quire_lane_scratch scratch; /* of the longest lane */
-    quire_packed_seal seal;     /* of sealed formats */
+    quire_lane_scratch scratch;      /* of the longest lane */
+    quire_packed_seal seal;          /* of sealed formats */
+    const quire_page_memory *memory; /* of the pages; NULL: the host's */
+    quire_packed_window reads;       /* of a device */
+    quire_packed_window writes;
+    int status; /* of the copies of a device */
 } packing_job;
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
@@ -93,6 +101,9 @@ static int tokens_init(packing_job *j)
 
 static int job_init(packing_job *j)
 {
+    QUIRE_TRY(quire_packed_window_init(&j->reads, j->packing, j->memory, false, &j->status));
+    QUIRE_TRY(quire_packed_window_init(&j->writes, j->packing, j->memory, true, &j->status));
+    QUIRE_TRY(quire_packed_list_fetch(j->packing, &j->from, j->memory));
     QUIRE_TRY(quire_lanes_choice_init(&j->choice, &j->c->spec, j->packing->n_layers,
                                       j->packing->n_kv_head, j->n_text));
     if (quire_packing_is_sealed(j->packing)) {
@@ -105,6 +116,10 @@ static int job_init(packing_job *j)
 
 static void job_fini(packing_job *j)
 {
+    quire_packed_list_free(&j->to);
+    quire_packed_list_free(&j->from);
+    quire_tile_window_end(&j->writes.window);
+    quire_tile_window_end(&j->reads.window);
     quire_packed_seal_fini(&j->seal);
     quire_lane_scratch_fini(&j->scratch);
     free(j->all_worth);
@@ -124,15 +139,28 @@ static const quire_page_addr *addr_of(const packing_job *j, const quire_page_ent
     return id != QUIRE_PAGE_NULL ? &j->from.addrs[id] : NULL;
 }
 
+/* A side of a lane is read next. */
+static void view_begin(packing_job *j, uint32_t lane, quire_side side)
+{
+    if (j->memory != NULL) {
+        quire_packed_window_put(&j->reads, &j->from, &j->text->lanes, lane, side,
+                                n_of(j, lane) / TILE);
+    }
+}
+
 /* A side of tile `tile` of a lane of `from`: packed ones first, then those in full pages, which are
  * read in 8 bits where their format is sealed. */
-static quire_tile_view view_of(const packing_job *j, uint32_t lane, uint32_t tile, quire_side side)
+static quire_tile_view view_of(packing_job *j, uint32_t lane, uint32_t tile, quire_side side)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
     const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
     const uint32_t tiles = j->packing->page_tokens / TILE;
     uint32_t i;
 
+    if (j->memory != NULL) {
+        return (quire_tile_view){ quire_packing_store(j->packing, lane, side)->format,
+                                  quire_packed_window_at(&j->reads, tile) };
+    }
     if (tile < n_packed) {
         return (quire_tile_view){ quire_packing_store(j->packing, lane, side)->format,
                                   quire_packed_tile(j->packing, &j->from, lanes,
@@ -145,11 +173,12 @@ static quire_tile_view view_of(const packing_job *j, uint32_t lane, uint32_t til
                            tile % tiles, side);
 }
 
-static void read_keys(const packing_job *j, uint32_t lane)
+static void read_keys(packing_job *j, uint32_t lane)
 {
     const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
     const quire_tile_rows rows = { .d = layer->d_k, .n_tokens = TILE, .stride = layer->d_k };
 
+    view_begin(j, lane, QUIRE_SIDE_K);
     for (uint32_t t = 0; t * TILE < n_of(j, lane); t++) {
         const quire_tile_view view = view_of(j, lane, t, QUIRE_SIDE_K);
 
@@ -210,12 +239,13 @@ static void attend(packing_job *j, uint32_t lane, quire_retain_lane *scored)
     quire_lane_scratch_attend(&j->scratch, &j->c->spec, &probe, scored, &j->choice.measures[lane]);
 }
 
-static void read_value_norms(const packing_job *j, uint32_t lane)
+static void read_value_norms(packing_job *j, uint32_t lane)
 {
     const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
     const quire_tile_rows rows = { .d = layer->d_v, .n_tokens = 1, .stride = layer->d_v };
     float v[QUIRE_HEAD_DIM_MAX];
 
+    view_begin(j, lane, QUIRE_SIDE_V);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         const quire_tile_view view = view_of(j, lane, t / TILE, QUIRE_SIDE_V);
         quire_tile_rows row = rows;
@@ -227,7 +257,7 @@ static void read_value_norms(const packing_job *j, uint32_t lane)
 }
 
 /* The queries to come, by the sums over those of the chunk. */
-static void expect_queries(const packing_job *j, uint32_t lane, quire_retain_lane *scored)
+static void expect_queries(packing_job *j, uint32_t lane, quire_retain_lane *scored)
 {
     const quire_attn_layer *layer = &j->packing->layers[lane / j->packing->n_kv_head];
     uint64_t n_queries;
@@ -274,6 +304,7 @@ static int choose_all(packing_job *j)
             score(j, lane);
         }
     }
+    QUIRE_TRY(j->status);
     quire_lanes_choice_budgets(&j->choice);
     return quire_lanes_choice_share(&j->choice, 0, 1);
 }
@@ -281,7 +312,7 @@ static int choose_all(packing_job *j)
 /* ---- moving ---- */
 
 /* One side of a lane to its places. The first n_sealed tokens move in whole tiles. */
-static void move_side(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane,
+static void move_side(packing_job *j, const quire_packed_lanes *lanes, uint32_t lane,
                       quire_side side)
 {
     const bool is_sealed =
@@ -290,11 +321,13 @@ static void move_side(const packing_job *j, const quire_packed_lanes *lanes, uin
     const size_t tile_bytes = side == QUIRE_SIDE_K ? j->packing->k_bytes : j->packing->v_bytes;
     uint32_t n = 0;
 
+    view_begin(j, lane, side);
+    quire_packed_window_put(&j->writes, &j->to, lanes, lane, side,
+                            lanes->first[lane + 1] - lanes->first[lane]);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         if (j->choice.is_kept[lane][t]) {
             const quire_tile_view view = view_of(j, lane, t / TILE, side);
-            unsigned char *place =
-                quire_packed_tile(j->packing, &j->to, lanes, lanes->first[lane] + n / TILE, side);
+            unsigned char *place = quire_packed_window_at(&j->writes, n / TILE);
 
             if (t >= n_sealed) {
                 quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE, place,
@@ -308,7 +341,7 @@ static void move_side(const packing_job *j, const quire_packed_lanes *lanes, uin
 }
 
 /* Put the kept rows of a lane into its places, and their positions. */
-static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
+static void move_lane(packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
 {
     int32_t *positions = j->positions[lane];
     uint32_t n = 0;
@@ -329,10 +362,11 @@ static void move_lane(const packing_job *j, const quire_packed_lanes *lanes, uin
     }
 }
 
-/* No byte of the new pages stays as it was before: stores compare and check whole pages. */
+/* No byte of the new pages stays as it was before: stores compare and check whole pages. Of a
+ * device each byte is sent in any case. */
 static void clear(const packing_job *j)
 {
-    for (uint32_t i = 0; i < j->to.n; i++) {
+    for (uint32_t i = 0; i < j->to.n && j->memory == NULL; i++) {
         const quire_page_id id = j->to.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
 
         for (uint32_t l = 0; l < j->packing->n_layers; l++) {
@@ -347,6 +381,7 @@ static int move_all(packing_job *j)
 {
     uint32_t *n_tiles = calloc(j->n_lanes, sizeof *n_tiles);
     quire_packed_lanes lanes = { 0 };
+    uint64_t n_places = 0;
     int rc = n_tiles != NULL ? quire_packed_lanes_init(&lanes, j->packing) : QUIRE_NOMEM;
 
     for (uint32_t lane = 0; rc == QUIRE_OK && lane < j->n_lanes; lane++) {
@@ -357,7 +392,9 @@ static int move_all(packing_job *j)
         }
         QUIRE_CHECK(n % TILE == 0); /* the granule, and all lanes have whole tiles */
         n_tiles[lane] = n / TILE;
+        n_places += n_tiles[lane];
     }
+    rc = rc == QUIRE_OK ? quire_packed_list_make(j->packing, &j->to, n_places, j->memory) : rc;
     if (rc == QUIRE_OK) {
         clear(j);
         rc = quire_packed_assign(j->packing, &j->to, n_tiles, &lanes);
@@ -365,6 +402,9 @@ static int move_all(packing_job *j)
         for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
             move_lane(j, &lanes, lane);
         }
+        quire_tile_window_flush(&j->writes.window);
+        rc = j->status < 0 ? j->status
+                           : quire_packed_list_send(j->packing, &j->to, &lanes, j->memory);
     }
     quire_packed_lanes_fini(&lanes);
     free(n_tiles);
@@ -378,6 +418,7 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
     packing_job j = { .c = c,
                       .packing = &c->packing,
                       .text = text,
+                      .memory = quire_runtime_page_memory(runtime),
                       .n_text = k * c->chunk,
                       .n_lanes = quire_packing_n_lanes(&c->packing) };
     quire_seq_table from_table, hot_table, to_table;
@@ -393,10 +434,12 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
             quire_seq_table_get(cache, from, (quire_group_id)c->packing.hot_group, &hot_table));
         j.from_hot = hot_table.leaves;
     }
-    j.from = (quire_packed_pages){ from_table.leaves, quire_cache_page_addrs(cache),
-                                   text->lanes.n_pages };
-    j.to =
-        (quire_packed_pages){ to_table.leaves, quire_cache_page_addrs(cache), to_table.n_entries };
+    j.from = (quire_packed_pages){ .leaves = from_table.leaves,
+                                   .addrs = quire_cache_page_addrs(cache),
+                                   .n = text->lanes.n_pages };
+    j.to = (quire_packed_pages){ .leaves = to_table.leaves,
+                                 .addrs = quire_cache_page_addrs(cache),
+                                 .n = to_table.n_entries };
     rc = job_init(&j);
     rc = rc == QUIRE_OK ? choose_all(&j) : rc;
     rc = rc == QUIRE_OK ? move_all(&j) : rc;

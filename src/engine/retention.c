@@ -7,10 +7,10 @@
 #include "base/hash128.h"
 #include "base/num.h"
 #include "engine/repeating.h"
-#include "model/archs.h"
 #include "model/kv_identity.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
+#include "model/runtime_rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,17 +73,6 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
     return QUIRE_OK;
 }
 
-/* Whether attention has values of each head beside the rows: learned sinks, gates of V. */
-static bool desc_has_own(const quire_model_desc *desc)
-{
-    bool has_own = (quire_arch_row_get(desc->arch)->needs & QUIRE_PART_SINKS) != 0;
-
-    for (uint32_t l = 0; l < desc->n_layer; l++) {
-        has_own = has_own || desc->kv_map[l].v_gates != 0;
-    }
-    return has_own;
-}
-
 /* On a device the heads of a layer are sequences of one batch (retain/kept_lanes.h). */
 static int check_device(const quire_model_desc *desc, const quire_runtime_opts *runtime,
                         quire_error *err)
@@ -93,7 +82,7 @@ static int check_device(const quire_model_desc *desc, const quire_runtime_opts *
                                "--retain and --split-mode layer: the lanes of all layers are on "
                                "one device");
     }
-    if (quire_runtime_has_device(runtime) && desc_has_own(desc)) {
+    if (quire_runtime_has_device(runtime) && quire_desc_has_own(desc)) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "--retain on device %s works with models without learned sinks and "
                                "gates of V: not with this %s model",

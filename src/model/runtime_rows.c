@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "codec/slot_copy.h"
+#include "model/archs.h"
 #include "model/model_internal.h"
 #include "model/runtime_internal.h"
 
@@ -64,6 +65,16 @@ const char *quire_opts_rows_fixed(const quire_model_desc *desc, const quire_runt
                "copy to code the kept ones from; q8, f16, bf16 and f32 work";
     }
     return kept != NULL ? kept : quire_desc_rows_fixed(desc);
+}
+
+bool quire_desc_has_own(const quire_model_desc *desc)
+{
+    bool has_own = (quire_arch_row_get(desc->arch)->needs & QUIRE_PART_SINKS) != 0;
+
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        has_own = has_own || desc->kv_map[l].v_gates != 0;
+    }
+    return has_own;
 }
 
 int quire_desc_rows_check(const quire_model_desc *desc)

@@ -49,6 +49,8 @@ const char *quire_desc_rows_kept(const quire_model_desc *desc);
 
 /* Layers without a window. */
 uint32_t quire_desc_n_unwindowed(const quire_model_desc *desc);
+/* Whether attention has values of each head beside the rows: learned sinks, gates of V. */
+bool quire_desc_has_own(const quire_model_desc *desc);
 
 /* QUIRE_OK, or QUIRE_UNSUPP: a reason that quire_opts_rows_fixed() names, or latent attention. */
 int quire_runtime_rows_check(const quire_runtime *runtime);

@@ -19,15 +19,15 @@ static bool is_same_place(const quire_attn_source *a, const quire_attn_source *b
     return a->group == b->group && a->format == b->format && a->lane.offset == b->lane.offset;
 }
 
-static uint32_t part_places(const quire_packing *p)
+uint32_t quire_packing_part_places(const quire_packing *p)
 {
     return p->n_kv_head * (p->page_tokens / TILE);
 }
 
 /* Of K and V. */
-static size_t part_bytes(const quire_packing *p)
+size_t quire_packing_part_bytes(const quire_packing *p)
 {
-    return part_places(p) * (p->k_bytes + p->v_bytes);
+    return quire_packing_part_places(p) * (p->k_bytes + p->v_bytes);
 }
 
 /* Whether K is followed by V, and maybe by bounds, with the strides that packing counts on. */
@@ -39,7 +39,8 @@ static bool is_regular(const quire_packing *p, const quire_attn_layer *layer)
            k->head_stride == p->page_tokens / TILE * p->k_bytes &&
            v->head_stride == p->page_tokens / TILE * p->v_bytes &&
            v->page_stride == k->page_stride && v->offset == k->offset + quire_packing_v_offset(p) &&
-           k->page_stride == part_bytes(p) + part_places(p) * p->bounds_bytes;
+           k->page_stride ==
+               quire_packing_part_bytes(p) + quire_packing_part_places(p) * p->bounds_bytes;
 }
 
 /* Whether hot tiles of a sealed side have the places of its other tiles. */
@@ -77,7 +78,7 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
     out->k_bytes = quire_tile_bytes(first->k_store.format, QUIRE_SIDE_K, first->d_k);
     out->v_bytes = quire_tile_bytes(first->v_store.format, QUIRE_SIDE_V, first->d_v);
     out->hot_group = hot_group_of(first);
-    if (first->k_store.lane.page_stride > part_bytes(out)) {
+    if (first->k_store.lane.page_stride > quire_packing_part_bytes(out)) {
         out->bounds_bytes = quire_page_bounds_bytes(first->d_k);
     }
     for (uint32_t l = 0; l < n_layers; l++) {
@@ -95,19 +96,21 @@ int quire_packing_init(quire_packing *out, const quire_attn_layer *layers, uint3
     return QUIRE_OK;
 }
 
-static uint64_t list_parts(const quire_packing *p, uint64_t n_tokens)
+uint64_t quire_packing_list_parts(const quire_packing *p, uint64_t n_places)
 {
+    const uint64_t n_tokens = n_places * TILE;
     const uint64_t n_words = 1 + quire_packing_n_lanes(p) + n_tokens * (p->has_worth ? 2 : 1);
     const uint64_t n_bytes = n_words * WORD_BYTES;
 
-    return (n_bytes + part_bytes(p) - 1) / part_bytes(p);
+    return (n_bytes + quire_packing_part_bytes(p) - 1) / quire_packing_part_bytes(p);
 }
 
 uint64_t quire_packing_pages(const quire_packing *p, uint64_t n_tokens)
 {
     const uint64_t n_places = (n_tokens + TILE - 1) / TILE;
     const uint64_t n_parts =
-        list_parts(p, n_places * TILE) + (n_places + part_places(p) - 1) / part_places(p);
+        quire_packing_list_parts(p, n_places) +
+        (n_places + quire_packing_part_places(p) - 1) / quire_packing_part_places(p);
 
     return (n_parts + p->n_layers - 1) / p->n_layers;
 }
@@ -126,8 +129,8 @@ void quire_packed_lanes_fini(quire_packed_lanes *lanes)
 
 /* ---- contents ---- */
 
-static unsigned char *part_at(const quire_packing *p, const quire_packed_pages *pages,
-                              uint32_t part)
+unsigned char *quire_packed_part(const quire_packing *p, const quire_packed_pages *pages,
+                                 uint32_t part)
 {
     const uint32_t i = part / p->n_layers;
     const quire_page_id id = pages->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
@@ -143,10 +146,18 @@ static void list_copy(const quire_packing *p, const quire_packed_pages *pages, s
 {
     char *at = bytes;
 
+    if (pages->list != NULL) {
+        memcpy(is_put ? (void *)(pages->list + offset) : bytes,
+               is_put ? bytes : (void *)(pages->list + offset), n_bytes);
+        return;
+    }
     while (n_bytes > 0) {
-        const size_t inside = offset % part_bytes(p);
-        const size_t n = n_bytes < part_bytes(p) - inside ? n_bytes : part_bytes(p) - inside;
-        unsigned char *page = part_at(p, pages, (uint32_t)(offset / part_bytes(p))) + inside;
+        const size_t inside = offset % quire_packing_part_bytes(p);
+        const size_t n = n_bytes < quire_packing_part_bytes(p) - inside
+                             ? n_bytes
+                             : quire_packing_part_bytes(p) - inside;
+        unsigned char *page =
+            quire_packed_part(p, pages, (uint32_t)(offset / quire_packing_part_bytes(p))) + inside;
 
         if (is_put) {
             memcpy(page, at, n);
@@ -192,7 +203,7 @@ int quire_packed_read(const quire_packing *p, const quire_packed_pages *pages,
         return QUIRE_CORRUPT;
     }
     lanes->n_pages = pages->n;
-    lanes->n_list_parts = (uint32_t)list_parts(p, n_places * TILE);
+    lanes->n_list_parts = (uint32_t)quire_packing_list_parts(p, n_places);
     return QUIRE_OK;
 }
 
@@ -251,7 +262,7 @@ int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
         lanes->first[i + 1] = lanes->first[i] + n_tiles[i];
     }
     lanes->n_pages = pages->n;
-    lanes->n_list_parts = (uint32_t)list_parts(p, n_places * TILE);
+    lanes->n_list_parts = (uint32_t)quire_packing_list_parts(p, n_places);
     return QUIRE_OK;
 }
 
@@ -285,8 +296,10 @@ void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pa
 quire_packed_spot quire_packed_spot_of(const quire_packing *p, const quire_packed_pages *pages,
                                        const quire_packed_lanes *lanes, uint32_t place)
 {
-    return (quire_packed_spot){ part_at(p, pages, lanes->n_list_parts + place / part_places(p)),
-                                place % part_places(p) };
+    return (quire_packed_spot){
+        quire_packed_part(p, pages, lanes->n_list_parts + place / quire_packing_part_places(p)),
+        place % quire_packing_part_places(p)
+    };
 }
 
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,
@@ -354,5 +367,6 @@ uint16_t *quire_full_bounds(const quire_packing *p, const quire_page_addr *addr,
 {
     const quire_packed_spot spot = quire_full_spot(p, addr, lane, tile);
 
-    return (uint16_t *)(void *)(spot.part + part_bytes(p) + spot.index * p->bounds_bytes);
+    return (uint16_t *)(void *)(spot.part + quire_packing_part_bytes(p) +
+                                spot.index * p->bounds_bytes);
 }

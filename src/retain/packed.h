@@ -54,6 +54,7 @@ typedef struct quire_packing {
     size_t v_bytes;                 /* and of V */
     size_t bounds_bytes;            /* of the bounds of a tile; 0: pages have none */
     bool has_worth;                 /* the list has the worth of each token */
+    bool is_on_device;              /* the pages (packed_copy.h) */
     uint32_t hot_group;             /* of hot pages; 0: no side is sealed */
     const quire_attn_layer *layers; /* [n_layers] constants; borrowed */
     const uint32_t
@@ -67,7 +68,9 @@ typedef struct quire_packing {
 typedef struct quire_packed_pages {
     const quire_page_entry *const *leaves;
     const quire_page_addr *addrs;
-    uint32_t n; /* packed pages */
+    uint32_t n;          /* packed pages */
+    unsigned char *list; /* the list, as it begins the parts: of pages in the memory of a device
+                            (packed_copy.h). NULL: it is read and written in the pages */
 } quire_packed_pages;
 
 /* The places of each lane of a text. */
@@ -116,6 +119,14 @@ static inline const quire_attn_source *quire_packing_store(const quire_packing *
 
 /* Pages for n_tokens tokens of all lanes together, in whole tiles. */
 uint64_t quire_packing_pages(const quire_packing *p, uint64_t n_tokens);
+
+/* Places of a part, and their bytes; the parts of the list that begins the pages of n_places
+ * places; and where a part lies, counted from the first page's. */
+uint32_t quire_packing_part_places(const quire_packing *p);
+size_t quire_packing_part_bytes(const quire_packing *p);
+uint64_t quire_packing_list_parts(const quire_packing *p, uint64_t n_places);
+unsigned char *quire_packed_part(const quire_packing *p, const quire_packed_pages *pages,
+                                 uint32_t part);
 
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_lanes_fini(). */
 int quire_packed_lanes_init(quire_packed_lanes *lanes, const quire_packing *p);

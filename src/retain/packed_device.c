@@ -80,6 +80,9 @@ static int plan(void *ctx, const quire_attn_batch *batch)
         atomic_store_explicit(&d->jobs[l].hidden, NULL, memory_order_relaxed);
     }
     atomic_store_explicit(&d->status, QUIRE_OK, memory_order_relaxed);
+    if (d->queue != NULL) {
+        return quire_packed_queue_plan(d);
+    }
     if (d->n_packed > 0) {
         plain.seqs = d->plain;
         plain.n_seqs = d->n_plain;
@@ -144,6 +147,12 @@ static void predict(quire_packed_device *d, uint32_t l, const quire_attn_seq *se
     }
 }
 
+/* Whether the device has the jobs of packed sequences in its queue, and the plain ones between. */
+static bool is_queued(const quire_packed_device *d)
+{
+    return d->queue != NULL && d->n_packed > 0;
+}
+
 static bool is_last(const quire_packed_device *d, uint32_t l)
 {
     return l + 1 == d->packing.n_layers;
@@ -169,7 +178,9 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
         quire_attn_append(d->windows, call, thread, n_threads);
         return;
     }
-    if (d->n_plain > 0) {
+    if (is_queued(d) && thread == 0) {
+        quire_packed_queue_append(d, call, layer_of(d, call));
+    } else if (!is_queued(d) && d->n_plain > 0) {
         d->base.append(d->base.ctx, call, thread, n_threads);
     }
     if (is_windowed(d, call)) {
@@ -190,7 +201,8 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
 
         if (i >= d->n_packed) {
             predict(d, l, d->predicted[i - d->n_packed], g);
-        } else if (quire_packed_job_begin(d, w, d->packed[i], l * n_heads + g, true)) {
+        } else if (d->queue == NULL &&
+                   quire_packed_job_begin(d, w, d->packed[i], l * n_heads + g, true)) {
             quire_attn_append(w->workspace, &one, 0, 1);
             quire_packed_bound(d, w, d->packed[i], l * n_heads + g);
         }
@@ -234,9 +246,28 @@ static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire
         quire_packed_repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
     } else if (quire_packed_attends(d->packed[i])) {
         quire_packed_attend(d, w, d->packed[i], &one, lane);
-    } else if (quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
+    } else if (d->queue == NULL && quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
         quire_attn_run(w->workspace, &one, 0, 0, 1);
     }
+}
+
+/* Attention of the plain sequences, and of a device's queue. Other threads may copy keys. */
+static void base_run(quire_packed_device *d, const quire_attn_layer *call, uint32_t index,
+                     uint32_t thread, uint32_t n_threads)
+{
+    if (d->queue == NULL && d->n_plain > 0) {
+        d->base.run(d->base.ctx, call, index, thread, n_threads);
+    }
+    if (d->queue == NULL || thread != 0) {
+        return;
+    }
+    (void)pthread_mutex_lock(&d->queue->lock);
+    if (d->n_packed > 0) {
+        quire_packed_queue_run(d, call, index, layer_of(d, call));
+    } else if (d->n_plain > 0) {
+        d->base.run(d->base.ctx, call, index, 0, n_threads);
+    }
+    (void)pthread_mutex_unlock(&d->queue->lock);
 }
 
 static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_t thread,
@@ -250,9 +281,7 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
         quire_attn_run(d->windows, call, index, thread, n_threads);
         return;
     }
-    if (d->n_plain > 0) {
-        d->base.run(d->base.ctx, call, index, thread, n_threads);
-    }
+    base_run(d, call, index, thread, n_threads);
     if (is_windowed(d, call)) {
         return;
     }
@@ -279,7 +308,7 @@ static int sync_step(void *ctx)
 {
     quire_packed_device *d = ctx;
     const uint32_t n_lanes = quire_packing_n_lanes(&d->packing);
-    int rc = d->n_plain > 0 ? d->base.sync(d->base.ctx) : QUIRE_OK;
+    int rc = d->n_plain > 0 || is_queued(d) ? d->base.sync(d->base.ctx) : QUIRE_OK;
 
     for (uint32_t i = 0; rc == QUIRE_OK && i < d->n_filled_last; i++) {
         for (uint32_t lane = n_lanes - d->packing.n_kv_head; lane < n_lanes; lane++) {
@@ -298,18 +327,6 @@ static int check(void *ctx, const quire_attn_layer *layer)
 }
 
 /* ---- creating ---- */
-
-static int table_init(quire_page_entry **entries, const quire_page_entry ***leaves,
-                      uint32_t n_leaves)
-{
-    *entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof **entries);
-    *leaves = calloc(n_leaves, sizeof **leaves);
-    QUIRE_FAIL_IF(*entries == NULL || *leaves == NULL, QUIRE_NOMEM);
-    for (uint32_t i = 0; i < n_leaves; i++) {
-        (*leaves)[i] = *entries + (size_t)i * QUIRE_LEAF_ENTRIES;
-    }
-    return QUIRE_OK;
-}
 
 static uint32_t group_of(const quire_packing *p)
 {
@@ -343,15 +360,14 @@ static quire_attn_workspace_opts worker_opts(const quire_packed_device_opts *o)
 static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
                        const quire_packed_device_opts *o)
 {
-    const uint32_t n_leaves = (d->n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
     const quire_attn_workspace_opts opts = worker_opts(o);
 
+    if (o->is_on_device) {
+        return QUIRE_OK;
+    }
     w->addrs = calloc(2 * (size_t)d->n_entries_max + 1, sizeof *w->addrs);
     QUIRE_FAIL_IF(w->addrs == NULL, QUIRE_NOMEM);
-    QUIRE_TRY(table_init(&w->entries, &w->leaves, n_leaves));
-    if (quire_packing_is_sealed(&d->packing)) {
-        QUIRE_TRY(table_init(&w->hot_entries, &w->hot_leaves, n_leaves));
-    }
+    QUIRE_TRY(quire_packed_tables_init(w, d->n_entries_max, quire_packing_is_sealed(&d->packing)));
     if (d->packing.bounds_bytes > 0) {
         w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
         w->chosen = calloc(d->n_entries_max, sizeof *w->chosen);
@@ -366,8 +382,12 @@ static uint64_t worker_bytes(const quire_packed_device_opts *o)
     const quire_attn_workspace_opts opts = worker_opts(o);
     const uint64_t n = entries_max(o);
     const uint64_t n_tables = quire_packing_is_sealed(o->packing) ? 2 : 1;
-    uint64_t bytes = sizeof(quire_packed_worker) + quire_attn_workspace_bytes(&opts);
+    uint64_t bytes = sizeof(quire_packed_worker);
 
+    if (o->is_on_device) {
+        return bytes;
+    }
+    bytes += quire_attn_workspace_bytes(&opts);
     bytes += (2 * n + 1) * sizeof(quire_page_addr) + n_tables * n * sizeof(quire_page_entry);
     if (o->packing->bounds_bytes > 0) {
         bytes += n * (sizeof(quire_page_rank) + sizeof(quire_page_id)) +
@@ -383,6 +403,7 @@ uint64_t quire_packed_device_bytes(const quire_packed_device_opts *o)
         o->packing->window_group != 0 ? quire_attn_workspace_bytes(o->window_opts) : 0;
 
     return sizeof(quire_packed_device) + o->n_threads * worker_bytes(o) + windows +
+           (o->is_on_device ? quire_packed_queue_bytes(o, entries_max(o)) : 0) +
            o->n_rows_max * d * sizeof(float) +
            o->packing->n_layers * (sizeof(quire_attn_layer) + sizeof(quire_packed_jobs)) +
            o->n_seqs_max * (2 * sizeof(quire_attn_seq) + 6 * sizeof(quire_attn_seq *));
@@ -446,9 +467,10 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     }
     for (uint32_t l = 0; l < n_layers; l++) {
         d->heads[l] = head_layer(d, l, o->recent_tiles);
-        QUIRE_TRY(quire_attn_layer_check(d->workers[0].workspace, &d->heads[l]));
+        QUIRE_TRY(o->is_on_device ? d->base.check(d->base.ctx, &d->heads[l])
+                                  : quire_attn_layer_check(d->workers[0].workspace, &d->heads[l]));
     }
-    return QUIRE_OK;
+    return o->is_on_device ? quire_packed_queue_create(d, o) : QUIRE_OK;
 }
 
 int quire_packed_device_create(quire_packed_device **out, const quire_packed_device_opts *o)
@@ -465,7 +487,7 @@ int quire_packed_device_create(quire_packed_device **out, const quire_packed_dev
     d->n_entries_max = entries_max(o);
     d->n_threads = o->n_threads;
     d->n_seqs_max = o->n_seqs_max;
-    rc = o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;
+    rc = o->is_on_device || o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;
     if (rc < 0) {
         quire_packed_device_destroy(d);
         return rc;
@@ -486,11 +508,9 @@ void quire_packed_device_destroy(quire_packed_device *d)
         free(d->workers[i].chosen);
         free(d->workers[i].ranks);
         free(d->workers[i].addrs);
-        free(d->workers[i].hot_leaves);
-        free(d->workers[i].hot_entries);
-        free(d->workers[i].leaves);
-        free(d->workers[i].entries);
+        quire_packed_tables_fini(&d->workers[i]);
     }
+    quire_packed_queue_destroy(d->queue);
     quire_attn_workspace_destroy(d->windows);
     free(d->turns);
     free(d->filled_last);
@@ -561,7 +581,7 @@ quire_packed_reads quire_packed_device_reads(const quire_packed_device *d)
 quire_attn_device quire_packed_device_get(quire_packed_device *d)
 {
     return (quire_attn_device){ .name = d->base.name,
-                                .memory = QUIRE_MEMORY_HOST,
+                                .memory = d->base.memory,
                                 .ctx = d,
                                 .check = check,
                                 .plan = plan,

@@ -9,6 +9,11 @@
  * planned in the thread's own workspace. The kernels, the order of tiles and the splits are those
  * of lanes with a cache of their own (kept_lanes.h), so the bits are the same.
  *
+ * On a device with a queue (quire/device.h) the jobs of a layer are a batch there, in which each
+ * KV head of a sequence is a sequence (packed_queue.c). Texts of this kind beside plain ones take
+ * turns in the device's plan. The host computes what policies keep of rows: keys that it looks at
+ * come from the pages by the device's copies.
+ *
  *   plan     divides the batch
  *   append   the runtime's device, then jobs: a head's rows into their full pages; predictions
  *   run      the runtime's device, then jobs: attention; then queries are kept, and the attention
@@ -82,15 +87,19 @@ typedef struct quire_packed_text {
 } quire_packed_text;
 
 typedef struct quire_packed_device_opts {
-    quire_attn_device base;         /* in host memory */
-    const quire_packing *packing;   /* borrowed */
-    const quire_rotation *rotation; /* read by create, its frequencies borrowed; NULL or d 0: no
-                                       text sums up queries */
-    uint32_t recent_tiles;          /* quire_attn_layer, of sealed formats */
+    quire_attn_device base;
+    bool is_on_device;               /* base has a queue and memory of its own; then without
+                                        windows, sealed formats and bounds, and: */
+    const quire_page_memory *memory; /* of base; read by create */
+    uint32_t n_pairs_max;            /* sequences of a batch of base */
+    const quire_packing *packing;    /* borrowed */
+    const quire_rotation *rotation;  /* read by create, its frequencies borrowed; NULL or d 0: no
+                                        text sums up queries */
+    uint32_t recent_tiles;           /* quire_attn_layer, of sealed formats */
     const quire_attn_workspace_opts *window_opts; /* of a workspace for all sequences of a step:
                                                      read by create, with packing->window_group */
     uint32_t n_text_max;                          /* tokens of a text */
-    uint32_t n_rows_max;                          /* of a step */
+    uint32_t n_rows_max;                          /* of a step, and of a batch of base */
     uint32_t n_seqs_max;
     uint32_t n_threads;
 } quire_packed_device_opts;

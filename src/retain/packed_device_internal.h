@@ -4,21 +4,25 @@
 #ifndef QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H
 #define QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H
 
+#include "retain/packed_copy.h"
 #include "retain/packed_device.h"
 #include "retain/page_choice.h"
 #include "retain/watch.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
-/* A thread's memory and workspace for jobs. */
+/* A thread's memory and workspace for jobs; of pages on a device, where these are, and the table of
+ * a job that the device does. */
 typedef struct quire_packed_worker {
-    quire_attn_workspace *workspace;
-    quire_page_entry *entries; /* [n_entries_max] */
+    quire_attn_workspace *workspace; /* NULL: on a device */
+    quire_page_entry *entries;       /* [n_entries_max] */
     const quire_page_entry **leaves;
     quire_page_entry *hot_entries; /* the same of sealed formats, else NULL */
     const quire_page_entry **hot_leaves;
-    quire_page_addr *addrs; /* [2 * n_entries_max + 1] part and place of entry i's tile: at 1 + i,
-                               of its hot tile at 1 + n_entries_max + i */
+    quire_page_addr *addrs;   /* [2 * n_entries_max + 1] part and place of entry i's tile: at 1 + i,
+                                 of its hot tile at 1 + n_entries_max + i */
+    quire_page_id first_page; /* that is not 0, if workers share addrs */
     quire_attn_seq seq;
     quire_watch_room watched; /* of rows that repeat; n_max 0: none yet */
     float *tile;              /* K of one tile, for these and for bounds */
@@ -36,8 +40,39 @@ typedef struct quire_packed_jobs {
     _Atomic size_t hidden_stride;
 } quire_packed_jobs;
 
+/* A KV head of a sequence in a batch of a device. */
+typedef struct quire_packed_pair {
+    const quire_attn_seq *seq;
+    uint32_t head;
+} quire_packed_pair;
+
+/* Jobs of a layer as batches of a device with a queue: each pair of a sequence and a KV head is a
+ * sequence there. */
+typedef struct quire_packed_queue {
+    quire_page_memory memory;
+    uint32_t n_pairs_max;
+    uint32_t n_rows_max;
+    quire_packed_worker *tables; /* [n_pairs_max] */
+    quire_page_addr *addrs;      /* [1 + n_pairs_max * n_entries_max] */
+    quire_packed_pair *pairs;    /* [n_pairs_max] of the batch at hand */
+    quire_attn_seq *seqs;        /* [n_pairs_max] */
+    uint32_t n_pairs, n_rows;
+    float *q; /* [n_rows_max][group][d_k] rows of one pair after those of the other */
+    float *k;
+    float *v;
+    float *out;
+    bool has_queued;  /* rows of the tables may wait in the device's queue */
+    bool has_plain;   /* the device's plan is that of the plain sequences */
+    uint32_t n_ready; /* the plan is that of all jobs of layer n_ready - 1; 0: of none */
+    /* Of keys that are watched. The lock is that of the device while jobs run. */
+    pthread_mutex_t lock;
+    quire_packed_window keys;
+    int status;
+} quire_packed_queue;
+
 struct quire_packed_device {
     quire_attn_device base;
+    quire_packed_queue *queue; /* NULL: pages are in the host's memory */
     quire_packing packing;
     uint32_t group; /* query heads of a KV head */
     uint32_t n_entries_max;
@@ -86,6 +121,10 @@ static inline const quire_page_entry *quire_packed_entry(const quire_attn_seq *s
 /* The hot page of entry i of a sequence; NULL: none. */
 const quire_page_addr *quire_packed_hot_of(const quire_packed_device *d, const quire_attn_seq *seq,
                                            uint32_t i);
+/* Fill the worker's table and its sequence with the tiles of a lane of a sequence, or with those of
+ * its rows alone. */
+void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
+                             const quire_attn_seq *seq, uint32_t lane, bool rows_only);
 /* Plan the worker's workspace for rows of a lane: on all its tiles, or on those of the rows alone.
  * Returns whether that worked. */
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
@@ -93,6 +132,25 @@ bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
 /* The same on the lane's tiles whose ranks are the worker's first n. */
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n);
+
+/* Memory of a worker's tables. Errors: QUIRE_NOMEM. */
+int quire_packed_tables_init(quire_packed_worker *w, uint32_t n_entries_max, bool is_sealed);
+void quire_packed_tables_fini(quire_packed_worker *w);
+
+/* ---- packed_queue.c: jobs that a device with a queue does, on thread 0 of a step ---- */
+
+uint64_t quire_packed_queue_bytes(const quire_packed_device_opts *opts, uint32_t n_entries_max);
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_queue_destroy(), on errors too. */
+int quire_packed_queue_create(quire_packed_device *d, const quire_packed_device_opts *opts);
+void quire_packed_queue_destroy(quire_packed_queue *queue);
+
+/* A step of which some sequences have packed pages. Errors: those of a device's plan(). */
+int quire_packed_queue_plan(quire_packed_device *d);
+/* A layer of such a step: its rows, and attention; of the plain sequences, too. Failures go to the
+ * step's status. */
+void quire_packed_queue_append(quire_packed_device *d, const quire_attn_layer *call, uint32_t l);
+void quire_packed_queue_run(quire_packed_device *d, const quire_attn_layer *call, uint32_t index,
+                            uint32_t l);
 
 /* ---- packed_attend.c: rows that choose pages ---- */
 
@@ -113,10 +171,10 @@ void quire_packed_attend(quire_packed_device *d, quire_packed_worker *w, const q
 /* ---- packed_watch.c: attention of a step's rows to tokens of a lane ---- */
 
 /* The most attention of rows that repeat to each token of the part. one: the layer of the lane. */
-void quire_packed_repeat(const quire_packed_device *d, quire_packed_worker *w,
-                         const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane);
+void quire_packed_repeat(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
+                         const quire_attn_layer *one, uint32_t lane);
 /* Add the attention of rows [skip, ...) of a sequence to the sums of all tokens of the lane. */
-void quire_packed_attention_add(const quire_packed_device *d, quire_packed_worker *w,
+void quire_packed_attention_add(quire_packed_device *d, quire_packed_worker *w,
                                 const quire_attn_seq *seq, const quire_attn_layer *one,
                                 uint32_t lane, uint32_t skip);
 
@@ -127,7 +185,7 @@ void quire_packed_sums_expect(quire_packed_sums *sums, uint32_t begin, uint32_t 
 /* The turns of a sequence's rows. */
 void quire_packed_sums_turns(quire_packed_device *d, const quire_attn_seq *seq);
 /* Add a sequence's rows to the sums of a lane. */
-void quire_packed_sums_add(const quire_packed_device *d, quire_packed_worker *w,
+void quire_packed_sums_add(quire_packed_device *d, quire_packed_worker *w,
                            const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane);
 
 #endif /* QUIRE_RETAIN_PACKED_DEVICE_INTERNAL_H */

@@ -6,7 +6,37 @@
 
 #include "base/check.h"
 
+#include <stdlib.h>
+
 #define TILE QUIRE_TILE_TOKENS
+
+static int table_init(quire_page_entry **entries, const quire_page_entry ***leaves,
+                      uint32_t n_leaves)
+{
+    *entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof **entries);
+    *leaves = calloc(n_leaves, sizeof **leaves);
+    QUIRE_FAIL_IF(*entries == NULL || *leaves == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        (*leaves)[i] = *entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+    }
+    return QUIRE_OK;
+}
+
+int quire_packed_tables_init(quire_packed_worker *w, uint32_t n_entries_max, bool is_sealed)
+{
+    const uint32_t n_leaves = (n_entries_max + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+
+    QUIRE_TRY(table_init(&w->entries, &w->leaves, n_leaves));
+    return is_sealed ? table_init(&w->hot_entries, &w->hot_leaves, n_leaves) : QUIRE_OK;
+}
+
+void quire_packed_tables_fini(quire_packed_worker *w)
+{
+    free(w->hot_leaves);
+    free(w->hot_entries);
+    free(w->leaves);
+    free(w->entries);
+}
 
 /* A tile of a lane: its spot, and the hot part where there is a hot page. */
 typedef struct lane_tile {
@@ -19,11 +49,11 @@ typedef struct lane_tile {
 static void tile_add(const quire_packed_device *d, quire_packed_worker *w, const lane_tile *tile,
                      uint32_t *n)
 {
-    const quire_page_id page = 1 + *n, hot = page + d->n_entries_max;
+    const quire_page_id page = w->first_page + 1 + *n, hot = page + d->n_entries_max;
 
     w->addrs[page] = (quire_page_addr){ .extent = tile->spot.part,
                                         .slot = tile->spot.index,
-                                        .memory = QUIRE_MEMORY_HOST };
+                                        .memory = d->base.memory };
     w->entries[*n] = (quire_page_entry){ .page = page,
                                          .n_tokens = (uint16_t)tile->n_tokens,
                                          .first_pos = (int32_t)tile->first_pos };
@@ -78,13 +108,15 @@ static void seq_set(quire_packed_worker *w, const quire_attn_seq *seq, uint32_t 
                                .n_rows = seq->n_rows };
 }
 
-/* The tiles of a lane of a sequence, or those of its rows alone. Tokens in full pages have their
- * positions in the text, by which sealed formats choose a form; packed ones have lower ones. */
-static void tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
-                       const quire_attn_seq *seq, uint32_t lane, bool rows_only)
+/* Tokens in full pages have their positions in the text, by which sealed formats choose a form;
+ * packed ones have lower ones. */
+void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *w,
+                             const quire_attn_seq *seq, uint32_t lane, bool rows_only)
 {
     const quire_packed_lanes *lanes = &quire_packed_text_of(seq)->lanes;
-    const quire_packed_pages pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages };
+    const quire_packed_pages pages = { .leaves = seq->tables[0].leaves,
+                                       .addrs = d->batch.page_addr,
+                                       .n = lanes->n_pages };
     const uint32_t n_packed = lanes->first[lane + 1] - lanes->first[lane];
     const uint32_t n_full = seq->n_tokens - lanes->n_pages * d->packing.page_tokens;
     const uint32_t first = rows_only ? (n_full - seq->n_rows) / TILE : 0;
@@ -122,7 +154,7 @@ static bool worker_begin(quire_packed_device *d, quire_packed_worker *w)
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
                             const quire_attn_seq *seq, uint32_t lane, bool rows_only)
 {
-    tiles_fill(d, w, seq, lane, rows_only);
+    quire_packed_tiles_fill(d, w, seq, lane, rows_only);
     return worker_begin(d, w);
 }
 

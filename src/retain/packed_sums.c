@@ -157,7 +157,7 @@ void quire_packed_sums_turns(quire_packed_device *d, const quire_attn_seq *seq)
     }
 }
 
-void quire_packed_sums_add(const quire_packed_device *d, quire_packed_worker *w,
+void quire_packed_sums_add(quire_packed_device *d, quire_packed_worker *w,
                            const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane)
 {
     quire_packed_text *text = quire_packed_text_of(seq);

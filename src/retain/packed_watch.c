@@ -18,34 +18,67 @@ typedef struct watched_lane {
     quire_packed_worker *w;
 } watched_lane;
 
-/* Add the lane's tokens [from, to) to the watched ones. */
-static void gather(const watched_lane *r, uint32_t from, uint32_t to, quire_watch *watch)
+/* On a device one thread at a time has the keys' window. */
+static void keys_begin(const quire_packed_device *d)
+{
+    if (d->queue != NULL) {
+        (void)pthread_mutex_lock(&d->queue->lock);
+    }
+}
+
+static void keys_end(quire_packed_device *d)
+{
+    if (d->queue != NULL) {
+        if (d->queue->status < 0) {
+            atomic_store_explicit(&d->status, d->queue->status, memory_order_relaxed);
+        }
+        (void)pthread_mutex_unlock(&d->queue->lock);
+    }
+}
+
+/* K of a lane's tile, in a full page if it is not packed. */
+static quire_tile_view key_view(const watched_lane *r, uint32_t t)
 {
     const quire_packing *p = &r->d->packing;
     const quire_packed_text *text = quire_packed_text_of(r->seq);
     const uint32_t tiles = p->page_tokens / TILE;
+    quire_tile_view view = { .format = p->layers[0].k_store.format };
+    uint32_t full, entry;
+    quire_page_id id;
+
+    if (r->d->queue != NULL) {
+        view.tile = quire_packed_window_at(&r->d->queue->keys, t);
+        return view;
+    }
+    if (t < r->n_packed / TILE) {
+        view.tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
+                                      QUIRE_SIDE_K);
+        return view;
+    }
+    full = t - r->n_packed / TILE;
+    entry = text->lanes.n_pages + full / tiles;
+    id = quire_packed_entry(r->seq, entry)->page;
+    return quire_full_view(p, &r->d->batch.page_addr[id], quire_packed_hot_of(r->d, r->seq, entry),
+                           r->lane, full % tiles, QUIRE_SIDE_K);
+}
+
+/* Add the lane's tokens [from, to) to the watched ones. */
+static void gather(const watched_lane *r, uint32_t from, uint32_t to, quire_watch *watch)
+{
     const quire_tile_rows rows = { .d = watch->one->d_k,
                                    .n_tokens = TILE,
                                    .stride = watch->one->d_k };
 
+    if (r->d->queue != NULL) {
+        quire_packed_window_put(&r->d->queue->keys, &r->pages, &quire_packed_text_of(r->seq)->lanes,
+                                r->lane, QUIRE_SIDE_K, (to + TILE - 1) / TILE);
+    }
     while (from < to) {
-        const uint32_t slot = from % TILE, t = from / TILE;
+        const uint32_t slot = from % TILE;
         const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
         const quire_watch_room *room = &r->w->watched;
-        quire_tile_view view = { .format = p->layers[0].k_store.format };
+        const quire_tile_view view = key_view(r, from / TILE);
 
-        if (from < r->n_packed) {
-            view.tile = quire_packed_tile(p, &r->pages, &text->lanes,
-                                          text->lanes.first[r->lane] + t, QUIRE_SIDE_K);
-        } else {
-            const uint32_t full = t - r->n_packed / TILE;
-            const uint32_t entry = text->lanes.n_pages + full / tiles;
-            const quire_page_id id = quire_packed_entry(r->seq, entry)->page;
-
-            view = quire_full_view(p, &r->d->batch.page_addr[id],
-                                   quire_packed_hot_of(r->d, r->seq, entry), r->lane, full % tiles,
-                                   QUIRE_SIDE_K);
-        }
         quire_codec_get()->decode_k(view.format, &rows, view.tile, r->w->tile);
         memcpy(room->keys + (size_t)watch->n * rows.d, r->w->tile + (size_t)slot * rows.d,
                (size_t)n * rows.d * sizeof *room->keys);
@@ -64,7 +97,9 @@ static watched_lane lane_of(const quire_packed_device *d, quire_packed_worker *w
 
     return (watched_lane){ .d = d,
                            .seq = seq,
-                           .pages = { seq->tables[0].leaves, d->batch.page_addr, lanes->n_pages },
+                           .pages = { .leaves = seq->tables[0].leaves,
+                                      .addrs = d->batch.page_addr,
+                                      .n = lanes->n_pages },
                            .lane = lane,
                            .n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE,
                            .w = w };
@@ -79,8 +114,8 @@ static uint32_t n_tokens_of(const watched_lane *r)
     return r->n_packed + r->seq->n_tokens - n_pages * r->d->packing.page_tokens;
 }
 
-void quire_packed_repeat(const quire_packed_device *d, quire_packed_worker *w,
-                         const quire_attn_seq *seq, const quire_attn_layer *one, uint32_t lane)
+void quire_packed_repeat(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
+                         const quire_attn_layer *one, uint32_t lane)
 {
     const quire_packed_text *text = quire_packed_text_of(seq);
     const watched_lane r = lane_of(d, w, seq, lane);
@@ -95,15 +130,17 @@ void quire_packed_repeat(const quire_packed_device *d, quire_packed_worker *w,
                           .at = text->n_sinks < first ? text->n_sinks : first,
                           .n_worth = text->repeat_end - text->repeat_begin };
 
+    keys_begin(d);
     gather(&r, 0, watch.at, &watch);
     gather(&r, first, first + watch.n_worth, &watch);
     gather(&r, n - (end - text->repeat_at), n, &watch);
+    keys_end(d);
     quire_watch_rows(&watch, &w->watched,
                      text->worth + (size_t)lane * text->n_worth +
                          text->repeat_begin % text->n_worth);
 }
 
-void quire_packed_attention_add(const quire_packed_device *d, quire_packed_worker *w,
+void quire_packed_attention_add(quire_packed_device *d, quire_packed_worker *w,
                                 const quire_attn_seq *seq, const quire_attn_layer *one,
                                 uint32_t lane, uint32_t skip)
 {
@@ -118,6 +155,8 @@ void quire_packed_attention_add(const quire_packed_device *d, quire_packed_worke
                           .n_worth = n,
                           .is_sum = true };
 
+    keys_begin(d);
     gather(&r, 0, n, &watch);
+    keys_end(d);
     quire_watch_rows(&watch, &w->watched, quire_packed_sums_attention(text, lane));
 }

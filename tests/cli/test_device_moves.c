@@ -152,7 +152,7 @@ static void test_run_retain(void **state)
 static program_running serve_on(const char *device, const char *option, const char *value)
 {
     return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
-                                 "--kv", "f16", "--retain-chunk", "128", "-c", "384", "--device",
+                                 "--kv", "f16", "--retain-chunk", "192", "-c", "384", "--device",
                                  device, option, value));
 }
 
@@ -185,6 +185,8 @@ static void test_serve(void **state)
 {
     static const char *const options[][2] = { { "--retain", "keydiff:0.5,recent=16" },
                                               { "--retain", "stride:0.5,recent=16" },
+                                              { "--retain", "snap:0.2,recent=16" },
+                                              { "--retain", "reconstruct:0.2,recent=16,repeat=40" },
                                               { "--context-overflow", "shift" },
                                               { "--context-overflow", "condense" } };
 

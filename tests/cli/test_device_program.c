@@ -212,11 +212,12 @@ static void test_serve_dir(void **state)
 static void test_serve_refusals(void **state)
 {
     static const struct {
-        const char *words[2];
+        const char *words[4];
         const char *says;
     } cases[] = {
         { { "--lock-memory" }, "device vulkan0: locked memory (--lock-memory) are not possible" },
-        { { "--retain", "snap:0.5" }, "--retain snap keeps another number of tokens in each lane" },
+        { { "--retain", "snap:0.5", "--page-tokens", "128" },
+          "--retain snap keeps another number of tokens in each lane" },
     };
 
     (void)state;
@@ -224,7 +225,8 @@ static void test_serve_refusals(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         program_result r = program_expect(
             1, PROGRAM("serve", program_model(), "--port", "0", "--kv", "f16", "--kv-budget",
-                       "1MiB", "--device", "vulkan0", cases[i].words[0], cases[i].words[1]));
+                       "1MiB", "--device", "vulkan0", cases[i].words[0], cases[i].words[1],
+                       cases[i].words[2], cases[i].words[3]));
 
         assert_says(r.err, cases[i].says);
         program_free(&r);

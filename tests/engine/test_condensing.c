@@ -529,31 +529,6 @@ static void test_refusals(void **state)
     bench_close(&b);
 }
 
-/* Packed pages, which the CPU attends. */
-static void test_refusals_on_a_device(void **state)
-{
-    static const int32_t windows[4] = { 64, 64, 0, 0 };
-    const setting f16 = { .format = QUIRE_FORMAT_F16, .device = "mock" };
-    const setting q4 = { .format = QUIRE_FORMAT_Q4, .device = "mock" };
-    const setting windowed = { .format = QUIRE_FORMAT_F16, .windows = windows, .device = "mock" };
-    engine_bench b = condense_bench(&f16);
-
-    (void)state;
-    refused(&b, "snap:0.5,recent=32",
-            "retain: snap keeps another number of tokens in each lane (so do floor below 1 and "
-            "full_layers), and such pages are attended in the host's memory, while the KV is on "
-            "device mock: there keydiff, window, last, stride and random work in f32, f16, bf16 "
-            "and q8");
-    refused(&b, "keydiff:0.5,floor=0.5", "retain: keydiff keeps another number of tokens in each");
-    bench_close(&b);
-    b = condense_bench(&q4);
-    refused(&b, KEYDIFF, "retain: keydiff keeps tokens in q6 to q3 in tiles that are packed, and");
-    bench_close(&b);
-    b = condense_bench(&windowed);
-    refused(&b, KEYDIFF, "retain: keydiff keeps tokens beside layers with windows in tiles that");
-    bench_close(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -569,7 +544,6 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_on_a_device),
         cmocka_unit_test(test_a_device_is_lost),
-        cmocka_unit_test(test_refusals_on_a_device),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

@@ -68,7 +68,7 @@ static fixture *fixture_open(void)
         f->leaves[at] = &f->entries[(size_t)at * QUIRE_LEAF_ENTRIES];
     }
     assert_int_equal(quire_packing_init(&f->packing, f->layers, N_LAYERS, PAGE), QUIRE_OK);
-    f->pages = (quire_packed_pages){ f->leaves, f->addrs, N_PAGES };
+    f->pages = (quire_packed_pages){ .leaves = f->leaves, .addrs = f->addrs, .n = N_PAGES };
     return f;
 }
 

@@ -9,6 +9,7 @@
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
+#include "retain/packed_copy.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ static int device_open(quire_loop *loop)
     quire_packed_device_opts opts = quire_condensing_device_opts(&on, &all);
 
     opts.base = *device;
+    opts.memory = quire_runtime_page_memory(loop->runtime);
     if (loop->lanes.device == NULL) {
         QUIRE_TRY(quire_packed_device_create(&loop->lanes.device, &opts));
         *device = quire_packed_device_get(loop->lanes.device);
@@ -61,8 +63,7 @@ int quire_loop_lanes_create(quire_loop *loop)
     const quire_model_desc *desc = loop->desc;
     quire_loop_lanes *lanes = &loop->lanes;
 
-    if ((loop->opts.retain_chunk == 0 && !loop->runtime_opts->has_bounds) ||
-        quire_runtime_device(loop->runtime)->memory != QUIRE_MEMORY_HOST) {
+    if (loop->opts.retain_chunk == 0 && !loop->runtime_opts->has_bounds) {
         return QUIRE_OK;
     }
     lanes->layers = calloc(desc->n_layer, sizeof *lanes->layers);
@@ -139,12 +140,27 @@ int quire_loop_lanes_begin(quire_loop *loop, quire_request *r)
     return quire_loop_lanes_follow(loop, r);
 }
 
+/* What the packed pages say of the request's text. */
+static int text_read(quire_loop *loop, quire_request *r, quire_packed_pages *pages)
+{
+    const quire_packing *packing = &r->condensing.packing;
+
+    if (pages->n > 0) {
+        QUIRE_TRY(
+            quire_packed_list_fetch(packing, pages, quire_runtime_page_memory(loop->runtime)));
+        QUIRE_TRY(quire_packed_read(packing, pages, &r->kv.lanes->lanes));
+    }
+    return quire_packed_sums_begin(r->kv.lanes, packing, pages,
+                                   r->kv.n_condensings * r->condensing.chunk);
+}
+
 int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
 {
     const uint32_t n_kept = quire_condensing_kept(&r->condensing, r->kv.n_condensings);
     quire_packed_pages pages = { .addrs = quire_cache_page_addrs(loop->cache),
                                  .n = n_kept / loop->runtime_opts->page_tokens };
     quire_seq_table table;
+    int rc;
 
     if (r->kv.lanes == NULL) {
         return QUIRE_OK;
@@ -154,10 +170,10 @@ int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
         QUIRE_TRY(quire_seq_table_get(loop->cache, r->kv.seq, 0, &table));
         QUIRE_CHECK(pages.n <= table.n_entries);
         pages.leaves = table.leaves;
-        QUIRE_TRY(quire_packed_read(&r->condensing.packing, &pages, &r->kv.lanes->lanes));
     }
-    return quire_packed_sums_begin(r->kv.lanes, &r->condensing.packing, &pages,
-                                   r->kv.n_condensings * r->condensing.chunk);
+    rc = text_read(loop, r, &pages);
+    quire_packed_list_free(&pages);
+    return rc;
 }
 
 /* ---- repeating ---- */

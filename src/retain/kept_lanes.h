@@ -45,7 +45,8 @@
  * writes their tiles through windows of the host's memory (core/pool/tile_window.h). Scores that
  * need attention come from the kept queries, as in the host's memory. For `sum` and `repeated`
  * run() copies the keys that rows pay attention to through such windows in each step: for `sum`
- * those of all tokens. Fits and a share of pages are not there.
+ * those of all tokens. With attend_share the bounds of full pages come through windows, too, and
+ * each row that chooses is a step of the device. Fits are not there.
  *
  * With attend_share below 1 rows from position attend_from on read only the pages of a lane that
  * can matter most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows

@@ -32,13 +32,6 @@ int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *o, uin
     return QUIRE_OK;
 }
 
-/* Rows [first, end) of a step, and the number of entries of a head that they read. */
-typedef struct lane_part {
-    uint32_t first;
-    uint32_t end;
-    uint32_t n_entries;
-} lane_part;
-
 static uint16_t *bounds_at(const lane_state *lane, uint32_t page, uint32_t d_k)
 {
     return lane->bounds + page * (quire_page_bounds_bytes(d_k) / sizeof *lane->bounds);
@@ -55,12 +48,17 @@ void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from)
     const quire_attn_layer *one = &lanes->layers[index / lanes->n_kv_head].one;
     const lane_tables tables = quire_lane_tables(lanes, lane);
     float rows[ROOM_ROWS * QUIRE_HEAD_DIM_MAX];
-    uint32_t n;
+    uint32_t to = lane->n, n;
 
-    /* Tokens were cut since: the bounds of the page hold for those that stayed. */
-    from = lane->n_bounded > from ? from / TILE * TILE : from;
-    for (uint32_t t = from; lane->bounds != NULL && t < lane->n; t += n) {
-        n = quire_min_u32(quire_min_u32(lane->n - t, TILE - t % TILE),
+    if (lanes->rows != NULL) {
+        from = quire_min_u32(from, lane->n_bounded) / TILE * TILE;
+        to = to / TILE * TILE;
+    } else if (lane->n_bounded > from) {
+        /* Tokens were cut since: the bounds of the page hold for those that stayed. */
+        from = from / TILE * TILE;
+    }
+    for (uint32_t t = from; lane->bounds != NULL && t < to; t += n) {
+        n = quire_min_u32(quire_min_u32(to - t, TILE - t % TILE),
                           ROOM_ROWS * QUIRE_HEAD_DIM_MAX / one->d_k);
         quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, t / TILE, t % TILE, n, rows);
         for (uint32_t i = 0; i < n; i++) {
@@ -71,8 +69,7 @@ void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from)
     lane->n_bounded = lane->n;
 }
 
-/* The first rows of the step at hand, which read all pages of a layer. */
-static uint32_t n_dense_of(const quire_lanes *lanes, uint32_t layer)
+uint32_t quire_lanes_n_dense(const quire_lanes *lanes, uint32_t layer)
 {
     const uint32_t begin = lanes->n_text - lanes->n_rows;
 
@@ -85,7 +82,7 @@ static uint32_t n_dense_of(const quire_lanes *lanes, uint32_t layer)
 
 bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer)
 {
-    return n_dense_of(lanes, layer) < lanes->n_rows;
+    return quire_lanes_n_dense(lanes, layer) < lanes->n_rows;
 }
 
 /* The lane's tokens up to row `end` of the step. */
@@ -106,8 +103,8 @@ static void end_at(quire_lanes *lanes, uint32_t g, uint32_t at, uint32_t n_token
     }
 }
 
-/* The entries of head g for the lane's tokens up to row `end` of the step; returns their number. */
-static uint32_t entries_until(quire_lanes *lanes, const lane_state *lane, uint32_t g, uint32_t end)
+uint32_t quire_lane_entries_until(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                                  uint32_t end)
 {
     const uint32_t n_tokens = tokens_until(lanes, lane, end);
     const uint32_t n = (n_tokens + TILE - 1) / TILE;
@@ -117,23 +114,29 @@ static uint32_t entries_until(quire_lanes *lanes, const lane_state *lane, uint32
     return n;
 }
 
-/* Attention of a part's rows on the first entries of head g. */
-static int rows_run(quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
-                    uint32_t g, const lane_part *part)
+quire_attn_seq quire_lane_seq_of(const quire_lanes *lanes, uint32_t g, const lane_part *part)
 {
     quire_attn_seq seq = quire_lane_seq(lanes, g, part->n_entries);
 
     seq.first_row += part->first;
     seq.n_tokens -= seq.n_rows - part->end;
     seq.n_rows = part->end - part->first;
+    return seq;
+}
+
+/* Attention of a part's rows on the first entries of head g. */
+static int rows_run(quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
+                    uint32_t g, const lane_part *part)
+{
+    const quire_attn_seq seq = quire_lane_seq_of(lanes, g, part);
+
     QUIRE_TRY(quire_lanes_begin_head(lanes, lane, g, &seq));
     quire_attn_run(lanes->heads[g].workspace, one, 0, 0, 1);
     return QUIRE_OK;
 }
 
-/* The entries of head g that row i of the step may need most; returns their number. */
-static uint32_t entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
-                               const lane_state *lane, uint32_t g, uint32_t i)
+uint32_t quire_lane_entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
+                                   const lane_state *lane, uint32_t g, uint32_t i)
 {
     const lane_tables tables = quire_lane_tables(lanes, lane);
     const uint32_t n_tokens = tokens_until(lanes, lane, i + 1);
@@ -158,15 +161,15 @@ static uint32_t entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
 int quire_lanes_attend_rows(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
 {
     const lane_state *lane = quire_lane_at(lanes, l, g);
-    const uint32_t n_dense = n_dense_of(lanes, l);
+    const uint32_t n_dense = quire_lanes_n_dense(lanes, l);
 
     if (n_dense > 0) {
-        const lane_part dense = { 0, n_dense, entries_until(lanes, lane, g, n_dense) };
+        const lane_part dense = { 0, n_dense, quire_lane_entries_until(lanes, lane, g, n_dense) };
 
         QUIRE_TRY(rows_run(lanes, one, lane, g, &dense));
     }
     for (uint32_t i = n_dense; i < lanes->n_rows; i++) {
-        const lane_part row = { i, i + 1, entries_choose(lanes, one, lane, g, i) };
+        const lane_part row = { i, i + 1, quire_lane_entries_choose(lanes, one, lane, g, i) };
 
         QUIRE_TRY(rows_run(lanes, one, lane, g, &row));
     }

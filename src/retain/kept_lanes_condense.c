@@ -279,7 +279,8 @@ static bool has_queries(const quire_lanes *lanes)
            lanes->n_repeated == lanes->n_text;
 }
 
-static void cut(condensing *c)
+/* Errors: QUIRE_LOST (of bounds alone). */
+static int cut(condensing *c)
 {
     quire_lanes *lanes = c->lanes;
 
@@ -288,12 +289,15 @@ static void cut(condensing *c)
         quire_lane_cool(lanes, &lanes->lanes[i], lanes->lanes[i].n - (lanes->n_text - c->edge));
     }
     if (quire_lanes_attends(lanes)) {
+        quire_lanes_windows_begin(lanes);
         in_parallel(c, bound_share);
+        quire_lanes_windows_end(lanes);
     }
     lanes->n_condensed = c->edge;
     lanes->n_chosen = lanes->n_text;
     lanes->generations++;
     quire_lanes_sums_clear(lanes);
+    return quire_lanes_windows_status(lanes);
 }
 
 static int choose(condensing *c)
@@ -319,9 +323,8 @@ static int condense(condensing *c)
     }
     quire_lanes_windows_end(c->lanes);
     rc = rc == QUIRE_OK ? quire_lanes_windows_status(c->lanes) : rc;
-    if (rc == QUIRE_OK) {
-        cut(c);
-    } else if (is_moved) {
+    rc = rc == QUIRE_OK ? cut(c) : rc;
+    if (rc < 0 && is_moved) {
         quire_lanes_truncate(c->lanes, 0); /* lists and pages differ */
     }
     return rc;

@@ -41,15 +41,10 @@ int quire_lanes_device_check(const quire_lanes_opts *o, quire_error *err)
     if (!o->is_on_device) {
         return QUIRE_OK;
     }
-    if (o->spec->merges) {
-        return quire_error_set(err, QUIRE_UNSUPP,
-                               "merge=fit gives tokens a bias, which attention on a device does "
-                               "not know");
-    }
-    return quire_attends(o->attend_share)
+    return o->spec->merges
                ? quire_error_set(err, QUIRE_UNSUPP,
-                                 "--attend reads bounds of pages in the host's memory, and the KV "
-                                 "is on a device")
+                                 "merge=fit gives tokens a bias, which attention on a device does "
+                                 "not know")
                : QUIRE_OK;
 }
 
@@ -157,8 +152,25 @@ static size_t lists_put(quire_lanes *lanes, const lane_state *lane, uint32_t g, 
     return at;
 }
 
-/* The batch of a layer. */
-static int plan_layer(quire_lanes *lanes, uint32_t l)
+/* Choose the entries that a part's rows read of head g; returns their number. call: NULL: all. */
+static uint32_t part_entries(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l,
+                             uint32_t g, lane_part *part)
+{
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+
+    if (call == NULL) {
+        part->n_entries = quire_lane_entries_until(lanes, lane, g, part->end);
+    } else {
+        const quire_attn_layer one = quire_lane_call(&lanes->layers[l].one, call, lanes->group, g);
+
+        part->n_entries = quire_lane_entries_choose(lanes, &one, lane, g, part->first);
+    }
+    return part->n_entries;
+}
+
+/* The batch of a layer: rows of a part, which choose pages by their queries where a call is given.
+ */
+static int plan_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l, lane_part *part)
 {
     struct lane_rows *rows = lanes->rows;
     quire_attn_batch batch = { .seqs = rows->seqs,
@@ -172,29 +184,30 @@ static int plan_layer(quire_lanes *lanes, uint32_t l)
     }
     QUIRE_TRY(lists_reserve(rows, n));
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-        const lane_state *lane = quire_lane_at(lanes, l, g);
-        const uint32_t n_entries = quire_lane_entries(lanes, lane, g, 0);
+        const uint32_t n_entries = part_entries(lanes, call, l, g, part);
 
-        at = lists_put(lanes, lane, g, n_entries, at);
-        rows->seqs[g] = quire_lane_seq(lanes, g, n_entries);
-        rows->seqs[g].first_row = g * lanes->n_rows;
+        at = lists_put(lanes, quire_lane_at(lanes, l, g), g, n_entries, at);
+        rows->seqs[g] = quire_lane_seq_of(lanes, g, part);
+        rows->seqs[g].first_row = g * (part->end - part->first);
     }
     batch.positions = at > 1 ? rows->positions : NULL;
     return lanes->base.plan(lanes->base.ctx, &batch);
 }
 
-/* Rows of n floats of one head after those of the other. */
-static void gather(const quire_lanes *lanes, const float *from, size_t stride, size_t n, float *to)
+/* A part's rows of n floats, of one head after those of the other. */
+static void gather(const quire_lanes *lanes, const lane_part *part, const float *from,
+                   size_t stride, size_t n, float *to)
 {
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-        for (uint32_t i = 0; i < lanes->n_rows; i++, to += n) {
+        for (uint32_t i = part->first; i < part->end; i++, to += n) {
             memcpy(to, from + (lanes->first_row + i) * stride + g * n, n * sizeof *to);
         }
     }
 }
 
 /* The layer of one head, on the rows as the device gets them. */
-static quire_attn_layer layer_of(const quire_lanes *lanes, uint32_t l, const quire_attn_layer *call)
+static quire_attn_layer layer_of(const quire_lanes *lanes, uint32_t l, const quire_attn_layer *call,
+                                 const lane_part *part)
 {
     const struct lane_rows *rows = lanes->rows;
     quire_attn_layer one = lanes->layers[l].one;
@@ -208,13 +221,13 @@ static quire_attn_layer layer_of(const quire_lanes *lanes, uint32_t l, const qui
     one.v_new = call->v_new != NULL ? rows->v : NULL;
     one.out = call->out != NULL ? rows->out : NULL;
     if (call->q[0] != NULL) {
-        gather(lanes, call->q[0], call->q_stride, one.q_stride, rows->q);
+        gather(lanes, part, call->q[0], call->q_stride, one.q_stride, rows->q);
     }
     if (call->k_new != NULL) {
-        gather(lanes, call->k_new, call->k_new_stride, one.d_k, rows->k);
+        gather(lanes, part, call->k_new, call->k_new_stride, one.d_k, rows->k);
     }
     if (call->v_new != NULL) {
-        gather(lanes, call->v_new, call->v_new_stride, one.d_v, rows->v);
+        gather(lanes, part, call->v_new, call->v_new_stride, one.d_v, rows->v);
     }
     return one;
 }
@@ -225,18 +238,72 @@ static bool has_own(const quire_attn_layer *call)
     return call->sinks != NULL || call->v_gate[0] != NULL;
 }
 
+/* Bounds of the pages that the rows of the step have filled. */
+static int bound_layer(quire_lanes *lanes, uint32_t l)
+{
+    if (!quire_lanes_attends(lanes)) {
+        return QUIRE_OK;
+    }
+    quire_lanes_windows_begin(lanes);
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        lane_state *lane = quire_lane_at(lanes, l, g);
+
+        quire_lane_bound(lanes, lane, lane->n - lanes->n_rows);
+    }
+    quire_lanes_windows_end(lanes);
+    return quire_lanes_windows_status(lanes);
+}
+
 void quire_lanes_device_append(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
 {
+    lane_part all = { 0, lanes->n_rows, 0 };
     int rc = has_own(call) ? QUIRE_UNSUPP : atomic_load(&lanes->status);
 
-    rc = rc == QUIRE_OK ? plan_layer(lanes, l) : rc;
+    rc = rc == QUIRE_OK ? plan_part(lanes, NULL, l, &all) : rc;
     if (rc == QUIRE_OK) {
-        const quire_attn_layer one = layer_of(lanes, l, call);
+        const quire_attn_layer one = layer_of(lanes, l, call, &all);
 
         lanes->base.append(lanes->base.ctx, &one, 0, 1);
-    } else {
+        rc = bound_layer(lanes, l);
+    }
+    if (rc < 0) {
         atomic_store(&lanes->status, rc);
     }
+}
+
+/* Attention of a part's rows, which are planned. */
+static void run_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l,
+                     const lane_part *part)
+{
+    const quire_attn_layer one = layer_of(lanes, l, call, part);
+    const size_t n = one.out_stride;
+    const float *from = lanes->rows->out;
+
+    lanes->base.run(lanes->base.ctx, &one, 0, 0, 1);
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        for (uint32_t i = part->first; i < part->end; i++, from += n) {
+            memcpy(call->out + (lanes->first_row + i) * call->out_stride + g * n, from,
+                   n * sizeof *from);
+        }
+    }
+}
+
+/* Rows that read all pages, then each of the others on those that it chooses. */
+static int run_choosing(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
+{
+    lane_part part = { 0, quire_lanes_n_dense(lanes, l), 0 };
+
+    QUIRE_TRY(lanes->base.sync(lanes->base.ctx)); /* append() has the tables that change now */
+    if (part.end > 0) {
+        QUIRE_TRY(plan_part(lanes, NULL, l, &part));
+        run_part(lanes, call, l, &part);
+    }
+    while (part.end < lanes->n_rows) {
+        part.first = part.end++;
+        QUIRE_TRY(plan_part(lanes, call, l, &part));
+        run_part(lanes, call, l, &part);
+    }
+    return QUIRE_OK;
 }
 
 /* Bring the keys that the heads of a layer watch, head by head. */
@@ -276,19 +343,16 @@ void quire_lanes_device_keys_wait(const quire_lanes *lanes, uint32_t l, uint32_t
 
 void quire_lanes_device_run(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
 {
-    const size_t n = (size_t)lanes->group * lanes->layers[l].one.d_v;
-    const float *from = lanes->rows->out;
+    const lane_part all = { 0, lanes->n_rows, 0 };
+    int rc = atomic_load(&lanes->status);
 
-    if (atomic_load(&lanes->status) == QUIRE_OK) {
-        const quire_attn_layer one = layer_of(lanes, l, call);
-
-        lanes->base.run(lanes->base.ctx, &one, 0, 0, 1);
+    if (rc == QUIRE_OK && quire_lanes_chooses(lanes, l)) {
+        rc = run_choosing(lanes, call, l);
+    } else if (rc == QUIRE_OK) {
+        run_part(lanes, call, l, &all);
     }
-    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
-        for (uint32_t i = 0; i < lanes->n_rows; i++, from += n) {
-            memcpy(call->out + (lanes->first_row + i) * call->out_stride + g * n, from,
-                   n * sizeof *from);
-        }
+    if (rc < 0) {
+        atomic_store(&lanes->status, rc);
     }
     if (quire_lanes_watches(lanes)) {
         gather_watched(lanes, l);

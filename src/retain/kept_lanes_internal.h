@@ -276,11 +276,30 @@ uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *opts, uint32_t n_entri
 /* Errors: QUIRE_NOMEM. */
 int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *opts, uint32_t n_entries);
 
-/* Bounds of the pages that hold tokens from `from` on, the first token that is new. */
+/* Bounds of the pages that hold tokens from `from` on, the first token that is new. On a device of
+ * full pages alone, between windows_begin() and windows_end(). */
 void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from);
 
-/* Whether rows of the step at hand choose pages in a layer. */
+/* The first rows of the step at hand, which read all pages of a layer; whether others choose. */
+uint32_t quire_lanes_n_dense(const quire_lanes *lanes, uint32_t layer);
 bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer);
+
+/* Rows [first, end) of a step, and the number of entries of a head that they read. */
+typedef struct lane_part {
+    uint32_t first;
+    uint32_t end;
+    uint32_t n_entries;
+} lane_part;
+
+/* The entries of head g for the lane's tokens up to row `end` of the step; returns their number. */
+uint32_t quire_lane_entries_until(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                                  uint32_t end);
+/* The entries of head g that row i of the step may need most; returns their number. one: the head
+ * of the call's layer. */
+uint32_t quire_lane_entries_choose(quire_lanes *lanes, const quire_attn_layer *one,
+                                   const lane_state *lane, uint32_t g, uint32_t i);
+/* A part's rows on the first entries of head g. */
+quire_attn_seq quire_lane_seq_of(const quire_lanes *lanes, uint32_t g, const lane_part *part);
 /* Attention of head g in such a layer: the rows before attend_from on all pages, then each of the
  * others on the pages that it may need most, as in a step of its own. Errors: quire_attn_begin().
  */

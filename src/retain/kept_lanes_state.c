@@ -183,8 +183,18 @@ static int load_lane(quire_lanes *lanes, lane_state *lane, const quire_block_sta
         memcpy(lane->worth, from->worth, lane->n * sizeof *lane->worth);
     }
     lane->n_queries = from->n_queries;
-    quire_lane_bound(lanes, lane, 0);
     return QUIRE_OK;
+}
+
+/* Bounds of all pages, which the device has by now. */
+static int bound_all(quire_lanes *lanes)
+{
+    quire_lanes_windows_begin(lanes);
+    for (uint32_t i = 0; i < n_lanes_of(lanes) && quire_lanes_attends(lanes); i++) {
+        quire_lane_bound(lanes, &lanes->lanes[i], 0);
+    }
+    quire_lanes_windows_end(lanes);
+    return quire_lanes_windows_status(lanes);
 }
 
 static void load_numbers(quire_lanes *lanes, const quire_block_state *state)
@@ -222,6 +232,7 @@ int quire_lanes_load(quire_lanes *lanes, const quire_block_state *state)
     }
     quire_lanes_windows_end(lanes);
     rc = rc == QUIRE_OK ? quire_lanes_windows_status(lanes) : rc;
+    rc = rc == QUIRE_OK ? bound_all(lanes) : rc;
     if (rc < 0) {
         for (uint32_t i = 0; i < n_lanes_of(lanes); i++) {
             quire_lane_cut(lanes, &lanes->lanes[i], 0);

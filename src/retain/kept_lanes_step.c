@@ -306,8 +306,10 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
             append_head(lanes, call, l, g);
         }
         quire_lanes_predict(lanes, l, g);
-        quire_lane_bound(lanes, quire_lane_at(lanes, l, g),
-                         quire_lane_at(lanes, l, g)->n - lanes->n_rows);
+        if (lanes->rows == NULL) {
+            quire_lane_bound(lanes, quire_lane_at(lanes, l, g),
+                             quire_lane_at(lanes, l, g)->n - lanes->n_rows);
+        }
     }
 }
 
@@ -374,9 +376,11 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
         const quire_attn_layer one = quire_lane_call(&layer->one, call, lanes->group, g);
         int rc = QUIRE_OK;
 
-        if (quire_lanes_chooses(lanes, l)) {
+        if (lanes->rows != NULL) {
+            rc = QUIRE_OK; /* thread 0 has done it */
+        } else if (quire_lanes_chooses(lanes, l)) {
             rc = quire_lanes_attend_rows(lanes, &one, l, g);
-        } else if (lanes->rows == NULL) {
+        } else {
             quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
         }
         if (rc < 0) {

@@ -57,13 +57,14 @@ static void need_vulkan(void)
 }
 
 /* The perplexity of a text is nearly the CPU's, and computed on the device: of a text with all its
- * tokens, and of texts that keep half of them by scores of the host. */
+ * tokens, of texts that keep half of them by scores of the host, and of one that chooses pages. */
 static void test_perplexity(void **state)
 {
     static const char *const options[][4] = {
         { "-t", "1", "-b", "64" },
         { "--retain", "reconstruct:0.5,recent=16,repeat=32", "--prefill-chunk", "64" },
         { "--retain", "heavy:0.5,recent=16", "--prefill-chunk", "64" },
+        { "--attend", "top:0.4", "-b", "64" },
     };
     const char *text = program_text("text.txt", 900);
 
@@ -141,6 +142,41 @@ static void test_run_retain(void **state)
                                              d == 0 ? "cpu" : "mock1"));
             assert_says(r[d].err, "condensed ");
         }
+        assert_string_equal(r[0].out, r[1].out);
+        program_free(&r[0]);
+        program_free(&r[1]);
+    }
+}
+
+/* Pages that each generated token chooses; also of a text that drops tokens, in whose steps some
+ * rows choose and others do not (perplexity). */
+static void test_attend(void **state)
+{
+    static const char *const formats[] = { "f16", "q8", "q4" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        program_result r[2];
+        double nll[2];
+
+        for (int d = 0; d < 2; d++) {
+            const char *device = d == 0 ? "cpu" : "mock1";
+            json_t *json = program_json(
+                PROGRAM("perplexity", "-m", program_model(), "-f", program_text("text.txt", 1500),
+                        "-c", "448", "--chunks", "1", "--kv", formats[i], "--json", "--attend",
+                        "top:0.3", "--retain", "keydiff:0.7,recent=16", "--prefill-chunk", "150",
+                        "-b", "100", "--score-from", "140", "--device", device));
+
+            nll[d] = json_real_value(json_object_get(json, "nll"));
+            json_decref(json);
+            r[d] = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "some words", "-n",
+                                             "400", "--temp", "0", "--ignore-eos", "--kv",
+                                             formats[i], "--attend", "top:0.3", "--retain",
+                                             i == 0 ? "window:1" : "keydiff:0.7,recent=16",
+                                             "--device", device));
+        }
+        assert_true(nll[0] > 0.0 && nll[0] == nll[1]);
+        assert_true(r[0].out_bytes > 400);
         assert_string_equal(r[0].out, r[1].out);
         program_free(&r[0]);
         program_free(&r[1]);
@@ -225,7 +261,7 @@ int main(void)
         cmocka_unit_test(test_run),        cmocka_unit_test(test_run_by_vulkan),
         cmocka_unit_test(test_lost),       cmocka_unit_test(test_run_retain),
         cmocka_unit_test(test_serve),      cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_perplexity),
+        cmocka_unit_test(test_perplexity), cmocka_unit_test(test_attend),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -301,6 +301,10 @@ static void test_refused(void **state)
     result = program_expect(1, PROGRAM("train", "--checkpoint", path, "--data", "/nowhere"));
     assert_says(result.err, "cannot read /nowhere");
     program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--checkpoint", path, "--data",
+                                       program_file("empty.txt", "", 0), "--n-layer", "2"));
+    assert_says(result.err, "empty.txt has too little text to train on");
+    program_free(&result);
     result = program_expect(1, PROGRAM("train", "--checkpoint", "/nowhere/x"));
     assert_says(result.err, "quire: cannot write /nowhere/x: "); /* before the first step */
     program_free(&result);

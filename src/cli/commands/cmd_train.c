@@ -366,6 +366,9 @@ static int train(train_run *r, quire_error *err)
         if (rc == QUIRE_RANGE) {
             return keep_last_good(r, place, saved, err);
         }
+        if (rc == QUIRE_NOTFOUND && step == 0 && a->data != NULL) {
+            return quire_error_set(err, rc, "%s has too little text to train on", a->data);
+        }
         QUIRE_TRY(rc);
         step = report.step;
         quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));

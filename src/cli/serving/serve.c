@@ -492,7 +492,8 @@ static int go_on_lost(serving *s)
 static void say_serving(const serving *s)
 {
     quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
-                         "serving %s, KV %s, %u tokens of context, %u requests at once",
+                         "serving %s, KV %s, %u tokens of context, %u requests at once; /chat is a "
+                         "page to talk on, / the dashboard",
                          s->opts.model_name, s->kv_name, s->session.n_ctx, s->opts.n_running_max);
 }
 

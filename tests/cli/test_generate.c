@@ -276,8 +276,8 @@ static void run_tells_its_own_story(void **state)
     free(first);
 }
 
-/* Without -m the program takes the model that `make run` fetched, or else the model of stories, and
- * says which. */
+/* Without -m the program takes the model that `make run` fetched, or else, but for chats, the model
+ * of stories, and says which. */
 static void run_finds_a_model(void **state)
 {
     static const char *const folders[] = { "cache", "cache/quire", "cache/quire/models" };
@@ -293,6 +293,9 @@ static void run_finds_a_model(void **state)
     assert_says(result.err, QUIRE_PLACE_STORIES ", which knows little stories only");
     assert_says(result.out, STORY);
     program_free(&result);
+    result = program_expect(2, PROGRAM("chat"));
+    assert_says(result.err, "no model: -m FILE names one, `make run` and 'quire pull' fetch one");
+    program_free(&result);
 
     (void)snprintf(fetched, sizeof(fetched), "%s/" QUIRE_PLACE_FETCHED, program_path(folders[2]));
     assert_int_equal(symlink(program_model(), fetched), 0);
@@ -300,6 +303,10 @@ static void run_finds_a_model(void **state)
     assert_says(result.err, "no -m: the model is ");
     assert_says(result.err, QUIRE_PLACE_FETCHED);
     assert_null(strstr(result.err, "little stories"));
+    program_free(&result);
+    result = program_run_with("Hello\n", PROGRAM("chat", "--chat-template", "chatml", "-n", "1"));
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, QUIRE_PLACE_FETCHED);
     program_free(&result);
 
     assert_int_equal(unlink(fetched), 0);

@@ -5,6 +5,7 @@
 #include "cli/commands/chat_line.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/kv_history.h"
+#include "cli/commands/places.h"
 #include "cli/commands/talk.h"
 
 #include "base/check.h"
@@ -14,7 +15,7 @@
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROW_MODEL,
+    QUIRE_ROW_MODEL_OPTIONAL("the model that `make run` has fetched"),
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(quire_chat_args, system), .help = "system message at the start of the "
                                                            "conversation" },
@@ -142,8 +143,15 @@ static int run(void *opaque)
     quire_chat c = { .args = args };
     quire_kv_history history = { .cache = NULL };
     quire_error err = QUIRE_ERROR_INIT;
+    char model[QUIRE_PLACE_MAX];
     int exit_status;
 
+    if (args->common.model == NULL) {
+        if (quire_place_chat_model(model, &err) < 0) {
+            return quire_say_error(&err, QUIRE_EXIT_USAGE);
+        }
+        args->common.model = model;
+    }
     quire_overflow_choice_take(&args->overflow, &args->common);
     quire_sampling_seed(&args->sampling);
     if (open_all(&c, args, &history, &err) == QUIRE_OK) {
@@ -162,7 +170,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_chat = {
     .name = "chat",
-    .usage = "[-m] FILE [options]",
+    .usage = "[[-m] FILE] [options]",
     .summary = "Talks with a chat model; the KV cache stays between turns.",
     .notes =
         "/help lists the commands; /exit or Ctrl-D ends the program. Ctrl-C stops an answer; when\n"

@@ -32,7 +32,7 @@ typedef struct run_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROW_MODEL_OPTIONAL,
+    QUIRE_ROW_MODEL_OPTIONAL("the model that `make run` has fetched, else one of little stories"),
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",

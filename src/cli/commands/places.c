@@ -52,11 +52,27 @@ static bool beside_program(char buffer[QUIRE_PLACE_MAX], const char *name)
     return access(buffer, R_OK) == 0;
 }
 
+static bool is_fetched(char buffer[QUIRE_PLACE_MAX])
+{
+    if (quire_place_cached(buffer, "models/" QUIRE_PLACE_FETCHED, NULL) < 0 ||
+        access(buffer, R_OK) != 0) {
+        return false;
+    }
+    quire_say("no -m: the model is %s", buffer);
+    return true;
+}
+
+int quire_place_chat_model(char buffer[QUIRE_PLACE_MAX], quire_error *err)
+{
+    return is_fetched(buffer) ? QUIRE_OK
+                              : quire_error_set(err, QUIRE_NOTFOUND,
+                                                "no model: -m FILE names one, `make run` and "
+                                                "'quire pull' fetch one");
+}
+
 int quire_place_model(char buffer[QUIRE_PLACE_MAX], quire_error *err)
 {
-    if (quire_place_cached(buffer, "models/" QUIRE_PLACE_FETCHED, NULL) == QUIRE_OK &&
-        access(buffer, R_OK) == 0) {
-        quire_say("no -m: the model is %s", buffer);
+    if (is_fetched(buffer)) {
         return QUIRE_OK;
     }
     if (beside_program(buffer, "../share/quire/" QUIRE_PLACE_STORIES) ||

@@ -22,6 +22,9 @@ int quire_place_cached(char buffer[QUIRE_PLACE_MAX], const char *name, quire_err
  * QUIRE_NOTFOUND. */
 int quire_place_model(char buffer[QUIRE_PLACE_MAX], quire_error *err);
 
+/* The same for chats, which the model of stories cannot do. */
+int quire_place_chat_model(char buffer[QUIRE_PLACE_MAX], quire_error *err);
+
 /* Names of the two; the first is also in scripts/env.sh. */
 #define QUIRE_PLACE_FETCHED "tinyllama-1.1b-chat-iq2_xxs.gguf"
 #define QUIRE_PLACE_STORIES "quire-stories.gguf"

@@ -86,10 +86,10 @@ typedef struct quire_sampling_args {
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true, .is_model = true, \
       .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = QUIRE_HELP_MODEL }
 
-/* For commands that call quire_place_model(). */
-#define QUIRE_ROW_MODEL_OPTIONAL                                                                   \
+/* For commands that call quire_place_model() or quire_place_chat_model(). */
+#define QUIRE_ROW_MODEL_OPTIONAL(initial)                                                          \
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_model = true, .unit = "FILE",      \
-      .initial_text = "the model that `make run` has fetched, else one of little stories",        \
+      .initial_text = initial,                                                                     \
       .offset = offsetof(quire_common_args, model), .help = QUIRE_HELP_MODEL }
 
 #define QUIRE_ROW_JSON                                                                             \

@@ -140,7 +140,8 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     int rc;
 
     if (o->kv_budget_bytes == 0) {
-        o->kv_budget_bytes = quire_runtime_kv_bytes(&rt->model->desc, o);
+        o->kv_budget_bytes = quire_runtime_kv_bytes(&rt->model->desc, o) +
+                             QUIRE_CACHED_STATES_DEFAULT * quire_runtime_state_bytes(rt);
     }
     opts.page_tokens = o->page_tokens;
     opts.budget_bytes = o->kv_budget_bytes;

@@ -78,7 +78,8 @@ typedef struct quire_runtime_opts {
     uint32_t kv_sinks;
     quire_format state_format;   /* of the states of recurrent layers that are kept for later texts:
                                     QUIRE_FORMAT_F32 (default) or QUIRE_FORMAT_F16 */
-    uint64_t kv_budget_bytes;    /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
+    uint64_t kv_budget_bytes;    /* 0 = n_ctx tokens of one sequence (quire_runtime_kv_bytes()), and
+                                    QUIRE_CACHED_STATES_DEFAULT states beside them */
     bool kv_overflows;           /* the budget may be less than that: the caller offloads pages
                                     (quire/cache.h, offloaded pages) */
     uint64_t beside_bytes;       /* buffers that the caller takes beside the runtime's: a part of
@@ -107,6 +108,11 @@ typedef struct quire_runtime_opts {
                            them writes them (retain/packed_device.h). In the host's memory, and of
                            models whose layers have full pages alone: quire_runtime_rows_check() */
 } quire_runtime_opts;
+
+/* States of recurrent layers for which a budget by default has room beside a longest sequence:
+ * those of the ends of prompt and text of two texts. A hit needs its state, beside the two of the
+ * sequence that gets it. */
+#define QUIRE_CACHED_STATES_DEFAULT 4u
 
 #define QUIRE_RUNTIME_OPTS_INIT                                                                    \
     {                                                                                              \

@@ -171,6 +171,50 @@ static json_int_t budget_for(const char *ratio)
     return bytes;
 }
 
+/* KV bytes of a text in q8, by quire info. */
+static json_int_t kv_bytes_of(const char *model, const char *n_ctx)
+{
+    json_t *document = program_json(PROGRAM("info", model, "--kv", "q8", "-c", n_ctx, "--json"));
+    const json_int_t bytes =
+        json_integer_value(json_object_get(json_object_get(document, "need"), "kv_bytes"));
+
+    json_decref(document);
+    return bytes;
+}
+
+/* The effective context and KV budget of a model with recurrent layers. */
+static json_int_t recurrent_ctx(const char *ratio, json_int_t *budget_bytes)
+{
+    json_t *document = program_json(
+        PROGRAM("serve", "-m", program_model_family("qwen35"), "--memory-limit", "512MiB", "--kv",
+                "q8", "--cache-memory-ratio", ratio, "--check-config", "--json"));
+    const json_t *effective = json_object_get(document, "effective");
+    const json_int_t n_ctx = json_integer_value(json_object_get(effective, "ctx_size"));
+
+    *budget_bytes = json_integer_value(json_object_get(effective, "kv_budget_bytes"));
+    json_decref(document);
+    return n_ctx;
+}
+
+/* A budget that has room for a text of the trained context, and not for cached states beside it:
+ * the context is shorter by default. */
+static void the_context_leaves_room_for_states(void **state)
+{
+    const json_int_t least = kv_bytes_of(program_model_family("qwen35"), "64");
+    const json_int_t whole = kv_bytes_of(program_model_family("qwen35"), "512");
+    json_int_t all, budget, n_ctx;
+    char text[24];
+
+    (void)state;
+    assert_int_equal(recurrent_ctx("1", &all), 512);
+    (void)snprintf(text, sizeof text, "%.9f", (double)(whole + (whole - least) / 4) / (double)all);
+    n_ctx = recurrent_ctx(text, &budget);
+    assert_true(budget >= whole);
+    assert_in_range(n_ctx, 64, 511);
+    (void)snprintf(text, sizeof text, "%lld", (long long)n_ctx);
+    assert_true(kv_bytes_of(program_model_family("qwen35"), text) <= budget - (budget - least) / 2);
+}
+
 static void the_budget_is_a_share_of_what_is_left(void **state)
 {
     const json_int_t half = budget_for("0.5");
@@ -690,6 +734,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checked_settings_say_where_from),
         cmocka_unit_test(the_budget_is_a_share_of_what_is_left),
+        cmocka_unit_test(the_context_leaves_room_for_states),
         cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(refused),

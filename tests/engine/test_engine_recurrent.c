@@ -102,6 +102,35 @@ static void test_turns(void **state)
     bench_close(&b);
 }
 
+/* By default there is room for cached states beside a sequence, also where a state takes about as
+ * much memory as the KV of the whole context: the next turn begins at the end of the text, and the
+ * next request with the same prompt at that of the prompt. */
+static void test_default_budget(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(7 * PAGE, 1);
+    int32_t text[N_CTX], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    engine_bench b;
+
+    (void)state;
+    engine.precache.is_off = true;
+    b = bench_family("qwen35", 0, &engine, &runtime);
+    assert_true(
+        3 * quire_runtime_state_bytes(b.runtime) >
+        quire_runtime_kv_bytes(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime)) *
+            9 / 10);
+    tokens_make(text, N_PROMPT, 3);
+    expect(&b, &params, 0, got);
+    expect(&b, &params, (N_PROMPT - 1) / PAGE * PAGE, got);
+    memcpy(text + N_PROMPT, got, sizeof got);
+    tokens_make(text + N_PROMPT + N_TOKENS, 90, 4);
+    params = params_greedy(text, N_PROMPT + N_TOKENS + 90, N_TOKENS);
+    expect(&b, &params, N_PROMPT + N_TOKENS - 1, got);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* The cached tokens of a request, and why they are not more. */
 static quire_explanation explained(const engine_bench *b, quire_request_params *params,
                                    const char *id)
@@ -402,6 +431,7 @@ int main(void)
         cmocka_unit_test_prestate(test_turns_on_device, (void *)(uintptr_t) "falcon-h1"),
         cmocka_unit_test(test_sealed_formats),
         cmocka_unit_test(test_common_beginning),
+        cmocka_unit_test(test_default_budget),
         cmocka_unit_test(test_tight),
         cmocka_unit_test_prestate(test_many_places, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "lfm2"),

@@ -5,6 +5,7 @@
 
 #include "base/parse.h"
 #include "cli/commands/talk.h"
+#include "model/recurrent.h"
 
 uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
                                   uint64_t limit_bytes, const quire_memory_place *place)
@@ -57,6 +58,19 @@ static uint64_t left_for_kv(const quire_opened *session, const quire_memory_need
     return left < device_left ? left : device_left;
 }
 
+/* The part of a budget that a longest text may take: cached states have the rest, which is at most
+ * half of what the shortest context, of least_bytes, leaves. */
+static uint64_t for_text(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                         uint64_t least_bytes)
+{
+    const uint64_t budget_bytes = opts->kv_budget_bytes;
+    const uint64_t half = budget_bytes > least_bytes ? (budget_bytes - least_bytes) / 2 : 0;
+    const uint64_t states =
+        QUIRE_CACHED_STATES_DEFAULT * quire_state_page_bytes(desc, opts->state_format);
+
+    return budget_bytes - (states < half ? states : half);
+}
+
 int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
                               quire_error *err)
 {
@@ -88,12 +102,14 @@ int quire_opened_share_memory(const quire_opened *session, double share, quire_r
             place.name != NULL ? place.name : "");
     }
     if (opts->n_ctx == 0) {
+        const uint64_t text_bytes = for_text(session->desc, opts, need.kv_bytes);
+
         host_bytes =
             place.n_parts == 0 && quire_memory_kv_is_hosts(&need, quire_opened_place(session))
-                ? rest[0] + opts->kv_budget_bytes
+                ? rest[0] + text_bytes
                 : session->memory_limit_bytes;
-        place.bytes = rest[1] + opts->kv_budget_bytes;
-        place.kv_bytes_max = place.n_parts > 0 ? opts->kv_budget_bytes : 0;
+        place.bytes = rest[1] + text_bytes;
+        place.kv_bytes_max = place.n_parts > 0 ? text_bytes : 0;
         opts->n_ctx =
             quire_opened_default_ctx(session, opts, host_bytes, place.name != NULL ? &place : NULL);
     }

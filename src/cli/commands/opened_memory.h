@@ -23,7 +23,7 @@ uint64_t quire_opened_budget_of(const quire_model_desc *desc, const quire_runtim
                                 uint32_t n_tokens);
 
 /* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
- * fits. Errors: QUIRE_NOMEM. */
+ * fits beside QUIRE_CACHED_STATES_DEFAULT states. Errors: QUIRE_NOMEM. */
 int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
                               quire_error *err);
 

@@ -11,12 +11,13 @@
  *                                  '---------- reused by a sequence ----'
  *
  * Sharing. fork() shares every page and every table leaf. A leaf is copied when one side writes it.
- * A full page with two or more holders is never written; a sole holder may truncate into its page
- * and append again. A partly filled tail page has one appender. A sequence that must append into
- * another sequence's tail page first copies the page. So token i of a sequence always sits in slot
- * i % page_tokens, and attention sums in the same order whether or not a prefix was shared. Pages
- * in the prefix tree (quire/prefix.h) are shared in the same way: slots that the tree relies on are
- * not written again, and the sequence that fills such a page continues in the slots behind them.
+ * A full page with two or more holders is never written (but by an owner that ends one of both
+ * holders: quire_seq_inherit()); a sole holder may truncate into its page and append again. A
+ * partly filled tail page has one appender. A sequence that must append into another sequence's
+ * tail page first copies the page. So token i of a sequence always sits in slot i % page_tokens,
+ * and attention sums in the same order whether or not a prefix was shared. Pages in the prefix tree
+ * (quire/prefix.h) are shared in the same way: slots that the tree relies on are not written again,
+ * and the sequence that fills such a page continues in the slots behind them.
  *
  * Holes. All groups of a sequence have the same tokens but need not keep all pages. A group whose
  * readers no longer need some tokens releases their pages; the table entries stay, without a page.
@@ -264,6 +265,17 @@ uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint3
  * quire_seq_truncatable()), QUIRE_NOMEM (a shared leaf had to be copied). On error nothing has
  * changed. */
 int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+/* Fill an open, empty sequence with n_tokens tokens, for an owner that moves the tokens of `from`
+ * within its pages and then closes `from`. In group 0 the pages of the first n_shared tokens are
+ * those of `from`, up to n_tokens, except for those that another sequence or a pin holds. The other
+ * pages are new. Groups with a window have new pages for the last window, the others have holes.
+ * n_tokens > 0 and n_shared are multiples of page_tokens. Both sequences hold the shared pages, and
+ * the prefix tree may: the owner writes them when the tree has let go of them (quire/prefix.h,
+ * quire_prefix_leave()), which quire_cache_page_info_get() tells. All or nothing. Errors:
+ * QUIRE_INVAL (a number, or `to` has tokens or reserved room), and those of quire_seq_reserve(). */
+int quire_seq_inherit(quire_cache *cache, quire_seq_id from, uint32_t n_shared, quire_seq_id to,
+                      uint32_t n_tokens);
 
 /* Close the sequence and drop its references. Errors: QUIRE_NOTFOUND. */
 int quire_seq_close(quire_cache *cache, quire_seq_id seq);

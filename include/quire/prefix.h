@@ -24,8 +24,7 @@
  * Groups above 0 may have holes (quire_seq_release()): the node has no page in that group, and a
  * sequence filled from the node has the same hole. A hit does not end inside a node with a hole,
  * because appends would need the page. When a sequence has released pages, its next publication
- * removes them from the tree too, unless another sequence holds them. Publication stops at a hole
- * in group 0.
+ * removes them from the tree too, unless another sequence holds them. A hole in group 0 ends it.
  *
  * Groups with a window (quire/cache.h, "Windows") differ in five points.
  *
@@ -326,9 +325,13 @@ quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, u
 
 /* Release a ref, before quire_seq_close(): its nodes can be evicted from now on. A ref whose path
  * was invalidated is released like any other. A ref whose sequence was closed first still holds its
- * published nodes, and nothing else, until it is released.
- * Errors: QUIRE_NOTFOUND. */
+ * published nodes, and nothing else, until it is released. Errors: QUIRE_NOTFOUND. */
 int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
+
+/* Release a ref, and evict its path from the end upwards, each node with the cached ones below it,
+ * up to one at or below which another ref ends. The sequence keeps its pages, on which the tree no
+ * longer relies. Errors: QUIRE_NOTFOUND. */
+int quire_prefix_leave(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
 
 /* ---- ranks and accounts ----
  *
@@ -367,21 +370,18 @@ int quire_prefix_ttl_set(quire_prefix *tree, uint8_t rank, uint64_t ttl_us);
  * or NaN). */
 int quire_prefix_low_traffic_set(quire_prefix *tree, uint64_t after_us, double hits_per_hour);
 
-/* Set the cost of computing a token at depth d: token_us + d * token_depth_us. Policies that weigh
- * cost use these values; by default every token costs the same. Errors: QUIRE_INVAL (negative,
- * infinite or NaN). */
+/* Set the cost of computing a token at depth d, for policies that weigh it: token_us + d *
+ * token_depth_us; by default all cost the same. Errors: QUIRE_INVAL (negative, infinite, NaN). */
 int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_depth_us);
 
 /* ---- letting go ---- */
 
 /* Evict cached pages of a region until need_bytes of its charge are free or no candidate is left;
  * UINT64_MAX: all candidates, offloaded ones too. Order: expired, low traffic, then as the policy
- * decides; children before parents. Returns the freed bytes. The cache calls it when pages run
- * short. */
+ * decides; children before parents. Returns the freed bytes. The cache calls it for pages. */
 uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes);
 
-/* Drop expired nodes, at most nodes_max, and set the tree's time. Returns the number of dropped
- * nodes. */
+/* Drop expired nodes, at most nodes_max, and set the tree's time. Returns how many were dropped. */
 uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max);
 
 typedef struct quire_prefix_dropped {

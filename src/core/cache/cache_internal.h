@@ -72,6 +72,10 @@ static inline quire_group_id quire_cache_seq_state_group(const quire_cache *cach
     return (quire_group_id)(quire_cache_all_groups(cache) - 1);
 }
 
+/* Plan n_pages[group] pages charged to a region, as quire_pool_plan() does. Cached pages are
+ * evicted if pages are short. */
+int quire_cache_pages_plan(quire_cache *cache, quire_region_id region, const uint32_t *n_pages);
+
 /* Take a page for a state, charged to a region, with one reference of a sequence; QUIRE_PAGE_NULL
  * when there is no room. Cached pages are evicted. */
 quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq);

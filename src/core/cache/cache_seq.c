@@ -143,13 +143,10 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
     return rc;
 }
 
-/* Plan n pages for states of a group, evicting cached pages if needed. */
-static int states_plan(quire_cache *cache, quire_group_id group, quire_region_id region, uint32_t n)
+int quire_cache_pages_plan(quire_cache *cache, quire_region_id region, const uint32_t *n_pages)
 {
-    uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
     int rc;
 
-    n_pages[group] = n;
     do {
         if (quire_charge_make_room(cache, region, n_pages)) {
             rc = QUIRE_AGAIN;
@@ -161,6 +158,14 @@ static int states_plan(quire_cache *cache, quire_group_id group, quire_region_id
         }
     } while (rc == QUIRE_AGAIN);
     return rc;
+}
+
+static int states_plan(quire_cache *cache, quire_group_id group, quire_region_id region, uint32_t n)
+{
+    uint32_t n_pages[QUIRE_GROUPS_MAX] = { 0 };
+
+    n_pages[group] = n;
+    return quire_cache_pages_plan(cache, region, n_pages);
 }
 
 quire_page_id quire_cache_state_take(quire_cache *cache, quire_region_id region, quire_seq_id seq)

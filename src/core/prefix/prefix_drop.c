@@ -129,6 +129,52 @@ uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t
     return quire_prefix_evict_ask(tree, (quire_evict_ask){ region, QUIRE_EVICT_ANY }, need_bytes);
 }
 
+/* Evict a node and the nodes below, children first, up to one with a ref. Returns whether all are
+ * gone; then the caller settles the parent. */
+static bool subtree_evict(quire_prefix *tree, uint32_t top)
+{
+    uint32_t id = top;
+
+    for (;;) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+        const uint32_t parent = node->parent;
+
+        if (node->n_children > 0) {
+            id = node->children;
+            continue;
+        }
+        if (node->n_refs > 0) {
+            return false;
+        }
+        (void)quire_prefix_node_end_now(tree, id, QUIRE_PREFIX_GONE_MEMORY);
+        if (id == top) {
+            return true;
+        }
+        id = parent;
+    }
+}
+
+int quire_prefix_leave(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us)
+{
+    const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+    uint32_t id = tie != NULL ? tie->node : QUIRE_NODE_NULL;
+    bool is_page = id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+
+    QUIRE_TRY(quire_prefix_release(tree, ref, now_us)); /* may end a root */
+    while (is_page) {
+        const uint32_t parent = quire_prefix_at(tree, id)->parent;
+
+        is_page = quire_prefix_at(tree, parent)->kind == QUIRE_NODE_PAGE;
+        if (!subtree_evict(tree, id)) {
+            break;
+        }
+        quire_prefix_node_settle(tree, parent); /* may end a root */
+        id = parent;
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return QUIRE_OK;
+}
+
 uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max)
 {
     uint32_t n;

@@ -43,6 +43,7 @@ typedef struct packing_job {
     float *all_worth;
     quire_lane_scratch scratch;      /* of the longest lane */
     quire_packed_seal seal;          /* of sealed formats */
+    quire_packed_lanes lanes;        /* the places of `to` */
     const quire_page_memory *memory; /* of the pages; NULL: the host's */
     quire_packed_window reads;       /* of a device */
     quire_packed_window writes;
@@ -52,6 +53,14 @@ typedef struct packing_job {
 static uint32_t n_of(const packing_job *j, uint32_t lane)
 {
     return j->choice.n_tokens[lane];
+}
+
+/* Of these, tokens that an earlier condensing kept. */
+static uint32_t n_packed_of(const packing_job *j, uint32_t lane)
+{
+    const uint32_t *places = j->text->lanes.first;
+
+    return (places[lane + 1] - places[lane]) * TILE;
 }
 
 /* ---- memory ---- */
@@ -68,11 +77,10 @@ static int scratch_init(packing_job *j, size_t n_max)
 /* Arrays for the tokens of all lanes. Errors: QUIRE_NOMEM. */
 static int tokens_init(packing_job *j)
 {
-    const uint32_t *places = j->text->lanes.first;
     size_t n = 0, n_max = 0;
 
     for (uint32_t i = 0; i < j->n_lanes; i++) {
-        const uint32_t n_packed = (places[i + 1] - places[i]) * TILE;
+        const uint32_t n_packed = n_packed_of(j, i);
 
         j->choice.n_tokens[i] = n_packed + j->c->chunk;
         j->choice.n_before[i] = j->choice.n_apart > 0 ? n_packed : 0;
@@ -120,6 +128,7 @@ static void job_fini(packing_job *j)
     quire_packed_list_free(&j->from);
     quire_tile_window_end(&j->writes.window);
     quire_tile_window_end(&j->reads.window);
+    quire_packed_lanes_fini(&j->lanes);
     quire_packed_seal_fini(&j->seal);
     quire_lane_scratch_fini(&j->scratch);
     free(j->all_worth);
@@ -190,7 +199,7 @@ static void read_keys(packing_job *j, uint32_t lane)
 static void read_positions(const packing_job *j, uint32_t lane)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
-    const uint32_t n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE;
+    const uint32_t n_packed = n_packed_of(j, lane);
     int32_t *positions = j->positions[lane];
 
     if (n_packed > 0) {
@@ -204,7 +213,7 @@ static void read_positions(const packing_job *j, uint32_t lane)
 static void read_worth(const packing_job *j, uint32_t lane)
 {
     const quire_packed_lanes *lanes = &j->text->lanes;
-    const uint32_t n_packed = (lanes->first[lane + 1] - lanes->first[lane]) * TILE;
+    const uint32_t n_packed = n_packed_of(j, lane);
     float *worth = j->worth[lane];
 
     if (j->text->sums.attention != NULL) {
@@ -309,45 +318,129 @@ static int choose_all(packing_job *j)
     return quire_lanes_choice_share(&j->choice, 0, 1);
 }
 
-/* ---- moving ---- */
+/* ---- moving ----
+ *
+ * Rows of packed places are numbered in the order of lanes and tokens (quire_packed_number()),
+ * before and after the condensing. So kept rows stay in order. Pages of `to` may be pages of
+ * `from`, at the same place in both: there rows with the same number lie in the same slot. Rows
+ * whose numbers grow move first, the last one first; then the others, the first one first. So a row
+ * is read before another one is written to its slot. The rows of the chunk lie in pages that `to`
+ * does not have, and come last. */
 
-/* One side of a lane to its places. The first n_sealed tokens move in whole tiles. */
-static void move_side(packing_job *j, const quire_packed_lanes *lanes, uint32_t lane,
-                      quire_side side)
+/* One side of token t of a lane becomes the lane's token n. Sealed tokens move in whole tiles. */
+static void move_row(packing_job *j, quire_side side, uint32_t lane, uint32_t t, uint32_t n)
 {
     const bool is_sealed =
         quire_format_is_sealed(quire_packing_store(j->packing, lane, side)->format);
-    const uint32_t n_sealed = is_sealed ? j->choice.n_before[lane] : 0;
     const size_t tile_bytes = side == QUIRE_SIDE_K ? j->packing->k_bytes : j->packing->v_bytes;
+    const quire_tile_view view = view_of(j, lane, t / TILE, side);
+    unsigned char *place =
+        quire_packed_tile(j->packing, &j->to, &j->lanes, j->lanes.first[lane] + n / TILE, side);
+
+    if (!is_sealed || t >= j->choice.n_before[lane]) {
+        quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE, place, n % TILE);
+    } else if (t % TILE == 0) {
+        memmove(place, view.tile, tile_bytes);
+    }
+}
+
+/* What is added to the number of a packed row that is the lane's token t and becomes token t. */
+static int64_t shift_of(const packing_job *j, uint32_t lane)
+{
+    const quire_packed_lanes *from = &j->text->lanes;
+
+    return TILE * ((int64_t)quire_packed_number(j->packing, &j->lanes, j->lanes.first[lane]) -
+                   (int64_t)quire_packed_number(j->packing, from, from->first[lane]));
+}
+
+/* Tokens that a lane keeps of its first n. */
+static uint32_t n_kept_of(const packing_job *j, uint32_t lane, uint32_t n)
+{
+    uint32_t n_kept = 0;
+
+    for (uint32_t t = 0; t < n; t++) {
+        n_kept += j->choice.is_kept[lane][t];
+    }
+    return n_kept;
+}
+
+static void move_up(packing_job *j, quire_side side, uint32_t lane)
+{
+    const int64_t shift = shift_of(j, lane);
+    uint32_t n = n_kept_of(j, lane, n_packed_of(j, lane));
+
+    for (uint32_t t = n_packed_of(j, lane); t-- > 0;) {
+        if (j->choice.is_kept[lane][t] && shift + --n > (int64_t)t) {
+            move_row(j, side, lane, t, n);
+        }
+    }
+}
+
+static void move_down(packing_job *j, quire_side side, uint32_t lane)
+{
+    const int64_t shift = shift_of(j, lane);
+    uint32_t n = 0;
+
+    for (uint32_t t = 0; t < n_packed_of(j, lane); t++) {
+        if (!j->choice.is_kept[lane][t]) {
+            continue;
+        }
+        if (shift + n <= (int64_t)t) {
+            move_row(j, side, lane, t, n);
+        }
+        n++;
+    }
+}
+
+static void add_chunk(packing_job *j, quire_side side, uint32_t lane)
+{
+    uint32_t n = n_kept_of(j, lane, n_packed_of(j, lane));
+
+    for (uint32_t t = n_packed_of(j, lane); t < n_of(j, lane); t++) {
+        if (j->choice.is_kept[lane][t]) {
+            move_row(j, side, lane, t, n++);
+        }
+    }
+}
+
+static void move_side(packing_job *j, quire_side side)
+{
+    for (uint32_t lane = j->n_lanes; lane-- > 0;) {
+        move_up(j, side, lane);
+    }
+    for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
+        move_down(j, side, lane);
+    }
+    for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
+        add_chunk(j, side, lane);
+    }
+}
+
+/* One side of a lane of pages on a device, by windows, which go forward: `to` shares no page. */
+static void send_side(packing_job *j, quire_side side, uint32_t lane)
+{
     uint32_t n = 0;
 
     view_begin(j, lane, side);
-    quire_packed_window_put(&j->writes, &j->to, lanes, lane, side,
-                            lanes->first[lane + 1] - lanes->first[lane]);
+    quire_packed_window_put(&j->writes, &j->to, &j->lanes, lane, side,
+                            j->lanes.first[lane + 1] - j->lanes.first[lane]);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         if (j->choice.is_kept[lane][t]) {
             const quire_tile_view view = view_of(j, lane, t / TILE, side);
-            unsigned char *place = quire_packed_window_at(&j->writes, n / TILE);
 
-            if (t >= n_sealed) {
-                quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE, place,
-                                     n % TILE);
-            } else if (t % TILE == 0) {
-                memcpy(place, view.tile, tile_bytes);
-            }
+            quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE,
+                                 quire_packed_window_at(&j->writes, n / TILE), n % TILE);
             n++;
         }
     }
 }
 
-/* Put the kept rows of a lane into its places, and their positions. */
-static void move_lane(packing_job *j, const quire_packed_lanes *lanes, uint32_t lane)
+/* The list's part of a lane. */
+static void list_lane(const packing_job *j, uint32_t lane)
 {
     int32_t *positions = j->positions[lane];
     uint32_t n = 0;
 
-    move_side(j, lanes, lane, QUIRE_SIDE_K);
-    move_side(j, lanes, lane, QUIRE_SIDE_V);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         if (j->choice.is_kept[lane][t]) {
             if (j->worth != NULL) {
@@ -356,59 +449,51 @@ static void move_lane(packing_job *j, const quire_packed_lanes *lanes, uint32_t 
             positions[n++] = positions[t];
         }
     }
-    quire_packed_positions_put(j->packing, &j->to, lanes, lane, positions);
+    quire_packed_positions_put(j->packing, &j->to, &j->lanes, lane, positions);
     if (j->worth != NULL) {
-        quire_packed_worth_put(j->packing, &j->to, lanes, lane, j->worth[lane]);
+        quire_packed_worth_put(j->packing, &j->to, &j->lanes, lane, j->worth[lane]);
     }
 }
 
-/* No byte of the new pages stays as it was before: stores compare and check whole pages. Of a
- * device each byte is sent in any case. */
-static void clear(const packing_job *j)
-{
-    for (uint32_t i = 0; i < j->to.n && j->memory == NULL; i++) {
-        const quire_page_id id = j->to.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-
-        for (uint32_t l = 0; l < j->packing->n_layers; l++) {
-            memset(quire_full_tile(j->packing, &j->to.addrs[id], l * j->packing->n_kv_head, 0,
-                                   QUIRE_SIDE_K),
-                   0, j->packing->layers[l].k_store.lane.page_stride);
-        }
-    }
-}
-
-static int move_all(packing_job *j)
+/* Places for the kept tokens. Errors: QUIRE_NOMEM. */
+static int places_init(packing_job *j)
 {
     uint32_t *n_tiles = calloc(j->n_lanes, sizeof *n_tiles);
-    quire_packed_lanes lanes = { 0 };
-    uint64_t n_places = 0;
-    int rc = n_tiles != NULL ? quire_packed_lanes_init(&lanes, j->packing) : QUIRE_NOMEM;
+    int rc = n_tiles != NULL ? quire_packed_lanes_init(&j->lanes, j->packing) : QUIRE_NOMEM;
 
     for (uint32_t lane = 0; rc == QUIRE_OK && lane < j->n_lanes; lane++) {
-        uint32_t n = 0;
+        const uint32_t n = n_kept_of(j, lane, n_of(j, lane));
 
-        for (uint32_t t = 0; t < n_of(j, lane); t++) {
-            n += j->choice.is_kept[lane][t];
-        }
         QUIRE_CHECK(n % TILE == 0); /* the granule, and all lanes have whole tiles */
         n_tiles[lane] = n / TILE;
-        n_places += n_tiles[lane];
     }
-    rc = rc == QUIRE_OK ? quire_packed_list_make(j->packing, &j->to, n_places, j->memory) : rc;
     if (rc == QUIRE_OK) {
-        clear(j);
-        rc = quire_packed_assign(j->packing, &j->to, n_tiles, &lanes);
+        rc = quire_packed_assign(j->packing, j->to.n, n_tiles, &j->lanes);
         QUIRE_CHECK(rc == QUIRE_OK); /* kept(k) has room for the most */
-        for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
-            move_lane(j, &lanes, lane);
-        }
-        quire_tile_window_flush(&j->writes.window);
-        rc = j->status < 0 ? j->status
-                           : quire_packed_list_send(j->packing, &j->to, &lanes, j->memory);
+        rc = quire_packed_list_make(j->packing, &j->to, j->lanes.first[j->n_lanes], j->memory);
     }
-    quire_packed_lanes_fini(&lanes);
     free(n_tiles);
     return rc;
+}
+
+/* Errors: of a device. */
+static int move_all(packing_job *j)
+{
+    if (j->memory == NULL) {
+        move_side(j, QUIRE_SIDE_K);
+        move_side(j, QUIRE_SIDE_V);
+    }
+    for (uint32_t lane = 0; j->memory != NULL && lane < j->n_lanes; lane++) {
+        send_side(j, QUIRE_SIDE_K, lane);
+        send_side(j, QUIRE_SIDE_V, lane);
+    }
+    quire_tile_window_flush(&j->writes.window);
+    quire_packed_list_begin(j->packing, &j->to, &j->lanes);
+    for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
+        list_lane(j, lane);
+    }
+    return j->status < 0 ? j->status
+                         : quire_packed_list_send(j->packing, &j->to, &j->lanes, j->memory);
 }
 
 int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
@@ -442,6 +527,7 @@ int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint
                                  .n = to_table.n_entries };
     rc = job_init(&j);
     rc = rc == QUIRE_OK ? choose_all(&j) : rc;
+    rc = rc == QUIRE_OK ? places_init(&j) : rc;
     rc = rc == QUIRE_OK ? move_all(&j) : rc;
     job_fini(&j);
     return rc;

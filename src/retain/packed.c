@@ -4,6 +4,7 @@
 #include "retain/packed.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "retain/page_choice.h"
 
 #include <stdlib.h>
@@ -171,9 +172,9 @@ static void list_copy(const quire_packing *p, const quire_packed_pages *pages, s
 }
 
 /* Whether the list and the places of n_places tiles are within the pages. */
-static bool has_room(const quire_packing *p, const quire_packed_pages *pages, uint64_t n_places)
+static bool has_room(const quire_packing *p, uint32_t n_pages, uint64_t n_places)
 {
-    return n_places <= UINT32_MAX / TILE && quire_packing_pages(p, n_places * TILE) <= pages->n;
+    return n_places <= UINT32_MAX / TILE && quire_packing_pages(p, n_places * TILE) <= n_pages;
 }
 
 static void lanes_clear(const quire_packing *p, quire_packed_lanes *lanes)
@@ -198,7 +199,7 @@ int quire_packed_read(const quire_packing *p, const quire_packed_pages *pages,
         n_places += lanes->first[i];
         lanes->first[i] = (uint32_t)n_places;
     }
-    if (!has_room(p, pages, n_places)) {
+    if (!has_room(p, pages->n, n_places)) {
         lanes_clear(p, lanes);
         return QUIRE_CORRUPT;
     }
@@ -243,27 +244,65 @@ void quire_packed_worth(const quire_packing *p, const quire_packed_pages *pages,
               words_bytes(lanes, lane), false);
 }
 
-int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
-                        const uint32_t *n_tiles, quire_packed_lanes *lanes)
+int quire_packed_assign(const quire_packing *p, uint32_t n_pages, const uint32_t *n_tiles,
+                        quire_packed_lanes *lanes)
 {
     const uint32_t n_lanes = quire_packing_n_lanes(p);
     uint64_t n_places = 0;
-    uint32_t word = n_lanes;
 
     lanes_clear(p, lanes);
     for (uint32_t i = 0; i < n_lanes; i++) {
         n_places += n_tiles[i];
     }
-    QUIRE_FAIL_IF(!has_room(p, pages, n_places), QUIRE_LIMIT);
-    list_copy(p, pages, 0, &word, sizeof word, true);
+    QUIRE_FAIL_IF(!has_room(p, n_pages, n_places), QUIRE_LIMIT);
     for (uint32_t i = 0; i < n_lanes; i++) {
-        word = n_tiles[i];
-        list_copy(p, pages, (1 + i) * WORD_BYTES, &word, sizeof word, true);
         lanes->first[i + 1] = lanes->first[i] + n_tiles[i];
     }
-    lanes->n_pages = pages->n;
+    lanes->n_pages = n_pages;
     lanes->n_list_parts = (uint32_t)quire_packing_list_parts(p, n_places);
     return QUIRE_OK;
+}
+
+/* The bytes of a part behind those that are in use: of K, V and bounds. n_used: places. */
+static void part_clear(const quire_packing *p, unsigned char *part, uint32_t n_used)
+{
+    const uint32_t n = quire_packing_part_places(p);
+    const size_t v_offset = quire_packing_v_offset(p);
+
+    memset(part + n_used * p->k_bytes, 0, v_offset - n_used * p->k_bytes);
+    memset(part + v_offset + n_used * p->v_bytes, 0, (n - n_used) * p->v_bytes);
+    memset(part + quire_packing_part_bytes(p), 0, n * p->bounds_bytes);
+}
+
+/* The same of all parts. */
+static void rest_clear(const quire_packing *p, const quire_packed_pages *pages,
+                       const quire_packed_lanes *lanes)
+{
+    const uint32_t n_parts = pages->n * p->n_layers, n = quire_packing_part_places(p);
+    uint32_t n_left = lanes->first[quire_packing_n_lanes(p)];
+
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const uint32_t n_used = i < lanes->n_list_parts ? 0 : quire_min_u32(n_left, n);
+
+        part_clear(p, quire_packed_part(p, pages, i), n_used);
+        n_left -= n_used;
+    }
+}
+
+void quire_packed_list_begin(const quire_packing *p, const quire_packed_pages *pages,
+                             const quire_packed_lanes *lanes)
+{
+    const uint32_t n_lanes = quire_packing_n_lanes(p);
+    uint32_t word = n_lanes;
+
+    if (pages->list == NULL) {
+        rest_clear(p, pages, lanes);
+    }
+    list_copy(p, pages, 0, &word, sizeof word, true);
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        word = lanes->first[i + 1] - lanes->first[i];
+        list_copy(p, pages, (1 + i) * WORD_BYTES, &word, sizeof word, true);
+    }
 }
 
 static void words_put(const quire_packing *p, const quire_packed_pages *pages,
@@ -300,6 +339,12 @@ quire_packed_spot quire_packed_spot_of(const quire_packing *p, const quire_packe
         quire_packed_part(p, pages, lanes->n_list_parts + place / quire_packing_part_places(p)),
         place % quire_packing_part_places(p)
     };
+}
+
+uint64_t quire_packed_number(const quire_packing *p, const quire_packed_lanes *lanes,
+                             uint32_t place)
+{
+    return (uint64_t)lanes->n_list_parts * quire_packing_part_places(p) + place;
 }
 
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,

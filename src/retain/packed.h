@@ -143,10 +143,15 @@ void quire_packed_positions(const quire_packing *p, const quire_packed_pages *pa
 void quire_packed_worth(const quire_packing *p, const quire_packed_pages *pages,
                         const quire_packed_lanes *lanes, uint32_t lane, float *worth);
 
-/* Give each lane so many places, [n_lanes], and write the head of the list. Errors: QUIRE_LIMIT
- * (the pages are too few). */
-int quire_packed_assign(const quire_packing *p, const quire_packed_pages *pages,
-                        const uint32_t *n_tiles, quire_packed_lanes *lanes);
+/* Give each lane so many places, [n_lanes], of n_pages pages. Errors: QUIRE_LIMIT (the pages are
+ * too few). */
+int quire_packed_assign(const quire_packing *p, uint32_t n_pages, const uint32_t *n_tiles,
+                        quire_packed_lanes *lanes);
+/* When the places of the lanes are filled: write the head of the list and, in the host's memory,
+ * zeros to all bytes of the pages beside the places, so that the pages' bytes do not depend on what
+ * they held before. */
+void quire_packed_list_begin(const quire_packing *p, const quire_packed_pages *pages,
+                             const quire_packed_lanes *lanes);
 /* Write the positions of a lane, and the worth. */
 void quire_packed_positions_put(const quire_packing *p, const quire_packed_pages *pages,
                                 const quire_packed_lanes *lanes, uint32_t lane,
@@ -154,6 +159,10 @@ void quire_packed_positions_put(const quire_packing *p, const quire_packed_pages
 void quire_packed_worth_put(const quire_packing *p, const quire_packed_pages *pages,
                             const quire_packed_lanes *lanes, uint32_t lane, const float *worth);
 
+/* The number of a place among all places that the pages have room for, those of the list too. Pages
+ * of two lists give a place the same number when it lies in the same slot of the same page. */
+uint64_t quire_packed_number(const quire_packing *p, const quire_packed_lanes *lanes,
+                             uint32_t place);
 /* A side of a place. */
 unsigned char *quire_packed_tile(const quire_packing *p, const quire_packed_pages *pages,
                                  const quire_packed_lanes *lanes, uint32_t place, quire_side side);

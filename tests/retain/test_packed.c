@@ -78,35 +78,53 @@ static void fixture_close(fixture *f)
     free(f);
 }
 
-/* Lists and tiles do not overlap, and come back. */
-static void test_contents(void **state)
+/* Fill the places and the list of assigned lanes, in pages that hold anything. */
+static void contents_put(fixture *f, const quire_packed_lanes *lanes, int garbage)
 {
-    static const uint32_t n_tiles[N_LANES] = { 9, 0, 1, 17, 4, 2 };
-    fixture *f = fixture_open();
-    quire_packed_lanes lanes, again;
-    int32_t positions[17 * 64], back[17 * 64];
-    uint32_t n_places = 0;
+    int32_t positions[17 * 64];
 
-    (void)state;
-    assert_int_equal(quire_packed_lanes_init(&lanes, &f->packing), QUIRE_OK);
-    assert_int_equal(quire_packed_lanes_init(&again, &f->packing), QUIRE_OK);
-    assert_int_equal(quire_packed_assign(&f->packing, &f->pages, n_tiles, &lanes), QUIRE_OK);
-    for (uint32_t lane = 0; lane < N_LANES; lane++) {
-        for (uint32_t t = 0; t < n_tiles[lane] * 64; t++) {
-            positions[t] = (int32_t)(t * 3 + lane);
-        }
-        quire_packed_positions_put(&f->packing, &f->pages, &lanes, lane, positions);
-        n_places += n_tiles[lane];
-    }
-    assert_int_equal(lanes.first[N_LANES], n_places);
-    for (uint32_t i = 0; i < n_places; i++) {
-        unsigned char *k = quire_packed_tile(&f->packing, &f->pages, &lanes, i, QUIRE_SIDE_K);
-        unsigned char *v = quire_packed_tile(&f->packing, &f->pages, &lanes, i, QUIRE_SIDE_V);
+    memset(f->memory, garbage, (size_t)N_LAYERS * N_PAGES * PART_SIZE);
+    for (uint32_t i = 0; i < lanes->first[N_LANES]; i++) {
+        unsigned char *k = quire_packed_tile(&f->packing, &f->pages, lanes, i, QUIRE_SIDE_K);
+        unsigned char *v = quire_packed_tile(&f->packing, &f->pages, lanes, i, QUIRE_SIDE_V);
 
         assert_true(v == k + quire_packing_v_offset(&f->packing));
         memset(k, (int)(1 + i), TILE_SIZE);
         memset(v, (int)(101 + i), TILE_SIZE);
     }
+    quire_packed_list_begin(&f->packing, &f->pages, lanes);
+    for (uint32_t lane = 0; lane < N_LANES; lane++) {
+        for (uint32_t t = 0; t < (lanes->first[lane + 1] - lanes->first[lane]) * 64; t++) {
+            positions[t] = (int32_t)(t * 3 + lane);
+        }
+        quire_packed_positions_put(&f->packing, &f->pages, lanes, lane, positions);
+    }
+}
+
+/* Lists and tiles do not overlap, and come back. All bytes of the pages follow from them. */
+static void test_contents(void **state)
+{
+    static const uint32_t n_tiles[N_LANES] = { 9, 0, 1, 17, 4, 2 };
+    static unsigned char bytes[N_LAYERS * N_PAGES * PART_SIZE];
+    fixture *f = fixture_open();
+    quire_packed_lanes lanes, again;
+    int32_t back[17 * 64];
+    uint32_t n_places = 0;
+
+    (void)state;
+    assert_int_equal(quire_packed_lanes_init(&lanes, &f->packing), QUIRE_OK);
+    assert_int_equal(quire_packed_lanes_init(&again, &f->packing), QUIRE_OK);
+    assert_int_equal(quire_packed_assign(&f->packing, N_PAGES, n_tiles, &lanes), QUIRE_OK);
+    for (uint32_t lane = 0; lane < N_LANES; lane++) {
+        n_places += n_tiles[lane];
+    }
+    assert_int_equal(lanes.first[N_LANES], n_places);
+    /* A part of the list before the places. */
+    assert_int_equal(quire_packed_number(&f->packing, &lanes, 5), 4 + 5);
+    contents_put(f, &lanes, 0);
+    memcpy(bytes, f->memory, sizeof bytes);
+    contents_put(f, &lanes, 0xee);
+    assert_memory_equal(bytes, f->memory, sizeof bytes);
     assert_int_equal(quire_packed_read(&f->packing, &f->pages, &again), QUIRE_OK);
     assert_memory_equal(again.first, lanes.first, (N_LANES + 1) * sizeof *lanes.first);
     assert_int_equal(again.n_list_parts, lanes.n_list_parts);
@@ -140,8 +158,9 @@ static void test_damage(void **state)
     (void)state;
     assert_int_equal(quire_packed_lanes_init(&lanes, &f->packing), QUIRE_OK);
     assert_int_equal(quire_packed_read(&f->packing, &f->pages, &lanes), QUIRE_CORRUPT);
-    assert_int_equal(quire_packed_assign(&f->packing, &f->pages, too_many, &lanes), QUIRE_LIMIT);
-    assert_int_equal(quire_packed_assign(&f->packing, &f->pages, n_tiles, &lanes), QUIRE_OK);
+    assert_int_equal(quire_packed_assign(&f->packing, N_PAGES, too_many, &lanes), QUIRE_LIMIT);
+    assert_int_equal(quire_packed_assign(&f->packing, N_PAGES, n_tiles, &lanes), QUIRE_OK);
+    quire_packed_list_begin(&f->packing, &f->pages, &lanes);
     assert_int_equal(list[0], N_LANES);
     list[3] = UINT32_MAX;
     assert_int_equal(quire_packed_read(&f->packing, &f->pages, &lanes), QUIRE_CORRUPT);
@@ -199,7 +218,8 @@ static void test_sums(void **state)
     assert_false(quire_packed_sums_are(&text->sums, 0, 70));
 
     f->packing.has_worth = true;
-    assert_int_equal(quire_packed_assign(&f->packing, &f->pages, n_tiles, &text->lanes), QUIRE_OK);
+    assert_int_equal(quire_packed_assign(&f->packing, N_PAGES, n_tiles, &text->lanes), QUIRE_OK);
+    quire_packed_list_begin(&f->packing, &f->pages, &text->lanes);
     for (uint32_t t = 0; t < 2 * QUIRE_TILE_TOKENS; t++) {
         worth[t] = (float)t;
     }

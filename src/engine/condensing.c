@@ -143,10 +143,15 @@ uint32_t quire_condensing_kept(const quire_condensing *c, uint32_t k)
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens)
 {
     const uint32_t k = n_tokens > 0 ? quire_condensing_before(c, n_tokens - 1) : 0;
+    const uint32_t n_kept = quire_condensing_kept(c, k);
+    uint32_t n_place;
 
-    return k == 0 ? n_tokens
-                  : quire_condensing_kept(c, k - 1) + c->chunk +
-                        quire_max_u32(quire_condensing_kept(c, k), quire_repeating_room(&c->spec));
+    if (k == 0) {
+        return n_tokens;
+    }
+    n_place = quire_condensing_kept(c, k - 1) + c->chunk +
+              quire_max_u32(n_kept - quire_condensing_shared(c, k), quire_repeating_room(&c->spec));
+    return quire_max_u32(n_place, n_kept + n_tokens - k * c->chunk);
 }
 
 quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_price *price)
@@ -249,20 +254,32 @@ quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
 /* Scratch of a condensing, for the tokens before it. */
 typedef struct choice_room {
     quire_even_room even;
-    bool *is_kept;
+    bool *all_kept; /* [n_lanes][n], or [n] if all lanes keep the tokens of the first */
+    bool *is_kept;  /* of these, those of the lane at hand */
 } choice_room;
 
-static int room_init(choice_room *room, const quire_condensing *c, size_t n, size_t d_k)
+/* Whether each lane chooses tokens of its own. */
+static bool chooses_by_lane(const quire_condensing *c)
 {
-    *room = (choice_room){ .is_kept = malloc(n * sizeof *room->is_kept) };
-    QUIRE_FAIL_IF(room->is_kept == NULL, QUIRE_NOMEM);
-    return quire_even_room_init(&room->even, &c->spec, n, n, d_k);
+    return c->spec.policy->needs_keys || c->spec.policy->is_by_lane;
+}
+
+static int room_init(choice_room *room, const quire_condensing *c, const quire_runtime *runtime,
+                     size_t n)
+{
+    const size_t n_lanes = chooses_by_lane(c) ? quire_runtime_n_lanes(runtime) : 1;
+
+    *room = (choice_room){ .all_kept = malloc(n_lanes * n * sizeof *room->all_kept) };
+    QUIRE_FAIL_IF(room->all_kept == NULL, QUIRE_NOMEM);
+    room->is_kept = room->all_kept;
+    return quire_even_room_init(&room->even, &c->spec, n, n,
+                                quire_model_desc_get(quire_runtime_model(runtime))->d_k);
 }
 
 static void room_fini(choice_room *room)
 {
     quire_even_room_fini(&room->even);
-    free(room->is_kept);
+    free(room->all_kept);
 }
 
 /* is_kept of the n tokens of a lane before condensing number k. */
@@ -326,36 +343,46 @@ static int positions_find(const quire_condensing *c, uint32_t k, uint64_t lane, 
     return QUIRE_OK;
 }
 
-static int move_lanes(const quire_condensing *c, quire_runtime_rows *rows, uint32_t k, uint32_t n,
-                      const choice_room *room)
+/* All lanes choose before any row moves: rows may move within the pages that keys are read from. */
+static int choose_lanes(const quire_condensing *c, quire_runtime_rows *rows, uint32_t k, uint32_t n,
+                        choice_room *room)
 {
-    const bool is_by_lane = c->spec.policy->needs_keys || c->spec.policy->is_by_lane;
+    const uint32_t n_lanes = chooses_by_lane(c) ? quire_runtime_n_lanes(rows->runtime) : 1;
     const uint32_t d_k = quire_model_desc_get(quire_runtime_model(rows->runtime))->d_k;
 
-    for (uint32_t i = 0; i < quire_runtime_n_lanes(rows->runtime); i++) {
-        const quire_runtime_lane lane = quire_runtime_lane_at(rows->runtime, i);
-
+    for (uint32_t i = 0; i < n_lanes; i++) {
         if (room->even.keys != NULL) {
-            quire_runtime_rows_keys(rows, lane, n, room->even.keys);
+            quire_runtime_rows_keys(rows, quire_runtime_lane_at(rows->runtime, i), n,
+                                    room->even.keys);
         }
-        if (i == 0 || is_by_lane) { /* else all lanes keep the tokens of the first */
-            QUIRE_TRY(positions_find(c, k, i, n, room));
-            QUIRE_TRY(choose(c, k, i, n, d_k, room));
-        }
-        quire_runtime_rows_copy(rows, lane, room->is_kept, n);
+        room->is_kept = room->all_kept + (size_t)i * n;
+        QUIRE_TRY(positions_find(c, k, i, n, room));
+        QUIRE_TRY(choose(c, k, i, n, d_k, room));
     }
     return QUIRE_OK;
 }
 
+static void move_lanes(const quire_condensing *c, quire_runtime_rows *rows, uint32_t n,
+                       const choice_room *room)
+{
+    for (uint32_t i = 0; i < quire_runtime_n_lanes(rows->runtime); i++) {
+        quire_runtime_rows_copy(rows, quire_runtime_lane_at(rows->runtime, i),
+                                room->all_kept + (chooses_by_lane(c) ? (size_t)i * n : 0), n);
+    }
+}
+
 static int move_rows(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
-                     quire_seq_id from, quire_seq_id to, const choice_room *room)
+                     quire_seq_id from, quire_seq_id to, choice_room *room)
 {
     const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
     quire_runtime_rows rows;
     int rc = quire_runtime_rows_begin(runtime, from, to, &rows);
     int rc_end;
 
-    rc = rc == QUIRE_OK ? move_lanes(c, &rows, k, n, room) : rc;
+    rc = rc == QUIRE_OK ? choose_lanes(c, &rows, k, n, room) : rc;
+    if (rc == QUIRE_OK) {
+        move_lanes(c, &rows, n, room);
+    }
     rc_end = quire_runtime_rows_end(&rows);
     return rc < 0 ? rc : rc_end;
 }
@@ -363,9 +390,8 @@ static int move_rows(const quire_condensing *c, quire_runtime *runtime, uint32_t
 static int condense_evenly(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                            quire_seq_id from, quire_seq_id to)
 {
-    const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
     choice_room room;
-    int rc = room_init(&room, c, n, quire_model_desc_get(quire_runtime_model(runtime))->d_k);
+    int rc = room_init(&room, c, runtime, quire_condensing_kept(c, k - 1) + c->chunk);
 
     rc = rc == QUIRE_OK ? move_rows(c, runtime, k, from, to, &room) : rc;
     room_fini(&room);
@@ -439,21 +465,64 @@ static int window_copy(const quire_condensing *c, quire_cache *cache, uint32_t n
     return rc;
 }
 
+/* The kept tokens of `from` into the pages of `to`. */
+static int condense_into(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                         const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
+{
+    QUIRE_TRY(window_copy(c, quire_runtime_cache(runtime), quire_condensing_kept(c, k), from, to));
+    return c->packing.n_layers > 0 ? quire_condense_lanes(c, runtime, k, text, from, to)
+                                   : condense_evenly(c, runtime, k, from, to);
+}
+
 int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                    const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
 {
     quire_cache *cache = quire_runtime_cache(runtime);
-    const uint32_t n = quire_condensing_kept(c, k - 1) + c->chunk;
-    const uint32_t n_kept = quire_condensing_kept(c, k);
     int rc;
 
-    QUIRE_CHECK(quire_seq_tokens(cache, from) == n && quire_seq_tokens(cache, to) == 0);
-    rc = pages_take(c, cache, to, n_kept);
-    rc = rc == QUIRE_OK ? window_copy(c, cache, n_kept, from, to) : rc;
-    if (rc == QUIRE_OK) {
-        rc = c->packing.n_layers > 0 ? quire_condense_lanes(c, runtime, k, text, from, to)
-                                     : condense_evenly(c, runtime, k, from, to);
+    QUIRE_CHECK(quire_seq_tokens(cache, from) == quire_condensing_kept(c, k - 1) + c->chunk &&
+                quire_seq_tokens(cache, to) == 0);
+    rc = pages_take(c, cache, to, quire_condensing_kept(c, k));
+    rc = rc == QUIRE_OK ? condense_into(c, runtime, k, text, from, to) : rc;
+    if (rc < 0) {
+        (void)quire_seq_truncate(cache, to, 0);
     }
+    return rc;
+}
+
+/* ---- in the pages that are there ---- */
+
+int quire_condense_share(const quire_condensing *c, quire_cache *cache, uint32_t k,
+                         quire_seq_id from, quire_seq_id to)
+{
+    QUIRE_CHECK(quire_seq_tokens(cache, from) == quire_condensing_kept(c, k - 1) + c->chunk);
+    return quire_seq_inherit(cache, from, quire_condensing_shared(c, k), to,
+                             quire_condensing_kept(c, k));
+}
+
+/* Whether the prefix tree relies on a page of a sequence. */
+static bool is_relied_on(const quire_cache *cache, quire_seq_id seq)
+{
+    quire_seq_table table = { 0 };
+    bool is_kept = false;
+
+    (void)quire_seq_table_get(cache, seq, 0, &table);
+    for (uint32_t i = 0; i < table.n_entries && !is_kept; i++) {
+        quire_page_info info = { 0 };
+
+        (void)quire_cache_page_info_get(
+            cache, table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page, &info);
+        is_kept = info.n_kept > 0;
+    }
+    return is_kept;
+}
+
+int quire_condense_shared(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                          const quire_packed_text *text, quire_seq_id from, quire_seq_id to)
+{
+    quire_cache *cache = quire_runtime_cache(runtime);
+    int rc = is_relied_on(cache, to) ? QUIRE_NOPAGES : condense_into(c, runtime, k, text, from, to);
+
     if (rc < 0) {
         (void)quire_seq_truncate(cache, to, 0);
     }

@@ -60,6 +60,7 @@
 #ifndef QUIRE_ENGINE_CONDENSING_H
 #define QUIRE_ENGINE_CONDENSING_H
 
+#include "base/num.h"
 #include "model/runtime.h"
 #include "quire/error.h"
 #include "retain/packed_device.h"
@@ -162,9 +163,24 @@ static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint3
     return k * c->chunk;
 }
 
-/* The most tokens for which a text of n_tokens tokens has pages at a time: during the last
- * condensing, the held tokens, and beside them the kept ones or the rows that repeat the text,
- * whichever are more. */
+/* Tokens of the kept(k) ones that can lie in pages of the text before condensing number k
+ * (quire_condense_share()): packed pages grow behind those before, and the pages of the chunk come
+ * free when all lanes have moved. Packed pages of a device share none: their tiles pass the host's
+ * memory in order (retain/packed_copy.h). */
+static inline uint32_t quire_condensing_shared(const quire_condensing *c, uint32_t k)
+{
+    const uint32_t n = quire_condensing_kept(c, k);
+
+    if (c->packing.n_layers == 0) {
+        return n;
+    }
+    return c->packing.is_on_device ? 0 : quire_min_u32(n, quire_condensing_kept(c, k - 1));
+}
+
+/* The most tokens for which a text of n_tokens tokens must have pages at a time. During the last
+ * condensing: the held tokens, and beside them the kept ones that cannot share their pages or the
+ * rows that repeat the text, whichever are more. Behind it: the kept tokens and those of the last
+ * chunk. */
 uint32_t quire_condensing_need(const quire_condensing *c, uint32_t n_tokens);
 
 /* The number of tokens before a place whose queries the condensing there reads. */
@@ -243,6 +259,20 @@ quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
  * (quire_condensing_has_seen()); then `to` has no tokens. */
 int quire_condense(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
                    const quire_packed_text *text, quire_seq_id from, quire_seq_id to);
+
+/* The same where memory has no room for both texts, in two steps: the rows move within the pages of
+ * `from` that it alone holds, to the same bytes.
+ *
+ *   share    `to` gets kept(k) tokens: pages of `from`, and new ones where these are too few or
+ *            have other holders. Errors: quire_seq_inherit(); then nothing has changed
+ *            ... the caller has the prefix tree let go of the pages of `from`
+ *   shared   moves the rows. Then `from` holds anything, and is to be closed. Errors:
+ *            QUIRE_NOPAGES (the tree still relies on a page of `to`), QUIRE_NOMEM, QUIRE_INVAL:
+ *            `to` has no tokens, and `from` its own. QUIRE_LOST: both hold anything */
+int quire_condense_share(const quire_condensing *c, quire_cache *cache, uint32_t k,
+                         quire_seq_id from, quire_seq_id to);
+int quire_condense_shared(const quire_condensing *c, quire_runtime *runtime, uint32_t k,
+                          const quire_packed_text *text, quire_seq_id from, quire_seq_id to);
 
 /* condensing_lanes.c: the same of a policy by lane. `to` has room for kept(k) tokens. */
 int quire_condense_lanes(const quire_condensing *c, quire_runtime *runtime, uint32_t k,

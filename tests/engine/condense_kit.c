@@ -48,12 +48,22 @@ static void formats_set(const setting *s, quire_runtime_opts *opts)
     opts->v_format = s->has_v_format ? s->v_format : s->format;
 }
 
+/* A quire_loop_fn. */
+static void budget_set(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    const uint64_t *budget_bytes = ctx;
+
+    (void)tree;
+    assert_int_equal(quire_region_budget_set(cache, QUIRE_REGION_DYNAMIC, *budget_bytes), QUIRE_OK);
+}
+
 engine_bench condense_bench(const setting *s)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    const uint32_t n_ctx = s->n_ctx != 0 ? s->n_ctx : N_CTX;
+    quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
     engine_bench b;
-    uint64_t page_bytes;
+    uint64_t page_bytes, budget_bytes;
 
     engine.retain_chunk = s->chunk != 0 ? s->chunk : CHUNK;
     engine.n_running_max = 4;
@@ -68,14 +78,17 @@ engine_bench condense_bench(const setting *s)
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
     b = bench_of(s, &engine, &runtime);
     page_bytes = quire_loop_parts_get(b.engine->loop)->page_bytes;
-    runtime.kv_budget_bytes =
-        page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * N_CTX / runtime.page_tokens);
+    budget_bytes = page_bytes * (s->n_pages != 0 ? s->n_pages : 4 * n_ctx / runtime.page_tokens);
+    runtime.kv_budget_bytes = page_bytes * 4 * (n_ctx / runtime.page_tokens);
     engine.predictor = s->maps != 0 ? maps_of(&b, s->maps) : NULL;
     bench_close(&b);
     engine.tier = (quire_tier_opts){ .store = s->store,
                                      .copies_all = true,
                                      .wait_us = QUIRE_TIER_WAIT_ALWAYS };
-    return bench_of(s, &engine, &runtime);
+    b = bench_of(s, &engine, &runtime);
+    /* Less than a context, which a runtime begins with at least. */
+    assert_int_equal(engine_call(b.engine, budget_set, &budget_bytes), QUIRE_OK);
+    return b;
 }
 
 const quire_predictor *maps_of(const engine_bench *b, uint32_t seed)

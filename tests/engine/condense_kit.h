@@ -19,6 +19,7 @@ typedef struct setting {
     quire_format format;
     uint32_t chunk;        /* between two condensings; 0 = CHUNK */
     uint32_t chunk_tokens; /* of a step; 0 = the default */
+    uint32_t n_ctx;        /* 0 = N_CTX */
     uint32_t n_pages;      /* that memory has room for; 0 = of 4 contexts */
     bool no_prefix_cache;
     quire_store *store;    /* NULL: none. It gets all pages */

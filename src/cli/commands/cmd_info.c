@@ -472,8 +472,8 @@ static void print_retained(const info_args *args, const quire_model_desc *d,
             print_retained_row(d, &c, &of);
         }
     }
-    printf("  The kept tokens of the last place in whole pages, and the tokens behind it. While a "
-           "text is\n  condensed, the pages before and after are both there. q6 to q3 have the "
+    printf("  The kept tokens of the last place in whole pages, and the tokens behind it. The most "
+           "is needed\n  before a place, or while a text is condensed there. q6 to q3 have the "
            "tokens behind the place\n  in 8 bits, too.\n");
 }
 

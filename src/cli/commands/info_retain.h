@@ -1,9 +1,9 @@
 /* info_retain.h - quire info --retain: KV bytes of texts that quire serve condenses.
  *
  * Of a text of N tokens each lane holds the kept ones of the last place before the text's end, in
- * whole pages, and the tokens behind that place (engine/condensing.h). While the text is condensed,
- * the pages before and after are both there. Of a policy by lane the pages have room for the most
- * tiles that it can keep, and for their list, whose share of a page depends on the format.
+ * whole pages, and the tokens behind that place (engine/condensing.h). Of a policy by lane the
+ * pages have room for the most tiles that it can keep, and for their list, whose share of a page
+ * depends on the format.
  *
  * Thread: owner.
  *

@@ -182,11 +182,26 @@ static void tie(quire_loop *loop, const quire_request *r, uint32_t n_gone, uint3
     QUIRE_CHECK(out->is_found || quire_seq_tokens(loop->cache, out->seq) == 0);
 }
 
-static int condensed_make(quire_loop *loop, const quire_request *r, condensed *out)
+/* Memory has no room for both texts: condense within the pages of the request. The tree lets go of
+ * them first, with the text as it was before. From then on the request publishes nothing until it
+ * is condensed, or begins again. */
+static int condense_within(quire_loop *loop, quire_request *r, uint32_t k, const condensed *out)
+{
+    QUIRE_TRY(quire_condense_share(&r->condensing, loop->cache, k, r->kv.seq, out->seq));
+    if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_leave(loop->tree, r->kv.ref, quire_loop_now_us(loop));
+        r->kv.ref = QUIRE_PREFIX_REF_NULL;
+    }
+    return quire_condense_shared(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq,
+                                 out->seq);
+}
+
+static int condensed_make(quire_loop *loop, quire_request *r, condensed *out)
 {
     const uint32_t k = r->kv.n_condensings + 1;
     const uint32_t n_gone = quire_condensing_gone(&r->condensing, k);
     const quire_condensed_text text = quire_condensed_text_of(r);
+    int rc;
 
     QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &out->seq));
     out->entry = quire_loop_condensed_hold(loop, &text, k);
@@ -200,7 +215,8 @@ static int condensed_make(quire_loop *loop, const quire_request *r, condensed *o
     if (quire_condensing_is_unrepeated(&r->condensing, k, r->kv.lanes)) {
         return UNREPEATED;
     }
-    return quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
+    rc = quire_condense(&r->condensing, loop->runtime, k, r->kv.lanes, r->kv.seq, out->seq);
+    return rc == QUIRE_NOPAGES ? condense_within(loop, r, k, out) : rc;
 }
 
 static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, quire_condensed entry)

@@ -223,7 +223,7 @@ int quire_attending_check(const quire_condensing_on *on, const char *setting, qu
                                "keys: start it with --attend",
                                setting);
     }
-    QUIRE_TRY(quire_runtime_bounds_check(on->desc, on->opts, err));
+    QUIRE_TRY(quire_runtime_bounds_check(on->desc, err));
     return on->parts->packing.n_layers > 0
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_UNSUPP,

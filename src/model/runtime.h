@@ -178,10 +178,9 @@ bool quire_runtime_has_device(const quire_runtime_opts *opts);
  * without the device. Errors: QUIRE_UNSUPP (err names the feature that devices lack). Thread:
  * any. */
 int quire_runtime_device_check(const quire_runtime_opts *opts, quire_error *err);
-/* Whether pages of a model with these options, formats by layer among them, can have bounds
- * (has_bounds). Errors: QUIRE_UNSUPP (err names the feature that excludes bounds). Thread: any. */
-int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                               quire_error *err);
+/* Whether pages of a model can have bounds (quire_runtime_opts.has_bounds). Errors: QUIRE_UNSUPP
+ * (err names the feature that excludes bounds). Thread: any. */
+int quire_runtime_bounds_check(const quire_model_desc *desc, quire_error *err);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 
 typedef enum quire_logits {

@@ -40,12 +40,9 @@ static int numbers_check(const quire_runtime_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-int quire_runtime_bounds_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
-                               quire_error *err)
+int quire_runtime_bounds_check(const quire_model_desc *desc, quire_error *err)
 {
-    const char *other = quire_kv_groups_of(desc, opts).hot != 0 ? "KV in q6 to q3"
-                        : desc->latent.is_there                 ? "latent attention"
-                                                                : quire_desc_rows_fixed(desc);
+    const char *other = desc->latent.is_there ? "latent attention" : quire_desc_rows_fixed(desc);
 
     /* A phrase goes on behind its colon with the reason why tokens cannot be dropped. The reason
      * does not apply to bounds, so it is cut off. */
@@ -84,7 +81,7 @@ static int formats_check(const quire_model_desc *desc, const quire_runtime_opts 
                                "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
                                "or f32");
     }
-    return o->has_bounds ? quire_runtime_bounds_check(desc, o, err) : QUIRE_OK;
+    return o->has_bounds ? quire_runtime_bounds_check(desc, err) : QUIRE_OK;
 }
 
 /* The options are named as the commands write them. */

@@ -25,7 +25,6 @@ void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
                         const quire_attn_seq *seq, uint32_t lane)
 {
     const quire_packing *p = &d->packing;
-    const quire_attn_source *k = &p->layers[lane / p->n_kv_head].k_store;
     const uint32_t d_k = p->layers[0].d_k, tiles = p->page_tokens / TILE;
     const quire_tile_rows rows = { .d = d_k, .n_tokens = TILE, .stride = d_k };
 
@@ -33,10 +32,12 @@ void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
          p->bounds_bytes > 0 && t < seq->n_tokens / TILE; t++) {
         const quire_page_id id = quire_packed_entry(seq, t / tiles)->page;
         const quire_page_addr *addr = &d->batch.page_addr[id];
+        /* Of a sealed format: as the tokens came, in 8 bits. */
+        const quire_tile_view k = quire_full_view(p, addr, quire_packed_hot_of(d, seq, t / tiles),
+                                                  lane, t % tiles, QUIRE_SIDE_K);
         uint16_t *bounds = quire_full_bounds(p, addr, lane, t % tiles);
 
-        quire_codec_get()->decode_k(
-            k->format, &rows, quire_full_tile(p, addr, lane, t % tiles, QUIRE_SIDE_K), w->tile);
+        quire_codec_get()->decode_k(k.format, &rows, k.tile, w->tile);
         for (uint32_t i = 0; i < TILE; i++) {
             quire_page_bounds_add(bounds, d_k, w->tile + (size_t)i * d_k, i == 0);
         }

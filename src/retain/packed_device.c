@@ -235,7 +235,7 @@ static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire
 {
     const uint32_t i = job / d->packing.n_kv_head, g = job % d->packing.n_kv_head;
     const uint32_t lane = l * d->packing.n_kv_head + g;
-    const quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
+    quire_attn_layer one = quire_lane_call(&d->heads[l], call, d->group, g);
     const uint32_t n_watched = d->n_packed + d->n_repeated;
 
     if (i >= n_watched + d->n_summed) {
@@ -245,6 +245,7 @@ static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire
     } else if (i >= d->n_packed) {
         quire_packed_repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
     } else if (quire_packed_attends(d->packed[i])) {
+        one.sink_tiles = d->sink_tiles; /* no page of it is packed */
         quire_packed_attend(d, w, d->packed[i], &one, lane);
     } else if (d->queue == NULL && quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
         quire_attn_run(w->workspace, &one, 0, 0, 1);
@@ -487,6 +488,7 @@ int quire_packed_device_create(quire_packed_device **out, const quire_packed_dev
     d->n_entries_max = entries_max(o);
     d->n_threads = o->n_threads;
     d->n_seqs_max = o->n_seqs_max;
+    d->sink_tiles = o->sink_tiles;
     rc = o->is_on_device || o->base.memory == QUIRE_MEMORY_HOST ? device_fill(d, o) : QUIRE_UNSUPP;
     if (rc < 0) {
         quire_packed_device_destroy(d);

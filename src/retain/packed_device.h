@@ -96,6 +96,7 @@ typedef struct quire_packed_device_opts {
     const quire_rotation *rotation;  /* read by create, its frequencies borrowed; NULL or d 0: no
                                         text sums up queries */
     uint32_t recent_tiles;           /* quire_attn_layer, of sealed formats */
+    uint32_t sink_tiles;             /* the same, of texts that attend to a share */
     const quire_attn_workspace_opts *window_opts; /* of a workspace for all sequences of a step:
                                                      read by create, with packing->window_group */
     uint32_t n_text_max;                          /* tokens of a text */

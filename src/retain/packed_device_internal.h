@@ -78,6 +78,7 @@ struct quire_packed_device {
     uint32_t n_entries_max;
     uint32_t n_threads;
     uint32_t n_seqs_max;
+    uint32_t sink_tiles;          /* of texts that attend to a share */
     quire_rotation rotation;      /* d 0: no text has sums over its queries */
     float *turns;                 /* [n_rows_max][d] back from the rows of such texts */
     quire_packed_worker *workers; /* [n_threads] */

@@ -163,8 +163,7 @@ bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
 {
     uint32_t n_entries = 0;
 
-    /* Pages with bounds are not sealed, and none is packed. */
-    QUIRE_CHECK(w->hot_entries == NULL && quire_packed_text_of(seq)->lanes.n_pages == 0);
+    QUIRE_CHECK(quire_packed_text_of(seq)->lanes.n_pages == 0);
     while (n_entries < n) {
         const lane_tile tile = full_tile(d, seq, lane, w->ranks[n_entries].entry);
 

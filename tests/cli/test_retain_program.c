@@ -723,8 +723,6 @@ static void bad_combinations(void **state)
     refuse(
         2, "--attend and --retain",
         PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--retain", "keydiff"));
-    refuse(1, "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
-           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--kv", "q4"));
     refuse(1, "layers share K and V",
            PROGRAM("serve", "-m", program_model_shared(), "--port", "0", "--attend", "top:0.5"));
     refuse(2, "--retain and --kv-history",

@@ -372,9 +372,6 @@ static void a_check_refuses_what_a_start_does(void **state)
         const char *says, *model;
         const char *with[WITH_MAX];
     } cases[] = {
-        { "bounds of pages (--attend) and KV in q6 to q3 cannot go together",
-          program_model(),
-          { "--attend", "top:0.5", "--kv", "q4" } },
         { "layers share K and V", program_model_shared(), { "--attend", "top:0.5" } },
         { "--retain snap keeps tokens by lane",
           program_model(),

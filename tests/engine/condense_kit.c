@@ -211,10 +211,8 @@ quire_request *ask_attending(const engine_bench *b, double share, const int32_t 
     return submit(b, &params);
 }
 
-uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,
-                     uint32_t n_prompt, answer *out)
+uint32_t answer_read(quire_request *request, answer *out)
 {
-    quire_request *request = ask(b, policy, prompt, n_prompt);
     quire_request_token event;
     uint32_t n_cached;
 
@@ -228,6 +226,12 @@ uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *p
     n_cached = quire_request_result_get(request)->n_cached_tokens;
     quire_request_release(request);
     return n_cached;
+}
+
+uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,
+                     uint32_t n_prompt, answer *out)
+{
+    return answer_read(ask(b, policy, prompt, n_prompt), out);
 }
 
 uint32_t answer_check(quire_request *request, const answer *want)

@@ -53,6 +53,10 @@ typedef struct answer {
     uint32_t n;
 } answer;
 
+/* The answer of a request that ends by its length, and release. Returns the number of cached
+ * tokens.
+ */
+uint32_t answer_read(quire_request *request, answer *out);
 /* The answer of a request. Tests compare hits with the answer of a miss. Returns the number of
  * cached tokens. */
 uint32_t answer_take(const engine_bench *b, const char *policy, const int32_t *prompt,

@@ -176,6 +176,98 @@ static void test_preempted(void **state)
     bench_close(&b);
 }
 
+/* Formats that are coded by 64 tokens: tiles near the end and near the beginning are read in 8
+ * bits, as those of plain requests. A share that leaves no page out has the bits of plain requests.
+ */
+static void sealed(const setting *s)
+{
+    setting plain = *s;
+    static answer all, some;
+    int32_t tokens[N_PROMPT];
+    quire_engine_stats stats;
+    engine_bench b;
+
+    plain.attend_share = 0;
+    plain.windows = (const int32_t[4]){ 0 };
+    tokens_make(tokens, N_PROMPT, 12);
+    b = condense_bench(&plain);
+    (void)answer_take(&b, NULL, tokens, N_PROMPT, &all);
+    bench_close(&b);
+    b = condense_bench(s);
+    assert_int_equal(answer_check(ask_attending(&b, 0.99, tokens, N_PROMPT), &all), 0);
+    stats = stats_now(b.engine);
+    assert_true(stats.attend_read_pages_total > 0);
+    assert_int_equal(stats.attend_left_pages_total, 0);
+    bench_close(&b);
+    b = condense_bench(s);
+    (void)answer_read(ask_attending(&b, SHARE, tokens, N_PROMPT), &some);
+    assert_memory_not_equal(some.logprobs, all.logprobs, sizeof some.logprobs);
+    stats = stats_now(b.engine);
+    assert_true(stats.attend_left_pages_total > stats.attend_read_pages_total);
+    if (s->has_kv_recent) { /* a hit has no tokens in 8 bits */
+        assert_int_equal(answer_check(ask_attending(&b, SHARE, tokens, N_PROMPT), &some),
+                         N_PROMPT / 64 * 64);
+        assert_int_equal(check(&b, NULL, tokens, N_PROMPT, &all), N_PROMPT / 64 * 64);
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_sealed(void **state)
+{
+    static const setting settings[] = {
+        { .format = QUIRE_FORMAT_Q4, .attend_share = SHARE, .has_kv_recent = true },
+        { .format = QUIRE_FORMAT_Q3, .attend_share = SHARE, .chunk_tokens = 70 },
+        { .format = QUIRE_FORMAT_Q6,
+          .attend_share = SHARE,
+          .page_tokens = 128,
+          .chunk_tokens = 100 },
+        { .format = QUIRE_FORMAT_Q4,
+          .v_format = QUIRE_FORMAT_F16,
+          .has_v_format = true,
+          .attend_share = SHARE,
+          .has_kv_recent = true },
+        { .format = QUIRE_FORMAT_Q8,
+          .v_format = QUIRE_FORMAT_Q5,
+          .has_v_format = true,
+          .attend_share = SHARE },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        sealed(&settings[i]);
+    }
+}
+
+/* A request of a sealed format that was preempted gives the same answer. */
+static void test_sealed_preempted(void **state)
+{
+    static const setting s = { .format = QUIRE_FORMAT_Q4,
+                               .attend_share = SHARE,
+                               .has_kv_recent = true };
+    static answer want;
+    engine_bench b = condense_bench(&s);
+    int32_t tokens[N_PROMPT];
+    quire_request *request;
+    gate *g;
+
+    (void)state;
+    tokens_make(tokens, N_PROMPT, 13);
+    (void)answer_read(ask_attending(&b, SHARE, tokens, N_PROMPT), &want);
+    g = gate_close(b.engine);
+    request = ask_attending(&b, SHARE, tokens, N_PROMPT);
+    while (b.engine->loop->set.n_running == 0 ||
+           b.engine->loop->set.running[0]->n_tokens < N_PROMPT + 50) {
+        gate_step(g);
+    }
+    preempt(b.engine->loop);
+    gate_open(g);
+    (void)answer_check(request, &want);
+    assert_int_equal(stats_now(b.engine).preemptions_total, 1);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* Requests of both kinds in the same steps, with memory for two texts. */
 static void test_side_by_side(void **state)
 {
@@ -286,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_preempted),     cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_restart),       cmocka_unit_test(test_refused),
         cmocka_unit_test(test_beside_retain), cmocka_unit_test(test_last_tokens),
+        cmocka_unit_test(test_sealed),        cmocka_unit_test(test_sealed_preempted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

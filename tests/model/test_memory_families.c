@@ -10,9 +10,11 @@
 #include <cmocka.h>
 
 #include "arch_cases.h"
+#include "model/linear.h"
 #include "model/memory.h"
 #include "model/model_internal.h"
 #include "model/runtime_internal.h"
+#include "model/step_sizes.h"
 #include "model_fixture.h"
 #include "rounds.h"
 
@@ -147,11 +149,11 @@ static uint64_t weights_held(const quire_model *model)
     return w->mapped_bytes + w->repacked_bytes + turned - (is_shared ? desc->embd_bytes : 0);
 }
 
-/* Bytes of allocated memory, mapped pieces included; 0 where the allocator does not say, as under
- * sanitizers. Pages of KV and weights are not among them. */
+/* Bytes of allocated memory, mapped pieces included; 0 where the allocator does not say, as those
+ * of sanitizers. Pages of KV and weights are not among them. */
 static uint64_t allocated(void)
 {
-#if defined(__GLIBC__)
+#if defined(__GLIBC__) && !QUIRE_SANITIZED
     const struct mallinfo2 info = mallinfo2();
 
     return info.uordblks + info.hblkhd;
@@ -173,8 +175,9 @@ static uint64_t untouched(const quire_runtime *runtime)
     return bytes;
 }
 
-/* As many shapes of steps as the runtime keeps graphs of, the largest among them, and a text as
- * long as the context. Its last step touches as many pages behind windows as a step can. */
+/* As many shapes of steps as the runtime keeps graphs of: the one with most rows, and others with
+ * so few that graphs have most operations (linear.h). Then a text as long as the context, whose
+ * last step touches as many pages behind windows as a step can. */
 static void work(quire_runtime *runtime)
 {
     int32_t tokens[N_BATCH];
@@ -184,7 +187,7 @@ static void work(quire_runtime *runtime)
         tokens[i] = (int32_t)(i % 200);
     }
     for (uint32_t i = 0; i < QUIRE_GRAPHS_MAX; i++) {
-        const uint32_t n_rows = i % 2 == 0 ? N_BATCH - i : 17 - i;
+        const uint32_t n_rows = i == 0 ? N_BATCH : QUIRE_LINEAR_CUT_ROWS_MAX + 1 - i;
 
         seq = fixture_seq(runtime);
         (void)fixture_step(runtime, seq, tokens, n_rows, QUIRE_LOGITS_ALL);
@@ -203,18 +206,22 @@ typedef struct held {
     uint64_t weights;
     uint64_t kv;
     uint64_t buffers; /* 0 where the allocator does not say */
+    uint64_t compute; /* of these, ggml's compute buffer */
 } held;
 
 static held held_by(const quire_model *model, const quire_runtime_opts *opts)
 {
     const uint64_t before = allocated();
     quire_runtime *runtime = fixture_runtime(model, opts);
-    quire_cache_stats stats;
     held h = { .weights = weights_held(model) };
+    quire_runtime_stats steps;
+    quire_cache_stats cache;
 
+    quire_runtime_stats_get(runtime, &steps);
+    h.compute = steps.compute_buffer_bytes;
     work(runtime);
-    quire_cache_stats_get(quire_runtime_cache(runtime), &stats);
-    h.kv = stats.charged_peak_bytes;
+    quire_cache_stats_get(quire_runtime_cache(runtime), &cache);
+    h.kv = cache.charged_peak_bytes;
     h.buffers = before != 0 ? allocated() - before - untouched(runtime) - TABLES_BYTES : 0;
     quire_runtime_destroy(runtime);
     return h;
@@ -240,7 +247,9 @@ static uint32_t family_check(const arch_family *family)
     quire_memory_need_get(&model->desc, &opts, &need);
     computed = need.total_bytes - need.program_bytes;
     sum = h.weights + h.kv + h.buffers;
-    is_right = need.weights_bytes == h.weights && (h.buffers == 0 || is_near(computed, sum, 0.02));
+    is_right = need.weights_bytes == h.weights &&
+               quire_step_sizes_get(model->desc.step_sizes, &opts).buffer_bytes == h.compute &&
+               (h.buffers == 0 || is_near(computed, sum, 0.02));
     if (!is_right) {
         (void)printf("%s: held %llu: weights %llu, KV %llu, buffers %llu; computed %llu: %llu, "
                      "%llu, %llu\n",

@@ -171,7 +171,7 @@ typedef struct quire_attn_batch {
     const int32_t
         *positions;      /* of entries with a list: ascending in each; NULL when none has one */
     const float *biases; /* beside positions: added to the logits of a list's tokens, behind the
-                            softcap; NULL = none. On the CPU only */
+                            softcap; NULL = none */
     /* Where other parts of the same pages of group 0 lie, as in an extent, for sources that are
      * second; by page id. NULL = no such source. A card refuses them with QUIRE_GROUPS_MAX groups
      * (QUIRE_LIMIT). */

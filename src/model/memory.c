@@ -133,9 +133,10 @@ static uint64_t device_bytes(const quire_model_desc *desc, const quire_runtime_o
         o->n_batch < DEVICE_PARTIALS / row + 1 ? o->n_batch * row : larger(DEVICE_PARTIALS, row);
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
     const uint64_t n_entries = (uint64_t)attn.n_seqs_max * attn.n_groups * (attn.n_entries_max + 2);
-    /* Lists of the tokens that are kept. */
-    const uint64_t lists =
-        o->elsewhere_limits.struct_bytes != 0 ? n_entries * QUIRE_TILE_TOKENS * sizeof(int32_t) : 0;
+    /* Lists of the tokens that are kept, and of their biases. */
+    const uint64_t lists = o->elsewhere_limits.struct_bytes != 0
+                               ? n_entries * QUIRE_TILE_TOKENS * 2 * sizeof(int32_t)
+                               : 0;
 
     return (sizeof(float) * (rows + partials) + DEVICE_ENTRY_BYTES * n_entries + lists) / 2 * 3;
 }

@@ -323,7 +323,6 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
     }
     QUIRE_TRY(check_layers(o, err));
-    QUIRE_TRY(quire_lanes_device_check(o, err));
     QUIRE_TRY(check_merge(o, err));
     if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept) {
         return quire_error_set(err, QUIRE_UNSUPP,

@@ -46,7 +46,7 @@
  * need attention come from the kept queries, as in the host's memory. For `sum` and `repeated`
  * run() copies the keys that rows pay attention to through such windows in each step: for `sum`
  * those of all tokens. With attend_share the bounds of full pages come through windows, too, and
- * each row that chooses is a step of the device. Fits are not there.
+ * each row that chooses is a step of the device.
  *
  * With attend_share below 1 rows from position attend_from on read only the pages of a lane that
  * can matter most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows

@@ -29,24 +29,13 @@ struct lane_rows {
     float *v;             /* [n_kv_head][n_rows_max][d_v] */
     float *out;           /* [n_kv_head][n_rows_max][group][d_v] */
     int32_t *positions;   /* [1 + capacity] lists of the layer at hand */
+    float *biases;        /* [1 + capacity] beside them; NULL: nothing is fitted */
     size_t capacity;
     pthread_mutex_t lock; /* of n_gathered of the layers */
     pthread_cond_t has_gathered;
 };
 
 /* ---- memory ---- */
-
-int quire_lanes_device_check(const quire_lanes_opts *o, quire_error *err)
-{
-    if (!o->is_on_device) {
-        return QUIRE_OK;
-    }
-    return o->spec->merges
-               ? quire_error_set(err, QUIRE_UNSUPP,
-                                 "merge=fit gives tokens a bias, which attention on a device does "
-                                 "not know")
-               : QUIRE_OK;
-}
 
 static uint64_t row_floats(const quire_attn_layer *layer)
 {
@@ -100,6 +89,7 @@ void quire_lanes_device_destroy(quire_lanes *lanes)
     if (rows != NULL) {
         (void)pthread_cond_destroy(&rows->has_gathered);
         (void)pthread_mutex_destroy(&rows->lock);
+        free(rows->biases);
         free(rows->positions);
         free(rows->out);
         free(rows->v);
@@ -115,9 +105,10 @@ void quire_lanes_device_destroy(quire_lanes *lanes)
 /* ---- a step ---- */
 
 /* Room for the lists of a layer's lanes. */
-static int lists_reserve(struct lane_rows *rows, size_t n)
+static int lists_reserve(struct lane_rows *rows, size_t n, bool has_biases)
 {
     int32_t *positions;
+    float *biases;
 
     if (n <= rows->capacity) {
         return QUIRE_OK;
@@ -126,6 +117,11 @@ static int lists_reserve(struct lane_rows *rows, size_t n)
     positions = realloc(rows->positions, (1 + n) * sizeof *positions);
     QUIRE_FAIL_IF(positions == NULL, QUIRE_NOMEM);
     rows->positions = positions;
+    if (has_biases) {
+        biases = realloc(rows->biases, (1 + n) * sizeof *biases);
+        QUIRE_FAIL_IF(biases == NULL, QUIRE_NOMEM);
+        rows->biases = biases;
+    }
     rows->capacity = n;
     return QUIRE_OK;
 }
@@ -142,6 +138,10 @@ static size_t lists_put(quire_lanes *lanes, const lane_state *lane, uint32_t g, 
         if (entry->positions != 0) {
             memcpy(lanes->rows->positions + at, lane->positions + entry->positions,
                    entry->n_tokens * sizeof(int32_t));
+            if (lane->biases != NULL) {
+                memcpy(lanes->rows->biases + at, lane->biases + entry->positions,
+                       entry->n_tokens * sizeof(float));
+            }
             entry->positions = (uint32_t)at;
             at += entry->n_tokens;
         }
@@ -182,7 +182,7 @@ static int plan_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t 
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
         n += quire_lane_at(lanes, l, g)->n;
     }
-    QUIRE_TRY(lists_reserve(rows, n));
+    QUIRE_TRY(lists_reserve(rows, n, lanes->spec.merges));
     for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
         const uint32_t n_entries = part_entries(lanes, call, l, g, part);
 
@@ -191,6 +191,7 @@ static int plan_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t 
         rows->seqs[g].first_row = g * (part->end - part->first);
     }
     batch.positions = at > 1 ? rows->positions : NULL;
+    batch.biases = at > 1 ? rows->biases : NULL;
     return lanes->base.plan(lanes->base.ctx, &batch);
 }
 
@@ -424,21 +425,25 @@ int quire_lanes_windows_create(quire_lanes *lanes)
     return QUIRE_OK;
 }
 
+void quire_lanes_windows_flush(const quire_lanes *lanes)
+{
+    for (uint32_t i = 0; lanes->rows != NULL && i < N_LANE_USES; i++) {
+        quire_tile_window_flush(&lanes->windows->of[i].window);
+        lanes->windows->of[i].table = (quire_seq_table){ 0 }; /* no run */
+    }
+}
+
 void quire_lanes_windows_begin(const quire_lanes *lanes)
 {
-    lane_windows *windows = lanes->windows;
-
-    for (uint32_t i = 0; lanes->rows != NULL && i < N_LANE_USES; i++) {
-        windows->of[i].table = (quire_seq_table){ 0 }; /* no run yet */
-        windows->status = QUIRE_OK;
+    quire_lanes_windows_flush(lanes);
+    if (lanes->rows != NULL) {
+        lanes->windows->status = QUIRE_OK;
     }
 }
 
 void quire_lanes_windows_end(const quire_lanes *lanes)
 {
-    for (uint32_t i = 0; i < N_LANE_USES && lanes->rows != NULL; i++) {
-        quire_tile_window_flush(&lanes->windows->of[i].window);
-    }
+    quire_lanes_windows_flush(lanes);
 }
 
 int quire_lanes_windows_status(const quire_lanes *lanes)

@@ -100,10 +100,29 @@ static void take_tokens(const quire_lanes *lanes, const quire_attn_layer *one,
     }
 }
 
+/* Tile i, whose other rows stay as they are. *i_changed: the tile before; UINT32_MAX: none. */
+static unsigned char *tile_to_change(const quire_lanes *lanes, const lane_tiles *tiles, uint32_t i,
+                                     uint32_t *i_changed)
+{
+    unsigned char *tile = quire_lane_tile_at(lanes, tiles, LANE_WRITE, i);
+    const unsigned char *from;
+
+    if (i != *i_changed) {
+        from = quire_lane_tile_at(lanes, tiles, LANE_READ, i);
+        if (from != tile) {
+            memcpy(tile, from, tiles->bytes);
+        }
+        *i_changed = i;
+    }
+    return tile;
+}
+
 static void put_values(const quire_lanes *lanes, const quire_attn_layer *one,
                        const lane_state *lane, const lane_fit *m)
 {
     const lane_tables tables = quire_lane_tables(lanes, lane);
+    const lane_tiles tiles = quire_lane_tiles(lanes, one, &tables, QUIRE_SIDE_V);
+    uint32_t i_changed = UINT32_MAX;
 
     for (uint32_t t = 0; t < lane->n; t++) {
         const quire_tile_rows rows = {
@@ -112,10 +131,10 @@ static void put_values(const quire_lanes *lanes, const quire_attn_layer *one,
 
         if (m->roles[t] == QUIRE_KEPT_FIT_FREE) {
             quire_codec_get()->encode_v(one->v[0].format, &rows, m->values + (size_t)t * one->d_v,
-                                        quire_lane_page(lanes, &tables, t / TILE) +
-                                            one->v[0].lane.offset);
+                                        tile_to_change(lanes, &tiles, t / TILE, &i_changed));
         }
     }
+    quire_lanes_windows_flush(lanes);
 }
 
 void quire_lane_fit(const quire_lanes *lanes, uint32_t index, const bool *is_kept, void *room)

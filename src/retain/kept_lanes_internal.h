@@ -149,8 +149,6 @@ quire_attn_layer quire_lane_call(const quire_attn_layer *constants, const quire_
 
 /* ---- kept_lanes_device.c: lanes on a device ---- */
 
-/* Errors: QUIRE_UNSUPP (biases, and pages that are chosen). */
-int quire_lanes_device_check(const quire_lanes_opts *opts, quire_error *err);
 /* Bytes of the host's memory, for rows of a step and for windows. */
 uint64_t quire_lanes_device_bytes(const quire_lanes_opts *opts);
 /* The rows of a step; and when the sizes of pages are known, the windows. Errors: QUIRE_NOMEM. */
@@ -199,6 +197,8 @@ unsigned char *quire_lane_tile_at(const quire_lanes *lanes, const lane_tiles *ti
 /* Nothing in the host's memory. status: of all copies since begin(), behind end() also those of
  * tiles that were written last. */
 void quire_lanes_windows_begin(const quire_lanes *lanes);
+/* Between: send what was written. What is read next, is read anew. */
+void quire_lanes_windows_flush(const quire_lanes *lanes);
 void quire_lanes_windows_end(const quire_lanes *lanes);
 int quire_lanes_windows_status(const quire_lanes *lanes);
 

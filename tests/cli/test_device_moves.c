@@ -64,6 +64,7 @@ static void test_perplexity(void **state)
         { "-t", "1", "-b", "64" },
         { "--retain", "reconstruct:0.5,recent=16,repeat=32", "--prefill-chunk", "64" },
         { "--retain", "heavy:0.5,recent=16", "--prefill-chunk", "64" },
+        { "--retain", "reconstruct:0.5,recent=16,repeat=32,merge=fit", "--prefill-chunk", "64" },
         { "--attend", "top:0.4", "-b", "64" },
     };
     const char *text = program_text("text.txt", 900);

@@ -90,19 +90,6 @@ static void test_list_json(void **state)
     json_decref(list);
 }
 
-/* The messages that a user gets for features that a device lacks. */
-static void test_refusals(void **state)
-{
-    program_result r;
-
-    (void)state;
-    need_vulkan();
-    r = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--retain",
-                                  "reconstruct:0.5,merge=fit", "--device", "vulkan0"));
-    assert_says(r.err, "merge=fit gives tokens a bias, which attention on a device does not know");
-    program_free(&r);
-}
-
 /* The line at the start, and the same text as by the CPU's kernels. */
 static void test_text(void **state)
 {
@@ -756,7 +743,6 @@ int main(void)
         cmocka_unit_test(test_list),
         cmocka_unit_test(test_list_json),
         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_layers),
         cmocka_unit_test(test_serve),

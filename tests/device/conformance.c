@@ -156,7 +156,7 @@ int conformance_run(const conformance_device *device)
         cmocka_unit_test(conformance_steps),        cmocka_unit_test(conformance_joint_formats),
         cmocka_unit_test(conformance_joint_layers), cmocka_unit_test(conformance_joint_bits),
         cmocka_unit_test(conformance_joint_append), cmocka_unit_test(conformance_joint_refusals),
-        cmocka_unit_test(conformance_second),
+        cmocka_unit_test(conformance_second),       cmocka_unit_test(conformance_biases),
     };
     int rc;
 

@@ -66,6 +66,7 @@ void conformance_second(void **state);
 void conformance_prefix(void **state);
 void conformance_hot(void **state);
 void conformance_layers(void **state);
+void conformance_biases(void **state);
 void conformance_magnitudes(void **state);
 void conformance_shared(void **state);
 void conformance_bits(void **state);

@@ -370,6 +370,31 @@ void conformance_layers(void **state)
     }
 }
 
+/* Biases of tokens in lists; the random numbers of other cases stay as they are without these. */
+void conformance_biases(void **state)
+{
+    const quire_rng before = conformance_rng;
+    fixture_opts opts = fixture_defaults();
+
+    (void)state;
+    opts.n_head = 6;
+    opts.n_kv_head = 2;
+    opts.n_seqs = 2;
+    opts.n_tokens[0] = 500;
+    opts.n_rows[0] = 1;
+    opts.n_tokens[1] = 200;
+    opts.n_rows[1] = 30;
+    opts.has_drops = opts.has_biases = true;
+    for (uint32_t i = 0; i < 4; i++) {
+        opts.page_tokens = i % 2 == 0 ? 64 : 128;
+        opts.split_entries = 1 + i;
+        opts.softcap = i == 2 ? 30.0f : 0.0f;
+        opts.n_k = opts.n_v = 1 + (i == 3);
+        for_formats(opts);
+    }
+    conformance_rng = before;
+}
+
 void conformance_magnitudes(void **state)
 {
     static const float scales[] = { 1e-4f, 1.0f, 1e4f };

@@ -98,6 +98,7 @@ struct quire_card {
     quire_attn_batch batch;
     quire_card_twin plan;
     uint64_t at_entries, at_seqs, at_rows, at_positions; /* addresses, in the plan */
+    uint64_t at_biases;                                  /* 0: none */
     uint64_t at_segments[QUIRE_GROUPS_MAX];
     uint64_t at_cascades, at_cascade_rows;
     const quire_card_cascade *cascades; /* of group 0, in the plan at the host */

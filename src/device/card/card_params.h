@@ -88,6 +88,7 @@ typedef struct quire_card_params {
     uint64_t cascades;
     uint64_t cascade_rows;
     uint64_t positions;
+    uint64_t biases;
     uint64_t tables;
     quire_card_source k[2];
     quire_card_source v[2];

@@ -53,6 +53,7 @@ typedef struct plan_writer {
     quire_card_seq *seqs;
     quire_card_row *rows;
     uint32_t *positions;
+    float *biases; /* beside them; NULL: none */
     quire_card_segment *segments[QUIRE_GROUPS_MAX];
     quire_card_cascade *cascades;
     uint32_t *cascade_rows;
@@ -87,6 +88,10 @@ static void write_entry(plan_writer *w, const quire_attn_batch *batch,
         to->positions = w->n_positions;
         memcpy(w->positions + w->n_positions, batch->positions + entry->positions,
                entry->n_tokens * sizeof(uint32_t));
+        if (w->biases != NULL) {
+            memcpy(w->biases + w->n_positions, batch->biases + entry->positions,
+                   entry->n_tokens * sizeof(float));
+        }
         w->n_positions += entry->n_tokens;
     }
 }
@@ -224,6 +229,7 @@ static int plan_place(quire_card *card, const quire_attn_batch *batch, plan_writ
     const uint64_t cascades = part(w, batch->n_seqs, sizeof(quire_card_cascade));
     const uint64_t cascade_rows = part(w, size.n_rows, sizeof(uint32_t));
     const uint64_t positions = part(w, size.n_positions, sizeof(uint32_t));
+    const uint64_t biases = part(w, batch->biases != NULL ? size.n_positions : 0, sizeof(float));
     uint64_t segments[QUIRE_GROUPS_MAX];
     uint64_t addr;
 
@@ -241,6 +247,7 @@ static int plan_place(quire_card *card, const quire_attn_batch *batch, plan_writ
     card->at_cascades = addr + cascades;
     card->at_cascade_rows = addr + cascade_rows;
     card->at_positions = addr + positions;
+    card->at_biases = batch->biases != NULL ? addr + biases : 0;
     w->host = card->plan.pinned.host;
     w->entries = (void *)(w->host + entries);
     w->seqs = (void *)(w->host + seqs);
@@ -248,6 +255,7 @@ static int plan_place(quire_card *card, const quire_attn_batch *batch, plan_writ
     w->cascades = (void *)(w->host + cascades);
     w->cascade_rows = (void *)(w->host + cascade_rows);
     w->positions = (void *)(w->host + positions);
+    w->biases = batch->biases != NULL ? (void *)(w->host + biases) : NULL;
     for (uint32_t g = 0; g < n_groups_of(card); g++) {
         card->at_segments[g] = addr + segments[g];
         w->segments[g] = (void *)(w->host + segments[g]);
@@ -281,7 +289,6 @@ int quire_card_plan(quire_card *card, const quire_attn_batch *batch)
 
     card->batch = (quire_attn_batch){ 0 };
     card->n_rows = 0;
-    QUIRE_FAIL_IF(batch->biases != NULL, QUIRE_UNSUPP);
     QUIRE_TRY(quire_attn_begin(card->workspace, batch));
     rc = plan_write(card, batch);
     if (rc < 0) {

@@ -109,12 +109,14 @@ FN void logits_take(const attn_block *b, const attn_tile *tile)
     {
         const bool is_seen = t >= tile->begin && t < tile->end;
         const float cap = b->p->softcap;
+        const GLOBAL float *biases = floats_of(b->p->biases);
 
         UNROLL
         for (uint32_t h = 0; h < LANES; h++) {
             float y = sum[MINE(t)][h] * b->p->scale;
 
             y = cap == 0.0f ? y : cap * tanh_of(y / cap);
+            y = is_seen && tile->has_biases ? y + biases[tile->biases_at + t] : y;
             mem[b->at_s + h * TILE + t] = is_seen ? y : MINUS_INFINITY;
         }
     }
@@ -319,6 +321,8 @@ FN void slots_see(const attn_block *b, const quire_card_entry *entry, uint32_t p
         }
         tile->first_pos = list[0];
     }
+    tile->has_biases = entry->positions != 0 && b->p->biases != 0;
+    tile->biases_at = entry->positions + tile->number * TILE - entry->first_slot;
     tile->begin = from - tile->number * TILE;
     tile->end = to - tile->number * TILE;
 }

@@ -30,6 +30,8 @@ typedef struct attn_tile {
     uint32_t number;
     uint32_t first_pos;
     uint32_t begin, end; /* slots */
+    bool has_biases;
+    uint32_t biases_at; /* of slot 0, in the batch's biases */
 } attn_tile;
 
 /* A form in which rows [first, end) read a tile. */

@@ -326,8 +326,22 @@ uint form_of_rows(Source source, uint r, uint e, uint g, uint tile, uint first,
     return format;
 }
 
-void visit(uint e, uint g, uint tile, uint first)
+// What is added to the logits of the invocation's slot of a tile.
+float bias_of(Entry entry, uint tile)
 {
+    const uint slot = tile * TILE + t;
+    const bool has_bias = p.biases != 0 && entry.positions != 0 && slot >= entry.first_slot &&
+                          slot < entry.first_slot + entry.n_tokens;
+
+    return has_bias ? Floats(p.biases + uint64_t(4) * (entry.positions + slot - entry.first_slot))
+                          .at[0]
+                    : 0.0;
+}
+
+void visit(uint e, uint g, uint tile, Entry entry)
+{
+    const uint first = position_of(entry, tile);
+    const float bias = bias_of(entry, tile);
     float sum[LANES];
     uint64_t address;
     uint end;
@@ -345,7 +359,8 @@ void visit(uint e, uint g, uint tile, uint first)
     for (uint h = 0; h < LANES; h++) {
         const float y = sum[h] * p.scale;
 
-        mem[at_s + h * TILE + t] = p.softcap == 0.0 ? y : p.softcap * tanh_of(y / p.softcap);
+        mem[at_s + h * TILE + t] =
+            (p.softcap == 0.0 ? y : p.softcap * tanh_of(y / p.softcap)) + bias;
     }
     barrier();
     softmax();
@@ -503,7 +518,7 @@ void main()
                     seen[1] = s.y;
                 }
                 barrier();
-                visit(e, g, tile, position_of(entry, tile));
+                visit(e, g, tile, entry);
             }
         }
     }

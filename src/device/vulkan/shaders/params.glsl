@@ -94,6 +94,7 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Params {
     uint64_t cascades;
     uint64_t cascade_rows; // Words: places in `rows`
     uint64_t positions;
+    uint64_t biases; // Floats, beside positions; 0: none
     uint64_t tables; // LevelTables
     Source k[2];
     Source v[2];

@@ -234,7 +234,7 @@ static void test_on_vulkan(void **state)
     }
 }
 
-static void refused(const setting *s, const char *policy, const char *says)
+static void refused_as(const setting *s, const char *policy, int status, const char *says)
 {
     engine_bench b = condense_bench(s);
     quire_request_params params = params_greedy((const int32_t[]){ 1, 2 }, 2, 1);
@@ -243,11 +243,35 @@ static void refused(const setting *s, const char *policy, const char *says)
     quire_request *request = NULL;
 
     params.retain = &spec;
-    assert_int_equal(quire_engine_submit(b.engine, &params, &request, &err), QUIRE_UNSUPP);
+    assert_int_equal(quire_engine_submit(b.engine, &params, &request, &err), status);
     if (strstr(err.message, says) == NULL) {
         fail_msg("%s", err.message);
     }
     bench_close(&b);
+}
+
+static void refused(const setting *s, const char *policy, const char *says)
+{
+    refused_as(s, policy, QUIRE_UNSUPP, says);
+}
+
+/* A lane that keeps all tokens has no room for a part behind them in its table, where the CPU has
+ * room: there tables are longer, and the kept pages are few. */
+static void test_room(void **state)
+{
+    static const char policy[] = "reconstruct:0.3,recent=60,repeat=250,granule=64";
+    setting s = { .policy = policy, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    static answer got;
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(answer_take(&b, policy, text, N_PROMPT, &got), 0);
+    bench_close(&b);
+    s.device = "mock";
+    refused_as(&s, policy, QUIRE_INVAL,
+               "needs room for 306 tokens behind the text, which a context");
 }
 
 static void test_refusals(void **state)
@@ -276,7 +300,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),          cmocka_unit_test(test_side_by_side),
         cmocka_unit_test(test_restart),          cmocka_unit_test(test_on_vulkan),
-        cmocka_unit_test(test_a_device_is_lost), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_a_device_is_lost), cmocka_unit_test(test_room),
+        cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

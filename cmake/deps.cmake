@@ -217,6 +217,10 @@ if(QUIRE_HAS_MODEL AND QUIRE_HAS_VULKAN AND NOT QUIRE_GGML_VULKAN STREQUAL "OFF"
     set(backend "${QUIRE_GGML_VULKAN_DIR}")
     if(EXISTS "${backend}/lib/libggml-vulkan.a")
         set(QUIRE_HAS_GGML_VULKAN ON)
+        set(QUIRE_GGML_VULKAN_OF_TESTS OFF) # a part, for lavapipe
+        if(backend MATCHES "/quire-ggml-vulkan-tests-[^/]*$")
+            set(QUIRE_GGML_VULKAN_OF_TESTS ON)
+        endif()
         add_library(quire_ggml_vulkan INTERFACE)
         target_include_directories(quire_ggml_vulkan SYSTEM INTERFACE "${backend}/include")
         target_link_libraries(quire_ggml_vulkan INTERFACE

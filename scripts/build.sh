@@ -7,6 +7,8 @@
 cd "$(dirname "$0")/.."
 . scripts/env.sh
 . scripts/packages.sh
+. scripts/llama.sh
+. scripts/vulkan.sh
 
 preset=${1:?usage: scripts/build.sh PRESET [CMAKE OPTION...]}
 shift
@@ -30,6 +32,10 @@ if [ -f "$build/CMakeCache.txt" ] &&
     ! grep -qxF "CMAKE_PREFIX_PATH:UNINITIALIZED=$prefix" "$build/CMakeCache.txt"; then
     rm -f "$build/CMakeCache.txt"
 fi
+# ggml's Vulkan backend for tests, where it has been built (scripts/setup.sh vulkan tests).
+case $preset in
+debug | coverage) [ -n "${LLAMA_PREFIX:-}" ] || set -- "-DQUIRE_GGML_VULKAN_DIR=$(vulkan_tests_folder)" "$@" ;;
+esac
 mkdir -p "$build"
 cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.log" 2>&1 || {
     cat "$build/configure.log" >&2

@@ -12,6 +12,7 @@
 #   --device NAME  one device: vulkan0, vulkan1, ..., cuda0, cuda1, ...; default: vulkan0 and cuda0
 #   --from DIR     the programs of a pack, or of a build folder
 #   --models DIR   models are made there (18 GB) and kept; default: made and removed
+#   --host-layers  layers of models stay on the CPU, also where ggml's backend is there
 #   --peers DIR    llama-bench and llama-batched-bench of llama.cpp for the device's interface;
 #                  default: those that `scripts/setup.sh peers vulkan` has built
 #
@@ -32,6 +33,7 @@ pack=
 quick=
 models=
 peers=
+host_layers=
 
 say() {
     printf 'gpu-check: %s\n' "$*" >&2
@@ -45,12 +47,13 @@ die() {
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=1 ;;
+    --host-layers) host_layers=1 ;;
     --device) devices=${2:?--device needs a name} && shift ;;
     --from) from=$(cd "${2:?--from needs a folder}" && pwd) && shift ;;
     --pack) pack=${2:?--pack needs a folder} && shift ;;
     --models) mkdir -p "${2:?--models needs a folder}" && models=$(cd "$2" && pwd) && shift ;;
     --peers) peers=$(cd "${2:?--peers needs a folder}" && pwd) && shift ;;
-    *) die "unknown option $1: --quick, --device NAME, --from DIR, --pack DIR, --models DIR, --peers DIR" ;;
+    *) die "unknown option $1: --quick, --device NAME, --from DIR, --pack DIR, --models DIR, --peers DIR, --host-layers" ;;
     esac
     shift
 done
@@ -304,7 +307,7 @@ layers_find() {
     products=
     model tiny.gguf --shape tiny-llama --type q8_0 --ctx 1024 || return 0
     speeds_of q8 0 tiny.gguf --device "$device" -ngl 999 >/dev/null || true
-    if grep -q -E 'no backend of ggml|not a part of Quire' "$log"; then
+    if [ -n "$host_layers" ] || grep -q -E 'no backend of ggml|not a part of Quire' "$log"; then
         ngl=0
         products=", products on the CPU"
     fi

@@ -11,6 +11,10 @@
 #                            minutes, once); prints their folder
 #   scripts/setup.sh vulkan  the same, then ggml's Vulkan backend, for weights on cards (many
 #                            minutes, once)
+#   scripts/setup.sh vulkan tests
+#                            the same, then a part of that backend, enough for tests on Mesa's
+#                            lavapipe (a minute, once); prints its folder. The whole backend takes
+#                            its place where it is
 #   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
 #                            packages' folders, one by line
 #   scripts/setup.sh clients curl, wrk and the npm packages of clients only; prints the
@@ -65,7 +69,12 @@ prefix)
     ;;
 vulkan)
     [ -d "$(llama_prefix)" ] || die "ggml's Vulkan backend is built for Quire's own llama.cpp only"
-    build_ggml_vulkan
+    if [ "${2:-}" = tests ]; then
+        build_ggml_vulkan_tests
+        vulkan_tests_folder
+    else
+        build_ggml_vulkan
+    fi
     ;;
 peers)
     if [ "${2:-}" = vulkan ]; then

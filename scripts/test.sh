@@ -113,6 +113,9 @@ setup_packages faster build
 setup_tests "$@" &
 background=$!
 scripts/setup.sh
+case " $* " in
+*" debug "*) scripts/setup.sh vulkan tests >/dev/null || say "going on without layers of models on lavapipe" ;;
+esac
 wait "$background"
 background=
 : >"$work/results"

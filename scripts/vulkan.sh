@@ -6,6 +6,8 @@
 #   $CACHE_DIR/llama-<tag>-<key>.vulkan/ build folder
 #   $CACHE_DIR/llama-<tag>-<key>/quire-ggml-vulkan/
 #                                       the library and its header, beside ggml and libllama
+#   $CACHE_DIR/llama-<tag>-<key>/quire-ggml-vulkan-tests-<key>/
+#                                       the same for tests: `setup.sh vulkan tests`
 #   $CACHE_DIR/llama-<tag>-<key>/peers-vulkan/
 #                                       llama.cpp's benchmarks with it: `setup.sh peers vulkan`
 #
@@ -20,6 +22,7 @@ VULKAN_RELEASE=trixie
 VULKAN_PACKAGES="libvulkan-dev spirv-headers glslc libshaderc1 libc6 libstdc++6 libgcc-s1"
 VULKAN_DIR=$CACHE_DIR/vulkan-$VULKAN_RELEASE
 VULKAN_HEADER_MIN=309 # of 1.4: the oldest that was tried
+GLSLC=
 
 # vulkan_system: whether the system's own headers and glslc are new enough.
 vulkan_system() {
@@ -76,15 +79,15 @@ fetch_vulkan() {
     rm -rf "$folder"
 }
 
-# configure_vulkan BUILD OPTION...: configure_llama with the backend, and with the headers and the
-# glslc that are new enough.
+# configure_vulkan BUILD OPTION...: configure_llama with the backend, and with headers that are new
+# enough and a glslc: GLSLC, or else the one that is new enough.
 configure_vulkan() {
     if vulkan_system; then
-        configure_llama "$@" -DGGML_VULKAN=ON
+        configure_llama "$@" -DGGML_VULKAN=ON ${GLSLC:+-DVulkan_GLSLC_EXECUTABLE="$GLSLC"}
     else
         fetch_vulkan
         configure_llama "$@" -DGGML_VULKAN=ON -DVulkan_INCLUDE_DIR="$VULKAN_DIR/usr/include" \
-            -DVulkan_GLSLC_EXECUTABLE="$VULKAN_DIR/glslc" -DCMAKE_PREFIX_PATH="$VULKAN_DIR/usr"
+            -DVulkan_GLSLC_EXECUTABLE="${GLSLC:-$VULKAN_DIR/glslc}" -DCMAKE_PREFIX_PATH="$VULKAN_DIR/usr"
     fi
 }
 
@@ -111,25 +114,62 @@ build_peers_vulkan() {
     rm -rf "$build"
 }
 
-# build_ggml_vulkan: installed into the prefix as quire-ggml-vulkan. ggml and libllama stay as they
-# are.
-build_ggml_vulkan() {
-    prefix=$(llama_prefix)
-    installed=$prefix/quire-ggml-vulkan
-    [ ! -d "$installed" ] || return 0
-    hold_lock setup
-    [ ! -d "$installed" ] || return 0
-    clean_up_at_exit setup
-    fetch_source
-    build=$prefix.vulkan
-    say "building ggml's Vulkan backend, once (many minutes; log: $build/build.log)"
-    configure_vulkan "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF
+# build_backend BUILD FOLDER OPTION...: the backend, into a folder that appears when it is complete.
+# ggml and libllama stay as they are.
+build_backend() {
+    build=$1
+    folder=$2
+    shift 2
+    configure_vulkan "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF "$@"
     logged "$build/build.log" "building ggml's Vulkan backend" \
         cmake --build "$build" --parallel "$JOBS" --target ggml-vulkan
     mkdir -p "$CACHE_DIR/setup.tmp.vulkan/lib" "$CACHE_DIR/setup.tmp.vulkan/include"
     find "$build" -name libggml-vulkan.a -exec cp {} "$CACHE_DIR/setup.tmp.vulkan/lib/" \;
     [ -e "$CACHE_DIR/setup.tmp.vulkan/lib/libggml-vulkan.a" ] || die "libggml-vulkan.a was not built in $build"
     cp "$LLAMA_SRC/ggml/include/ggml-vulkan.h" "$CACHE_DIR/setup.tmp.vulkan/include/"
-    mv -T "$CACHE_DIR/setup.tmp.vulkan" "$installed"
+    rm -rf "$folder"
+    mv -T "$CACHE_DIR/setup.tmp.vulkan" "$folder"
     rm -rf "$build"
+}
+
+# build_ggml_vulkan: installed into the prefix as quire-ggml-vulkan.
+build_ggml_vulkan() {
+    prefix=$(llama_prefix)
+    [ ! -d "$prefix/quire-ggml-vulkan" ] || return 0
+    hold_lock setup
+    [ ! -d "$prefix/quire-ggml-vulkan" ] || return 0
+    clean_up_at_exit setup
+    fetch_source
+    say "building ggml's Vulkan backend, once (many minutes; log: $prefix.vulkan/build.log)"
+    build_backend "$prefix.vulkan" "$prefix/quire-ggml-vulkan"
+}
+
+# vulkan_tests_folder: print where the backend for tests is: the whole one where it has been built,
+# else quire-ggml-vulkan-tests and a hash of the scripts that build it.
+vulkan_tests_folder() {
+    prefix=$(llama_prefix)
+    if [ -d "$prefix/quire-ggml-vulkan" ]; then
+        printf '%s/quire-ggml-vulkan\n' "$prefix"
+    else
+        key=$(cat scripts/vulkan.sh scripts/test-glslc.sh | sha256sum | cut -c 1-12)
+        printf '%s/quire-ggml-vulkan-tests-%s\n' "$prefix" "$key"
+    fi
+}
+
+# build_ggml_vulkan_tests: the backend without optimisation, and with the shaders that tests use
+# (scripts/test-glslc.sh). Any glslc compiles those.
+build_ggml_vulkan_tests() {
+    folder=$(vulkan_tests_folder)
+    [ ! -d "$folder" ] || return 0
+    hold_lock setup
+    [ ! -d "$folder" ] || return 0
+    clean_up_at_exit setup
+    fetch_source
+    build=$(llama_prefix).vulkan-tests
+    say "building ggml's Vulkan backend for tests, once (a minute; log: $build/build.log)"
+    QUIRE_GLSLC=$(command -v glslc)
+    export QUIRE_GLSLC
+    GLSLC=$PWD/scripts/test-glslc.sh
+    # A type of build that CMake has no flags for: all is compiled without optimisation.
+    build_backend "$build" "$folder" -DCMAKE_BUILD_TYPE=Tests -DCMAKE_OPTIMIZE_DEPENDENCIES=ON
 }

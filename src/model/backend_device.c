@@ -11,9 +11,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int has_none(const quire_device_info *info, quire_error *err)
+{
+    return quire_error_set(err, QUIRE_UNSUPP,
+                           "device %s: this build has no backend of ggml's for weights there "
+                           "(scripts/setup.sh vulkan builds it); leave out -ngl",
+                           info->name);
+}
+
 #ifdef QUIRE_HAS_GGML_VULKAN
 
 #include <ggml-vulkan.h>
+
+/* The backend of the tests has the shaders of Mesa's lavapipe alone (scripts/test-glslc.sh). */
+#ifdef QUIRE_GGML_VULKAN_OF_TESTS
+#define IS_OF_TESTS true
+#else
+#define IS_OF_TESTS false
+#endif
 
 /* ggml lists the cards that this variable names, and without it no card that the CPU computes. */
 #define CARDS_VARIABLE "GGML_VK_VISIBLE_DEVICES"
@@ -24,6 +39,9 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, q
     char card[sizeof opened], why[QUIRE_BACKEND_WHY_BYTES];
     ggml_backend_reg_t backend;
 
+    if (IS_OF_TESTS && !info->is_software) {
+        return has_none(info, err);
+    }
     (void)snprintf(card, sizeof card, "%u", info->card);
     if (opened[0] != '\0' && strcmp(opened, card) != 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
@@ -53,10 +71,7 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, q
 static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, quire_error *err)
 {
     (void)out;
-    return quire_error_set(err, QUIRE_UNSUPP,
-                           "device %s: this build has no backend of ggml's for weights there "
-                           "(scripts/setup.sh vulkan builds it); leave out -ngl",
-                           info->name);
+    return has_none(info, err);
 }
 
 #endif

@@ -1,7 +1,7 @@
 #!/bin/sh
-# gpu_check.sh BUILD DEVICE - scripts/gpu-check.sh with the programs of a build folder, in small
-# sizes: whether each row of its table has a figure. How large the figures are says nothing here.
-# Skipped (77) where there is no such device.
+# gpu_check.sh BUILD DEVICE [OPTION] - scripts/gpu-check.sh with the programs of a build folder, in
+# small sizes: whether each row of its table has a figure. How large the figures are says nothing
+# here. Skipped (77) where there is no such device.
 #
 # SPDX-License-Identifier: MIT
 set -eu
@@ -33,7 +33,7 @@ END
 chmod +x "$peers"/*
 
 status=0
-sh scripts/gpu-check.sh --quick --from "$1" --device "$2" --peers "$peers" --models "$peers/models" >"$table" || status=$?
+sh scripts/gpu-check.sh --quick --from "$1" --device "$2" --peers "$peers" --models "$peers/models" ${3:+"$3"} >"$table" || status=$?
 cat "$table"
 [ "$status" -eq 0 ] || exit "$status"
 

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "device/mock_device.h"
 #include "device/validated.h"
+#include "layers_card.h"
 #include "model/backend_device.h"
 #include "model/kv_identity.h"
 #include "model/runtime_shift.h"
@@ -226,29 +227,6 @@ static void test_vulkan_perplexity(void **state)
     quire_model_close(model);
 }
 
-/* ggml's device on the card of vulkan0; NULL, and a reason: there is none, or not in this build. */
-static ggml_backend_dev_t card_of_vulkan0(void)
-{
-    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
-    quire_error err = QUIRE_ERROR_INIT;
-    ggml_backend_dev_t card = NULL;
-    quire_device_info info;
-    quire_device *device;
-
-    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
-    opts.attn.n_head_max = opts.attn.n_entries_max = opts.attn.n_layers_max = 1;
-    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
-    if (quire_device_open(&device, "vulkan0", &opts, &err) == QUIRE_OK) {
-        quire_device_info_get(device, &info);
-        quire_device_close(device);
-        (void)quire_backend_device_find(&card, &info, &err);
-    }
-    if (card == NULL) {
-        (void)printf("layers on the card: skipped: %s\n", err.message);
-    }
-    return card;
-}
-
 /* Weights lie on a device that has memory of its own. */
 static void test_host_is_no_card(void **state)
 {
@@ -260,6 +238,44 @@ static void test_host_is_no_card(void **state)
     assert_int_equal(quire_backend_device_find(&card, &info, &err), QUIRE_INVAL);
     assert_null(card);
     assert_non_null(strstr(err.message, "-ngl puts weights on a device, and cpu is none"));
+}
+
+/* The backend that is built for tests lacks the shaders of cards. */
+static void test_part_of_backend(void **state)
+{
+    (void)state;
+#ifdef QUIRE_GGML_VULKAN_OF_TESTS
+    const quire_device_info info = { .name = "vulkan0",
+                                     .isa = "vulkan",
+                                     .memory = QUIRE_MEMORY_DEVICE };
+    quire_error err = QUIRE_ERROR_INIT;
+    ggml_backend_dev_t card;
+
+    assert_int_equal(quire_backend_device_find(&card, &info, &err), QUIRE_UNSUPP);
+    assert_null(card);
+    assert_string_equal(err.message,
+                        "device vulkan0: this build has no backend of ggml's for weights there "
+                        "(scripts/setup.sh vulkan builds it); leave out -ngl");
+#else
+    (void)printf("skipped: this build has no part of ggml's backend, but the whole or none\n");
+    skip();
+#endif
+}
+
+/* How often the host waits for ggml's backend in a step of one token. */
+static uint64_t waits_of_token(const quire_model *on_card)
+{
+    const quire_runtime_opts opts = opts_of("vulkan0", QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    quire_runtime *runtime = fixture_runtime(on_card, &opts);
+    const quire_seq_id seq = fixture_seq(runtime);
+    quire_runtime_stats before, after;
+    const int32_t token = 5;
+
+    quire_runtime_stats_get(runtime, &before);
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    quire_runtime_stats_get(runtime, &after);
+    quire_runtime_destroy(runtime);
+    return after.layers_waits_total - before.layers_waits_total;
 }
 
 /* Layers of the model on the card, by ggml's backend: all layers and the output, and the last
@@ -284,6 +300,9 @@ static void test_vulkan_layers(void **state)
         }
         (void)printf("%u layers on the card\n", counts[i]);
         perplexity_compare(model, on_card);
+        if (counts[i] == UINT32_MAX) {
+            assert_int_equal(waits_of_token(on_card), quire_model_desc_get(model)->n_layer + 1);
+        }
         quire_model_close(on_card);
         quire_model_close(model);
     }
@@ -473,11 +492,17 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mock_bits),       cmocka_unit_test(test_vulkan_perplexity),
-        cmocka_unit_test(test_host_is_no_card), cmocka_unit_test(test_vulkan_layers),
-        cmocka_unit_test(test_vulkan_text),     cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_wrong_isa),
-        cmocka_unit_test(test_identity),        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_mock_bits),
+        cmocka_unit_test(test_vulkan_perplexity),
+        cmocka_unit_test(test_host_is_no_card),
+        cmocka_unit_test(test_part_of_backend),
+        cmocka_unit_test(test_vulkan_layers),
+        cmocka_unit_test(test_vulkan_text),
+        cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_wrong_isa),
+        cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_loss),
         cmocka_unit_test(validated_end),
     };
 

@@ -357,10 +357,8 @@ int quire_retention_save(const quire_retention *retention, const quire_runtime *
     return QUIRE_OK;
 }
 
-/* Whether this retention can continue the state's text: the same identity, policy, maps and chunk.
- */
-static int check_state(const quire_retention *retention, const quire_runtime *runtime,
-                       const quire_block_state *state, quire_error *err)
+int quire_retention_state_check(const quire_retention *retention, const quire_runtime *runtime,
+                                const quire_block_state *state, quire_error *err)
 {
     char policy[QUIRE_RETAIN_TEXT_MAX];
     uint64_t identity[2], maps[2];
@@ -394,7 +392,7 @@ int quire_retention_load(quire_retention *retention, quire_runtime *runtime, qui
     quire_cache *cache = quire_runtime_cache(runtime);
     int rc;
 
-    QUIRE_TRY(check_state(retention, runtime, state, err));
+    QUIRE_TRY(quire_retention_state_check(retention, runtime, state, err));
     rc = quire_seq_reserve(cache, seq, state->n_text);
     rc = rc == QUIRE_OK ? quire_seq_append(cache, seq, state->n_text) : rc;
     rc = rc == QUIRE_OK ? quire_lanes_load(retention->lanes, state) : rc;

@@ -76,11 +76,15 @@ int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, q
 int quire_retention_save(const quire_retention *retention, const quire_runtime *runtime,
                          const int32_t *tokens, quire_block_state *out);
 
+/* Whether texts of this retention can go on from a state: the same identity of KV, policy, maps and
+ * chunk. Errors: QUIRE_INVAL; err says which is another one. */
+int quire_retention_state_check(const quire_retention *retention, const quire_runtime *runtime,
+                                const quire_block_state *state, quire_error *err);
+
 /* Give an empty sequence the text of a state. The steps that follow give the bits of a text that
- * was computed without a break, if they begin and end at the same tokens. Errors: QUIRE_INVAL (of
- * another model, policy or chunk, or of other formats: err says which), QUIRE_CORRUPT,
- * QUIRE_LIMIT (longer than the context), those of quire_seq_reserve(); then the sequence is empty.
- */
+ * was computed without a break, if they begin and end at the same tokens. Errors: those of
+ * quire_retention_state_check() and quire_seq_reserve(), QUIRE_CORRUPT, QUIRE_LIMIT (longer than
+ * the context); then the sequence is empty. */
 int quire_retention_load(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
                          const quire_block_state *state, quire_error *err);
 

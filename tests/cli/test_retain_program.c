@@ -424,6 +424,8 @@ static void run_goes_on_from_a_state(void **state)
     assert_true(number(retained_of(rest), "computed_tokens") == n_whole - n_state);
     refuse(1, "text.state cannot be resumed: the prompt does not begin with its",
            PROGRAM(RETAINED, "-p", "other", "--resume-block-state", saved));
+    refuse(1, "text.state cannot be resumed: it is of another model, other KV formats",
+           PROGRAM(RETAINED, "-p", "other", "--kv", "q8", "--resume-block-state", saved));
     refuse(1, "has no whole step of 64 (-b) before its last token",
            PROGRAM(RETAINED, "-p", "short", "--save-block-state", saved));
     refuse(1, "cannot be resumed: it is no state of a text",

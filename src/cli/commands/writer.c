@@ -244,10 +244,13 @@ void quire_writer_block_save(quire_writer *writer, quire_new_file *file)
     writer->block_file = file;
 }
 
-/* The state's text must be a beginning of the prompt, whose last token is computed in any case. */
+/* The state's text must be a beginning of the prompt, whose last token is computed in any case. The
+ * model comes first: another one has other tokens of the same text. */
 static int load_state(quire_writer *writer, const quire_block_state *state, const int32_t *tokens,
                       size_t n_tokens, quire_error *err)
 {
+    QUIRE_TRY(quire_retention_state_check(writer->session->retention, writer->session->runtime,
+                                          state, err));
     if (state->n_text >= n_tokens ||
         memcmp(state->tokens, tokens, state->n_text * sizeof(*tokens)) != 0) {
         return quire_error_set(err, QUIRE_INVAL,

@@ -18,6 +18,11 @@
 /* Interval of checks of the client's socket while waiting. */
 #define WAIT_MS 100u
 
+static bool has_failed(const quire_choice *choice)
+{
+    return choice->result != NULL && choice->result->finish == QUIRE_FINISH_ERROR;
+}
+
 /* The figures for the log: the results of requests that are given up are not awaited. */
 static void note_given_up(quire_generation *gen)
 {
@@ -29,7 +34,10 @@ static void note_given_up(quire_generation *gen)
         if (choice->request != NULL) {
             http->n_prompt_tokens += i % gen->n_per_prompt == 0 ? choice->prompt->n_tokens : 0;
             http->n_generated_tokens += choice->n_taken;
-            http->finish = quire_finish_name(QUIRE_FINISH_CANCEL);
+            if (http->finish == NULL || has_failed(choice)) {
+                http->finish = quire_finish_name(has_failed(choice) ? QUIRE_FINISH_ERROR
+                                                                    : QUIRE_FINISH_CANCEL);
+            }
             http->is_given_up = true;
         }
     }

@@ -692,6 +692,7 @@ static void a_full_queue_says_when(void **state)
 
 static void an_engines_failure_is_a_server_error(void **state)
 {
+    static const char line[] = "POST " CHAT " status=500";
     engine_script script = engine_script_hello;
     json_t *root;
 
@@ -708,6 +709,9 @@ static void an_engines_failure_is_a_server_error(void **state)
     root = http_post_json(f.port, CHAT, "{" HI "}", 500);
     assert_string_equal(json_string_at(root, "error.type"), "server_error");
     json_decref(root);
+    server_fixture_wait_log(&f, line);
+    assert_non_null(strstr(strstr(f.log, line), " finish=error"));
+    assert_null(strstr(strstr(f.log, line), " finish=cancelled"));
     json_decref(http_post_json(f.port, "/v1/cache/invalidate", "{\"all\":true}", 503));
     json_decref(http_get_json(f.port, "/v1/cache/pages", 503));
 }

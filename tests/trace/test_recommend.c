@@ -172,7 +172,8 @@ static void test_disk(void **state)
     assert_int_equal(sizes.disk_blocks, memory.capacity_blocks);
     assert_int_equal(sizes.disk_bytes, memory.capacity_blocks * 6400000);
     quire_recommend_settings(&s.ask, &sizes, &given, &r);
-    assert_non_null(strstr(item_of(&r, "cache_disk")->reason, "Memory alone serves 10.0 %"));
+    assert_non_null(
+        strstr(item_of(&r, "cache_disk")->reason, "Needs a cache_dir. Memory alone serves 10.0 %"));
     assert_non_null(strstr(item_of(&r, "cache_disk")->reason, "it is 15.0 %, and 20.0 %"));
     /* No more than there is. */
     s.ask.disk_bytes = 10 * 6400000 + 1;

@@ -248,6 +248,7 @@ static int check(const void *opaque, quire_error *err)
                                                     : "-p and -f both give a prompt: use one");
     }
     QUIRE_TRY(quire_common_check(args, err));
+    QUIRE_TRY(quire_cache_dir_check(&args->common, err));
     if (args->common.retain == NULL &&
         (args->save_block_state != NULL || args->resume_block_state != NULL)) {
         return quire_error_set(err, QUIRE_INVAL,

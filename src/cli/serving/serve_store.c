@@ -185,6 +185,7 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
     needs = args->store_all && !quire_serve_has_store(args)
                 ? "store_all needs a cache_dir, a store or cache_host_memory"
                 : needs;
+    needs = args->has_cache_disk ? "cache_disk needs a cache_dir" : needs;
     needs = args->cache_dir_readonly ? "cache_dir_readonly needs a cache_dir" : needs;
     if (needs != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s", needs);

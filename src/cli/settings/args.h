@@ -310,4 +310,14 @@ static inline int quire_common_check(const void *args, quire_error *err)
     return rc < 0 ? rc : quire_retain_args_check(common, err);
 }
 
+/* For commands with QUIRE_ROWS_CACHE_DIR. Errors: QUIRE_INVAL. */
+static inline int quire_cache_dir_check(const quire_common_args *common, quire_error *err)
+{
+    return common->cache_disk_bytes == 0 || common->cache_dir != NULL
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "--cache-disk says how much --cache-dir takes: give --cache-dir "
+                                 "too");
+}
+
 #endif /* QUIRE_CLI_ARGS_H */

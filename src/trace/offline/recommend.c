@@ -346,6 +346,7 @@ static void add_disk(const quire_recommend_policies *policies, quire_recommendat
     }
     item = add_item(r, "cache_disk");
     say_bytes(item, s->disk_bytes);
+    say_why(item, "Needs a cache_dir. ");
     if (policies->disk_all_hit_rate <= 0.0) {
         say_why(item, "%" PRIu64 " blocks. Not simulated, or nothing repeats.", s->disk_blocks);
         return;

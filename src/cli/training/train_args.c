@@ -78,7 +78,8 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
     { .names = { "--qkv-bias" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_qkv_bias),
       .help = "biases of Q, K and V" },
     { .names = { "--shift-heads" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_shift_heads),
-      .help = "the lowest two layers begin by comparing the tokens right before; with "
+      .help = "heads of the first layer begin by looking at the tokens right before, and those of "
+              "the next layer that stores K and V at what followed the same tokens; with "
               "--no-qk-norm" },
     { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT_SIZE(is_untied),
       .help = "output weights of their own, not those of the embedding" },
@@ -114,7 +115,8 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
               "with AVX-512 BF16 and slower on others" },
     { .names = { "--rise-max" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
       .initial = "3", AT(rise_max),
-      .help = "the run stops when the loss is so far above its lowest value; 0: never" },
+      .help = "the run stops when the loss is so far above its lowest value since the tasks grew "
+              "last; 0: never" },
     { .names = { "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4294967295.0,
       .initial = "1", AT(seed), .help = "seed of first weights, tasks and rounding" },
     QUIRE_ROW_THREADS,

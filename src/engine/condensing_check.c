@@ -55,9 +55,10 @@ static int check_room(const quire_condensing *c, uint32_t n_ctx, const char *set
     if (n_room > 0 && k_max > 0 && n_before + n_room > n_ctx) {
         return quire_error_set(err, QUIRE_INVAL,
                                "%s %s needs room for %u tokens behind the text, which a context of "
-                               "%u does not have at the last place: a smaller share, repeat or "
-                               "--retain-chunk is needed",
-                               setting, c->text, n_room, n_ctx);
+                               "%u does not have at the last place: %s --retain-chunk is needed",
+                               setting, c->text, n_room, n_ctx,
+                               c->packing.is_on_device ? "a smaller repeat or another"
+                                                       : "a smaller share, repeat or");
     }
     return QUIRE_OK;
 }

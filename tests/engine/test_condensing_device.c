@@ -272,6 +272,7 @@ static void test_room(void **state)
     s.device = "mock";
     refused_as(&s, policy, QUIRE_INVAL,
                "needs room for 306 tokens behind the text, which a context");
+    refused_as(&s, policy, QUIRE_INVAL, ": a smaller repeat or another --retain-chunk is needed");
 }
 
 static void test_refusals(void **state)

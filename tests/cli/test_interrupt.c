@@ -163,7 +163,7 @@ static void calibrate_prints_the_costs_so_far(void **state)
     const char *path = program_path("calibration.yaml");
     program_result result =
         interrupt("run 4 of", PROGRAM("calibrate", program_model(), "-f", long_text(), "-c", "256",
-                                      "--chunks", "6", "--target", "7", "-o", path));
+                                      "--chunks", "16", "--target", "7", "-o", path));
 
     (void)state;
     assert_says(result.out, "cost of q4 in  K          V\nlayer 0 ");

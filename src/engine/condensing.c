@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "engine/even_choice.h"
 #include "engine/repeating.h"
+#include "model/recurrent.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
 #include "retain/watch.h"
@@ -173,6 +174,20 @@ quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_
                                           (c->chunk + n_room) / c->page_tokens + HOT_PAGES_SPARE);
     }
     return out;
+}
+
+uint64_t quire_condensing_least_bytes(const quire_condensing_on *on, const quire_retain_spec *spec,
+                                      uint32_t chunk)
+{
+    const quire_kv_price whole = quire_kv_price_make(on->desc, on->opts);
+    quire_kv_price price;
+    quire_condensing c;
+
+    quire_condensing_init(&c, spec, chunk, on->opts->page_tokens, on->parts);
+    price = quire_condensing_price(&c, &whole);
+    return quire_min_u64(quire_kv_price_bytes(&price, quire_condensing_need(&c, on->opts->n_ctx)) +
+                             quire_state_seq_bytes(on->desc),
+                         quire_runtime_kv_bytes(on->desc, on->opts));
 }
 
 /* ---- beside the pages ---- */

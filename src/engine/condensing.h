@@ -234,6 +234,12 @@ static inline bool quire_condensing_is_unrepeated(const quire_condensing *c, uin
  * their chunk. */
 quire_kv_price quire_condensing_price(const quire_condensing *c, const quire_kv_price *price);
 
+/* The KV memory that admission demands for the longest text of a runtime, if the policy condenses
+ * it: bytes of quire_condensing_need(), states included, and at most quire_runtime_kv_bytes().
+ * on->opts: without zeros. */
+uint64_t quire_condensing_least_bytes(const quire_condensing_on *on, const quire_retain_spec *spec,
+                                      uint32_t chunk);
+
 /* The data of a text that a request has beside its pages, of a policy by lane. */
 quire_packed_text_opts quire_condensing_text_opts(const quire_condensing *c);
 /* Tokens whose attention each worker watches at a time, of texts of n_ctx tokens; 0 = none. */

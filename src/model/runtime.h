@@ -82,6 +82,9 @@ typedef struct quire_runtime_opts {
                                     QUIRE_CACHED_STATES_DEFAULT states beside them */
     bool kv_overflows;           /* the budget may be less than that: the caller offloads pages
                                     (quire/cache.h, offloaded pages) */
+    uint64_t kv_least_bytes;     /* the budget may be less than that, and as small as this: the most
+                                    that a text of n_ctx tokens takes whose tokens the caller drops
+                                    on the way (engine/condensing.h); 0 = unused */
     uint64_t beside_bytes;       /* buffers that the caller takes beside the runtime's: a part of
                                     the need (memory.h) */
     uint64_t kv_elsewhere_bytes; /* not 0: K and V lie with a device of the caller's, which takes so

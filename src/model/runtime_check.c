@@ -87,10 +87,11 @@ static int formats_check(const quire_model_desc *desc, const quire_runtime_opts 
 /* The options are named as the commands write them. */
 static int budget_check(const quire_model_desc *desc, const quire_runtime_opts *o, quire_error *err)
 {
-    const uint64_t need_bytes = quire_runtime_kv_bytes(desc, o);
+    const uint64_t whole_bytes = quire_runtime_kv_bytes(desc, o);
+    const uint64_t need_bytes = o->kv_least_bytes != 0 ? o->kv_least_bytes : whole_bytes;
     char formats[64];
 
-    if (need_bytes == UINT64_MAX) {
+    if (whole_bytes == UINT64_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "context of %u tokens is too large", o->n_ctx);
     }
     if (o->kv_budget_bytes == 0 || o->kv_budget_bytes >= need_bytes || o->kv_overflows) {

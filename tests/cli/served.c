@@ -34,7 +34,7 @@ const char *served_exchange(const served_at *at, const char *method, const char 
     static char reply[REPLY_MAX];
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(at->port) };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char request[4096];
+    char request[8192];
     size_t n = 0;
     ssize_t got;
 

@@ -104,6 +104,53 @@ static void test_a_third(void **state)
     }
 }
 
+/* ---- the least budget ---- */
+
+/* A runtime may have as much as admission demands for its longest text, and not less. */
+static void least_of(const setting *s, bool is_less)
+{
+    engine_bench b = condense_bench(s);
+    const quire_loop *loop = b.engine->loop;
+    const quire_retain_spec spec = spec_of(s->policy);
+    const quire_condensing c = condensing_of(s, loop);
+    const uint32_t n_ctx = loop->runtime_opts->n_ctx;
+    const uint64_t need = quire_loop_condensing_bytes(loop, &c, quire_condensing_need(&c, n_ctx));
+    const uint64_t whole = quire_runtime_kv_bytes(loop->desc, loop->runtime_opts);
+    const quire_condensing_on on = { loop->desc, loop->runtime_opts, &loop->lanes.parts };
+    quire_runtime_opts opts = *loop->runtime_opts;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_true((need < whole) == is_less);
+    opts.kv_least_bytes = quire_condensing_least_bytes(&on, &spec, loop->opts.retain_chunk);
+    assert_int_equal(opts.kv_least_bytes, quire_min_u64(need, whole));
+    opts.kv_budget_bytes = opts.kv_least_bytes;
+    assert_int_equal(quire_runtime_opts_check(loop->desc, &opts, &err), QUIRE_OK);
+    opts.kv_budget_bytes--;
+    assert_int_equal(quire_runtime_opts_check(loop->desc, &opts, &err), QUIRE_NOPAGES);
+    bench_close(&b);
+}
+
+static void test_least(void **state)
+{
+    static const int32_t windows[4] = { 64, 0, 64, 0 };
+    static const setting less[] = {
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 },
+        { .policy = SNAP, .format = QUIRE_FORMAT_Q8, .chunk = WIDE },
+        { .policy = "keydiff:0.4,recent=60", .format = QUIRE_FORMAT_Q4, .chunk = WIDE },
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .windows = windows },
+    };
+    /* At its only place the text needs more than it would without a policy. */
+    static const setting same = {
+        .policy = "snap:0.7,recent=28", .format = QUIRE_FORMAT_F16, .chunk = 512, .n_ctx = 576
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof less / sizeof less[0]; i++) {
+        least_of(&less[i], true);
+    }
+    least_of(&same, false);
+}
+
 /* ---- bits ---- */
 
 /* The least memory that admits a request is enough for it, and the bits are those of a server with
@@ -364,10 +411,10 @@ static void test_no_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_third), cmocka_unit_test(test_even),
-        cmocka_unit_test(test_by_lane), cmocka_unit_test(test_sealed),
-        cmocka_unit_test(test_windows), cmocka_unit_test(test_side_by_side),
-        cmocka_unit_test(test_no_page),
+        cmocka_unit_test(test_a_third),      cmocka_unit_test(test_least),
+        cmocka_unit_test(test_even),         cmocka_unit_test(test_by_lane),
+        cmocka_unit_test(test_sealed),       cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_no_page),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

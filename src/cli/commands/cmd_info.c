@@ -473,8 +473,9 @@ static void print_retained(const info_args *args, const quire_model_desc *d,
         }
     }
     printf("  The kept tokens of the last place in whole pages, and the tokens behind it. The most "
-           "is needed\n  before a place, or while a text is condensed there. q6 to q3 have the "
-           "tokens behind the place\n  in 8 bits, too.\n");
+           "is needed\n  before a place, or while a text is condensed there: the least --kv-budget "
+           "of quire serve with\n  this --retain. q6 to q3 have the tokens behind the place in 8 "
+           "bits, too.\n");
 }
 
 static void print_need(const info_args *args, const asked_need *asked, uint64_t memory_bytes)

@@ -84,6 +84,7 @@ static int choose_formats(quire_opened *session, const quire_common_args *args,
 typedef struct admission {
     quire_opened *session;
     const quire_common_args *args;
+    const quire_opened_want *want;
 } admission;
 
 /* Set the device, or the split. opts: with formats. */
@@ -112,6 +113,9 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
         rc = quire_opened_retain_plan(a->session, a->args, desc, &opts, err);
     }
     if (rc == QUIRE_OK) {
+        quire_opened_least_set(desc, a->want, &opts);
+        opts.kv_budget_bytes =
+            opts.kv_budget_bytes != 0 ? opts.kv_budget_bytes : opts.kv_least_bytes;
         rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes,
                                 quire_opened_place(a->session), err);
     }
@@ -162,7 +166,15 @@ static int memory_look(quire_opened *session, const quire_common_args *args, qui
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
-    admission a = { session, args };
+    static const quire_opened_want nothing_special;
+
+    return quire_opened_open_model_for(session, args, &nothing_special, err);
+}
+
+int quire_opened_open_model_for(quire_opened *session, const quire_common_args *args,
+                                const quire_opened_want *want, quire_error *err)
+{
+    admission a = { session, args, want };
     quire_model_opts opts = { .progress = show_loading, .admit = admit, .admit_ctx = &a };
     int rc;
 
@@ -224,6 +236,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     opts->kv_overflows |= want->overflow_host && opts->device != NULL;
     QUIRE_TRY(quire_runtime_device_check(opts, err));
     QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
+    quire_opened_least_set(session->desc, want, opts);
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(quire_opened_share_memory(session, want->kv_share, opts, err));
     }
@@ -234,6 +247,8 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     if (want->n_tokens != 0 && opts->kv_budget_bytes == 0) {
         opts->kv_budget_bytes = quire_opened_budget_of(session->desc, opts, want->n_tokens);
     }
+    quire_opened_least_set(session->desc, want, opts); /* of the context that was chosen here */
+    QUIRE_TRY(quire_opened_least_check(session->desc, want, opts, err));
     return quire_memory_check(session->desc, opts, session->memory_limit_bytes,
                               quire_opened_place(session), err);
 }

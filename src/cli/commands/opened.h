@@ -72,6 +72,10 @@ typedef struct quire_opened_want {
     bool has_bounds;   /* see quire_runtime_opts */
     bool kv_overflows; /* the caller offloads pages: see quire_runtime_opts */
     bool attends_host; /* see quire_runtime_opts */
+    /* The policy by which texts are condensed unless they ask for another: the KV budget may be as
+     * small as the need of a longest one. NULL: texts keep all tokens. Borrowed. */
+    const quire_retain_spec *condenses;
+    uint32_t condense_chunk; /* tokens between two places; whole pages */
     /* quire_opened_step() does, to a file here; if there is a device to the host's memory, and from
      * there to the file. */
     const char *overflow_dir; /* NULL = no file */
@@ -81,6 +85,11 @@ typedef struct quire_opened_want {
     uint32_t n_devices;      /* that share such memory equally; 0 = 1 */
     uint32_t n_cpus;         /* devices beside them whose KV is in the host's memory */
 } quire_opened_want;
+
+/* quire_opened_open_model() for a runtime whose texts want's policy condenses: memory must have
+ * room for a longest one of these. */
+int quire_opened_open_model_for(quire_opened *session, const quire_common_args *args,
+                                const quire_opened_want *want, quire_error *err);
 
 /* The runtime's options from the shared options; the caller sets the formats. */
 quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,

@@ -5,7 +5,10 @@
 
 #include "base/parse.h"
 #include "cli/commands/talk.h"
+#include "engine/condensing.h"
 #include "model/recurrent.h"
+
+#include <stdlib.h>
 
 uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
                                   uint64_t limit_bytes, const quire_memory_place *place)
@@ -33,6 +36,46 @@ uint64_t quire_opened_budget_of(const quire_model_desc *desc, const quire_runtim
     own.n_ctx = 4 * opts->page_tokens + opts->kv_recent + opts->kv_sinks;
     return quire_runtime_kv_bytes(desc, &all) +
            opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
+}
+
+void quire_opened_least_set(const quire_model_desc *desc, const quire_opened_want *want,
+                            quire_runtime_opts *opts)
+{
+    quire_condensing_parts parts = { .predictor = NULL };
+    quire_runtime_opts resolved = *opts;
+    quire_attn_layer *layers;
+
+    if (want->condenses == NULL || opts->n_ctx == 0) {
+        return;
+    }
+    layers = calloc(desc->n_layer, sizeof *layers);
+    if (layers == NULL) {
+        return; /* then the budget holds a whole context */
+    }
+    quire_runtime_opts_resolve(desc, &resolved);
+    quire_condensing_packing_init(&parts, layers, desc, &resolved);
+    opts->kv_least_bytes = quire_condensing_least_bytes(
+        &(quire_condensing_on){ desc, &resolved, &parts }, want->condenses, want->condense_chunk);
+    free(layers);
+}
+
+int quire_opened_least_check(const quire_model_desc *desc, const quire_opened_want *want,
+                             const quire_runtime_opts *opts, quire_error *err)
+{
+    char formats[64];
+
+    if (opts->kv_budget_bytes == 0 || opts->kv_budget_bytes >= opts->kv_least_bytes) {
+        return QUIRE_OK;
+    }
+    return quire_error_set(err, QUIRE_NOPAGES,
+                           "a context of %u tokens needs %llu bytes of KV (%s) with --retain %s:%g "
+                           "every %u tokens, the budget is %llu: lower the context (-c), raise the "
+                           "budget (--kv-budget), keep a smaller share, or choose a smaller format "
+                           "(--kv)",
+                           opts->n_ctx, (unsigned long long)opts->kv_least_bytes,
+                           quire_kv_summary(desc, opts->kv_pairs, formats, sizeof formats),
+                           want->condenses->policy->name, want->condenses->share,
+                           want->condense_chunk, (unsigned long long)opts->kv_budget_bytes);
 }
 
 /* The memory for KV beside weights and buffers, the host's or the device's; 0: none. rest: the need
@@ -78,7 +121,7 @@ int quire_opened_share_memory(const quire_opened *session, double share, quire_r
     quire_runtime_opts one = *opts;
     quire_memory_need need;
     uint64_t rest[2];
-    uint64_t left_bytes, host_bytes;
+    uint64_t left_bytes, host_bytes, least_bytes;
     char seq[16], budget[16], left[16];
 
     one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
@@ -89,13 +132,15 @@ int quire_opened_share_memory(const quire_opened *session, double share, quire_r
                                   quire_opened_place(session), err);
     }
     opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
-    if (need.kv_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
+    least_bytes = opts->kv_least_bytes != 0 ? opts->kv_least_bytes : need.kv_bytes;
+    if (least_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
         return quire_error_set(
             err, QUIRE_NOMEM,
-            "%u tokens of context take %s of KV, but weights and buffers leave %s of memory, and "
+            "%u tokens of context take %s of KV%s, but weights and buffers leave %s of memory, and "
             "%g of that are %s: lower -c, choose a smaller --kv format or raise "
             "--cache-memory-ratio%s%s",
-            one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
+            one.n_ctx, quire_format_bytes(least_bytes, seq, sizeof(seq)),
+            opts->kv_least_bytes != 0 ? " with --retain" : "",
             quire_format_bytes(left_bytes, left, sizeof(left)), share,
             quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)),
             place.name != NULL ? "; the memory is that of device " : "",

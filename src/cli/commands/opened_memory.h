@@ -22,6 +22,13 @@ uint32_t quire_opened_default_ctx(const quire_opened *session, const quire_runti
 uint64_t quire_opened_budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
                                 uint32_t n_tokens);
 
+/* Set kv_least_bytes for want's policy if opts have a context. opts: with formats and device. */
+void quire_opened_least_set(const quire_model_desc *desc, const quire_opened_want *want,
+                            quire_runtime_opts *opts);
+/* Whether a budget is as large as that. Errors: QUIRE_NOPAGES; err names the policy. */
+int quire_opened_least_check(const quire_model_desc *desc, const quire_opened_want *want,
+                             const quire_runtime_opts *opts, quire_error *err);
+
 /* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
  * fits beside QUIRE_CACHED_STATES_DEFAULT states. Errors: QUIRE_NOMEM. */
 int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,

@@ -155,6 +155,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     if (rc == QUIRE_OK) {
         want = quire_serve_want(s->args);
         want.beside_bytes = s->beside_bytes;
+        quire_serve_retain_want(s->args, &s->opts, &want);
         want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
@@ -344,6 +345,7 @@ static int start(serving *s, quire_error *err)
 
     want.n_ctx = s->n_ctx; /* as announced, even if other programs have taken memory since */
     want.beside_bytes = s->beside_bytes;
+    quire_serve_retain_want(s->args, &s->opts, &want);
     want.kv_share = quire_serve_devices_share(&s->devices, 0, want.kv_share);
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {
         s->opts.log = log_request;
@@ -353,7 +355,7 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_events_start(&s->events, s->args, &s->log, &watchers, err));
     s->opts.kv_events = s->events;
     QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
-    QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
+    QUIRE_TRY(quire_opened_open_model_for(&s->session, &s->args->common, &want, err));
     QUIRE_TRY(quire_serve_retain_learn(&s->session, s->args, &s->opts, &s->log, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);

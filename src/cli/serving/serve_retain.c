@@ -137,6 +137,16 @@ uint32_t quire_serve_retain_chunk(const quire_serve_args *args)
     return (uint32_t)((args->retain_chunk + page_tokens - 1) / page_tokens * page_tokens);
 }
 
+void quire_serve_retain_want(const quire_serve_args *args, const quire_server_opts *opts,
+                             quire_opened_want *want)
+{
+    /* With condense a text keeps all tokens up to the context. */
+    if (opts->retain.policy != NULL && opts->context_overflow == QUIRE_CONTEXT_REFUSE) {
+        want->condenses = &opts->retain;
+        want->condense_chunk = quire_serve_retain_chunk(args);
+    }
+}
+
 /* Memory of texts with packed pages, of a runtime that is not there yet. */
 static uint64_t packed_bytes(const quire_condensing_on *on, const quire_serve_args *args,
                              const quire_server_opts *opts)

@@ -37,6 +37,11 @@ int quire_serve_retain_check(quire_opened *described, const quire_serve_args *ar
                              const quire_server_opts *opts, const quire_runtime_opts *plan,
                              quire_error *err);
 
+/* The KV budget may be as small as the need of a longest text that --retain condenses, if requests
+ * that name nothing are condensed on the way. opts: borrowed. */
+void quire_serve_retain_want(const quire_serve_args *args, const quire_server_opts *opts,
+                             quire_opened_want *want);
+
 /* --retain-chunk, rounded up to whole pages. */
 uint32_t quire_serve_retain_chunk(const quire_serve_args *args);
 

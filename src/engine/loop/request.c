@@ -163,6 +163,17 @@ static int check_memory(const quire_loop *loop, const quire_request_params *p, u
                                  (unsigned long long)memory_bytes);
 }
 
+#define FOR_CONDENSED ": it is for texts that keep a share of their tokens (retain)"
+
+/* Whether a text does not fit because all of its tokens are kept, where the server was started with
+ * less than a context's memory for texts that keep a share. */
+static bool is_for_condensed(const quire_loop *loop, uint64_t need_bytes, const quire_condensing *c)
+{
+    const quire_runtime_opts *o = loop->runtime_opts;
+
+    return c->chunk == 0 && o->kv_least_bytes != 0 && need_bytes > o->kv_budget_bytes;
+}
+
 /* A pin's request generates no tokens. */
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
@@ -178,10 +189,11 @@ static int check_budget(const quire_loop *loop, const quire_request_params *p, u
                                              quire_condensing_need(&condensing, n_tokens)) +
                  loop->room.states_bytes;
     if (need_bytes > budget_bytes) {
-        return quire_error_set(err, QUIRE_RANGE,
-                               "prompt: %u tokens need %llu bytes of KV%s, the budget is %llu",
-                               p->n_tokens, (unsigned long long)need_bytes,
-                               drops ? " in memory" : "", (unsigned long long)budget_bytes);
+        return quire_error_set(
+            err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV%s, the budget is %llu%s",
+            p->n_tokens, (unsigned long long)need_bytes, drops ? " in memory" : "",
+            (unsigned long long)budget_bytes,
+            is_for_condensed(loop, need_bytes, &condensing) ? FOR_CONDENSED : "");
     }
     return drops ? QUIRE_OK : check_memory(loop, p, n_tokens, err);
 }

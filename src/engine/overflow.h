@@ -13,8 +13,11 @@
  * A large request may use all memory while it is alone. When another request waits for room, the
  * large one gives up pages until it holds half of the memory (QUIRE_OVERFLOW_SHARE). Pages come
  * back one by one when room is free and nobody waits; from the file to the host's memory they come
- * by the stripe. Requests of pinned classes give up pages last, and only those that are charged to
- * the dynamic region.
+ * by the stripe.
+ *
+ * Pages that are charged to the pinned region stay. A request of a pinned class gives up its other
+ * pages as any request does, but from the host's memory they go on to the file after the pages of
+ * all other classes that the last step has read.
  *
  * With --kv-overflow-attend host or auto, steps of generated tokens attend pages in the host's
  * memory where they lie, by the CPU's kernels, while the device attends the others. Such results

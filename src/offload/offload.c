@@ -286,7 +286,7 @@ static bool has_buffer_room(const quire_offload *o)
            bytes + region.pinned_bytes + region.reserved_bytes <= memory_bytes;
 }
 
-int quire_offload_seq(quire_offload *o, quire_seq_id seq, uint8_t rank)
+int quire_offload_seq(quire_offload *o, quire_seq_id seq, uint8_t order)
 {
     quire_page_addr addrs[QUIRE_OFFLOAD_STRIPE];
     quire_page_id pages[QUIRE_OFFLOAD_STRIPE];
@@ -306,7 +306,7 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq, uint8_t rank)
     if (n * o->page_bytes <= buffer_bytes_of(o, 1)) {
         return 0;
     }
-    QUIRE_TRY(quire_offload_medium_write(&o->medium, addrs, n, rank, &slot));
+    QUIRE_TRY(quire_offload_medium_write(&o->medium, addrs, n, order, &slot));
     for (uint32_t i = 0; i < n; i++) {
         const int rc = quire_cache_page_offload(o->cache, pages[i], slot + i);
 

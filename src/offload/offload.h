@@ -73,12 +73,12 @@ const void *quire_offload_page_kept(const quire_offload *offload, quire_page_id 
  * reads all. Waits for the disk; sync() says when a page could not be read. */
 void quire_offload_pages_need(quire_offload *offload, const quire_page_id *pages, uint32_t n);
 
-/* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. rank: of its
- * request; in a place that is full, pages of lower ranks go on first. Waits for the disk. Returns
- * their number, 0 when that would free no memory (no page can be offloaded, or the buffers grow by
- * as much), or an error: QUIRE_LIMIT (all places are full, or the buffers would be too large),
+/* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. From a
+ * place that is full, pages of the lowest order go on first. Waits for the disk. Returns their
+ * number, 0 when that would free no memory (no page can be offloaded, or the buffers grow by as
+ * much), or an error: QUIRE_LIMIT (all places are full, or the buffers would be too large),
  * QUIRE_IO, QUIRE_LOST. */
-int quire_offload_seq(quire_offload *offload, quire_seq_id seq, uint8_t rank);
+int quire_offload_seq(quire_offload *offload, quire_seq_id seq, uint8_t order);
 
 /* Take one offloaded page of a sequence back into memory, the first in a file, else the first,
  * while the budget has room for keep_bytes more. Waits for the disk. Returns the number of pages, 0

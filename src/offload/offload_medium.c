@@ -106,9 +106,9 @@ quire_attn_device quire_offload_medium_device(const quire_offload_medium *m)
 }
 
 int quire_offload_medium_write(const quire_offload_medium *m, const quire_page_addr *pages,
-                               uint32_t n_pages, uint8_t rank, uint32_t *first_slot)
+                               uint32_t n_pages, uint8_t order, uint32_t *first_slot)
 {
-    return m->tiers != NULL ? quire_offload_tiers_write(m->tiers, pages, n_pages, rank, first_slot)
+    return m->tiers != NULL ? quire_offload_tiers_write(m->tiers, pages, n_pages, order, first_slot)
                             : quire_offload_file_write(m->file, pages, n_pages, first_slot);
 }
 

@@ -28,7 +28,7 @@ void quire_offload_medium_close(quire_offload_medium *medium);
 quire_offload_ops quire_offload_medium_ops(quire_offload_medium *medium);
 quire_attn_device quire_offload_medium_device(const quire_offload_medium *medium);
 int quire_offload_medium_write(const quire_offload_medium *medium, const quire_page_addr *pages,
-                               uint32_t n_pages, uint8_t rank, uint32_t *first_slot);
+                               uint32_t n_pages, uint8_t order, uint32_t *first_slot);
 int quire_offload_medium_raise(const quire_offload_medium *medium);
 /* Whether the page in a slot lies in a file. */
 bool quire_offload_medium_in_file(const quire_offload_medium *medium, uint32_t slot);

@@ -19,7 +19,7 @@ typedef struct tier_stripe {
     uint64_t came_at; /* counts stripes */
     uint32_t at;      /* its number in its place */
     uint8_t slots;    /* a bit by slot; 0: the number is free */
-    uint8_t rank;
+    uint8_t order;
     bool is_in_file;
 } tier_stripe;
 
@@ -192,7 +192,7 @@ static bool is_colder(const tier_stripe *a, const tier_stripe *b)
     if (a->read_at != b->read_at) {
         return a->read_at < b->read_at;
     }
-    return a->rank != b->rank ? a->rank < b->rank : a->came_at < b->came_at;
+    return a->order != b->order ? a->order < b->order : a->came_at < b->came_at;
 }
 
 /* The coldest stripe in the host's memory, or the warmest one in the file; NULL: none. */
@@ -280,7 +280,7 @@ static int lower(quire_offload_tiers *t)
 }
 
 int quire_offload_tiers_write(quire_offload_tiers *t, const quire_page_addr *pages,
-                              uint32_t n_pages, uint8_t rank, uint32_t *first_slot)
+                              uint32_t n_pages, uint8_t order, uint32_t *first_slot)
 {
     uint32_t i, slot;
     int rc;
@@ -296,7 +296,7 @@ int quire_offload_tiers_write(quire_offload_tiers *t, const quire_page_addr *pag
                                    .came_at = t->n_came++,
                                    .at = slot / QUIRE_OFFLOAD_STRIPE,
                                    .slots = (uint8_t)((1u << n_pages) - 1u),
-                                   .rank = rank };
+                                   .order = order };
     atomic_fetch_add(&t->stripes_used, 1);
     *first_slot = i * QUIRE_OFFLOAD_STRIPE;
     return QUIRE_OK;

@@ -8,7 +8,7 @@
  *
  * Pages go down in stripes. When the host's memory is full, its coldest stripe goes on to the file:
  * the stripe that no step has read for the longest time. Among stripes that the same step has read,
- * the stripe with pages of the lowest rank goes first, then the stripe that came first. raise() is
+ * the stripe of the lowest order goes first, then the stripe that came first. raise() is
  * the way back: a stripe in the file that the last step has read goes up to the host's memory while
  * that has room to spare. A page may also come from the file to the device at once.
  *
@@ -54,12 +54,11 @@ void quire_offload_tiers_close(quire_offload_tiers *tiers);
 quire_offload_host *quire_offload_tiers_host(const quire_offload_tiers *tiers);
 quire_offload_stage *quire_offload_tiers_stage(const quire_offload_tiers *tiers);
 
-/* As quire_offload_host_write(), with the rank of the pages' request, after the coldest stripe of a
- * full host went to the file. Waits for the disk then. Errors: QUIRE_LIMIT (both are full, or no
- * memory to pin), QUIRE_IO (the file could not be written), QUIRE_LOST; then the pages have not
- * moved. */
+/* As quire_offload_host_write(), with the order of the stripe, after the coldest stripe of a full
+ * host went to the file. Waits for the disk then. Errors: QUIRE_LIMIT (both are full, or no memory
+ * to pin), QUIRE_IO (the file could not be written), QUIRE_LOST; then the pages have not moved. */
 int quire_offload_tiers_write(quire_offload_tiers *tiers, const quire_page_addr *pages,
-                              uint32_t n_pages, uint8_t rank, uint32_t *first_slot);
+                              uint32_t n_pages, uint8_t order, uint32_t *first_slot);
 /* quire_offload_ops. Errors of read(): QUIRE_IO, QUIRE_CORRUPT. */
 void quire_offload_tiers_release(quire_offload_tiers *tiers, uint32_t slot);
 int quire_offload_tiers_read(quire_offload_tiers *tiers, uint32_t slot, void *buffer, size_t bytes);

@@ -144,7 +144,7 @@ static void page_fill(unsigned char *page, uint64_t seed)
 }
 
 /* Write n pages with the seeds first_seed, first_seed + 1, ... */
-static int write_pages(quire_offload_tiers *t, uint64_t first_seed, uint32_t n, uint8_t rank,
+static int write_pages(quire_offload_tiers *t, uint64_t first_seed, uint32_t n, uint8_t order,
                        uint32_t *slot)
 {
     unsigned char *bytes = malloc(n * PAGE_BYTES);
@@ -155,7 +155,7 @@ static int write_pages(quire_offload_tiers *t, uint64_t first_seed, uint32_t n, 
         addrs[i] = (quire_page_addr){ .extent = bytes + i * PAGE_BYTES };
         page_fill(addrs[i].extent, first_seed + i);
     }
-    rc = quire_offload_tiers_write(t, addrs, n, rank, slot);
+    rc = quire_offload_tiers_write(t, addrs, n, order, slot);
     free(bytes);
     return rc;
 }
@@ -189,7 +189,7 @@ static quire_offload_below_stats stats_of(const quire_offload_tiers *t)
 
 /* ---- tests ---- */
 
-/* The stripe that was read longest ago goes down; then the lower rank; then the older one. */
+/* The stripe read longest ago goes down; then that of the lower order, then the older one. */
 static void test_coldest(void **state)
 {
     world w = { 0 };

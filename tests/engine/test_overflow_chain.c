@@ -15,6 +15,9 @@
 #include "engine_fixture.h"
 
 #include "device/mock_device.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,6 +30,7 @@
 #define N_FEW      420u  /* tokens that the device has room for */
 #define N_STRIPES  3u    /* of the host's memory, with the stage of the file */
 #define FILE_BYTES ((uint64_t)1 << 30)
+#define PINNED     2u /* class of the lowest rank, which is pinned */
 
 /* Memory that lavapipe keeps after its devices are closed is no leak of ours. */
 const char *__lsan_default_suppressions(void);
@@ -68,6 +72,8 @@ typedef struct setting {
     const char *device;
     quire_format format;
     uint32_t n_few;     /* tokens that the device has room for; 0: all */
+    uint32_t n_pinned;  /* of these, of the pinned region */
+    bool has_classes;   /* the default ones, PINNED pinned */
     uint32_t n_stripes; /* of the host's memory; 0: N_STRIPES */
     bool has_no_file;
     quire_overflow_attend attend;
@@ -98,6 +104,11 @@ static engine_bench bench_of(const setting *s)
 
         runtime.kv_budget_bytes = quire_kv_price_bytes(&price, s->n_few);
         runtime.kv_overflows = true;
+        if (s->has_classes) {
+            quire_classes_default(&engine.classes);
+            engine.classes.items[PINNED].is_pinned = true;
+        }
+        engine.pinned_bytes = s->n_pinned > 0 ? quire_kv_price_bytes(&price, s->n_pinned) : 0;
         runtime.attends_host = s->attend != QUIRE_OVERFLOW_ATTEND_DEVICE;
         engine.overflow = (quire_overflow_opts){
             .dir = s->has_no_file ? NULL : test_dir,
@@ -120,17 +131,24 @@ typedef struct answer {
     float logprobs[N_TOKENS];
 } answer;
 
-static quire_request *ask_for(const engine_bench *b, uint64_t seed, uint32_t n_prompt,
-                              uint32_t n_tokens)
+static quire_request *ask_as(const engine_bench *b, uint32_t class_index, uint64_t seed,
+                             uint32_t n_prompt, uint32_t n_tokens)
 {
     int32_t text[N_CTX];
     quire_request_params params;
 
     tokens_make(text, n_prompt, seed);
     params = params_greedy(text, n_prompt, n_tokens);
+    params.class_index = class_index;
     params.has_logprobs = true;
     params.is_uncached = seed >= 100; /* then its pages end with it */
     return submit(b, &params);
+}
+
+static quire_request *ask_for(const engine_bench *b, uint64_t seed, uint32_t n_prompt,
+                              uint32_t n_tokens)
+{
+    return ask_as(b, 0, seed, n_prompt, n_tokens);
 }
 
 static quire_request *ask(const engine_bench *b, uint64_t seed, uint32_t n_prompt)
@@ -384,6 +402,36 @@ static void test_up(void **state)
     bench_close(&b);
 }
 
+/* From the host's memory pages of a pinned class go on to the file after those of other classes of
+ * higher rank, and by rank without a pinned region. */
+static void test_order(void **state)
+{
+    setting s = { .device = "mock", .format = QUIRE_FORMAT_F16, .n_few = 900, .has_classes = true };
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_request *pinned, *other;
+        const quire_loop *loop;
+        engine_bench b;
+        gate *g;
+
+        s.n_pinned = i * 128;
+        b = bench_of(&s);
+        loop = b.engine->loop;
+        g = gate_close(b.engine);
+        pinned = ask_as(&b, PINNED, 101, 100, N_TOKENS);
+        other = ask_as(&b, 0, 102, 100, N_TOKENS);
+        assert_true(pinned->rank < other->rank);
+        assert_int_equal(quire_overflow_order(loop, pinned) > quire_overflow_order(loop, other), i);
+        gate_open(g);
+        assert_int_equal(finish(pinned)->finish, QUIRE_FINISH_LENGTH);
+        assert_int_equal(finish(other)->finish, QUIRE_FINISH_LENGTH);
+        quire_request_release(pinned);
+        quire_request_release(other);
+        bench_close(&b);
+    }
+}
+
 /* ---- disks that fail ---- */
 
 /* A damaged page is found, and the request is computed again: the answer is right. */
@@ -492,15 +540,11 @@ static void test_a_stuck_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_answers),
-        cmocka_unit_test(test_scores),
-        cmocka_unit_test(test_without_a_file),
-        cmocka_unit_test(test_attended),
-        cmocka_unit_test(test_two_large),
-        cmocka_unit_test(test_up),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_a_full_disk),
-        cmocka_unit_test(test_a_full_disk_and_unused_pages),
+        cmocka_unit_test(test_same_answers),   cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_without_a_file), cmocka_unit_test(test_attended),
+        cmocka_unit_test(test_two_large),      cmocka_unit_test(test_up),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_a_full_disk),    cmocka_unit_test(test_a_full_disk_and_unused_pages),
         cmocka_unit_test(test_a_stuck_disk),
     };
 

@@ -115,12 +115,11 @@ static bool is_large(const quire_loop *loop, const quire_request *r)
            quire_loop_need_bytes(loop, r->n_tokens + 1) > memory_bytes(loop);
 }
 
-/* The running request that gives up pages first: of the lowest rank, then with most to give. */
+/* The running request that gives up pages: beside others the one with more than keep_bytes, which
+ * are half of the memory, so that there is one at most. */
 static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
 {
     const bool gives_any = is_alone(loop);
-    quire_request *giver = NULL;
-    uint64_t giver_bytes = 0;
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         quire_request *r = loop->set.running[i];
@@ -129,14 +128,11 @@ static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
                 ? share_of(loop, r)
                 : (quire_offload_share){ 0 };
 
-        if (share.movable_bytes > keep_bytes &&
-            (giver == NULL || r->rank < giver->rank ||
-             (r->rank == giver->rank && share.movable_bytes > giver_bytes))) {
-            giver = r;
-            giver_bytes = share.movable_bytes;
+        if (share.movable_bytes > keep_bytes) {
+            return r;
         }
     }
-    return giver;
+    return NULL;
 }
 
 /* Let go of all pages that only the tree holds, offloaded ones too. */
@@ -154,17 +150,24 @@ static int unused_find(void *ctx, const quire_page_info *page)
     return page->is_offloaded && page->refs == 0 && !page->is_pinned;
 }
 
+uint8_t quire_overflow_order(const quire_loop *loop, const quire_request *r)
+{
+    const bool is_pinned = quire_loop_region(loop, r->class_index) != QUIRE_REGION_DYNAMIC;
+
+    return (uint8_t)(r->rank + (is_pinned ? QUIRE_RANKS_MAX : 0));
+}
+
 /* Offload a stripe. The places may be full of pages that nobody uses any more, also where pages
  * cannot go on from the host's memory to a disk that fails; else nothing is won by dropping those
  * that are in memory. */
 static bool give(quire_loop *loop, const quire_request *r, quire_seq_id seq)
 {
-    int rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
+    int rc = quire_offload_seq(loop->overflow.offload, seq, quire_overflow_order(loop, r));
 
     if ((rc == QUIRE_LIMIT || rc == QUIRE_IO) &&
         quire_cache_pages_visit(loop->cache, unused_find, NULL) != 0) {
         unused_drop(loop);
-        rc = quire_offload_seq(loop->overflow.offload, seq, r->rank);
+        rc = quire_offload_seq(loop->overflow.offload, seq, quire_overflow_order(loop, r));
     }
     loop->overflow.has_failed = rc == QUIRE_IO;
     return rc > 0;

@@ -33,6 +33,10 @@ uint64_t quire_overflow_memory_min(const quire_loop *loop, uint64_t budget_bytes
 uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *request,
                               uint64_t need_bytes, uint64_t bytes);
 
+/* Which of the pages that the last step has read go on from the host's memory to the file first:
+ * those of a lower order. Requests of pinned classes follow all others. */
+uint8_t quire_overflow_order(const quire_loop *loop, const quire_request *request);
+
 /* A step found no pages: whether a large request has given some up. */
 bool quire_overflow_relieve(quire_loop *loop);
 /* A page that comes from below for a request finds no room: whether the sequence that pages are

@@ -30,8 +30,9 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* Without a budget the cache gets the need of one sequence. Within a budget every sequence may grow
- * up to the context. */
+/* Without a budget the need is that of one sequence: the states that the cache has room for beside
+ * it (QUIRE_CACHED_STATES_DEFAULT) take memory only when they are cached. Within a budget every
+ * sequence may grow up to the context. */
 static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t n_seqs = o->kv_budget_bytes != 0 ? o->n_seqs_max : 1;

@@ -20,7 +20,7 @@ typedef struct lane_state {
     float *biases;      /* [1 + capacity], beside positions; NULL: nothing is fitted */
     uint64_t n_queries; /* in the sums of the lane's query heads */
     uint16_t *bounds;   /* [capacity / TILE + 1] of quire_page_bounds_bytes(): least and greatest;
-                           NULL: the layer   reads all */
+                           NULL: the layer reads all */
     uint32_t n_bounded; /* tokens that the bounds were made of; above n: some were cut since */
 } lane_state;
 

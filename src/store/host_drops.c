@@ -64,7 +64,8 @@ static void look_above(const quire_host_records *h, quire_host_entry *e)
 }
 
 /* Drop the records of a root, zeros for all, that may continue a dropped text: of the text before
- * them a part is missing, as the page used longest ago makes room first. */
+ * them a part is missing. Pages leave from the end of a text, but one may come before the page in
+ * front of it, and a damaged one leaves from the middle. */
 static void drop_orphans(quire_host_records *h, const quire_page_key *root)
 {
     static const quire_page_key zeros;

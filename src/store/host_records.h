@@ -7,8 +7,9 @@
  *
  * Regions. Pages of pinned classes have a part of the memory: the share that their region has of
  * the memory above, as its owners say (quire_store_hints). Within this part they make room for one
- * another only; what they leave free of it, others use. Beyond it they take free memory, and no
- * other page's place.
+ * another only; what they leave free of it, others use. Beyond it they take free memory, then the
+ * place of others of the part. A page that is larger than the part, or that finds no other there
+ * that may go, comes as pages of all classes do.
  *
  * Thread: the functions are called under the lock.
  *
@@ -74,8 +75,9 @@ quire_host_entry *quire_host_child(const quire_host_records *h, const quire_page
 quire_host_entry *quire_host_above(const quire_host_records *h, const quire_host_entry *e);
 
 /* Take an entry in, which belongs to the records then, instead of one with its key. Others make
- * room; if only the text before it could, or that text is not here, the entry goes at once, as if
- * it was evicted. Errors: QUIRE_NOMEM, QUIRE_LIMIT: the entry stays the caller's. */
+ * room; if only the text before it could, or that text is not here and no memory is free, the entry
+ * goes at once, as if it was evicted. Errors: QUIRE_NOMEM, QUIRE_LIMIT: the entry stays the
+ * caller's. */
 int quire_host_insert(quire_host_records *h, quire_host_entry *e, const quire_host_user *user);
 /* An entry is used. */
 void quire_host_use(quire_host_records *h, quire_host_entry *e, const quire_host_user *user);

@@ -165,9 +165,8 @@ static int check_by_lane(const quire_condensing_parts *parts, const quire_retain
 
     if (packing->n_layers == 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s keeps tokens by lane, which works on the CPU with one pair "
-                               "of formats for all layers, in models whose layers store K and V of "
-                               "their own",
+                               "%s %s keeps tokens by lane, which works with one pair of formats "
+                               "for all layers, in models whose layers store K and V of their own",
                                setting, spec->policy->name);
     }
     if (spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED && parts->predictor == NULL) {

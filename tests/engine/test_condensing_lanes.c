@@ -677,7 +677,7 @@ static void test_refusals(void **state)
     engine.n_running_max = 4;
     runtime.kv_pairs = pairs;
     b = bench_panels(32, &engine, &runtime);
-    refused(&b, SNAP, "retain: snap keeps tokens by lane, which works on the CPU");
+    refused(&b, SNAP, "retain: snap keeps tokens by lane, which works with one pair of");
     bench_close(&b);
 }
 

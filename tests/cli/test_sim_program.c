@@ -178,6 +178,20 @@ static void sim_page_refused(void **state)
     program_free(&result);
 }
 
+/* The check before the work leaves alone a file that another program is writing. */
+static void sim_page_of_another(void **state)
+{
+    const char *partial = program_file("page.html.partial", "half a page", strlen("half a page"));
+    program_result result =
+        program_expect(1, PROGRAM("sim", "no-such-trace", "--html", program_path("page.html")));
+
+    (void)state;
+    assert_says(result.err, "no-such-trace");
+    assert_true(file_has(partial, "half a page"));
+    assert_int_equal(remove(partial), 0);
+    program_free(&result);
+}
+
 static void sim_disk_table(void **state)
 {
     /* A block of 512 tokens of this shape takes 2 MiB in f16. */
@@ -532,6 +546,7 @@ int main(void)
         cmocka_unit_test(sim_disk),
         cmocka_unit_test(sim_disk_page),
         cmocka_unit_test(sim_page_refused),
+        cmocka_unit_test(sim_page_of_another),
         cmocka_unit_test(sim_disk_table),
         cmocka_unit_test(sim_json),
         cmocka_unit_test(sim_default_table),

@@ -3,12 +3,15 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/new_file.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err)
+/* The names of both files. */
+static int name(quire_new_file *out, const char *path, quire_error *err)
 {
     struct stat status;
 
@@ -21,6 +24,12 @@ int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err)
     }
     memcpy(out->path, path, strlen(path) + 1);
     (void)snprintf(out->work_path, sizeof(out->work_path), "%s.partial", path);
+    return QUIRE_OK;
+}
+
+int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err)
+{
+    QUIRE_TRY(name(out, path, err));
     errno = 0;
     out->stream = fopen(out->work_path, "wb");
     return out->stream != NULL ? QUIRE_OK : quire_new_file_fail(out, err);
@@ -29,10 +38,18 @@ int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err)
 int quire_new_file_check(const char *path, quire_error *err)
 {
     quire_new_file file;
-    const int rc = quire_new_file_open(&file, path, err);
 
+    QUIRE_TRY(name(&file, path, err));
+    errno = 0;
+    file.stream = fopen(file.work_path, "wbx");
+    if (file.stream == NULL && errno == EEXIST) { /* another program may be writing it */
+        return access(file.work_path, W_OK) == 0 ? QUIRE_OK : quire_new_file_fail(&file, err);
+    }
+    if (file.stream == NULL) {
+        return quire_new_file_fail(&file, err);
+    }
     quire_new_file_discard(&file);
-    return rc;
+    return QUIRE_OK;
 }
 
 int quire_new_file_fail(const quire_new_file *file, quire_error *err)

@@ -24,8 +24,8 @@ typedef struct quire_new_file {
  * NULL. */
 int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err);
 
-/* Whether a file could be written there, before long work whose result it is to hold: opens and
- * discards. Errors: as quire_new_file_open(). */
+/* Whether a file could be written there, before long work whose result it is to hold. A file that
+ * another program is writing stays as it is. Errors: as quire_new_file_open(). */
 int quire_new_file_check(const char *path, quire_error *err);
 
 /* Fill err from errno after a failed write to the stream, naming the path; returns its status. */

@@ -80,8 +80,9 @@ static int fail_listening(const quire_server_opts *opts, int failed, quire_error
 {
     const char *remedy = failed == EADDRINUSE      ? "; --port names another, 0 a free one"
                          : failed == EADDRNOTAVAIL ? "; --host takes an address of this machine"
-                         : failed == EACCES        ? "; ports below 1024 are the administrator's"
-                                                   : "";
+                         : failed == EACCES && opts->port < 1024
+                             ? "; ports below 1024 are the administrator's"
+                             : "";
     const int rc =
         quire_error_set_errno(err, failed, "cannot listen on %s port %u", opts->host, opts->port);
 

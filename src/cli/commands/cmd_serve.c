@@ -197,7 +197,6 @@ static const quire_opt options[] = {
               "docs/tiers.md" },
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
-      .seen_offset = offsetof(quire_serve_args, has_cache_disk),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
     { .names = { "--cache-host-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0",

@@ -70,7 +70,6 @@ typedef struct quire_serve_args {
     /* pages on disk */
     const char *cache_dir; /* NULL = none */
     uint64_t cache_disk_bytes;
-    bool has_cache_disk;       /* it was given */
     uint64_t cache_host_bytes; /* of copies of a device's pages; 0 = none */
     bool cache_dir_readonly;
     bool store_all;

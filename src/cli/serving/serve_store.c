@@ -19,9 +19,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STATE_SHARE    64u /* of cache_disk: the part for state */
-#define OVERFLOW_SIZES 8u  /* the file for offloaded pages: so many times the KV budget */
-#define STATE_COPIES   2u  /* of this identity, of other identities */
+#define CACHE_DISK_DEFAULT (UINT64_C(20) << 30) /* of the table of settings */
+#define STATE_SHARE        64u                  /* of cache_disk: the part for state */
+#define OVERFLOW_SIZES     8u /* the file for offloaded pages: so many times the KV budget */
+#define STATE_COPIES       2u /* of this identity, of other identities */
 
 /* The most bytes of the items of state of one identity. */
 static uint64_t state_bytes(const quire_serve_args *args)
@@ -185,7 +186,8 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
     needs = args->store_all && !quire_serve_has_store(args)
                 ? "store_all needs a cache_dir, a store or cache_host_memory"
                 : needs;
-    needs = args->has_cache_disk ? "cache_disk needs a cache_dir" : needs;
+    /* The default is among the settings that --check-config prints, and may be given. */
+    needs = args->cache_disk_bytes != CACHE_DISK_DEFAULT ? "cache_disk needs a cache_dir" : needs;
     needs = args->cache_dir_readonly ? "cache_dir_readonly needs a cache_dir" : needs;
     if (needs != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s", needs);

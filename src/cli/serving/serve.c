@@ -521,6 +521,7 @@ static int serve(serving *s)
         say_serving(s);
         number = wait_for_end(s);
     }
+    quire_server_drain(s->server); /* before the line says so */
     quire_engine_stats_get(s->engine, &stats);
     quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
                          "%s: requests to finish: %u; new ones are refused, once more stops",

@@ -259,3 +259,22 @@ uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt,
 {
     return answer_check(ask(b, policy, prompt, n_prompt), want);
 }
+
+void check_side_by_side(const engine_bench *b, const sides *s, uint32_t n_rounds)
+{
+    quire_request *requests[SIDES_MAX];
+
+    assert_true(s->n <= SIDES_MAX);
+    for (uint32_t round = 0; round < n_rounds; round++) {
+        gate *g = gate_close(b->engine);
+
+        for (uint32_t i = 0; i < s->n; i++) {
+            requests[i] = ask(b, s->policies[i], s->prompt, s->n_prompt);
+        }
+        gate_open(g);
+        for (uint32_t i = 0; i < s->n; i++) {
+            (void)answer_check(requests[i], &s->want[i]);
+        }
+    }
+    assert_true(stats_now(b->engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+}

@@ -78,4 +78,19 @@ uint32_t answer_check(quire_request *request, const answer *want);
 uint32_t check(const engine_bench *b, const char *policy, const int32_t *prompt, uint32_t n_prompt,
                const answer *want);
 
+/* Requests with the same prompt at once: policies and want are [n]. */
+typedef struct sides {
+    const char *const *policies; /* NULL among them: none */
+    const answer *want;
+    uint32_t n; /* SIDES_MAX at most */
+    const int32_t *prompt;
+    uint32_t n_prompt;
+} sides;
+
+#define SIDES_MAX 8u
+
+/* Compare their answers in each of n_rounds rounds, for which memory must be too short: pages have
+ * been evicted at the end. */
+void check_side_by_side(const engine_bench *b, const sides *s, uint32_t n_rounds);
+
 #endif /* QUIRE_TESTS_CONDENSE_KIT_H */

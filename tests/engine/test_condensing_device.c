@@ -92,7 +92,6 @@ static void test_side_by_side(void **state)
     };
     static answer want[N_SIDES];
     engine_bench b = condense_bench(&s);
-    quire_request *requests[N_SIDES];
     int32_t text[N_PROMPT];
 
     (void)state;
@@ -104,18 +103,7 @@ static void test_side_by_side(void **state)
 
         expect(&b, &one, text, N_PROMPT, &want[i]);
     }
-    for (uint32_t round = 0; round < 2; round++) {
-        gate *g = gate_close(b.engine);
-
-        for (uint32_t i = 0; i < N_SIDES; i++) {
-            requests[i] = ask(&b, policies[i], text, N_PROMPT);
-        }
-        gate_open(g);
-        for (uint32_t i = 0; i < N_SIDES; i++) {
-            (void)answer_check(requests[i], &want[i]);
-        }
-    }
-    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    check_side_by_side(&b, &(sides){ policies, want, N_SIDES, text, N_PROMPT }, 2);
     validate(b.engine);
     bench_close(&b);
 }

@@ -275,7 +275,6 @@ static void test_side_by_side(void **state)
     const setting s = { .format = QUIRE_FORMAT_F16, .chunk = WIDE, .n_pages = 24, .maps = 1 };
     static answer want[N_SIDES];
     engine_bench b = condense_bench(&s);
-    quire_request *requests[N_SIDES];
     int32_t text[N_PROMPT];
 
     (void)state;
@@ -287,18 +286,7 @@ static void test_side_by_side(void **state)
 
         expect(&b, &one, text, N_PROMPT, &want[i]);
     }
-    for (uint32_t round = 0; round < 3; round++) {
-        gate *g = gate_close(b.engine);
-
-        for (uint32_t i = 0; i < N_SIDES; i++) {
-            requests[i] = ask(&b, policies[i], text, N_PROMPT);
-        }
-        gate_open(g);
-        for (uint32_t i = 0; i < N_SIDES; i++) {
-            (void)answer_check(requests[i], &want[i]);
-        }
-    }
-    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    check_side_by_side(&b, &(sides){ policies, want, N_SIDES, text, N_PROMPT }, 3);
     validate(b.engine);
     bench_close(&b);
 }

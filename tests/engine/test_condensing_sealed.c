@@ -269,7 +269,6 @@ static void test_side_by_side(void **state)
     };
     setting miss = s;
     static answer want[8];
-    quire_request *requests[8];
     engine_bench b;
     int32_t text[N_PROMPT];
 
@@ -283,18 +282,7 @@ static void test_side_by_side(void **state)
     }
     bench_close(&b);
     b = condense_bench(&s);
-    for (uint32_t round = 0; round < 3; round++) {
-        gate *g = gate_close(b.engine);
-
-        for (uint32_t i = 0; i < n; i++) {
-            requests[i] = ask(&b, policies[i], text, N_PROMPT);
-        }
-        gate_open(g);
-        for (uint32_t i = 0; i < n; i++) {
-            (void)answer_check(requests[i], &want[i]);
-        }
-    }
-    assert_true(stats_now(b.engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
+    check_side_by_side(&b, &(sides){ policies, want, n, text, N_PROMPT }, 3);
     validate(b.engine);
     bench_close(&b);
 }

@@ -289,7 +289,7 @@ static void run_part(quire_lanes *lanes, const quire_attn_layer *call, uint32_t 
     }
 }
 
-/* Rows that read all pages, then each of the others on those that it chooses. */
+/* First the rows that read all pages; then row by row the others, each with its chosen pages. */
 static int run_choosing(quire_lanes *lanes, const quire_attn_layer *call, uint32_t l)
 {
     lane_part part = { 0, quire_lanes_n_dense(lanes, l), 0 };

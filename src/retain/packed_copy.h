@@ -4,7 +4,7 @@
  * Each byte of new pages is sent once: the list's parts, the lanes' tiles, and zeros for the places
  * behind these. In the host's memory lists and tiles are used where they lie.
  *
- * Thread: that of the pages' cache, or another one while that one waits.
+ * Thread: the thread of the pages' cache, or another thread while the cache's thread waits.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_RETAIN_PACKED_COPY_H

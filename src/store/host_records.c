@@ -121,7 +121,7 @@ quire_host_entry *quire_host_above(const quire_host_records *h, const quire_host
     return up != NULL && up->record.text.first_token < e->record.text.first_token ? up : NULL;
 }
 
-/* Tell the order which entries continue a new one, or one that goes. */
+/* Tell the order the children of a new entry, or of an entry that goes. */
 static void children_join(quire_host_records *h, quire_host_entry *e, bool is_in)
 {
     const quire_page_key *key = &e->record.text.key;

@@ -44,8 +44,8 @@ typedef struct quire_transfer_above {
     quire_store_result result;
 } quire_transfer_above;
 
-/* Who uses a page, for stores that choose what they keep by an eviction policy. Zeros: nobody of
- * whom anything is known. */
+/* The user of a page, for stores that drop pages by an eviction policy. Zeros: the user is
+ * unknown. */
 typedef struct quire_page_use {
     uint64_t request; /* a number of the request among the caller's; 0: each transfer counts as a
                          request of its own */

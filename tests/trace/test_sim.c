@@ -239,7 +239,7 @@ static void test_timeline(void **state)
     quire_trace_fini(&trace);
 }
 
-/* Of requests that come at one time there is one point, with the hits of all of them. */
+/* Requests that come at the same time give one point, with the hits of all these requests. */
 static void test_timeline_of_groups(void **state)
 {
     quire_rng rng = test_rng(14);

@@ -1,6 +1,6 @@
-/* prefix_learned.h - knowledge of the eviction policy of a tree for others: what it has learned
- * from the workload, as bytes, so that a tree of the next process begins with it; and what it knows
- * about a node, for a store below memory that keeps pages by the same policy.
+/* prefix_learned.h - the knowledge of a tree's eviction policy, for other objects. Its statistics
+ * of the workload, as bytes, are the beginning of the tree in the next process. Its figures of a
+ * node go to a store below memory, which keeps pages by the same policy.
  *
  * Thread: the tree's owner.
  *

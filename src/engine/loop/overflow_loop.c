@@ -115,8 +115,8 @@ static bool is_large(const quire_loop *loop, const quire_request *r)
            quire_loop_need_bytes(loop, r->n_tokens + 1) > memory_bytes(loop);
 }
 
-/* The running request that gives up pages: beside others the one with more than keep_bytes, which
- * are half of the memory, so that there is one at most. */
+/* The running request that gives up pages. Beside other requests only a request with more than
+ * keep_bytes gives up any. keep_bytes are half of the memory, so at most one request has more. */
 static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
 {
     const bool gives_any = is_alone(loop);

@@ -144,7 +144,7 @@ uint64_t quire_tier_number(const quire_loop *loop, const quire_request *request)
 
 /* The region of the pages that a request fetches. */
 quire_region_id quire_tier_region(const quire_loop *loop, const quire_request *request);
-/* For a page that the tree does not have, so that it knows nothing about it. */
+/* The use of a page that the tree does not have: the request is known, the page has no history. */
 quire_page_use quire_tier_use(const quire_loop *loop, const quire_request *request, uint8_t rank);
 
 /* A buffer, or NULL: none is free. */

@@ -11,6 +11,7 @@
 
 #include "program.h"
 #include "quire/codec.h"
+#include "retained.h"
 #include "served.h"
 
 #include <signal.h>
@@ -18,39 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char *text_file(void)
-{
-    static char text[4000];
-
-    for (size_t i = 0; i < sizeof text; i++) {
-        text[i] = "the quire keeps what it needs. "[i * 7 % 31];
-    }
-    return program_file("retain.txt", text, sizeof text);
-}
-
-static double number(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-
-    if (!json_is_number(value)) {
-        fail_msg("no number '%s'", key);
-    }
-    return json_number_value(value);
-}
-
-static void refuse(int status, const char *says, program_args args)
-{
-    program_result result = program_expect(status, args);
-
-    assert_says(result.err, says);
-    program_free(&result);
-}
-
-static const json_t *retained_of(const json_t *run)
-{
-    return json_object_get(json_object_get(run, "kv"), "retained");
-}
 
 /* All tokens kept: the figures of a run without. A share: less memory, and the base keeps all. */
 static void perplexity_with_a_share(void **state)
@@ -153,53 +121,6 @@ static void perplexity_with_watching_policies(void **state)
         json_decref(all);
     }
     json_decref(full);
-}
-
-/* --attend drops nothing, and generated tokens read a share of the pages. The last token of a
- * prompt reads all pages, also where it has a step of its own. */
-static void pages_that_matter(void **state)
-{
-    const char *text = text_file();
-    const char *model = program_model_deep();
-    json_t *all = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
-                                       "--ignore-eos", "--json"));
-    json_t *one = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
-                                       "--ignore-eos", "--attend", "top:1", "--json"));
-    json_t *some = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
-                                        "--ignore-eos", "--attend", "top:0.25", "--json"));
-    const json_t *retained = retained_of(some);
-    char batch[16];
-    json_t *apart;
-
-    (void)state;
-    (void)snprintf(batch, sizeof batch, "%.0f", number(some, "prompt_tokens") - 1);
-    apart = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0", "-b",
-                                 batch, "--ignore-eos", "--attend", "top:0.25", "--json"));
-    assert_true(json_equal(retained_of(apart), retained));
-    assert_true(json_equal(json_object_get(apart, "text"), json_object_get(some, "text")));
-    json_decref(apart);
-    assert_true(json_equal(json_object_get(all, "text"), json_object_get(one, "text")));
-    assert_true(number(retained_of(one), "read_share") == 1);
-    assert_true(number(retained, "share") == 1);
-    assert_true(number(retained, "read_share") < 0.3);
-    assert_true(number(some, "output_tokens") == 20);
-    json_decref(some);
-    json_decref(one);
-    json_decref(all);
-}
-
-/* A text that is only read in part is not condensed, and no message says so. */
-static void reading_is_not_condensing(void **state)
-{
-    program_result result =
-        program_expect(0, PROGRAM("run", "-m", program_model_deep(), "-p", "a short text", "-n",
-                                  "4", "--ignore-eos", "--attend", "top:0.25"));
-
-    (void)state;
-    assert_says(result.err, " tokens are kept; KV at most ");
-    assert_null(strstr(result.err, "condensed"));
-    assert_null(strstr(result.err, "window"));
-    program_free(&result);
 }
 
 /* Sealed formats: fewer bytes again. */
@@ -385,12 +306,6 @@ static void run_with_a_share(void **state)
     assert_says(result.err, " tokens by entropy:0.4,sinks=4,recent=64,");
     assert_says(result.err, "KV at most ");
     program_free(&result);
-}
-
-/* Whether a run answers as another one did. */
-static void assert_same_text(const json_t *a, const json_t *b)
-{
-    assert_true(json_equal(json_object_get(a, "text"), json_object_get(b, "text")));
 }
 
 /* The text is computed to a place, and from there on by another process. */
@@ -712,21 +627,6 @@ static void bad_combinations(void **state)
            PROGRAM("calibrate", "--retain", "-m", model, "-f", "x", "--target", "5"));
     refuse(1, "fitting and testing need two chunks",
            PROGRAM("calibrate", "--retain", "-m", model, "-f", text_file(), "-c", "3000"));
-    refuse(2, "--attend bottom: top:SHARE is wanted",
-           PROGRAM("run", "-m", model, "-p", "a", "--attend", "bottom"));
-    refuse(2, "--attend top:0: top:SHARE is wanted",
-           PROGRAM("run", "-m", model, "-p", "a", "--attend", "top:0"));
-    refuse(2, "--attend and --cache-dir",
-           PROGRAM("run", "-m", model, "-p", "a", "--attend", "top:0.5", "--cache-dir", "x"));
-    refuse(1, "K or V that it does not store",
-           PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--attend", "top:0.5"));
-    refuse(2, "--attend bottom: top:SHARE is wanted",
-           PROGRAM("serve", "-m", model, "--port", "0", "--attend", "bottom"));
-    refuse(
-        2, "--attend and --retain",
-        PROGRAM("serve", "-m", model, "--port", "0", "--attend", "top:0.5", "--retain", "keydiff"));
-    refuse(1, "layers share K and V",
-           PROGRAM("serve", "-m", program_model_shared(), "--port", "0", "--attend", "top:0.5"));
     refuse(2, "--retain and --kv-history",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv-history", "x"));
     refuse(2, "instead of --kv auto",
@@ -763,8 +663,6 @@ static void bad_combinations(void **state)
            PROGRAM("chat", "-m", model, "--retain", "snap", "--cache-dir", "x"));
     refuse(2, "--context-overflow shift and --retain",
            PROGRAM("chat", "-m", model, "--retain", "snap", "--context-overflow", "shift"));
-    refuse(2, "--context-overflow condense and --attend",
-           PROGRAM("chat", "-m", model, "--attend", "top:0.5", "--context-overflow", "condense"));
     refuse(1, "K or V that it does not store",
            PROGRAM("chat", "-m", program_model_shared(), "--retain", "snap"));
     refuse(2, "'quire run', 'quire chat' and 'quire perplexity' can drop tokens",
@@ -777,8 +675,6 @@ int main(void)
         cmocka_unit_test(perplexity_with_a_share),
         cmocka_unit_test(perplexity_with_a_fit),
         cmocka_unit_test(perplexity_with_watching_policies),
-        cmocka_unit_test(pages_that_matter),
-        cmocka_unit_test(reading_is_not_condensing),
         cmocka_unit_test(perplexity_in_four_bits),
         cmocka_unit_test(server_in_four_bits),
         cmocka_unit_test(buffers_are_counted),

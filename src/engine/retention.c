@@ -54,6 +54,8 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
                             .is_whole = true };
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         (void)quire_kv_layout(&form, il, &(*layers)[il]);
+        (*layers)[il].recent_tiles = runtime->kv_recent / QUIRE_TILE_TOKENS;
+        (*layers)[il].sink_tiles = runtime->kv_sinks / QUIRE_TILE_TOKENS;
     }
     free(pairs);
     *out = (quire_lanes_opts){ .spec = &opts->spec,
@@ -64,6 +66,7 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
                                .predictor = opts->predictor,
                                .attend_share = opts->attend_share,
                                .n_hidden = opts->keeps_hidden ? desc->n_embd : 0,
+                               .keeps_all = opts->keeps_all,
                                .n_full_max = opts->chunk,
                                .n_rows_max = runtime->n_batch,
                                .n_threads = runtime->n_threads,

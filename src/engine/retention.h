@@ -30,6 +30,7 @@ typedef struct quire_retention_opts {
     const quire_predictor *predictor; /* of `predict`; borrowed as long as the retention */
     double attend_share;              /* quire_lanes_opts: quire_retention_attend_from(); 0 = all */
     bool keeps_hidden;                /* for training: quire_lanes_hidden() */
+    bool keeps_all;                   /* nothing is condensed: quire_lanes_opts */
     uint32_t chunk;                   /* tokens held in full, at most; at least a step */
     quire_lanes_parallel *parallel;   /* NULL = condense on one thread */
 } quire_retention_opts;

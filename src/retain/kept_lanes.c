@@ -55,6 +55,17 @@ static uint64_t open_max(const quire_lanes_opts *o)
     return (n < o->n_text_max ? n : o->n_text_max) + o->n_repeat_max;
 }
 
+/* The most tokens of a lane that have hot pages: those held in full, or by the distance rule the
+ * sinks, the recent ones, and the rows of a step, which begins inside a tile. */
+static uint64_t hot_max(const quire_lanes_opts *o)
+{
+    const quire_attn_layer *layer = &o->layers[0];
+    const uint64_t n =
+        ((uint64_t)layer->sink_tiles + layer->recent_tiles + 1) * TILE + o->n_rows_max;
+
+    return o->keeps_all && n < open_max(o) ? n : open_max(o);
+}
+
 /* The most tokens of all lanes: condensed ones, and those held in full. */
 static uint64_t tokens_max(const quire_lanes_opts *o)
 {
@@ -82,8 +93,7 @@ uint64_t quire_lanes_bytes_max(const quire_lanes_opts *o)
     /* Whole tiles: a lane may keep one more than its share. */
     const uint64_t n_pages = tokens_max(o) / TILE + (hot_bytes > 0 ? 2 : 1) * n_lanes;
 
-    return n_pages * lane_page_bytes(&o->layers[0]) +
-           (open_max(o) / TILE + 2) * n_lanes * hot_bytes;
+    return n_pages * lane_page_bytes(&o->layers[0]) + (hot_max(o) / TILE + 2) * n_lanes * hot_bytes;
 }
 
 static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
@@ -231,8 +241,10 @@ static void make_layer(quire_lanes *lanes, const quire_attn_layer *layer, uint32
                      ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k)
                      : 0);
     }
-    one->recent_tiles = UINT32_MAX; /* hot where a hot page is */
-    one->sink_tiles = 0;
+    if (!lanes->keeps_all) {
+        one->recent_tiles = UINT32_MAX; /* hot where a hot page is */
+        one->sink_tiles = 0;
+    }
     /* V's offset counts from the start of the extent, and so do the strides of both. */
     one->k_store = one->k[0];
     one->v_store = one->v[0];
@@ -324,7 +336,7 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
     }
     QUIRE_TRY(check_layers(o, err));
     QUIRE_TRY(check_merge(o, err));
-    if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept) {
+    if (lane_hot_bytes(o) > 0 && o->spec->policy->drops_kept && !o->keeps_all) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s drops tokens that it has kept before, and tokens in %s stay in "
                                "their tile: use f32, f16, bf16 or q8",
@@ -369,6 +381,7 @@ int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error
             lanes->n_text_max = text_max(o);
             lanes->n_full_max = o->n_full_max;
             lanes->n_repeat_max = o->n_repeat_max;
+            lanes->keeps_all = o->keeps_all;
             lanes->n_hidden = o->n_hidden;
             lanes->predictor = o->predictor;
             lanes->n_threads = o->n_threads;

@@ -52,6 +52,11 @@
  * can matter most (page_choice.h), each row by itself, so the bits do not depend on steps. Rows
  * before read all pages. The rule is that of shared pages (packed_device.h). Nothing is dropped.
  *
+ * In sealed formats tokens held in full are in 8 bits, until a condensing seals the kept ones. A
+ * text that keeps all its tokens (keeps_all) has no condensing. There each tile is sealed when it
+ * is full, and rows read tiles in 8 bits by the distance rule of quire/attn.h. Before a step the
+ * lanes give back the hot pages that no later row reads.
+ *
  * One text at a time: a batch has one sequence. A step that begins at position 0 begins a new text.
  * A step may begin behind tokens that were not condensed (then they are dropped), but not inside
  * the condensed part.
@@ -93,6 +98,8 @@ typedef struct quire_lanes_opts {
     double attend_share; /* of a lane's pages that a row reads: quire_lanes_attend_from(); 0 or 1
                             = all */
     uint32_t n_hidden;   /* floats of a row's hidden state; 0 = they are not kept */
+    bool keeps_all;      /* nothing is condensed. Sealed formats then are hot where plain pages are:
+                            by recent_tiles and sink_tiles, which all layers share */
     quire_lanes_parallel *parallel;  /* for condensing; NULL = on the caller's thread */
     bool is_on_device;               /* pages and attention; then create() reads: */
     const quire_page_memory *memory; /* of the pages; copied */
@@ -126,7 +133,9 @@ void quire_lanes_hidden_put(void *lanes, uint32_t layer, const float *hidden, si
 
 /* The most tokens, n at most, to which the text can be cut so that the rest is computed as if the
  * cut ones had never been there; 0 where the lanes cannot forget them: inside the condensed part,
- * of policies with sums, and of policies that score by the text's last queries. */
+ * of policies with sums, and of policies that score by the text's last queries. With keeps_all and
+ * sealed formats a cut inside a tile whose hot pages are gone moves back to the start of the tile;
+ * rows behind it read such tiles sealed. */
 uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n);
 /* Cut the text to its first n tokens, between two steps; n is keepable. */
 void quire_lanes_truncate(quire_lanes *lanes, uint32_t n);
@@ -146,7 +155,8 @@ void quire_lanes_repeat_end(quire_lanes *lanes, bool is_done);
 /* The position behind the last token that was repeated. */
 uint32_t quire_lanes_n_repeated(const quire_lanes *lanes);
 
-/* Drop tokens until the lanes hold the policy's share of the text so far; between two steps.
+/* Drop tokens until the lanes hold the policy's share of the text so far; between two steps. With
+ * keeps_all there is nothing to do.
  * Errors: QUIRE_INVAL (the policy reads attention, and the last step computed none in the last
  * layer because it wanted no logits; or tokens that are to be repeated were not), QUIRE_NOMEM,
  * QUIRE_LOST. On an error nothing has changed, unless a copy of a device failed in the middle: then

@@ -336,7 +336,7 @@ int quire_lanes_condense(quire_lanes *lanes)
     condensing c;
     int rc;
 
-    if (quire_lanes_edge(lanes) <= lanes->n_condensed) {
+    if (lanes->keeps_all || quire_lanes_edge(lanes) <= lanes->n_condensed) {
         return QUIRE_OK;
     }
     QUIRE_FAIL_IF(!has_queries(lanes), QUIRE_INVAL);

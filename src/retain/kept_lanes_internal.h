@@ -104,6 +104,8 @@ struct quire_lanes {
     uint32_t n_text;
     uint32_t n_condensed; /* positions that were part of the last condensing */
     uint32_t n_chosen;    /* tokens of the text at the last condensing, which chose by them */
+    bool keeps_all;
+    uint32_t n_cooled; /* with keeps_all: tokens whose hot pages were given back, the sinks apart */
     uint32_t generations;
     uint64_t budget_bytes;
     uint64_t condense_ns;
@@ -246,6 +248,11 @@ uint32_t quire_lane_seal(const quire_lanes *lanes, lane_state *lane, const bool 
                          uint32_t edge, uint32_t thread);
 /* Give back the hot pages of condensed tokens. */
 void quire_lane_cool(quire_lanes *lanes, lane_state *lane, uint32_t n_condensed);
+
+/* With keeps_all: give back the hot pages that rows behind the text do not read. */
+void quire_lanes_cool(quire_lanes *lanes);
+/* The most tokens of the text, n at most, at which no lane lacks the hot page of an open tile. */
+uint32_t quire_lanes_cuttable(const quire_lanes *lanes, uint32_t n);
 
 static inline bool quire_lanes_repeats(const quire_lanes *lanes)
 {

@@ -7,6 +7,9 @@
  * The edge is a multiple of 64 positions, and each lane keeps whole tiles, so tokens from the edge
  * on keep their slots.
  *
+ * In a text that keeps all its tokens there is no edge: append() seals each tile that is full, and
+ * hot pages between the sinks and the recent tokens are given back.
+ *
  * SPDX-License-Identifier: MIT */
 #include "retain/kept_lanes_internal.h"
 
@@ -192,4 +195,30 @@ void quire_lane_cool(quire_lanes *lanes, lane_state *lane, uint32_t n_condensed)
 
         QUIRE_CHECK(rc == QUIRE_OK);
     }
+}
+
+void quire_lanes_cool(quire_lanes *lanes)
+{
+    const quire_attn_layer *one = &lanes->layers[0].one;
+    const uint32_t tile = lanes->n_text / TILE; /* of the next row */
+    const uint32_t n_sinks = one->sink_tiles * TILE;
+    const uint32_t begin = lanes->n_cooled > n_sinks ? lanes->n_cooled : n_sinks;
+    const uint32_t end = tile > one->recent_tiles ? (tile - one->recent_tiles) * TILE : 0;
+
+    if (lanes->hot_bytes == 0 || !lanes->keeps_all || begin >= end) {
+        return;
+    }
+    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
+        int rc =
+            quire_seq_release(lanes->cache, lanes->lanes[i].seq, QUIRE_LANES_HOT, begin, end, NULL);
+
+        QUIRE_CHECK(rc == QUIRE_OK);
+    }
+    lanes->n_cooled = end;
+}
+
+uint32_t quire_lanes_cuttable(const quire_lanes *lanes, uint32_t n)
+{
+    /* All lanes have the same tokens and the same holes. */
+    return lanes->keeps_all ? quire_seq_truncatable(lanes->cache, lanes->lanes[0].seq, n) : n;
 }

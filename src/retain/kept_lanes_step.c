@@ -27,6 +27,7 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
     QUIRE_FAIL_IF(begin > lanes->n_text, QUIRE_INVAL);
     QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_condensed, QUIRE_UNSUPP);
     QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_text && quire_lanes_sums(lanes), QUIRE_UNSUPP);
+    QUIRE_FAIL_IF(quire_lanes_cuttable(lanes, begin) != begin, QUIRE_UNSUPP);
     for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head && begin < lanes->n_text;
          i++) {
         lane_state *lane = &lanes->lanes[i];
@@ -40,6 +41,7 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
         quire_lanes_sums_clear(lanes);
     }
     lanes->n_repeated = lanes->n_repeated < begin ? lanes->n_repeated : begin;
+    lanes->n_cooled = lanes->n_cooled < begin ? lanes->n_cooled : begin;
     lanes->n_text = begin;
     return QUIRE_OK;
 }
@@ -53,7 +55,9 @@ uint32_t quire_lanes_keepable(const quire_lanes *lanes, uint32_t n)
     if (n >= lanes->n_text) {
         return lanes->n_text;
     }
-    return n < lanes->n_chosen || quire_lanes_sums(lanes) || has_queries ? 0 : n;
+    return n < lanes->n_chosen || quire_lanes_sums(lanes) || has_queries
+               ? 0
+               : quire_lanes_cuttable(lanes, n);
 }
 
 void quire_lanes_truncate(quire_lanes *lanes, uint32_t n)
@@ -124,6 +128,7 @@ static int plan(void *ctx, const quire_attn_batch *batch)
     QUIRE_FAIL_IF(batch->n_seqs != 1, QUIRE_UNSUPP);
     QUIRE_FAIL_IF(seq->n_tokens > lanes->n_text_max, QUIRE_LIMIT);
     QUIRE_TRY(cut_back(lanes, begin));
+    quire_lanes_cool(lanes);
     QUIRE_TRY(reserve(lanes, seq->n_rows));
     for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
         lane_state *lane = &lanes->lanes[i];

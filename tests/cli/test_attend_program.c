@@ -62,6 +62,76 @@ static void reading_is_not_condensing(void **state)
     program_free(&result);
 }
 
+#define RUN(format, ...)                                                                           \
+    PROGRAM("run", "-m", program_model_deep(), "-f", text_file(), "-n", "20", "--temp", "0",       \
+            "--ignore-eos", "--json", "--kv", format, __VA_ARGS__)
+
+/* Formats that are coded by 64 tokens: a share that leaves no page out gives the text of a run
+ * without, and pages take as much less memory as the format says. */
+static void run_in_few_bits(void **state)
+{
+    static const char *const formats[] = { "q6", "q3", "q8:q4" };
+    json_t *half = program_json(RUN("f16", "--attend", "top:0.25"));
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        json_t *all = program_json(RUN(formats[i], "--kv-recent", "64"));
+        json_t *one = program_json(RUN(formats[i], "--kv-recent", "64", "--attend", "top:1"));
+        json_t *some = program_json(RUN(formats[i], "--kv-recent", "64", "--attend", "top:0.25"));
+        const json_t *retained = retained_of(some);
+
+        assert_same_text(one, all);
+        assert_true(number(some, "output_tokens") == 20);
+        assert_true(number(retained, "share") == 1);
+        assert_true(number(retained, "read_share") < 0.3);
+        assert_true(number(retained, "peak_bytes") <= number(retained, "budget_bytes"));
+        assert_true(number(retained, "peak_bytes") < 0.7 * number(retained_of(half), "peak_bytes"));
+        json_decref(some);
+        json_decref(one);
+        json_decref(all);
+    }
+    json_decref(half);
+}
+
+/* A conversation with 40 tokens an answer, in four bits; attend NULL: without. */
+static json_t *chat_of(const char *attend)
+{
+    program_result result = program_run_with(
+        "abc\ndef\nghi\n/undo\n/undo\njkl\n/retry\nmno\n",
+        PROGRAM("chat", "-m", program_model_deep(), "--chat-template", "chatml", "-c", "1024", "-n",
+                "40", "--temp", "0", "--ignore-eos", "--json", "--kv", "q4", "--kv-recent", "64",
+                attend != NULL ? "--attend" : NULL, attend));
+    json_t *document = json_loads(result.out, 0, NULL);
+
+    if (result.exit_status != 0 || document == NULL) {
+        fail_msg("%d: %s", result.exit_status, result.err);
+    }
+    program_free(&result);
+    return document;
+}
+
+/* Also behind cuts: where the 8-bit form of the last tile is gone, tokens are computed again. */
+static void chat_in_four_bits(void **state)
+{
+    json_t *all = chat_of(NULL), *one = chat_of("top:1");
+    const json_t *turns = json_object_get(all, "turns");
+    size_t i;
+    const json_t *turn;
+
+    (void)state;
+    assert_int_equal(json_array_size(turns), 6);
+    json_array_foreach(turns, i, turn)
+    {
+        const json_t *other = json_array_get(json_object_get(one, "turns"), i);
+
+        assert_true(
+            json_equal(json_object_get(other, "assistant"), json_object_get(turn, "assistant")));
+        assert_true(number(other, "reused_tokens") == number(turn, "reused_tokens"));
+    }
+    json_decref(one);
+    json_decref(all);
+}
+
 static void bad_combinations(void **state)
 {
     const char *model = program_model();
@@ -89,9 +159,8 @@ static void bad_combinations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_that_matter),
-        cmocka_unit_test(reading_is_not_condensing),
-
+        cmocka_unit_test(pages_that_matter), cmocka_unit_test(reading_is_not_condensing),
+        cmocka_unit_test(run_in_few_bits),   cmocka_unit_test(chat_in_four_bits),
         cmocka_unit_test(bad_combinations),
     };
 

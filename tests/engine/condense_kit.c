@@ -46,6 +46,7 @@ static void formats_set(const setting *s, quire_runtime_opts *opts)
 {
     opts->k_format = s->format;
     opts->v_format = s->has_v_format ? s->v_format : s->format;
+    opts->kv_recent = s->has_kv_recent ? s->kv_recent : opts->kv_recent;
 }
 
 /* A quire_loop_fn. */
@@ -71,7 +72,6 @@ engine_bench condense_bench(const setting *s)
     engine.no_prefix_cache = s->no_prefix_cache;
     engine.pins_max = 4;
     formats_set(s, &runtime);
-    runtime.kv_recent = s->has_kv_recent ? s->kv_recent : runtime.kv_recent;
     runtime.has_bounds = s->attend_share > 0;
     runtime.device = s->device;
     runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;
@@ -139,6 +139,7 @@ void expect(const engine_bench *b, const setting *s, const int32_t *prompt, uint
     const bool has_lanes = s->policy != NULL || s->attend_share > 0;
     quire_retention_opts retention_opts = { .chunk = chunk,
                                             .attend_share = s->attend_share,
+                                            .keeps_all = s->policy == NULL,
                                             .predictor =
                                                 s->maps != 0 ? maps_of(b, s->maps) : NULL };
     quire_runtime_opts opts = bench_runtime_opts(N_CTX, 1);

@@ -200,7 +200,8 @@ static void sealed(const setting *s)
     assert_int_equal(stats.attend_left_pages_total, 0);
     bench_close(&b);
     b = condense_bench(s);
-    (void)answer_read(ask_attending(&b, SHARE, tokens, N_PROMPT), &some);
+    expect(&b, s, tokens, N_PROMPT, &some);
+    (void)answer_check(ask_attending(&b, SHARE, tokens, N_PROMPT), &some);
     assert_memory_not_equal(some.logprobs, all.logprobs, sizeof some.logprobs);
     stats = stats_now(b.engine);
     assert_true(stats.attend_left_pages_total > stats.attend_read_pages_total);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,9 @@
 #define CHUNK    300u
 #define RECENT   40u
 #define REPEAT   70u
+/* Tiles in 8 bits of texts that keep all tokens. */
+#define WHOLE_RECENT 2u
+#define WHOLE_SINKS  1u
 
 static quire_rng rng;
 
@@ -53,6 +57,7 @@ static uint32_t rotation_of(quire_format format, bool is_k)
     return quire_format_is_sealed(format) || (is_k && format == QUIRE_FORMAT_Q8) ? D : 0;
 }
 
+/* policy NULL: all tokens are kept, in 8 bits by distance. */
 static world *world_make(const char *policy, quire_format k, quire_format v)
 {
     world *w = calloc(1, sizeof *w);
@@ -61,7 +66,8 @@ static world *world_make(const char *policy, quire_format k, quire_format v)
     quire_lanes_opts opts;
 
     assert_non_null(w);
-    assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
+    assert_int_equal(quire_retain_parse(policy != NULL ? policy : "window:1", &spec, &err),
+                     QUIRE_OK);
     for (uint32_t l = 0; l < N_LAYERS; l++) {
         quire_attn_layer *layer = &w->layers[l];
 
@@ -71,7 +77,9 @@ static world *world_make(const char *policy, quire_format k, quire_format v)
                                      .d_v = D,
                                      .n_k = 1,
                                      .n_v = 1,
-                                     .scale = 0.2f };
+                                     .scale = 0.2f,
+                                     .recent_tiles = WHOLE_RECENT,
+                                     .sink_tiles = WHOLE_SINKS };
         layer->k[0].format = k;
         layer->k[0].rotate = rotation_of(k, true);
         layer->k[0].lane.offset = (size_t)l * 65536;
@@ -85,10 +93,11 @@ static world *world_make(const char *policy, quire_format k, quire_format v)
                                .layers = w->layers,
                                .n_layers = N_LAYERS,
                                .n_text_max = N_TEXT,
-                               .n_full_max = CHUNK,
+                               .n_full_max = policy != NULL ? CHUNK : N_TEXT,
                                .n_rows_max = ROWS_MAX,
                                .n_threads = 3,
-                               .n_repeat_max = REPEAT };
+                               .n_repeat_max = policy != NULL ? REPEAT : 0,
+                               .keeps_all = policy == NULL };
     if (quire_lanes_create(&w->lanes, &opts, &err) < 0) {
         fail_msg("%s", err.message);
     }
@@ -373,13 +382,84 @@ static void test_cut(void **state)
     world_free(w);
 }
 
+/* Whether a tile of a text that keeps all tokens has a hot page, behind the step of a row. */
+static bool is_hot(uint32_t row, uint32_t tile)
+{
+    return tile < WHOLE_SINKS || row / 64 - tile <= WHOLE_RECENT;
+}
+
+/* Outputs of all rows, in steps of n: [N_LAYERS][N_TEXT][N_HEAD * D]. */
+static float *whole_rows(world *w, uint32_t n)
+{
+    const size_t page_bytes = quire_tile_bytes(w->layers[0].k[0].format, QUIRE_SIDE_K, D) +
+                              quire_tile_bytes(w->layers[0].v[0].format, QUIRE_SIDE_V, D);
+    const size_t hot_bytes = hot_bytes_of(w->layers[0].k[0].format, w->layers[0].v[0].format);
+    const size_t row = N_HEAD * D, layer = N_TEXT * row;
+    float *all = calloc(N_LAYERS * layer, sizeof *all);
+    quire_lanes_stats stats;
+
+    assert_non_null(all);
+    w->n_text = 0;
+    while (w->n_text < N_TEXT) {
+        const uint32_t begin = w->n_text;
+        uint64_t n_hot = 0;
+
+        step(w, n < N_TEXT - begin ? n : N_TEXT - begin);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK); /* nothing */
+        for (uint32_t tile = 0; tile <= (w->n_text - 1) / 64; tile++) {
+            n_hot += tile > begin / 64 || is_hot(begin, tile);
+        }
+        quire_lanes_stats_get(w->lanes, &stats);
+        assert_int_equal(stats.generations, 0);
+        assert_int_equal(stats.live_bytes,
+                         N_LAYERS * N_KV *
+                             ((w->n_text + 63) / 64 * page_bytes + n_hot * hot_bytes));
+        for (uint32_t l = 0; l < N_LAYERS; l++) {
+            memcpy(all + l * layer + begin * row, w->out[l][0], w->n_step * row * sizeof *all);
+        }
+    }
+    assert_true(stats.peak_bytes <= stats.budget_bytes);
+    assert_int_equal(stats.n_held, N_TEXT * N_LAYERS * N_KV);
+    return all;
+}
+
+/* All tokens kept: rows read tiles in 8 bits by distance, however steps are cut, and hot pages
+ * behind the recent tokens are given back. */
+static void test_whole(void **state)
+{
+    static const quire_format formats[][2] = { { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4 },
+                                               { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q3 },
+                                               { QUIRE_FORMAT_Q6, QUIRE_FORMAT_F16 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        world *w = world_make(NULL, formats[i][0], formats[i][1]);
+        float *some = whole_rows(w, 77);
+        float *single = whole_rows(w, 1);
+
+        assert_memory_equal(single, some, N_LAYERS * N_TEXT * N_HEAD * D * sizeof *some);
+        check_rows(w, 1, 0.95, 2e-2);
+        /* A cut finds its tile in 8 bits, or moves to the beginning of the tile. */
+        assert_int_equal(quire_lanes_keepable(w->lanes, N_TEXT - 70), N_TEXT - 70);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 500), 448);
+        assert_int_equal(quire_lanes_keepable(w->lanes, 33), 33);
+        assert_int_equal(step_at(w, 500, 1), QUIRE_UNSUPP);
+        quire_lanes_truncate(w->lanes, 448);
+        w->n_text = 448;
+        step(w, 100);
+        check_rows(w, 3, 0.95, 2e-2);
+        free(some);
+        free(single);
+        world_free(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_coded_once),
-        cmocka_unit_test(test_repeated),
-        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_coded_once),
+        cmocka_unit_test(test_repeated), cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_whole),
     };
 
     rng = test_rng(1);

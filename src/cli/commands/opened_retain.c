@@ -24,7 +24,9 @@ static int retention_opts(const quire_opened *session, const quire_common_args *
     const int64_t chunk =
         args->prefill_chunk != 0 ? args->prefill_chunk : QUIRE_PREFILL_CHUNK_DEFAULT;
 
-    *out = (quire_retention_opts){ .parallel = quire_parallel, .predictor = session->predictor };
+    *out = (quire_retention_opts){ .parallel = quire_parallel,
+                                   .predictor = session->predictor,
+                                   .keeps_all = args->retain == NULL };
     out->chunk = (uint32_t)(args->retain != NULL ? chunk : QUIRE_TOKENS_MAX);
     if (args->attend != NULL) {
         QUIRE_TRY(quire_attend_read(args->attend, &out->attend_share, err));

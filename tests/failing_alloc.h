@@ -21,6 +21,7 @@ void *__wrap_aligned_alloc(size_t align, size_t n);
 
 static _Thread_local unsigned fail_in; /* the allocation that counts it down to 0 fails; 0 = off */
 static _Thread_local unsigned fail_realloc_in; /* likewise, of realloc alone */
+static _Thread_local size_t fail_calloc_bytes; /* every calloc of so many bytes fails; 0 = off */
 
 static bool fails(unsigned *countdown)
 {
@@ -34,7 +35,9 @@ void *__wrap_malloc(size_t n)
 
 void *__wrap_calloc(size_t n, size_t size)
 {
-    return fails(&fail_in) ? NULL : __real_calloc(n, size);
+    return fails(&fail_in) || (fail_calloc_bytes > 0 && n * size == fail_calloc_bytes)
+               ? NULL
+               : __real_calloc(n, size);
 }
 
 void *__wrap_realloc(void *at, size_t n)

@@ -293,17 +293,29 @@ static int seq_hit(quire_loop *loop, quire_request *r, bool is_miss, quire_prefi
     return seq_open(loop, r, n_max == 0, n_max, match);
 }
 
-/* A hit whose state finds no room is given up: the pages that it holds can then be evicted. */
+/* The request has no sequence any more, if it had one. */
+static void seq_give_up(quire_loop *loop, quire_request *r)
+{
+    if (r->kv.seq != QUIRE_SEQ_NULL) {
+        quire_loop_seq_end(loop, r);
+    }
+}
+
+/* A hit whose state finds no room, or whose list of kept tokens cannot be read, is given up: the
+ * pages that it holds can then be evicted. */
 static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
 {
     const bool is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT;
     int rc = seq_hit(loop, r, is_miss, match);
 
-    if (rc < 0 && r->kv.seq != QUIRE_SEQ_NULL) {
+    if (rc < 0 && rc != QUIRE_LOST && r->kv.seq != QUIRE_SEQ_NULL) {
         quire_loop_seq_end(loop, r);
-        rc = seq_open(loop, r, true, UINT32_MAX, match);
+        rc = seq_open(loop, r, true, 0, match);
     }
-    QUIRE_TRY(rc);
+    if (rc < 0) {
+        seq_give_up(loop, r);
+        return rc;
+    }
     r->kv.is_own = r->overflow != QUIRE_CONTEXT_REFUSE && retreat_of(r) == QUIRE_RETREAT_NO_HIT;
     r->kv.n_computed = match->n_tokens;
     r->kv.n_published = match->n_tokens;

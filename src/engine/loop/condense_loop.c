@@ -139,6 +139,7 @@ uint32_t quire_loop_condensed_common(const quire_request *a, const quire_request
 
 #define UNSEEN     QUIRE_NOTFOUND /* the request has not computed all that the condensing reads, */
 #define UNREPEATED QUIRE_RANGE    /* or not repeated it */
+#define UNREAD     QUIRE_CORRUPT  /* it is not known what the pages of the condensed text hold */
 
 /* A sequence with the text condensed once more, and its tie to the tree. */
 typedef struct condensed {
@@ -230,11 +231,12 @@ static void let_go(quire_loop *loop, quire_prefix_ref ref, quire_seq_id seq, qui
     quire_condensed_release(loop->condensed, entry);
 }
 
-/* The request goes on with the condensed text. */
+/* The request goes on with the condensed text. Errors: UNREAD, QUIRE_LOST: it cannot. */
 static int take_over(quire_loop *loop, quire_request *r, const condensed *c)
 {
     const uint32_t n_gone = quire_condensing_gone(&r->condensing, r->kv.n_condensings + 1);
     quire_engine_stats *s = &loop->figures.now;
+    int rc;
 
     quire_loop_condensed_cool(loop, r);
     let_go(loop, r->kv.ref, r->kv.seq, r->kv.condensed);
@@ -254,7 +256,8 @@ static int take_over(quire_loop *loop, quire_request *r, const condensed *c)
     r->result.n_condensings = r->kv.n_condensings;
     quire_loop_publish(loop, r);
     quire_loop_released(loop);
-    return quire_loop_lanes_follow(loop, r);
+    rc = quire_loop_lanes_follow(loop, r);
+    return rc == QUIRE_OK || rc == QUIRE_LOST ? rc : UNREAD;
 }
 
 static int condense_one(quire_loop *loop, quire_request *r)
@@ -286,6 +289,25 @@ static void begin_again(quire_loop *loop, quire_request *r)
     r->wait.blocked_at = 0; /* no pages are missing */
 }
 
+/* The request cannot read the list of the tokens that were kept: there was no memory, or the list
+ * is damaged. Another step would take the pages for others. The request computes its text again,
+ * and uses nothing that is cached; if that does not help, it ends. */
+static void begin_anew(quire_loop *loop, quire_request *r)
+{
+    if (r->wait.stuck_tokens == r->n_tokens && r->wait.retreat == QUIRE_RETREAT_NO_HIT) {
+        quire_loop_end(loop, r,
+                       &(quire_ending){ .finish = QUIRE_FINISH_ERROR,
+                                        .status = QUIRE_NOMEM,
+                                        .stop_index = -1,
+                                        .message = "no memory to read which tokens of the text "
+                                                   "were kept (retain)" });
+        return;
+    }
+    r->wait.stuck_tokens = r->n_tokens;
+    r->wait.retreat = QUIRE_RETREAT_NO_HIT;
+    begin_again(loop, r);
+}
+
 bool quire_loop_condense(quire_loop *loop)
 {
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
@@ -303,6 +325,10 @@ bool quire_loop_condense(quire_loop *loop)
         }
         if (rc == UNSEEN) {
             begin_again(loop, r);
+            return false;
+        }
+        if (rc == UNREAD) {
+            begin_anew(loop, r);
             return false;
         }
         if (rc < 0) {

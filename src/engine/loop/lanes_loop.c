@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 #include "model/rope_frequencies.h"
 #include "model/runtime_hidden.h"
@@ -154,6 +155,17 @@ static int text_read(quire_loop *loop, quire_request *r, quire_packed_pages *pag
                                    r->kv.n_condensings * r->condensing.chunk);
 }
 
+/* A list that cannot be read helps no other request either: the tree forgets the condensed text. */
+static void text_drop(quire_loop *loop, const quire_request *r)
+{
+    if (r->kv.condensed != QUIRE_CONDENSED_NULL) {
+        const quire_prefix_key key =
+            quire_loop_condensed_key(loop, r->tenant, r->tenant_bytes, r->kv.condensed);
+
+        (void)quire_prefix_drop_prefix(loop->tree, &key, NULL, 0, quire_loop_now_us(loop));
+    }
+}
+
 int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
 {
     const uint32_t n_kept = quire_condensing_kept(&r->condensing, r->kv.n_condensings);
@@ -173,6 +185,9 @@ int quire_loop_lanes_follow(quire_loop *loop, quire_request *r)
     }
     rc = text_read(loop, r, &pages);
     quire_packed_list_free(&pages);
+    if (rc == QUIRE_CORRUPT) {
+        text_drop(loop, r);
+    }
     return rc;
 }
 

@@ -32,10 +32,11 @@ int quire_loop_lanes_create(quire_loop *loop);
 void quire_loop_lanes_destroy(quire_loop *loop);
 
 /* The request begins with the tokens of its sequence, n_pages of whose pages are packed. Nothing,
- * for an even policy, unless the request reads a share of the pages. Errors: QUIRE_NOMEM,
- * QUIRE_CORRUPT. Memory: quire_loop_lanes_end(). */
+ * for an even policy, unless the request reads a share of the pages. Errors: QUIRE_UNSUPP, those of
+ * quire_loop_lanes_follow(). Memory: quire_loop_lanes_end(), on errors too. */
 int quire_loop_lanes_begin(quire_loop *loop, quire_request *request);
-/* Its sequence is another one now. Errors: QUIRE_CORRUPT. */
+/* Its sequence is another one now. Errors: QUIRE_NOMEM, QUIRE_LOST, QUIRE_CORRUPT (its packed pages
+ * are damaged; the tree has forgotten them). After an error the request cannot go on with it. */
 int quire_loop_lanes_follow(quire_loop *loop, quire_request *request);
 void quire_loop_lanes_end(quire_request *request);
 

@@ -1,0 +1,205 @@
+/* test_condensing_fails.c - requests whose condensed text cannot be read: its pages are damaged,
+ * memory is missing, or the device is lost. They compute the text again with all bits, or end, and
+ * leave nothing behind; other requests are unaffected.
+ *
+ * The link wraps malloc, calloc, realloc and aligned_alloc.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "condense_kit.h"
+#include "failing_alloc.h"
+
+#include "device/mock_device.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/condense_names.h"
+#include "engine/loop/loop_object.h"
+
+#include <string.h>
+
+#define WIDE    256u /* tokens between two condensings */
+#define N_SHORT 250u /* tokens of a prompt whose answer passes the first place */
+#define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
+#define HEAVY   "heavy:0.4,recent=60,granule=64"
+
+static const char *const policies[] = { SNAP, HEAVY };
+
+/* ---- damaged pages ---- */
+
+/* Change the first number of the list of a cached text that was condensed k times. The engine
+ * stands still. */
+static void damage(quire_loop *loop, const char *policy, const int32_t *text, uint32_t k)
+{
+    const quire_retain_spec spec = spec_of(policy);
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_packed_pages pages = { .addrs = quire_cache_page_addrs(loop->cache) };
+    quire_prefix_acquire_opts opts = { .is_private = true };
+    quire_condensing c;
+    quire_condensed_text of = { &c, text, NULL, 0 };
+    quire_prefix_match match;
+    quire_prefix_key key;
+    quire_prefix_ref ref;
+    quire_seq_table table;
+    quire_seq_id seq;
+    uint32_t n;
+
+    quire_condensing_init(&c, &spec, loop->opts.retain_chunk, page_tokens, &loop->lanes.parts);
+    key = quire_loop_condensed_key(loop, NULL, 0, quire_loop_condensed_find(loop, &of, k, &n));
+    assert_int_equal(n, k);
+    n = opts.tokens_max = quire_condensing_kept(&c, k);
+    assert_int_equal(quire_seq_open(loop->cache, QUIRE_REGION_DYNAMIC, &seq), QUIRE_OK);
+    assert_int_equal(quire_prefix_acquire(loop->tree, &key, seq,
+                                          text + quire_condensing_gone(&c, k), n, &opts, &match,
+                                          &ref),
+                     QUIRE_OK);
+    assert_int_equal(match.n_tokens, n);
+    assert_int_equal(quire_seq_table_get(loop->cache, seq, 0, &table), QUIRE_OK);
+    pages.leaves = table.leaves;
+    pages.n = n / page_tokens;
+    quire_packed_part(&c.packing, &pages, 0)[0] ^= 1;
+    assert_int_equal(quire_prefix_release(loop->tree, ref, 0), QUIRE_OK);
+    assert_int_equal(quire_seq_close(loop->cache, seq), QUIRE_OK);
+}
+
+/* A request would begin with damaged pages: it begins without them. */
+static void test_damaged_begin(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const setting s = { .policy = policies[i], .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+        engine_bench b = condense_bench(&s);
+        static answer want;
+        int32_t text[N_PROMPT];
+        gate *g;
+
+        tokens_make(text, N_PROMPT, 1);
+        (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+        g = gate_close(b.engine);
+        damage(b.engine->loop, s.policy, text, 2);
+        gate_open(g);
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), 0);
+        assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT - 1);
+        assert_int_equal(stats_now(b.engine).preemptions_total, 0);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
+/* A request comes to a place and finds damaged pages there, also beside a younger request, which
+ * would be preempted first if memory were short. */
+static void test_damaged_place(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        const setting s = { .policy = policies[i / 2], .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+        const bool has_other = i % 2 != 0;
+        engine_bench b = condense_bench(&s);
+        static answer want, want_other;
+        int32_t text[N_SHORT + N_TOKENS], other[N_SHORT];
+        quire_request *requests[2];
+        gate *g;
+
+        tokens_make(text, N_SHORT, 1);
+        tokens_make(other, N_SHORT, 2);
+        (void)answer_take(&b, NULL, other, N_SHORT, &want_other);
+        (void)answer_take(&b, s.policy, text, N_SHORT, &want);
+        memcpy(text + N_SHORT, want.tokens, N_TOKENS * sizeof *text);
+        assert_int_equal(stats_now(b.engine).condensings_total, 1);
+        g = gate_close(b.engine);
+        damage(b.engine->loop, s.policy, text, 1);
+        requests[0] = ask(&b, s.policy, text, N_SHORT);
+        requests[1] = has_other ? ask(&b, NULL, other, N_SHORT) : NULL;
+        gate_open(g);
+        (void)answer_check(requests[0], &want);
+        if (has_other) {
+            (void)answer_check(requests[1], &want_other);
+        }
+        assert_int_equal(stats_now(b.engine).condensings_total, 2);
+        assert_int_equal(stats_now(b.engine).condensings_found_total, 1);
+        (void)check(&b, s.policy, text, N_SHORT, &want);
+        assert_int_equal(stats_now(b.engine).condensings_total, 2);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
+/* ---- no memory ---- */
+
+static void arm(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    fail_calloc_bytes = *(const size_t *)ctx;
+}
+
+/* There is no memory for what a request has beside its pages, with a hit and without: it ends, and
+ * has opened nothing. */
+static void test_no_memory(void **state)
+{
+    size_t text_bytes = sizeof(quire_packed_text), none = 0;
+    const setting s = { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    engine_bench b = condense_bench(&s);
+    static answer want;
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+    assert_int_equal(engine_call(b.engine, arm, &text_bytes), QUIRE_OK);
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_request *request = ask(&b, s.policy, text, i == 0 ? N_SHORT : N_PROMPT);
+
+        assert_int_equal(finish(request)->status, QUIRE_NOMEM);
+        finish_as(request, QUIRE_FINISH_ERROR);
+    }
+    assert_int_equal(engine_call(b.engine, arm, &none), QUIRE_OK);
+    assert_int_equal(check(&b, s.policy, text, N_PROMPT, &want), N_PROMPT - 1);
+    validate(b.engine);
+    bench_close(&b); /* no sequence is open */
+}
+
+/* ---- a lost device ---- */
+
+/* The device is lost when a request that begins with packed pages reads their list. */
+static void test_lost(void **state)
+{
+    const setting s = {
+        .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock"
+    };
+    const quire_mock_device_opts faults = { .seed = 1, .copy_failure = 1.0 };
+    engine_bench b = condense_bench(&s);
+    static answer want;
+    quire_request *request;
+    int32_t text[N_PROMPT];
+    gate *g;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+    g = gate_close(b.engine);
+    request = ask(&b, s.policy, text, N_PROMPT);
+    quire_mock_device_set(condense_mock, &faults);
+    gate_open(g);
+    assert_int_equal(finish(request)->status, QUIRE_LOST);
+    finish_as(request, QUIRE_FINISH_ERROR);
+    assert_true(quire_engine_is_lost(b.engine));
+    validate(b.engine);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damaged_begin),
+        cmocka_unit_test(test_damaged_place),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_lost),
+    };
+
+    return cmocka_run_group_tests_name("condensing_fails", tests, NULL, NULL);
+}

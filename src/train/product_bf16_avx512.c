@@ -41,19 +41,20 @@ static inline __mmask16 lanes_of(uint32_t n)
     return n >= LANES ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1);
 }
 
+#define PAIR(i) ((i) | ((LANES + (i)) << 16))
+
 /* Up to 16 pairs from two rows in memory; odd NULL: zeros. */
 static inline __m512i pairs_of_rows(const float *even, const float *odd, uint32_t n)
 {
     const __mmask16 mask = lanes_of(n);
-    const __m256i low = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, even));
-    __m512i pairs = _mm512_cvtepu16_epi32(low);
+    const __m512 low = _mm512_maskz_loadu_ps(mask, even);
+    const __m512 high = odd != NULL ? _mm512_maskz_loadu_ps(mask, odd) : _mm512_setzero_ps();
+    /* Places of the two numbers of each pair among the 32 that are rounded at once. */
+    const __m512i order = _mm512_setr_epi32(PAIR(0), PAIR(1), PAIR(2), PAIR(3), PAIR(4), PAIR(5),
+                                            PAIR(6), PAIR(7), PAIR(8), PAIR(9), PAIR(10), PAIR(11),
+                                            PAIR(12), PAIR(13), PAIR(14), PAIR(15));
 
-    if (odd != NULL) {
-        const __m256i high = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, odd));
-
-        pairs = _mm512_or_si512(pairs, _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
-    }
-    return pairs;
+    return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(high, low));
 }
 
 /* 16 pairs from up to 32 neighbours in memory, zeros behind the last. */
@@ -165,9 +166,31 @@ static void pack_b_transposed(const pair_block *b, uint32_t *to)
     }
 }
 
-static inline void tile_sums(const packed_a *a, const uint32_t *panel, uint32_t n_pairs,
-                             __m512 sums[TILE_ROWS][TILE_VECTORS])
+/* A tile of c: n_rows and n_columns of it are written. */
+typedef struct tile_place {
+    float *c;
+    size_t ldc;
+    uint32_t n_rows;
+    uint32_t n_columns;
+    bool is_added;
+} tile_place;
+
+/* A vector of a row goes to c. */
+static inline void vector_write(float *c, __mmask16 mask, __m512 sum, bool is_added)
 {
+    if (is_added) {
+        sum = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c), sum);
+    }
+    _mm512_mask_storeu_ps(c, mask, sum);
+}
+
+/* Sums stay in registers from the first term to c: a copy of them in memory costs as much as
+ * several pairs. */
+static inline void tile_run(const packed_a *a, const uint32_t *panel, uint32_t n_pairs,
+                            const tile_place *to)
+{
+    const __mmask16 first = lanes_of(to->n_columns);
+    const __mmask16 second = to->n_columns > LANES ? lanes_of(to->n_columns - LANES) : 0;
     __m512 sum[TILE_ROWS][TILE_VECTORS];
     const uint32_t *x = a->words;
 
@@ -190,24 +213,11 @@ static inline void tile_sums(const packed_a *a, const uint32_t *panel, uint32_t 
     }
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < TILE_ROWS; i++) {
-        sums[i][0] = sum[i][0];
-        sums[i][1] = sum[i][1];
-    }
-}
+        if (i < to->n_rows) {
+            float *c = to->c + i * to->ldc;
 
-/* n_rows and n_columns of a tile go to c. */
-static void tile_write(__m512 sums[TILE_ROWS][TILE_VECTORS], const quire_f32_product *p, float *c,
-                       uint32_t n_rows, uint32_t n_columns, bool is_added)
-{
-    for (uint32_t i = 0; i < n_rows && i < TILE_ROWS; i++, c += p->ldc) {
-        for (uint32_t j = 0; j < TILE_VECTORS && j * LANES < n_columns; j++) {
-            const __mmask16 mask = lanes_of(n_columns - j * LANES);
-            __m512 x = sums[i][j];
-
-            if (is_added) {
-                x = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, c + (size_t)j * LANES), x);
-            }
-            _mm512_mask_storeu_ps(c + (size_t)j * LANES, mask, x);
+            vector_write(c, first, sum[i][0], to->is_added);
+            vector_write(c + LANES, second, sum[i][1], to->is_added);
         }
     }
 }
@@ -224,11 +234,10 @@ static void block_run(const pair_block *a, const packed_a *packed)
         (p->is_b_transposed ? pack_b_transposed : pack_b)(&b, panel);
         for (uint32_t i = 0; i < a->n_rows; i += TILE_ROWS) {
             const packed_a tile = { packed->words + i * packed->row, packed->row, packed->pair };
-            __m512 sums[TILE_ROWS][TILE_VECTORS];
+            const tile_place to = { p->c + (size_t)(a->row + i) * p->ldc + b.row, p->ldc,
+                                    a->n_rows - i, b.n_rows, p->is_added || a->first > 0 };
 
-            tile_sums(&tile, panel, a->n_pairs, sums);
-            tile_write(sums, p, p->c + (size_t)(a->row + i) * p->ldc + b.row, a->n_rows - i,
-                       b.n_rows, p->is_added || a->first > 0);
+            tile_run(&tile, panel, a->n_pairs, &to);
         }
     }
 }

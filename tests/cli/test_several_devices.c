@@ -375,6 +375,25 @@ static void test_relay(void **state)
     served_end(&running, SIGTERM);
 }
 
+/* Memory of 0 in the settings means no relay. The default is printed as a comment: settings that
+ * are read again mean the same. */
+static void test_no_relay(void **state)
+{
+    program_running running = serve_two(config_of("cache_host_memory: 0\n"));
+    const uint16_t port = served_port(&running);
+    program_result r;
+
+    (void)state;
+    (void)served_metric(port, METRIC("quire_device_down", "1"));
+    assert_null(strstr(served_ask(port, "GET", "/metrics", ""), HOST_RECORDS));
+    served_end(&running, SIGTERM);
+
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--kv", "q8",
+                                  "--kv-budget", "1MiB", "--device", "mock0,mock1"));
+    assert_says(r.out, "\n# cache_host_memory: none; several devices of a kind ");
+    program_free(&r);
+}
+
 /* The first device is lost in the middle of an answer: the client gets the answer of a server that
  * loses nothing, and the server goes on. */
 static void test_lost(void **state)
@@ -537,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_placement),
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_relay),
+        cmocka_unit_test(test_no_relay),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_placement_alone),
         cmocka_unit_test(test_lost_both),

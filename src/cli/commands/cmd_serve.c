@@ -199,13 +199,14 @@ static const quire_opt options[] = {
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
     { .names = { "--cache-host-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
-      .max = BYTES_MAX, .initial = "0",
-      .initial_text = "0, none; several devices of a kind without another store have a sixteenth "
-                      "of the host's memory, at most 256 MiB",
+      .max = BYTES_MAX,
+      .initial_text = "none; several devices of a kind without another store have a sixteenth of "
+                      "the host's memory, at most 256 MiB",
       .offset = offsetof(quire_serve_args, cache_host_bytes),
+      .seen_offset = offsetof(quire_serve_args, is_host_given),
       .help = "with --device: memory of the host for copies of cached pages that are worth keeping "
               "(with --store-all: of all cached pages), in front of --cache-dir and --store. "
-              "Several devices have it in common" },
+              "Several devices have it in common. 0: none" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
       .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget. tier: the rest of their pages lies in "

@@ -71,6 +71,7 @@ typedef struct quire_serve_args {
     const char *cache_dir; /* NULL = none */
     uint64_t cache_disk_bytes;
     uint64_t cache_host_bytes; /* of copies of a device's pages; 0 = none */
+    bool is_host_given;        /* also as 0: then several devices have no relay */
     bool cache_dir_readonly;
     bool store_all;
     const char *cache_state; /* see quire_serve_state_read() */

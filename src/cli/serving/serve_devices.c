@@ -91,13 +91,14 @@ static bool has_twins(const quire_serve_devices *devices)
 }
 
 /* Pages go from one device to another through a store. Without one, a part of the host's memory is
- * it. */
+ * it, unless cache_host_memory is 0. */
 static void relay_settle(const quire_serve_devices *devices, quire_serve_args *args)
 {
     const uint64_t limit = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
                                                                 : quire_memory_available();
 
-    if (has_twins(devices) && !args->no_prefix_cache && !quire_serve_has_store(args)) {
+    if (has_twins(devices) && !args->no_prefix_cache && !args->is_host_given &&
+        !quire_serve_has_store(args)) {
         args->is_relay = true;
         args->cache_host_bytes = quire_min_u64(RELAY_BYTES, limit / RELAY_SHARE);
     }

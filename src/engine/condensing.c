@@ -243,7 +243,8 @@ quire_condensing_bytes quire_condensing_bytes_of(const quire_condensing_on *on,
     const quire_packing *packing = &on->parts->packing;
     const quire_attn_workspace_opts all = quire_runtime_attn_opts(on->desc, on->opts);
     const quire_packed_device_opts device = quire_condensing_device_opts(on, &all);
-    quire_packed_text_opts text = { .packing = packing };
+    quire_packed_text_opts text = { .packing = packing,
+                                    .n_mirrored = device.is_on_device ? on->opts->n_ctx : 0 };
     quire_condensing_bytes bytes = { 0 };
     quire_condensing c;
 

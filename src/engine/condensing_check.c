@@ -217,6 +217,8 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
 
 int quire_attending_check(const quire_condensing_on *on, const char *setting, quire_error *err)
 {
+    const char *why;
+
     if (!on->opts->has_bounds) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s cannot go with a server whose pages have no bounds of their "
@@ -224,6 +226,14 @@ int quire_attending_check(const quire_condensing_on *on, const char *setting, qu
                                setting);
     }
     QUIRE_TRY(quire_runtime_bounds_check(on->desc, err));
+    why = unpacked_on_device(on);
+    why = why == NULL ? no_lanes_on_device(on) : why;
+    if (why != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s cannot go with KV on device %s %s: there tokens cannot choose "
+                               "pages",
+                               setting, on->opts->device, why);
+    }
     return on->parts->packing.n_layers > 0
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_UNSUPP,

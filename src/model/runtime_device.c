@@ -20,9 +20,6 @@ static const char *missing(const quire_runtime_opts *o)
     if (o->kv_elsewhere_bytes != 0 && o->elsewhere_limits.struct_bytes == 0) {
         return "texts that keep a share of their tokens (--retain)";
     }
-    if (o->has_bounds) {
-        return "texts that read a share of their pages (--attend)";
-    }
     return o->lock_memory ? "locked memory (--lock-memory)" : NULL;
 }
 

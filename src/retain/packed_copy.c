@@ -113,6 +113,19 @@ int quire_packed_list_make(const quire_packing *p, quire_packed_pages *pages, ui
     return pages->list != NULL ? QUIRE_OK : QUIRE_NOMEM;
 }
 
+/* Zeros to the bounds of all parts. */
+static int bounds_clear(const quire_packing *p, const quire_packed_pages *pages, queue *q,
+                        unsigned char *zeros)
+{
+    const size_t n_bytes = quire_packing_part_places(p) * p->bounds_bytes;
+
+    for (uint32_t i = 0; n_bytes > 0 && i < pages->n * p->n_layers; i++) {
+        QUIRE_TRY(queue_add(q, quire_packed_part(p, pages, i) + quire_packing_part_bytes(p), zeros,
+                            n_bytes));
+    }
+    return QUIRE_OK;
+}
+
 /* Zeros to the places of a part from `first` on: K, and V behind it. */
 static int part_clear(const quire_packing *p, queue *q, unsigned char *part, uint32_t first,
                       unsigned char *zeros)
@@ -129,8 +142,8 @@ static int rest_clear(const quire_packing *p, const quire_packed_pages *pages,
 {
     const uint32_t n_places = lanes->first[quire_packing_n_lanes(p)];
     const uint32_t each = quire_packing_part_places(p);
-    unsigned char *zeros = calloc(1, quire_packing_part_bytes(p));
-    int rc = zeros != NULL ? QUIRE_OK : QUIRE_NOMEM;
+    unsigned char *zeros = calloc(1, quire_packing_part_bytes(p) + each * p->bounds_bytes);
+    int rc = zeros != NULL ? bounds_clear(p, pages, q, zeros) : QUIRE_NOMEM;
 
     for (uint32_t i = lanes->n_list_parts + n_places / each;
          rc == QUIRE_OK && i < pages->n * p->n_layers; i++) {

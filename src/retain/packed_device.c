@@ -244,10 +244,12 @@ static void head_job(quire_packed_device *d, quire_packed_worker *w, const quire
         quire_packed_sums_add(d, w, d->summed[i - n_watched], &one, lane);
     } else if (i >= d->n_packed) {
         quire_packed_repeat(d, w, d->repeated[i - d->n_packed], &one, lane);
+    } else if (d->queue != NULL) {
+        return; /* quire_packed_queue_run() has it */
     } else if (quire_packed_attends(d->packed[i])) {
         one.sink_tiles = d->sink_tiles; /* no page of it is packed */
         quire_packed_attend(d, w, d->packed[i], &one, lane);
-    } else if (d->queue == NULL && quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
+    } else if (quire_packed_job_begin(d, w, d->packed[i], lane, false)) {
         quire_attn_run(w->workspace, &one, 0, 0, 1);
     }
 }
@@ -363,18 +365,13 @@ static int worker_init(quire_packed_worker *w, const quire_packed_device *d,
 {
     const quire_attn_workspace_opts opts = worker_opts(o);
 
+    QUIRE_TRY(quire_packed_bounder_init(w, &d->packing, d->n_entries_max, o->is_on_device));
     if (o->is_on_device) {
         return QUIRE_OK;
     }
     w->addrs = calloc(2 * (size_t)d->n_entries_max + 1, sizeof *w->addrs);
     QUIRE_FAIL_IF(w->addrs == NULL, QUIRE_NOMEM);
     QUIRE_TRY(quire_packed_tables_init(w, d->n_entries_max, quire_packing_is_sealed(&d->packing)));
-    if (d->packing.bounds_bytes > 0) {
-        w->ranks = calloc(d->n_entries_max, sizeof *w->ranks);
-        w->chosen = calloc(d->n_entries_max, sizeof *w->chosen);
-        w->tile = malloc((size_t)TILE * d->packing.layers[0].d_k * sizeof *w->tile);
-        QUIRE_FAIL_IF(w->ranks == NULL || w->chosen == NULL || w->tile == NULL, QUIRE_NOMEM);
-    }
     return quire_attn_workspace_create(&w->workspace, &opts);
 }
 
@@ -383,18 +380,13 @@ static uint64_t worker_bytes(const quire_packed_device_opts *o)
     const quire_attn_workspace_opts opts = worker_opts(o);
     const uint64_t n = entries_max(o);
     const uint64_t n_tables = quire_packing_is_sealed(o->packing) ? 2 : 1;
-    uint64_t bytes = sizeof(quire_packed_worker);
+    const uint64_t bytes = sizeof(quire_packed_worker) +
+                           quire_packed_bounder_bytes(o->packing, (uint32_t)n, o->is_on_device);
 
-    if (o->is_on_device) {
-        return bytes;
-    }
-    bytes += quire_attn_workspace_bytes(&opts);
-    bytes += (2 * n + 1) * sizeof(quire_page_addr) + n_tables * n * sizeof(quire_page_entry);
-    if (o->packing->bounds_bytes > 0) {
-        bytes += n * (sizeof(quire_page_rank) + sizeof(quire_page_id)) +
-                 (uint64_t)TILE * o->packing->layers[0].d_k * sizeof(float);
-    }
-    return bytes;
+    return o->is_on_device
+               ? bytes
+               : bytes + quire_attn_workspace_bytes(&opts) + (2 * n + 1) * sizeof(quire_page_addr) +
+                     n_tables * n * sizeof(quire_page_entry);
 }
 
 uint64_t quire_packed_device_bytes(const quire_packed_device_opts *o)
@@ -506,9 +498,7 @@ void quire_packed_device_destroy(quire_packed_device *d)
     for (uint32_t i = 0; d->workers != NULL && i < d->n_threads; i++) {
         quire_attn_workspace_destroy(d->workers[i].workspace);
         quire_watch_room_fini(&d->workers[i].watched);
-        free(d->workers[i].tile);
-        free(d->workers[i].chosen);
-        free(d->workers[i].ranks);
+        quire_packed_bounder_fini(&d->workers[i]);
         free(d->workers[i].addrs);
         quire_packed_tables_fini(&d->workers[i]);
     }

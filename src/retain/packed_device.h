@@ -33,7 +33,9 @@
  * texts of a runtime whose pages have room for them: another text may share the page later.
  * Those of plain texts are made in run(), and of the last layer in sync(), because a step without
  * logits appends to that layer and does not run it. Pages may lie outside of memory while their
- * bounds are there (quire_packed_elsewhere).
+ * bounds are there (quire_packed_elsewhere). On a device the host makes the bounds of a tile from
+ * keys that it copies, and sends them to the page. A text that chooses pages keeps the bounds of
+ * its own ones in the host's memory (quire_packed_mirror).
  *
  * Thread: owner; append() and run() of the device on all threads of a step.
  *
@@ -62,6 +64,15 @@ typedef struct quire_packed_sums {
     float *attention; /* lane after lane: packed tokens, then n_chunk others; NULL: none */
 } quire_packed_sums;
 
+/* Bounds of the first pages of a text whose pages lie on a device, in the host's memory. Of a page
+ * they are copied once: a full page of a text does not change. */
+typedef struct quire_packed_mirror {
+    unsigned char *bounds; /* [n_layers][n_pages_max], of a page those of all lanes as they end a
+                              part; NULL: no row chooses pages on a device */
+    uint32_t *n_known;     /* [n_layers] pages whose bounds are there */
+    uint32_t n_pages_max;
+} quire_packed_mirror;
+
 /* A text of a sequence, by which a batch names it. */
 typedef struct quire_packed_text {
     quire_packed_lanes lanes; /* n_pages 0: no page is packed */
@@ -83,13 +94,14 @@ typedef struct quire_packed_text {
     uint32_t attend_from; /* this position on */
     uint32_t seen_begin;  /* first position of rows that were seen one after the other */
     uint32_t seen_end;    /* behind the last of them, whose results are still there */
+    quire_packed_mirror mirror;
     quire_packed_sums sums;
 } quire_packed_text;
 
 typedef struct quire_packed_device_opts {
     quire_attn_device base;
     bool is_on_device;               /* base has a queue and memory of its own; then without
-                                        windows, sealed formats and bounds, and: */
+                                        windows and sealed formats, and: */
     const quire_page_memory *memory; /* of base; read by create */
     uint32_t n_pairs_max;            /* sequences of a batch of base */
     const quire_packing *packing;    /* borrowed */
@@ -160,15 +172,23 @@ typedef struct quire_packed_text_opts {
     const quire_rotation *rotation; /* sums over queries; NULL: none */
     double attend_share;            /* as in the text; 0 = rows read all pages */
     uint32_t attend_from;
+    uint32_t n_mirrored;      /* tokens of a text that chooses pages on a device, at most; else 0 */
     uint32_t n_summed;        /* sums of attention; tokens in full pages, at most; 0 = none */
     uint64_t n_summed_packed; /* packed ones of all lanes, for the number of bytes alone */
 } quire_packed_text_opts;
 
-/* Bytes of a text: the places of its lanes, queries, worth and sums. */
+/* Bytes of a text: the places of its lanes, queries, worth, sums and bounds. */
 uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts);
 /* Errors: QUIRE_NOMEM. Memory: quire_packed_text_destroy(). */
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *opts);
 void quire_packed_text_destroy(quire_packed_text *text);
+
+/* ---- packed_bounds.c ---- */
+
+uint64_t quire_packed_mirror_bytes(const quire_packed_text_opts *opts);
+/* Errors: QUIRE_NOMEM. Memory: quire_packed_mirror_fini(), on errors too. */
+int quire_packed_mirror_init(quire_packed_mirror *mirror, const quire_packed_text_opts *opts);
+void quire_packed_mirror_fini(quire_packed_mirror *mirror);
 
 /* ---- packed_sums.c ---- */
 

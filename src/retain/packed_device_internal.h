@@ -28,7 +28,10 @@ typedef struct quire_packed_worker {
     float *tile;              /* K of one tile, for these and for bounds */
     quire_page_rank *ranks;   /* [n_entries_max]; NULL: pages have no bounds */
     quire_page_id *chosen;    /* [n_entries_max] pages; with ranks */
-    uint64_t n_read;          /* quire_packed_reads */
+    unsigned char *keys;      /* tiles of K, and their bounds, on their way from a device and back;
+                                 with ranks */
+    unsigned char *bounds;
+    uint64_t n_read; /* quire_packed_reads */
     uint64_t n_held;
 } quire_packed_worker;
 
@@ -40,14 +43,14 @@ typedef struct quire_packed_jobs {
     _Atomic size_t hidden_stride;
 } quire_packed_jobs;
 
-/* A KV head of a sequence in a batch of a device. */
+/* A KV head of some rows of a sequence in a batch of a device. */
 typedef struct quire_packed_pair {
-    const quire_attn_seq *seq;
+    quire_attn_seq seq;
     uint32_t head;
 } quire_packed_pair;
 
 /* Jobs of a layer as batches of a device with a queue: each pair of a sequence and a KV head is a
- * sequence there. */
+ * sequence there, and so is each row that chooses pages. */
 typedef struct quire_packed_queue {
     quire_page_memory memory;
     uint32_t n_pairs_max;
@@ -63,6 +66,7 @@ typedef struct quire_packed_queue {
     float *out;
     bool has_queued;  /* rows of the tables may wait in the device's queue */
     bool has_plain;   /* the device's plan is that of the plain sequences */
+    bool is_one;      /* the layer's rows were one batch */
     uint32_t n_ready; /* the plan is that of all jobs of layer n_ready - 1; 0: of none */
     /* Of keys that are watched. The lock is that of the device while jobs run. */
     pthread_mutex_t lock;
@@ -130,7 +134,11 @@ void quire_packed_tiles_fill(const quire_packed_device *d, quire_packed_worker *
  * Returns whether that worked. */
 bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
                             const quire_attn_seq *seq, uint32_t lane, bool rows_only);
-/* The same on the lane's tiles whose ranks are the worker's first n. */
+/* The same of the lane's tiles with the first n of the ranks. */
+void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_worker *w,
+                                const quire_attn_seq *seq, uint32_t lane,
+                                const quire_page_rank *ranks, uint32_t n);
+/* ... whose ranks are the worker's first n. */
 bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
                                const quire_attn_seq *seq, uint32_t lane, uint32_t n);
 
@@ -162,12 +170,39 @@ static inline bool quire_packed_fills(const quire_attn_seq *seq)
 {
     return seq->n_tokens / QUIRE_TILE_TOKENS > (seq->n_tokens - seq->n_rows) / QUIRE_TILE_TOKENS;
 }
-/* The bounds of the tiles of a lane that the rows of the step fill. */
-void quire_packed_bound(const quire_packed_device *d, quire_packed_worker *w,
-                        const quire_attn_seq *seq, uint32_t lane);
-/* Attention of the step's rows. */
+/* Rows [first, first + n) of a sequence's rows in the step. */
+quire_attn_seq quire_packed_rows_of(const quire_attn_seq *seq, uint32_t first, uint32_t n);
+/* How many of the first rows read all tiles of a lane. */
+uint32_t quire_packed_n_dense(const quire_packed_device *d, const quire_attn_seq *seq,
+                              uint32_t lane);
+/* The tiles that the only row of a sequence reads of a lane: their ranks are the worker's first
+ * ones. Returns their number. one: the layer of the lane. */
+uint32_t quire_packed_row_choose(const quire_packed_device *d, quire_packed_worker *w,
+                                 const quire_attn_seq *seq, const quire_attn_layer *one,
+                                 uint32_t lane);
+/* Attention of the step's rows, of pages in the host's memory. */
 void quire_packed_attend(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
                          const quire_attn_layer *one, uint32_t lane);
+
+/* ---- packed_bounds.c ---- */
+
+/* A worker's memory for bounds; none, of pages without. Errors: QUIRE_NOMEM. */
+int quire_packed_bounder_init(quire_packed_worker *w, const quire_packing *p,
+                              uint32_t n_entries_max, bool has_queue);
+void quire_packed_bounder_fini(quire_packed_worker *w);
+uint64_t quire_packed_bounder_bytes(const quire_packing *p, uint32_t n_entries_max, bool has_queue);
+
+/* Make the bounds of the tiles of a lane that the rows of the step fill; nothing, of pages without
+ * bounds. A failed copy goes to the step's status. Not under the queue's lock. */
+void quire_packed_bound(quire_packed_device *d, quire_packed_worker *w, const quire_attn_seq *seq,
+                        uint32_t lane);
+/* Bring the bounds of a layer of a sequence's full pages that its text does not have yet. Under the
+ * queue's lock. Errors: those of quire_page_memory.copy. */
+int quire_packed_mirror_fetch(quire_packed_device *d, const quire_attn_seq *seq, uint32_t l);
+/* The bounds of a lane's tile, which are in memory also when the page is not. Of a tile in a page
+ * that is not full they are anything. */
+const uint16_t *quire_packed_bounds_at(const quire_packed_device *d, const quire_attn_seq *seq,
+                                       uint32_t lane, uint32_t tile);
 
 /* ---- packed_watch.c: attention of a step's rows to tokens of a lane ---- */
 

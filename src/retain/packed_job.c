@@ -158,17 +158,24 @@ bool quire_packed_job_begin(quire_packed_device *d, quire_packed_worker *w,
     return worker_begin(d, w);
 }
 
-bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
-                               const quire_attn_seq *seq, uint32_t lane, uint32_t n)
+void quire_packed_tiles_fill_on(const quire_packed_device *d, quire_packed_worker *w,
+                                const quire_attn_seq *seq, uint32_t lane,
+                                const quire_page_rank *ranks, uint32_t n)
 {
     uint32_t n_entries = 0;
 
     QUIRE_CHECK(quire_packed_text_of(seq)->lanes.n_pages == 0);
     while (n_entries < n) {
-        const lane_tile tile = full_tile(d, seq, lane, w->ranks[n_entries].entry);
+        const lane_tile tile = full_tile(d, seq, lane, ranks[n_entries].entry);
 
         tile_add(d, w, &tile, &n_entries);
     }
     seq_set(w, seq, n);
+}
+
+bool quire_packed_job_begin_on(quire_packed_device *d, quire_packed_worker *w,
+                               const quire_attn_seq *seq, uint32_t lane, uint32_t n)
+{
+    quire_packed_tiles_fill_on(d, w, seq, lane, w->ranks, n);
     return worker_begin(d, w);
 }

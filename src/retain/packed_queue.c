@@ -58,7 +58,7 @@ int quire_packed_queue_create(quire_packed_device *d, const quire_packed_device_
 
     QUIRE_FAIL_IF(queue == NULL, QUIRE_NOMEM);
     QUIRE_CHECK(o->memory != NULL && !quire_packing_is_sealed(&d->packing) &&
-                d->packing.window_group == 0 && d->packing.bounds_bytes == 0);
+                d->packing.window_group == 0);
     (void)pthread_mutex_init(&queue->lock, NULL);
     queue->memory = *o->memory;
     queue->n_rows_max = o->n_rows_max;
@@ -161,9 +161,9 @@ static void pairs_plan(quire_packed_device *d)
 static void rows_take(const quire_packed_queue *queue, const quire_packed_pair *pair,
                       const float *from, size_t stride, size_t n, float *to)
 {
-    for (uint32_t i = 0; from != NULL && i < pair->seq->n_rows; i++) {
+    for (uint32_t i = 0; from != NULL && i < pair->seq.n_rows; i++) {
         memcpy(to + (queue->n_rows + i) * n,
-               from + (pair->seq->first_row + i) * stride + pair->head * n, n * sizeof *to);
+               from + (pair->seq.first_row + i) * stride + pair->head * n, n * sizeof *to);
     }
 }
 
@@ -184,7 +184,7 @@ static quire_attn_layer layer_of(quire_packed_device *d, const quire_attn_layer 
         rows_take(queue, pair, call->q[0], call->q_stride, one.q_stride, queue->q);
         rows_take(queue, pair, call->k_new, call->k_new_stride, one.d_k, queue->k);
         rows_take(queue, pair, call->v_new, call->v_new_stride, one.d_v, queue->v);
-        queue->n_rows += pair->seq->n_rows;
+        queue->n_rows += pair->seq.n_rows;
     }
     one.q[0] = call->q[0] != NULL ? queue->q : NULL;
     one.k_new = call->k_new != NULL ? queue->k : NULL;
@@ -201,8 +201,8 @@ static void rows_give(const quire_packed_device *d, const quire_attn_layer *call
     for (uint32_t p = 0; p < d->queue->n_pairs; p++) {
         const quire_packed_pair *pair = &d->queue->pairs[p];
 
-        for (uint32_t i = 0; i < pair->seq->n_rows; i++, from += n) {
-            memcpy(call->out + (pair->seq->first_row + i) * call->out_stride + pair->head * n, from,
+        for (uint32_t i = 0; i < pair->seq.n_rows; i++, from += n) {
+            memcpy(call->out + (pair->seq.first_row + i) * call->out_stride + pair->head * n, from,
                    n * sizeof *from);
         }
     }
@@ -249,60 +249,157 @@ static void pairs_flush(quire_packed_device *d, const quire_attn_layer *call, ui
     pairs_begin(d);
 }
 
-static void pair_add(quire_packed_device *d, const quire_attn_seq *seq, uint32_t l, uint32_t head)
+/* A layer at hand. */
+typedef struct layer_work {
+    const quire_attn_layer *call;
+    uint32_t l;
+    bool is_run; /* else append */
+} layer_work;
+
+/* The table of the next pair, whose rows are those of a sequence; a batch that is full goes first.
+ */
+static quire_packed_worker *pair_begin(quire_packed_device *d, const layer_work *work,
+                                       const quire_attn_seq *seq)
 {
-    quire_packed_queue *queue = d->queue;
+    const quire_packed_queue *queue = d->queue;
+
+    if (queue->n_pairs == queue->n_pairs_max || queue->n_rows + seq->n_rows > queue->n_rows_max) {
+        pairs_flush(d, work->call, work->l, work->is_run);
+        d->queue->is_one = false;
+    }
+    return &queue->tables[queue->n_pairs];
+}
+
+static void pair_end(quire_packed_queue *queue, const quire_attn_seq *seq, uint32_t head)
+{
     quire_packed_worker *table = &queue->tables[queue->n_pairs];
 
-    quire_packed_tiles_fill(d, table, seq, l * d->packing.n_kv_head + head, false);
     table->seq.first_row = queue->n_rows;
     queue->seqs[queue->n_pairs] = table->seq;
-    queue->pairs[queue->n_pairs++] = (quire_packed_pair){ seq, head };
+    queue->pairs[queue->n_pairs++] = (quire_packed_pair){ *seq, head };
     queue->n_rows += seq->n_rows;
 }
 
-static void pairs_all(quire_packed_device *d, const quire_attn_layer *call, uint32_t l, bool is_run)
+/* Rows that read all tiles of a KV head. */
+static void pair_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq,
+                     uint32_t head)
+{
+    quire_packed_worker *table = pair_begin(d, work, seq);
+
+    quire_packed_tiles_fill(d, table, seq, work->l * d->packing.n_kv_head + head, false);
+    pair_end(d->queue, seq, head);
+}
+
+/* Rows from n_dense on of a sequence, each with the tiles of a KV head that it chooses. Thread 0
+ * has no other use for the ranks of its worker now. */
+static void choosing_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq,
+                         uint32_t n_dense, uint32_t head)
+{
+    const uint32_t lane = work->l * d->packing.n_kv_head + head;
+    const quire_attn_layer one = quire_lane_call(&d->heads[work->l], work->call, d->group, head);
+    quire_packed_worker *chooser = &d->workers[0];
+
+    for (uint32_t i = n_dense; i < seq->n_rows; i++) {
+        const quire_attn_seq row = quire_packed_rows_of(seq, i, 1);
+        const uint32_t n = quire_packed_row_choose(d, chooser, &row, &one, lane);
+        quire_packed_worker *table = pair_begin(d, work, &row);
+
+        quire_packed_tiles_fill_on(d, table, &row, lane, chooser->ranks, n);
+        pair_end(d->queue, &row, head);
+    }
+}
+
+/* Whether some rows of a sequence choose pages now. */
+static bool is_choosing(const quire_packed_device *d, const layer_work *work,
+                        const quire_attn_seq *seq, uint32_t *n_dense)
+{
+    *n_dense = quire_packed_n_dense(d, seq, work->l * d->packing.n_kv_head);
+    return work->is_run && *n_dense < seq->n_rows;
+}
+
+static void seq_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq)
+{
+    uint32_t n_dense;
+    int rc;
+
+    if (!is_choosing(d, work, seq, &n_dense)) {
+        for (uint32_t g = 0; g < d->packing.n_kv_head; g++) {
+            pair_add(d, work, seq, g);
+        }
+        return;
+    }
+    rc = is_well(d) ? quire_packed_mirror_fetch(d, seq, work->l) : QUIRE_OK;
+    if (rc < 0) {
+        failed(d, rc);
+    }
+    for (uint32_t g = 0; g < d->packing.n_kv_head && is_well(d); g++) {
+        if (n_dense > 0) {
+            const quire_attn_seq dense = quire_packed_rows_of(seq, 0, n_dense);
+
+            pair_add(d, work, &dense, g);
+        }
+        choosing_add(d, work, seq, n_dense, g);
+    }
+}
+
+static void pairs_all(quire_packed_device *d, const layer_work *work)
 {
     quire_packed_queue *queue = d->queue;
-    bool is_one = d->n_plain == 0;
 
     queue->has_plain = false;
+    queue->is_one = d->n_plain == 0;
     pairs_begin(d);
-    for (uint32_t i = 0; i < d->n_packed * d->packing.n_kv_head; i++) {
-        const quire_attn_seq *seq = d->packed[i / d->packing.n_kv_head];
-
-        if (queue->n_pairs == queue->n_pairs_max ||
-            queue->n_rows + seq->n_rows > queue->n_rows_max) {
-            pairs_flush(d, call, l, is_run);
-            is_one = false;
-        }
-        pair_add(d, seq, l, i % d->packing.n_kv_head);
+    for (uint32_t i = 0; i < d->n_packed; i++) {
+        seq_add(d, work, d->packed[i]);
     }
     if (is_well(d)) {
         pairs_plan(d);
-        pairs_do(d, call, l, is_run);
+        pairs_do(d, work->call, work->l, work->is_run);
     }
-    queue->n_ready = is_one && is_well(d) ? l + 1 : 0;
+}
+
+/* Whether run() of a layer can go by the plan of its append(). */
+static bool is_ready(const quire_packed_device *d, uint32_t l)
+{
+    const layer_work work = { .l = l, .is_run = true };
+    uint32_t n_dense;
+
+    for (uint32_t i = 0; i < d->n_packed; i++) {
+        if (is_choosing(d, &work, d->packed[i], &n_dense)) {
+            return false;
+        }
+    }
+    return d->queue->is_one && is_well(d);
 }
 
 void quire_packed_queue_append(quire_packed_device *d, const quire_attn_layer *call, uint32_t l)
 {
+    const layer_work work = { call, l, false };
+
     if (plain_plan(d)) {
         d->base.append(d->base.ctx, call, 0, 1);
     }
-    pairs_all(d, call, l, false);
+    pairs_all(d, &work);
+    d->queue->n_ready = is_ready(d, l) ? l + 1 : 0;
+    for (uint32_t i = 0; i < d->n_packed; i++) {
+        for (uint32_t g = 0; g < d->packing.n_kv_head; g++) {
+            quire_packed_bound(d, &d->workers[0], d->packed[i], l * d->packing.n_kv_head + g);
+        }
+    }
 }
 
 void quire_packed_queue_run(quire_packed_device *d, const quire_attn_layer *call, uint32_t index,
                             uint32_t l)
 {
+    const layer_work work = { call, l, true };
+
     if (plain_plan(d)) {
         d->base.run(d->base.ctx, call, index, 0, 1);
     }
     if (d->queue->n_ready == l + 1) {
         pairs_do(d, call, l, true);
-        d->queue->n_ready = 0;
     } else {
-        pairs_all(d, call, l, true);
+        pairs_all(d, &work);
     }
+    d->queue->n_ready = 0;
 }

@@ -25,7 +25,7 @@ uint64_t quire_packed_text_bytes(const quire_packed_text_opts *opts)
         ((uint64_t)quire_packing_n_lanes(opts->packing) + 1) * sizeof(uint32_t);
 
     return sizeof(quire_packed_text) + list_bytes + queries_bytes(opts) + worth_bytes(opts) +
-           quire_packed_sums_bytes(opts);
+           quire_packed_sums_bytes(opts) + quire_packed_mirror_bytes(opts);
 }
 
 int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_opts *o)
@@ -44,6 +44,7 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
     text->worth = o->n_worth > 0 ? calloc(1, worth_bytes(o)) : NULL;
     rc = quire_packed_lanes_init(&text->lanes, o->packing);
     rc = rc == QUIRE_OK ? quire_packed_sums_init(&text->sums, o) : rc;
+    rc = rc == QUIRE_OK ? quire_packed_mirror_init(&text->mirror, o) : rc;
     if (rc < 0 || (o->probe > 0 && text->queries == NULL) ||
         (o->n_worth > 0 && text->worth == NULL)) {
         quire_packed_text_destroy(text);
@@ -56,6 +57,7 @@ int quire_packed_text_create(quire_packed_text **out, const quire_packed_text_op
 void quire_packed_text_destroy(quire_packed_text *text)
 {
     if (text != NULL) {
+        quire_packed_mirror_fini(&text->mirror);
         quire_packed_sums_fini(&text->sums);
         quire_packed_lanes_fini(&text->lanes);
         free(text->worth);

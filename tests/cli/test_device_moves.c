@@ -249,10 +249,50 @@ static void test_serve(void **state)
     }
 }
 
-/* Requests larger than the budget and tokens that move exclude each other: auto gives way. */
+/* The answer of a server with --attend on these devices, some of whose pages no token reads. */
+static void attending_on(const char *devices, char *text, size_t text_bytes)
+{
+    program_running running = program_start(
+        PROGRAM("serve", program_model_deep(), "--port", "0", "--kv", "q8", "-c", "1024",
+                "--kv-budget", "8MiB", "--device", devices, "--attend", "top:0.3"));
+    const uint16_t port = served_port(&running);
+
+    (void)served_complete_of(port, ask_long, text, text_bytes);
+    assert_true(served_metric(port, "quire_attend_pages_total{pages=\"left\"}") > 0);
+    served_end(&running, SIGTERM);
+}
+
+static void test_serve_attend(void **state)
+{
+    static const char *const devices[] = { "cpu", "mock", "cpu,mock1" };
+    static char text[3][8192];
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        attending_on(devices[i], text[i], sizeof text[i]);
+        assert_true(strlen(text[i]) > 100);
+        assert_string_equal(text[i], text[0]);
+    }
+}
+
+/* Requests larger than the budget and tokens that move exclude each other, and so do these and
+ * tokens that choose pages on a device: auto gives way. */
 static void test_overflow(void **state)
 {
     program_result r;
+
+    r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--device",
+                                  "mock", "--attend", "top:0.5"));
+    assert_says(r.out, "\"kv_overflow\": \"refuse\"");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device", "mock",
+                                  "--attend", "top:0.5", "--kv-overflow", "tier"));
+    assert_says(r.err, "--attend cannot go with KV on device mock beside texts larger than memory");
+    program_free(&r);
+    r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--split-mode",
+                                  "layer", "--device", "mock,mock1", "--attend", "top:0.5"));
+    assert_says(r.err, "with layers on several devices");
+    program_free(&r);
 
     (void)state;
     r = program_expect(0, PROGRAM("serve", program_model(), "--check-config", "--json", "--kv",
@@ -270,10 +310,11 @@ static void test_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_run),        cmocka_unit_test(test_run_by_vulkan),
-        cmocka_unit_test(test_lost),       cmocka_unit_test(test_run_retain),
-        cmocka_unit_test(test_serve),      cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_perplexity), cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_run),          cmocka_unit_test(test_run_by_vulkan),
+        cmocka_unit_test(test_lost),         cmocka_unit_test(test_run_retain),
+        cmocka_unit_test(test_serve),        cmocka_unit_test(test_overflow),
+        cmocka_unit_test(test_perplexity),   cmocka_unit_test(test_attend),
+        cmocka_unit_test(test_serve_attend),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,9 +100,6 @@ static void test_second(void **state)
         const char *memory; /* of the device */
         const char *says;
     } cases[] = {
-        { { "--attend", "top:0.5" },
-          NULL,
-          "device mock1: texts that read a share of their pages (--attend)" },
         { { "--lock-memory", NULL }, NULL, "device mock1: locked memory" },
         { { "--context-overflow", "truncate_turns" }, "1000", "kB on device mock1 (KV " },
         { { "--pinned", "256MiB" },

@@ -42,6 +42,23 @@ static int open_mock(quire_device **out, const char *name, const quire_device_op
     return rc;
 }
 
+bool condense_has_vulkan(void)
+{
+    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_device *device;
+
+    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
+    opts.attn.n_head_max = opts.attn.n_layers_max = opts.attn.n_entries_max = 1;
+    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
+    if (quire_device_open(&device, "vulkan0", &opts, &err) < 0) {
+        (void)printf("vulkan0: skipped: %s\n", err.message);
+        return false;
+    }
+    quire_device_close(device);
+    return true;
+}
+
 static void formats_set(const setting *s, quire_runtime_opts *opts)
 {
     opts->k_format = s->format;

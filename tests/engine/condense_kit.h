@@ -36,6 +36,9 @@ typedef struct setting {
 
 extern quire_device *condense_mock; /* opened last */
 
+/* Whether there is a "vulkan0"; a line says why not. */
+bool condense_has_vulkan(void);
+
 engine_bench condense_bench(const setting *s);
 
 /* Maps of hidden states to scores for the model of the bench. Memory: static, until the next call

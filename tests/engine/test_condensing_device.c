@@ -165,23 +165,6 @@ static void test_a_device_is_lost(void **state)
     }
 }
 
-static bool has_vulkan(void)
-{
-    quire_device_opts opts = QUIRE_DEVICE_OPTS_INIT;
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_device *device;
-
-    opts.attn.n_threads_max = opts.attn.n_seqs_max = opts.attn.n_rows_max = 1;
-    opts.attn.n_head_max = opts.attn.n_layers_max = opts.attn.n_entries_max = 1;
-    opts.attn.head_dim_max = opts.attn.page_tokens = 64;
-    if (quire_device_open(&device, "vulkan0", &opts, &err) < 0) {
-        (void)printf("vulkan0: skipped: %s\n", err.message);
-        return false;
-    }
-    quire_device_close(device);
-    return true;
-}
-
 /* Another rounding: log-probabilities near the CPU's as long as the tokens are the same, of a
  * policy whose choice no rounding changes, and of others for the first tokens at least. (Products
  * with weights in 8 bits round the rows, so a small difference may become a step of that rounding.)
@@ -196,7 +179,7 @@ static void test_on_vulkan(void **state)
                   { REPEAT, 1 } };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && has_vulkan(); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && condense_has_vulkan(); i++) {
         const setting s = { .policy = cases[i].policy,
                             .format = QUIRE_FORMAT_F16,
                             .chunk = WIDE,

@@ -211,28 +211,6 @@ static void print_classes(const serving *s)
     printf("; tenants with an account of their own: %u\n", s->tenants.n);
 }
 
-/* Printed by --check-config and when serving begins; NULL = none. */
-static const char *overflow_note(const serving *s)
-{
-    if (s->args->no_overflow_memory) {
-        return QUIRE_OVERFLOW_NO_MEMORY;
-    }
-    if (!s->args->no_kv_overflow) {
-        return NULL;
-    }
-    if (s->args->common.split_mode != QUIRE_SPLIT_NONE) {
-        return "the layers are on several devices (split_mode), so requests larger than the KV "
-               "budget are refused (kv_overflow)";
-    }
-    return s->args->retain != NULL
-               ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
-           : quire_serve_moves_tokens(s->args)
-               ? "with this --context-overflow requests larger than the KV budget are refused "
-                 "(kv_overflow)"
-               : "no layer of this model reads the whole text, or one reads K and V of more than "
-                 "two layers, so requests larger than the KV budget are refused (kv_overflow)";
-}
-
 #define NO_PREFETCH "prefetch_steps has no effect without cache_dir, store or cache_host_memory"
 
 /* Pages are to be read ahead, and there is no store to read them from. */
@@ -268,8 +246,8 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
     print_classes(s);
     quire_serve_page_size_print(s->args, s->page_curve);
-    if (overflow_note(s) != NULL) {
-        printf("# %s\n", overflow_note(s));
+    if (quire_serve_overflow_note(s->args) != NULL) {
+        printf("# %s\n", quire_serve_overflow_note(s->args));
     }
     if (has_idle_prefetch(s)) {
         printf("# " NO_PREFETCH "\n");
@@ -288,8 +266,9 @@ static void warn(const serving *s)
 {
     quire_serve_template_warn(&s->log, s->session.model, s->opts.chat_template);
     quire_serve_page_curve_log(s->args, s->page_curve, &s->log);
-    if (overflow_note(s) != NULL) {
-        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
+    if (quire_serve_overflow_note(s->args) != NULL) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s",
+                             quire_serve_overflow_note(s->args));
     }
     if (has_idle_prefetch(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: " NO_PREFETCH);

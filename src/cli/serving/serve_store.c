@@ -319,6 +319,11 @@ bool quire_serve_moves_tokens(const quire_serve_args *args)
     return args->context_overflow > 1;
 }
 
+bool quire_serve_attends_on_card(const quire_serve_args *args)
+{
+    return args->attend != NULL && !has_no_card(args);
+}
+
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
                                 uint64_t beside_bytes, quire_error *err)
 {
@@ -338,11 +343,36 @@ int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
     if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
         QUIRE_TRY(quire_overflow_check(described->desc, err));
     } else if (args->retain != NULL || quire_serve_moves_tokens(args) ||
+               quire_serve_attends_on_card(args) ||
                quire_overflow_check(described->desc, NULL) < 0) {
         args->no_kv_overflow = true;
         return QUIRE_OK;
     }
     return has_no_card(args) ? QUIRE_OK : memory_settle(args, described, beside_bytes, err);
+}
+
+const char *quire_serve_overflow_note(const quire_serve_args *args)
+{
+    if (args->no_overflow_memory) {
+        return QUIRE_OVERFLOW_NO_MEMORY;
+    }
+    if (!args->no_kv_overflow) {
+        return NULL;
+    }
+    if (args->common.split_mode != QUIRE_SPLIT_NONE) {
+        return "the layers are on several devices (split_mode), so requests larger than the KV "
+               "budget are refused (kv_overflow)";
+    }
+    return args->retain != NULL
+               ? "with --retain requests larger than the KV budget are refused (kv_overflow)"
+           : quire_serve_attends_on_card(args)
+               ? "with --attend on a device requests larger than the KV budget are refused "
+                 "(kv_overflow)"
+           : quire_serve_moves_tokens(args)
+               ? "with this --context-overflow requests larger than the KV budget are refused "
+                 "(kv_overflow)"
+               : "no layer of this model reads the whole text, or one reads K and V of more than "
+                 "two layers, so requests larger than the KV budget are refused (kv_overflow)";
 }
 
 static bool has_file(const quire_serve_args *args)

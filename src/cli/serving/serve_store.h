@@ -65,14 +65,20 @@ int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from
 /* Whether tokens of texts that fill their context move (--context-overflow shift, sinks, condense).
  */
 bool quire_serve_moves_tokens(const quire_serve_args *args);
+/* Whether tokens choose pages on a device (--attend): these lie in its memory. */
+bool quire_serve_attends_on_card(const quire_serve_args *args);
 /* Settle for this model whether requests larger than the KV budget run. If kv_overflow is auto and
- * the model cannot, texts are condensed (retain) or tokens move, args->no_kv_overflow is set: such
- * requests are refused. If the host has too little memory for devices that are not the CPU, these
- * refuse them: args->no_overflow_memory. beside_bytes: see quire_runtime_opts. Errors:
- * quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow is tier; QUIRE_INVAL and
- * QUIRE_UNSUPP: kv_overflow_attend asks for pages that are never there. */
+ * the model cannot, texts are condensed (retain), tokens move or choose pages on a device,
+ * args->no_kv_overflow is set: such requests are refused. If the host has too little memory for
+ * devices that are not the CPU, these refuse them: args->no_overflow_memory. beside_bytes: see
+ * quire_runtime_opts. Errors: quire_opened_overflow_bytes(); quire_overflow_check(), if kv_overflow
+ * is tier; QUIRE_INVAL and QUIRE_UNSUPP: kv_overflow_attend asks for pages that are never there. */
 int quire_serve_overflow_settle(quire_serve_args *args, quire_opened *described,
                                 uint64_t beside_bytes, quire_error *err);
+/* Why requests larger than the KV budget are refused beside the setting itself, after
+ * quire_serve_overflow_settle(); NULL = nothing refuses them. Printed by --check-config and when
+ * serving begins. */
+const char *quire_serve_overflow_note(const quire_serve_args *args);
 /* Whether requests larger than the KV budget run on args' device: their pages go to a file, or from
  * a device that is not the CPU to the host's memory. */
 bool quire_serve_overflow_is_on(const quire_serve_args *args);

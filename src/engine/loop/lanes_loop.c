@@ -114,9 +114,13 @@ void quire_loop_lanes_stats_fill(quire_loop *loop)
 /* The request's generated tokens read a share of the pages. */
 static int attending_begin(quire_loop *loop, quire_request *r)
 {
-    const quire_packed_text_opts opts = { .packing = &loop->lanes.parts.packing,
+    const quire_packing *packing = &loop->lanes.parts.packing;
+    const quire_packed_text_opts opts = { .packing = packing,
                                           .attend_share = r->attend_share,
-                                          .attend_from = r->n_prompt };
+                                          .attend_from = r->n_prompt,
+                                          .n_mirrored = packing->is_on_device
+                                                            ? r->n_prompt + r->max_tokens
+                                                            : 0 };
 
     return quire_packed_text_create(&r->kv.lanes, &opts);
 }

@@ -99,7 +99,7 @@ static char *make_body(const chat_history *h)
 static int read_body(const bench *b, quire_chat_request *request)
 {
     quire_api_error err = { 0 };
-    quire_fields fields = { json_loads(b->body, 0, NULL), NULL, &err };
+    quire_fields fields = { .object = json_loads(b->body, 0, NULL), .err = &err };
     int rc =
         fields.object != NULL ? quire_chat_request_read(request, &fields, "messages") : QUIRE_NOMEM;
 

@@ -174,7 +174,8 @@ static size_t edit_distance(const char *a, const char *b)
     return rows[n_a % 3][n_b];
 }
 
-const char *quire_nearest_name(const char *word, const char *const *candidates, size_t n)
+const char *quire_nearest_within(const char *word, const char *const *candidates, size_t n,
+                                 size_t edits_max)
 {
     const char *nearest = NULL;
     size_t best = SIZE_MAX;
@@ -185,10 +186,15 @@ const char *quire_nearest_name(const char *word, const char *const *candidates, 
         size_t longer = n_word > n_candidate ? n_word : n_candidate;
         size_t distance = edit_distance(word, candidates[i]);
 
-        if (distance < best && distance <= (longer + 2) / 3) {
+        if (distance < best && distance <= (longer + 2) / 3 && distance <= edits_max) {
             best = distance;
             nearest = candidates[i];
         }
     }
     return nearest;
+}
+
+const char *quire_nearest_name(const char *word, const char *const *candidates, size_t n)
+{
+    return quire_nearest_within(word, candidates, n, SIZE_MAX);
 }

@@ -34,5 +34,8 @@ char *quire_format_real(double value, char *buffer, size_t buffer_bytes);
  * a likely typo (at most a third of the longer word, rounded up); NULL otherwise.
  * Cost: O(sum of lengths product). Words over 64 bytes are compared by their first 64. */
 const char *quire_nearest_name(const char *word, const char *const *candidates, size_t n);
+/* The same, with at most so many edits. */
+const char *quire_nearest_within(const char *word, const char *const *candidates, size_t n,
+                                 size_t edits_max);
 
 #endif /* QUIRE_BASE_PARSE_H */

@@ -44,7 +44,7 @@ static void read_mark(translation *t, quire_fields *block, size_t content_bytes)
 {
     json_t *object = quire_field_object(block, "cache_control");
     char path[96];
-    quire_fields fields = { object, path, block->err };
+    quire_fields fields = { .object = object, .path = path, .err = block->err };
     const char *type, *ttl;
 
     if (object == NULL) {
@@ -157,7 +157,9 @@ static void add_result_text(translation *t, quire_fields *block, quire_bytes *te
     }
     for (size_t i = 0; json_is_array(content) && i < json_array_size(content); i++) {
         char path[96];
-        quire_fields part = { json_array_get(content, i), path, block->err };
+        quire_fields part = { .object = json_array_get(content, i),
+                              .path = path,
+                              .err = block->err };
 
         (void)snprintf(path, sizeof path, "%.64s.content[%zu]", block->path, i);
         if (strcmp(type_of(&part), "text") != 0) {
@@ -241,7 +243,9 @@ static void add_message(translation *t, quire_fields *message)
     }
     for (size_t i = 0; json_is_array(content) && i < json_array_size(content); i++) {
         char path[64];
-        quire_fields block = { json_array_get(content, i), path, message->err };
+        quire_fields block = { .object = json_array_get(content, i),
+                               .path = path,
+                               .err = message->err };
 
         (void)snprintf(path, sizeof path, "%.32s.content[%zu]", message->path, i);
         add_block(t, &block, &d);
@@ -257,7 +261,9 @@ static void add_messages(translation *t, quire_fields *fields)
 
     for (size_t i = 0; i < json_array_size(list) && fields->err->http == 0; i++) {
         char path[32];
-        quire_fields message = { json_array_get(list, i), path, fields->err };
+        quire_fields message = { .object = json_array_get(list, i),
+                                 .path = path,
+                                 .err = fields->err };
 
         (void)snprintf(path, sizeof path, "messages[%zu]", i);
         add_message(t, &message);
@@ -280,7 +286,9 @@ static void add_system(translation *t, quire_fields *fields)
     }
     for (size_t i = 0; json_is_array(value) && i < json_array_size(value); i++) {
         char path[32];
-        quire_fields block = { json_array_get(value, i), path, fields->err };
+        quire_fields block = { .object = json_array_get(value, i),
+                               .path = path,
+                               .err = fields->err };
         const char *text = json_string_value(json_object_get(block.object, "text"));
 
         (void)snprintf(path, sizeof path, "system[%zu]", i);
@@ -331,7 +339,7 @@ static void set_tools(translation *t, quire_fields *fields)
 
     for (size_t i = 0; i < json_array_size(list) && fields->err->http == 0; i++) {
         char path[32];
-        quire_fields tool = { json_array_get(list, i), path, fields->err };
+        quire_fields tool = { .object = json_array_get(list, i), .path = path, .err = fields->err };
         json_t *made;
 
         (void)snprintf(path, sizeof path, "tools[%zu]", i);
@@ -350,7 +358,7 @@ static void set_tools(translation *t, quire_fields *fields)
 static void set_choice(translation *t, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "tool_choice");
-    quire_fields choice = { object, "tool_choice", fields->err };
+    quire_fields choice = { .object = object, .path = "tool_choice", .err = fields->err };
     json_t *chat = t->out->chat;
     const char *type;
 
@@ -384,7 +392,7 @@ static void set_choice(translation *t, quire_fields *fields)
 static void set_thinking(translation *t, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "thinking");
-    quire_fields thinking = { object, "thinking", fields->err };
+    quire_fields thinking = { .object = object, .path = "thinking", .err = fields->err };
     json_t *chat = t->out->chat;
     const char *type;
 
@@ -412,7 +420,7 @@ static void set_thinking(translation *t, quire_fields *fields)
 static void set_format(translation *t, quire_fields *fields)
 {
     json_t *config = quire_field_object(fields, "output_config");
-    quire_fields inner = { config, "output_config", fields->err };
+    quire_fields inner = { .object = config, .path = "output_config", .err = fields->err };
     json_t *format = quire_field_object(fields, "output_format");
     const char *effort = config != NULL ? quire_field_string(&inner, "effort", 32) : NULL;
     json_t *chat = t->out->chat;

@@ -151,7 +151,7 @@ static int drop(invalidation *inv)
 
 int quire_api_cache_invalidate(quire_http *http)
 {
-    invalidation inv = { .http = http, .fields = { NULL, NULL, &http->err } };
+    invalidation inv = { .http = http, .fields = { .err = &http->err } };
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
     int rc = QUIRE_INVAL;

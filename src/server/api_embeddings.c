@@ -342,7 +342,7 @@ static int answer(embedding *e)
 
 int quire_api_embeddings(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     embedding *e = calloc(1, sizeof *e);
     int rc;
 

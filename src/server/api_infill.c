@@ -90,7 +90,7 @@ static int add_file_name(infill *in, const char *name)
 static int add_chunk(infill *in, json_t *chunk, size_t i)
 {
     char path[48];
-    quire_fields fields = { chunk, path, in->fields->err };
+    quire_fields fields = { .object = chunk, .path = path, .err = in->fields->err };
     const char *name = NULL;
     json_t *text = NULL;
 

@@ -40,7 +40,7 @@ static int read_message(quire_generation *gen, quire_fields *fields, bool needs_
     int rc = quire_anthropic_read(&request, fields, needs_max_tokens);
 
     if (rc == QUIRE_OK) {
-        quire_fields chat = { request.chat, NULL, fields->err };
+        quire_fields chat = { .object = request.chat, .err = fields->err, .asked = fields->asked };
 
         allow_thoughts(gen, request.chat);
         gen->mark = request.mark;

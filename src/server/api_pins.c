@@ -308,7 +308,7 @@ static int make(quire_http *http, new_pin *pin, quire_engine_pin *made)
 
 int quire_api_pin_create(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     new_pin *pin = calloc(1, sizeof *pin);
     quire_engine_pin made = { 0 };
     int rc;
@@ -353,7 +353,7 @@ int quire_api_pin_get(quire_http *http)
 /* Restart a pin's lifetime; without "ttl" the TTL stays the same. */
 int quire_api_pin_renew(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     quire_engine_pin pin;
     quire_engine_pin_name name;
     quire_tenant_salt salt;

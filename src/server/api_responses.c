@@ -72,7 +72,7 @@ static int continue_chain(quire_generation *gen, quire_fields *fields)
 
 static int read_request(quire_generation *gen, quire_fields *fields)
 {
-    quire_fields chat = { NULL, NULL, fields->err };
+    quire_fields chat = { .err = fields->err, .asked = fields->asked };
 
     gen->responses = calloc(1, sizeof *gen->responses);
     if (gen->responses == NULL) {

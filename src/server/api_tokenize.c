@@ -85,7 +85,7 @@ static int reply_tokens(quire_http *http, const tokenize_fields *from, const int
 
 int quire_api_tokenize(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     tokenize_fields from;
     int32_t *tokens = NULL;
     size_t n = 0;
@@ -126,7 +126,7 @@ static void add_token_text(quire_http *http, quire_fields *fields, json_t *value
 
 int quire_api_detokenize(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     quire_bytes text = { 0 };
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };

@@ -132,7 +132,7 @@ int quire_api_tuning_get(quire_http *http)
 /* Tune now; "apply" also applies the changes that it may. */
 int quire_api_tuning_run(quire_http *http)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     quire_engine_tune_opts opts = { .bounds = http->server->opts.tune_bounds };
     quire_engine_tuning tuning = { .time_us = 0 };
     int rc;

@@ -193,8 +193,8 @@ static void refuse_inner_schema(quire_fields *format, const char *type)
 static void read_response_format(constraint *c)
 {
     json_t *object = quire_field_object(c->fields, "response_format");
-    quire_fields format = { object, "response_format", c->fields->err };
-    quire_fields inner = { NULL, "response_format.json_schema", c->fields->err };
+    quire_fields format = { .object = object, .path = "response_format", .err = c->fields->err };
+    quire_fields inner = { .path = "response_format.json_schema", .err = c->fields->err };
     json_t *schema;
     const char *type;
     bool has_schema;
@@ -279,7 +279,7 @@ static void refuse_other_members(quire_fields *fields)
 static void read_structured_outputs(constraint *c)
 {
     json_t *object = quire_field_object(c->fields, "structured_outputs");
-    quire_fields fields = { object, "structured_outputs", c->fields->err };
+    quire_fields fields = { .object = object, .path = "structured_outputs", .err = c->fields->err };
 
     if (object == NULL) {
         return;

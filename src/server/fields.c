@@ -73,7 +73,11 @@ void quire_field_type_error(quire_fields *fields, const char *name, const char *
 json_t *quire_field(const quire_fields *fields, const char *name)
 {
     json_t *value = json_object_get(fields->object, name);
+    quire_fields_asked *asked = fields->asked;
 
+    if (asked != NULL && asked->n < QUIRE_FIELDS_ASKED_MAX) {
+        asked->names[asked->n++] = name;
+    }
     return json_is_null(value) ? NULL : value;
 }
 

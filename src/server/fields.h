@@ -2,8 +2,9 @@
  *
  * Errors go to one quire_api_error (400, with the field in message and param). The first error is
  * kept; after it each call returns its fallback, so a handler reads all its fields and checks once.
- * null counts as absent. Unknown fields are ignored, as in OpenAI's API; known but unsupported
- * fields are refused (unsupported.h).
+ * null counts as absent. Unknown fields are ignored, because clients send fields for other servers;
+ * those that look misspelt are named in the log and in a header (quire_fields_near()). Known but
+ * unsupported fields are refused (unsupported.h).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_FIELDS_H
@@ -18,11 +19,26 @@
 #include "engine/engine.h"
 #include "server/api_error.h"
 
+/* The names that were asked for of an object; static. */
+#define QUIRE_FIELDS_ASKED_MAX 512u
+typedef struct quire_fields_asked {
+    const char *names[QUIRE_FIELDS_ASKED_MAX];
+    uint32_t n; /* those beyond the list are not counted */
+} quire_fields_asked;
+
 typedef struct quire_fields {
     json_t *object;   /* borrowed */
     const char *path; /* of the object in the body: "stream_options"; NULL = the body itself */
     quire_api_error *err;
+    quire_fields_asked *asked; /* gets each name of quire_field(); NULL = nobody wants to know */
 } quire_fields;
+
+/* Once a request is read: the fields of its object that nobody has asked for, and that look like
+ * misspelt names of fields that are not there. Up to QUIRE_FIELDS_NEAR_MAX of them, with commas
+ * between; characters other than letters, digits, '_' and '-' become '?'. "" = none. */
+#define QUIRE_FIELDS_NEAR_MAX   3u
+#define QUIRE_FIELDS_NEAR_BYTES 100u
+void quire_fields_near(const quire_fields *fields, char out[QUIRE_FIELDS_NEAR_BYTES]);
 
 /* NULL when absent or null. */
 json_t *quire_field(const quire_fields *fields, const char *name);

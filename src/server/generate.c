@@ -502,12 +502,16 @@ int quire_generation_read(quire_http *http, const quire_answer_form *form,
                           int (*read)(quire_generation *gen, quire_fields *fields),
                           quire_generation **out)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields_asked asked = { .n = 0 };
+    quire_fields fields = { .err = &http->err, .asked = &asked };
     int rc;
 
     QUIRE_TRY(generation_create(http, form, out));
     QUIRE_TRY(quire_http_json(http, &fields.object));
     rc = read(*out, &fields);
+    if (rc == QUIRE_OK) {
+        quire_fields_near(&fields, http->ignored);
+    }
     quire_http_json_release(http, fields.object);
     return rc;
 }

@@ -360,7 +360,7 @@ static void read_class(quire_generation *gen, quire_fields *fields)
 static void read_stream(quire_generation *gen, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "stream_options");
-    quire_fields options = { object, "stream_options", fields->err };
+    quire_fields options = { .object = object, .path = "stream_options", .err = fields->err };
 
     gen->is_stream = quire_field_bool(fields, "stream", false);
     if (object == NULL) {

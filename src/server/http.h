@@ -113,8 +113,9 @@ struct quire_http {
     uint32_t n_prompt_tokens;
     uint32_t n_cached_tokens;
     uint32_t n_generated_tokens;
-    const char *finish; /* static */
-    bool is_given_up;   /* before its end: nobody knows the cached tokens */
+    const char *finish;                    /* static */
+    bool is_given_up;                      /* before its end: nobody knows the cached tokens */
+    char ignored[QUIRE_FIELDS_NEAR_BYTES]; /* fields that look misspelt */
     /* State that outlives the handler, such as a stream. */
     void *work;
     void (*work_release)(void *work);

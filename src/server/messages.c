@@ -192,7 +192,9 @@ int quire_messages_read(quire_messages *messages, quire_fields *fields, const ch
     }
     for (unsigned i = 0; i < json_array_size(array) && fields->err->http == 0; i++) {
         char path[48];
-        quire_fields message = { json_array_get(array, i), path, fields->err };
+        quire_fields message = { .object = json_array_get(array, i),
+                                 .path = path,
+                                 .err = fields->err };
 
         (void)snprintf(path, sizeof path, "%s[%u]", name, i);
         if (!json_is_object(message.object)) {

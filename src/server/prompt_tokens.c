@@ -89,7 +89,7 @@ int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *so
 int quire_prompt_tokens_array(quire_http *http, const quire_prompt_source *source, json_t *value,
                               int32_t **tokens, uint32_t *n_tokens)
 {
-    quire_fields fields = { NULL, NULL, &http->err };
+    quire_fields fields = { .err = &http->err };
     const size_t n = json_array_size(value);
 
     *tokens = calloc(n, sizeof **tokens);

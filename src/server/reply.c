@@ -16,7 +16,7 @@ static enum MHD_Result add_cors(const quire_http *http, struct MHD_Response *res
         MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, http->cors);
     ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ORIGIN);
     ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS,
-                                  "X-Request-Id, X-Service-Class, Retry-After");
+                                  "X-Request-Id, X-Service-Class, X-Ignored-Fields, Retry-After");
     return ok;
 }
 
@@ -38,6 +38,9 @@ static int queue(quire_http *http, int status, const char *type, struct MHD_Resp
     }
     if (http->class_name != NULL) {
         ok &= MHD_add_response_header(response, "X-Service-Class", http->class_name);
+    }
+    if (http->ignored[0] != '\0') {
+        ok &= MHD_add_response_header(response, "X-Ignored-Fields", http->ignored);
     }
     if (http->cors != NULL) {
         ok &= add_cors(http, response);

@@ -191,7 +191,9 @@ static void add_input(translation *t, quire_fields *fields)
     }
     for (size_t i = 0; json_is_array(input) && i < json_array_size(input); i++) {
         char path[32];
-        quire_fields item = { json_array_get(input, i), path, fields->err };
+        quire_fields item = { .object = json_array_get(input, i),
+                              .path = path,
+                              .err = fields->err };
 
         (void)snprintf(path, sizeof path, "input[%zu]", i);
         add_item(t, &item);
@@ -258,7 +260,7 @@ static void add_namespace(translation *t, quire_fields *group, json_t *tools)
     space = json_object_get(group->object, "name");
     for (size_t i = 0; i < json_array_size(list) && group->err->http == 0; i++) {
         char path[64];
-        quire_fields tool = { json_array_get(list, i), path, group->err };
+        quire_fields tool = { .object = json_array_get(list, i), .path = path, .err = group->err };
 
         (void)snprintf(path, sizeof path, "%s.tools[%zu]", group->path, i);
         add_function(t, &tool, tools, space);
@@ -275,7 +277,7 @@ static void set_tools(translation *t, quire_fields *fields)
 
     for (size_t i = 0; i < json_array_size(list) && fields->err->http == 0; i++) {
         char path[32];
-        quire_fields tool = { json_array_get(list, i), path, fields->err };
+        quire_fields tool = { .object = json_array_get(list, i), .path = path, .err = fields->err };
         const char *kind = json_string_value(json_object_get(tool.object, "type"));
 
         (void)snprintf(path, sizeof path, "tools[%zu]", i);
@@ -308,9 +310,9 @@ static void set_tools(translation *t, quire_fields *fields)
 static void set_format(translation *t, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "text");
-    quire_fields text = { object, "text", fields->err };
+    quire_fields text = { .object = object, .path = "text", .err = fields->err };
     json_t *format = object != NULL ? quire_field_object(&text, "format") : NULL;
-    quire_fields inner = { format, "text.format", fields->err };
+    quire_fields inner = { .object = format, .path = "text.format", .err = fields->err };
     json_t *chat = t->out->chat;
 
     (void)json_object_del(chat, "text");
@@ -330,7 +332,7 @@ static void set_format(translation *t, quire_fields *fields)
 static void set_reasoning(translation *t, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "reasoning");
-    quire_fields reasoning = { object, "reasoning", fields->err };
+    quire_fields reasoning = { .object = object, .path = "reasoning", .err = fields->err };
     const char *effort = object != NULL ? quire_field_string(&reasoning, "effort", 32) : NULL;
 
     (void)json_object_del(t->out->chat, "reasoning");
@@ -360,7 +362,7 @@ static void check_include(quire_fields *fields)
 static void check_stream_options(quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "stream_options");
-    quire_fields options = { object, "stream_options", fields->err };
+    quire_fields options = { .object = object, .path = "stream_options", .err = fields->err };
 
     if (object != NULL) {
         quire_field_refuse(&options, "include_obfuscation", "false", QUIRE_NO_OBFUSCATION);

@@ -397,7 +397,7 @@ static void write_log(const quire_http *http)
     const quire_server_opts *opts = &http->server->opts;
     char tokens[224] = "";
     char cached[16];
-    char line[512];
+    char line[640];
 
     if (opts->log == NULL) {
         return;
@@ -412,10 +412,11 @@ static void write_log(const quire_http *http)
                        http->n_generated_tokens, http->finish != NULL ? http->finish : "none");
     }
     (void)snprintf(
-        line, sizeof line, "%s %s status=%d ms=%.1f tenant=%s%s%s", http->method, http->path,
+        line, sizeof line, "%s %s status=%d ms=%.1f tenant=%s%s%s%s%s", http->method, http->path,
         http->status, (double)(quire_now_us() - http->begun_us) / 1000.0,
         http->caller.tenant != NULL && http->caller.tenant[0] != '\0' ? http->caller.tenant : "-",
-        tokens, http->is_gone ? " client=gone" : "");
+        tokens, http->ignored[0] != '\0' ? " ignored=" : "", http->ignored,
+        http->is_gone ? " client=gone" : "");
     opts->log(opts->log_ctx, line);
 }
 

@@ -291,6 +291,8 @@ static void nearest_names(void **state)
         }
     }
     assert_null(quire_nearest_name("--temp", NULL, 0));
+    assert_string_equal(quire_nearest_within("--contxt", options, COUNT(options), 3), "--ctx");
+    assert_null(quire_nearest_within("--contxt", options, COUNT(options), 2));
 }
 
 /* A very long word has the length that is compared, not a threshold that anything meets. */

@@ -690,6 +690,46 @@ static void a_full_queue_says_when(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_released, 2); /* none stays behind */
 }
 
+/* An ignored field is named if it looks misspelt, and the answer comes all the same. */
+static void misspelt_fields_are_named(void **state)
+{
+    static const struct {
+        const char *path;
+        const char *body;
+        const char *ignored; /* NULL: no such header */
+    } cases[] = {
+        { CHAT, "{" HI ",\"temprature\":0,\"user\":\"u\",\"metadata\":{}}", "temprature" },
+        { CHAT, "{" HI ",\"max_token\":5,\"topP\":1,\"seeed\":1,\"steam\":true}",
+          "max_token,topP,seeed" },
+        { CHAT, "{" HI ",\"tempera\\nture\":0,\"stream\":true}", "tempera?ture" },
+        { TEXT, "{\"prompt\":\"hi\",\"num_predict\":1,\"keep_alive\":1}", "num_predict" },
+        { "/v1/responses", "{\"input\":\"hi\",\"max_output_token\":5,\"temprature\":0}",
+          "max_output_token,temprature" },
+        { "/v1/messages", "{" HI ",\"max_tokens\":5,\"stop_sequence\":[]}", "stop_sequence" },
+        { "/v1/messages", "{" HI ",\"max_tokens\":5,\"top_k\":1,\"metadata\":{}}", NULL },
+        { CHAT, "{" HI ",\"temperature\":0,\"temprature\":0,\"max_token\":null,\"tpo\":1}", NULL },
+        { CHAT, "{" HI ",\"user\":\"u\",\"safety_identifier\":\"s\",\"extra_body\":{},\"id\":1}",
+          NULL },
+    };
+    char said[80];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        http_reply reply = http_post(f.port, cases[i].path, cases[i].body);
+
+        print_message("%s\n", cases[i].body);
+        assert_int_equal(reply.status, 200);
+        assert_int_equal(strstr(reply.headers, "X-Ignored-Fields:") != NULL,
+                         cases[i].ignored != NULL);
+        if (cases[i].ignored != NULL) {
+            assert_true(http_has_header(&reply, "X-Ignored-Fields", cases[i].ignored));
+            (void)snprintf(said, sizeof said, " ignored=%s\n", cases[i].ignored);
+            server_fixture_wait_log(&f, said);
+        }
+        http_reply_free(&reply);
+    }
+}
+
 static void an_engines_failure_is_a_server_error(void **state)
 {
     static const char line[] = "POST " CHAT " status=500";
@@ -724,6 +764,7 @@ int main(void)
         cmocka_unit_test(passes_every_field_on),
         cmocka_unit_test(formats_become_grammars),
         cmocka_unit_test(null_is_absent),
+        cmocka_unit_test(misspelt_fields_are_named),
         cmocka_unit_test(takes_the_smaller_of_two_limits),
         cmocka_unit_test(minus_one_is_no_limit),
         cmocka_unit_test(seeds_differ_unless_given),

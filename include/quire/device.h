@@ -136,7 +136,8 @@ typedef struct quire_device_memory {
 int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                        quire_device_memory *out);
 
-/* No queued work may use it. *memory becomes empty; empty memory is accepted. */
+/* No queued work may use it; of a lost device the call waits for that work, if the card goes on
+ * with it. *memory becomes empty; empty memory is accepted. */
 void quire_device_free(quire_device *device, quire_device_memory *memory);
 
 /* Bytes from one piece of a device's memory to another one, or to another place of the same that

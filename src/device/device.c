@@ -98,8 +98,9 @@ int quire_device_open(quire_device **out, const char *name, const quire_device_o
 void quire_device_close(quire_device *device)
 {
     if (device != NULL) {
-        if (device->stage.bytes > 0 || quire_device_ahead_is_under_way(device)) {
-            (void)quire_device_drain(device);
+        if ((device->stage.bytes > 0 || quire_device_ahead_is_under_way(device)) &&
+            quire_device_drain(device) < 0) {
+            (void)quire_device_lose(device);
         }
         quire_device_pages_end(device);
         device->ops->close(device);
@@ -141,10 +142,25 @@ int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t by
     return QUIRE_OK;
 }
 
+/* A device may be lost for its owner alone, by a call that failed. Its queues go on all the same,
+ * and no wait of the owner reaches them. */
+static void queues_end(quire_device *device)
+{
+    quire_device_event event;
+
+    if (device->ops->record(device, &event) == QUIRE_OK) {
+        (void)device->ops->wait(device, event);
+    }
+    quire_device_ahead_wait(device);
+}
+
 void quire_device_free(quire_device *device, quire_device_memory *memory)
 {
     if (memory->bytes != 0) {
         QUIRE_CHECK(memory->bytes <= device->used_bytes);
+        if (device->is_lost) {
+            queues_end(device);
+        }
         device->ops->free(device, memory);
         device->used_bytes -= memory->bytes;
     }

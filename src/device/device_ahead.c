@@ -254,16 +254,22 @@ int quire_device_ahead_add(quire_device *device, const quire_page_piece *pieces,
     return QUIRE_OK;
 }
 
-/* A device that is lost for its owner may copy all the same. */
-void quire_device_ahead_end(quire_device *device)
+void quire_device_ahead_wait(quire_device *device)
 {
-    quire_device_ahead *a = &device->ahead;
+    const quire_device_ahead *a = &device->ahead;
 
     if (quire_device_ahead_is_under_way(device)) {
         (void)device->ops->wait_beside(device, piece_of(a, a->n_queued - 1)->event);
     }
-    device->allocator.free(device->allocator.ctx, a->pieces);
+}
+
+void quire_device_ahead_end(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    quire_device_ahead_wait(device);
     quire_device_free(device, &a->memory);
+    device->allocator.free(device->allocator.ctx, a->pieces);
     *a = (quire_device_ahead){ .n_pages = 0 };
 }
 

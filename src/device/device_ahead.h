@@ -88,6 +88,9 @@ void quire_device_ahead_next(quire_device *device);
 /* Wait for the second queue. Errors: as quire_device_wait(). */
 int quire_device_ahead_drain(quire_device *device);
 
+/* The same for a device that is lost for its owner, and may copy all the same. */
+void quire_device_ahead_wait(quire_device *device);
+
 /* A call that waited for the device has ended with a status: QUIRE_IO may be the failure of a
  * piece, and the device is lost then. Returns the status for the caller. */
 int quire_device_ahead_status(quire_device *device, int status);

@@ -88,6 +88,9 @@ engine_bench condense_bench(const setting *s)
     engine.chunk_tokens = s->chunk_tokens;
     engine.no_prefix_cache = s->no_prefix_cache;
     engine.pins_max = 4;
+    if (s->has_classes) {
+        quire_classes_default(&engine.classes);
+    }
     formats_set(s, &runtime);
     runtime.has_bounds = s->attend_share > 0;
     runtime.device = s->device;

@@ -32,6 +32,7 @@ typedef struct setting {
     bool has_kv_recent;
     const int32_t *windows; /* [4] of the model's layers; NULL: none has one */
     const char *device;     /* "mock", or another name; NULL: the CPU */
+    bool has_classes;       /* those of quire_classes_default(), else one */
 } setting;
 
 extern quire_device *condense_mock; /* opened last */

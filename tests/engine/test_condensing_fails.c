@@ -2,7 +2,8 @@
  * memory is missing, or the device is lost. They compute the text again with all bits, or end, and
  * leave nothing behind; other requests are unaffected.
  *
- * The link wraps malloc, calloc, realloc and aligned_alloc.
+ * The link wraps malloc, calloc, realloc and aligned_alloc, and the loop's condensing, before which
+ * an allocation is told to fail.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -20,11 +21,13 @@
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define WIDE    256u /* tokens between two condensings */
 #define N_SHORT 250u /* tokens of a prompt whose answer passes the first place */
 #define SNAP    "snap:0.4,recent=60,floor=0.1,granule=64"
+#define SPREAD  12u /* of the pieces of work, one in so many more is tried */
 #define HEAVY   "heavy:0.4,recent=60,granule=64"
 
 static const char *const policies[] = { SNAP, HEAVY };
@@ -163,6 +166,97 @@ static void test_no_memory(void **state)
     bench_close(&b); /* no sequence is open */
 }
 
+/* ---- no memory in the middle ---- */
+
+/* The condensing at place 2 of the one request: an allocation in it fails. */
+static atomic_uint fail_at;  /* its number, from 1 on; 0 = none */
+static atomic_uint n_before; /* allocations that were left before it; 0: it has failed */
+
+bool __real_quire_loop_condense(quire_loop *loop);
+bool __wrap_quire_loop_condense(quire_loop *loop);
+
+bool __wrap_quire_loop_condense(quire_loop *loop)
+{
+    const quire_request *r = loop->set.n_running > 0 ? loop->set.running[0] : NULL;
+    bool is_done;
+
+    if (r == NULL || r->kv.n_condensings != 1 || r->kv.n_computed < 2 * r->condensing.chunk) {
+        return __real_quire_loop_condense(loop);
+    }
+    fail_in = atomic_exchange(&fail_at, 0);
+    is_done = __real_quire_loop_condense(loop);
+    if (fail_in > 0) {
+        atomic_store(&n_before, fail_in);
+    }
+    fail_in = 0;
+    return is_done;
+}
+
+static void forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* Pages of memory in which the text can be computed, and no fewer. */
+static uint32_t least_pages(const engine_bench *b, const setting *s)
+{
+    const quire_loop *loop = b->engine->loop;
+    const quire_retain_spec spec = spec_of(s->policy);
+    quire_condensing c;
+    uint64_t bytes;
+
+    quire_condensing_init(&c, &spec, loop->opts.retain_chunk, loop->runtime_opts->page_tokens,
+                          &loop->lanes.parts);
+    bytes = quire_loop_condensing_bytes(loop, &c, quire_condensing_need(&c, N_PROMPT + N_TOKENS)) +
+            loop->room.page_bytes;
+    return (uint32_t)((bytes + loop->room.page_bytes - 1) / loop->room.page_bytes);
+}
+
+/* The text is computed with all bits, whichever allocation fails, within its own pages too. */
+static void each_fails(setting s)
+{
+    engine_bench b = condense_bench(&s);
+    static answer want;
+    int32_t text[N_PROMPT];
+    unsigned k = 0;
+
+    tokens_make(text, N_PROMPT, 1);
+    (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+    s.n_pages = least_pages(&b, &s);
+    bench_close(&b);
+    b = condense_bench(&s);
+    atomic_store(&n_before, 0);
+    while (atomic_load(&n_before) == 0) {
+        assert_int_equal(engine_call(b.engine, forget, NULL), QUIRE_OK);
+        atomic_store(&fail_at, ++k);
+        (void)check(&b, s.policy, text, N_PROMPT, &want);
+        assert_int_equal(atomic_load(&fail_at), 0);
+        validate(b.engine);
+    }
+    assert_true(k > 5);
+    bench_close(&b);
+}
+
+static void test_each_fails(void **state)
+{
+    static const int32_t windows[4] = { 64, 0, 64, 0 };
+    static const setting settings[] = {
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = HEAVY, .format = QUIRE_FORMAT_Q8, .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_Q4, .chunk = WIDE, .has_kv_recent = true },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .windows = windows },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        each_fails(settings[i]);
+    }
+}
+
 /* ---- a lost device ---- */
 
 /* The device is lost when a request that begins with packed pages reads their list. */
@@ -192,13 +286,64 @@ static void test_lost(void **state)
     bench_close(&b);
 }
 
+/* The device is lost at any piece of work of two requests, in memory for one: both end. */
+static void lost_at_each(setting s)
+{
+    static answer want;
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+    bool is_lost = true;
+
+    tokens_make(text, N_PROMPT, 1);
+    (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+    s.n_pages = least_pages(&b, &s);
+    bench_close(&b);
+    for (uint64_t at = 1; is_lost; at += 1 + at / SPREAD) {
+        const quire_mock_device_opts faults = { .lose_at = at };
+        quire_request *requests[2];
+        gate *g;
+
+        b = condense_bench(&s);
+        g = gate_close(b.engine);
+        for (uint32_t i = 0; i < 2; i++) {
+            requests[i] = ask(&b, s.policy, text, N_PROMPT - i);
+        }
+        quire_mock_device_set(condense_mock, &faults);
+        gate_open(g);
+        is_lost = false;
+        for (uint32_t i = 0; i < 2; i++) {
+            const quire_request_result *result = finish(requests[i]);
+
+            is_lost = is_lost || result->status == QUIRE_LOST;
+            assert_true(result->finish == QUIRE_FINISH_LENGTH || result->status == QUIRE_LOST);
+            quire_request_release(requests[i]);
+        }
+        assert_true(is_lost == quire_engine_is_lost(b.engine));
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
+static void test_lost_at_each(void **state)
+{
+    static const setting settings[] = {
+        { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16, .device = "mock" },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock" },
+        { .policy = HEAVY, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        lost_at_each(settings[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged_begin),
-        cmocka_unit_test(test_damaged_place),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_damaged_begin), cmocka_unit_test(test_damaged_place),
+        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_each_fails),
+        cmocka_unit_test(test_lost),          cmocka_unit_test(test_lost_at_each),
     };
 
     return cmocka_run_group_tests_name("condensing_fails", tests, NULL, NULL);

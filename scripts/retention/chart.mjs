@@ -7,7 +7,7 @@ import { parsed, shown } from "./policies.mjs";
 const COLUMNS = 3;
 const WIDTH = 400;
 const HEIGHT = 330;
-const BOX = { left: 58, right: 16, top: 44, bottom: 46 };
+const BOX = { left: 58, right: 24, top: 44, bottom: 46 };
 const LEGEND = { columns: 4, row: 19, top: 24 };
 const COLOURS = { reconstruct: "#c0392b", predict: "#1b6ca8", entropy: "#2e8b57", snap: "#d68910", expected: "#8e44ad", heavy: "#a04000",
     keydiff: "#00838f", window: "#8a8a8a", last: "#8a8a8a", stride: "#8a8a8a", random: "#8a8a8a", top: "#d81b80" };

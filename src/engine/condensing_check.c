@@ -75,17 +75,8 @@ static int check_sealed(const quire_condensing_on *on, const quire_retain_spec *
                : QUIRE_OK;
 }
 
-/* Why pages cannot be packed on a device, whatever the policy; NULL: they can, or there is none. */
-static const char *unpacked_on_device(const quire_condensing_on *on)
-{
-    return !quire_runtime_has_device(on->opts)                     ? NULL
-           : quire_opts_is_sealed(on->desc, on->opts)              ? "in q6 to q3"
-           : quire_desc_n_unwindowed(on->desc) < on->desc->n_layer ? "beside layers with windows"
-                                                                   : NULL;
-}
-
-/* The same of policies by lane: a KV head is a sequence of the device there, with tables of tiles
- * (retain/packed_device.h). */
+/* Why pages cannot be packed on a device, as a phrase; NULL: they can, or there is none. A KV head
+ * is a sequence of the device there, with tables of tiles (retain/packed_device.h). */
 static const char *no_lanes_on_device(const quire_condensing_on *on)
 {
     const quire_runtime_opts *o = on->opts;
@@ -99,28 +90,32 @@ static const char *no_lanes_on_device(const quire_condensing_on *on)
                                                  : NULL;
 }
 
+/* Why even policies have packed pages; NULL: they have none. */
+static const char *packed_because(const quire_condensing_on *on)
+{
+    return quire_opts_is_sealed(on->desc, on->opts)                ? "in q6 to q3"
+           : quire_desc_n_unwindowed(on->desc) < on->desc->n_layer ? "beside layers with windows"
+                                                                   : NULL;
+}
+
 static int check_device(const quire_condensing_on *on, const quire_retain_spec *spec,
                         const char *setting, quire_error *err)
 {
-    const char *why = unpacked_on_device(on);
+    const char *why = no_lanes_on_device(on), *because = packed_because(on);
 
-    if (why == NULL && quire_condensing_is_by_lane(spec)) {
-        why = no_lanes_on_device(on);
-        return why != NULL
-                   ? quire_error_set(err, QUIRE_UNSUPP,
-                                     "%s %s keeps another number of tokens in each lane (so do "
-                                     "floor below 1 and full_layers), and on device %s such tokens "
-                                     "cannot be kept %s: there keydiff, window, last, stride and "
-                                     "random work",
-                                     setting, spec->policy->name, on->opts->device, why)
-                   : QUIRE_OK;
+    if (why == NULL || (because == NULL && !quire_condensing_is_by_lane(spec))) {
+        return QUIRE_OK;
     }
-    return why != NULL ? quire_error_set(err, QUIRE_UNSUPP,
-                                         "%s %s keeps tokens %s in tiles that are packed, which "
-                                         "device %s cannot attend: f32, f16, bf16 and q8 work "
-                                         "there, in models without windows",
-                                         setting, spec->policy->name, why, on->opts->device)
-                       : QUIRE_OK;
+    return because != NULL
+               ? quire_error_set(err, QUIRE_UNSUPP,
+                                 "%s %s keeps tokens %s in tiles that are packed, and on device %s "
+                                 "these cannot be kept %s",
+                                 setting, spec->policy->name, because, on->opts->device, why)
+               : quire_error_set(err, QUIRE_UNSUPP,
+                                 "%s %s keeps another number of tokens in each lane (so do floor "
+                                 "below 1 and full_layers), and on device %s such tokens cannot be "
+                                 "kept %s: there keydiff, window, last, stride and random work",
+                                 setting, spec->policy->name, on->opts->device, why);
 }
 
 int quire_condensing_window_check(const quire_condensing *c, const char *setting, quire_error *err)
@@ -209,8 +204,7 @@ int quire_condensing_check(const quire_condensing_on *on, const quire_retain_spe
     }
     QUIRE_TRY(check_sealed(on, spec, setting, err));
     QUIRE_TRY(check_windows(on, spec, setting, err));
-    return quire_condensing_is_by_lane(spec) || quire_opts_is_sealed(on->desc, on->opts) ||
-                   quire_desc_n_unwindowed(on->desc) < on->desc->n_layer
+    return quire_condensing_is_by_lane(spec) || packed_because(on) != NULL
                ? check_by_lane(on->parts, spec, on->opts->n_ctx, chunk, setting, err)
                : QUIRE_OK;
 }
@@ -226,8 +220,7 @@ int quire_attending_check(const quire_condensing_on *on, const char *setting, qu
                                setting);
     }
     QUIRE_TRY(quire_runtime_bounds_check(on->desc, err));
-    why = unpacked_on_device(on);
-    why = why == NULL ? no_lanes_on_device(on) : why;
+    why = no_lanes_on_device(on);
     if (why != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s cannot go with KV on device %s %s: there tokens cannot choose "
@@ -273,8 +266,8 @@ void quire_condensing_packing_init(quire_condensing_parts *parts, quire_attn_lay
     const quire_condensing_on on = { desc, opts, parts };
 
     packing->n_layers = 0;
-    if (unpacked_on_device(&on) != NULL || no_lanes_on_device(&on) != NULL ||
-        desc->latent.is_there || quire_opts_rows_kept(desc, opts) != NULL) {
+    if (no_lanes_on_device(&on) != NULL || desc->latent.is_there ||
+        quire_opts_rows_kept(desc, opts) != NULL) {
         return;
     }
     n = layers_fill(parts, layers, desc, opts);

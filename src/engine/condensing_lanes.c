@@ -152,7 +152,7 @@ static const quire_page_addr *addr_of(const packing_job *j, const quire_page_ent
 static void view_begin(packing_job *j, uint32_t lane, quire_side side)
 {
     if (j->memory != NULL) {
-        quire_packed_window_put(&j->reads, &j->from, &j->text->lanes, lane, side,
+        quire_packed_window_put(&j->reads, &j->from, j->from_hot, &j->text->lanes, lane, side,
                                 n_of(j, lane) / TILE);
     }
 }
@@ -167,8 +167,7 @@ static quire_tile_view view_of(packing_job *j, uint32_t lane, uint32_t tile, qui
     uint32_t i;
 
     if (j->memory != NULL) {
-        return (quire_tile_view){ quire_packing_store(j->packing, lane, side)->format,
-                                  quire_packed_window_at(&j->reads, tile) };
+        return quire_packed_window_view(&j->reads, tile);
     }
     if (tile < n_packed) {
         return (quire_tile_view){ quire_packing_store(j->packing, lane, side)->format,
@@ -327,21 +326,29 @@ static int choose_all(packing_job *j)
  * is read before another one is written to its slot. The rows of the chunk lie in pages that `to`
  * does not have, and come last. */
 
-/* One side of token t of a lane becomes the lane's token n. Sealed tokens move in whole tiles. */
-static void move_row(packing_job *j, quire_side side, uint32_t lane, uint32_t t, uint32_t n)
+/* One side of token t of a lane becomes the lane's token n, in this place. Sealed tokens move in
+ * whole tiles. */
+static void put_row(packing_job *j, quire_side side, uint32_t lane, uint32_t t, uint32_t n,
+                    unsigned char *place)
 {
     const bool is_sealed =
         quire_format_is_sealed(quire_packing_store(j->packing, lane, side)->format);
     const size_t tile_bytes = side == QUIRE_SIDE_K ? j->packing->k_bytes : j->packing->v_bytes;
     const quire_tile_view view = view_of(j, lane, t / TILE, side);
-    unsigned char *place =
-        quire_packed_tile(j->packing, &j->to, &j->lanes, j->lanes.first[lane] + n / TILE, side);
 
     if (!is_sealed || t >= j->choice.n_before[lane]) {
         quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE, place, n % TILE);
     } else if (t % TILE == 0) {
         memmove(place, view.tile, tile_bytes);
     }
+}
+
+/* The same in the host's memory. */
+static void move_row(packing_job *j, quire_side side, uint32_t lane, uint32_t t, uint32_t n)
+{
+    put_row(
+        j, side, lane, t, n,
+        quire_packed_tile(j->packing, &j->to, &j->lanes, j->lanes.first[lane] + n / TILE, side));
 }
 
 /* What is added to the number of a packed row that is the lane's token t and becomes token t. */
@@ -422,14 +429,11 @@ static void send_side(packing_job *j, quire_side side, uint32_t lane)
     uint32_t n = 0;
 
     view_begin(j, lane, side);
-    quire_packed_window_put(&j->writes, &j->to, &j->lanes, lane, side,
+    quire_packed_window_put(&j->writes, &j->to, NULL, &j->lanes, lane, side,
                             j->lanes.first[lane + 1] - j->lanes.first[lane]);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         if (j->choice.is_kept[lane][t]) {
-            const quire_tile_view view = view_of(j, lane, t / TILE, side);
-
-            quire_packed_row_put(j->packing, &j->seal, lane, side, &view, t % TILE,
-                                 quire_packed_window_at(&j->writes, n / TILE), n % TILE);
+            put_row(j, side, lane, t, n, quire_packed_window_at(&j->writes, n / TILE));
             n++;
         }
     }

@@ -177,26 +177,56 @@ void quire_packed_list_free(quire_packed_pages *pages)
 
 /* ---- tiles ---- */
 
-/* A quire_tile_run.at. */
-static unsigned char *tile_at(const void *ctx, uint32_t i)
+/* Tiles of the lane that are packed. */
+static uint32_t n_packed_of(const quire_packed_window *w)
 {
-    const quire_packed_window *w = ctx;
+    return w->lanes->first[w->lane + 1] - w->lanes->first[w->lane];
+}
+
+static const quire_page_addr *addr_of(const quire_packed_window *w,
+                                      const quire_page_entry *const *leaves, uint32_t i)
+{
+    const quire_page_id id = leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+
+    return id != QUIRE_PAGE_NULL ? &w->pages.addrs[id] : NULL;
+}
+
+/* Where a tile lies, and its form. */
+static quire_tile_view place_of(const quire_packed_window *w, uint32_t i)
+{
     const quire_packing *p = w->packing;
-    const uint32_t *first = w->lanes->first + w->lane;
-    const uint32_t tiles = p->page_tokens / TILE;
-    const uint32_t n_packed = first[1] - first[0];
+    const uint32_t n_packed = n_packed_of(w), tiles = p->page_tokens / TILE;
     uint32_t entry;
 
     if (i < n_packed) {
-        return quire_packed_tile(p, &w->pages, w->lanes, first[0] + i, w->side);
+        return (quire_tile_view){ quire_packing_store(p, w->lane, w->side)->format,
+                                  quire_packed_tile(p, &w->pages, w->lanes,
+                                                    w->lanes->first[w->lane] + i, w->side) };
     }
     i -= n_packed;
     entry = w->lanes->n_pages + i / tiles;
-    return quire_full_tile(
-        p,
-        &w->pages
-             .addrs[w->pages.leaves[entry / QUIRE_LEAF_ENTRIES][entry % QUIRE_LEAF_ENTRIES].page],
-        w->lane, i % tiles, w->side);
+    return quire_full_view(p, addr_of(w, w->pages.leaves, entry),
+                           w->hot != NULL ? addr_of(w, w->hot, entry) : NULL, w->lane, i % tiles,
+                           w->side);
+}
+
+/* A quire_tile_run.at. */
+static unsigned char *tile_at(const void *ctx, uint32_t i)
+{
+    return (unsigned char *)(uintptr_t)place_of(ctx, i).tile;
+}
+
+/* The most bytes of a tile, also of one in 8 bits. */
+static size_t tile_bytes_max(const quire_packing *p)
+{
+    const quire_attn_layer *layer = &p->layers[0];
+    size_t max = p->k_bytes > p->v_bytes ? p->k_bytes : p->v_bytes;
+
+    if (quire_packing_is_sealed(p)) {
+        max = quire_max_u64(max, quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k));
+        max = quire_max_u64(max, quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, layer->d_v));
+    }
+    return max;
 }
 
 int quire_packed_window_init(quire_packed_window *window, const quire_packing *packing,
@@ -204,7 +234,7 @@ int quire_packed_window_init(quire_packed_window *window, const quire_packing *p
 {
     const quire_tile_window_opts opts = {
         .memory = memory,
-        .tile_bytes = quire_max_u64(packing->k_bytes, packing->v_bytes),
+        .tile_bytes = tile_bytes_max(packing),
         .writes = writes,
         .status = status,
     };
@@ -213,25 +243,53 @@ int quire_packed_window_init(quire_packed_window *window, const quire_packing *p
     return quire_tile_window_init(&window->window, &opts);
 }
 
-void quire_packed_window_put(quire_packed_window *window, const quire_packed_pages *pages,
-                             const quire_packed_lanes *lanes, uint32_t lane, quire_side side,
-                             uint32_t n_tiles)
+void quire_packed_window_put(quire_packed_window *w, const quire_packed_pages *pages,
+                             const quire_page_entry *const *hot, const quire_packed_lanes *lanes,
+                             uint32_t lane, quire_side side, uint32_t n_tiles)
 {
-    const quire_packing *p = window->packing;
-    const quire_tile_run run = { .at = tile_at,
-                                 .ctx = window,
-                                 .bytes = side == QUIRE_SIDE_K ? p->k_bytes : p->v_bytes,
-                                 .n_heads = 1,
-                                 .n = n_tiles };
-
-    quire_tile_window_put(&window->window, &run);
-    window->pages = *pages;
-    window->lanes = lanes;
-    window->lane = lane;
-    window->side = side;
+    quire_tile_window_flush(&w->window);
+    w->pages = *pages;
+    w->hot = hot;
+    w->lanes = lanes;
+    w->lane = lane;
+    w->side = side;
+    w->n_tiles = n_tiles;
+    w->first = w->end = 0;
 }
 
-unsigned char *quire_packed_window_at(quire_packed_window *window, uint32_t tile)
+/* Go to tile i and those of its form behind it. */
+static void form_begin(quire_packed_window *w, uint32_t i)
 {
-    return quire_tile_window_at(&window->window, tile, 0);
+    const quire_attn_layer *layer = &w->packing->layers[0];
+    const quire_format format = place_of(w, i).format;
+    quire_tile_run run = { .at = tile_at,
+                           .ctx = w,
+                           .bytes = quire_tile_bytes(
+                               format, w->side, w->side == QUIRE_SIDE_K ? layer->d_k : layer->d_v),
+                           .n_heads = 1 };
+
+    w->first = i;
+    w->end = i + 1;
+    while (w->end < w->n_tiles && place_of(w, w->end).format == format) {
+        w->end++;
+    }
+    run.n = w->end;
+    quire_tile_window_put(&w->window, &run);
+}
+
+unsigned char *quire_packed_window_at(quire_packed_window *w, uint32_t tile)
+{
+    QUIRE_CHECK(tile < w->n_tiles);
+    if (tile < w->first || tile >= w->end) {
+        form_begin(w, tile);
+    }
+    return quire_tile_window_at(&w->window, tile, 0);
+}
+
+quire_tile_view quire_packed_window_view(quire_packed_window *w, uint32_t tile)
+{
+    quire_tile_view view = place_of(w, tile);
+
+    view.tile = quire_packed_window_at(w, tile);
+    return view;
 }

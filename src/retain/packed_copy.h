@@ -28,14 +28,16 @@ int quire_packed_list_send(const quire_packing *p, const quire_packed_pages *pag
                            const quire_packed_lanes *lanes, const quire_page_memory *memory);
 void quire_packed_list_free(quire_packed_pages *pages);
 
-/* Tiles of one side of a lane in order: packed ones, then those in the full pages behind them.
- * Formats are not sealed. */
+/* Tiles of one side of a lane in order: packed ones, then those in the full pages behind them. */
 typedef struct quire_packed_window {
     const quire_packing *packing; /* borrowed, as all of these */
     quire_packed_pages pages;
+    const quire_page_entry *const *hot; /* leaves of hot pages; NULL: no side is sealed */
     const quire_packed_lanes *lanes;
     uint32_t lane;
     quire_side side;
+    uint32_t n_tiles;
+    uint32_t first, end; /* tiles that the window is on now: of one form */
     quire_tile_window window;
 } quire_packed_window;
 
@@ -43,11 +45,14 @@ typedef struct quire_packed_window {
  * window, on errors too. */
 int quire_packed_window_init(quire_packed_window *window, const quire_packing *packing,
                              const quire_page_memory *memory, bool writes, int *status);
-/* Go to the first n_tiles tiles of a side of a lane. The window stays where it is until it ends. */
+/* Go to the first n_tiles tiles of a side of a lane. hot: of the pages' sequence, or NULL. The
+ * window stays where it is until it ends. */
 void quire_packed_window_put(quire_packed_window *window, const quire_packed_pages *pages,
-                             const quire_packed_lanes *lanes, uint32_t lane, quire_side side,
-                             uint32_t n_tiles);
-/* As quire_tile_window_at(). */
+                             const quire_page_entry *const *hot, const quire_packed_lanes *lanes,
+                             uint32_t lane, quire_side side, uint32_t n_tiles);
+/* As quire_tile_window_at(), to read: hot where there is a hot page. */
+quire_tile_view quire_packed_window_view(quire_packed_window *window, uint32_t tile);
+/* The same, to write packed tiles. */
 unsigned char *quire_packed_window_at(quire_packed_window *window, uint32_t tile);
 
 #endif /* QUIRE_RETAIN_PACKED_COPY_H */

@@ -167,6 +167,27 @@ static void fill_last(quire_packed_device *d)
     }
 }
 
+/* A layer with a window, of all sequences. */
+static void window_append(quire_packed_device *d, const quire_attn_layer *call, uint32_t thread,
+                          uint32_t n_threads)
+{
+    if (d->queue == NULL) {
+        quire_attn_append(d->windows, call, thread, n_threads);
+    } else if (thread == 0 && quire_packed_queue_all(d)) {
+        d->base.append(d->base.ctx, call, 0, n_threads);
+    }
+}
+
+static void window_run(quire_packed_device *d, const quire_attn_layer *call, uint32_t index,
+                       uint32_t thread, uint32_t n_threads)
+{
+    if (d->queue == NULL) {
+        quire_attn_run(d->windows, call, index, thread, n_threads);
+    } else if (thread == 0 && quire_packed_queue_all(d)) {
+        d->base.run(d->base.ctx, call, index, 0, n_threads);
+    }
+}
+
 static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
 {
     quire_packed_device *d = ctx;
@@ -175,7 +196,7 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
     uint32_t l, job;
 
     if (d->n_packed > 0 && is_windowed(d, call)) {
-        quire_attn_append(d->windows, call, thread, n_threads);
+        window_append(d, call, thread, n_threads);
         return;
     }
     if (is_queued(d) && thread == 0) {
@@ -281,7 +302,7 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
     uint32_t n_jobs, l, job;
 
     if (d->n_packed > 0 && is_windowed(d, call)) {
-        quire_attn_run(d->windows, call, index, thread, n_threads);
+        window_run(d, call, index, thread, n_threads);
         return;
     }
     base_run(d, call, index, thread, n_threads);
@@ -392,8 +413,9 @@ static uint64_t worker_bytes(const quire_packed_device_opts *o)
 uint64_t quire_packed_device_bytes(const quire_packed_device_opts *o)
 {
     const uint64_t d = o->rotation != NULL ? o->rotation->d : 0;
-    const uint64_t windows =
-        o->packing->window_group != 0 ? quire_attn_workspace_bytes(o->window_opts) : 0;
+    const uint64_t windows = o->packing->window_group != 0 && !o->is_on_device
+                                 ? quire_attn_workspace_bytes(o->window_opts)
+                                 : 0;
 
     return sizeof(quire_packed_device) + o->n_threads * worker_bytes(o) + windows +
            (o->is_on_device ? quire_packed_queue_bytes(o, entries_max(o)) : 0) +
@@ -455,7 +477,7 @@ static int device_fill(quire_packed_device *d, const quire_packed_device_opts *o
     for (uint32_t i = 0; i < d->n_threads; i++) {
         QUIRE_TRY(worker_init(&d->workers[i], d, o));
     }
-    if (d->packing.window_group != 0) {
+    if (d->packing.window_group != 0 && !o->is_on_device) {
         QUIRE_TRY(quire_attn_workspace_create(&d->windows, o->window_opts));
     }
     for (uint32_t l = 0; l < n_layers; l++) {
@@ -517,35 +539,6 @@ void quire_packed_device_destroy(quire_packed_device *d)
     free(d->heads);
     free(d->workers);
     free(d);
-}
-
-/* The worker keeps its old memory if the memory for more is missing: other requests need it. */
-static int worker_watch(quire_packed_worker *w, uint32_t n_watched, uint32_t group, uint32_t d_k)
-{
-    quire_watch_room room;
-
-    if (w->watched.n_max >= n_watched) {
-        return QUIRE_OK;
-    }
-    if (w->tile == NULL) {
-        w->tile = malloc((size_t)TILE * d_k * sizeof *w->tile);
-        QUIRE_FAIL_IF(w->tile == NULL, QUIRE_NOMEM);
-    }
-    if (quire_watch_room_init(&room, n_watched, group, d_k) < 0) {
-        quire_watch_room_fini(&room);
-        return QUIRE_NOMEM;
-    }
-    quire_watch_room_fini(&w->watched);
-    w->watched = room;
-    return QUIRE_OK;
-}
-
-int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
-{
-    for (uint32_t i = 0; i < d->n_threads; i++) {
-        QUIRE_TRY(worker_watch(&d->workers[i], n_watched, d->group, d->packing.layers[0].d_k));
-    }
-    return QUIRE_OK;
 }
 
 void quire_packed_device_elsewhere_set(quire_packed_device *d,

@@ -20,7 +20,8 @@
  *            of rows that repeat a part of the text
  *
  * Layers with windows have full pages in a group of their own, also of texts with packed pages. In
- * a step with such a text a workspace of the device computes them, for all sequences.
+ * a step with such a text a workspace of the device computes them, for all sequences; on a device
+ * with a queue this computes them by a plan of all sequences.
  *
  * A text whose policy looks at attention keeps the queries of its last `probe` tokens, also before
  * it has packed pages, or sums over its rows since the last condensing. A text with a predictor
@@ -100,8 +101,7 @@ typedef struct quire_packed_text {
 
 typedef struct quire_packed_device_opts {
     quire_attn_device base;
-    bool is_on_device;               /* base has a queue and memory of its own; then without
-                                        windows and sealed formats, and: */
+    bool is_on_device;               /* base has a queue and memory of its own; then: */
     const quire_page_memory *memory; /* of base; read by create */
     uint32_t n_pairs_max;            /* sequences of a batch of base */
     const quire_packing *packing;    /* borrowed */
@@ -110,7 +110,8 @@ typedef struct quire_packed_device_opts {
     uint32_t recent_tiles;           /* quire_attn_layer, of sealed formats */
     uint32_t sink_tiles;             /* the same, of texts that attend to a share */
     const quire_attn_workspace_opts *window_opts; /* of a workspace for all sequences of a step:
-                                                     read by create, with packing->window_group */
+                                                     read by create, with packing->window_group
+                                                     in the host's memory */
     uint32_t n_text_max;                          /* tokens of a text */
     uint32_t n_rows_max;                          /* of a step, and of a batch of base */
     uint32_t n_seqs_max;

@@ -49,6 +49,13 @@ typedef struct quire_packed_pair {
     uint32_t head;
 } quire_packed_pair;
 
+/* What the device's plan is of. */
+typedef enum quire_packed_planned {
+    QUIRE_PACKED_ALL,   /* the step's sequences as they came */
+    QUIRE_PACKED_PLAIN, /* the plain ones */
+    QUIRE_PACKED_PAIRS
+} quire_packed_planned;
+
 /* Jobs of a layer as batches of a device with a queue: each pair of a sequence and a KV head is a
  * sequence there, and so is each row that chooses pages. */
 typedef struct quire_packed_queue {
@@ -56,16 +63,17 @@ typedef struct quire_packed_queue {
     uint32_t n_pairs_max;
     uint32_t n_rows_max;
     quire_packed_worker *tables; /* [n_pairs_max] */
-    quire_page_addr *addrs;      /* [1 + n_pairs_max * n_entries_max] */
+    quire_page_addr *addrs;      /* [1 + n_pairs_max * entries of a pair] */
     quire_packed_pair *pairs;    /* [n_pairs_max] of the batch at hand */
+    uint32_t sink_tiles;         /* of this batch: quire_attn_layer */
     quire_attn_seq *seqs;        /* [n_pairs_max] */
     uint32_t n_pairs, n_rows;
     float *q; /* [n_rows_max][group][d_k] rows of one pair after those of the other */
     float *k;
     float *v;
     float *out;
-    bool has_queued;  /* rows of the tables may wait in the device's queue */
-    bool has_plain;   /* the device's plan is that of the plain sequences */
+    bool has_queued; /* rows of the tables may wait in the device's queue */
+    quire_packed_planned planned;
     bool is_one;      /* the layer's rows were one batch */
     uint32_t n_ready; /* the plan is that of all jobs of layer n_ready - 1; 0: of none */
     /* Of keys that are watched. The lock is that of the device while jobs run. */
@@ -155,6 +163,9 @@ void quire_packed_queue_destroy(quire_packed_queue *queue);
 
 /* A step of which some sequences have packed pages. Errors: those of a device's plan(). */
 int quire_packed_queue_plan(quire_packed_device *d);
+/* Give the device the plan of all sequences. Returns whether it has it; failures go to the step's
+ * status. */
+bool quire_packed_queue_all(quire_packed_device *d);
 /* A layer of such a step: its rows, and attention; of the plain sequences, too. Failures go to the
  * step's status. */
 void quire_packed_queue_append(quire_packed_device *d, const quire_attn_layer *call, uint32_t l);

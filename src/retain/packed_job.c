@@ -101,11 +101,15 @@ static lane_tile full_tile(const quire_packed_device *d, const quire_attn_seq *s
 /* The worker's sequence: the rows of another one on the first n of its tiles. */
 static void seq_set(quire_packed_worker *w, const quire_attn_seq *seq, uint32_t n)
 {
-    w->seq = (quire_attn_seq){ .tables[0] = { w->leaves, n },
-                               .tables[QUIRE_PACKED_HOT] = { w->hot_leaves, n },
-                               .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
+    w->seq = (quire_attn_seq){ .n_tokens = quire_packed_text_of(seq)->n_gone + seq->n_tokens,
                                .first_row = seq->first_row,
                                .n_rows = seq->n_rows };
+    for (uint32_t g = 0; g < QUIRE_GROUPS_MAX; g++) { /* a device plans its windows' group, too */
+        w->seq.tables[g] = (quire_attn_table){ w->leaves, n };
+    }
+    if (w->hot_leaves != NULL) {
+        w->seq.tables[QUIRE_PACKED_HOT].leaves = w->hot_leaves;
+    }
 }
 
 /* Tokens in full pages have their positions in the text, by which sealed formats choose a form;

@@ -28,11 +28,17 @@ static size_t row_floats(const quire_attn_layer *layer)
     return (size_t)(layer->n_head / layer->n_kv_head + 1) * (layer->d_k + layer->d_v);
 }
 
+/* Entries of a pair's tables: with hot tiles, those of two. */
+static uint32_t n_entries_of(const quire_packing *p, uint32_t n_entries_max)
+{
+    return quire_packing_is_sealed(p) ? 2 * n_entries_max : n_entries_max;
+}
+
 uint64_t quire_packed_queue_bytes(const quire_packed_device_opts *o, uint32_t n_entries_max)
 {
     const uint64_t entry = sizeof(quire_page_entry) + sizeof(quire_page_addr);
     const uint64_t pair = sizeof(quire_packed_worker) + sizeof(quire_packed_pair) +
-                          sizeof(quire_attn_seq) + n_entries_max * entry;
+                          sizeof(quire_attn_seq) + n_entries_of(o->packing, n_entries_max) * entry;
 
     return sizeof(quire_packed_queue) + QUIRE_TILE_WINDOW_BYTES + o->n_pairs_max * pair +
            o->n_rows_max * row_floats(&o->packing->layers[0]) * sizeof(float);
@@ -44,8 +50,9 @@ static int tables_create(const quire_packed_device *d, quire_packed_queue *queue
         quire_packed_worker *table = &queue->tables[i];
 
         table->addrs = queue->addrs;
-        table->first_page = i * d->n_entries_max;
-        QUIRE_TRY(quire_packed_tables_init(table, d->n_entries_max, false));
+        table->first_page = i * n_entries_of(&d->packing, d->n_entries_max);
+        QUIRE_TRY(quire_packed_tables_init(table, d->n_entries_max,
+                                           quire_packing_is_sealed(&d->packing)));
     }
     return QUIRE_OK;
 }
@@ -57,15 +64,15 @@ int quire_packed_queue_create(quire_packed_device *d, const quire_packed_device_
     quire_packed_queue *queue = d->queue = calloc(1, sizeof *queue);
 
     QUIRE_FAIL_IF(queue == NULL, QUIRE_NOMEM);
-    QUIRE_CHECK(o->memory != NULL && !quire_packing_is_sealed(&d->packing) &&
-                d->packing.window_group == 0);
+    QUIRE_CHECK(o->memory != NULL && d->packing.page_tokens == TILE);
     (void)pthread_mutex_init(&queue->lock, NULL);
     queue->memory = *o->memory;
     queue->n_rows_max = o->n_rows_max;
     queue->tables = calloc(o->n_pairs_max, sizeof *queue->tables);
     QUIRE_FAIL_IF(queue->tables == NULL, QUIRE_NOMEM);
     queue->n_pairs_max = o->n_pairs_max;
-    queue->addrs = calloc(1 + (size_t)o->n_pairs_max * d->n_entries_max, sizeof *queue->addrs);
+    queue->addrs = calloc(1 + (size_t)o->n_pairs_max * n_entries_of(&d->packing, d->n_entries_max),
+                          sizeof *queue->addrs);
     queue->pairs = calloc(o->n_pairs_max, sizeof *queue->pairs);
     queue->seqs = calloc(o->n_pairs_max, sizeof *queue->seqs);
     queue->q = malloc(n_rows * q_floats * sizeof *queue->q);
@@ -116,29 +123,42 @@ static bool is_well(const quire_packed_device *d)
 
 int quire_packed_queue_plan(quire_packed_device *d)
 {
-    d->queue->has_plain = d->queue->has_queued = false;
+    d->queue->planned = QUIRE_PACKED_ALL;
+    d->queue->has_queued = false;
     d->queue->n_ready = 0;
     d->queue->status = QUIRE_OK;
     return d->base.plan(d->base.ctx, &d->batch);
 }
 
-/* Give the device the plan of the plain sequences. Returns whether there are some. */
-static bool plain_plan(quire_packed_device *d)
+/* Give the device a plan of sequences as they came. Returns whether it has it. */
+static bool seqs_plan(quire_packed_device *d, quire_packed_planned what, const quire_attn_seq *seqs,
+                      uint32_t n)
 {
-    quire_attn_batch plain = d->batch;
+    quire_attn_batch batch = d->batch;
     int rc;
 
-    if (d->n_plain == 0 || !is_well(d) || d->queue->has_plain) {
-        return d->n_plain > 0 && is_well(d);
+    if (!is_well(d) || d->queue->planned == what) {
+        return is_well(d);
     }
-    plain.seqs = d->plain;
-    plain.n_seqs = d->n_plain;
-    rc = d->base.plan(d->base.ctx, &plain);
+    batch.seqs = seqs;
+    batch.n_seqs = n;
+    rc = d->base.plan(d->base.ctx, &batch);
     if (rc < 0) {
         failed(d, rc);
     }
-    d->queue->has_plain = rc == QUIRE_OK;
-    return d->queue->has_plain;
+    d->queue->planned = what;
+    return rc == QUIRE_OK;
+}
+
+/* Returns whether there are plain sequences. */
+static bool plain_plan(quire_packed_device *d)
+{
+    return d->n_plain > 0 && seqs_plan(d, QUIRE_PACKED_PLAIN, d->plain, d->n_plain);
+}
+
+bool quire_packed_queue_all(quire_packed_device *d)
+{
+    return seqs_plan(d, QUIRE_PACKED_ALL, d->batch.seqs, d->batch.n_seqs);
 }
 
 static void pairs_plan(quire_packed_device *d)
@@ -150,6 +170,7 @@ static void pairs_plan(quire_packed_device *d)
                                      .page_addr = queue->addrs };
     const int rc = d->base.plan(d->base.ctx, &batch);
 
+    d->queue->planned = QUIRE_PACKED_PAIRS;
     if (rc < 0) {
         failed(d, rc);
     }
@@ -173,6 +194,7 @@ static quire_attn_layer layer_of(quire_packed_device *d, const quire_attn_layer 
     quire_packed_queue *queue = d->queue;
     quire_attn_layer one = d->heads[l];
 
+    one.sink_tiles = queue->sink_tiles;
     one.q_stride = (size_t)d->group * one.d_k;
     one.k_new_stride = one.d_k;
     one.v_new_stride = one.d_v;
@@ -317,11 +339,26 @@ static bool is_choosing(const quire_packed_device *d, const layer_work *work,
     return work->is_run && *n_dense < seq->n_rows;
 }
 
+/* The first tiles of a text that attends to a share may be read hot, those of packed ones not: a
+ * batch has one of both. */
+static void form_begin(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq)
+{
+    const uint32_t sink_tiles =
+        quire_packed_attends(seq) && quire_packing_is_sealed(&d->packing) ? d->sink_tiles : 0;
+
+    if (d->queue->n_pairs > 0 && sink_tiles != d->queue->sink_tiles) {
+        pairs_flush(d, work->call, work->l, work->is_run);
+        d->queue->is_one = false;
+    }
+    d->queue->sink_tiles = sink_tiles;
+}
+
 static void seq_add(quire_packed_device *d, const layer_work *work, const quire_attn_seq *seq)
 {
     uint32_t n_dense;
     int rc;
 
+    form_begin(d, work, seq);
     if (!is_choosing(d, work, seq, &n_dense)) {
         for (uint32_t g = 0; g < d->packing.n_kv_head; g++) {
             pair_add(d, work, seq, g);
@@ -346,7 +383,6 @@ static void pairs_all(quire_packed_device *d, const layer_work *work)
 {
     quire_packed_queue *queue = d->queue;
 
-    queue->has_plain = false;
     queue->is_one = d->n_plain == 0;
     pairs_begin(d);
     for (uint32_t i = 0; i < d->n_packed; i++) {

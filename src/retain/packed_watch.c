@@ -4,9 +4,39 @@
  * SPDX-License-Identifier: MIT */
 #include "retain/packed_device_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define TILE QUIRE_TILE_TOKENS
+
+/* The worker keeps its old memory if the memory for more is missing: other requests need it. */
+static int worker_watch(quire_packed_worker *w, uint32_t n_watched, uint32_t group, uint32_t d_k)
+{
+    quire_watch_room room;
+
+    if (w->watched.n_max >= n_watched) {
+        return QUIRE_OK;
+    }
+    if (w->tile == NULL) {
+        w->tile = malloc((size_t)TILE * d_k * sizeof *w->tile);
+        QUIRE_FAIL_IF(w->tile == NULL, QUIRE_NOMEM);
+    }
+    if (quire_watch_room_init(&room, n_watched, group, d_k) < 0) {
+        quire_watch_room_fini(&room);
+        return QUIRE_NOMEM;
+    }
+    quire_watch_room_fini(&w->watched);
+    w->watched = room;
+    return QUIRE_OK;
+}
+
+int quire_packed_device_watch(quire_packed_device *d, uint32_t n_watched)
+{
+    for (uint32_t i = 0; i < d->n_threads; i++) {
+        QUIRE_TRY(worker_watch(&d->workers[i], n_watched, d->group, d->packing.layers[0].d_k));
+    }
+    return QUIRE_OK;
+}
 
 /* A lane of a sequence whose rows are watched. */
 typedef struct watched_lane {
@@ -47,8 +77,7 @@ static quire_tile_view key_view(const watched_lane *r, uint32_t t)
     quire_page_id id;
 
     if (r->d->queue != NULL) {
-        view.tile = quire_packed_window_at(&r->d->queue->keys, t);
-        return view;
+        return quire_packed_window_view(&r->d->queue->keys, t);
     }
     if (t < r->n_packed / TILE) {
         view.tile = quire_packed_tile(p, &r->pages, &text->lanes, text->lanes.first[r->lane] + t,
@@ -70,8 +99,12 @@ static void gather(const watched_lane *r, uint32_t from, uint32_t to, quire_watc
                                    .stride = watch->one->d_k };
 
     if (r->d->queue != NULL) {
-        quire_packed_window_put(&r->d->queue->keys, &r->pages, &quire_packed_text_of(r->seq)->lanes,
-                                r->lane, QUIRE_SIDE_K, (to + TILE - 1) / TILE);
+        const quire_packing *p = &r->d->packing;
+
+        quire_packed_window_put(
+            &r->d->queue->keys, &r->pages,
+            quire_packing_is_sealed(p) ? r->seq->tables[p->hot_group].leaves : NULL,
+            &quire_packed_text_of(r->seq)->lanes, r->lane, QUIRE_SIDE_K, (to + TILE - 1) / TILE);
     }
     while (from < to) {
         const uint32_t slot = from % TILE;

@@ -249,6 +249,27 @@ static void test_serve(void **state)
     }
 }
 
+/* A server starts with KV in q6 to q3, and with a model whose layers have windows. */
+static void test_serve_retain(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        program_result r = program_expect(
+            0, PROGRAM("serve", i == 0 ? program_model() : program_model_sliding(),
+                       "--check-config", "--device", "mock", "--kv", i == 0 ? "q4" : "f16",
+                       "--retain", "keydiff:0.5", "--retain-chunk", "1024", "-c", "2048"));
+
+        program_free(&r);
+        r = program_expect(1, PROGRAM("serve", i == 0 ? program_model() : program_model_sliding(),
+                                      "--check-config", "--device", "mock", "--kv",
+                                      i == 0 ? "q4" : "f16", "--retain", "keydiff:0.5",
+                                      "--page-tokens", "128", "-c", "2048"));
+        assert_says(r.err, i == 0 ? "--retain keydiff keeps tokens in q6 to q3 in tiles that are"
+                                  : "--retain keydiff keeps tokens beside layers with windows");
+        program_free(&r);
+    }
+}
+
 /* The answer of a server with --attend on these devices, some of whose pages no token reads. */
 static void attending_on(const char *devices, char *text, size_t text_bytes)
 {
@@ -314,7 +335,7 @@ int main(void)
         cmocka_unit_test(test_lost),         cmocka_unit_test(test_run_retain),
         cmocka_unit_test(test_serve),        cmocka_unit_test(test_overflow),
         cmocka_unit_test(test_perplexity),   cmocka_unit_test(test_attend),
-        cmocka_unit_test(test_serve_attend),
+        cmocka_unit_test(test_serve_attend), cmocka_unit_test(test_serve_retain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

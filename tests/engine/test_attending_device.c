@@ -290,12 +290,10 @@ static void test_refused(void **state)
     const setting wide = {
         .format = QUIRE_FORMAT_F16, .attend_share = SHARE, .page_tokens = 128, .device = "mock"
     };
-    const setting q4 = { .format = QUIRE_FORMAT_Q4, .attend_share = SHARE, .device = "mock" };
 
     (void)state;
     refuse(&wide, "attend: cannot go with KV on device mock in pages of more than 64 tokens: there "
                   "tokens cannot choose pages");
-    refuse(&q4, "attend: cannot go with KV on device mock in q6 to q3");
 }
 
 int main(void)

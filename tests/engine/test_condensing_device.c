@@ -248,12 +248,9 @@ static void test_room(void **state)
 
 static void test_refusals(void **state)
 {
-    static const int32_t windows[4] = { 64, 64, 0, 0 };
     const setting wide = {
         .format = QUIRE_FORMAT_F16, .chunk = WIDE, .page_tokens = 128, .device = "mock"
     };
-    const setting q4 = { .format = QUIRE_FORMAT_Q4, .device = "mock" };
-    const setting windowed = { .format = QUIRE_FORMAT_F16, .windows = windows, .device = "mock" };
 
     (void)state;
     refused(&wide, "snap:0.5,recent=32",
@@ -261,10 +258,6 @@ static void test_refusals(void **state)
             "full_layers), and on device mock such tokens cannot be kept in pages of more than 64 "
             "tokens: there keydiff, window, last, stride and random work");
     refused(&wide, "keydiff:0.5,floor=0.5", "retain: keydiff keeps another number of tokens in");
-    refused(&q4, KEYDIFF,
-            "retain: keydiff keeps tokens in q6 to q3 in tiles that are packed, which device mock "
-            "cannot attend: f32, f16, bf16 and q8 work there, in models without windows");
-    refused(&windowed, SNAP, "retain: snap keeps tokens beside layers with windows in tiles that");
 }
 
 int main(void)

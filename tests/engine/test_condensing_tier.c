@@ -19,6 +19,8 @@
 #include "engine/loop/loop_object.h"
 #include "engine/loop/tier_object.h"
 
+#include <stdatomic.h>
+
 #define N_PLACES ((N_PROMPT + N_TOKENS - 2) / CHUNK)
 #define N_FULL   (N_PROMPT / 64 * 64) /* behind it the answer filled the page */
 
@@ -274,6 +276,76 @@ static void test_missing_page(void **state)
     mem_disk_free(disk);
 }
 
+/* A store that gives nothing back for a while. */
+static quire_store_ops held_ops;
+static uint32_t (*real_poll)(quire_store *store, quire_transfer **out, uint32_t n);
+static atomic_bool is_held;
+
+static uint32_t held_poll(quire_store *store, quire_transfer **out, uint32_t n)
+{
+    return atomic_load(&is_held) ? 0 : real_poll(store, out, n);
+}
+
+static quire_store *held_store(mem_disk *disk)
+{
+    quire_store *store = mem_disk_store(disk);
+
+    held_ops = *store->ops;
+    real_poll = held_ops.poll;
+    held_ops.poll = held_poll;
+    store->ops = &held_ops;
+    return store;
+}
+
+static void store_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    const quire_loop *loop = ctx;
+    const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
+
+    (void)cache;
+    (void)tree;
+    assert_int_equal(loop->tier->store->ops->drop(loop->tier->store, &all), QUIRE_OK);
+}
+
+/* While the store is asked for a text that was condensed more often, the condensed text in memory
+ * goes. The store has neither, and the request does not wait for ever. */
+static void test_gone_meanwhile(void **state)
+{
+    setting s = { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 };
+    mem_disk *disk = mem_disk_new();
+    static answer want;
+    int32_t text[N_PROMPT];
+    quire_request *request;
+    engine_bench b;
+    quire_loop *loop;
+    gate *g;
+
+    (void)state;
+    atomic_store(&is_held, false);
+    s.store = held_store(disk);
+    b = condense_bench(&s);
+    loop = b.engine->loop;
+    tokens_make(text, N_PROMPT, 1);
+    expect(&b, &s, text, N_PROMPT, &want);
+    (void)answer_read(ask(&b, s.policy, text, 3 * CHUNK + 1), &(answer){ 0 });
+    wait_copied(&b);
+    assert_int_equal(engine_call(b.engine, store_forget, loop), QUIRE_OK);
+    atomic_store(&is_held, true);
+    g = gate_close(b.engine);
+    request = ask(&b, s.policy, text, N_PROMPT);
+    gate_step(g);
+    assert_non_null(loop->tier->fetches);
+    assert_int_equal(loop->tier->fetches->k_have, 3);
+    assert_int_equal(loop->tier->fetches->stage, QUIRE_FETCH_LOOKS);
+    (void)quire_prefix_drop_all(loop->tree, quire_loop_now_us(loop));
+    atomic_store(&is_held, false);
+    gate_open(g);
+    assert_int_equal(answer_check(request, &want), 0);
+    validate(b.engine);
+    bench_close(&b);
+    mem_disk_free(disk);
+}
+
 /* Condensed texts of an earlier process are dropped with a text that they may begin with, also a
  * longer one. Texts of other tenants stay. */
 static void dropped(const quire_invalidate *what, bool is_named)
@@ -324,7 +396,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_restart),      cmocka_unit_test(test_other_policies),
         cmocka_unit_test(test_eviction),     cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_missing_page), cmocka_unit_test(test_invalidation),
+        cmocka_unit_test(test_missing_page), cmocka_unit_test(test_gone_meanwhile),
+        cmocka_unit_test(test_invalidation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

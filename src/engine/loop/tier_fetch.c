@@ -389,6 +389,10 @@ static void turn_back(quire_loop *loop, quire_fetch *f)
     f->seq = QUIRE_SEQ_NULL;
     f->entry = QUIRE_CONDENSED_NULL;
     f->k_max = f->k - 1;
+    if (f->k_have > f->k_max) { /* the tree had this one when the fetch began */
+        f->k_have = f->k_max;
+        f->n_have = 0;
+    }
     f->stage = QUIRE_FETCH_ENDS;
 }
 

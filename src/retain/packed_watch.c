@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "retain/packed_device_internal.h"
 
+#include "base/check.h"
+
 #include <stdlib.h>
 #include <string.h>
 

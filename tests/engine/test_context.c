@@ -10,213 +10,25 @@
 
 #include <cmocka.h>
 
-#include "device/mock_device.h"
+#include "context_kit.h"
 #include "directory.h"
 #include "engine/context_condense.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
-#include "engine_fixture.h"
 #include "model/runtime_hidden.h"
 #include "model/runtime_rows.h"
-#include "model/runtime_shift.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define N_CTX    512u
-#define N_PROMPT 300u
-#define N_TOKENS 500u
-#define N_LONG   1300u
 #define N_OTHERS 3u
-
-typedef struct setting {
-    quire_format format;
-    quire_context_overflow overflow;
-    uint32_t keep;
-    const char *retain;   /* of condense; NULL = the default */
-    uint32_t page_tokens; /* 0 = 64 */
-    uint32_t chunk_tokens;
-    uint32_t n_seqs;     /* 0 = 8 */
-    uint32_t n_contexts; /* that memory has room for; 0 = 1 */
-    bool no_prefix_cache;
-    bool has_below; /* texts larger than memory may have pages in a file, or in the host's memory */
-    const char *device; /* of the KV; NULL: the CPU */
-} setting;
-
-static quire_device *mock; /* opened last */
-
-static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
-                     quire_error *err)
-{
-    const quire_mock_device_opts slow = { .delay_ticks = 2 };
-    const int rc = quire_mock_device_open(out, opts, &slow, err);
-
-    assert_string_equal(name, "mock");
-    mock = *out;
-    return rc;
-}
-
-static engine_bench bench_of(const setting *s)
-{
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, s->n_seqs != 0 ? s->n_seqs : 8);
-    engine_bench b;
-
-    engine.chunk_tokens = s->chunk_tokens;
-    engine.no_prefix_cache = s->no_prefix_cache;
-    runtime.k_format = runtime.v_format = s->format;
-    runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : 64;
-    runtime.device = s->device;
-    runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;
-    if (s->has_below) {
-        runtime.kv_overflows = true;
-        engine.overflow.dir = test_dir;
-        engine.overflow.capacity_bytes = engine.overflow.host_bytes = (uint64_t)1 << 26;
-    }
-    if (s->n_contexts > 1) {
-        const quire_runtime_opts one = runtime;
-
-        b = bench_panels(32, &engine, &one);
-        runtime.kv_budget_bytes =
-            s->n_contexts * quire_runtime_opts_get(b.runtime)->kv_budget_bytes;
-        bench_close(&b);
-    }
-    return bench_panels(32, &engine, &runtime);
-}
-
-/* Tokens with the log-probabilities of each: any changed bit of KV shows. */
-typedef struct answer {
-    int32_t tokens[N_TOKENS];
-    float logprobs[N_TOKENS];
-    uint32_t n;
-} answer;
-
-static void spec_of(const setting *s, quire_retain_spec *out)
-{
-    assert_int_equal(
-        quire_retain_parse(s->retain != NULL ? s->retain : QUIRE_CONTEXT_RETAIN, out, NULL),
-        QUIRE_OK);
-}
-
-/* Make room in a full sequence. */
-static void clear(const setting *s, quire_runtime *runtime, quire_seq_id seq)
-{
-    const uint32_t n_keep = quire_context_overflow_keep(s->keep);
-    quire_retain_spec spec;
-    bool is_torn;
-
-    if (s->overflow == QUIRE_CONTEXT_CONDENSE) {
-        spec_of(s, &spec);
-        assert_int_equal(quire_context_condense(&spec, runtime, seq,
-                                                quire_context_condense_keep(&spec, s->keep),
-                                                &is_torn),
-                         QUIRE_OK);
-    } else {
-        const uint32_t n_drop = quire_context_overflow_drop(s->overflow, n_keep, N_CTX);
-
-        assert_int_equal(quire_runtime_shift(runtime, seq, n_keep, n_keep + n_drop, &is_torn),
-                         QUIRE_OK);
-    }
-}
-
-/* The tokens that a lone sequence generates on the CPU when it drops tokens whenever it is full. */
-static void expect(const engine_bench *b, const setting *s, const int32_t *prompt,
-                   uint32_t n_prompt, uint32_t n, answer *out)
-{
-    quire_runtime_opts opts = *quire_runtime_opts_get(b->runtime);
-    quire_runtime *runtime;
-    quire_seq_id seq;
-
-    opts.n_seqs_max = 1;
-    opts.kv_budget_bytes = 0;
-    opts.device = NULL;
-    opts.device_open = NULL;
-    runtime = fixture_runtime(b->model, &opts);
-    seq = fixture_seq(runtime);
-    *out = (answer){ 0 };
-    for (uint32_t i = 0; out->n < n; i++) {
-        const int32_t token = i < n_prompt ? prompt[i] : out->tokens[i - n_prompt];
-        const float *logits;
-
-        if (quire_seq_tokens(quire_runtime_cache(runtime), seq) == N_CTX) {
-            clear(s, runtime, seq);
-        }
-        logits = fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
-        if (i + 1 >= n_prompt) {
-            out->tokens[out->n] = fixture_argmax(logits, b->n_vocab);
-            out->logprobs[out->n] =
-                quire_logits_logprob(logits, b->n_vocab, out->tokens[out->n], NULL, 0);
-            out->n++;
-        }
-    }
-    quire_runtime_destroy(runtime);
-}
-
-static quire_request *ask(const engine_bench *b, const setting *s, const int32_t *prompt,
-                          uint32_t n_prompt, uint32_t n)
-{
-    quire_request_params params = params_greedy(prompt, n_prompt, n);
-    quire_retain_spec spec;
-
-    params.has_logprobs = true;
-    params.context_overflow = s->overflow;
-    params.context_keep = s->keep;
-    if (s->retain != NULL) {
-        spec_of(s, &spec);
-        params.retain = &spec; /* read by submit */
-    }
-    return submit(b, &params);
-}
-
-static void answer_take(quire_request *request, answer *out)
-{
-    quire_request_token event;
-    int rc;
-
-    *out = (answer){ 0 };
-    while ((rc = quire_request_wait(request, out->n, FIXTURE_WAIT_MS, &event)) == 1) {
-        assert_true(out->n < N_TOKENS);
-        out->tokens[out->n] = event.token;
-        out->logprobs[out->n] = event.logprob;
-        out->n++;
-    }
-    assert_int_equal(rc, 0);
-}
-
-static void assert_same(const answer *got, const answer *want)
-{
-    assert_int_equal(got->n, want->n);
-    assert_memory_equal(got->tokens, want->tokens, want->n * sizeof *want->tokens);
-    assert_memory_equal(got->logprobs, want->logprobs, want->n * sizeof *want->logprobs);
-}
-
-/* Ask, compare, and return how many tokens the cache had. */
-static uint32_t check(const engine_bench *b, const setting *s, const int32_t *prompt,
-                      uint32_t n_prompt, const answer *want)
-{
-    quire_request *request = ask(b, s, prompt, n_prompt, want->n);
-    const quire_request_result *result;
-    uint32_t n_cached;
-    answer got;
-
-    answer_take(request, &got);
-    result = quire_request_result_get(request);
-    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
-    assert_same(&got, want);
-    assert_true(result->n_dropped_tokens >= n_prompt + want->n - 1 - N_CTX);
-    assert_int_equal(result->n_dropped_tokens % 64, 0);
-    assert_true((result->n_condensings > 0) == (s->overflow == QUIRE_CONTEXT_CONDENSE));
-    n_cached = result->n_cached_tokens;
-    quire_request_release(request);
-    return n_cached;
-}
 
 /* A miss, a hit, and requests without overflow that share the beginning. */
 static void same_bits(const setting *s, uint32_t n_prompt, uint32_t n)
 {
     static answer want, plain, got;
     const setting refuse = { .format = s->format };
-    engine_bench b = bench_of(s);
+    engine_bench b = context_bench(s);
     quire_engine_stats stats;
     quire_request *request;
     int32_t text[N_LONG];
@@ -345,7 +157,7 @@ static void test_a_device_is_lost(void **state)
                             .no_prefix_cache = i % 4 < 2,
                             .device = "mock" };
         const quire_mock_device_opts faults = { .seed = i, .copy_failure = 0.05 };
-        engine_bench b = bench_of(&s);
+        engine_bench b = context_bench(&s);
         quire_request *requests[2];
         int32_t text[N_PROMPT];
         gate *g = gate_close(b.engine);
@@ -354,7 +166,7 @@ static void test_a_device_is_lost(void **state)
         for (uint32_t r = 0; r < 2; r++) {
             requests[r] = ask(&b, &s, text, N_PROMPT, N_TOKENS);
         }
-        quire_mock_device_set(mock, &faults); /* its thread waits at the gate */
+        quire_mock_device_set(context_mock, &faults); /* its thread waits at the gate */
         gate_open(g);
         for (uint32_t r = 0; r < 2; r++) {
             const quire_request_result *result;
@@ -395,7 +207,7 @@ static void several(quire_context_overflow overflow)
 {
     static answer want[N_OTHERS], got;
     const setting s = { .format = QUIRE_FORMAT_F16, .overflow = overflow, .n_contexts = 2 };
-    engine_bench b = bench_of(&s);
+    engine_bench b = context_bench(&s);
     quire_request *requests[N_OTHERS];
     int32_t text[N_OTHERS][N_LONG];
     uint32_t n_preemptions = 0;
@@ -455,7 +267,7 @@ static void preempted(quire_context_overflow overflow)
     const setting s = {
         .format = QUIRE_FORMAT_F16, .overflow = overflow, .keep = 64, .n_contexts = 2
     };
-    engine_bench b = bench_of(&s);
+    engine_bench b = context_bench(&s);
     quire_request_token event = { 0 };
     int32_t text[N_PROMPT];
     quire_request *request;
@@ -544,7 +356,7 @@ static void test_first_tokens_stay(void **state)
                         .overflow = QUIRE_CONTEXT_CONDENSE,
                         .keep = N_INSTRUCTIONS,
                         .n_contexts = 3 };
-    engine_bench b = bench_of(&s);
+    engine_bench b = context_bench(&s);
     quire_runtime_opts opts = *quire_runtime_opts_get(b.runtime);
     quire_request_token event = { 0 };
     int32_t text[N_PROMPT];
@@ -616,7 +428,7 @@ static void test_sizes(void **state)
 static void test_lengths(void **state)
 {
     const setting s = { .format = QUIRE_FORMAT_F16, .overflow = QUIRE_CONTEXT_SHIFT };
-    engine_bench b = bench_of(&s);
+    engine_bench b = context_bench(&s);
     int32_t *text = malloc(QUIRE_CONTEXTS_MAX * N_CTX * sizeof *text);
     quire_request_params params;
     quire_error err = QUIRE_ERROR_INIT;
@@ -714,7 +526,7 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const setting s = { .format = cases[i].format };
 
-        b = bench_of(&s);
+        b = context_bench(&s);
         refused(&b, cases[i].overflow, cases[i].keep, cases[i].status, cases[i].message);
         assert_int_equal(
             quire_engine_context_check(b.engine, QUIRE_CONTEXT_REFUSE, UINT32_MAX, "", &err),
@@ -757,7 +569,7 @@ static void test_condense_refusals(void **state)
     const setting s = { .format = QUIRE_FORMAT_F16 };
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
-    engine_bench b = bench_of(&s);
+    engine_bench b = context_bench(&s);
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

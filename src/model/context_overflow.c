@@ -59,26 +59,40 @@ static int check_place(const quire_context_on *on, const char *name, quire_error
                : QUIRE_OK;
 }
 
-static int check_formats(const quire_context_on *on, quire_context_overflow overflow,
-                         quire_error *err)
+/* The formats of one layer, for tokens that move more than once, or one by one. */
+static int check_pair(const quire_context_on *on, quire_context_overflow overflow,
+                      quire_kv_pair pair, quire_error *err)
 {
     const char *name = quire_context_overflow_name(overflow);
 
+    if (pair.k == QUIRE_FORMAT_Q8 || quire_format_is_sealed(pair.k)) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s %s turns K %s: in %s each time adds an error. "
+                               "Use f32, f16 or bf16, or shift",
+                               on->setting, name,
+                               overflow == QUIRE_CONTEXT_SINKS ? "every 64 tokens"
+                                                               : "again and again",
+                               quire_format_name(pair.k));
+    }
+    return overflow == QUIRE_CONTEXT_CONDENSE && quire_format_is_sealed(pair.v)
+               ? quire_error_set(err, QUIRE_UNSUPP,
+                                 "%s %s keeps single tokens: V in %s is coded by 64. Use f32, "
+                                 "f16, bf16 or q8 for V, or shift",
+                                 on->setting, name, quire_format_name(pair.v))
+               : QUIRE_OK;
+}
+
+static int check_formats(const quire_context_on *on, quire_context_overflow overflow,
+                         quire_error *err)
+{
     if (quire_opts_shift_check(on->desc, on->opts) < 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
-                               "%s %s works with KV in f32, f16, bf16 and q8, and "
-                               "with models whose layers see the whole text and turn K alike",
-                               on->setting, name);
+                               "%s %s works with models whose layers see the whole text and turn "
+                               "K alike",
+                               on->setting, quire_context_overflow_name(overflow));
     }
-    for (uint32_t l = 0; l < on->desc->n_stored; l++) {
-        if (overflow != QUIRE_CONTEXT_SHIFT && on->opts->kv_pairs[l].k == QUIRE_FORMAT_Q8) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "%s %s turns K %s: in q8 each time adds an error. "
-                                   "Use f32, f16 or bf16, or shift",
-                                   on->setting, name,
-                                   overflow == QUIRE_CONTEXT_SINKS ? "every 64 tokens"
-                                                                   : "again and again");
-        }
+    for (uint32_t l = 0; overflow != QUIRE_CONTEXT_SHIFT && l < on->desc->n_stored; l++) {
+        QUIRE_TRY(check_pair(on, overflow, on->opts->kv_pairs[l], err));
     }
     return QUIRE_OK;
 }

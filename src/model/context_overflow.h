@@ -46,9 +46,9 @@ typedef struct quire_context_on {
     const char *setting;            /* begins messages: "--context-overflow", "context_overflow:" */
 } quire_context_on;
 
-/* Whether texts of the runtime can overflow so. Errors: QUIRE_UNSUPP (offloaded pages,
- * formats, windows, rope: quire_opts_shift_check(); sinks and condense in q8), QUIRE_INVAL (the
- * context is too short); err tells. */
+/* Whether texts of the runtime can overflow so. Errors: QUIRE_UNSUPP (offloaded pages, windows,
+ * rope: quire_opts_shift_check(); sinks and condense with K in q8 and sealed formats, condense with
+ * V in sealed formats), QUIRE_INVAL (the context is too short); err tells. */
 int quire_context_overflow_check(const quire_context_on *on, quire_context_overflow overflow,
                                  uint32_t keep, quire_error *err);
 

@@ -4,7 +4,8 @@
  * decoded, turned by the difference of positions and coded again. Tiles move up one after the other
  * into tiles that were read before. Of tokens that are thinned out by lane, the kept rows gather in
  * a buffer of one tile, whose place was read before the buffer is full. Pages of a device are read
- * and written through windows of the host's memory (core/pool/tile_window.h).
+ * and written through windows of the host's memory (core/pool/tile_window.h). Formats that are
+ * sealed: runtime_shift_sealed.c.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_shift.h"
@@ -12,32 +13,17 @@
 #include "base/check.h"
 #include "codec/slot_copy.h"
 #include "model/model_internal.h"
-#include "model/rope_frequencies.h"
 #include "model/runtime_internal.h"
 #include "model/runtime_rows.h"
-#include "model/runtime_tiles.h"
+#include "model/runtime_shift_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define TILE QUIRE_TILE_TOKENS
 
-typedef struct shift {
-    const quire_runtime *rt;
-    quire_seq_table from;
-    quire_seq_table to; /* the same sequence, or another */
-    uint32_t delta;     /* tokens that leave */
-    quire_rotation rotation;
-    float frequencies[QUIRE_HEAD_DIM_MAX / 2];
-    float turns[QUIRE_HEAD_DIM_MAX];
-    float *rows; /* [TILE][d_k] */
-    quire_runtime_tiles read;
-    quire_runtime_tiles write;
-    int status; /* of copies of a device */
-} shift;
-
-static void turn_row(const shift *s, const quire_attn_source *k, uint32_t d, const float *turns,
-                     float *row)
+void quire_shift_turn(const quire_shift *s, const quire_attn_source *k, uint32_t d,
+                      const float *turns, float *row)
 {
     if (k->rotate != 0) {
         quire_hadamard(row, d, k->rotate);
@@ -49,7 +35,7 @@ static void turn_row(const shift *s, const quire_attn_source *k, uint32_t d, con
 }
 
 /* K of n tokens in a tile. */
-static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned char *from,
+void quire_shift_k(const quire_shift *s, const quire_attn_layer *layer, const unsigned char *from,
                    unsigned char *to, uint32_t n)
 {
     const quire_attn_source *k = &layer->k_store;
@@ -62,33 +48,33 @@ static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned
     }
     codec->decode_k(k->format, &rows, from, s->rows);
     for (uint32_t i = 0; i < n; i++) {
-        turn_row(s, k, layer->d_k, s->turns, s->rows + (size_t)i * layer->d_k);
+        quire_shift_turn(s, k, layer->d_k, s->turns, s->rows + (size_t)i * layer->d_k);
     }
     codec->encode_k(k->format, &rows, s->rows, to);
 }
 
 /* Go to the tiles of the first n_from and n_to tokens of the two. */
-static void put(shift *s, const quire_runtime_side *side, uint32_t n_from, uint32_t n_to)
+static void put(quire_shift *s, const quire_runtime_side *side, uint32_t n_from, uint32_t n_to)
 {
     quire_runtime_tiles_put(&s->read, &s->from, side, n_from);
     quire_runtime_tiles_put(&s->write, &s->to, side, n_to);
 }
 
-static void move_side_k(shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
+static void move_side_k(quire_shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
 {
     const quire_runtime_side side = quire_runtime_side_of(layer, QUIRE_SIDE_K);
 
     put(s, &side, end, end - s->delta);
     for (uint32_t t = begin; t < end; t += TILE) {
         for (uint32_t g = 0; g < layer->n_kv_head; g++) {
-            move_k(s, layer, quire_runtime_tile(&s->read, t / TILE, g),
-                   quire_runtime_tile(&s->write, (t - s->delta) / TILE, g),
-                   end - t < TILE ? end - t : TILE);
+            quire_shift_k(s, layer, quire_runtime_tile(&s->read, t / TILE, g),
+                          quire_runtime_tile(&s->write, (t - s->delta) / TILE, g),
+                          end - t < TILE ? end - t : TILE);
         }
     }
 }
 
-static void move_side_v(shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
+static void move_side_v(quire_shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end)
 {
     const quire_runtime_side side = quire_runtime_side_of(layer, QUIRE_SIDE_V);
 
@@ -102,7 +88,7 @@ static void move_side_v(shift *s, const quire_attn_layer *layer, uint32_t begin,
 }
 
 /* The tokens [begin, end) move; begin is that of a tile. Errors: those of copies. */
-static int move_tokens(shift *s, uint32_t begin, uint32_t end)
+static int move_tokens(quire_shift *s, uint32_t begin, uint32_t end)
 {
     const quire_model_desc *desc = &s->rt->model->desc;
 
@@ -122,7 +108,7 @@ static int move_tokens(shift *s, uint32_t begin, uint32_t end)
 int quire_opts_shift_check(const quire_model_desc *desc, const quire_runtime_opts *opts)
 {
     const bool is_shiftable = opts->kv_elsewhere_bytes == 0 &&
-                              quire_kv_groups_of(desc, opts).n == 1 &&
+                              quire_kv_groups_of(desc, opts).window == 0 &&
                               desc->recurrent.n_layers == 0 && quire_model_rope_is_plain(desc);
 
     return is_shiftable ? QUIRE_OK : QUIRE_UNSUPP;
@@ -135,21 +121,27 @@ int quire_runtime_shift_check(const quire_runtime *rt)
 
 /* Errors: QUIRE_INVAL, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: shift_end(), on errors too. s stays where
  * it is. */
-static int shift_begin(shift *s, const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
+static int shift_begin(quire_shift *s, const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
                        uint32_t end)
 {
     const quire_model_desc *desc = &rt->model->desc;
 
-    *s = (shift){ .rt = rt, .delta = end - begin };
+    *s = (quire_shift){ .rt = rt, .begin = begin, .delta = end - begin };
     QUIRE_TRY(quire_runtime_shift_check(rt));
     QUIRE_FAIL_IF(begin % TILE != 0 || end % TILE != 0 || begin > end ||
                       end > quire_seq_tokens(rt->cache, seq),
                   QUIRE_INVAL);
     QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &s->from));
-    s->rows = malloc((size_t)TILE * desc->d_k * sizeof *s->rows);
+    s->rows =
+        malloc((size_t)TILE * (desc->d_k > desc->d_v ? desc->d_k : desc->d_v) * sizeof *s->rows);
     QUIRE_FAIL_IF(s->rows == NULL, QUIRE_NOMEM);
     QUIRE_TRY(quire_runtime_tiles_init(&s->read, rt, false, &s->status));
     QUIRE_TRY(quire_runtime_tiles_init(&s->write, rt, true, &s->status));
+    if (rt->groups.hot != 0) {
+        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, rt->groups.hot, &s->from_hot));
+        QUIRE_TRY(quire_runtime_tiles_init(&s->read_hot, rt, false, &s->status));
+        QUIRE_TRY(quire_runtime_tiles_init(&s->write_hot, rt, true, &s->status));
+    }
     quire_model_rope_frequencies(rt->model, s->frequencies);
     s->rotation = quire_model_rotation(desc, s->frequencies);
     quire_rotation_turns(&s->rotation, (double)begin - (double)end, s->turns);
@@ -157,27 +149,41 @@ static int shift_begin(shift *s, const quire_runtime *rt, quire_seq_id seq, uint
 }
 
 /* Returns whether pages of a device were written, or may have been. */
-static bool shift_end(shift *s)
+static bool shift_end(quire_shift *s)
 {
     quire_tile_window_end(&s->read.window);
     quire_tile_window_end(&s->write.window);
+    quire_tile_window_end(&s->read_hot.window);
+    quire_tile_window_end(&s->write_hot.window);
     free(s->rows);
-    return s->write.window.has_sent;
+    return s->write.window.has_sent || s->write_hot.window.has_sent;
+}
+
+/* Without sealed formats. */
+static int shift_in_place(quire_shift *s, quire_seq_id seq, uint32_t end)
+{
+    const uint32_t n_tokens = quire_seq_tokens(s->rt->cache, seq);
+
+    s->to = s->from;
+    QUIRE_TRY(move_tokens(s, end, n_tokens));
+    return quire_seq_truncate(s->rt->cache, seq, n_tokens - s->delta);
 }
 
 int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end,
                         bool *is_torn)
 {
-    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
-    shift s;
-    int rc = shift_begin(&s, rt, seq, begin, end);
+    bool has_cut = false;
+    quire_shift s;
+    int rc;
 
+    quire_runtime_cool(rt, seq);
+    rc = shift_begin(&s, rt, seq, begin, end);
     if (rc == QUIRE_OK && begin < end) {
-        s.to = s.from;
-        rc = move_tokens(&s, end, n_tokens);
+        rc = rt->groups.hot != 0 ? quire_shift_sealed(&s, seq, &has_cut)
+                                 : shift_in_place(&s, seq, end);
     }
-    *is_torn = shift_end(&s) && rc < 0;
-    return rc == QUIRE_OK ? quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin)) : rc;
+    *is_torn = (shift_end(&s) || has_cut) && rc < 0;
+    return rc;
 }
 
 /* ---- thinning ---- */
@@ -188,7 +194,7 @@ typedef struct thin_room {
     float *rows;  /* [TILE][d_k] kept rows of the tile to come */
 } thin_room;
 
-static int room_init(thin_room *room, const shift *s)
+static int room_init(thin_room *room, const quire_shift *s)
 {
     const uint32_t d = s->rt->model->desc.d_k;
 
@@ -207,7 +213,7 @@ static void room_fini(thin_room *room)
     free(room->turns);
 }
 
-static void thin_k(shift *s, const thin_room *room, const quire_thinning *t,
+static void thin_k(quire_shift *s, const thin_room *room, const quire_thinning *t,
                    const quire_attn_layer *layer, uint32_t head, const bool *is_kept)
 {
     const quire_attn_source *k = &layer->k_store;
@@ -229,7 +235,7 @@ static void thin_k(shift *s, const thin_room *room, const quire_thinning *t,
         }
         memcpy(row, s->rows + from % TILE * d, d * sizeof *row);
         if (from != to) {
-            turn_row(s, k, layer->d_k, room->turns + (from - to) * d, row);
+            quire_shift_turn(s, k, layer->d_k, room->turns + (from - to) * d, row);
         }
         if (++to % TILE == 0) {
             quire_codec_get()->encode_k(k->format, &tile, room->rows,
@@ -239,8 +245,8 @@ static void thin_k(shift *s, const thin_room *room, const quire_thinning *t,
     QUIRE_CHECK(to == t->begin + t->n_kept);
 }
 
-static void thin_v(shift *s, const quire_thinning *t, const quire_attn_layer *layer, uint32_t head,
-                   const bool *is_kept)
+static void thin_v(quire_shift *s, const quire_thinning *t, const quire_attn_layer *layer,
+                   uint32_t head, const bool *is_kept)
 {
     const quire_runtime_side side = quire_runtime_side_of_head(layer, QUIRE_SIDE_V, head);
     const quire_tile_kind kind = { layer->v_store.format, QUIRE_SIDE_V, layer->d_v };
@@ -256,7 +262,7 @@ static void thin_v(shift *s, const quire_thinning *t, const quire_attn_layer *la
     }
 }
 
-static void thin_lanes(shift *s, const thin_room *room, const quire_thinning *t)
+static void thin_lanes(quire_shift *s, const thin_room *room, const quire_thinning *t)
 {
     const bool *is_kept = t->is_kept;
 
@@ -274,11 +280,12 @@ int quire_runtime_thin(quire_runtime *rt, quire_seq_id seq, const quire_thinning
 {
     const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
     thin_room room = { 0 };
-    shift s;
+    quire_shift s;
     int rc;
 
     *is_torn = false;
     QUIRE_TRY(quire_runtime_rows_check(rt));
+    QUIRE_FAIL_IF(rt->groups.hot != 0, QUIRE_UNSUPP);
     QUIRE_FAIL_IF(t->begin > t->end || t->n_kept > t->end - t->begin || t->begin % TILE != 0 ||
                       t->n_kept % TILE != 0,
                   QUIRE_INVAL);
@@ -298,7 +305,8 @@ int quire_runtime_thin(quire_runtime *rt, quire_seq_id seq, const quire_thinning
 
 /* Move the tokens from `end` on into pages that `to` gets one by one. Before each page but the
  * first, `from` gives up the pages that were read and those of the tokens that leave. */
-static int move_away(shift *s, quire_seq_id from, quire_seq_id to, uint32_t end, bool *is_torn)
+static int move_away(quire_shift *s, quire_seq_id from, quire_seq_id to, uint32_t end,
+                     bool *is_torn)
 {
     const uint32_t page_tokens = s->rt->opts.page_tokens;
     const uint32_t n_tokens = quire_seq_tokens(s->rt->cache, from);
@@ -329,18 +337,19 @@ int quire_runtime_shift_away(quire_runtime *rt, quire_seq_id seq, uint32_t begin
                              quire_seq_id *out, bool *is_torn)
 {
     quire_seq_id to = QUIRE_SEQ_NULL;
-    shift s;
+    quire_shift s;
     int rc;
 
     *out = QUIRE_SEQ_NULL;
     *is_torn = false;
+    quire_runtime_cool(rt, seq);
     rc = shift_begin(&s, rt, seq, begin, end);
     rc = rc == QUIRE_OK ? quire_seq_fork(rt->cache, seq, &to) : rc;
-    if (rc == QUIRE_OK) {
+    if (rc == QUIRE_OK && rt->groups.hot != 0) {
+        rc = quire_shift_sealed_away(&s, seq, to, is_torn);
+    } else if (rc == QUIRE_OK) {
         rc = quire_seq_truncate(rt->cache, to, begin);
-    }
-    if (rc == QUIRE_OK) {
-        rc = move_away(&s, seq, to, end, is_torn);
+        rc = rc == QUIRE_OK ? move_away(&s, seq, to, end, is_torn) : rc;
     }
     (void)shift_end(&s);
     if (rc < 0 && to != QUIRE_SEQ_NULL) {

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_tiles.h"
 
+#include "base/num.h"
 #include "model/runtime_internal.h"
 
 #define TILE QUIRE_TILE_TOKENS
@@ -13,8 +14,19 @@ quire_runtime_side quire_runtime_side_of(const quire_attn_layer *layer, quire_si
     const quire_attn_source *store = is_k ? &layer->k_store : &layer->v_store;
 
     return (quire_runtime_side){
-        .store = store,
+        .lane = &store->lane,
         .tile_bytes = quire_tile_bytes(store->format, side, is_k ? layer->d_k : layer->d_v),
+        .n_heads = layer->n_kv_head,
+    };
+}
+
+quire_runtime_side quire_runtime_side_of_hot(const quire_attn_layer *layer, quire_side side)
+{
+    const bool is_k = side == QUIRE_SIDE_K;
+
+    return (quire_runtime_side){
+        .lane = is_k ? &layer->k_store.hot_lane : &layer->v_store.hot_lane,
+        .tile_bytes = quire_tile_bytes(QUIRE_FORMAT_HOT, side, is_k ? layer->d_k : layer->d_v),
         .n_heads = layer->n_kv_head,
     };
 }
@@ -29,7 +41,7 @@ quire_runtime_side quire_runtime_side_of_head(const quire_attn_layer *layer, qui
     return one;
 }
 
-/* The largest tile of all heads of a layer. */
+/* The largest tile of all heads of a layer, a hot one included. */
 static size_t tile_bytes_max(const quire_runtime *rt)
 {
     const quire_model_desc *desc = &rt->model->desc;
@@ -41,11 +53,12 @@ static size_t tile_bytes_max(const quire_runtime *rt)
         (void)quire_kv_layout(&rt->form, il, &layer);
         for (uint32_t i = 0; i < (layer.v_prefix_of_k ? 1 : 2) && desc->kv_map[il].stored >= 0;
              i++) {
-            const quire_runtime_side side =
-                quire_runtime_side_of(&layer, i == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V);
-            const size_t bytes = side.n_heads * side.tile_bytes;
+            const quire_side which = i == 0 ? QUIRE_SIDE_K : QUIRE_SIDE_V;
+            const quire_runtime_side side = quire_runtime_side_of(&layer, which);
+            const quire_runtime_side hot = quire_runtime_side_of_hot(&layer, which);
 
-            max = bytes > max ? bytes : max;
+            max = quire_max_u64(max, side.n_heads * side.tile_bytes);
+            max = quire_max_u64(max, rt->groups.hot != 0 ? hot.n_heads * hot.tile_bytes : 0);
         }
     }
     return max;
@@ -87,11 +100,11 @@ void quire_runtime_tiles_put(quire_runtime_tiles *tiles, const quire_seq_table *
                                  .ctx = tiles,
                                  .bytes = side->tile_bytes,
                                  .n_heads = side->n_heads,
-                                 .head_stride = side->store->lane.head_stride,
+                                 .head_stride = side->lane->head_stride,
                                  .n = (n_tokens + TILE - 1) / TILE };
 
     tiles->table = *table;
-    tiles->lane = side->store->lane;
+    tiles->lane = *side->lane;
     tiles->first_head = side->first_head;
     quire_tile_window_put(&tiles->window, &run);
 }

@@ -12,7 +12,7 @@
 
 /* K or V of some KV heads of a layer that stores them. */
 typedef struct quire_runtime_side {
-    const quire_attn_source *store;
+    const quire_attn_lane *lane;
     size_t tile_bytes; /* of one head */
     uint32_t first_head;
     uint32_t n_heads;
@@ -20,7 +20,9 @@ typedef struct quire_runtime_side {
 
 /* Of all heads of a layer. The layer is borrowed. */
 quire_runtime_side quire_runtime_side_of(const quire_attn_layer *layer, quire_side side);
-/* Of one. */
+/* The hot tiles of a sealed side. */
+quire_runtime_side quire_runtime_side_of_hot(const quire_attn_layer *layer, quire_side side);
+/* Tiles of one head. */
 quire_runtime_side quire_runtime_side_of_head(const quire_attn_layer *layer, quire_side side,
                                               uint32_t head);
 
@@ -38,7 +40,9 @@ typedef struct quire_runtime_tiles {
 int quire_runtime_tiles_init(quire_runtime_tiles *tiles, const quire_runtime *runtime, bool writes,
                              int *status);
 /* Go to the tiles of the first n_tokens tokens of a sequence. The table is that of the main group,
- * and neither it nor the addresses of its pages change before the next call. */
+ * or of the hot group for hot tiles, and neither it nor the addresses of its pages change before
+ * the next call. On a device tiles behind the one that is asked for are read with it, up to
+ * n_tokens: their pages must be there. */
 void quire_runtime_tiles_put(quire_runtime_tiles *tiles, const quire_seq_table *table,
                              const quire_runtime_side *side, uint32_t n_tokens);
 /* Tile i of head number `head` of the side's: quire_tile_window_at(). */

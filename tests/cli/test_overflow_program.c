@@ -34,9 +34,10 @@ static json_t *write_on(const char *overflow, const char *kv)
 
 static void texts_go_on(void **state)
 {
-    static const char *const cases[][2] = {
-        { "shift", "f16" }, { "shift", "q8" }, { "sinks", "f16" }, { "sinks", "f32" }
-    };
+    static const char *const cases[][2] = { { "shift", "f16" },   { "shift", "q8" },
+                                            { "shift", "q6:q3" }, { "shift", "f16:q4" },
+                                            { "sinks", "f16" },   { "sinks", "f32" },
+                                            { "sinks", "f16:q4" } };
     json_t *refused = write_on("refuse", "f16");
 
     (void)state;
@@ -52,7 +53,7 @@ static void texts_go_on(void **state)
         assert_int_equal(dropped % 64, 0);
         assert_true(n - dropped <= 384);
         /* Half of the tokens behind the first 64 go at once, or 64. */
-        assert_true(n - dropped > (i < 2 ? 384 - 192 : 384 - 64));
+        assert_true(n - dropped > (i < 4 ? 384 - 192 : 384 - 64));
         json_decref(longer);
     }
     json_decref(refused);
@@ -120,10 +121,11 @@ static void prompts_go_on(void **state)
     }
 }
 
-#define CHAT(lines, overflow)                                                                      \
-    chat_of(lines, PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c",       \
-                           "384", "-n", "150", "--temp", "0", "--ignore-eos",                      \
-                           "--context-overflow", overflow, "--json"))
+#define CHAT(lines, overflow, kv)                                                                  \
+    chat_of(lines,                                                                                 \
+            PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-c", "384", "-n", \
+                    "150", "--temp", "0", "--ignore-eos", "--context-overflow", overflow, "--kv",  \
+                    kv, "--kv-recent", "0", "--json"))
 
 static json_t *chat_of(const char *lines, program_args args)
 {
@@ -157,11 +159,13 @@ static int64_t dropped_until(const json_t *chat, size_t i)
  * (test_writer.c counts the tokens computed again). */
 static void chats_go_on(void **state)
 {
-    static const char *const overflows[] = { "shift", "sinks", "condense" };
+    static const char *const cases[][2] = {
+        { "shift", "f16" }, { "sinks", "f16" }, { "condense", "f16" }, { "shift", "q4" }
+    };
 
     (void)state;
-    for (size_t i = 0; i < sizeof overflows / sizeof overflows[0]; i++) {
-        json_t *chat = CHAT("abc\ndef\nghi\njkl\n/retry\n/reset\nabc\n", overflows[i]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *chat = CHAT("abc\ndef\nghi\njkl\n/retry\n/reset\nabc\n", cases[i][0], cases[i][1]);
         const json_t *turns = json_object_get(chat, "turns");
 
         assert_int_equal(json_array_size(turns), 6);
@@ -333,8 +337,16 @@ static void bad_combinations(void **state)
     refuse(
         2, "--context-overflow sinks and --cache-dir",
         PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "sinks", "--cache-dir", "x"));
-    refuse(1, "--context-overflow shift works with KV in f32, f16, bf16 and q8",
-           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "shift", "--kv", "q4"));
+    refuse(1, "sinks turns K every 64 tokens: in q4 each time adds an error",
+           PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "sinks", "--kv", "q4:f16"));
+    refuse(
+        1, "condense keeps single tokens: V in q4 is coded by 64",
+        PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "condense", "--kv", "f16:q4"));
+    refuse(
+        1,
+        "--context-overflow shift works with models whose layers see the whole text and turn "
+        "K alike",
+        PROGRAM("run", "-m", program_model_unturned(), "-p", "a", "--context-overflow", "shift"));
     refuse(1, "in q8 each time adds an error",
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "sinks", "--kv", "q8"));
     refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",
@@ -367,9 +379,9 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--context-overflow", "truncate_turns"));
     refuse(2, "--context-overflow shift and --cache-dir",
            PROGRAM("chat", "-m", model, "--context-overflow", "shift", "--cache-dir", "x"));
-    refuse(1, "--context-overflow shift works with KV in f32, f16, bf16 and q8",
-           PROGRAM("chat", "-m", model, "--chat-template", "chatml", "--context-overflow", "shift",
-                   "--kv", "q4"));
+    refuse(1, "condense turns K again and again: in q4 each time adds an error",
+           PROGRAM("chat", "-m", model, "--chat-template", "chatml", "--context-overflow",
+                   "condense", "--kv", "q4"));
     refuse(1, "with 128 tokens kept needs a context of at least 384 tokens",
            PROGRAM("chat", "-m", model, "--chat-template", "chatml", "--context-overflow", "shift",
                    "--context-keep", "65", "-c", "320"));

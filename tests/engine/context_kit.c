@@ -38,6 +38,7 @@ engine_bench context_bench(const setting *s)
     engine.chunk_tokens = s->chunk_tokens;
     engine.no_prefix_cache = s->no_prefix_cache;
     runtime.k_format = runtime.v_format = s->format;
+    runtime.kv_recent = s->has_recent ? s->recent : runtime.kv_recent;
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : 64;
     runtime.device = s->device;
     runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;

@@ -27,6 +27,8 @@ typedef struct setting {
     bool no_prefix_cache;
     bool has_below; /* texts larger than memory may have pages in a file, or in the host's memory */
     const char *device; /* of the KV; NULL: the CPU */
+    uint32_t recent;    /* with has_recent: --kv-recent; else the default */
+    bool has_recent;
 } setting;
 
 extern quire_device *context_mock; /* opened last */

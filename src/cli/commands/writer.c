@@ -295,17 +295,20 @@ static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
     quire_opened *session = writer->session;
     quire_cache *cache = quire_runtime_cache(session->runtime);
-    uint32_t n_held = n_tokens - writer->n_gone;
+    uint32_t n_held = 0;
 
     if (session->retention != NULL) { /* its contexts do not overflow */
         return quire_retention_truncate(session->retention, session->runtime, writer->seq, n_held,
                                         &writer->n_held);
     }
-    if (writer->n_gone > 0 && n_tokens < writer->n_full) {
+    if (writer->n_gone == 0 || n_tokens >= writer->n_full) {
+        n_held = quire_runtime_keepable(session->runtime, writer->seq, n_tokens - writer->n_gone);
+    }
+    if (writer->n_gone > 0 && n_held + writer->n_gone < writer->n_full) {
         n_held = n_tokens < writer->n_keep ? n_tokens : writer->n_keep;
+        n_held = quire_runtime_keepable(session->runtime, writer->seq, n_held);
         writer->n_gone = 0;
     }
-    n_held = quire_runtime_keepable(session->runtime, writer->seq, n_held);
     QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_held));
     writer->n_held = n_held;
     writer->n_mixed_from = n_held <= writer->n_mixed_from ? 0 : writer->n_mixed_from;

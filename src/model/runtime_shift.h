@@ -15,8 +15,9 @@
  * of a device pass the host's memory, a piece at a time (core/pool/tile_window.h), with the bytes
  * that the same pages would have in the host's. In sealed formats a tile with a hot form gets both
  * forms from it; the hot pages of sinks that leave or move are gone. Errors: QUIRE_INVAL (the
- * range), QUIRE_UNSUPP (shift_check()), QUIRE_NOMEM, QUIRE_LOST; then nothing has changed, unless
- * *is_torn: of such a sequence only the pages below `begin` are whole. */
+ * range), QUIRE_UNSUPP (shift_check()), QUIRE_NOMEM (scratch: of sealed formats both forms of the
+ * tokens that have hot pages near the end, kv_recent of them and a page), QUIRE_LOST; then nothing
+ * has changed, unless *is_torn: of such a sequence only the pages below `begin` are whole. */
 int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end,
                         bool *is_torn);
 /* The same where others hold the pages from `begin` on, or rely on them: the tokens move into pages

@@ -323,12 +323,13 @@ static void one_context_is_enough(void **state)
     quire_model *model = fixture_open(fixture_generate(&o));
 
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t n_ctx = i < 3 ? 512 : 640, end = i < 3 ? 320 : 384;
         quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
         quire_runtime *runtime;
         quire_seq_id seq;
 
-        opts.n_ctx = 512;
+        opts.n_ctx = n_ctx;
         opts.n_batch = 64;
         opts.n_seqs_max = 1;
         opts.page_tokens = i < 2 ? 64 : 128;
@@ -338,8 +339,8 @@ static void one_context_is_enough(void **state)
         seq = fixture_seq(runtime);
         for (uint32_t turn = 0; turn < 4; turn++) {
             read_tokens(runtime, seq, text,
-                        512 - quire_seq_tokens(quire_runtime_cache(runtime), seq), 64);
-            assert_int_equal(quire_runtime_shift(runtime, seq, 64, 320, &is_torn), QUIRE_OK);
+                        n_ctx - quire_seq_tokens(quire_runtime_cache(runtime), seq), 64);
+            assert_int_equal(quire_runtime_shift(runtime, seq, 64, end, &is_torn), QUIRE_OK);
             quire_cache_validate(quire_runtime_cache(runtime));
         }
         quire_runtime_destroy(runtime);

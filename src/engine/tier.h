@@ -31,9 +31,11 @@
  *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
  * has it, the eviction policy has learned that pages like it return (QUIRE_TIER_RETURN_CHANCE), or
- * copies_all is set. A request that is preempted leaves copies of its pages, as far as
- * buffers are free and reading costs less than computing. Open pages are copied when they have
- * rested, and at the end. At the end, all that is not copied yet follows, for at most close_us.
+ * copies_all is set. A request that is preempted leaves copies of its pages, if reading costs less
+ * than computing: at once, as far as buffers are free; or with pages on a device by and by, as far
+ * as they are not evicted before, since each copy from a device holds up all requests. Open pages
+ * are copied when they have rested, and at the end. At the end, all that is not copied yet follows,
+ * for at most close_us.
  *
  * Thread: see engine.h.
  *

@@ -13,6 +13,9 @@
 
 #include "device/mock_device.h"
 #include "doze.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 #include "store/chain_store.h"
 #include "store/host_store.h"
 
@@ -23,6 +26,7 @@
 static quire_mock_device_opts mock_opts; /* of devices that are opened next */
 static quire_device *mock;               /* opened last */
 static bool copies_some;                 /* engines copy only the pages worth it */
+static size_t buffer_bytes;              /* of engines; 0 = the default */
 
 static int open_mock(quire_device **out, const char *name, const quire_device_opts *opts,
                      quire_error *err)
@@ -44,6 +48,7 @@ static engine_bench bench_with(quire_store *store, const quire_engine_opts *opts
     runtime.device_open = open_mock;
     engine.tier = (quire_tier_opts){ .store = store,
                                      .copies_all = !copies_some,
+                                     .buffer_bytes = buffer_bytes,
                                      .wait_us = QUIRE_TIER_WAIT_ALWAYS };
     return bench_panels(32, &engine, &runtime);
 }
@@ -271,6 +276,146 @@ static void test_device_beside(void **state)
     mock_opts = (quire_mock_device_opts){ 0 };
 }
 
+/* Two requests on a slow device, one of which was preempted: it waits for pages that the other one
+ * releases. The engine stands still. */
+typedef struct preempted {
+    engine_bench b;
+    gate *g;
+    quire_request *other;
+    quire_request *victim;
+    uint32_t n_down; /* pages that wait for their copies */
+} preempted;
+
+static void preempted_begin(preempted *p, const quire_request_params *params,
+                            const quire_request_params *other)
+{
+    quire_store *store;
+    quire_loop *loop;
+
+    mock_opts = (quire_mock_device_opts){ .delay_ticks = 2 };
+    copies_some = true;
+    buffer_bytes = 1; /* two pages at a time */
+    assert_int_equal(quire_host_store_create(
+                         &store, &(quire_host_store_opts){ .capacity_bytes = (uint64_t)64 << 20 }),
+                     QUIRE_OK);
+    p->b = bench_over(store);
+    copies_some = false;
+    buffer_bytes = 0;
+    loop = p->b.engine->loop;
+    p->g = gate_close(p->b.engine);
+    p->other = submit(&p->b, other);
+    p->victim = submit(&p->b, params);
+    while (loop->set.n_running < 2 || p->victim->n_tokens < N_PROMPT + 2 ||
+           p->other->n_tokens < PAGE + 2) {
+        gate_step(p->g);
+    }
+    quire_loop_preempt(loop, p->victim);
+    /* No copy yet: the steps of the other one would wait for all of them. */
+    assert_int_equal(loop->tier->n_puts_away, 0);
+    p->n_down = loop->tier->down.n;
+    assert_true(p->n_down >= N_FULL / PAGE);
+}
+
+/* Their answers without a preemption. */
+static void answers_alone(const quire_request_params *params, const quire_request_params *other,
+                          int32_t *want, int32_t *want_other)
+{
+    const quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    engine_bench b = bench_with(NULL, &opts);
+    quire_request *request;
+
+    (void)tier_run(&b, params, want);
+    request = submit(&b, other);
+    assert_int_equal(collect(request, want_other, N_LONG), N_LONG);
+    quire_request_release(request);
+    bench_close(&b);
+}
+
+static void preempted_end(preempted *p)
+{
+    validate(p->b.engine);
+    bench_close(&p->b);
+    mock_opts = (quire_mock_device_opts){ 0 };
+}
+
+/* The pages go down between the steps of the other request, and come back from there. */
+static void test_device_preempted(void **state)
+{
+    int32_t text[N_PROMPT] = { 0 }, other[PAGE] = { 0 };
+    int32_t want[N_TOKENS], want_other[N_LONG], got[N_TOKENS], got_other[N_LONG];
+    const quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    const quire_request_params long_params = params_greedy(other, PAGE, N_LONG);
+    const quire_loop *loop;
+    preempted p;
+    uint32_t n_before;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, PAGE, 2);
+    answers_alone(&params, &long_params, want, want_other);
+    preempted_begin(&p, &params, &long_params);
+    loop = p.b.engine->loop;
+    n_before = p.other->n_tokens;
+    gate_step(p.g);
+    assert_true(loop->tier->down.n > 0 && loop->tier->down.n < p.n_down);
+    assert_true(p.other->n_tokens > n_before);
+    gate_open(p.g);
+    assert_int_equal(collect(p.other, got_other, N_LONG), N_LONG);
+    assert_memory_equal(got_other, want_other, sizeof want_other);
+    assert_int_equal(collect(p.victim, got, N_TOKENS), N_TOKENS);
+    assert_memory_equal(got, want, sizeof want);
+    quire_request_release(p.other);
+    quire_request_release(p.victim);
+    for (uint32_t i = 0;
+         i < FIXTURE_WAIT_MS && stats_now(p.b.engine).tier.copied_pages_total < p.n_down; i++) {
+        test_doze_ms();
+    }
+    wipe(&p.b);
+    assert_true(tier_run(&p.b, &params, got) >= N_FULL);
+    assert_memory_equal(got, want, sizeof want);
+    preempted_end(&p);
+}
+
+/* A request ends with an error, or with its answer if it was done before. */
+static void expect_or_error(quire_request *request, const int32_t *want, uint32_t n_want)
+{
+    int32_t got[N_LONG];
+    const uint32_t n = collect(request, got, n_want);
+    const quire_finish ending = quire_request_result_get(request)->finish;
+
+    assert_true(ending == QUIRE_FINISH_ERROR || (ending == QUIRE_FINISH_LENGTH && n == n_want));
+    assert_memory_equal(got, want, n * sizeof got[0]);
+    quire_request_release(request);
+}
+
+/* The device is lost when some of the pages have gone down, before requests have ended or after. */
+static void test_device_preempted_lost(void **state)
+{
+    const quire_mock_device_opts bad = { .copy_failure = 1.0 };
+    int32_t text[N_PROMPT] = { 0 }, other[PAGE] = { 0 };
+    int32_t want[N_TOKENS], want_other[N_LONG];
+    const quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    const quire_request_params long_params = params_greedy(other, PAGE, N_LONG);
+    preempted p;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, PAGE, 2);
+    answers_alone(&params, &long_params, want, want_other);
+    preempted_begin(&p, &params, &long_params);
+    gate_step(p.g);
+    assert_true(p.b.engine->loop->tier->down.n > 0);
+    quire_mock_device_set(mock, &bad); /* its thread waits at the gate */
+    gate_open(p.g);
+    expect_or_error(p.other, want_other, N_LONG);
+    expect_or_error(p.victim, want, N_TOKENS);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && !quire_engine_is_lost(p.b.engine); i++) {
+        test_doze_ms();
+    }
+    assert_true(quire_engine_is_lost(p.b.engine));
+    preempted_end(&p);
+}
+
 /* Pages come up by copies that fail late: the device is lost, and no request gets an answer from
  * them. */
 static void test_device_late_failure(void **state)
@@ -306,9 +451,14 @@ static void test_device_late_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_host),   cmocka_unit_test(test_device_host_disk),
-        cmocka_unit_test(test_device_end),    cmocka_unit_test(test_device_pinned),
-        cmocka_unit_test(test_device_beside), cmocka_unit_test(test_device_late_failure),
+        cmocka_unit_test(test_device_host),
+        cmocka_unit_test(test_device_host_disk),
+        cmocka_unit_test(test_device_end),
+        cmocka_unit_test(test_device_pinned),
+        cmocka_unit_test(test_device_beside),
+        cmocka_unit_test(test_device_preempted),
+        cmocka_unit_test(test_device_preempted_lost),
+        cmocka_unit_test(test_device_late_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

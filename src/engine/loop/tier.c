@@ -191,6 +191,7 @@ static void tier_free(quire_loop *loop)
     list_free(loop->tier->unused);
     list_free(loop->tier->unused_queries);
     quire_tier_ahead_free(loop->tier);
+    quire_tier_down_fini(&loop->tier->down);
     free(loop->tier);
     loop->tier = NULL;
 }

@@ -14,6 +14,7 @@
 #include "engine/loop/loop_object.h"
 
 #include <float.h>
+#include <string.h>
 
 #define NODES_STEP 128u /* looked at after a step, at most */
 #define NODE_US    20u  /* of a step for each of them: a look takes about a hundredth of that */
@@ -122,6 +123,32 @@ void quire_copy_done(quire_loop *loop, quire_transfer *t)
     quire_tier_buffer_give(tier, t);
 }
 
+/* Pages of preempted requests first, at most n of them. */
+static void look_down(void *ctx, const quire_prefix_copy *c)
+{
+    const quire_tier_down *down = &((const walk *)ctx)->loop->tier->down;
+
+    if (memcmp(c->key->bytes, down->pages[down->first].key.bytes, QUIRE_PAGE_KEY_BYTES) == 0) {
+        look(ctx, c);
+    }
+}
+
+static void copy_down(walk *w, uint32_t n)
+{
+    quire_tier_down *down = &w->loop->tier->down;
+
+    w->is_forced = true;
+    while (down->n > 0 && n-- > 0) {
+        (void)quire_prefix_copies_visit(w->loop->tree, down->pages[down->first].node, 1, look_down,
+                                        w);
+        if (w->is_full) {
+            break;
+        }
+        quire_tier_down_pop(down);
+    }
+    w->is_forced = false;
+}
+
 static bool takes_puts(const quire_loop *loop)
 {
     return loop->tier != NULL && loop->figures.now.tier.store.state == QUIRE_STORE_READY;
@@ -144,11 +171,14 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
     w.now_us = quire_loop_now_us(loop);
     w.may_ns =
         step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_TIER_COPY_SHARE - tier->debt_ns : REST_NS;
-    next = quire_prefix_copies_visit(loop->tree, tier->cursor, nodes_of(step_us), look, &w);
+    copy_down(&w, nodes_of(step_us));
+    next = tier->down.n > 0
+               ? tier->cursor
+               : quire_prefix_copies_visit(loop->tree, tier->cursor, nodes_of(step_us), look, &w);
     if (step_us > 0) {
         tier->debt_ns = w.spent_ns > w.may_ns ? w.spent_ns - w.may_ns : 0.0;
     }
-    if (w.is_full) {
+    if (w.is_full || tier->down.n > 0) {
         return true; /* the same nodes again */
     }
     tier->cursor = next != 0 ? next : 1;
@@ -203,6 +233,15 @@ void quire_touch_done(quire_loop *loop, quire_transfer *t)
     quire_tier_query_give(loop->tier, t);
 }
 
+static void note(void *ctx, const quire_prefix_copy *c)
+{
+    quire_loop *loop = ctx;
+
+    if (c->mark == QUIRE_COPY_NONE) {
+        quire_tier_down_add(&loop->tier->down, c->node, c->key);
+    }
+}
+
 void quire_tier_copy_request(quire_loop *loop, const quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
@@ -214,5 +253,9 @@ void quire_tier_copy_request(quire_loop *loop, const quire_request *r)
                                   loop->opts.chunk_tokens)) {
         return;
     }
-    (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, look, &w);
+    if (quire_runtime_page_memory(loop->runtime) != NULL) {
+        (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, note, loop);
+    } else {
+        (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, look, &w);
+    }
 }

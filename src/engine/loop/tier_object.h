@@ -10,6 +10,7 @@
 
 #include "engine/loop/condensed_set.h"
 #include "engine/loop/loop.h"
+#include "engine/loop/tier_down.h"
 #include "engine/tier.h"
 #include "store/page_io.h"
 
@@ -75,6 +76,7 @@ typedef struct quire_tier {
     double use_debt_ns; /* likewise, for arrived pages */
     bool is_closing;    /* copy everything */
     uint32_t n_lap;     /* copies begun since the cursor was at the first node */
+    quire_tier_down down;
     /* The breaker. */
     uint64_t paused_until_us;
     uint64_t pause_us;
@@ -114,8 +116,9 @@ void quire_tier_leave(quire_loop *loop, quire_request *request);
  * to do now. */
 bool quire_tier_copy(quire_loop *loop, uint64_t step_us);
 
-/* Copy the published pages of a request that is about to give up its pages, as far as buffers are
- * free, if reading them again should cost less than computing them. */
+/* Copy the published pages of a request that is about to give up its pages, if reading them again
+ * should cost less than computing them: as far as buffers are free; or from a device, whose copies
+ * the steps of others would wait for, by and by in quire_tier_copy(). */
 void quire_tier_copy_request(quire_loop *loop, const quire_request *request);
 
 /* A request began with pages from memory: their copies count as used, and pages whose copies have

@@ -290,10 +290,24 @@ static void test_sealed_and_windows(void **state)
         { { .format = QUIRE_FORMAT_Q8, .chunk = WIDE, .has_classes = true, .windows = windows },
           { SNAP, KEYDIFF, REPEAT, NULL },
           true },
+        { { .format = QUIRE_FORMAT_Q4,
+            .chunk = WIDE,
+            .has_classes = true,
+            .has_kv_recent = true,
+            .device = "mock" },
+          { SNAP, "keydiff:0.4,recent=60", REPEAT, NULL },
+          true },
+        { { .format = QUIRE_FORMAT_F16,
+            .chunk = WIDE,
+            .has_classes = true,
+            .windows = windows,
+            .device = "mock" },
+          { SNAP, KEYDIFF, HEAVY, NULL },
+          false },
     };
 
     (void)state;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         soak_run(&settings[i], 30 + i);
     }
 }

@@ -342,7 +342,8 @@ static int answer(embedding *e)
 
 int quire_api_embeddings(quire_http *http)
 {
-    quire_fields fields = { .err = &http->err };
+    quire_fields_asked asked = { .n = 0 };
+    quire_fields fields = { .err = &http->err, .asked = &asked };
     embedding *e = calloc(1, sizeof *e);
     int rc;
 
@@ -357,6 +358,9 @@ int quire_api_embeddings(quire_http *http)
     QUIRE_TRY(quire_http_json(http, &fields.object));
     read_fields(e, &fields);
     rc = http->err.http == 0 ? read_inputs(e, &fields) : QUIRE_INVAL;
+    if (rc == QUIRE_OK) {
+        quire_fields_near(&fields, http->ignored);
+    }
     quire_http_json_release(http, fields.object);
     QUIRE_TRY(rc);
     return answer(e);

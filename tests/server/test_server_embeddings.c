@@ -203,6 +203,16 @@ static void errors_of_the_engine_are_replies(void **state)
     json_decref(http_post_json(f.port, EMBED, "{\"input\":\"a\"}", 429));
 }
 
+static void misspelt_fields_are_named(void **state)
+{
+    http_reply reply = http_post(f.port, EMBED, "{\"input\":\"a\",\"dimension\":2}");
+
+    (void)state;
+    assert_int_equal(reply.status, 200);
+    assert_true(http_has_header(&reply, "X-Ignored-Fields", "dimension"));
+    http_reply_free(&reply);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -213,6 +223,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_fields_are_named, start, stop),
         cmocka_unit_test_setup_teardown(more_inputs_than_the_limit_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(errors_of_the_engine_are_replies, start, stop),
+        cmocka_unit_test_setup_teardown(misspelt_fields_are_named, start, stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

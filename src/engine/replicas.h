@@ -76,7 +76,7 @@ typedef struct quire_engine_device_stats {
     uint64_t live_bytes;
     uint64_t cached_bytes;
     uint64_t fetched_tokens_total; /* from the store below memory into its tree */
-    uint64_t copied_pages_total;   /* of its tree, durable in the store */
+    uint64_t copied_pages_total;   /* of its tree, taken by the store */
 } quire_engine_device_stats;
 
 #endif /* QUIRE_ENGINE_REPLICAS_H */

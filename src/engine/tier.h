@@ -90,8 +90,9 @@ typedef struct quire_tier_stats {
     uint64_t slow_total;             /* fetches given up: pages came too slowly */
     uint64_t skipped_total; /* fetches not begun: computing costs less, or the store is paused */
     uint64_t short_total;   /* fetches ended for want of pages in memory */
-    uint64_t copied_pages_total;  /* put, and durable */
-    uint64_t refused_pages_total; /* put, and not kept */
+    uint64_t copied_pages_total;  /* put, and taken: by a disk when they are durable, by the host's
+                                     memory also when it drops them at once */
+    uint64_t refused_pages_total; /* put, and not taken */
     quire_histogram fetch;        /* seconds, from the first question to the last page */
     quire_store_stats store;      /* of all its parts */
     uint32_t n_parts;

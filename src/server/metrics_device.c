@@ -29,7 +29,7 @@ static const quire_metric_family families[] = {
       "Tokens whose KV came from the store below memory to the device instead of being computed.",
       SAMPLES(DEVICE(NULL, VALUE_U64, fetched_tokens_total)) },
     { "quire_device_copied_pages_total", "counter", "pages", LABELS,
-      "Pages of the device that the store below memory has durably.",
+      "Pages of the device that the store below memory has taken.",
       SAMPLES(DEVICE(NULL, VALUE_U64, copied_pages_total)) },
     { "quire_device_kv_bytes", "gauge", "bytes", LABELS "; `what`: `budget`, `live`, `cached`",
       "KV on the device: the budget, pages that requests use, and pages that are cached only.",

@@ -32,7 +32,9 @@ static const quire_metric_family families[] = {
       "Time from the first question of a request to its last page.",
       ONE(VALUE_HISTOGRAM, tier.fetch) },
     { "quire_tier_copied_pages_total", "counter", "pages", "`result`: `durable`, `refused`",
-      "Pages that were given to the store: durable on disk, or not kept.",
+      "Pages that were given to the store and taken (durable: a disk takes a page when it has "
+      "written it durably), or not taken. The host's memory may drop a page that it has taken at "
+      "once, and counts it as evicted then.",
       SAMPLES(FETCH("durable", copied_pages_total), FETCH("refused", refused_pages_total)) },
     { "quire_tier_reads_total", "counter", "records",
       "`store`; `result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`, "

@@ -298,7 +298,7 @@ static int keep_first(quire_writer *writer, uint32_t n_tokens)
     uint32_t n_held = 0;
 
     if (session->retention != NULL) { /* its contexts do not overflow */
-        return quire_retention_truncate(session->retention, session->runtime, writer->seq, n_held,
+        return quire_retention_truncate(session->retention, session->runtime, writer->seq, n_tokens,
                                         &writer->n_held);
     }
     if (writer->n_gone == 0 || n_tokens >= writer->n_full) {

@@ -561,6 +561,14 @@ static uint32_t chains_of(const quire_store *store)
                                             : 0;
 }
 
+static bool is_readonly(const quire_store *store)
+{
+    quire_store_stats stats;
+
+    store->ops->stats(store, &stats);
+    return stats.state == QUIRE_STORE_READONLY;
+}
+
 int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *opts)
 {
     const uint32_t level = chains_of(opts->far);
@@ -578,6 +586,7 @@ int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *op
     c->ops = chain_ops;
     c->ops.heard = opts->far->ops->heard != NULL ? chain_heard : NULL;
     c->store = (quire_store){ .ops = &c->ops, .name = c->name };
+    c->store.is_volatile = opts->is_near_volatile && is_readonly(opts->far);
     c->level = level;
     c->is_near_volatile = opts->is_near_volatile;
     c->near = opts->near;

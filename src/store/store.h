@@ -197,7 +197,7 @@ struct quire_store {
     const char *name;        /* "file", "memory", "file+valkey": for messages and metrics; shorter
                                 than QUIRE_STORE_NAME_MAX */
     quire_store_waker waker; /* the owner sets it once, before the first transfer */
-    bool is_volatile;        /* no record outlives the process */
+    bool is_volatile;        /* no record that is put outlives the process */
 };
 
 /* The stores that this one consists of, in the order of asking: out[QUIRE_STORE_PARTS_MAX].

@@ -648,6 +648,35 @@ static void test_pages_there(void **state)
     destroy(&k);
 }
 
+static const quire_store_ops *memory_ops;
+
+static void readonly_stats(const quire_store *store, quire_store_stats *out)
+{
+    memory_ops->stats(store, out);
+    out->state = QUIRE_STORE_READONLY;
+}
+
+/* Over a store that takes nothing, all that is put ends with the near one's memory. */
+static void test_volatile(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 4; i++) {
+        quire_store *far = part_new((quire_memory_store_opts){ 0 });
+        quire_store_ops ops = *far->ops;
+        kit k;
+
+        memory_ops = far->ops;
+        ops.stats = readonly_stats;
+        far->ops = i % 2 == 0 ? far->ops : &ops;
+        open_with(&k, (quire_chain_store_opts){ .near = part_new((quire_memory_store_opts){ 0 }),
+                                                .far = far,
+                                                .is_near_volatile = i >= 2 });
+        assert_int_equal(k.chain->is_volatile, i == 3);
+        (void)close_chain(&k);
+        destroy(&k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -659,7 +688,8 @@ int main(void)
         cmocka_unit_test(test_drop_errors),      cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_close_gives_back), cmocka_unit_test(test_close_far_hangs),
         cmocka_unit_test(test_put_volatile),     cmocka_unit_test(test_put_volatile_dropped),
-        cmocka_unit_test(test_pages_there),      cmocka_unit_test(test_random),
+        cmocka_unit_test(test_pages_there),      cmocka_unit_test(test_volatile),
+        cmocka_unit_test(test_random),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -165,16 +165,12 @@ static inline uint32_t quire_condensing_made_of(const quire_condensing *c, uint3
 
 /* Tokens of the kept(k) ones that can lie in pages of the text before condensing number k
  * (quire_condense_share()): packed pages grow behind those before, and the pages of the chunk come
- * free when all lanes have moved. Packed pages of a device share none: their tiles pass the host's
- * memory in order (retain/packed_copy.h). */
+ * free when all lanes have moved. */
 static inline uint32_t quire_condensing_shared(const quire_condensing *c, uint32_t k)
 {
     const uint32_t n = quire_condensing_kept(c, k);
 
-    if (c->packing.n_layers == 0) {
-        return n;
-    }
-    return c->packing.is_on_device ? 0 : quire_min_u32(n, quire_condensing_kept(c, k - 1));
+    return c->packing.n_layers == 0 ? n : quire_min_u32(n, quire_condensing_kept(c, k - 1));
 }
 
 /* The most tokens for which a text of n_tokens tokens must have pages at a time. During the last

@@ -6,7 +6,8 @@
  * own chunk and keeps the share of these.
  *
  * On a device tiles pass the host's memory through windows (retain/packed_copy.h), one that reads K
- * or V of a lane, one that writes.
+ * or V of a lane, one that writes. Between them all kept rows of a lane's side lie in the host's
+ * memory.
  *
  * Scores come from the same numbers in the same order as in quire_lanes_condense()
  * (retain/kept_lanes.h), by the same code where pages do not matter (retain/lane_score.h). The
@@ -47,7 +48,8 @@ typedef struct packing_job {
     const quire_page_memory *memory; /* of the pages; NULL: the host's */
     quire_packed_window reads;       /* of a device */
     quire_packed_window writes;
-    int status; /* of the copies of a device */
+    unsigned char *staged; /* tiles of one side of a lane, on their way between these */
+    int status;            /* of the copies of a device */
 } packing_job;
 
 static uint32_t n_of(const packing_job *j, uint32_t lane)
@@ -124,6 +126,7 @@ static int job_init(packing_job *j)
 
 static void job_fini(packing_job *j)
 {
+    free(j->staged);
     quire_packed_list_free(&j->to);
     quire_packed_list_free(&j->from);
     quire_tile_window_end(&j->writes.window);
@@ -423,18 +426,47 @@ static void move_side(packing_job *j, quire_side side)
     }
 }
 
-/* One side of a lane of pages on a device, by windows, which go forward: `to` shares no page. */
+/* Move one side of a lane of pages on a device. */
 static void send_side(packing_job *j, quire_side side, uint32_t lane)
 {
+    const size_t tile_bytes = side == QUIRE_SIDE_K ? j->packing->k_bytes : j->packing->v_bytes;
+    const uint32_t n_tiles = j->lanes.first[lane + 1] - j->lanes.first[lane];
     uint32_t n = 0;
 
+    memset(j->staged, 0, n_tiles * tile_bytes);
     view_begin(j, lane, side);
-    quire_packed_window_put(&j->writes, &j->to, NULL, &j->lanes, lane, side,
-                            j->lanes.first[lane + 1] - j->lanes.first[lane]);
     for (uint32_t t = 0; t < n_of(j, lane); t++) {
         if (j->choice.is_kept[lane][t]) {
-            put_row(j, side, lane, t, n, quire_packed_window_at(&j->writes, n / TILE));
+            put_row(j, side, lane, t, n, j->staged + n / TILE * tile_bytes);
             n++;
+        }
+    }
+    quire_packed_window_put(&j->writes, &j->to, NULL, &j->lanes, lane, side, n_tiles);
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        memcpy(quire_packed_window_at(&j->writes, i), j->staged + i * tile_bytes, tile_bytes);
+    }
+}
+
+static void send_lane(packing_job *j, uint32_t lane)
+{
+    send_side(j, QUIRE_SIDE_K, lane);
+    send_side(j, QUIRE_SIDE_V, lane);
+}
+
+/* Move all lanes of pages on a device, one after the other: a lane is read as a whole before it is
+ * written. Lanes whose first number grows move first, the last one first: their new places lie
+ * behind those of lanes before them, and before the new ones of lanes behind. Then the others, the
+ * first one first. */
+static void send_all(packing_job *j)
+{
+    for (uint32_t lane = j->n_lanes; lane-- > 0;) {
+        if (shift_of(j, lane) >= 0) {
+            send_lane(j, lane);
+        }
+    }
+    for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
+        if (shift_of(j, lane) < 0) {
+            send_lane(j, lane);
         }
     }
 }
@@ -459,6 +491,20 @@ static void list_lane(const packing_job *j, uint32_t lane)
     }
 }
 
+/* Room for the longest lane on its way to a device: nothing has moved yet. Errors: QUIRE_NOMEM. */
+static int staged_init(packing_job *j)
+{
+    uint32_t n_tiles = 1;
+
+    for (uint32_t lane = 0; lane < j->n_lanes; lane++) {
+        n_tiles = quire_max_u32(n_tiles, j->lanes.first[lane + 1] - j->lanes.first[lane]);
+    }
+    /* Sizes of tiles are multiples of 64. */
+    j->staged =
+        aligned_alloc(64, n_tiles * quire_max_u64(j->packing->k_bytes, j->packing->v_bytes));
+    return j->staged != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
 /* Places for the kept tokens. Errors: QUIRE_NOMEM. */
 static int places_init(packing_job *j)
 {
@@ -476,6 +522,7 @@ static int places_init(packing_job *j)
         QUIRE_CHECK(rc == QUIRE_OK); /* kept(k) has room for the most */
         rc = quire_packed_list_make(j->packing, &j->to, j->lanes.first[j->n_lanes], j->memory);
     }
+    rc = rc == QUIRE_OK && j->memory != NULL ? staged_init(j) : rc;
     free(n_tiles);
     return rc;
 }
@@ -487,9 +534,8 @@ static int move_all(packing_job *j)
         move_side(j, QUIRE_SIDE_K);
         move_side(j, QUIRE_SIDE_V);
     }
-    for (uint32_t lane = 0; j->memory != NULL && lane < j->n_lanes; lane++) {
-        send_side(j, QUIRE_SIDE_K, lane);
-        send_side(j, QUIRE_SIDE_V, lane);
+    if (j->memory != NULL) {
+        send_all(j);
     }
     quire_tile_window_flush(&j->writes.window);
     quire_packed_list_begin(j->packing, &j->to, &j->lanes);

@@ -14,6 +14,7 @@
 #include "directory.h"
 
 #include "base/num.h"
+#include "device/mock_device.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
@@ -76,16 +77,18 @@ static bool has_room(const engine_bench *b, const setting *s, uint32_t n_tokens)
 static void test_a_third(void **state)
 {
     static const char *const policies[] = { "keydiff:0.25,recent=60", "snap:0.25,recent=60",
-                                            "heavy:0.25,recent=60" };
+                                            "heavy:0.25,recent=60", "snap:0.25,recent=60" };
     static int32_t text[N_LONG];
     static answer want;
 
     (void)state;
     tokens_make(text, N_LONG, 1);
     for (uint32_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
-        setting s = {
-            .policy = policies[i], .format = QUIRE_FORMAT_F16, .chunk = N_FULL / 16, .n_ctx = N_FULL
-        };
+        setting s = { .policy = policies[i],
+                      .format = QUIRE_FORMAT_F16,
+                      .chunk = N_FULL / 16,
+                      .n_ctx = N_FULL,
+                      .device = i == 3 ? "mock" : NULL };
         engine_bench b = condense_bench(&s);
         const uint64_t full_bytes = N_FULL / 64 * b.engine->loop->room.page_bytes;
 
@@ -225,6 +228,76 @@ static void test_by_lane(void **state)
     }
 }
 
+/* Packed pages on a device: in the least memory they have the bits of the CPU, too. */
+static void test_device(void **state)
+{
+    static const int32_t windows[4] = { 64, 0, 64, 0 };
+    static const setting settings[] = {
+        { .policy = ENTROPY, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_Q8, .chunk = WIDE, .chunk_tokens = 70 },
+        { .policy = "snap:0.7,recent=28,full_layers=0", .format = QUIRE_FORMAT_F32, .chunk = WIDE },
+        { .policy = "heavy:0.4,recent=60", .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = "keydiff:0.4,recent=60", .format = QUIRE_FORMAT_Q4, .chunk = WIDE },
+        { .policy = SNAP,
+          .format = QUIRE_FORMAT_Q4,
+          .v_format = QUIRE_FORMAT_F16,
+          .has_v_format = true,
+          .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_Q8, .chunk = WIDE, .windows = windows },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        setting s = settings[i];
+        static answer cpu;
+        engine_bench b;
+        int32_t text[N_PROMPT];
+
+        s.has_kv_recent = true;
+        b = condense_bench(&s);
+        tokens_make(text, N_PROMPT, 1);
+        (void)answer_take(&b, s.policy, text, N_PROMPT, &cpu);
+        bench_close(&b);
+        s.device = "mock";
+        same_bits(s);
+        b = condense_bench(&s);
+        (void)check(&b, s.policy, text, N_PROMPT, &cpu);
+        bench_close(&b);
+    }
+}
+
+/* A copy fails while rows move within their pages. */
+static void test_a_device_is_lost(void **state)
+{
+    setting s = { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock" };
+    engine_bench b = condense_bench(&s);
+    int32_t text[N_PROMPT];
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    s.n_pages = least_pages(&b, &s, N_PROMPT + N_TOKENS);
+    bench_close(&b);
+    for (uint32_t seed = 0; seed < 6; seed++) {
+        const quire_mock_device_opts faults = { .seed = seed, .copy_failure = 0.1 };
+        quire_request *request;
+        gate *g;
+
+        b = condense_bench(&s);
+        g = gate_close(b.engine);
+        request = ask(&b, s.policy, text, N_PROMPT);
+        while (b.engine->loop->set.n_running == 0 ||
+               b.engine->loop->set.running[0]->kv.n_computed < WIDE + 64) {
+            gate_step(g);
+        }
+        quire_mock_device_set(condense_mock, &faults); /* its thread waits at the gate */
+        gate_open(g);
+        finish_as(request, QUIRE_FINISH_ERROR);
+        assert_true(quire_engine_is_lost(b.engine));
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 static void test_sealed(void **state)
 {
     static const setting settings[] = {
@@ -304,6 +377,7 @@ static void test_side_by_side(void **state)
     static const setting settings[] = {
         { .policy = KEYDIFF, .format = QUIRE_FORMAT_F16 },
         { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE },
+        { .policy = SNAP, .format = QUIRE_FORMAT_F16, .chunk = WIDE, .device = "mock" },
     };
 
     (void)state;
@@ -415,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_even),         cmocka_unit_test(test_by_lane),
         cmocka_unit_test(test_sealed),       cmocka_unit_test(test_windows),
         cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_no_page),
+        cmocka_unit_test(test_device),       cmocka_unit_test(test_a_device_is_lost),
     };
 
     return cmocka_run_group_tests(tests, test_dir_make, test_dir_remove);

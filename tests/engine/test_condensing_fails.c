@@ -166,6 +166,67 @@ static void test_no_memory(void **state)
     bench_close(&b); /* no sequence is open */
 }
 
+static void forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* Bytes of the sums that a text has when it was condensed once. */
+static size_t sums_bytes(const engine_bench *b, const int32_t *text)
+{
+    const quire_loop *loop = b->engine->loop;
+    const uint32_t n_lanes = quire_packing_n_lanes(&loop->lanes.parts.packing);
+    gate *g = gate_close(b->engine);
+    quire_request *request = ask(b, HEAVY, text, N_PROMPT);
+    const quire_request *r = NULL;
+    uint32_t n_places;
+
+    for (uint32_t i = 0; i < 40 && (r == NULL || r->kv.n_condensings == 0); i++) {
+        gate_step(g);
+        r = loop->set.n_running > 0 ? loop->set.running[0] : NULL;
+    }
+    assert_non_null(r);
+    assert_int_equal(r->kv.n_condensings, 1);
+    n_places = r->kv.lanes->lanes.first[n_lanes];
+    gate_open(g);
+    finish_as(request, QUIRE_FINISH_LENGTH);
+    return ((size_t)n_places * QUIRE_TILE_TOKENS + (size_t)n_lanes * WIDE) * sizeof(float);
+}
+
+/* There is no memory, each time, to read what a text that was just condensed keeps: the request
+ * ends by name, and another one goes on. */
+static void test_no_memory_to_read(void **state)
+{
+    const setting s = { .policy = HEAVY, .format = QUIRE_FORMAT_F16, .chunk = WIDE };
+    engine_bench b = condense_bench(&s);
+    static answer want, want_plain;
+    quire_request *requests[2];
+    int32_t text[N_PROMPT];
+    size_t n_bytes, none = 0;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    n_bytes = sums_bytes(&b, text);
+    (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
+    (void)answer_take(&b, NULL, text, N_PROMPT, &want_plain);
+    assert_int_equal(engine_call(b.engine, forget, NULL), QUIRE_OK);
+    assert_int_equal(engine_call(b.engine, arm, &n_bytes), QUIRE_OK);
+    requests[0] = ask(&b, s.policy, text, N_PROMPT);
+    requests[1] = ask(&b, NULL, text, N_PROMPT);
+    assert_int_equal(finish(requests[0])->status, QUIRE_NOMEM);
+    assert_string_equal(finish(requests[0])->message,
+                        "no memory to read which tokens of the text were kept (retain)");
+    assert_int_equal(finish(requests[0])->n_preemptions, 1);
+    quire_request_release(requests[0]);
+    (void)answer_check(requests[1], &want_plain);
+    assert_int_equal(engine_call(b.engine, arm, &none), QUIRE_OK);
+    (void)check(&b, s.policy, text, N_PROMPT, &want);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* ---- no memory in the middle ---- */
 
 /* The condensing at place 2 of the one request: an allocation in it fails. */
@@ -190,13 +251,6 @@ bool __wrap_quire_loop_condense(quire_loop *loop)
     }
     fail_in = 0;
     return is_done;
-}
-
-static void forget(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    (void)ctx;
-    (void)cache;
-    (void)quire_prefix_drop_all(tree, 0);
 }
 
 /* Pages of memory in which the text can be computed, and no fewer. */
@@ -342,8 +396,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_begin), cmocka_unit_test(test_damaged_place),
-        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_each_fails),
-        cmocka_unit_test(test_lost),          cmocka_unit_test(test_lost_at_each),
+        cmocka_unit_test(test_no_memory),     cmocka_unit_test(test_no_memory_to_read),
+        cmocka_unit_test(test_each_fails),    cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_lost_at_each),
     };
 
     return cmocka_run_group_tests_name("condensing_fails", tests, NULL, NULL);

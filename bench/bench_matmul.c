@@ -64,6 +64,8 @@ static const struct {
     { "iq2_s", QUIRE_MATMUL_IQ2_S, GGML_TYPE_IQ2_S },
     { "iq3_xxs", QUIRE_MATMUL_IQ3_XXS, GGML_TYPE_IQ3_XXS },
     { "iq3_s", QUIRE_MATMUL_IQ3_S, GGML_TYPE_IQ3_S },
+    { "iq1_s", QUIRE_MATMUL_IQ1_S, GGML_TYPE_IQ1_S },
+    { "iq1_m", QUIRE_MATMUL_IQ1_M, GGML_TYPE_IQ1_M },
 };
 #define TYPES (sizeof types / sizeof types[0])
 

@@ -21,13 +21,15 @@
  *     IQ4_XS (128, c from a table): s is an f16 of 256 inputs times an integer of 6 bits, less 32
  *     IQ2_XXS, IQ3_XXS, IQ3_S (128, c from a grid and signs): s is an f16 of 256 inputs times an
  *     odd integer of 5 bits, over 8, 4 and 1
+ *     IQ1_S (128, c - o is 8 times a weight of a grid, -1, 0 or 1, and 1 more or less): s is an f16
+ *     of 256 inputs times an odd integer of 4 bits, over 8
  *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
  *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
  *     6-bit integer of the block, exact in f32
  *   w = s (c - o)         y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
  *     Q6_K (o = 32), Q3_K (4), IQ2_XS and IQ2_S (128, c from a grid and signs): s and sum for each
  *     half of the block; s is an f16 of 256 inputs times an int8, an integer of 6 bits less 32, or
- *     an odd integer of 5 bits over 8
+ *     an odd integer of 5 bits over 8. IQ1_M is the same with c and s as of IQ1_S
  *   w = s c - m           y = fma(t, d, y), then y = fma(u, d, y), u = fma(-n1, m1, -n0 m0)
  *     Q2_K: t as above; n0 and n1 are sums of n. s and m are f16s of 256 inputs times integers of 4
  *     bits
@@ -47,12 +49,16 @@
  *   f16 of s                                                          (IQ2_XXS, IQ3_XXS)
  *   f16 of s; [2] of GGUF's 8 bytes of scales as u32                  (IQ2_XS, IQ2_S)
  *   f16 of s; GGUF's 4 bytes of scales as u32                         (IQ3_S)
- *   then of IQ2_S and IQ3_S: [block][output / 16][2] u64 of upper bits of indices, bit 4 (output %
- *   16) + k of which belongs to byte k of the output: the two bits of an index (IQ2_S), or the bits
- *   of the two lines of indices (IQ3_S)
+ *   f16 of s; u32 of the upper 4 bits of GGUF's 8 words of 16 bits    (IQ1_S)
+ *   [2] of GGUF's 8 bytes of scales as u32                            (IQ1_M)
+ *   then of IQ2_S, IQ3_S, IQ1_S and IQ1_M: [block][output / 16][n] u64 of upper bits of indices,
+ *   bit 4 (output % 16) + k of which belongs to byte k of the output: the two bits of an index
+ *   (IQ2_S), the bits of the two lines of indices (IQ3_S), the three bits of an index (IQ1_S), or
+ *   these and a bit that is set where codes are 1 less (IQ1_M)
  *   [2] exponents of s, u8                             (MXFP4, whose blocks are taken in pairs)
  * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
+ *   IQ1: [output][4] lower 8 bits of indices
  *   IQ2: [output][4] lower 8 bits of indices; [output] GGUF's signs and scale as u32 (XXS), or [4]
  *   bytes: 7 signs and the ninth bit of the index (XS), 8 signs (S)
  *   IQ3: [2][output][4] lower 8 bits of indices, of even quads and of odd ones; [output] GGUF's
@@ -104,9 +110,11 @@ typedef enum quire_matmul_type {
     QUIRE_MATMUL_IQ2_XS,
     QUIRE_MATMUL_IQ2_S,
     QUIRE_MATMUL_IQ3_XXS,
-    QUIRE_MATMUL_IQ3_S
+    QUIRE_MATMUL_IQ3_S,
+    QUIRE_MATMUL_IQ1_S,
+    QUIRE_MATMUL_IQ1_M
 } quire_matmul_type;
-#define QUIRE_MATMUL_TYPES 18u
+#define QUIRE_MATMUL_TYPES 20u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 

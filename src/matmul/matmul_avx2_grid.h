@@ -14,8 +14,8 @@
 void quire_matmul_avx2_grid_init(void);
 
 /* The codes of the group with this head: weights without their scale, plus 64, so that they have 7
- * bits. The bytes at a distance of ahead_bytes are prefetched, unless that is 0. to:
- * QUIRE_MATMUL_GRID_GROUP_BYTES, aligned to 32. */
+ * bits; of IQ1 plus 16, so that they have 5. The bytes at a distance of ahead_bytes are prefetched,
+ * unless that is 0. to: QUIRE_MATMUL_GRID_GROUP_BYTES, aligned to 32. */
 void quire_matmul_avx2_grid_read(quire_matmul_type type, const unsigned char *head,
                                  size_t ahead_bytes, unsigned char *to);
 

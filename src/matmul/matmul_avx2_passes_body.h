@@ -8,7 +8,7 @@
  * Without it vpmaddubsw adds two products of u8 and s8 in int16, where 8-bit codes would saturate:
  * |w| takes the place of the code then and x gets the sign of w (128 * 127 * 2 fits), so that there
  * is no offset. Sums of narrower codes stay in int16 for some quads: 8 of 4 bits, 4 of 5, 2 of 6, 1
- * of 7 (types with a grid, whose sizes are at most 62).
+ * of 7 (types with a grid, whose sizes are at most 62; IQ1's weights are at most 9, in codes of 5).
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_avx2.h"
@@ -155,7 +155,11 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
     case QUIRE_MATMUL_Q4_0:
         return _mm256_srai_epi32(sum, 4);
     case QUIRE_MATMUL_Q5_0:
+    case QUIRE_MATMUL_IQ1_S:
         return _mm256_srai_epi32(sum, 3);
+    case QUIRE_MATMUL_IQ1_M:
+        return quad == 0 ? _mm256_srai_epi32(half, 1)
+                         : _mm256_sub_epi32(_mm256_srai_epi32(sum, 3), _mm256_srai_epi32(half, 1));
     case QUIRE_MATMUL_Q6_K:
         return quad == 0 ? half : _mm256_sub_epi32(_mm256_srai_epi32(sum, 2), half);
     case QUIRE_MATMUL_Q3_K:
@@ -214,6 +218,8 @@ INLINE uint32_t n_run_quads(quire_matmul_type type)
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
+    case QUIRE_MATMUL_IQ1_S:
+    case QUIRE_MATMUL_IQ1_M:
         return 4;
     default:
         return 8;
@@ -483,8 +489,10 @@ PASS_FNS(MXFP4)
 PASS_FNS(Q2_K)
 PASS_FNS(Q3_K)
 PASS_FNS(IQ4_XS)
-PASS_FNS(IQ2_XXS) /* and all with a grid and one scale for a block */
-PASS_FNS(IQ2_XS)  /* and all with a grid and a scale for each half */
+PASS_FNS(IQ2_XXS) /* and IQ3, of one scale for a block */
+PASS_FNS(IQ2_XS)  /* and IQ2_S, of a scale for each half */
+PASS_FNS(IQ1_S)
+PASS_FNS(IQ1_M)
 
 const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST(Q8_0),
@@ -505,4 +513,6 @@ const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST_AS(IQ2_S, IQ2_XS),
     PASS_LIST_AS(IQ3_XXS, IQ2_XXS),
     PASS_LIST_AS(IQ3_S, IQ2_XXS),
+    PASS_LIST(IQ1_S),
+    PASS_LIST(IQ1_M),
 } };

@@ -57,13 +57,14 @@ static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
     [QUIRE_MATMUL_IQ4_XS] = { 256, 136, 256, 512 }, [QUIRE_MATMUL_IQ2_XXS] = { 256, 66, 64, 256 },
     [QUIRE_MATMUL_IQ2_XS] = { 256, 74, 320, 256 },  [QUIRE_MATMUL_IQ2_S] = { 256, 82, 576, 256 },
     [QUIRE_MATMUL_IQ3_XXS] = { 256, 98, 64, 384 },  [QUIRE_MATMUL_IQ3_S] = { 256, 110, 448, 384 },
+    [QUIRE_MATMUL_IQ1_S] = { 256, 50, 576, 128 },   [QUIRE_MATMUL_IQ1_M] = { 256, 56, 768, 128 },
 };
 
 /* Whether the halves of a block have scales of their own. */
 static inline bool quire_matmul_has_halves(quire_matmul_type type)
 {
     return type == QUIRE_MATMUL_Q6_K || type == QUIRE_MATMUL_Q3_K || type == QUIRE_MATMUL_Q2_K ||
-           type == QUIRE_MATMUL_IQ2_XS || type == QUIRE_MATMUL_IQ2_S;
+           type == QUIRE_MATMUL_IQ2_XS || type == QUIRE_MATMUL_IQ2_S || type == QUIRE_MATMUL_IQ1_M;
 }
 
 /* Whether indices stand for several weights (matmul_grids.h). */

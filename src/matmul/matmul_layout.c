@@ -49,7 +49,10 @@ enum {
     IQ_S_HIGH = 66, /* of IQ2_S and IQ3_S */
     IQ2_XS_SCALES = 66,
     IQ2_S_SCALES = 74,
-    IQ3_S_SCALES = 106
+    IQ3_S_SCALES = 106,
+    IQ1_S_HIGH = 34,
+    IQ1_M_HIGH = 32,
+    IQ1_M_SCALES = 48
 };
 
 const uint8_t quire_matmul_iq4_nl[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
@@ -85,6 +88,11 @@ static uint32_t word_at(const unsigned char *bytes, uint32_t i)
 
     memcpy(&word, bytes + (size_t)4 * i, sizeof word);
     return word;
+}
+
+static uint32_t half_at(const unsigned char *bytes, uint32_t i)
+{
+    return bytes[2 * i] | (uint32_t)bytes[2 * i + 1] << 8;
 }
 
 static void nibbles_read(const unsigned char *from, uint32_t words[WORDS])
@@ -252,14 +260,15 @@ static uint32_t evens_at(const unsigned char *from)
     return from[0] | (uint32_t)from[2] << 8 | (uint32_t)from[4] << 16 | (uint32_t)from[6] << 24;
 }
 
-/* Upper bits of indices: the even ones of 8 to the first number of a side, the odd ones to the
- * second. Outputs come in ascending order. */
-static void high_write(uint32_t bits, unsigned char *high, uint32_t lane)
+/* Upper bits of four indices, n each: bit p of each to word p of the output's side. Outputs come in
+ * ascending order. */
+static void high_write(uint32_t bits, uint32_t n, unsigned char *high, uint32_t lane)
 {
-    for (uint32_t p = 0; p < 2; p++) {
-        unsigned char *byte = high + (size_t)lane / 16 * 16 + (size_t)8 * p + lane % 16 / 2;
+    for (uint32_t p = 0; p < n; p++) {
+        unsigned char *byte = high + (size_t)8 * (lane / 16 * n + p) + lane % 16 / 2;
         const uint32_t some = bits >> p;
-        const uint32_t four = (some & 1) | (some >> 1 & 2) | (some >> 2 & 4) | (some >> 3 & 8);
+        const uint32_t four = (some & 1) | (some >> (n - 1) & 2) | (some >> (2 * n - 2) & 4) |
+                              (some >> (3 * n - 3) & 8);
 
         *byte = (unsigned char)(lane % 2 == 0 ? four : *byte | four << 4);
     }
@@ -272,7 +281,8 @@ static void grid_write(quire_matmul_type type, const unsigned char *block, uint3
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
     const unsigned char *eight = block + HALF_BYTES + (size_t)8 * b;
     unsigned char *to = head + l->head_bytes + (size_t)b * l->code_bytes + (size_t)4 * lane;
-    unsigned char *high = head + (size_t)QUIRE_MATMUL_HIGH_BYTES * b;
+    unsigned char *high = head + quire_matmul_high_at(type, b);
+    const uint32_t n_high = quire_matmul_high_words(type);
     uint32_t word;
 
     switch (type) {
@@ -284,7 +294,15 @@ static void grid_write(quire_matmul_type type, const unsigned char *block, uint3
     case QUIRE_MATMUL_IQ2_S:
         word_put(to, 0, word_at(block + HALF_BYTES, b));
         word_put(to, 1, word_at(block + IQ2_S_SIGNS, b));
-        high_write(block[IQ_S_HIGH + b], high + QUIRE_MATMUL_IQ2_S_HIGH, lane);
+        high_write(block[IQ_S_HIGH + b], n_high, high, lane);
+        break;
+    case QUIRE_MATMUL_IQ1_S:
+        word_put(to, 0, word_at(block + HALF_BYTES, b));
+        high_write(half_at(block + IQ1_S_HIGH, b), n_high, high, lane);
+        break;
+    case QUIRE_MATMUL_IQ1_M:
+        word_put(to, 0, word_at(block, b));
+        high_write(half_at(block + IQ1_M_HIGH, b), n_high, high, lane);
         break;
     case QUIRE_MATMUL_IQ3_XXS:
     case QUIRE_MATMUL_IQ3_S:
@@ -294,7 +312,7 @@ static void grid_write(quire_matmul_type type, const unsigned char *block, uint3
             word_put(to, 2, word_at(block + IQ3_XXS_SIGNS, b));
         } else {
             word_put(to, 2, word_at(block + IQ3_S_SIGNS, b));
-            high_write(block[IQ_S_HIGH + b], high + QUIRE_MATMUL_IQ3_S_HIGH, lane);
+            high_write(block[IQ_S_HIGH + b], n_high, high, lane);
         }
         break;
     case QUIRE_MATMUL_IQ2_XXS:
@@ -340,7 +358,12 @@ static void grid_head_write(quire_matmul_type type, const unsigned char *block, 
                             uint32_t lane)
 {
     unsigned char *scales = head + QUIRE_MATMUL_GRID_SCALES;
+    uint32_t nibbles = 0;
 
+    if (type == QUIRE_MATMUL_IQ1_M) { /* has its f16 in them */
+        words_write(block + IQ1_M_SCALES, 2, head, lane);
+        return;
+    }
     memcpy(head + (size_t)lane * HALF_BYTES, block, HALF_BYTES);
     if (type == QUIRE_MATMUL_IQ2_XS) {
         words_write(block + IQ2_XS_SCALES, 2, scales, lane);
@@ -348,6 +371,11 @@ static void grid_head_write(quire_matmul_type type, const unsigned char *block, 
         words_write(block + IQ2_S_SCALES, 2, scales, lane);
     } else if (type == QUIRE_MATMUL_IQ3_S) {
         words_write(block + IQ3_S_SCALES, 1, scales, lane);
+    } else if (type == QUIRE_MATMUL_IQ1_S) {
+        for (uint32_t b = 0; b < SUPER / QUIRE_MATMUL_BLOCK; b++) {
+            nibbles |= half_at(block + IQ1_S_HIGH, b) >> 12 << (4 * b);
+        }
+        word_put(scales + (size_t)4 * lane, 0, nibbles);
     }
 }
 

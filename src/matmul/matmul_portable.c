@@ -205,12 +205,15 @@ static uint32_t word_at(const unsigned char *at)
     return word;
 }
 
-/* Upper bit p of the index that is byte k of an output. */
-static uint32_t high_at(const unsigned char *high, uint32_t lane, uint32_t k, uint32_t p)
+/* Upper bit p of the index that is byte k of an output. high: the block's. */
+static uint32_t high_at(quire_matmul_type type, const unsigned char *high, uint32_t lane,
+                        uint32_t k, uint32_t p)
 {
     const uint32_t bit = 4 * (lane % 16) + k;
 
-    return (uint32_t)high[lane / 16 * 16 + 8 * p + bit / 8] >> (bit % 8) & 1;
+    return (uint32_t)high[8 * (lane / 16 * quire_matmul_high_words(type) + p) + bit / 8] >>
+               (bit % 8) &
+           1;
 }
 
 /* Eight signs of seven: an even number of weights is negative. */
@@ -222,16 +225,38 @@ static uint32_t signs_of(uint32_t seven)
     return seven | ((two ^ two >> 1) & 1) << 7;
 }
 
+/* Code of input i of block b of IQ1; codes begin with the output's. */
+static uint8_t iq1_code_at(quire_matmul_type type, const unsigned char *head,
+                           const unsigned char *codes, uint32_t lane, uint32_t b, uint32_t i)
+{
+    const unsigned char *high = head + quire_matmul_high_at(type, b);
+    const uint32_t k = i / 8;
+    uint32_t index = codes[k], is_less;
+
+    for (uint32_t p = 0; p < 3; p++) {
+        index |= high_at(type, high, lane, k, p) << (8 + p);
+    }
+    is_less = type == QUIRE_MATMUL_IQ1_M
+                  ? high_at(type, high, lane, k, 3)
+                  : word_at(head + QUIRE_MATMUL_GRID_SCALES + (size_t)4 * lane) >> (4 * b + 3) & 1;
+    return (uint8_t)(121 +
+                     8 * ((uint32_t)quire_matmul_iq1_grid[i / 4 % 2][index] >> 2 * (i % 4) & 3) -
+                     2 * is_less);
+}
+
 /* Code of input i of block b; codes begin with the output's. */
 static uint8_t grid_code_at(quire_matmul_type type, const unsigned char *head,
                             const unsigned char *codes, uint32_t lane, uint32_t b, uint32_t i)
 {
     const uint32_t k = i / 8, q = i / 4 % 2, shift = 2 * (i % 4);
-    const unsigned char *high = head + (size_t)QUIRE_MATMUL_HIGH_BYTES * b;
+    const unsigned char *high = head + quire_matmul_high_at(type, b);
     const uint8_t *sizes = quire_matmul_iq2_sizes;
     const unsigned char *signs = codes + LINE;
     uint32_t index = codes[k], eight, size;
 
+    if (quire_matmul_is_iq1(type)) {
+        return iq1_code_at(type, head, codes, lane, b, i);
+    }
     if (type == QUIRE_MATMUL_IQ3_XXS || type == QUIRE_MATMUL_IQ3_S) {
         index = codes[q * LINE + k];
         signs += LINE;
@@ -244,8 +269,7 @@ static uint8_t grid_code_at(quire_matmul_type type, const unsigned char *head,
         break;
     case QUIRE_MATMUL_IQ2_S:
         eight = signs[k];
-        high += QUIRE_MATMUL_IQ2_S_HIGH;
-        index |= high_at(high, lane, k, 0) << 8 | high_at(high, lane, k, 1) << 9;
+        index |= high_at(type, high, lane, k, 0) << 8 | high_at(type, high, lane, k, 1) << 9;
         size = (uint32_t)quire_matmul_iq2_s_grid[q][index] >> shift & 3;
         break;
     case QUIRE_MATMUL_IQ3_XXS:
@@ -256,7 +280,7 @@ static uint8_t grid_code_at(quire_matmul_type type, const unsigned char *head,
         break;
     case QUIRE_MATMUL_IQ3_S:
         eight = signs[k];
-        index |= high_at(high + QUIRE_MATMUL_IQ3_S_HIGH, lane, k, q) << 8;
+        index |= high_at(type, high, lane, k, q) << 8;
         sizes = quire_matmul_iq3_s_sizes;
         size = ((uint32_t)quire_matmul_iq3_s_grid[0][index] >> shift & 3) |
                ((uint32_t)quire_matmul_iq3_s_grid[1][index] >> (i % 4) & 1) << 2;
@@ -269,6 +293,21 @@ static uint8_t grid_code_at(quire_matmul_type type, const unsigned char *head,
     return (uint8_t)(eight >> (i % 8) & 1 ? 128 - sizes[size] : 128 + sizes[size]);
 }
 
+/* Four words of 16 bits in two of 32: in the upper four bits of each are four of the f16, and below
+ * them 3 bits for each 16 inputs. */
+static void iq1_m_scales_read(const unsigned char *words, uint32_t b, w_block *w)
+{
+    const uint32_t low = word_at(words), high = word_at(words + LINE);
+    const uint32_t half =
+        (low >> 12 & 15) | (low >> 24 & 0xf0) | (high >> 4 & 0xf00) | (high >> 16 & 0xf000);
+    const float scale =
+        quire_f16_to_f32((uint16_t)half) * quire_matmul_grid_factor(QUIRE_MATMUL_IQ1_M);
+    const uint32_t both = (b < 4 ? low : high) >> (16 * (b / 2 % 2) + 6 * (b % 2));
+
+    w->scale[0] = scale * (float)(2 * (both & 7) + 1);
+    w->scale[1] = scale * (float)(2 * (both >> 3 & 7) + 1);
+}
+
 /* The scales of block b or its halves: odd integers of 5 bits times the f16 and a factor. */
 static void grid_scales_read(quire_matmul_type type, const unsigned char *head,
                              const unsigned char *codes, uint32_t lane, uint32_t b, w_block *w)
@@ -276,7 +315,11 @@ static void grid_scales_read(quire_matmul_type type, const unsigned char *head,
     const unsigned char *scales = head + QUIRE_MATMUL_GRID_SCALES + (size_t)4 * lane;
     const float scale = w->scale[0] * quire_matmul_grid_factor(type);
 
-    if (type == QUIRE_MATMUL_IQ2_XXS) {
+    if (type == QUIRE_MATMUL_IQ1_M) {
+        iq1_m_scales_read(head + (size_t)4 * lane, b, w);
+    } else if (type == QUIRE_MATMUL_IQ1_S) {
+        w->scale[0] = scale * (float)(2 * (word_at(scales) >> (4 * b) & 7) + 1);
+    } else if (type == QUIRE_MATMUL_IQ2_XXS) {
         w->scale[0] = scale * (float)(word_at(codes + LINE) >> 27 | 1);
     } else if (type == QUIRE_MATMUL_IQ3_XXS) {
         w->scale[0] = scale * (float)(word_at(codes + 2 * LINE) >> 27 | 1);
@@ -354,6 +397,7 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     case QUIRE_MATMUL_IQ2_XXS:
     case QUIRE_MATMUL_IQ3_XXS:
     case QUIRE_MATMUL_IQ3_S:
+    case QUIRE_MATMUL_IQ1_S:
         return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
     case QUIRE_MATMUL_Q4_0:
         return fmaf((float)(sum + x->sum / 16), w->scale[0] * x->d, y);
@@ -369,6 +413,7 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
         return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
     case QUIRE_MATMUL_IQ2_XS:
     case QUIRE_MATMUL_IQ2_S:
+    case QUIRE_MATMUL_IQ1_M:
         first = sum_of(w, x, 0, HALF) + x->half * 4;
         second = sum_of(w, x, HALF, BLOCK) + x->sum - x->half * 4;
         return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);

@@ -24,6 +24,7 @@ static bool type_of(enum ggml_type type, quire_matmul_type *out)
         { GGML_TYPE_IQ4_XS, QUIRE_MATMUL_IQ4_XS },   { GGML_TYPE_IQ2_XXS, QUIRE_MATMUL_IQ2_XXS },
         { GGML_TYPE_IQ2_XS, QUIRE_MATMUL_IQ2_XS },   { GGML_TYPE_IQ2_S, QUIRE_MATMUL_IQ2_S },
         { GGML_TYPE_IQ3_XXS, QUIRE_MATMUL_IQ3_XXS }, { GGML_TYPE_IQ3_S, QUIRE_MATMUL_IQ3_S },
+        { GGML_TYPE_IQ1_S, QUIRE_MATMUL_IQ1_S },     { GGML_TYPE_IQ1_M, QUIRE_MATMUL_IQ1_M },
     };
 
     for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES; i++) {

@@ -33,6 +33,8 @@ const gguf_block *gguf_block_of(quire_matmul_type type)
         [QUIRE_MATMUL_IQ2_S] = { "iq2_s", 256, 82, 0, 0 },
         [QUIRE_MATMUL_IQ3_XXS] = { "iq3_xxs", 256, 98, 0, 0 },
         [QUIRE_MATMUL_IQ3_S] = { "iq3_s", 256, 110, 0, 0 },
+        [QUIRE_MATMUL_IQ1_S] = { "iq1_s", 256, 50, 0, 0 },
+        [QUIRE_MATMUL_IQ1_M] = { "iq1_m", 256, 56, 0, 0 }, /* its scale is in four places */
     };
 
     return &blocks[type];
@@ -217,6 +219,40 @@ static double iq3_s_weight_at(const unsigned char *block, uint32_t i)
            (bit_at(block + 74, i) ? -1 : 1);
 }
 
+/* Eight times weight i of an index of IQ1 with its delta of an eighth. */
+static int iq1_weight(uint32_t index, uint32_t i, bool is_less)
+{
+    const int code = quire_matmul_iq1_grid[i % 8 / 4][index] >> 2 * (i % 4) & 3;
+
+    return 8 * (code - 1) + (is_less ? -1 : 1);
+}
+
+/* Lower 8 bits of 32 indices; of each 32 weights 4 times 3 upper bits, 3 of scale, a delta's sign.
+ */
+static double iq1_s_weight_at(const unsigned char *block, uint32_t i)
+{
+    const unsigned char *some = block + 34 + i / 32 * 2;
+    const uint32_t index = block[2 + i / 8] + 256 * bits_at(some, i % 32 / 8 * 3, 3);
+
+    return f16_at(block) / 8 * (2 * (int)bits_at(some, 12, 3) + 1) *
+           iq1_weight(index, i, bit_at(some, 15));
+}
+
+/* Lower 8 bits of 32 indices, then of each 3 upper bits and a delta's sign; four times 4 scales of
+ * 3 bits for 16 weights each and 4 bits of the f16. */
+static double iq1_m_weight_at(const unsigned char *block, uint32_t i)
+{
+    const unsigned char *scales = block + 48;
+    const uint32_t index = block[i / 8] + 256 * bits_at(block + 32, i / 8 * 4, 3);
+    const int scale = 2 * (int)bits_at(scales + i / 64 * 2, i % 64 / 16 * 3, 3) + 1;
+    const unsigned char half[2] = {
+        (unsigned char)(bits_at(scales, 12, 4) | bits_at(scales, 28, 4) << 4),
+        (unsigned char)(bits_at(scales, 44, 4) | bits_at(scales, 60, 4) << 4),
+    };
+
+    return f16_at(half) / 8 * scale * iq1_weight(index, i, bit_at(block + 32, i / 8 * 4 + 3));
+}
+
 void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
 {
     const uint16_t half = quire_f32_to_f16(scale);
@@ -225,6 +261,14 @@ void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
     if (type == QUIRE_MATMUL_MXFP4) {
         (void)frexpf(scale, &exponent);
         block[0] = (unsigned char)(exponent + 127);
+        return;
+    }
+    if (type == QUIRE_MATMUL_IQ1_M) {
+        for (uint32_t i = 0; i < 4; i++) {
+            unsigned char *high = block + 49 + (size_t)2 * i;
+
+            *high = (unsigned char)(*high % 16 + 16 * (half >> 4 * i & 15));
+        }
         return;
     }
     memcpy(block + gguf_block_of(type)->scale_at, &half, sizeof half);
@@ -272,6 +316,10 @@ double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t
         return iq3_xxs_weight_at(block, i);
     case QUIRE_MATMUL_IQ3_S:
         return iq3_s_weight_at(block, i);
+    case QUIRE_MATMUL_IQ1_S:
+        return iq1_s_weight_at(block, i);
+    case QUIRE_MATMUL_IQ1_M:
+        return iq1_m_weight_at(block, i);
     case QUIRE_MATMUL_Q6_K:
     default:
         return q6_k_weight_at(block, i);

@@ -302,7 +302,10 @@ static void check_many_rows(quire_matmul_type type, uint32_t n_in)
 
     m.weight = (quire_matmul_weight){ .type = type, .n_in = n_in, .n_out = QUIRE_MATMUL_PANEL };
     for (size_t i = 0; i < QUIRE_MATMUL_PANEL * row_bytes(); i++) {
-        rows[i] = i % block_bytes < 2 ? 0x24 : (unsigned char)quire_rng_next(&rng);
+        rows[i] = (unsigned char)quire_rng_next(&rng);
+    }
+    for (size_t i = 0; i < QUIRE_MATMUL_PANEL * row_bytes(); i += block_bytes) {
+        gguf_block_scale(type, rows + i, 0.01f);
     }
     m.weight.panels = take(quire_matmul_weight_bytes(type, n_in, QUIRE_MATMUL_PANEL));
     quire_matmul_weight_pack(&m.weight, rows);
@@ -324,6 +327,8 @@ static void test_many_rows(void **state)
     check_many_rows(QUIRE_MATMUL_Q8_0, MANY_IN);
     check_many_rows(QUIRE_MATMUL_IQ2_XXS, 512);
     check_many_rows(QUIRE_MATMUL_IQ2_S, 512);
+    check_many_rows(QUIRE_MATMUL_IQ1_S, 512);
+    check_many_rows(QUIRE_MATMUL_IQ1_M, 512);
 }
 
 /* NaN and Inf stay in their row, next to nothing counts as zero, and the largest values are exact.
@@ -345,6 +350,7 @@ static void test_damage(void **state)
             x[3 * n_in + in] = 1e-31f;
             x[4 * n_in + in] = in % 2 == 0 ? 3e38f : -3e38f;
         }
+        x[4 * n_in] = 0.0f; /* IQ1's weights, odd numbers of steps, do not cancel then */
         product(sets[i / QUIRE_MATMUL_TYPES], x, 5, 2, y);
         for (uint32_t out = 0; out < n_out; out++) {
             assert_true(isfinite(y[out]));

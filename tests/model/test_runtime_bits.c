@@ -204,8 +204,8 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
     check_options(&gen, k_format, v_format);
 }
 
-/* Experts and the network that all rows pass through, of floats between quantised matrices. */
-static void check_float_experts(const char *arch, enum ggml_type expert_type)
+/* Experts and the network that all rows pass through, of a type of their own. */
+static void check_experts(const char *arch, enum ggml_type expert_type)
 {
     gguf_gen_opts gen = options_of(arch, GGML_TYPE_Q8_0);
 
@@ -214,6 +214,7 @@ static void check_float_experts(const char *arch, enum ggml_type expert_type)
     check_options(&gen, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
 }
 
+/* Experts of floats between quantised matrices. */
 static void test_float_experts(void **state)
 {
     static const char *const archs[] = { "qwen3moe", "glm4moe", "deepseek2", "gpt-oss" };
@@ -227,7 +228,28 @@ static void test_float_experts(void **state)
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
         for (size_t k = 0; k < sizeof types / sizeof types[0]; k++) {
             if ((i + k) % TEST_STRIDE(3u) == 0) {
-                check_float_experts(archs[i], types[k]);
+                check_experts(archs[i], types[k]);
+            }
+        }
+    }
+}
+
+/* Experts of few bits between matrices of more: ggml's products of these have another arithmetic
+ * for many rows. */
+static void test_coarse_experts(void **state)
+{
+    static const char *const archs[] = { "qwen3moe", "glm4moe" };
+    static const enum ggml_type types[] = { GGML_TYPE_IQ1_S, GGML_TYPE_IQ1_M, GGML_TYPE_IQ2_XS };
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        for (size_t k = 0; k < sizeof types / sizeof types[0]; k++) {
+            if ((i + k) % TEST_STRIDE(2u) == 0) {
+                check_experts(archs[i], types[k]);
             }
         }
     }
@@ -278,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_do_not_depend_on_steps),
         cmocka_unit_test(test_float_experts),
+        cmocka_unit_test(test_coarse_experts),
     };
     quire_rng rng = test_rng(31);
 

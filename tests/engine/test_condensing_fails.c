@@ -15,6 +15,7 @@
 
 #include "condense_kit.h"
 #include "failing_alloc.h"
+#include "rounds.h"
 
 #include "device/mock_device.h"
 #include "engine/engine_halves.h"
@@ -284,7 +285,8 @@ static void each_fails(setting s)
     atomic_store(&n_before, 0);
     while (atomic_load(&n_before) == 0) {
         assert_int_equal(engine_call(b.engine, forget, NULL), QUIRE_OK);
-        atomic_store(&fail_at, ++k);
+        k += TEST_STRIDE(3u);
+        atomic_store(&fail_at, k);
         (void)check(&b, s.policy, text, N_PROMPT, &want);
         assert_int_equal(atomic_load(&fail_at), 0);
         validate(b.engine);
@@ -352,7 +354,7 @@ static void lost_at_each(setting s)
     (void)answer_take(&b, s.policy, text, N_PROMPT, &want);
     s.n_pages = least_pages(&b, &s);
     bench_close(&b);
-    for (uint64_t at = 1; is_lost; at += 1 + at / SPREAD) {
+    for (uint64_t at = 1; is_lost; at += TEST_STRIDE(5u) + at / SPREAD) {
         const quire_mock_device_opts faults = { .lose_at = at };
         quire_request *requests[2];
         gate *g;

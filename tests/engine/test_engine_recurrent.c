@@ -12,6 +12,8 @@
 
 #include "tier_kit.h"
 
+#include "engine/engine_halves.h"
+#include "engine/loop/loop.h"
 #include "engine/overflow.h"
 #include "engine/pins.h"
 #include "model/recurrent.h"
@@ -331,6 +333,54 @@ static void test_many_places(void **state)
     bench_close(&b);
 }
 
+/* A hit whose state goes before it is copied. */
+typedef struct gone_state {
+    quire_loop *loop;
+    const int32_t *text;
+    uint32_t n_tokens;
+    uint32_t n_found;
+    int rc;
+} gone_state;
+
+/* A quire_loop_fn. */
+static void begin_without_state(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    gone_state *g = ctx;
+    const quire_prefix_key key = quire_loop_key(g->loop, NULL, 0);
+    const quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX };
+    quire_loop_text_at at = { .n_tokens = g->n_tokens };
+    quire_prefix_match match = { .n_tokens = 0 };
+
+    (void)quire_seq_open(cache, QUIRE_REGION_DYNAMIC, &at.seq);
+    (void)quire_prefix_acquire(tree, &key, at.seq, g->text, g->n_tokens, &opts, &match, &at.ref);
+    g->n_found = match.n_tokens;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    g->rc = quire_loop_text_states_begin(g->loop, &at, match.n_tokens);
+    (void)quire_prefix_release(tree, at.ref, 0);
+    (void)quire_seq_close(cache, at.seq);
+}
+
+/* No sequence holds the state at which a hit ends: room for the sequence's own states may cost it.
+ * Then the hit is given up; before, this was a bug that ended the server. */
+static void test_state_gone(void **state)
+{
+    engine_bench b = bench_of(*state, 2);
+    int32_t text[3 * PAGE], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, 3 * PAGE, N_TOKENS);
+    gone_state g = { .loop = b.engine->loop, .text = text, .n_tokens = 3 * PAGE };
+    quire_request *request;
+
+    tokens_make(text, 3 * PAGE, 3);
+    request = submit(&b, &params);
+    assert_int_equal(collect(request, got, N_TOKENS), N_TOKENS);
+    quire_request_release(request);
+    assert_int_equal(engine_call(b.engine, begin_without_state, &g), QUIRE_OK);
+    assert_true(g.n_found > 0);
+    assert_int_equal(g.rc, QUIRE_NOPAGES);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* A request that is parked goes on from its state. */
 static void test_parked(void **state)
 {
@@ -434,6 +484,8 @@ int main(void)
         cmocka_unit_test(test_default_budget),
         cmocka_unit_test(test_tight),
         cmocka_unit_test_prestate(test_many_places, (void *)(uintptr_t) "qwen35"),
+        cmocka_unit_test_prestate(test_state_gone, (void *)(uintptr_t) "lfm2"),
+        cmocka_unit_test_prestate(test_state_gone, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "lfm2"),
         cmocka_unit_test_prestate(test_parked, (void *)(uintptr_t) "qwen35"),
         cmocka_unit_test_prestate(test_pin, (void *)(uintptr_t) "lfm2"),

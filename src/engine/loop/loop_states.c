@@ -19,12 +19,14 @@ static bool is_off(const quire_loop *loop, const quire_request *r)
            r->kv.ref == QUIRE_PREFIX_REF_NULL;
 }
 
-/* A sequence that was filled with n tokens gets the state there. */
+/* A sequence that was filled with n tokens gets the state there. The hit ended there for its sake,
+ * but no sequence holds it, so room for the sequence's own states may have cost it. Errors:
+ * QUIRE_NOPAGES (it did). */
 static int state_load(quire_loop *loop, quire_seq_id seq, quire_prefix_ref ref, uint32_t n)
 {
     const quire_page_id page = quire_prefix_state_get(loop->tree, ref, n);
 
-    QUIRE_CHECK(page != QUIRE_PAGE_NULL); /* the hit ended here for its sake */
+    QUIRE_FAIL_IF(page == QUIRE_PAGE_NULL, QUIRE_NOPAGES);
     QUIRE_TRY(quire_runtime_state_load(loop->runtime, seq, quire_cache_state(loop->cache, page)));
     loop->figures.now.states_used_total++;
     return QUIRE_OK;

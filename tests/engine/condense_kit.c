@@ -94,6 +94,7 @@ engine_bench condense_bench(const setting *s)
     formats_set(s, &runtime);
     runtime.has_bounds = s->attend_share > 0;
     runtime.device = s->device;
+    runtime.n_threads = s->n_threads != 0 ? s->n_threads : 1;
     runtime.device_open = s->device != NULL && strcmp(s->device, "mock") == 0 ? open_mock : NULL;
     runtime.page_tokens = s->page_tokens != 0 ? s->page_tokens : runtime.page_tokens;
     b = bench_of(s, &engine, &runtime);

@@ -32,6 +32,7 @@ typedef struct setting {
     bool has_kv_recent;
     const int32_t *windows; /* [4] of the model's layers; NULL: none has one */
     const char *device;     /* "mock", or another name; NULL: the CPU */
+    uint32_t n_threads;     /* 0 = 1 */
     bool has_classes;       /* those of quire_classes_default(), else one */
 } setting;
 

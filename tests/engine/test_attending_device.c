@@ -85,6 +85,8 @@ static void test_answers(void **state)
           .v_format = QUIRE_FORMAT_Q8,
           .has_v_format = true,
           .attend_share = SHARE },
+        /* Threads make bounds while one has the device. */
+        { .format = QUIRE_FORMAT_F16, .attend_share = SHARE, .chunk_tokens = 600, .n_threads = 3 },
     };
 
     (void)state;

@@ -26,6 +26,9 @@ static const char *missing(const quire_runtime_opts *o)
 /* The same of options that need the pages of a layer in one memory with those of all others. */
 static const char *missing_split(const quire_runtime_opts *o)
 {
+    if (o->has_bounds) {
+        return "texts that read a share of their pages (--attend)";
+    }
     if (o->attends_host) {
         return "attention on pages in the host's memory (--kv-overflow-attend)";
     }

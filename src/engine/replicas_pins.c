@@ -255,6 +255,8 @@ typedef struct moving {
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
     uint32_t tenant_bytes;
     uint32_t class_index;
+    bool has_retain;
+    quire_retain_spec retain; /* the policy by which the text is condensed */
     int32_t *tokens;
     uint32_t n_tokens;
 } moving;
@@ -297,7 +299,10 @@ static void gather(void *ctx, const quire_adapt_pin_view *pin)
     *m = (moving){ .tenant_bytes = pin->tenant_bytes,
                    .tokens = malloc(pin->n_tokens * sizeof *m->tokens),
                    .n_tokens = pin->n_tokens };
-    if (m->tokens == NULL) {
+    m->has_retain = pin->retain[0] != '\0';
+    if (m->tokens == NULL ||
+        (m->has_retain && quire_retain_parse(pin->retain, &m->retain, NULL) < 0)) {
+        free(m->tokens);
         g->n_failed++;
         return;
     }
@@ -341,6 +346,7 @@ static int move(const quire_engine *engine, quire_adapt *from, const moving *m,
                                        .class_index = m->class_index,
                                        .tenant = m->tenant,
                                        .tenant_bytes = m->tenant_bytes,
+                                       .retain = m->has_retain ? &m->retain : NULL,
                                        .is_background = true };
     quire_engine_pin pin;
 

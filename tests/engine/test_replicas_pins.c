@@ -21,14 +21,18 @@
 
 static const quire_mock_device_opts faults = { .loss = 1.0 };
 
-/* Create a pin on a device that is lost while the pin is computed. */
-static int pin_of_lost(const replicas *r, bool is_background, quire_error *err)
+/* Create a pin on a device that is lost while the pin is computed. retain NULL: all tokens are
+ * held.
+ */
+static int pin_of_lost(const replicas *r, const quire_retain_spec *retain, bool is_background,
+                       quire_error *err)
 {
     int32_t text[N_PROMPT] = { 0 };
     const quire_engine_pin_params pin = { .name = "pin",
                                           .tokens = text,
                                           .n_tokens = N_PROMPT,
                                           .ttl_s = 100,
+                                          .retain = retain,
                                           .is_background = is_background };
     quire_engine_pin out;
 
@@ -37,28 +41,58 @@ static int pin_of_lost(const replicas *r, bool is_background, quire_error *err)
     return quire_engine_pin_create(r->b.engine, &pin, &out, NULL, err);
 }
 
-/* A pin in computation moves like a held pin when its device is lost. */
-static void test_pin_computing(void **state)
+/* The pin of a device that is lost is computed and held by the other one. */
+static quire_engine_pin pin_moved(replicas *r, const quire_retain_spec *retain)
 {
     const quire_engine_pin_name name = { NULL, 0, "pin" };
-    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    replicas r = replicas_open("mock", &engine);
     quire_error err = QUIRE_ERROR_INIT;
     quire_engine_pin out;
     uint32_t n_gone = 7;
 
-    (void)state;
-    assert_int_equal(pin_of_lost(&r, true, &err), QUIRE_OK);
-    while (!quire_loop_is_idle(r.b.engine->loop) || !quire_loop_is_lost(r.b.engine->loop)) {
+    if (pin_of_lost(r, retain, true, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    while (!quire_loop_is_idle(r->b.engine->loop) || !quire_loop_is_lost(r->b.engine->loop)) {
         test_doze();
     }
-    assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 1);
+    assert_int_equal(quire_engine_pins_move(r->b.engine, 0, &n_gone), 1);
     assert_int_equal(n_gone, 0);
     do {
         test_doze();
-        assert_int_equal(quire_engine_pin_get(r.b.engine, &name, &out), QUIRE_OK);
+        assert_int_equal(quire_engine_pin_get(r->b.engine, &name, &out), QUIRE_OK);
     } while (out.state != QUIRE_ENGINE_PIN_HELD);
     assert_int_equal(out.ttl_s, 100);
+    return out;
+}
+
+/* A pin in computation moves like a held pin when its device is lost. */
+static void test_pin_computing(void **state)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    replicas r = replicas_open("mock", &engine);
+
+    (void)state;
+    assert_string_equal(pin_moved(&r, NULL).retain, "");
+    replicas_close(&r);
+}
+
+/* A pin with a policy keeps it when it moves. */
+static void test_pin_condensed(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    char policy[QUIRE_RETAIN_TEXT_MAX];
+    quire_retain_spec spec;
+    quire_engine_pin pin;
+    replicas r;
+
+    (void)state;
+    assert_int_equal(quire_retain_parse("keydiff:0.5,recent=32", &spec, NULL), QUIRE_OK);
+    engine.retain_chunk = 128;
+    engine.n_running_max = 2;
+    r = replicas_open("mock", &engine);
+    pin = pin_moved(&r, &spec);
+    assert_string_equal(pin.retain, quire_retain_text(&spec, policy, sizeof policy));
+    assert_in_range(pin.n_held_tokens, 1, N_PROMPT - 1);
     replicas_close(&r);
 }
 
@@ -72,13 +106,13 @@ static void test_pin_waited_for(void **state)
     uint32_t n_gone = 7;
 
     (void)state;
-    if (pin_of_lost(&r, false, &err) != QUIRE_OK) {
+    if (pin_of_lost(&r, NULL, false, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     assert_int_equal(quire_engine_pins_list(r.b.engine, NULL, 0, 0, &out, 1, NULL), 1);
     assert_int_equal(quire_engine_pins_move(r.b.engine, 0, &n_gone), 0);
     assert_int_equal(n_gone, 0);
-    assert_int_equal(pin_of_lost(&r, false, &err), QUIRE_AGAIN);
+    assert_int_equal(pin_of_lost(&r, NULL, false, &err), QUIRE_AGAIN);
     assert_string_equal(err.message, "name: there is a pin 'pin' already");
     replicas_close(&r);
 }
@@ -250,9 +284,10 @@ static void test_gauges(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pin_computing),  cmocka_unit_test(test_pin_twice),
-        cmocka_unit_test(test_pin_waited_for), cmocka_unit_test(test_session_expires),
-        cmocka_unit_test(test_explanations),   cmocka_unit_test(test_gauges),
+        cmocka_unit_test(test_pin_computing),   cmocka_unit_test(test_pin_condensed),
+        cmocka_unit_test(test_pin_twice),       cmocka_unit_test(test_pin_waited_for),
+        cmocka_unit_test(test_session_expires), cmocka_unit_test(test_explanations),
+        cmocka_unit_test(test_gauges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

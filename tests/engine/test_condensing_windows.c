@@ -14,7 +14,9 @@
 #include "condense_kit.h"
 #include "mem_disk.h"
 
+#include "core/prefix/prefix_internal.h"
 #include "engine/engine_halves.h"
+#include "engine/loop/condense_names.h"
 #include "engine/loop/loop_object.h"
 
 #include <string.h>
@@ -244,12 +246,93 @@ static void test_restart(void **state)
     mem_disk_free(disk);
 }
 
+/* A text whose kept tokens are in the tree, and a page behind them. */
+typedef struct held_text {
+    quire_loop *loop;
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    const quire_condensing *condensing;
+    quire_seq_id seq;
+    quire_prefix_ref ref;
+} held_text;
+
+/* A quire_loop_fn: a sequence holds the text, and all other pages of windows are evicted. */
+static void hold(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    held_text *h = ctx;
+    const quire_condensed_text text = { .condensing = h->condensing, .tokens = h->tokens };
+    const quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .is_private = true };
+    const uint32_t n_gone = quire_condensing_gone(h->condensing, 1);
+    quire_prefix_match match = { .n_tokens = 0 };
+    uint32_t k = 0;
+    const quire_condensed entry = quire_loop_condensed_find(h->loop, &text, 1, &k);
+    const quire_prefix_key key = quire_loop_condensed_key(h->loop, NULL, 0, entry);
+
+    (void)quire_seq_open(cache, QUIRE_REGION_DYNAMIC, &h->seq);
+    (void)quire_prefix_acquire(tree, &key, h->seq, h->tokens + n_gone, h->n_tokens - n_gone, &opts,
+                               &match, &h->ref);
+    for (quire_window_list list = QUIRE_WINDOW_FREE; list < QUIRE_WINDOW_LISTS; list++) {
+        quire_prefix_windows_evict(tree, (quire_evict_ask){ QUIRE_REGION_DYNAMIC, QUIRE_EVICT_ANY },
+                                   list, UINT64_MAX);
+    }
+    h->n_tokens = k == 1 ? match.n_tokens : 0;
+}
+
+/* A quire_loop_fn. */
+static void let_go(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    const held_text *h = ctx;
+
+    (void)quire_prefix_release(tree, h->ref, 0);
+    (void)quire_seq_close(cache, h->seq);
+}
+
+/* Two texts part at their last token, which ends a page. Of the one only this page has its window
+ * in memory, of the other no page has. Without its last token the other looks like the one, with
+ * all kept pages; with it nothing can be used. Such a hit is given up. */
+static void test_last_token(void **state)
+{
+    static const int32_t short_windows[4] = { 64, 0, 64, 0 };
+    const setting s = { .policy = "keydiff:0.5,recent=60",
+                        .format = QUIRE_FORMAT_F16,
+                        .chunk = WIDE,
+                        .windows = short_windows };
+    const quire_retain_spec spec = spec_of(s.policy);
+    int32_t texts[2][WIDE + 64];
+    static answer want[2];
+    quire_condensing c;
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        tokens_make(texts[i], WIDE + 64, 1);
+        texts[i][WIDE + 63] = (int32_t)(270 + i);
+    }
+    for (uint32_t other = 0; other < 2; other++) {
+        engine_bench b = condense_bench(&s);
+        held_text h = { .loop = b.engine->loop,
+                        .tokens = texts[1 - other],
+                        .n_tokens = WIDE + 64,
+                        .condensing = &c };
+
+        for (uint32_t i = 0; i < 2; i++) {
+            (void)answer_take(&b, s.policy, texts[i], WIDE + 64, &want[i]);
+        }
+        quire_condensing_init(&c, &spec, WIDE, 64, &h.loop->lanes.parts);
+        assert_int_equal(engine_call(b.engine, hold, &h), QUIRE_OK);
+        assert_int_equal(h.n_tokens, quire_condensing_kept(&c, 1) + 64);
+        (void)check(&b, s.policy, texts[other], WIDE + 64, &want[other]);
+        assert_int_equal(engine_call(b.engine, let_go, &h), QUIRE_OK);
+        validate(b.engine);
+        bench_close(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_of_run),  cmocka_unit_test(test_hits),
         cmocka_unit_test(test_side_by_side), cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_restart),      cmocka_unit_test(test_last_token),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,7 +111,9 @@ int quire_loop_condensed_begin(quire_loop *loop, quire_request *r, const quire_c
     if (hit->k == 0) {
         return quire_loop_lanes_begin(loop, r);
     }
-    QUIRE_CHECK(match->n_tokens >= quire_condensing_kept(&r->condensing, hit->k));
+    /* The look-up left out the text's last token, by which another page with the same tokens may be
+     * found: one whose window is not whole. */
+    QUIRE_FAIL_IF(match->n_tokens < quire_condensing_kept(&r->condensing, hit->k), QUIRE_NOPAGES);
     quire_condensed_keep(loop->condensed, hit->entry);
     r->kv.condensed = hit->entry;
     r->kv.n_condensings = hit->k;

@@ -36,8 +36,9 @@ quire_condensed_hit quire_loop_condensed_claim(const quire_loop *loop, const qui
                                                uint32_t n_ask, uint32_t n_use,
                                                quire_prefix_claim *claim);
 
-/* A request has acquired a hit: its sequence holds the kept tokens of the text. Afterwards the
- * match counts all tokens from the beginning of the text. Errors: quire_loop_lanes_begin(). */
+/* A request has acquired a hit. Afterwards the match counts all tokens from the beginning of the
+ * text. Errors: QUIRE_NOPAGES (its sequence does not hold all kept tokens of the text),
+ * quire_loop_lanes_begin(). */
 int quire_loop_condensed_begin(quire_loop *loop, quire_request *request,
                                const quire_condensed_hit *hit, quire_prefix_match *match);
 

@@ -110,6 +110,7 @@ static json_t *answer_message(const quire_generation *gen)
     json_t *message, *more = NULL;
 
     quire_chat_reader_answer(gen->choices[0].reader, &answer);
+    answer.n_calls = quire_messages_whole_calls(&answer);
     if (quire_chat_answer_extra(&answer, &extra) < 0) {
         return NULL;
     }

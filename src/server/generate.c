@@ -392,6 +392,7 @@ size_t quire_generation_messages(quire_generation *gen, quire_chat_message *mess
 
     memcpy(messages, gen->history, n * sizeof messages[0]);
     quire_chat_reader_answer(choice->reader, &answer);
+    answer.n_calls = quire_messages_whole_calls(&answer);
     if (gen->chat.continues_final && n > 0) {
         n--; /* the answer goes on with the message */
         (void)quire_bytes_add(&text, messages[n].content, strlen(messages[n].content));

@@ -57,6 +57,20 @@ static void add_content(quire_messages *messages, quire_fields *message, const c
     (void)quire_bytes_add(&messages->texts, "", 1); /* its end */
 }
 
+uint32_t quire_messages_whole_calls(const quire_chat_answer *answer)
+{
+    for (uint32_t i = 0; i < answer->n_calls; i++) {
+        const quire_chat_text *arguments = &answer->calls[i].arguments;
+        json_t *value = json_loadb(arguments->data, arguments->n, JSON_DECODE_ANY, NULL);
+
+        if (value == NULL) {
+            return i;
+        }
+        json_decref(value);
+    }
+    return answer->n_calls;
+}
+
 /* Whether the arguments of a call are JSON; an answer that was cut off can have others. */
 static void check_arguments(quire_fields *message, json_t *arguments, unsigned i)
 {

@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "base/bytes.h"
+#include "model/chat_format.h"
 #include "model/model.h"
 #include "model/text.h"
 #include "server/fields.h"
@@ -22,5 +23,8 @@ typedef struct quire_messages {
  * tool_call_id). Memory: quire_messages_fini(). Errors: fields->err. */
 int quire_messages_read(quire_messages *messages, quire_fields *fields, const char *name);
 void quire_messages_fini(quire_messages *messages);
+/* The number of an answer's first calls that a history can hold: those before a call whose
+ * arguments are no JSON, as where the answer was cut. Templates fail for such a call. */
+uint32_t quire_messages_whole_calls(const quire_chat_answer *answer);
 
 #endif /* QUIRE_SERVER_MESSAGES_H */

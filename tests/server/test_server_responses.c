@@ -316,6 +316,23 @@ static void a_response_is_continued(void **state)
     json_decref(first);
 }
 
+/* No template can write half a call, so the next turn does without it. */
+static void an_answer_with_a_cut_call_is_continued(void **state)
+{
+    engine_script script = call_script;
+    json_t *first;
+
+    (void)state;
+    script.n_pieces--;
+    script.finish = QUIRE_FINISH_LENGTH;
+    engine_double_script(f.engine, &script);
+    first = ask("\"tools\":[" ADD_TOOL "]," HI, 200);
+    assert_string_equal(json_string_at(first, "output.2.type"), "function_call");
+    engine_double_script(f.engine, &engine_script_hello);
+    json_decref(continue_with(json_string_at(first, "id"), "\"input\":\"and?\"", 200));
+    json_decref(first);
+}
+
 static void an_answer_with_calls_is_continued(void **state)
 {
     json_t *first, *second;
@@ -517,6 +534,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_requests_are_named, start, stop),
         cmocka_unit_test_setup_teardown(a_response_is_continued, start, stop),
         cmocka_unit_test_setup_teardown(an_answer_with_calls_is_continued, start, stop),
+        cmocka_unit_test_setup_teardown(an_answer_with_a_cut_call_is_continued, start, stop),
         cmocka_unit_test_setup_teardown(what_is_not_stored_is_not_found, start, stop),
         cmocka_unit_test_setup_teardown(a_restart_is_named_as_the_reason, start, stop),
         cmocka_unit_test_setup_teardown(counting_computes_nothing, start, stop),

@@ -220,6 +220,24 @@ static void a_cut_call_is_no_end_by_calls(void **state)
     json_decref(root);
 }
 
+/* No template can write half a call, so a later turn does without it. */
+static void a_session_goes_on_behind_a_cut_call(void **state)
+{
+    engine_script script = call_script;
+    json_t *root;
+
+    (void)state;
+    script.n_pieces -= 2;
+    script.finish = QUIRE_FINISH_LENGTH;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{\"session_id\":\"s\"," ASK_ADD "}", 200);
+    assert_non_null(json_at(root, "choices.0.message.tool_calls.0"));
+    assert_true(json_is_true(json_at(root, "quire.session_kept")));
+    json_decref(root);
+    engine_double_script(f.engine, &engine_script_hello);
+    json_decref(http_post_json(f.port, CHAT, "{\"session_id\":\"s\"," HI "}", 200));
+}
+
 /* ---- requests ---- */
 
 static void expect_error(const char *body, const char *code, const char *words)
@@ -513,6 +531,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(deltas_of_a_stream_make_up_the_answer, start, stop),
         cmocka_unit_test_setup_teardown(thoughts_can_stay_in_the_content, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
+        cmocka_unit_test_setup_teardown(a_session_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,
                                         stop),

@@ -17,6 +17,7 @@ struct quire_chat_reading {
     common_chat_msg message;
     std::vector<std::string> ids;
     std::vector<quire_chat_call> calls;
+    bool is_whole = false;
 };
 
 common_chat_msg quire::parse_answer(const quire_chat_parser *p, const std::string &text,
@@ -52,6 +53,16 @@ void cut(std::string *field, const std::string &before)
     if (!before.empty() && field->compare(0, before.size(), before) == 0) {
         field->erase(0, before.size());
     }
+}
+
+/* Whether an answer keeps to the format up to its end. The library reads one that is cut as far as
+ * it goes, whether it has ended or not. */
+bool keeps_format(const quire_chat_parser *p, const std::string &text)
+{
+    const std::string whole = p->reading.generation_prompt + text;
+    common_peg_parse_context context(whole, COMMON_PEG_PARSE_FLAG_NONE);
+
+    return p->built->parser.empty() || p->built->parser.parse(context).success();
 }
 
 /* The answer as far as it keeps to the format. */
@@ -103,6 +114,7 @@ void read_answer(quire_chat_reading *r, const std::string &text, bool is_last)
             call.arguments = "{}";
         }
     }
+    r->is_whole = is_last && (message.tool_calls.empty() || keeps_format(p, text));
     r->message = std::move(message);
     r->calls.clear();
     for (const auto &call : r->message.tool_calls) {
@@ -145,6 +157,7 @@ void quire_chat_reading_answer(const quire_chat_reading *r, quire_chat_answer *o
     out->content = { r->message.content.c_str(), r->message.content.size() };
     out->calls = r->calls.data();
     out->n_calls = (uint32_t)r->calls.size();
+    out->is_whole = r->is_whole;
 }
 
 /* ---- triggers ---- */

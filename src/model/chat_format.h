@@ -178,6 +178,7 @@ typedef struct quire_chat_answer {
     quire_chat_text content;
     const quire_chat_call *calls;
     uint32_t n_calls;
+    bool is_whole; /* the answer has ended, and has no calls or keeps to the format up to its end */
 } quire_chat_answer;
 
 /* New text of an answer. One field per delta; `call` counts from 0, and its first delta has id and

@@ -92,6 +92,7 @@ void quire_chat_reader_answer(const quire_chat_reader *reader, quire_chat_answer
     *out = (quire_chat_answer){
         .reasoning = { "", 0 },
         .content = { reader->text.data != NULL ? reader->text.data : "", reader->text.n },
+        .is_whole = true,
     };
 }
 

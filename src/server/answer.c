@@ -280,7 +280,7 @@ static void write_whole(quire_bytes *out, quire_generation *gen)
             quire_json_text(&json, "text", choice->text.data, choice->text.n);
         }
         add_logprobs(&json, gen, choice);
-        quire_json_string(&json, "finish_reason", quire_choice_finish(choice));
+        quire_json_string(&json, "finish_reason", quire_choice_finish(gen, choice));
         if (!gen->is_chat) {
             quire_prompt_logprobs_write(&json, gen, choice);
         }
@@ -407,7 +407,7 @@ static void add_text(quire_generation *gen, quire_choice *choice, const char *te
 
 static void end_choice(quire_generation *gen, quire_choice *choice)
 {
-    add_chunk(gen, choice, "", 0, quire_choice_finish(choice));
+    add_chunk(gen, choice, "", 0, quire_choice_finish(gen, choice));
 }
 
 /* The final events: empty choices and usage, then [DONE]. */

@@ -56,7 +56,7 @@ static void write_stop(quire_json_out *json, const quire_generation *gen)
 {
     const quire_choice *choice = &gen->choices[0];
     const int32_t stop = choice->result->stop_index;
-    const char *finish = quire_choice_finish(choice);
+    const char *finish = quire_choice_finish(gen, choice);
     const char *reason = strcmp(finish, "length") == 0       ? "max_tokens"
                          : strcmp(finish, "tool_calls") == 0 ? "tool_use"
                                                              : "end_turn";

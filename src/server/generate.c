@@ -456,7 +456,7 @@ void quire_generation_finish(quire_generation *gen)
             http->n_cached_tokens += result->n_cached_tokens;
         }
     }
-    http->finish = quire_choice_finish(&gen->choices[0]);
+    http->finish = quire_choice_finish(gen, &gen->choices[0]);
     quire_generation_note(gen);
     if (gen->is_chat) {
         quire_generation_said_keep(gen);

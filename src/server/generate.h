@@ -237,9 +237,9 @@ extern const quire_answer_form quire_form_responses; /* answer_responses.c: /v1/
 /* Add a token's text and log-probabilities to a choice. */
 void quire_choice_take(quire_generation *gen, quire_choice *choice,
                        const quire_request_token *token);
-/* The word for the end of a choice: "tool_calls" when the answer ended by itself and calls tools.
- */
-const char *quire_choice_finish(const quire_choice *choice);
+/* The word for the end of a choice: "tool_calls" when the answer calls tools and ended by itself,
+ * or by a stop text behind the calls. */
+const char *quire_choice_finish(const quire_generation *gen, const quire_choice *choice);
 /* Append a token's log-probabilities: {"token", "logprob", "bytes", "top_logprobs"}, with_ids: each
  * with its "id". */
 void quire_answer_logprob_add(const quire_generation *gen, quire_bytes *out,

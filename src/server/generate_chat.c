@@ -86,14 +86,24 @@ int quire_choice_read(quire_generation *gen, quire_choice *choice, const char *t
                : QUIRE_OK;
 }
 
-const char *quire_choice_finish(const quire_choice *choice)
+/* Whether a stop text of the request ended the answer within a call. */
+static bool is_call_stopped(const quire_generation *gen, const quire_choice *choice,
+                            const quire_chat_answer *answer)
+{
+    const int32_t stop = choice->result->stop_index;
+
+    return stop >= 0 && (uint32_t)stop < gen->n_request_stops && !answer->is_whole;
+}
+
+const char *quire_choice_finish(const quire_generation *gen, const quire_choice *choice)
 {
     quire_chat_answer answer = { 0 };
 
     if (choice->reader != NULL) {
         quire_chat_reader_answer(choice->reader, &answer);
     }
-    return answer.n_calls > 0 && choice->result->finish == QUIRE_FINISH_STOP
+    return answer.n_calls > 0 && choice->result->finish == QUIRE_FINISH_STOP &&
+                   !is_call_stopped(gen, choice, &answer)
                ? "tool_calls"
                : quire_finish_name(choice->result->finish);
 }

@@ -238,8 +238,8 @@ static void reads_text_as_content(void **state)
 static void writes_an_answer_as_a_message_of_the_history(void **state)
 {
     const quire_chat_call call = { { "id1", 3 }, { "add", 3 }, { "{\"a\":\"\\n\"}", 10 } };
-    const quire_chat_answer answer = { { "why \"so\"\n", 9 }, { "", 0 }, &call, 1 };
-    const quire_chat_answer plain = { { "", 0 }, { "x", 1 }, NULL, 0 };
+    const quire_chat_answer answer = { { "why \"so\"\n", 9 }, { "", 0 }, &call, 1, true };
+    const quire_chat_answer plain = { { "", 0 }, { "x", 1 }, NULL, 0, true };
     json_t *root, *function;
     char *extra;
 

@@ -183,6 +183,31 @@ static void deltas_of_a_stream_make_up_the_answer(void **state)
     expect_sum(h.arguments);
 }
 
+static const char *finish_with_stop(const engine_script *script)
+{
+    static char finish[32];
+    json_t *root;
+
+    engine_double_script(f.engine, script);
+    root = http_post_json(f.port, CHAT, "{" ASK_ADD ",\"stop\":[\"END\"]}", 200);
+    assert_int_equal(json_array_size(json_at(root, "choices.0.message.tool_calls")), 1);
+    (void)snprintf(finish, sizeof finish, "%s", json_string_at(root, "choices.0.finish_reason"));
+    json_decref(root);
+    return finish;
+}
+
+/* A client runs the calls of an answer that ends with tool_calls. */
+static void a_stop_text_inside_a_call_is_no_end_by_calls(void **state)
+{
+    engine_script script = call_script;
+
+    (void)state;
+    script.stops_at_first = true;
+    assert_string_equal(finish_with_stop(&script), "tool_calls"); /* behind the call */
+    script.n_pieces -= 2;                                         /* inside the arguments */
+    assert_string_equal(finish_with_stop(&script), "stop");
+}
+
 static void thoughts_can_stay_in_the_content(void **state)
 {
     static const char *const pieces[] = { "<think>\nWhy", "?\n</think>\n\n", "Hi." };
@@ -531,6 +556,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(deltas_of_a_stream_make_up_the_answer, start, stop),
         cmocka_unit_test_setup_teardown(thoughts_can_stay_in_the_content, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
+        cmocka_unit_test_setup_teardown(a_stop_text_inside_a_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,

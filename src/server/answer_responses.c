@@ -26,6 +26,7 @@ typedef struct item {
     quire_chat_text text;
     quire_chat_text id, name; /* of a call */
     bool is_done;
+    bool is_cut; /* done, but not whole */
 } item;
 
 /* ---- items ---- */
@@ -76,6 +77,21 @@ static void write_call(quire_json_out *json, const quire_generation *gen, const 
     quire_json_text(json, "arguments", it->text.data, it->text.n);
 }
 
+static const char *status_of(const item *it)
+{
+    return !it->is_done ? "in_progress" : it->is_cut ? "incomplete" : "completed";
+}
+
+/* Whether the last item of an answer, of this kind, is cut: by max_output_tokens, or a call by a
+ * stop text. */
+static bool is_last_cut(const quire_generation *gen, int kind)
+{
+    const quire_choice *choice = &gen->choices[0];
+
+    return choice->result->finish == QUIRE_FINISH_LENGTH ||
+           (kind == ITEM_CALL && strcmp(quire_choice_finish(gen, choice), "tool_calls") != 0);
+}
+
 static void write_item(quire_json_out *json, const char *key, const quire_generation *gen,
                        const item *it)
 {
@@ -88,7 +104,7 @@ static void write_item(quire_json_out *json, const char *key, const quire_genera
                       it->kind == ITEM_REASONING ? "reasoning"
                       : it->kind == ITEM_MESSAGE ? "message"
                                                  : "function_call");
-    quire_json_string(json, "status", it->is_done ? "completed" : "in_progress");
+    quire_json_string(json, "status", status_of(it));
     if (it->kind == ITEM_CALL) {
         write_call(json, gen, it);
         quire_json_object_end(json);
@@ -120,13 +136,16 @@ static void write_output(quire_json_out *json, const quire_generation *gen)
                    &(item){ ITEM_REASONING, n++, answer.reasoning, .is_done = true });
     }
     if (answer.content.n > 0 || answer.n_calls == 0) {
-        write_item(json, NULL, gen, &(item){ ITEM_MESSAGE, n++, answer.content, .is_done = true });
+        write_item(json, NULL, gen,
+                   &(item){ ITEM_MESSAGE, n++, answer.content, .is_done = true,
+                            .is_cut = answer.n_calls == 0 && is_last_cut(gen, ITEM_MESSAGE) });
     }
     for (uint32_t i = 0; i < answer.n_calls; i++) {
         const quire_chat_call *call = &answer.calls[i];
+        const bool is_cut = i + 1 == answer.n_calls && is_last_cut(gen, ITEM_CALL);
 
         write_item(json, NULL, gen,
-                   &(item){ ITEM_CALL, n++, call->arguments, call->id, call->name, true });
+                   &(item){ ITEM_CALL, n++, call->arguments, call->id, call->name, true, is_cut });
     }
 }
 
@@ -313,7 +332,7 @@ static item item_now(const quire_choice *choice)
                    .is_done = true };
 }
 
-static void item_stop(quire_generation *gen, quire_choice *choice)
+static void item_stop(quire_generation *gen, quire_choice *choice, bool is_last)
 {
     static const char *const done[] = { "", "response.reasoning_text.done",
                                         "response.output_text.done",
@@ -325,6 +344,7 @@ static void item_stop(quire_generation *gen, quire_choice *choice)
         return;
     }
     it = item_now(choice);
+    it.is_cut = is_last && is_last_cut(gen, it.kind);
     json = item_event_begin(gen, done[it.kind], &it, it.kind != ITEM_CALL);
     if (it.kind == ITEM_CALL) {
         quire_json_text(&json, "name", it.name.data, it.name.n);
@@ -355,7 +375,7 @@ static void item_start(quire_generation *gen, quire_choice *choice, int kind,
     if (choice->block_kind == kind && delta->kind != QUIRE_CHAT_DELTA_CALL) {
         return;
     }
-    item_stop(gen, choice);
+    item_stop(gen, choice, false);
     it.index = choice->n_blocks++;
     it.id = delta->id;
     it.name = delta->name;
@@ -426,7 +446,7 @@ static void end_choice(quire_generation *gen, quire_choice *choice)
     if (choice->n_blocks == 0) { /* an empty answer is an empty message */
         item_start(gen, choice, ITEM_MESSAGE, &nothing);
     }
-    item_stop(gen, choice);
+    item_stop(gen, choice, true);
 }
 
 static void end_all(quire_generation *gen)

@@ -178,6 +178,36 @@ static void a_cut_answer_is_incomplete(void **state)
     (void)state;
     assert_string_equal(json_string_at(root, "status"), "incomplete");
     assert_string_equal(json_string_at(root, "incomplete_details.reason"), "max_output_tokens");
+    assert_string_equal(json_string_at(root, "output.0.status"), "incomplete");
+    json_decref(root);
+}
+
+/* A client runs the calls that are completed. */
+static void a_cut_call_is_incomplete(void **state)
+{
+    engine_script script = call_script;
+    http_reply reply;
+    json_t *root;
+
+    (void)state;
+    script.n_pieces--;
+    script.finish = QUIRE_FINISH_LENGTH;
+    engine_double_script(f.engine, &script);
+    root = ask("\"tools\":[" ADD_TOOL "]," HI, 200);
+    assert_string_equal(json_string_at(root, "output.1.status"), "completed");
+    assert_string_equal(json_string_at(root, "output.2.type"), "function_call");
+    assert_string_equal(json_string_at(root, "output.2.status"), "incomplete");
+    json_decref(root);
+    reply = http_post(f.port, RESPONSES,
+                      "{\"model\":\"m\",\"stream\":true,\"tools\":[" ADD_TOOL "]," HI "}");
+    assert_non_null(strstr(reply.body, "\"type\":\"function_call\",\"status\":\"incomplete\""));
+    assert_null(strstr(reply.body, "\"type\":\"function_call\",\"status\":\"completed\""));
+    http_reply_free(&reply);
+    script.finish = QUIRE_FINISH_STOP;
+    script.stops_at_first = true;
+    engine_double_script(f.engine, &script);
+    root = ask("\"stop\":[\"END\"],\"tools\":[" ADD_TOOL "]," HI, 200);
+    assert_string_equal(json_string_at(root, "output.2.status"), "incomplete");
     json_decref(root);
 }
 
@@ -530,6 +560,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(calls_name_their_namespace, start, stop),
         cmocka_unit_test_setup_teardown(numbers_are_repeated_as_they_were, start, stop),
         cmocka_unit_test_setup_teardown(a_cut_answer_is_incomplete, start, stop),
+        cmocka_unit_test_setup_teardown(a_cut_call_is_incomplete, start, stop),
         cmocka_unit_test_setup_teardown(items_become_messages, start, stop),
         cmocka_unit_test_setup_teardown(wrong_requests_are_named, start, stop),
         cmocka_unit_test_setup_teardown(a_response_is_continued, start, stop),

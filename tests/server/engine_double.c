@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "engine/views.h"
 #include "engine_double.h"
+#include "model/answer_rules.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -157,6 +158,11 @@ static void note_params(engine_seen *seen, const quire_request_params *params)
     memcpy(seen->tenant, params->tenant, params->tenant_bytes);
     (void)snprintf(seen->grammar, sizeof seen->grammar, "%s",
                    params->sampler.grammar != NULL ? params->sampler.grammar : "");
+    seen->rules_grammar[0] = '\0';
+    if (params->sampler.rules != NULL && params->sampler.rules->grammar != NULL) {
+        (void)snprintf(seen->rules_grammar, sizeof seen->rules_grammar, "%s",
+                       params->sampler.rules->grammar);
+    }
     (void)snprintf(seen->id, sizeof seen->id, "%s", params->id);
 }
 

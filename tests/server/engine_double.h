@@ -39,6 +39,7 @@ typedef struct engine_seen {
     char stops[4][64];
     unsigned char tenant[256];
     char grammar[4096];
+    char rules_grammar[8192]; /* of the chat format */
     quire_logit_bias bias[8];
     char id[QUIRE_REQUEST_ID_MAX];
     uint32_t n_submitted;

@@ -263,6 +263,32 @@ static void a_session_goes_on_behind_a_cut_call(void **state)
     json_decref(http_post_json(f.port, CHAT, "{\"session_id\":\"s\"," HI "}", 200));
 }
 
+/* ---- schemas behind thoughts ---- */
+
+static void schemas_of_any_value_are_schemas(void **state)
+{
+    static const char *const schemas[] = {
+        "true",
+        "{}",
+        "\"true\"",
+        "{\"properties\":{\"a\":true},\"required\":[\"a\"]}",
+        "{\"type\":\"array\",\"items\":true}",
+        "{\"anyOf\":[{\"$ref\":\"#/$defs/x\"}],\"$defs\":{\"x\":true}}",
+        "{\"additionalProperties\":{\"type\":\"array\",\"prefixItems\":[true,{}]}}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof schemas / sizeof schemas[0]; i++) {
+        char body[512];
+
+        (void)snprintf(body, sizeof body, "{\"json_schema\":%s," HI "}", schemas[i]);
+        json_decref(http_post_json(f.port, CHAT, body, 200));
+        if (strstr(engine_double_seen(f.engine).rules_grammar, "value") == NULL) {
+            fail_msg("%s: %s", schemas[i], engine_double_seen(f.engine).rules_grammar);
+        }
+    }
+}
+
 /* ---- requests ---- */
 
 static void expect_error(const char *body, const char *code, const char *words)
@@ -558,6 +584,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(a_stop_text_inside_a_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_behind_a_cut_call, start, stop),
+        cmocka_unit_test_setup_teardown(schemas_of_any_value_are_schemas, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,
                                         stop),

@@ -36,6 +36,7 @@ typedef struct embedding {
     quire_http *http;
     input *inputs; /* [n_inputs] */
     uint32_t n_inputs;
+    bool is_list; /* the inputs have numbers */
     uint32_t n_submitted;
     quire_request_params params;
     quire_tenant_salt salt;
@@ -134,6 +135,15 @@ static void read_fields(embedding *e, quire_fields *fields)
 
 /* ---- inputs ---- */
 
+static void input_name(const embedding *e, uint32_t i, char *name, size_t size)
+{
+    if (e->is_list) {
+        (void)snprintf(name, size, "input[%u]", i);
+    } else {
+        (void)snprintf(name, size, "input");
+    }
+}
+
 static int add_input(embedding *e, quire_fields *fields, json_t *value, const char *name)
 {
     const quire_prompt_source source = { name, false };
@@ -176,18 +186,35 @@ static int read_inputs(embedding *e, quire_fields *fields)
     if (e->inputs == NULL) {
         return quire_api_error_nomem(fields->err);
     }
+    e->is_list = !is_one;
     for (size_t i = 0; i < n; i++) {
-        char name[32] = "input";
+        char name[32];
 
-        if (!is_one) {
-            (void)snprintf(name, sizeof name, "input[%zu]", i);
-        }
+        input_name(e, (uint32_t)i, name, sizeof name);
         QUIRE_TRY(add_input(e, fields, is_one ? value : json_array_get(value, i), name));
     }
     return QUIRE_OK;
 }
 
 /* ---- computing ---- */
+
+/* The engine's message begins with "prompt:"; the client's field is "input". */
+static int wrong_input(embedding *e, const quire_error *cause)
+{
+    static const char prompt[] = "prompt: ";
+    const size_t n = sizeof prompt - 1;
+    char name[32];
+
+    if (strncmp(cause->message, prompt, n) != 0 ||
+        (cause->status != QUIRE_INVAL && cause->status != QUIRE_RANGE)) {
+        return quire_api_error_from(&e->http->err, cause);
+    }
+    input_name(e, e->n_submitted, name, sizeof name);
+    return quire_api_error_set(&e->http->err, 400,
+                               cause->status == QUIRE_RANGE ? "context_length_exceeded"
+                                                            : "invalid_value",
+                               name, "%s: %s", name, cause->message + n);
+}
 
 /* Submit inputs up to the end of the window; with none in the engine, wait for a place. */
 static int submit_some(embedding *e, uint32_t first)
@@ -209,16 +236,12 @@ static int submit_some(embedding *e, uint32_t first)
                                        "the queue of class %s is full, try again in 1 s",
                                        e->http->class_name);
         }
-        if (cause.status == QUIRE_RANGE) {
-            return quire_api_error_set(&e->http->err, 400, "context_length_exceeded", "input", "%s",
-                                       cause.message);
-        }
         if (cause.status == QUIRE_AGAIN) {
             return quire_api_error_set(&e->http->err, 503, "draining", NULL,
                                        "the server takes no more requests");
         }
         if (cause.status < 0) {
-            return quire_api_error_from(&e->http->err, &cause);
+            return wrong_input(e, &cause);
         }
         free(in->tokens);
         in->tokens = NULL;

@@ -203,6 +203,29 @@ static void errors_of_the_engine_are_replies(void **state)
     json_decref(http_post_json(f.port, EMBED, "{\"input\":\"a\"}", 429));
 }
 
+static void errors_about_a_text_name_the_input(void **state)
+{
+    engine_script script = engine_script_hello;
+    json_t *root;
+
+    (void)state;
+    script.submit_status = QUIRE_INVAL;
+    script.submit_message = "prompt: token 0 is 9, the vocabulary has 5";
+    script.submit_refused_from = 1;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, EMBED, "{\"input\":[\"a\",[9]]}", 400);
+    assert_string_equal(json_string_at(root, "error.message"),
+                        "input[1]: token 0 is 9, the vocabulary has 5");
+    assert_string_equal(json_string_at(root, "error.param"), "input[1]");
+    json_decref(root);
+    script.submit_status = QUIRE_RANGE;
+    script.submit_refused_from = 0;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, EMBED, "{\"input\":[9]}", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "input");
+    json_decref(root);
+}
+
 static void misspelt_fields_are_named(void **state)
 {
     http_reply reply = http_post(f.port, EMBED, "{\"input\":\"a\",\"dimension\":2}");
@@ -223,6 +246,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_fields_are_named, start, stop),
         cmocka_unit_test_setup_teardown(more_inputs_than_the_limit_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(errors_of_the_engine_are_replies, start, stop),
+        cmocka_unit_test_setup_teardown(errors_about_a_text_name_the_input, start, stop),
         cmocka_unit_test_setup_teardown(misspelt_fields_are_named, start, stop),
     };
 

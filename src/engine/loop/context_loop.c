@@ -39,10 +39,31 @@ uint32_t quire_loop_text_max(const quire_loop *loop, quire_context_overflow over
                : (uint32_t)quire_min_u64(n_ctx * QUIRE_CONTEXTS_MAX, INT32_MAX);
 }
 
-/* Whether the request's pages behind the kept tokens are its own. */
-static bool has_own_pages(const quire_request *r, uint32_t n_keep)
+/* Whether the tree relies on tokens of a sequence behind the first n_keep ones. */
+static bool is_relied_on(const quire_loop *loop, quire_seq_id seq, uint32_t n_keep)
 {
-    return r->kv.n_dropped > 0 || r->kv.n_published <= n_keep;
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_seq_table table = { 0 };
+    bool is_kept = false;
+
+    (void)quire_seq_table_get(loop->cache, seq, 0, &table);
+    for (uint32_t i = n_keep / page_tokens; i < table.n_entries && !is_kept; i++) {
+        const uint32_t first = i * page_tokens;
+        quire_page_info info = { 0 };
+
+        (void)quire_cache_page_info_get(
+            loop->cache, table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page, &info);
+        is_kept = first + info.n_kept > quire_max_u32(first, n_keep);
+    }
+    return is_kept;
+}
+
+/* Whether the request's pages behind the kept tokens are its own. A publication for which there was
+ * no memory may have published a part. */
+static bool has_own_pages(const quire_loop *loop, const quire_request *r, uint32_t n_keep)
+{
+    return r->kv.n_dropped > 0 ||
+           (r->kv.n_published <= n_keep && !is_relied_on(loop, r->kv.seq, n_keep));
 }
 
 /* The request shares no more pages. */
@@ -75,7 +96,7 @@ static int drop_tokens(quire_loop *loop, quire_request *r, bool *is_torn)
     const uint32_t n = quire_context_overflow_drop(r->overflow, n_keep, quire_request_held(r));
 
     *is_torn = false;
-    return has_own_pages(r, n_keep)
+    return has_own_pages(loop, r, n_keep)
                ? quire_runtime_shift(loop->runtime, r->kv.seq, n_keep, n_keep + n, is_torn)
                : move_away(loop, r, n_keep, n, is_torn);
 }
@@ -87,7 +108,7 @@ static int condense(quire_loop *loop, quire_request *r, bool *is_torn)
     int rc;
 
     *is_torn = false;
-    if (!has_own_pages(r, n_keep)) {
+    if (!has_own_pages(loop, r, n_keep)) {
         QUIRE_TRY(move_away(loop, r, n_keep, 0, is_torn)); /* of the sequence before */
     }
     rc = quire_context_condense(&r->context_retain, loop->runtime, r->kv.seq, n_keep, is_torn);

@@ -296,8 +296,16 @@ static void add_error(quire_generation *gen)
     quire_event_end(gen);
 }
 
+static const quire_field_alias aliases[] = {
+    { "response_format", "output_format" },
+    { "reasoning_effort", "output_config.effort" },
+    { "stop", "stop_sequences" },
+};
+
 const quire_answer_form quire_form_anthropic = { .is_chat = true,
                                                  .id_prefix = "msg",
+                                                 .aliases = aliases,
+                                                 .n_aliases = sizeof aliases / sizeof aliases[0],
                                                  .whole = write_whole,
                                                  .delta = add_part,
                                                  .choice_end = end_choice,

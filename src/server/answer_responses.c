@@ -476,8 +476,17 @@ static void add_error(quire_generation *gen)
     event_end(gen, &json);
 }
 
+static const quire_field_alias aliases[] = {
+    { "messages", "input" },
+    { "response_format", "text.format" },
+    { "reasoning_effort", "reasoning.effort" },
+    { "context_overflow", "truncation" },
+};
+
 const quire_answer_form quire_form_responses = { .is_chat = true,
                                                  .id_prefix = "resp",
+                                                 .aliases = aliases,
+                                                 .n_aliases = sizeof aliases / sizeof aliases[0],
                                                  .whole = write_whole,
                                                  .begin = begin,
                                                  .delta = add_part,

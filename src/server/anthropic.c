@@ -423,9 +423,14 @@ static void set_format(translation *t, quire_fields *fields)
     quire_fields inner = { .object = config, .path = "output_config", .err = fields->err };
     json_t *format = quire_field_object(fields, "output_format");
     const char *effort = config != NULL ? quire_field_string(&inner, "effort", 32) : NULL;
+    quire_fields of_format = { .path = "output_format", .err = fields->err };
     json_t *chat = t->out->chat;
 
-    format = format == NULL && config != NULL ? quire_field_object(&inner, "format") : format;
+    if (format == NULL && config != NULL) {
+        format = quire_field_object(&inner, "format");
+        of_format.path = "output_config.format";
+    }
+    of_format.object = format;
     if (config != NULL) {
         quire_field_refuse(&inner, "task_budget", QUIRE_FIELD_NOTHING,
                            "use `max_tokens` and `thinking.budget_tokens`");
@@ -434,6 +439,11 @@ static void set_format(translation *t, quire_fields *fields)
         (void)json_object_set_new(chat, "reasoning_effort", json_string(effort));
     }
     if (format != NULL) {
+        const char *type = quire_field_string(&of_format, "type", 32);
+
+        if (type != NULL && strcmp(type, "json_schema") == 0) {
+            (void)quire_field_required(&of_format, "schema");
+        }
         (void)json_object_set(chat, "response_format", format);
     }
     (void)json_object_del(chat, "output_config");

@@ -31,6 +31,24 @@ int quire_api_error_nomem(quire_api_error *err)
     return quire_api_error_set(err, 503, "out_of_memory", NULL, "out of memory, try again later");
 }
 
+/* Replace a name at the beginning of a text, if an end of the name follows. */
+static void rename_in(char *text, size_t size, const char *from, const char *to)
+{
+    const size_t n = strlen(from);
+    char rest[QUIRE_ERROR_MESSAGE_MAX];
+
+    if (strncmp(text, from, n) == 0 && strchr(".:", text[n]) != NULL) {
+        (void)snprintf(rest, sizeof rest, "%s", text + n);
+        (void)snprintf(text, size, "%s%s", to, rest);
+    }
+}
+
+void quire_api_error_rename(quire_api_error *err, const char *from, const char *to)
+{
+    rename_in(err->param, sizeof err->param, from, to);
+    rename_in(err->message, sizeof err->message, from, to);
+}
+
 /* "grammar, line 2, column 1: ..." and "logit_bias: ..." name the field; "out of memory" does not.
  */
 static void param_of(char *param, size_t size, const char *message)

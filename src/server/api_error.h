@@ -32,6 +32,8 @@ __attribute__((format(printf, 5, 6))) int quire_api_error_set(quire_api_error *e
 int quire_api_error_from(quire_api_error *err, const quire_error *cause);
 bool quire_api_error_names_field(const quire_error *cause);
 int quire_api_error_nomem(quire_api_error *err);
+/* An error about a field `from`, or about a field in it, is about `to` from now on. */
+void quire_api_error_rename(quire_api_error *err, const char *from, const char *to);
 
 /* The API in whose format a path reports errors. */
 typedef enum quire_error_form {

@@ -499,6 +499,28 @@ static int reply_whole(quire_generation *gen)
     return quire_http_reply_json(gen->http, 200, &body);
 }
 
+/* Note which fields the request itself does not have. */
+static void aliases_note(quire_generation *gen, const json_t *object)
+{
+    QUIRE_CHECK(gen->form->n_aliases <= QUIRE_FIELD_ALIASES_MAX);
+    for (uint32_t i = 0; i < gen->form->n_aliases; i++) {
+        gen->made_fields |=
+            json_object_get(object, gen->form->aliases[i].made) == NULL ? 1u << i : 0;
+    }
+}
+
+/* Let an error name the field of the request. Returns rc. */
+static int aliases_apply(quire_generation *gen, int rc)
+{
+    for (uint32_t i = 0; rc < 0 && i < gen->form->n_aliases; i++) {
+        if ((gen->made_fields >> i & 1u) != 0) {
+            quire_api_error_rename(&gen->http->err, gen->form->aliases[i].made,
+                                   gen->form->aliases[i].from);
+        }
+    }
+    return rc;
+}
+
 int quire_generation_read(quire_http *http, const quire_answer_form *form,
                           int (*read)(quire_generation *gen, quire_fields *fields),
                           quire_generation **out)
@@ -509,7 +531,8 @@ int quire_generation_read(quire_http *http, const quire_answer_form *form,
 
     QUIRE_TRY(generation_create(http, form, out));
     QUIRE_TRY(quire_http_json(http, &fields.object));
-    rc = read(*out, &fields);
+    aliases_note(*out, fields.object);
+    rc = aliases_apply(*out, read(*out, &fields));
     if (rc == QUIRE_OK) {
         quire_fields_near(&fields, http->ignored);
     }
@@ -523,7 +546,7 @@ int quire_generation_answer(quire_http *http, const quire_answer_form *form,
     quire_generation *gen;
 
     QUIRE_TRY(quire_generation_read(http, form, read, &gen));
-    QUIRE_TRY(generation_submit(gen));
+    QUIRE_TRY(aliases_apply(gen, generation_submit(gen)));
     return gen->is_stream ? quire_generation_stream(gen) : reply_whole(gen);
 }
 

@@ -54,6 +54,12 @@ static inline void quire_choice_chars_add(quire_choice *choice, const char *text
 
 typedef struct quire_generation quire_generation;
 
+/* A field of a chat that is made of another field of the request. */
+typedef struct quire_field_alias {
+    const char *made, *from;
+} quire_field_alias;
+#define QUIRE_FIELD_ALIASES_MAX 32u
+
 /* The form of an API's answers. Functions of streams append events to gen->pending. */
 typedef struct quire_answer_form {
     bool is_chat;             /* the prompt is made of messages; answers have parts */
@@ -61,6 +67,9 @@ typedef struct quire_answer_form {
     const char *id_prefix;    /* of http->id */
     bool is_llama;            /* the request may have `n_probs` and `return_tokens` */
     bool has_prompt_logprobs; /* it may have `prompt_logprobs` */
+    /* Errors about a field that was made of another name that one. */
+    const quire_field_alias *aliases; /* [n_aliases] */
+    uint32_t n_aliases;               /* at most QUIRE_FIELD_ALIASES_MAX */
     /* Note a token's log-probabilities for the reply; NULL = as OpenAI's forms show them. */
     void (*take)(quire_generation *gen, quire_choice *choice, const quire_request_token *token);
     /* The whole reply. */
@@ -80,7 +89,8 @@ typedef struct quire_answer_form {
 struct quire_generation {
     quire_http *http;
     const quire_answer_form *form;
-    bool is_chat; /* form's */
+    bool is_chat;         /* form's */
+    uint32_t made_fields; /* bits of the form's aliases: the request itself lacks the field */
     bool is_stream;
     bool has_usage_event; /* stream_options.include_usage */
     bool has_explanation; /* explain_cache */

@@ -324,6 +324,9 @@ static void set_format(translation *t, quire_fields *fields)
         const char *type = text_of(&inner, "type", 32);
         json_t *schema = quire_field(&inner, "schema");
 
+        if (type != NULL && strcmp(type, "json_schema") == 0) {
+            (void)quire_field_required(&inner, "schema");
+        }
         (void)json_object_set_new(chat, "response_format",
                                   json_pack("{s:s*, s:O*}", "type", type, "schema", schema));
     }

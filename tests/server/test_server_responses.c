@@ -282,6 +282,12 @@ static void wrong_requests_are_named(void **state)
         { "\"max_output_tokens\":0," HI, "max_output_tokens" },
         { "\"text\":{\"verbosity\":\"low\"}," HI, "text.verbosity" },
         { "\"n\":2," HI, "n" },
+        { "\"text\":{\"format\":{\"type\":\"json_schema\"}}," HI,
+          "text.format.schema: is required" },
+        { "\"text\":{\"format\":{\"type\":\"x\"}}," HI, "text.format.type: must be" },
+        { "\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"x\"}}}," HI,
+          "text.format: json_schema, #" },
+        { "\"response_format\":{\"type\":\"x\"}," HI, "response_format.type: must be" },
     };
 
     (void)state;

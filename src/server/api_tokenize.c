@@ -5,6 +5,7 @@
 #include "server/handlers.h"
 
 #include "base/check.h"
+#include "base/parse.h"
 #include "server/prompt_tokens.h"
 #include "server/token_text.h"
 
@@ -109,6 +110,8 @@ int quire_api_tokenize(quire_http *http)
     return rc;
 }
 
+/* A token of few digits may stand for hundreds of bytes: the text is bounded as that of a request
+ * is, which could be tokenized again. */
 static void add_token_text(quire_http *http, quire_fields *fields, json_t *value, quire_bytes *text)
 {
     const quire_model *model = quire_engine_model(http->engine);
@@ -122,6 +125,13 @@ static void add_token_text(quire_http *http, quire_fields *fields, json_t *value
     }
     quire_token_text_get(model, (int32_t)token, &piece);
     (void)quire_bytes_add(text, piece.text, piece.n);
+    if (text->n > http->server->opts.body_bytes_max) {
+        char limit[16];
+
+        quire_field_error(
+            fields, "tokens", "their text is longer than %s",
+            quire_format_bytes(http->server->opts.body_bytes_max, limit, sizeof limit));
+    }
 }
 
 int quire_api_detokenize(quire_http *http)

@@ -278,6 +278,46 @@ static void bounds_the_body(void **state)
     free(body);
 }
 
+/* The reply to n times the token. */
+static http_reply detokenize(unsigned token, size_t n)
+{
+    char body[256] = "{\"tokens\":[";
+    char number[16];
+
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(number, sizeof number, "%s%u", i > 0 ? "," : "", token);
+        text_append(body, sizeof body, number);
+    }
+    text_append(body, sizeof body, "]}");
+    return http_post(f.port, "/detokenize", body);
+}
+
+/* A token in the body can be shorter than its text. */
+static void bounds_the_text_of_tokens(void **state)
+{
+    enum {
+        TOKEN = 2, /* the end of a text */
+        BODY_MAX = 64
+    };
+    quire_server_opts opts = server_fixture_opts();
+    json_t *root = http_post_json(f.port, "/detokenize", "{\"tokens\":[2]}", 200);
+    const size_t n = BODY_MAX / strlen(json_string_at(root, "content"));
+    http_reply reply;
+
+    (void)state;
+    json_decref(root);
+    assert_true(n < BODY_MAX / 3);
+    opts.body_bytes_max = BODY_MAX;
+    restart(&opts);
+    reply = detokenize(TOKEN, n);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    reply = detokenize(TOKEN, n + 1);
+    assert_int_equal(reply.status, 400);
+    assert_non_null(strstr(reply.body, "tokens: their text is longer than 64"));
+    http_reply_free(&reply);
+}
+
 /* Two do not fit at once: the second waits forever if the first one's bytes are not given back. */
 static void large_bodies_come_one_after_the_other(void **state)
 {
@@ -569,6 +609,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(head_has_no_body, start, stop),
         cmocka_unit_test_setup_teardown(refuses_what_is_no_json, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_body, start, stop),
+        cmocka_unit_test_setup_teardown(bounds_the_text_of_tokens, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_come_one_after_the_other, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_wait_for_a_while_only, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),

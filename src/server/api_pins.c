@@ -276,6 +276,10 @@ static int wait_held(quire_http *http, const new_pin *pin, quire_engine_pin *out
         if (rc < 0) {
             return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
         }
+        if (out->state != QUIRE_ENGINE_PIN_HELD && quire_engine_is_lost(http->engine)) {
+            return quire_api_error_set(&http->err, 503, "device_lost", NULL,
+                                       "the device was lost while the pin was computed");
+        }
     }
     return QUIRE_OK;
 }

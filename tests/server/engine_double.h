@@ -60,6 +60,7 @@ typedef struct engine_memory {
     uint64_t missing_bytes;
     uint32_t n_looks; /* that a new pin is computed for; UINT32_MAX: until it goes */
     bool vanishes;    /* at the first look */
+    bool is_lost;     /* the device */
     uint32_t n_dropped;
     quire_engine_tuning tuning;
     quire_engine_tune_opts tuned_with;

@@ -71,6 +71,11 @@ int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params 
     return QUIRE_OK;
 }
 
+bool quire_engine_is_lost(const quire_engine *engine)
+{
+    return engine_double_memory((quire_engine *)(uintptr_t)engine)->is_lost;
+}
+
 int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
                          quire_engine_pin *out)
 {

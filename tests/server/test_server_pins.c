@@ -164,6 +164,15 @@ static void a_pin_that_goes_meanwhile_is_told(void **state)
     expect_error(http_post_json(f.port, PINS, "{\"tokens\":[1]}", 409), "pin_gone", NULL);
 }
 
+/* A lost device computes nothing: the server, which ends, does not wait for the pin. */
+static void a_lost_device_is_told(void **state)
+{
+    (void)state;
+    memory->n_looks = UINT32_MAX;
+    memory->is_lost = true;
+    expect_error(http_post_json(f.port, PINS, "{\"tokens\":[1]}", 503), "device_lost", NULL);
+}
+
 /* ---- refusals ---- */
 
 static void wrong_fields_are_named(void **state)
@@ -349,6 +358,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(it_waits_until_the_pin_is_held, start, stop),
         cmocka_unit_test_setup_teardown(a_client_that_goes_drops_its_pin, start, stop),
         cmocka_unit_test_setup_teardown(a_pin_that_goes_meanwhile_is_told, start, stop),
+        cmocka_unit_test_setup_teardown(a_lost_device_is_told, start, stop),
         cmocka_unit_test_setup_teardown(wrong_fields_are_named, start, stop),
         cmocka_unit_test_setup_teardown(the_engines_refusals_are_told, start, stop),
         cmocka_unit_test_setup_teardown(a_drain_takes_no_pins, start, stop),

@@ -23,6 +23,7 @@
 #include "model/chat_format.h"
 #include "server/api_error.h"
 #include "server/auth.h"
+#include "server/client_watch.h"
 #include "server/fields.h"
 #include "server/json_out.h"
 #include "server/origin.h"
@@ -65,6 +66,7 @@ struct quire_server {
     quire_origins hosts;
     quire_origins origins;
     struct MHD_Daemon *daemon;
+    quire_client_watch *watch;
     uint16_t port;
     _Atomic(quire_engine *) engine; /* NULL until ready */
     quire_chat_format *chat;        /* set before engine; NULL: there is none, see chat_error */
@@ -86,6 +88,12 @@ struct quire_server {
     pthread_cond_t parse_room;
     size_t parse_bytes;
 };
+
+/* MHD's context of a socket. */
+typedef struct quire_connection {
+    quire_client watched;
+    bool is_surplus; /* beyond connections_max */
+} quire_connection;
 
 struct quire_http {
     quire_server *server;
@@ -124,6 +132,15 @@ struct quire_http {
 static inline uint64_t quire_now_us(void)
 {
     return quire_clock_ns() / 1000;
+}
+
+/* The connection of a request; NULL: there was no memory. */
+static inline quire_connection *quire_connection_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info != NULL ? info->socket_context : NULL;
 }
 
 /* ---- route.c ---- */

@@ -251,12 +251,9 @@ static int check_caller(quire_http *http)
 static int check_server(quire_http *http)
 {
     quire_server *server = http->server;
-    const bool *is_surplus = NULL;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(http->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const quire_connection *of = quire_connection_of(http->connection);
 
-    is_surplus = info != NULL ? info->socket_context : NULL;
-    if (is_surplus != NULL) {
+    if (of != NULL && of->is_surplus) {
         http->err.retry_after_s = 1;
         return quire_api_error_set(&http->err, 503, "too_many_connections", NULL,
                                    "more than %u connections", server->opts.connections_max);
@@ -297,6 +294,15 @@ static int enter(quire_http *http)
     return rc;
 }
 
+static void watch_turn(const quire_http *http, bool is_in_request)
+{
+    quire_connection *of = quire_connection_of(http->connection);
+
+    if (of != NULL) {
+        quire_client_watch_turn(http->server->watch, &of->watched, is_in_request, quire_now_us());
+    }
+}
+
 /* Errors: the connection is closed. */
 static quire_http *http_begin(quire_server *server, struct MHD_Connection *connection,
                               const char *path, const char *method)
@@ -311,6 +317,7 @@ static quire_http *http_begin(quire_server *server, struct MHD_Connection *conne
     http->connection = connection;
     http->engine = atomic_load(&server->engine);
     http->begun_us = quire_now_us();
+    watch_turn(http, true);
     http->item = "";
     copy_printable(http->path, sizeof http->path, path);
     copy_printable(http->method, sizeof http->method, method);
@@ -441,6 +448,7 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
     }
     release_work(http);
     write_log(http);
+    watch_turn(http, false);
     leave(http);
     quire_bytes_fini(&http->body);
     free(http);

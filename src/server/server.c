@@ -36,16 +36,28 @@ typedef union address {
 static void connection_noted(void *cls, struct MHD_Connection *connection, void **context,
                              enum MHD_ConnectionNotificationCode code)
 {
-    static bool is_surplus = true;
     quire_server *server = cls;
+    quire_connection *of = *context;
+    const union MHD_ConnectionInfo *info;
 
-    (void)connection;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
         (void)atomic_fetch_sub(&server->n_connections, 1);
+        if (of != NULL) {
+            quire_client_watch_remove(server->watch, &of->watched);
+        }
+        free(of);
+        *context = NULL;
         return;
     }
-    if (atomic_fetch_add(&server->n_connections, 1) >= server->opts.connections_max) {
-        *context = &is_surplus;
+    of = calloc(1, sizeof *of);
+    info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (of != NULL) {
+        quire_client_watch_add(server->watch, &of->watched, info != NULL ? info->connect_fd : -1,
+                               quire_now_us());
+    }
+    *context = of;
+    if (atomic_fetch_add(&server->n_connections, 1) >= server->opts.connections_max && of != NULL) {
+        of->is_surplus = true;
     }
 }
 
@@ -149,6 +161,7 @@ static int copy_texts(quire_server *server)
 
 static void server_free(quire_server *server)
 {
+    quire_client_watch_stop(server->watch);
     quire_auth_destroy(server->auth);
     quire_chat_format_destroy(server->chat);
     quire_said_destroy(server->said);
@@ -270,6 +283,17 @@ static int server_open(quire_server *server, quire_error *err)
     return rc;
 }
 
+/* A request that has taken its time has idle_timeout_s more for its error. */
+static int watch_start(quire_server *server, quire_error *err)
+{
+    const quire_server_opts *opts = &server->opts;
+    const uint32_t time_max_s = opts->request_time_max_s;
+    const uint64_t request_max_s = time_max_s > 0 ? (uint64_t)time_max_s + opts->idle_timeout_s : 0;
+
+    return quire_client_watch_start(&server->watch, opts->idle_timeout_s,
+                                    request_max_s < UINT32_MAX ? (uint32_t)request_max_s : 0, err);
+}
+
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err)
 {
     quire_server *server;
@@ -294,6 +318,9 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
         goto out;
     }
     rc = server_init(server, opts, err);
+    if (rc == QUIRE_OK) {
+        rc = watch_start(server, err);
+    }
     if (rc == QUIRE_OK) {
         rc = server_open(server, err);
     }

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "doze.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -276,6 +277,30 @@ static void bounds_the_body(void **state)
     body[4096] = '\0'; /* as long as is allowed */
     expect_error(&(http_call){ .path = CHAT, .body = body }, 400, "invalid_json", NULL);
     free(body);
+}
+
+/* Each byte begins MHD's timeout again. */
+static void headers_have_an_end(void **state)
+{
+    static const char begin[] = "GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: ";
+    quire_server_opts opts = server_fixture_opts();
+    char byte = 'a';
+    int fd;
+
+    (void)state;
+    opts.idle_timeout_s = 1;
+    restart(&opts);
+    fd = http_connect(f.port);
+    http_send(fd, begin, strlen(begin));
+    for (unsigned i = 0; recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN; i++) {
+        assert_true(i < 60000);
+        if (i % 50 == 0) {
+            (void)send(fd, "a", 1, MSG_NOSIGNAL);
+        }
+        test_doze_ms();
+    }
+    (void)close(fd);
+    json_decref(http_get_json(f.port, "/health", 200));
 }
 
 /* The reply to n times the token. */
@@ -613,6 +638,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(large_bodies_come_one_after_the_other, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_wait_for_a_while_only, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),
+        cmocka_unit_test_setup_teardown(headers_have_an_end, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_connections, start, stop),
         cmocka_unit_test_setup_teardown(says_that_it_loads_and_drains, start, stop),
         cmocka_unit_test_setup_teardown(a_drain_waits_for_generations_only, start, stop),

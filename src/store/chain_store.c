@@ -76,11 +76,9 @@ static quire_transfer *pop(list *l)
 
 static void wake(void *ctx)
 {
-    const chain_store *c = ctx;
+    chain_store *c = ctx;
 
-    if (c->store.waker.wake != NULL) {
-        c->store.waker.wake(c->store.waker.ctx);
-    }
+    quire_store_wake(&c->store);
 }
 
 /* ---- figures ---- */
@@ -592,8 +590,8 @@ int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *op
     c->near = opts->near;
     c->far = opts->far;
     c->copies.bytes_max = opts->copy_bytes > 0 ? opts->copy_bytes : QUIRE_CHAIN_COPY_BYTES;
-    c->near->waker = (quire_store_waker){ wake, c };
-    c->far->waker = (quire_store_waker){ wake, c };
+    quire_store_waker_set(c->near, (quire_store_waker){ wake, c });
+    quire_store_waker_set(c->far, (quire_store_waker){ wake, c });
     *out = &c->store;
     return QUIRE_OK;
 }

@@ -84,8 +84,8 @@ static void wake(void *ctx)
     for (handle *h = c->handles; h != NULL; h = h->next) {
         const bool is_awaited = c->ops.heard != NULL || atomic_load(&h->n_away) > 0;
 
-        if (is_awaited && h->store.waker.wake != NULL) {
-            h->store.waker.wake(h->store.waker.ctx);
+        if (is_awaited) {
+            quire_store_wake(&h->store);
         }
     }
     (void)pthread_mutex_unlock(&c->wake_lock);
@@ -469,7 +469,7 @@ int quire_common_store_create(quire_store **out, quire_store *store, uint32_t cl
         common_free(c);
         return rc;
     }
-    store->waker = (quire_store_waker){ wake, c };
+    quire_store_waker_set(store, (quire_store_waker){ wake, c });
     return QUIRE_OK;
 }
 

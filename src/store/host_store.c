@@ -198,9 +198,7 @@ static void take(quire_store *store, quire_transfer *const *transfers, uint32_t 
         *own->done_end = t;
         own->done_end = &t->next;
     }
-    if (store->waker.wake != NULL) {
-        store->waker.wake(store->waker.ctx);
-    }
+    quire_store_wake(store);
 }
 
 static void host_get(quire_store *store, quire_transfer *const *transfers, uint32_t n)

@@ -57,11 +57,9 @@ static quire_transfer *pop(quire_transfer **list)
     return t;
 }
 
-static void wake(const memory_store *m)
+static void wake(memory_store *m)
 {
-    if (m->store.waker.wake != NULL) {
-        m->store.waker.wake(m->store.waker.ctx);
-    }
+    quire_store_wake(&m->store);
 }
 
 /* ---- records ---- */
@@ -374,7 +372,7 @@ static void memory_close(quire_store *store, void (*give_back)(void *ctx, quire_
     }
     m->stats.gets_now = 0;
     m->stats.puts_now = 0;
-    store->waker = (quire_store_waker){ 0 };
+    quire_store_waker_set(store, (quire_store_waker){ 0 });
     if (!m->opts.outlives) {
         quire_memory_store_destroy(store);
     }

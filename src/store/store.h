@@ -24,6 +24,7 @@
 #ifndef QUIRE_STORE_STORE_H
 #define QUIRE_STORE_STORE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -194,11 +195,19 @@ typedef struct quire_store_waker {
 /* The common head of all stores. */
 struct quire_store {
     const quire_store_ops *ops;
-    const char *name;        /* "file", "memory", "file+valkey": for messages and metrics; shorter
-                                than QUIRE_STORE_NAME_MAX */
-    quire_store_waker waker; /* the owner sets it once, before the first transfer */
-    bool is_volatile;        /* no record that is put outlives the process */
+    const char *name;          /* "file", "memory", "file+valkey": for messages and metrics; shorter
+                                  than QUIRE_STORE_NAME_MAX */
+    bool is_volatile;          /* no record that is put outlives the process */
+    quire_store_waker waker;   /* quire_store_waker_set() */
+    pthread_mutex_t wake_lock; /* all bits zero at first; held while wake() runs */
 };
+
+/* Name the one that is woken from now on; { 0 } = nobody. A store's threads may wake already, for
+ * drops of other machines (heard) that came since it was opened. After the return no call of the
+ * waker before is under way. Thread: any, without a lock that a wake() needs. */
+void quire_store_waker_set(quire_store *store, quire_store_waker waker);
+/* Call wake(), if there is a waker. For stores; thread: any, likewise. */
+void quire_store_wake(quire_store *store);
 
 /* The stores that this one consists of, in the order of asking: out[QUIRE_STORE_PARTS_MAX].
  * Returns their number, at least 1. */

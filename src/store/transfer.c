@@ -62,6 +62,22 @@ void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *te
     transfer->text.tokens = o->tokens;
 }
 
+void quire_store_waker_set(quire_store *store, quire_store_waker waker)
+{
+    (void)pthread_mutex_lock(&store->wake_lock);
+    store->waker = waker;
+    (void)pthread_mutex_unlock(&store->wake_lock);
+}
+
+void quire_store_wake(quire_store *store)
+{
+    (void)pthread_mutex_lock(&store->wake_lock);
+    if (store->waker.wake != NULL) {
+        store->waker.wake(store->waker.ctx);
+    }
+    (void)pthread_mutex_unlock(&store->wake_lock);
+}
+
 void quire_store_hint(quire_store *store, const quire_store_hints *hints)
 {
     if (store->ops->hint != NULL) {

@@ -335,7 +335,7 @@ quire_store *redis_open(const quire_valkey_store_opts *opts)
     if (quire_valkey_store_create(&store, opts, &err) < 0) {
         fail_msg("%s", err.message);
     }
-    store->waker = (quire_store_waker){ ring, NULL };
+    quire_store_waker_set(store, (quire_store_waker){ ring, NULL });
     return store;
 }
 

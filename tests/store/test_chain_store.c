@@ -5,6 +5,9 @@
 
 #include "store/chain_store.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "../rounds.h"
@@ -36,7 +39,7 @@ static void open_with(kit *k, quire_chain_store_opts opts)
     *k = (kit){ .near = opts.near, .far = opts.far };
     test_text_make(&k->text, N_PAGES, 1, "a");
     assert_int_equal(quire_chain_store_create(&k->chain, &opts), QUIRE_OK);
-    k->chain->waker = (quire_store_waker){ wake, &k->n_wakes };
+    quire_store_waker_set(k->chain, (quire_store_waker){ wake, &k->n_wakes });
 }
 
 static void open_bounded(kit *k, quire_memory_store_opts near, quire_memory_store_opts far,
@@ -565,12 +568,66 @@ static void test_close_far_hangs(void **state)
     k.far->ops = &ops;
     assert_int_equal(close_chain(&k), 1);
     k.far->ops = saved;
-    k.far->waker = (quire_store_waker){ 0 };
+    quire_store_waker_set(k.far, (quire_store_waker){ 0 });
     quire_memory_store_tick(k.far);
     n = k.far->ops->poll(k.far, left, 4);
     assert_int_equal(n, 1); /* the copy was not freed under the store's hands */
     assert_int_equal(left[0]->result, QUIRE_STORE_OK);
     quire_transfer_free(left[0]);
+    destroy(&k);
+}
+
+/* ---- wakes ---- */
+
+typedef struct slow_wake {
+    atomic_bool has_begun;
+    atomic_bool may_end;
+    atomic_bool has_ended;
+} slow_wake;
+
+static void wake_slowly(void *ctx)
+{
+    slow_wake *w = ctx;
+
+    atomic_store(&w->has_begun, true);
+    while (!atomic_load(&w->may_end)) {
+        (void)sched_yield();
+    }
+    for (uint32_t i = 0; i < 1000; i++) {
+        (void)sched_yield();
+    }
+    atomic_store(&w->has_ended, true);
+}
+
+static void *tick_main(void *ctx)
+{
+    quire_memory_store_tick(ctx);
+    return NULL;
+}
+
+/* The far store's thread wakes the owner while that takes its waker away: then its memory may go.
+ */
+static void test_waker_taken_away(void **state)
+{
+    slow_wake slow;
+    pthread_t thread;
+    kit k;
+
+    (void)state;
+    atomic_init(&slow.has_begun, false);
+    atomic_init(&slow.may_end, false);
+    atomic_init(&slow.has_ended, false);
+    open_chain(&k, (quire_memory_store_opts){ 0 }, (quire_memory_store_opts){ 0 });
+    quire_store_waker_set(k.chain, (quire_store_waker){ wake_slowly, &slow });
+    assert_int_equal(pthread_create(&thread, NULL, tick_main, k.far), 0);
+    while (!atomic_load(&slow.has_begun)) {
+        (void)sched_yield();
+    }
+    atomic_store(&slow.may_end, true);
+    quire_store_waker_set(k.chain, (quire_store_waker){ 0 });
+    assert_true(atomic_load(&slow.has_ended));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)close_chain(&k);
     destroy(&k);
 }
 
@@ -689,7 +746,7 @@ int main(void)
         cmocka_unit_test(test_close_gives_back), cmocka_unit_test(test_close_far_hangs),
         cmocka_unit_test(test_put_volatile),     cmocka_unit_test(test_put_volatile_dropped),
         cmocka_unit_test(test_pages_there),      cmocka_unit_test(test_volatile),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_waker_taken_away), cmocka_unit_test(test_random),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

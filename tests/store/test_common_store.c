@@ -33,7 +33,7 @@ static void open_over(kit *k, quire_store *below, uint32_t close_ms)
     assert_int_equal(quire_common_store_create(&k->owners[0], below, close_ms), QUIRE_OK);
     assert_int_equal(quire_common_store_share(&k->owners[1], k->owners[0]), QUIRE_OK);
     for (uint32_t i = 0; i < OWNERS; i++) {
-        k->owners[i]->waker = (quire_store_waker){ wake, &k->n_wakes[i] };
+        quire_store_waker_set(k->owners[i], (quire_store_waker){ wake, &k->n_wakes[i] });
     }
 }
 

@@ -149,7 +149,7 @@ static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_err
     opts.write_rate = 0; /* one text: it is written once */
     opts.log = quire_stored_say_trouble;
     QUIRE_TRY(quire_file_store_create(&d->store, &opts, err));
-    d->store->waker = quire_store_wait_waker(d->wait);
+    quire_store_waker_set(d->store, quire_store_wait_waker(d->wait));
     return QUIRE_OK;
 }
 

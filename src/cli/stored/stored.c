@@ -104,7 +104,7 @@ int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_wan
         quire_stored_close(out);
         return rc;
     }
-    out->store->waker = quire_store_wait_waker(out->wait);
+    quire_store_waker_set(out->store, quire_store_wait_waker(out->wait));
     return QUIRE_OK;
 }
 

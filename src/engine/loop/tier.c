@@ -129,7 +129,8 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     }
     n_buffers = tier->opts.buffer_bytes / tier->parts.record_bytes;
     tier->n_buffers_max = n_buffers < BUFFERS_MIN ? BUFFERS_MIN : (uint32_t)n_buffers;
-    tier->store->waker = (quire_store_waker){ wake, loop };
+    quire_store_waker_set(tier->store, (quire_store_waker){ wake, loop });
+    wake(loop); /* drops that the store heard of before */
     loop->figures.now.tier.has_store = true;
     (void)snprintf(loop->figures.now.tier.name, sizeof loop->figures.now.tier.name, "%s",
                    tier->store->name);
@@ -258,7 +259,7 @@ void quire_tier_release(quire_loop *loop)
 {
     if (loop->tier != NULL) {
         quire_tier_view_set(loop, NULL);
-        loop->tier->store->waker = (quire_store_waker){ 0 };
+        quire_store_waker_set(loop->tier->store, (quire_store_waker){ 0 });
         tier_free(loop);
     }
 }

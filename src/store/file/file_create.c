@@ -212,7 +212,7 @@ static int store_init(file_store *st, const quire_file_store_opts *opts)
     st->open.fd = -1;
     (void)snprintf(st->dir, sizeof st->dir, "%s", opts->dir);
     (void)pthread_mutex_init(&st->lock, NULL);
-    (void)pthread_mutex_init(&st->wake_lock, NULL);
+    (void)pthread_mutex_init(&st->log_lock, NULL);
     (void)quire_cond_init(&st->work);
     (void)quire_cond_init(&st->ended);
     st->stats.state = opts->is_readonly ? QUIRE_STORE_READONLY : QUIRE_STORE_READY;

@@ -110,8 +110,8 @@ typedef struct file_store {
     int open_rc;
     quire_error open_err;
     bool is_closing;
-    uint64_t close_at_ns;      /* of quire_clock_ns() */
-    pthread_mutex_t wake_lock; /* held while wake() runs; no other lock is taken under it */
+    uint64_t close_at_ns;     /* of quire_clock_ns() */
+    pthread_mutex_t log_lock; /* held while log() runs; no other lock is taken under it */
 
     quire_index *index;
     quire_file_account *accounts; /* [n_accounts], from account 0 on; constant */

@@ -84,11 +84,7 @@ void quire_file_done(file_store *st, quire_transfer *transfer, quire_store_resul
 
 void quire_file_wake(file_store *st)
 {
-    (void)pthread_mutex_lock(&st->wake_lock);
-    if (st->store.waker.wake != NULL) {
-        st->store.waker.wake(st->store.waker.ctx);
-    }
-    (void)pthread_mutex_unlock(&st->wake_lock);
+    quire_store_wake(&st->store);
 }
 
 void quire_file_log(file_store *st, uint32_t kind, const char *format, ...)
@@ -105,20 +101,20 @@ void quire_file_log(file_store *st, uint32_t kind, const char *format, ...)
         va_start(args, format);
         (void)vsnprintf(line, sizeof line, format, args);
         va_end(args);
-        (void)pthread_mutex_lock(&st->wake_lock);
+        (void)pthread_mutex_lock(&st->log_lock);
         if (st->opts.log != NULL) {
             st->opts.log(st->opts.log_ctx, line);
         }
-        (void)pthread_mutex_unlock(&st->wake_lock);
+        (void)pthread_mutex_unlock(&st->log_lock);
     }
 }
 
 void quire_file_quiet(file_store *st)
 {
-    (void)pthread_mutex_lock(&st->wake_lock);
-    st->store.waker.wake = NULL;
+    quire_store_waker_set(&st->store, (quire_store_waker){ 0 });
+    (void)pthread_mutex_lock(&st->log_lock);
     st->opts.log = NULL;
-    (void)pthread_mutex_unlock(&st->wake_lock);
+    (void)pthread_mutex_unlock(&st->log_lock);
 }
 
 static void uncount(file_store *st, const quire_index_entry *entry)
@@ -413,7 +409,7 @@ static void store_free(file_store *st)
     (void)pthread_cond_destroy(&st->work);
     (void)pthread_cond_destroy(&st->ended);
     (void)pthread_mutex_destroy(&st->lock);
-    (void)pthread_mutex_destroy(&st->wake_lock);
+    (void)pthread_mutex_destroy(&st->log_lock);
     free(st);
 }
 

@@ -306,8 +306,8 @@ static int patience(const quire_valkey_store *m, uint64_t now_us)
 
 static void owner_wake(quire_valkey_store *m)
 {
-    if (m->has_done && m->store.waker.wake != NULL) {
-        m->store.waker.wake(m->store.waker.ctx);
+    if (m->has_done) {
+        quire_store_wake(&m->store);
     }
     m->has_done = false;
 }

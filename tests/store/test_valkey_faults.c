@@ -198,7 +198,8 @@ typedef enum lie {
     LONG_ARRAY,  /* announces 2^31 - 1 elements */
     LONG_STRING, /* announces a value and never ends it, a byte at a time */
     NESTED,      /* arrays in arrays, without end */
-    LIES
+    LIES,
+    DEAF /* a connection that listens for news gets no byte any more */
 } lie;
 
 typedef struct liar {
@@ -208,6 +209,8 @@ typedef struct liar {
     pthread_t thread;
     atomic_bool is_over;
     atomic_uint n_asked; /* commands beyond the greeting */
+    atomic_uint n_listeners;
+    atomic_int deaf_fd; /* of the last one */
 } liar;
 
 static void say(int fd, const char *text)
@@ -237,7 +240,12 @@ static void answer(liar *l, int fd, const quire_resp *command)
     };
     const char *word = command->type == QUIRE_RESP_ARRAY ? command->element[0]->str : "";
 
-    if (l->lie == GARBAGE || l->lie == SILENT) {
+    if (l->lie == DEAF && (strcmp(word, "SUBSCRIBE") == 0 || atomic_load(&l->deaf_fd) == fd)) {
+        if (atomic_exchange(&l->deaf_fd, fd) != fd) {
+            say(fd, "*3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n");
+            (void)atomic_fetch_add(&l->n_listeners, 1);
+        }
+    } else if (l->lie == GARBAGE || l->lie == SILENT) {
         say(fd, l->lie == SILENT ? "" : answers[GARBAGE]);
     } else if (strcmp(word, "PING") == 0) {
         say(fd, "+PONG\r\n");
@@ -247,6 +255,8 @@ static void answer(liar *l, int fd, const quire_resp *command)
         (void)atomic_fetch_add(&l->n_asked, 1);
         if (l->lie == LONG_STRING) {
             drip(l, fd);
+        } else if (l->lie == DEAF) {
+            say(fd, "$-1\r\n");
         } else {
             say(fd, answers[l->lie]);
         }
@@ -263,8 +273,10 @@ static void *talk_run(void *ctx)
     talk *t = ctx;
     quire_resp_reader *reader = quire_resp_reader_new();
     char buffer[4096];
+    int closed_fd = t->fd; /* a connection before may have had the number */
     ssize_t n;
 
+    (void)atomic_compare_exchange_strong(&t->l->deaf_fd, &closed_fd, -1);
     assert_non_null(reader);
     while ((n = read(t->fd, buffer, sizeof buffer)) > 0) {
         void *command = NULL;
@@ -306,6 +318,7 @@ static void liar_start(liar *l, lie what)
 
     memset(l, 0, sizeof *l);
     l->lie = what;
+    atomic_init(&l->deaf_fd, -1);
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     l->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(l->fd, (struct sockaddr *)&at, sizeof at), 0);
@@ -361,6 +374,29 @@ static void test_lies(void **state)
     }
 }
 
+/* A connection for news that is half open is noticed, and another one is made. */
+static void test_deaf(void **state)
+{
+    redis_server server = { 0 };
+    quire_valkey_store_opts opts;
+    quire_store *store;
+    liar l;
+
+    (void)state;
+    liar_start(&l, DEAF);
+    (void)snprintf(server.url, sizeof server.url, "valkey://127.0.0.1:%u", l.port);
+    opts = redis_opts(&server);
+    opts.timeout_ms = 1000;
+    opts.close_ms = 100;
+    store = redis_open(&opts);
+    for (uint32_t i = 0; i < 12000 && atomic_load(&l.n_listeners) < 2; i++) {
+        (void)poll(NULL, 0, 5);
+    }
+    assert_true(atomic_load(&l.n_listeners) >= 2);
+    redis_close(store);
+    liar_stop(&l);
+}
+
 /* A store stops asking a server with slow replies. */
 static void test_slow(void **state)
 {
@@ -390,7 +426,7 @@ int main(void)
         cmocka_unit_test(test_dead),        cmocka_unit_test(test_no_name),
         cmocka_unit_test(test_hung),        cmocka_unit_test(test_killed),
         cmocka_unit_test(test_second_host), cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_slow),        cmocka_unit_test(test_deaf),
     };
 
     return cmocka_run_group_tests(tests, NULL, redis_kit_end);

@@ -358,13 +358,21 @@ static void write_all(quire_vk_link *l, uint64_t now_us)
 
 /* ---- reading ---- */
 
+/* Messages also come while a PING waits for its reply. */
+static bool is_message(const quire_vk_link *l, const quire_resp *reply)
+{
+    return l->is_listening && reply->type == QUIRE_RESP_ARRAY && reply->elements == 3 &&
+           reply->element[0]->type == QUIRE_RESP_STRING &&
+           strcmp(reply->element[0]->str, "message") == 0;
+}
+
 static void replied(quire_vk_link *l, const quire_resp *reply, uint64_t now_us)
 {
     quire_vk_cmd *cmd = l->first;
     uint64_t since_us;
 
     l->n_since = 0;
-    if (l->is_listening && cmd == NULL) {
+    if (is_message(l, reply) || (l->is_listening && cmd == NULL)) {
         l->net->message(l->net->ctx, reply);
         return;
     }
@@ -512,7 +520,7 @@ uint64_t quire_vk_link_due_us(const quire_vk_link *l)
         return l->begun_us + patience_us(l);
     }
     if (l->first == NULL) {
-        return l->is_listening ? UINT64_MAX : l->moved_us + QUIRE_VK_PING_US;
+        return l->moved_us + QUIRE_VK_PING_US;
     }
     slow_us = l->first == l->out ? UINT64_MAX : l->first->sent_us + patience_us(l);
     slow_us = slow_us > l->replied_us + patience_us(l) ? slow_us : l->replied_us + patience_us(l);

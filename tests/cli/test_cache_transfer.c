@@ -11,6 +11,9 @@
 
 #include "stored_dirs.h"
 
+#include "base/hash128.h"
+#include "store/page_record.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +225,54 @@ static void many_records_are_imported(void **state)
     stored_dir_remove(to);
 }
 
+/* Write a file of quire cache export with one record, whose part has n_bytes. */
+static void export_one(const char *file, size_t n_bytes)
+{
+    static const int32_t token = 7;
+    const quire_prefix_key prefix = { .identity = { 1, 2 } };
+    const size_t capacity = quire_page_record_bytes(1, 0, 1, &n_bytes);
+    unsigned char head[QUIRE_PAGE_RECORD_ALIGN] = "QKVX";
+    unsigned char *record = aligned_alloc(QUIRE_PAGE_RECORD_ALIGN, capacity);
+    unsigned char *parts[QUIRE_GROUPS_MAX];
+    quire_page_text text = { .n_tokens = 1, .tokens = &token };
+    FILE *stream = fopen(file, "wb");
+
+    assert_non_null(record);
+    assert_non_null(stream);
+    quire_prefix_key_root(&prefix, &text.root);
+    text.parent = text.root;
+    quire_prefix_key_add(&text.parent, &token, 1, &text.key);
+    assert_int_equal(quire_page_record_begin(record, capacity, &text, 1, &n_bytes, parts),
+                     QUIRE_OK);
+    memset(parts[0], 1, n_bytes);
+    quire_page_record_seal(record, 1);
+    (void)quire_le_put(head + 4, 1, 4); /* version, number of records, their bytes */
+    (void)quire_le_put(head + 8, 1, 4);
+    (void)quire_le_put(head + 16, capacity, 8);
+    quire_hash128(head, 24, head + 24);
+    assert_int_equal(fwrite(head, sizeof head, 1, stream), 1);
+    assert_int_equal(fwrite(record, capacity, 1, stream), 1);
+    assert_int_equal(fclose(stream), 0);
+    free(record);
+}
+
+/* A server makes its segments as large as the records of its model need; so does an import. */
+static void a_large_record_is_imported(void **state)
+{
+    const char *to = stored_dir_new("large-cache");
+    const char *file = program_path("large.qkvx");
+    program_result result;
+
+    (void)state;
+    export_one(file, (size_t)46 << 20);
+    result = program_expect(0, PROGRAM("cache", "import", to, file));
+    assert_says(result.err, "; 1 are new, 0 were there\n");
+    program_free(&result);
+    assert_records(to, 1);
+    stored_file_remove(file);
+    stored_dir_remove(to);
+}
+
 /* ulimit -f: a record that cannot be stored ends the import, with the cause. */
 static void a_failed_import_tells_why(void **state)
 {
@@ -298,7 +349,7 @@ int main(void)
         cmocka_unit_test(warm_stores_texts),          cmocka_unit_test(a_text_travels),
         cmocka_unit_test(export_takes_the_beginning), cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(many_records_are_imported),  cmocka_unit_test(a_failed_import_tells_why),
-        cmocka_unit_test(gc_drops_orphans),
+        cmocka_unit_test(gc_drops_orphans),           cmocka_unit_test(a_large_record_is_imported),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

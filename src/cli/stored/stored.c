@@ -97,6 +97,7 @@ int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_wan
     opts.dir = dir;
     opts.is_readonly = !want->is_writer;
     opts.capacity_bytes = quire_stored_room(out, want);
+    opts.record_bytes = want->record_bytes;
     opts.write_rate = 0; /* nobody else waits for the disk */
     opts.log = want->is_writer ? quire_stored_say_trouble : NULL;
     rc = quire_file_store_create(&out->store, &opts, err);

@@ -65,6 +65,7 @@ typedef struct quire_stored_want {
     bool is_made;            /* if it is missing */
     uint64_t capacity_bytes; /* 0 = so much that nothing goes which is there; is_writer */
     uint64_t added_bytes;    /* that will be written; is_writer */
+    uint64_t record_bytes;   /* of the largest record that will be written; is_writer */
 } quire_stored_want;
 
 /* Errors: QUIRE_IO, QUIRE_INVAL (no cache directory), quire_file_store_create(). Memory:

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
+#include "base/num.h"
 #include "base/parse.h"
 #include "cli/commands/talk.h"
 #include "cli/stored/stored.h"
@@ -18,6 +19,7 @@ typedef struct import {
     const char *path;
     quire_stored_file file;
     quire_stored stored;
+    uint64_t record_bytes_max; /* of the file */
     uint64_t n_away_bytes;
     uint32_t n_away;
     uint32_t n_failed;
@@ -33,6 +35,9 @@ static int verify_all(import *m)
     QUIRE_TRY(quire_stored_file_open(&m->file, m->path, m->err));
     do {
         rc = quire_stored_file_next(&m->file, m->err);
+        if (rc > 0) {
+            m->record_bytes_max = quire_max_u64(m->record_bytes_max, m->file.found.record_bytes);
+        }
         if (rc >= 0 && quire_interrupt_seen()) {
             return quire_error_set(m->err, QUIRE_CANCELED, "nothing is imported: interrupted");
         }
@@ -103,6 +108,7 @@ static int import_file(import *m)
 
     QUIRE_TRY(verify_all(m));
     want.added_bytes = m->file.head.n_bytes;
+    want.record_bytes = m->record_bytes_max;
     QUIRE_TRY(quire_stored_open(&m->stored, m->args->common.cache_dir, &want, m->err));
     return put_all(m);
 }

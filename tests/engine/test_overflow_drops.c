@@ -21,10 +21,11 @@
 #define N_LARGE  1500u
 #define N_PROMPT 600u
 #define N_TOKENS 20u
-#define N_MEMORY 700u /* tokens that memory has room for */
+#define N_MEMORY 900u /* tokens that memory has room for */
 #define N_LAYER  16u
-#define CHUNK    128u
+#define CHUNK    256u
 #define KEYDIFF  "keydiff:0.5,recent=32"
+#define SNAP     "snap:0.5,recent=32"
 
 static engine_bench bench_of(bool is_small)
 {
@@ -198,12 +199,32 @@ static void test_too_large(void **state)
     bench_close(&b);
 }
 
+/* The device of policies by lane is made with the first such request, in front of the file's. At
+ * the end the runtime has its own device again. */
+static void test_devices_at_the_end(void **state)
+{
+    int32_t text[N_LARGE];
+    engine_bench b = bench_of(true);
+    const quire_attn_device own = quire_offload_inner(b.engine->loop->overflow.offload);
+    answer got;
+
+    (void)state;
+    tokens_make(text, N_LARGE, 1);
+    (void)run(&b, SNAP, text, N_PROMPT, &got);
+    assert_non_null(b.engine->loop->lanes.device);
+    quire_engine_destroy(b.engine);
+    b.engine = NULL;
+    assert_ptr_equal(quire_runtime_device(b.runtime)->ctx, own.ctx);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_after_a_large_text),
         cmocka_unit_test(test_beside_a_large_text),
         cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_devices_at_the_end),
     };
 
     return cmocka_run_group_tests_name("overflow drops", tests, test_dir_make, test_dir_remove);

@@ -26,6 +26,7 @@ static int device_open(quire_loop *loop)
     opts.memory = quire_runtime_page_memory(loop->runtime);
     if (loop->lanes.device == NULL) {
         QUIRE_TRY(quire_packed_device_create(&loop->lanes.device, &opts));
+        loop->lanes.is_outer = loop->overflow.offload != NULL;
         *device = quire_packed_device_get(loop->lanes.device);
     }
     return QUIRE_OK;
@@ -90,6 +91,7 @@ void quire_loop_lanes_destroy(quire_loop *loop)
         *quire_runtime_device(loop->runtime) = quire_packed_device_base(loop->lanes.device);
     }
     quire_packed_device_destroy(loop->lanes.device);
+    loop->lanes.device = NULL;
     free(loop->lanes.frequencies);
     free(loop->lanes.layers);
 }

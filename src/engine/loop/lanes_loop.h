@@ -21,6 +21,7 @@ typedef struct quire_loop_lanes {
     quire_attn_layer *layers;     /* [n_layer] */
     quire_condensing_parts parts; /* constant */
     quire_packed_device *device;  /* NULL: no request needed it yet */
+    bool is_outer;                /* it stands in front of the device of the overflow file */
     quire_repeating repeating;    /* constant */
     float *frequencies;           /* of the rotation */
     quire_rotation rotation;      /* constant; of parts */

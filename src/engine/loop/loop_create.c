@@ -186,13 +186,24 @@ static int contents_create(quire_loop *loop, quire_error *err)
     return tier_create(loop, err);
 }
 
+/* Each attention device goes before the one that it stands in front of. */
+static void devices_destroy(quire_loop *loop)
+{
+    if (loop->lanes.is_outer) {
+        quire_loop_lanes_destroy(loop);
+        quire_overflow_destroy(loop);
+    } else {
+        quire_overflow_destroy(loop);
+        quire_loop_lanes_destroy(loop);
+    }
+}
+
 static void contents_destroy(quire_loop *loop)
 {
     quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
     quire_condensed_set_destroy(loop->condensed);
-    quire_overflow_destroy(loop); /* before the device that it stands in front of */
-    quire_loop_lanes_destroy(loop);
+    devices_destroy(loop);
     quire_room_close(loop);
     if (loop->opts.shared_sessions == NULL) {
         quire_sessions_destroy(loop->sessions);

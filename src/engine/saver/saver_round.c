@@ -295,22 +295,27 @@ static void write_new(quire_saver *saver, quire_saved_list *wanted)
  * in the list. */
 static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_saved_list *wanted)
 {
-    const quire_saved_list sorted = *wanted;
+    quire_saved_list left = { 0 };
 
     for (uint32_t i = 0; i < old->n; i++) {
         quire_saved_item item = old->items[i];
         int rc;
 
-        if (!item.is_on_disk || quire_saved_list_find(&sorted, &item.name, item.identity) != NULL) {
+        if (!item.is_on_disk || quire_saved_list_find(wanted, &item.name, item.identity) != NULL) {
             continue;
         }
         rc = quire_state_dir_remove(saver->dirs[item.identity], &item.name);
         if (rc < 0) {
             item.change = QUIRE_SAVED_STALE;
             failed(saver, &item, rc, "remove");
-            (void)quire_saved_list_add(wanted, &item);
+            (void)quire_saved_list_add(&left, &item);
         }
     }
+    for (uint32_t i = 0; i < left.n; i++) { /* now: the list may move as it grows */
+        (void)quire_saved_list_add(wanted, &left.items[i]);
+    }
+    left.n = 0; /* the items are the other list's */
+    quire_saved_list_fini(&left);
 }
 
 /* Make the files equal to the source. Afterwards the list has the gathered items. An item whose

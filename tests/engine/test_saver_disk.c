@@ -1,0 +1,132 @@
+/* test_saver_disk.c - a directory from which no file can be removed: the files stay known, and go
+ * when the directory lets them.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include "base/clock.h"
+#include "doze.h"
+#include "file_kit.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define N_CTX     64u
+#define N_DROPPED 100u /* more than a list of items has room for at first */
+
+static _Atomic bool is_fixed; /* no file can be removed */
+
+static int fixed_unlink(void *ctx, const char *path)
+{
+    return atomic_load(&is_fixed) ? -EACCES : quire_file_ops_default()->unlink(ctx, path);
+}
+
+static quire_saver_stats saver_of(const engine_bench *b)
+{
+    quire_engine_stats stats;
+
+    quire_engine_stats_get(b->engine, &stats);
+    return stats.saver;
+}
+
+static void session_add(const engine_bench *b, const char *tenant, uint32_t i)
+{
+    static const int32_t tokens[] = { 1, 2, 3 };
+    static const quire_chat_message message = { "user", "so it is", NULL };
+    const uint64_t now_us = quire_clock_ns() / 1000u;
+    char id[16];
+    const quire_session_info info = { .id = id,
+                                      .tenant = tenant,
+                                      .tenant_bytes = (uint32_t)strlen(tenant),
+                                      .created_us = now_us,
+                                      .used_us = now_us,
+                                      .n_turns = 1,
+                                      .messages = &message,
+                                      .n_messages = 1,
+                                      .tokens = tokens,
+                                      .n_tokens = 3 };
+    uint64_t change;
+
+    (void)snprintf(id, sizeof id, "s%u", i);
+    assert_int_equal(
+        quire_sessions_restore(quire_engine_sessions(b->engine), &info, now_us, &change), QUIRE_OK);
+}
+
+static void session_close(const engine_bench *b, const char *tenant, uint32_t i)
+{
+    char id[16];
+    uint64_t owner;
+
+    (void)snprintf(id, sizeof id, "s%u", i);
+    assert_int_equal(quire_sessions_close(quire_engine_sessions(b->engine), tenant,
+                                          (uint32_t)strlen(tenant), id, &owner),
+                     QUIRE_OK);
+}
+
+static uint32_t count_files(const char *path)
+{
+    DIR *dir = opendir(path);
+    const struct dirent *entry;
+    uint32_t n = 0;
+
+    assert_non_null(dir);
+    while ((entry = readdir(dir)) != NULL) {
+        n += strncmp(entry->d_name, "state-", 6) == 0;
+    }
+    (void)closedir(dir);
+    return n;
+}
+
+static void test_files_stay(void **state)
+{
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 1);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    quire_file_ops ops = *quire_file_ops_default();
+    engine_bench b;
+    char path[256];
+
+    (void)state;
+    kit_dir_make(path);
+    ops.unlink = fixed_unlink;
+    opts.saver = (quire_saver_opts){
+        .dir = path, .keeps[QUIRE_STATE_SESSION] = true, .round_us = 1000, .ops = &ops
+    };
+    b = bench_tiny(&opts, &runtime);
+    session_add(&b, "kept", 0);
+    for (uint32_t i = 0; i < N_DROPPED; i++) {
+        session_add(&b, "gone", i);
+    }
+    while (saver_of(&b).written_total < N_DROPPED + 1) {
+        test_doze_ms();
+    }
+    atomic_store(&is_fixed, true);
+    for (uint32_t i = 0; i < N_DROPPED; i++) {
+        session_close(&b, "gone", i);
+    }
+    while (saver_of(&b).failures_total < N_DROPPED || saver_of(&b).items < N_DROPPED + 1) {
+        test_doze_ms();
+    }
+    assert_int_equal(saver_of(&b).items, N_DROPPED + 1); /* they are tried again */
+    assert_int_equal(count_files(path), N_DROPPED + 1);
+    atomic_store(&is_fixed, false);
+    bench_close(&b);
+    assert_int_equal(count_files(path), 1);
+    kit_dir_remove(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files_stay) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -362,6 +363,54 @@ static void test_refused(void **state)
     machines_end();
 }
 
+typedef struct said {
+    atomic_bool deaf, mute;
+} said;
+
+static void hear_log(void *ctx, const char *line)
+{
+    said *heard = ctx;
+
+    if (strstr(line, "SUBSCRIBE failed: NOPERM") != NULL) {
+        atomic_store(&heard->deaf, true);
+    }
+    if (strstr(line, "PUBLISH failed: NOPERM") != NULL) {
+        atomic_store(&heard->mute, true);
+    }
+}
+
+/* A user who may neither listen nor send: the log says so. Records end all the same. */
+static void test_no_channel(void **state)
+{
+    quire_valkey_store_opts opts;
+    quire_store *quiet;
+    test_text text;
+    said log = { false, false };
+
+    (void)state;
+    machines_begin();
+    assert_string_equal(REDIS_ASK(&server, "ACL", "SETUSER", "quiet", "on", ">word", "~quire:*",
+                                  "-@all", "+@read", "+@write", "+@connection", "-@dangerous"),
+                        "OK");
+    opts = redis_opts(&server);
+    opts.user = "quiet";
+    opts.password = "word";
+    opts.log = hear_log;
+    opts.log_ctx = &log;
+    quiet = redis_open(&opts);
+    redis_await(quiet, QUIRE_STORE_READY);
+    test_text_make(&text, 3, 1, "a");
+    redis_put_all(quiet, &text);
+    redis_drop_text(quiet, &text.pages[1], QUIRE_STORE_DROP_TEXT);
+    while (!atomic_load(&log.deaf) || !atomic_load(&log.mute)) {
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(redis_count(b, &text), 1);
+    redis_close(quiet);
+    assert_string_equal(REDIS_ASK(&server, "ACL", "DELUSER", "quiet"), "1");
+    machines_end();
+}
+
 /* A drop by another machine raises this store's `evictions`: pages that its caller noted as stored
  * may be gone. */
 static void test_heard(void **state)
@@ -423,6 +472,7 @@ int main(void)
         cmocka_unit_test(test_under_way),   cmocka_unit_test(test_lost_epochs),
         cmocka_unit_test(test_drops_bound), cmocka_unit_test(test_away),
         cmocka_unit_test(test_refused),     cmocka_unit_test(test_heard),
+        cmocka_unit_test(test_no_channel),
     };
 
     return cmocka_run_group_tests(tests, NULL, end);

@@ -248,11 +248,25 @@ static void say(quire_vk_cluster *c, const quire_vk_link *l, const char *what)
     }
 }
 
+/* A server may refuse: the user lacks the right to subscribe. */
+static void on_listening(void *ctx, const quire_resp *reply)
+{
+    const quire_vk_cluster *c = ctx;
+    char line[QUIRE_VALKEY_HOST_MAX + QUIRE_VK_REFUSAL_MAX];
+
+    if (reply != NULL && reply->type == QUIRE_RESP_ERROR && c->opts.log != NULL) {
+        (void)snprintf(line, sizeof line,
+                       "%s:%u: no news of invalidations by other machines: SUBSCRIBE failed: %s",
+                       c->listener->addr.host, c->listener->addr.port, reply->str);
+        c->opts.log(c->opts.ctx, line);
+    }
+}
+
 static void listen_begin(quire_vk_cluster *c)
 {
     const quire_vk_arg args[] = { QUIRE_VK_WORD("SUBSCRIBE"),
                                   { c->opts.channel, strlen(c->opts.channel) } };
-    quire_vk_cmd *cmd = quire_vk_cmd_new(args, 2, QUIRE_VK_SLOT_ANY, NULL, NULL);
+    quire_vk_cmd *cmd = quire_vk_cmd_new(args, 2, QUIRE_VK_SLOT_ANY, on_listening, c);
 
     if (cmd != NULL) {
         quire_vk_link_send(c->listener, cmd);

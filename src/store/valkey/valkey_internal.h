@@ -114,6 +114,7 @@ typedef struct quire_valkey_store {
     uint64_t reading_since_us; /* 0 = no get is under way */
     uint64_t close_at_us;      /* 0 = not closing */
     bool has_done;             /* the owner must be woken */
+    bool has_said_mute;        /* a refused message about a drop is in the log */
     unsigned char *ancestors;  /* [8 * QUIRE_SEAL_ANCESTORS_MAX], for one put at a time */
 } quire_valkey_store;
 

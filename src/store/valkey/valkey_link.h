@@ -33,6 +33,7 @@
 #define QUIRE_VK_READ_BYTES      65536u
 #define QUIRE_VK_REPLY_BYTES_MAX ((size_t)258 << 20) /* the largest record and its head */
 #define QUIRE_VK_TROUBLE_MAX     112u
+#define QUIRE_VK_REFUSAL_MAX     256u /* bytes of a line about a refused command */
 
 struct quire_vk_link;
 

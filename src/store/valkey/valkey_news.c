@@ -14,6 +14,7 @@
 #include "base/hash128.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +41,23 @@ static void model_put(const quire_valkey_store *m, unsigned char *at)
     (void)quire_le_put(quire_le_put(at, m->opts.identity[0], 8), m->opts.identity[1], 8);
 }
 
+/* A user without the right to publish is named once. */
+static void on_sent(void *ctx, const quire_resp *reply)
+{
+    quire_valkey_store *m = ctx;
+    char line[QUIRE_VK_REFUSAL_MAX];
+
+    if (reply != NULL && reply->type == QUIRE_RESP_ERROR && !m->has_said_mute) {
+        m->has_said_mute = true;
+        if (m->opts.log != NULL) {
+            (void)snprintf(line, sizeof line,
+                           "other machines hear of no invalidation: PUBLISH failed: %s",
+                           reply->str);
+            m->opts.log(m->opts.log_ctx, line);
+        }
+    }
+}
+
 void quire_vk_news_send(quire_valkey_store *m, const quire_store_drop *what)
 {
     unsigned char message[BYTES_MAX];
@@ -58,7 +76,7 @@ void quire_vk_news_send(quire_valkey_store *m, const quire_store_drop *what)
         memcpy(message + AT_SALT, what->salt, what->salt_bytes);
     }
     seal(m, message, n, message);
-    cmd = quire_vk_cmd_new(args, 3, QUIRE_VK_SLOT_ANY, NULL, NULL);
+    cmd = quire_vk_cmd_new(args, 3, QUIRE_VK_SLOT_ANY, on_sent, m);
     if (cmd != NULL) {
         quire_vk_cluster_send(m->cluster, cmd);
     }

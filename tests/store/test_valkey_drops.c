@@ -331,6 +331,50 @@ static void test_away(void **state)
     machines_end();
 }
 
+/* More drops than are kept while no server hears: one drop of all stands for them. */
+static void test_too_many_away(void **state)
+{
+    enum {
+        MORE = 50
+    };
+    quire_store_drop drop = { .what = QUIRE_STORE_DROP_TEXT }, heard;
+    quire_valkey_store_opts opts;
+    uint64_t before;
+    test_text text;
+    quire_store *here;
+
+    (void)state;
+    machines_begin();
+    opts = redis_opts(&server);
+    opts.timeout_ms = 50;
+    here = redis_open(&opts);
+    redis_await(here, QUIRE_STORE_READY);
+    test_text_make(&text, 3, 1, "a");
+    redis_put_all(a, &text);
+    redis_signal(&server, SIGSTOP);
+    while (redis_get(here, &text.pages[0]) != QUIRE_STORE_CLOSED) {
+    }
+    redis_await(here, QUIRE_STORE_DEGRADED);
+    before = redis_stats(b).evictions;
+    for (uint32_t i = 0; i < QUIRE_VK_DROPS_PENDING_MAX + MORE; i++) {
+        memset(drop.key.bytes, (int)(1 + i % 255), sizeof drop.key.bytes);
+        assert_int_equal(here->ops->drop(here, &drop), QUIRE_IO);
+    }
+    redis_signal(&server, SIGCONT);
+    redis_await(here, QUIRE_STORE_READY);
+    while (redis_count(b, &text) > 0) { /* pages of no drop but that of all */
+    }
+    redis_close(here);
+    redis_drop_salt(a, "end", QUIRE_STORE_DROP_SALT);
+    do {
+        while (!b->ops->heard(b, &heard)) {
+            (void)poll(NULL, 0, 1);
+        }
+    } while (heard.what != QUIRE_STORE_DROP_SALT);
+    assert_in_range(redis_stats(b).evictions - before, 2, MORE + 2);
+    machines_end();
+}
+
 /* Servers that take no drop from this process: it holds here all the same. */
 static void test_refused(void **state)
 {
@@ -472,7 +516,7 @@ int main(void)
         cmocka_unit_test(test_under_way),   cmocka_unit_test(test_lost_epochs),
         cmocka_unit_test(test_drops_bound), cmocka_unit_test(test_away),
         cmocka_unit_test(test_refused),     cmocka_unit_test(test_heard),
-        cmocka_unit_test(test_no_channel),
+        cmocka_unit_test(test_no_channel),  cmocka_unit_test(test_too_many_away),
     };
 
     return cmocka_run_group_tests(tests, NULL, end);

@@ -85,6 +85,31 @@ bool quire_vk_drop_is_pending(quire_valkey_store *m, const quire_vk_job *job)
     return false;
 }
 
+/* A drop of the whole model stands for all drops before it of which no server is being told. */
+static void drops_merge(quire_valkey_store *m)
+{
+    const quire_vk_drop *last = NULL;
+    uint32_t n_merged = 0;
+
+    for (const quire_vk_drop *drop = m->drops; drop != NULL; drop = drop->next) {
+        last = drop->what.what == QUIRE_STORE_DROP_ALL ? drop : last;
+    }
+    for (quire_vk_drop **at = &m->drops; last != NULL && *at != last;) {
+        quire_vk_drop *drop = *at;
+
+        if (drop->is_away || drop->is_done) {
+            at = &drop->next;
+            continue;
+        }
+        *at = drop->next;
+        free(drop);
+        n_merged++;
+    }
+    (void)pthread_mutex_lock(&m->lock);
+    m->n_drops_waiting -= n_merged;
+    (void)pthread_mutex_unlock(&m->lock);
+}
+
 void quire_vk_drops_take(quire_valkey_store *m, quire_vk_drop *drops, const quire_vk_jobs *fresh)
 {
     quire_vk_drop **end = &m->drops;
@@ -102,6 +127,7 @@ void quire_vk_drops_take(quire_valkey_store *m, quire_vk_drop *drops, const quir
                 job->is_dropped || (job->stamp < drop->number && ends(m, drop, &job->text));
         }
     }
+    drops_merge(m);
 }
 
 /* ---- the caller's side ---- */

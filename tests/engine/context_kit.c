@@ -175,3 +175,32 @@ uint32_t check(const engine_bench *b, const setting *s, const int32_t *prompt, u
     quire_request_release(request);
     return n_cached;
 }
+
+void context_several(const setting *s, uint32_t n)
+{
+    static answer want[CONTEXT_SIDES_MAX], got;
+    static int32_t text[CONTEXT_SIDES_MAX][N_PROMPT];
+    quire_request *requests[CONTEXT_SIDES_MAX];
+    uint32_t n_preemptions = 0;
+    engine_bench b = context_bench(s);
+    gate *g = gate_close(b.engine);
+
+    assert_in_range(n, 1, CONTEXT_SIDES_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        tokens_make(text[i], N_PROMPT, 10 + i);
+        memcpy(text[i], text[0], 200 * sizeof text[0][0]);
+        expect(&b, s, text[i], N_PROMPT, 300, &want[i]);
+        requests[i] = ask(&b, s, text[i], N_PROMPT, 300);
+    }
+    gate_open(g);
+    for (uint32_t i = 0; i < n; i++) {
+        answer_take(requests[i], &got);
+        assert_int_equal(quire_request_result_get(requests[i])->finish, QUIRE_FINISH_LENGTH);
+        assert_same(&got, &want[i]);
+        n_preemptions += quire_request_result_get(requests[i])->n_preemptions;
+        quire_request_release(requests[i]);
+    }
+    assert_true(n_preemptions > 0);
+    validate(b.engine);
+    bench_close(&b);
+}

@@ -15,6 +15,8 @@
 #define N_TOKENS 500u
 #define N_LONG   1300u
 
+#define CONTEXT_SIDES_MAX 6u /* of context_several() */
+
 typedef struct setting {
     quire_format format;
     quire_context_overflow overflow;
@@ -54,5 +56,8 @@ void assert_same(const answer *got, const answer *want);
 /* Ask, compare, and return how many tokens the cache had. */
 uint32_t check(const engine_bench *b, const setting *s, const int32_t *prompt, uint32_t n_prompt,
                const answer *want);
+/* Ask for n texts at once, in memory that has room for fewer: some are preempted, and computed
+ * again with the same bits. */
+void context_several(const setting *s, uint32_t n);
 
 #endif /* QUIRE_TESTS_CONTEXT_KIT_H */

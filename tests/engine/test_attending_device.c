@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "condense_kit.h"
+#include "attend_kit.h"
 #include "mem_disk.h"
 
 #include "device/mock_device.h"
@@ -20,59 +20,7 @@
 
 #include <string.h>
 
-#define SHARE   0.4
 #define N_SIDES 6u /* requests side by side */
-
-/* A prompt, and its answers with a share and without. */
-typedef struct text {
-    int32_t tokens[N_PROMPT];
-    answer some;
-    answer all;
-} text;
-
-static void text_make(const engine_bench *b, const setting *s, uint64_t seed, text *t)
-{
-    setting plain = *s;
-
-    plain.attend_share = 0;
-    tokens_make(t->tokens, N_PROMPT, seed);
-    expect(b, s, t->tokens, N_PROMPT, &t->some);
-    expect(b, &plain, t->tokens, N_PROMPT, &t->all);
-    assert_memory_not_equal(t->some.logprobs, t->all.logprobs, sizeof t->some.logprobs);
-}
-
-static uint32_t check_some(const engine_bench *b, const text *t)
-{
-    return answer_check(ask_attending(b, SHARE, t->tokens, N_PROMPT), &t->some);
-}
-
-static uint32_t check_all(const engine_bench *b, const text *t)
-{
-    return check(b, NULL, t->tokens, N_PROMPT, &t->all);
-}
-
-static void same_bits(const setting *s)
-{
-    static text t;
-    engine_bench b = condense_bench(s);
-    quire_engine_stats stats;
-
-    text_make(&b, s, 1, &t);
-    assert_int_equal(check_some(&b, &t), 0);
-    stats = stats_now(b.engine);
-    assert_true(stats.attend_read_pages_total > 0);
-    /* 4 or 5 of the 10 or 11 tiles of a lane are read. */
-    assert_true(stats.attend_left_pages_total > stats.attend_read_pages_total);
-    assert_int_equal(check_some(&b, &t), N_PROMPT - 1);
-    assert_int_equal(check_all(&b, &t), N_PROMPT - 1);
-    validate(b.engine);
-    bench_close(&b);
-    /* Pages of a plain request have bounds as well. */
-    b = condense_bench(s);
-    assert_int_equal(check_all(&b, &t), 0);
-    assert_int_equal(check_some(&b, &t), N_PROMPT - 1);
-    bench_close(&b);
-}
 
 static void test_answers(void **state)
 {
@@ -94,7 +42,7 @@ static void test_answers(void **state)
         setting s = settings[i];
 
         s.device = "mock";
-        same_bits(&s);
+        attend_same_bits(&s);
     }
 }
 
@@ -111,13 +59,13 @@ static void preempt(quire_loop *loop)
 static void test_preempted(void **state)
 {
     static const setting s = { .format = QUIRE_FORMAT_Q8, .attend_share = SHARE, .device = "mock" };
-    static text t;
+    static attended t;
     engine_bench b = condense_bench(&s);
     quire_request *request;
     gate *g;
 
     (void)state;
-    text_make(&b, &s, 3, &t);
+    attended_make(&b, &s, 3, &t);
     g = gate_close(b.engine);
     request = ask_attending(&b, SHARE, t.tokens, N_PROMPT);
     while (b.engine->loop->set.n_running == 0 ||
@@ -139,13 +87,13 @@ static void test_side_by_side(void **state)
     static const setting s = {
         .format = QUIRE_FORMAT_F16, .attend_share = SHARE, .n_pages = 26, .device = "mock"
     };
-    static text texts[2];
+    static attended texts[2];
     quire_request *requests[N_SIDES];
     engine_bench b = condense_bench(&s);
 
     (void)state;
     for (uint32_t i = 0; i < 2; i++) {
-        text_make(&b, &s, 4 + i, &texts[i]);
+        attended_make(&b, &s, 4 + i, &texts[i]);
     }
     for (uint32_t i = 0; i < N_SIDES; i++) {
         requests[i] = ask_attending(&b, i % 3 == 0 ? 0 : SHARE, texts[i % 2].tokens, N_PROMPT);
@@ -166,11 +114,11 @@ static void test_beside_retain(void **state)
     };
     setting kept = { .format = QUIRE_FORMAT_F16, .chunk = 256 };
     static answer want[2];
-    static text t;
+    static attended t;
     engine_bench b = condense_bench(&s);
 
     (void)state;
-    text_make(&b, &s, 8, &t);
+    attended_make(&b, &s, 8, &t);
     for (uint32_t i = 0; i < 2; i++) {
         kept.policy = policies[i];
         expect(&b, &kept, t.tokens, N_PROMPT, &want[i]);
@@ -198,13 +146,13 @@ static void test_restart(void **state)
 {
     setting s = { .format = QUIRE_FORMAT_F16, .attend_share = SHARE, .device = "mock" };
     mem_disk *disk = mem_disk_new();
-    static text t;
+    static attended t;
     engine_bench b;
 
     (void)state;
     s.store = mem_disk_store(disk);
     b = condense_bench(&s);
-    text_make(&b, &s, 6, &t);
+    attended_make(&b, &s, 6, &t);
     assert_int_equal(check_all(&b, &t), 0);
     bench_close(&b);
     s.store = mem_disk_store(disk);

@@ -21,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_OTHERS 3u
-
 /* A miss, a hit, and requests without overflow that share the beginning. */
 static void same_bits(const setting *s, uint32_t n_prompt, uint32_t n)
 {
@@ -202,41 +200,17 @@ static void test_memory_for_one_context(void **state)
     same_bits(&single, N_LONG, 10);
 }
 
-/* Several at once in memory for two: preempted ones are computed again, with the same bits. */
-static void several(quire_context_overflow overflow)
-{
-    static answer want[N_OTHERS], got;
-    const setting s = { .format = QUIRE_FORMAT_F16, .overflow = overflow, .n_contexts = 2 };
-    engine_bench b = context_bench(&s);
-    quire_request *requests[N_OTHERS];
-    int32_t text[N_OTHERS][N_LONG];
-    uint32_t n_preemptions = 0;
-    gate *g = gate_close(b.engine);
-
-    for (uint32_t i = 0; i < N_OTHERS; i++) {
-        tokens_make(text[i], N_LONG, 10 + i);
-        memcpy(text[i], text[0], 200 * sizeof text[0][0]);
-        expect(&b, &s, text[i], N_PROMPT, 300, &want[i]);
-        requests[i] = ask(&b, &s, text[i], N_PROMPT, 300);
-    }
-    gate_open(g);
-    for (uint32_t i = 0; i < N_OTHERS; i++) {
-        answer_take(requests[i], &got);
-        assert_int_equal(quire_request_result_get(requests[i])->finish, QUIRE_FINISH_LENGTH);
-        assert_same(&got, &want[i]);
-        n_preemptions += quire_request_result_get(requests[i])->n_preemptions;
-        quire_request_release(requests[i]);
-    }
-    assert_true(n_preemptions > 0);
-    validate(b.engine);
-    bench_close(&b);
-}
-
 static void test_several(void **state)
 {
+    static const quire_context_overflow overflows[] = { QUIRE_CONTEXT_SHIFT,
+                                                        QUIRE_CONTEXT_CONDENSE };
+
     (void)state;
-    several(QUIRE_CONTEXT_SHIFT);
-    several(QUIRE_CONTEXT_CONDENSE);
+    for (size_t i = 0; i < 2; i++) {
+        const setting s = { .format = QUIRE_FORMAT_F16, .overflow = overflows[i], .n_contexts = 2 };
+
+        context_several(&s, 3);
+    }
 }
 
 typedef struct preemption {

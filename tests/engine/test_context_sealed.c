@@ -14,8 +14,6 @@
 
 #include <string.h>
 
-#define N_SIDES 6u
-
 /* A miss, and a hit where pages are shared. */
 static void same_bits(const setting *s, uint32_t n_prompt, uint32_t n)
 {
@@ -99,38 +97,13 @@ static void test_own_pages(void **state)
     }
 }
 
-/* Several at once in memory for two: preempted ones are computed again, with the same bits. */
 static void test_several(void **state)
 {
-    static answer want[N_SIDES], got;
     setting s = shared[0];
-    quire_request *requests[N_SIDES];
-    int32_t text[N_SIDES][N_PROMPT];
-    uint32_t n_preemptions = 0;
-    engine_bench b;
-    gate *g;
 
     (void)state;
     s.n_contexts = 2;
-    b = context_bench(&s);
-    g = gate_close(b.engine);
-    for (uint32_t i = 0; i < N_SIDES; i++) {
-        tokens_make(text[i], N_PROMPT, 10 + i);
-        memcpy(text[i], text[0], 200 * sizeof text[0][0]);
-        expect(&b, &s, text[i], N_PROMPT, 300, &want[i]);
-        requests[i] = ask(&b, &s, text[i], N_PROMPT, 300);
-    }
-    gate_open(g);
-    for (uint32_t i = 0; i < N_SIDES; i++) {
-        answer_take(requests[i], &got);
-        assert_int_equal(quire_request_result_get(requests[i])->finish, QUIRE_FINISH_LENGTH);
-        assert_same(&got, &want[i]);
-        n_preemptions += quire_request_result_get(requests[i])->n_preemptions;
-        quire_request_release(requests[i]);
-    }
-    assert_true(n_preemptions > 0);
-    validate(b.engine);
-    bench_close(&b);
+    context_several(&s, CONTEXT_SIDES_MAX);
 }
 
 static void test_on_a_device(void **state)

@@ -59,7 +59,8 @@ static int check_place(const quire_context_on *on, const char *name, quire_error
                : QUIRE_OK;
 }
 
-/* The formats of one layer, for tokens that move more than once, or one by one. */
+/* Check the formats of one layer for sinks and condense, which turn K more than once, or keep
+ * single tokens of a tile. */
 static int check_pair(const quire_context_on *on, quire_context_overflow overflow,
                       quire_kv_pair pair, quire_error *err)
 {

@@ -33,9 +33,9 @@ typedef struct quire_fields {
     quire_fields_asked *asked; /* gets each name of quire_field(); NULL = nobody wants to know */
 } quire_fields;
 
-/* Once a request is read: the fields of its object that nobody has asked for, and that look like
- * misspelt names of fields that are not there. Up to QUIRE_FIELDS_NEAR_MAX of them, with commas
- * between; characters other than letters, digits, '_' and '-' become '?'. "" = none. */
+/* Call when a request has been read: lists the fields of the object that no quire_field() asked for
+ * and whose names look like misspelt names of absent fields. Up to QUIRE_FIELDS_NEAR_MAX names,
+ * with commas between; characters other than letters, digits, '_' and '-' become '?'. "" = none. */
 #define QUIRE_FIELDS_NEAR_MAX   3u
 #define QUIRE_FIELDS_NEAR_BYTES 100u
 void quire_fields_near(const quire_fields *fields, char out[QUIRE_FIELDS_NEAR_BYTES]);

@@ -19,9 +19,9 @@ static bool is_off(const quire_loop *loop, const quire_request *r)
            r->kv.ref == QUIRE_PREFIX_REF_NULL;
 }
 
-/* A sequence that was filled with n tokens gets the state there. The hit ended there for its sake,
- * but no sequence holds it, so room for the sequence's own states may have cost it. Errors:
- * QUIRE_NOPAGES (it did). */
+/* A sequence that was filled with n tokens gets the state there. The hit ended at n
+ * because of this state. No sequence holds the state, so room for the sequence's own states may
+ * have evicted it. Errors: QUIRE_NOPAGES (the state was evicted). */
 static int state_load(quire_loop *loop, quire_seq_id seq, quire_prefix_ref ref, uint32_t n)
 {
     const quire_page_id page = quire_prefix_state_get(loop->tree, ref, n);

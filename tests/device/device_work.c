@@ -153,6 +153,22 @@ void device_work_check(const device_work *w)
     assert_memory_equal(w->out, expected, result_bytes());
 }
 
+void device_work_late_copy(device_work *w, quire_page_memory *memory, unsigned char **page)
+{
+    static unsigned char bytes[DEVICE_WORK_LATE_BYTES] = { 1 };
+    quire_page_piece piece = { .from = bytes, .bytes = sizeof bytes };
+
+    assert_int_equal(device_work_open(w), QUIRE_OK);
+    assert_int_equal(device_work_pages_take(w), QUIRE_OK);
+    *memory = quire_device_page_memory(w->device);
+    *page = memory->map(memory->ctx, sizeof bytes);
+    assert_non_null(*page);
+    piece.to = *page;
+    piece.extent = *page;
+    assert_int_equal(memory->copy(memory->ctx, QUIRE_PAGE_COPY_IN, &piece, 1), QUIRE_OK);
+    assert_int_equal(device_work_step(w), QUIRE_OK);
+}
+
 int device_work_do(void)
 {
     device_work w;

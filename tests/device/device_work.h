@@ -29,6 +29,10 @@ int device_work_pages_take(device_work *w);
 int device_work_pages_come(device_work *w);
 int device_work_step(device_work *w);
 void device_work_close(device_work *w);
+#define DEVICE_WORK_LATE_BYTES 256u
+/* Open, begin a copy of DEVICE_WORK_LATE_BYTES to a mapped page, and run a step beside the copy.
+ * Nothing may fail meanwhile. The caller unmaps *page from *memory. */
+void device_work_late_copy(device_work *w, quire_page_memory *memory, unsigned char **page);
 /* Fails the test if the result of the last step is not the expected one. */
 void device_work_check(const device_work *w);
 

@@ -196,26 +196,17 @@ static void test_loss(void **state)
  * the device is lost, since no step could tell that the page holds garbage. */
 static void test_late_copy(void **state)
 {
-    unsigned char bytes[256] = { 1 };
     quire_page_memory memory;
-    quire_page_piece piece;
     unsigned char *page;
     device_work w;
 
     (void)state;
-    assert_int_equal(device_work_open(&w), QUIRE_OK);
-    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
-    memory = quire_device_page_memory(w.device);
-    page = memory.map(memory.ctx, sizeof(bytes));
-    assert_non_null(page);
-    piece = (quire_page_piece){ .to = page, .from = bytes, .bytes = 256, .extent = page };
-    assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1), QUIRE_OK);
-    assert_int_equal(device_work_step(&w), QUIRE_OK);
+    device_work_late_copy(&w, &memory, &page);
     fake_cuda_fail("cuEventSynchronize", 0, QUIRE_CUDA_INVALID_VALUE);
     assert_int_equal(device_work_step(&w), QUIRE_LOST);
     assert_true(fake_cuda_has_failed());
     assert_true(quire_device_is_lost(w.device));
-    memory.unmap(memory.ctx, page, sizeof(bytes));
+    memory.unmap(memory.ctx, page, DEVICE_WORK_LATE_BYTES);
     device_work_close(&w);
     assert_int_equal(fake_cuda_seen().n_pieces, 0);
     assert_int_equal(fake_cuda_seen().n_errors, 0); /* no memory was freed that a copy uses */

@@ -391,27 +391,18 @@ static void test_submissions(void **state)
  * but the card goes on. Its memory is released when the card is done with it. */
 static void test_late_copy(void **state)
 {
-    unsigned char bytes[256] = { 1 };
     quire_page_memory memory;
-    quire_page_piece piece;
     unsigned char *page;
     device_work w;
 
     (void)state;
-    assert_int_equal(device_work_open(&w), QUIRE_OK);
-    assert_int_equal(device_work_pages_take(&w), QUIRE_OK);
-    memory = quire_device_page_memory(w.device);
-    page = memory.map(memory.ctx, sizeof(bytes));
-    assert_non_null(page);
-    piece = (quire_page_piece){ .to = page, .from = bytes, .bytes = 256, .extent = page };
-    assert_int_equal(memory.copy(memory.ctx, QUIRE_PAGE_COPY_IN, &piece, 1), QUIRE_OK);
-    assert_int_equal(device_work_step(&w), QUIRE_OK);
+    device_work_late_copy(&w, &memory, &page);
     fail_next(CALL_WaitSemaphores, 0, VK_ERROR_INITIALIZATION_FAILED);
     assert_int_equal(device_work_step(&w), QUIRE_LOST);
     assert_true(fault.has_failed);
     assert_true(quire_device_is_lost(w.device));
     assert_false(is_all_waited());
-    memory.unmap(memory.ctx, page, sizeof(bytes));
+    memory.unmap(memory.ctx, page, DEVICE_WORK_LATE_BYTES);
     assert_true(is_all_waited());
     device_work_close(&w);
     assert_int_equal(n_objects, 0);

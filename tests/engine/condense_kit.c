@@ -300,3 +300,16 @@ void check_side_by_side(const engine_bench *b, const sides *s, uint32_t n_rounds
     }
     assert_true(stats_now(b->engine).prefix.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] > 0);
 }
+
+void condense_miss(const setting *s, const int32_t *prompt, uint32_t n_prompt, answer *out)
+{
+    setting miss = *s;
+    engine_bench b;
+
+    miss.no_prefix_cache = true;
+    miss.n_pages = 0;
+    miss.store = NULL;
+    b = condense_bench(&miss);
+    assert_int_equal(answer_take(&b, s->policy, prompt, n_prompt, out), 0);
+    bench_close(&b);
+}

@@ -97,5 +97,7 @@ typedef struct sides {
 /* Compare their answers in each of n_rounds rounds, for which memory must be too short: pages have
  * been evicted at the end. */
 void check_side_by_side(const engine_bench *b, const sides *s, uint32_t n_rounds);
+/* The answer for a text of which nothing is cached, in an engine of its own with enough memory. */
+void condense_miss(const setting *s, const int32_t *prompt, uint32_t n_prompt, answer *out);
 
 #endif /* QUIRE_TESTS_CONDENSE_KIT_H */

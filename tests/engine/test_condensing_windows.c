@@ -81,15 +81,9 @@ static const char *const all_policies[] = {
 static void miss_of(const setting *s, const int32_t *text, uint32_t n_prompt, answer *want)
 {
     setting miss = *s;
-    engine_bench b;
 
-    miss.no_prefix_cache = true;
     miss.chunk_tokens = 70;
-    miss.n_pages = 0;
-    miss.store = NULL;
-    b = condense_bench(&miss);
-    assert_int_equal(answer_take(&b, s->policy, text, n_prompt, want), 0);
-    bench_close(&b);
+    condense_miss(&miss, text, n_prompt, want);
 }
 
 static void hit_is_miss(const setting *s)

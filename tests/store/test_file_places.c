@@ -129,6 +129,47 @@ static void test_taken(void **state)
     kit_dir_remove(dir);
 }
 
+#define SEVERAL 12u /* texts: several segments of 64 KiB */
+
+static void several_put(quire_store *store, uint32_t tenant)
+{
+    for (uint32_t i = 0; i < SEVERAL; i++) {
+        assert_int_equal(kit_put(store, tenant, i), QUIRE_STORE_OK);
+    }
+}
+
+/* The directory of another store, which has ended, stands where the directory was: the store goes
+ * on there, with numbers that are free, and the other's segments stay. */
+static void test_replaced(void **state)
+{
+    char dir[256], away[300];
+    quire_file_store_opts opts;
+    quire_store *store, *other;
+
+    kit_dir_make(dir);
+    (void)snprintf(away, sizeof away, "%s-away", dir);
+    opts = opts_of(dir, state);
+    opts.segment_bytes = (uint64_t)64 << 10;
+    store = kit_open(&opts);
+    assert_int_equal(kit_put(store, 1, 0), QUIRE_STORE_OK);
+    assert_int_equal(rename(dir, away), 0);
+    other = kit_open(&opts);
+    several_put(other, 2);
+    kit_close(other);
+    assert_int_equal(kit_put(store, 1, 1), QUIRE_STORE_IO);
+    state_wait(store, QUIRE_STORE_READY);
+    several_put(store, 3);
+    kit_close(store);
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < SEVERAL; i++) {
+        assert_int_equal(kit_get(store, 2, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_get(store, 3, i), QUIRE_STORE_OK);
+    }
+    kit_close(store);
+    kit_dir_remove(away);
+    kit_dir_remove(dir);
+}
+
 /* ---- full, read-only: a file system of a child's own ---- */
 
 #define FULL_BYTES "size=1m"
@@ -328,9 +369,13 @@ static void test_file_size(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vanished),    cmocka_unit_test(test_vanished_and_back),
-        cmocka_unit_test(test_taken),       cmocka_unit_test(test_full_and_readonly),
-        cmocka_unit_test(test_descriptors), cmocka_unit_test(test_file_size),
+        cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_vanished_and_back),
+        cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_replaced),
+        cmocka_unit_test(test_full_and_readonly),
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_file_size),
     };
 
     return kit_run(tests, sizeof tests / sizeof tests[0]);

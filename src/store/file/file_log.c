@@ -58,7 +58,8 @@ static void charge_set(file_store *st, file_segment *segment, uint64_t file_byte
 
 /* ---- begin ---- */
 
-/* Create the file of a segment with its header. Returns an fd or a negative errno. */
+/* Create the file of a segment with its header. Returns an fd or a negative errno; -EEXIST: there
+ * is a file of this number already. */
 static int file_create(file_store *st, const file_segment *segment)
 {
     const uint32_t n = segment->number;
@@ -69,7 +70,7 @@ static int file_create(file_store *st, const file_segment *segment)
     quire_file_path(st, n, path);
     fd = quire_file_open_direct(st->ops, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) {
-        return quire_file_failed(st, fd, "open", n);
+        return fd == -EEXIST ? fd : quire_file_failed(st, fd, "open", n);
     }
     head_make(st, segment, &head);
     quire_segment_head_write(st->block, &head);
@@ -100,37 +101,59 @@ static int lock_check(file_store *st)
                              FILE_NUMBER_LOCK);
 }
 
+static void segment_forget(file_store *st, file_segment *segment)
+{
+    (void)pthread_mutex_lock(&st->lock);
+    segment = quire_file_segment_remove(st, segment);
+    (void)pthread_mutex_unlock(&st->lock);
+    quire_file_segment_free(st, segment);
+}
+
+/* Add the next segment and create its file. Returns an fd or a negative errno. */
+static int segment_create(file_store *st, file_segment **out)
+{
+    char path[FILE_PATH_MAX];
+    int fd, rc;
+
+    if (st->next_number > QUIRE_SEGMENT_NUMBER_MAX) {
+        return -EOVERFLOW;
+    }
+    (void)pthread_mutex_lock(&st->lock);
+    *out = quire_file_segment_add(st, st->next_number, st->opts.segment_bytes);
+    (void)pthread_mutex_unlock(&st->lock);
+    if (*out == NULL) {
+        return -ENOMEM;
+    }
+    st->next_number++;
+    fd = file_create(st, *out);
+    if (fd == -EEXIST) {
+        segment_forget(st, *out);
+    } else if (fd < 0) {
+        quire_file_path(st, (*out)->number, path);
+        rc = st->ops->unlink(st->ops->ctx, path);
+        /* A file that cannot be removed stays charged, and goes when it is the oldest. */
+        if (rc == 0 || rc == -ENOENT) {
+            segment_forget(st, *out);
+        }
+    }
+    return fd;
+}
+
 int quire_file_begin(file_store *st)
 {
     file_segment *segment;
-    char path[FILE_PATH_MAX];
     int fd, rc = lock_check(st);
 
     rc = rc == 0 ? quire_file_room_make(st, false) : rc;
     if (rc < 0) {
         return rc;
     }
-    if (st->next_number > QUIRE_SEGMENT_NUMBER_MAX) {
-        return -EOVERFLOW;
-    }
-    (void)pthread_mutex_lock(&st->lock);
-    segment = quire_file_segment_add(st, st->next_number, st->opts.segment_bytes);
-    (void)pthread_mutex_unlock(&st->lock);
-    if (segment == NULL) {
-        return -ENOMEM;
-    }
-    st->next_number++;
-    fd = file_create(st, segment);
+    /* In a directory that came in the place of the store's own, numbers may be taken by segments of
+     * another store, which stay as they are. */
+    do {
+        fd = segment_create(st, &segment);
+    } while (fd == -EEXIST);
     if (fd < 0) {
-        quire_file_path(st, segment->number, path);
-        rc = st->ops->unlink(st->ops->ctx, path);
-        /* A file that cannot be removed stays charged, and goes when it is the oldest. */
-        if (rc == 0 || rc == -ENOENT) {
-            (void)pthread_mutex_lock(&st->lock);
-            segment = quire_file_segment_remove(st, segment);
-            (void)pthread_mutex_unlock(&st->lock);
-            quire_file_segment_free(st, segment);
-        }
         return fd;
     }
     st->open = (file_open){

@@ -167,7 +167,8 @@ void quire_file_wake(file_store *st);
 #define FILE_LOG_CLOSE   18u
 __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32_t kind,
                                                           const char *format, ...);
-/* From the return on nobody is woken, and nothing is logged. */
+/* From the return on nobody is woken, nothing is logged, and account_of is not called: all further
+ * records are account 0's. */
 void quire_file_quiet(file_store *st);
 /* Remove an entry, and count. */
 void quire_file_forget(file_store *st, uint32_t id, uint64_t *counter);

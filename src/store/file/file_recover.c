@@ -106,7 +106,9 @@ static int record_found(recovery *r, file_segment *segment, const quire_page_tex
     entry->blocks = at->blocks;
     entry->uses = (uint8_t)quire_min_u32(at->uses, UINT8_MAX);
     entry->state = QUIRE_INDEX_DURABLE;
+    (void)pthread_mutex_lock(&st->lock); /* create may give up waiting, and its caller go */
     quire_file_count(st, entry);
+    (void)pthread_mutex_unlock(&st->lock);
     return quire_file_item_add(segment, id, at->place);
 }
 

@@ -115,6 +115,9 @@ void quire_file_quiet(file_store *st)
     (void)pthread_mutex_lock(&st->log_lock);
     st->opts.log = NULL;
     (void)pthread_mutex_unlock(&st->log_lock);
+    (void)pthread_mutex_lock(&st->lock);
+    st->opts.account_of = NULL;
+    (void)pthread_mutex_unlock(&st->lock);
 }
 
 static void uncount(file_store *st, const quire_index_entry *entry)

@@ -119,10 +119,9 @@ typedef struct quire_file_store_opts {
     void (*log)(void *ctx, const char *line);
     void *log_ctx;
     /* Account i + 1 is as accounts[i], [n_accounts], copied; account 0 is everybody else's, of
-     * weight
-     * 1. account_of() names the account of a tenant's salt, 0 .. n_accounts, always the same for
-     * the same salt. Thread: any of the store's and its caller's, under the store's lock. NULL = 0
-     * for all. */
+     * weight 1. account_of() names the account of a tenant's salt, 0 .. n_accounts, always the same
+     * for the same salt. Thread: any of the store's and its caller's, under the store's lock; never
+     * after close or a failed create. NULL = 0 for all. */
     const quire_file_account *accounts;
     uint32_t n_accounts;
     uint16_t (*account_of)(void *ctx, const void *salt, uint32_t salt_bytes);

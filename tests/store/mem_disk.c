@@ -250,7 +250,7 @@ static void call_apply_by(mem_state *s, const mem_call *c, bool is_last, mem_cra
 {
     const bool is_random = rule == MEM_CRASH_RANDOM || rule == MEM_CRASH_LENGTHS;
 
-    if (rule == MEM_CRASH_NONE) {
+    if (rule == MEM_CRASH_NONE || (rule == MEM_CRASH_LATEST && !is_last)) {
         return;
     }
     if (c->kind == MEM_WRITE && (is_random || (is_last && rule == MEM_CRASH_TORN))) {

@@ -30,6 +30,7 @@ typedef enum mem_crash {
     MEM_CRASH_ALL,     /* every one: the process was killed, the machine was not */
     MEM_CRASH_NONE,    /* none */
     MEM_CRASH_TORN,    /* every one but the last, of which a part survives */
+    MEM_CRASH_LATEST,  /* the last alone */
     MEM_CRASH_RANDOM,  /* each call, and of writes each sector, by chance */
     MEM_CRASH_LENGTHS, /* RANDOM, but lost writes still lengthen their file */
     MEM_CRASH_RULES

@@ -9,10 +9,12 @@
 #include "file_kit.h"
 #include "mem_disk.h"
 
+#include "doze.h"
 #include "rounds.h"
 #include "seed.h"
 #include "store/file/file_visit.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -288,9 +290,89 @@ static void test_every_crash(void **state)
     free(s);
 }
 
+/* ---- a kill, and then a crash while the next process starts ---- */
+
+static uint64_t clock_at(void *ctx)
+{
+    return atomic_load((atomic_ullong *)ctx);
+}
+
+static uint64_t written_of(const quire_store *store)
+{
+    quire_store_stats stats;
+
+    store->ops->stats(store, &stats);
+    return stats.written_bytes_total;
+}
+
+/* A store whose first record is durable, and of which another is written in its place, without a
+ * sync: it is as good as killed. *t: the transfer that waits. */
+static quire_store *killed_make(const quire_file_store_opts *opts, atomic_ullong *now_ns,
+                                quire_transfer **t)
+{
+    quire_store *store = kit_open(opts);
+    uint64_t n_written;
+
+    *t = kit_put_new(1, 0);
+    store->ops->put(store, t, 1);
+    atomic_fetch_add(now_ns, 1000000000);
+    quire_transfer_free(kit_wait(store));
+    n_written = written_of(store);
+    *t = kit_put_new(1, 0);
+    (*t)->is_replacing = true;
+    store->ops->put(store, t, 1);
+    while (written_of(store) < n_written + KIT_RECORD) {
+        test_doze();
+    }
+    return store;
+}
+
+/* The start finds the second record, which may not be durable. When the machine fails now, the
+ * first one is still there, or the second. */
+static void test_crash_of_a_start(void **state)
+{
+    mem_disk *disk = mem_disk_new();
+    quire_file_store_opts opts = opts_of(disk);
+    atomic_ullong now_ns = 1;
+    quire_rng rng = test_rng(43);
+    quire_store *killed, *next;
+    quire_transfer *t;
+    size_t first, last;
+
+    (void)state;
+    opts.clock_ns = clock_at;
+    opts.clock_ctx = &now_ns;
+    opts.idle_sync_ms = 1;
+    killed = killed_make(&opts, &now_ns, &t);
+    opts.clock_ns = NULL;
+    first = mem_disk_calls(disk);
+    next = kit_open(&opts); /* this disk lets two processes write */
+    last = mem_disk_calls(disk);
+    assert_int_equal(kit_get(next, 1, 0), QUIRE_STORE_OK);
+    for (size_t call = first; call <= last; call++) {
+        for (uint32_t rule = 0; rule < MEM_CRASH_RULES; rule++) {
+            mem_disk *after = mem_disk_crash(disk, call, (mem_crash)rule, &rng);
+            const quire_file_store_opts own = opts_of(after);
+            quire_store *store = kit_open(&own);
+
+            assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_OK);
+            kit_close(store);
+            mem_disk_free(after);
+        }
+    }
+    kit_close(next);
+    atomic_fetch_add(&now_ns, 1000000000);
+    quire_transfer_free(kit_wait(killed));
+    kit_close(killed);
+    mem_disk_free(disk);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_every_crash) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_crash),
+        cmocka_unit_test(test_crash_of_a_start),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

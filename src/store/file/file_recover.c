@@ -293,7 +293,10 @@ static int scan_take(recovery *r, file_segment *segment, scan *s)
     return 0;
 }
 
-/* So that the next start need not read all of it again. Failure costs only that. */
+/* So that the next start need not read all of it again. Failure costs only that. The records may
+ * not be durable yet, where the last process was killed before a sync: the sync comes before the
+ * footer, which after a power failure must list no lost record in the place of an older, durable
+ * one. */
 static void scan_footer(file_store *st, file_segment *segment, const scan *s)
 {
     char path[FILE_PATH_MAX];
@@ -306,6 +309,7 @@ static void scan_footer(file_store *st, file_segment *segment, const scan *s)
         return;
     }
     if (st->ops->truncate(st->ops->ctx, fd, end_bytes) == 0 &&
+        st->ops->datasync(st->ops->ctx, fd) == 0 &&
         quire_file_footer_write(st, fd, segment, &s->drops, &end_bytes) == 0) {
         (void)st->ops->datasync(st->ops->ctx, fd);
         st->stats.stored_bytes += end_bytes - s->n_bytes;

@@ -135,6 +135,26 @@ static bool endings_add(quire_bytes *text, uint64_t unit, bool is_signed)
     return true;
 }
 
+/* The integers among the multiples are those of a whole number: of 0.75 those of 3. */
+static void make_whole(quire_decimal *unit)
+{
+    const quire_bound exact = { .is_there = true, .value = *unit };
+    const size_t places = strlen(unit->part);
+    const int64_t n = scaled(&exact, (uint32_t)places, true);
+    int64_t a = n, b = 1;
+
+    for (size_t k = 0; k < places; k++) {
+        b *= 10;
+    }
+    while (b != 0) { /* a = the greatest common divisor */
+        const int64_t rest = a % b;
+
+        a = b;
+        b = rest;
+    }
+    *unit = (quire_decimal){ .whole = (uint64_t)(n / a) };
+}
+
 /* A schema with a multipleOf that is no power of ten. */
 static int multiples(const schema_maker *m, const schema_place *p, const quire_decimal_range *l,
                      const quire_decimal *unit, quire_bytes *text)
@@ -144,12 +164,6 @@ static int multiples(const schema_maker *m, const schema_place *p, const quire_d
         l->low.is_there && quire_decimal_is_zero(&l->low.value) && !l->low.is_exclusive;
     const quire_bound exact = { .is_there = true, .value = *unit };
 
-    if (places > 6 || unit->whole > UINT64_C(1000000000)) {
-        return quire_schema_refuse(m, QUIRE_LIMIT, p,
-                                   "more than nine digits, or six behind the "
-                                   "point, has",
-                                   "multipleOf");
-    }
     if (l->low.is_there && l->high.is_there && l->low.value.whole < UINT64_C(1000000000000) &&
         l->high.value.whole < UINT64_C(1000000000000) &&
         multiples_add(text, l, scaled(&exact, places, true), places) > 0) {
@@ -165,7 +179,8 @@ static int multiples(const schema_maker *m, const schema_place *p, const quire_d
                                "multipleOf");
 }
 
-/* multipleOf: *places for a power of ten up to 1, else *unit. Errors as the caller's. */
+/* multipleOf: *places for a power of ten up to 1, else *unit. *places 0: of integers. Errors as the
+ * caller's. */
 static int multiple_get(const schema_maker *m, const json_t *schema, const schema_place *p,
                         uint32_t *places, quire_decimal *unit)
 {
@@ -186,8 +201,18 @@ static int multiple_get(const schema_maker *m, const json_t *schema, const schem
     if (unit->whole == (uint64_t)(n == 0) &&
         (n == 0 || (unit->part[n - 1] == '1' && strspn(unit->part, "0") == n - 1))) {
         *places = n < *places ? (uint32_t)n : *places;
-        unit->whole = 0; /* said by the places */
-        unit->part[0] = '\0';
+        *unit = (quire_decimal){ .whole = 0 }; /* said by the places */
+        return QUIRE_OK;
+    }
+    if (n > 6 || unit->whole > UINT64_C(1000000000)) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p,
+                                   "more than nine digits, or six behind the "
+                                   "point, has",
+                                   "multipleOf");
+    }
+    if (*places == 0) {
+        make_whole(unit);
+        unit->whole = unit->whole == 1 ? 0 : unit->whole; /* every integer */
     }
     return QUIRE_OK;
 }

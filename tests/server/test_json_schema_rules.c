@@ -150,6 +150,13 @@ static const rule_case numbers[] = {
       { "0", "4", "12", "96", "100", "1024" },
       { "2", "10", "1022", "-4" } },
     { "{\"type\":\"integer\",\"multipleOf\":100}", { "0", "100", "-2500" }, { "50", "1" } },
+    { "{\"type\":\"integer\",\"multipleOf\":0.75,\"minimum\":-3,\"maximum\":6}",
+      { "-3", "0", "3", "6" },
+      { "0.75", "1.50", "1", "9" } },
+    { "{\"type\":\"integer\",\"multipleOf\":2.5}", { "0", "5", "-10" }, { "2.5", "2", "12" } },
+    { "{\"type\":\"integer\",\"multipleOf\":0.5,\"minimum\":0,\"maximum\":5000}",
+      { "0", "4999" },
+      { "0.5", "5001" } },
 };
 
 static void test_numbers(void **state)

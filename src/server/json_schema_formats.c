@@ -1,7 +1,7 @@
 /* json_schema_formats.c - "format" and "pattern" of strings.
  *
  * A format is a regular expression here, whose texts are all of the format, though not conversely:
- * no 29th of February, no leap second, no quoted local part of an e-mail address.
+ * no leap second, no quoted local part of an e-mail address.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/json_schema_internal.h"
@@ -11,9 +11,12 @@
 
 #include <string.h>
 
-#define DATE                                                                                       \
+/* Of all years, but for the 29th of February. */
+#define DAY                                                                                        \
     "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"       \
     "02-(0[1-9]|1[0-9]|2[0-8]))"
+#define LEAP "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
+#define DATE "(" DAY "|" LEAP ")"
 #define TIME                                                                                       \
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
     ")"
@@ -33,11 +36,22 @@
 #define MAILBOX                                                                                    \
     "(" ATOM "{1,64}|" ATOM "{1,31}\\." ATOM "{1,32}|" ATOM "{1,20}(\\." ATOM "{1,20}){2}|" ATOM   \
     "{1,5}(\\." ATOM "{1,5}){3,9})"
-#define URI_CHAR "([a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
-#define URI_TAIL URI_CHAR "*(\\?(" URI_CHAR "|\\?)*)?(#(" URI_CHAR "|\\?)*)?"
-#define DURATION                                                                                   \
-    "P([0-9]{1,9}W|([0-9]{1,9}Y)?([0-9]{1,9}M)?[0-9]{1,9}D|"                                       \
-    "([0-9]{1,9}D)?T([0-9]{1,9}H)?([0-9]{1,9}M)?[0-9]{1,9}S|T[0-9]{1,9}[HM])"
+/* Mail goes to a host with a domain, whose last label is a name (RFC 3696, 2). */
+#define MAIL_HOST "((" LABEL "\\.){1,2}|(" SHORT "\\.){3,8})[a-zA-Z]([a-zA-Z0-9-]{0,22}[a-zA-Z])"
+#define URI_CHAR  "([a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+#define URI_FIRST "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})" /* no slash */
+#define URI_REST  "(\\?(" URI_CHAR "|\\?)*)?(#(" URI_CHAR "|\\?)*)?"
+#define URI_TAIL  URI_CHAR "*" URI_REST
+/* A user, a host and a port, or none before a path: RFC 3986, 3.2. */
+#define URI_USER "([a-zA-Z0-9._~!$&'()*+,;=:-]|%[0-9a-fA-F]{2})*@"
+#define URI_PLACE                                                                                  \
+    "((" URI_USER ")?[a-zA-Z0-9._-]{1,253}(:[0-9]{1,5})?(/" URI_CHAR "*)?|/" URI_CHAR "*)"
+/* A path begins with two slashes behind a place alone. */
+#define URI_PATH "(//" URI_PLACE "|/(" URI_FIRST URI_CHAR "*)?|" URI_FIRST URI_CHAR "*)"
+#define NUMBER   "[0-9]{1,9}"
+#define DAYS     "(" NUMBER "Y(" NUMBER "M)?(" NUMBER "D)?|" NUMBER "M(" NUMBER "D)?|" NUMBER "D)"
+#define HOURS    "T(" NUMBER "H(" NUMBER "M)?(" NUMBER "S)?|" NUMBER "M(" NUMBER "S)?|" NUMBER "S)"
+#define DURATION "P(" NUMBER "W|" DAYS "(" HOURS ")?|" HOURS ")"
 
 static const struct {
     const char *name, *regex;
@@ -46,11 +60,11 @@ static const struct {
     { "time", "^" TIME "$" },
     { "date-time", "^" DATE "T" TIME "$" },
     { "duration", "^" DURATION "$" },
-    { "email", "^" MAILBOX "@" HOST "$" },
+    { "email", "^" MAILBOX "@" MAIL_HOST "$" },
     { "hostname", "^" HOST "$" },
     { "ipv4", "^" IPV4 "$" },
     { "ipv6", "^" IPV6 "$" },
-    { "uri", "^[a-zA-Z][a-zA-Z0-9+.-]{0,15}:" URI_TAIL "$" },
+    { "uri", "^[a-zA-Z][a-zA-Z0-9+.-]{0,15}:" URI_PATH URI_REST "$" },
     { "uri-reference", "^([a-zA-Z][a-zA-Z0-9+.-]{0,15}:|/)?"
                        "[a-zA-Z0-9._~-]" URI_TAIL "$" },
     { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },

@@ -91,6 +91,7 @@ static const struct {
     { "$comment", SCHEMA_KEYWORD_NOTE, NULL },
     { "$defs", SCHEMA_KEYWORD_NOTE, NULL },
     { "definitions", SCHEMA_KEYWORD_NOTE, NULL },
+    { "discriminator", SCHEMA_KEYWORD_NOTE, NULL }, /* OpenAPI: names the choices of a oneOf */
     { "title", SCHEMA_KEYWORD_NOTE, NULL },
     { "description", SCHEMA_KEYWORD_NOTE, NULL },
     { "default", SCHEMA_KEYWORD_NOTE, NULL },
@@ -273,7 +274,8 @@ static int types_add(schema_maker *m, const json_t *schema, const schema_place *
         return implied != NULL ? type_add(m, schema, p, implied, text)
                                : quire_bytes_addf(text, "value");
     }
-    if (!json_is_array(type) || json_array_size(type) == 0 || json_array_size(type) > 7) {
+    if (!json_is_array(type) || json_array_size(type) == 0 ||
+        json_array_size(type) > QUIRE_SCHEMA_TYPES_MAX) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "neither a type nor a list of types is",
                                    "type");
     }

@@ -24,9 +24,11 @@
 #define QUIRE_SCHEMA_VALUES_MAX     1000u /* of enum, anyOf, oneOf */
 #define QUIRE_SCHEMA_COUNT_MAX      2000u /* minItems, maxItems, minLength, maxLength */
 #define QUIRE_SCHEMA_REFS_MAX       256u  /* distinct targets */
+#define QUIRE_SCHEMA_TYPES_MAX      7u    /* of one list */
 #define QUIRE_SCHEMA_MERGES_MAX                                                                    \
-    2000u /* merged schemas: allOf, and keywords beside $ref                                       \
-           */
+    2000u                                  /* merged schemas: allOf, and keywords beside $ref      \
+                                            */
+#define QUIRE_SCHEMA_COMPARED_MAX 1000000u /* values and names that merges look at */
 
 /* Append the grammar of a schema, in the syntax of quire_sampler_create(). Errors: QUIRE_INVAL (err
  * gives the place, "#/properties/name: ..."), QUIRE_LIMIT (a limit above, or of model/grammar.h),
@@ -37,7 +39,8 @@ int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_err
 int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
                                      quire_bytes *gbnf, quire_error *err);
 
-/* The value at a JSON pointer (RFC 6901), "" = root; NULL: there is none. Borrowed from root. */
+/* The value at a JSON pointer (RFC 6901), "" = root; NULL: there is none. Characters may be written
+ * as in a URI, %XX. Borrowed from root. */
 const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer);
 
 /* Whether a value is of a type, or of one in a list; NULL = of any. */

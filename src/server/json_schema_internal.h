@@ -27,7 +27,9 @@ typedef struct schema_maker {
     const json_t *refs[QUIRE_SCHEMA_REFS_MAX]; /* targets: def-0 .. */
     const char *ref_names[QUIRE_SCHEMA_REFS_MAX];
     uint32_t n_refs;
-    json_t *merged; /* an array that owns the schemas made by quire_schema_merge() */
+    json_t *merged;    /* an array that owns the schemas made by quire_schema_merge() */
+    size_t n_compared; /* values that merges have looked at */
+    bool is_empty;     /* the last error: no value satisfies the schema */
 } schema_maker;
 
 typedef enum schema_keyword_kind {
@@ -52,6 +54,9 @@ int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_p
                            uint32_t *rule);
 /* Append rule name-number of this text to the grammar; frees text. */
 int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, uint32_t number);
+
+/* Give a new schema, or NULL without memory, to the maker. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+int quire_schema_keep(schema_maker *m, const schema_place *p, json_t *json, json_t **out);
 
 /* A schema without allOf, and with $ref, anyOf, oneOf alone: keywords beside them are merged into
  * their schemas. *out belongs to the maker. Errors as quire_json_schema_grammar(). */

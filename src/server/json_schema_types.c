@@ -193,6 +193,9 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
     if (required != NULL && !json_is_array(required)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list is the value of", "required");
     }
+    if (json_array_size(required) > QUIRE_SCHEMA_VALUES_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 1000 names has", "required");
+    }
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
 
@@ -269,10 +272,11 @@ static int pairs_make(schema_maker *m, const json_t *schema, const schema_place 
     return QUIRE_OK;
 }
 
-/* The names of unnamed properties: strings of the schema propertyNames. */
+/* The names of unnamed properties: the strings that the schema propertyNames allows. */
 static int names_add(schema_maker *m, const json_t *names, const schema_place *p, quire_bytes *text)
 {
     const json_t *type = json_object_get(names, "type");
+    json_t *strings;
     uint32_t rule;
 
     if (names == NULL || json_is_true(names) ||
@@ -282,7 +286,9 @@ static int names_add(schema_maker *m, const json_t *names, const schema_place *p
     if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "string") != 0)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "names are strings, not of the", "type");
     }
-    QUIRE_TRY(quire_schema_node_make(m, names, p, &rule));
+    QUIRE_TRY(quire_schema_keep(m, p, json_pack("{s:[O,{s:s}]}", "allOf", names, "type", "string"),
+                                &strings));
+    QUIRE_TRY(quire_schema_node_make(m, strings, p, &rule));
     return quire_bytes_addf(text, "s-%" PRIu32, rule);
 }
 
@@ -308,11 +314,19 @@ static int named_count_check(const schema_maker *m, const json_t *schema, const 
     return QUIRE_OK;
 }
 
+/* The schema of unnamed properties; NULL = any. */
+static const json_t *rest_of(const json_t *schema)
+{
+    const json_t *values = json_object_get(schema, "additionalProperties");
+
+    return values != NULL ? values : json_object_get(schema, "unevaluatedProperties");
+}
+
 /* An object of unnamed properties: those of additionalProperties. */
 static int map_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
 {
     static const char *const counts[] = { "minProperties", "maxProperties" };
-    const json_t *values = json_object_get(schema, "additionalProperties");
+    const json_t *values = rest_of(schema);
     const json_t *names = json_object_get(schema, "propertyNames");
     const schema_place in_values = { p, "additionalProperties", SIZE_MAX, p->depth + 1 };
     const schema_place in_names = { p, "propertyNames", SIZE_MAX, p->depth + 1 };

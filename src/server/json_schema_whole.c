@@ -62,6 +62,10 @@ int quire_schema_values_add(schema_maker *m, const json_t *schema, const schema_
     if (only == NULL) {
         QUIRE_TRY(list_check(m, list, p, "enum"));
     }
+    if (json_array_size(types) > QUIRE_SCHEMA_TYPES_MAX) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "neither a type nor a list of types is",
+                                   "type");
+    }
     for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(list)); i++) {
         const json_t *value = only != NULL ? only : json_array_get(list, i);
 
@@ -113,6 +117,35 @@ static const char *pointer_step(const char *from, char *step, size_t size)
     return from;
 }
 
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* The member of an object with the name of a step. A pointer within a URI writes some characters as
+ * %XX (RFC 6901, 6); a name as it stands comes first. */
+static json_t *member_find(const json_t *object, char *step)
+{
+    json_t *member = json_object_get(object, step);
+    char *to = step;
+
+    for (const char *from = step; member == NULL && *from != '\0'; from++, to++) {
+        const int high = from[0] == '%' ? hex_digit(from[1]) : -1;
+        const int low = high >= 0 ? hex_digit(from[2]) : -1;
+
+        *to = low >= 0 ? (char)(16 * high + low) : *from;
+        from += low >= 0 ? 2 : 0;
+    }
+    if (member == NULL) {
+        *to = '\0';
+        member = json_object_get(object, step);
+    }
+    return member;
+}
+
 const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer)
 {
     const json_t *at = root;
@@ -129,7 +162,7 @@ const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer)
 
             at = step[0] >= '0' && step[0] <= '9' && *end == '\0' ? json_array_get(at, i) : NULL;
         } else {
-            at = json_object_get(at, step);
+            at = member_find(at, step);
         }
     }
     return pointer != NULL && *pointer == '\0' ? at : NULL;

@@ -325,6 +325,63 @@ static const rule_case parts[] = {
     { "{\"type\":\"array\",\"uniqueItems\":false,\"items\":{\"const\":1}}",
       { "[1,1]" },
       { "[2]" } },
+    /* Additional properties of one schema are those that only the other names. */
+    { "{\"allOf\":[{\"additionalProperties\":{\"type\":\"integer\"}},"
+      "{\"properties\":{\"x\":{\"type\":[\"string\",\"integer\"]}}}]}",
+      { "{\"x\":1}", "{}" },
+      { "{\"x\":\"a\"}" } },
+    { "{\"additionalProperties\":{},\"properties\":{\"a\":{}},\"allOf\":[{\"properties\":"
+      "{\"n\":{\"$ref\":\"#\"}}}]}",
+      { "{\"n\":{\"n\":{\"a\":1}}}" },
+      { "{\"n\":1}" } },
+    /* Putting schemas together changes neither of them. */
+    { "{\"$defs\":{\"b\":{\"properties\":{\"x\":{\"const\":1}}}},\"properties\":{\"p\":{\"allOf\":["
+      "{\"additionalProperties\":false},{\"$ref\":\"#/$defs/b\"}]},"
+      "\"q\":{\"$ref\":\"#/$defs/b\"}}}",
+      { "{\"p\":{},\"q\":{\"x\":1}}" },
+      { "{\"p\":{\"x\":1}}", "{\"q\":{\"x\":2}}" } },
+    { "{\"allOf\":[{\"prefixItems\":[{\"type\":\"string\"}]},{\"items\":{\"maxLength\":1}}]}",
+      { "[\"a\"]", "[\"a\",\"b\"]" },
+      { "[\"ab\"]", "[\"a\",\"bc\"]", "[1]" } },
+    { "{\"allOf\":[{\"items\":{\"const\":1}},{\"items\":false}]}", { "[]" }, { "[1]" } },
+    { "{\"type\":\"object\",\"unevaluatedProperties\":false}", { "{}" }, { "{\"a\":1}" } },
+    { "{\"allOf\":[{\"properties\":{\"a\":{\"const\":1}}}],\"properties\":{\"b\":{\"const\":2}},"
+      "\"unevaluatedProperties\":false}",
+      { "{\"b\":2,\"a\":1}" },
+      { "{\"c\":1}" } },
+    { "{\"allOf\":[{\"properties\":{\"a\":{\"const\":1}},\"unevaluatedProperties\":false},"
+      "{\"properties\":{\"b\":{\"const\":2}}}]}",
+      { "{\"a\":1}" },
+      { "{\"b\":2}", "{\"a\":1,\"b\":2}" } },
+    /* Names are strings, whatever else their schema allows. */
+    { "{\"type\":\"object\",\"propertyNames\":{\"enum\":[\"a\",1]}}",
+      { "{\"a\":1}" },
+      { "{1:1}", "{\"b\":1}" } },
+    { "{\"type\":\"object\",\"propertyNames\":{\"minimum\":1}}", { "{\"a\":1}" }, { "{1:1}" } },
+    { "{\"$defs\":{\"n\":{\"anyOf\":[{\"type\":\"integer\"},{\"const\":\"k\"}]}},"
+      "\"propertyNames\":{\"$ref\":\"#/$defs/n\"}}",
+      { "{\"k\":1}" },
+      { "{1:1}", "{\"a\":1}" } },
+    /* A choice that cannot hold beside the other keywords is none. */
+    { "{\"type\":\"string\",\"anyOf\":[{\"const\":\"a\"},{\"type\":\"null\"},{\"enum\":[1]},false]"
+      "}",
+      { "\"a\"" },
+      { "null", "1", "\"b\"" } },
+    { "{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"],\"oneOf\":[{\"properties\":{"
+      "\"b\":{}},\"additionalProperties\":false},{\"properties\":{\"b\":{\"const\":2}}}]}",
+      { "{\"a\":1,\"b\":2}" },
+      { "{\"b\":2}", "{\"a\":1,\"b\":3}" } },
+    /* As Pydantic writes a union with a discriminator. */
+    { "{\"discriminator\":{\"mapping\":{\"a\":\"#/$defs/A\"},\"propertyName\":\"t\"},\"oneOf\":["
+      "{\"$ref\":\"#/$defs/A\"}],\"$defs\":{\"A\":{\"properties\":{\"t\":{\"const\":\"a\"}},"
+      "\"required\":[\"t\"]}}}",
+      { "{\"t\":\"a\"}" },
+      { "{}" } },
+    /* As ts-json-schema-generator writes a reference. */
+    { "{\"$defs\":{\"P<\u00dc,1>\":{\"const\":1},\"100%41\":{\"const\":2}},\"anyOf\":["
+      "{\"$ref\":\"#/$defs/P%3C%c3%9C%2C1%3E\"},{\"$ref\":\"#/$defs/100%41\"}]}",
+      { "1", "2" },
+      { "3" } },
 };
 
 static void test_parts(void **state)
@@ -396,6 +453,12 @@ static const struct {
       QUIRE_INVAL, "does not allow: \"a\"" },
     { "{\"allOf\":[{\"not\":{}},{}]}", QUIRE_INVAL, "\"not\"" },
     { "{\"allOf\":[3,{}]}", QUIRE_INVAL, "#/allOf/0: a schema is an object" },
+    { "{\"allOf\":[{\"prefixItems\":[{}]},{\"items\":false}]}", QUIRE_INVAL,
+      "two schemas at once is \"prefixItems\"" },
+    { "{\"type\":\"string\",\"anyOf\":[{\"enum\":[1]},{\"type\":\"null\"}]}", QUIRE_INVAL,
+      "no common type" },
+    { "{\"propertyNames\":{\"enum\":[1,2]}}", QUIRE_INVAL, "no value is of the \"type\"" },
+    { "{\"$ref\":\"#/$defs/%4\"}", QUIRE_INVAL, "#/$defs/%4" },
     { "{\"$ref\":\"#\",\"minimum\":1}", QUIRE_LIMIT, "schemas within schemas" },
     { "{\"properties\":{\"a\":{\"$ref\":\"#\",\"minProperties\":0}}}", QUIRE_LIMIT, "schemas" },
     { "{\"prefixItems\":[]}", QUIRE_INVAL, "\"prefixItems\"" },
@@ -437,6 +500,42 @@ static void test_merges_are_bounded(void **state)
     (void)quire_bytes_addf(&text, "\"d14\":{}},\"$ref\":\"#/$defs/d0\"}");
     refused(text.data, QUIRE_LIMIT, "2000");
     quire_bytes_fini(&text);
+}
+
+static void many_add(quire_bytes *text, const char *keyword, char letter, int n)
+{
+    (void)quire_bytes_addf(text, "{\"%s\":[", keyword);
+    for (int i = 0; i < n; i++) {
+        (void)quire_bytes_addf(text, "%s\"%c%d\"", i > 0 ? "," : "", letter, i);
+    }
+    (void)quire_bytes_addf(text, "]}");
+}
+
+/* Values are compared with values: 20,000 with 20,000 would take seconds, 500,000 hours. */
+static void test_lists_are_bounded(void **state)
+{
+    static const struct {
+        const char *keyword;
+        int status;
+        const char *part;
+    } lists[] = {
+        { "enum", QUIRE_LIMIT, "to compare: more than \"1000000\"" },
+        { "required", QUIRE_LIMIT, "to compare: more than \"1000000\"" },
+        { "type", QUIRE_INVAL, "\"type\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < N(lists); i++) {
+        quire_bytes text = { 0 };
+
+        (void)quire_bytes_addf(&text, "{\"allOf\":[");
+        many_add(&text, lists[i].keyword, 'a', 20000);
+        (void)quire_bytes_addf(&text, ",");
+        many_add(&text, lists[i].keyword, 'b', 20000);
+        (void)quire_bytes_addf(&text, "]}");
+        refused(text.data, lists[i].status, lists[i].part);
+        quire_bytes_fini(&text);
+    }
 }
 
 /* ---- regular expressions of whole texts ---- */
@@ -482,10 +581,10 @@ static void test_whole_regex(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),     cmocka_unit_test(test_random_bounds),
-        cmocka_unit_test(test_strings),     cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_merges_are_bounded),
-        cmocka_unit_test(test_whole_regex),
+        cmocka_unit_test(test_numbers),           cmocka_unit_test(test_random_bounds),
+        cmocka_unit_test(test_strings),           cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_merges_are_bounded),
+        cmocka_unit_test(test_lists_are_bounded), cmocka_unit_test(test_whole_regex),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

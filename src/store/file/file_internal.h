@@ -124,6 +124,7 @@ typedef struct file_store {
     uint32_t n_segments;
     uint32_t n_fds;
     uint32_t next_number; /* W */
+    uint32_t marked;      /* W: see quire_segment_head */
 
     file_transfers gets[FILE_URGENCIES];
     uint64_t gets_set[FILE_URGENCIES / 64]; /* bit: a list has transfers */
@@ -165,6 +166,7 @@ void quire_file_wake(file_store *st);
 #define FILE_LOG_TROUBLE 16u
 #define FILE_LOG_DAMAGE  17u
 #define FILE_LOG_CLOSE   18u
+#define FILE_LOG_UNREAD  19u
 __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32_t kind,
                                                           const char *format, ...);
 /* From the return on nobody is woken, nothing is logged, and account_of is not called: all further

@@ -43,6 +43,7 @@ static void head_make(file_store *st, const file_segment *segment, quire_segment
     head->number = segment->number;
     head->oldest = st->oldest->number;
     head->sequence = st->sequence;
+    head->marked = st->marked;
     (void)pthread_mutex_unlock(&st->lock);
 }
 

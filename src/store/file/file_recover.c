@@ -6,6 +6,10 @@
  *
  * A segment with a footer costs two reads. The rest is read whole, and gets its footer now.
  *
+ * A segment that cannot be read may have markers. Unless a later segment says that it has none, the
+ * records before its end are not used, so that no dropped one comes back. Their files stay, and a
+ * start that can read all finds them again.
+ *
  * SPDX-License-Identifier: MIT */
 #include "store/file/file_internal.h"
 
@@ -27,6 +31,8 @@ typedef struct recovery {
     quire_index_drop *drops;
     uint32_t n_drops, drops_capacity;
     quire_segment_head newest; /* the head in the blocks that were written last */
+    uint32_t unread_first;     /* segments that could not be read, and no head read so far says */
+    uint32_t unread_last;      /* whether they have markers. 0 = none */
     unsigned char *tail;       /* [TAIL_BYTES] */
 } recovery;
 
@@ -75,14 +81,6 @@ static uint64_t position_of(uint32_t number, uint32_t place)
     return (uint64_t)number << 32 | place;
 }
 
-static void head_found(recovery *r, const file_segment *segment, const quire_segment_head *head)
-{
-    r->newest.sequence = quire_max_u64(r->newest.sequence, head->sequence);
-    if (head->number == segment->number) {
-        r->newest.oldest = quire_max_u64(r->newest.oldest, head->oldest);
-    }
-}
-
 /* A record at a place; the newest of its key counts. Salts of other lengths or bytes under one root
  * cannot be kept apart, so such a record is left out. */
 static int record_found(recovery *r, file_segment *segment, const quire_page_text *text,
@@ -112,13 +110,15 @@ static int record_found(recovery *r, file_segment *segment, const quire_page_tex
     return quire_file_item_add(segment, id, at->place);
 }
 
-static int drop_found(recovery *r, const file_segment *segment, const quire_store_drop *drop,
-                      uint64_t sequence, uint32_t place)
+/* A marker at a place of segment `number`. */
+static int drop_found(recovery *r, uint32_t number, const quire_store_drop *drop, uint64_t sequence,
+                      uint32_t place)
 {
     quire_index_drop *d;
     unsigned char *salt;
 
     r->newest.sequence = quire_max_u64(r->newest.sequence, sequence + 1);
+    r->st->marked = quire_max_u32(r->st->marked, number);
     if (r->n_drops == r->drops_capacity) {
         const uint32_t capacity = r->drops_capacity > 0 ? r->drops_capacity * 2 : 64;
         quire_index_drop *drops = realloc(r->drops, capacity * sizeof *drops);
@@ -135,9 +135,48 @@ static int drop_found(recovery *r, const file_segment *segment, const quire_stor
     }
     memcpy(salt, drop->salt, drop->salt_bytes);
     d = &r->drops[r->n_drops++];
-    *d = (quire_index_drop){ *drop, position_of(segment->number, place) };
+    *d = (quire_index_drop){ *drop, position_of(number, place) };
     d->drop.salt = salt;
     return 0;
+}
+
+/* ---- segments that cannot be read ---- */
+
+static int unread(recovery *r, const file_segment *segment, const char *what, int error)
+{
+    quire_file_log(r->st, FILE_LOG_DAMAGE, "%s: segment %u cannot be %s: %s", r->st->dir,
+                   segment->number, what, strerrordesc_np(-error));
+    r->unread_first = r->unread_first != 0 ? r->unread_first : segment->number;
+    r->unread_last = segment->number;
+    return 0;
+}
+
+/* `marked` as in a later head: the last of these segments that may have a marker. */
+static int unread_settle(recovery *r, uint64_t marked)
+{
+    static const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL, .salt = "" };
+    const uint32_t first = r->unread_first;
+    const uint32_t last = (uint32_t)quire_min_u64(r->unread_last, marked);
+
+    r->unread_first = r->unread_last = 0;
+    if (first == 0 || last < first) {
+        return 0;
+    }
+    quire_file_log(r->st, FILE_LOG_UNREAD,
+                   "%s: segment %u, which cannot be read, may say that older records were dropped: "
+                   "these are not used",
+                   r->st->dir, last);
+    return drop_found(r, last, &all, 0, UINT32_MAX);
+}
+
+static int head_found(recovery *r, const file_segment *segment, const quire_segment_head *head)
+{
+    r->newest.sequence = quire_max_u64(r->newest.sequence, head->sequence);
+    if (head->number != segment->number) {
+        return 0;
+    }
+    r->newest.oldest = quire_max_u64(r->newest.oldest, head->oldest);
+    return unread_settle(r, head->marked);
 }
 
 /* ---- with a footer ---- */
@@ -170,7 +209,7 @@ static int body_take(recovery *r, file_segment *segment, const quire_segment_foo
         quire_segment_drop d;
 
         quire_segment_drop_next(&cursor, &d);
-        rc = drop_found(r, segment, &d.drop, d.sequence, d.place);
+        rc = drop_found(r, segment->number, &d.drop, d.sequence, d.place);
     }
     free(roots);
     return rc;
@@ -206,8 +245,8 @@ static int footer_take(recovery *r, file_segment *segment, int fd, uint64_t file
     }
     rc = 0;
     if (quire_segment_body_check(trailer, &footer, body, file_bytes)) {
-        head_found(r, segment, &footer.head);
-        rc = body_take(r, segment, &footer, body);
+        rc = head_found(r, segment, &footer.head);
+        rc = rc == 0 ? body_take(r, segment, &footer, body) : rc;
         rc = rc < 0 ? rc : 1;
     }
     free(whole);
@@ -237,7 +276,7 @@ static int scan_marker(recovery *r, const file_segment *segment, scan *s, uint64
     d->drop.salt = d->salt;
     d->is_durable = true;
     quire_file_drop_push(&s->drops, d);
-    return drop_found(r, segment, &d->drop, d->sequence, d->place);
+    return drop_found(r, segment->number, &d->drop, d->sequence, d->place);
 }
 
 /* Look at one place. Returns the length of the record or drop there, 0 if there is no whole one, or
@@ -274,7 +313,7 @@ static int scan_take(recovery *r, file_segment *segment, scan *s)
 
     s->end_bytes = QUIRE_SEGMENT_BLOCK;
     if (s->n_bytes >= QUIRE_SEGMENT_BLOCK && quire_segment_head_read(s->bytes, &head)) {
-        head_found(r, segment, &head);
+        QUIRE_TRY(head_found(r, segment, &head));
     }
     while (at + QUIRE_SEGMENT_BLOCK <= s->n_bytes) {
         const int64_t n = scan_one(r, segment, s, at);
@@ -297,8 +336,10 @@ static int scan_take(recovery *r, file_segment *segment, scan *s)
  * not be durable yet, where the last process was killed before a sync: the sync comes before the
  * footer, which after a power failure must list no lost record in the place of an older, durable
  * one. */
-static void scan_footer(file_store *st, file_segment *segment, const scan *s)
+static void scan_footer(recovery *r, file_segment *segment, const scan *s)
 {
+    file_store *st = r->st;
+    const uint32_t marked = st->marked;
     char path[FILE_PATH_MAX];
     uint64_t end_bytes = s->end_bytes;
     int fd;
@@ -308,6 +349,7 @@ static void scan_footer(file_store *st, file_segment *segment, const scan *s)
     if (fd < 0) {
         return;
     }
+    st->marked = quire_max_u32(marked, r->unread_last); /* the head of this segment did not say */
     if (st->ops->truncate(st->ops->ctx, fd, end_bytes) == 0 &&
         st->ops->datasync(st->ops->ctx, fd) == 0 &&
         quire_file_footer_write(st, fd, segment, &s->drops, &end_bytes) == 0) {
@@ -315,6 +357,7 @@ static void scan_footer(file_store *st, file_segment *segment, const scan *s)
         st->stats.stored_bytes += end_bytes - s->n_bytes;
         segment->charge_bytes += end_bytes - s->n_bytes;
     }
+    st->marked = marked;
     (void)st->ops->close(st->ops->ctx, fd);
 }
 
@@ -337,15 +380,13 @@ static int scan_segment(recovery *r, file_segment *segment, int fd, uint64_t fil
     s.n_bytes = file_bytes / QUIRE_SEGMENT_BLOCK * QUIRE_SEGMENT_BLOCK;
     rc = quire_file_read_all(st->ops, fd, s.bytes, s.n_bytes, 0);
     if (rc < 0) {
-        quire_file_log(st, FILE_LOG_DAMAGE, "%s: segment %u cannot be read: %s", st->dir,
-                       segment->number, strerrordesc_np(-rc));
-        rc = 0;
+        rc = unread(r, segment, "read", rc);
     } else {
         rc = scan_take(r, segment, &s);
         s.n_bytes = file_bytes;
         if (rc == 0 && !st->opts.is_readonly &&
             s.end_bytes + QUIRE_SEGMENT_BLOCK <= QUIRE_FILE_SEGMENT_BYTES_MAX) {
-            scan_footer(st, segment, &s);
+            scan_footer(r, segment, &s);
         }
     }
     quire_file_drops_free(&s.drops);
@@ -368,16 +409,13 @@ static int segment_take(recovery *r, uint32_t number)
     if (fd == -ENOENT) {
         return 0;
     }
-    if (fd >= 0 && st->ops->size(st->ops->ctx, fd, &file_bytes) < 0) {
-        file_bytes = 0;
-    }
-    segment = quire_file_segment_add(st, number, file_bytes + QUIRE_FILE_SEGMENT_OVERHEAD);
+    rc = fd >= 0 ? st->ops->size(st->ops->ctx, fd, &file_bytes) : fd;
+    segment = quire_file_segment_add(
+        st, number, rc < 0 ? st->opts.segment_bytes : file_bytes + QUIRE_FILE_SEGMENT_OVERHEAD);
     if (segment == NULL) {
         rc = -ENOMEM;
-    } else if (fd < 0) {
-        quire_file_log(st, FILE_LOG_DAMAGE, "%s: segment %u cannot be opened: %s", st->dir, number,
-                       strerrordesc_np(-fd));
-        rc = 0;
+    } else if (rc < 0) {
+        rc = unread(r, segment, fd < 0 ? "opened" : "read", rc);
     } else {
         rc = footer_take(r, segment, fd, file_bytes);
         rc = rc == 0 ? scan_segment(r, segment, fd, file_bytes) : rc;
@@ -440,6 +478,7 @@ static int recover_all(recovery *r)
     for (uint32_t i = 0; i < r->n_numbers && rc == 0; i++) {
         rc = segment_take(r, r->numbers[i]);
     }
+    rc = rc == 0 ? unread_settle(r, QUIRE_SEGMENT_NOT_KNOWN) : rc;
     if (rc < 0) {
         return rc;
     }

@@ -49,6 +49,10 @@
  * records are there after a crash, whichever later writes reached the disk. A start after a crash
  * may find room for one segment less; then the oldest goes without its used records.
  *
+ * Segments that cannot be read at the start: their records are not there, and those before them
+ * neither, unless a later segment says that no drop stands between. Nothing in the directory
+ * changes by that.
+ *
  * Stuck disks: only the store's threads wait for the disk. create waits for them at most open_ms,
  * close at most close_ms. After that the memory of transfers whose input or output has not ended
  * still belongs to the kernel: close does not give these transfers back, ever, and their memory and

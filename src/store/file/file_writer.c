@@ -318,6 +318,7 @@ static void drop_process(file_store *st, file_drop *drop)
     free(block);
     if (rc == 0) {
         drop->is_durable = false;
+        st->marked = st->open.segment->number;
         quire_file_drop_push(&st->open.drops, drop);
         return;
     }

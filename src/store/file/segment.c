@@ -16,6 +16,8 @@
 #define AT_FIELDS   24u
 
 #define HEAD_BYTES 24u /* number, oldest, sequence */
+#define AT_MARKED                                                                                  \
+    200u /* the rest of a head, of headers and trailers; 0: not known, else by one more */
 
 #define AT_MARKER_WHAT       32u
 #define AT_MARKER_SALT_BYTES 36u
@@ -27,6 +29,7 @@
 #define AT_TRAILER_BODY    (AT_TRAILER_ENTRIES + 12u)
 #define AT_TRAILER_HASH    (AT_TRAILER_ENTRIES + 16u)
 
+_Static_assert(AT_TRAILER_HASH + QUIRE_HASH128_BYTES <= AT_MARKED, "a trailer fits");
 _Static_assert(AT_MARKER_SALT + QUIRE_PREFIX_SALT_MAX <= QUIRE_SEGMENT_BLOCK, "a salt fits");
 
 static uint32_t u32_get(const unsigned char *at)
@@ -72,31 +75,37 @@ static bool block_check(const unsigned char *block, const char *magic)
     return memcmp(checksum, block + AT_CHECKSUM, sizeof checksum) == 0;
 }
 
-static void head_put(unsigned char *at, const quire_segment_head *head)
+static void head_put(unsigned char *block, const quire_segment_head *head)
 {
+    unsigned char *at = block + AT_FIELDS;
+
     at = quire_le_put(at, head->number, 8);
     at = quire_le_put(at, head->oldest, 8);
     (void)quire_le_put(at, head->sequence, 8);
+    (void)quire_le_put(block + AT_MARKED, head->marked + 1, 8);
 }
 
-static bool head_get(const unsigned char *at, quire_segment_head *out)
+static bool head_get(const unsigned char *block, quire_segment_head *out)
 {
+    const unsigned char *at = block + AT_FIELDS;
+
     out->number = quire_le_get(at, 8);
     out->oldest = quire_le_get(at + 8, 8);
     out->sequence = quire_le_get(at + 16, 8);
+    out->marked = quire_le_get(block + AT_MARKED, 8) - 1;
     return out->number <= QUIRE_SEGMENT_NUMBER_MAX && out->oldest <= out->number;
 }
 
 void quire_segment_head_write(unsigned char *block, const quire_segment_head *head)
 {
     block_begin(block, "QKVS");
-    head_put(block + AT_FIELDS, head);
+    head_put(block, head);
     block_checksum(block, block + AT_CHECKSUM);
 }
 
 bool quire_segment_head_read(const unsigned char *block, quire_segment_head *out)
 {
-    return block_check(block, "QKVS") && head_get(block + AT_FIELDS, out);
+    return block_check(block, "QKVS") && head_get(block, out);
 }
 
 /* ---- markers ---- */
@@ -235,7 +244,7 @@ void quire_segment_trailer_write(unsigned char *block, const quire_segment_foote
     unsigned char *at = block + AT_TRAILER_ENTRIES;
 
     block_begin(block, "QKVT");
-    head_put(block + AT_FIELDS, &footer->head);
+    head_put(block, &footer->head);
     at = quire_le_put(at, footer->n_entries, 4);
     at = quire_le_put(at, footer->n_roots, 4);
     at = quire_le_put(at, footer->n_drops, 4);
@@ -249,7 +258,7 @@ bool quire_segment_trailer_read(const unsigned char *block, uint64_t file_bytes,
 {
     const unsigned char *at = block + AT_TRAILER_ENTRIES;
 
-    if (!block_check(block, "QKVT") || !head_get(block + AT_FIELDS, &out->head)) {
+    if (!block_check(block, "QKVT") || !head_get(block, &out->head)) {
         return false;
     }
     out->n_entries = u32_get(at);

@@ -36,7 +36,11 @@ typedef struct quire_segment_head {
     uint64_t number;
     uint64_t oldest;   /* the lowest number that existed when this block was written */
     uint64_t sequence; /* above that of every record and marker so far */
+    uint64_t marked; /* the highest number of a segment with a marker so far; 0 = none. A reader of
+                        the log who cannot read a segment learns here whether the segment may have
+                        one. QUIRE_SEGMENT_NOT_KNOWN: the block's writer did not say */
 } quire_segment_head;
+#define QUIRE_SEGMENT_NOT_KNOWN UINT64_MAX
 
 void quire_segment_head_write(unsigned char *block, const quire_segment_head *head);
 bool quire_segment_head_read(const unsigned char *block, quire_segment_head *out);

@@ -166,7 +166,8 @@ static int place_add(void *ctx, quire_page_id page, uint32_t slot)
 }
 
 /* List the offloaded pages of the batch, in the order of its tables. A page that several tables
- * name is listed as often. */
+ * name is listed as often. A step that has begun to read all goes on so: the buffer that chosen
+ * pages would come to may be about to get part 0 for the next step. */
 static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
 {
     for (uint32_t i = 0; i < s->n_listed; i++) {
@@ -174,7 +175,7 @@ static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
     }
     s->n_places = 0;
     s->n_listed = 0;
-    s->is_choosing = s->choice.chooses != NULL;
+    s->is_choosing = s->choice.chooses != NULL && (s->is_choosing || !batch->is_rest);
     for (uint32_t i = 0; i < batch->n_seqs; i++) {
         const uint32_t n_before = s->n_places;
         quire_attn_batch one = *batch;
@@ -327,7 +328,6 @@ static void stop_enter(quire_offload_stream *s, uint32_t at)
 {
     const uint32_t next = quire_offload_stops_next(&s->stops, at);
 
-    chosen_leave(s);
     s->at = at;
     if (s->status < 0) { /* the step has failed */
         stop_point(s, at);
@@ -354,6 +354,7 @@ static void stop_enter(quire_offload_stream *s, uint32_t at)
 /* The next layer, which reads these parts. */
 static void layer_enter(quire_offload_stream *s, const quire_offload_stop *stop)
 {
+    chosen_leave(s);
     stop_enter(s, quire_offload_stops_find(&s->stops, s->at, stop));
 }
 

@@ -102,6 +102,8 @@ typedef struct gguf_gen_opts {
     bool has_choice_bias;   /* where the architecture may have it */
     bool has_expert_type;   /* experts are of expert_type, all other matrices of type */
     enum ggml_type expert_type;
+    enum ggml_type expert_type_more; /* of experts' ups in layers of even numbers, and of their
+                                        downs in the others; f32 = as all of them */
     bool has_shared_type; /* and so are those of the network that all rows pass through */
     bool has_router_type; /* routers of experts are of type */
     gguf_gen_vocab vocab;

@@ -142,6 +142,13 @@ static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *n
     gguf_add_tensor(p->gguf, entry->tensor);
 }
 
+/* Whether the matrix is of the type that some of the experts' matrices have. */
+static bool is_more_of_experts(const gguf_gen_opts *o, const char *name, uint32_t layer)
+{
+    return o->expert_type_more != GGML_TYPE_F32 &&
+           has_suffix(name, layer % 2 == 0 ? "ffn_up_exps.weight" : "ffn_down_exps.weight");
+}
+
 /* Matrices of experts, or vectors, one behind the other. */
 static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
                       const quire_tensor_row *r, uint32_t layer)
@@ -150,7 +157,9 @@ static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
     const bool is_expert_type = o->has_expert_type && r->depth == QUIRE_DIM_EXPERTS;
     const int64_t columns = quire_dim_size(&p->sizes, r->columns, layer);
     const enum ggml_type type =
-        fitting(is_expert_type ? o->expert_type : type_of(p, name), columns);
+        is_more_of_experts(o, name, layer)
+            ? o->expert_type_more
+            : fitting(is_expert_type ? o->expert_type : type_of(p, name), columns);
     const int64_t depth = quire_dim_size(&p->sizes, r->depth, layer);
     gguf_gen_entry *entry = &p->entries[p->n++];
 

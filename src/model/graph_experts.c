@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "matmul/experts.h"
-#include "matmul/floats.h"
+#include "model/float_maps.h"
 
 #include <ggml-backend.h>
 
@@ -100,6 +100,18 @@ static quire_experts_plan plan_of(const quire_router *router, const struct ggml_
     return quire_experts_plan_at(&shape, plan->data);
 }
 
+/* A layer's panels; NULL: all of its experts' matrices are floats. */
+static const quire_matmul_weight *panels_of(const quire_expert_weights *w)
+{
+    const struct ggml_tensor *const kinds[] = { w->gate, w->up, w->gate_up, w->down };
+    const quire_matmul_weight *panels = NULL;
+
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && panels == NULL; i++) {
+        panels = kinds[i] != NULL ? quire_weights_panels(kinds[i]) : NULL;
+    }
+    return panels;
+}
+
 /* Pack x, of which there is a row for each row, or for each place behind the first products. */
 static void pack(struct ggml_tensor *dst, const quire_graph_experts *e, bool is_by_place, int ith,
                  int nth)
@@ -111,8 +123,8 @@ static void pack(struct ggml_tensor *dst, const quire_graph_experts *e, bool is_
                                    .n_in = (uint32_t)x->ne[0],
                                    .is_by_place = is_by_place };
 
-    quire_experts_x_pack(quire_weights_panels(e->weights->down)->kernels, &plan, &rows, dst->data,
-                         (uint32_t)ith, (uint32_t)nth);
+    quire_experts_x_pack(panels_of(e->weights)->kernels, &plan, &rows, dst->data, (uint32_t)ith,
+                         (uint32_t)nth);
 }
 
 static void op_pack_rows(struct ggml_tensor *dst, int ith, int nth, void *userdata)
@@ -146,25 +158,12 @@ static void panels_run(const struct ggml_tensor *dst, const expert_map *m,
     quire_experts_run(&product, plan, thread, n_threads);
 }
 
-/* x [n_in][n_rows] times a matrix; y and rows are the caller's to say. */
-static quire_floats_product floats_of(const struct ggml_tensor *weight, const struct ggml_tensor *x)
-{
-    return (quire_floats_product){ .kernels = quire_floats_kernels_find(NULL),
-                                   .type = weight->type == GGML_TYPE_F32   ? QUIRE_FLOATS_F32
-                                           : weight->type == GGML_TYPE_F16 ? QUIRE_FLOATS_F16
-                                                                           : QUIRE_FLOATS_BF16,
-                                   .n_in = (uint32_t)weight->ne[0],
-                                   .w = weight->data,
-                                   .w_stride = weight->nb[1],
-                                   .x = x->data,
-                                   .x_stride = x->nb[1] / sizeof(float),
-                                   .n_rows = (uint32_t)x->ne[1] };
-}
-
+/* x as it is stands behind the plan, where other products of the op read it packed. */
 static void floats_run(const struct ggml_tensor *dst, const expert_map *m,
                        const quire_experts_plan *plan, uint32_t thread, uint32_t n_threads)
 {
-    quire_floats_experts experts = { .one = floats_of(m->weight, dst->src[0]),
+    const struct ggml_tensor *x = dst->src[2] != NULL ? dst->src[2] : dst->src[0];
+    quire_floats_experts experts = { .one = quire_float_map_product(m->weight, x),
                                      .w_bytes = m->weight->nb[2],
                                      .n_out = (uint32_t)m->weight->ne[1],
                                      .is_by_place = m->is_by_place };
@@ -210,17 +209,6 @@ static void op_down(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     const quire_graph_experts *e = userdata;
 
     map_run(dst, e, &(expert_map){ e->weights->down, e->weights->down_b, true, 0 }, ith, nth);
-}
-
-/* Of a matrix that all rows pass through. */
-static void op_floats(struct ggml_tensor *dst, int ith, int nth, void *userdata)
-{
-    quire_floats_product product = floats_of(dst->src[1], dst->src[0]);
-
-    (void)userdata;
-    product.y = dst->data;
-    product.y_stride = dst->nb[1] / sizeof(float);
-    quire_floats_run_part(&product, (uint32_t)dst->ne[0], (uint32_t)ith, (uint32_t)nth);
 }
 
 /* A row times its weight for each of its choices, by the plan's places, or without a plan by row
@@ -290,20 +278,12 @@ static bool is_host(const struct ggml_tensor *w)
     return w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer);
 }
 
-/* Whether Quire multiplies the matrix as floats. */
-static bool is_float(const struct ggml_tensor *w)
-{
-    return (w->type == GGML_TYPE_F32 || w->type == GGML_TYPE_F16 || w->type == GGML_TYPE_BF16) &&
-           is_host(w) && quire_floats_kernels_find(NULL) != NULL;
-}
-
 /* A map of all rows. */
 static struct ggml_tensor *linear_build(quire_linear *linear, struct ggml_tensor *w,
                                         struct ggml_tensor *x)
 {
-    return is_float(w) ? custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
-                                (struct ggml_tensor *[3]){ x, w, NULL }, op_floats, NULL)
-                       : quire_linear_build(linear, w, x);
+    return quire_float_map_is_ours(w) ? quire_float_map_build(linear->ctx, w, x)
+                                      : quire_linear_build(linear, w, x);
 }
 
 /* f32 weights are multiplied in the router's own order. */
@@ -346,37 +326,59 @@ static struct ggml_tensor *activated(const quire_linear *linear, const quire_gra
     QUIRE_CHECK(false);
 }
 
-/* Products of Quire's own: of panels, whose x is packed, or of floats. */
+/* What the products with gates and ups read: x packed, x as it is, or both. */
+typedef struct first_maps {
+    bool has_panels, has_floats;
+} first_maps;
+
+static first_maps first_maps_of(const quire_expert_weights *w)
+{
+    const struct ggml_tensor *const kinds[] = { w->gate, w->up, w->gate_up };
+    first_maps first = { false, false };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const bool is_panels = kinds[i] != NULL && quire_weights_panels(kinds[i]) != NULL;
+
+        first.has_panels = first.has_panels || is_panels;
+        first.has_floats = first.has_floats || (kinds[i] != NULL && !is_panels);
+    }
+    return first;
+}
+
+/* Products of Quire's own: of panels, whose x is packed, and of floats. */
 static struct ggml_tensor *planned_build(quire_graph_experts *e, const quire_linear *linear,
                                          struct ggml_tensor *x, struct ggml_tensor *choice)
 {
     struct ggml_context *ctx = linear->ctx;
     const quire_experts_shape shape = shape_of(e->router, x->ne[1]);
     const int64_t n_rows = x->ne[1], n_pairs = n_rows * e->router->n_used;
-    const bool is_packed = quire_weights_panels(e->weights->down) != NULL;
+    const first_maps first = first_maps_of(e->weights);
     const int64_t n_embd = x->ne[0], n_ff = e->weights->down->ne[0];
     const bool has_gate = e->weights->gate != NULL || e->weights->gate_up != NULL;
     struct ggml_tensor *plan =
         custom(linear, GGML_TYPE_I32, (int64_t)quire_experts_plan_words(&shape), 1,
                (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
-    struct ggml_tensor *both, *y;
+    struct ggml_tensor *packed = NULL, *both, *y;
 
     if (e->weighs_input) {
         x = custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
                    (struct ggml_tensor *[3]){ x, choice, plan }, op_spread, e);
     }
-    if (is_packed) {
-        x = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
+    if (first.has_panels) {
+        packed =
+            custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
                    1, (struct ggml_tensor *[3]){ x, plan, NULL },
                    e->weighs_input ? op_pack_places : op_pack_rows, e);
     }
     both = custom(linear, GGML_TYPE_F32, has_gate ? 2 * n_ff : n_ff, n_pairs,
-                  (struct ggml_tensor *[3]){ x, plan, NULL }, op_gate_up, e);
+                  (struct ggml_tensor *[3]){ packed != NULL ? packed : x, plan,
+                                             packed != NULL && first.has_floats ? x : NULL },
+                  op_gate_up, e);
     y = has_gate ? activated(linear, e, ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], 0),
                              ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1],
                                           (size_t)n_ff * sizeof(float)))
                  : activated(linear, e, NULL, both);
-    if (is_packed) {
+    if (quire_weights_panels(e->weights->down) != NULL) {
         y = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_ff), 1,
                    (struct ggml_tensor *[3]){ y, plan, NULL }, op_pack_places, e);
     }
@@ -450,16 +452,14 @@ static struct ggml_tensor *shared_build(quire_graph_experts *e, quire_linear *li
     return ggml_mul(linear->ctx, y, share);
 }
 
-/* Whether Quire multiplies with the experts. Either all of their matrices are in panels or none. */
+/* Whether Quire multiplies with the experts: each of their matrices is in panels or floats. */
 static bool is_ours(const quire_expert_weights *w)
 {
     const struct ggml_tensor *const kinds[] = { w->gate, w->up, w->gate_up, w->down };
 
-    if (quire_weights_panels(w->down) != NULL) {
-        return true;
-    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (kinds[i] != NULL && !is_float(kinds[i])) {
+        if (kinds[i] != NULL && quire_weights_panels(kinds[i]) == NULL &&
+            !quire_float_map_is_ours(kinds[i])) {
             return false;
         }
     }

@@ -14,9 +14,10 @@
  *   combine    custom op: the weighted sum of a row's results
  *
  * Matrices of f32, f16 and bf16 have the same ops but for packing: their products read x as it is
- * (matmul/floats.h). A layer whose matrices are neither in panels nor all floats has ggml's
- * mul_mat_id between choice and combine. Experts that all rows pass through (shared ones) are built
- * as a network beside, and added; floats are multiplied in the same way there.
+ * (matmul/floats.h), also beside matrices in panels. A layer with a matrix that is neither in
+ * panels nor of floats has ggml's mul_mat_id between choice and combine. Experts that all rows pass
+ * through (shared ones) are built as a network beside, and added; floats are multiplied in the same
+ * way there.
  *
  * In a layer in panels or of floats a row's result depends on no other row, as everywhere in Quire
  * (docs/architecture.md). ggml's products of experts do not promise as much.

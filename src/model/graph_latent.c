@@ -13,6 +13,7 @@
 #include "model/graph_build.h"
 
 #include "base/check.h"
+#include "model/head_maps.h"
 
 /* The part of rows of heads from number `first` of each head on: [n][heads][rows]. */
 static struct ggml_tensor *part_of(const quire_graph_build *b, struct ggml_tensor *x, size_t first,
@@ -20,17 +21,6 @@ static struct ggml_tensor *part_of(const quire_graph_build *b, struct ggml_tenso
 {
     return ggml_view_3d(b->graph->ctx, x, n, x->ne[1], x->ne[2], x->nb[1], x->nb[2],
                         first * sizeof(float));
-}
-
-/* A matrix for each head times that head's rows: w [in][out][heads], x [in][heads][rows] gives
- * [out][heads][rows], a view. */
-static struct ggml_tensor *by_head(const quire_graph_build *b, struct ggml_tensor *w,
-                                   struct ggml_tensor *x)
-{
-    struct ggml_context *ctx = b->graph->ctx;
-
-    x = ggml_mul_mat(ctx, w, ggml_permute(ctx, x, 0, 2, 1, 3));
-    return ggml_permute(ctx, x, 0, 2, 1, 3);
 }
 
 /* K, and in its first numbers V: [d_k][1][rows]. */
@@ -65,7 +55,8 @@ static struct ggml_tensor *latent_query(const quire_graph_build *b, struct ggml_
                         b->desc->n_head, b->n_rows);
     turned = quire_graph_rope(b, part_of(b, q, d_plain, n_rot), il);
     ggml_build_forward_expand(b->graph->cgraph, turned);
-    return ggml_concat(ctx, by_head(b, l->wk_b, part_of(b, q, 0, d_plain)), turned, 0);
+    return ggml_concat(ctx, quire_head_maps_build(ctx, l->wk_b, part_of(b, q, 0, d_plain)), turned,
+                       0);
 }
 
 void quire_graph_latent_rows(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
@@ -100,6 +91,7 @@ struct ggml_tensor *quire_graph_latent_result(const quire_graph_build *b, struct
     const int64_t n_rows = y->ne[1];
 
     y = ggml_reshape_3d(ctx, y, b->desc->d_v, b->desc->n_head, n_rows);
-    y = by_head(b, value_matrices(b, il), y);
-    return ggml_cont_2d(ctx, y, (int64_t)b->desc->latent.d_out * b->desc->n_head, n_rows);
+    y = quire_head_maps_build(ctx, value_matrices(b, il), y);
+    y = ggml_is_contiguous(y) ? y : ggml_cont(ctx, y);
+    return ggml_reshape_2d(ctx, y, (int64_t)b->desc->latent.d_out * b->desc->n_head, n_rows);
 }

@@ -30,7 +30,7 @@
 #define QUIRE_KV_CODEC_VERSION    1u /* how values become codes: scales, levels, rounding alone */
 #define QUIRE_KV_ROTATION_VERSION 1u /* the transform behind quire_hadamard() */
 #define QUIRE_KV_ROUNDING_VERSION 1u /* rounding in view of queries: quire_attn_pairs_qk() */
-#define QUIRE_KV_KERNELS_VERSION  4u /* order of additions in attention, products and the graph */
+#define QUIRE_KV_KERNELS_VERSION  5u /* order of additions in attention, products and the graph */
 
 /* A stored layer's K and V. */
 typedef struct quire_kv_identity_layer {

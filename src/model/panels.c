@@ -4,6 +4,7 @@
 #include "model/panels.h"
 
 #include "base/check.h"
+#include "model/float_maps.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +45,12 @@ bool quire_panels_take(const struct ggml_tensor *matrix, const quire_matmul_kern
            quire_matmul_takes(type, (uint64_t)matrix->ne[0], (uint64_t)matrix->ne[1]);
 }
 
+/* The same for the matrices of all experts together. */
+static bool takes_all(const struct ggml_tensor *matrices, const quire_matmul_kernels *kernels)
+{
+    return quire_panels_take(matrices, kernels) && matrices->ne[1] * matrices->ne[2] <= UINT32_MAX;
+}
+
 bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices,
                                const quire_matmul_kernels *kernels)
 {
@@ -59,12 +66,13 @@ bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_t
         (void)snprintf(name, sizeof name, "%.*sffn_%s_exps.weight", (int)(rest - matrices->name),
                        matrices->name, kinds[i]);
         t = ggml_get_tensor(tensors, name);
-        if (t != NULL && (!quire_panels_take(t, kernels) || t->ne[1] * t->ne[2] > UINT32_MAX)) {
+        if (t != NULL && !takes_all(t, kernels) && !quire_float_map_takes(t)) {
             return false;
         }
         n += t != NULL;
     }
-    return n > 1; /* the description has checked which of them are there */
+    /* The description has checked which of them are there. */
+    return n > 1 && takes_all(matrices, kernels);
 }
 
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,

@@ -12,7 +12,8 @@
 bool quire_panels_take(const struct ggml_tensor *matrix, const quire_matmul_kernels *kernels);
 
 /* The same for all matrices of a layer's experts. `matrices` is one kind of them (gate, up, down),
- * and `tensors` has the other kinds. */
+ * and `tensors` has the other kinds. Each of these needs panels, too, or is of floats that Quire
+ * multiplies: ggml's products of experts know no results of ours. */
 bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices,
                                const quire_matmul_kernels *kernels);
 

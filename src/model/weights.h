@@ -31,8 +31,9 @@
 typedef struct quire_expert_weights {
     struct ggml_tensor *router, *router_b; /* [n_embd][n_experts]; f32 [n_experts] */
     struct ggml_tensor *choice_b;          /* f32 [n_experts], added for the choice alone */
-    /* [in][out][n_experts], all of them in panels or all as mapped; biases f32 [out][n_experts].
-     * Panels are those of all experts together. gate_up has an expert's gate and behind it its up,
+    /* [in][out][n_experts], each in panels, or floats as mapped; or all as mapped, where ggml
+     * multiplies with one of them. Biases f32 [out][n_experts]. Panels are those of all experts
+     * together. gate_up has an expert's gate and behind it its up,
      * in place of both. Experts without gates have up alone, as has the network of all rows. */
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;

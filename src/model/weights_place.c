@@ -26,11 +26,10 @@ static uint32_t kind_choose(const quire_weight_load *load, const struct ggml_ten
                             uint64_t offset, const quire_tensor_row *row)
 {
     const struct quire_weights_store *store = load->weights->store;
-    /* A factor of products is worth repacking. */
-    const bool is_factor =
-        row->rows != QUIRE_DIM_ONE && !row->is_looked_up && row->depth != QUIRE_DIM_HEADS;
+    /* A factor of products is worth repacking; ggml repacks single matrices alone. */
+    const bool is_factor = row->rows != QUIRE_DIM_ONE && !row->is_looked_up;
     const bool is_of_experts = row->depth == QUIRE_DIM_EXPERTS;
-    /* Panels and repacked weights are of one matrix, or of experts. */
+    const bool is_single = !is_of_experts && row->depth != QUIRE_DIM_HEADS;
 
     if (is_factor && store->kernels != NULL &&
         (is_of_experts
@@ -38,7 +37,7 @@ static uint32_t kind_choose(const quire_weight_load *load, const struct ggml_ten
              : quire_panels_take(meta, store->kernels))) {
         return QUIRE_KIND_PANELS;
     }
-    if (is_factor && !is_of_experts && !load->opts->no_repack) {
+    if (is_factor && is_single && !load->opts->no_repack) {
         for (uint32_t i = QUIRE_KIND_EXTRA; i < store->n_kinds; i++) {
             if (meta->ne[0] >= EXTRA_IN_MIN &&
                 quire_backend_multiplies(quire_backend_cpu(), store->kinds[i].buft, meta, false)) {

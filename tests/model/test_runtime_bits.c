@@ -132,8 +132,8 @@ static gguf_gen_opts options_of(const char *arch, enum ggml_type type)
     const bool has_window = strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 ||
                             strcmp(arch, "gpt-oss") == 0 || is_streams;
     const bool is_latent = strcmp(arch, "deepseek2") == 0;
-    const bool has_experts =
-        strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0 || is_latent;
+    const bool has_experts = strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0 ||
+                             is_latent || strcmp(arch, "llama4") == 0;
     gguf_gen_opts gen = { .name = "bits",
                           .n_layer = is_streams ? 22 : 3,
                           .n_shared_kv = is_streams ? 2 : 0,
@@ -255,6 +255,50 @@ static void test_coarse_experts(void **state)
     }
 }
 
+/* Some of a layer's experts' matrices are floats, the others are in panels. */
+static void test_mixed_experts(void **state)
+{
+    static const char *const archs[] = { "qwen3moe", "gpt-oss", "llama4" };
+    static const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16 };
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        gguf_gen_opts gen = options_of(archs[i], GGML_TYPE_Q8_0);
+
+        gen.has_expert_type = true;
+        gen.expert_type = GGML_TYPE_IQ2_XS;
+        gen.expert_type_more = types[i];
+        check_options(&gen, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    }
+}
+
+/* Matrices of heads of latent attention: of floats, or turned copies of quantised ones. */
+static void test_latent_heads(void **state)
+{
+    static const enum ggml_type types[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_IQ4_XS,
+                                            GGML_TYPE_IQ2_XS };
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        for (uint32_t is_joint = 0; is_joint < 2; is_joint++) {
+            gguf_gen_opts gen = options_of("deepseek2", types[i]);
+
+            gen.has_joint_latent = is_joint != 0;
+            if ((i + is_joint) % TEST_STRIDE(2u) == 0) {
+                check_options(&gen, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+            }
+        }
+    }
+}
+
 static void test_bits_do_not_depend_on_steps(void **state)
 {
     static const enum ggml_type types[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K,
@@ -290,7 +334,7 @@ static void test_bits_do_not_depend_on_steps(void **state)
     check("glm4moe", GGML_TYPE_Q5_1, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     /* Streams with matrices of floats; layers that read the KV of earlier ones. */
     check("gemma3n", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
-    /* Latent attention: products by head are ggml's. */
+    /* Latent attention, with a matrix for each head. */
     check("deepseek2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("deepseek2", GGML_TYPE_Q4_0, QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4);
 }
@@ -301,6 +345,8 @@ int main(void)
         cmocka_unit_test(test_bits_do_not_depend_on_steps),
         cmocka_unit_test(test_float_experts),
         cmocka_unit_test(test_coarse_experts),
+        cmocka_unit_test(test_mixed_experts),
+        cmocka_unit_test(test_latent_heads),
     };
     quire_rng rng = test_rng(31);
 

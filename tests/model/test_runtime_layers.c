@@ -242,7 +242,7 @@ static void test_architectures(void **state)
         (void)snprintf(what, sizeof what, "%s, %s, queue %zu", c->arch, c->what,
                        i % DEVICE_QUEUE_MODES);
         device_queue_set((device_queue_mode)(i % DEVICE_QUEUE_MODES));
-        /* A product of latent attention reads a copy without gaps, in another order. */
+        /* The matrices of heads of latent attention are not in panels there. */
         assert_same(fixture_generate(&gen), i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0,
                     what);
         fixture_generated_remove();

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "fault_disk.h"
 #include "file_kit.h"
+#include "mem_disk.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -62,6 +63,60 @@ static void test_degraded(void **state)
     assert_int_equal(kit_get(store, 1, 2), QUIRE_STORE_OK);
     kit_close(store);
     kit_dir_remove(dir);
+}
+
+/* A directory that is full, with n records written, on a disk that takes bytes and fails to sync
+ * them, for hours: retries cost no record and leave no file. */
+static void many_retries(uint32_t n)
+{
+    static fault_disk faults;
+    quire_file_store_opts opts = kit_opts("/disk", QUIRE_READS_POOL);
+    mem_disk *disk = mem_disk_new();
+    quire_store_stats before, after;
+    quire_store *store;
+    uint32_t n_files;
+
+    fault_disk_init(&faults, mem_disk_ops(disk));
+    opts.ops = &faults.ops;
+    opts.retry_ms = 0;
+    opts.segment_bytes = (uint64_t)64 << 10;
+    opts.capacity_bytes = 8 * opts.segment_bytes;
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
+        if (i % 4 == 0) { /* used: carried forward */
+            assert_int_equal(kit_get(store, 1, i), QUIRE_STORE_OK);
+        }
+    }
+    fault_disk_set(&faults, (fault_plan){ .calls = FAULT_BIT(FAULT_DATASYNC),
+                                          .first = 1,
+                                          .last = UINT32_MAX,
+                                          .error = EIO });
+    assert_int_equal(kit_put(store, 1, n), QUIRE_STORE_IO);
+    store->ops->stats(store, &before);
+    n_files = mem_disk_files(disk);
+    while (fault_disk_calls(&faults) < 200) {
+        pause_ms(1);
+    }
+    store->ops->stats(store, &after);
+    assert_int_equal(after.state, QUIRE_STORE_DEGRADED);
+    assert_int_equal(after.records, before.records);
+    assert_int_equal(after.evicted_total, before.evicted_total);
+    fault_disk_set(&faults, (fault_plan){ 0 });
+    while (state_of(store) != QUIRE_STORE_READY) {
+        pause_ms(1);
+    }
+    assert_true(mem_disk_files(disk) <= n_files + 1);
+    kit_close(store);
+    mem_disk_free(disk);
+}
+
+static void test_many_retries(void **state)
+{
+    (void)state;
+    for (uint32_t n = 60; n < 64; n++) { /* a segment has room for four records */
+        many_retries(n);
+    }
 }
 
 /* ---- limits, by a clock of the test's own ---- */
@@ -188,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_degraded),
+        cmocka_unit_test(test_many_retries),
         cmocka_unit_test(test_rate_and_queue),
         cmocka_unit_test(test_urgency_and_drop_under_way),
     };

@@ -243,8 +243,8 @@ int quire_file_sync(file_store *st);
 /* Write the footer of a segment at *end_bytes, and add its length. `drops` are those in it. */
 int quire_file_footer_write(file_store *st, int fd, const file_segment *segment,
                             const file_drops *drops, uint64_t *end_bytes);
-/* Leave the open segment as it is, because writing failed. Drops that are not durable are queued
- * again. */
+/* Leave the open segment as it is, because writing failed; one that holds nothing goes. Drops that
+ * are not durable are queued again. */
 void quire_file_open_abandon(file_store *st);
 
 /* ---- file_writer.c ---- */

@@ -110,11 +110,24 @@ static void segment_forget(file_store *st, file_segment *segment)
     quire_file_segment_free(st, segment);
 }
 
+/* A segment of nothing goes. A file that cannot be removed stays charged, and goes when it is the
+ * oldest. */
+static void segment_undo(file_store *st, file_segment *segment)
+{
+    char path[FILE_PATH_MAX];
+    int rc;
+
+    quire_file_path(st, segment->number, path);
+    rc = st->ops->unlink(st->ops->ctx, path);
+    if (rc == 0 || rc == -ENOENT) {
+        segment_forget(st, segment);
+    }
+}
+
 /* Add the next segment and create its file. Returns an fd or a negative errno. */
 static int segment_create(file_store *st, file_segment **out)
 {
-    char path[FILE_PATH_MAX];
-    int fd, rc;
+    int fd;
 
     if (st->next_number > QUIRE_SEGMENT_NUMBER_MAX) {
         return -EOVERFLOW;
@@ -130,12 +143,7 @@ static int segment_create(file_store *st, file_segment **out)
     if (fd == -EEXIST) {
         segment_forget(st, *out);
     } else if (fd < 0) {
-        quire_file_path(st, (*out)->number, path);
-        rc = st->ops->unlink(st->ops->ctx, path);
-        /* A file that cannot be removed stays charged, and goes when it is the oldest. */
-        if (rc == 0 || rc == -ENOENT) {
-            segment_forget(st, *out);
-        }
+        segment_undo(st, *out);
     }
     return fd;
 }
@@ -160,7 +168,9 @@ int quire_file_begin(file_store *st)
     st->open = (file_open){
         .segment = segment, .fd = fd, .end_bytes = QUIRE_SEGMENT_BLOCK, .is_dirty = true
     };
-    return quire_file_room_make(st, true);
+    /* A disk in trouble must show that it works before an old segment goes. */
+    rc = st->stats.state == QUIRE_STORE_DEGRADED ? quire_file_sync(st) : 0;
+    return rc == 0 ? quire_file_room_make(st, true) : rc;
 }
 
 /* ---- append, sync ---- */
@@ -411,14 +421,16 @@ int quire_file_seal(file_store *st)
 
 void quire_file_open_abandon(file_store *st)
 {
+    file_segment *segment = st->open.segment;
+    const bool is_empty = st->open.end_bytes == QUIRE_SEGMENT_BLOCK;
     file_drops again = { 0 };
     file_drop *d;
 
-    if (st->open.segment == NULL) {
+    if (segment == NULL) {
         return;
     }
-    if (st->ops->truncate(st->ops->ctx, st->open.fd, st->open.end_bytes) == 0) {
-        charge_set(st, st->open.segment, st->open.end_bytes);
+    if (!is_empty && st->ops->truncate(st->ops->ctx, st->open.fd, st->open.end_bytes) == 0) {
+        charge_set(st, segment, st->open.end_bytes);
     }
     while ((d = st->open.drops.first) != NULL) {
         st->open.drops.first = d->next;
@@ -437,4 +449,7 @@ void quire_file_open_abandon(file_store *st)
     st->drops = again;
     (void)pthread_mutex_unlock(&st->lock);
     open_forget(st);
+    if (is_empty) { /* else each retry of a long trouble would leave a file */
+        segment_undo(st, segment);
+    }
 }

@@ -447,23 +447,16 @@ static bool turn(file_store *st)
 /* The last things: a footer, or no file at all. */
 static void finish(file_store *st)
 {
-    file_segment *segment = st->open.segment;
-    char path[FILE_PATH_MAX];
     int rc;
 
-    if (segment == NULL) {
+    if (st->open.segment == NULL || st->open.end_bytes == QUIRE_SEGMENT_BLOCK) {
+        quire_file_open_abandon(st);
         return;
     }
-    if (st->open.end_bytes > QUIRE_SEGMENT_BLOCK) {
-        rc = quire_file_seal(st);
-        if (rc < 0) {
-            trouble(st, rc);
-        }
-        return;
+    rc = quire_file_seal(st);
+    if (rc < 0) {
+        trouble(st, rc);
     }
-    quire_file_path(st, segment->number, path);
-    quire_file_open_abandon(st);
-    (void)st->ops->unlink(st->ops->ctx, path);
 }
 
 void *quire_file_writer_main(void *ctx)

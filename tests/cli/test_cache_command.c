@@ -241,7 +241,7 @@ static void import_interrupted_tells_the_records_so_far(void **state)
     (void)snprintf(text, sizeof text, "%lld", (long long)n + 1);
     assert_int_equal(setenv("MOCK_INTERRUPT_AT", text, 1), 0);
     result = program_expect(INTERRUPTED, PROGRAM("cache", "import", to, file));
-    (void)snprintf(text, sizeof text, "%lld records, ", (long long)n);
+    (void)snprintf(text, sizeof text, ": interrupted: 1 of %lld records, ", (long long)n);
     assert_says(result.err, text);
     assert_says(result.err, "; 1 are new, 0 were there");
     program_free(&result);

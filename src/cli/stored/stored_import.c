@@ -113,10 +113,11 @@ static int import_file(import *m)
     return put_all(m);
 }
 
+/* After Ctrl-C the records of the file are not all new or there. */
 static int print_result(const import *m)
 {
     quire_store_stats stats;
-    char bytes[16];
+    char bytes[16], part[40] = "";
 
     m->stored.store->ops->stats(m->stored.store, &stats);
     if (m->args->common.is_json) {
@@ -124,7 +125,12 @@ static int print_result(const import *m)
             json_pack("{s:I, s:I, s:I}", "records", (json_int_t)m->file.head.n_records, "new",
                       (json_int_t)stats.puts_total, "known", (json_int_t)stats.known_total));
     }
-    quire_say("%s: %u records, %s; %llu are new, %llu were there", m->path, m->file.head.n_records,
+    if (stats.puts_total + stats.known_total < m->file.head.n_records) {
+        (void)snprintf(part, sizeof part, "interrupted: %llu of ",
+                       (unsigned long long)(stats.puts_total + stats.known_total));
+    }
+    quire_say("%s: %s%u records, %s; %llu are new, %llu were there", m->path, part,
+              m->file.head.n_records,
               quire_format_bytes(m->file.head.n_bytes, bytes, sizeof(bytes)),
               (unsigned long long)stats.puts_total, (unsigned long long)stats.known_total);
     return QUIRE_EXIT_OK;

@@ -251,7 +251,8 @@ static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_err
 {
     quire_text_docs *d = ctx;
 
-    if (place[3] > 0 && place[5] != d->identity) {
+    /* A place in the first document has an identity, too; only the beginning of all has none. */
+    if (place[5] != 0 && place[5] != d->identity) {
         return quire_error_set(
             err, QUIRE_INVAL,
             "the data has changed: files have come, gone, or changed their names "

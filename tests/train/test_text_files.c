@@ -269,7 +269,8 @@ static void test_held(void **state)
 static void test_changed(void **state)
 {
     const quire_text_docs_options o = { .path = dir, .doc_bytes_max = DOC_BYTES };
-    uint64_t place[QUIRE_DOC_PLACE];
+    static const uint64_t beginning[QUIRE_DOC_PLACE];
+    uint64_t places[2][QUIRE_DOC_PLACE]; /* before the first document, and behind it */
     quire_error err = QUIRE_ERROR_INIT;
     const quire_doc_reader *reader;
     quire_text_files *files;
@@ -296,14 +297,19 @@ static void test_changed(void **state)
 
     assert_int_equal(quire_text_docs_open(&docs, &o, NULL), QUIRE_OK);
     reader = quire_text_docs_reader(docs);
+    reader->tell(reader->ctx, places[0]);
     assert_int_equal(reader->next(reader->ctx, &doc, NULL), QUIRE_OK);
-    reader->tell(reader->ctx, place);
+    reader->tell(reader->ctx, places[1]);
     quire_text_docs_close(docs);
     write_lines("c.txt", 'c', 61, 5);
     assert_int_equal(quire_text_docs_open(&docs, &o, NULL), QUIRE_OK);
     reader = quire_text_docs_reader(docs);
-    assert_int_equal(reader->seek(reader->ctx, place, &err), QUIRE_INVAL);
-    assert_non_null(strstr(err.message, "the data has changed: files have come, gone"));
+    for (size_t i = 0; i < 2; i++) {
+        err = (quire_error)QUIRE_ERROR_INIT;
+        assert_int_equal(reader->seek(reader->ctx, places[i], &err), QUIRE_INVAL);
+        assert_non_null(strstr(err.message, "the data has changed: files have come, gone"));
+    }
+    assert_int_equal(reader->seek(reader->ctx, beginning, NULL), QUIRE_OK);
     quire_text_docs_close(docs);
 }
 

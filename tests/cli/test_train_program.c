@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A configuration of a small model, with the scheme, the steps and the files of a run. */
@@ -329,6 +330,47 @@ static void test_refused(void **state)
     program_free(&result);
 }
 
+/* A model in the place of the checkpoint or of the text, and files of the run among its texts. A
+ * hidden file is no text. */
+static void test_places(void **state)
+{
+    const char *folder = program_path("texts"), *path = train_file("places", ".checkpoint");
+    const char *shape =
+        program_file("places.yaml", "n_layer: 2\nd_model: 8\nctx: 32\nrows: 1\n", 38);
+    char text[600], inside[600], hidden[600];
+    program_result result;
+
+    (void)state;
+    assert_int_equal(mkdir(folder, 0700), 0);
+    (void)snprintf(text, sizeof(text), "%s/a.txt", folder);
+    (void)snprintf(inside, sizeof(inside), "%s/../texts/run", folder);
+    (void)snprintf(hidden, sizeof(hidden), "%s/.run", folder);
+    assert_int_equal(symlink(program_data("fables.txt"), text), 0);
+#define REFUSED(...) program_expect(1, PROGRAM("train", shape, "--steps", "1", __VA_ARGS__))
+    result = REFUSED("--checkpoint", path, "-o", path);
+    assert_says(result.err, "--checkpoint and --output are both ");
+    program_free(&result);
+    result = REFUSED("--checkpoint", path, "--data", text, "-o", text);
+    assert_says(result.err, "--data and --output are both ");
+    program_free(&result);
+    result = REFUSED("--checkpoint", inside, "--data", folder);
+    assert_says(result.err, "/run is in the folder ");
+    program_free(&result);
+    result = REFUSED("--checkpoint", path, "--data", folder, "-o", inside);
+    assert_says(result.err, "quire: --output ");
+    program_free(&result);
+#undef REFUSED
+    assert_int_equal(access(inside, F_OK), -1);
+    for (unsigned i = 1; i < 3; i++) {
+        result = program_expect(0, PROGRAM("train", shape, "--checkpoint", hidden, "--data", folder,
+                                           "--steps", i == 1 ? "1" : "2"));
+        program_free(&result);
+    }
+    assert_int_equal(unlink(hidden), 0);
+    assert_int_equal(unlink(text), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -337,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_variables),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_predict_seen), cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_places),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

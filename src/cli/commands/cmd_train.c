@@ -9,6 +9,7 @@
 #include "cli/training/train_args.h"
 #include "cli/training/train_export.h"
 #include "cli/training/train_from.h"
+#include "cli/training/train_places.h"
 #include "cli/training/train_seen.h"
 #include "cli/training/train_tokens.h"
 
@@ -400,11 +401,15 @@ static int write_model(const train_run *r, quire_error *err)
     return r->args->out != NULL ? quire_train_export_write(&model, r->args->out, err) : QUIRE_OK;
 }
 
-/* Files that cannot be written are named before the run, not at its first checkpoint or its end. */
+/* Files that cannot be written, or lie in each other's way, are named before the run, not at its
+ * first checkpoint or its end. */
 static int check_files(const train_args *a, quire_error *err)
 {
     QUIRE_TRY(quire_new_file_check(a->checkpoint, err));
-    return a->out != NULL ? quire_new_file_check(a->out, err) : QUIRE_OK;
+    if (a->out != NULL) {
+        QUIRE_TRY(quire_new_file_check(a->out, err));
+    }
+    return quire_train_places_check(a, err);
 }
 
 static int run_all(train_run *r, quire_error *err)

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
@@ -450,6 +451,55 @@ static void help_says_why_defaults_differ(void **state)
     program_free(&serve);
 }
 
+/* A shell's command with the program in $program. Returns its exit status. */
+static int shell(const char *command)
+{
+    const char *program = getenv("QUIRE_PROGRAM");
+    int status;
+
+    setenv("program", program != NULL ? program : QUIRE_PROGRAM, 1);
+    status = system(command);
+    unsetenv("program");
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Without stdin, stdout or stderr no other file takes their numbers: stdin is not read from another
+ * one, and the server's log does not go to the recording. */
+static void closed_standard_streams_stay_closed(void **state)
+{
+    const char *said = program_path("said.txt"), *record = program_path("record.jsonl");
+    char command[2048], line[512];
+    FILE *file;
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "\"$program\" run '%s' -f - -n 1 <&- 2>'%s'",
+                   program_model(), said);
+    assert_int_equal(shell(command), 1);
+    file = fopen(said, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    assert_int_equal(fclose(file), 0);
+    assert_says(line, "cannot read -: Bad file descriptor");
+    (void)snprintf(command, sizeof(command), "\"$program\" run '%s' -p a -n 1 >&- 2>'%s'",
+                   program_model(), said);
+    assert_int_equal(shell(command), 1);
+    (void)snprintf(command, sizeof(command),
+                   "\"$program\" serve '%s' --port 0 --record '%s' >'%s' 2>&- & "
+                   "until grep -q ready '%s'; do kill -0 $! || exit 9; sleep 0.05; done; "
+                   "kill -TERM $!; wait $!",
+                   program_model(), record, said, said);
+    assert_int_equal(shell(command), 0);
+    file = fopen(record, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        assert_int_equal(line[0], '{');
+    }
+    assert_int_equal(fclose(file), 0);
+    (void)remove(said);
+    (void)remove(record);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -469,6 +519,7 @@ int main(void)
         cmocka_unit_test(options_of_other_commands_are_named),
         cmocka_unit_test(short_names_are_not_guessed),
         cmocka_unit_test(help_says_why_defaults_differ),
+        cmocka_unit_test(closed_standard_streams_stay_closed),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

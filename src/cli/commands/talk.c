@@ -73,8 +73,21 @@ void quire_progress_end(void)
     }
 }
 
+/* Without these three the next file that is opened would get one of their numbers, and messages or
+ * results would go into it. /dev/null is opened the wrong way round: reads and writes fail as on a
+ * closed descriptor. */
+static void keep_standard_numbers(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        }
+    }
+}
+
 void quire_stdout_open(void)
 {
+    keep_standard_numbers();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
 }

@@ -37,8 +37,9 @@ void quire_progress_end(void);
 
 /* ---- stdout ---- */
 
-/* Call once at the start. Afterwards a closed pipe, or a limit of the length of files (ulimit -f),
- * causes a failed write instead of ending the program. */
+/* Call once at the start, before a file is opened. Afterwards a closed pipe, or a limit of the
+ * length of files (ulimit -f), causes a failed write instead of ending the program, and files do
+ * not get the numbers of standard streams that are closed. */
 void quire_stdout_open(void);
 
 /* Text to stdout, flushed. Returns false when that failed; the reason is kept for

@@ -81,6 +81,15 @@ static uint32_t n_chosen(const quire_lanes_choice *c, size_t lane)
     return c->n_tokens[lane] - c->n_before[lane] - c->n_behind;
 }
 
+/* Whether token t of a lane stays in any case. */
+static bool stays(const quire_lanes_choice *c, size_t lane, uint32_t t)
+{
+    return t < c->n_before[lane] || t >= c->n_tokens[lane] - c->n_behind ||
+           quire_retain_is_protected(c->spec, c->n_text, (uint32_t)c->positions[lane][t]);
+}
+
+/* A layer's budget covers the tokens that stay: what one layer has of them beyond its part of the
+ * share is missing in the budgets of all. */
 static void layer_fill(const quire_lanes_choice *c, uint32_t l)
 {
     quire_retain_layer *layer = &c->layers[l];
@@ -93,13 +102,12 @@ static void layer_fill(const quire_lanes_choice *c, uint32_t l)
         layer->measure.entropy += c->measures[i].entropy;
         layer->measure.variance += c->measures[i].variance;
         for (uint32_t t = first; t < c->n_tokens[i]; t++) {
-            layer->n_protected +=
-                quire_retain_is_protected(c->spec, c->n_text, (uint32_t)c->positions[i][t]);
+            layer->n_protected += stays(c, i, t);
         }
     }
 }
 
-/* Tokens that stay in any case take their part of a layer's budget, and leave the rest. */
+/* Tokens that stay before and behind the chosen ones take their part of a layer's budget. */
 static void leave_staying(const quire_lanes_choice *c, uint32_t l)
 {
     quire_retain_layer *layer = &c->layers[l];
@@ -108,17 +116,10 @@ static void leave_staying(const quire_lanes_choice *c, uint32_t l)
     if (c->n_apart > 0) {
         return;
     }
-
     for (size_t i = (size_t)l * c->n_kv_head; i < (size_t)(l + 1) * c->n_kv_head; i++) {
         n += n_chosen(c, i);
     }
-    if (layer->is_full) {
-        c->budgets[l] = n;
-    } else {
-        const uint64_t n_stay = layer->n_held - n;
-
-        c->budgets[l] = c->budgets[l] > n_stay ? c->budgets[l] - n_stay : 0;
-    }
+    c->budgets[l] -= layer->n_held - n;
     layer->n_held = n;
 }
 

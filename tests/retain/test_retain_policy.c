@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "retain/lanes_choice.h"
 #include "retain/policy.h"
 #include "seed.h"
 
@@ -589,6 +590,57 @@ static void test_threshold(void **state)
     }
 }
 
+/* Tokens that stay in any case are a part of the share, wherever they lie: a layer that holds more
+ * of them than an even part leaves the other layers less. */
+static void test_staying_tokens(void **state)
+{
+    static const struct {
+        const char *policy;
+        uint32_t n_kept; /* of the tokens that may leave */
+    } cases[] = { { "reconstruct:0.3,sinks=0,recent=1",
+                    0 }, /* 640 tokens stay, of a share of 600 */
+                  { "keydiff:0.3,sinks=0,recent=1", 0 },
+                  { "reconstruct:0.4,sinks=0,recent=1", 128 },
+                  { "keydiff:0.4,sinks=0,recent=1", 128 } };
+    static const uint32_t n_before[2] = { 448, 64 };
+    int32_t positions[448 + 256];
+
+    (void)state;
+    for (int32_t t = 0; t < 448 + 256; t++) {
+        positions[t] = 1000 - (448 + 256) + t;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const quire_retain_spec spec = spec_of(cases[i].policy);
+        quire_lanes_choice c;
+        uint64_t n_kept = 0;
+
+        assert_int_equal(quire_lanes_choice_init(&c, &spec, 2, 1, 1000), QUIRE_OK);
+        c.granule = 64;
+        c.n_behind = 64;
+        for (uint32_t l = 0; l < 2; l++) {
+            c.n_before[l] = n_before[l];
+            c.n_tokens[l] = n_before[l] + 256;
+            c.positions[l] = positions + 448 - n_before[l];
+        }
+        assert_int_equal(quire_lanes_choice_room(&c), QUIRE_OK);
+        for (uint32_t l = 0; l < 2; l++) {
+            for (uint32_t t = 0; t < c.n_tokens[l]; t++) {
+                c.scores[l][t] = (float)quire_rng_unit(&rng);
+            }
+        }
+        quire_lanes_choice_budgets(&c);
+        assert_int_equal(quire_lanes_choice_share(&c, 0, 1), QUIRE_OK);
+        for (uint32_t l = 0; l < 2; l++) {
+            for (uint32_t t = 0; t < c.n_tokens[l]; t++) {
+                n_kept += c.is_kept[l][t];
+                assert_true(c.is_kept[l][t] || (t >= n_before[l] && t < c.n_tokens[l] - 64));
+            }
+        }
+        assert_int_equal(n_kept, 448 + 64 + 2 * 64 + cases[i].n_kept);
+        quire_lanes_choice_fini(&c);
+    }
+}
+
 /* Tokens that policies without probes keep. */
 static void test_baselines(void **state)
 {
@@ -643,7 +695,7 @@ int main(void)
         cmocka_unit_test(test_random_budgets), cmocka_unit_test(test_choose),
         cmocka_unit_test(test_ties_and_nan),   cmocka_unit_test(test_baselines),
         cmocka_unit_test(test_threshold),      cmocka_unit_test(test_digits),
-        cmocka_unit_test(test_long_lists),
+        cmocka_unit_test(test_long_lists),     cmocka_unit_test(test_staying_tokens),
     };
 
     rng = test_rng(1);

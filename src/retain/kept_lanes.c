@@ -66,6 +66,15 @@ static uint64_t hot_max(const quire_lanes_opts *o)
     return o->keeps_all && n < open_max(o) ? n : open_max(o);
 }
 
+/* The most tokens that a lane keeps beyond its share and its protected tokens, since it keeps whole
+ * granules. Tiles of sealed formats are counted as pages. */
+static uint64_t granule_rest(const quire_lanes_opts *o, uint64_t n_protected)
+{
+    const uint32_t granule = lane_hot_bytes(o) == 0 ? o->spec->granule : 1;
+
+    return granule > 1 && n_protected % granule != 0 ? granule : 0;
+}
+
 /* The most tokens of all lanes: condensed ones, and those held in full. */
 static uint64_t tokens_max(const quire_lanes_opts *o)
 {
@@ -81,7 +90,8 @@ static uint64_t tokens_max(const quire_lanes_opts *o)
     const uint64_t n_whole =
         (n_full < o->n_layers ? n_full : o->n_layers) * (uint64_t)o->layers[0].n_kv_head;
     const uint64_t n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
-    const uint64_t n_kept = (n_share > n_least ? n_share : n_least) + n_open * n_lanes;
+    const uint64_t n_kept = (n_share > n_least ? n_share : n_least) +
+                            (n_lanes - n_whole) * granule_rest(o, n_protected) + n_open * n_lanes;
 
     return n_kept < text_max(o) * n_lanes ? n_kept : text_max(o) * n_lanes;
 }

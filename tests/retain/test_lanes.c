@@ -349,6 +349,34 @@ static void test_bytes(void **state)
     world_free(w);
 }
 
+/* Lanes that round their kept tokens up to whole granules, for the protected ones, have room for
+ * them. */
+static void test_granules(void **state)
+{
+    const size_t page_bytes = quire_tile_bytes(QUIRE_FORMAT_F16, QUIRE_SIDE_K, D_K) +
+                              quire_tile_bytes(QUIRE_FORMAT_F16, QUIRE_SIDE_V, D_V);
+    static const char *const policies[] = { "keydiff:0.02,recent=16,granule=256",
+                                            "keydiff:0.02,recent=16,granule=100,full_layers=none",
+                                            "stride:0.3,sinks=1,recent=128,granule=64" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        world *w = world_make(policies[i], QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+        uint32_t n_held;
+
+        while (w->n_text + 50 <= N_TEXT) {
+            if (quire_lanes_n_full(w->lanes) + 50 > 200) {
+                assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+            }
+            step(w, 50);
+            check_bytes(w, page_bytes);
+        }
+        (void)quire_lanes_positions(w->lanes, 0, 0, &n_held);
+        assert_true(n_held < N_TEXT);
+        world_free(w);
+    }
+}
+
 /* ---- cuts, and refusals ---- */
 
 /* Cuts after which nothing is left of the tokens behind: not of those that a choice was made by,
@@ -542,11 +570,11 @@ static void test_probe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),       cmocka_unit_test(test_rows_keep_their_bits),
-        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_truncate),        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_without_queries), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_probe),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_rows_keep_their_bits),
+        cmocka_unit_test(test_bytes),     cmocka_unit_test(test_granules),
+        cmocka_unit_test(test_cuts),      cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_room),      cmocka_unit_test(test_without_queries),
+        cmocka_unit_test(test_refusals),  cmocka_unit_test(test_probe),
     };
 
     rng = test_rng(1);

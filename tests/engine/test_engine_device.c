@@ -15,7 +15,10 @@
 #include "device/mock_device.h"
 #include "device/validated.h"
 #include "device_queue.h"
+#include "doze.h"
+#include "engine/pins.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -229,6 +232,82 @@ static void test_loss(void **state)
     bench_close(&b);
 }
 
+typedef struct waiting {
+    quire_engine *engine;
+    int status;
+    quire_error err;
+} waiting;
+
+static void *wait_for_pin(void *arg)
+{
+    waiting *w = arg;
+    int32_t text[N_PROMPT] = { 0 };
+    const quire_engine_pin_params params = {
+        .name = "pin", .tokens = text, .n_tokens = N_PROMPT, .class_index = 0
+    };
+    quire_engine_pin pin;
+
+    tokens_make(text, N_PROMPT, 1);
+    w->status = quire_engine_pin_create(w->engine, &params, &pin, NULL, &w->err);
+    return NULL;
+}
+
+/* The text of a pin is cached, but a request has the room of its region. The client that waits for
+ * the pin hears that the device was lost. */
+static void test_loss_under_a_pin(void **state)
+{
+    quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F32);
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_pin_name name = { NULL, 0, "pin" };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    waiting w = { .status = QUIRE_OK, .err = QUIRE_ERROR_INIT };
+    int32_t text[N_PROMPT] = { 0 };
+    quire_request_params params = params_greedy(text, N_PROMPT, 300);
+    quire_request *request;
+    quire_engine_pin pin;
+    pthread_t thread;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    runtime.kv_budget_bytes = 16 * tiny_page_bytes(64);
+    quire_classes_default(&engine.classes);
+    engine.classes.items[0].is_pinned = true;
+    engine.pinned_bytes = 4 * tiny_page_bytes(64);
+    engine.pins_max = 4;
+    b = bench_tiny(&engine, &runtime);
+    tokens_make(text, N_PROMPT, 1);
+    params.class_index = 1;
+    params.max_tokens = 1;
+    finish_as(submit(&b, &params), QUIRE_FINISH_LENGTH); /* cached in the dynamic region */
+    tokens_make(text, N_PROMPT, 2);
+    params.class_index = 0;
+    params.max_tokens = 300;
+    g = gate_close(b.engine);
+    request = submit(&b, &params);
+    gate_step(g);
+    gate_step(g);
+    w.engine = b.engine;
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_pin, &w), 0);
+    while (quire_engine_pin_get(b.engine, &name, &pin) != QUIRE_OK) {
+        gate_step(g);
+        test_doze();
+    }
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_COMPUTING);
+    quire_mock_device_set(mock, &faults);
+    gate_open(g);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(w.status, QUIRE_LOST);
+    assert_string_equal(w.err.message, "device mock was lost, and the KV on it");
+    fails_by_name(request);
+    assert_true(quire_engine_is_idle(b.engine));
+    while (quire_engine_pin_get(b.engine, &name, &pin) != QUIRE_NOTFOUND) {
+        test_doze(); /* it goes behind the client */
+    }
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* Layers on a device of ggml, which throws an exception in a step: the same, though the device with
  * the KV goes on. */
 static void test_loss_of_layers(void **state)
@@ -276,6 +355,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_under_a_pin),
         cmocka_unit_test(test_loss_of_layers),
         cmocka_unit_test(validated_end),
     };

@@ -82,6 +82,12 @@ static uint32_t idle(void *ctx, const quire_loop_idle *now)
     return now->again_ms;
 }
 
+static void lost(void *ctx)
+{
+    (void)ctx;
+    fail();
+}
+
 static engine_bench loop_begin(heard *h)
 {
     const quire_engine_opts none = QUIRE_ENGINE_OPTS_INIT;
@@ -106,7 +112,8 @@ static void loop_start(heard *h)
                                        .first_token = first_token,
                                        .step = step,
                                        .ended = ended,
-                                       .idle = idle };
+                                       .idle = idle,
+                                       .lost = lost };
     quire_error err = QUIRE_ERROR_INIT;
 
     assert_int_equal(quire_loop_start(h->loop, &events, &err), QUIRE_OK);

@@ -385,6 +385,11 @@ static uint32_t idle(void *ctx, const quire_loop_idle *now)
     return again_ms;
 }
 
+static void lost(void *ctx)
+{
+    quire_adapt_pins_lost(ctx);
+}
+
 void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out)
 {
     *out = (quire_loop_events){
@@ -394,6 +399,7 @@ void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out)
         .step = stepped,
         .ended = ended,
         .idle = idle,
+        .lost = lost,
     };
 }
 

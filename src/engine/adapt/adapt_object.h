@@ -114,6 +114,8 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
 /* Texts were invalidated. */
 void quire_adapt_pins_invalidated(quire_adapt *adapt);
 void quire_adapt_pins_upkeep(quire_adapt *adapt);
+/* The device was lost: no client waits for a pin any more. */
+void quire_adapt_pins_lost(quire_adapt *adapt);
 
 /* ---- precache.c ---- */
 

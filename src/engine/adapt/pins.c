@@ -454,6 +454,23 @@ void quire_adapt_pins_invalidated(quire_adapt *adapt)
     }
 }
 
+void quire_adapt_pins_lost(quire_adapt *adapt)
+{
+    quire_pin_table *pins = adapt->pins;
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+
+    for (uint32_t i = pins != NULL ? pins->n : 0; i > 0; i--) {
+        quire_pin_entry *entry = &pins->entries[i - 1];
+
+        /* A request that computes a pin ends it. This one has none, and is not retried. */
+        if (entry->waiter != NULL && entry->request == NULL) {
+            (void)snprintf(message, sizeof message, QUIRE_LOST_MESSAGE,
+                           quire_loop_lost_name(adapt->loop));
+            fail(adapt, entry, QUIRE_LOST, message);
+        }
+    }
+}
+
 void quire_adapt_pins_close(quire_adapt *adapt)
 {
     quire_pin_table *pins = adapt->pins;

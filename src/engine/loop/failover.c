@@ -170,4 +170,5 @@ void quire_loop_lost(quire_loop *loop)
                                               .status = QUIRE_LOST,
                                               .stop_index = -1,
                                               .message = message });
+    loop->events.lost(loop->events.ctx);
 }

@@ -43,6 +43,8 @@ typedef struct quire_loop_events {
     void (*ended)(void *ctx, const quire_request *request, const quire_ending *ending);
     /* Returns the milliseconds until the next call; 0 = at once. */
     uint32_t (*idle)(void *ctx, const quire_loop_idle *idle);
+    /* The device was lost, and the loop has no requests any more. Called more than once. */
+    void (*lost)(void *ctx);
 } quire_loop_events;
 
 #endif /* QUIRE_ENGINE_LOOP_EVENTS_H */

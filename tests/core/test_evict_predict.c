@@ -513,6 +513,44 @@ static void test_turns(void **state)
     test_prefix_destroy(&s.p);
 }
 
+/* A pin of a text is held and dropped. */
+static void pin_once(scene *s, const int32_t *text, uint32_t n)
+{
+    const quire_pin_spec spec = { .name = "pin", .key = test_key(), .tokens = text, .n_tokens = n };
+    quire_pins *pins = test_pins_create(&s->p, 0);
+    quire_pin_id id;
+
+    assert_int_equal(quire_pins_reserve(pins, &spec, s->p.now_us, &id, NULL), QUIRE_OK);
+    assert_int_equal(quire_pins_hold(pins, id, s->p.now_us, NULL), QUIRE_OK);
+    assert_int_equal(quire_pins_drop(pins, id, s->p.now_us), QUIRE_OK);
+    quire_pins_destroy(pins);
+}
+
+/* A pin that is dropped is no request: a conversation behind its text goes on with its
+ * turns. */
+static void test_pin(void **state)
+{
+    int32_t text[8 * PT];
+    float mean_gap;
+    scene s;
+
+    (void)state;
+    scene_create(&s, 64, QUIRE_EVICT_DEFAULT);
+    test_text(text, 8 * PT, 0);
+    for (uint32_t turn = 1; turn <= 3; turn++) {
+        s.p.now_us += 1024000;
+        (void)test_run_whole(&s.p, text, 2 * turn * PT);
+        assert_int_equal(turn_noted(&s), turn);
+        pin_once(&s, text, 2 * turn * PT);
+    }
+    s.p.now_us += 1024000;
+    (void)test_run_whole(&s.p, text, 7 * PT);
+    assert_int_equal(turn_noted(&s), 4);
+    memcpy(&mean_gap, s.p.tree->evict.request.words, sizeof(mean_gap));
+    assert_float_equal(mean_gap, 1000, 1);
+    test_prefix_destroy(&s.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -530,6 +568,7 @@ int main(void)
         cmocka_unit_test(test_deterministic),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_pin),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

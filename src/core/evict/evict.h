@@ -70,7 +70,7 @@ typedef struct quire_evict_bin {
 
 /* The current request, for policies: it uses or creates nodes. */
 typedef struct quire_evict_request {
-    uint64_t number;                           /* of acquires, from 1 */
+    uint64_t number;                           /* of acquires, from 1; 0 = a pin is at work */
     uint32_t n_tokens;                         /* of the prompt */
     uint32_t n_known;                          /* tokens in common with the tree, ghosts included */
     uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* for the policy: see asked */

@@ -332,13 +332,15 @@ static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t no
     note n = note_of(at);
 
     (void)bin;
-    n.turn = a.turn;
-    n.fresh = a.fresh;
-    n.length = a.length;
     n.used = (uint32_t)clock_now(evict);
-    n.is_end = at->first_token < evict->request.n_tokens &&
-               quire_prefix_node_end(at) + at->n_tokens >= evict->request.n_tokens;
-    follow(evict, at, &n);
+    if (evict->request.number != 0) { /* else a pin ends, which tells nothing about requests */
+        n.turn = a.turn;
+        n.fresh = a.fresh;
+        n.length = a.length;
+        n.is_end = at->first_token < evict->request.n_tokens &&
+                   quire_prefix_node_end(at) + at->n_tokens >= evict->request.n_tokens;
+        follow(evict, at, &n);
+    }
     note_set(at, &n);
 }
 

@@ -12,6 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A reply of /tokenize against the largest body. A text of one byte for each token gives 7 times
+ * its bytes as tokens; with pieces it would give 30 times. */
+#define REPLY_BODIES_MAX 8u
+
 typedef struct tokenize_fields {
     const char *content;
     size_t n_content;
@@ -64,15 +68,30 @@ static void write_piece(quire_json_out *json, const quire_model *model, int32_t 
     quire_json_object_end(json);
 }
 
+static int refuse_pieces(quire_http *http, size_t bytes_max)
+{
+    quire_fields fields = { .err = &http->err };
+    char limit[16];
+
+    quire_field_error(&fields, "with_pieces", "the reply is longer than %s",
+                      quire_format_bytes(bytes_max, limit, sizeof limit));
+    return QUIRE_INVAL;
+}
+
 static int reply_tokens(quire_http *http, const tokenize_fields *from, const int32_t *tokens,
                         size_t n)
 {
+    const size_t bytes_max = REPLY_BODIES_MAX * http->server->opts.body_bytes_max;
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
 
     quire_json_object(&json, NULL);
     quire_json_array(&json, "tokens");
     for (size_t i = 0; i < n; i++) {
+        if (from->has_pieces && body.n > bytes_max) {
+            quire_bytes_fini(&body);
+            return refuse_pieces(http, bytes_max);
+        }
         if (from->has_pieces) {
             write_piece(&json, quire_engine_model(http->engine), tokens[i]);
         } else {

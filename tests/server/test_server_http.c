@@ -343,6 +343,31 @@ static void bounds_the_text_of_tokens(void **state)
     http_reply_free(&reply);
 }
 
+/* The piece of a token is longer in the reply than its text in the body. */
+static void bounds_the_pieces_of_a_text(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    http_reply reply;
+
+    (void)state;
+    opts.body_bytes_max = 80;
+    restart(&opts);
+    reply = http_post(f.port, "/tokenize", "{\"content\":\"0z1z2z\",\"with_pieces\":true}");
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    reply = http_post(f.port, "/tokenize",
+                      "{\"content\":\"0z1z2z3z4z5z6z7z8z9z0z1z2z3z4z5z6z7z8z9z\","
+                      "\"with_pieces\":false}");
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    reply = http_post(f.port, "/tokenize",
+                      "{\"content\":\"0z1z2z3z4z5z6z7z8z9z0z1z2z3z4z5z6z7z8z9z\","
+                      "\"with_pieces\":true}");
+    assert_int_equal(reply.status, 400);
+    assert_non_null(strstr(reply.body, "with_pieces: the reply is longer than 640"));
+    http_reply_free(&reply);
+}
+
 /* Two do not fit at once: the second waits forever if the first one's bytes are not given back. */
 static void large_bodies_come_one_after_the_other(void **state)
 {
@@ -635,6 +660,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_what_is_no_json, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_body, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_text_of_tokens, start, stop),
+        cmocka_unit_test_setup_teardown(bounds_the_pieces_of_a_text, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_come_one_after_the_other, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_wait_for_a_while_only, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),

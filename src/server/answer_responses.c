@@ -124,18 +124,21 @@ static void write_item(quire_json_out *json, const char *key, const quire_genera
     quire_json_object_end(json);
 }
 
-/* The items of an answer that has ended. */
+/* The items of an answer that has ended: those of its stream. */
 static void write_output(quire_json_out *json, const quire_generation *gen)
 {
     quire_chat_answer answer;
+    bool is_last;
     uint32_t n = 0;
 
     quire_chat_reader_answer(gen->choices[0].reader, &answer);
     if (answer.reasoning.n > 0) {
+        is_last = answer.content.n == 0 && answer.n_calls == 0;
         write_item(json, NULL, gen,
-                   &(item){ ITEM_REASONING, n++, answer.reasoning, .is_done = true });
+                   &(item){ ITEM_REASONING, n++, answer.reasoning, .is_done = true,
+                            .is_cut = is_last && is_last_cut(gen, ITEM_REASONING) });
     }
-    if (answer.content.n > 0 || answer.n_calls == 0) {
+    if (answer.content.n > 0 || (answer.n_calls == 0 && answer.reasoning.n == 0)) {
         write_item(json, NULL, gen,
                    &(item){ ITEM_MESSAGE, n++, answer.content, .is_done = true,
                             .is_cut = answer.n_calls == 0 && is_last_cut(gen, ITEM_MESSAGE) });

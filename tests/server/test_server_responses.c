@@ -509,6 +509,34 @@ static void a_stream_has_items(void **state)
     http_reply_free(&reply);
 }
 
+/* An answer that is cut inside its thoughts has no message, whole and as a stream. */
+static void thoughts_alone_are_one_item(void **state)
+{
+    engine_script script = call_script;
+    heard h = { .types = "" };
+    http_reply reply;
+    json_t *root;
+
+    (void)state;
+    script.n_pieces = 1;
+    script.finish = QUIRE_FINISH_LENGTH;
+    engine_double_script(f.engine, &script);
+    root = ask(HI, 200);
+    assert_int_equal(json_array_size(json_at(root, "output")), 1);
+    assert_string_equal(json_string_at(root, "output.0.type"), "reasoning");
+    assert_string_equal(json_string_at(root, "output.0.status"), "incomplete");
+    reply = http_post(f.port, RESPONSES, "{\"model\":\"m\",\"stream\":true," HI "}");
+    (void)http_events(&reply, hear, &h);
+    assert_string_equal(h.types, "created in_progress output_item.added content_part.added "
+                                 "reasoning_text.delta reasoning_text.done content_part.done "
+                                 "output_item.done incomplete ");
+    assert_int_equal(json_array_size(json_at(h.response, "output")), 1);
+    assert_string_equal(json_string_at(h.response, "output.0.status"), "incomplete");
+    json_decref(h.response);
+    json_decref(root);
+    http_reply_free(&reply);
+}
+
 /* A call that the end of the answer makes text: its item ends as it was told. */
 static void a_call_that_breaks_ends(void **state)
 {
@@ -576,6 +604,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_restart_is_named_as_the_reason, start, stop),
         cmocka_unit_test_setup_teardown(counting_computes_nothing, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_has_items, start, stop),
+        cmocka_unit_test_setup_teardown(thoughts_alone_are_one_item, start, stop),
         cmocka_unit_test_setup_teardown(a_call_that_breaks_ends, start, stop),
         cmocka_unit_test_setup_teardown(an_error_in_a_stream_is_an_event, start, stop),
     };

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "engine/sessions.h"
 #include "model/chat_format.h"
+#include "server/json_complete.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,18 +72,24 @@ uint32_t quire_messages_whole_calls(const quire_chat_answer *answer)
     return answer->n_calls;
 }
 
-/* Whether the arguments of a call are JSON; an answer that was cut off can have others. */
-static void check_arguments(quire_fields *message, json_t *arguments, unsigned i)
+/* Arguments of a call are JSON. Those of an answer that was cut end early: clients send them back,
+ * and OpenAI takes them; templates do not, so they are completed. */
+static void check_arguments(quire_fields *message, json_t *function, unsigned i)
 {
+    const json_t *arguments = json_object_get(function, "arguments");
     json_error_t error;
     json_t *value = json_loadb(json_string_value(arguments), json_string_length(arguments),
                                JSON_DECODE_ANY, &error);
+    char *whole = value == NULL ? quire_json_complete(json_string_value(arguments)) : NULL;
 
-    if (value == NULL) {
+    if (whole != NULL) {
+        (void)json_object_set_new(function, "arguments", json_string(whole));
+    } else if (value == NULL) {
         quire_field_error(message, "tool_calls",
                           "element %u: function.arguments is no JSON: line %d, column %d: %s", i,
                           error.line, error.column, error.text);
     }
+    free(whole);
     json_decref(value);
 }
 
@@ -105,7 +112,7 @@ static void check_call(quire_fields *message, json_t *call, unsigned i)
         quire_field_error(message, "tool_calls",
                           "element %u: function.arguments must be a string of JSON", i);
     } else {
-        check_arguments(message, json_object_get(function, "arguments"), i);
+        check_arguments(message, function, i);
         if (type == NULL) {
             (void)json_object_set_new(call, "type", json_string("function"));
         }

@@ -263,6 +263,32 @@ static void a_session_goes_on_behind_a_cut_call(void **state)
     json_decref(http_post_json(f.port, CHAT, "{\"session_id\":\"s\"," HI "}", 200));
 }
 
+#define CALL_OF(arguments)                                                                         \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"},{\"role\":\"assistant\",\"tool_"      \
+    "calls\":[{"                                                                                   \
+    "\"id\":\"1\",\"function\":{\"name\":\"add\",\"arguments\":\"" arguments                       \
+    "\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"no JSON\"}]}"
+
+/* A client sends a cut call back, and what its tool says about it. */
+static void a_client_goes_on_behind_a_cut_call(void **state)
+{
+    static const char *const cases[][2] = {
+        { CALL_OF("{\\\"a\\\": 2, \\\"b\\\": "), CALL_OF("{\\\"a\\\": 2}") },
+        { CALL_OF("{\\\"a\\\": \\\"x y"), CALL_OF("{\\\"a\\\": \\\"x y\\\"}") },
+        { CALL_OF(""), CALL_OF("{}") },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *cut = http_post_json(f.port, "/apply-template", cases[i][0], 200);
+        json_t *whole = http_post_json(f.port, "/apply-template", cases[i][1], 200);
+
+        assert_string_equal(json_string_at(cut, "prompt"), json_string_at(whole, "prompt"));
+        json_decref(cut);
+        json_decref(whole);
+    }
+}
+
 /* ---- schemas behind thoughts ---- */
 
 static void schemas_of_any_value_are_schemas(void **state)
@@ -584,6 +610,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(a_stop_text_inside_a_call_is_no_end_by_calls, start, stop),
         cmocka_unit_test_setup_teardown(a_session_goes_on_behind_a_cut_call, start, stop),
+        cmocka_unit_test_setup_teardown(a_client_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(schemas_of_any_value_are_schemas, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,

@@ -12,11 +12,12 @@
 #include "model_fixture.h"
 #include "seed.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define N_LAYER  3u
 #define N_VOCAB  320u
-#define N_CTX    512u
+#define N_CTX    (64u * QUIRE_LEAF_ENTRIES + 512u) /* more than a leaf of a page table */
 #define N_BATCH  128u
 #define N_SEQS   2u
 #define MANY     100000u /* questions: more than a step asks */
@@ -112,6 +113,34 @@ static void round_run(const lane *calm, const lane *torn, canceler *c, quire_rng
     assert_memory_equal(logits, expected, N_SEQS * N_VOCAB * sizeof *logits);
 }
 
+/* The second sequence becomes a fork of the first: they share leaves and the last page. */
+static void fork_again(lane *l)
+{
+    assert_int_equal(quire_seq_close(quire_runtime_cache(l->runtime), l->seqs[1]), QUIRE_OK);
+    assert_int_equal(quire_runtime_fork(l->runtime, l->seqs[0], &l->seqs[1]), QUIRE_OK);
+}
+
+/* Steps of texts that fork before each, from a length shortly before the end of a leaf on. */
+static void run_forks(const quire_model *model, const char *formats, quire_rng *rng)
+{
+    const uint32_t n_filled = 64u * QUIRE_LEAF_ENTRIES - 1 - quire_rng_below(rng, 100);
+    lane lanes[2] = { lane_open(model, formats), lane_open(model, formats) };
+    canceler c = { .left = MANY };
+
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(quire_runtime_canceler_set(lanes[i].runtime, gives_up, &c));
+        assert_int_equal(quire_runtime_fill(lanes[i].runtime, lanes[i].seqs[0], n_filled, 3),
+                         QUIRE_OK);
+    }
+    for (uint32_t i = 0; i < N_ROUNDS - 1; i++) {
+        fork_again(&lanes[0]);
+        fork_again(&lanes[1]);
+        round_run(&lanes[0], &lanes[1], &c, rng);
+    }
+    lane_close(&lanes[1]);
+    lane_close(&lanes[0]);
+}
+
 static void run(const quire_model *model, const char *formats, quire_rng *rng)
 {
     lane calm = lane_open(model, formats);
@@ -144,10 +173,34 @@ static void test_given_up_anywhere(void **state)
     fixture_generated_remove();
 }
 
+/* Layers with windows, whose pages behind are released before a step; and forks. */
+static void test_given_up_behind_windows(void **state)
+{
+    static const char *const formats[] = { "*=f16", "*=q4", "*=q8:q3" };
+    gguf_gen_opts gen = fixture_llama("cancel", N_LAYER, N_VOCAB, N_CTX, 6);
+    quire_rng rng = test_rng(2029);
+    quire_model *model;
+
+    (void)state;
+    (void)snprintf(gen.arch, sizeof gen.arch, "gemma3");
+    gen.sliding_window = 70;
+    gen.window_pattern = 2;
+    gen.has_qk_norm = true;
+    gen.is_tied = true;
+    model = fixture_open(fixture_generate(&gen));
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        run(model, formats[i], &rng);
+        run_forks(model, formats[i], &rng);
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_given_up_anywhere),
+        cmocka_unit_test(test_given_up_behind_windows),
     };
 
     return cmocka_run_group_tests_name("runtime_cancel", tests, NULL, NULL);

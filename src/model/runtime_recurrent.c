@@ -177,11 +177,14 @@ uint32_t quire_runtime_keepable(const quire_runtime *rt, quire_seq_id seq, uint3
 
 int quire_runtime_fork(quire_runtime *rt, quire_seq_id seq, quire_seq_id *out)
 {
+    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
     int rc = quire_seq_fork(rt->cache, seq, out);
 
-    if (rc == QUIRE_OK && rt->states != NULL && quire_seq_tokens(rt->cache, seq) > 0) {
+    /* A fork of a sequence that cannot be continued has no state either. */
+    if (rc == QUIRE_OK && rt->states != NULL && n_tokens > 0 &&
+        quire_states_has(rt->states, seq, n_tokens)) {
         /* Pages may be taken, but none moves. */
-        rc = quire_states_set(rt->states, *out, quire_seq_tokens(rt->cache, seq), QUIRE_FORMAT_F32,
+        rc = quire_states_set(rt->states, *out, n_tokens, QUIRE_FORMAT_F32,
                               quire_states_get(rt->states, seq));
         if (rc < 0) {
             (void)quire_seq_close(rt->cache, *out);

@@ -238,6 +238,9 @@ static void test_cuts(void **state)
     };
     assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_INVAL);
     assert_int_equal(quire_seq_tokens(quire_runtime_cache(b.runtime), seq), 40);
+    assert_int_equal(quire_runtime_fork(b.runtime, seq, &slice.seq), QUIRE_OK); /* nor its fork */
+    assert_int_equal(quire_runtime_step(b.runtime, &slice, 1, &logits), QUIRE_INVAL);
+    assert_int_equal(quire_seq_close(quire_runtime_cache(b.runtime), slice.seq), QUIRE_OK);
     assert_int_equal(quire_seq_truncate(quire_runtime_cache(b.runtime), seq, 0), QUIRE_OK);
     rest_expect(&b, seq, 0);
     slice.seq = 12345;

@@ -220,15 +220,35 @@ static int merge(quire_gguf *file, quire_error *err)
         for (struct ggml_tensor *t = ggml_get_first_tensor(meta); t != NULL;
              t = ggml_get_next_tensor(meta, t)) {
             if (ggml_get_tensor(file->merged, t->name) != NULL) {
-                return quire_error_set(err, QUIRE_CORRUPT,
-                                       "%s: tensor %s is in an earlier part as well (damaged "
-                                       "file?)",
-                                       file->parts[i].path, t->name);
+                char name[GGML_MAX_NAME];
+
+                return quire_error_set(
+                    err, QUIRE_CORRUPT,
+                    "%s: tensor %s is in an earlier part as well (damaged file?)",
+                    file->parts[i].path,
+                    quire_gguf_printable(name, sizeof(name), t->name, strlen(t->name)));
             }
             ggml_set_name(ggml_dup_tensor(file->merged, t), t->name);
         }
     }
     return QUIRE_OK;
+}
+
+/* Check that the parts so far have no more tensors than one file may have: they are looked for one
+ * by one. */
+static int tensors_check(const quire_gguf *file, quire_error *err)
+{
+    int64_t n = 0;
+
+    for (uint32_t i = 0; i < file->n_parts; i++) {
+        n += gguf_get_n_tensors(file->parts[i].gguf);
+    }
+    return n <= QUIRE_GGUF_TENSORS_MAX
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_CORRUPT,
+                                 "%s: the parts up to this one hold %" PRId64
+                                 " tensors; expected at most %u (damaged file?)",
+                                 file->parts[file->n_parts - 1].path, n, QUIRE_GGUF_TENSORS_MAX);
 }
 
 /* Open the parts after the first. */
@@ -260,6 +280,7 @@ static int parts_open(quire_gguf *file, quire_error *err)
         memcpy(path + strlen(path) - strlen(end), end, strlen(end));
         rc = part_open(&parts[i], path, err);
         rc = rc == QUIRE_OK ? numbers_check(&parts[i], i, n_parts, err) : rc;
+        rc = rc == QUIRE_OK ? tensors_check(file, err) : rc;
     }
     free(path);
     return rc == QUIRE_OK ? merge(file, err) : rc;

@@ -25,7 +25,7 @@
 
 /* About ten times the numbers of the largest models. */
 #define QUIRE_GGUF_KEYS_MAX         4096u
-#define QUIRE_GGUF_TENSORS_MAX      16384u
+#define QUIRE_GGUF_TENSORS_MAX      16384u     /* of all parts of a model together */
 #define QUIRE_GGUF_STRINGS_MAX      (1u << 22) /* in all arrays together */
 #define QUIRE_GGUF_HEADER_BYTES_MAX (1u << 28)
 #define QUIRE_GGUF_KEY_BYTES_MAX    1024u

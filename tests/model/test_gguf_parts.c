@@ -192,6 +192,47 @@ static void wrong_parts_are_named(void **state)
     }
 }
 
+/* A part of many tensors of one number each. */
+static void many_write(uint32_t part, uint32_t n_tensors)
+{
+    const struct ggml_init_params params = {
+        .mem_size = (n_tensors + 1) * ggml_tensor_overhead() + n_tensors * 64, .no_alloc = false
+    };
+    struct ggml_context *tensors = ggml_init(params);
+    struct gguf_context *out = gguf_init_empty();
+    char path[320];
+
+    assert_non_null(tensors);
+    assert_non_null(out);
+    gguf_set_val_u16(out, "split.no", (uint16_t)part);
+    gguf_set_val_u16(out, "split.count", N_PARTS);
+    gguf_set_val_i32(out, "split.tensors.count", (int32_t)(N_PARTS * n_tensors));
+    for (uint32_t i = 0; i < n_tensors; i++) {
+        struct ggml_tensor *t = ggml_new_tensor_1d(tensors, GGML_TYPE_F32, 1);
+
+        *(float *)t->data = 0.0f;
+        (void)ggml_format_name(t, "%u.%u", part, i);
+        gguf_add_tensor(out, t);
+    }
+    assert_true(gguf_write_to_file(out, part_path(path, sizeof path, part), false));
+    gguf_free(out);
+    ggml_free(tensors);
+}
+
+/* Tensors of all parts are compared with each other, so their number has a bound. */
+static void too_many_tensors_are_refused(void **state)
+{
+    char path[320];
+
+    (void)state;
+    for (uint32_t i = 0; i < N_PARTS; i++) {
+        many_write(i, 8000);
+    }
+    expect_refused(part_path(path, sizeof path, 0), QUIRE_CORRUPT,
+                   "00003-of-00003.gguf: the parts up to this one hold 24000 tensors; expected at "
+                   "most 16384");
+}
+
 static void other_names_are_refused(void **state)
 {
     const gguf_gen_opts gen = fixture_llama("parts", 3, N_VOCAB, 128, 7);
@@ -236,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_compute_what_one_file_computes),
         cmocka_unit_test(wrong_parts_are_named),
+        cmocka_unit_test(too_many_tensors_are_refused),
         cmocka_unit_test(other_names_are_refused),
     };
 

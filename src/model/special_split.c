@@ -162,6 +162,8 @@ static int specials_collect(quire_specials *s, const struct llama_vocab *vocab, 
 
 static int groups_create(quire_specials *s, const struct llama_vocab *vocab)
 {
+    quire_special_work work = { .n_specials = s->n, .left = QUIRE_SPECIAL_WORK_MAX };
+
     s->group_begin = calloc((size_t)s->n + 1, sizeof(*s->group_begin));
     s->group_is_ordered = calloc((size_t)s->n + 1, sizeof(*s->group_is_ordered));
     QUIRE_FAIL_IF(s->group_begin == NULL || s->group_is_ordered == NULL, QUIRE_NOMEM);
@@ -172,7 +174,7 @@ static int groups_create(quire_specials *s, const struct llama_vocab *vocab)
             s->all[i++].group = s->n_groups;
         }
         s->group_begin[s->n_groups] = begin;
-        QUIRE_TRY(quire_specials_order(vocab, s->all + begin, i - begin,
+        QUIRE_TRY(quire_specials_order(vocab, s->all + begin, i - begin, &work,
                                        &s->group_is_ordered[s->n_groups]));
         s->group_begin[++s->n_groups] = i;
     }

@@ -86,12 +86,21 @@ typedef struct quire_special {
     bool strips_left, strips_right;
 } quire_special;
 
+/* The work of orders that a vocabulary may cost: texts that libllama is asked about, times the
+ * special tokens that it looks for in each. About a second. */
+#define QUIRE_SPECIAL_WORK_MAX ((uint64_t)1 << 25)
+typedef struct quire_special_work {
+    uint32_t n_specials; /* of all lengths */
+    uint64_t left;
+} quire_special_work;
+
 /* Order special tokens of one length, which are sorted by id, as libllama takes them from a text.
  * libllama's sort leaves specials of equal length in no defined order. So libllama is asked about
- * pairs of specials in which one can end where the other begins. *is_ordered says whether such
- * pairs exist; without any, the order does not matter. Errors: QUIRE_NOMEM. */
+ * pairs of specials in which one can end where the other begins, as far as the work allows.
+ * *is_ordered says whether such pairs exist; without any, the order does not matter. Errors:
+ * QUIRE_NOMEM. */
 int quire_specials_order(const struct llama_vocab *vocab, quire_special *specials, uint32_t n,
-                         bool *is_ordered);
+                         quire_special_work *work, bool *is_ordered);
 
 /* ---- spm.c ---- */
 

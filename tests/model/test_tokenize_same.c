@@ -1,7 +1,8 @@
 /* test_tokenize_same.c - the same tokens as libllama's, for vocabularies of every kind, made by
  * chance and real ones, and texts full of special tokens; texts that take libllama hours; bounds.
  *
- * The linker redirects clock_gettime here (--wrap), to let time pass.
+ * The linker redirects clock_gettime here (--wrap), to let time pass, and llama_tokenize, to count
+ * calls.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -12,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "model/tokenizer.h"
 #include "model_fixture.h"
 #include "rounds.h"
 #include "seed.h"
@@ -40,6 +42,20 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 
     t->tv_sec += (time_t)clock_ahead_s;
     return rc;
+}
+
+static uint64_t n_llama_calls;
+
+int32_t __real_llama_tokenize(const struct llama_vocab *vocab, const char *text, int32_t n_bytes,
+                              llama_token *tokens, int32_t cap, bool adds, bool parses);
+int32_t __wrap_llama_tokenize(const struct llama_vocab *vocab, const char *text, int32_t n_bytes,
+                              llama_token *tokens, int32_t cap, bool adds, bool parses);
+
+int32_t __wrap_llama_tokenize(const struct llama_vocab *vocab, const char *text, int32_t n_bytes,
+                              llama_token *tokens, int32_t cap, bool adds, bool parses)
+{
+    n_llama_calls++;
+    return __real_llama_tokenize(vocab, text, n_bytes, tokens, cap, adds, parses);
 }
 
 /* ---- texts ---- */
@@ -220,6 +236,22 @@ static void test_overlapping_specials(void **state)
         texts_check(&model, seed + i, N_TEXTS);
         vocab_close(&model);
     }
+}
+
+/* A vocabulary of nothing but special tokens that overlap: libllama looks for each of them in each
+ * text, so the texts that it is asked about have a bound. */
+static void test_many_specials(void **state)
+{
+    const vocab_gen_opts opts = {
+        .kind = VOCAB_GEN_BPE, .pre = "gpt-2", .n_pieces = 20, .n_specials = 3000, .seed = 5
+    };
+    quire_model model;
+
+    (void)state;
+    n_llama_calls = 0;
+    vocab_generate(&model, &opts);
+    assert_true(n_llama_calls > 1000 && n_llama_calls * opts.n_specials <= QUIRE_SPECIAL_WORK_MAX);
+    vocab_close(&model);
 }
 
 static void test_real(void **state)
@@ -567,10 +599,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generated),     cmocka_unit_test(test_overlapping_specials),
-        cmocka_unit_test(test_real),          cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_long_specials), cmocka_unit_test(test_long_bytes),
-        cmocka_unit_test(test_tokens_max),    cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_long_pieces),   cmocka_unit_test(test_slow_runs),
+        cmocka_unit_test(test_many_specials), cmocka_unit_test(test_real),
+        cmocka_unit_test(test_cuts),          cmocka_unit_test(test_long_specials),
+        cmocka_unit_test(test_long_bytes),    cmocka_unit_test(test_tokens_max),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_long_pieces),
+        cmocka_unit_test(test_slow_runs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

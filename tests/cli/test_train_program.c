@@ -134,6 +134,28 @@ static void test_interrupted(void **state)
     train_remove("stopped");
 }
 
+/* A second process is refused while the first one runs; the lock ends with the process. */
+static void test_locked(void **state)
+{
+    const char *config = write_config("locked", "fusedkv", 100000);
+    const program_args args =
+        PROGRAM("train", config, "--log-every", "200", "--held-every", "1000000");
+    program_running running = program_start(args);
+    program_result result;
+
+    (void)state;
+    free(program_line_with(running.out, "step 200 of"));
+    result = program_expect(1, PROGRAM("train", config, "--steps", "1"));
+    assert_says(result.err, "another process trains with the checkpoint ");
+    program_free(&result);
+    assert_int_equal(kill(running.pid, SIGKILL), 0);
+    assert_int_equal(program_end(&running), 128 + SIGKILL);
+    result = program_expect(0, PROGRAM("train", config, "--steps", "1"));
+    program_free(&result);
+    assert_int_equal(access(train_file("locked", ".checkpoint.lock"), F_OK), -1);
+    train_remove("locked");
+}
+
 /* The run stops at a step that is not taken. Its checkpoint, of more than n_before steps, has all
  * steps before: the same command fails at the same step with the same words, and changes no byte of
  * it. */
@@ -379,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_variables),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_predict_seen), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places),       cmocka_unit_test(test_locked),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -9,6 +9,7 @@
 #include "cli/training/train_args.h"
 #include "cli/training/train_export.h"
 #include "cli/training/train_from.h"
+#include "cli/training/train_lock.h"
 #include "cli/training/train_places.h"
 #include "cli/training/train_seen.h"
 #include "cli/training/train_tokens.h"
@@ -27,6 +28,7 @@
 
 typedef struct train_run {
     const train_args *args;
+    quire_train_lock lock;
     quire_train_plan plan;
     quire_train_from from; /* without --from all zeros */
     float *start;          /* first weights; NULL: random ones */
@@ -417,6 +419,7 @@ static int run_all(train_run *r, quire_error *err)
     struct sigaction action = { .sa_handler = on_terminate };
 
     QUIRE_TRY(check_files(r->args, err));
+    QUIRE_TRY(quire_train_lock_take(&r->lock, r->args->checkpoint, err));
     quire_interrupt_catch();
     QUIRE_TRY(set_up_data(r, err));
     QUIRE_TRY(make_plan(r, err));
@@ -454,6 +457,7 @@ static int run(void *opaque)
     quire_train_tokens_close(&r.tokens);
     quire_train_seen_close(&r.seen);
     quire_train_from_close(&r.from);
+    quire_train_lock_drop(&r.lock);
     free(r.start);
     quire_settings_fini(&args->settings);
     return exit_status;

@@ -110,6 +110,7 @@ static const struct {
     { "maxProperties", SCHEMA_KEYWORD_TYPED, "object" },
     { "items", SCHEMA_KEYWORD_TYPED, "array" },
     { "prefixItems", SCHEMA_KEYWORD_TYPED, "array" },
+    { "additionalItems", SCHEMA_KEYWORD_TYPED, "array" },
     { "minItems", SCHEMA_KEYWORD_TYPED, "array" },
     { "maxItems", SCHEMA_KEYWORD_TYPED, "array" },
     { "minLength", SCHEMA_KEYWORD_TYPED, "string" },

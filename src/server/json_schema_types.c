@@ -67,12 +67,31 @@ int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_
     return quire_bytes_addf(text, " \"\\\"\"");
 }
 
+/* The schemas of the first items, each with its own; NULL: there are none. Before draft 2020-12
+ * they were a list in "items", and the others "additionalItems". */
+static const json_t *first_items(const json_t *schema, const char **key)
+{
+    const json_t *items = json_object_get(schema, "items");
+
+    *key = json_is_array(items) ? "items" : "prefixItems";
+    return json_object_get(schema, *key);
+}
+
+static const json_t *other_items(const json_t *schema, const char **key)
+{
+    *key = json_is_array(json_object_get(schema, "items")) ? "additionalItems" : "items";
+    return json_object_get(schema, *key);
+}
+
 /* The items of prefixItems as a sequence with commas, at most `max` of them. */
-static int prefix_add(schema_maker *m, const json_t *list, const schema_place *p, size_t max,
+static int prefix_add(schema_maker *m, const json_t *schema, const schema_place *p, size_t max,
                       quire_bytes *text)
 {
+    const char *key;
+    const json_t *list = first_items(schema, &key);
+
     for (size_t i = 0; i < json_array_size(list) && i < max; i++) {
-        const schema_place below = { p, "prefixItems", i, p->depth + 1 };
+        const schema_place below = { p, key, i, p->depth + 1 };
         uint32_t item;
 
         QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &item));
@@ -86,17 +105,17 @@ static int prefix_add(schema_maker *m, const json_t *list, const schema_place *p
 static int tuple_add(schema_maker *m, const json_t *schema, const schema_place *p,
                      const schema_bounds *b, quire_bytes *text)
 {
-    const json_t *list = json_object_get(schema, "prefixItems");
-    const json_t *items = json_object_get(schema, "items");
-    const schema_place below = { p, "items", SIZE_MAX, p->depth + 1 };
-    const uint32_t n = (uint32_t)json_array_size(list);
+    const char *first_key, *key;
+    const uint32_t n = (uint32_t)json_array_size(first_items(schema, &first_key));
+    const json_t *items = other_items(schema, &key);
+    const schema_place below = { p, key, SIZE_MAX, p->depth + 1 };
     const uint32_t min = b->min > n ? b->min - n : 0;
     const uint32_t max = b->max == UINT32_MAX ? b->max : b->max > n ? b->max - n : 0;
     quire_bytes more_text = { 0 };
     uint32_t item = 0;
 
     (void)quire_bytes_addf(text, "\"[\" ws ");
-    QUIRE_TRY(prefix_add(m, list, p, b->max, text));
+    QUIRE_TRY(prefix_add(m, schema, p, b->max, text));
     if (json_is_false(items) && min > 0) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "more items than prefixItems has, asks for",
                                    "minItems");
@@ -121,8 +140,9 @@ int quire_schema_array_add(schema_maker *m, const json_t *schema, const schema_p
                            quire_bytes *text)
 {
     static const char *const names[] = { "minItems", "maxItems" };
+    const char *key;
     const json_t *items = json_object_get(schema, "items");
-    const json_t *prefix = json_object_get(schema, "prefixItems");
+    const json_t *prefix = first_items(schema, &key);
     const schema_place below = { p, "items", SIZE_MAX, p->depth + 1 };
     const uint32_t more = m->n_rules++;
     quire_bytes more_text = { 0 };
@@ -140,8 +160,7 @@ int quire_schema_array_add(schema_maker *m, const json_t *schema, const schema_p
     if (prefix != NULL) {
         if (!json_is_array(prefix) || json_array_size(prefix) == 0 ||
             json_array_size(prefix) > QUIRE_SCHEMA_PROPERTIES_MAX) {
-            return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list of 1 to 100 schemas is",
-                                       "prefixItems");
+            return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list of 1 to 100 schemas is", key);
         }
         return tuple_add(m, schema, p, &b, text);
     }

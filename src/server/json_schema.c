@@ -194,7 +194,7 @@ static int summarize(const schema_maker *m, const json_t *schema, const schema_p
     if (s->whole != NULL && typed != NULL) {
         const bool is_value = strcmp(s->whole, "enum") == 0 || strcmp(s->whole, "const") == 0;
 
-        if (is_value && s->implied != NULL) {
+        if (is_value && s->implied != NULL && !m->skips_unknown) {
             return quire_schema_refuse(m, QUIRE_INVAL, p, "beside another keyword there cannot be",
                                        typed);
         }
@@ -260,7 +260,8 @@ static int type_add(schema_maker *m, const json_t *schema, const schema_place *p
     if (strcmp(type, "boolean") == 0 || strcmp(type, "null") == 0) {
         return quire_bytes_addf(text, "%s", type);
     }
-    return quire_schema_refuse(m, QUIRE_INVAL, p, "there is no type", type);
+    return m->skips_unknown ? quire_bytes_addf(text, "value")
+                            : quire_schema_refuse(m, QUIRE_INVAL, p, "there is no type", type);
 }
 
 static int types_add(schema_maker *m, const json_t *schema, const schema_place *p,

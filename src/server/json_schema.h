@@ -35,7 +35,9 @@
  * QUIRE_NOMEM. */
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err);
 /* The same of a schema within another one, in which its references are places. is_known_only:
- * unknown keywords constrain nothing, and are no error. */
+ * keywords, counts, patterns and formats that are not supported constrain nothing, and are no
+ * error.
+ */
 int quire_json_schema_grammar_within(const json_t *root, const json_t *schema, bool is_known_only,
                                      quire_bytes *gbnf, quire_error *err);
 
@@ -46,9 +48,9 @@ const json_t *quire_schema_pointer_find(const json_t *root, const char *pointer)
 /* Whether a value is of a type, or of one in a list; NULL = of any. */
 bool quire_schema_is_of_types(const json_t *value, const json_t *types);
 
-/* The regular expression of a string's "pattern" or "format"; *key is the keyword. NULL: there is
- * none, or its value is no expression and no known format. Memory: the schema's, or static. */
-const char *quire_schema_regex(const json_t *schema, const char **key);
+/* The regular expression of a string's "pattern" or "format". NULL: there is none, or its value is
+ * no expression and no known format. Memory: the schema's, or static. */
+const char *quire_schema_regex(const json_t *schema);
 
 /* The grammar of any JSON object. Memory: static. */
 const char *quire_json_object_grammar(void);

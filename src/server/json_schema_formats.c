@@ -70,21 +70,22 @@ static const struct {
     { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
 };
 
-const char *quire_schema_regex(const json_t *schema, const char **key)
+static const char *format_regex(const char *format)
 {
-    const json_t *pattern = json_object_get(schema, "pattern");
-    const char *format = json_string_value(json_object_get(schema, "format"));
-
-    *key = pattern != NULL ? "pattern" : "format";
-    if (pattern != NULL) {
-        return json_string_value(pattern);
-    }
     for (size_t i = 0; format != NULL && i < sizeof formats / sizeof formats[0]; i++) {
         if (strcmp(formats[i].name, format) == 0) {
             return formats[i].regex;
         }
     }
     return NULL;
+}
+
+const char *quire_schema_regex(const json_t *schema)
+{
+    const json_t *pattern = json_object_get(schema, "pattern");
+
+    return pattern != NULL ? json_string_value(pattern)
+                           : format_regex(json_string_value(json_object_get(schema, "format")));
 }
 
 static int refuse_regex(const schema_maker *m, const schema_place *p, int rc,
@@ -102,21 +103,20 @@ static int refuse_regex(const schema_maker *m, const schema_place *p, int rc,
 }
 
 int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
-                             const schema_bounds *length, quire_bytes *text)
+                             const char *key, const schema_bounds *length, quire_bytes *text)
 {
     static const quire_regex_opts opts = { .is_json = true };
-    const char *key;
-    const char *regex = quire_schema_regex(schema, &key);
+    const char *value = json_string_value(json_object_get(schema, key));
+    const char *regex = strcmp(key, "pattern") == 0 ? value : format_regex(value);
     quire_regex_result result;
     int rc;
 
     if (regex == NULL) {
-        const char *value = json_string_value(json_object_get(schema, key));
-
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the format",
                                    value != NULL ? value : "that is no string");
     }
-    if (json_object_get(schema, "pattern") != NULL && json_object_get(schema, "format") != NULL) {
+    if (!m->skips_unknown && json_object_get(schema, "pattern") != NULL &&
+        json_object_get(schema, "format") != NULL) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "beside pattern there cannot be", "format");
     }
     (void)quire_bytes_addf(text, "\"\\\"\" ");
@@ -124,7 +124,7 @@ int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema
     if (rc < 0) {
         return refuse_regex(m, p, rc, &result);
     }
-    if (result.chars_min < length->min || result.chars_max > length->max) {
+    if (!m->skips_unknown && (result.chars_min < length->min || result.chars_max > length->max)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p,
                                    "minLength or maxLength forbids texts that it allows:", key);
     }

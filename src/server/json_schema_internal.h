@@ -22,7 +22,7 @@ typedef struct schema_maker {
     const json_t *root; /* references are places in it; the schema itself, or one around it */
     quire_bytes *out;
     quire_error *err;
-    bool skips_unknown; /* keywords that are not known constrain nothing */
+    bool skips_unknown; /* keywords and values that are not supported constrain nothing */
     uint32_t n_rules;
     const json_t *refs[QUIRE_SCHEMA_REFS_MAX]; /* targets: def-0 .. */
     const char *ref_names[QUIRE_SCHEMA_REFS_MAX];
@@ -79,9 +79,9 @@ typedef struct schema_bounds {
     uint32_t min, max;
 } schema_bounds;
 
-/* Append a string under "pattern" or "format", one of which the schema has. */
+/* Append a string under "pattern" or "format": the key, which the schema has. */
 int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
-                             const schema_bounds *length, quire_bytes *text);
+                             const char *key, const schema_bounds *length, quire_bytes *text);
 
 /* Append the grammar of values of one type under a schema. Errors as
  * quire_json_schema_grammar(). */

@@ -224,6 +224,7 @@ int quire_schema_number_add(schema_maker *m, const json_t *schema, const schema_
     quire_decimal_range l = { .places = is_integer ? 0 : QUIRE_DECIMAL_PART_DIGITS };
     quire_decimal unit;
     size_t n_before;
+    int rc;
 
     QUIRE_TRY(bound_get(m, schema, p, true, &l.low));
     QUIRE_TRY(bound_get(m, schema, p, false, &l.high));
@@ -237,9 +238,11 @@ int quire_schema_number_add(schema_maker *m, const json_t *schema, const schema_
     }
     (void)quire_bytes_addf(text, "(");
     n_before = text->n;
-    if (!quire_decimal_is_zero(&unit)) {
-        QUIRE_TRY(multiples(m, p, &l, &unit, text));
-    } else {
+    rc = quire_decimal_is_zero(&unit) ? QUIRE_INVAL : multiples(m, p, &l, &unit, text);
+    if (rc < 0 && !quire_decimal_is_zero(&unit) && !m->skips_unknown) {
+        return rc;
+    }
+    if (rc < 0) { /* without a unit, or any number */
         quire_decimal_range_write(&l, text);
     }
     if (text->status == QUIRE_OK && text->n == n_before) {

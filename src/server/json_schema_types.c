@@ -9,12 +9,18 @@
 #include <stdbool.h>
 #include <string.h>
 
+static bool is_count(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0 &&
+           json_integer_value(value) <= (json_int_t)QUIRE_SCHEMA_COUNT_MAX;
+}
+
 static int count_get(const schema_maker *m, const json_t *schema, const schema_place *p,
                      const char *name, uint32_t *count)
 {
     const json_t *value = json_object_get(schema, name);
 
-    if (value == NULL) {
+    if (value == NULL || (m->skips_unknown && !is_count(value))) {
         return QUIRE_OK;
     }
     if (!json_is_integer(value) || json_integer_value(value) < 0) {
@@ -33,6 +39,9 @@ static int bounds_get(const schema_maker *m, const json_t *schema, const schema_
     *b = (schema_bounds){ 0, UINT32_MAX };
     QUIRE_TRY(count_get(m, schema, p, names[0], &b->min));
     QUIRE_TRY(count_get(m, schema, p, names[1], &b->max));
+    if (b->max < b->min && m->skips_unknown) {
+        *b = (schema_bounds){ 0, UINT32_MAX };
+    }
     if (b->max < b->min) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "larger than its fellow is", names[0]);
     }
@@ -56,8 +65,19 @@ int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_
     schema_bounds b;
 
     QUIRE_TRY(bounds_get(m, schema, p, names, &b));
-    if (json_object_get(schema, "pattern") != NULL || json_object_get(schema, "format") != NULL) {
-        return quire_schema_pattern_add(m, schema, p, &b, text);
+    for (size_t i = 0; i < 2; i++) {
+        static const char *const keys[] = { "pattern", "format" };
+        const size_t n_before = text->n;
+        int rc;
+
+        if (json_object_get(schema, keys[i]) == NULL) {
+            continue;
+        }
+        rc = quire_schema_pattern_add(m, schema, p, keys[i], &b, text);
+        if (rc == QUIRE_OK || rc == QUIRE_NOMEM || !m->skips_unknown) {
+            return rc;
+        }
+        text->n = n_before; /* what is not supported constrains nothing */
     }
     if (b.max == 0) {
         return quire_bytes_addf(text, "\"\\\"\\\"\"");
@@ -218,7 +238,7 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
     for (size_t i = 0; i < json_array_size(required); i++) {
         const char *name = json_string_value(json_array_get(required, i));
 
-        if (name == NULL || json_object_get(properties, name) == NULL) {
+        if (!m->skips_unknown && (name == NULL || json_object_get(properties, name) == NULL)) {
             return quire_schema_refuse(m, QUIRE_INVAL, p,
                                        "required, but not among the properties, is",
                                        name != NULL ? name : "a value other than a string");
@@ -317,6 +337,9 @@ static int named_count_check(const schema_maker *m, const json_t *schema, const 
     static const char *const counts[] = { "minProperties", "maxProperties" };
     schema_bounds b;
 
+    if (m->skips_unknown) {
+        return QUIRE_OK;
+    }
     QUIRE_TRY(bounds_get(m, schema, p, counts, &b));
     if (json_array_size(json_object_get(schema, "required")) < b.min) {
         return quire_schema_refuse(

@@ -343,7 +343,7 @@ static int all_add(const quire_graft_tool *t, text_list *list, const json_t *sch
 static int text_add(const quire_graft_tool *t, text_list *list, const json_t *schema, int depth)
 {
     const json_t *one, *values;
-    const char *key, *regex;
+    const char *regex;
 
     schema = quire_tool_schema_resolve(t->root, schema);
     QUIRE_TRY(quire_graft_visit(t, 1 + json_array_size(json_object_get(schema, "enum")) /
@@ -371,7 +371,7 @@ static int text_add(const quire_graft_tool *t, text_list *list, const json_t *sc
     if (values != NULL) {
         return choices_add(list, values);
     }
-    regex = quire_schema_regex(schema, &key);
+    regex = quire_schema_regex(schema);
     if (regex != NULL) {
         return regex_add(t, list, regex);
     }

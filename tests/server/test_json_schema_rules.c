@@ -48,17 +48,22 @@ static json_t *parse(const char *text)
 }
 
 /* Memory: quire_bytes_fini(). */
-static quire_bytes grammar_of(const char *schema_text)
+static quire_bytes grammar_within(const char *schema_text, bool is_known_only)
 {
     json_t *schema = parse(schema_text);
     quire_error err = QUIRE_ERROR_INIT;
     quire_bytes gbnf = { 0 };
 
-    if (quire_json_schema_grammar(schema, &gbnf, &err) != QUIRE_OK) {
+    if (quire_json_schema_grammar_within(schema, schema, is_known_only, &gbnf, &err) != QUIRE_OK) {
         fail_msg("%s: %s", schema_text, err.message);
     }
     json_decref(schema);
     return gbnf;
+}
+
+static quire_bytes grammar_of(const char *schema_text)
+{
+    return grammar_within(schema_text, false);
 }
 
 typedef struct rule_case {
@@ -397,6 +402,37 @@ static void test_parts(void **state)
     check_cases(parts, N(parts));
 }
 
+/* As for tools: a part that is not supported costs no other part its constraints. */
+static const rule_case known_only[] = {
+    { "{\"properties\":{\"a\":{\"pattern\":\"^(?!x)\\\\w+$\"},\"b\":{\"maximum\":3}},\"required\":["
+      "\"a\",\"b\"]}",
+      { "{\"a\":\"x!\",\"b\":3}" },
+      { "{\"a\":\"x\",\"b\":4}", "{\"a\":1,\"b\":3}" } },
+    { "{\"format\":\"cuid\",\"minLength\":2}", { "\"ab\"" }, { "\"a\"" } },
+    { "{\"format\":\"date\",\"pattern\":\"(?=.)\"}", { "\"2026-01-31\"" }, { "\"x\"" } },
+    { "{\"format\":\"cuid\",\"pattern\":\"^[a-z]$\"}", { "\"a\"" }, { "\"A\"" } },
+    { "{\"pattern\":\"^[a-z]+$\",\"maxLength\":2}", { "\"abc\"" }, { "\"A\"" } },
+    { "{\"type\":\"string\",\"minLength\":1,\"maxLength\":65535}", { "\"a\"" }, { "\"\"", "1" } },
+    { "{\"items\":{\"const\":1},\"minItems\":3,\"maxItems\":2}", { "[]", "[1]" }, { "[2]" } },
+    { "{\"type\":\"number\",\"multipleOf\":0.3,\"minimum\":0}", { "0.3", "1" }, { "-1" } },
+    { "{\"type\":\"any\"}", { "1", "\"a\"", "[]" }, { "" } },
+    { "{\"enum\":[\"a\",\"b\"],\"minLength\":1}", { "\"a\"" }, { "\"c\"" } },
+    { "{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\",\"b\"],\"minProperties\":5}",
+      { "{\"a\":1}" },
+      { "{}" } },
+};
+
+static void test_known_only(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N(known_only); i++) {
+        quire_bytes gbnf = grammar_within(known_only[i].schema, true);
+
+        check(known_only[i].schema, gbnf.data, &known_only[i]);
+        quire_bytes_fini(&gbnf);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void refused(const char *schema_text, int status, const char *part)
@@ -591,10 +627,15 @@ static void test_whole_regex(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),           cmocka_unit_test(test_random_bounds),
-        cmocka_unit_test(test_strings),           cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_merges_are_bounded),
-        cmocka_unit_test(test_lists_are_bounded), cmocka_unit_test(test_whole_regex),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_random_bounds),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_known_only),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_merges_are_bounded),
+        cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_whole_regex),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -103,7 +103,7 @@ static void test_arguments_in_a_format(void **state)
     check_graft("[" TOOL("a.b", "", "{\"const\":{}}") "," TOOL("a/b", "", "{\"const\":{}}") "]",
                 &library);
     /* A schema beyond the limits, one that is not supported, and a keyword that is not known. */
-    check_graft("[" TOOL("a.b", "", "{\"properties\":{\"x\":{\"minItems\":2001}}}") "]", &any);
+    check_graft("[" TOOL("a.b", "", "{\"properties\":{\"x\":{\"minimum\":1e300}}}") "]", &any);
     check_graft("[" TOOL("a.b", "", "{\"multipleOf\":\"x\",\"type\":\"number\"}") "]", &library);
     check_graft(
         "[" TOOL("a.b", "",

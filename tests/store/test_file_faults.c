@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -116,6 +117,55 @@ static void test_many_retries(void **state)
     (void)state;
     for (uint32_t n = 60; n < 64; n++) { /* a segment has room for four records */
         many_retries(n);
+    }
+}
+
+static void line_take(void *ctx, const char *line)
+{
+    if (strstr(line, "drops that could not be written") != NULL) {
+        (void)snprintf(ctx, 512, "%s", line);
+    }
+}
+
+/* Drops that wait for a disk in trouble when the store is closed: they are written if the disk
+ * works again, else the log tells. */
+static void test_drops_at_close(void **state)
+{
+    (void)state;
+    for (int is_lasting = 0; is_lasting < 2; is_lasting++) {
+        static fault_disk faults;
+        quire_file_store_opts opts = kit_opts("/disk", QUIRE_READS_POOL);
+        const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
+        mem_disk *disk = mem_disk_new();
+        char line[512] = "";
+        quire_store *store;
+
+        fault_disk_init(&faults, mem_disk_ops(disk));
+        opts.ops = &faults.ops;
+        opts.retry_ms = 600000;
+        opts.log = line_take;
+        opts.log_ctx = line;
+        store = kit_open(&opts);
+        assert_int_equal(kit_put(store, 1, 0), QUIRE_STORE_OK);
+        fault_disk_set(&faults, (fault_plan){ .calls = FAULT_BIT(FAULT_PWRITE),
+                                              .first = 1,
+                                              .last = UINT32_MAX,
+                                              .error = EIO });
+        assert_int_equal(kit_put(store, 1, 1), QUIRE_STORE_IO);
+        assert_int_equal(store->ops->drop(store, &all), QUIRE_IO);
+        assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_ABSENT);
+        if (is_lasting == 0) {
+            fault_disk_set(&faults, (fault_plan){ 0 });
+        }
+        kit_close(store);
+        assert_int_equal(strstr(line, "/disk: drops that could not be written: 1;") != NULL,
+                         is_lasting);
+        fault_disk_set(&faults, (fault_plan){ 0 });
+        store = kit_open(&opts);
+        assert_int_equal(kit_get(store, 1, 0),
+                         is_lasting == 0 ? QUIRE_STORE_ABSENT : QUIRE_STORE_OK);
+        kit_close(store);
+        mem_disk_free(disk);
     }
 }
 
@@ -244,6 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_many_retries),
+        cmocka_unit_test(test_drops_at_close),
         cmocka_unit_test(test_rate_and_queue),
         cmocka_unit_test(test_urgency_and_drop_under_way),
     };

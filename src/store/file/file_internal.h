@@ -138,6 +138,7 @@ typedef struct file_store {
     int64_t rate_tokens; /* W: bytes that may be written now; may be negative */
     uint64_t rate_at_ns; /* W */
     uint64_t retry_at_ns;
+    bool has_retried;   /* once more, at the end */
     uint64_t put_at_ns; /* when the last put came */
     uint32_t n_reading;
     uint64_t reading_since_ns;
@@ -167,6 +168,7 @@ void quire_file_wake(file_store *st);
 #define FILE_LOG_DAMAGE  17u
 #define FILE_LOG_CLOSE   18u
 #define FILE_LOG_UNREAD  19u
+#define FILE_LOG_DROPS   20u
 __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32_t kind,
                                                           const char *format, ...);
 /* From the return on nobody is woken, nothing is logged, and account_of is not called: all further

@@ -39,7 +39,8 @@
  *
  * Trouble: when a write fails, the state is DEGRADED: queued puts come back CLOSED, reads go on.
  * Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that are
- * not durable yet wait in memory. stats.trouble and the log name call, file and reason.
+ * not durable yet wait in memory; close tries once more to write them, and the log says when they
+ * are lost. stats.trouble and the log name call, file and reason.
  *
  * A directory that vanished is such trouble: at each sync the open segment must still be at its
  * path, and before each new segment the lock. A retry makes the directory again, if it is missing,

@@ -391,10 +391,11 @@ static bool degraded_turn(file_store *st)
 {
     const uint64_t now_ns = quire_file_now(st);
 
-    if (st->is_closing) {
+    if (st->is_closing && (st->has_retried || st->drops.first == NULL)) {
         return false;
     }
-    if (now_ns < st->retry_at_ns) {
+    st->has_retried = st->is_closing; /* the disk may work again: drops are not to be lost */
+    if (!st->is_closing && now_ns < st->retry_at_ns) {
         work_wait(st, st->retry_at_ns - now_ns);
         return true;
     }
@@ -462,6 +463,7 @@ static void finish(file_store *st)
 void *quire_file_writer_main(void *ctx)
 {
     file_store *st = ctx;
+    uint32_t n_drops;
 
     st->rate_at_ns = quire_file_now(st);
     st->rate_tokens = (int64_t)(st->opts.write_rate * RATE_BURST_MS / 1000);
@@ -470,6 +472,15 @@ void *quire_file_writer_main(void *ctx)
     }
     (void)pthread_mutex_unlock(&st->lock);
     finish(st);
+    (void)pthread_mutex_lock(&st->lock);
+    n_drops = st->drops.n;
+    (void)pthread_mutex_unlock(&st->lock);
+    if (n_drops > 0) {
+        quire_file_log(
+            st, FILE_LOG_DROPS,
+            "%s: drops that could not be written: %u; the next start may find what they dropped",
+            st->dir, n_drops);
+    }
     (void)pthread_mutex_lock(&st->lock);
     quire_file_puts_refuse(st);
     st->is_writer_ended = true;

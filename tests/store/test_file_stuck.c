@@ -133,22 +133,19 @@ static void close_in_time(subject *s)
     assert_true(quire_clock_ns() - from_ns < (uint64_t)BOUND_MS * 1000000u);
 }
 
-/* Let the stuck threads go on, until one closes a file: by then it has counted a record. The owner
- * of the store is gone, and is not asked for the record's account. */
-static void go_on(subject *s)
-{
-    atomic_store(&s->is_over, true);
-    fault_disk_set(&s->faults,
-                   (fault_plan){ .calls = FAULT_BIT(FAULT_CLOSE), .first = UINT32_MAX });
-    while (fault_disk_calls(&s->faults) == 0) {
-        test_doze();
-    }
-    assert_false(atomic_load(&s->is_asked));
-}
-
 static fault_plan stuck_at(uint32_t calls, unsigned last)
 {
     return (fault_plan){ .calls = calls, .first = 1, .last = last, .is_stuck = true };
+}
+
+/* Let the stuck thread go on, until it closes a file: by then it has counted a record. The owner of
+ * the store is gone, and is not asked for the record's account. */
+static void go_on(subject *s)
+{
+    atomic_store(&s->is_over, true);
+    fault_disk_set(&s->faults, stuck_at(FAULT_BIT(FAULT_CLOSE), 1));
+    fault_disk_wait_stuck(&s->faults, 1);
+    assert_false(atomic_load(&s->is_asked));
 }
 
 /* The writer hangs in one of its calls. Reads go on; puts wait, until there are queue_bytes of

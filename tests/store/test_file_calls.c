@@ -209,6 +209,61 @@ static void test_nth_call(void **state)
              (unsigned long long)n_runs);
 }
 
+/* ---- one write fails, later the machine ---- */
+
+/* The records that are found at `before`, when all is quiet, are found after a power failure that
+ * only synced bytes survive. */
+static void crash_check(const place *p, const quire_store_result before[TEXTS])
+{
+    quire_rng rng = { 1 };
+    mem_disk *after = mem_disk_crash(p->memory, mem_disk_calls(p->memory), MEM_CRASH_NONE, &rng);
+    quire_file_store_opts opts = p->opts;
+    quire_store_result results[TEXTS];
+    quire_store *store;
+
+    opts.ops = mem_disk_ops(after);
+    opts.capacity_bytes *= 4; /* the start evicts nothing */
+    store = kit_open(&opts);
+    kit_get_all(store, 1, TEXTS, results);
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        assert_true(before[i] != QUIRE_STORE_OK || results[i] == QUIRE_STORE_OK);
+    }
+    kit_close(store);
+    mem_disk_free(after);
+}
+
+/* A directory that is full: used records are carried forward, among others by the write that
+ * fails. */
+static void test_nth_write_then_crash(void **state)
+{
+    static place p;
+
+    if (*(const quire_reads_kind *)*state != QUIRE_READS_POOL) {
+        return; /* the same again */
+    }
+    for (unsigned nth = 1; nth <= 80; nth += TEST_STRIDE(3u)) {
+        bool was_ok[TEXTS] = { false };
+        quire_store_result results[TEXTS];
+        quire_store *store;
+
+        place_make(&p, true, true, QUIRE_READS_POOL);
+        p.opts.capacity_bytes = 6 * p.opts.segment_bytes;
+        store = kit_open(&p.opts);
+        use(store, was_ok);
+        fault_disk_set(&p.faults, (fault_plan){ .calls = FAULT_BIT(FAULT_PWRITE),
+                                                .first = nth,
+                                                .last = nth,
+                                                .error = EIO });
+        for (uint32_t i = 0; i < 8; i++) {
+            use(store, was_ok);
+            kit_get_all(store, 1, TEXTS, results);
+            crash_check(&p, results);
+        }
+        kit_close(store);
+        place_free(&p);
+    }
+}
+
 /* ---- all fail from one on, and come back ---- */
 
 static void test_from_nth_on(void **state)
@@ -276,6 +331,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nth_call),
+        cmocka_unit_test(test_nth_write_then_crash),
         cmocka_unit_test(test_from_nth_on),
         cmocka_unit_test(test_short),
     };

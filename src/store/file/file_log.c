@@ -429,8 +429,12 @@ void quire_file_open_abandon(file_store *st)
     if (segment == NULL) {
         return;
     }
-    if (!is_empty && st->ops->truncate(st->ops->ctx, st->open.fd, st->open.end_bytes) == 0) {
-        charge_set(st, segment, st->open.end_bytes);
+    if (!is_empty) {
+        if (st->ops->truncate(st->ops->ctx, st->open.fd, st->open.end_bytes) == 0) {
+            charge_set(st, segment, st->open.end_bytes);
+        }
+        /* For records that were carried here: their originals go when writing works again. */
+        (void)st->ops->datasync(st->ops->ctx, st->open.fd);
     }
     while ((d = st->open.drops.first) != NULL) {
         st->open.drops.first = d->next;

@@ -186,6 +186,38 @@ static void test_disk(void **state)
     study_end(&s);
 }
 
+/* Settings are rounded up to whole units, but not above the memory and the disk that there are. */
+static void test_rounding(void **state)
+{
+    static const struct {
+        uint64_t bytes, most;
+        const char *said;
+    } cases[] = { { 1000001, 0, "2MB" },
+                  { 1000001, 2000000, "2MB" },
+                  { 1000001, 1999999, "1MB" },
+                  { 999999, 999999, "999999" },
+                  { 17179869184, 17179869184, "17179MB" },
+                  { 137438953472, 137438953472, "137GB" },
+                  { 137438953472, 0, "138GB" } };
+    const quire_recommend_policies none = { .n = 0 };
+    quire_recommend_sizes sizes;
+    quire_recommendation r;
+    study s;
+
+    (void)state;
+    study_make(&s, 64);
+    quire_recommend_sizes_find(&s.ask, &sizes);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        s.ask.memory_bytes = s.ask.disk_bytes = cases[i].most;
+        sizes.memory_bytes = sizes.disk_bytes = cases[i].bytes;
+        sizes.disk_blocks = 1;
+        quire_recommend_settings(&s.ask, &sizes, &none, &r);
+        assert_string_equal(item_of(&r, "kv_budget")->value, cases[i].said);
+        assert_string_equal(item_of(&r, "cache_disk")->value, cases[i].said);
+    }
+    study_end(&s);
+}
+
 static void test_policy(void **state)
 {
     static const quire_evict_policy policies[] = { QUIRE_EVICT_DEFAULT, QUIRE_EVICT_LRU,
@@ -321,9 +353,9 @@ static void test_yaml(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_devices), cmocka_unit_test(test_disk),
-        cmocka_unit_test(test_policy), cmocka_unit_test(test_ttl),     cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_pinned), cmocka_unit_test(test_yaml),
+        cmocka_unit_test(test_sizes),  cmocka_unit_test(test_devices),  cmocka_unit_test(test_disk),
+        cmocka_unit_test(test_policy), cmocka_unit_test(test_rounding), cmocka_unit_test(test_ttl),
+        cmocka_unit_test(test_pages),  cmocka_unit_test(test_pinned),   cmocka_unit_test(test_yaml),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

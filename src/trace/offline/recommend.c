@@ -186,13 +186,21 @@ __attribute__((format(printf, 2, 3))) static void say_why(quire_recommend_item *
     va_end(args);
 }
 
-/* Bytes as a setting: whole megabytes, of much memory whole gigabytes. */
-static void say_bytes(quire_recommend_item *item, uint64_t bytes)
+/* Bytes as a setting: whole megabytes, of much memory whole gigabytes; rounded up, but not above
+ * what there is (0: not known). */
+static void say_bytes(quire_recommend_item *item, uint64_t bytes, uint64_t most_bytes)
 {
     const bool is_much = bytes >= 100 * GIGABYTE;
     const uint64_t unit = is_much ? GIGABYTE : MEGABYTE;
+    const uint64_t n = (bytes + unit - 1) / unit;
 
-    say_value(item, "%" PRIu64 "%s", (bytes + unit - 1) / unit, is_much ? "GB" : "MB");
+    if (most_bytes == 0 || n <= most_bytes / unit) {
+        say_value(item, "%" PRIu64 "%s", n, is_much ? "GB" : "MB");
+    } else if (most_bytes < unit) {
+        say_value(item, "%" PRIu64, bytes);
+    } else {
+        say_value(item, "%" PRIu64 "%s", most_bytes / unit, is_much ? "GB" : "MB");
+    }
 }
 
 static void add_page(const quire_recommend_ask *ask, quire_recommendation *r)
@@ -256,7 +264,7 @@ static void add_memory(const quire_recommend_ask *ask, quire_recommendation *r)
     quire_recommend_item *item = add_item(r, "kv_budget");
 
     if (s->memory_bytes > 0) {
-        say_bytes(item, s->memory_bytes);
+        say_bytes(item, s->memory_bytes, ask->memory_bytes);
     } else {
         say_value(item, "BYTES");
         item->is_comment = true;
@@ -285,7 +293,7 @@ static void add_pinned(const quire_recommend_ask *ask, quire_recommendation *r)
         return;
     }
     item = add_item(r, "pinned");
-    say_bytes(item, r->sizes.pinned_bytes);
+    say_bytes(item, r->sizes.pinned_bytes, r->sizes.memory_bytes);
     say_why(item,
             "Class %s holds %" PRIu64 " tokens at once (p99); with %.0f %% on top that is a share "
             "of %.2f of kv_budget.",
@@ -336,7 +344,8 @@ static void add_policy(const quire_recommend_policies *policies, quire_recommend
     }
 }
 
-static void add_disk(const quire_recommend_policies *policies, quire_recommendation *r)
+static void add_disk(const quire_recommend_ask *ask, const quire_recommend_policies *policies,
+                     quire_recommendation *r)
 {
     const quire_recommend_sizes *s = &r->sizes;
     quire_recommend_item *item;
@@ -345,7 +354,7 @@ static void add_disk(const quire_recommend_policies *policies, quire_recommendat
         return;
     }
     item = add_item(r, "cache_disk");
-    say_bytes(item, s->disk_bytes);
+    say_bytes(item, s->disk_bytes, ask->disk_bytes);
     say_why(item, "Needs a cache_dir. ");
     if (policies->disk_all_hit_rate <= 0.0) {
         say_why(item, "%" PRIu64 " blocks. Not simulated, or nothing repeats.", s->disk_blocks);
@@ -395,7 +404,7 @@ void quire_recommend_settings(const quire_recommend_ask *ask, const quire_recomm
     add_memory(ask, out);
     add_pinned(ask, out);
     add_policy(policies, out);
-    add_disk(policies, out);
+    add_disk(ask, policies, out);
     add_ttl(ask->analysis, out);
 }
 

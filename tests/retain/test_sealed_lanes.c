@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 
 #include "base/rng.h"
 #include "retain/kept_lanes.h"
+#include "rounds.h"
 #include "seed.h"
 
 #define N_LAYERS 2u
@@ -454,12 +456,132 @@ static void test_whole(void **state)
     }
 }
 
+/* ---- room ---- */
+
+/* A random policy for a format, with layers that keep all tokens as often as not. */
+static void policy_make(char *text, size_t text_bytes, bool is_sealed)
+{
+    static const char *const names[] = { "snap",  "entropy",  "keydiff",     "stride", "random",
+                                         "heavy", "expected", "reconstruct", "window", "last" };
+    const uint32_t n_names = is_sealed ? 8 : 10; /* without those that drop kept tokens */
+    uint32_t name = 6;
+
+    while (name == 6) { /* it needs a rotation */
+        name = quire_rng_below(&rng, n_names);
+    }
+    (void)snprintf(
+        text, text_bytes, "%s:%.3f,sinks=%u,recent=%u,floor=%.2f,granule=%u,full_layers=%s",
+        names[name], 0.01 + 0.98 * quire_rng_unit(&rng),
+        quire_rng_below(&rng, 3) == 0 ? quire_rng_below(&rng, 300) : 4,
+        1 + quire_rng_below(&rng, quire_rng_below(&rng, 3) == 0 ? 400 : 60), quire_rng_unit(&rng),
+        quire_rng_below(&rng, 2) == 0 ? 1 : 1 + quire_rng_below(&rng, 300),
+        quire_rng_below(&rng, 3) == 0 ? "0" : "none");
+}
+
+/* The queries of one layer look at few tokens, those of the others at all. */
+static void layers_differ(world *w)
+{
+    const uint32_t sharp = quire_rng_below(&rng, N_LAYERS);
+
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        float *q = &w->q[l][0][0];
+
+        for (size_t i = 0; i < sizeof w->q[l] / sizeof *q; i++) {
+            q[i] *= l == sharp ? 4.0f : 0.05f;
+        }
+    }
+}
+
+static void repeat_all(world *w)
+{
+    while (quire_lanes_n_repeated(w->lanes) < w->n_text) {
+        const uint32_t begin = quire_lanes_n_repeated(w->lanes);
+        const uint32_t end = begin + 60 < w->n_text ? begin + 60 : w->n_text;
+
+        quire_lanes_repeat_begin(w->lanes, begin, end);
+        assert_int_equal(step_at(w, w->n_text, 10 + end - begin), QUIRE_OK);
+        quire_lanes_repeat_end(w->lanes, true);
+    }
+}
+
+/* Behind a condensing: the share, or the tokens that stay in any case if they are more; and what
+ * whole tiles and granules add. */
+static void check_share(const world *w, const quire_retain_spec *spec, bool is_sealed)
+{
+    const uint32_t n_full = quire_lanes_n_full(w->lanes);
+    const uint32_t n_last = spec->recent > n_full ? spec->recent : n_full;
+    const double n_lanes = N_LAYERS * N_KV, n_whole = spec->n_full * N_KV;
+    const double share = spec->share * w->n_text * n_lanes;
+    const double least = n_whole * w->n_text + (n_lanes - n_whole) * (spec->sinks + n_last);
+    const double rest = n_lanes * (is_sealed ? 64 : spec->granule);
+    quire_lanes_stats stats;
+
+    quire_lanes_stats_get(w->lanes, &stats);
+    if ((double)stats.n_held > (share > least ? share : least) + rest) {
+        fail_msg("%llu tokens of %u are held in %.0f lanes", (unsigned long long)stats.n_held,
+                 w->n_text, n_lanes);
+    }
+}
+
+/* The lanes have room for what any policy keeps, and that is no more than its share. */
+static void check_room(const char *policy, quire_format k, quire_format v)
+{
+    const bool is_sealed = quire_format_is_sealed(k) || quire_format_is_sealed(v);
+    const uint32_t most = 1 + quire_rng_below(&rng, ROWS_MAX);
+    world *w = world_make(policy, k, v);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_lanes_stats stats;
+    quire_retain_spec spec;
+
+    assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
+    layers_differ(w);
+    while (w->n_text + most <= N_TEXT) {
+        const uint32_t n = quire_rng_below(&rng, 3) == 0 ? 1 + quire_rng_below(&rng, most) : most;
+
+        if (quire_lanes_n_full(w->lanes) + n > CHUNK) {
+            if (spec.policy->worth == QUIRE_RETAIN_WORTH_REPEATED) {
+                repeat_all(w);
+            }
+            assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+            check_share(w, &spec, is_sealed);
+        }
+        step(w, n);
+    }
+    quire_lanes_stats_get(w->lanes, &stats);
+    assert_true(stats.peak_bytes <= stats.budget_bytes);
+    world_free(w);
+}
+
+static void test_room(void **state)
+{
+    static const quire_format formats[][2] = { { QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4 },
+                                               { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 },
+                                               { QUIRE_FORMAT_Q4, QUIRE_FORMAT_F16 },
+                                               { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
+
+    (void)state;
+    for (uint32_t round = 0; round < TEST_ROUNDS(120u, 20u);) {
+        const quire_format *f = formats[round % 4];
+        quire_error err = QUIRE_ERROR_INIT;
+        bool is_full[N_LAYERS];
+        quire_retain_spec spec;
+        char policy[QUIRE_RETAIN_TEXT_MAX];
+
+        policy_make(policy, sizeof policy, round % 4 < 3);
+        assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
+        if (quire_retain_full_layers(&spec, N_LAYERS, is_full, &err) == QUIRE_OK) {
+            check_room(policy, f[0], f[1]);
+            round++;
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),  cmocka_unit_test(test_coded_once),
         cmocka_unit_test(test_repeated), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_whole),    cmocka_unit_test(test_room),
     };
 
     rng = test_rng(1);

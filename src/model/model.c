@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/backend.h"
 #include "model/gguf_file.h"
+#include "model/gguf_scan.h"
 #include "model/step_sizes.h"
 #include "model/weights_outline.h"
 
@@ -17,10 +18,11 @@
 static int tokenizer_refused(const char *path, quire_error *err)
 {
     static const char pre[] = "unknown pre-tokenizer type: ";
-    char reason[256];
+    char reason[256], raw[256];
     const char *name;
 
-    quire_backend_log_first(reason, sizeof reason);
+    quire_backend_log_first(raw, sizeof raw); /* which may hold bytes of the file */
+    (void)quire_gguf_printable(reason, sizeof reason, raw, strlen(raw));
     name = strstr(reason, pre);
     if (name != NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,

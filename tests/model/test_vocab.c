@@ -429,13 +429,13 @@ static void opening_refuses(const gguf_edit *edit, const char *needle)
 
 static void info_refuses_what_run_does(void **state)
 {
-    static const gguf_edit_key unknown = { "tokenizer.ggml.pre", EDIT_STR, 0, "made-up", 0 };
+    static const gguf_edit_key unknown = { "tokenizer.ggml.pre", EDIT_STR, 0, "made-up\x1b[2J", 0 };
     gguf_edit edit;
 
     (void)state;
     open_small(&edit, "tiny-qwen2");
     gguf_edit_apply(&edit, &unknown);
-    opening_refuses(&edit, "tokenizer.ggml.pre 'made-up'");
+    opening_refuses(&edit, "tokenizer.ggml.pre 'made-up?[2J'"); /* no escapes of terminals */
     gguf_edit_close(&edit);
     open_small(&edit, "tiny-qwen2");
     set_token(&edit, 3 + 'A', "lost");

@@ -285,6 +285,32 @@ static void test_options(void **state)
     assert_int_equal(r.rc, QUIRE_CORRUPT);
 }
 
+/* Lines and conversations may have more requests than are wanted. */
+static void test_requests_max(void **state)
+{
+    static const char *const texts[] = {
+        "{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", "
+        "\"value\": "
+        "\"b\"}, {\"from\": \"gpt\", \"value\": \"c\"}, {\"from\": \"gpt\", \"value\": \"d\"}]}\n",
+        "{\"timestamp\": 1, \"requests\": [{\"Output Length\": 1, \"prompt\": \"a\"}, {\"Output "
+        "Length\": 2, \"prompt\": \"b\"}, {\"Output Length\": 3, \"prompt\": \"c\"}]}\n",
+    };
+    quire_trace_read_opts opts = QUIRE_TRACE_READ_OPTS_INIT;
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        for (uint32_t n = 1; n <= 4; n++) {
+            reading r;
+
+            opts.requests_max = n;
+            r = read_bytes(texts[i], strlen(texts[i]), &opts);
+            expect(&r, i == 0 ? QUIRE_TRACE_FORMAT_SHAREGPT : QUIRE_TRACE_FORMAT_AIBRIX,
+                   n < 3 ? n : 3, 0);
+            quire_trace_fini(&r.trace);
+        }
+    }
+}
+
 /* ---- CSV ---- */
 
 static void test_csv(void **state)
@@ -557,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_csv_zero_byte),
         cmocka_unit_test(test_aibrix),
         cmocka_unit_test(test_sharegpt),
+        cmocka_unit_test(test_requests_max),
         cmocka_unit_test(test_sharegpt_times),
         cmocka_unit_test(test_sharegpt_prompts),
         cmocka_unit_test(test_element_too_long),

@@ -233,8 +233,12 @@ int quire_reader_tenant(quire_reader *r, uint64_t key, uint32_t *out)
 
 int quire_reader_add(quire_reader *r, const quire_trace_request *request)
 {
-    int rc = quire_trace_add_keys(r->trace, request, r->keys);
+    int rc;
 
+    if (r->trace->n_requests >= r->opts->requests_max) {
+        return QUIRE_OK; /* of a line, or of a conversation, that has more */
+    }
+    rc = quire_trace_add_keys(r->trace, request, r->keys);
     return rc < 0 ? quire_error_set(r->err, rc, "%s:%llu: %s", r->name,
                                     (unsigned long long)r->line_number, quire_status_text(rc))
                   : QUIRE_OK;

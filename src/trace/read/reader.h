@@ -122,7 +122,8 @@ int quire_reader_keys(quire_reader *reader, uint64_t n);
 int quire_reader_session(quire_reader *reader, uint64_t key, uint32_t *out);
 int quire_reader_tenant(quire_reader *reader, uint64_t key, uint32_t *out);
 
-/* Add a request; keys as they stand in reader->keys. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+/* Add a request, unless there are requests_max; keys as they stand in reader->keys. Errors:
+ * QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_reader_add(quire_reader *reader, const quire_trace_request *request);
 
 /* ---- texts ---- */

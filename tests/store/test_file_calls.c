@@ -241,7 +241,7 @@ static void test_nth_write_then_crash(void **state)
     if (*(const quire_reads_kind *)*state != QUIRE_READS_POOL) {
         return; /* the same again */
     }
-    for (unsigned nth = 1; nth <= 80; nth += TEST_STRIDE(3u)) {
+    for (unsigned nth = 1; nth <= 40; nth += TEST_STRIDE(2u)) {
         bool was_ok[TEXTS] = { false };
         quire_store_result results[TEXTS];
         quire_store *store;
@@ -254,7 +254,7 @@ static void test_nth_write_then_crash(void **state)
                                                 .first = nth,
                                                 .last = nth,
                                                 .error = EIO });
-        for (uint32_t i = 0; i < 8; i++) {
+        for (uint32_t i = 0; i < 4; i++) {
             use(store, was_ok);
             kit_get_all(store, 1, TEXTS, results);
             crash_check(&p, results);

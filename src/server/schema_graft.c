@@ -307,8 +307,9 @@ static int tools_add(quire_graft *g, const char *text, quire_error *err)
     return rc;
 }
 
-/* The rule of the answer's schema is named in one of two ways. */
-static int answer_add(quire_graft *g, const char *grammar, const char *text)
+/* The rule of the answer's schema is named in one of two ways. The library's rule in its place
+ * would allow more, which nobody would notice. */
+static int answer_add(quire_graft *g, const char *grammar, const char *text, quire_error *err)
 {
     static const char longer[] = "response-format-schema";
     json_t *schema = json_loads(text, JSON_DECODE_ANY, NULL);
@@ -317,7 +318,10 @@ static int answer_add(quire_graft *g, const char *grammar, const char *text)
     QUIRE_FAIL_IF(schema == NULL, QUIRE_NOMEM);
     rc = schema_add(g, strstr(grammar, longer) != NULL ? longer : "response-format", schema, false);
     json_decref(schema);
-    return rc == QUIRE_NOMEM ? rc : QUIRE_OK;
+    return rc < 0 && rc != QUIRE_NOMEM
+               ? quire_error_set(err, rc, "tools: the schema of the answer beside them: %.600s",
+                                 g->cause.message)
+               : rc;
 }
 
 /* ---- the rules that are used ---- */
@@ -446,7 +450,7 @@ int quire_schema_graft(const char *grammar, const char *tools, const char *schem
         rc = tools_add(&g, tools, err);
     }
     if (rc == QUIRE_OK && schema != NULL) {
-        rc = answer_add(&g, grammar, schema);
+        rc = answer_add(&g, grammar, schema, err);
     }
     if (rc == QUIRE_OK) {
         rc = rules_write(&g, out);

@@ -23,7 +23,7 @@
  * constrain nothing; a schema beyond the limits of json_schema.h allows any object, and one that is
  * not supported for another reason leaves the library's rule. With "strict": true in its function
  * each of these is an error, and so is a keyword that the format cannot hold. Errors: QUIRE_INVAL,
- * QUIRE_LIMIT (a strict schema; err begins with "tools: "), QUIRE_NOMEM. */
+ * QUIRE_LIMIT (a strict schema, or the answer's; err begins with "tools: "), QUIRE_NOMEM. */
 int quire_schema_graft(const char *grammar, const char *tools, const char *schema, quire_bytes *out,
                        quire_error *err);
 

@@ -350,6 +350,39 @@ static void test_tags_of_the_library(void **state)
     check_tag(9, 2, "y", true);
 }
 
+/* The answer's schema has no room beside the tools': it is refused, since an answer without it
+ * would go unnoticed. */
+static void test_an_answer_beside_large_tools(void **state)
+{
+    static const char grammar[] = "root ::= tool-f-schema | tool-g-schema | response-format\n"
+                                  "tool-f-schema ::= \"{}\"\ntool-g-schema ::= \"{}\"\n"
+                                  "response-format ::= \"1\"\n";
+    json_t *values = json_array();
+    json_t *tools;
+    quire_bytes gbnf = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+    char value[301];
+    char *text;
+
+    (void)state;
+    for (int i = 0; i < 500; i++) {
+        (void)snprintf(value, sizeof value, "%0300d", i);
+        assert_int_equal(json_array_append_new(values, json_string(value)), 0);
+    }
+    tools = json_pack("[{s:{s:s, s:{s:{s:{s:O}}}}}, {s:{s:s, s:{s:{s:{s:O}}}}}]", "function",
+                      "name", "f", "parameters", "properties", "x", "enum", values, "function",
+                      "name", "g", "parameters", "properties", "x", "enum", values);
+    text = json_dumps(tools, JSON_COMPACT);
+    assert_non_null(text);
+    assert_int_equal(quire_schema_graft(grammar, text, "{\"const\":2}", &gbnf, &err), QUIRE_LIMIT);
+    assert_non_null(
+        strstr(err.message, "tools: the schema of the answer beside them: its grammar"));
+    quire_bytes_fini(&gbnf);
+    free(text);
+    json_decref(tools);
+    json_decref(values);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_unions_within_unions),
         cmocka_unit_test(test_unions_that_begin_with_unions),
         cmocka_unit_test(test_tags_of_the_library),
+        cmocka_unit_test(test_an_answer_beside_large_tools),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

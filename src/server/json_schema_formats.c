@@ -102,12 +102,23 @@ static int refuse_regex(const schema_maker *m, const schema_place *p, int rc,
     return rc;
 }
 
+/* Whether a format may stand beside a pattern, which is compiled: a note, as zod writes it, beside
+ * a pattern that says all of the text, or one that nobody knows. NULL: there is no format. */
+static bool is_beside(const json_t *format, const quire_regex_result *pattern)
+{
+    return format == NULL ||
+           (json_is_string(format) &&
+            (!pattern->is_open || format_regex(json_string_value(format)) == NULL));
+}
+
 int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
                              const char *key, const schema_bounds *length, quire_bytes *text)
 {
     static const quire_regex_opts opts = { .is_json = true };
     const char *value = json_string_value(json_object_get(schema, key));
-    const char *regex = strcmp(key, "pattern") == 0 ? value : format_regex(value);
+    const bool is_pattern = strcmp(key, "pattern") == 0;
+    const char *regex = is_pattern ? value : format_regex(value);
+    const json_t *format = is_pattern ? json_object_get(schema, "format") : NULL;
     quire_regex_result result;
     int rc;
 
@@ -115,14 +126,14 @@ int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the format",
                                    value != NULL ? value : "that is no string");
     }
-    if (!m->skips_unknown && json_object_get(schema, "pattern") != NULL &&
-        json_object_get(schema, "format") != NULL) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside pattern there cannot be", "format");
-    }
     (void)quire_bytes_addf(text, "\"\\\"\" ");
     rc = quire_regex_grammar(regex, &opts, text, &result);
     if (rc < 0) {
         return refuse_regex(m, p, rc, &result);
+    }
+    if (!m->skips_unknown && !is_beside(format, &result)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside this pattern there cannot be",
+                                   "format");
     }
     if (!m->skips_unknown && (result.chars_min < length->min || result.chars_max > length->max)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p,

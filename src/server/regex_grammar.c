@@ -358,6 +358,7 @@ static int pad(regex *x, size_range *size)
         return QUIRE_OK;
     }
     size->max = UNBOUNDED;
+    x->result->is_open = true;
     QUIRE_TRY(any_add(&set, true));
     QUIRE_TRY(write_set(x, &set, x->at));
     return quire_bytes_addf(x->out, "* ");
@@ -412,7 +413,7 @@ int quire_regex_grammar(const char *pattern, const quire_regex_opts *opts, quire
     size_range size;
     int rc;
 
-    *result = (quire_regex_result){ 0, 0, NULL, pattern };
+    *result = (quire_regex_result){ .at = pattern };
     if (strlen(pattern) > QUIRE_REGEX_BYTES_MAX) {
         return fail(&x, QUIRE_LIMIT, pattern, "more than 4096 bytes has");
     }

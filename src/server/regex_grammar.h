@@ -33,6 +33,7 @@ typedef struct quire_regex_opts {
 typedef struct quire_regex_result {
     uint32_t chars_min; /* of the shortest text */
     uint32_t chars_max; /* of the longest; UINT32_MAX = without bound */
+    bool is_open;       /* a text may go on before or behind what the expression says */
     const char *why;    /* after an error: the reason, static; NULL after QUIRE_NOMEM */
     const char *at;     /* its place in the pattern */
 } quire_regex_result;

@@ -254,6 +254,16 @@ static const rule_case strings[] = {
       { "\"example.org\"", "\"http://a b\"", "\"http:\"", "\"http://a:b/\"", "\"http://\"",
         "\"http://a@b@c\"" } },
     { "{\"format\":\"uri-reference\"}", { "\"/a/b\"", "\"a?b\"" }, { "\"a b\"" } },
+    /* As zod writes them: z.email(), z.iso.date(), z.string().startsWith("ab"). */
+    { "{\"format\":\"email\",\"pattern\":\"^(?:[A-Za-z0-9_'+\\\\-]+\\\\.)*[A-Za-z0-9_'+\\\\-]*"
+      "[A-Za-z0-9_+-]@(?:[A-Za-z0-9][A-Za-z0-9\\\\-]*\\\\.)+[A-Za-z]{2,}$\"}",
+      { "\"o'b.c@example.org\"" },
+      { "\"a.b\"", "\".a@b.org\"" } },
+    { "{\"format\":\"date\",\"pattern\":\"^(?:\\\\d\\\\d0[48]-02-29|\\\\d{4}-02-(?:0[1-9]|1\\\\d))$"
+      "\"}",
+      { "\"2004-02-29\"", "\"2005-02-19\"" },
+      { "\"2005-02-29\"" } },
+    { "{\"format\":\"starts_with\",\"pattern\":\"^ab.*\"}", { "\"abc\"" }, { "\"ac\"" } },
     { "{\"format\":\"uuid\"}",
       { "\"01234567-89ab-cdef-0123-456789ABCDEF\"" },
       { "\"0123456789abcdef\"" } },
@@ -484,7 +494,9 @@ static const struct {
     { "{\"pattern\":\"a{2001}\"}", QUIRE_LIMIT, "2000 repetitions" },
     { "{\"pattern\":\"[]\"}", QUIRE_INVAL, "no character of a text" },
     { "{\"pattern\":\"^a+$\",\"maxLength\":3}", QUIRE_INVAL, "minLength or maxLength" },
-    { "{\"pattern\":\"^a$\",\"format\":\"date\"}", QUIRE_INVAL, "cannot be \"format\"" },
+    { "{\"pattern\":\"^2\",\"format\":\"date\"}", QUIRE_INVAL, "cannot be \"format\"" },
+    { "{\"pattern\":\"^a$|b\",\"format\":\"date\"}", QUIRE_INVAL, "cannot be \"format\"" },
+    { "{\"pattern\":\"^a$\",\"format\":3}", QUIRE_INVAL, "cannot be \"format\"" },
     { "{\"format\":\"iri\"}", QUIRE_INVAL, "not supported is the format \"iri\"" },
     { "{\"allOf\":[]}", QUIRE_INVAL, "\"allOf\"" },
     { "{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", QUIRE_INVAL, "no common type" },

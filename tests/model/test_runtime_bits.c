@@ -259,7 +259,7 @@ static void test_coarse_experts(void **state)
 static void test_mixed_experts(void **state)
 {
     static const char *const archs[] = { "qwen3moe", "gpt-oss", "llama4" };
-    static const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16 };
+    static const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F16 };
 
     (void)state;
     if (quire_matmul_kernels_find(NULL) == NULL) {

@@ -104,6 +104,38 @@ static void test_terminated(void **state)
     train_remove("parts");
 }
 
+/* A text that goes away during a run: the checkpoint has all steps before, and with the text back
+ * the same command goes on. The file is opened anew with each pass over it. */
+static void test_text_is_gone(void **state)
+{
+    const char *config = write_config("gone", "fusedkv", 100000);
+    const char *text = program_path("gone.txt"), *away = program_path("gone.away");
+    program_args args = PROGRAM("train", config, "--data", text, "--log-every", "20", "--held", "0",
+                                "--held-every", "1000000");
+    program_running running;
+    char command[1200];
+    char *line;
+
+    (void)state;
+    (void)snprintf(command, sizeof(command), "head -c 3000 '%s' >'%s'", program_data("fables.txt"),
+                   text);
+    assert_int_equal(system(command), 0);
+    running = program_start(args);
+    free(program_line_with(running.out, "step 20 of"));
+    assert_int_equal(rename(text, away), 0);
+    line = program_line_with(running.err, "cannot read ");
+    assert_says(line, "gone.checkpoint has the state after step ");
+    free(line);
+    assert_int_equal(program_end(&running), 1);
+    assert_int_equal(rename(away, text), 0);
+    running = program_start(args);
+    free(program_line_with(running.err, "going on from step "));
+    assert_int_equal(kill(running.pid, SIGINT), 0);
+    assert_int_equal(program_end(&running), 130);
+    assert_int_equal(unlink(text), 0);
+    train_remove("gone");
+}
+
 /* Ctrl-C: exit status 130, after a checkpoint from which the same command goes on. All lines of the
  * whole run would fit into the pipe, so the program never waits for a reader. */
 static void test_interrupted(void **state)
@@ -401,7 +433,8 @@ int main(void)
         cmocka_unit_test(test_variables),    cmocka_unit_test(test_refused),
         cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_predict_seen), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_places),       cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_text_is_gone), cmocka_unit_test(test_places),
+        cmocka_unit_test(test_locked),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

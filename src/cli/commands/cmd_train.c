@@ -332,29 +332,55 @@ static int save(train_run *r, quire_error *err)
     return quire_trainer_save(r->trainer, &r->packer, r->args->checkpoint, err);
 }
 
-/* After a step that was not taken: save the state before it, unless the checkpoint has it, and say
- * so behind the reason. */
+/* After a step that was not taken, or text that could not be read: save the state at a place,
+ * unless the checkpoint has it, and say so behind the reason. */
 static int keep_last_good(train_run *r, const uint64_t place[QUIRE_PACK_PLACE], uint64_t saved,
-                          quire_error *err)
+                          int rc, quire_error *err)
 {
     unsigned long long step = quire_trainer_steps(r->trainer);
     const char *path = r->args->checkpoint;
     quire_error reason = *err, failure = QUIRE_ERROR_INIT;
 
     if (step == 0) {
-        return QUIRE_RANGE;
+        return rc;
     }
     if (step > saved && quire_trainer_save_at(r->trainer, place, path, &failure) < 0) {
-        return quire_error_set(err, QUIRE_RANGE, "%s. The state after step %llu is lost: %s",
-                               reason.message, step, failure.message);
+        return quire_error_set(err, rc, "%s. The state after step %llu is lost: %s", reason.message,
+                               step, failure.message);
     }
-    return quire_error_set(err, QUIRE_RANGE, "%s. %s has the state after step %llu", reason.message,
-                           path, step);
+    return quire_error_set(err, rc, "%s. %s has the state after step %llu", reason.message, path,
+                           step);
+}
+
+/* Lines, a validation and a checkpoint, where they are due after a step. */
+static int after_step(train_run *r, const quire_train_report *report, uint64_t *saved,
+                      quire_error *err)
+{
+    const train_args *a = r->args;
+    const uint64_t step = report->step;
+
+    if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {
+        report_step(r, report);
+    }
+    if (step % (uint64_t)a->every_held == 0 && step < r->plan.n_steps) {
+        const int rc = report_held(r, err);
+
+        if (rc < 0) {
+            uint64_t place[QUIRE_PACK_PLACE];
+
+            quire_packer_tell(&r->packer, place);
+            return keep_last_good(r, place, *saved, rc, err);
+        }
+    }
+    if (step % (uint64_t)a->every_save == 0) {
+        QUIRE_TRY(save(r, err));
+        *saved = step;
+    }
+    return QUIRE_OK;
 }
 
 static int train(train_run *r, quire_error *err)
 {
-    const train_args *a = r->args;
     uint64_t step = quire_trainer_steps(r->trainer), saved = step;
 
     r->start_s = quire_now_s();
@@ -366,25 +392,15 @@ static int train(train_run *r, quire_error *err)
 
         quire_packer_tell(&r->packer, place);
         rc = quire_trainer_step(r->trainer, &r->packer, &report, err);
-        if (rc == QUIRE_RANGE) {
-            return keep_last_good(r, place, saved, err);
+        if (rc == QUIRE_NOTFOUND && step == 0 && r->args->data != NULL) {
+            return quire_error_set(err, rc, "%s has too little text to train on", r->args->data);
         }
-        if (rc == QUIRE_NOTFOUND && step == 0 && a->data != NULL) {
-            return quire_error_set(err, rc, "%s has too little text to train on", a->data);
+        if (rc < 0) {
+            return keep_last_good(r, place, saved, rc, err);
         }
-        QUIRE_TRY(rc);
         step = report.step;
         quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
-        if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {
-            report_step(r, &report);
-        }
-        if (step % (uint64_t)a->every_held == 0 && step < r->plan.n_steps) {
-            QUIRE_TRY(report_held(r, err));
-        }
-        if (step % (uint64_t)a->every_save == 0) {
-            QUIRE_TRY(save(r, err));
-            saved = step;
-        }
+        QUIRE_TRY(after_step(r, &report, &saved, err));
     }
     QUIRE_TRY(save(r, err));
     return must_stop() ? QUIRE_CANCELED : report_held(r, err);

@@ -1,0 +1,433 @@
+/* test_offload_random.c - random steps through the device that streams pages from a file: their
+ * rows read all pages or choose some, steps go on with some of their rows or are given up, pages
+ * go out and come back between them, and reads are late or fail. A step that says nothing of a
+ * failure has found the bytes of each part.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "directory.h"
+#include "doze.h"
+#include "seed.h"
+
+#include "offload/offload.h"
+#include "store/file/file_ops.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P           64u /* tokens of a page */
+#define N_SEQS      3u
+#define PAGES_MIN   9u
+#define PAGES_MAX   32u /* of a sequence */
+#define N_PARTS     6u
+#define N_STOPS     6u
+#define N_DENSE     2u
+#define N_STEPS     50u
+#define PART_BYTES  ((size_t)4096) /* a slot of the file without padding */
+#define KEPT_BYTES  ((size_t)64)
+#define PAGE_BYTES  (N_PARTS * PART_BYTES)
+#define FILE_BYTES  (16 * QUIRE_OFFLOAD_STRIPE * PAGE_BYTES)
+#define CACHE_BYTES (2 * N_SEQS * PAGES_MAX * PAGE_BYTES)
+
+typedef struct scene {
+    quire_rng rng;
+    quire_file_ops ops;
+    bool reads_fail;     /* some of them */
+    atomic_uint n_reads; /* of the disk */
+    bool has_choice;     /* layer i reads part i, and rows may choose */
+    quire_offload_stop stops[N_STOPS];
+    quire_cache *cache;
+    quire_offload *offload;
+    quire_attn_device inner;
+    quire_attn_device device;
+    quire_seq_id seqs[N_SEQS];
+    uint32_t n_pages[N_SEQS]; /* full ones */
+    quire_seq_table tables[N_SEQS];
+    quire_attn_seq rows[N_SEQS]; /* of the step at hand; first_row is the sequence's number */
+    uint32_t n_rows;
+    quire_attn_batch batch; /* that the inner device has planned */
+    uint32_t at;            /* the layer at hand */
+    uint64_t n_wrong;       /* bytes of the step at hand */
+} scene;
+
+static ssize_t slow_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t offset)
+{
+    const quire_file_ops *os = quire_file_ops_default();
+    scene *s = ctx;
+    const unsigned k = atomic_fetch_add(&s->n_reads, 1);
+
+    if (k % 3 == 0) {
+        test_doze_us(k * 7919 % 400);
+    }
+    return s->reads_fail && k % 50 == 17 ? -EIO : os->pread(os->ctx, fd, buffer, n, offset);
+}
+
+static bool one_in(scene *s, uint32_t n)
+{
+    return quire_rng_below(&s->rng, n) == 0;
+}
+
+/* ---- the inner device ---- */
+
+static unsigned char byte_of(uint32_t seq, uint32_t page, uint32_t part)
+{
+    return (unsigned char)((((seq * PAGES_MAX) + page) * N_PARTS + part) * 2654435761u >> 24);
+}
+
+static size_t part_offset(uint32_t part)
+{
+    return quire_cache_extent_pages(PAGE_BYTES, N_PARTS) * part * PART_BYTES;
+}
+
+static quire_page_id page_of(const scene *s, uint32_t seq, uint32_t i)
+{
+    return s->tables[seq].leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+}
+
+/* Page i of a sequence, by a source of the layer at hand. */
+static void page_check(scene *s, uint32_t seq, uint32_t i, const quire_attn_source *source,
+                       uint32_t part)
+{
+    const quire_page_addr *addrs = source->is_second ? s->batch.page_addr_2 : s->batch.page_addr;
+    const quire_page_addr *addr = &addrs[page_of(s, seq, i)];
+    const unsigned char *at = addr->extent + part_offset(part) + addr->slot * PART_BYTES;
+
+    assert_int_equal(addr->memory, QUIRE_MEMORY_HOST);
+    for (size_t k = 0; k < PART_BYTES; k++) {
+        s->n_wrong += at[k] != byte_of(seq, i, part);
+    }
+    if (s->has_choice) {
+        const unsigned char *kept = quire_offload_page_kept(s->offload, page_of(s, seq, i));
+
+        assert_true(kept == NULL || kept[0] == byte_of(seq, i, part));
+    }
+}
+
+static int inner_check(void *ctx, const quire_attn_layer *layer)
+{
+    (void)ctx;
+    (void)layer;
+    return QUIRE_OK;
+}
+
+static int inner_plan(void *ctx, const quire_attn_batch *batch)
+{
+    ((scene *)ctx)->batch = *batch;
+    return QUIRE_OK;
+}
+
+static void inner_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
+                         uint32_t n_threads)
+{
+    (void)ctx;
+    (void)layer;
+    (void)thread;
+    (void)n_threads;
+}
+
+/* The pages that a row reads: all, or some that it chooses, in two calls. */
+static uint32_t row_pages(scene *s, const quire_attn_seq *row, uint32_t numbers[PAGES_MAX])
+{
+    const bool is_choosing = row->lanes != NULL && s->at >= N_DENSE;
+    quire_page_id pages[PAGES_MAX];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_pages[row->first_row]; i++) {
+        if (!is_choosing || one_in(s, 4)) {
+            pages[n] = page_of(s, row->first_row, i);
+            numbers[n++] = i;
+        }
+    }
+    if (is_choosing) {
+        quire_offload_pages_need(s->offload, pages, n / 2);
+        quire_offload_pages_need(s->offload, pages + n / 2, n - n / 2);
+    }
+    return n;
+}
+
+static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                      uint32_t n_threads)
+{
+    scene *s = ctx;
+    const quire_offload_stop *stop = &s->stops[s->at];
+
+    (void)call;
+    (void)thread;
+    (void)n_threads;
+    for (uint32_t r = 0; r < s->batch.n_seqs; r++) {
+        const quire_attn_seq *row = &s->batch.seqs[r];
+        uint32_t numbers[PAGES_MAX];
+        const uint32_t n = row_pages(s, row, numbers);
+
+        for (uint32_t i = 0; i < n; i++) {
+            page_check(s, row->first_row, numbers[i], &layer->k[0], stop->parts[0]);
+            page_check(s, row->first_row, numbers[i], &layer->v[0], stop->parts[stop->n - 1]);
+        }
+    }
+}
+
+static int inner_sync(void *ctx)
+{
+    (void)ctx;
+    return QUIRE_OK;
+}
+
+/* ---- sequences ---- */
+
+static bool chooses(const quire_attn_seq *seq)
+{
+    return seq->lanes != NULL;
+}
+
+static void seq_fill(scene *s, uint32_t seq)
+{
+    unsigned char *page = malloc(PAGE_BYTES);
+
+    assert_non_null(page);
+    s->n_pages[seq] = PAGES_MIN + quire_rng_below(&s->rng, PAGES_MAX - PAGES_MIN + 1);
+    assert_int_equal(quire_seq_open(s->cache, QUIRE_REGION_DYNAMIC, &s->seqs[seq]), QUIRE_OK);
+    assert_int_equal(quire_seq_append(s->cache, s->seqs[seq], s->n_pages[seq] * P + 1), QUIRE_OK);
+    assert_int_equal(quire_seq_table_get(s->cache, s->seqs[seq], 0, &s->tables[seq]), QUIRE_OK);
+    for (uint32_t i = 0; i < s->n_pages[seq]; i++) {
+        for (uint32_t p = 0; p < N_PARTS; p++) {
+            memset(page + p * PART_BYTES, byte_of(seq, i, p), PART_BYTES);
+        }
+        assert_int_equal(quire_cache_page_scatter(s->cache, page_of(s, seq, i), page, PAGE_BYTES),
+                         QUIRE_OK);
+    }
+    free(page);
+}
+
+static void scene_open(scene *s)
+{
+    static size_t part_bytes[N_PARTS], kept_bytes[N_PARTS];
+    quire_cache_opts cache = QUIRE_CACHE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_offload_opts opts = { .inner = &s->inner,
+                                .stops = s->stops,
+                                .n_stops = N_STOPS,
+                                .file = { .dir = test_dir,
+                                          .capacity_bytes = FILE_BYTES,
+                                          .n_parts = N_PARTS,
+                                          .part_bytes = part_bytes,
+                                          .extent_pages =
+                                              quire_cache_extent_pages(PAGE_BYTES, N_PARTS),
+                                          .reads_kind = QUIRE_READS_POOL,
+                                          .ops = &s->ops } };
+
+    s->ops = *quire_file_ops_default();
+    s->ops.pread = slow_pread;
+    s->ops.ctx = s;
+    s->inner = (quire_attn_device){ .name = "test",
+                                    .ctx = s,
+                                    .check = inner_check,
+                                    .plan = inner_plan,
+                                    .append = inner_append,
+                                    .run = inner_run,
+                                    .sync = inner_sync };
+    for (uint32_t p = 0; p < N_PARTS; p++) {
+        part_bytes[p] = PART_BYTES;
+        kept_bytes[p] = KEPT_BYTES;
+    }
+    cache.page_bytes[0] = PAGE_BYTES;
+    cache.n_parts[0] = N_PARTS;
+    cache.part_bytes[0] = part_bytes;
+    cache.budget_bytes = CACHE_BYTES;
+    assert_int_equal(quire_cache_create(&s->cache, &cache), QUIRE_OK);
+    opts.cache = s->cache;
+    opts.choice = s->has_choice ? (quire_offload_choice){ chooses, N_DENSE, kept_bytes }
+                                : (quire_offload_choice){ .chooses = NULL };
+    assert_int_equal(quire_offload_open(&s->offload, &opts, &err), QUIRE_OK);
+    s->device = quire_offload_device(s->offload);
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        seq_fill(s, i);
+    }
+}
+
+/* Between two steps. */
+static void pages_move(scene *s)
+{
+    const quire_seq_id seq = s->seqs[quire_rng_below(&s->rng, N_SEQS)];
+    int rc = QUIRE_OK;
+
+    switch (quire_rng_below(&s->rng, 8)) {
+    case 0:
+        rc = quire_offload_seq(s->offload, seq, 0);
+        break;
+    case 1:
+        rc = quire_offload_back(s->offload, seq, 0);
+        break;
+    case 2:
+        quire_offload_rest(s->offload);
+        break;
+    case 3:
+        (void)quire_offload_settle(s->offload);
+        break;
+    default: /* the next step may find the pages of the last one */
+        break;
+    }
+    assert_true(rc >= 0 || rc == QUIRE_LIMIT || s->reads_fail);
+}
+
+/* ---- steps ---- */
+
+static int plan(scene *s, bool is_rest)
+{
+    const quire_attn_batch batch = { .seqs = s->rows,
+                                     .n_seqs = s->n_rows,
+                                     .page_tokens = P,
+                                     .page_addr = quire_cache_page_addrs(s->cache),
+                                     .is_rest = is_rest };
+
+    return s->device.plan(s->device.ctx, &batch);
+}
+
+static int step_begin(scene *s)
+{
+    s->n_wrong = 0;
+    s->n_rows = 0;
+    for (uint32_t i = 0; i < N_SEQS; i++) {
+        if (one_in(s, 2) || (i + 1 == N_SEQS && s->n_rows == 0)) {
+            s->rows[s->n_rows++] =
+                (quire_attn_seq){ .tables = { { s->tables[i].leaves, s->tables[i].n_entries } },
+                                  .n_tokens = s->n_pages[i] * P + 1,
+                                  .first_row = i,
+                                  .n_rows = 1,
+                                  .lanes = s->has_choice && !one_in(s, 3) ? s : NULL };
+        }
+    }
+    return plan(s, false);
+}
+
+/* The step goes on with some rows, at least one. Rows of a sequence that choose may be the last. */
+static int step_rest(scene *s)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        if (one_in(s, 2) || (i + 1 == s->n_rows && n == 0)) {
+            s->rows[n] = s->rows[i];
+            s->rows[n].lanes = s->has_choice && one_in(s, 4) ? s : s->rows[n].lanes;
+            n++;
+        }
+    }
+    s->n_rows = n;
+    return plan(s, true);
+}
+
+static int layer_run(scene *s, bool is_rest)
+{
+    const quire_offload_stop *stop = &s->stops[s->at];
+    const quire_attn_source k = { .lane = { .offset = part_offset(stop->parts[0]),
+                                            .page_stride = PART_BYTES } };
+    const quire_attn_source v = { .lane = { .offset = part_offset(stop->parts[stop->n - 1]),
+                                            .page_stride = PART_BYTES } };
+    const bool stores = s->has_choice || (stop->n == 1 && !one_in(s, 4));
+    quire_attn_layer layer = { .n_k = 1, .n_v = 1, .k = { k }, .v = { v } };
+
+    if (stores) {
+        layer.k_store = k;
+        s->device.append(s->device.ctx, &layer, 0, 1);
+    }
+    if (is_rest) {
+        QUIRE_TRY(step_rest(s));
+    }
+    s->device.run(s->device.ctx, &layer, s->at, 0, 1);
+    return QUIRE_OK;
+}
+
+/* Returns whether the step has come to its end. */
+static bool step(scene *s)
+{
+    const uint32_t end = one_in(s, 10) ? quire_rng_below(&s->rng, N_STOPS) : N_STOPS;
+    const uint32_t rest = one_in(s, 2) ? N_STOPS - 1 : quire_rng_below(&s->rng, 3 * N_STOPS);
+    int rc = step_begin(s);
+    int end_rc;
+
+    for (s->at = 0; rc == QUIRE_OK && s->at < end; s->at++) {
+        rc = layer_run(s, s->at == rest);
+    }
+    if (end < N_STOPS && one_in(s, 2)) {
+        return false; /* given up */
+    }
+    end_rc = s->device.sync(s->device.ctx);
+    rc = rc < 0 ? rc : end_rc;
+    assert_true(rc == QUIRE_OK || s->reads_fail);
+    if (rc == QUIRE_OK) {
+        assert_int_equal(s->n_wrong, 0);
+    }
+    return rc == QUIRE_OK;
+}
+
+static void steps_run(uint64_t seed, const quire_offload_stop stops[N_STOPS], bool has_choice,
+                      bool reads_fail)
+{
+    quire_offload_stats stats;
+    uint32_t n_ended = 0;
+    scene *s = calloc(1, sizeof *s);
+
+    assert_non_null(s);
+    s->rng.state = seed;
+    s->has_choice = has_choice;
+    memcpy(s->stops, stops, sizeof s->stops);
+    scene_open(s);
+    s->reads_fail = reads_fail;
+    for (uint32_t i = 0; i < N_STEPS; i++) {
+        pages_move(s);
+        n_ended += step(s);
+    }
+    quire_offload_stats_get(s->offload, &stats);
+    assert_true(n_ended > N_STEPS / 4);
+    assert_true(stats.file.read_bytes_total > 0);
+    assert_int_equal(stats.file.chosen_total > 0, has_choice);
+    assert_true(stats.file.left_total < N_STEPS * N_PARTS * N_SEQS * PAGES_MAX);
+    quire_cache_destroy(s->cache);
+    quire_offload_close(s->offload);
+    free(s);
+}
+
+static void test_random_steps(void **state)
+{
+    static const quire_offload_stop own[N_STOPS] = { { 1, { 0 } }, { 1, { 1 } }, { 1, { 2 } },
+                                                     { 1, { 3 } }, { 1, { 4 } }, { 1, { 5 } } };
+    static const quire_offload_stop shared[][N_STOPS] = {
+        { { 1, { 0 } },
+          { 1, { 1 } },
+          { 1, { 2 } },
+          { 2, { 0, 2 } },
+          { 2, { 0, 2 } },
+          { 1, { 3 } } },
+        { { 1, { 5 } }, { 1, { 5 } }, { 1, { 0 } }, { 1, { 5 } }, { 2, { 2, 5 } }, { 1, { 1 } } },
+        { { 2, { 0, 1 } },
+          { 2, { 2, 3 } },
+          { 2, { 0, 1 } },
+          { 2, { 2, 3 } },
+          { 1, { 4 } },
+          { 1, { 1 } } },
+    };
+    quire_rng rng = test_rng(20261201);
+    const uint64_t n_ops = test_ops(2);
+
+    (void)state;
+    for (uint64_t i = 0; i < n_ops; i++) {
+        steps_run(quire_rng_next(&rng), own, true, i % 2 == 1);
+        steps_run(quire_rng_next(&rng), shared[i % 3], false, i % 2 == 1);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_steps),
+    };
+
+    return cmocka_run_group_tests_name("offload_random", tests, test_dir_make, test_dir_remove);
+}

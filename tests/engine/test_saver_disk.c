@@ -1,5 +1,5 @@
 /* test_saver_disk.c - a directory from which no file can be removed: the files stay known, and go
- * when the directory lets them.
+ * when the directory lets them. A directory with more than the bound: the items used last stay.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -23,6 +23,7 @@
 
 #define N_CTX     64u
 #define N_DROPPED 100u /* more than a list of items has room for at first */
+#define N_LARGE   8u
 
 static _Atomic bool is_fixed; /* no file can be removed */
 
@@ -39,10 +40,10 @@ static quire_saver_stats saver_of(const engine_bench *b)
     return stats.saver;
 }
 
-static void session_add(const engine_bench *b, const char *tenant, uint32_t i)
+static void session_add_of(const engine_bench *b, const char *tenant, uint32_t i, const char *text)
 {
     static const int32_t tokens[] = { 1, 2, 3 };
-    static const quire_chat_message message = { "user", "so it is", NULL };
+    const quire_chat_message message = { "user", text, NULL };
     const uint64_t now_us = quire_clock_ns() / 1000u;
     char id[16];
     const quire_session_info info = { .id = id,
@@ -60,6 +61,11 @@ static void session_add(const engine_bench *b, const char *tenant, uint32_t i)
     (void)snprintf(id, sizeof id, "s%u", i);
     assert_int_equal(
         quire_sessions_restore(quire_engine_sessions(b->engine), &info, now_us, &change), QUIRE_OK);
+}
+
+static void session_add(const engine_bench *b, const char *tenant, uint32_t i)
+{
+    session_add_of(b, tenant, i, "so it is");
 }
 
 static void session_close(const engine_bench *b, const char *tenant, uint32_t i)
@@ -124,9 +130,57 @@ static void test_files_stay(void **state)
     kit_dir_remove(path);
 }
 
+static void text_make(char *text, size_t n)
+{
+    memset(text, 'a', n);
+    text[n] = '\0';
+}
+
+/* The bound is smaller than it was: of the sessions that were used last twice the bound is
+ * restored, although the first one alone is longer. */
+static void test_smaller_bound(void **state)
+{
+    static char longest[4u << 20], large[(60u << 10) + 1];
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 1);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    engine_bench b;
+    char path[256], id[16];
+
+    (void)state;
+    kit_dir_make(path);
+    opts.saver = (quire_saver_opts){ .dir = path, .keeps[QUIRE_STATE_SESSION] = true };
+    b = bench_tiny(&opts, &runtime);
+    text_make(longest, sizeof longest - 1);
+    text_make(large, sizeof large - 1);
+    session_add_of(&b, "t", 0, longest);
+    for (uint32_t i = 1; i <= N_LARGE; i++) {
+        test_doze_ms(); /* later */
+        session_add_of(&b, "t", i, large);
+    }
+    bench_close(&b);
+    assert_int_equal(count_files(path), N_LARGE + 1);
+
+    opts.saver.bytes_max = (uint64_t)(N_LARGE - 2) * (64u << 10) / 2;
+    b = bench_tiny(&opts, &runtime);
+    assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_SESSION], N_LARGE - 2);
+    assert_int_equal(saver_of(&b).refused_total[QUIRE_STATE_LIMIT_RESULT], 3);
+    for (uint32_t i = 0; i <= N_LARGE; i++) {
+        uint64_t owner;
+
+        (void)snprintf(id, sizeof id, "s%u", i);
+        assert_int_equal(quire_sessions_close(quire_engine_sessions(b.engine), "t", 1, id, &owner),
+                         i < 3 ? QUIRE_NOTFOUND : QUIRE_OK);
+    }
+    bench_close(&b);
+    kit_dir_remove(path);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_files_stay) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files_stay),
+        cmocka_unit_test(test_smaller_bound),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

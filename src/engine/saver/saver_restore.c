@@ -56,18 +56,48 @@ static void name_take(void *ctx, const quire_state_name *name)
     r->items[r->n++] = (loaded){ .name = *name, .identity = r->identity };
 }
 
-static void load(restoring *r, loaded *l)
+/* Sessions go before others, and those used first before later ones. */
+static bool goes_before(const loaded *a, const loaded *b)
 {
+    const bool is_session = a->name.kind == QUIRE_STATE_SESSION;
+
+    return is_session != (b->name.kind == QUIRE_STATE_SESSION) ? is_session
+                                                               : a->time_us < b->time_us;
+}
+
+/* Refuse one of the first n items, to make room for the others. */
+static void one_refuse(restoring *r, uint32_t n)
+{
+    loaded *least = NULL;
+
+    for (uint32_t i = 0; i < n; i++) {
+        loaded *l = &r->items[i];
+
+        if (l->item != NULL && (least == NULL || goes_before(l, least))) {
+            least = l;
+        }
+    }
+    if (least != NULL) {
+        free(least->item);
+        least->item = NULL;
+        least->result = QUIRE_STATE_LIMIT_RESULT;
+        r->n_bytes -= least->n_bytes;
+    }
+}
+
+/* The items beyond the bound were written when it was larger. */
+static void load(restoring *r, uint32_t i)
+{
+    loaded *l = &r->items[i];
+
     if (!r->saver->opts.keeps[l->name.kind]) {
         return;
     }
     l->result = quire_state_dir_read(r->saver->dirs[l->identity], &l->name, &l->item, &l->n_bytes,
                                      &l->time_us);
-    r->n_bytes += l->n_bytes;
-    if (l->item != NULL && r->n_bytes > 2 * r->saver->opts.bytes_max) {
-        free(l->item);
-        l->item = NULL;
-        l->result = QUIRE_STATE_LIMIT_RESULT;
+    r->n_bytes += l->item != NULL ? l->n_bytes : 0;
+    while (r->n_bytes > 2 * r->saver->opts.bytes_max) {
+        one_refuse(r, i + 1);
     }
 }
 
@@ -260,7 +290,7 @@ static void restore_one(restoring *r, loaded *l)
 static void restore_all(restoring *r)
 {
     for (uint32_t i = 0; i < r->n; i++) {
-        load(r, &r->items[i]);
+        load(r, i);
     }
     if (r->n > 1) {
         qsort(r->items, r->n, sizeof r->items[0], by_time);

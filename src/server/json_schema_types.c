@@ -226,29 +226,85 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not an object is the value of",
                                    "properties");
     }
-    if (json_object_size(properties) > QUIRE_SCHEMA_PROPERTIES_MAX) {
-        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 100 are the", "properties");
-    }
     if (required != NULL && !json_is_array(required)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list is the value of", "required");
     }
     if (json_array_size(required) > QUIRE_SCHEMA_VALUES_MAX) {
         return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 1000 names has", "required");
     }
-    for (size_t i = 0; i < json_array_size(required); i++) {
-        const char *name = json_string_value(json_array_get(required, i));
-
-        if (!m->skips_unknown && (name == NULL || json_object_get(properties, name) == NULL)) {
-            return quire_schema_refuse(m, QUIRE_INVAL, p,
-                                       "required, but not among the properties, is",
-                                       name != NULL ? name : "a value other than a string");
-        }
-    }
     if (additional != NULL && !json_is_boolean(additional) && !json_is_object(additional)) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "neither a boolean nor a schema is",
                                    "additionalProperties");
     }
     return QUIRE_OK;
+}
+
+/* The schema of unnamed properties; NULL = any. */
+static const json_t *rest_of(const json_t *schema)
+{
+    const json_t *values = json_object_get(schema, "additionalProperties");
+
+    return values != NULL ? values : json_object_get(schema, "unevaluatedProperties");
+}
+
+/* Name a required property that has no schema of its own: its schema is that of unnamed ones. */
+static int name_add(const schema_maker *m, const json_t *schema, const schema_place *p,
+                    json_t *properties, const json_t *name)
+{
+    json_t *rest = (json_t *)(uintptr_t)rest_of(schema);
+    const char *text = json_string_value(name);
+
+    if (text != NULL && json_object_get(properties, text) != NULL) {
+        return QUIRE_OK;
+    }
+    if (text == NULL || json_is_false(rest)) {
+        return m->skips_unknown
+                   ? QUIRE_OK
+                   : quire_schema_refuse(m, QUIRE_INVAL, p,
+                                         "required, but not among the properties, is",
+                                         text != NULL ? text : "a value other than a string");
+    }
+    return json_object_set_new(properties, text, rest != NULL ? json_incref(rest) : json_true()) ==
+                   0
+               ? QUIRE_OK
+               : QUIRE_NOMEM;
+}
+
+static bool names_all(const json_t *properties, const json_t *required)
+{
+    size_t i = 0;
+
+    while (i < json_array_size(required)) {
+        const char *name = json_string_value(json_array_get(required, i));
+
+        if (name == NULL || json_object_get(properties, name) == NULL) {
+            break;
+        }
+        i++;
+    }
+    return i == json_array_size(required);
+}
+
+/* Let *schema name all required properties; it may become a copy, which the maker owns. */
+static int required_name(schema_maker *m, const json_t **schema, const schema_place *p)
+{
+    const json_t *required = json_object_get(*schema, "required");
+    json_t *before = json_object_get(*schema, "properties");
+    json_t *copy, *properties;
+
+    if (!names_all(before, required)) {
+        QUIRE_TRY(quire_schema_keep(m, p, json_copy((json_t *)(uintptr_t)*schema), &copy));
+        properties = before != NULL ? json_copy(before) : json_object();
+        QUIRE_FAIL_IF(json_object_set_new(copy, "properties", properties) != 0, QUIRE_NOMEM);
+        for (size_t i = 0; i < json_array_size(required); i++) {
+            QUIRE_TRY(name_add(m, copy, p, properties, json_array_get(required, i)));
+        }
+        *schema = copy;
+        before = properties;
+    }
+    return json_object_size(before) <= QUIRE_SCHEMA_PROPERTIES_MAX
+               ? QUIRE_OK
+               : quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 100 are the", "properties");
 }
 
 /* Rules first .. first + n - 1: the members that may follow a first member, from property k on.
@@ -331,6 +387,22 @@ static int names_add(schema_maker *m, const json_t *names, const schema_place *p
     return quire_bytes_addf(text, "s-%" PRIu32, rule);
 }
 
+/* Whether propertyNames allows the names of properties, as far as it can be seen: a list of them.
+ */
+static bool are_names(const json_t *names, json_t *properties)
+{
+    const json_t *list = json_object_get(names, "enum");
+    bool is_alone = json_object_size(names) == 1u + (json_object_get(names, "type") != NULL);
+    const char *name;
+    json_t *value;
+
+    json_object_foreach(properties, name, value)
+    {
+        is_alone = is_alone && is_listed(list, name);
+    }
+    return names == NULL || (list != NULL && is_alone);
+}
+
 /* An object with named properties: their number is not chosen, so the bounds must allow each. */
 static int named_count_check(const schema_maker *m, const json_t *schema, const schema_place *p)
 {
@@ -349,19 +421,12 @@ static int named_count_check(const schema_maker *m, const json_t *schema, const 
         return quire_schema_refuse(m, QUIRE_INVAL, p, "supported from the number of properties is",
                                    counts[1]);
     }
-    if (json_object_get(schema, "propertyNames") != NULL) {
+    if (!are_names(json_object_get(schema, "propertyNames"),
+                   json_object_get(schema, "properties"))) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "beside properties there cannot be",
                                    "propertyNames");
     }
     return QUIRE_OK;
-}
-
-/* The schema of unnamed properties; NULL = any. */
-static const json_t *rest_of(const json_t *schema)
-{
-    const json_t *values = json_object_get(schema, "additionalProperties");
-
-    return values != NULL ? values : json_object_get(schema, "unevaluatedProperties");
 }
 
 /* An object of unnamed properties: those of additionalProperties. */
@@ -412,15 +477,17 @@ int quire_schema_object_add(schema_maker *m, const json_t *schema, const schema_
                             quire_bytes *text)
 {
     const json_t *required = json_object_get(schema, "required");
-    json_t *properties = json_object_get(schema, "properties");
-    const uint32_t n = (uint32_t)json_object_size(properties);
-    const uint32_t pair = m->n_rules, first = m->n_rules + n;
+    uint32_t n, pair, first, k = 0;
     bool is_optional = true;
+    json_t *properties, *value;
     const char *name;
-    json_t *value;
-    uint32_t k = 0;
 
     QUIRE_TRY(object_check(m, schema, p));
+    QUIRE_TRY(required_name(m, &schema, p));
+    properties = json_object_get(schema, "properties");
+    n = (uint32_t)json_object_size(properties);
+    pair = m->n_rules;
+    first = m->n_rules + n;
     if (n == 0) {
         return map_add(m, schema, p, text);
     }

@@ -384,6 +384,19 @@ static const rule_case parts[] = {
       "\"propertyNames\":{\"$ref\":\"#/$defs/n\"}}",
       { "{\"k\":1}" },
       { "{1:1}", "{\"a\":1}" } },
+    /* Required properties without schemas of their own are additional ones. */
+    { "{\"type\":\"object\",\"required\":[\"a\"]}",
+      { "{\"a\":1}", "{\"a\":[]}" },
+      { "{}", "{\"b\":1}" } },
+    { "{\"properties\":{\"b\":{\"const\":2}},\"required\":[\"a\",\"b\"],"
+      "\"additionalProperties\":{\"const\":1}}",
+      { "{\"b\":2,\"a\":1}" },
+      { "{\"b\":2}", "{\"b\":2,\"a\":2}", "{\"a\":1}" } },
+    /* As zod writes z.record(z.enum(["a", "b"]), z.number()). */
+    { "{\"type\":\"object\",\"propertyNames\":{\"type\":\"string\",\"enum\":[\"a\",\"b\"]},"
+      "\"additionalProperties\":{\"type\":\"number\"},\"required\":[\"a\",\"b\"]}",
+      { "{\"a\":1,\"b\":2.5}" },
+      { "{\"a\":1}", "{\"a\":1,\"b\":\"x\"}", "{\"a\":1,\"b\":2,\"c\":3}" } },
     /* A choice that cannot hold beside the other keywords is none. */
     { "{\"type\":\"string\",\"anyOf\":[{\"const\":\"a\"},{\"type\":\"null\"},{\"enum\":[1]},false]"
       "}",
@@ -428,8 +441,8 @@ static const rule_case known_only[] = {
     { "{\"type\":\"any\"}", { "1", "\"a\"", "[]" }, { "" } },
     { "{\"enum\":[\"a\",\"b\"],\"minLength\":1}", { "\"a\"" }, { "\"c\"" } },
     { "{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\",\"b\"],\"minProperties\":5}",
-      { "{\"a\":1}" },
-      { "{}" } },
+      { "{\"a\":1,\"b\":[]}" },
+      { "{}", "{\"a\":1}" } },
 };
 
 static void test_known_only(void **state)
@@ -526,6 +539,9 @@ static const struct {
     { "{\"type\":\"object\",\"additionalProperties\":false,\"minProperties\":1}", QUIRE_INVAL,
       "\"minProperties\"" },
     { "{\"propertyNames\":{\"type\":\"integer\"}}", QUIRE_INVAL, "names are strings" },
+    { "{\"required\":[\"c\"],\"propertyNames\":{\"enum\":[\"a\",\"b\"]}}", QUIRE_INVAL,
+      "\"propertyNames\"" },
+    { "{\"required\":[\"a\",3]}", QUIRE_INVAL, "a value other than a string" },
     { "{\"properties\":{\"a\":{}},\"propertyNames\":{\"maxLength\":1}}", QUIRE_INVAL,
       "\"propertyNames\"" },
     { "{\"properties\":{\"a\":{}},\"minProperties\":1}", QUIRE_INVAL, "\"minProperties\"" },

@@ -125,11 +125,11 @@ static void widened_run(quire_floats_product *product, const struct ggml_tensor 
     }
 }
 
-/* Outputs [begin, end) of a head. */
-static void head_run(const struct ggml_tensor *dst, uint32_t head, uint32_t begin, uint32_t end)
+/* Outputs [begin, end) of a head. product: that of the first one. */
+static void head_run(const struct ggml_tensor *dst, quire_floats_product product, uint32_t head,
+                     uint32_t begin, uint32_t end)
 {
     const struct ggml_tensor *x = dst->src[0], *w = dst->src[1];
-    quire_floats_product product = quire_float_map_product(w, x);
 
     product.w = (const char *)w->data + head * w->nb[2];
     product.x = head_at(x, head);
@@ -137,16 +137,17 @@ static void head_run(const struct ggml_tensor *dst, uint32_t head, uint32_t begi
     product.n_rows = (uint32_t)x->ne[2];
     product.y = head_at(dst, head);
     product.y_stride = dst->nb[2] / sizeof(float);
-    if (quire_float_map_takes(w)) {
-        quire_floats_run(&product, begin, end);
-    } else {
+    if (ggml_is_quantized(w->type)) {
         widened_run(&product, w, begin, end);
+    } else {
+        quire_floats_run(&product, begin, end);
     }
 }
 
 /* Threads share the outputs of all heads together. */
 static void op_floats(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
+    const quire_floats_product product = quire_float_map_product(dst->src[1], dst->src[0]);
     const uint32_t n_out = (uint32_t)dst->ne[0];
     const uint64_t n_parts = (n_out + PART_OUTS - 1) / PART_OUTS; /* of a head */
     const uint64_t all = n_parts * (uint64_t)dst->ne[1];
@@ -157,7 +158,7 @@ static void op_floats(struct ggml_tensor *dst, int ith, int nth, void *userdata)
         const uint64_t head = at / n_parts, first = head * n_parts;
         const uint64_t stop = quire_min_u64(end, first + n_parts);
 
-        head_run(dst, (uint32_t)head, (uint32_t)(at - first) * PART_OUTS,
+        head_run(dst, product, (uint32_t)head, (uint32_t)(at - first) * PART_OUTS,
                  quire_min_u32(n_out, (uint32_t)(stop - first) * PART_OUTS));
         at = stop;
     }

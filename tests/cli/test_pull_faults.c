@@ -221,6 +221,35 @@ static void refusals_are_explained(void **state)
     }
 }
 
+/* No token goes to a plain URL, thus none is the remedy. */
+static void refusals_of_an_url_name_no_token(void **state)
+{
+    static const struct {
+        int status;
+        const char *said;
+    } cases[] = {
+        { 401, "refuses (401): the file is not for everybody" },
+        { 403, "refuses (403): the file is not for everybody" },
+        { 404, "has no such file (404)" },
+        { 429, "gets too many requests from here (429): try again later" },
+    };
+    pull_kit *kit = *state;
+    char url[200];
+
+    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/a.gguf", hub_double_port(kit->hub));
+    setenv("HF_TOKEN", "hf_secret", 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        program_result result;
+
+        hub_double_change(kit->hub, "/a.gguf", (hub_entry){ .status = cases[i].status });
+        result = program_expect(1, PULL(url, "--retries", "0"));
+        assert_non_null(strstr(result.err, cases[i].said));
+        assert_null(strstr(result.err, "HF_TOKEN"));
+        assert_null(strstr(result.err, "repository"));
+        program_free(&result);
+    }
+}
+
 static void the_token_is_never_said(void **state)
 {
     pull_kit *kit = *state;
@@ -395,6 +424,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_beginnings_are_fetched_anew, start, stop),
         cmocka_unit_test_setup_teardown(another_content_does_not_continue_an_old_one, start, stop),
         cmocka_unit_test_setup_teardown(refusals_are_explained, start, stop),
+        cmocka_unit_test_setup_teardown(refusals_of_an_url_name_no_token, start, stop),
         cmocka_unit_test_setup_teardown(the_token_is_never_said, start, stop),
         cmocka_unit_test_setup_teardown(a_busy_hub_is_asked_again, start, stop),
         cmocka_unit_test_setup_teardown(redirects_are_bounded, start, stop),

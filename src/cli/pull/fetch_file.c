@@ -58,7 +58,11 @@ static bool is_sha256(const char *text)
 int quire_fetch_ask(quire_fetch *fetch, quire_error *err)
 {
     const quire_transfer transfer = {
-        .url = fetch->url, .token = fetch->token, .is_head = true, .stall_s = fetch->stall_s
+        .url = fetch->url,
+        .token = fetch->token,
+        .is_hub = fetch->is_hub,
+        .is_head = true,
+        .stall_s = fetch->stall_s,
     };
     quire_retry retry = fetch->retry;
     quire_transfer_head head;
@@ -293,6 +297,7 @@ static int get_rest(fetching *f, quire_transfer_head *head, quire_error *err)
     quire_transfer transfer = {
         .url = fetch->url,
         .token = fetch->token,
+        .is_hub = fetch->is_hub,
         .stall_s = fetch->stall_s,
         .begin = on_begin,
         .sink = on_body,

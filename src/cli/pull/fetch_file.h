@@ -25,6 +25,7 @@
 typedef struct quire_fetch {
     const char *url;
     const char *token;                  /* NULL = none */
+    bool is_hub;                        /* the URL is one of the hub */
     const char *path;                   /* the place that the file will have */
     uint64_t bytes;                     /* QUIRE_TRANSFER_UNKNOWN = not known */
     char sha256[QUIRE_SHA256_TEXT_MAX]; /* empty = not known */

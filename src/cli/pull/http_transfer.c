@@ -156,8 +156,8 @@ static int fail_curl(const running *r, const origin *at, CURLcode code, const ch
                            details[0] != '\0' ? details : curl_easy_strerror(code));
 }
 
-/* Answers that are final, with their remedies. */
-static int fail_refused(const running *r, const origin *at)
+/* Answers of a hub that are final and have remedies. */
+static int fail_hub(const running *r, const origin *at)
 {
     const bool has_token = r->transfer->token != NULL;
 
@@ -177,10 +177,32 @@ static int fail_refused(const running *r, const origin *at)
                                      "page, with the account of this token"
                                    : "the repository may be gated: accept its conditions on its "
                                      "page, and give a token of this account by HF_TOKEN");
-    case 404:
-    case 410:
+    default:
         return quire_error_set(r->err, QUIRE_NOTFOUND,
                                "%s has no such repository, revision or file (%ld)", at->host,
+                               r->head->status);
+    }
+}
+
+/* Answers that are final. No token goes to a plain URL, thus none would help there. */
+static int fail_refused(const running *r, const origin *at)
+{
+    switch (r->head->status) {
+    case 401:
+    case 403:
+        if (r->transfer->is_hub) {
+            return fail_hub(r, at);
+        }
+        return quire_error_set(r->err, QUIRE_INVAL,
+                               "%s refuses (%ld): the file is not for everybody, or its link has "
+                               "expired; quire sends no password or token to a URL",
+                               at->host, r->head->status);
+    case 404:
+    case 410:
+        if (r->transfer->is_hub) {
+            return fail_hub(r, at);
+        }
+        return quire_error_set(r->err, QUIRE_NOTFOUND, "%s has no such file (%ld)", at->host,
                                r->head->status);
     case 416:
         return quire_error_set(r->err, QUIRE_RANGE, "%s has no more bytes (416)", at->host);
@@ -195,7 +217,7 @@ static int fail_status(const running *r, const origin *at)
     case 429:
         return quire_error_set(
             r->err, QUIRE_AGAIN,
-            r->transfer->token != NULL
+            r->transfer->token != NULL || !r->transfer->is_hub
                 ? "%s gets too many requests from here (429): try again later"
                 : "%s gets too many requests from here (429): try again later, or with a token "
                   "(HF_TOKEN), which has a higher limit",

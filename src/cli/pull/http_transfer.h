@@ -45,6 +45,7 @@ typedef struct quire_transfer_head {
 typedef struct quire_transfer {
     const char *url;
     const char *token; /* NULL = none */
+    bool is_hub;       /* a hub's URL: refusals speak of repositories and tokens */
     bool is_head;
     uint64_t from;        /* first byte that is wanted; 0 = all */
     const char *if_range; /* with from: only if the content still has this etag; NULL = none */

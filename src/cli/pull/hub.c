@@ -189,7 +189,12 @@ static int get_page(const char *url, const char *token, const quire_hub_opts *op
                     quire_bytes *reply, char next[QUIRE_NAME_URL_MAX], quire_error *err)
 {
     const quire_transfer transfer = {
-        .url = url, .token = token, .stall_s = opts->stall_s, .sink = take_bytes, .ctx = reply
+        .url = url,
+        .token = token,
+        .is_hub = true,
+        .stall_s = opts->stall_s,
+        .sink = take_bytes,
+        .ctx = reply,
     };
     quire_retry retry = opts->retry;
     quire_transfer_head head;

@@ -84,6 +84,7 @@ static int reserve(pulling *p, uint32_t n, quire_error *err)
         p->files[i].url = p->urls[i];
         p->files[i].path = p->paths[i];
         p->files[i].token = p->has_token ? p->token : NULL;
+        p->files[i].is_hub = !p->name->is_url;
         p->files[i].bytes = QUIRE_TRANSFER_UNKNOWN;
         p->files[i].stall_s = p->opts->stall_s;
         p->files[i].retry = p->opts->retry;

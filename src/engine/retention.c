@@ -269,8 +269,13 @@ int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, q
 
 /* ---- steps ---- */
 
+/* Tokens are repeated when they are condensed: in sealed formats the recent ones may be a chunk and
+ * more. */
 static int condense(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq)
 {
+    if (!quire_lanes_condenses(retention->lanes)) {
+        return QUIRE_OK;
+    }
     if (is_repeated(&retention->opts.spec)) {
         QUIRE_TRY(quire_retention_repeat(retention, runtime, seq));
     }

@@ -155,8 +155,11 @@ void quire_lanes_repeat_end(quire_lanes *lanes, bool is_done);
 /* The position behind the last token that was repeated. */
 uint32_t quire_lanes_n_repeated(const quire_lanes *lanes);
 
-/* Drop tokens until the lanes hold the policy's share of the text so far; between two steps. With
- * keeps_all there is nothing to do.
+/* Whether a condensing now would look at tokens that the last one did not. In sealed formats the
+ * recent tokens stay in full, and whole tiles are condensed. */
+bool quire_lanes_condenses(const quire_lanes *lanes);
+/* Drop tokens until the lanes hold the policy's share of the text so far; between two steps. Unless
+ * quire_lanes_condenses() there is nothing to do.
  * Errors: QUIRE_INVAL (the policy reads attention, and the last step computed none in the last
  * layer because it wanted no logits; or tokens that are to be repeated were not), QUIRE_NOMEM,
  * QUIRE_LOST. On an error nothing has changed, unless a copy of a device failed in the middle: then

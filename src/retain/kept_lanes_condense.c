@@ -330,13 +330,18 @@ static int condense(condensing *c)
     return rc;
 }
 
+bool quire_lanes_condenses(const quire_lanes *lanes)
+{
+    return !lanes->keeps_all && quire_lanes_edge(lanes) > lanes->n_condensed;
+}
+
 int quire_lanes_condense(quire_lanes *lanes)
 {
     const uint64_t begin_ns = quire_clock_ns();
     condensing c;
     int rc;
 
-    if (lanes->keeps_all || quire_lanes_edge(lanes) <= lanes->n_condensed) {
+    if (!quire_lanes_condenses(lanes)) {
         return QUIRE_OK;
     }
     QUIRE_FAIL_IF(!has_queries(lanes), QUIRE_INVAL);

@@ -237,6 +237,28 @@ static void test_memory(void **state)
     quire_model_close(w.model);
 }
 
+/* Sealed formats keep the recent tokens in full. Where these are a chunk and more, a text is
+ * repeated when whole tiles can be condensed, and not before each token. */
+static void test_repeated_by_tiles(void **state)
+{
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_Q4, 1);
+    world w = { .model = open_model() };
+    quire_lanes_stats lanes;
+
+    (void)state;
+    world_open(&w, &opts, "reconstruct:0.5,recent=128,repeat=64");
+    (void)step(&w, 0, CHUNK / 2, QUIRE_LOGITS_LAST);
+    for (uint32_t at = CHUNK / 2; at < N_TOKENS; at++) {
+        (void)step(&w, at, 1, QUIRE_LOGITS_LAST);
+    }
+    quire_lanes_stats_get(quire_retention_lanes(w.retention), &lanes);
+    assert_int_equal(lanes.generations, (N_TOKENS - 1 - 128) / 64);
+    /* A part of 64 tokens has up to 56 other rows. */
+    assert_in_range(quire_retention_rows_get(w.retention).repeated, N_TOKENS - 64, 2 * N_TOKENS);
+    world_close(&w);
+    quire_model_close(w.model);
+}
+
 static void test_plan(void **state)
 {
     static quire_model_desc latent;
@@ -753,6 +775,7 @@ int main(void)
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_last_layer),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_repeated_by_tiles),
         cmocka_unit_test(test_plan),
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_truncate),

@@ -438,26 +438,26 @@ static void entry_dropped(void *ctx, const quire_index_entry *entry)
     quire_file_uncount(ctx, entry);
 }
 
-/* Take a segment and its records off the list, and unlink its file. */
+/* Forget the records of a segment, and take it off the list if its file can be removed. */
 static void segment_discard(file_store *st, file_segment *segment)
 {
     char path[FILE_PATH_MAX];
     int rc;
 
-    quire_file_path(st, segment->number, path);
-    rc = st->ops->unlink(st->ops->ctx, path);
-    if (rc < 0 && rc != -ENOENT) {
-        return;
-    }
     for (uint32_t i = 0; i < segment->n_items; i++) {
         if (quire_file_item_entry(st, segment, segment->items[i]) != NULL) {
             quire_file_forget(st, segment->items[i].id, NULL);
         }
     }
-    quire_file_segment_free(st, quire_file_segment_remove(st, segment));
+    quire_file_path(st, segment->number, path);
+    rc = st->opts.is_readonly ? -EROFS : st->ops->unlink(st->ops->ctx, path);
+    if (rc == 0 || rc == -ENOENT) {
+        quire_file_segment_free(st, quire_file_segment_remove(st, segment));
+    }
 }
 
-/* Files that should have gone before the end of the last run, and files of nothing. */
+/* Files that should have gone before the end of the last run. Markers that dropped their records
+ * may have gone. */
 static void leftovers_discard(recovery *r)
 {
     file_store *st = r->st;
@@ -488,8 +488,8 @@ static int recover_all(recovery *r)
     }
     st->sequence = quire_max_u64(st->sequence, r->newest.sequence);
     st->next_number = r->n_numbers > 0 ? r->numbers[r->n_numbers - 1] + 1 : 1;
+    leftovers_discard(r);
     if (!st->opts.is_readonly) {
-        leftovers_discard(r);
         /* The capacity may be smaller than it was. */
         (void)quire_file_room_make(st, false);
         for (uint32_t i = 0; i < st->n_accounts; i++) { /* so may quotas */

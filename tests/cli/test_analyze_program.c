@@ -246,6 +246,32 @@ static void lengths_alone(void **state)
     assert_int_equal(remove(program_path("lengths.html")), 0);
 }
 
+/* Prompts below a block: nothing to simulate, but all the rest is said. */
+static void no_whole_block(void **state)
+{
+    static const char trace[] =
+        "{\"timestamp\": 0, \"input_length\": 10, \"output_length\": 3, \"hash_ids\": []}\n"
+        "{\"timestamp\": 900, \"input_length\": 12, \"output_length\": 3, \"hash_ids\": []}\n";
+    static char text[1u << 18];
+    program_result result = program_expect(
+        0, PROGRAM("analyze", program_file("short.jsonl", trace, sizeof(trace) - 1), "--html",
+                   program_path("short.html"), "--devices", "2", "--model", "llama-3-8b"));
+    FILE *page;
+
+    (void)state;
+    assert_says(result.out, "2 requests in ");
+    assert_null(strstr(result.out, "belady"));
+    assert_says(result.out, "cache_policy: default");
+    program_free(&result);
+    page = fopen(program_path("short.html"), "rb");
+    assert_non_null(page);
+    assert_in_range(fread(text, 1, sizeof(text) - 1, page), 1, sizeof(text) - 2);
+    assert_int_equal(fclose(page), 0);
+    assert_says(text, "Asked for again");
+    assert_null(strstr(text, "nan %"));
+    assert_int_equal(remove(program_path("short.html")), 0);
+}
+
 static void refusals(void **state)
 {
     const char *trace = make_trace("trace.jsonl");
@@ -288,6 +314,7 @@ int main(void)
         cmocka_unit_test(server_reads_it),
         cmocka_unit_test(json),
         cmocka_unit_test(lengths_alone),
+        cmocka_unit_test(no_whole_block),
         cmocka_unit_test(refusals),
     };
 

@@ -394,6 +394,12 @@ static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire
     return quire_sim_run(a->trace, &opts, &a->timeline, err);
 }
 
+/* Lengths alone, or requests without a whole block, have no hits to count. */
+static bool is_simulated(const quire_trace *trace)
+{
+    return trace->has_contents && quire_trace_longest_blocks(trace) > 0;
+}
+
 static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *err)
 {
     quire_recommend_ask ask = { .analysis = a->analysis,
@@ -410,10 +416,10 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
 
     QUIRE_TRY(pinned_class(args, a->trace, &ask, err));
     quire_recommend_sizes_find(&ask, &sizes);
-    if (a->trace->has_contents && args->n_devices > 1) {
+    if (is_simulated(a->trace) && args->n_devices > 1) {
         QUIRE_TRY(plan_devices(a, args, &ask, &sizes, err));
     }
-    if (a->trace->has_contents) {
+    if (is_simulated(a->trace)) {
         QUIRE_TRY(simulate(a, args, sizes.capacity_blocks, err));
         QUIRE_TRY(simulate_disk(a, &sizes, &policies, err));
         policies.n = a->grid.n_policies;
@@ -423,7 +429,7 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
         }
     }
     quire_recommend_settings(&ask, &sizes, &policies, &a->recommendation);
-    return a->trace->has_contents && args->html != NULL ? run_timeline(a, &ask, err) : QUIRE_OK;
+    return is_simulated(a->trace) && args->html != NULL ? run_timeline(a, &ask, err) : QUIRE_OK;
 }
 
 /* ---- output ---- */

@@ -38,9 +38,10 @@ static void add_tiles(json_t *report, const quire_analyzed *a)
     quire_report_tile(report, "Prompt tokens, p50", w.value, w.note);
     if (n->has_contents) {
         (void)snprintf(w.value, sizeof(w.value), "%.1f %%",
-                       100.0 * (double)n->repeated_blocks / (double)n->n_blocks);
+                       n->n_blocks > 0 ? 100.0 * (double)n->repeated_blocks / (double)n->n_blocks
+                                       : 0.0);
         (void)snprintf(w.note, sizeof(w.note), "of the blocks; %.0f %% of the different ones once",
-                       100.0 * (double)n->one_time_ids / n->n_ids);
+                       n->n_ids > 0 ? 100.0 * (double)n->one_time_ids / n->n_ids : 0.0);
         quire_report_tile(report, "Asked for again", w.value, w.note);
         (void)snprintf(w.value, sizeof(w.value), "%" PRIu32, n->n_sessions);
         (void)snprintf(w.note, sizeof(w.note), "%.2f turns on average, at most %" PRIu64 "%s",

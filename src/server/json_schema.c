@@ -101,6 +101,7 @@ static const struct {
     { "writeOnly", SCHEMA_KEYWORD_NOTE, NULL },
     { "contentEncoding", SCHEMA_KEYWORD_NOTE, NULL },
     { "contentMediaType", SCHEMA_KEYWORD_NOTE, NULL },
+    { "contentSchema", SCHEMA_KEYWORD_NOTE, NULL },
     { "type", SCHEMA_KEYWORD_TYPED, NULL },
     { "properties", SCHEMA_KEYWORD_TYPED, "object" },
     { "required", SCHEMA_KEYWORD_TYPED, "object" },
@@ -132,6 +133,11 @@ static const struct {
 
 bool quire_schema_keyword_find(const char *name, schema_keyword_kind *kind, const char **type)
 {
+    if (strncmp(name, "x-", 2) == 0) { /* OpenAPI: an extension */
+        *kind = SCHEMA_KEYWORD_NOTE;
+        *type = NULL;
+        return true;
+    }
     for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
         if (strcmp(keywords[i].name, name) == 0) {
             *kind = keywords[i].kind;

@@ -19,12 +19,13 @@
 #include "base/bytes.h"
 #include "quire/error.h"
 
-#define QUIRE_SCHEMA_DEPTH_MAX      32u   /* schemas within schemas */
-#define QUIRE_SCHEMA_PROPERTIES_MAX 100u  /* of one object */
-#define QUIRE_SCHEMA_VALUES_MAX     1000u /* of enum, anyOf, oneOf */
-#define QUIRE_SCHEMA_COUNT_MAX      2000u /* minItems, maxItems, minLength, maxLength */
-#define QUIRE_SCHEMA_REFS_MAX       256u  /* distinct targets */
-#define QUIRE_SCHEMA_TYPES_MAX      7u    /* of one list */
+#define QUIRE_SCHEMA_DEPTH_MAX      32u      /* schemas within schemas */
+#define QUIRE_SCHEMA_PROPERTIES_MAX 100u     /* of one object */
+#define QUIRE_SCHEMA_VALUES_MAX     1000u    /* of enum, anyOf, oneOf */
+#define QUIRE_SCHEMA_COUNT_MAX      2000u    /* minItems, maxItems */
+#define QUIRE_SCHEMA_LENGTH_MAX     1000000u /* minLength, maxLength */
+#define QUIRE_SCHEMA_REFS_MAX       256u     /* distinct targets */
+#define QUIRE_SCHEMA_TYPES_MAX      7u       /* of one list */
 #define QUIRE_SCHEMA_MERGES_MAX                                                                    \
     2000u                                  /* merged schemas: allOf, and keywords beside $ref      \
                                             */

@@ -42,16 +42,20 @@
 #define URI_FIRST "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})" /* no slash */
 #define URI_REST  "(\\?(" URI_CHAR "|\\?)*)?(#(" URI_CHAR "|\\?)*)?"
 #define URI_TAIL  URI_CHAR "*" URI_REST
-/* A user, a host and a port, or none before a path: RFC 3986, 3.2. */
-#define URI_USER "([a-zA-Z0-9._~!$&'()*+,;=:-]|%[0-9a-fA-F]{2})*@"
-#define URI_PLACE                                                                                  \
-    "((" URI_USER ")?[a-zA-Z0-9._-]{1,253}(:[0-9]{1,5})?(/" URI_CHAR "*)?|/" URI_CHAR "*)"
-/* A path begins with two slashes behind a place alone. */
-#define URI_PATH "(//" URI_PLACE "|/(" URI_FIRST URI_CHAR "*)?|" URI_FIRST URI_CHAR "*)"
-#define NUMBER   "[0-9]{1,9}"
-#define DAYS     "(" NUMBER "Y(" NUMBER "M)?(" NUMBER "D)?|" NUMBER "M(" NUMBER "D)?|" NUMBER "D)"
-#define HOURS    "T(" NUMBER "H(" NUMBER "M)?(" NUMBER "S)?|" NUMBER "M(" NUMBER "S)?|" NUMBER "S)"
-#define DURATION "P(" NUMBER "W|" DAYS "(" HOURS ")?|" HOURS ")"
+/* A user, a host and a port, or none before a path: RFC 3986, 3.2. A path begins with two slashes
+ * behind these alone. The arguments are repetitions. */
+#define URI_USER "([a-zA-Z0-9._~!$&'()*+,;=:-]|%[0-9a-fA-F]{2})"
+#define URI(user, path, query, fragment)                                                           \
+    "^[a-zA-Z][a-zA-Z0-9+.-]{0,15}:(//((" URI_USER user                                            \
+    "@)?[a-zA-Z0-9._-]{1,253}(:[0-9]{1,5})?(/" URI_CHAR path ")?|/" URI_CHAR path                  \
+    ")|/(" URI_FIRST URI_CHAR path ")?|" URI_FIRST URI_CHAR path ")(\\?(" URI_CHAR "|\\?)" query   \
+    ")?(#(" URI_CHAR "|\\?)" fragment ")?$"
+/* At most 2,037 characters; browsers and Pydantic take 2,048 or 2,083. */
+#define URI_SHORT URI("{0,20}", "{0,300}", "{0,215}", "{0,50}")
+#define NUMBER    "[0-9]{1,9}"
+#define DAYS      "(" NUMBER "Y(" NUMBER "M)?(" NUMBER "D)?|" NUMBER "M(" NUMBER "D)?|" NUMBER "D)"
+#define HOURS     "T(" NUMBER "H(" NUMBER "M)?(" NUMBER "S)?|" NUMBER "M(" NUMBER "S)?|" NUMBER "S)"
+#define DURATION  "P(" NUMBER "W|" DAYS "(" HOURS ")?|" HOURS ")"
 
 static const struct {
     const char *name, *regex;
@@ -64,11 +68,42 @@ static const struct {
     { "hostname", "^" HOST "$" },
     { "ipv4", "^" IPV4 "$" },
     { "ipv6", "^" IPV6 "$" },
-    { "uri", "^[a-zA-Z][a-zA-Z0-9+.-]{0,15}:" URI_PATH URI_REST "$" },
+    { "uri", URI("*", "*", "*", "*") },
     { "uri-reference", "^([a-zA-Z][a-zA-Z0-9+.-]{0,15}:|/)?"
                        "[a-zA-Z0-9._~-]" URI_TAIL "$" },
     { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
 };
+
+/* Formats of OpenAPI and Pydantic that any text has. */
+static bool is_any_text(const char *format)
+{
+    static const char *const names[] = { "binary", "password", "path" };
+
+    for (size_t i = 0; format != NULL && i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i], format) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Patterns with look-ahead that libraries write, and expressions whose texts all match them. */
+static const struct {
+    const char *pattern, *regex;
+} patterns[] = {
+    /* Pydantic's Decimal */
+    { "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$", "^[+-]?[0-9]{1,16}(\\.[0-9]{1,16})?$" },
+};
+
+static const char *pattern_regex(const char *pattern)
+{
+    for (size_t i = 0; pattern != NULL && i < sizeof patterns / sizeof patterns[0]; i++) {
+        if (strcmp(patterns[i].pattern, pattern) == 0) {
+            return patterns[i].regex;
+        }
+    }
+    return pattern;
+}
 
 static const char *format_regex(const char *format)
 {
@@ -84,7 +119,7 @@ const char *quire_schema_regex(const json_t *schema)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
 
-    return pattern != NULL ? json_string_value(pattern)
+    return pattern != NULL ? pattern_regex(json_string_value(pattern))
                            : format_regex(json_string_value(json_object_get(schema, "format")));
 }
 
@@ -117,11 +152,17 @@ int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema
     static const quire_regex_opts opts = { .is_json = true };
     const char *value = json_string_value(json_object_get(schema, key));
     const bool is_pattern = strcmp(key, "pattern") == 0;
-    const char *regex = is_pattern ? value : format_regex(value);
+    const bool is_short = length->max != UINT32_MAX && value != NULL && strcmp(value, "uri") == 0;
+    const char *regex = is_pattern ? pattern_regex(value)
+                        : is_short ? URI_SHORT
+                                   : format_regex(value);
     const json_t *format = is_pattern ? json_object_get(schema, "format") : NULL;
     quire_regex_result result;
     int rc;
 
+    if (!is_pattern && is_any_text(value)) {
+        return quire_schema_length_add(length, text);
+    }
     if (regex == NULL) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the format",
                                    value != NULL ? value : "that is no string");

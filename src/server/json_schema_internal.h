@@ -79,6 +79,8 @@ typedef struct schema_bounds {
     uint32_t min, max;
 } schema_bounds;
 
+/* Append a string of a length. */
+int quire_schema_length_add(const schema_bounds *length, quire_bytes *text);
 /* Append a string under "pattern" or "format": the key, which the schema has. */
 int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
                              const char *key, const schema_bounds *length, quire_bytes *text);

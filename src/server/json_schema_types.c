@@ -7,38 +7,43 @@
 
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
-static bool is_count(const json_t *value)
+#define BLOCK_CHARS 1000u /* of a string longer than QUIRE_SCHEMA_COUNT_MAX */
+
+static bool is_count(const json_t *value, uint32_t most)
 {
     return json_is_integer(value) && json_integer_value(value) >= 0 &&
-           json_integer_value(value) <= (json_int_t)QUIRE_SCHEMA_COUNT_MAX;
+           json_integer_value(value) <= (json_int_t)most;
 }
 
 static int count_get(const schema_maker *m, const json_t *schema, const schema_place *p,
-                     const char *name, uint32_t *count)
+                     const char *name, uint32_t most, uint32_t *count)
 {
+    char what[64];
     const json_t *value = json_object_get(schema, name);
 
-    if (value == NULL || (m->skips_unknown && !is_count(value))) {
+    if (value == NULL || (m->skips_unknown && !is_count(value, most))) {
         return QUIRE_OK;
     }
     if (!json_is_integer(value) || json_integer_value(value) < 0) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not a count is the value of", name);
     }
-    if (json_integer_value(value) > (json_int_t)QUIRE_SCHEMA_COUNT_MAX) {
-        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 2000 is the value of", name);
+    if (!is_count(value, most)) {
+        (void)snprintf(what, sizeof what, "more than %" PRIu32 " is the value of", most);
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, what, name);
     }
     *count = (uint32_t)json_integer_value(value);
     return QUIRE_OK;
 }
 
-static int bounds_get(const schema_maker *m, const json_t *schema, const schema_place *p,
-                      const char *const *names, schema_bounds *b)
+static int bounds_within(const schema_maker *m, const json_t *schema, const schema_place *p,
+                         const char *const *names, uint32_t most, schema_bounds *b)
 {
     *b = (schema_bounds){ 0, UINT32_MAX };
-    QUIRE_TRY(count_get(m, schema, p, names[0], &b->min));
-    QUIRE_TRY(count_get(m, schema, p, names[1], &b->max));
+    QUIRE_TRY(count_get(m, schema, p, names[0], most, &b->min));
+    QUIRE_TRY(count_get(m, schema, p, names[1], most, &b->max));
     if (b->max < b->min && m->skips_unknown) {
         *b = (schema_bounds){ 0, UINT32_MAX };
     }
@@ -46,6 +51,12 @@ static int bounds_get(const schema_maker *m, const json_t *schema, const schema_
         return quire_schema_refuse(m, QUIRE_INVAL, p, "larger than its fellow is", names[0]);
     }
     return QUIRE_OK;
+}
+
+static int bounds_get(const schema_maker *m, const json_t *schema, const schema_place *p,
+                      const char *const *names, schema_bounds *b)
+{
+    return bounds_within(m, schema, p, names, QUIRE_SCHEMA_COUNT_MAX, b);
 }
 
 /* Repeat from min to max times; the caller handles max 0. */
@@ -58,13 +69,60 @@ static void times_add(quire_bytes *text, uint32_t min, uint32_t max)
     }
 }
 
+/* Exactly n characters, more than QUIRE_SCHEMA_COUNT_MAX as blocks of them. */
+static void chars_add(quire_bytes *text, uint32_t n)
+{
+    if (n > QUIRE_SCHEMA_COUNT_MAX) {
+        (void)quire_bytes_addf(text, " (char{%u}){%" PRIu32 "}", BLOCK_CHARS, n / BLOCK_CHARS);
+        n %= BLOCK_CHARS;
+    }
+    if (n > 0) {
+        (void)quire_bytes_addf(text, " char{%" PRIu32 "}", n);
+    }
+}
+
+/* At most n characters: some blocks and less than another, or all blocks and the rest. */
+static void chars_up_to_add(quire_bytes *text, uint32_t n)
+{
+    const uint32_t blocks = n / BLOCK_CHARS;
+
+    if (n <= QUIRE_SCHEMA_COUNT_MAX) {
+        (void)quire_bytes_addf(text, " char{0,%" PRIu32 "}", n);
+        return;
+    }
+    (void)quire_bytes_addf(text, " ((char{%u}){0,%" PRIu32 "} char{0,%u} |", BLOCK_CHARS,
+                           blocks - 1, BLOCK_CHARS - 1);
+    chars_add(text, blocks * BLOCK_CHARS);
+    if (n % BLOCK_CHARS > 0) {
+        (void)quire_bytes_addf(text, " char{0,%" PRIu32 "}", n % BLOCK_CHARS);
+    }
+    (void)quire_bytes_addf(text, ")");
+}
+
+int quire_schema_length_add(const schema_bounds *length, quire_bytes *text)
+{
+    (void)quire_bytes_addf(text, "\"\\\"\"");
+    if (length->max <= QUIRE_SCHEMA_COUNT_MAX && length->max > 0) {
+        (void)quire_bytes_addf(text, " char");
+        times_add(text, length->min, length->max);
+    } else if (length->max > 0) {
+        chars_add(text, length->min);
+        if (length->max == UINT32_MAX) {
+            (void)quire_bytes_addf(text, " char*");
+        } else if (length->max > length->min) {
+            chars_up_to_add(text, length->max - length->min);
+        }
+    }
+    return quire_bytes_addf(text, " \"\\\"\"");
+}
+
 int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_place *p,
                             quire_bytes *text)
 {
     static const char *const names[] = { "minLength", "maxLength" };
     schema_bounds b;
 
-    QUIRE_TRY(bounds_get(m, schema, p, names, &b));
+    QUIRE_TRY(bounds_within(m, schema, p, names, QUIRE_SCHEMA_LENGTH_MAX, &b));
     for (size_t i = 0; i < 2; i++) {
         static const char *const keys[] = { "pattern", "format" };
         const size_t n_before = text->n;
@@ -79,12 +137,7 @@ int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_
         }
         text->n = n_before; /* what is not supported constrains nothing */
     }
-    if (b.max == 0) {
-        return quire_bytes_addf(text, "\"\\\"\\\"\"");
-    }
-    (void)quire_bytes_addf(text, "\"\\\"\" char");
-    times_add(text, b.min, b.max);
-    return quire_bytes_addf(text, " \"\\\"\"");
+    return quire_schema_length_add(&b, text);
 }
 
 /* The schemas of the first items, each with its own; NULL: there are none. Before draft 2020-12

@@ -432,7 +432,7 @@ static void test_limits(void **state)
         assert_int_equal(json_array_append_new(values, json_integer(i)), 0);
     }
     refused_json(json_pack("{s:o}", "enum", values), QUIRE_LIMIT, "\"enum\"");
-    refused_json(parse("{\"maxLength\":2001}"), QUIRE_LIMIT, "\"maxLength\"");
+    refused_json(parse("{\"maxLength\":1000001}"), QUIRE_LIMIT, "\"maxLength\"");
     for (int i = 0; i < 257; i++) {
         (void)snprintf(name, sizeof(name), "#/$defs/d%d", i);
         assert_int_equal(json_object_set_new(refs, name + 8, json_object()), 0);

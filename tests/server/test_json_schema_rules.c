@@ -14,6 +14,7 @@
 #include "server/json_schema.h"
 #include "server/regex_grammar.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,10 +265,54 @@ static const rule_case strings[] = {
       { "\"2004-02-29\"", "\"2005-02-19\"" },
       { "\"2005-02-29\"" } },
     { "{\"format\":\"starts_with\",\"pattern\":\"^ab.*\"}", { "\"abc\"" }, { "\"ac\"" } },
+    /* As Pydantic writes HttpUrl, Decimal, SecretStr and Json. */
+    { "{\"format\":\"uri\",\"minLength\":1,\"maxLength\":2083}",
+      { "\"https://u@a.b:80/c?d=%20#e\"" },
+      { "\"a.b\"", "\"\"" } },
+    { "{\"pattern\":\"^(?!^[-+.]*$)[+-]?0*\\\\d*\\\\.?\\\\d*$\"}",
+      { "\"1\"", "\"-0.50\"" },
+      { "\"\"", "\"-.\"", "\"1e5\"" } },
+    { "{\"format\":\"password\",\"writeOnly\":true,\"minLength\":2}",
+      { "\"a b\"" },
+      { "\"a\"", "1" } },
+    { "{\"contentSchema\":{\"x\":1},\"x-name\":[],\"type\":\"string\"}", { "\"{}\"" }, { "1" } },
     { "{\"format\":\"uuid\"}",
       { "\"01234567-89ab-cdef-0123-456789ABCDEF\"" },
       { "\"0123456789abcdef\"" } },
 };
+
+/* Strings of more characters than a grammar repeats at once. */
+static void test_long_strings(void **state)
+{
+    static const size_t bounds[][2] = { { 0, 2001 }, { 1, 3000 }, { 2500, 2501 }, { 2001, 4500 } };
+
+    (void)state;
+    for (size_t i = 0; i < N(bounds); i++) {
+        const size_t lengths[] = { bounds[i][0],     bounds[i][1], bounds[i][1] + 1,
+                                   bounds[i][0] - 1, (size_t)1000, (size_t)2000 };
+        char schema[80];
+        quire_bytes gbnf;
+
+        (void)snprintf(schema, sizeof schema, "{\"minLength\":%zu,\"maxLength\":%zu}", bounds[i][0],
+                       bounds[i][1]);
+        gbnf = grammar_of(schema);
+        for (size_t k = 0; k < N(lengths); k++) {
+            const size_t n = lengths[k] == SIZE_MAX ? 0 : lengths[k];
+            char *text = malloc(n + 3);
+
+            assert_non_null(text);
+            memset(text, 'a', n + 2);
+            text[0] = text[n + 1] = '"';
+            text[n + 2] = '\0';
+            if (grammar_text_is_taken(model, gbnf.data, text) !=
+                (n >= bounds[i][0] && n <= bounds[i][1])) {
+                fail_msg("%s and a text of %zu characters", schema, n);
+            }
+            free(text);
+        }
+        quire_bytes_fini(&gbnf);
+    }
+}
 
 static void test_strings(void **state)
 {
@@ -510,6 +555,7 @@ static const struct {
     { "{\"pattern\":\"^2\",\"format\":\"date\"}", QUIRE_INVAL, "cannot be \"format\"" },
     { "{\"pattern\":\"^a$|b\",\"format\":\"date\"}", QUIRE_INVAL, "cannot be \"format\"" },
     { "{\"pattern\":\"^a$\",\"format\":3}", QUIRE_INVAL, "cannot be \"format\"" },
+    { "{\"format\":\"uri\",\"maxLength\":2000}", QUIRE_INVAL, "minLength or maxLength" },
     { "{\"format\":\"iri\"}", QUIRE_INVAL, "not supported is the format \"iri\"" },
     { "{\"allOf\":[]}", QUIRE_INVAL, "\"allOf\"" },
     { "{\"allOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}", QUIRE_INVAL, "no common type" },
@@ -658,6 +704,7 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_random_bounds),
         cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_long_strings),
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_known_only),
         cmocka_unit_test(test_refusals),

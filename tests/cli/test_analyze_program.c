@@ -272,6 +272,22 @@ static void no_whole_block(void **state)
     assert_int_equal(remove(program_path("short.html")), 0);
 }
 
+/* The longest list, none of whose sizes is the recommended one. */
+static void many_capacities(void **state)
+{
+    static const char *const capacities =
+        "901,902,903,904,905,906,907,908,909,910,911,912,913,914,915,916,917,918,919,920,921,922,"
+        "923,924,925,926,927,928,929,930,931,932";
+    const char *trace = make_trace("many.jsonl");
+    program_result result =
+        program_expect(0, PROGRAM("analyze", trace, "--json", "--capacity", capacities));
+
+    (void)state;
+    assert_says(result.out, "\"capacity_blocks\": 901,");
+    assert_says(result.out, "\"capacity_blocks\": 932,");
+    program_free(&result);
+}
+
 static void refusals(void **state)
 {
     const char *trace = make_trace("trace.jsonl");
@@ -315,6 +331,7 @@ int main(void)
         cmocka_unit_test(json),
         cmocka_unit_test(lengths_alone),
         cmocka_unit_test(no_whole_block),
+        cmocka_unit_test(many_capacities),
         cmocka_unit_test(refusals),
     };
 

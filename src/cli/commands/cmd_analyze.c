@@ -231,7 +231,7 @@ static void choose_columns(quire_analyzed *a, const analyze_args *args, uint64_t
     for (int p = 0; p < (int)QUIRE_EVICT_POLICY_COUNT; p++) {
         grid->policies[grid->n_policies++] = (quire_evict_policy)p;
     }
-    for (uint32_t i = 0; i < args->capacities.n && i + 1 < QUIRE_SIM_COLUMNS_MAX; i++) {
+    for (uint32_t i = 0; i < args->capacities.n; i++) {
         grid->columns[grid->n_columns++].blocks = (uint64_t)args->capacities.items[i];
     }
     for (uint32_t i = 0; args->capacities.n == 0 && args->html != NULL && i < a->n_capacities;

@@ -12,10 +12,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "cli/settings/options.h"
 #include "trace/sim/sim.h"
 
 #define QUIRE_SIM_POLICIES_MAX ((uint32_t)QUIRE_EVICT_POLICY_COUNT)
-#define QUIRE_SIM_COLUMNS_MAX  32u
+#define QUIRE_SIM_COLUMNS_MAX  (QUIRE_OPT_LIST_MAX + 1) /* a list and the recommended size */
 
 typedef struct quire_sim_column {
     uint64_t blocks;       /* that fit, of layers that keep all tokens */

@@ -149,7 +149,9 @@ static bool is_beside(const json_t *format, const quire_regex_result *pattern)
 int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
                              const char *key, const schema_bounds *length, quire_bytes *text)
 {
-    static const quire_regex_opts opts = { .is_json = true };
+    const quire_regex_opts opts = { .is_json = true,
+                                    .length_min = length->min,
+                                    .length_max = length->max };
     const char *value = json_string_value(json_object_get(schema, key));
     const bool is_pattern = strcmp(key, "pattern") == 0;
     const bool is_short = length->max != UINT32_MAX && value != NULL && strcmp(value, "uri") == 0;

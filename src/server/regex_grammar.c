@@ -19,12 +19,22 @@ typedef struct size_range {
     uint32_t min, max;
 } size_range;
 
+/* The parts of the expression that stand in no group, and the one whose length is not fixed. */
+typedef struct parts {
+    uint32_t n, n_alternatives, n_variable;
+    uint32_t variable; /* its place */
+    uint32_t unit;     /* characters of what it repeats; 0: not fixed, or no repetition */
+    uint32_t min, max; /* repetitions */
+} parts;
+
 typedef struct regex {
     const char *at;
     const quire_regex_opts *opts;
     quire_bytes *out;
     quire_regex_result *result;
     uint32_t depth;
+    parts top;
+    const parts *fit; /* of the first reading, with the bounds of its repetition; NULL = none */
 } regex;
 
 static int fail(regex *x, int status, const char *at, const char *why)
@@ -315,6 +325,22 @@ static bool take_bounds(regex *x, uint32_t *min, uint32_t *max)
     return false;
 }
 
+/* Note a repetition outside of groups; in the second reading its bounds are those that fit. */
+static void note_repetition(regex *x, const size_range *unit, uint32_t *min, uint32_t *max)
+{
+    if (x->depth > 0 || *min == *max) {
+        return;
+    }
+    x->top.variable = x->top.n;
+    x->top.unit = unit->min == unit->max ? unit->min : 0;
+    x->top.min = *min;
+    x->top.max = *max;
+    if (x->fit != NULL && x->fit->variable == x->top.n) {
+        *min = x->fit->min;
+        *max = x->fit->max;
+    }
+}
+
 /* A part and its repetition. */
 static int take_repeated(regex *x, size_range *size)
 {
@@ -337,6 +363,7 @@ static int take_repeated(regex *x, size_range *size)
     if (max < min) {
         return fail(x, QUIRE_INVAL, begin, "the larger bound comes first in");
     }
+    note_repetition(x, size, &min, &max);
     size->min = product(size->min, min);
     size->max = product(size->max, max);
     if (max == 0 && x->out->status == QUIRE_OK) {
@@ -369,6 +396,7 @@ static int take_sequence(regex *x, bool is_top, size_range *size)
     bool ends = false;
 
     *size = (size_range){ 0, 0 };
+    x->top.n_alternatives += is_top;
     if (is_top && *x->at == '^') {
         x->at++;
     } else if (is_top) {
@@ -383,6 +411,8 @@ static int take_sequence(regex *x, bool is_top, size_range *size)
             break;
         }
         QUIRE_TRY(take_repeated(x, &part));
+        x->top.n_variable += is_top && part.min != part.max;
+        x->top.n += is_top;
         size->min = sum(size->min, part.min);
         size->max = sum(size->max, part.max);
     }
@@ -406,26 +436,71 @@ static int take_alternatives(regex *x, bool is_top, size_range *size)
     return quire_bytes_addf(x->out, ")");
 }
 
+/* Read the expression once. */
+static int expression_add(regex *x, const char *pattern)
+{
+    size_range size = { 0, 0 };
+    int rc;
+
+    *x->result = (quire_regex_result){ .at = pattern };
+    x->at = pattern;
+    x->top = (parts){ .unit = 0 };
+    rc = take_alternatives(x, true, &size);
+    if (rc == QUIRE_OK && *x->at == ')') {
+        rc = fail(x, QUIRE_INVAL, x->at, "no ( begins what ends with");
+    }
+    if (rc == QUIRE_LIMIT && x->result->why == NULL) {
+        x->result->why = "more than 128 ranges has";
+    }
+    x->result->chars_min = size.min;
+    x->result->chars_max = size.max;
+    return rc;
+}
+
+/* Bound the only repetition by the lengths of a text. False: there is nothing to bound, or it
+ * cannot be bounded so. */
+static bool fit(regex *x, parts *out)
+{
+    const quire_regex_opts *o = x->opts;
+    const quire_regex_result *r = x->result;
+    uint32_t fixed, least, most;
+
+    *out = x->top;
+    if (r->is_open || out->n_alternatives != 1 || out->n_variable != 1 || out->unit == 0 ||
+        (r->chars_min >= o->length_min && r->chars_max <= o->length_max)) {
+        return false;
+    }
+    fixed = r->chars_min - product(out->unit, out->min);
+    if (o->length_max < fixed) {
+        return false;
+    }
+    most = (o->length_max - fixed) / out->unit;
+    least = o->length_min > fixed ? (o->length_min - fixed + out->unit - 1) / out->unit : 0;
+    out->min = least > out->min ? least : out->min;
+    out->max = most < out->max ? most : out->max;
+    out->max = out->max != UNBOUNDED && out->max > QUIRE_REGEX_REPEAT_MAX ? QUIRE_REGEX_REPEAT_MAX
+                                                                          : out->max;
+    return out->min <= out->max && out->min <= QUIRE_REGEX_REPEAT_MAX;
+}
+
 int quire_regex_grammar(const char *pattern, const quire_regex_opts *opts, quire_bytes *gbnf,
                         quire_regex_result *result)
 {
-    regex x = { pattern, opts, gbnf, result, 0 };
-    size_range size;
+    regex x = { .at = pattern, .opts = opts, .out = gbnf, .result = result };
+    const size_t n_before = gbnf->n;
+    parts fitting;
     int rc;
 
     *result = (quire_regex_result){ .at = pattern };
     if (strlen(pattern) > QUIRE_REGEX_BYTES_MAX) {
         return fail(&x, QUIRE_LIMIT, pattern, "more than 4096 bytes has");
     }
-    rc = take_alternatives(&x, true, &size);
-    if (rc == QUIRE_OK && *x.at == ')') {
-        rc = fail(&x, QUIRE_INVAL, x.at, "no ( begins what ends with");
+    rc = expression_add(&x, pattern);
+    if (rc == QUIRE_OK && opts->length_max > 0 && fit(&x, &fitting)) {
+        gbnf->n = n_before;
+        x.fit = &fitting;
+        rc = expression_add(&x, pattern);
     }
-    if (rc == QUIRE_LIMIT && result->why == NULL) {
-        result->why = "more than 128 ranges has";
-    }
-    result->chars_min = size.min;
-    result->chars_max = size.max;
     return rc;
 }
 

@@ -28,6 +28,9 @@
 typedef struct quire_regex_opts {
     bool is_json;  /* the characters of a JSON string, without its quotes */
     bool is_whole; /* the text is one of the expression; else it contains one, between ^ and $ */
+    /* Bounds of a text in characters; both 0 = none. They hold if a single repetition of the
+     * expression can be bounded so; the lengths of the result tell. */
+    uint32_t length_min, length_max;
 } quire_regex_opts;
 
 typedef struct quire_regex_result {

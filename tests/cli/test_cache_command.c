@@ -388,6 +388,47 @@ static void condensed_texts_are_texts(void **state)
     stored_dir_remove(dir);
 }
 
+static char hidden[1024]; /* the first segment's path */
+
+static void segment_find(const char *path)
+{
+    const char *name = strrchr(path, '/');
+
+    if (strstr(name, "segment-") != NULL && (hidden[0] == '\0' || strcmp(path, hidden) < 0)) {
+        (void)snprintf(hidden, sizeof hidden, "%s", path);
+    }
+}
+
+/* Records behind those of a segment that cannot be read are no orphans: gc leaves them, and they
+ * are found when it can be read again. */
+static void gc_wants_all_segments(void **state)
+{
+    const char *dir = stored_dir_new("unread-cache");
+    program_result result;
+    char text[2048], aside[1040];
+    json_int_t n_before;
+
+    (void)state;
+    (void)snprintf(text, sizeof text, "%s%s", stored_river, stored_letter);
+    (void)stored_put(dir, stored_river, "f16");
+    (void)stored_put(dir, text, "f16");
+    n_before = stored_found(dir, text, "f16");
+    assert_true(n_before > stored_found(dir, stored_river, "f16"));
+    hidden[0] = '\0';
+    stored_dir_each(dir, segment_find);
+    (void)snprintf(aside, sizeof aside, "%s.aside", hidden);
+    assert_int_equal(rename(hidden, aside), 0);
+    assert_int_equal(symlink(hidden, hidden), 0); /* opening it fails, also for root */
+    result = program_expect(1, PROGRAM("cache", "gc", dir));
+    assert_says(result.err, "1 segment cannot be read");
+    assert_says(result.err, "nothing is dropped");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+    assert_int_equal(rename(aside, hidden), 0);
+    assert_int_equal(stored_found(dir, text, "f16"), n_before);
+    stored_dir_remove(dir);
+}
+
 static void file_make(const char *path)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
@@ -475,6 +516,7 @@ int main(void)
         cmocka_unit_test(verify_shows_progress),
         cmocka_unit_test(verify_reads_many),
         cmocka_unit_test(condensed_texts_are_texts),
+        cmocka_unit_test(gc_wants_all_segments),
         cmocka_unit_test(verify_interrupted_tells_the_records_so_far),
         cmocka_unit_test(import_interrupted_tells_the_records_so_far),
         cmocka_unit_test(ls_interrupted_prints_no_part),

@@ -61,6 +61,21 @@ static int drop_orphans(const quire_stored *stored, quire_error *err)
                   : QUIRE_OK;
 }
 
+/* Records behind those of an unread segment look like orphans, and are none once the segment can be
+ * read. */
+static int all_read(const quire_stored *stored, quire_error *err)
+{
+    const uint32_t n = quire_file_store_unread(stored->store);
+
+    return n == 0
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_IO,
+                                 "%s: %u %s cannot be read, so records may look as if none could "
+                                 "reach them: nothing is dropped. If the files are lost, remove "
+                                 "them first",
+                                 stored->dir, n, n == 1 ? "segment" : "segments");
+}
+
 /* Open the directory and drop orphans of at most DROPS_MAX roots. */
 static int pass(gc *g, quire_error *err)
 {
@@ -70,6 +85,9 @@ static int pass(gc *g, quire_error *err)
     uint32_t n_before = 0;
     int rc = quire_stored_open(&stored, g->args->common.cache_dir, &want, err);
 
+    if (rc == QUIRE_OK) {
+        rc = all_read(&stored, err);
+    }
     if (rc == QUIRE_OK) {
         rc = quire_stored_list(&stored, err);
     }
@@ -126,7 +144,7 @@ const quire_command quire_stored_gc = {
         "more; gc is for directories where that is not expected. Dropped records are not carried\n"
         "forward when a segment goes. Segments are not written again: the disk space returns\n"
         "when the segments are the oldest. No other process may write to the directory\n"
-        "meanwhile.\n\n"
+        "meanwhile. With a segment that cannot be read, gc drops nothing.\n\n"
         "example: quire cache gc ~/.quire",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

@@ -125,6 +125,7 @@ typedef struct file_store {
     uint32_t n_fds;
     uint32_t next_number; /* W */
     uint32_t marked;      /* W: see quire_segment_head */
+    uint32_t n_unread;    /* segments that the start could not read; constant */
 
     file_transfers gets[FILE_URGENCIES];
     uint64_t gets_set[FILE_URGENCIES / 64]; /* bit: a list has transfers */

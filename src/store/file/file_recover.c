@@ -148,6 +148,7 @@ static int unread(recovery *r, const file_segment *segment, const char *what, in
                    segment->number, what, strerrordesc_np(-error));
     r->unread_first = r->unread_first != 0 ? r->unread_first : segment->number;
     r->unread_last = segment->number;
+    r->st->n_unread++;
     return 0;
 }
 

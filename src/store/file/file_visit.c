@@ -65,6 +65,11 @@ void quire_file_store_visit(const quire_store *store,
     }
 }
 
+uint32_t quire_file_store_unread(const quire_store *store)
+{
+    return ((const file_store *)store)->n_unread;
+}
+
 char *quire_file_store_path(const quire_store *store, uint32_t segment, char *path,
                             size_t path_bytes)
 {

@@ -28,6 +28,10 @@ typedef struct quire_file_record {
 void quire_file_store_visit(const quire_store *store,
                             void (*each)(void *ctx, const quire_file_record *record), void *ctx);
 
+/* Segments that could not be read when the store was created. Their records are not in the store,
+ * though they may come back at a later start. `store` must be a file store. Thread: any. */
+uint32_t quire_file_store_unread(const quire_store *store);
+
 /* "DIR/segment-<number>.quire" into path[path_bytes]. Returns path. */
 char *quire_file_store_path(const quire_store *store, uint32_t segment, char *path,
                             size_t path_bytes);

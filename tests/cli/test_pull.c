@@ -399,6 +399,32 @@ static void revisions_lie_beside_one_another(void **state)
 
 /* ---- URLs ---- */
 
+/* Servers and signed links that know GET alone: the hash is enough. */
+static void head_is_not_needed(void **state)
+{
+    static const int statuses[] = { 403, 405, 501 };
+    pull_kit *kit = *state;
+    char url[200];
+
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(statuses[0]); i++) {
+        hub_entry file = pull_kit_file(kit);
+
+        file.n_busy = 1; /* HEAD comes first */
+        file.busy_status = statuses[i];
+        (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/head.gguf",
+                       hub_double_port(kit->hub));
+        hub_double_change(kit->hub, "/head.gguf", file);
+        expect(1, "--sha256", PULL(url));
+        hub_double_change(kit->hub, "/head.gguf", file);
+        expect(0, "verified", PULL(url, "--sha256", kit->sha256));
+        hub_double_change(kit->hub, "/head.gguf", file);
+        expect(0, "it is here already", PULL(url, "--sha256", kit->sha256));
+        expect(0, "removed", PROGRAM("rm", url));
+    }
+    hub_double_change(kit->hub, "/head.gguf", (hub_entry){ .status = 403 });
+    expect(1, "refuses (403)", PULL(url, "--sha256", kit->sha256));
+}
+
 static void an_url_is_pulled(void **state)
 {
     pull_kit *kit = *state;
@@ -480,6 +506,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_mirror_and_a_proxy_are_used, start, stop),
         cmocka_unit_test_setup_teardown(revisions_lie_beside_one_another, start, stop),
         cmocka_unit_test_setup_teardown(an_url_is_pulled, start, stop),
+        cmocka_unit_test_setup_teardown(head_is_not_needed, start, stop),
         cmocka_unit_test_setup_teardown(an_url_without_size_needs_a_hash, start, stop),
     };
 

@@ -55,6 +55,27 @@ static bool is_sha256(const char *text)
            strspn(text, "0123456789abcdef") == QUIRE_SHA256_TEXT_MAX - 1;
 }
 
+static bool is_get_alone(long status)
+{
+    return status == 400 || status == 403 || status == 405 || status == 501;
+}
+
+/* Some servers, and links that are signed for GET, refuse HEAD. What it would tell is not needed
+ * where the hash is known; a file that is refused to GET too fails there. */
+static int head_refused(const quire_fetch *fetch, int rc, quire_error *err)
+{
+    char said[QUIRE_ERROR_MESSAGE_MAX];
+
+    if (fetch->sha256[0] != '\0') {
+        return QUIRE_OK;
+    }
+    (void)snprintf(said, sizeof(said), "%s", err->message);
+    return quire_error_set(err, rc,
+                           "%.300s; if it refuses only to tell the size (HEAD), --sha256 makes "
+                           "that needless",
+                           said);
+}
+
 int quire_fetch_ask(quire_fetch *fetch, quire_error *err)
 {
     const quire_transfer transfer = {
@@ -72,7 +93,9 @@ int quire_fetch_ask(quire_fetch *fetch, quire_error *err)
         rc = quire_transfer_run(&transfer, &head, err);
     } while (rc < 0 && (rc = quire_retry_wait(&retry, false, &head, rc, err)) == QUIRE_OK);
     if (rc < 0) {
-        return rc;
+        return rc == QUIRE_INVAL && !fetch->is_hub && is_get_alone(head.status)
+                   ? head_refused(fetch, rc, err)
+                   : rc;
     }
     memcpy(fetch->commit, head.commit, sizeof(fetch->commit));
     memcpy(fetch->etag, head.etag, sizeof(fetch->etag));

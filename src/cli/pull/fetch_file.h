@@ -42,9 +42,9 @@ typedef struct quire_fetch {
     uint64_t resumed_bytes; /* that were here before */
 } quire_fetch;
 
-/* Ask the server by HEAD for size, etag and hash of a URL, where they are not known. Errors:
- * quire_transfer_run(), QUIRE_CORRUPT (the size is another one than expected), QUIRE_INVAL (neither
- * size nor hash). */
+/* Ask the server by HEAD for size, etag and hash of a URL, where they are not known. A URL whose
+ * hash is known may refuse to say. Errors: quire_transfer_run(), QUIRE_CORRUPT (the size is another
+ * one than expected), QUIRE_INVAL (neither size nor hash). */
 int quire_fetch_ask(quire_fetch *fetch, quire_error *err);
 
 /* Set fetch->partial and tell how many bytes of it are here already. Errors: QUIRE_LIMIT,

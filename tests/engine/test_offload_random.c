@@ -1,7 +1,8 @@
-/* test_offload_random.c - random steps through the device that streams pages from a file: their
- * rows read all pages or choose some, steps go on with some of their rows or are given up, pages
- * go out and come back between them, and reads are late or fail. A step that says nothing of a
- * failure has found the bytes of each part.
+/* test_offload_random.c - random steps through the devices that stream pages from a file, or copy
+ * them to a device from the host's memory and the file behind it: rows read all pages or choose
+ * some, steps go on with some of their rows or are given up, pages go out and come back between
+ * them, and reads are late or fail. A step that says nothing of a failure has found the bytes of
+ * each part.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -35,6 +36,9 @@
 #define KEPT_BYTES  ((size_t)64)
 #define PAGE_BYTES  (N_PARTS * PART_BYTES)
 #define FILE_BYTES  (16 * QUIRE_OFFLOAD_STRIPE * PAGE_BYTES)
+#define HOST_BYTES  (5 * QUIRE_OFFLOAD_STRIPE * PAGE_BYTES) /* with the stage of the file */
+#define IDS_MAX     512u
+#define QUEUE_MAX   4096u
 #define CACHE_BYTES (2 * N_SEQS * PAGES_MAX * PAGE_BYTES)
 
 typedef struct scene {
@@ -53,9 +57,15 @@ typedef struct scene {
     quire_seq_table tables[N_SEQS];
     quire_attn_seq rows[N_SEQS]; /* of the step at hand; first_row is the sequence's number */
     uint32_t n_rows;
-    quire_attn_batch batch; /* that the inner device has planned */
-    uint32_t at;            /* the layer at hand */
-    uint64_t n_wrong;       /* bytes of the step at hand */
+    /* Below a device: its copies from the host's memory wait until a layer runs. */
+    bool is_below;
+    quire_page_memory memory;
+    quire_page_piece queue[QUEUE_MAX];
+    uint32_t n_queued;
+    quire_page_addr taken[2][IDS_MAX]; /* addresses, by a plan */
+    quire_attn_batch batch;            /* that the inner device has planned */
+    uint32_t at;                       /* the layer at hand */
+    uint64_t n_wrong;                  /* bytes of the step at hand */
 } scene;
 
 static ssize_t slow_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t offset)
@@ -73,6 +83,42 @@ static ssize_t slow_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t of
 static bool one_in(scene *s, uint32_t n)
 {
     return quire_rng_below(&s->rng, n) == 0;
+}
+
+/* ---- a device's memory ---- */
+
+static void queue_run(scene *s)
+{
+    for (uint32_t i = 0; i < s->n_queued; i++) {
+        memcpy(s->queue[i].to, s->queue[i].from, s->queue[i].bytes);
+    }
+    s->n_queued = 0;
+}
+
+static void *memory_map(void *ctx, size_t bytes)
+{
+    (void)ctx;
+    return aligned_alloc(64, bytes);
+}
+
+static void memory_unmap(void *ctx, void *base, size_t bytes)
+{
+    (void)bytes;
+    queue_run(ctx);
+    free(base);
+}
+
+static int memory_copy(void *ctx, quire_page_copy kind, const quire_page_piece *pieces, uint32_t n)
+{
+    scene *s = ctx;
+
+    assert_true(s->n_queued + n <= QUEUE_MAX);
+    memcpy(s->queue + s->n_queued, pieces, n * sizeof *pieces);
+    s->n_queued += n;
+    if (kind == QUIRE_PAGE_COPY_IN || kind == QUIRE_PAGE_COPY_OUT) {
+        queue_run(s);
+    }
+    return QUIRE_OK;
 }
 
 /* ---- the inner device ---- */
@@ -97,10 +143,14 @@ static void page_check(scene *s, uint32_t seq, uint32_t i, const quire_attn_sour
                        uint32_t part)
 {
     const quire_page_addr *addrs = source->is_second ? s->batch.page_addr_2 : s->batch.page_addr;
-    const quire_page_addr *addr = &addrs[page_of(s, seq, i)];
+    const quire_page_addr *now = &addrs[page_of(s, seq, i)];
+    const quire_page_addr *addr = s->is_below && now->memory != QUIRE_MEMORY_HOST
+                                      ? &s->taken[source->is_second][page_of(s, seq, i)]
+                                      : now;
     const unsigned char *at = addr->extent + part_offset(part) + addr->slot * PART_BYTES;
 
-    assert_int_equal(addr->memory, QUIRE_MEMORY_HOST);
+    assert_int_equal(addr->memory, now->memory);
+    assert_int_not_equal(addr->memory, QUIRE_MEMORY_OFFLOADED);
     for (size_t k = 0; k < PART_BYTES; k++) {
         s->n_wrong += at[k] != byte_of(seq, i, part);
     }
@@ -120,7 +170,17 @@ static int inner_check(void *ctx, const quire_attn_layer *layer)
 
 static int inner_plan(void *ctx, const quire_attn_batch *batch)
 {
-    ((scene *)ctx)->batch = *batch;
+    scene *s = ctx;
+    const uint32_t n = quire_cache_page_id_end(s->cache);
+
+    s->batch = *batch;
+    assert_true(n <= IDS_MAX);
+    if (s->is_below) {
+        memcpy(s->taken[0], batch->page_addr, n * sizeof *batch->page_addr);
+        if (batch->page_addr_2 != NULL) {
+            memcpy(s->taken[1], batch->page_addr_2, n * sizeof *batch->page_addr);
+        }
+    }
     return QUIRE_OK;
 }
 
@@ -162,6 +222,7 @@ static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, u
     (void)call;
     (void)thread;
     (void)n_threads;
+    queue_run(s);
     for (uint32_t r = 0; r < s->batch.n_seqs; r++) {
         const quire_attn_seq *row = &s->batch.seqs[r];
         uint32_t numbers[PAGES_MAX];
@@ -176,7 +237,7 @@ static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, u
 
 static int inner_sync(void *ctx)
 {
-    (void)ctx;
+    queue_run(ctx);
     return QUIRE_OK;
 }
 
@@ -226,7 +287,16 @@ static void scene_open(scene *s)
     s->ops = *quire_file_ops_default();
     s->ops.pread = slow_pread;
     s->ops.ctx = s;
-    s->inner = (quire_attn_device){ .name = "test",
+    s->memory =
+        (quire_page_memory){ .memory = s->is_below ? QUIRE_MEMORY_DEVICE : QUIRE_MEMORY_HOST,
+                             .map = memory_map,
+                             .unmap = memory_unmap,
+                             .copy = memory_copy,
+                             .pin = memory_map,
+                             .unpin = memory_unmap,
+                             .ctx = s };
+    s->inner = (quire_attn_device){ .memory = s->memory.memory,
+                                    .name = "test",
                                     .ctx = s,
                                     .check = inner_check,
                                     .plan = inner_plan,
@@ -241,6 +311,9 @@ static void scene_open(scene *s)
     cache.n_parts[0] = N_PARTS;
     cache.part_bytes[0] = part_bytes;
     cache.budget_bytes = CACHE_BYTES;
+    cache.memory = s->is_below ? &s->memory : NULL;
+    opts.memory = cache.memory;
+    opts.host_bytes = HOST_BYTES;
     assert_int_equal(quire_cache_create(&s->cache, &cache), QUIRE_OK);
     opts.cache = s->cache;
     opts.choice = s->has_choice ? (quire_offload_choice){ chooses, N_DENSE, kept_bytes }
@@ -258,8 +331,9 @@ static void pages_move(scene *s)
     const quire_seq_id seq = s->seqs[quire_rng_below(&s->rng, N_SEQS)];
     int rc = QUIRE_OK;
 
-    switch (quire_rng_below(&s->rng, 8)) {
+    switch (quire_rng_below(&s->rng, 12)) {
     case 0:
+    case 6:
         rc = quire_offload_seq(s->offload, seq, 0);
         break;
     case 1:
@@ -270,6 +344,12 @@ static void pages_move(scene *s)
         break;
     case 3:
         (void)quire_offload_settle(s->offload);
+        break;
+    case 4:
+        rc = s->is_below ? quire_offload_raise(s->offload) : QUIRE_OK;
+        break;
+    case 5:
+        quire_offload_attend(s->offload, one_in(s, 2));
         break;
     default: /* the next step may find the pages of the last one */
         break;
@@ -368,7 +448,7 @@ static bool step(scene *s)
 }
 
 static void steps_run(uint64_t seed, const quire_offload_stop stops[N_STOPS], bool has_choice,
-                      bool reads_fail)
+                      bool is_below, bool reads_fail)
 {
     quire_offload_stats stats;
     uint32_t n_ended = 0;
@@ -377,6 +457,7 @@ static void steps_run(uint64_t seed, const quire_offload_stop stops[N_STOPS], bo
     assert_non_null(s);
     s->rng.state = seed;
     s->has_choice = has_choice;
+    s->is_below = is_below;
     memcpy(s->stops, stops, sizeof s->stops);
     scene_open(s);
     s->reads_fail = reads_fail;
@@ -386,7 +467,7 @@ static void steps_run(uint64_t seed, const quire_offload_stop stops[N_STOPS], bo
     }
     quire_offload_stats_get(s->offload, &stats);
     assert_true(n_ended > N_STEPS / 4);
-    assert_true(stats.file.read_bytes_total > 0);
+    assert_true(stats.file.read_bytes_total + stats.file.attended_bytes_total > 0);
     assert_int_equal(stats.file.chosen_total > 0, has_choice);
     assert_true(stats.file.left_total < N_STEPS * N_PARTS * N_SEQS * PAGES_MAX);
     quire_cache_destroy(s->cache);
@@ -418,8 +499,9 @@ static void test_random_steps(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < n_ops; i++) {
-        steps_run(quire_rng_next(&rng), own, true, i % 2 == 1);
-        steps_run(quire_rng_next(&rng), shared[i % 3], false, i % 2 == 1);
+        steps_run(quire_rng_next(&rng), own, true, false, i % 2 == 1);
+        steps_run(quire_rng_next(&rng), shared[i % 3], false, false, i % 2 == 1);
+        steps_run(quire_rng_next(&rng), shared[i % 3], false, true, i % 2 == 1);
     }
 }
 

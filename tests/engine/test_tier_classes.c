@@ -41,19 +41,23 @@ static quire_store *store_with(uint32_t n, uint32_t n_tokens)
     return store;
 }
 
-static engine_bench bench_of(quire_store *store, size_t buffer_bytes)
+static engine_bench bench_with(quire_engine_opts engine)
 {
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, N_SEQS);
 
     runtime.kv_budget_bytes = (uint64_t)64 << 20; /* room for all pages fetched at once */
-
     quire_classes_default(&engine.classes);
-    engine.n_running_max = 2;
-    engine.tier = (quire_tier_opts){ .store = store,
-                                     .buffer_bytes = buffer_bytes,
-                                     .wait_us = (uint64_t)FIXTURE_WAIT_MS * 1000u };
+    engine.tier.wait_us = (uint64_t)FIXTURE_WAIT_MS * 1000u;
     return bench_tiny(&engine, &runtime);
+}
+
+static engine_bench bench_of(quire_store *store, size_t buffer_bytes)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+
+    engine.n_running_max = 2;
+    engine.tier = (quire_tier_opts){ .store = store, .buffer_bytes = buffer_bytes };
+    return bench_with(engine);
 }
 
 static quire_request *ask(const engine_bench *b, uint32_t seed, uint32_t n, uint32_t class_index)
@@ -169,11 +173,58 @@ static void test_places(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* Ahead of time the pages of the class that begins first are fetched, whatever the order in which
+ * the classes were named. */
+static void test_prefetch(void **state)
+{
+    quire_store *store = store_with(2, N_LONG);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_request *running, *low, *high;
+    quire_request_params params;
+    int32_t text[N_CTX];
+    uint64_t n_before;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    engine.n_running_max = 1;
+    engine.tier = (quire_tier_opts){ .store = store, .prefetch_steps = N_CTX, .close_us = 1 };
+    b = bench_with(engine);
+    g = gate_close(b.engine);
+    tokens_make(text, PAGE / 2, 3);
+    params = params_greedy(text, PAGE / 2, N_CTX - PAGE);
+    params.class_index = HIGH;
+    running = submit(&b, &params);
+    while (!is_admitted(running)) { /* the store does not have its text */
+        quire_memory_store_tick(store);
+        gate_step(g);
+    }
+    n_before = stats_of(&b).tier.fetches_total;
+    low = ask(&b, 1, N_LONG, LOW);
+    high = ask(&b, 2, N_LONG, HIGH);
+    gate_step(g);
+    assert_int_equal(stats_of(&b).tier.fetches_total, n_before + 1);
+    for (uint32_t i = 0; i < N_CTX / 2 && stats_of(&b).tier.fetching > 0; i++) {
+        quire_memory_store_tick(store);
+        gate_step(g);
+    }
+    assert_int_equal(stats_of(&b).tier.fetching, 0);
+    quire_request_cancel(running);
+    gate_open(g);
+    finish_as(running, QUIRE_FINISH_CANCEL);
+    assert_int_equal(finish(high)->n_cached_tokens, N_LONG - 1); /* without a tick */
+    finish_as(high, QUIRE_FINISH_LENGTH);
+    finish_all(store, &low, 1, N_LONG - 1);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_prefetch),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

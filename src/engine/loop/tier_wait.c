@@ -94,6 +94,22 @@ static uint32_t ending_within(const quire_loop *loop, uint32_t n_steps)
     return n;
 }
 
+/* Of the requests of a queue, the first n_next begin to fetch. Returns how many of n_next are left
+ * for other queues. */
+static uint32_t queue_prefetch(quire_loop *loop, const quire_queue *queue, uint32_t n_next)
+{
+    for (quire_queue_link *l = queue->first; l != NULL && n_next > 0; l = l->next) {
+        quire_request *r = quire_request_of(l);
+
+        if (!r->is_parked) {
+            (void)quire_tier_holds(loop, r);
+            n_next--;
+        }
+    }
+    return n_next;
+}
+
+/* The highest rank is admitted first. */
 void quire_tier_prefetch(quire_loop *loop)
 {
     uint32_t n_next;
@@ -102,15 +118,11 @@ void quire_tier_prefetch(quire_loop *loop)
         return;
     }
     n_next = ending_within(loop, loop->tier->opts.prefetch_steps);
-    for (uint32_t c = loop->opts.classes.n; c > 0 && n_next > 0; c--) {
-        for (quire_queue_link *l = loop->set.queues[c - 1].first; l != NULL && n_next > 0;
-             l = l->next) {
-            quire_request *r = quire_request_of(l);
+    for (uint32_t rank = QUIRE_RANKS_MAX; rank-- > 0 && n_next > 0;) {
+        const uint32_t c = quire_classes_of_rank(&loop->opts.classes, rank);
 
-            if (!r->is_parked) {
-                (void)quire_tier_holds(loop, r);
-                n_next--;
-            }
+        if (c != QUIRE_CLASSES_MAX) {
+            n_next = queue_prefetch(loop, &loop->set.queues[c], n_next);
         }
     }
 }

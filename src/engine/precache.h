@@ -36,8 +36,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define QUIRE_PRECACHE_NEAR_US 60000000u
-#define QUIRE_PRECACHE_TRIED   64u /* sessions that are remembered as fetched or tried */
+#define QUIRE_PRECACHE_NEAR_US  60000000u
+#define QUIRE_PRECACHE_SESSIONS 64u /* that are considered: those used last */
 
 typedef struct quire_precache_opts {
     bool is_off;

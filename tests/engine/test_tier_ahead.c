@@ -25,17 +25,23 @@ static void pass(uint64_t us)
     atomic_fetch_add(&the_clock, us);
 }
 
-static engine_bench bench_of(quire_store *store, bool is_off)
+static engine_bench bench_with(quire_store *store, bool is_off, uint32_t n_seqs)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, n_seqs);
 
+    runtime.kv_budget_bytes = (uint64_t)64 << 20; /* room for the pages of many texts */
     engine.tier = (quire_tier_opts){ .store = store, .wait_us = 3600 * SECOND };
     engine.precache = (quire_precache_opts){ .is_off = is_off, .idle_us = 1 };
     engine.clock_us = hands_of;
     engine.clock_ctx = &the_clock;
     engine.sessions.ttl_us = 0;
     return bench_tiny(&engine, &runtime);
+}
+
+static engine_bench bench_of(quire_store *store, bool is_off)
+{
+    return bench_with(store, is_off, 8);
 }
 
 /* A turn of a session with the text of a seed. Returns the number of cached tokens. */
@@ -204,6 +210,53 @@ static void test_cancelled(void **state)
     quire_memory_store_destroy(store);
 }
 
+static void evict_all(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+}
+
+/* Of more texts than sessions are considered none can be read: each is tried once, and then they
+ * are computed. */
+static void test_many_fail(void **state)
+{
+    enum {
+        N_TEXTS = 70
+    };
+    const quire_memory_store_opts broken = { .outlives = true, .failure = 1.0 };
+    quire_store *store = tier_store_new();
+    engine_bench b = bench_of(store, false);
+    int32_t text[PAGE + 1], got[N_TOKENS];
+    quire_engine_stats stats;
+    quire_request_params params;
+    uint64_t n_fetches;
+
+    (void)state;
+    for (uint64_t i = 0; i < (uint64_t)3 * N_TEXTS; i++) {
+        tokens_make(text, PAGE + 1, 1 + i % N_TEXTS);
+        params = params_greedy(text, PAGE + 1, 1);
+        (void)tier_run(&b, &params, got);
+        pass(SECOND / 10);
+    }
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && tier_of(&b).copied_pages_total < N_TEXTS; i++) {
+        test_doze_ms();
+    }
+    quire_memory_store_set(store, &broken);
+    n_fetches = tier_of(&b).ahead_total;
+    assert_int_equal(engine_call(b.engine, evict_all, NULL), QUIRE_OK);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
+        quire_engine_stats_get(b.engine, &stats);
+        if (stats.memory.precache.runs_total > 0 || stats.tier.ahead_total > n_fetches + N_TEXTS) {
+            break;
+        }
+        test_doze_ms();
+    }
+    assert_int_equal(stats.tier.ahead_total, n_fetches + N_TEXTS);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* Without pre-caching nothing is read ahead of time. */
 static void test_off(void **state)
 {
@@ -263,7 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_due),       cmocka_unit_test(test_open_page),
         cmocka_unit_test(test_cancelled), cmocka_unit_test(test_off),
-        cmocka_unit_test(test_predicted),
+        cmocka_unit_test(test_predicted), cmocka_unit_test(test_many_fail),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

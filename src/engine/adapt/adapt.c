@@ -63,6 +63,9 @@ static int book_create(quire_adapt *adapt)
     opts.texts_max = o->texts_max != 0 ? o->texts_max : TEXTS_DEFAULT;
     opts.judge_us = o->judge_us != 0 ? o->judge_us : JUDGE_US;
     opts.slack_tokens = o->slack_tokens != 0 ? o->slack_tokens : SLACK_TOKENS;
+    adapt->fetched_max = QUIRE_PRECACHE_SESSIONS + opts.texts_max;
+    adapt->fetched = calloc(adapt->fetched_max, sizeof *adapt->fetched);
+    QUIRE_FAIL_IF(adapt->fetched == NULL, QUIRE_NOMEM);
     return quire_precache_book_create(&adapt->book, &opts);
 }
 
@@ -121,6 +124,7 @@ void quire_adapt_destroy(quire_adapt *adapt)
     quire_adapt_pins_close(adapt);
     quire_pinned_close(adapt);
     quire_precache_book_destroy(adapt->book);
+    free(adapt->fetched);
     free(adapt->run.tokens);
     quire_recent_destroy(adapt->recent);
     quire_shadow_destroy(adapt->shadow);

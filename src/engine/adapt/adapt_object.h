@@ -32,6 +32,12 @@ typedef struct quire_precache_run {
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
 } quire_precache_run;
 
+/* A text that was fetched, or tried, in idle time. */
+typedef struct quire_precache_tried {
+    uint64_t id;      /* of a session: its owner number; of a text: a hash of its tokens */
+    uint64_t changed; /* of a session: as in quire_session_info; of a text: when it went */
+} quire_precache_tried;
+
 /* See pinned.h. */
 typedef struct quire_pinned {
     uint64_t block_bytes;    /* KV of a block of the working set */
@@ -63,11 +69,10 @@ struct quire_adapt {
 
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;
-    struct {
-        uint64_t id;      /* of a session: its owner number; of a text: a hash of its tokens */
-        uint64_t changed; /* of a session: as in quire_session_info; of a text: when it went */
-    } fetched[QUIRE_PRECACHE_TRIED];
-    uint32_t n_fetched;        /* ever; the last ones are in fetched[] */
+    quire_precache_tried *fetched; /* [fetched_max], the last ones: as many as may be considered, so
+                                      that none is tried twice */
+    uint32_t fetched_max;
+    uint32_t n_fetched;        /* ever */
     uint64_t precache_idle_us; /* idle time before pre-caching begins */
     uint64_t busy_us;          /* when a request last ran or waited */
 

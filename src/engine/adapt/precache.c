@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SESSIONS_MAX 64u     /* sessions considered: those used last */
-#define STEP_US      50000.0 /* bound on the predicted time of a step */
-#define US_PER_MS    1000u
+#define STEP_US   50000.0 /* bound on the predicted time of a step */
+#define US_PER_MS 1000u
 
 /* ---- choosing a text ---- */
 
@@ -80,7 +79,7 @@ static int run_take(quire_precache_run *run, const quire_precache_text *text, ui
 /* Whether a session was fetched, or tried, after its last turn; or a text since it went. */
 static bool is_tried(const quire_adapt *adapt, uint64_t id, uint64_t changed)
 {
-    for (uint32_t i = 0; i < QUIRE_PRECACHE_TRIED; i++) {
+    for (uint32_t i = 0; i < adapt->fetched_max; i++) {
         if (adapt->fetched[i].id == id && adapt->fetched[i].changed == changed) {
             return true;
         }
@@ -166,7 +165,7 @@ static int consider_session(void *ctx, const quire_session_info *info)
             consider(s, &c);
         }
     }
-    return ++s->n_sessions >= SESSIONS_MAX;
+    return ++s->n_sessions >= QUIRE_PRECACHE_SESSIONS;
 }
 
 /* ---- one text ---- */
@@ -343,7 +342,7 @@ static bool fetch_next(quire_adapt *adapt, uint64_t now_us)
 {
     search s = { .adapt = adapt, .now_us = now_us, .is_fetch = true };
     const quire_precache_run *run = &adapt->run;
-    const uint32_t i = adapt->n_fetched % QUIRE_PRECACHE_TRIED;
+    quire_precache_tried *tried = &adapt->fetched[adapt->n_fetched % adapt->fetched_max];
 
     if (!quire_loop_can_fetch(adapt->loop)) {
         return false;
@@ -353,8 +352,7 @@ static bool fetch_next(quire_adapt *adapt, uint64_t now_us)
     if (s.best <= 0.0) {
         return false;
     }
-    adapt->fetched[i].id = s.id;
-    adapt->fetched[i].changed = s.changed;
+    *tried = (quire_precache_tried){ s.id, s.changed };
     adapt->n_fetched++;
     (void)quire_loop_fetch_ahead(adapt->loop, &(quire_loop_text){ .tenant = run->tenant,
                                                                   .tenant_bytes = run->tenant_bytes,

@@ -257,6 +257,31 @@ static void test_many_fail(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* What is not asked for counts as skipped alone: here no sequence is left for a request. */
+static void test_skipped(void **state)
+{
+    quire_store *store = tier_store_new();
+    engine_bench b = bench_with(store, false, 1);
+    uint64_t n_skipped;
+
+    (void)state;
+    (void)turn(&b, "a", 1);
+    pass(100 * SECOND);
+    (void)turn(&b, "a", 1);
+    pass(2 * SECOND);
+    tier_wait_records(&b, 5);
+    n_skipped = tier_of(&b).skipped_total;
+    tier_forget(&b);
+    pass(60 * SECOND);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && tier_of(&b).skipped_total == n_skipped; i++) {
+        test_doze_ms();
+    }
+    assert_int_equal(tier_of(&b).skipped_total, n_skipped + 1);
+    assert_int_equal(tier_of(&b).ahead_total, 0);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* Without pre-caching nothing is read ahead of time. */
 static void test_off(void **state)
 {
@@ -317,6 +342,7 @@ int main(void)
         cmocka_unit_test(test_due),       cmocka_unit_test(test_open_page),
         cmocka_unit_test(test_cancelled), cmocka_unit_test(test_off),
         cmocka_unit_test(test_predicted), cmocka_unit_test(test_many_fail),
+        cmocka_unit_test(test_skipped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,10 @@ bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     const quire_prefix_key key = quire_loop_key(loop, text->tenant, text->tenant_bytes);
+    quire_tier_stats *stats = &loop->figures.now.tier;
+    const uint64_t n_begun = stats->fetches_total;
     quire_prefix_match match;
+    bool is_fetching;
 
     if (!quire_loop_can_fetch(loop) || text->n_tokens == 0) {
         return false;
@@ -65,8 +68,9 @@ bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text)
         request_fill(loop->tier, text) < 0) {
         return false;
     }
-    loop->figures.now.tier.ahead_total++;
-    return quire_fetch_start(loop, loop->tier->ahead, match.n_tokens, text->n_tokens);
+    is_fetching = quire_fetch_start(loop, loop->tier->ahead, match.n_tokens, text->n_tokens);
+    stats->ahead_total += stats->fetches_total - n_begun;
+    return is_fetching;
 }
 
 void quire_loop_fetch_ahead_end(quire_loop *loop)

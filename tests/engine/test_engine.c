@@ -14,6 +14,7 @@
 #include "model/text.h"
 #include "seed.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,6 +224,18 @@ static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *
     return n_found;
 }
 
+/* n answers of 3 tokens: the mean time between tokens is that of the intervals, of which the token
+ * that ends an answer makes one. */
+static void assert_mean_intervals(const engine_bench *b, uint32_t n)
+{
+    const quire_engine_stats stats = stats_now(b->engine);
+    const quire_histogram *tpot = &stats.classes[0].tpot;
+
+    assert_int_equal(stats.inter_token.n, 3 * n);
+    assert_int_equal(tpot->n, n);
+    assert_true(fabs(tpot->sum - stats.inter_token.sum / 3) <= 1e-9 * stats.inter_token.sum);
+}
+
 /* Tokens behind a grammar's end are no part of the answer, also with ignore_eos. */
 static void test_a_grammar_ends(void **state)
 {
@@ -242,6 +255,7 @@ static void test_a_grammar_ends(void **state)
         assert_int_equal(collect(request, got, N_TOKENS), 3);
         finish_as(request, QUIRE_FINISH_STOP);
     }
+    assert_mean_intervals(&b, 3);
     bench_close(&b);
 }
 

@@ -179,6 +179,7 @@ static void count_token(quire_loop *loop, quire_request *r)
                             (double)(now_us - r->last_us) / US_PER_S);
     }
     r->last_us = now_us;
+    r->n_sampled++;
 }
 
 static int tokens_add(quire_request *r, int32_t token)

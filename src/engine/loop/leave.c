@@ -71,13 +71,12 @@ static void count_end(quire_loop *loop, const quire_request_result *result)
 /* Count a finished request: the mean time between its tokens, as its client sees it. */
 static void count_class_end(quire_loop *loop, const quire_request *r)
 {
-    const uint32_t n_generated = r->n_tokens - r->n_prompt;
     quire_class_stats *c = &loop->figures.now.classes[r->class_index];
 
     c->finished_total++;
-    if (n_generated > 1) {
+    if (r->n_sampled > 1) {
         quire_histogram_add(&c->tpot,
-                            (double)(r->last_us - r->first_us) * 1e-6 / (n_generated - 1));
+                            (double)(r->last_us - r->first_us) * 1e-6 / (r->n_sampled - 1));
     }
 }
 

@@ -186,6 +186,7 @@ struct quire_request {
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;
+    uint32_t n_sampled;          /* from the first token on; also the one that ended the answer */
     quire_request_result result; /* for the client once is_done */
 
     /* Any thread. */

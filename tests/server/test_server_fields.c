@@ -108,7 +108,7 @@ static const refusal refusals[] = {
       "response_format.json_schema.schema" },
     { CHAT,
       HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
-         "\"type\":\"string\",\"pattern\":\"a*\",\"format\":\"no such format\"}}}",
+         "\"type\":\"string\",\"pattern\":\"^(?=a)b$\"}}}",
       "response_format" },
     { CHAT, HI ",\"response_format\":{\"type\":\"json_object\"},\"grammar\":\"root ::= [a]\"",
       "response_format" },

@@ -1,7 +1,7 @@
 // floors.mjs - rows with a floor and an aim that `make retention` decides.
 //
 // SPDX-License-Identifier: MIT
-import { answersOf, gathered, longest } from "./gather.mjs";
+import { answersOf, gathered, longest, solvedOf } from "./gather.mjs";
 import { verdict } from "./intervals.mjs";
 
 const ANSWERS = [["reconstruct:0.3", 0.95, 0.99], ["predict:0.3", 0.9, 0.97], ["entropy:0.5", 0.85, 0.95]];
@@ -15,7 +15,7 @@ const signed = (v) => `${v < 1 ? "-" : "+"}${Math.abs(100 * (v - 1)).toFixed(1)}
 
 function answerRows(cells, m, tasks, asked) {
     const length = longest(cells, m, tasks, asked);
-    const what = `${tasks.length === 1 ? tasks[0] : "all tasks"}, ${length} bytes`;
+    const what = `${tasks.length === m.tasks.length ? "all tasks" : tasks.join(" and ")}, ${length} bytes`;
     const of = (policy) => answersOf(cells, m, { policy, where: "after", length, tasks }, asked);
     const rows = ANSWERS.flatMap(([policy, floor, aim]) => {
         const a = of(policy);
@@ -51,10 +51,20 @@ function ratioRows(cells, m, ratios, asked) {
         `${read.kld.value.toFixed(4)} (${read.kld.low.toFixed(4)} to ${read.kld.high.toFixed(4)})`, "", "", ""]];
 }
 
+// Tasks with texts of the longest length that one of them solves.
+function measuredTasks(cells, m, asked) {
+    const length = longest(cells, m, m.tasks, asked);
+    return m.tasks.filter((task) => solvedOf(cells, m, task, length, asked) !== undefined);
+}
+
+function taskRows(cells, m, asked) {
+    const measured = measuredTasks(cells, m, asked);
+    return [...answerRows(cells, m, ["recall"], asked), ...(measured.length > 1 ? answerRows(cells, m, measured, asked) : [])];
+}
+
 // Rows of a table: what, measured, floor, aim, verdict.
 export function floorRows(cells, models, asked) {
     const has = (part) => asked.parts.includes(part);
-    return models.flatMap((m) => [...(m.key === "recall" && has("tasks") ? [...answerRows(cells, m, ["recall"], asked),
-        ...answerRows(cells, m, m.tasks, asked)] : []),
+    return models.flatMap((m) => [...(m.key === "recall" && has("tasks") ? taskRows(cells, m, asked) : []),
     ...(["recall", "tinyllama"].includes(m.key) && has("continuation") ? ratioRows(cells, m, m.key === "tinyllama" ? RATIOS : [], asked) : [])]);
 }

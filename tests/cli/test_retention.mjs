@@ -146,6 +146,13 @@ function testTables() {
     assert.ok(floors.includes("recall, 8000 bytes, `reconstruct:0.3` | 95 of 100: 95.0 % (89 % to 98 %) | 95 % | 99 % | " +
         "floor met, interval reaches beyond the floor"), floors.join("\n"));
     assert.ok(floors.some((f) => f.startsWith("all tasks, 8000 bytes, `window:0.5`, beside `entropy:0.5` | 80 of 160: 50.0 %") && f.endsWith("| met")));
+    // One measured task makes no rows of all tasks.
+    const recallOnly = new Cells(join(folder, "recall-only.jsonl"));
+    for (const c of [...fullCells(list, ASKED), ...policyCells(list, POLICIES, ASKED)].filter((x) => x.task === "recall" && cells.result(x))) {
+        recallOnly.add({ ...c, machine: "made", date: "today", seconds: 1, result: cells.result(c) });
+    }
+    const fewer = floorRows(recallOnly, list, ASKED).map((r) => r[0]);
+    assert.ok(fewer.length > 0 && fewer.every((what) => what.startsWith("recall, ")), fewer.join("\n"));
     assert.ok(floors.some((f) => f.startsWith("TinyLlama-1.1B IQ2_XXS after 1500 tokens, `q4+predict:0.5`: perplexity | +2.0 % (+1.6 to") ||
         f.startsWith("TinyLlama-1.1B IQ2_XXS after 1500 tokens, `q4+predict:0.5`: perplexity | +2.0 % (+1.6 % to +2.4 %) | +4.0 % | +2.0 %")), floors.join("\n"));
     const text = markdown(cells, groups, ASKED);

@@ -73,6 +73,17 @@ static uint32_t turn(const engine_bench *b, const char *id, uint64_t seed)
     return n_cached;
 }
 
+/* Two turns of a session, gap_us apart: it is expected back after such a gap. All pages are stored.
+ */
+static void turn_twice(const engine_bench *b, uint64_t gap_us)
+{
+    (void)turn(b, "a", 1);
+    pass(gap_us);
+    (void)turn(b, "a", 1);
+    pass(2 * SECOND);
+    tier_wait_records(b, 5);
+}
+
 static quire_tier_stats tier_of(const engine_bench *b)
 {
     quire_engine_stats stats;
@@ -150,11 +161,7 @@ static void test_open_page(void **state)
     engine_bench b = bench_of(store, false);
 
     (void)state;
-    (void)turn(&b, "a", 1);
-    pass(100 * SECOND);
-    (void)turn(&b, "a", 1);
-    pass(2 * SECOND);
-    tier_wait_records(&b, 5);
+    turn_twice(&b, 100 * SECOND);
     assert_int_equal(engine_call(b.engine, open_page_forget, b.engine->loop), QUIRE_OK);
     pass(60 * SECOND);
     for (uint32_t i = 0; i < 20; i++) {
@@ -181,11 +188,7 @@ static void test_cancelled(void **state)
     uint64_t n_fetches;
 
     (void)state;
-    (void)turn(&b, "a", 1);
-    pass(100 * SECOND);
-    (void)turn(&b, "a", 1);
-    pass(2 * SECOND);
-    tier_wait_records(&b, 5);
+    turn_twice(&b, 100 * SECOND);
     quire_memory_store_set(store, &slow);
     tier_forget(&b);
     pass(60 * SECOND);
@@ -265,11 +268,7 @@ static void test_skipped(void **state)
     uint64_t n_skipped;
 
     (void)state;
-    (void)turn(&b, "a", 1);
-    pass(100 * SECOND);
-    (void)turn(&b, "a", 1);
-    pass(2 * SECOND);
-    tier_wait_records(&b, 5);
+    turn_twice(&b, 100 * SECOND);
     n_skipped = tier_of(&b).skipped_total;
     tier_forget(&b);
     pass(60 * SECOND);
@@ -290,11 +289,7 @@ static void test_off(void **state)
     uint64_t n_fetches;
 
     (void)state;
-    (void)turn(&b, "a", 1);
-    pass(10 * SECOND);
-    (void)turn(&b, "a", 1);
-    pass(2 * SECOND);
-    tier_wait_records(&b, 5);
+    turn_twice(&b, 10 * SECOND);
     tier_forget(&b);
     pass(10 * SECOND);
     n_fetches = tier_of(&b).fetches_total;

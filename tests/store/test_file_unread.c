@@ -173,19 +173,27 @@ static void test_no_drops(void **state)
     assert_int_equal(segments(), n);
 }
 
-/* A tenant is dropped. Whichever segment cannot be read, also at several starts between which
- * others write: its records are not found. */
-static void test_drops(void **state)
+/* The texts of tenant 1 are stored and dropped, and those of tenant 2 follow. Returns the number of
+ * segments. */
+static uint32_t dropped_and_other(void)
 {
     quire_store *store = kit_open(&s.opts);
-    uint32_t n;
 
-    (void)state;
     tenant_put(store, 1);
     kit_drop(store, QUIRE_STORE_DROP_SALT, 1, 0);
     tenant_put(store, 2);
     kit_close(store);
-    n = segments();
+    return segments();
+}
+
+/* A tenant is dropped. Whichever segment cannot be read, also at several starts between which
+ * others write: its records are not found. */
+static void test_drops(void **state)
+{
+    const uint32_t n = dropped_and_other();
+    quire_store *store;
+
+    (void)state;
     for (uint32_t number = 1; number <= n; number++) {
         for (uint32_t call = 0; call < FAILING_CALLS; call++) {
             store = open_without(number, (failing)call);
@@ -208,15 +216,10 @@ static void test_drops(void **state)
  * not say that there are no markers before it. */
 static void test_drops_and_damage(void **state)
 {
-    quire_store *store = kit_open(&s.opts);
-    uint32_t n;
+    const uint32_t n = dropped_and_other();
+    quire_store *store;
 
     (void)state;
-    tenant_put(store, 1);
-    kit_drop(store, QUIRE_STORE_DROP_SALT, 1, 0);
-    tenant_put(store, 2);
-    kit_close(store);
-    n = segments();
     for (uint32_t number = 1; number < n; number++) {
         const char *name;
         size_t n_bytes;

@@ -88,8 +88,8 @@ static bool stays(const quire_lanes_choice *c, size_t lane, uint32_t t)
            quire_retain_is_protected(c->spec, c->n_text, (uint32_t)c->positions[lane][t]);
 }
 
-/* A layer's budget covers the tokens that stay: what one layer has of them beyond its part of the
- * share is missing in the budgets of all. */
+/* A layer's budget covers the tokens that stay. If a layer has more such tokens than its part of
+ * the share, the budgets of all layers shrink by the difference. */
 static void layer_fill(const quire_lanes_choice *c, uint32_t l)
 {
     quire_retain_layer *layer = &c->layers[l];

@@ -224,8 +224,8 @@ static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *
     return n_found;
 }
 
-/* n answers of 3 tokens: the mean time between tokens is that of the intervals, of which the token
- * that ends an answer makes one. */
+/* n answers of 3 tokens have 3 intervals each, since the token that ends an answer counts: the mean
+ * time between tokens divides by 3. */
 static void assert_mean_intervals(const engine_bench *b, uint32_t n)
 {
     const quire_engine_stats stats = stats_now(b->engine);

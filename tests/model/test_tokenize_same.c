@@ -238,8 +238,8 @@ static void test_overlapping_specials(void **state)
     }
 }
 
-/* A vocabulary of nothing but special tokens that overlap: libllama looks for each of them in each
- * text, so the texts that it is asked about have a bound. */
+/* A vocabulary of special tokens alone, which overlap. libllama searches each text for every
+ * special token, so Quire bounds the texts in its questions to libllama. */
 static void test_many_specials(void **state)
 {
     const vocab_gen_opts opts = {

@@ -6,9 +6,9 @@
  *
  * A segment with a footer costs two reads. The rest is read whole, and gets its footer now.
  *
- * A segment that cannot be read may have markers. Unless a later segment says that it has none, the
- * records before its end are not used, so that no dropped one comes back. Their files stay, and a
- * start that can read all finds them again.
+ * An unreadable segment may have markers of drops. If no later segment rules this out, the records
+ * before its end are not used: dropped records must not come back. The files of these records stay,
+ * and a start that can read all segments finds them again.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/file/file_internal.h"

@@ -50,9 +50,9 @@
  * records are there after a crash, whichever later writes reached the disk. A start after a crash
  * may find room for one segment less; then the oldest goes without its used records.
  *
- * Segments that cannot be read at the start: their records are not there, and those before them
- * neither, unless a later segment says that no drop stands between. Nothing in the directory
- * changes by that.
+ * Segments that cannot be read at the start: gets find none of their records, and no older records,
+ * unless a later segment rules out drops in the unreadable ones. The directory does not change by
+ * this.
  *
  * Stuck disks: only the store's threads wait for the disk. create waits for them at most open_ms,
  * close at most close_ms. After that the memory of transfers whose input or output has not ended

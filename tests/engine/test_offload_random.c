@@ -14,27 +14,19 @@
 
 #include "directory.h"
 #include "doze.h"
+#include "offload_kit.h"
 #include "seed.h"
-
-#include "offload/offload.h"
-#include "store/file/file_ops.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define P           64u /* tokens of a page */
 #define N_SEQS      3u
 #define PAGES_MIN   9u
 #define PAGES_MAX   32u /* of a sequence */
-#define N_PARTS     6u
 #define N_STOPS     6u
-#define N_DENSE     2u
 #define N_STEPS     60u
-#define PART_BYTES  ((size_t)4096) /* a slot of the file without padding */
-#define KEPT_BYTES  ((size_t)64)
-#define PAGE_BYTES  (N_PARTS * PART_BYTES)
 #define FILE_BYTES  (16 * QUIRE_OFFLOAD_STRIPE * PAGE_BYTES)
 #define HOST_BYTES  (5 * QUIRE_OFFLOAD_STRIPE * PAGE_BYTES) /* with the stage of the file */
 #define IDS_MAX     512u
@@ -128,14 +120,9 @@ static unsigned char byte_of(uint32_t seq, uint32_t page, uint32_t part)
     return (unsigned char)((((seq * PAGES_MAX) + page) * N_PARTS + part) * 2654435761u >> 24);
 }
 
-static size_t part_offset(uint32_t part)
-{
-    return quire_cache_extent_pages(PAGE_BYTES, N_PARTS) * part * PART_BYTES;
-}
-
 static quire_page_id page_of(const scene *s, uint32_t seq, uint32_t i)
 {
-    return s->tables[seq].leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    return offload_page_of(&s->tables[seq], i);
 }
 
 /* Page i of a sequence, by a source of the layer at hand. */
@@ -147,7 +134,7 @@ static void page_check(scene *s, uint32_t seq, uint32_t i, const quire_attn_sour
     const quire_page_addr *addr = s->is_below && now->memory != QUIRE_MEMORY_HOST
                                       ? &s->taken[source->is_second][page_of(s, seq, i)]
                                       : now;
-    const unsigned char *at = addr->extent + part_offset(part) + addr->slot * PART_BYTES;
+    const unsigned char *at = addr->extent + offload_part_offset(part) + addr->slot * PART_BYTES;
 
     assert_int_equal(addr->memory, now->memory);
     assert_int_not_equal(addr->memory, QUIRE_MEMORY_OFFLOADED);
@@ -159,13 +146,6 @@ static void page_check(scene *s, uint32_t seq, uint32_t i, const quire_attn_sour
 
         assert_true(kept == NULL || kept[0] == byte_of(seq, i, part));
     }
-}
-
-static int inner_check(void *ctx, const quire_attn_layer *layer)
-{
-    (void)ctx;
-    (void)layer;
-    return QUIRE_OK;
 }
 
 static int inner_plan(void *ctx, const quire_attn_batch *batch)
@@ -182,15 +162,6 @@ static int inner_plan(void *ctx, const quire_attn_batch *batch)
         }
     }
     return QUIRE_OK;
-}
-
-static void inner_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
-                         uint32_t n_threads)
-{
-    (void)ctx;
-    (void)layer;
-    (void)thread;
-    (void)n_threads;
 }
 
 /* The pages that a row reads: all, or some that it chooses, in two calls. */
@@ -243,46 +214,19 @@ static int inner_sync(void *ctx)
 
 /* ---- sequences ---- */
 
-static bool chooses(const quire_attn_seq *seq)
-{
-    return seq->lanes != NULL;
-}
-
 static void seq_fill(scene *s, uint32_t seq)
 {
-    unsigned char *page = malloc(PAGE_BYTES);
-
-    assert_non_null(page);
     s->n_pages[seq] = PAGES_MIN + quire_rng_below(&s->rng, PAGES_MAX - PAGES_MIN + 1);
-    assert_int_equal(quire_seq_open(s->cache, QUIRE_REGION_DYNAMIC, &s->seqs[seq]), QUIRE_OK);
-    assert_int_equal(quire_seq_append(s->cache, s->seqs[seq], s->n_pages[seq] * P + 1), QUIRE_OK);
-    assert_int_equal(quire_seq_table_get(s->cache, s->seqs[seq], 0, &s->tables[seq]), QUIRE_OK);
-    for (uint32_t i = 0; i < s->n_pages[seq]; i++) {
-        for (uint32_t p = 0; p < N_PARTS; p++) {
-            memset(page + p * PART_BYTES, byte_of(seq, i, p), PART_BYTES);
-        }
-        assert_int_equal(quire_cache_page_scatter(s->cache, page_of(s, seq, i), page, PAGE_BYTES),
-                         QUIRE_OK);
-    }
-    free(page);
+    offload_fill(s->cache, &s->seqs[seq], &s->tables[seq], s->n_pages[seq], byte_of, seq);
 }
 
 static void scene_open(scene *s)
 {
-    static size_t part_bytes[N_PARTS], kept_bytes[N_PARTS];
-    quire_cache_opts cache = QUIRE_CACHE_OPTS_INIT;
-    quire_error err = QUIRE_ERROR_INIT;
     quire_offload_opts opts = { .inner = &s->inner,
                                 .stops = s->stops,
                                 .n_stops = N_STOPS,
-                                .file = { .dir = test_dir,
-                                          .capacity_bytes = FILE_BYTES,
-                                          .n_parts = N_PARTS,
-                                          .part_bytes = part_bytes,
-                                          .extent_pages =
-                                              quire_cache_extent_pages(PAGE_BYTES, N_PARTS),
-                                          .reads_kind = QUIRE_READS_POOL,
-                                          .ops = &s->ops } };
+                                .host_bytes = HOST_BYTES,
+                                .file = { .capacity_bytes = FILE_BYTES, .ops = &s->ops } };
 
     s->ops = *quire_file_ops_default();
     s->ops.pread = slow_pread;
@@ -295,30 +239,10 @@ static void scene_open(scene *s)
                              .pin = memory_map,
                              .unpin = memory_unmap,
                              .ctx = s };
-    s->inner = (quire_attn_device){ .memory = s->memory.memory,
-                                    .name = "test",
-                                    .ctx = s,
-                                    .check = inner_check,
-                                    .plan = inner_plan,
-                                    .append = inner_append,
-                                    .run = inner_run,
-                                    .sync = inner_sync };
-    for (uint32_t p = 0; p < N_PARTS; p++) {
-        part_bytes[p] = PART_BYTES;
-        kept_bytes[p] = KEPT_BYTES;
-    }
-    cache.page_bytes[0] = PAGE_BYTES;
-    cache.n_parts[0] = N_PARTS;
-    cache.part_bytes[0] = part_bytes;
-    cache.budget_bytes = CACHE_BYTES;
-    cache.memory = s->is_below ? &s->memory : NULL;
-    opts.memory = cache.memory;
-    opts.host_bytes = HOST_BYTES;
-    assert_int_equal(quire_cache_create(&s->cache, &cache), QUIRE_OK);
-    opts.cache = s->cache;
-    opts.choice = s->has_choice ? (quire_offload_choice){ chooses, N_DENSE, kept_bytes }
-                                : (quire_offload_choice){ .chooses = NULL };
-    assert_int_equal(quire_offload_open(&s->offload, &opts, &err), QUIRE_OK);
+    s->inner = offload_inner(s, inner_plan, inner_run, inner_sync);
+    s->inner.memory = s->memory.memory;
+    opts.memory = s->is_below ? &s->memory : NULL;
+    offload_open(&s->cache, CACHE_BYTES, &s->offload, &opts, s->has_choice);
     s->device = quire_offload_device(s->offload);
     for (uint32_t i = 0; i < N_SEQS; i++) {
         seq_fill(s, i);
@@ -406,9 +330,9 @@ static int step_rest(scene *s)
 static int layer_run(scene *s, bool is_rest)
 {
     const quire_offload_stop *stop = &s->stops[s->at];
-    const quire_attn_source k = { .lane = { .offset = part_offset(stop->parts[0]),
+    const quire_attn_source k = { .lane = { .offset = offload_part_offset(stop->parts[0]),
                                             .page_stride = PART_BYTES } };
-    const quire_attn_source v = { .lane = { .offset = part_offset(stop->parts[stop->n - 1]),
+    const quire_attn_source v = { .lane = { .offset = offload_part_offset(stop->parts[stop->n - 1]),
                                             .page_stride = PART_BYTES } };
     const bool stores = s->has_choice || (stop->n == 1 && !one_in(s, 4));
     quire_attn_layer layer = { .n_k = 1, .n_v = 1, .k = { k }, .v = { v } };

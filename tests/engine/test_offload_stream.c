@@ -12,23 +12,15 @@
 
 #include "directory.h"
 #include "doze.h"
-
-#include "offload/offload.h"
-#include "store/file/file_ops.h"
+#include "offload_kit.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define P          64u /* tokens of a page */
-#define N_PAGES    24u /* full ones */
-#define N_PARTS    6u
-#define N_DENSE    2u
-#define N_STRIPES  4u
-#define PART_BYTES ((size_t)4096) /* a slot of the file without padding */
-#define KEPT_BYTES ((size_t)64)
-#define PAGE_BYTES (N_PARTS * PART_BYTES)
-#define FIRST_END  (N_STRIPES * QUIRE_OFFLOAD_STRIPE * PART_BYTES) /* of part 0 in the file */
+#define N_PAGES   24u /* full ones */
+#define N_STRIPES 4u
+#define FIRST_END (N_STRIPES * QUIRE_OFFLOAD_STRIPE * PART_BYTES) /* of part 0 in the file */
 
 /* The operating system's calls; reads of part 0 may be held. */
 typedef struct held_disk {
@@ -72,48 +64,27 @@ static ssize_t held_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t of
 
 /* ---- the inner device ---- */
 
-static unsigned char byte_of(uint32_t page, uint32_t part)
+static unsigned char byte_of(uint32_t number, uint32_t page, uint32_t part)
 {
+    (void)number;
     return (unsigned char)(1 + page * N_PARTS + part);
-}
-
-static uint32_t extent_pages(void)
-{
-    return quire_cache_extent_pages(PAGE_BYTES, N_PARTS);
 }
 
 static void check_page(const scene *s, uint32_t i, uint32_t part)
 {
     const quire_page_addr *addr = &s->batch.page_addr[s->pages[i]];
-    const unsigned char *at =
-        addr->extent + extent_pages() * part * PART_BYTES + addr->slot * PART_BYTES;
+    const unsigned char *at = addr->extent + offload_part_offset(part) + addr->slot * PART_BYTES;
 
     assert_int_equal(addr->memory, QUIRE_MEMORY_HOST);
     for (size_t k = 0; k < PART_BYTES; k++) {
-        assert_int_equal(at[k], byte_of(i, part));
+        assert_int_equal(at[k], byte_of(0, i, part));
     }
-}
-
-static int inner_check(void *ctx, const quire_attn_layer *layer)
-{
-    (void)ctx;
-    (void)layer;
-    return QUIRE_OK;
 }
 
 static int inner_plan(void *ctx, const quire_attn_batch *batch)
 {
     ((scene *)ctx)->batch = *batch;
     return QUIRE_OK;
-}
-
-static void inner_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
-                         uint32_t n_threads)
-{
-    (void)ctx;
-    (void)layer;
-    (void)thread;
-    (void)n_threads;
 }
 
 static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
@@ -142,7 +113,7 @@ static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, u
         const unsigned char *kept = quire_offload_page_kept(s->offload, pages[i]);
 
         check_page(s, chosen[i], call);
-        assert_int_equal(kept[0], byte_of(chosen[i], call));
+        assert_int_equal(kept[0], byte_of(0, chosen[i], call));
     }
     for (uint32_t i = 0; (!s->needs || call < N_DENSE) && i < N_PAGES; i++) {
         check_page(s, i, call);
@@ -159,64 +130,23 @@ static int inner_sync(void *ctx)
 
 static void pages_fill(scene *s)
 {
-    unsigned char *page = malloc(PAGE_BYTES);
-
-    assert_non_null(page);
-    assert_int_equal(quire_seq_open(s->cache, QUIRE_REGION_DYNAMIC, &s->seq), QUIRE_OK);
-    assert_int_equal(quire_seq_append(s->cache, s->seq, N_PAGES * P + 1), QUIRE_OK);
-    assert_int_equal(quire_seq_table_get(s->cache, s->seq, 0, &s->table), QUIRE_OK);
+    offload_fill(s->cache, &s->seq, &s->table, N_PAGES, byte_of, 0);
     for (uint32_t i = 0; i < N_PAGES; i++) {
-        s->pages[i] = s->table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-        for (uint32_t p = 0; p < N_PARTS; p++) {
-            memset(page + p * PART_BYTES, byte_of(i, p), PART_BYTES);
-        }
-        assert_int_equal(quire_cache_page_scatter(s->cache, s->pages[i], page, PAGE_BYTES),
-                         QUIRE_OK);
+        s->pages[i] = offload_page_of(&s->table, i);
     }
-    free(page);
-}
-
-static bool chooses(const quire_attn_seq *seq)
-{
-    return seq->lanes != NULL;
 }
 
 static void scene_open(scene *s)
 {
-    static size_t part_bytes[N_PARTS], kept_bytes[N_PARTS];
-    quire_cache_opts cache = QUIRE_CACHE_OPTS_INIT;
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_offload_opts opts = { .inner = &s->inner,
-                                .choice = { chooses, N_DENSE, kept_bytes },
-                                .file = { .dir = test_dir,
-                                          .capacity_bytes = FIRST_END * N_PARTS,
-                                          .n_parts = N_PARTS,
-                                          .part_bytes = part_bytes,
-                                          .extent_pages = extent_pages(),
-                                          .reads_kind = QUIRE_READS_POOL,
-                                          .ops = &s->disk.ops } };
+    quire_offload_opts opts = {
+        .inner = &s->inner, .file = { .capacity_bytes = FIRST_END * N_PARTS, .ops = &s->disk.ops }
+    };
 
     *s = (scene){ .disk = { .ops = *quire_file_ops_default() } };
     s->disk.ops.pread = held_pread;
     s->disk.ops.ctx = &s->disk;
-    s->inner = (quire_attn_device){ .name = "test",
-                                    .ctx = s,
-                                    .check = inner_check,
-                                    .plan = inner_plan,
-                                    .append = inner_append,
-                                    .run = inner_run,
-                                    .sync = inner_sync };
-    for (uint32_t p = 0; p < N_PARTS; p++) {
-        part_bytes[p] = PART_BYTES;
-        kept_bytes[p] = KEPT_BYTES;
-    }
-    cache.page_bytes[0] = PAGE_BYTES;
-    cache.n_parts[0] = N_PARTS;
-    cache.part_bytes[0] = part_bytes;
-    cache.budget_bytes = 2 * N_PAGES * PAGE_BYTES;
-    assert_int_equal(quire_cache_create(&s->cache, &cache), QUIRE_OK);
-    opts.cache = s->cache;
-    assert_int_equal(quire_offload_open(&s->offload, &opts, &err), QUIRE_OK);
+    s->inner = offload_inner(s, inner_plan, inner_run, inner_sync);
+    offload_open(&s->cache, 2 * N_PAGES * PAGE_BYTES, &s->offload, &opts, true);
     s->device = quire_offload_device(s->offload);
     pages_fill(s);
     for (uint32_t i = 0; i < N_PAGES; i += QUIRE_OFFLOAD_STRIPE) {
@@ -257,7 +187,7 @@ static void plan(scene *s, const quire_attn_seq *seqs, uint32_t n_seqs, bool is_
 
 static quire_attn_layer layer_at(uint32_t part)
 {
-    const quire_attn_source source = { .lane = { .offset = extent_pages() * part * PART_BYTES,
+    const quire_attn_source source = { .lane = { .offset = offload_part_offset(part),
                                                  .page_stride = PART_BYTES } };
 
     return (quire_attn_layer){

@@ -1,12 +1,12 @@
 /* model_lock.c - locks of models, and their removal; see model_folder.h.
  *
- * A lock is a flock() on FILE.lock. The file is removed while the lock is held, so a process that
- * got a lock on a file without a name opens the file once more.
+ * A lock is a flock() on FILE.lock, which is removed while the lock is held (lock_file.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/pull/model_folder.h"
 
 #include "base/check.h"
+#include "cli/commands/lock_file.h"
 #include "cli/commands/talk.h"
 
 #include <dirent.h>
@@ -43,16 +43,6 @@ static int lock_path(const char *path, char buffer[QUIRE_PLACE_MAX], quire_error
     return n > 0 && n < (int)QUIRE_PLACE_MAX
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_LIMIT, "%.80s...: the path is too long", path);
-}
-
-/* Whether the locked file still has its name. */
-static bool has_name(int fd, const char *name)
-{
-    struct stat here;
-    struct stat there;
-
-    return fstat(fd, &here) == 0 && stat(name, &there) == 0 && here.st_ino == there.st_ino &&
-           here.st_dev == there.st_dev;
 }
 
 static int wait_for(int fd, const char *path, bool *has_said, quire_error *err)
@@ -94,7 +84,7 @@ int quire_model_lock(const char *path, int *fd, quire_error *err)
                 err, errno, "cannot write beside %s (QUIRE_MODELS names another folder)", path);
         }
         rc = wait_for(*fd, path, &has_said, err);
-        if (rc == QUIRE_OK && has_name(*fd, name)) {
+        if (rc == QUIRE_OK && quire_lock_file_has_name(*fd, name)) {
             return QUIRE_OK;
         }
         (void)close(*fd);

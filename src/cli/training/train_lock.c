@@ -3,24 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/training/train_lock.h"
 
-#include "base/check.h"
+#include "cli/commands/lock_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* Whether the file has its name: the process that had the lock removes the file. */
-static bool has_name(const quire_train_lock *lock)
-{
-    struct stat here, there;
-
-    return fstat(lock->fd, &here) == 0 && stat(lock->path, &there) == 0 &&
-           here.st_ino == there.st_ino && here.st_dev == there.st_dev;
-}
 
 int quire_train_lock_take(quire_train_lock *out, const char *checkpoint, quire_error *err)
 {
@@ -40,7 +29,7 @@ int quire_train_lock_take(quire_train_lock *out, const char *checkpoint, quire_e
             return quire_error_set(err, QUIRE_AGAIN,
                                    "another process trains with the checkpoint %s", checkpoint);
         }
-        if (has_name(out)) {
+        if (quire_lock_file_has_name(out->fd, out->path)) {
             return QUIRE_OK;
         }
         (void)close(out->fd);

@@ -60,7 +60,7 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
     free(h->tokens);
     h->tokens = NULL;
     quire_chat_prompt_destroy(gen->chat_prompt);
-    QUIRE_TRY(quire_chat_request_apply(http, &gen->chat, h->kept, h->n_kept, gen->schema,
+    QUIRE_TRY(quire_chat_request_apply(http, &gen->chat, h->kept, h->n_kept, gen->plain_schema,
                                        &gen->chat_prompt));
     quire_chat_prompt_rules(gen->chat_prompt, &rules);
     QUIRE_TRY(quire_generation_said_apply(gen, &rules, &text));
@@ -156,7 +156,7 @@ static int tokens_of(const quire_generation *gen, const quire_chat_message *mess
     int rc;
 
     quire_chat_request_ask(&gen->chat, messages, n, &ask);
-    ask.schema = gen->schema;
+    ask.schema = gen->plain_schema;
     rc = quire_chat_format_apply(http->server->chat, &ask, &prompt, &cause);
     if (rc < 0) {
         return rc == QUIRE_NOMEM ? quire_api_error_nomem(&http->err) : QUIRE_OK;

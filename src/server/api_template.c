@@ -31,7 +31,7 @@ int quire_api_template(quire_http *http)
 
     QUIRE_TRY(quire_generation_read(http, &quire_form_chat, read_request, &gen));
     QUIRE_TRY(quire_chat_request_apply(http, &gen->chat, gen->chat.messages.list,
-                                       gen->chat.messages.n, gen->schema, &gen->chat_prompt));
+                                       gen->chat.messages.n, gen->plain_schema, &gen->chat_prompt));
     quire_chat_prompt_rules(gen->chat_prompt, &rules);
     quire_json_object(&json, NULL);
     quire_json_text(&json, "prompt", rules.text.data, rules.text.n);

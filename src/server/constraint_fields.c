@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "server/json_schema.h"
+#include "server/library_schema.h"
 #include "server/regex_grammar.h"
 
 #include <stdio.h>
@@ -45,84 +46,6 @@ static void set_grammar(constraint *c, const char *text)
     }
 }
 
-static json_t *any_value(void)
-{
-    return json_pack("{s:s}", "title", "any");
-}
-
-static void objects_only(json_t *schema, unsigned depth);
-
-/* Write a schema, member `key` of `object`, with objects only. */
-static void member_objects_only(json_t *object, const char *key, unsigned depth)
-{
-    json_t *schema = json_object_get(object, key);
-
-    if (json_is_true(schema)) {
-        (void)json_object_set_new(object, key, any_value());
-    } else {
-        objects_only(schema, depth + 1);
-    }
-}
-
-static void list_objects_only(json_t *list, unsigned depth)
-{
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        json_t *schema = json_array_get(list, i);
-
-        if (json_is_true(schema)) {
-            (void)json_array_set_new(list, i, any_value());
-        } else {
-            objects_only(schema, depth + 1);
-        }
-    }
-}
-
-/* The library of chat formats takes no `true` in the place of a schema of any value. Definitions
- * deeper than other schemas can be are not used, and stay. */
-static void objects_only(json_t *schema, unsigned depth)
-{
-    static const char *const maps[] = { "properties", "$defs", "definitions" };
-    static const char *const lists[] = { "prefixItems", "anyOf", "oneOf", "allOf" };
-    static const char *const members[] = { "items", "propertyNames" };
-    const char *key;
-    json_t *value;
-    void *next;
-
-    if (!json_is_object(schema) || depth > QUIRE_SCHEMA_DEPTH_MAX) {
-        return;
-    }
-    for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
-        json_t *map = json_object_get(schema, maps[i]);
-
-        json_object_foreach_safe(map, next, key, value)
-        {
-            member_objects_only(map, key, depth);
-        }
-    }
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        list_objects_only(json_object_get(schema, lists[i]), depth);
-    }
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        member_objects_only(schema, members[i], depth);
-    }
-    objects_only(json_object_get(schema, "additionalProperties"), depth + 1); /* true is taken */
-}
-
-/* A schema for the library of chat formats, which takes {} for no schema. Memory: free(). */
-static char *library_schema(const json_t *schema)
-{
-    const bool is_any = json_is_true(schema) || json_object_size(schema) == 0;
-    json_t *copy = is_any ? any_value() : json_deep_copy(schema);
-    char *text = NULL;
-
-    objects_only(copy, 0);
-    if (copy != NULL) {
-        text = json_dumps(copy, JSON_COMPACT);
-    }
-    json_decref(copy);
-    return text;
-}
-
 /* A chat format can place JSON behind thoughts. So a model that thinks gets the schema instead of a
  * grammar that holds from the first token on. */
 static bool goes_behind_thoughts(constraint *c, json_t *schema)
@@ -130,6 +53,7 @@ static bool goes_behind_thoughts(constraint *c, json_t *schema)
     quire_generation *gen = c->gen;
     const quire_chat_format *format = gen->http->server->chat;
     quire_chat_abilities abilities = { 0 };
+    json_t *form;
 
     if (gen->is_chat && format != NULL) {
         quire_chat_format_abilities(format, &abilities);
@@ -138,10 +62,14 @@ static bool goes_behind_thoughts(constraint *c, json_t *schema)
         return false;
     }
     free(gen->schema);
-    gen->schema = library_schema(schema);
-    if (gen->schema == NULL) {
+    free(gen->plain_schema);
+    form = quire_library_schema(schema);
+    gen->schema = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    gen->plain_schema = form != NULL ? json_dumps(form, JSON_COMPACT) : NULL;
+    if (gen->schema == NULL || gen->plain_schema == NULL) {
         (void)quire_api_error_nomem(c->fields->err);
     }
+    json_decref(form);
     return true;
 }
 

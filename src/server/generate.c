@@ -98,6 +98,7 @@ static void generation_release(void *work)
     quire_answer_rules_release(gen->rules);
     quire_said_prompt_fini(&gen->said_before);
     free(gen->schema);
+    free(gen->plain_schema);
     if (gen->responses != NULL) {
         quire_responses_fini(gen->responses);
         free(gen->responses);

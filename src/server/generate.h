@@ -125,6 +125,7 @@ struct quire_generation {
     quire_answer_rules *rules;
     quire_said_prompt said_before;     /* the history's answers that the model said */
     char *schema;                      /* of response_format, for the chat format; NULL = none */
+    char *plain_schema;                /* the same by quire_library_schema() */
     quire_cache_mark mark;             /* a breakpoint of the request */
     struct quire_responses *responses; /* of /v1/responses; owned */
     quire_bytes said;                  /* text completions: the new text of the session */

@@ -84,14 +84,21 @@ int quire_schema_choices_add(schema_maker *m, const json_t *schema, const schema
                              const char *name, quire_bytes *text)
 {
     const json_t *list = json_object_get(schema, name);
+    const size_t n_before = text->n;
 
     QUIRE_TRY(list_check(m, list, p, name));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const schema_place below = { p, name, i, p->depth + 1 };
         uint32_t rule;
 
+        if (json_is_false(json_array_get(list, i))) {
+            continue; /* a choice that no value satisfies */
+        }
         QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &rule));
-        (void)quire_bytes_addf(text, "%ss-%" PRIu32, i > 0 ? " | " : "", rule);
+        (void)quire_bytes_addf(text, "%ss-%" PRIu32, text->n > n_before ? " | " : "", rule);
+    }
+    if (text->status == QUIRE_OK && text->n == n_before) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "no value satisfies", name);
     }
     return text->status;
 }

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "quire/error.h"
 #include "server/json_schema.h"
+#include "server/library_schema.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -506,9 +507,11 @@ char *quire_tools_plain(const char *tools)
         json_t *parameters = json_object_get(function, "parameters");
         json_t *plain = json_object_size(parameters) > 0 ? parameters_plain(parameters) : NULL;
 
-        if (plain != NULL) {
-            (void)json_object_set_new(function, "parameters", plain);
+        if (plain != NULL || json_object_size(parameters) > 0) {
+            (void)json_object_set_new(function, "parameters",
+                                      quire_library_schema(plain != NULL ? plain : parameters));
         }
+        json_decref(plain);
     }
     text = list != NULL ? json_dumps(list, JSON_COMPACT) : NULL;
     json_decref(list);

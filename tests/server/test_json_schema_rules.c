@@ -451,6 +451,7 @@ static const rule_case parts[] = {
       { "{\"a\":1,\"b\":2.5}" },
       { "{\"a\":1}", "{\"a\":1,\"b\":\"x\"}", "{\"a\":1,\"b\":2,\"c\":3}" } },
     /* A choice that cannot hold beside the other keywords is none. */
+    { "{\"anyOf\":[false,{\"const\":\"a\"},false,{\"const\":1}]}", { "\"a\"", "1" }, { "2" } },
     { "{\"type\":\"string\",\"anyOf\":[{\"const\":\"a\"},{\"type\":\"null\"},{\"enum\":[1]},false]"
       "}",
       { "\"a\"" },
@@ -593,6 +594,7 @@ static const struct {
     { "{\"items\":[{}],\"additionalItems\":{\"not\":1}}", QUIRE_INVAL, "#/additionalItems: not" },
     { "{\"prefixItems\":[{}],\"items\":false,\"minItems\":2}", QUIRE_INVAL, "\"minItems\"" },
     { "{\"items\":false,\"minItems\":1}", QUIRE_INVAL, "\"minItems\"" },
+    { "{\"oneOf\":[false]}", QUIRE_INVAL, "no value satisfies \"oneOf\"" },
     { "{\"additionalProperties\":3}", QUIRE_INVAL, "\"additionalProperties\"" },
     { "{\"type\":\"object\",\"additionalProperties\":false,\"minProperties\":1}", QUIRE_INVAL,
       "\"minProperties\"" },

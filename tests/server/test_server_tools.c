@@ -291,6 +291,19 @@ static void a_client_goes_on_behind_a_cut_call(void **state)
 
 /* ---- schemas behind thoughts ---- */
 
+/* A request with a text in it is taken, and a part of the engine's grammar is as said. */
+static void expect_in_grammar(const char *format, const char *text, const char *part)
+{
+    const char *at = strstr(format, "%s");
+    char body[1024];
+
+    (void)snprintf(body, sizeof body, "%.*s%s%s", (int)(at - format), format, text, at + 2);
+    json_decref(http_post_json(f.port, CHAT, body, 200));
+    if (strstr(engine_double_seen(f.engine).rules_grammar, part) == NULL) {
+        fail_msg("%s: %s", text, engine_double_seen(f.engine).rules_grammar);
+    }
+}
+
 static void schemas_of_any_value_are_schemas(void **state)
 {
     static const char *const schemas[] = {
@@ -305,13 +318,40 @@ static void schemas_of_any_value_are_schemas(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof schemas / sizeof schemas[0]; i++) {
-        char body[512];
+        expect_in_grammar("{\"json_schema\":%s," HI "}", schemas[i], "value");
+    }
+}
 
-        (void)snprintf(body, sizeof body, "{\"json_schema\":%s," HI "}", schemas[i]);
-        json_decref(http_post_json(f.port, CHAT, body, 200));
-        if (strstr(engine_double_seen(f.engine).rules_grammar, "value") == NULL) {
-            fail_msg("%s: %s", schemas[i], engine_double_seen(f.engine).rules_grammar);
-        }
+/* The library of chat formats reads none of these; the grammars are ours. */
+static void schemas_beyond_the_library_constrain(void **state)
+{
+    static const char *const schemas[] = {
+        "{\"$ref\":\"#/$defs/My%20Type\",\"$defs\":{\"My Type\":{\"const\":\"only\"}}}",
+        "{\"items\":{\"$ref\":\"#/$defs/a~1b\"},\"$defs\":{\"a/b\":{\"const\":\"only\"}}}",
+        "{\"properties\":{\"a\":{\"const\":\"only\"},\"b\":{\"$ref\":\"#\"}}}",
+        "{\"anyOf\":[false,{\"const\":\"only\"}]}",
+        "{\"type\":\"string\",\"anyOf\":[{\"const\":\"only\"},false]}",
+        "{\"prefixItems\":[{\"const\":\"only\"}],\"items\":false}",
+        "{\"items\":[true,{\"const\":\"only\"}]}",
+    };
+    static const char *const parameters[] = {
+        "\"properties\":{\"a\":{\"$ref\":\"#/$defs/My%20Type\"}},"
+        "\"$defs\":{\"My Type\":{\"const\":\"only\"}}",
+        "\"properties\":{\"a\":{\"items\":{\"$ref\":\"#/$defs/a~1b\"}}},"
+        "\"$defs\":{\"a/b\":{\"const\":\"only\"}}",
+        "\"properties\":{\"a\":{\"const\":\"only\"},\"b\":{\"$ref\":\"#\"}}",
+        "\"properties\":{\"a\":{\"anyOf\":[false,{\"const\":\"only\"}]},\"b\":true}",
+        "\"properties\":{\"a\":{\"const\":\"only\"},\"b\":{\"items\":[true]}}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof schemas / sizeof schemas[0]; i++) {
+        expect_in_grammar("{\"json_schema\":%s," HI "}", schemas[i], "only");
+    }
+    for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++) {
+        expect_in_grammar("{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"t\","
+                          "\"parameters\":{\"type\":\"object\",%s}}}]," HI "}",
+                          parameters[i], "only");
     }
 }
 
@@ -612,6 +652,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_session_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(a_client_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(schemas_of_any_value_are_schemas, start, stop),
+        cmocka_unit_test_setup_teardown(schemas_beyond_the_library_constrain, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,
                                         stop),

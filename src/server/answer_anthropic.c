@@ -5,6 +5,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "server/json_in.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,8 @@ static void message_begin(quire_json_out *json, const quire_generation *gen, con
 /* Arguments as a JSON object; a text that is no object stays a text. */
 static void write_input(quire_json_out *json, const quire_chat_text *arguments)
 {
-    json_t *object = json_loadb(arguments->data, arguments->n, 0, NULL);
+    json_error_t error;
+    json_t *object = quire_json_read(arguments->data, arguments->n, 0, &error);
 
     if (json_is_object(object)) {
         quire_json_raw(json, "input", arguments->data, arguments->n);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "server/json_in.h"
 
 #include <string.h>
 #include <time.h>
@@ -127,7 +128,7 @@ int quire_http_json(quire_http *http, json_t **out)
                                    "the body is empty, a JSON object is expected");
     }
     QUIRE_TRY(parse_enter(http, http->body.n));
-    root = json_loadb(http->body.data, http->body.n, JSON_REJECT_DUPLICATES, &error);
+    root = quire_json_read(http->body.data, http->body.n, JSON_REJECT_DUPLICATES, &error);
     quire_bytes_fini(&http->body);
     http->body = (quire_bytes){ 0 };
     if (root == NULL) {

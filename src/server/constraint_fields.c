@@ -7,6 +7,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "server/json_in.h"
 #include "server/json_schema.h"
 #include "server/library_schema.h"
 #include "server/regex_grammar.h"
@@ -114,7 +115,8 @@ static void set_schema_or_text(constraint *c, quire_fields *fields, const char *
         set_schema(c, fields, name, value);
         return;
     }
-    schema = json_loads(json_string_value(value), JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    schema = quire_json_read(json_string_value(value), json_string_length(value),
+                             JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (schema == NULL) {
         quire_field_error(fields, name, "the text is no JSON schema: line %d, column %d: %s",
                           error.line, error.column, error.text);

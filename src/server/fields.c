@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,11 @@ int64_t quire_field_int(quire_fields *fields, const char *name, int64_t fallback
     int64_t n;
 
     if (value == NULL) {
+        return fallback;
+    }
+    if (json_is_real(value) && !(fabs(json_real_value(value)) < 0x1p63)) {
+        quire_field_error(fields, name, "%.17g is not within %" PRId64 " .. %" PRId64,
+                          json_real_value(value), min, max); /* see json_in.h */
         return fallback;
     }
     if (!json_is_integer(value)) {

@@ -8,6 +8,7 @@
 #include "server/unsupported.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -28,10 +29,30 @@ static uint32_t seed_random(void)
                                                                        : (uint32_t)quire_clock_ns();
 }
 
+/* Seeds have 64 bits, signed or unsigned. Those from 2^63 on come as reals (json_in.h), so seeds
+ * that are near to each other may be the same. */
+static uint32_t read_seed(quire_fields *fields)
+{
+    const json_t *value = quire_field(fields, "seed");
+    const double large = json_is_real(value) ? json_real_value(value) : 0.0;
+    uint64_t seed;
+
+    if (large >= 0x1p63 && large <= 0x1p64) {
+        seed = large < 0x1p64 ? (uint64_t)large : UINT64_MAX;
+    } else {
+        const int64_t n = quire_field_int(fields, "seed", SEED_RANDOM, INT64_MIN, INT64_MAX);
+
+        if (n == SEED_RANDOM) {
+            return seed_random();
+        }
+        seed = (uint64_t)n;
+    }
+    return (uint32_t)(seed ^ seed >> 32);
+}
+
 static void read_sampling(quire_generation *gen, quire_fields *fields)
 {
     quire_sampler_opts *s = &gen->params.sampler;
-    const json_int_t seed = quire_field_int(fields, "seed", SEED_RANDOM, INT64_MIN, INT64_MAX);
 
     s->temperature =
         (float)quire_field_number(fields, "temperature", s->temperature, 0.0, TEMPERATURE_MAX);
@@ -44,8 +65,7 @@ static void read_sampling(quire_generation *gen, quire_fields *fields)
                                                     -PENALTY_MAX, PENALTY_MAX);
     s->repeat_penalty = (float)quire_field_number(fields, "repeat_penalty", s->repeat_penalty, 0.01,
                                                   REPEAT_PENALTY_MAX);
-    s->seed =
-        seed == SEED_RANDOM ? seed_random() : (uint32_t)((uint64_t)seed ^ (uint64_t)seed >> 32);
+    s->seed = read_seed(fields);
 }
 
 static void read_bias_entry(quire_generation *gen, quire_fields *fields, const char *key,

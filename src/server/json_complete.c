@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "server/json_in.h"
 
 #include <jansson.h>
 
@@ -148,6 +149,7 @@ char *quire_json_complete(const char *text)
     const char *closes = "";
     quire_bytes out = { 0 };
     size_t end = 0;
+    json_error_t error;
     json_t *value;
 
     if (s.at < s.n && text[s.at] != '{') {
@@ -169,7 +171,8 @@ char *quire_json_complete(const char *text)
     while (s.depth > 0 && end != NONE) {
         (void)quire_bytes_addf(&out, "%c", s.closing[--s.depth]);
     }
-    value = out.status == QUIRE_OK && out.n > 0 ? json_loadb(out.data, out.n, 0, NULL) : NULL;
+    value =
+        out.status == QUIRE_OK && out.n > 0 ? quire_json_read(out.data, out.n, 0, &error) : NULL;
     if (value == NULL) {
         quire_bytes_fini(&out);
         return NULL;

@@ -27,7 +27,8 @@ static int count_get(const schema_maker *m, const json_t *schema, const schema_p
     if (value == NULL || (m->skips_unknown && !is_count(value, most))) {
         return QUIRE_OK;
     }
-    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+    if (json_is_real(value) ? json_real_value(value) < 0x1p63
+                            : !json_is_integer(value) || json_integer_value(value) < 0) {
         return quire_schema_refuse(m, QUIRE_INVAL, p, "not a count is the value of", name);
     }
     if (!is_count(value, most)) {

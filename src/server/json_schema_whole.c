@@ -6,11 +6,19 @@
 #include "base/check.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define POINTER_STEP_BYTES 256u
+
+/* Whether a number is an integer, in any notation. */
+static bool is_whole(const json_t *value)
+{
+    return json_is_integer(value) ||
+           (json_is_real(value) && floor(json_real_value(value)) == json_real_value(value));
+}
 
 static bool is_of_type(const json_t *value, const char *type)
 {
@@ -20,7 +28,7 @@ static bool is_of_type(const json_t *value, const char *type)
            (json_is_boolean(value) && strcmp(type, "boolean") == 0) ||
            (json_is_null(value) && strcmp(type, "null") == 0) ||
            (json_is_number(value) && strcmp(type, "number") == 0) ||
-           (json_is_integer(value) && strcmp(type, "integer") == 0);
+           (is_whole(value) && strcmp(type, "integer") == 0);
 }
 
 bool quire_schema_is_of_types(const json_t *value, const json_t *types)

@@ -7,6 +7,7 @@
 #include "engine/sessions.h"
 #include "model/chat_format.h"
 #include "server/json_complete.h"
+#include "server/json_in.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,8 @@ uint32_t quire_messages_whole_calls(const quire_chat_answer *answer)
 {
     for (uint32_t i = 0; i < answer->n_calls; i++) {
         const quire_chat_text *arguments = &answer->calls[i].arguments;
-        json_t *value = json_loadb(arguments->data, arguments->n, JSON_DECODE_ANY, NULL);
+        json_error_t error;
+        json_t *value = quire_json_read(arguments->data, arguments->n, JSON_DECODE_ANY, &error);
 
         if (value == NULL) {
             return i;
@@ -78,8 +80,8 @@ static void check_arguments(quire_fields *message, json_t *function, unsigned i)
 {
     const json_t *arguments = json_object_get(function, "arguments");
     json_error_t error;
-    json_t *value = json_loadb(json_string_value(arguments), json_string_length(arguments),
-                               JSON_DECODE_ANY, &error);
+    json_t *value = quire_json_read(json_string_value(arguments), json_string_length(arguments),
+                                    JSON_DECODE_ANY, &error);
     char *whole = value == NULL ? quire_json_complete(json_string_value(arguments)) : NULL;
 
     if (whole != NULL) {

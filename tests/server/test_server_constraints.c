@@ -179,6 +179,46 @@ static void ends_reach_the_engine(void **state)
     assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 0);
 }
 
+static uint32_t seed_of(const char *seed)
+{
+    char field[64];
+
+    (void)snprintf(field, sizeof field, "\"seed\":%s", seed);
+    json_decref(ask(field, 200));
+    return engine_double_seen(f.engine).params.sampler.seed;
+}
+
+/* jansson takes integers of 64 bits with a sign. */
+static void large_integers_are_numbers(void **state)
+{
+    static const char *const taken[] = {
+        "\"guided_json\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":18446744073709551615}",
+        "\"guided_json\":\"{\\\"minimum\\\":-18446744073709551615}\"",
+        "\"guided_json\":{\"type\":\"integer\",\"const\":18446744073709551616}",
+        "\"user\":\"\\\"9223372036854775808\",\"metadata\":{\"id\":[9223372036854775808]}",
+        "\"metadata\":-9223372036854775809",
+    };
+    json_t *root;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        json_decref(ask(taken[i], 200));
+    }
+    assert_int_equal(seed_of("18446744073709551615"), seed_of("18446744073709551615"));
+    assert_int_not_equal(seed_of("18446744073709551615"), seed_of("9223372036854775808"));
+    assert_int_equal(seed_of("9223372036854775807"), 0x80000000u);
+    root = ask("\"seed\":18446744073709560000", 400);
+    assert_non_null(strstr(json_string_at(root, "error.message"), "seed: 1.844674407370956"));
+    json_decref(root);
+    root = ask("\"max_tokens\":9223372036854775808", 400);
+    assert_non_null(strstr(json_string_at(root, "error.message"), "max_tokens: 9.22337203"));
+    json_decref(root);
+    root = ask("\"seed\":9223372036854775808,\"a\" 1", 400); /* the place is the client's */
+    assert_non_null(strstr(json_string_at(root, "error.message"), "column 46:"));
+    json_decref(root);
+    json_decref(ask("\"metadata\":1e999", 400));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +228,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(wrong_ones_are_named, start, stop),
         cmocka_unit_test_setup_teardown(grammars_of_other_fields_are_named, start, stop),
         cmocka_unit_test_setup_teardown(ends_reach_the_engine, start, stop),
+        cmocka_unit_test_setup_teardown(large_integers_are_numbers, start, stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -355,6 +355,22 @@ static void schemas_beyond_the_library_constrain(void **state)
     }
 }
 
+static void large_integers_in_tools_are_numbers(void **state)
+{
+    (void)state;
+    expect_in_grammar("{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"t\","
+                      "\"parameters\":{\"properties\":{\"a\":%s}}}}]," HI "}",
+                      "{\"type\":\"integer\",\"minimum\":17,\"maximum\":18446744073709551615}",
+                      "[1-9] [0-9]{2");
+    json_decref(http_post_json(
+        f.port, CHAT,
+        "{\"tools\":[" ADD_TOOL "],\"messages\":[{\"role\":\"user\",\"content\":\"x\"},"
+        "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\","
+        "\"function\":{\"name\":\"add\",\"arguments\":\"{\\\"a\\\":9223372036854775808}\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"y\"}]}",
+        200));
+}
+
 /* ---- requests ---- */
 
 static void expect_error(const char *body, const char *code, const char *words)
@@ -653,6 +669,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_client_goes_on_behind_a_cut_call, start, stop),
         cmocka_unit_test_setup_teardown(schemas_of_any_value_are_schemas, start, stop),
         cmocka_unit_test_setup_teardown(schemas_beyond_the_library_constrain, start, stop),
+        cmocka_unit_test_setup_teardown(large_integers_in_tools_are_numbers, start, stop),
         cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
         cmocka_unit_test_setup_teardown(a_template_without_tools_refuses_them, start_without_tools,
                                         stop),

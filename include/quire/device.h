@@ -116,6 +116,10 @@ void quire_device_info_get(const quire_device *device, quire_device_info *out);
 /* info.is_lost alone, without a question to the driver: for each step. */
 bool quire_device_is_lost(const quire_device *device);
 
+/* Whose queue the device's work is in: of an owner in this process, whose own work is there, too
+ * (ggml's Vulkan backend, in programs with -ngl). NULL: a queue of its own. */
+const void *quire_device_queue_owner(const quire_device *device);
+
 /* ---- memory ---- */
 
 typedef enum quire_device_kind {

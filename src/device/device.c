@@ -127,6 +127,11 @@ bool quire_device_is_lost(const quire_device *device)
     return device->is_lost;
 }
 
+const void *quire_device_queue_owner(const quire_device *device)
+{
+    return device->ops->queue_owner != NULL ? device->ops->queue_owner(device) : NULL;
+}
+
 int quire_device_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                        quire_device_memory *out)
 {

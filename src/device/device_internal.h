@@ -15,6 +15,7 @@ typedef struct quire_device_ops {
     bool is_in_place; /* rows are read where they are, by all threads; enter and leave are NULL */
     void (*close)(quire_device *device);
     void (*info)(const quire_device *device, quire_device_info *out);
+    const void *(*queue_owner)(const quire_device *device); /* NULL: its queue is its own */
     int (*alloc)(quire_device *device, quire_device_kind kind, uint64_t bytes,
                  quire_device_memory *out);
     void (*free)(quire_device *device, quire_device_memory *memory);

@@ -21,6 +21,8 @@ static int has_none(const quire_device_info *info, quire_error *err)
 
 #ifdef QUIRE_HAS_GGML_VULKAN
 
+#include "model/vulkan_loader.h"
+
 #include <ggml-vulkan.h>
 
 /* The backend of the tests has the shaders of Mesa's lavapipe alone (scripts/test-glslc.sh). */
@@ -63,6 +65,7 @@ static int vulkan_find(ggml_backend_dev_t *out, const quire_device_info *info, q
                                "so weights stay on the CPU (leave out -ngl)",
                                info->name, info->description, why[0] != '\0' ? ": " : "", why);
     }
+    (void)quire_vulkan_loader_share(*out); /* else they have a VkDevice each */
     return QUIRE_OK;
 }
 

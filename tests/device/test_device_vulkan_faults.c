@@ -2,6 +2,8 @@
  * used up, submissions that fail, a lost card. The functions of its context are replaced by ones
  * that fail when they are told to. Skipped where there is no device.
  *
+ * A second program (QUIRE_TEST_SHARED) does the same on the VkDevice of ggml's Vulkan backend.
+ *
  * SPDX-License-Identifier: MIT */
 #include "device/device_work.h"
 #include "device/validated.h"
@@ -15,6 +17,10 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#ifdef QUIRE_TEST_SHARED
+#include "layers_card.h"
+#endif
 
 #define SKIPPED 77
 
@@ -421,10 +427,21 @@ int main(void)
     int rc;
 
     validated_begin();
+#ifdef QUIRE_TEST_SHARED
+    if (card_of_vulkan0() == NULL) {
+        return SKIPPED;
+    }
+#endif
     if (quire_vulkan_context_get(&context, 0, quire_vulkan_validates(), &err) < 0) {
         (void)printf("skipped: %s\n", err.message);
         return SKIPPED;
     }
+#ifdef QUIRE_TEST_SHARED
+    if (context->share == NULL) {
+        (void)printf("vulkan0 does not use ggml's VkDevice\n");
+        return 1;
+    }
+#endif
     device_work_make(&device);
     driver_replace();
     rc = cmocka_run_group_tests(tests, NULL, NULL);

@@ -274,6 +274,8 @@ static uint64_t waits_of_token(const quire_model *on_card)
     quire_runtime_stats_get(runtime, &before);
     (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
     quire_runtime_stats_get(runtime, &after);
+    assert_ptr_equal(quire_device_queue_owner(quire_runtime_memory_device(runtime)),
+                     card_of_vulkan0());
     quire_runtime_destroy(runtime);
     return after.layers_waits_total - before.layers_waits_total;
 }

@@ -57,6 +57,13 @@ static void card_info(const quire_device *device, quire_device_info *out)
     card->calls->info(card, out);
 }
 
+static const void *card_queue_owner(const quire_device *device)
+{
+    const quire_card *card = (const quire_card *)device;
+
+    return card->calls->queue_owner != NULL ? card->calls->queue_owner(card) : NULL;
+}
+
 static int card_alloc(quire_device *device, quire_device_kind kind, uint64_t bytes,
                       quire_device_memory *out)
 {
@@ -169,6 +176,7 @@ static int card_leave(quire_device *device, const quire_attn_layer *layer,
 static const quire_device_ops card_ops = {
     .close = card_close,
     .info = card_info,
+    .queue_owner = card_queue_owner,
     .alloc = card_alloc,
     .free = card_free,
     .copy = card_copy,

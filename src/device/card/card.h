@@ -52,6 +52,7 @@ typedef struct quire_card_calls {
     size_t card_bytes;  /* of the own struct for a device, which begins with quire_card */
     size_t piece_bytes; /* of the own struct for memory, which begins with quire_card_piece */
     void (*info)(const quire_card *card, quire_device_info *out);
+    const void *(*queue_owner)(const quire_card *card); /* NULL: its queue is its own */
     int (*queue_open)(quire_card *card);
     void (*close)(quire_card *card); /* the queue, if it is open, and the context */
     int (*piece_make)(quire_card *card, quire_device_kind kind, uint64_t bytes,

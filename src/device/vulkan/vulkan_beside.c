@@ -66,9 +66,9 @@ static int submit_behind(quire_vulkan *v, VkCommandBuffer commands)
                                   .pSignalSemaphores = &v->beside.timeline };
     VkResult r;
 
-    (void)pthread_mutex_lock(&c->lock);
+    (void)pthread_mutex_lock(c->submits);
     r = c->QueueSubmit(c->copy_queue, 1, &submit, VK_NULL_HANDLE);
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(c->submits);
     QUIRE_TRY(quire_vulkan_status(v, r));
     v->card.n_beside = value;
     return QUIRE_OK;

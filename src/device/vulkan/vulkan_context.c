@@ -18,6 +18,12 @@
 
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static quire_vulkan_context *contexts;
+static struct {
+    quire_vulkan_share share;
+    uint32_t index; /* of the card, as devices count */
+    bool has_ended;
+} shares[QUIRE_VULKAN_SHARES_MAX]; /* contexts point there: none is used again */
+static uint32_t n_shares;
 static _Atomic uint64_t n_messages;
 static atomic_bool wants_validation;
 
@@ -65,6 +71,14 @@ static const VkDebugUtilsMessengerCreateInfoEXT messenger = {
     .pfnUserCallback = on_message
 };
 
+static void find_instance_calls(quire_vulkan_context *c)
+{
+#define X(name) c->name = (PFN_vk##name)c->GetInstanceProcAddr(c->instance, "vk" #name);
+    QUIRE_VULKAN_INSTANCE_CALLS(X)
+#undef X
+}
+
+/* The instance: of the shared VkDevice, or an own one. */
 static int make_instance(quire_vulkan_context *c, quire_error *err)
 {
     static const char *const layers[] = { LAYER };
@@ -82,17 +96,21 @@ static int make_instance(quire_vulkan_context *c, quire_error *err)
                                         .ppEnabledExtensionNames = extensions };
     PFN_vkCreateInstance create =
         (PFN_vkCreateInstance)c->GetInstanceProcAddr(NULL, "vkCreateInstance");
-    const VkResult r = create(&info, NULL, &c->instance);
+    VkResult r;
 
+    if (c->share != NULL) {
+        c->instance = c->share->instance;
+        find_instance_calls(c);
+        return QUIRE_OK;
+    }
+    r = create(&info, NULL, &c->instance);
     if (r == VK_ERROR_LAYER_NOT_PRESENT || r == VK_ERROR_EXTENSION_NOT_PRESENT) {
         return quire_error_set(err, QUIRE_UNSUPP, "Vulkan's validation layer is not installed");
     }
     if (r != VK_SUCCESS) {
         return quire_error_set(err, QUIRE_NOTFOUND, "Vulkan has no driver here (%d)", (int)r);
     }
-#define X(name) c->name = (PFN_vk##name)c->GetInstanceProcAddr(c->instance, "vk" #name);
-    QUIRE_VULKAN_INSTANCE_CALLS(X)
-#undef X
+    find_instance_calls(c);
     return QUIRE_OK;
 }
 
@@ -216,7 +234,25 @@ static bool has_extension(const quire_vulkan_context *c, const char *name)
     return is_there;
 }
 
-static int make_device(quire_vulkan_context *c, quire_error *err)
+static void find_device_calls(quire_vulkan_context *c)
+{
+#define X(name) c->name = (PFN_vk##name)c->GetDeviceProcAddr(c->device, "vk" #name);
+    QUIRE_VULKAN_DEVICE_CALLS(X)
+#undef X
+}
+
+static void take_shared_device(quire_vulkan_context *c)
+{
+    c->device = c->share->device;
+    c->family = c->share->family;
+    c->queue = c->share->queue;
+    c->copy_family = c->share->copy_family;
+    c->copy_queue = c->share->copy_queue;
+    c->submits = c->share->submits;
+    find_device_calls(c);
+}
+
+static int make_own_device(quire_vulkan_context *c, quire_error *err)
 {
     const float priorities[2] = { 1.0f, 1.0f };
     const VkDeviceQueueCreateInfo queues[2] = {
@@ -241,20 +277,30 @@ static int make_device(quire_vulkan_context *c, quire_error *err)
                                       .pNext = &wants,
                                       .queueCreateInfoCount = c->copy_family != c->family ? 2 : 1,
                                       .pQueueCreateInfos = queues };
+
+    if (c->CreateDevice(c->card, &info, NULL, &c->device) != VK_SUCCESS) {
+        return quire_error_set(err, QUIRE_IO, "vulkan%u: the driver opens no device", c->index);
+    }
+    find_device_calls(c);
+    c->GetDeviceQueue(c->device, c->family, 0, &c->queue);
+    c->GetDeviceQueue(c->device, c->copy_family, c->n_queues - 1, &c->copy_queue);
+    c->submits = &c->own;
+    return QUIRE_OK;
+}
+
+static int make_device(quire_vulkan_context *c, quire_error *err)
+{
     const VkPushConstantRange range = { VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(quire_card_push) };
     const VkPipelineLayoutCreateInfo layout = { .sType =
                                                     VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
                                                 .pushConstantRangeCount = 1,
                                                 .pPushConstantRanges = &range };
 
-    if (c->CreateDevice(c->card, &info, NULL, &c->device) != VK_SUCCESS) {
-        return quire_error_set(err, QUIRE_IO, "vulkan%u: the driver opens no device", c->index);
+    if (c->share != NULL) {
+        take_shared_device(c);
+    } else {
+        QUIRE_TRY(make_own_device(c, err));
     }
-#define X(name) c->name = (PFN_vk##name)c->GetDeviceProcAddr(c->device, "vk" #name);
-    QUIRE_VULKAN_DEVICE_CALLS(X)
-#undef X
-    c->GetDeviceQueue(c->device, c->family, 0, &c->queue);
-    c->GetDeviceQueue(c->device, c->copy_family, c->n_queues - 1, &c->copy_queue);
     return c->CreatePipelineLayout(c->device, &layout, NULL, &c->layout) == VK_SUCCESS
                ? QUIRE_OK
                : quire_error_set(err, QUIRE_NOMEM, "vulkan%u: no memory", c->index);
@@ -306,6 +352,8 @@ static void context_end(quire_vulkan_context *c)
     }
     if (c->device != NULL) {
         c->DestroyPipelineLayout(c->device, c->layout, NULL);
+    }
+    if (c->device != NULL && c->share == NULL) {
         c->DestroyDevice(c->device, NULL);
     }
     if (c->messenger != VK_NULL_HANDLE) {
@@ -315,12 +363,13 @@ static void context_end(quire_vulkan_context *c)
 
         destroy(c->instance, c->messenger, NULL);
     }
-    if (c->instance != NULL) {
+    if (c->instance != NULL && c->share == NULL) {
         c->DestroyInstance(c->instance, NULL);
     }
     if (c->loader != NULL) {
         (void)dlclose(c->loader);
     }
+    (void)pthread_mutex_destroy(&c->own);
     (void)pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -336,10 +385,67 @@ static int context_make(quire_vulkan_context *c, quire_error *err)
     return make_modules(c, err);
 }
 
-static quire_vulkan_context *context_find(uint32_t index, bool validates)
+/* ---- shared VkDevices ---- */
+
+/* The number, as devices count, of the card of a shared VkDevice. */
+static int share_index(const quire_vulkan_share *share, uint32_t *index)
+{
+    quire_vulkan_context c = { .share = share };
+    int rc = open_loader(&c, NULL);
+
+    rc = rc == QUIRE_OK ? make_instance(&c, NULL) : rc;
+    for (; rc == QUIRE_OK && c.card != share->card; c.index++) {
+        rc = find_card(&c, NULL);
+        *index = c.index;
+    }
+    if (c.loader != NULL) {
+        (void)dlclose(c.loader);
+    }
+    return rc == QUIRE_NOTFOUND && c.instance != NULL ? QUIRE_UNSUPP : rc;
+}
+
+int quire_vulkan_share_add(const quire_vulkan_share *share)
+{
+    uint32_t index = 0;
+    int rc;
+
+    (void)pthread_mutex_lock(&contexts_lock);
+    rc = n_shares < QUIRE_VULKAN_SHARES_MAX ? share_index(share, &index) : QUIRE_LIMIT;
+    if (rc == QUIRE_OK) {
+        shares[n_shares].share = *share;
+        shares[n_shares++].index = index;
+    }
+    (void)pthread_mutex_unlock(&contexts_lock);
+    return rc;
+}
+
+void quire_vulkan_share_end(VkDevice device)
+{
+    (void)pthread_mutex_lock(&contexts_lock);
+    for (uint32_t i = 0; i < n_shares; i++) {
+        shares[i].has_ended = shares[i].has_ended || shares[i].share.device == device;
+    }
+    (void)pthread_mutex_unlock(&contexts_lock);
+}
+
+static const quire_vulkan_share *share_find(uint32_t index, bool validates)
+{
+    for (uint32_t i = 0; i < n_shares; i++) {
+        if (!shares[i].has_ended && shares[i].index == index &&
+            shares[i].share.validates == validates) {
+            return &shares[i].share;
+        }
+    }
+    return NULL;
+}
+
+/* ---- contexts ---- */
+
+static quire_vulkan_context *context_find(uint32_t index, bool validates,
+                                          const quire_vulkan_share *share)
 {
     for (quire_vulkan_context *c = contexts; c != NULL; c = c->next) {
-        if (c->index == index && c->validates == validates) {
+        if (c->index == index && c->validates == validates && c->share == share) {
             return c;
         }
     }
@@ -349,18 +455,22 @@ static quire_vulkan_context *context_find(uint32_t index, bool validates)
 int quire_vulkan_context_get(quire_vulkan_context **out, uint32_t index, bool validates,
                              quire_error *err)
 {
+    const quire_vulkan_share *share;
     quire_vulkan_context *c;
     int rc = QUIRE_OK;
 
     (void)pthread_mutex_lock(&contexts_lock);
-    c = context_find(index, validates);
+    share = share_find(index, validates);
+    c = context_find(index, validates, share);
     if (c == NULL) {
         c = calloc(1, sizeof(*c));
         rc = c != NULL ? QUIRE_OK : quire_error_set(err, QUIRE_NOMEM, "vulkan%u: no memory", index);
         if (c != NULL) {
             c->index = index;
             c->validates = validates;
+            c->share = share;
             (void)pthread_mutex_init(&c->lock, NULL);
+            (void)pthread_mutex_init(&c->own, NULL);
             rc = context_make(c, err);
             if (rc < 0) {
                 context_end(c);

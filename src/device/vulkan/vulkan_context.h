@@ -1,22 +1,18 @@
 /* vulkan_context.h - the state of one card that all devices of a process share: the loader's
  * functions, the VkDevice, its queues, the pipelines made so far.
  *
- * Devices on the same card have one context, which ends with the last of them.
+ * Devices on the same card have one context, which ends with the last of them. Its VkDevice is its
+ * own, or one that is shared (vulkan_share.h).
  *
- * Thread: any; a context has a lock for its queues and its pipelines.
+ * Thread: any; a context has a lock for its queues and one for its pipelines.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_DEVICE_VULKAN_CONTEXT_H
 #define QUIRE_DEVICE_VULKAN_CONTEXT_H
 
 #include "device/card/card.h"
+#include "device/vulkan/vulkan_share.h"
 #include "quire/error.h"
-
-#include <pthread.h>
-#include <stdbool.h>
-
-#define VK_NO_PROTOTYPES
-#include <vulkan/vulkan.h>
 
 #define QUIRE_VULKAN_INSTANCE_CALLS(X)                                                             \
     X(DestroyInstance)                                                                             \
@@ -75,6 +71,7 @@ typedef struct quire_vulkan_context {
     uint32_t index; /* among the cards that can be used */
     uint32_t place; /* among all cards */
     bool validates;
+    const quire_vulkan_share *share; /* whose instance, VkDevice and queues these are; NULL: own */
     void *loader;
     VkInstance instance;
     VkDebugUtilsMessengerEXT messenger;
@@ -91,7 +88,9 @@ typedef struct quire_vulkan_context {
     VkPipelineLayout layout;
     VkShaderModule modules[QUIRE_CARD_KERNELS];
     quire_vulkan_pipeline *pipelines;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;     /* of the pipelines */
+    pthread_mutex_t own;      /* of the queues, of an own VkDevice */
+    pthread_mutex_t *submits; /* around submissions to a queue */
     PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
 #define X(name) PFN_vk##name name;
     QUIRE_VULKAN_INSTANCE_CALLS(X)

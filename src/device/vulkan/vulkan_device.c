@@ -64,11 +64,19 @@ static void vulkan_info(const quire_card *card, quire_device_info *out)
     memory_info(c, out);
 }
 
+static const void *vulkan_queue_owner(const quire_card *card)
+{
+    const quire_vulkan_share *share = ((const quire_vulkan *)card)->context->share;
+
+    return share != NULL ? share->owner : NULL;
+}
+
 static const quire_card_calls vulkan_calls = {
     .name = "vulkan",
     .card_bytes = sizeof(quire_vulkan),
     .piece_bytes = sizeof(quire_vulkan_piece),
     .info = vulkan_info,
+    .queue_owner = vulkan_queue_owner,
     .queue_open = quire_vulkan_queue_open,
     .close = quire_vulkan_close,
     .piece_make = quire_vulkan_piece_make,

@@ -153,9 +153,9 @@ int quire_vulkan_end(quire_card *card, int status)
                           0, 1, &to_host, 0, NULL, 0, NULL);
     QUIRE_TRY(quire_vulkan_status(v, c->EndCommandBuffer(commands)));
     QUIRE_TRY(status);
-    (void)pthread_mutex_lock(&c->lock);
+    (void)pthread_mutex_lock(c->submits);
     r = c->QueueSubmit(c->queue, 1, &submit, VK_NULL_HANDLE);
-    (void)pthread_mutex_unlock(&c->lock);
+    (void)pthread_mutex_unlock(c->submits);
     QUIRE_TRY(quire_vulkan_status(v, r));
     v->beside.joined = 0;
     v->command_value[card->n_submitted % QUIRE_VULKAN_COMMANDS] = value;

@@ -88,6 +88,13 @@ static void lost(void *ctx)
     fail();
 }
 
+static void dropped(void *ctx, const quire_invalidate *what)
+{
+    (void)ctx;
+    (void)what;
+    fail();
+}
+
 static engine_bench loop_begin(heard *h)
 {
     const quire_engine_opts none = QUIRE_ENGINE_OPTS_INIT;
@@ -113,7 +120,8 @@ static void loop_start(heard *h)
                                        .step = step,
                                        .ended = ended,
                                        .idle = idle,
-                                       .lost = lost };
+                                       .lost = lost,
+                                       .dropped = dropped };
     quire_error err = QUIRE_ERROR_INIT;
 
     assert_int_equal(quire_loop_start(h->loop, &events, &err), QUIRE_OK);

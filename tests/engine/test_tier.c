@@ -15,8 +15,10 @@
 #include "device/mock_device.h"
 #include "doze.h"
 #include "engine/loop/loop_object.h"
+#include "engine/pins.h"
 #include "store/memory_store.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -340,6 +342,124 @@ static void test_tenants_and_invalidation(void **state)
     }
 }
 
+/* ---- drops of other machines ---- */
+
+static void pages_evict(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_evict(tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+}
+
+static quire_store_ops deaf_ops; /* of the store, which is this machine's alone */
+static quire_store_drop news;
+static atomic_bool has_news;
+
+static bool news_heard(quire_store *store, quire_store_drop *out)
+{
+    if (!atomic_exchange(&has_news, false)) {
+        return false;
+    }
+    *out = news;
+    assert_int_equal(deaf_ops.drop(store, out), QUIRE_OK); /* the records are gone as well */
+    return true;
+}
+
+/* A store that hears of drops. */
+static quire_store *hearing_store_new(quire_store_ops *ops)
+{
+    quire_store *store = tier_store_new();
+
+    deaf_ops = *store->ops;
+    *ops = deaf_ops;
+    ops->heard = news_heard;
+    store->ops = ops;
+    return store;
+}
+
+/* Another machine drops a tenant. On return this one has heard of it. */
+static void drop_elsewhere(const engine_bench *b, quire_store *store, const char *tenant)
+{
+    news = (quire_store_drop){ .what = QUIRE_STORE_DROP_SALT,
+                               .salt = tenant,
+                               .salt_bytes = (uint32_t)strlen(tenant) };
+    atomic_store(&has_news, true);
+    quire_store_wake(store);
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS && atomic_load(&has_news); i++) {
+        test_doze_ms();
+    }
+    validate(b->engine);
+    assert_false(atomic_load(&has_news));
+}
+
+static int pin_make(const engine_bench *b, const char *tenant, const int32_t *text)
+{
+    const quire_engine_pin_params params = { .name = "pin",
+                                             .tokens = text,
+                                             .n_tokens = 3 * PAGE,
+                                             .tenant = tenant,
+                                             .tenant_bytes = (uint32_t)strlen(tenant) };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pin;
+
+    return quire_engine_pin_create(b->engine, &params, &pin, NULL, &err);
+}
+
+static int pin_get(const engine_bench *b, const char *tenant, quire_engine_pin *pin)
+{
+    const quire_engine_pin_name name = { tenant, (uint32_t)strlen(tenant), "pin" };
+
+    return quire_engine_pin_get(b->engine, &name, pin);
+}
+
+/* The pins of a tenant that another machine dropped end, as after an invalidation here. */
+static void test_pins_dropped_elsewhere(void **state)
+{
+    quire_store_ops ops;
+    quire_store *store = hearing_store_new(&ops);
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
+    int32_t text[3 * PAGE];
+    quire_engine_pin pin;
+
+    (void)state;
+    tokens_make(text, 3 * PAGE, 1);
+    assert_int_equal(pin_make(&b, "anna", text), QUIRE_OK);
+    assert_int_equal(pin_make(&b, "bert", text), QUIRE_OK);
+    drop_elsewhere(&b, store, "anna");
+    assert_int_equal(pin_get(&b, "anna", &pin), QUIRE_NOTFOUND);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_PIN_DROPPED, "pin 'pin' was lost"), 1);
+    assert_int_equal(pin_get(&b, "bert", &pin), QUIRE_OK);
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+    assert_int_equal(pin_make(&b, "anna", text), QUIRE_OK);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* Pages that had copies are copied again when they are computed after a drop by another machine. */
+static void test_copies_dropped_elsewhere(void **state)
+{
+    quire_store_ops ops;
+    quire_store *store = hearing_store_new(&ops);
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_FULL, 1);
+
+    (void)state;
+    tokens_make(text, N_FULL, 1);
+    params.tenant = "anna";
+    params.tenant_bytes = 4;
+    assert_int_equal(tier_run(&b, &params, got), 0);
+    tier_wait_records(&b, 4);
+    assert_int_equal(engine_call(b.engine, pages_evict, NULL), QUIRE_OK);
+    assert_int_equal(tier_run(&b, &params, got), N_FULL - 1); /* so the pages are known as stored */
+    assert_int_equal(engine_call(b.engine, pages_evict, NULL), QUIRE_OK);
+    drop_elsewhere(&b, store, "anna");
+    assert_int_equal(tier_run(&b, &params, got), 0);
+    tier_wait_records(&b, 4);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* Rounds at most until a fetch lacks memory. One is enough, unless the thread rests so long that
  * the first request ends before the fetch of the second one begins. */
 #define SHORT_ROUNDS_MAX 100u
@@ -635,6 +755,8 @@ int main(void)
         cmocka_unit_test(test_hung),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_tenants_and_invalidation),
+        cmocka_unit_test(test_pins_dropped_elsewhere),
+        cmocka_unit_test(test_copies_dropped_elsewhere),
         cmocka_unit_test(test_short_of_pages),
         cmocka_unit_test(test_creation_fails),
         cmocka_unit_test(test_degraded),

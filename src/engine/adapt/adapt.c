@@ -394,6 +394,12 @@ static void lost(void *ctx)
     quire_adapt_pins_lost(ctx);
 }
 
+static void dropped(void *ctx, const quire_invalidate *what)
+{
+    quire_adapt_forget(ctx, what);
+    quire_adapt_invalidated(ctx);
+}
+
 void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out)
 {
     *out = (quire_loop_events){
@@ -404,6 +410,7 @@ void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out)
         .ended = ended,
         .idle = idle,
         .lost = lost,
+        .dropped = dropped,
     };
 }
 

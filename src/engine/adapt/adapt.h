@@ -5,6 +5,7 @@
  *   step         limits of classes: are promises kept
  *   ended        ghost caches (trace/online/shadow.h), last hour (trace/online/recent.h), pins
  *   idle         pre-caching: compute in advance
+ *   dropped      pre-caching: forget the texts; their pins end
  *   each second  judge pre-cached texts, upkeep of pins, size of the pinned region
  *
  * Adaptation receives these events from the loop (loop_events.h) and acts through the loop's

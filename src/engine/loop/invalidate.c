@@ -61,8 +61,9 @@ quire_prefix_dropped quire_loop_session_drop(quire_loop *loop, const quire_inval
     return dropped;
 }
 
-quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
-                                           uint64_t owner)
+/* Drop texts in the tree, and stop the requests that would publish them. */
+static quire_prefix_dropped texts_drop(quire_loop *loop, const quire_invalidate *what,
+                                       uint64_t owner)
 {
     const quire_prefix_key key = quire_loop_key(loop, what->tenant, what->tenant_bytes);
     const uint64_t now_us = quire_loop_now_us(loop);
@@ -87,6 +88,20 @@ quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalid
         break;
     }
     quire_loop_condensed_invalidate(loop, what, &dropped);
+    return dropped;
+}
+
+quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
+                                           uint64_t owner)
+{
+    const quire_prefix_dropped dropped = texts_drop(loop, what, owner);
+
     quire_tier_invalidate(loop, what);
     return dropped;
+}
+
+void quire_loop_follow_drop(quire_loop *loop, const quire_invalidate *what)
+{
+    (void)texts_drop(loop, what, 0);
+    loop->events.dropped(loop->events.ctx, what);
 }

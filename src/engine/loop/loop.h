@@ -281,5 +281,7 @@ quire_prefix_dropped quire_loop_session_drop(quire_loop *loop, const quire_inval
 /* See quire_engine_invalidate(). owner: owner number of the session. */
 quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
                                            uint64_t owner);
+/* Another machine dropped texts of the common store: drop them here, and tell the listener. */
+void quire_loop_follow_drop(quire_loop *loop, const quire_invalidate *what);
 
 #endif /* QUIRE_ENGINE_LOOP_H */

@@ -3,6 +3,7 @@
  *   admitted ... first_token ... ended      of each request
  *   step                                    after each round, even if nothing ran
  *   idle                                    the loop becomes idle, or is idle no longer
+ *   dropped                                 texts, because another machine dropped them
  *
  * The loop does not know its listener. A listener acts through the setters of loop.h.
  *
@@ -45,6 +46,8 @@ typedef struct quire_loop_events {
     uint32_t (*idle)(void *ctx, const quire_loop_idle *idle);
     /* The device was lost, and the loop has no requests any more. Called more than once. */
     void (*lost)(void *ctx);
+    /* Another machine dropped texts of the common store, and the loop has dropped them, too. */
+    void (*dropped)(void *ctx, const quire_invalidate *what);
 } quire_loop_events;
 
 #endif /* QUIRE_ENGINE_LOOP_EVENTS_H */

@@ -389,27 +389,30 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
 
 void quire_tier_hear(quire_loop *loop)
 {
-    const uint64_t now_us = quire_loop_now_us(loop);
     quire_store_drop what;
 
     if (loop->tier == NULL || loop->tier->store->ops->heard == NULL) {
         return;
     }
     while (loop->tier->store->ops->heard(loop->tier->store, &what)) {
+        quire_invalidate some = { .tenant = what.salt, .tenant_bytes = what.salt_bytes };
+
+        quire_prefix_copies_forget(loop->tree); /* all, as for drops of this machine */
         switch (what.what) {
         case QUIRE_STORE_DROP_ALL:
-            (void)quire_prefix_drop_all(loop->tree, now_us);
+            some.what = QUIRE_INVALIDATE_ALL;
             break;
         case QUIRE_STORE_DROP_SALT:
-            (void)quire_prefix_drop_salt(loop->tree, what.salt, what.salt_bytes, now_us);
+            some.what = QUIRE_INVALIDATE_TENANT;
             break;
         case QUIRE_STORE_DROP_SALTS:
-            (void)quire_prefix_drop_salts(loop->tree, what.salt, what.salt_bytes, now_us);
+            some.what = QUIRE_INVALIDATE_TENANTS;
             break;
         case QUIRE_STORE_DROP_TEXT:
         case QUIRE_STORE_DROP_BEHIND:
-            break;
+            continue;
         }
+        quire_loop_follow_drop(loop, &some);
     }
 }
 

@@ -316,9 +316,9 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
 
 /* The page with the state behind the n_tokens tokens of a text that a ref's sequence was filled
  * with or has published: to copy from (get), or to fill before any other call (put). get:
- * QUIRE_PAGE_NULL when no node ends there or it has no state. put: QUIRE_PAGE_NULL also when the
- * node has a state already, or there is no room. Cached pages make room. A state of a pinned node
- * is pinned, if its region can promise the bytes. The cache has states. */
+ * QUIRE_PAGE_NULL when no node of this text ends there or it has no state. put: QUIRE_PAGE_NULL
+ * also when the node has a state already, or there is no room. Cached pages make room. A state of a
+ * pinned node is pinned, if its region can promise the bytes. The cache has states. */
 quire_page_id quire_prefix_state_get(const quire_prefix *tree, quire_prefix_ref ref,
                                      uint32_t n_tokens);
 quire_page_id quire_prefix_state_put(quire_prefix *tree, quire_prefix_ref ref, uint32_t n_tokens);

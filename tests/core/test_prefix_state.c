@@ -466,6 +466,30 @@ static void test_pinned_growth(void **state)
     test_prefix_destroy(&p);
 }
 
+/* A node that a run has published grows with another text: it takes no state of the run's own. */
+static void test_another_text(void **state)
+{
+    int32_t text[TEXT], other[TEXT];
+    test_run run, longer;
+    test_prefix p;
+
+    (void)state;
+    begin(&p, 100);
+    test_text(text, TEXT, 1);
+    test_text(other, TEXT, 1000);
+    memcpy(other, text, (P + 1) * sizeof text[0]);
+    run = start(&p, text, 2 * P);
+    test_run_extend(&p, &run, text, P + 1);
+    longer = start(&p, other, 2 * P);
+    test_run_extend(&p, &longer, other, 2 * P);
+    test_append(p.cache, run.seq, P - 1); /* not published, or for want of room not in the tree */
+    assert_false(leave(&p, &run, text, 2 * P));
+    assert_true(leave(&p, &longer, other, 2 * P));
+    test_run_end(&p, &run);
+    test_run_end(&p, &longer);
+    test_prefix_destroy(&p);
+}
+
 typedef struct copies {
     uint32_t n;
     quire_prefix_copy items[PAGES + 1];
@@ -759,6 +783,7 @@ int main(void)
         cmocka_unit_test(test_ends_move_up),
         cmocka_unit_test(test_pins_hold_states),
         cmocka_unit_test(test_pinned_growth),
+        cmocka_unit_test(test_another_text),
         cmocka_unit_test(test_copies),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_sequences),

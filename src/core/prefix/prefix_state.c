@@ -3,11 +3,16 @@
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
 
-/* The node on the path of a ref that ends behind n_tokens tokens; 0 = none. */
+/* The node on the path of a ref that ends behind n_tokens tokens; 0 = none. The node at which the
+ * ref ends may have grown with another text since: only the known tokens are those of the ref. */
 static uint32_t node_at(const quire_prefix *tree, quire_prefix_ref ref, uint32_t n_tokens)
 {
     const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
-    uint32_t id = tie != NULL && tree->cache->opts.state_bytes != 0 ? tie->node : QUIRE_NODE_NULL;
+    uint32_t id = QUIRE_NODE_NULL;
+
+    if (tie != NULL && tree->cache->opts.state_bytes != 0 && n_tokens <= tie->n_known) {
+        id = tie->node;
+    }
 
     while (id != QUIRE_NODE_NULL && quire_prefix_node_end(quire_prefix_at(tree, id)) > n_tokens) {
         id = quire_prefix_at(tree, id)->parent;

@@ -11,6 +11,7 @@
 
 #include "engine/adapt/adapt_object.h"
 #include "engine/engine_halves.h"
+#include "engine/pins.h"
 #include "engine_fixture.h"
 
 #include <stdatomic.h>
@@ -164,6 +165,57 @@ static void test_too_little_is_known(void **state)
     bench_close(&b);
 }
 
+#define PAGE 64u
+
+/* An engine with a pinned region of one page of 16, and a pin of n tokens in the dynamic region. */
+static engine_bench bench_pinned(uint32_t n)
+{
+    const quire_runtime_opts runtime = bench_runtime_opts(16 * PAGE, 4);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    int32_t tokens[16 * PAGE];
+    const quire_engine_pin_params params = {
+        .name = "pin", .tokens = tokens, .n_tokens = n, .class_index = 1
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pin;
+    engine_bench b;
+
+    quire_classes_default(&opts.classes);
+    opts.classes.items[0].is_pinned = true;
+    opts.pinned_bytes = tiny_page_bytes(PAGE);
+    b = bench_tiny(&opts, &runtime);
+    tokens_make(tokens, n, 1);
+    assert_int_equal(quire_engine_pin_create(b.engine, &params, &pin, NULL, &err), QUIRE_OK);
+    return b;
+}
+
+/* Tune to a pinned region of n_pages. Returns the pages that it has then. */
+static uint64_t pages_tuned(const engine_bench *b, uint32_t n_pages)
+{
+    const quire_engine_tuning tuning = { .changes = { { .knob = QUIRE_TUNE_PINNED_SHARE,
+                                                        .to = (n_pages + 0.5) / 16.0 } },
+                                         .is_applied = { true },
+                                         .n_changes = 1 };
+
+    quire_adapt_tune_follow(b->engine->adapt, &tuning);
+    return stats_now(b->engine).memory.pinned_budget_bytes / tiny_page_bytes(PAGE);
+}
+
+/* Pins have at most half of the dynamic region, so that requests can compute in the rest: tuning
+ * takes nothing of this rest. */
+static void test_pins_keep_half_of_the_dynamic_region(void **state)
+{
+    engine_bench b = bench_pinned(6 * PAGE);
+
+    (void)state;
+    assert_int_equal(pages_tuned(&b, 8), 1); /* 8 pages would be left for 6 of a pin */
+    assert_int_equal(pages_tuned(&b, 5), 1);
+    assert_int_equal(pages_tuned(&b, 4), 4);
+    assert_int_equal(pages_tuned(&b, 2), 2);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 typedef struct limit {
     quire_engine *engine;
     uint32_t value;
@@ -202,6 +254,7 @@ int main(void)
         cmocka_unit_test(test_a_suggestion_changes_nothing_and_is_said_once),
         cmocka_unit_test(test_states_are_measured),
         cmocka_unit_test(test_too_little_is_known),
+        cmocka_unit_test(test_pins_keep_half_of_the_dynamic_region),
         cmocka_unit_test(test_degradation_is_said),
     };
 

@@ -104,6 +104,9 @@ void quire_pinned_close(quire_adapt *adapt);
 /* Record that a high class uses this text. */
 void quire_pinned_touch(quire_adapt *adapt, const quire_working_set_text *text);
 void quire_pinned_upkeep(quire_adapt *adapt);
+/* Whether the dynamic region can do without the bytes by which a pinned region of this size is
+ * larger than it is. */
+bool quire_pinned_may_be(const quire_adapt *adapt, uint64_t bytes);
 /* Thread: any. */
 void quire_pinned_stats(const quire_adapt *adapt, quire_memory_stats *out);
 

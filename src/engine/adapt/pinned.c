@@ -145,6 +145,14 @@ static uint64_t dynamic_held(const quire_region_stats *dynamic)
                          2 * pinned);
 }
 
+bool quire_pinned_may_be(const quire_adapt *adapt, uint64_t bytes)
+{
+    const quire_region_stats dynamic = stats_of(adapt, QUIRE_REGION_DYNAMIC);
+    const uint64_t now_bytes = stats_of(adapt, adapt->parts->pinned).budget_bytes;
+
+    return bytes <= now_bytes || bytes - now_bytes + dynamic_held(&dynamic) <= dynamic.budget_bytes;
+}
+
 static void size(quire_adapt *adapt, const quire_region_stats *pinned, uint64_t need)
 {
     const quire_region_stats dynamic = stats_of(adapt, QUIRE_REGION_DYNAMIC);

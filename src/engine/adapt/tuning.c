@@ -56,9 +56,11 @@ static int change_apply(const tuner *t, const quire_tune_change *change)
 
     switch (change->knob) {
     case QUIRE_TUNE_PINNED_SHARE: {
-        const uint64_t bytes = (uint64_t)(change->to * (double)t->total_bytes);
+        uint64_t bytes = (uint64_t)(change->to * (double)t->total_bytes);
 
-        return quire_loop_pinned_resize(adapt->loop, bytes - bytes % adapt->parts->page_bytes);
+        bytes -= bytes % adapt->parts->page_bytes;
+        QUIRE_FAIL_IF(!quire_pinned_may_be(adapt, bytes), QUIRE_NOPAGES);
+        return quire_loop_pinned_resize(adapt->loop, bytes);
     }
     case QUIRE_TUNE_TTL:
         QUIRE_TRY(quire_loop_ttl_set(adapt->loop, (uint64_t)change->to));

@@ -12,6 +12,7 @@
 #include "doze.h"
 #include "engine/pins.h"
 #include "engine_fixture.h"
+#include "quire/pin.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 
 static _Atomic uint64_t now_us;
 
-static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
+static engine_bench bench_begin_max(uint32_t n_pinned_pages, quire_format format, uint32_t pins_max)
 {
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
@@ -36,12 +37,17 @@ static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
     quire_classes_default(&opts.classes);
     opts.classes.items[REALTIME].is_pinned = true;
     opts.pinned_bytes = n_pinned_pages * tiny_page_bytes(PAGE);
-    opts.pins_max = 4;
+    opts.pins_max = pins_max;
     opts.precache.is_off = true;
     opts.clock_us = hands_of;
     opts.clock_ctx = &now_us;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
     return bench_tiny(&opts, &runtime);
+}
+
+static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
+{
+    return bench_begin_max(n_pinned_pages, format, 4);
 }
 
 static engine_bench bench_begin(uint32_t n_pinned_pages)
@@ -345,6 +351,54 @@ static void test_invalidation_wins(void **state)
     bench_close(&b);
 }
 
+/* The engine's looks at pins in core's table. */
+static _Atomic uint32_t n_looks;
+
+int __real_quire_pins_get(const quire_pins *pins, quire_pin_id id, quire_pin_info *out);
+int __wrap_quire_pins_get(const quire_pins *pins, quire_pin_id id, quire_pin_info *out);
+
+int __wrap_quire_pins_get(const quire_pins *pins, quire_pin_id id, quire_pin_info *out)
+{
+    atomic_fetch_add(&n_looks, 1);
+    return __real_quire_pins_get(pins, id, out);
+}
+
+/* Pins that end together are counted once, since each look at a pin walks over its pages. */
+static void test_many_end_together(void **state)
+{
+    enum {
+        N = 64
+    };
+    engine_bench b = bench_begin_max(8, bench_runtime_opts(N_CTX, 4).k_format, N);
+    const quire_invalidate all = { .what = QUIRE_INVALIDATE_ALL };
+    quire_prefix_dropped dropped;
+    quire_memory_stats m;
+    uint32_t n_all = 1;
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++) {
+        quire_engine_pin_params params = pin_params("", 1, 5 * PAGE); /* of one text */
+        char name[8];
+
+        (void)snprintf(name, sizeof name, "p%u", (unsigned)i);
+        params.name = name;
+        (void)pin_make(&b, &params);
+    }
+    m = stats_now(b.engine).memory;
+    assert_int_equal(m.pins, N);
+    assert_int_equal(m.pin_bytes, N * 5 * tiny_page_bytes(PAGE));
+    atomic_store(&n_looks, 0);
+    assert_int_equal(quire_engine_invalidate(b.engine, &all, &dropped), QUIRE_OK);
+    assert_true(atomic_load(&n_looks) <= 4 * N);
+    assert_int_equal(quire_engine_pins_list(b.engine, NULL, 0, 0, NULL, 0, &n_all), 0);
+    assert_int_equal(n_all, 0);
+    m = stats_now(b.engine).memory;
+    assert_int_equal(m.pins, 0);
+    assert_int_equal(m.pin_bytes, 0);
+    assert_int_equal(m.pins_dropped_total, N);
+    bench_close(&b);
+}
+
 static void test_in_the_background(void **state)
 {
     engine_bench b = bench_begin(12);
@@ -467,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_time_ends_a_pin_and_renewal_does_not),
         cmocka_unit_test(test_a_dropped_pin_may_be_evicted),
         cmocka_unit_test(test_invalidation_wins),
+        cmocka_unit_test(test_many_end_together),
         cmocka_unit_test(test_in_the_background),
         cmocka_unit_test(test_sealed_formats_hold_full_pages),
         cmocka_unit_test(test_beside_requests),

@@ -139,6 +139,7 @@ void quire_adapt_destroy(quire_adapt *adapt)
 static void publish(quire_adapt *adapt)
 {
     quire_precache_count(adapt);
+    quire_adapt_pins_count(adapt);
     (void)pthread_mutex_lock(&adapt->lock);
     adapt->shared = adapt->figures;
     (void)pthread_mutex_unlock(&adapt->lock);

@@ -122,6 +122,9 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
 /* Texts were invalidated. */
 void quire_adapt_pins_invalidated(quire_adapt *adapt);
 void quire_adapt_pins_upkeep(quire_adapt *adapt);
+/* Count pins and their bytes anew, and show them, if any has changed. A walk over all their pages:
+ * once for all changes of a round. */
+void quire_adapt_pins_count(quire_adapt *adapt);
 /* The device was lost: no client waits for a pin any more. */
 void quire_adapt_pins_lost(quire_adapt *adapt);
 

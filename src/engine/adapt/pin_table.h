@@ -49,6 +49,7 @@ struct quire_pin_table {
     pthread_cond_t changed;   /* a waiter is done */
     uint64_t touched_us;      /* last report of pinned texts to the working set */
     _Atomic uint64_t changes; /* the last number given to a change; any thread reads it */
+    bool is_uncounted;        /* quire_adapt_pins_count() has work */
     uint32_t n;
     quire_pin_entry entries[]; /* [pins_max], oldest first: n are in use */
 };

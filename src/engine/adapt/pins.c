@@ -185,8 +185,7 @@ static void waiter_end(quire_adapt *adapt, quire_pin_entry *entry, int status, c
         return;
     }
     entry->waiter = NULL;
-    if (status == QUIRE_OK) {
-        quire_adapt_pin_show(adapt, entry);
+    if (status == QUIRE_OK) { /* the entry is shown as it is */
         quire_adapt_pin_describe(adapt, entry, &waiter->pin);
     } else {
         (void)quire_error_set(&waiter->error, status, "%s", message);
@@ -210,11 +209,15 @@ static void say(quire_adapt *adapt, const quire_pin_entry *entry, quire_event_ki
                            adapt->parts->opts->classes.items[entry->class_index].name);
 }
 
-static void count(quire_adapt *adapt)
+void quire_adapt_pins_count(quire_adapt *adapt)
 {
     quire_memory_stats *s = &adapt->figures;
     quire_pin_table *pins = adapt->pins;
 
+    if (pins == NULL || !pins->is_uncounted) {
+        return;
+    }
+    pins->is_uncounted = false;
     s->pins = 0;
     s->pins_computing = 0;
     s->pin_bytes = 0;
@@ -234,7 +237,7 @@ static void entry_remove(quire_adapt *adapt, quire_pin_entry *entry)
     (void)quire_pins_drop(adapt->pins->table, entry->id, quire_loop_now_us(adapt->loop));
     entry_cut(adapt, entry);
     quire_loop_released(adapt->loop);
-    count(adapt);
+    adapt->pins->is_uncounted = true;
 }
 
 static void fail(quire_adapt *adapt, quire_pin_entry *entry, int status, const char *message)
@@ -274,8 +277,9 @@ static void held(quire_adapt *adapt, quire_pin_entry *entry)
     quire_adapt_pin_changed(adapt->pins, entry);
     adapt->figures.pins_created_total++;
     say(adapt, entry, QUIRE_EVENT_PIN_CREATED, "is held");
+    quire_adapt_pin_show(adapt, entry);
     waiter_end(adapt, entry, QUIRE_OK, NULL);
-    count(adapt);
+    adapt->pins->is_uncounted = true;
 }
 
 /* Submit the request that computes the pin's text. It ends by itself; no client waits for it. */
@@ -438,7 +442,7 @@ void quire_adapt_pins_upkeep(quire_adapt *adapt)
         pins->touched_us = now_us;
         (void)quire_pins_visit(pins->table, touch, adapt);
     }
-    count(adapt);
+    pins->is_uncounted = true; /* bytes of pins change with the pages that they share */
 }
 
 void quire_adapt_pins_invalidated(quire_adapt *adapt)

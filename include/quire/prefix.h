@@ -266,7 +266,7 @@ void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *ke
                             quire_prefix_claim *claim);
 
 /* A number, never 0, that changes whenever the result of a lookup may change: when nodes or refs
- * come and go, when a node loses a page, and when pages are pinned or charged to another region.
+ * come and go, when a node loses a page, and when pages are pinned, recharged, off- or onloaded.
  * While the number is unchanged, a lookup's result holds, except for cached_token when several
  * branches are next in order (their use decides which one is reported). A claim's result holds
  * while quire_cache_generation() is unchanged too. Cost: O(1). */

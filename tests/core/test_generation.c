@@ -224,6 +224,42 @@ static void test_holes_change_lookups(void **state)
     fixture_fini(&f);
 }
 
+static void slot_release(void *ctx, uint32_t slot)
+{
+    (void)ctx;
+    (void)slot;
+}
+
+/* The same when a page leaves memory, and when it comes back. */
+static void test_offloaded_pages_change_lookups(void **state)
+{
+    static unsigned char bytes[PAGE_BYTES];
+    const quire_offload_ops ops = { .release = slot_release };
+    quire_page_id page;
+    uint64_t texts;
+    fixture f;
+    test_run run;
+
+    (void)state;
+    fixture_init(&f);
+    quire_cache_offload_set(f.p.cache, &ops);
+    run = test_run_start(&f.p, f.text, 2 * P);
+    test_run_extend(&f.p, &run, f.text, 2 * P);
+    page = test_page_of(f.p.cache, run.seq, 0, P);
+    texts = texts_of(&f);
+    assert_int_equal(test_lookup(&f.p, f.text, P + 1).n_tokens, P + 1);
+    assert_int_equal(quire_cache_page_gather(f.p.cache, page, bytes, sizeof bytes), QUIRE_OK);
+    assert_int_equal(quire_cache_page_offload(f.p.cache, page, 0), QUIRE_OK);
+    assert_int_equal(test_lookup(&f.p, f.text, P + 1).n_tokens, P);
+    assert_int_not_equal(texts_of(&f), texts);
+    texts = texts_of(&f);
+    assert_int_equal(quire_cache_page_onload(f.p.cache, page, bytes, sizeof bytes), QUIRE_OK);
+    assert_int_equal(test_lookup(&f.p, f.text, P + 1).n_tokens, P + 1);
+    assert_int_not_equal(texts_of(&f), texts);
+    test_run_end(&f.p, &run);
+    fixture_fini(&f);
+}
+
 static void test_regions_and_pins(void **state)
 {
     quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
@@ -579,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_sequences_let_go),
         cmocka_unit_test(test_the_tree_lets_go),
         cmocka_unit_test(test_holes_change_lookups),
+        cmocka_unit_test(test_offloaded_pages_change_lookups),
         cmocka_unit_test(test_regions_and_pins),
         cmocka_unit_test(test_emptied_extents),
         cmocka_unit_test(test_random),

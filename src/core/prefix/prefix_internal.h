@@ -144,7 +144,7 @@ struct quire_prefix {
     uint64_t seed;
     uint64_t now_us;
     uint64_t tick;
-    uint64_t generation; /* quire_prefix_generation() */
+    uint64_t generation; /* of quire_prefix_generation(): the tree's part */
     quire_counter query_tokens;
     quire_counter hit_tokens;
     quire_counter lookups;

@@ -63,9 +63,13 @@ uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint3
     return id < tree->nodes.id_end ? id : QUIRE_NODE_NULL;
 }
 
+/* Lookups end before an offloaded page of which they would use a part. */
 uint64_t quire_prefix_generation(const quire_prefix *tree)
 {
-    return tree->generation;
+    const quire_pool *pool = &tree->cache->pool;
+
+    return tree->generation + quire_counter_get(&pool->offloads_total) +
+           quire_counter_get(&pool->onloads_total);
 }
 
 int quire_prefix_visit(const quire_prefix *tree,

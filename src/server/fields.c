@@ -51,18 +51,35 @@ char *quire_json_dump(const json_t *value)
     }
 }
 
-void quire_field_error(quire_fields *fields, const char *name, const char *format, ...)
+static void set_error(quire_fields *fields, const char *code, const char *name, const char *what)
 {
     char where[QUIRE_API_PARAM_MAX];
-    char what[QUIRE_ERROR_MESSAGE_MAX / 2];
-    va_list args;
 
     (void)snprintf(where, sizeof where, "%s%s%s", fields->path != NULL ? fields->path : "",
                    fields->path != NULL ? "." : "", name);
+    (void)quire_api_error_set(fields->err, 400, code, where, "%s: %s", where, what);
+}
+
+void quire_field_error(quire_fields *fields, const char *name, const char *format, ...)
+{
+    char what[QUIRE_ERROR_MESSAGE_MAX / 2];
+    va_list args;
+
     va_start(args, format);
     (void)vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    (void)quire_api_error_set(fields->err, 400, "invalid_value", where, "%s: %s", where, what);
+    set_error(fields, "invalid_value", name, what);
+}
+
+void quire_field_unsupported(quire_fields *fields, const char *name, const char *format, ...)
+{
+    char what[QUIRE_ERROR_MESSAGE_MAX / 2];
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    set_error(fields, "unsupported_parameter", name, what);
 }
 
 void quire_field_type_error(quire_fields *fields, const char *name, const char *expected,
@@ -259,16 +276,12 @@ void quire_field_refuse(quire_fields *fields, const char *name, const char *acce
                         const char *why)
 {
     json_t *value = quire_field(fields, name);
-    const bool is_first = fields->err->http == 0;
     const int is_accepted = value == NULL ? 1 : is_among(value, accepted);
 
     if (is_accepted < 0) {
         (void)quire_api_error_nomem(fields->err);
     } else if (is_accepted == 0) {
-        quire_field_error(fields, name, "not supported: %s (accepted: null%s%s)", why,
-                          accepted[0] != '\0' ? ", " : "", accepted);
-        if (is_first) {
-            fields->err->code = "unsupported_parameter";
-        }
+        quire_field_unsupported(fields, name, "not supported: %s (accepted: null%s%s)", why,
+                                accepted[0] != '\0' ? ", " : "", accepted);
     }
 }

@@ -74,6 +74,10 @@ void quire_field_type_error(quire_fields *fields, const char *name, const char *
 __attribute__((format(printf, 3, 4))) void quire_field_error(quire_fields *fields, const char *name,
                                                              const char *format, ...);
 
+/* The same about a value that Quire knows and does not support: "unsupported_parameter". */
+__attribute__((format(printf, 3, 4))) void
+quire_field_unsupported(quire_fields *fields, const char *name, const char *format, ...);
+
 /* "a string" */
 const char *quire_json_type_text(json_t *value);
 

@@ -8,7 +8,7 @@
 #include "server/unsupported.h"
 
 #include <errno.h>
-#include <stdint.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -410,6 +410,15 @@ static uint32_t read_n(quire_fields *fields)
     return (uint32_t)quire_field_int(fields, "n_cmpl", n, 1, QUIRE_SERVER_CHOICES_MAX);
 }
 
+/* OpenAI's best_of generates more answers than it returns. */
+static void refuse_best_of(const quire_generation *gen, quire_fields *fields)
+{
+    char n[12];
+
+    (void)snprintf(n, sizeof n, "%" PRIu32, gen->n_per_prompt);
+    quire_field_refuse(fields, "best_of", n, "all answers are returned, `n` of them");
+}
+
 int quire_generation_fields(quire_generation *gen, quire_fields *fields)
 {
     gen->params.sampler = gen->http->server->opts.sampler;
@@ -432,8 +441,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
     gen->n_per_prompt = read_n(fields);
-    (void)quire_field_int(fields, "best_of", gen->n_per_prompt, gen->n_per_prompt,
-                          gen->n_per_prompt);
+    refuse_best_of(gen, fields);
     if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {
         quire_field_error(fields, "n", "a session takes one answer");
     }

@@ -30,9 +30,12 @@ static void add_part(quire_messages *messages, quire_fields *message, json_t *pa
     json_t *type = json_object_get(part, "type");
     json_t *text = json_object_get(part, "text");
 
-    if (!json_is_string(type) || strcmp(json_string_value(type), "text") != 0) {
-        quire_field_error(message, "content", "part %u: only parts of type \"text\" are supported",
-                          i);
+    if (!json_is_string(type)) {
+        quire_field_error(message, "content", "part %u: type must be \"text\"", i);
+    } else if (strcmp(json_string_value(type), "text") != 0) {
+        quire_field_unsupported(message, "content",
+                                "part %u has the type \"%.32s\": only \"text\" is supported", i,
+                                json_string_value(type));
     } else if (!json_is_string(text)) {
         quire_field_error(message, "content", "part %u: text must be a string", i);
     } else {

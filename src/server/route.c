@@ -130,9 +130,10 @@ static void find_route(quire_http *http, const char *path, const char *method)
         http->is_options = true;
         http->err.allow = allowed(path);
     } else if (has_path) {
-        (void)quire_api_error_set(&http->err, 405, "method_not_allowed", NULL,
-                                  "%s is not allowed here", http->method);
         http->err.allow = allowed(path);
+        (void)quire_api_error_set(&http->err, 405, "method_not_allowed", NULL,
+                                  "%s is not allowed here (allowed: %s)", http->method,
+                                  http->err.allow);
     } else {
         const char *help = quire_foreign_path(http->path);
 

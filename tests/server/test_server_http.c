@@ -89,6 +89,7 @@ static void refuses_unknown_paths_and_methods(void **state)
     expect_error(&(http_call){ .path = "/health", .body = "{}" }, 405, "method_not_allowed", NULL);
     reply = http_get(f.port, CHAT);
     assert_true(http_has_header(&reply, "Allow", "POST"));
+    assert_non_null(strstr(reply.body, "GET is not allowed here (allowed: POST)"));
     http_reply_free(&reply);
     reply = http_do(f.port, &(http_call){ .method = "PUT", .path = "/v1/cache/sessions/a" });
     assert_true(http_has_header(&reply, "Allow", "GET, HEAD, DELETE"));

@@ -133,6 +133,35 @@ static void inner_fields_are_not_dropped(void **state)
     json_decref(root);
 }
 
+/* Fields of which a value is refused, and parts of content. */
+static void values_of_known_fields_are_not_supported(void **state)
+{
+    static const struct {
+        const char *body, *param, *said;
+    } cases[] = {
+        { "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"best_of\":3", "best_of",
+          "(accepted: null, 1)" },
+        { "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"best_of\":3,\"n\":2", "best_of",
+          "(accepted: null, 2)" },
+        { "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
+          "messages[0].content", "\"image_url\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[256];
+        json_t *root;
+
+        (void)snprintf(body, sizeof body, "{%s}", cases[i].body);
+        root = http_post_json(f.port, CHAT, body, 400);
+        assert_string_equal(json_string_at(root, "error.param"), cases[i].param);
+        assert_string_equal(json_string_at(root, "error.code"), "unsupported_parameter");
+        assert_non_null(strstr(json_string_at(root, "error.message"), cases[i].said));
+        json_decref(root);
+    }
+    json_decref(post(true, "\"best_of\":2,\"n\":2", 200));
+}
+
 /* No row accepts this. */
 static const char asks[] = "[\"something\"]";
 
@@ -245,6 +274,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constraints_are_not_dropped),
         cmocka_unit_test(inner_fields_are_not_dropped),
+        cmocka_unit_test(values_of_known_fields_are_not_supported),
         cmocka_unit_test(every_row_is_refused),
         cmocka_unit_test(values_that_ask_for_nothing_are_accepted),
         cmocka_unit_test(numbers_are_compared_by_value),

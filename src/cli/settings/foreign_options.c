@@ -15,12 +15,13 @@ typedef struct foreign {
 /* clang-format off */
 static const foreign table[] = {
     { "-ngl --gpu-layers --n-gpu-layers -sm --split-mode -ts --tensor-split -mg --main-gpu -dev "
-      "--device --list-devices -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe "
+      "--device -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe "
       "-ncffn --n-cpu-ffn -kvo --kv-offload -nkvo --no-kv-offload --op-offload --no-op-offload "
       "--no-host --rpc -fit --fit -fitt --fit-target -fitc --fit-ctx -fitp --fit-print",
       "'quire run', 'chat', 'serve', 'perplexity' and 'bench' have --device for KV pages and "
       "attention, --split-mode and --tensor-split for several devices, and -ngl for layers of the "
       "model" },
+    { "--list-devices", "'quire devices' lists them" },
     { "--retain --prefill-chunk --attend",
       "'quire run', 'quire chat' and 'quire perplexity' can drop tokens of a text, as can 'quire "
       "serve' with --retain and --retain-chunk" },
@@ -66,13 +67,16 @@ static const foreign table[] = {
       "--defrag-thold",
       "KV pages are one pool for all sequences" },
     { "-cram --cache-ram --cache-reuse -lpc --slots --no-slots -sps --slot-prompt-similarity "
-      "--slot-save-path --cache-prompt --no-cache-prompt -ctxcp --ctx-checkpoints "
+      "--cache-prompt --no-cache-prompt -ctxcp --ctx-checkpoints "
       "--swa-full --swa-checkpoints -cms --checkpoint-min-step --cache-idle-slots "
       "--no-cache-idle-slots",
       "'quire serve' finds every cached prefix by its tokens; --cache-memory-ratio or --kv-budget "
       "sets its memory" },
+    { "--slot-save-path",
+      "'quire serve' has --cache-dir, which keeps pages and sessions over restarts" },
     { "--prompt-cache --prompt-cache-all --prompt-cache-ro",
-      "'quire serve' and 'quire chat' keep the KV of earlier prompts while they run" },
+      "'quire run', 'quire chat' and 'quire serve' have --cache-dir, which keeps the KV of "
+      "prompts" },
     { "--context-shift --no-context-shift --keep -gan --grp-attn-n -gaw --grp-attn-w",
       "'quire run', 'quire chat' and 'quire serve' have --context-overflow and --context-keep" },
     { "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
@@ -102,6 +106,7 @@ static const foreign table[] = {
       "a prompt is taken as it stands; the shell's $'...' writes line breaks" },
     { "--temperature", "--temp T sets it" },
     { "-n --predict --n-predict", "'quire run' has -n, requests have max_tokens and n_predict" },
+    { "-s --seed", "'quire run' and 'quire chat' have it, requests have seed" },
     { "-bf --binary-file", "-f reads a file as it is" },
     { "-co --color -v --verbose --verbosity -lv --log-verbosity --log-verbose --log-disable "
       "--log-colors --log-prefix --log-timestamps --no-log-prefix --no-log-timestamps "
@@ -109,23 +114,28 @@ static const foreign table[] = {
       "--display-prompt "
       "--verbose-prompt --perf --no-perf --show-timings --no-show-timings -sp --special -ptc "
       "--print-token-count",
-      "the text goes to stdout, figures and messages go to stderr" },
+      "the text goes to stdout, figures and messages go to stderr; 'quire serve' has --log-level "
+      "and --log-file" },
     { "--warmup --no-warmup", "nothing is computed before the first prompt" },
     { "--ssl-key-file --ssl-cert-file",
       "'quire serve' has --tls-key and --tls-cert" },
     { "-a --alias", "'quire serve' has --model-name" },
     { "-to --timeout",
       "'quire serve' has --max-time for requests, --idle-timeout for connections" },
-    { "--api-key-file --path --api-prefix --webui* --no-webui* --ui* --no-ui* --threads-http "
-      "--metrics --props --media-path --models-* --no-models-autoload --tools --tools-runtime -ag "
-      "--agent -no-ag --no-agent --mcp-servers-* --server-base --cors-credentials "
-      "--no-cors-credentials --cors-headers --cors-methods --reuse-port --sse-ping-interval "
-      "--sleep-idle-seconds --spm-infill --tags",
+    { "--api-key-file",
+      "'quire serve' has --api-key or QUIRE_API_KEY for one key, and api_keys with key_file in the "
+      "file of --config for several" },
+    { "--webui* --no-webui* --ui* --no-ui* --path",
+      "'quire serve' always has the pages / and /chat" },
+    { "--api-prefix --threads-http --metrics --props --media-path --models-* "
+      "--no-models-autoload --tools --tools-runtime -ag --agent -no-ag --no-agent "
+      "--mcp-servers-* --server-base --cors-credentials --no-cors-credentials --cors-headers "
+      "--cors-methods --reuse-port --sse-ping-interval --sleep-idle-seconds --spm-infill --tags",
       "'quire serve --help' lists the server's settings; metrics and /props are always there" },
     { "--kl-divergence --kl-divergence-base --save-all-logits --hellaswag --winogrande "
       "--multiple-choice --ppl-stride --ppl-output-type",
       "'quire perplexity' has --kld, --logits-base and --save-logits" },
-    { "-oe --output-err -pg --n-prompt --n-gen --n-depth --repetitions",
+    { "-o --output -oe --output-err -pg --n-prompt --n-gen --n-depth --repetitions",
       "'quire bench' has -p, -n, -d, -r and --json" },
 };
 /* clang-format on */

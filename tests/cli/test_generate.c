@@ -216,6 +216,8 @@ static void run_refuses_what_does_not_fit(void **state)
     assert_says(too_poor.err, "--kv-budget");
     assert_says(no_file.err, "/none/text: No such file");
     assert_string_equal(none.out, "\n");
+    assert_says(none.err, "tokens/s\n"); /* and no time of a first token */
+    assert_null(strstr(none.err, "first token"));
     program_free(&too_long);
     program_free(&too_poor);
     program_free(&no_file);

@@ -318,6 +318,8 @@ static void run_goes_on_from_a_state(void **state)
     char *text = malloc(401);
     const char *saved = program_file("text.state", "", 0);
     json_t *whole, *first, *rest;
+    program_result said;
+    char from[64];
     int n_whole, n_state;
 
     (void)state;
@@ -337,6 +339,12 @@ static void run_goes_on_from_a_state(void **state)
     assert_true(number(retained_of(first), "computed_tokens") == n_whole);
     assert_true(n_state > 2 * 128);
     assert_true(number(retained_of(rest), "computed_tokens") == n_whole - n_state);
+    said = program_expect(0, PROGRAM("run", "-m", model, "-n", "1", "-c", "512", "--retain",
+                                     "snap:0.5,recent=16", "--prefill-chunk", "128", "-b", "64",
+                                     "-p", text, "--resume-block-state", saved));
+    (void)snprintf(from, sizeof(from), "%d of these tokens are those of ", n_state);
+    assert_says(said.err, from);
+    program_free(&said);
     refuse(1, "text.state cannot be resumed: the prompt does not begin with its",
            PROGRAM(RETAINED, "-p", "other", "--resume-block-state", saved));
     refuse(1, "text.state cannot be resumed: it is of another model, other KV formats",

@@ -72,8 +72,9 @@ static int print_json(const run_args *args, const quire_opened *session, const q
         (int)result->n_condensings, "prompt_tokens_per_second",
         quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
-        "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
-        "threads", (int)quire_runtime_n_threads(session->runtime), "kv",
+        "ttft_ms", result->first_s > 0 ? quire_json_real(1e3 * result->first_s) : json_null(),
+        "seed", (json_int_t)args->sampling.seed, "threads",
+        (int)quire_runtime_n_threads(session->runtime), "kv",
         quire_opened_kv_json(session, n_held)));
 }
 
@@ -84,10 +85,17 @@ static void print_summary(const run_args *args, const quire_opened *session,
     char kv[QUIRE_SESSION_KV_TEXT_MAX];
     char live[16];
     char charged[16];
+    char first[48] = "";
 
     quire_cache_stats_get(quire_opened_cache(session), &stats);
-    quire_say("prompt %u tokens, %.1f tokens/s, first token after %.3f s", result->n_prompt,
-              quire_rate(result->n_prompt, result->prefill_s), result->first_s);
+    if (result->first_s > 0) { /* with -n 0 and in an interrupted prompt there is none */
+        (void)snprintf(first, sizeof(first), ", first token after %.3f s", result->first_s);
+    }
+    quire_say("prompt %u tokens, %.1f tokens/s%s", result->n_prompt,
+              quire_rate(result->n_prompt, result->prefill_s), first);
+    if (args->resume_block_state != NULL) {
+        quire_say("%u of these tokens are those of %s", result->n_reused, args->resume_block_state);
+    }
     if (args->common.cache_dir != NULL) {
         quire_say("read %u of these tokens from %s", result->n_stored, args->common.cache_dir);
     }

@@ -50,6 +50,32 @@ static const char *make_trace(const char *name)
     return name;
 }
 
+/* A page's text. Memory: static. */
+static const char *page_text(const char *path)
+{
+    static char text[1u << 18];
+    FILE *page = fopen(path, "rb");
+    size_t n;
+
+    assert_non_null(page);
+    n = fread(text, 1, sizeof(text) - 1, page);
+    assert_in_range(n, 1, sizeof(text) - 2);
+    text[n] = '\0';
+    assert_int_equal(fclose(page), 0);
+    return text;
+}
+
+/* The page's tile "Recommended" has the value of kv_budget, to the digit. */
+static void tile_is_the_setting(const char *html, const char *out)
+{
+    const char *budget = strstr(out, "\nkv_budget: ") + strlen("\nkv_budget: ");
+    char tile[96];
+
+    (void)snprintf(tile, sizeof(tile), "\"Recommended\",\"value\":\"%.*s\"",
+                   (int)strcspn(budget, "\n"), budget);
+    assert_says(page_text(html), tile);
+}
+
 static void text_and_files(void **state)
 {
     const char *trace = make_trace("trace.jsonl");
@@ -68,6 +94,7 @@ static void text_and_files(void **state)
     assert_says(result.out, "\nkv_budget: ");
     assert_says(result.out, "\ncache_policy: ");
     assert_says(result.out, "\ncache_ttl: ");
+    tile_is_the_setting(html, result.out);
     program_free(&result);
     assert_int_equal(remove(html), 0);
     assert_int_equal(remove(yaml), 0);
@@ -252,21 +279,17 @@ static void no_whole_block(void **state)
     static const char trace[] =
         "{\"timestamp\": 0, \"input_length\": 10, \"output_length\": 3, \"hash_ids\": []}\n"
         "{\"timestamp\": 900, \"input_length\": 12, \"output_length\": 3, \"hash_ids\": []}\n";
-    static char text[1u << 18];
     program_result result = program_expect(
         0, PROGRAM("analyze", program_file("short.jsonl", trace, sizeof(trace) - 1), "--html",
                    program_path("short.html"), "--devices", "2", "--model", "llama-3-8b"));
-    FILE *page;
+    const char *text;
 
     (void)state;
     assert_says(result.out, "2 requests in ");
     assert_null(strstr(result.out, "belady"));
     assert_says(result.out, "cache_policy: default");
     program_free(&result);
-    page = fopen(program_path("short.html"), "rb");
-    assert_non_null(page);
-    assert_in_range(fread(text, 1, sizeof(text) - 1, page), 1, sizeof(text) - 2);
-    assert_int_equal(fclose(page), 0);
+    text = page_text(program_path("short.html"));
     assert_says(text, "Asked for again");
     assert_null(strstr(text, "nan %"));
     assert_int_equal(remove(program_path("short.html")), 0);

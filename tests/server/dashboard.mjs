@@ -126,6 +126,7 @@ async function testFigures(browser) {
         assert.match(await page.textContent("#what"), /KV .*context/);
         assert.equal(await page.locator("#sessions tr").count(), 1 + 3);
         assert.match(await page.textContent("#explain"), /differs at token \d+/);
+        assert.match(await page.textContent("#explain"), /pin:stories\/beginning/);
         assert.match(await page.textContent("#memory-legend"), /cached [0-9.]+ .?B/);
         assert.match(await page.textContent("#classes"), /realtime pinned.*standard.*batch/);
         assert.equal(await page.locator("#classes tr").count(), 1 + 3);
@@ -185,6 +186,9 @@ async function testKey(browser) {
         await page.click("#key button");
         await page.waitForFunction(() => document.querySelectorAll("#explain tr").length === 2, null, WAIT);
         assert.equal(await page.isVisible("#key"), false);
+        // The page knows of no request yet: its only one came before the first reading.
+        assert.equal(await page.textContent("#hits"), "-");
+        assert.match(await page.textContent("#hits-note"), /^since the start 0.0 % of \d+ prompt tokens$/);
     } finally {
         await server.stop();
         rmSync(folder, { recursive: true });

@@ -9,6 +9,7 @@
 #include "trace/duration.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define CURVE_POINTS 120u
 
@@ -19,11 +20,21 @@ typedef struct words {
     char note[160];
 } words;
 
+/* As the recommended settings have it. */
+static const char *kv_budget(const quire_recommendation *r)
+{
+    for (uint32_t i = 0; i < r->n_items; i++) {
+        if (strcmp(r->items[i].key, "kv_budget") == 0 && !r->items[i].is_comment) {
+            return r->items[i].value;
+        }
+    }
+    return "see below";
+}
+
 static void add_tiles(json_t *report, const quire_analyzed *a)
 {
     const quire_analysis *n = a->analysis;
     const quire_recommendation *r = &a->recommendation;
-    char text[16];
     char span[QUIRE_DURATION_TEXT_MAX];
     words w;
 
@@ -54,10 +65,7 @@ static void add_tiles(json_t *report, const quire_analyzed *a)
     (void)snprintf(w.note, sizeof(w.note), "they hold %" PRIu64 " tokens", r->sizes.live_tokens);
     quire_report_tile(report, "At once, p99", w.value, w.note);
     if (n->has_contents) {
-        (void)snprintf(w.value, sizeof(w.value), "%s",
-                       r->sizes.memory_bytes > 0
-                           ? quire_format_bytes(r->sizes.memory_bytes, text, sizeof(text))
-                           : "see below");
+        (void)snprintf(w.value, sizeof(w.value), "%s", kv_budget(r));
         (void)snprintf(w.note, sizeof(w.note), "%" PRIu64 " blocks%s, policy %s",
                        r->sizes.capacity_blocks, r->sizes.n_devices > 1 ? " on each device" : "",
                        quire_evict_policy_name(r->policy));

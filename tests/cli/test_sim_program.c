@@ -104,6 +104,7 @@ static void sim_devices(void **state)
     r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2", "--mode", "time"));
     assert_says(r.out, "2 devices, each with a cache of the size of its column\n");
     assert_says(r.out, "busy, % of the time, the busiest device");
+    assert_says(r.out, "4 requests in 3s, 9 blocks of 512 tokens");
     program_free(&r);
     r = program_expect(0, PROGRAM("sim", small_trace(), "--devices", "2", "--disk-blocks", "100"));
     assert_says(r.out, "of its column; one disk below all");

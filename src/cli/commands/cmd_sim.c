@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/parse.h"
+#include "trace/duration.h"
 #include "trace/sim/sim_disk.h"
 
 #include <inttypes.h>
@@ -273,11 +274,12 @@ static int check(const void *opaque, quire_error *err)
 
 static void say_trace(const quire_trace *trace, const quire_trace_report *report)
 {
-    double minutes = (double)trace->requests[trace->n_requests - 1].time_us / 60e6;
+    char span[QUIRE_DURATION_TEXT_MAX];
 
-    printf("%s: %" PRIu32 " requests in %.0f min, %" PRIu64 " blocks of %" PRIu32
-           " tokens, %" PRIu32 " of them different\n\n",
-           quire_trace_format_name(report->format), trace->n_requests, minutes, trace->n_blocks,
+    (void)quire_duration_text(trace->requests[trace->n_requests - 1].time_us, span);
+    printf("%s: %" PRIu32 " requests in %s, %" PRIu64 " blocks of %" PRIu32 " tokens, %" PRIu32
+           " of them different\n\n",
+           quire_trace_format_name(report->format), trace->n_requests, span, trace->n_blocks,
            trace->block_tokens, trace->n_ids);
 }
 

@@ -213,9 +213,9 @@ static void add_block(translation *t, quire_fields *block, draft *d)
         draft_end(t, block, d);
         add_result(t, block);
     } else {
-        quire_field_error(block, "type", "\"%.32s\" is not supported here: %s", type,
-                          is_user ? "a user's blocks are text and tool_result"
-                                  : "an assistant's blocks are text, thinking and tool_use");
+        quire_field_unsupported(block, "type", "\"%.32s\" is not supported here: %s", type,
+                                is_user ? "a user's blocks are text and tool_result"
+                                        : "an assistant's blocks are text, thinking and tool_use");
     }
 }
 
@@ -315,10 +315,10 @@ static json_t *tool_of(translation *t, quire_fields *tool)
     const bool is_strict = quire_field_bool(tool, "strict", false);
 
     if (type != NULL && strcmp(type, "custom") != 0) {
-        quire_field_error(tool, "type",
-                          "\"%.48s\" is a tool of Anthropic's servers; only tools "
-                          "with an input_schema are supported",
-                          type);
+        quire_field_unsupported(tool, "type",
+                                "\"%.48s\" is a tool of Anthropic's servers; only tools "
+                                "with an input_schema are supported",
+                                type);
     }
     quire_field_refuse(tool, "defer_loading", "false", "the template gets every tool");
     quire_field_refuse(tool, "allowed_callers", "[\"direct\"]", "no code runs here");

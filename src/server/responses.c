@@ -41,9 +41,9 @@ static void add_text(quire_fields *item, const char *name, quire_bytes *to)
             part, type != NULL && strcmp(type, "refusal") == 0 ? "refusal" : "text");
 
         if (!json_is_string(text)) {
-            quire_field_error(item, name,
-                              "part %zu: only parts of text are supported, not \"%.32s\"", i,
-                              type != NULL ? type : "");
+            quire_field_unsupported(item, name,
+                                    "part %zu: only parts of text are supported, not \"%.32s\"", i,
+                                    type != NULL ? type : "");
             return;
         }
         (void)quire_bytes_add(to, json_string_value(text), json_string_length(text));
@@ -171,10 +171,10 @@ static void add_item(translation *t, quire_fields *item)
     } else if (strcmp(type, "reasoning") == 0) {
         add_reasoning(t, item);
     } else {
-        quire_field_error(item, "type",
-                          "\"%.48s\" is not supported: items are message, reasoning, "
-                          "function_call and function_call_output",
-                          type);
+        quire_field_unsupported(item, "type",
+                                "\"%.48s\" is not supported: items are message, reasoning, "
+                                "function_call and function_call_output",
+                                type);
     }
 }
 
@@ -212,10 +212,10 @@ static json_t *tool_of(quire_fields *tool)
 
     quire_field_refuse(tool, "defer_loading", "false", "the template gets every tool");
     if (type != NULL && strcmp(type, "function") != 0) {
-        quire_field_error(tool, "type",
-                          "\"%.48s\" is a tool of OpenAI's servers; only \"function\" "
-                          "and \"namespace\" are supported",
-                          type);
+        quire_field_unsupported(tool, "type",
+                                "\"%.48s\" is a tool of OpenAI's servers; only \"function\" "
+                                "and \"namespace\" are supported",
+                                type);
     }
     (void)quire_field_required(tool, "name");
     if (tool->err->http != 0) {

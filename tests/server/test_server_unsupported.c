@@ -162,6 +162,36 @@ static void values_of_known_fields_are_not_supported(void **state)
     json_decref(post(true, "\"best_of\":2,\"n\":2", 200));
 }
 
+/* The same of the other APIs: blocks, items and tools that Quire has none of. */
+static void blocks_and_items_are_not_supported(void **state)
+{
+    static const char *const cases[][3] = {
+        { "/v1/messages",
+          "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]"
+          "}",
+          "\"image\"" },
+        { "/v1/messages",
+          "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],"
+          "\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]}",
+          "\"bash_20250124\"" },
+        { "/v1/responses", "{\"input\":[{\"type\":\"item_reference\"}]}", "\"item_reference\"" },
+        { "/v1/responses",
+          "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_file\"}]}]}",
+          "\"input_file\"" },
+        { "/v1/responses", "{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}",
+          "\"web_search\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = http_post_json(f.port, cases[i][0], cases[i][1], 400);
+
+        assert_string_equal(json_string_at(root, "error.code"), "unsupported_parameter");
+        assert_non_null(strstr(json_string_at(root, "error.message"), cases[i][2]));
+        json_decref(root);
+    }
+}
+
 /* No row accepts this. */
 static const char asks[] = "[\"something\"]";
 
@@ -275,6 +305,7 @@ int main(void)
         cmocka_unit_test(constraints_are_not_dropped),
         cmocka_unit_test(inner_fields_are_not_dropped),
         cmocka_unit_test(values_of_known_fields_are_not_supported),
+        cmocka_unit_test(blocks_and_items_are_not_supported),
         cmocka_unit_test(every_row_is_refused),
         cmocka_unit_test(values_that_ask_for_nothing_are_accepted),
         cmocka_unit_test(numbers_are_compared_by_value),

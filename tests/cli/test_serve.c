@@ -123,6 +123,23 @@ static int begin_stream(uint16_t port, const char *max_tokens)
 
 /* ---- settings ---- */
 
+/* What runs fits the limit; what is cached beside it would not. */
+static void a_budget_beyond_the_memory_is_noted(void **state)
+{
+#define BEYOND                                                                                     \
+    "serve", "-m", program_model(), "--memory-limit", "300MB", "--kv-budget", "400MB", "-np", "1", \
+        "--check-config"
+    program_result cached = program_expect(0, PROGRAM(BEYOND));
+    program_result uncached = program_expect(0, PROGRAM(BEYOND, "--no-prefix-cache"));
+
+    (void)state;
+    assert_says(cached.out, "# a kv_budget of 400 MB, weights and buffers are ");
+    assert_says(cached.out, " more than the memory limit, and cached texts fill all of the budget");
+    assert_null(strstr(uncached.out, "# a kv_budget of "));
+    program_free(&cached);
+    program_free(&uncached);
+}
+
 static void checked_settings_say_where_from(void **state)
 {
     static const char text[] =
@@ -149,6 +166,7 @@ static void checked_settings_say_where_from(void **state)
     assert_says(result.out, "# prefetch_steps has no effect without cache_dir, store or "
                             "cache_host_memory\n");
     assert_null(strstr(result.out, "abc"));
+    assert_null(strstr(result.out, "# a kv_budget of "));
     program_free(&result);
 
     document = program_json(PROGRAM("serve", "-m", program_model(), "--config", file, "--kv-budget",
@@ -730,6 +748,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checked_settings_say_where_from),
+        cmocka_unit_test(a_budget_beyond_the_memory_is_noted),
         cmocka_unit_test(the_budget_is_a_share_of_what_is_left),
         cmocka_unit_test(the_context_leaves_room_for_states),
         cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),

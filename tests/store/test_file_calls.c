@@ -209,6 +209,32 @@ static void test_nth_call(void **state)
              (unsigned long long)n_runs);
 }
 
+/* A directory of another user, or on a file system that is mounted read-only. */
+static void test_may_not_write(void **state)
+{
+    static const int errors[] = { EROFS, EACCES };
+    static place p;
+
+    if (*(const quire_reads_kind *)*state != QUIRE_READS_POOL) {
+        return; /* the same again */
+    }
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_store *store;
+
+        place_make(&p, true, false, QUIRE_READS_POOL);
+        fault_disk_set(&p.faults, (fault_plan){ .calls = FAULT_BIT(FAULT_OPEN),
+                                                .first = 1,
+                                                .last = 1,
+                                                .error = errors[i] });
+        assert_true(quire_file_store_create(&store, &p.opts, &err) < 0);
+        assert_non_null(strstr(err.message, p.dir));
+        assert_non_null(strstr(err.message, "--cache-dir-readonly"));
+        assert_non_null(strstr(err.message, strerror(errors[i])));
+        place_free(&p);
+    }
+}
+
 /* ---- one write fails, later the machine ---- */
 
 /* The records that are found at `before`, when all is quiet, are found after a power failure that
@@ -331,6 +357,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nth_call),
+        cmocka_unit_test(test_may_not_write),
         cmocka_unit_test(test_nth_write_then_crash),
         cmocka_unit_test(test_from_nth_on),
         cmocka_unit_test(test_short),

@@ -160,3 +160,20 @@ int quire_opened_share_memory(const quire_opened *session, double share, quire_r
     }
     return QUIRE_OK;
 }
+
+uint64_t quire_opened_budget_excess(const quire_opened *session, const quire_runtime_opts *opts)
+{
+    const quire_memory_place *place = quire_opened_place(session);
+    const uint64_t limit_bytes = session->memory_limit_bytes;
+    quire_memory_need need;
+    uint64_t rest, bytes;
+
+    quire_memory_need_get(session->desc, opts, &need);
+    rest = opts->kv_budget_bytes > need.kv_bytes ? opts->kv_budget_bytes - need.kv_bytes : 0;
+    rest = quire_memory_share(quire_memory_host_share(&need, place), rest);
+    bytes = quire_memory_host_bytes(&need, place);
+    if (bytes <= limit_bytes && rest <= limit_bytes - bytes) {
+        return 0;
+    }
+    return bytes <= limit_bytes ? rest - (limit_bytes - bytes) : rest + (bytes - limit_bytes);
+}

@@ -34,4 +34,9 @@ int quire_opened_least_check(const quire_model_desc *desc, const quire_opened_wa
 int quire_opened_share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
                               quire_error *err);
 
+/* Bytes by which weights, buffers and all of the KV budget are more than the host's memory limit;
+ * 0: they fit. The check of a plan counts what running sequences can take, and cached texts fill
+ * the rest of a server's budget. */
+uint64_t quire_opened_budget_excess(const quire_opened *session, const quire_runtime_opts *opts);
+
 #endif /* QUIRE_CLI_OPENED_MEMORY_H */

@@ -43,6 +43,7 @@ typedef struct serving {
     quire_server_opts opts;
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
+    char budget_note[QUIRE_SERVE_BUDGET_NOTE_MAX];
     char *template_text;    /* of --chat-template-file; NULL = none */
     char *page_curve;       /* of --page-curve and --page-tokens auto; NULL = none */
     uint32_t n_running_max; /* of each device */
@@ -160,9 +161,10 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
     if (rc == QUIRE_OK) {
-        rc = quire_serve_described_check(
-            &(quire_serve_described){ &described, s->args, &s->opts, &s->devices, &want, plan },
-            err);
+        const quire_serve_described d = { &described, s->args, &s->opts, &s->devices, &want, plan };
+
+        rc = quire_serve_described_check(&d, err);
+        quire_serve_budget_note(&d, s->budget_note);
     }
     if (rc == QUIRE_OK) {
         (void)quire_opened_kv_text(&described, s->kv_name, sizeof(s->kv_name));
@@ -249,6 +251,9 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
     if (quire_serve_overflow_note(s->args) != NULL) {
         printf("# %s\n", quire_serve_overflow_note(s->args));
     }
+    if (s->budget_note[0] != '\0') {
+        printf("# %s\n", s->budget_note);
+    }
     if (has_idle_prefetch(s)) {
         printf("# " NO_PREFETCH "\n");
     }
@@ -269,6 +274,9 @@ static void warn(const serving *s)
     if (quire_serve_overflow_note(s->args) != NULL) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s",
                              quire_serve_overflow_note(s->args));
+    }
+    if (s->budget_note[0] != '\0') {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", s->budget_note);
     }
     if (has_idle_prefetch(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: " NO_PREFETCH);
@@ -502,11 +510,12 @@ static int serve(serving *s)
     }
     quire_server_drain(s->server); /* before the line says so */
     quire_engine_stats_get(s->engine, &stats);
-    quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
-                         "%s: requests to finish: %u; new ones are refused, once more stops",
-                         number == SIGINT ? "SIGINT" : "SIGTERM",
-                         stats.requests_waiting + stats.requests_prefilling +
-                             stats.requests_decoding + stats.requests_parked);
+    quire_serve_log_line(
+        &s->log, QUIRE_LOG_INFO,
+        "%s: requests to finish: %u; new ones are refused, a second signal ends the server at once",
+        number == SIGINT ? "SIGINT" : "SIGTERM",
+        stats.requests_waiting + stats.requests_prefilling + stats.requests_decoding +
+            stats.requests_parked);
     if (!drain(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_INFO, "stopped before all requests had finished");
         return QUIRE_EXIT_FAILED;

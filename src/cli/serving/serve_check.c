@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 #include "base/parse.h"
+#include "cli/commands/opened_memory.h"
 #include "cli/serving/serve_retain.h"
 #include "cli/serving/serve_store.h"
 #include "engine/context_condense.h"
@@ -155,6 +156,21 @@ static int runtime_check(const quire_serve_described *d, const quire_runtime_opt
     QUIRE_TRY(quire_runtime_opts_check(d->session->desc, &opts, err));
     QUIRE_TRY(context_check(d, &opts, err));
     return file_check(d, plan, err);
+}
+
+void quire_serve_budget_note(const quire_serve_described *d, char note[QUIRE_SERVE_BUDGET_NOTE_MAX])
+{
+    const uint64_t excess = quire_opened_budget_excess(d->session, d->plan);
+    char more[16], budget[16];
+
+    note[0] = '\0';
+    if (excess > 0 && !d->args->no_prefix_cache) {
+        (void)snprintf(note, QUIRE_SERVE_BUDGET_NOTE_MAX,
+                       "a kv_budget of %s, weights and buffers are %s more than the memory limit, "
+                       "and cached texts fill all of the budget in time",
+                       quire_format_bytes(d->plan->kv_budget_bytes, budget, sizeof(budget)),
+                       quire_format_bytes(excess, more, sizeof(more)));
+    }
 }
 
 /* The regions of a device behind the first, and --retain and --attend there. */

@@ -26,6 +26,11 @@ typedef struct quire_serve_described {
  * regions of a device behind the first). */
 int quire_serve_described_check(const quire_serve_described *described, quire_error *err);
 
+/* A note on a KV budget that has more bytes than memory; "" where there is none. */
+#define QUIRE_SERVE_BUDGET_NOTE_MAX 192u
+void quire_serve_budget_note(const quire_serve_described *described,
+                             char note[QUIRE_SERVE_BUDGET_NOTE_MAX]);
+
 /* The same on the engine. Errors: quire_engine_context_check() and those behind it. */
 int quire_serve_engine_check(const quire_engine *engine, const quire_serve_args *args,
                              const quire_server_opts *opts, quire_error *err);

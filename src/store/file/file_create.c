@@ -101,6 +101,10 @@ static int dir_lock(file_store *st, quire_error *err)
     if (rc == -ENOTDIR) {
         return quire_error_set(err, QUIRE_INVAL, "%s is a file, not a cache directory", st->dir);
     }
+    if (rc == -EROFS || rc == -EACCES) {
+        return quire_error_set_errno(
+            err, -rc, "cannot write to %s, which --cache-dir-readonly only reads", st->dir);
+    }
     return rc < 0 ? quire_error_set_errno(err, -rc, "cannot %s %s/lock", call, st->dir) : QUIRE_OK;
 }
 

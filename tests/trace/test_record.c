@@ -204,6 +204,33 @@ static void test_append(void **state)
     quire_trace_fini(&trace);
 }
 
+/* A file that another recording writes to, and one that is none, are refused as they are. */
+static void test_refused_files(void **state)
+{
+    const quire_record_opts opts = { .path = path, .model = "m" };
+    quire_record *first, *second;
+    quire_error err = QUIRE_ERROR_INIT;
+    FILE *file;
+    char *text;
+
+    (void)state;
+    assert_int_equal(quire_record_open(&first, &opts, &err), QUIRE_OK);
+    assert_int_equal(quire_record_open(&second, &opts, &err), QUIRE_LIMIT);
+    assert_non_null(strstr(err.message, "another recording writes to this file"));
+    quire_record_close(first);
+    assert_int_equal(quire_record_open(&first, &opts, &err), QUIRE_OK);
+    quire_record_close(first);
+    file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_true(fputs("a letter\n", file) >= 0);
+    (void)fclose(file);
+    assert_int_equal(quire_record_open(&first, &opts, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "the file is no recording"));
+    text = file_text();
+    assert_string_equal(text, "a letter\n");
+    free(text);
+}
+
 static void test_keys_differ(void **state)
 {
     char *a;
@@ -402,6 +429,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_round_trip, begin, end),
         cmocka_unit_test_setup_teardown(test_round_trip_plain, begin, end),
         cmocka_unit_test_setup_teardown(test_append, begin, end),
+        cmocka_unit_test_setup_teardown(test_refused_files, begin, end),
         cmocka_unit_test_setup_teardown(test_keys_differ, begin, end),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test_setup_teardown(test_write_fails, begin, end),

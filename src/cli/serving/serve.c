@@ -142,6 +142,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     int rc;
 
     name_model(s);
+    QUIRE_TRY(quire_serve_template_check(s->args, s->template_text, err));
     s->args->common.device = quire_device_choose(s->args->common.device); /* auto: once for all */
     if (s->devices.n < 2 || !quire_serve_devices_can_end(&s->devices)) {
         QUIRE_TRY(quire_serve_host_check(s->args, err)); /* of several the first may be cpu */
@@ -560,6 +561,9 @@ static int run(serving *s)
         rc = quire_serve_log_check("log_file", args->log_file, &err);
         if (rc == QUIRE_OK) {
             rc = quire_serve_log_check("record", args->record, &err);
+        }
+        if (rc == QUIRE_OK && args->record != NULL) {
+            rc = quire_record_check(args->record, &err);
         }
         if (rc == QUIRE_OK) {
             rc = quire_serve_dir_check(args, &err);

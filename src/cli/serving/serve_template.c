@@ -73,6 +73,28 @@ int quire_serve_template_read(const quire_serve_args *args, char **text)
                : QUIRE_EXIT_OK;
 }
 
+int quire_serve_template_check(const quire_serve_args *args, const char *text, quire_error *err)
+{
+    const quire_model_opts opts = { .describe_only = true };
+    quire_error why = QUIRE_ERROR_INIT;
+    quire_chat_format *format = NULL;
+    quire_model *model = NULL;
+    int rc;
+
+    if (text == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_model_open(&model, args->common.model, &opts, err));
+    rc = quire_chat_format_create(&format, model, text, &why);
+    if (rc < 0) {
+        rc = quire_error_set(err, rc, "chat_template_file: %.120s: %.300s",
+                             args->chat_template_file, why.message);
+    }
+    quire_chat_format_destroy(format);
+    quire_model_close(model);
+    return rc;
+}
+
 void quire_serve_template_warn(const quire_serve_log *log, const quire_model *model,
                                const char *chat_template)
 {

@@ -16,11 +16,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define QUEUE_BYTES_DEFAULT ((size_t)64 << 20)
+#define HEADER_BEGIN        "{\"quire_trace\":" /* of each recording in a file */
 
 /* A request on its way to the file. */
 typedef struct entry {
@@ -94,7 +96,7 @@ static void text_add(quire_bytes *line, const char *text)
 
 static int header_make(quire_bytes *line, const quire_record *r, const quire_record_opts *opts)
 {
-    (void)quire_bytes_addf(line, "{\"quire_trace\":%d,\"block_tokens\":%u,\"form\":\"%s\"",
+    (void)quire_bytes_addf(line, HEADER_BEGIN "%d,\"block_tokens\":%u,\"form\":\"%s\"",
                            QUIRE_RECORD_VERSION, QUIRE_RECORD_BLOCK_TOKENS,
                            r->is_plain ? "plain" : "hashed");
     (void)quire_bytes_addf(line, ",\"key\":\"%016" PRIx64 "\"",
@@ -247,6 +249,45 @@ static void *work(void *opaque)
 
 /* ---- opening and closing ---- */
 
+/* Whether a file is empty or begins as recordings do, or as a header that was cut off. */
+static int begin_check(const char *path, int file, const struct stat *info, quire_error *err)
+{
+    char first[sizeof(HEADER_BEGIN) - 1];
+    const size_t n =
+        (uint64_t)info->st_size < sizeof(first) ? (size_t)info->st_size : sizeof(first);
+
+    if (S_ISREG(info->st_mode) &&
+        (pread(file, first, n, 0) != (ssize_t)n || memcmp(first, HEADER_BEGIN, n) != 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s: the file is no recording; name another, or a new one", path);
+    }
+    return QUIRE_OK;
+}
+
+int quire_record_check(const char *path, quire_error *err)
+{
+    const int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct stat info;
+    int rc = QUIRE_OK;
+
+    if (file >= 0) {
+        rc = fstat(file, &info) == 0 ? begin_check(path, file, &info, err) : QUIRE_OK;
+        (void)close(file);
+    }
+    return rc;
+}
+
+/* Lines of two writers in one file would each count as those of the header before, and have its
+ * key. */
+static int file_lock(const quire_record *r, const struct stat *info, quire_error *err)
+{
+    if (S_ISREG(info->st_mode) && flock(r->file, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        return quire_error_set(err, QUIRE_LIMIT, "%s: another recording writes to this file",
+                               r->path);
+    }
+    return QUIRE_OK;
+}
+
 /* Open for appending; a last line that was cut off is ended. */
 static int file_open(quire_record *r, quire_error *err)
 {
@@ -257,6 +298,8 @@ static int file_open(quire_record *r, quire_error *err)
     if (r->file < 0 || fstat(r->file, &info) < 0) {
         return quire_error_set_errno(err, errno, "%s: cannot be recorded to", r->path);
     }
+    QUIRE_TRY(file_lock(r, &info, err));
+    QUIRE_TRY(begin_check(r->path, r->file, &info, err));
     if (S_ISREG(info.st_mode) && info.st_size > 0 &&
         (pread(r->file, &last, 1, info.st_size - 1) != 1 ||
          (last != '\n' && bytes_write(r->file, "\n", 1) < 0))) {

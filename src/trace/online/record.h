@@ -51,9 +51,14 @@ typedef struct quire_record_opts {
     void *failed_ctx;
 } quire_record_opts;
 
-/* Open the file, write its header, start the thread. Errors: QUIRE_IO, QUIRE_INVAL, QUIRE_NOMEM;
- * err gives the reason. Memory: quire_record_close(). */
+/* Open the file, write its header, start the thread. Errors: QUIRE_IO, QUIRE_NOMEM,
+ * QUIRE_INVAL (the file is there and is no recording), QUIRE_LIMIT (another recording writes to
+ * it); err gives the reason. Memory: quire_record_close(). */
 int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err);
+
+/* Whether a file that is there is a recording, so that more can be appended. Errors: QUIRE_INVAL.
+ */
+int quire_record_check(const char *path, quire_error *err);
 
 /* Write the queued requests, end the thread, close the file. NULL is allowed. */
 void quire_record_close(quire_record *record);

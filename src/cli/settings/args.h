@@ -143,8 +143,8 @@ typedef struct quire_sampling_args {
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                           \
       .offset = offsetof(quire_common_args, kv.recent),                                            \
-      .help = "with q6 to q3: last tokens before a token that it reads in 8 bit, counted in "      \
-              "whole tiles of 64, beside the token's own tile; a multiple of 64" },                \
+      .help = "with q6 to q3: each token reads so many tokens before it in 8 bits, in whole "      \
+              "tiles of 64, and its own tile as well; a multiple of 64" },                         \
     { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                            \

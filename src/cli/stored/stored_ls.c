@@ -243,7 +243,8 @@ static int print_text(ls *l)
         print_beginning(l, &l->beginnings[end->first - l->stored.records]);
         (void)putchar('\n');
     }
-    quire_say("%u texts in %u records%s", l->n_ends, l->stored.n,
+    quire_say("%u text%s in %u record%s%s", l->n_ends, l->n_ends == 1 ? "" : "s", l->stored.n,
+              l->stored.n == 1 ? "" : "s",
               l->n_ends > 0 ? "; bytes of pages that texts share count for each of them" : "");
     if (l->n_orphans > 0) {
         quire_say("%u records belong to no text: a record before them is gone", l->n_orphans);

@@ -67,8 +67,8 @@ static int text_warm(const warm *w, const char *path, quire_writer_result *resul
 static bool tell(const warm *w, const char *path, const quire_writer_result *result)
 {
     if (!w->args->common.is_json) {
-        quire_say("%s: %u tokens, %u of them were stored; %.1f tokens/s", path, result->n_prompt,
-                  result->n_stored,
+        quire_say("%s: %u tokens, %u of them were stored before; %.1f tokens/s", path,
+                  result->n_prompt, result->n_stored,
                   quire_rate(result->n_prompt - result->n_reused, result->prefill_s));
         return true;
     }

@@ -208,10 +208,12 @@ static int find_card(quire_vulkan_context *c, quire_error *err)
             return QUIRE_OK;
         }
     }
-    return quire_error_set(err, QUIRE_NOTFOUND,
-                           "there is no device 'vulkan%u': Vulkan lists %u devices, %u of which "
-                           "have 1.2, buffer device addresses and timeline semaphores",
-                           c->index, n, n_usable);
+    return quire_error_set(
+        err, QUIRE_NOTFOUND,
+        "there is no device 'vulkan%u': Vulkan lists %u device%s, %u of them with "
+        "Vulkan 1.2, buffer device addresses and timeline semaphores ('quire "
+        "devices' lists what can be used)",
+        c->index, n, n == 1 ? "" : "s", n_usable);
 }
 
 /* Whether the card has an extension. Those of a card's properties need not be switched on. */

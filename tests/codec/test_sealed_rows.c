@@ -104,6 +104,13 @@ static void test_error_on_normal_rows(void **state)
     sealed_for_each(check_error);
 }
 
+/* The last step of the fit changes the scale by a share e, a few thousandths. So a value of L level
+ * steps has a code of the wrong side within L e steps of the middle between two levels, which adds
+ * (L e)^2 to the mean squared error of 1/12 step^2. In q6 the root mean square of L is about 10:
+ * e = 0.004 adds 2 %. Measured with 100 seeds: up to 1.2 % in q6, 0.9 % in q5. A rounding that is
+ * off by a twentieth of a step in all values adds 3 %. */
+#define FIT_EXCESS 1.02
+
 /* A decoded row is as long as the row (before the mean), as exactly as an f16 scale can make it.
  * The codes are those of the nearest levels at the least-squares scale, up to the change of the
  * scale in the last step of the fit. */
@@ -138,7 +145,7 @@ static void check_rows_of(const sealed_fixture *f)
             least += pow(scale * distance(f, y / scale), 2.0);
         }
     }
-    assert_true(lost <= least * 1.01);
+    assert_true(lost <= least * FIT_EXCESS);
 }
 
 static void check_fit(quire_format format, quire_side side)

@@ -99,22 +99,27 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+static size_t bytes_of(const char *text)
+{
+    return text != NULL ? strlen(text) : 0;
+}
+
 /* A file that holds input, at its start. */
-static int temporary_with(const char *input)
+static int temporary_with(const char *input, size_t n_bytes)
 {
     int fd = temporary();
 
-    if (input != NULL) {
-        assert_int_equal(write(fd, input, strlen(input)), (ssize_t)strlen(input));
+    if (n_bytes > 0) {
+        assert_int_equal(write(fd, input, n_bytes), (ssize_t)n_bytes);
         lseek(fd, 0, SEEK_SET);
     }
     return fd;
 }
 
-static program_result run(const char *input, int out, program_args args)
+static program_result run(const char *input, size_t n_bytes, int out, program_args args)
 {
     program_result result = { 0 };
-    int in = temporary_with(input);
+    int in = temporary_with(input, n_bytes);
     int err = temporary();
 
     result.exit_status = wait_for(start(args, in, out, err));
@@ -124,14 +129,19 @@ static program_result run(const char *input, int out, program_args args)
     return result;
 }
 
-program_result program_run_with(const char *input, program_args args)
+program_result program_run_with_bytes(const char *input, size_t n_bytes, program_args args)
 {
     int out = temporary();
-    program_result result = run(input, out, args);
+    program_result result = run(input, n_bytes, out, args);
 
     result.out = read_back(out, &result.out_bytes);
     close(out);
     return result;
+}
+
+program_result program_run_with(const char *input, program_args args)
+{
+    return program_run_with_bytes(input, bytes_of(input), args);
 }
 
 program_result program_run(program_args args)
@@ -145,7 +155,7 @@ program_result program_run_to(const char *path, program_args args)
     program_result result;
 
     assert_true(out >= 0);
-    result = run(NULL, out, args);
+    result = run(NULL, 0, out, args);
     close(out);
     return result;
 }
@@ -157,7 +167,7 @@ program_result program_run_unread(program_args args)
 
     assert_int_equal(pipe(ends), 0);
     close(ends[0]);
-    result = run(NULL, ends[1], args);
+    result = run(NULL, 0, ends[1], args);
     close(ends[1]);
     return result;
 }
@@ -165,7 +175,7 @@ program_result program_run_unread(program_args args)
 program_result program_run_interrupted(const char *input, program_args args)
 {
     program_result result = { 0 };
-    int in = temporary_with(input);
+    int in = temporary_with(input, bytes_of(input));
     int err = temporary();
     int ends[2];
     char byte;

@@ -24,6 +24,7 @@ typedef struct program_args {
 
 /* Run to the end. input: the text on its stdin, NULL for nothing. */
 program_result program_run_with(const char *input, program_args args);
+program_result program_run_with_bytes(const char *input, size_t n_bytes, program_args args);
 program_result program_run(program_args args);
 
 /* With stdout going to a file; out stays empty. */

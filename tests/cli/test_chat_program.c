@@ -163,6 +163,24 @@ static void commands_do_what_help_says(void **state)
     program_free(&result);
 }
 
+/* A text in UTF-16: its messages would be cut at the first letter. */
+static void nul_bytes_are_refused(void **state)
+{
+    static const char lines[] = "a\0 \0q\0\n\0a quire\n";
+    program_result result = program_run_with_bytes(
+        lines, sizeof lines - 1,
+        PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-n", "2", "--json"));
+    json_t *document = json_loads(result.out, 0, NULL);
+    json_t *turns = json_object_get(document, "turns");
+
+    (void)state;
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "the message holds a NUL byte and is not sent");
+    assert_int_equal(json_array_size(turns), 0);
+    json_decref(document);
+    program_free(&result);
+}
+
 #if QUIRE_HAS_JINJA
 /* Thoughts can be switched off, and a question behind a "first" cannot be answered with them. */
 static const char *thinking_template(void)
@@ -304,6 +322,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_are_edited_and_pasted),
         cmocka_unit_test(commands_do_what_help_says),
+        cmocka_unit_test(nul_bytes_are_refused),
 #if QUIRE_HAS_JINJA
         cmocka_unit_test(thoughts_are_switched),
         cmocka_unit_test(a_failed_retry_keeps_the_turn),

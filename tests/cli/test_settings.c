@@ -307,6 +307,7 @@ static void refused(void **state)
         { { .words = { "--model", "" } }, { "--model is empty: it takes " } },
         { { .words = { "-m", "m", "--config=" } }, { "--config is empty: it takes FILE" } },
         { { .file = "model: \"a\\eb\"\n" }, { "model holds a control character" } },
+        { { .file = "# one\nmodel: \"a\\0b\"\n" }, { "in line 2: a text with a NUL byte" } },
         { { .words = { "--config", "/nowhere/quire.yaml" } },
           { "cannot open /nowhere/quire.yaml" } },
         { { .words = { "--config", "/" } }, { "cannot read /" } },

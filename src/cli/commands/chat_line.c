@@ -254,6 +254,10 @@ quire_chat_line_kind quire_chat_line_read(quire_chat_line *line, const char **te
         line->continues = add_line(line, next, n);
     } while (line->continues);
     (void)quire_bytes_add(&line->text, "", 0);
+    if (line->text.n > 0 && memchr(line->text.data, '\0', line->text.n) != NULL) {
+        *text = "";
+        return QUIRE_CHAT_LINE_NUL;
+    }
     edit_remember(line);
     *text = line->text.data != NULL ? line->text.data : "";
     return QUIRE_CHAT_LINE_TEXT;

@@ -16,6 +16,7 @@ typedef struct quire_chat_line quire_chat_line;
 
 typedef enum quire_chat_line_kind {
     QUIRE_CHAT_LINE_TEXT,
+    QUIRE_CHAT_LINE_NUL,        /* a message that holds a NUL byte, which text does not */
     QUIRE_CHAT_LINE_END,        /* of the input */
     QUIRE_CHAT_LINE_INTERRUPTED /* Ctrl-C */
 } quire_chat_line_kind;

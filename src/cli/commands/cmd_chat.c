@@ -50,6 +50,16 @@ static const quire_opt options[] = {
 };
 /* clang-format on */
 
+static void refuse_nul(quire_chat *c)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)quire_error_set(&err, QUIRE_INVAL,
+                          "the message holds a NUL byte and is not sent; text "
+                          "in UTF-16 has such bytes, UTF-8 is needed");
+    quire_chat_say_failure(c, &err);
+}
+
 /* Carry out a line of the terminal: a command, or a message. */
 static void take_line(quire_chat *c, const char *line)
 {
@@ -75,6 +85,8 @@ static void converse(quire_chat *c, quire_chat_line *in)
         }
         if (kind == QUIRE_CHAT_LINE_TEXT) {
             take_line(c, line);
+        } else if (kind == QUIRE_CHAT_LINE_NUL) {
+            refuse_nul(c);
         } else if (c->is_terminal) {
             quire_say("/exit or Ctrl-D leaves");
         }

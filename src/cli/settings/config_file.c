@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <yaml.h>
 
 #define REASON_BYTES 200u
 #define FIELDS_BYTES 200u
@@ -331,6 +332,47 @@ static bool has_second_document(const char *text)
     return false;
 }
 
+/* libcyaml cuts a text at a NUL byte, which "\\0" writes between double quotes. The line, or 0:
+ * there is none. */
+static size_t nul_line(const char *text, size_t text_bytes)
+{
+    yaml_parser_t parser;
+    bool is_end = yaml_parser_initialize(&parser) == 0;
+    size_t line = 0;
+
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, text_bytes);
+    while (!is_end) {
+        yaml_token_t token;
+
+        if (yaml_parser_scan(&parser, &token) == 0) {
+            break;
+        }
+        if (token.type == YAML_SCALAR_TOKEN && line == 0 &&
+            memchr(token.data.scalar.value, '\0', token.data.scalar.length) != NULL) {
+            line = token.start_mark.line + 1;
+        }
+        is_end = token.type == YAML_STREAM_END_TOKEN || line > 0;
+        yaml_token_delete(&token);
+    }
+    yaml_parser_delete(&parser);
+    return line;
+}
+
+static int check_text(const quire_config_file *file, const char *text, size_t text_bytes,
+                      quire_error *err)
+{
+    const size_t line = nul_line(text, text_bytes);
+
+    if (line > 0) {
+        return quire_error_set(err, QUIRE_INVAL, "%s: in line %zu: a text with a NUL byte",
+                               file->path, line);
+    }
+    return has_second_document(text)
+               ? quire_error_set(err, QUIRE_INVAL,
+                                 "%s: a second document begins (---): one is read", file->path)
+               : QUIRE_OK;
+}
+
 int quire_config_file_load(quire_config_file **out, const quire_command *command, const char *path,
                            quire_error *err)
 {
@@ -354,10 +396,7 @@ int quire_config_file_load(quire_config_file **out, const quire_command *command
         status = cyaml_load_data((const uint8_t *)text, text_bytes, &config, &file->schema,
                                  (cyaml_data_t **)&file->data, NULL);
         rc = status == CYAML_OK ? check_values(file, err) : fail_load(file, status, &c, err);
-        if (rc == QUIRE_OK && has_second_document(text)) {
-            rc = quire_error_set(err, QUIRE_INVAL,
-                                 "%s: a second document begins (---): one is read", path);
-        }
+        rc = rc == QUIRE_OK ? check_text(file, text, text_bytes, err) : rc;
     }
     free(text);
     if (rc < 0) {

@@ -21,8 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CANDIDATE_TAKEN 0x80000000u
-#define NODE_NONE       0u /* the root is nobody's child */
+#define CANDIDATE_TAKEN   0x80000000u
+#define CANDIDATE_DROPPED UINT32_MAX
+#define NODE_NONE         0u /* the root is nobody's child */
 
 typedef struct edge {
     uint32_t parent;
@@ -342,21 +343,71 @@ static bool candidate_settle(split *sp, candidate *c)
     return true;
 }
 
-/* Take the occurrences of the special tokens [begin, end), which have one length. */
-static int candidates_settle(split *sp, uint32_t begin, uint32_t end)
+static bool is_of_group(const split *sp, const candidate *c, uint32_t g)
+{
+    const quire_specials *s = sp->specials;
+
+    return c->special >= s->group_begin[g] && c->special < s->group_begin[g + 1];
+}
+
+/* Take the occurrences of the special tokens of a group, from left to right. */
+static int candidates_settle(split *sp, uint32_t g)
+{
+    for (size_t i = 0; i < sp->n_candidates; i++) {
+        candidate *c = &sp->candidates[i];
+
+        if (is_of_group(sp, c, g) && !candidate_settle(sp, c)) {
+            c->special = CANDIDATE_DROPPED;
+        }
+        QUIRE_TRY(split_step(sp, 1));
+    }
+    return QUIRE_OK;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+/* The same token after token, each from left to right. The candidates are sorted: a pass for each
+ * token would take time quadratic in a text of many of them. */
+static int candidates_settle_in_order(split *sp, uint32_t g)
+{
+    uint64_t *keys = calloc(sp->n_of_group[g], sizeof *keys); /* special token, candidate */
+    size_t n = 0;
+    int rc = QUIRE_OK;
+
+    QUIRE_FAIL_IF(keys == NULL, QUIRE_NOMEM);
+    for (size_t i = 0; i < sp->n_candidates; i++) {
+        if (is_of_group(sp, &sp->candidates[i], g)) {
+            keys[n++] = (uint64_t)sp->candidates[i].special << 32 | i;
+        }
+    }
+    qsort(keys, n, sizeof *keys, compare_keys);
+    for (size_t i = 0; i < n && rc == QUIRE_OK; i++) {
+        candidate *c = &sp->candidates[(uint32_t)keys[i]];
+
+        if (!candidate_settle(sp, c)) {
+            c->special = CANDIDATE_DROPPED;
+        }
+        rc = split_step(sp, 1);
+    }
+    free(keys);
+    return rc == QUIRE_OK ? split_step(sp, (uint32_t)sp->n_candidates) : rc;
+}
+
+static void dropped_remove(split *sp)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < sp->n_candidates; i++) {
-        candidate *c = &sp->candidates[i];
-
-        if (c->special < begin || c->special >= end || candidate_settle(sp, c)) {
-            sp->candidates[n++] = *c;
+        if (sp->candidates[i].special != CANDIDATE_DROPPED) {
+            sp->candidates[n++] = sp->candidates[i];
         }
-        QUIRE_TRY(split_step(sp, 1));
     }
     sp->n_candidates = n;
-    return QUIRE_OK;
 }
 
 static int groups_settle(split *sp)
@@ -364,15 +415,10 @@ static int groups_settle(split *sp)
     const quire_specials *s = sp->specials;
 
     for (uint32_t g = 0; g < s->n_groups; g++) {
-        if (sp->n_of_group[g] == 0) {
-            continue;
-        }
-        if (!s->group_is_ordered[g]) {
-            QUIRE_TRY(candidates_settle(sp, s->group_begin[g], s->group_begin[g + 1]));
-            continue;
-        }
-        for (uint32_t i = s->group_begin[g]; i < s->group_begin[g + 1]; i++) {
-            QUIRE_TRY(candidates_settle(sp, i, i + 1));
+        if (sp->n_of_group[g] > 0) {
+            QUIRE_TRY(s->group_is_ordered[g] ? candidates_settle_in_order(sp, g)
+                                             : candidates_settle(sp, g));
+            dropped_remove(sp);
         }
     }
     return QUIRE_OK;

@@ -58,6 +58,20 @@ int32_t __wrap_llama_tokenize(const struct llama_vocab *vocab, const char *text,
     return __real_llama_tokenize(vocab, text, n_bytes, tokens, cap, adds, parses);
 }
 
+typedef struct canceling {
+    uint32_t n_asked;
+    uint32_t n_before;
+    uint64_t seconds; /* that pass each time */
+} canceling;
+
+static bool is_canceled(void *ctx)
+{
+    canceling *c = ctx;
+
+    clock_ahead_s += c->seconds;
+    return c->n_asked++ >= c->n_before;
+}
+
 /* ---- texts ---- */
 
 static const char *const units[] = {
@@ -238,6 +252,37 @@ static void test_overlapping_specials(void **state)
     }
 }
 
+/* How often the split asks whether to go on, which it does after so many steps, for a text of all
+ * special tokens of a vocabulary by turns. */
+static uint32_t questions_of_split(const quire_model *model)
+{
+    canceling c = { .n_before = UINT32_MAX };
+    const quire_tokenize_opts opts = { .parse_special = true,
+                                       .is_canceled = is_canceled,
+                                       .ctx = &c };
+    const quire_tokenize_watch watch = { .opts = &opts };
+    char *text = malloc(CANCEL_BYTES + 64);
+    quire_specials *specials;
+    quire_fragment *fragments;
+    size_t n_fragments, n = 0;
+
+    assert_non_null(text);
+    for (uint32_t i = 0; n < CANCEL_BYTES; i++) {
+        const int32_t token = (int32_t)(i % model->desc.n_vocab);
+
+        if ((llama_vocab_get_attr(model->vocab, token) & LLAMA_TOKEN_ATTR_NORMAL) == 0) {
+            n += (size_t)snprintf(text + n, 64, "%s", llama_vocab_get_text(model->vocab, token));
+        }
+    }
+    assert_int_equal(quire_specials_create(&specials, model->vocab), QUIRE_OK);
+    assert_int_equal(quire_specials_split(specials, text, n, &watch, &fragments, &n_fragments),
+                     QUIRE_OK);
+    free(fragments);
+    quire_specials_destroy(specials);
+    free(text);
+    return c.n_asked;
+}
+
 /* A vocabulary of special tokens alone, which overlap. libllama searches each text for every
  * special token, so Quire bounds the texts in its questions to libllama. */
 static void test_many_specials(void **state)
@@ -251,6 +296,8 @@ static void test_many_specials(void **state)
     n_llama_calls = 0;
     vocab_generate(&model, &opts);
     assert_true(n_llama_calls > 1000 && n_llama_calls * opts.n_specials <= QUIRE_SPECIAL_WORK_MAX);
+    /* Some steps for each byte and each length of special tokens; none for each special token. */
+    assert_in_range(questions_of_split(&model), CANCEL_BYTES >> 16, CANCEL_BYTES >> 10);
     vocab_close(&model);
 }
 
@@ -474,20 +521,6 @@ static void test_tokens_max(void **state)
         }
         vocab_close(&model);
     }
-}
-
-typedef struct canceling {
-    uint32_t n_asked;
-    uint32_t n_before;
-    uint64_t seconds; /* that pass each time */
-} canceling;
-
-static bool is_canceled(void *ctx)
-{
-    canceling *c = ctx;
-
-    clock_ahead_s += c->seconds;
-    return c->n_asked++ >= c->n_before;
 }
 
 /* Tokenization asks often whether to go on, for long texts of any kind, and ends when told to. */

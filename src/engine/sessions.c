@@ -318,6 +318,17 @@ uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref 
     return session_of(ref)->owner;
 }
 
+bool quire_sessions_is_closed(const quire_sessions *sessions, quire_session_ref ref)
+{
+    const session *s = session_of(ref);
+    bool is_closed;
+
+    sessions_lock(sessions);
+    is_closed = s->is_closed;
+    sessions_unlock(sessions);
+    return is_closed;
+}
+
 /* ---- turns ---- */
 
 static bool same_text(const quire_chat_message *a, const quire_chat_message *b)

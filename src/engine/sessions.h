@@ -63,6 +63,9 @@ void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint6
 /* The owner number under which its pages are published: see quire_prefix_acquire_opts. */
 uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref ref);
 
+/* Whether the session was closed since the request entered it. */
+bool quire_sessions_is_closed(const quire_sessions *sessions, quire_session_ref ref);
+
 /* The whole conversation of a request, by the rule of turns above: pointers into the session and
  * into `messages`. Memory: free(*out); its strings are valid until leave or commit. Errors:
  * QUIRE_LIMIT, QUIRE_NOMEM. */

@@ -492,6 +492,35 @@ static void test_sessions(void **state)
     bench_close(&b);
 }
 
+/* A session that is closed while the prompt of its request is tokenized: the same. */
+static void test_session_closed_before_submit(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, N_MANY);
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION,
+                                    .tenant = "",
+                                    .session_id = "s" };
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_prefix_dropped dropped;
+    quire_sessions *sessions;
+    engine_bench b;
+
+    (void)state;
+    b = bench_tiny(&engine, &runtime);
+    sessions = quire_engine_sessions(b.engine);
+    tokens_make(text, N_PROMPT, 99);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 0, &params.session, &err),
+                     QUIRE_OK);
+    assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+    assert_int_equal(run(&b, &params, got), 0);
+    quire_sessions_leave(sessions, params.session, 0);
+    params.session = 0;
+    assert_int_equal(run(&b, &params, got), 0);
+    bench_close(&b);
+}
+
 /* A session that is closed while a request of it waits: the request runs, and leaves nothing. */
 static void test_session_closed_while_waiting(void **state)
 {
@@ -642,6 +671,7 @@ int main(void)
         cmocka_unit_test(test_explanations_are_bounded),
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_session_closed_before_submit),
         cmocka_unit_test(test_session_closed_while_waiting),
         cmocka_unit_test(test_expiry),
         cmocka_unit_test(test_hit_equals_miss_f16),

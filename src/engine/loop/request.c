@@ -441,6 +441,10 @@ static int submit(quire_loop *loop, const quire_request_params *params, uint32_t
     quire_loop_to_compute_set(request,
                               params->n_tokens - quire_min_u32(n_cached, params->n_tokens));
     (void)pthread_mutex_lock(&loop->inbox.lock);
+    /* Under the lock: a session that is closed later finds its request in the inbox. */
+    request->is_uncached =
+        request->is_uncached ||
+        (params->session != 0 && quire_sessions_is_closed(loop->sessions, params->session));
     request->link.arrival = atomic_fetch_add(loop->parts.arrivals, 1) + 1;
     loop->inbox.n_arrivals++;
     loop->inbox.n_arrivals_of[request->class_index]++;

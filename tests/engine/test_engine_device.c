@@ -19,6 +19,7 @@
 #include "engine/pins.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -194,6 +195,41 @@ static void fails_by_name(quire_request *request)
     quire_request_release(request);
 }
 
+/* Sessions expire beside a lost device, too. */
+static void test_loss_and_upkeep(void **state)
+{
+    _Atomic uint64_t now_us = 1000000;
+    const quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F16);
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_session_ref session;
+    quire_sessions *sessions;
+    quire_request *request;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    engine.clock_us = hands_of;
+    engine.clock_ctx = &now_us;
+    engine.sessions.ttl_us = 10000000;
+    b = bench_panels(32, &engine, &runtime);
+    sessions = quire_engine_sessions(b.engine);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", now_us, &session, &err), QUIRE_OK);
+    quire_sessions_leave(sessions, session, now_us);
+    g = gate_close(b.engine);
+    request = ask(&b, 0);
+    quire_mock_device_set(mock, &faults); /* its thread waits at the gate */
+    gate_open(g);
+    fails_by_name(request);
+    assert_int_equal(quire_sessions_count(sessions), 1);
+    atomic_store(&now_us, 30000000);
+    while (quire_sessions_count(sessions) > 0) { /* nothing wakes the engine */
+        test_doze_ms();
+    }
+    bench_close(&b);
+}
+
 /* Two requests run and others wait: all fail, and so does one that comes later. The engine ends in
  * order. */
 static void test_loss(void **state)
@@ -355,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hits),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_and_upkeep),
         cmocka_unit_test(test_loss_under_a_pin),
         cmocka_unit_test(test_loss_of_layers),
         cmocka_unit_test(validated_end),

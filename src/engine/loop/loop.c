@@ -93,11 +93,12 @@ static uint32_t be_idle(quire_loop *loop)
     const quire_loop_idle idle = { .is_busy = is_busy, .again_ms = is_busy ? 1 : IDLE_MS };
     uint32_t again_ms;
 
+    upkeep(loop);
     if (quire_runtime_is_lost(loop->runtime)) {
         quire_loop_lost(loop);
+        quire_loop_stats_publish(loop);
         return IDLE_MS;
     }
-    upkeep(loop);
     again_ms = loop->events.idle(loop->events.ctx, &idle);
     quire_tier_stats_fill(loop);
     quire_overflow_upkeep(loop, true);

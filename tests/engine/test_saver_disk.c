@@ -175,11 +175,81 @@ static void test_smaller_bound(void **state)
     kit_dir_remove(path);
 }
 
+/* A listing that names one file and then fails. */
+typedef struct listing {
+    void (*each)(void *arg, const char *name);
+    void *arg;
+    uint32_t n;
+} listing;
+
+static void list_first(void *arg, const char *name)
+{
+    listing *l = arg;
+
+    if (strncmp(name, "state-", 6) == 0 && l->n++ == 0) {
+        l->each(l->arg, name);
+    }
+}
+
+static int list_fails(void *ctx, const char *path, void (*each)(void *arg, const char *name),
+                      void *arg)
+{
+    listing l = { each, arg, 0 };
+
+    (void)quire_file_ops_default()->list(ctx, path, list_first, &l);
+    return -EIO;
+}
+
+static char listing_said[256];
+
+static void listing_log(void *ctx, const char *line)
+{
+    (void)ctx;
+    if (strstr(line, "cannot list") != NULL) {
+        (void)snprintf(listing_said, sizeof listing_said, "%s", line);
+    }
+}
+
+/* Items that a failed listing named are restored; the others come back with the next start. */
+static void test_part_of_a_listing(void **state)
+{
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 1);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    quire_file_ops ops = *quire_file_ops_default();
+    engine_bench b;
+    char path[256];
+
+    (void)state;
+    kit_dir_make(path);
+    opts.saver = (quire_saver_opts){ .dir = path,
+                                     .keeps[QUIRE_STATE_SESSION] = true,
+                                     .round_us = 1000,
+                                     .log = listing_log,
+                                     .ops = &ops };
+    b = bench_tiny(&opts, &runtime);
+    session_add(&b, "a", 0);
+    session_add(&b, "b", 0);
+    bench_close(&b);
+    assert_int_equal(count_files(path), 2);
+    ops.list = list_fails;
+    b = bench_tiny(&opts, &runtime);
+    assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_SESSION], 1);
+    assert_non_null(strstr(listing_said, "items may be missing"));
+    bench_close(&b);
+    assert_int_equal(count_files(path), 2);
+    ops.list = quire_file_ops_default()->list;
+    b = bench_tiny(&opts, &runtime);
+    assert_int_equal(saver_of(&b).restored_total[QUIRE_STATE_SESSION], 2);
+    bench_close(&b);
+    kit_dir_remove(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files_stay),
         cmocka_unit_test(test_smaller_bound),
+        cmocka_unit_test(test_part_of_a_listing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -308,18 +308,28 @@ static void restore_all(restoring *r)
     }
 }
 
+/* Where a listing fails, files that it did not name stay: the next start lists them. A session or a
+ * pin that changes until then gets its file anew. */
+static void list_all(restoring *r)
+{
+    quire_saver *saver = r->saver;
+
+    for (; r->identity < saver->n_identities; r->identity++) {
+        const uint32_t n = r->n;
+        const int rc = quire_state_dir_list(saver->dirs[r->identity], name_take, r);
+
+        if (rc < 0) {
+            quire_saver_log(saver, "state: cannot list %s: %s; %s", saver->opts.dir, strerror(-rc),
+                            r->n > n ? "items may be missing" : "nothing is restored");
+        }
+    }
+}
+
 int quire_saver_restore(quire_saver *saver, quire_error *err)
 {
     restoring r = { .saver = saver, .clock = quire_saver_clock(saver) };
-    int rc = 0;
 
-    for (; rc == 0 && r.identity < saver->n_identities; r.identity++) {
-        rc = quire_state_dir_list(saver->dirs[r.identity], name_take, &r);
-    }
-    if (rc < 0) {
-        quire_saver_log(saver, "state: cannot list %s: %s; nothing is restored", saver->opts.dir,
-                        strerror(-rc));
-    }
+    list_all(&r);
     restore_all(&r);
     for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
         quire_saved_list_sort(&saver->lists[k]);

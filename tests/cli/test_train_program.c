@@ -244,6 +244,22 @@ static void test_not_finite(void **state)
                "infinite", 1);
 }
 
+/* The rate does not rise at the end; the run says so where the user asked for it. */
+static void test_rate_end(void **state)
+{
+    program_result result =
+        program_expect(0, PROGRAM("train", write_config("falling", "mha", 1), "--rate", "0.001"));
+
+    (void)state;
+    assert_says(result.err, "--rate-end 0.005 is above --rate 0.001: the learning rate stays");
+    program_free(&result);
+    train_remove("falling");
+    result = program_expect(0, PROGRAM("train", write_config("falling", "mha", 1)));
+    assert_null(strstr(result.err, "--rate-end"));
+    program_free(&result);
+    train_remove("falling");
+}
+
 /* The longest context, in rows that a task fills. The rate counts all steps of the process: in the
  * whole time of the program it would have computed no fewer tokens. */
 static void test_longest_context(void **state)
@@ -434,7 +450,7 @@ int main(void)
         cmocka_unit_test(test_diverges),     cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_predict_seen), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_text_is_gone), cmocka_unit_test(test_places),
-        cmocka_unit_test(test_locked),
+        cmocka_unit_test(test_locked),       cmocka_unit_test(test_rate_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

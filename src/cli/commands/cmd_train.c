@@ -186,6 +186,16 @@ static int start_from(train_run *r, quire_error *err)
     return QUIRE_OK;
 }
 
+/* The learning rate does not rise along its cosine. */
+static double rate_end(const train_args *a)
+{
+    if (a->rate_end > a->rate && a->has_rate_end) {
+        quire_say("--rate-end %g is above --rate %g: the learning rate stays at %g", a->rate_end,
+                  a->rate, a->rate);
+    }
+    return a->rate_end < a->rate ? a->rate_end : a->rate;
+}
+
 static int make_plan(train_run *r, quire_error *err)
 {
     const train_args *a = r->args;
@@ -198,7 +208,7 @@ static int make_plan(train_run *r, quire_error *err)
         .n_steps = (uint64_t)a->n_steps,
         .n_warmup = (uint64_t)a->n_warmup,
         .rate = a->rate,
-        .rate_end = a->rate_end < a->rate ? a->rate_end : a->rate,
+        .rate_end = rate_end(a),
         .beta1 = QUIRE_TRAIN_BETA1,
         .beta2 = QUIRE_TRAIN_BETA2,
         .epsilon = QUIRE_TRAIN_EPSILON,

@@ -101,7 +101,7 @@ const quire_opt quire_train_options[QUIRE_TRAIN_OPTIONS] = {
     { .names = { "--rate" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
       .initial = "0.001", AT(rate), .help = "highest learning rate of AdamW" },
     { .names = { "--rate-end" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
-      .initial = "0.0001", AT(rate_end),
+      .initial = "0.0001", AT(rate_end), .seen_offset = offsetof(train_args, has_rate_end),
       .help = "learning rate at the end of its cosine; never above --rate" },
     { .names = { "--decay" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
       .initial = "0.1", AT(decay), .help = "weight decay of matrices" },

@@ -22,7 +22,7 @@ typedef struct train_args {
     const char *scheme;
     const char *tokenizer;
     const char *from;
-    bool has_scheme, has_tokenizer, has_distill, has_hidden, has_attention;
+    bool has_scheme, has_tokenizer, has_rate_end, has_distill, has_hidden, has_attention;
     bool has_sizes; /* a size that --from sets was given */
     double distill, distill_hidden, distill_attention;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;

@@ -367,11 +367,64 @@ static void test_crash_of_a_start(void **state)
     mem_disk_free(disk);
 }
 
+/* Fill the store until records are evicted. */
+static void fill(const quire_file_store_opts *opts)
+{
+    quire_store *store = kit_open(opts);
+
+    for (uint32_t i = 0; evicted_of(store) == 0; i++) {
+        assert_int_equal(kit_put(store, 3, i), QUIRE_STORE_OK);
+    }
+    kit_close(store);
+}
+
+/* Several short segments go for one new segment: the oldest with a record, and behind it one with
+ * the marker that drops the record. n_short: short segments behind these two, on which depends how
+ * many go at once. */
+static void crash_between_unlinks(uint32_t n_short)
+{
+    mem_disk *disk = mem_disk_new();
+    const quire_file_store_opts opts = opts_of(disk);
+    quire_rng rng = test_rng(44);
+    size_t first;
+
+    for (uint32_t i = 0; i < 2 + n_short; i++) {
+        quire_store *store = kit_open(&opts);
+
+        if (i == 1) {
+            kit_drop(store, QUIRE_STORE_DROP_TEXT, 1, 0);
+        }
+        assert_int_equal(kit_put(store, 1 + (i > 0), i), QUIRE_STORE_OK); /* and the marker */
+        kit_close(store);
+    }
+    first = mem_disk_calls(disk);
+    fill(&opts);
+    for (size_t call = first; call <= mem_disk_calls(disk); call++) {
+        mem_disk *after = mem_disk_crash(disk, call, MEM_CRASH_LATEST, &rng);
+        const quire_file_store_opts own = opts_of(after);
+        quire_store *store = kit_open(&own);
+
+        assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_ABSENT);
+        kit_close(store);
+        mem_disk_free(after);
+    }
+    mem_disk_free(disk);
+}
+
+static void test_crash_between_unlinks(void **state)
+{
+    (void)state;
+    for (uint32_t n_short = 0; n_short < 8; n_short++) {
+        crash_between_unlinks(n_short);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_crash),
         cmocka_unit_test(test_crash_of_a_start),
+        cmocka_unit_test(test_crash_between_unlinks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

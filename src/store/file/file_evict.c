@@ -382,11 +382,17 @@ int quire_file_room_make(file_store *st, bool is_carrying)
         if (rc < 0) {
             return rc;
         }
+        /* A power failure must not take the markers of drops, and leave the older records. */
+        rc = oldest->has_drops && st->has_unlinked ? quire_file_dir_sync(st) : 0;
+        if (rc < 0) {
+            return rc;
+        }
         quire_file_path(st, oldest->number, path);
         rc = st->ops->unlink(st->ops->ctx, path);
         if (rc < 0 && rc != -ENOENT) {
             return quire_file_failed(st, rc, "unlink", oldest->number);
         }
+        st->has_unlinked = true;
         entries_remove(st, oldest);
         (void)pthread_mutex_lock(&st->lock);
         oldest = quire_file_segment_remove(st, oldest);

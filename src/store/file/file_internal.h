@@ -41,6 +41,7 @@ typedef struct file_segment {
     uint64_t used_at;      /* for the choice of an fd to close */
     uint32_t refs;         /* reads under way */
     bool is_gone;          /* unlinked; freed when refs are 0 */
+    bool has_drops;        /* W: it has markers of drops, or may have some */
     file_item *items;      /* W, in the order of their places */
     uint32_t n_items, items_capacity;
 } file_segment;
@@ -126,6 +127,7 @@ typedef struct file_store {
     uint32_t next_number; /* W */
     uint32_t marked;      /* W: see quire_segment_head */
     uint32_t n_unread;    /* segments that the start could not read; constant */
+    bool has_unlinked;    /* W: a segment, and the directory was not synced since */
 
     file_transfers gets[FILE_URGENCIES];
     uint64_t gets_set[FILE_URGENCIES / 64]; /* bit: a list has transfers */
@@ -243,6 +245,8 @@ int quire_file_begin(file_store *st);
 int quire_file_seal(file_store *st);
 /* Make the open segment durable. */
 int quire_file_sync(file_store *st);
+/* Make the names in the directory durable: which segments there are. */
+int quire_file_dir_sync(file_store *st);
 /* Write the footer of a segment at *end_bytes, and add its length. `drops` are those in it. */
 int quire_file_footer_write(file_store *st, int fd, const file_segment *segment,
                             const file_drops *drops, uint64_t *end_bytes);

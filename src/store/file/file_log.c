@@ -59,6 +59,15 @@ static void charge_set(file_store *st, file_segment *segment, uint64_t file_byte
 
 /* ---- begin ---- */
 
+int quire_file_dir_sync(file_store *st)
+{
+    const int rc =
+        quire_file_failed(st, st->ops->sync_dir(st->ops->ctx, st->dir), "fsync", FILE_NUMBER_DIR);
+
+    st->has_unlinked = st->has_unlinked && rc < 0;
+    return rc;
+}
+
 /* Create the file of a segment with its header. Returns an fd or a negative errno; -EEXIST: there
  * is a file of this number already. */
 static int file_create(file_store *st, const file_segment *segment)
@@ -81,8 +90,7 @@ static int file_create(file_store *st, const file_segment *segment)
         rc = write_counted(st, &(file_at){ fd, n, 0 }, st->block, QUIRE_SEGMENT_BLOCK);
     }
     if (rc == 0) {
-        rc = quire_file_failed(st, st->ops->sync_dir(st->ops->ctx, st->dir), "fsync",
-                               FILE_NUMBER_DIR);
+        rc = quire_file_dir_sync(st);
     }
     if (rc < 0) {
         (void)st->ops->close(st->ops->ctx, fd);

@@ -142,8 +142,9 @@ static int drop_found(recovery *r, uint32_t number, const quire_store_drop *drop
 
 /* ---- segments that cannot be read ---- */
 
-static int unread(recovery *r, const file_segment *segment, const char *what, int error)
+static int unread(recovery *r, file_segment *segment, const char *what, int error)
 {
+    segment->has_drops = true;
     quire_file_log(r->st, FILE_LOG_DAMAGE, "%s: segment %u cannot be %s: %s", r->st->dir,
                    segment->number, what, strerrordesc_np(-error));
     r->unread_first = r->unread_first != 0 ? r->unread_first : segment->number;
@@ -206,6 +207,7 @@ static int body_take(recovery *r, file_segment *segment, const quire_segment_foo
                                   .salt_bytes = roots[e.root].salt_bytes };
         rc = record_found(r, segment, &text, &e);
     }
+    segment->has_drops = footer->n_drops > 0;
     for (uint32_t i = 0; i < footer->n_drops && rc == 0; i++) {
         quire_segment_drop d;
 
@@ -264,7 +266,7 @@ typedef struct scan {
     bool is_damaged;
 } scan;
 
-static int scan_marker(recovery *r, const file_segment *segment, scan *s, uint64_t at)
+static int scan_marker(recovery *r, file_segment *segment, scan *s, uint64_t at)
 {
     file_drop *d = calloc(1, sizeof *d);
 
@@ -277,6 +279,7 @@ static int scan_marker(recovery *r, const file_segment *segment, scan *s, uint64
     d->drop.salt = d->salt;
     d->is_durable = true;
     quire_file_drop_push(&s->drops, d);
+    segment->has_drops = true;
     return drop_found(r, segment->number, &d->drop, d->sequence, d->place);
 }
 

@@ -319,6 +319,7 @@ static void drop_process(file_store *st, file_drop *drop)
     if (rc == 0) {
         drop->is_durable = false;
         st->marked = st->open.segment->number;
+        st->open.segment->has_drops = true;
         quire_file_drop_push(&st->open.drops, drop);
         return;
     }

@@ -119,12 +119,12 @@ void quire_backend_device_finish(quire_backend_device *backend)
     backend->waits_total++;
 }
 
-ggml_backend_dev_t quire_backend_first_device(ggml_backend_reg_t backend)
+ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t backend, uint32_t i)
 {
     ggml_backend_dev_t device = nullptr;
     const bool is_open = returns([&] {
-        if (ggml_backend_reg_dev_count(backend) > 0) {
-            device = ggml_backend_reg_dev_get(backend, 0);
+        if (i < ggml_backend_reg_dev_count(backend)) {
+            device = ggml_backend_reg_dev_get(backend, i);
             (void)ggml_backend_dev_buffer_type(device);
         }
     });

@@ -57,9 +57,9 @@ void quire_backend_device_finish(quire_backend_device *backend);
 
 /* ---- loading. Thread: any ---- */
 
-/* The first device of a backend, opened: ggml opens a card when its type of buffers is wanted.
- * NULL: there is none, or it cannot be opened. */
-ggml_backend_dev_t quire_backend_first_device(ggml_backend_reg_t backend);
+/* Device i of a backend, opened: ggml opens a card when its type of buffers is wanted, without a
+ * lock. NULL: there is none, or it cannot be opened. Thread: one. */
+ggml_backend_dev_t quire_backend_device_at(ggml_backend_reg_t backend, uint32_t i);
 
 /* Whether a device computes an operation. */
 bool quire_backend_takes(ggml_backend_dev_t device, const struct ggml_tensor *op);

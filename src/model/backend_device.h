@@ -1,7 +1,9 @@
-/* backend_device.h - the device of ggml on the card of a device of Quire's, for weights
- * (quire_model_opts.device).
+/* backend_device.h - the devices of ggml on the cards of devices of Quire's, for weights
+ * (quire_model_opts.devices).
  *
- * A process has one such card: ggml opens it at the first call, and keeps it.
+ * ggml lists the cards of a process once: those of the first call. It opens each of them then, and
+ * keeps it. Backends (backend_calls.h) of one device may run on several threads at a time: ggml has
+ * locks for what they share, which are queues, pipelines and pinned memory.
  *
  * Thread: one; the first call, which sets an environment variable of ggml's, at start-up.
  *
@@ -14,10 +16,13 @@
 
 #include <ggml-backend.h>
 
-/* info: of an open device. Errors: QUIRE_INVAL (a device without memory of its own), QUIRE_UNSUPP
- * (no backend for this device in the build; the card lacks a feature that ggml needs; another card
- * was opened before). */
-int quire_backend_device_find(ggml_backend_dev_t *out, const quire_device_info *info,
-                              quire_error *err);
+#define QUIRE_BACKEND_CARDS_MAX 8u
+
+/* out: [n]. infos: [n], of open devices, at most QUIRE_BACKEND_CARDS_MAX; those of one card get one
+ * device of ggml. Errors: QUIRE_INVAL (a device without memory of its own), QUIRE_UNSUPP (no
+ * backend for a device in the build; a card lacks a feature that ggml needs; the first call was
+ * without this card); err names the device. */
+int quire_backend_devices_find(ggml_backend_dev_t *out, const quire_device_info *infos, uint32_t n,
+                               quire_error *err);
 
 #endif /* QUIRE_MODEL_BACKEND_DEVICE_H */

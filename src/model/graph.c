@@ -369,7 +369,7 @@ static int experts_create(quire_graphs *graphs)
 }
 
 /* Beside a device the host's part is memory that the device pins, where it does: copies of other
- * memory would wait for their end. */
+ * memory would wait for their end. Of several cards ggml pins memory with the first alone. */
 static ggml_gallocr_t buffer_new(ggml_backend_dev_t device, bool *has_two)
 {
     ggml_backend_buffer_type_t types[2] = { ggml_backend_dev_buffer_type(quire_backend_cpu()) };
@@ -380,7 +380,8 @@ static ggml_gallocr_t buffer_new(ggml_backend_dev_t device, bool *has_two)
         return ggml_gallocr_new(types[QUIRE_GRAPH_HOST]);
     }
     pinned = ggml_backend_dev_host_buffer_type(device);
-    if (pinned != NULL && ggml_backend_buft_is_host(pinned)) {
+    if (pinned != NULL && ggml_backend_buft_is_host(pinned) &&
+        ggml_backend_buft_get_device(pinned) == device) {
         types[QUIRE_GRAPH_HOST] = pinned;
     }
     types[QUIRE_GRAPH_DEVICE] = ggml_backend_dev_buffer_type(device);

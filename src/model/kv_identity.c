@@ -213,7 +213,7 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
     char ggml[QUIRE_BACKEND_KERNELS_BYTES];
     quire_kv_identity_facts facts = {
         .desc = desc,
-        .weights = rt->model->weights->digest,
+        .weights = rt->weights->digest,
         .stored = stored,
         .page_tokens = rt->opts.page_tokens,
         .kv_recent = rt->opts.kv_recent,
@@ -221,7 +221,7 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
         .state_format = rt->opts.state_format,
         .has_window_group = rt->groups.window != 0,
         .has_bounds = rt->opts.has_bounds,
-        .is_long = rt->model->weights->rope_long != NULL && quire_runtime_is_long(rt),
+        .is_long = rt->weights->rope_long != NULL && quire_runtime_is_long(rt),
         .attn_isa = rt->rounding != NULL ? rt->rounding : quire_runtime_isa(rt),
         .ggml = ggml,
         .versions = QUIRE_KV_IDENTITY_VERSIONS

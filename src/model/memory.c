@@ -158,7 +158,7 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
                          (o.split.n > 0 ? split_bytes(desc, &o) : 0),
         .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
         .device_bytes = device_bytes(desc, &o) + graphs.device_bytes,
-        .device_weights_bytes = desc->device_weight_bytes,
+        .device_weights_bytes = desc->device_weight_bytes[o.weights_set],
         .has_states = desc->recurrent.n_layers != 0,
     };
     for (uint32_t i = 0; i < o.split.n; i++) {

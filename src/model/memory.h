@@ -48,7 +48,7 @@ typedef struct quire_memory_part {
     uint64_t bytes;   /* UINT64_MAX: not known, or the CPU's */
     bool is_hosts;    /* that is the host's, as lavapipe's: KV and buffers count in both */
     bool is_cpu;      /* the host's without a count of its own */
-    bool has_weights; /* the layers of the model on a device of ggml (quire_model_opts.device) */
+    bool has_weights; /* the layers of the model on a device of ggml (quire_model_opts.devices) */
 } quire_memory_part;
 
 /* The device that KV lies on, or the devices of a split. */

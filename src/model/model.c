@@ -69,14 +69,22 @@ static int sizes_get(quire_model *model, const quire_gguf *file, const quire_mod
                      quire_error *err)
 {
     quire_model_desc *desc = &model->desc;
-    quire_weights *outline;
-    quire_weights_bytes bytes;
-    int rc;
+    quire_weights *outlines[QUIRE_MODEL_SETS_MAX] = { NULL };
+    int rc = QUIRE_OK;
 
-    QUIRE_TRY(quire_weights_outline(&outline, &bytes, file, desc, opts, err));
-    desc->resident_bytes = bytes.host;
-    desc->device_weight_bytes = bytes.device;
-    rc = quire_step_sizes_create(&desc->step_sizes, desc, outline);
+    for (uint32_t i = 0; i < model->n_sets && rc == QUIRE_OK; i++) {
+        quire_weights_bytes bytes;
+
+        rc = quire_weights_outline(&outlines[i], &bytes, file, desc, opts, i, err);
+        desc->device_weight_bytes[i] = bytes.device;
+        desc->resident_bytes =
+            i == quire_weights_host_set(opts) ? bytes.host : desc->resident_bytes;
+    }
+    if (rc < 0) {
+        quire_weights_destroy_sets(outlines);
+        return rc;
+    }
+    rc = quire_step_sizes_create(&desc->step_sizes, desc, outlines);
     return rc < 0 ? quire_error_set(err, rc, "%s: no memory", quire_gguf_path(file)) : QUIRE_OK;
 }
 
@@ -101,6 +109,8 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         rc = quire_error_set(err, QUIRE_NOMEM, "%s: no memory", path);
         goto out;
     }
+    QUIRE_CHECK(opts->n_sets <= QUIRE_MODEL_SETS_MAX);
+    model->n_sets = quire_weights_sets(opts);
     if ((rc = quire_gguf_describe(file, &model->desc, err)) < 0 ||
         (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
         goto out;
@@ -113,9 +123,10 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         goto out;
     }
     if (!opts->describe_only &&
-        (rc = quire_weights_load(&model->weights, file, &model->desc, opts, err)) < 0) {
+        (rc = quire_weights_load(model->sets, file, &model->desc, opts, err)) < 0) {
         goto out;
     }
+    model->weights = model->sets[0];
     *out = model;
     model = NULL;
 out:
@@ -129,7 +140,7 @@ void quire_model_close(quire_model *model)
     if (model == NULL) {
         return;
     }
-    quire_weights_destroy(model->weights);
+    quire_weights_destroy_sets(model->sets);
     quire_step_sizes_destroy(model->desc.step_sizes);
     quire_tokenizer_destroy(model->tokenizer);
     llama_model_free(model->llama);

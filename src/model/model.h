@@ -26,6 +26,7 @@
 
 #define QUIRE_LAYERS_MAX     512u
 #define QUIRE_STATE_HEAD_MAX 256u /* d_head and d_state of recurrent layers */
+#define QUIRE_MODEL_SETS_MAX 8u   /* of weights: quire_model_opts */
 
 /* The rows of archs.h. */
 typedef enum quire_arch {
@@ -264,8 +265,8 @@ typedef struct quire_model_desc {
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
-    uint64_t device_weight_bytes;        /* beside them, on quire_model_opts.device */
-    struct quire_step_sizes *step_sizes; /* step_sizes.h; the model's */
+    uint64_t device_weight_bytes[QUIRE_MODEL_SETS_MAX]; /* beside them, on the device of each set */
+    struct quire_step_sizes *step_sizes;                /* step_sizes.h; the model's */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     uint64_t fingerprint; /* of the file's contents, not its place: fingerprint.c */
@@ -300,11 +301,14 @@ typedef struct quire_model quire_model;
 typedef struct quire_model_opts {
     bool describe_only; /* no weights; refuses the same models as a full opening */
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
-    /* A device of ggml (ggml_backend_dev_t), on which the last layers of the model lie and are
-     * computed; the last norm and the output matrix count as one more layer behind them. NULL or 0:
-     * none. Borrowed for the model's life. Errors: QUIRE_UNSUPP (the device does not multiply with
-     * a matrix, or the architecture cannot be there), QUIRE_NOMEM. */
-    struct ggml_backend_device *device;
+    /* Devices of ggml (ggml_backend_dev_t), each with the last layers of the model, which it
+     * computes; the last norm and the output matrix count as one more layer behind them. Weights
+     * with a device are a set, whose number a runtime names (quire_runtime_opts.weights_set). All
+     * sets share the tensors of the host. NULL, or 0 layers: the host has all of the set. Borrowed
+     * for the model's life. Errors: QUIRE_UNSUPP (a device does not multiply with a matrix, or the
+     * architecture cannot be there), QUIRE_NOMEM. */
+    struct ggml_backend_device *devices[QUIRE_MODEL_SETS_MAX];
+    uint32_t n_sets; /* 0 = 1 */
     uint32_t n_device_layers;
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;

@@ -15,7 +15,9 @@ struct quire_model {
     struct llama_model *llama;       /* vocabulary and template only */
     const struct llama_vocab *vocab; /* borrowed from llama */
     quire_tokenizer *tokenizer;
-    quire_weights *weights; /* NULL when describe_only */
+    quire_weights *sets[QUIRE_MODEL_SETS_MAX]; /* [n_sets]; NULL when describe_only */
+    uint32_t n_sets;
+    quire_weights *weights; /* the first of them */
 };
 
 /* Load vocabulary and chat template of a file by libllama, which does not know the architecture

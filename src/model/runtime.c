@@ -16,7 +16,7 @@
 
 static int model_check(const quire_runtime *rt, quire_error *err)
 {
-    if (rt->model->weights == NULL) {
+    if (rt->weights == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "the model was opened without its weights");
     }
     return QUIRE_OK;
@@ -54,7 +54,7 @@ static int v_gates_fill(quire_runtime *rt)
     n = 0;
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         for (uint32_t i = 0; i < desc->kv_map[il].n_v; i++) {
-            const struct ggml_tensor *gate = rt->model->weights->layers[il].v_gate[i];
+            const struct ggml_tensor *gate = rt->weights->layers[il].v_gate[i];
 
             if (gate != NULL) {
                 gate_expand(desc, gate, rt->v_gates + n * gate_floats);
@@ -231,7 +231,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     QUIRE_TRY(kernels_open(rt, err));
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
-        const struct ggml_tensor *sinks = rt->model->weights->layers[il].sinks;
+        const struct ggml_tensor *sinks = rt->weights->layers[il].sinks;
 
         if (!quire_mixer_attends(desc->mixer[il])) {
             continue;
@@ -261,7 +261,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
  * is by the length of the context, too, not by that of a text. */
 static struct ggml_tensor *rope_factors(const quire_runtime *rt)
 {
-    const quire_weights *w = rt->model->weights;
+    const quire_weights *w = rt->weights;
 
     if (w->rope_freqs != NULL) {
         return w->rope_freqs;
@@ -273,7 +273,7 @@ static struct ggml_tensor *rope_factors(const quire_runtime *rt)
  * the host's backend. */
 static int layers_open(quire_runtime *rt, quire_error *err)
 {
-    const ggml_backend_dev_t device = rt->model->weights->device;
+    const ggml_backend_dev_t device = rt->weights->device;
     char why[QUIRE_BACKEND_WHY_BYTES];
     int rc = QUIRE_OK;
 
@@ -323,6 +323,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
         return quire_error_set(err, rc, "no memory for the runtime");
     }
     rt->model = model;
+    rt->weights = opts->weights_set < model->n_sets ? model->sets[opts->weights_set] : NULL;
     rt->opts = *opts;
     quire_runtime_opts_resolve(desc, &rt->opts);
     if ((rc = model_check(rt, err)) < 0 || (rc = formats_resolve(rt, err)) < 0 ||
@@ -343,7 +344,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
         goto out;
     }
     graphs = (quire_graphs_opts){ .desc = desc,
-                                  .weights = model->weights,
+                                  .weights = rt->weights,
                                   .ops = rt->ops,
                                   .recurrent = rt->recurrent,
                                   .exit = &rt->exit,
@@ -413,7 +414,7 @@ const char *quire_runtime_isa(const quire_runtime *rt)
 
 uint32_t quire_runtime_n_device_layers(const quire_runtime *rt)
 {
-    return rt->model->weights->n_layer + 1 - rt->model->weights->device_from;
+    return rt->weights->n_layer + 1 - rt->weights->device_from;
 }
 
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *rt)

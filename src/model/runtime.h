@@ -93,6 +93,7 @@ typedef struct quire_runtime_opts {
     quire_attn_workspace_opts elsewhere_limits; /* with these and a device: K and V lie with one of
                                                    the caller's before it, whose steps have these
                                                    limits. struct_bytes 0: not set */
+    uint32_t weights_set;                       /* of the model's (quire_model_opts.devices) */
     const char *device; /* of pages, append and attention (quire/device.h), as "vulkan0"; NULL or
                            "cpu": none, the CPU's kernels read the host's memory. Borrowed for the
                            runtime's life */
@@ -164,7 +165,7 @@ const quire_device *quire_runtime_memory_device(const quire_runtime *runtime);
 const quire_device_split *quire_runtime_split_devices(const quire_runtime *runtime);
 /* The memory of either, of which the cache's pages are; NULL without. Memory: the runtime's. */
 const quire_page_memory *quire_runtime_page_memory(const quire_runtime *runtime);
-/* The layers of the model on a device of ggml (quire_model_opts.device), with the output as one of
+/* The layers of the model on a device of ggml (quire_model_opts.devices), with the output as one of
  * them. */
 uint32_t quire_runtime_n_device_layers(const quire_runtime *runtime);
 /* Whether that device was lost, or one of a split: then every step returns QUIRE_LOST. */

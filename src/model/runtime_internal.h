@@ -11,8 +11,9 @@
 
 struct quire_runtime {
     const quire_model *model;
-    quire_runtime_opts opts; /* with the defaults filled in */
-    quire_kv_pair *pairs;    /* [n_stored]; opts.kv_pairs is this */
+    const quire_weights *weights; /* the model's set that the options name */
+    quire_runtime_opts opts;      /* with the defaults filled in */
+    quire_kv_pair *pairs;         /* [n_stored]; opts.kv_pairs is this */
     quire_kv_form form;
     quire_kv_groups groups;
     quire_cache *cache;

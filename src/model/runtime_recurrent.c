@@ -56,22 +56,22 @@ static int layers_fill(quire_runtime *rt)
                                                      .shape = r,
                                                      .eps = desc->rms_eps };
         if (desc->mixer[il] == QUIRE_MIXER_DELTA_NET) {
-            const quire_layer_weights *l = &rt->model->weights->layers[il];
+            const quire_layer_weights *l = &rt->weights->layers[il];
 
             rt->recurrent[il].dt = l->delta_dt->data;
             rt->recurrent[il].decay = l->delta_decay->data;
             rt->recurrent[il].norm = l->delta_norm->data;
         }
         if (quire_mixer_is_mamba(desc->mixer[il])) {
-            const quire_layer_weights *l = &rt->model->weights->layers[il];
+            const quire_layer_weights *l = &rt->weights->layers[il];
 
             rt->recurrent[il].dt = l->delta_dt->data;
             rt->recurrent[il].decay = l->delta_decay->data;
             rt->recurrent[il].skip = l->mamba_skip->data;
             rt->recurrent[il].bias = l->conv_b->data;
         }
-        QUIRE_TRY(kernel_fill(rt->model->weights->layers[il].conv, r,
-                              rt->conv_kernels + n * kernel_floats));
+        QUIRE_TRY(
+            kernel_fill(rt->weights->layers[il].conv, r, rt->conv_kernels + n * kernel_floats));
         n++;
     }
     return QUIRE_OK;

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The shortest contexts have batches of their own: quire_memory_tokens_max() asks for several. */
 #define KEPT_MAX 16u
@@ -16,6 +17,7 @@
 typedef struct size_key {
     uint32_t n_batch;
     uint32_t n_threads;
+    uint32_t set;
     uint64_t pairs; /* hash of the layers that round K and queries with each other in view */
 } size_key;
 
@@ -26,8 +28,8 @@ typedef struct kept_size {
 
 struct quire_step_sizes {
     const quire_model_desc *desc;
-    quire_weights *outline;
-    pthread_mutex_t mutex;            /* of all below, and of the outline */
+    quire_weights *outlines[QUIRE_MODEL_SETS_MAX];
+    pthread_mutex_t mutex;            /* of all below, and of the outlines */
     quire_graph_op *ops;              /* [n_layer] */
     quire_graph_recurrent *recurrent; /* [n_layer] */
     quire_graph_exit exit;
@@ -36,18 +38,18 @@ struct quire_step_sizes {
 };
 
 int quire_step_sizes_create(quire_step_sizes **out, const quire_model_desc *desc,
-                            quire_weights *outline)
+                            quire_weights *outlines[QUIRE_MODEL_SETS_MAX])
 {
     quire_step_sizes *s = calloc(1, sizeof *s);
 
     *out = NULL;
     if (s == NULL || pthread_mutex_init(&s->mutex, NULL) != 0) {
-        quire_weights_destroy(outline);
+        quire_weights_destroy_sets(outlines);
         free(s);
         return QUIRE_NOMEM;
     }
     s->desc = desc;
-    s->outline = outline;
+    memcpy(s->outlines, outlines, sizeof s->outlines);
     s->ops = calloc(desc->n_layer, sizeof *s->ops);
     s->recurrent = calloc(desc->n_layer, sizeof *s->recurrent);
     if (s->ops == NULL || s->recurrent == NULL) {
@@ -70,7 +72,7 @@ void quire_step_sizes_destroy(quire_step_sizes *s)
     if (s == NULL) {
         return;
     }
-    quire_weights_destroy(s->outline);
+    quire_weights_destroy_sets(s->outlines);
     (void)pthread_mutex_destroy(&s->mutex);
     free(s->recurrent);
     free(s->ops);
@@ -110,13 +112,14 @@ static int layers_set(quire_step_sizes *s, const quire_runtime_opts *opts, uint6
 
 static bool is_same(const size_key *a, const size_key *b)
 {
-    return a->n_batch == b->n_batch && a->n_threads == b->n_threads && a->pairs == b->pairs;
+    return a->n_batch == b->n_batch && a->n_threads == b->n_threads && a->set == b->set &&
+           a->pairs == b->pairs;
 }
 
 static quire_graphs_size measure(quire_step_sizes *s, const size_key *key)
 {
     const quire_graphs_opts graphs = { .desc = s->desc,
-                                       .weights = s->outline,
+                                       .weights = s->outlines[key->set],
                                        .ops = s->ops,
                                        .recurrent = s->recurrent,
                                        .exit = &s->exit,
@@ -135,11 +138,13 @@ static quire_graphs_size measure(quire_step_sizes *s, const size_key *key)
 
 quire_graphs_size quire_step_sizes_get(quire_step_sizes *s, const quire_runtime_opts *opts)
 {
-    size_key key = { .n_batch = opts->n_batch, .n_threads = opts->n_threads };
+    size_key key = { .n_batch = opts->n_batch,
+                     .n_threads = opts->n_threads,
+                     .set = opts->weights_set };
     quire_graphs_size size = { 0 };
     bool is_found = false;
 
-    QUIRE_CHECK(key.n_batch > 0 && key.n_threads > 0);
+    QUIRE_CHECK(key.n_batch > 0 && key.n_threads > 0 && key.set < QUIRE_MODEL_SETS_MAX);
     (void)pthread_mutex_lock(&s->mutex);
     if (layers_set(s, opts, &key.pairs) == QUIRE_OK) {
         for (uint32_t i = 0; !is_found && i < KEPT_MAX; i++) {

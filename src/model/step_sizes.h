@@ -16,9 +16,10 @@
 
 typedef struct quire_step_sizes quire_step_sizes;
 
-/* desc is borrowed. The outline becomes the object's, also on failure. Errors: QUIRE_NOMEM. */
+/* desc is borrowed. The outlines, one of each set, become the object's, also on failure. Errors:
+ * QUIRE_NOMEM. */
 int quire_step_sizes_create(quire_step_sizes **out, const quire_model_desc *desc,
-                            quire_weights *outline);
+                            quire_weights *outlines[QUIRE_MODEL_SETS_MAX]);
 void quire_step_sizes_destroy(quire_step_sizes *sizes);
 
 /* The memory of a runtime with these options, which have no zeros (quire_runtime_opts_resolve()).

@@ -118,19 +118,64 @@ static int buffers_create(quire_weight_load *load)
 
 /* ---- pass 3: fill ---- */
 
-/* The name of the memory from which the tensor is multiplied. */
-static const char *place_of(const struct quire_weights_store *store, uint32_t kind)
+/* The name of the memory from which the tensor is multiplied. Of a device it is that of its
+ * backend, without a number: the runtime's identity has the card and its driver, and equal cards
+ * round alike. */
+static const char *place_of(const quire_weights *weights, uint32_t kind)
 {
     if (kind == QUIRE_KIND_PANELS) {
         return "panels";
     }
-    return kind >= QUIRE_KIND_DEVICE ? ggml_backend_buft_name(store->kinds[kind].buft) : "plain";
+    if (kind == QUIRE_KIND_DEVICE) {
+        return ggml_backend_reg_name(ggml_backend_dev_backend_reg(weights->device));
+    }
+    return kind >= QUIRE_KIND_EXTRA ? ggml_backend_buft_name(weights->store->kinds[kind].buft)
+                                    : "plain";
+}
+
+static void progress_say(const quire_weight_load *load, uint64_t done_bytes, uint64_t total_bytes)
+{
+    const double of_set = (double)done_bytes / (double)total_bytes;
+
+    if (load->opts->progress != NULL) {
+        load->opts->progress(load->opts->progress_ctx,
+                             (float)((load->n_done + of_set) / quire_weights_sets(load->opts)));
+    }
+}
+
+/* Put a tensor where it belongs; source: its bytes in the file. */
+static int tensor_fill(quire_weight_load *load, uint32_t i, const quire_weights_map *file,
+                       char *source)
+{
+    quire_weights *weights = load->weights;
+    const quire_weight_slot *slot = &weights->store->slots[i];
+    const size_t n_bytes = ggml_nbytes(slot->meta);
+
+    if (load->has != NULL && slot->kind != QUIRE_KIND_DEVICE) {
+        return QUIRE_OK;
+    }
+    if (slot->kind == QUIRE_KIND_MAPPED) {
+        QUIRE_FAIL_IF(ggml_backend_tensor_alloc(file->buffer, *slot->into, source) !=
+                          GGML_STATUS_SUCCESS,
+                      QUIRE_NOMEM);
+        weights->mapped_bytes += n_bytes;
+        return QUIRE_OK;
+    }
+    if (slot->kind == QUIRE_KIND_PANELS) {
+        quire_matmul_weight_pack(&weights->store->maps[i], source);
+    } else {
+        QUIRE_TRY(quire_weights_device_write(*slot->into, source, load->err));
+    }
+    quire_weights_map_drop(file, slot->place.offset, n_bytes);
+    *(slot->kind == QUIRE_KIND_DEVICE ? &weights->device_bytes : &weights->repacked_bytes) +=
+        n_bytes;
+    return QUIRE_OK;
 }
 
 static int tensors_fill(quire_weight_load *load)
 {
-    quire_weights *weights = load->weights;
-    struct quire_weights_store *store = weights->store;
+    const struct quire_weights_store *store = load->weights->store;
+    const quire_weights_map *files = (load->has != NULL ? load->has->store : store)->files;
     uint64_t total_bytes = 1, done_bytes = 0;
 
     for (uint32_t i = 0; i < store->n_slots; i++) {
@@ -139,59 +184,69 @@ static int tensors_fill(quire_weight_load *load)
     for (uint32_t i = 0; i < store->n_slots; i++) {
         const quire_weight_slot *slot = &store->slots[i];
         const size_t n_bytes = ggml_nbytes(slot->meta);
-        const quire_weights_map *file = &store->files[slot->place.part];
+        const quire_weights_map *file = &files[slot->place.part];
         const uint64_t offset = slot->place.offset;
         char *source = (char *)file->base + offset;
 
         QUIRE_CHECK(offset <= file->bytes && n_bytes <= file->bytes - offset);
-        quire_weights_digest_add(weights->digest, slot->meta, place_of(store, slot->kind), source);
-        if (slot->kind == QUIRE_KIND_MAPPED) {
-            if (ggml_backend_tensor_alloc(file->buffer, *slot->into, source) !=
-                GGML_STATUS_SUCCESS) {
-                return QUIRE_NOMEM;
-            }
-            weights->mapped_bytes += n_bytes;
-        } else {
-            if (slot->kind == QUIRE_KIND_PANELS) {
-                quire_matmul_weight_pack(&store->maps[i], source);
-            } else {
-                QUIRE_TRY(quire_weights_device_write(*slot->into, source, load->err));
-            }
-            quire_weights_map_drop(file, offset, n_bytes);
-            *(slot->kind == QUIRE_KIND_DEVICE ? &weights->device_bytes
-                                              : &weights->repacked_bytes) += n_bytes;
-        }
+        quire_weights_digest_add(load->weights->digest, slot->meta,
+                                 place_of(load->weights, slot->kind), source);
+        QUIRE_TRY(tensor_fill(load, i, file, source));
         done_bytes += n_bytes;
-        if (load->opts->progress != NULL) {
-            load->opts->progress(load->opts->progress_ctx,
-                                 (float)((double)done_bytes / (double)total_bytes));
-        }
+        progress_say(load, done_bytes, total_bytes);
     }
     return QUIRE_OK;
 }
 
 /* ---- */
 
-int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
-                       const quire_model_opts *opts, quire_error *err)
+static int set_load(quire_weight_load *load)
 {
-    quire_weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
-    int rc = QUIRE_NOMEM;
+    const quire_model_desc *desc = load->desc;
 
-    *out = NULL;
-    load.weights = calloc(1, sizeof *load.weights);
-    if (load.weights == NULL) {
-        return quire_weights_load_fail(&load, rc);
+    load->weights = calloc(1, sizeof *load->weights);
+    QUIRE_FAIL_IF(load->weights == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_weights_place(load));
+    QUIRE_TRY(load->has == NULL ? files_map(load) : QUIRE_OK);
+    QUIRE_TRY(quire_weights_tensors_create(load));
+    QUIRE_TRY(buffers_create(load));
+    QUIRE_TRY(tensors_fill(load));
+    return load->has == NULL ? quire_weights_latent_make(load->weights, desc) : QUIRE_OK;
+}
+
+int quire_weights_load(quire_weights *sets[QUIRE_MODEL_SETS_MAX], const quire_gguf *file,
+                       const quire_model_desc *desc, const quire_model_opts *opts, quire_error *err)
+{
+    const uint32_t n = quire_weights_sets(opts), first = quire_weights_host_set(opts);
+    int rc = QUIRE_OK;
+
+    memset(sets, 0, QUIRE_MODEL_SETS_MAX * sizeof(quire_weights *));
+    for (uint32_t i = 0; i < n && rc == QUIRE_OK; i++) {
+        /* The set with the host's tensors goes first. */
+        const uint32_t set = i == 0 ? first : i <= first ? i - 1 : i;
+        quire_weight_load load = { .file = file,
+                                   .desc = desc,
+                                   .opts = opts,
+                                   .set = set,
+                                   .has = sets[first],
+                                   .n_done = i,
+                                   .err = err };
+
+        rc = quire_weights_load_fail(&load, set_load(&load));
+        sets[set] = load.weights;
     }
-    if ((rc = quire_weights_place(&load)) < 0 || (rc = files_map(&load)) < 0 ||
-        (rc = quire_weights_tensors_create(&load)) < 0 || (rc = buffers_create(&load)) < 0 ||
-        (rc = tensors_fill(&load)) < 0 ||
-        (rc = quire_weights_latent_make(load.weights, desc)) < 0) {
-        quire_weights_destroy(load.weights);
-        return quire_weights_load_fail(&load, rc);
+    if (rc < 0) {
+        quire_weights_destroy_sets(sets);
     }
-    *out = load.weights;
-    return QUIRE_OK;
+    return rc;
+}
+
+void quire_weights_destroy_sets(quire_weights *sets[QUIRE_MODEL_SETS_MAX])
+{
+    for (uint32_t i = 0; i < QUIRE_MODEL_SETS_MAX; i++) {
+        quire_weights_destroy(sets[i]);
+        sets[i] = NULL;
+    }
 }
 
 bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor)

@@ -7,8 +7,9 @@
  * embedding stays as mapped, because its rows are looked up. A tied output matrix is a second copy
  * of the embedding, for the product.
  *
- * The last layers may lie on a device of ggml instead (quire_model_opts.device): all of their
- * tensors in the file's bytes, but for those that our own operations read (weights_device.h).
+ * The last layers may lie on a device of ggml instead (quire_model_opts.devices): all of their
+ * tensors in the file's bytes, but for those that our own operations read (weights_device.h). Sets
+ * of one model share all tensors of the host, which belong to one of them.
  *
  * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
  * to the same value).
@@ -129,14 +130,35 @@ struct quire_weights {
     uint64_t repacked_bytes;                   /* copied, in the file's bytes */
     uint64_t device_bytes;                     /* on the device */
     struct quire_weights_store *store;
-    struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned */
+    struct quire_weights_latent *latent; /* weights_latent.h; NULL where nothing is turned, and
+                                            where another set has it */
 };
 
-/* Load the weights that desc (of the same file) names; the file may be closed afterwards. Errors:
- * QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
-int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
-                       const quire_model_opts *opts, quire_error *err);
+/* Load the weights that desc (of the same file) names: sets[0 .. n - 1], of opts->n_sets sets. The
+ * file may be closed afterwards. Errors: QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with
+ * quire_weights_destroy_sets(). */
+int quire_weights_load(quire_weights *sets[QUIRE_MODEL_SETS_MAX], const quire_gguf *file,
+                       const quire_model_desc *desc, const quire_model_opts *opts,
+                       quire_error *err);
+void quire_weights_destroy_sets(quire_weights *sets[QUIRE_MODEL_SETS_MAX]);
 void quire_weights_destroy(quire_weights *weights);
+
+/* The sets of a model. */
+static inline uint32_t quire_weights_sets(const quire_model_opts *opts)
+{
+    return opts->n_sets > 0 ? opts->n_sets : 1;
+}
+
+/* The set that has the tensors of the host: one without a device has all. */
+static inline uint32_t quire_weights_host_set(const quire_model_opts *opts)
+{
+    uint32_t set = 0;
+
+    while (set < quire_weights_sets(opts) && opts->devices[set] != NULL) {
+        set++;
+    }
+    return set < quire_weights_sets(opts) ? set : 0;
+}
 
 /* Whether the weights' device holds a tensor. */
 bool quire_weights_device_holds(const quire_weights *weights, const struct ggml_tensor *tensor);

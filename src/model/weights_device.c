@@ -10,12 +10,12 @@
 #include <stddef.h>
 #include <stdio.h>
 
-void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts)
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts, uint32_t set)
 {
     const uint32_t n_all = weights->n_layer + 1;
     const uint32_t n = opts->n_device_layers < n_all ? opts->n_device_layers : n_all;
 
-    weights->device = n > 0 ? opts->device : NULL;
+    weights->device = n > 0 ? opts->devices[set] : NULL;
     weights->device_from = weights->device != NULL ? n_all - n : n_all;
 }
 

@@ -13,8 +13,9 @@
 #include "model/tensor_table.h"
 #include "model/weights.h"
 
-/* weights->device and device_from, as the options name them; n_layer is set. */
-void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts);
+/* weights->device and device_from of a set, as the options name them; n_layer is set. */
+void quire_weights_device_choose(quire_weights *weights, const quire_model_opts *opts,
+                                 uint32_t set);
 
 /* Whether the tensor of a row lies on the device. il: its layer; it does not count for a tensor of
  * the model. */

@@ -123,6 +123,13 @@ int quire_weights_latent_outline(quire_weights *weights, const quire_model_desc 
     return QUIRE_OK;
 }
 
+void quire_weights_latent_share(quire_weights *weights, const quire_weights *from)
+{
+    for (uint32_t il = 0; from->latent != NULL && il < weights->n_layer; il++) {
+        weights->layers[il].wk_b = from->layers[il].wk_b;
+    }
+}
+
 void quire_weights_latent_free(quire_weights_latent *latent)
 {
     if (latent != NULL) {

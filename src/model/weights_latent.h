@@ -19,6 +19,8 @@ typedef struct quire_weights_latent quire_weights_latent;
 int quire_weights_latent_make(quire_weights *weights, const quire_model_desc *desc);
 /* The same of an outline (weights_outline.h): without numbers. */
 int quire_weights_latent_outline(quire_weights *weights, const quire_model_desc *desc);
+/* wk_b of all layers is that of another set, if it has copies. */
+void quire_weights_latent_share(quire_weights *weights, const quire_weights *from);
 void quire_weights_latent_free(quire_weights_latent *latent);
 
 /* Bytes of the copies. */

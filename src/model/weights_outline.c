@@ -63,10 +63,10 @@ void quire_weights_stand_in(struct ggml_context *ctx, ggml_backend_buffer_t buff
 }
 
 int quire_weights_outline(quire_weights **out, quire_weights_bytes *bytes, const quire_gguf *file,
-                          const quire_model_desc *desc, const quire_model_opts *opts,
+                          const quire_model_desc *desc, const quire_model_opts *opts, uint32_t set,
                           quire_error *err)
 {
-    quire_weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
+    quire_weight_load load = { .file = file, .desc = desc, .opts = opts, .set = set, .err = err };
     int rc = QUIRE_NOMEM;
 
     *out = NULL;

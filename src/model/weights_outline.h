@@ -16,11 +16,11 @@ typedef struct quire_weights_bytes {
     uint64_t device;
 } quire_weights_bytes;
 
-/* The outline of the weights that quire_weights_load() would load with these options, and the bytes
- * that they would take. Does not keep the file. Errors: QUIRE_UNSUPP (with a device:
- * weights_device.h), QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
+/* The outline of a set of the weights that quire_weights_load() would load with these options, and
+ * the bytes that it would take without other sets. Does not keep the file. Errors: QUIRE_UNSUPP
+ * (with a device: weights_device.h), QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_outline(quire_weights **out, quire_weights_bytes *bytes, const quire_gguf *file,
-                          const quire_model_desc *desc, const quire_model_opts *opts,
+                          const quire_model_desc *desc, const quire_model_opts *opts, uint32_t set,
                           quire_error *err);
 
 /* Let a buffer of no bytes stand in for that of all tensors of a context. */

@@ -9,6 +9,7 @@
 #include "model/panels.h"
 #include "model/tensor_table.h"
 #include "model/weights_device.h"
+#include "model/weights_latent.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static int slot_add(quire_weight_load *load, const quire_tensor_row *row, uint32
         return quire_weights_device_check(load->weights, row, want->meta, load->err);
     }
     slot->kind = kind_choose(load, want->meta, want->place.offset, row);
-    store->panels_bytes += slot->kind == QUIRE_KIND_PANELS ? ggml_nbytes(slot->meta) : 0;
+    store->panels_bytes +=
+        slot->kind == QUIRE_KIND_PANELS && load->has == NULL ? ggml_nbytes(slot->meta) : 0;
     return QUIRE_OK;
 }
 
@@ -194,7 +196,7 @@ int quire_weights_place(quire_weight_load *load)
     weights->n_layer = desc->n_layer;
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
-    quire_weights_device_choose(weights, load->opts);
+    quire_weights_device_choose(weights, load->opts, load->set);
     store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
     store->n_slots_max = (desc->n_layer + 1) * SLOTS_MAX;
     store->slots = calloc(store->n_slots_max, sizeof *store->slots);
@@ -209,6 +211,28 @@ int quire_weights_place(quire_weight_load *load)
 
 /* ---- tensors ---- */
 
+/* Take the tensors of the host from the set that has them: its slots are in the same order. */
+static void tensors_share(quire_weight_load *load)
+{
+    const struct quire_weights_store *from = load->has->store;
+    quire_weights *weights = load->weights;
+
+    QUIRE_CHECK(from->n_slots == weights->store->n_slots);
+    for (uint32_t i = 0; i < from->n_slots; i++) {
+        if (weights->store->slots[i].kind != QUIRE_KIND_DEVICE) {
+            QUIRE_CHECK(from->slots[i].kind != QUIRE_KIND_DEVICE);
+            *weights->store->slots[i].into = *from->slots[i].into;
+        }
+    }
+    for (uint32_t il = 0; il < weights->n_layer; il++) {
+        if (il < weights->device_from) {
+            weights->layers[il].qkv = load->has->layers[il].qkv;
+            weights->layers[il].gate_up = load->has->layers[il].gate_up;
+        }
+    }
+    quire_weights_latent_share(weights, load->has);
+}
+
 int quire_weights_tensors_create(quire_weight_load *load)
 {
     struct quire_weights_store *store = load->weights->store;
@@ -219,6 +243,9 @@ int quire_weights_tensors_create(quire_weight_load *load)
         quire_weight_slot *slot = &store->slots[i];
         quire_weight_kind *kind = &store->kinds[slot->kind];
 
+        if (load->has != NULL && slot->kind != QUIRE_KIND_DEVICE) {
+            continue;
+        }
         if (kind->ctx == NULL) {
             kind->ctx = ggml_init(params);
             if (kind->ctx == NULL) {
@@ -227,6 +254,9 @@ int quire_weights_tensors_create(quire_weight_load *load)
         }
         *slot->into = ggml_dup_tensor(kind->ctx, slot->meta);
         ggml_set_name(*slot->into, ggml_get_name(slot->meta));
+    }
+    if (load->has != NULL) {
+        tensors_share(load);
     }
     return QUIRE_OK;
 }

@@ -55,6 +55,10 @@ typedef struct quire_weight_load {
     const quire_gguf *file;
     const quire_model_desc *desc;
     const quire_model_opts *opts;
+    uint32_t set;             /* of opts->devices */
+    const quire_weights *has; /* the set whose tensors of the host this one shares; NULL: this one
+                                 has its own */
+    uint32_t n_done;          /* sets loaded before */
     quire_error *err;
 } quire_weight_load;
 

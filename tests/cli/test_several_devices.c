@@ -42,6 +42,14 @@ static const char *config_of(const char *text)
     return program_file("config.yaml", text, strlen(text));
 }
 
+/* The same with all layers of the model on devices. */
+static program_running serve_layers(const char *devices, const char *config)
+{
+    return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
+                                 "--kv", "q8", "--device", devices, "-ngl", "99", "--config",
+                                 config));
+}
+
 static program_running serve_two(const char *config)
 {
     return program_start(PROGRAM("serve", program_model(), "--port", "0", "--kv-budget", "1MiB",
@@ -60,7 +68,6 @@ static void test_settings(void **state)
         { "mock0,", { "--no-precache" }, "device: '' among several names" },
         { "auto,mock1", { "--no-precache" }, "device: 'auto' among several names" },
         { "a,b,c,d,e,f,g,h,i", { "--no-precache" }, "device: more than 8 names" },
-        { "mock0,mock1", { "--gpu-layers", "1" }, "several devices and n_gpu_layers cannot go" },
     };
     program_result r;
 
@@ -391,6 +398,83 @@ static void test_no_relay(void **state)
     program_free(&r);
 }
 
+/* ---- with layers of the model ---- */
+
+#define TWO_CLASSES                                                                                \
+    "placement: [ { class: standard, devices: mock0 }, { class: batch, devices: mock1 } ]\n"
+
+/* Both devices give the same answer, and one of them stops having layers: the other goes on. */
+static void test_layers(void **state)
+{
+    program_running running = serve_layers("mock0,mock1", config_of(TWO_CLASSES));
+    uint16_t port = served_port(&running);
+    char text[4][256];
+
+    (void)state;
+    free(program_line_with(running.err, " layers and the output of the model; CPU: other"));
+    (void)complete_in(port, "standard", text[0], sizeof text[0]);
+    (void)complete_in(port, "batch", text[1], sizeof text[1]);
+    assert_string_equal(text[0], text[1]);
+    served_end(&running, SIGTERM);
+
+    assert_int_equal(setenv("MOCK_LOSE_LAYERS_AT", "7", 1), 0);
+    running = serve_layers("mock0,mock1", config_of("page_tokens: 64\n"));
+    port = served_port(&running);
+    (void)served_complete(port, text[2], sizeof text[2]);
+    assert_string_equal(text[2], text[0]);
+    free(program_line_with(running.err,
+                           "device mock0 was lost, and the KV on it (ggml: vk::Queue::submit: "
+                           "ErrorDeviceLost): its requests go on elsewhere; pins that moved: 0"));
+    assert_says(served_ask(port, "GET", "/health", ""),
+                "{\"name\":\"mock0\",\"lost\":true},{\"name\":\"mock1\",\"lost\":false}");
+    (void)served_complete(port, text[3], sizeof text[3]);
+    assert_string_equal(text[3], text[0]);
+    (void)unsetenv("MOCK_LOSE_LAYERS_AT");
+    served_end(&running, SIGTERM);
+}
+
+/* A name that is cpu has all layers with the host; the same name twice has its weights once. */
+static void test_layers_of_some(void **state)
+{
+    static const char *const devices[] = { "cpu,mock1", "mock1,cpu,mock1" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        program_running running =
+            serve_layers(devices[i], config_of("placement: [ { class: standard, devices: mock1 }, "
+                                               "{ class: batch, devices: cpu } ]\n"));
+        const uint16_t port = served_port(&running);
+        char text[2][256];
+
+        (void)complete_in(port, "standard", text[0], sizeof text[0]);
+        (void)complete_in(port, "batch", text[1], sizeof text[1]);
+        assert_true(text[0][0] != '\0' && text[1][0] != '\0');
+        served_end(&running, SIGTERM);
+    }
+}
+
+/* Weights and buffers of each card are counted before anything is loaded. */
+static void test_layers_refused(void **state)
+{
+    static const char *const orders[] = { "cpu,mock1", "mock1,cpu" };
+    program_result r;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        assert_int_equal(setenv("MOCK_MEMORY", "150000", 1), 0);
+        r = program_expect(1, PROGRAM("serve", program_model(), "--check-config", "--device",
+                                      orders[i], "-ngl", "99"));
+        (void)unsetenv("MOCK_MEMORY");
+        assert_says(r.err, "on device mock1 (weights ");
+        assert_says(r.err, "fewer layers there (-ngl), or --device cpu");
+        program_free(&r);
+    }
+    r = program_expect(
+        1, PROGRAM("serve", program_model(), "--check-config", "--device", "cpu,cpu", "-ngl", "1"));
+    assert_says(r.err, "layers of the model can be on a device only, and the device is the CPU");
+    program_free(&r);
+}
+
 /* The first device is lost in the middle of an answer: the client gets the answer of a server that
  * loses nothing, and the server goes on. */
 static void test_lost(void **state)
@@ -554,6 +638,9 @@ int main(void)
         cmocka_unit_test(test_bound),
         cmocka_unit_test(test_relay),
         cmocka_unit_test(test_no_relay),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_layers_of_some),
+        cmocka_unit_test(test_layers_refused),
         cmocka_unit_test(test_lost),
         cmocka_unit_test(test_placement_alone),
         cmocka_unit_test(test_lost_both),

@@ -80,6 +80,17 @@ static void test_commands(void **state)
     program_free(&r);
 }
 
+/* With layers of the model on the card of a split. */
+static void test_layers(void **state)
+{
+    program_result r = program_expect(0, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1",
+                                                 "-ngl", "2", SPLIT, "mock0,cpu"));
+
+    (void)state;
+    assert_says(r.err, ", 1 layers and the output of the model; CPU: other matrix products, ");
+    program_free(&r);
+}
+
 static void test_refusals(void **state)
 {
     static const struct {
@@ -98,9 +109,6 @@ static void test_refusals(void **state)
         { { "-sm", "layer", "-ts", "99,1" }, "mock0,mock1", "device mock1 gets no layer with KV" },
         { { "-sm", "layer", "-ngl", "1" }, "mock0,mock1", "and --device names 2" },
         { { "-sm", "layer", "-ngl", "1" }, "cpu,cpu", "and --device names 0" },
-        { { "-sm", "layer", "-ngl", "1" },
-          "mock0,cpu",
-          "mock" }, /* which ggml has no backend for */
         { { "-sm", "layer" }, "mock0,auto", "device: 'auto' among several names" },
         { { "-sm", "layer" }, "mock0,", "device: '' among several names" },
         { { "-sm", "layer" }, "mock0,a-name-that-is-too-long", "among several names" },
@@ -430,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_layers),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_shared_layers),
         cmocka_unit_test_teardown(test_info, mock_end),

@@ -37,17 +37,20 @@ quire_runtime_opts bench_runtime_opts(uint32_t n_ctx, uint32_t n_seqs_max)
 }
 
 uint32_t bench_device_layers;
+uint32_t bench_sets;
 
 static engine_bench bench_open(const char *path, const quire_engine_opts *engine,
                                const quire_runtime_opts *runtime)
 {
     quire_error err = QUIRE_ERROR_INIT;
-    quire_model_opts model = { .n_device_layers = bench_device_layers };
+    quire_model_opts model = { .n_sets = bench_sets, .n_device_layers = bench_device_layers };
     quire_engine_opts opts = *engine;
     engine_bench b;
 
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
-    model.device = quire_backend_cpu();
+    for (uint32_t i = 0; i < QUIRE_MODEL_SETS_MAX; i++) {
+        model.devices[i] = quire_backend_cpu();
+    }
     if (quire_model_open(&b.model, path, &model, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }

@@ -39,6 +39,8 @@ engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *en
                            const quire_runtime_opts *runtime);
 /* So many layers of models that are opened next lie on a second backend of the CPU. */
 extern uint32_t bench_device_layers;
+/* Sets of weights with such layers; 0 = one. */
+extern uint32_t bench_sets;
 /* A model of the architecture lfm2, or qwen35, with 5 layers, weights in Q8_0: all but two of its
  * layers are recurrent. */
 engine_bench bench_recurrent(const char *arch, const quire_engine_opts *engine,

@@ -33,6 +33,7 @@ const quire_binding replica_bindings[DEVICES] = { { .class_index = 0, .devices =
 quire_store *replicas_second_store;
 quire_prefix_watcher replicas_second_watcher;
 bool replicas_first_is_cpu;
+uint32_t replicas_second_set;
 
 quire_runtime_opts replica_runtime_opts(const char *device)
 {
@@ -61,6 +62,7 @@ replicas replicas_open_with(const char *device, const quire_engine_opts *engine,
     r.b = bench_panels(32, &alone, &runtime);
     quire_engine_destroy(r.b.engine);
     runtime.device = device;
+    runtime.weights_set = replicas_second_set;
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = budget_bytes != 0; /* less than a context is enough */
     r.second = fixture_runtime(r.b.model, &runtime);

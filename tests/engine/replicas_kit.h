@@ -26,6 +26,7 @@ typedef struct replicas {
 extern quire_store *replicas_second_store; /* NULL = none */
 extern quire_prefix_watcher replicas_second_watcher;
 extern bool replicas_first_is_cpu;
+extern uint32_t replicas_second_set; /* of weights: bench_sets */
 
 quire_runtime_opts replica_runtime_opts(const char *device);
 /* An engine with two devices of this name; budget_bytes of the second one's KV, 0 = enough. */

@@ -293,6 +293,7 @@ ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend
         return __real_ggml_backend_dev_host_buffer_type(device);
     }
     type = *ggml_backend_dev_buffer_type(device);
+    type.device = device;
     return &type;
 }
 

@@ -21,7 +21,7 @@ ggml_backend_dev_t card_of_vulkan0(void)
     if (quire_device_open(&device, "vulkan0", &opts, &err) == QUIRE_OK) {
         quire_device_info_get(device, &info);
         quire_device_close(device);
-        (void)quire_backend_device_find(&card, &info, &err);
+        (void)quire_backend_devices_find(&card, &info, 1, &err);
     }
     if (card == NULL) {
         (void)printf("layers on the card: skipped: %s\n", err.message);

@@ -141,7 +141,7 @@ static bool is_in_bands(const quire_model *model, const quire_model *on_card, qu
 /* The model of a file with so many layers on the card. */
 static quire_model *open_on_card(const char *path, uint32_t n_layers)
 {
-    const quire_model_opts opts = { .device = card, .n_device_layers = n_layers };
+    const quire_model_opts opts = { .devices = { card }, .n_device_layers = n_layers };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model;
 

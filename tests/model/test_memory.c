@@ -532,7 +532,7 @@ static void layers_on_a_device_move_the_need(void **state)
     quire_memory_need all, need;
 
     (void)state;
-    on_device.device = quire_backend_cpu();
+    on_device.devices[0] = quire_backend_cpu();
     assert_int_equal(quire_model_open(&other, path, &on_device, &err), QUIRE_OK);
     quire_memory_need_get(&model->desc, &opts, &all);
     quire_memory_need_get(&other->desc, &opts, &need);
@@ -575,7 +575,7 @@ static void card_of_24_gb(void **state)
     gen.type = GGML_TYPE_F16;
     gen.n_ctx = opts.n_ctx;
     gen.is_hollow = true;
-    on_card.device = quire_backend_cpu();
+    on_card.devices[0] = quire_backend_cpu();
     if (quire_model_open(&model, fixture_generate(&gen), &on_card, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }

@@ -235,7 +235,7 @@ static void test_host_is_no_card(void **state)
     ggml_backend_dev_t card;
 
     (void)state;
-    assert_int_equal(quire_backend_device_find(&card, &info, &err), QUIRE_INVAL);
+    assert_int_equal(quire_backend_devices_find(&card, &info, 1, &err), QUIRE_INVAL);
     assert_null(card);
     assert_non_null(strstr(err.message, "-ngl puts weights on a device, and cpu is none"));
 }
@@ -251,7 +251,7 @@ static void test_part_of_backend(void **state)
     quire_error err = QUIRE_ERROR_INIT;
     ggml_backend_dev_t card;
 
-    assert_int_equal(quire_backend_device_find(&card, &info, &err), QUIRE_UNSUPP);
+    assert_int_equal(quire_backend_devices_find(&card, &info, 1, &err), QUIRE_UNSUPP);
     assert_null(card);
     assert_string_equal(err.message,
                         "device vulkan0: this build has no backend of ggml's for weights there "
@@ -293,7 +293,7 @@ static void test_vulkan_layers(void **state)
         skip();
     }
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-        const quire_model_opts opts = { .device = card, .n_device_layers = counts[i] };
+        const quire_model_opts opts = { .devices = { card }, .n_device_layers = counts[i] };
         quire_error err = QUIRE_ERROR_INIT;
         quire_model *model = fixture_open(path), *on_card;
 

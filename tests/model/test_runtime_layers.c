@@ -58,7 +58,7 @@ static int open_with(quire_model **out, const char *path, uint32_t n_layers, qui
     quire_model_opts opts = { .no_repack = !is_repacked, .n_device_layers = n_layers };
 
     assert_int_equal(quire_backend_init(err), QUIRE_OK);
-    opts.device = quire_backend_cpu();
+    opts.devices[0] = quire_backend_cpu();
     return quire_model_open(out, path, &opts, err);
 }
 
@@ -185,8 +185,8 @@ static void test_places(void **state)
     }
     assert_true(quire_weights_device_holds(two->weights, two->weights->output));
     assert_false(quire_weights_device_holds(all->weights, all->weights->tok_embd));
-    assert_int_equal(all->weights->device_bytes, all->desc.device_weight_bytes);
-    assert_true(two->desc.device_weight_bytes < all->desc.device_weight_bytes);
+    assert_int_equal(all->weights->device_bytes, all->desc.device_weight_bytes[0]);
+    assert_true(two->desc.device_weight_bytes[0] < all->desc.device_weight_bytes[0]);
     assert_true(two->desc.resident_bytes > all->desc.resident_bytes);
 
     runtime = fixture_runtime(two, &opts);
@@ -600,10 +600,10 @@ static void test_thrown_opening(void **state)
     (void)state;
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
     backend = ggml_backend_dev_backend_reg(quire_backend_cpu());
-    assert_ptr_equal(quire_backend_first_device(backend), quire_backend_cpu());
+    assert_ptr_equal(quire_backend_device_at(backend, 0), quire_backend_cpu());
     device_queue_fail(1);
     quire_backend_log_clear();
-    assert_null(quire_backend_first_device(backend));
+    assert_null(quire_backend_device_at(backend, 0));
     quire_backend_log_first(why, sizeof why);
     assert_string_equal(why, DEVICE_QUEUE_THROWN);
     device_queue_fail(0);

@@ -298,7 +298,7 @@ static void test_weights(void **state)
 
     (void)state;
     assert_int_equal(quire_backend_init(&err), QUIRE_OK);
-    on_device.device = quire_backend_cpu();
+    on_device.devices[0] = quire_backend_cpu();
     if (quire_model_open(&model, path, &on_device, &err) < 0) {
         fail_msg("%s", err.message);
     }

@@ -107,17 +107,26 @@ const char *quire_device_choose(const char *wanted)
     return "cpu";
 }
 
-int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_layers,
-                        quire_error *err)
+int quire_device_layers(quire_model_opts *opts, const char *const *names, uint32_t n,
+                        int64_t n_layers, quire_error *err)
 {
-    quire_device_info info;
-    quire_device *device;
+    quire_device_info infos[QUIRE_MODEL_SETS_MAX];
+    struct ggml_backend_device *devices[QUIRE_MODEL_SETS_MAX];
+    uint32_t n_cards = 0;
 
+    QUIRE_CHECK(n > 0 && n <= QUIRE_MODEL_SETS_MAX);
     opts->n_device_layers = (uint32_t)n_layers;
-    if (n_layers == 0) {
-        return QUIRE_OK;
+    opts->n_sets = n_layers > 0 ? n : 1;
+    for (uint32_t i = 0; i < n && n_layers > 0; i++) {
+        quire_device *device;
+
+        if (!quire_device_is_cpu(names[i])) {
+            QUIRE_TRY(quire_device_peek(&device, names[i], err));
+            quire_device_info_get(device, &infos[n_cards++]);
+            quire_device_close(device);
+        }
     }
-    if (name == NULL) {
+    if (n_layers > 0 && n_cards == 0) {
         return quire_error_set(
             err, QUIRE_INVAL,
             "-ngl %lld: layers of the model can be on a device only, and the device is the CPU "
@@ -125,10 +134,11 @@ int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_laye
             "lists the cards",
             (long long)n_layers);
     }
-    QUIRE_TRY(quire_device_peek(&device, name, err));
-    quire_device_info_get(device, &info);
-    quire_device_close(device);
-    return quire_backend_device_find(&opts->device, &info, err);
+    QUIRE_TRY(n_cards > 0 ? quire_backend_devices_find(devices, infos, n_cards, err) : QUIRE_OK);
+    for (uint32_t i = n; i-- > 0 && n_cards > 0;) {
+        opts->devices[i] = quire_device_is_cpu(names[i]) ? NULL : devices[--n_cards];
+    }
+    return QUIRE_OK;
 }
 
 /* ", 5 layers and the output of the model", or nothing. */

@@ -39,10 +39,12 @@ const char *quire_device_choose(const char *wanted);
 /* Whether the value of --device is certainly the CPU. */
 bool quire_device_is_cpu(const char *wanted);
 
-/* Put n_layers layers of a model on the device of KV; name: NULL = the CPU. Errors: QUIRE_INVAL
- * (there is no device), quire_device_open(), quire_backend_device_find(). */
-int quire_device_layers(quire_model_opts *opts, const char *name, int64_t n_layers,
-                        quire_error *err);
+/* Put n_layers layers of a model on devices of KV: a set of weights for each name. names: [n],
+ * different ones, up to QUIRE_MODEL_SETS_MAX; "cpu": the set has no device. With 0 layers there is
+ * one set, without a device. Errors: QUIRE_INVAL (all are cpu), quire_device_open(),
+ * quire_backend_devices_find(). */
+int quire_device_layers(quire_model_opts *opts, const char *const *names, uint32_t n,
+                        int64_t n_layers, quire_error *err);
 
 /* Print the parts of the model that the device and the CPU run, if --device was given. */
 void quire_device_say(const char *wanted, const quire_runtime *runtime);

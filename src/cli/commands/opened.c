@@ -92,6 +92,7 @@ static int device_set(const quire_opened *session, const quire_model_desc *desc,
                       quire_runtime_opts *opts, quire_error *err)
 {
     opts->device = session->device.name;
+    opts->weights_set = session->has_sets ? session->place : 0;
     return quire_split_choice_apply(&session->split, &session->device, session->memory_limit_bytes,
                                     desc, opts, err);
 }
@@ -123,15 +124,15 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     return rc;
 }
 
-/* The memory that there is on a device; "cpu": none of its own. Errors: quire_device_open(),
+/* The place of a device, which is looked at if nobody has. Errors: quire_device_open(),
  * QUIRE_INVAL (several names). */
-static int device_look(quire_opened *session, const char *name, quire_error *err)
+static int place_find(quire_opened *session, const char *name, uint32_t *place, quire_error *err)
 {
-    quire_memory_part part;
-
-    session->device = (quire_memory_place){ .name = NULL };
-    if (quire_device_is_cpu(name)) {
-        return QUIRE_OK;
+    for (uint32_t i = 0; i < session->n_places; i++) {
+        if (strcmp(session->places[i].name, name) == 0) {
+            *place = i;
+            return QUIRE_OK;
+        }
     }
     if (strchr(name, ',') != NULL) {
         return quire_error_set(err, QUIRE_INVAL,
@@ -139,29 +140,66 @@ static int device_look(quire_opened *session, const char *name, quire_error *err
                                "--split-mode layer",
                                name);
     }
-    QUIRE_TRY(quire_device_memory_look(&part, name, err));
-    session->device =
-        (quire_memory_place){ .name = name, .bytes = part.bytes, .is_hosts = part.is_hosts };
+    QUIRE_CHECK(session->n_places < QUIRE_MODEL_SETS_MAX);
+    *place = session->n_places;
+    QUIRE_TRY(quire_device_memory_look(&session->places[*place], name, err));
+    session->n_places++;
     return QUIRE_OK;
 }
 
-/* The memory of the host and of args' devices. Errors: quire_split_choice_read(), device_look(),
+/* KV is on a device from now on; NULL, "cpu": in the host's memory. Errors: place_find(). */
+static int device_look(quire_opened *session, const char *name, quire_error *err)
+{
+    const quire_memory_part *part;
+
+    session->device = (quire_memory_place){ .name = NULL };
+    name = name != NULL ? name : "cpu";
+    QUIRE_TRY(place_find(session, name, &session->place, err));
+    part = &session->places[session->place];
+    if (!part->is_cpu) {
+        session->device =
+            (quire_memory_place){ .name = name, .bytes = part->bytes, .is_hosts = part->is_hosts };
+    }
+    return QUIRE_OK;
+}
+
+/* The devices of several runtimes, or the one, and the layers of the model there. Errors:
+ * device_look(), quire_device_layers(). */
+static int devices_look(quire_opened *session, const quire_common_args *args,
+                        quire_model_opts *opts, quire_error *err)
+{
+    const char *names[QUIRE_MODEL_SETS_MAX];
+    uint32_t place;
+
+    QUIRE_TRY(device_look(session, quire_device_choose(args->device), err));
+    for (uint32_t i = 0; i < args->n_device_names; i++) {
+        QUIRE_TRY(place_find(session, args->device_names[i], &place, err));
+    }
+    for (uint32_t i = 0; i < session->n_places; i++) {
+        names[i] = session->places[i].name;
+    }
+    session->has_sets = args->n_device_layers > 0;
+    return quire_device_layers(opts, names, session->n_places, args->n_device_layers, err);
+}
+
+/* The memory of the host and of args' devices. Errors: quire_split_choice_read(), devices_look(),
  * quire_device_layers(). */
 static int memory_look(quire_opened *session, const quire_common_args *args, quire_model_opts *opts,
                        quire_error *err)
 {
+    const quire_split_choice *split = &session->split;
+
     session->memory_limit_bytes =
         args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
     QUIRE_TRY(quire_split_choice_read(&session->split, args, err));
-    if (session->split.n > 0) {
-        QUIRE_TRY(quire_split_choice_look(&session->split, args->device, &session->device, err));
-        return session->split.card < session->split.n
-                   ? quire_device_layers(opts, session->split.names[session->split.card],
-                                         args->n_device_layers, err)
-                   : QUIRE_OK;
+    if (split->n == 0) {
+        return devices_look(session, args, opts, err);
     }
-    QUIRE_TRY(device_look(session, quire_device_choose(args->device), err));
-    return quire_device_layers(opts, session->device.name, args->n_device_layers, err);
+    QUIRE_TRY(quire_split_choice_look(split, args->device, &session->device, err));
+    return split->card < split->n
+               ? quire_device_layers(opts, (const char *const[]){ split->names[split->card] }, 1,
+                                     args->n_device_layers, err)
+               : QUIRE_OK;
 }
 
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
@@ -296,6 +334,7 @@ void quire_opened_count(quire_opened *session, const quire_runtime_opts *opts)
     double host_share;
 
     quire_memory_need_get(session->desc, opts, &need);
+    need.device_weights_bytes = 0; /* another runtime on the device has the same */
     host_share = quire_memory_host_share(&need, quire_opened_place(session));
     host_bytes = quire_memory_host_bytes(&need, quire_opened_place(session)) - need.weights_bytes -
                  need.program_bytes;
@@ -354,6 +393,7 @@ quire_opened quire_opened_beside(const quire_opened *session)
     other.memory_limit_bytes = rest_of(session->memory_limit_bytes, session->runtime_bytes);
     if (other.device.name != NULL && other.device.bytes != UINT64_MAX) {
         other.device.bytes = rest_of(session->device.bytes, session->device_bytes);
+        other.places[other.place].bytes = other.device.bytes;
     }
     for (uint32_t i = 0; i < other.device.n_parts; i++) {
         parts_beside(session, i, &other.device);
@@ -371,7 +411,14 @@ int quire_opened_beside_on(quire_opened *out, const quire_opened *session, const
     const char *before = session->device.name != NULL ? session->device.name : "cpu";
 
     *out = quire_opened_beside(session);
-    return strcmp(before, device) == 0 ? QUIRE_OK : device_look(out, device, err);
+    if (strcmp(before, device) == 0) {
+        return QUIRE_OK;
+    }
+    if (session->device.is_hosts) { /* so are its weights, beside those of other devices */
+        out->memory_limit_bytes =
+            rest_of(out->memory_limit_bytes, session->desc->device_weight_bytes[session->place]);
+    }
+    return device_look(out, device, err);
 }
 
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)

@@ -33,9 +33,15 @@ typedef struct quire_opened {
     uint32_t n_batch;
     uint64_t memory_limit_bytes; /* limit before the weights were loaded */
     quire_memory_place device;   /* of KV; name NULL: it is in the host's memory */
-    quire_split_choice split;    /* with several devices for it */
-    uint64_t runtime_bytes;      /* computed size of the runtime's KV and buffers at the host */
-    uint64_t device_bytes;       /* and on the device, or the devices of a split together */
+    /* The devices that args name, each once: their memory before weights were loaded, less that of
+     * runtimes opened since. */
+    quire_memory_part places[QUIRE_MODEL_SETS_MAX];
+    uint32_t n_places;
+    uint32_t place;           /* of these, that `device` is */
+    bool has_sets;            /* of weights, one for each of these; else one for all */
+    quire_split_choice split; /* with several devices for it */
+    uint64_t runtime_bytes;   /* computed size of the runtime's KV and buffers at the host */
+    uint64_t device_bytes;    /* and on the device, or the devices of a split together */
     double device_shares[QUIRE_DEVICE_SPLIT_MAX]; /* of these */
     quire_calibration *calibration; /* of the model; NULL = none, or not looked for yet */
     bool has_looked;                /* for a calibration */

@@ -396,10 +396,10 @@ static int wait_for_end(serving *s)
 
     while (number == 0 && !quire_engine_is_lost(s->engine)) {
         number = quire_signal_next(has_device ? DEVICE_LOOK_MS : -1);
-        quire_serve_devices_watch(&s->devices, s->engine, &s->log);
+        quire_serve_devices_watch(&s->devices, s->engine, s->session.runtime, &s->log);
     }
     if (number == 0) { /* the last device of several is named, too */
-        quire_serve_devices_watch(&s->devices, s->engine, &s->log);
+        quire_serve_devices_watch(&s->devices, s->engine, s->session.runtime, &s->log);
         quire_serve_devices_part_lost(&s->devices, s->engine);
     }
     return number;

@@ -56,15 +56,6 @@ static int names_read(quire_serve_devices *out, const quire_common_args *args, q
     return QUIRE_OK;
 }
 
-/* Settings that go with one device alone. */
-static int check_alone(const quire_serve_args *args, quire_error *err)
-{
-    return args->common.n_device_layers == 0
-               ? QUIRE_OK
-               : quire_error_set(err, QUIRE_INVAL,
-                                 "device: several devices and n_gpu_layers cannot go together");
-}
-
 /* ---- relay ---- */
 
 #define RELAY_BYTES ((uint64_t)256 << 20)
@@ -245,8 +236,9 @@ int quire_serve_devices_read(quire_serve_devices *out, quire_serve_args *args,
         args->card = quire_device_is_cpu(out->names[i]) ? args->card : out->names[i];
     }
     if (out->n > 1) {
-        QUIRE_TRY(check_alone(args, err));
         args->common.device = out->names[0];
+        args->common.device_names = out->names;
+        args->common.n_device_names = out->n;
         relay_settle(out, args);
     }
     return QUIRE_OK;
@@ -404,8 +396,21 @@ bool quire_serve_devices_can_end(const quire_serve_devices *devices)
     return can;
 }
 
+/* A lost device that others go on without. */
+static void say_lost_one(const quire_serve_log *log, const char *name, const quire_runtime *runtime,
+                         uint32_t n_moved, uint32_t n_gone)
+{
+    char why[QUIRE_RUNTIME_WHY_BYTES];
+
+    quire_serve_log_line(log, QUIRE_LOG_ERRORS,
+                         "device %s was lost, and the KV on it%s: its requests go on elsewhere; "
+                         "pins that moved: %u of %u",
+                         name, quire_runtime_lost_why(runtime, why, sizeof why), n_moved,
+                         n_moved + n_gone);
+}
+
 void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
-                               const quire_serve_log *log)
+                               const quire_runtime *first, const quire_serve_log *log)
 {
     quire_engine_device_stats stats[QUIRE_REPLICAS_MAX];
     const uint32_t n = quire_engine_devices_get(engine, stats);
@@ -423,10 +428,8 @@ void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engin
             quire_serve_log_line(log, QUIRE_LOG_ERRORS, "device %s was lost, and the KV on it",
                                  stats[i].name);
         } else {
-            quire_serve_log_line(log, QUIRE_LOG_ERRORS,
-                                 "device %s was lost, and the KV on it: its requests go on "
-                                 "elsewhere; pins that moved: %u of %u",
-                                 stats[i].name, n_moved, n_moved + n_gone);
+            say_lost_one(log, stats[i].name, i == 0 ? first : devices->sessions[i - 1].runtime,
+                         n_moved, n_gone);
         }
         devices->is_lost[i] = true;
         devices->lost_last = devices->names[i];

@@ -76,9 +76,10 @@ void quire_serve_devices_close(quire_serve_devices *devices);
 /* Whether a device can be lost. */
 bool quire_serve_devices_can_end(const quire_serve_devices *devices);
 /* Move the pins of lost devices, unless all are lost. The log has a line for each device that was
- * lost since the last call, and for pins that moved later. */
+ * lost since the last call, and for pins that moved later. first: the runtime of the first device.
+ */
 void quire_serve_devices_watch(quire_serve_devices *devices, quire_engine *engine,
-                               const quire_serve_log *log);
+                               const quire_runtime *first, const quire_serve_log *log);
 /* The engine has ended: note which device of a split was lost. */
 void quire_serve_devices_part_lost(quire_serve_devices *devices, const quire_engine *engine);
 /* The device whose loss ended the engine. */

@@ -118,6 +118,8 @@ int quire_serve_host_check(const quire_serve_args *args, quire_error *err)
 void quire_serve_device_leave(quire_serve_args *args)
 {
     args->common.device = "cpu";
+    args->common.device_names = NULL;
+    args->common.n_device_names = 0;
     args->common.n_device_layers = 0;
     args->common.split_mode = QUIRE_SPLIT_NONE;
     args->common.tensor_split = NULL;

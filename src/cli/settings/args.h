@@ -40,7 +40,10 @@ typedef struct quire_common_args {
                                           quire_opened_overflow_bytes() says */
     int kv_overflow_attend;            /* of run, chat and serve: quire_overflow_attend */
     uint64_t cache_disk_bytes;
-    const char *device;       /* of run, chat, serve, perplexity and bench; NULL = cpu */
+    const char *device;              /* of run, chat, serve, perplexity and bench; NULL = cpu */
+    const char *const *device_names; /* [n_device_names], of serve with a runtime on each of several
+                                        devices: `device` is one of them. NULL: it is alone */
+    uint32_t n_device_names;
     int64_t n_device_layers;  /* of the model, with their weights there */
     int split_mode;           /* quire_split_mode, of several names in `device` */
     const char *tensor_split; /* with QUIRE_SPLIT_LAYER: a share for each name; NULL = by memory */
@@ -123,7 +126,8 @@ typedef struct quire_sampling_args {
       .min = 0, .max = INT32_MAX, .initial_text = "0",                                             \
       .offset = offsetof(quire_common_args, n_device_layers),                                      \
       .help = "with --device: so many layers of the model, the last ones, have their weights and " \
-              "products on the device; the output matrix counts as the layer behind the last" }
+              "products on the device, in quire serve on each of several cards; the output " \
+              "matrix counts as the layer behind the last" }
 
 #define QUIRE_ROW_THREADS                                                                          \
     { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \

@@ -55,11 +55,20 @@ int quire_runtime_device_check(const quire_runtime_opts *o, quire_error *err)
 
 bool quire_runtime_is_lost(const quire_runtime *rt)
 {
-    if (rt->split != NULL) {
-        return quire_device_split_lost(rt->split) != NULL;
-    }
     return rt->layers_backend.is_lost ||
+           (rt->split != NULL && quire_device_split_lost(rt->split) != NULL) ||
            (rt->memory_device != NULL && quire_device_is_lost(rt->memory_device));
+}
+
+/* The card of a split, on which layers of the model are. */
+static const char *card_name(const quire_runtime_split *split)
+{
+    uint32_t i = 0;
+
+    while (i + 1 < split->n && strcmp(split->names[i], "cpu") == 0) {
+        i++;
+    }
+    return split->names[i];
 }
 
 const char *quire_runtime_lost_name(const quire_runtime *rt)
@@ -72,7 +81,7 @@ const char *quire_runtime_lost_name(const quire_runtime *rt)
             return rt->opts.split.names[i];
         }
     }
-    return NULL;
+    return rt->layers_backend.is_lost ? card_name(&rt->opts.split) : NULL;
 }
 
 char *quire_runtime_lost_why(const quire_runtime *rt, char *text, size_t text_bytes)

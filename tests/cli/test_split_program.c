@@ -89,6 +89,13 @@ static void test_layers(void **state)
     (void)state;
     assert_says(r.err, ", 1 layers and the output of the model; CPU: other matrix products, ");
     program_free(&r);
+    assert_int_equal(setenv("MOCK_LOSE_LAYERS_AT", "2", 1), 0);
+    r = program_run(PROGRAM("run", "-m", program_model(), "-p", "a few words", "-n", "9",
+                            "--ignore-eos", "-ngl", "2", SPLIT, "cpu,mock0"));
+    (void)unsetenv("MOCK_LOSE_LAYERS_AT");
+    assert_int_equal(r.exit_status, 1);
+    assert_says(r.err, "device mock0 was lost, and the KV on it (ggml: vk::Queue::submit: ");
+    program_free(&r);
 }
 
 static void test_refusals(void **state)

@@ -380,10 +380,11 @@ static int verify(fetching *f, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     if (fetch->sha256[0] != '\0' && strcmp(fetch->sha256, sha256) != 0) {
-        return quire_error_set(err, QUIRE_CORRUPT,
-                               "%.160s: the bytes have the sha256 %.16s..., and %.16s... was "
-                               "promised: nothing is kept",
-                               fetch->url, sha256, fetch->sha256);
+        return quire_error_set(
+            err, QUIRE_CORRUPT,
+            "%.160s: the bytes have the sha256 %s, and %s was promised: nothing is "
+            "kept",
+            fetch->url, sha256, fetch->sha256);
     }
     if (fetch->git_sha1[0] != '\0' && strcmp(fetch->git_sha1, git_sha1) != 0) {
         return quire_error_set(err, QUIRE_CORRUPT,

@@ -79,14 +79,18 @@ static void suggest(const quire_opt *opt, const char *value, char *buffer, size_
 
 static int fail_value(const target *t, int status, const char *value)
 {
+    /* llama.cpp writes -c 0 and -t -1 for a default that is no number. */
+    const bool has_default =
+        status == QUIRE_RANGE && t->opt->initial == NULL && t->opt->initial_text != NULL;
     char accepted[QUIRE_OPTIONS_ACCEPTED_MAX];
     char suggestion[48];
 
     quire_options_accepted(t->opt, accepted, sizeof(accepted));
     suggest(t->opt, value, suggestion, sizeof(suggestion));
-    return quire_error_set(t->err, status, "%s '%.*s' is %s%s: it takes %s", t->name, SHOWN_MAX,
+    return quire_error_set(t->err, status, "%s '%.*s' is %s%s: it takes %s%s%s", t->name, SHOWN_MAX,
                            value, status == QUIRE_RANGE ? "out of range" : "invalid", suggestion,
-                           accepted);
+                           accepted, has_default ? "; without it: " : "",
+                           has_default ? t->opt->initial_text : "");
 }
 
 static bool has_letters(const char *text)

@@ -61,7 +61,10 @@ static int tokenizer_load(quire_model *model, const char *path, quire_error *err
             "%s: tokenizer.ggml.tokens gives %d tokens, token_embd.weight has %u rows", path,
             (int)llama_vocab_n_tokens(model->vocab), (unsigned)model->desc.n_vocab);
     }
-    return quire_model_tokenizer_create(model, err);
+    QUIRE_TRY(quire_model_tokenizer_create(model, err));
+    return quire_dry_memo_create(&model->dry_memo) < 0
+               ? quire_error_set(err, QUIRE_NOMEM, "%s: no memory", path)
+               : QUIRE_OK;
 }
 
 /* The memory of weights and steps, before they are loaded. */
@@ -143,6 +146,7 @@ void quire_model_close(quire_model *model)
     quire_weights_destroy_sets(model->sets);
     quire_step_sizes_destroy(model->desc.step_sizes);
     quire_tokenizer_destroy(model->tokenizer);
+    quire_dry_memo_destroy(model->dry_memo);
     llama_model_free(model->llama);
     free(model);
 }

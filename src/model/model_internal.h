@@ -10,11 +10,18 @@
 
 #include <llama.h>
 
+/* The last sampler of DRY that was made for a model: sampler_dry.c. Thread: any. */
+typedef struct quire_dry_memo quire_dry_memo;
+/* Errors: QUIRE_NOMEM. */
+int quire_dry_memo_create(quire_dry_memo **out);
+void quire_dry_memo_destroy(quire_dry_memo *memo);
+
 struct quire_model {
     quire_model_desc desc;
     struct llama_model *llama;       /* vocabulary and template only */
     const struct llama_vocab *vocab; /* borrowed from llama */
     quire_tokenizer *tokenizer;
+    quire_dry_memo *dry_memo;
     quire_weights *sets[QUIRE_MODEL_SETS_MAX]; /* [n_sets]; NULL when describe_only */
     uint32_t n_sets;
     quire_weights *weights; /* the first of them */

@@ -12,50 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Below this temperature the likeliest token is chosen. Logits divided by the temperature must stay
- * finite; and already at this temperature a logit that is 0.001 larger than the next one makes its
- * token e^1000 times as likely. */
-#define TEMPERATURE_LEAST 1e-6f
-
 /* ---- creation ---- */
-
-static int chain_create(struct llama_sampler **out, const quire_sampler_opts *opts)
-{
-    struct llama_sampler_chain_params params = llama_sampler_chain_default_params();
-    struct llama_sampler *chain;
-
-    params.no_perf = true;
-    chain = *out = llama_sampler_chain_init(params);
-    QUIRE_FAIL_IF(chain == NULL, QUIRE_NOMEM);
-    if (opts->top_k > 0) {
-        llama_sampler_chain_add(chain, llama_sampler_init_top_k(opts->top_k));
-    }
-    if (opts->top_p < 1.0f) {
-        llama_sampler_chain_add(chain, llama_sampler_init_top_p(opts->top_p, 1));
-    }
-    if (opts->min_p > 0.0f) {
-        llama_sampler_chain_add(chain, llama_sampler_init_min_p(opts->min_p, 1));
-    }
-    llama_sampler_chain_add(chain, llama_sampler_init_temp(opts->temperature));
-    llama_sampler_chain_add(chain, llama_sampler_init_dist(opts->seed));
-    return QUIRE_OK;
-}
-
-static int penalties_create(quire_penalties *p, const quire_sampler_opts *opts, uint32_t n_vocab)
-{
-    *p = (quire_penalties){ .repeat = opts->repeat_penalty,
-                            .frequency = opts->frequency_penalty,
-                            .presence = opts->presence_penalty };
-    if (opts->penalty_tokens == 0 ||
-        (p->repeat == 1.0f && p->frequency == 0.0f && p->presence == 0.0f)) {
-        return QUIRE_OK;
-    }
-    p->n_max = opts->penalty_tokens;
-    p->recent = calloc(p->n_max, sizeof(*p->recent));
-    p->counts = calloc(n_vocab, sizeof(*p->counts));
-    QUIRE_FAIL_IF(p->recent == NULL || p->counts == NULL, QUIRE_NOMEM);
-    return QUIRE_OK;
-}
 
 static int forbidden_create(quire_sampler *sampler)
 {
@@ -78,27 +35,8 @@ static int forbidden_create(quire_sampler *sampler)
     return QUIRE_OK;
 }
 
-static int opts_check(const quire_sampler_opts *opts, uint32_t n_vocab, quire_error *err)
+static int tokens_check(const quire_sampler_opts *opts, uint32_t n_vocab, quire_error *err)
 {
-    if (!(opts->repeat_penalty > 0.0f) || !isfinite(opts->repeat_penalty)) {
-        return quire_error_set(err, QUIRE_INVAL, "repeat_penalty is %g; it must be above 0",
-                               (double)opts->repeat_penalty);
-    }
-    if (!isfinite(opts->frequency_penalty) || !isfinite(opts->presence_penalty)) {
-        return quire_error_set(err, QUIRE_INVAL, "a penalty is not a finite number");
-    }
-    if (opts->penalty_tokens > QUIRE_PENALTY_TOKENS_MAX) {
-        return quire_error_set(err, QUIRE_LIMIT, "penalties of the last %u tokens; at most %u",
-                               opts->penalty_tokens, QUIRE_PENALTY_TOKENS_MAX);
-    }
-    if (opts->n_bias > QUIRE_LOGIT_BIAS_MAX) {
-        return quire_error_set(err, QUIRE_LIMIT, "logit_bias has %u tokens; at most %u",
-                               opts->n_bias, QUIRE_LOGIT_BIAS_MAX);
-    }
-    if (opts->n_stop_tokens > QUIRE_STOP_TOKENS_MAX) {
-        return quire_error_set(err, QUIRE_LIMIT, "stop_token_ids has %u tokens; at most %u",
-                               opts->n_stop_tokens, QUIRE_STOP_TOKENS_MAX);
-    }
     for (uint32_t i = 0; i < opts->n_stop_tokens; i++) {
         if (opts->stop_tokens[i] < 0 || (uint32_t)opts->stop_tokens[i] >= n_vocab) {
             return quire_error_set(err, QUIRE_INVAL,
@@ -133,14 +71,15 @@ static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_
     if (grammar != NULL) {
         QUIRE_TRY(quire_sampler_grammar_create(s, grammar, err));
     }
-    if (opts->temperature >= TEMPERATURE_LEAST) {
-        QUIRE_TRY(chain_create(&s->chain, opts));
-    }
+    QUIRE_TRY(quire_sampler_chain_create(&s->chain, opts, s->n_vocab));
+    s->moves_on = s->chain != NULL && quire_sampler_chain_moves_on(opts);
     if (s->chain != NULL || s->grammar != NULL) {
         s->candidates = calloc(s->n_vocab, sizeof(*s->candidates));
         QUIRE_FAIL_IF(s->candidates == NULL, QUIRE_NOMEM);
     }
-    QUIRE_TRY(penalties_create(&s->penalties, opts, s->n_vocab));
+    QUIRE_TRY(quire_penalties_init(&s->penalties, opts, s->n_vocab));
+    QUIRE_TRY(quire_repetition_init(&s->repetition, opts, s->n_vocab));
+    QUIRE_TRY(quire_dry_init(&s->dry, s->model, opts));
     if (opts->n_bias > 0) {
         s->bias = malloc(opts->n_bias * sizeof(*s->bias));
         QUIRE_FAIL_IF(s->bias == NULL, QUIRE_NOMEM);
@@ -155,7 +94,8 @@ static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_
     if (opts->forbids_eog || opts->min_tokens > 0) {
         QUIRE_TRY(forbidden_create(s));
     }
-    if (s->penalties.recent != NULL || s->n_bias > 0 || s->forbidden != NULL) {
+    if (s->penalties.recent != NULL || s->repetition.tokens != NULL || s->dry.sampler != NULL ||
+        s->n_bias > 0 || s->forbidden != NULL) {
         s->adjusted = malloc(s->n_vocab * sizeof(*s->adjusted));
         QUIRE_FAIL_IF(s->adjusted == NULL, QUIRE_NOMEM);
     }
@@ -169,7 +109,8 @@ int quire_sampler_create(quire_sampler **out, const quire_model *model,
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(opts_check(opts, model->desc.n_vocab, err));
+    QUIRE_TRY(quire_sampler_opts_check(opts, err));
+    QUIRE_TRY(tokens_check(opts, model->desc.n_vocab, err));
     sampler = calloc(1, sizeof(*sampler));
     rc = sampler != NULL ? QUIRE_OK : QUIRE_NOMEM;
     if (rc == QUIRE_OK) {
@@ -197,8 +138,9 @@ void quire_sampler_destroy(quire_sampler *sampler)
     quire_sampler_grammar_destroy(sampler);
     free(sampler->candidates);
     free(sampler->adjusted);
-    free(sampler->penalties.recent);
-    free(sampler->penalties.counts);
+    quire_penalties_fini(&sampler->penalties);
+    quire_repetition_fini(&sampler->repetition);
+    quire_dry_fini(&sampler->dry);
     free(sampler->bias);
     free(sampler->forbidden);
     quire_answer_rules_release(sampler->watch.rules);
@@ -206,38 +148,6 @@ void quire_sampler_destroy(quire_sampler *sampler)
 }
 
 /* ---- logits ---- */
-
-static void penalties_apply(quire_penalties *p, float *logits)
-{
-    for (uint32_t i = 0; i < p->n; i++) {
-        const int32_t token = p->recent[i];
-        const int32_t count = p->counts[token];
-
-        if (count > 0) {
-            logits[token] *= logits[token] > 0.0f ? 1.0f / p->repeat : p->repeat;
-            logits[token] -= (float)count * p->frequency + p->presence;
-            p->counts[token] = -count; /* done */
-        }
-    }
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->counts[p->recent[i]] = abs(p->counts[p->recent[i]]);
-    }
-}
-
-static void penalties_accept(quire_penalties *p, int32_t token)
-{
-    if (p->recent == NULL) {
-        return;
-    }
-    if (p->n == p->n_max) {
-        p->counts[p->recent[p->next]]--;
-    } else {
-        p->n++;
-    }
-    p->recent[p->next] = token;
-    p->counts[token]++;
-    p->next = p->next + 1 == p->n_max ? 0 : p->next + 1;
-}
 
 /* Take away the tokens that must not be chosen now. */
 static void forbid(const quire_sampler *sampler, float *logits)
@@ -260,10 +170,12 @@ static const float *adjust(quire_sampler *sampler, const float *logits)
         return logits;
     }
     memcpy(adjusted, logits, sampler->n_vocab * sizeof(*adjusted));
-    penalties_apply(&sampler->penalties, adjusted);
+    quire_repetition_apply(&sampler->repetition, adjusted);
+    quire_penalties_apply(&sampler->penalties, adjusted);
     for (uint32_t i = 0; i < sampler->n_bias; i++) {
         adjusted[sampler->bias[i].token] += sampler->bias[i].bias;
     }
+    quire_dry_apply(&sampler->dry, adjusted);
     forbid(sampler, adjusted);
     return adjusted;
 }
@@ -332,18 +244,47 @@ static int32_t choose(quire_sampler *sampler, const float *logits)
         return argmax(logits, sampler->n_vocab);
     }
     for (uint32_t i = 0; i < sampler->n_vocab; i++) {
-        sampler->candidates[i] = (llama_token_data){ (int32_t)i, logits[i], 0.0f };
+        /* Not NaN, by which libllama cannot sort. */
+        const float logit = logits[i] == logits[i] ? logits[i] : -INFINITY;
+
+        sampler->candidates[i] = (llama_token_data){ (int32_t)i, logit, 0.0f };
     }
     return choose_candidate(sampler, sampler->n_vocab);
 }
 
+/* The same under rules, which may put another token in the place of the chosen one: the chain has
+ * not chosen then. */
+static int32_t choose_by_rules(quire_sampler *sampler, const float *logits)
+{
+    const quire_answer_rules *rules = sampler->watch.rules;
+    struct llama_sampler *before = NULL;
+    int32_t chosen, token;
+
+    if (sampler->moves_on && rules != NULL && rules->must.n > 0) {
+        before = llama_sampler_clone(sampler->chain);
+    }
+    chosen = choose(sampler, logits);
+    token = quire_answer_watch_allow(sampler, chosen);
+    if (before != NULL && token != chosen) {
+        llama_sampler_free(sampler->chain);
+        sampler->chain = before;
+        before = NULL;
+    }
+    llama_sampler_free(before);
+    return token;
+}
+
 /* A token that the grammar allows, or an error. */
-static int32_t choose_allowed(quire_sampler *sampler, const float *logits, int32_t token)
+static int32_t choose_allowed(quire_sampler *sampler, const float *logits)
 {
     uint32_t n;
 
-    if (quire_sampler_grammar_allows(sampler, token, logits[token])) {
-        return token;
+    if (!sampler->moves_on) {
+        const int32_t token = choose(sampler, logits);
+
+        if (quire_sampler_grammar_allows(sampler, token, logits[token])) {
+            return token;
+        }
     }
     n = quire_sampler_grammar_candidates(sampler, logits);
     QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
@@ -353,6 +294,26 @@ static int32_t choose_allowed(quire_sampler *sampler, const float *logits, int32
     return choose_candidate(sampler, n);
 }
 
+/* A token of those that may follow. */
+static int32_t choose_next(quire_sampler *sampler, const float *logits)
+{
+    const bool has_grammar = sampler->grammar != NULL && !sampler->watch.is_waiting;
+
+    logits = adjust(sampler, logits);
+    return has_grammar ? choose_allowed(sampler, logits) : choose_by_rules(sampler, logits);
+}
+
+static void accept(quire_sampler *sampler, int32_t token)
+{
+    quire_penalties_accept(&sampler->penalties, token);
+    quire_repetition_accept(&sampler->repetition, token);
+    quire_dry_accept(&sampler->dry, token);
+    sampler->n_picked += sampler->n_picked < UINT32_MAX;
+    if (sampler->watch.rules != NULL) {
+        quire_answer_watch_see(sampler, token);
+    }
+}
+
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
 {
     const bool has_grammar = sampler->grammar != NULL && !sampler->watch.is_waiting;
@@ -360,42 +321,49 @@ int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
 
     QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
     quire_sampler_grammar_refill(sampler);
-    token = forced = quire_answer_watch_forced(sampler);
+    forced = quire_answer_watch_forced(sampler);
     QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
-    if (forced < 0) {
-        logits = adjust(sampler, logits);
-        token = quire_answer_watch_allow(sampler, choose(sampler, logits));
-    }
+    token = forced < 0 ? choose_next(sampler, logits) : forced;
     if (has_grammar) {
-        token = forced < 0 ? choose_allowed(sampler, logits, token) : forced;
         if (token < 0 || (forced < 0 && token == sampler->end &&
                           !quire_sampler_grammar_allows(sampler, token, 0.0f))) {
             return token;
         }
         quire_sampler_grammar_accept(sampler, token);
     }
-    penalties_accept(&sampler->penalties, token);
-    sampler->n_picked += sampler->n_picked < UINT32_MAX;
-    if (sampler->watch.rules != NULL) {
-        quire_answer_watch_see(sampler, token);
-    }
+    accept(sampler, token);
     return token;
+}
+
+static void forget(quire_sampler *sampler)
+{
+    quire_penalties_reset(&sampler->penalties);
+    quire_repetition_reset(&sampler->repetition);
+    quire_dry_reset(&sampler->dry);
+}
+
+void quire_sampler_prompt(quire_sampler *sampler, const int32_t *tokens, size_t n)
+{
+    const size_t n_dry = n < sampler->dry.n_max ? n : sampler->dry.n_max;
+
+    forget(sampler);
+    for (size_t i = 0; i < n; i++) {
+        quire_repetition_accept(&sampler->repetition, tokens[i]);
+    }
+    for (size_t i = n - n_dry; i < n; i++) {
+        quire_dry_accept(&sampler->dry, tokens[i]);
+    }
 }
 
 void quire_sampler_reset(quire_sampler *sampler)
 {
-    quire_penalties *p = &sampler->penalties;
-
     if (sampler->chain != NULL) {
         llama_sampler_reset(sampler->chain);
     }
     quire_answer_watch_begin(&sampler->watch,
                              sampler->begins_in_prompt && sampler->watch.rules->is_lazy);
     quire_sampler_grammar_reset(sampler);
-    for (uint32_t i = 0; i < p->n; i++) {
-        p->counts[p->recent[i]] = 0;
-    }
-    p->n = p->next = 0;
+    forget(sampler);
     sampler->n_picked = 0;
 }
 

@@ -43,10 +43,28 @@ typedef struct quire_penalties {
     int32_t *counts; /* [n_vocab]: how often in recent; negative while being applied */
 } quire_penalties;
 
+/* Tokens that occur in prompt or answer. */
+typedef struct quire_repetition {
+    float penalty;
+    int32_t *tokens; /* [n_vocab], each once; NULL when off */
+    uint32_t n;
+    bool *is_there; /* [n_vocab] */
+} quire_repetition;
+
+/* The last tokens of prompt and answer, for libllama's DRY, which changes the logits of such tokens
+ * alone. */
+typedef struct quire_dry {
+    struct llama_sampler *sampler; /* NULL when off */
+    int32_t *recent;               /* [n_max], a ring */
+    uint32_t n_max, n, next;
+    llama_token_data *list; /* [n_max]: their logits */
+} quire_dry;
+
 struct quire_sampler {
     const quire_model *model;
     uint32_t n_vocab;
     struct llama_sampler *chain;    /* NULL: greedy */
+    bool moves_on;                  /* each choice of the chain changes its state: mirostat, XTC */
     quire_grammar *grammar;         /* NULL: none */
     quire_grammar_match *match;     /* the answer so far under the grammar */
     const quire_token_order *order; /* the model's, under a grammar */
@@ -55,6 +73,8 @@ struct quire_sampler {
     llama_token_data *candidates;   /* [n_vocab]; NULL when neither needs them */
     float *adjusted;                /* [n_vocab]; NULL when logits stay as they are */
     quire_penalties penalties;
+    quire_repetition repetition;
+    quire_dry dry;
     quire_logit_bias *bias;
     uint32_t n_bias;
     int32_t *forbidden; /* tokens that end the text, when they may not; NULL: they always may */
@@ -71,6 +91,37 @@ struct quire_sampler {
 
 /* Whether a comes after b: less likely, or as likely with a higher id. */
 bool quire_candidate_is_behind(const llama_token_data *a, const llama_token_data *b);
+
+/* ---- sampler_chain.c ---- */
+
+/* The samplers behind DRY; NULL: greedy. Errors: QUIRE_NOMEM. */
+int quire_sampler_chain_create(struct llama_sampler **out, const quire_sampler_opts *opts,
+                               uint32_t n_vocab);
+/* See quire_sampler.moves_on. */
+bool quire_sampler_chain_moves_on(const quire_sampler_opts *opts);
+
+/* ---- sampler_repeats.c ---- */
+
+/* Errors: QUIRE_NOMEM. Memory: _fini(), also after an error. */
+int quire_penalties_init(quire_penalties *p, const quire_sampler_opts *opts, uint32_t n_vocab);
+int quire_repetition_init(quire_repetition *r, const quire_sampler_opts *opts, uint32_t n_vocab);
+void quire_penalties_fini(quire_penalties *p);
+void quire_repetition_fini(quire_repetition *r);
+void quire_penalties_apply(quire_penalties *p, float *logits);
+void quire_repetition_apply(const quire_repetition *r, float *logits);
+void quire_penalties_accept(quire_penalties *p, int32_t token);
+void quire_repetition_accept(quire_repetition *r, int32_t token);
+void quire_penalties_reset(quire_penalties *p);
+void quire_repetition_reset(quire_repetition *r);
+
+/* ---- sampler_dry.c ---- */
+
+/* Likewise. */
+int quire_dry_init(quire_dry *dry, const quire_model *model, const quire_sampler_opts *opts);
+void quire_dry_fini(quire_dry *dry);
+void quire_dry_apply(quire_dry *dry, float *logits);
+void quire_dry_accept(quire_dry *dry, int32_t token);
+void quire_dry_reset(quire_dry *dry);
 
 /* ---- sampler_grammar.c ---- */
 

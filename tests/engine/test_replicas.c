@@ -649,8 +649,8 @@ static seen see_with(const quire_request_params *params, bool is_lost)
     return s;
 }
 
-/* A sampled answer with a penalty, and the same with a stop text at its end, which the text before
- * and after the loss has. */
+/* A sampled answer with penalties and mirostat, and the same with a stop text at its end, which the
+ * text before and after the loss has. */
 static void test_failover_sampled(void **state)
 {
     int32_t text[N_PROMPT] = { 0 };
@@ -661,8 +661,10 @@ static void test_failover_sampled(void **state)
     (void)state;
     tokens_make(text, N_PROMPT, 5);
     params.sampler.temperature = 0.9f;
-    params.sampler.seed = 11;
+    params.sampler.seed = 12;
     params.sampler.repeat_penalty = 1.3f;
+    params.sampler.dry_multiplier = 2.0f;
+    params.sampler.mirostat = 2;
     whole = see_with(&params, false);
     moved = see_with(&params, true);
     assert_int_equal(whole.n, N_TOKENS);

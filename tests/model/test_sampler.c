@@ -8,9 +8,8 @@
 
 #include <cmocka.h>
 
-#include "model/sampler.h"
 #include "model/text.h"
-#include "model_fixture.h"
+#include "sampler_kit.h"
 #include "seed.h"
 
 #include <math.h>
@@ -19,61 +18,6 @@
 #include <string.h>
 
 #define TEXT_MAX 8192
-
-static quire_model *model_spm;
-static quire_model *model_bpe;
-static uint32_t n_vocab;
-static float *logits;
-
-static quire_model *model_generate(gguf_gen_vocab vocab)
-{
-    gguf_gen_opts opts;
-    quire_model *model;
-
-    assert_true(gguf_gen_shape("tiny-llama", &opts));
-    opts.n_vocab = 400;
-    opts.vocab = vocab;
-    model = fixture_open(fixture_generate(&opts));
-    fixture_generated_remove();
-    return model;
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    model_spm = model_generate(GGUF_GEN_VOCAB_SPM);
-    model_bpe = model_generate(GGUF_GEN_VOCAB_BPE);
-    n_vocab = quire_model_desc_get(model_spm)->n_vocab;
-    logits = calloc(n_vocab, sizeof(*logits));
-    return logits != NULL ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    quire_model_close(model_spm);
-    quire_model_close(model_bpe);
-    free(logits);
-    return 0;
-}
-
-static void logits_random(quire_rng *rng)
-{
-    for (uint32_t i = 0; i < n_vocab; i++) {
-        logits[i] = 3.0f * (float)quire_rng_normal(rng);
-    }
-}
-
-static quire_sampler *sampler(const quire_model *model, const quire_sampler_opts *opts)
-{
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_sampler *s = NULL;
-
-    if (quire_sampler_create(&s, model, opts, &err) != QUIRE_OK) {
-        fail_msg("%s", err.message);
-    }
-    return s;
-}
 
 /* ---- logits ---- */
 
@@ -198,19 +142,6 @@ static void test_min_tokens(void **state)
     quire_sampler_destroy(s);
 }
 
-static void refused(const quire_sampler_opts *opts, int status, const char *part)
-{
-    quire_error err = QUIRE_ERROR_INIT;
-    quire_sampler *s = NULL;
-
-    assert_int_equal(quire_sampler_create(&s, model_spm, opts, &err), status);
-    assert_null(s);
-    assert_int_equal(err.status, status);
-    if (strstr(err.message, part) == NULL) {
-        fail_msg("\"%s\" is not in \"%s\"", part, err.message);
-    }
-}
-
 static void test_options_out_of_range(void **state)
 {
     static quire_logit_bias many[QUIRE_LOGIT_BIAS_MAX + 1];
@@ -221,25 +152,25 @@ static void test_options_out_of_range(void **state)
     opts.bias = &bias;
     opts.n_bias = 1;
     bias.token = -1;
-    refused(&opts, QUIRE_INVAL, "token -1");
+    sampler_refused(&opts, QUIRE_INVAL, "token -1");
     bias.token = (int32_t)n_vocab;
-    refused(&opts, QUIRE_INVAL, "token 400");
+    sampler_refused(&opts, QUIRE_INVAL, "token 400");
     bias = (quire_logit_bias){ 5, NAN };
-    refused(&opts, QUIRE_INVAL, "token 5");
+    sampler_refused(&opts, QUIRE_INVAL, "token 5");
     opts.bias = many;
     opts.n_bias = QUIRE_LOGIT_BIAS_MAX;
     quire_sampler_destroy(sampler(model_spm, &opts));
     opts.n_bias++;
-    refused(&opts, QUIRE_LIMIT, "1025");
+    sampler_refused(&opts, QUIRE_LIMIT, "1025");
     opts.n_bias = 0;
     opts.repeat_penalty = 0.0f;
-    refused(&opts, QUIRE_INVAL, "repeat_penalty is 0");
+    sampler_refused(&opts, QUIRE_INVAL, "repeat_penalty is 0");
     opts.repeat_penalty = 1.0f;
     opts.presence_penalty = INFINITY;
-    refused(&opts, QUIRE_INVAL, "penalty");
+    sampler_refused(&opts, QUIRE_INVAL, "penalty");
     opts.presence_penalty = 1.0f;
     opts.penalty_tokens = QUIRE_PENALTY_TOKENS_MAX + 1;
-    refused(&opts, QUIRE_LIMIT, "65537");
+    sampler_refused(&opts, QUIRE_LIMIT, "65537");
     opts.penalty_tokens = 0; /* none count */
     quire_sampler_destroy(sampler(model_spm, &opts));
 }
@@ -534,5 +465,5 @@ int main(void)
         cmocka_unit_test(test_grammar_of_anything_changes_nothing),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, sampler_setup, sampler_teardown);
 }

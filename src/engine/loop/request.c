@@ -285,7 +285,9 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
         /* The sampler holds the rules as long as the request lives. */
         quire_text_out_show(r->text, p->sampler.rules->shown.items, p->sampler.rules->shown.n);
     }
-    return quire_sampler_create(&r->sampler, loop->model, &p->sampler, err);
+    QUIRE_TRY(quire_sampler_create(&r->sampler, loop->model, &p->sampler, err));
+    quire_sampler_prompt(r->sampler, p->tokens, p->n_tokens);
+    return QUIRE_OK;
 }
 
 static int request_init(quire_request *r)

@@ -5,17 +5,49 @@
 
 #include <string.h>
 
+static void write_repeats(quire_json_out *json, const quire_sampler_opts *sampler)
+{
+    quire_json_u64(json, "repeat_last_n", sampler->penalty_tokens);
+    quire_json_number(json, "repeat_penalty", (double)sampler->repeat_penalty);
+    quire_json_number(json, "repetition_penalty", (double)sampler->repetition_penalty);
+    quire_json_number(json, "presence_penalty", (double)sampler->presence_penalty);
+    quire_json_number(json, "frequency_penalty", (double)sampler->frequency_penalty);
+    quire_json_number(json, "dry_multiplier", (double)sampler->dry_multiplier);
+    quire_json_number(json, "dry_base", (double)sampler->dry_base);
+    quire_json_i64(json, "dry_allowed_length", sampler->dry_allowed_length);
+    quire_json_u64(json, "dry_penalty_last_n", sampler->dry_tokens);
+    quire_json_array(json, "dry_sequence_breakers");
+    for (uint32_t i = 0; i < sampler->n_dry_breakers; i++) {
+        quire_json_string(json, NULL, sampler->dry_breakers[i]);
+    }
+    quire_json_array_end(json);
+}
+
 void quire_answer_sampling_write(quire_json_out *json, const char *key,
                                  const quire_sampler_opts *sampler)
 {
     quire_json_object(json, key);
     quire_json_number(json, "temperature", (double)sampler->temperature);
+    quire_json_number(json, "dynatemp_range", (double)sampler->dynatemp_range);
+    quire_json_number(json, "dynatemp_exponent", (double)sampler->dynatemp_exponent);
     quire_json_i64(json, "top_k", sampler->top_k);
     quire_json_number(json, "top_p", (double)sampler->top_p);
     quire_json_number(json, "min_p", (double)sampler->min_p);
-    quire_json_number(json, "repeat_penalty", (double)sampler->repeat_penalty);
-    quire_json_number(json, "frequency_penalty", (double)sampler->frequency_penalty);
-    quire_json_number(json, "presence_penalty", (double)sampler->presence_penalty);
+    quire_json_number(json, "top_n_sigma", (double)sampler->top_n_sigma);
+    quire_json_number(json, "xtc_probability", (double)sampler->xtc_probability);
+    quire_json_number(json, "xtc_threshold", (double)sampler->xtc_threshold);
+    quire_json_number(json, "typical_p", (double)sampler->typical_p);
+    write_repeats(json, sampler);
+    quire_json_u64(json, "mirostat", sampler->mirostat);
+    quire_json_number(json, "mirostat_tau", (double)sampler->mirostat_tau);
+    quire_json_number(json, "mirostat_eta", (double)sampler->mirostat_eta);
+    quire_json_u64(json, "min_keep", sampler->min_keep);
+    quire_json_array(json, "samplers");
+    for (uint32_t i = 0; i < sampler->order.n; i++) {
+        quire_json_string(json, NULL,
+                          quire_sampler_kind_name((quire_sampler_kind)sampler->order.kinds[i]));
+    }
+    quire_json_array_end(json);
     quire_json_object_end(json);
 }
 

@@ -116,6 +116,8 @@ struct quire_generation {
     uint32_t n_request_stops; /* the first ones are the request's, further ones the chat format's */
     quire_logit_bias *bias;
     int32_t stop_tokens[QUIRE_STOP_TOKENS_MAX];
+    char dry_breakers[QUIRE_DRY_BREAKERS_MAX][QUIRE_DRY_BREAKER_BYTES + 1];
+    const char *dry_breaker_list[QUIRE_DRY_BREAKERS_MAX];
     quire_retain_spec retain;
     /* session */
     char session_id[QUIRE_SESSION_ID_MAX + 1]; /* "" = none */
@@ -204,6 +206,11 @@ void quire_generation_note(const quire_generation *gen);
 
 /* All fields but the prompt. Errors: http->err. */
 int quire_generation_fields(quire_generation *gen, quire_fields *fields);
+
+/* ---- sampling_fields.c ---- */
+
+/* The fields that choose tokens, but logit_bias. Errors: fields->err. */
+void quire_sampling_read(quire_generation *gen, quire_fields *fields);
 
 /* ---- api_completions.c ---- */
 

@@ -11,62 +11,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-/* Bounds of OpenAI and llama.cpp. */
-#define TEMPERATURE_MAX    2.0
-#define PENALTY_MAX        2.0
-#define REPEAT_PENALTY_MAX 10.0
-#define BIAS_MAX           100.0
-
-static const json_int_t SEED_RANDOM = -1;
-
-static uint32_t seed_random(void)
-{
-    uint32_t seed;
-
-    return getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed ? seed
-                                                                       : (uint32_t)quire_clock_ns();
-}
-
-/* Seeds have 64 bits, signed or unsigned. Those from 2^63 on come as reals (json_in.h), so seeds
- * that are near to each other may be the same. */
-static uint32_t read_seed(quire_fields *fields)
-{
-    const json_t *value = quire_field(fields, "seed");
-    const double large = json_is_real(value) ? json_real_value(value) : 0.0;
-    uint64_t seed;
-
-    if (large >= 0x1p63 && large <= 0x1p64) {
-        seed = large < 0x1p64 ? (uint64_t)large : UINT64_MAX;
-    } else {
-        const int64_t n = quire_field_int(fields, "seed", SEED_RANDOM, INT64_MIN, INT64_MAX);
-
-        if (n == SEED_RANDOM) {
-            return seed_random();
-        }
-        seed = (uint64_t)n;
-    }
-    return (uint32_t)(seed ^ seed >> 32);
-}
-
-static void read_sampling(quire_generation *gen, quire_fields *fields)
-{
-    quire_sampler_opts *s = &gen->params.sampler;
-
-    s->temperature =
-        (float)quire_field_number(fields, "temperature", s->temperature, 0.0, TEMPERATURE_MAX);
-    s->top_p = (float)quire_field_number(fields, "top_p", s->top_p, 0.0, 1.0);
-    s->top_k = (int32_t)quire_field_int(fields, "top_k", s->top_k, -1, INT32_MAX);
-    s->min_p = (float)quire_field_number(fields, "min_p", s->min_p, 0.0, 1.0);
-    s->frequency_penalty = (float)quire_field_number(
-        fields, "frequency_penalty", s->frequency_penalty, -PENALTY_MAX, PENALTY_MAX);
-    s->presence_penalty = (float)quire_field_number(fields, "presence_penalty", s->presence_penalty,
-                                                    -PENALTY_MAX, PENALTY_MAX);
-    s->repeat_penalty = (float)quire_field_number(fields, "repeat_penalty", s->repeat_penalty, 0.01,
-                                                  REPEAT_PENALTY_MAX);
-    s->seed = read_seed(fields);
-}
+#define BIAS_MAX 100.0 /* OpenAI's */
 
 static void read_bias_entry(quire_generation *gen, quire_fields *fields, const char *key,
                             json_t *value)
@@ -425,7 +371,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     quire_unsupported_refuse(fields, request_kind(gen));
     (void)quire_field_string(fields, "model", 1024); /* any name selects the only model */
     read_stream(gen, fields);
-    read_sampling(gen, fields);
+    quire_sampling_read(gen, fields);
     read_bias(gen, fields);
     read_stops(gen, fields);
     read_stop_tokens(gen, fields);

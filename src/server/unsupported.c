@@ -15,7 +15,7 @@
 #define CONSTRAINT "use `grammar`, or a field of [structured output](#structured-output)"
 #define FROM_START "a grammar holds from the first token to the last"
 #define ENDS       "an answer ends by `max_tokens`, `stop`, `stop_token_ids` or the model's own end"
-#define SAMPLING   "tokens are chosen by `temperature`, `top_k`, `top_p`, `min_p` and penalties"
+#define SAMPLING   "tokens are chosen by the fields of [samplers](#samplers)"
 #define SEARCH     "answers are sampled one token at a time, `n` of them"
 #define TOKEN_SETS "use `logit_bias`, -100 for a token that must not be chosen"
 #define TEMPLATE   "the prompt is made of the messages by the server's chat template"
@@ -52,26 +52,9 @@ const quire_unsupported quire_unsupported_list[] = {
     { "t_max_prompt_ms", "0, -1", ENDS, 0 },
     { "t_max_predict_ms", "0, -1", ENDS, 0 },
 
-    { "mirostat", "0", SAMPLING, 0 },
-    { "mirostat_tau", "5", SAMPLING, 0 },
-    { "mirostat_eta", "0.1", SAMPLING, 0 },
-    { "dry_multiplier", "0", SAMPLING, 0 },
-    { "dry_base", "1.75", SAMPLING, 0 },
-    { "dry_allowed_length", "2", SAMPLING, 0 },
-    { "dry_penalty_last_n", "-1, 0", SAMPLING, 0 },
-    { "dry_sequence_breakers", "[], [\"\\n\", \":\", \"\\\"\", \"*\"]", SAMPLING, 0 },
-    { "xtc_probability", "0", SAMPLING, 0 },
-    { "xtc_threshold", "0.1", SAMPLING, 0 },
-    { "typical_p", "1", SAMPLING, 0 },
-    { "typ_p", "1", SAMPLING, 0 },
     { "tfs_z", "1", SAMPLING, 0 },
-    { "dynatemp_range", "0", SAMPLING, 0 },
-    { "dynatemp_exponent", "1", SAMPLING, 0 },
-    { "top_n_sigma", "-1, 0", SAMPLING, 0 },
     { "adaptive_target", "-1", SAMPLING, 0 },
     { "adaptive_decay", "0.9", SAMPLING, 0 },
-    { "samplers", "", SAMPLING, 0 },
-    { "min_keep", "0, 1", SAMPLING, 0 },
     { "logits_processors", NOTHING, SAMPLING, 0 },
     { "custom_logit_processor", NOTHING, SAMPLING, 0 },
     { "custom_params", NOTHING, SAMPLING, 0 },
@@ -79,8 +62,6 @@ const quire_unsupported quire_unsupported_list[] = {
     { "repetition_detection", NOTHING, SAMPLING, 0 },
     { "top_a", "0", SAMPLING, 0 },
     { "backend_sampling", "false", SAMPLING, 0 },
-    { "repeat_last_n", "64", "penalties count the last 64 tokens", 0 },
-    { "repetition_penalty", "1", "use `repeat_penalty`", 0 },
     { "use_beam_search", "false", SEARCH, 0 },
     { "length_penalty", "1", SEARCH, 0 },
     { "early_stopping", "false", SEARCH, 0 },

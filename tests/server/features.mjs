@@ -132,6 +132,10 @@ const CHECKS = {
         assert.deepEqual(JSON.parse(json.choices[0].message.content), { a: 7 });
     },
     grammars: async (s) => assert.equal((await text(s, { max_tokens: 20, grammar: 'root ::= "yes"' })).json.choices[0].text, "yes"),
+    "DRY, XTC, mirostat": async (s) => {
+        const { generation_settings: settings } = (await good(s, "POST", "/completion", { prompt: "a", n_predict: 4, dry_multiplier: 0.8, xtc_probability: 0.5, mirostat: 2 })).json;
+        assert.deepEqual([settings.dry_multiplier, settings.xtc_probability, settings.mirostat], [0.8, 0.5, 2]);
+    },
     "`/v1/responses`": async (s) => assert.equal((await good(s, "POST", "/v1/responses", { input: "x", max_output_tokens: 4 })).json.object, "response"),
     "`/v1/messages`": async (s) => assert.equal((await good(s, "POST", "/v1/messages", { messages: MESSAGES, max_tokens: 4 })).json.type, "message"),
     "`/v1/embeddings`": async (s) => assert.ok((await good(s, "POST", "/v1/embeddings", { input: "x" })).json.data[0].embedding.length > 1),

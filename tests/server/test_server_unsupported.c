@@ -69,14 +69,14 @@ static void constraints_are_not_dropped(void **state)
         { "guided_grammar", "\"root ::= [a]\"" },
         { "guided_decoding_backend", "\"xgrammar\"" },
         { "guided_whitespace_pattern", "\" \"" },
-        { "mirostat", "2" },
-        { "mirostat_tau", "3.5" },
-        { "dry_multiplier", "0.8" },
+        { "adaptive_target", "0.5" },
+        { "adaptive_decay", "0.5" },
+        { "backend_sampling", "true" },
         { "modalities", "[\"text\",\"audio\"]" },
         { "reasoning_effort", "\"low\"" },
         { "chat_template_kwargs", "{\"enable_thinking\":false}" },
-        { "repetition_penalty", "1.1" },
-        { "typical_p", "0.9" },
+        { "tfs_z", "0.9" },
+        { "top_a", "0.1" },
         { "skip_special_tokens", "false" },
         { "web_search_options", "{}" },
         { "store", "true" },
@@ -238,7 +238,7 @@ static void values_that_ask_for_nothing_are_accepted(void **state)
 static void numbers_are_compared_by_value(void **state)
 {
     (void)state;
-    json_decref(post(true, "\"mirostat\":0.0,\"typical_p\":1.0,\"mirostat_tau\":5.0", 200));
+    json_decref(post(true, "\"top_a\":0.0,\"tfs_z\":1.0,\"adaptive_decay\":0.90", 200));
 }
 
 static void tools_that_must_not_be_called_change_nothing(void **state)

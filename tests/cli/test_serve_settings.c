@@ -106,6 +106,24 @@ static void defaults_are_those_of_the_server(void **state)
     assert_true(opts.sampler.repeat_penalty == expected.sampler.repeat_penalty);
     assert_true(opts.sampler.frequency_penalty == expected.sampler.frequency_penalty);
     assert_true(opts.sampler.presence_penalty == expected.sampler.presence_penalty);
+    assert_int_equal(opts.sampler.penalty_tokens, expected.sampler.penalty_tokens);
+    assert_true(opts.sampler.repetition_penalty == expected.sampler.repetition_penalty);
+    assert_true(opts.sampler.dry_multiplier == expected.sampler.dry_multiplier);
+    assert_true(opts.sampler.dry_base == expected.sampler.dry_base);
+    assert_int_equal(opts.sampler.dry_allowed_length, expected.sampler.dry_allowed_length);
+    assert_int_equal(opts.sampler.dry_tokens, expected.sampler.dry_tokens);
+    assert_int_equal(opts.sampler.n_dry_breakers, expected.sampler.n_dry_breakers);
+    assert_true(opts.sampler.top_n_sigma == expected.sampler.top_n_sigma);
+    assert_true(opts.sampler.typical_p == expected.sampler.typical_p);
+    assert_true(opts.sampler.xtc_probability == expected.sampler.xtc_probability);
+    assert_true(opts.sampler.xtc_threshold == expected.sampler.xtc_threshold);
+    assert_true(opts.sampler.dynatemp_range == expected.sampler.dynatemp_range);
+    assert_true(opts.sampler.dynatemp_exponent == expected.sampler.dynatemp_exponent);
+    assert_int_equal(opts.sampler.mirostat, expected.sampler.mirostat);
+    assert_true(opts.sampler.mirostat_tau == expected.sampler.mirostat_tau);
+    assert_true(opts.sampler.mirostat_eta == expected.sampler.mirostat_eta);
+    assert_memory_equal(&opts.sampler.order, &expected.sampler.order,
+                        sizeof expected.sampler.order);
     free(args);
 }
 

@@ -45,7 +45,7 @@ static quire_writer *writer_on(quire_opened *session, const char *path, const ch
 {
     const char *const words[] = { "-m",          path,      "-p",         "x",       "--kv", kv,
                                   "--kv-recent", window[0], "--kv-sinks", window[1], "-t",   "1" };
-    quire_sampling_args sampling = { .temperature = 0, .top_p = 1, .n_predict = n_predict };
+    quire_sampling_args sampling = QUIRE_SAMPLING_ARGS_INIT;
     char kept[12][256];
     char *argv[12];
     quire_error err = QUIRE_ERROR_INIT;
@@ -57,6 +57,7 @@ static quire_writer *writer_on(quire_opened *session, const char *path, const ch
     }
     quire_options_init(&quire_command_run, args);
     assert_int_equal(quire_options_parse(&quire_command_run, 12, argv, args, &err), QUIRE_OK);
+    sampling.n_predict = n_predict;
     sampling.ignores_eos = true;
     assert_int_equal(quire_opened_open(session, args, &err), QUIRE_OK);
     assert_int_equal(quire_writer_create(&writer, session, &sampling, &err), QUIRE_OK);

@@ -146,6 +146,7 @@ static int check(const void *opaque, quire_error *err)
     const quire_chat_args *args = opaque;
 
     QUIRE_TRY(quire_common_check(args, err));
+    QUIRE_TRY(quire_sampling_args_check(&args->sampling, err));
     QUIRE_TRY(quire_cache_dir_check(&args->common, err));
     return quire_overflow_choice_check(&args->overflow, &args->common, err);
 }

@@ -115,7 +115,7 @@ static void print_summary(const run_args *args, const quire_opened *session,
               quire_format_bytes(stats.live_bytes, live, sizeof(live)),
               quire_format_bytes(stats.charged_bytes, charged, sizeof(charged)));
     quire_opened_say_retained(session);
-    if (args->sampling.temperature > 0) {
+    if (args->sampling.temperature + args->sampling.dynatemp_range > 0) {
         quire_say("seed %lld (--seed repeats it)", (long long)args->sampling.seed);
     }
 }
@@ -256,6 +256,7 @@ static int check(const void *opaque, quire_error *err)
                                                     : "-p and -f both give a prompt: use one");
     }
     QUIRE_TRY(quire_common_check(args, err));
+    QUIRE_TRY(quire_sampling_args_check(&args->sampling, err));
     QUIRE_TRY(quire_cache_dir_check(&args->common, err));
     if (args->common.retain == NULL &&
         (args->save_block_state != NULL || args->resume_block_state != NULL)) {

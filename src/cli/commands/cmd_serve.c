@@ -419,18 +419,7 @@ static const quire_opt options[] = {
     { .names = { "--log-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "stderr",
       .offset = offsetof(quire_serve_args, log_file), .help = "append the log to this file" },
 
-    { .section = "Sampling where a request does not say otherwise",
-      .names = { "--repeat-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0.01, .max = 10,
-      .initial = "1", .offset = offsetof(quire_serve_args, repeat_penalty),
-      .help = "lower the logits of the last 64 tokens of the answer by the factor P; 1: off" },
-    { .names = { "--frequency-penalty" }, .type = QUIRE_OPT_REAL, .unit = "F", .min = -2, .max = 2,
-      .initial = "0", .offset = offsetof(quire_serve_args, frequency_penalty),
-      .help = "lower a token's logit by F for each time it is among the last 64 tokens of the "
-              "answer; 0: off" },
-    { .names = { "--presence-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = -2, .max = 2,
-      .initial = "0", .offset = offsetof(quire_serve_args, presence_penalty),
-      .help = "lower the logits of the last 64 tokens of the answer by P once; 0: off" },
-    QUIRE_ROWS_SAMPLER(quire_serve_args),
+    QUIRE_ROWS_SAMPLER(quire_serve_args, "Sampling where a request does not say otherwise"),
 };
 /* clang-format on */
 
@@ -498,13 +487,7 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
     /* With truncate_turns it stays QUIRE_CONTEXT_REFUSE. */
     (void)quire_context_overflow_find(overflows[args->context_overflow], &opts.context_overflow);
     opts.context_keep = (uint32_t)args->context_keep;
-    opts.sampler.temperature = (float)args->sampling.temperature;
-    opts.sampler.top_k = (int32_t)args->sampling.top_k;
-    opts.sampler.top_p = (float)args->sampling.top_p;
-    opts.sampler.min_p = (float)args->sampling.min_p;
-    opts.sampler.repeat_penalty = (float)args->repeat_penalty;
-    opts.sampler.frequency_penalty = (float)args->frequency_penalty;
-    opts.sampler.presence_penalty = (float)args->presence_penalty;
+    quire_sampling_args_apply(&args->sampling, &opts.sampler);
     return opts;
 }
 
@@ -539,6 +522,14 @@ static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
     return rc;
 }
 
+static int check(const void *opaque, quire_error *err)
+{
+    const quire_serve_args *args = opaque;
+
+    QUIRE_TRY(quire_common_check(args, err));
+    return quire_sampling_args_check(&args->sampling, err);
+}
+
 const quire_command quire_command_serve = {
     .name = "serve",
     .usage = "[-m] FILE [options]",
@@ -553,6 +544,6 @@ const quire_command quire_command_serve = {
     .args_bytes = sizeof(quire_serve_args),
     .has_settings = true,
     .parse = parse,
-    .check = quire_common_check,
+    .check = check,
     .run = quire_serve_run,
 };

@@ -100,10 +100,7 @@ static int writer_init(quire_writer *writer, const quire_sampling_args *sampling
 {
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
 
-    opts.temperature = (float)sampling->temperature;
-    opts.top_k = (int32_t)sampling->top_k;
-    opts.top_p = (float)sampling->top_p;
-    opts.min_p = (float)sampling->min_p;
+    quire_sampling_args_apply(sampling, &opts);
     opts.seed = (uint32_t)sampling->seed;
     opts.forbids_eog = sampling->ignores_eos;
     writer->n_predict = sampling->n_predict;
@@ -553,6 +550,7 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
     }
     result->stop = rc == QUIRE_CANCELED ? QUIRE_STOP_INTERRUPTED : QUIRE_STOP_LIMIT;
     if (rc == QUIRE_OK && writer->n_predict != 0) {
+        quire_sampler_prompt(writer->sampler, tokens, n_tokens);
         rc = write_on(writer, logits, result);
         quire_bytes_clear(&writer->shown);
         if (quire_text_out_finish(writer->out, &writer->shown) == QUIRE_OK &&

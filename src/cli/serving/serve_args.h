@@ -26,9 +26,6 @@ typedef enum quire_device_lost {
 typedef struct quire_serve_args {
     quire_common_args common;
     quire_sampling_args sampling;
-    double repeat_penalty;
-    double frequency_penalty;
-    double presence_penalty;
     const char *config;
     bool check_config;
     /* address */

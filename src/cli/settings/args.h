@@ -13,6 +13,7 @@
 
 #include "cli/settings/kv_args.h"
 #include "cli/settings/options.h"
+#include "cli/settings/sampling_args.h"
 #include "quire/cache.h"
 
 #define QUIRE_THREADS_MAX 512
@@ -68,16 +69,6 @@ typedef enum quire_kv_overflow {
                                memory */
     QUIRE_KV_OVERFLOW_REFUSE
 } quire_kv_overflow;
-
-typedef struct quire_sampling_args {
-    double temperature;
-    int64_t top_k;
-    double top_p;
-    double min_p;
-    int64_t seed;      /* -1 = a new one each time */
-    int64_t n_predict; /* -1 = no limit */
-    bool ignores_eos;
-} quire_sampling_args;
 
 #define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
 #define QUIRE_TEXT_OF_(words) #words
@@ -269,33 +260,6 @@ extern const char *const quire_kv_overflows[];
       .offset = offsetof(quire_common_args, attend),                                               \
       .help = "generated tokens (of perplexity: scored ones) read only the share of the pages "    \
               "that can matter most to their queries, in each layer and head; nothing is dropped" }
-
-/* Sampling options. For a struct `args_type` with a member `sampling`. */
-#define QUIRE_ROWS_SAMPLER(args_type)                                                              \
-    { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
-      .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \
-      .help = "temperature of sampling; 0 always takes the most likely token" },                   \
-    { .names = { "--top-k" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = INT32_MAX,    \
-      .initial = "40", .offset = offsetof(args_type, sampling.top_k),                              \
-      .help = "sample among the N most likely tokens; 0: off" },                                   \
-    { .names = { "--top-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
-      .initial = "0.95", .offset = offsetof(args_type, sampling.top_p),                            \
-      .help = "sample among the likeliest tokens whose chances add up to P; 1: off" },             \
-    { .names = { "--min-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
-      .initial = "0.05", .offset = offsetof(args_type, sampling.min_p),                            \
-      .help = "drop tokens less likely than P times the likeliest token; 0: off" }
-
-#define QUIRE_ROWS_SAMPLING(args_type)                                                             \
-    { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
-      .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
-      .offset = offsetof(args_type, sampling.n_predict), .help = "most tokens to generate" },      \
-    QUIRE_ROWS_SAMPLER(args_type),                                                                 \
-    { .names = { "-s", "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,                \
-      .max = 4294967294.0, .initial = "-1", .initial_text = "-1, another one each time",           \
-      .offset = offsetof(args_type, sampling.seed), .help = "seed of the random choices" },        \
-    { .names = { "--ignore-eos" }, .type = QUIRE_OPT_FLAG,                                         \
-      .offset = offsetof(args_type, sampling.ignores_eos),                                         \
-      .help = "never choose a token that ends the text" }
 /* clang-format on */
 
 /* The share of --attend top:SHARE. Errors: QUIRE_INVAL. */

@@ -92,14 +92,15 @@ static const foreign table[] = {
     { "--embedding --embeddings --rerank --reranking --pooling --embd-* --cls-separator "
       "--attention",
       "'quire serve' always has /v1/embeddings, with pooling in requests; it does not rerank" },
-    { "--samplers --sampling-seq --sampler-seq --typical --typical-p --xtc-probability "
-      "--xtc-threshold --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n "
-      "--dry-sequence-breaker --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr "
-      "--mirostat-ent --top-nsigma --top-n-sigma --adaptive-target --adaptive-decay "
-      "-bs --backend-sampling",
-      "tokens are chosen by --temp, --top-k, --top-p and --min-p" },
-    { "--repeat-last-n --repeat-penalty --presence-penalty --frequency-penalty -l --logit-bias",
-      "'quire serve' has penalties, and logit_bias in requests" },
+    { "--adaptive-target --adaptive-decay -bs --backend-sampling",
+      "--help lists the samplers; there is no adaptive-p" },
+    { "--dry-sequence-breaker",
+      "requests to 'quire serve' have dry_sequence_breakers; else they are llama.cpp's" },
+    { "--temp --top-k --top-p --min-p --samplers --sampling-seq --sampler-seq --typical "
+      "--typical-p --xtc-* --dry-* --dynatemp-* --mirostat* --top-nsigma --top-n-sigma "
+      "--repeat-last-n --repeat-penalty --presence-penalty --frequency-penalty",
+      "'quire run', 'quire chat' and 'quire serve' choose tokens by it" },
+    { "-l --logit-bias", "requests to 'quire serve' have logit_bias" },
     { "--grammar --grammar-file -j --json-schema -jf --json-schema-file",
       "'quire serve' takes grammar and response_format in requests" },
     { "-e --escape --no-escape",

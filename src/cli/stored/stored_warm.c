@@ -99,7 +99,7 @@ static void warm_all(warm *w)
 
 static int prepare(warm *w, quire_error *err)
 {
-    static const quire_sampling_args none = { .seed = 0, .n_predict = 0 };
+    static const quire_sampling_args none = QUIRE_SAMPLING_ARGS_INIT;
     const quire_stored_want want = { .capacity_bytes = w->args->common.cache_disk_bytes };
     quire_stored directory;
 

@@ -101,6 +101,70 @@ static void run_repeats_with_a_seed(void **state)
     program_free(&other);
 }
 
+/* The text of 60 tokens with one more option. */
+static char *text_with(const char *name, const char *value)
+{
+    program_result result = program_expect(
+        0, PROGRAM("run", "-m", program_model(), "-p", "a a a a a a a a", "-n", "60", "--temp",
+                   "1.5", "--seed", "9", "--ignore-eos", "--dry-allowed-length", "0", name, value));
+    char *text = strdup(result.out);
+
+    assert_non_null(text);
+    program_free(&result);
+    return text;
+}
+
+/* Each option of the samplers changes the text. */
+static void samplers_change_the_text(void **state)
+{
+    static const char *const options[][2] = {
+        { "--typical", "0.2" },        { "--top-nsigma", "0.5" },
+        { "--xtc-probability", "1" },  { "--dynatemp-range", "1.5" },
+        { "--mirostat", "1" },         { "--mirostat", "2" },
+        { "--repeat-penalty", "2" },   { "--dry-multiplier", "20" },
+        { "--samplers", "top_p" },     { "--sampling-seq", "m" },
+        { "--presence-penalty", "2" }, { "--frequency-penalty", "2" },
+    };
+    char *plain = text_with("--top-k", "40");
+
+    (void)state;
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        char *text = text_with(options[i][0], options[i][1]);
+
+        if (strcmp(text, plain) == 0) {
+            fail_msg("%s %s has no effect", options[i][0], options[i][1]);
+        }
+        free(text);
+    }
+    free(plain);
+}
+
+static void orders_of_samplers_are_checked(void **state)
+{
+    static const char *const commands[] = { "chat", "serve" };
+    program_result run =
+        program_expect(2, PROGRAM("run", "-m", "m.gguf", "-p", "a", "--samplers", "dry;dry"));
+
+    (void)state;
+    assert_says(run.err, "--samplers dry;dry: \"dry\" is there twice");
+    program_free(&run);
+    for (size_t i = 0; i < 2; i++) {
+        program_result one =
+            program_expect(2, PROGRAM(commands[i], "-m", "m.gguf", "--samplers", "top_k;infill"));
+        program_result two =
+            program_expect(2, PROGRAM(commands[i], "-m", "m.gguf", "--sampler-seq", "kz"));
+        program_result both = program_expect(
+            2, PROGRAM(commands[i], "-m", "m.gguf", "--samplers", "top_k", "--sampler-seq", "k"));
+
+        assert_says(one.err, "--samplers top_k;infill: \"infill\"");
+        assert_says(two.err, "--sampler-seq kz: 'z'");
+        assert_says(both.err, "give one of them");
+        program_free(&one);
+        program_free(&two);
+        program_free(&both);
+    }
+}
+
 /* Formats and page sizes change the bytes of KV as computed. */
 static void run_counts_kv(void **state)
 {
@@ -532,6 +596,8 @@ int main(void)
         cmocka_unit_test(run_streams_text),
         cmocka_unit_test(run_reads_prompts_anywhere),
         cmocka_unit_test(run_repeats_with_a_seed),
+        cmocka_unit_test(samplers_change_the_text),
+        cmocka_unit_test(orders_of_samplers_are_checked),
         cmocka_unit_test(run_counts_kv),
         cmocka_unit_test(run_chooses_formats),
         cmocka_unit_test(run_refuses_mixed_options),

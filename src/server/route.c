@@ -438,9 +438,11 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
     if (http == NULL) {
         return; /* MHD refused the headers */
     }
-    /* Socket errors and a client that does not read cannot be told apart here. */
+    /* Socket errors and a client that does not read cannot be told apart here. A server that stops
+     * shuts the sockets down itself. */
     http->is_gone |= http->status == 0 || (how != MHD_REQUEST_TERMINATED_COMPLETED_OK &&
                                            how != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN);
+    http->is_gone &= !atomic_load(&s->is_stopping);
     if (http->is_gone) {
         (void)atomic_fetch_add(&s->client_gone_total, 1);
     }

@@ -356,6 +356,7 @@ static void stopping_ends_what_runs(void **state)
     engine_script script = counting;
     http_reply reply;
     pthread_t thread;
+    bool is_logged, is_blamed;
     int fd;
 
     (void)state;
@@ -369,10 +370,13 @@ static void stopping_ends_what_runs(void **state)
     http_reply_free(&reply);
     (void)close(fd);
     (void)pthread_join(thread, NULL);
+    is_logged = strstr(f.log, "POST " CHAT) != NULL;
+    is_blamed = strstr(f.log, "client=gone") != NULL;
     assert_int_equal(engine_double_seen(f.engine).n_released, 1);
     engine_double_destroy(f.engine);
     quire_model_close(f.model);
     server_fixture_start(&f, NULL); /* for the teardown */
+    assert_true(is_logged && !is_blamed);
 }
 
 /* A client that does not read delays no other client. */

@@ -270,6 +270,7 @@ static void test_loss(void **state)
 
 typedef struct waiting {
     quire_engine *engine;
+    bool is_background;
     int status;
     quire_error err;
 } waiting;
@@ -278,9 +279,11 @@ static void *wait_for_pin(void *arg)
 {
     waiting *w = arg;
     int32_t text[N_PROMPT] = { 0 };
-    const quire_engine_pin_params params = {
-        .name = "pin", .tokens = text, .n_tokens = N_PROMPT, .class_index = 0
-    };
+    const quire_engine_pin_params params = { .name = "pin",
+                                             .tokens = text,
+                                             .n_tokens = N_PROMPT,
+                                             .class_index = 0,
+                                             .is_background = w->is_background };
     quire_engine_pin pin;
 
     tokens_make(text, N_PROMPT, 1);
@@ -344,6 +347,41 @@ static void test_loss_under_a_pin(void **state)
     bench_close(&b);
 }
 
+/* A pin that no client waits for is computed when the device is lost. It stays, so that it is among
+ * the saved items with which the next process begins. */
+static void test_loss_under_a_pin_alone(void **state)
+{
+    quire_runtime_opts runtime = opts_of("mock", QUIRE_FORMAT_F32);
+    const quire_mock_device_opts faults = { .loss = 1.0 };
+    const quire_engine_pin_name name = { NULL, 0, "pin" };
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    waiting w = { .is_background = true, .status = QUIRE_AGAIN, .err = QUIRE_ERROR_INIT };
+    quire_engine_pin pin;
+    pthread_t thread;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    runtime.kv_budget_bytes = 16 * tiny_page_bytes(64);
+    engine.pins_max = 4;
+    b = bench_tiny(&engine, &runtime);
+    g = gate_close(b.engine);
+    quire_mock_device_set(mock, &faults);
+    w.engine = b.engine;
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_pin, &w), 0);
+    gate_open(g);
+    (void)pthread_join(thread, NULL);
+    assert_int_equal(w.status, QUIRE_OK);
+    while (!quire_engine_is_lost(b.engine)) {
+        test_doze();
+    }
+    validate(b.engine);
+    assert_int_equal(quire_engine_pin_get(b.engine, &name, &pin), QUIRE_OK);
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_COMPUTING);
+    assert_true(quire_engine_is_idle(b.engine));
+    bench_close(&b);
+}
+
 /* Layers on a device of ggml, which throws an exception in a step: the same, though the device with
  * the KV goes on. */
 static void test_loss_of_layers(void **state)
@@ -393,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_loss_and_upkeep),
         cmocka_unit_test(test_loss_under_a_pin),
+        cmocka_unit_test(test_loss_under_a_pin_alone),
         cmocka_unit_test(test_loss_of_layers),
         cmocka_unit_test(validated_end),
     };

@@ -351,8 +351,8 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
         return; /* dropped meanwhile */
     }
     entry->request = NULL;
-    if (ending->status == QUIRE_LOST && entry->waiter == NULL && quire_loop_has_heir(adapt->loop)) {
-        return; /* quire_engine_pins_move() takes it from here */
+    if (ending->status == QUIRE_LOST && entry->waiter == NULL) {
+        return; /* quire_engine_pins_move() takes it from here, or the next process */
     }
     if (ending->finish != QUIRE_FINISH_LENGTH) {
         rc = ending->finish == QUIRE_FINISH_ERROR ? ending->status : QUIRE_CANCELED;

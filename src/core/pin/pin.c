@@ -70,11 +70,10 @@ bool quire_pin_is_lost(const quire_pins *pins, const quire_pin *pin)
 static uint32_t *head_of(const quire_pins *pins, const void *salt, uint32_t salt_bytes,
                          const char *name)
 {
-    uint64_t identity[2] = { pins->tree->seed, strlen(name) };
-    uint64_t hash = quire_prefix_hash_key(identity, salt, salt_bytes);
+    const uint64_t identity[2] = { strlen(name), 0 };
+    uint64_t hash = quire_prefix_hash_key(pins->tree->seed, identity, salt, salt_bytes);
 
-    identity[0] = hash;
-    hash = quire_prefix_hash_key(identity, name, (uint32_t)identity[1]);
+    hash = quire_prefix_hash_key(hash, identity, name, (uint32_t)identity[0]);
     return &pins->heads[hash & (pins->capacity - 1)];
 }
 

@@ -284,7 +284,7 @@ static bool tie_begins(const quire_prefix *tree, const quire_prefix_tie *tie, ui
 static void ties_ban(dropper *d, uint32_t root, const int32_t *tokens, uint32_t n_tokens)
 {
     quire_prefix *tree = d->tree;
-    uint64_t hash = quire_prefix_hash_add(0, tokens, n_tokens);
+    uint64_t hash = quire_prefix_hash_add(tree->seed, tokens, n_tokens);
 
     for (uint32_t i = 0; i < tree->n_ties; i++) {
         quire_prefix_tie *tie = &tree->ties[i];

@@ -112,18 +112,15 @@ void quire_prefix_index_remove(quire_prefix_index *index, uint64_t hash, uint32_
 
 /* ---- hashes ---- */
 
-uint64_t quire_prefix_hash_key(const uint64_t identity[2], const void *salt, uint32_t salt_bytes)
+uint64_t quire_prefix_hash_key(uint64_t seed, const uint64_t identity[2], const void *salt,
+                               uint32_t salt_bytes)
 {
-    uint64_t hash = XXH3_64bits(identity, 2 * sizeof(identity[0]));
+    const uint64_t hash = XXH3_64bits_withSeed(identity, 2 * sizeof(identity[0]), seed);
 
-    return salt_bytes > 0 ? hash ^ (XXH3_64bits(salt, salt_bytes) * 0x9e3779b97f4a7c15u) : hash;
+    return salt_bytes > 0 ? XXH3_64bits_withSeed(salt, salt_bytes, hash) : hash;
 }
 
 uint64_t quire_prefix_hash_add(uint64_t path_hash, const int32_t *tokens, uint32_t n_tokens)
 {
-    uint64_t hash = path_hash ^ XXH3_64bits(tokens, n_tokens * sizeof(tokens[0]));
-
-    /* The product makes the order of pages count; the tag is its high half. */
-    hash *= 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
+    return XXH3_64bits_withSeed(tokens, n_tokens * sizeof(tokens[0]), path_hash);
 }

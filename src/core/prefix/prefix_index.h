@@ -59,7 +59,10 @@ static inline void quire_prefix_index_prefetch(const quire_prefix_index *index, 
 
 /* ---- hashes ---- */
 
-uint64_t quire_prefix_hash_key(const uint64_t identity[2], const void *salt, uint32_t salt_bytes);
+/* A client that does not know the seed cannot make salts or pages of equal hashes: each hash is the
+ * seed of the next one. (Without a seed, texts of one XXH3 are made in seconds.) */
+uint64_t quire_prefix_hash_key(uint64_t seed, const uint64_t identity[2], const void *salt,
+                               uint32_t salt_bytes);
 
 /* The hash of a path extended by the tokens of one more page, or part of a page. */
 uint64_t quire_prefix_hash_add(uint64_t path_hash, const int32_t *tokens, uint32_t n_tokens);

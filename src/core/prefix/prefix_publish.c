@@ -308,7 +308,7 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
     }
     seq->cut_tokens = UINT32_MAX;
     if (tie->ban_tokens > 0 && n_tokens >= tie->ban_tokens) {
-        if (quire_prefix_hash_add(0, tokens, tie->ban_tokens) == tie->ban_hash) {
+        if (quire_prefix_hash_add(tree->seed, tokens, tie->ban_tokens) == tie->ban_hash) {
             quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
             QUIRE_PREFIX_CHECKED(tree);
             return QUIRE_OK;

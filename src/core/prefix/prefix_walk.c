@@ -116,7 +116,7 @@ quire_prefix_walk quire_prefix_walk_to(const quire_prefix *tree, const quire_pre
     quire_prefix_walk walk = { 0 };
     uint32_t n_rest;
 
-    walk.hash = tree->seed ^ quire_prefix_hash_key(key->identity, key->salt, key->salt_bytes);
+    walk.hash = quire_prefix_hash_key(tree->seed, key->identity, key->salt, key->salt_bytes);
     walk.root = quire_prefix_root_find(tree, key, walk.hash);
     walk.base = walk.root;
     if (walk.root == QUIRE_NODE_NULL) {

@@ -217,6 +217,8 @@ static void buffers_are_counted(void **state)
     const int64_t repeated = budget_beside("reconstruct:0.5,recent=60,repeat=64", "256");
     const int64_t n_requests = (lanes - snap) / (32 * query_bytes);
     const json_t *f16 = json_array_get(json_object_get(info, "kv"), 1);
+    const int64_t name_bytes = 4096 * (int64_t)sizeof(int32_t); /* for each token of a chunk */
+    int64_t names;
     const int64_t kv_bytes = 2 * 512 * (int64_t)number(f16, "bytes_per_token");
     char limit[32], kv[32];
     program_result refused;
@@ -229,26 +231,34 @@ static void buffers_are_counted(void **state)
                      n_requests * 64 * query_bytes);
     /* Beside the scratch of each thread, which does not depend on the chunk. */
     assert_int_equal(repeated - budget_beside("reconstruct:0.5,recent=60,repeat=64", "512"),
-                     n_requests * n_lanes * 256 * (int64_t)sizeof(float));
+                     n_requests * n_lanes * 256 * (int64_t)sizeof(float) + name_bytes * 256);
     assert_true(even - repeated > n_requests * n_lanes * 256 * (int64_t)sizeof(float));
     /* Packed pages have lists, and a device that computes their attention. Even policies have them
      * in sealed formats; texts that read a share of their pages have the device. */
     assert_true(even - lanes > n_requests * (n_lanes + 1) * (int64_t)sizeof(uint32_t));
-    assert_int_equal(even, budget_with("q8", "--cache-state", "none", "256"));
     assert_true(budget_with("q4", "--cache-state", "none", "256") - sealed >
-                n_requests * (n_lanes + 1) * (int64_t)sizeof(uint32_t));
+                n_requests * (n_lanes + 1) * (int64_t)sizeof(uint32_t) + name_bytes * 256);
+    /* All policies have names of condensed texts: the tokens of chunks, which are no longer than a
+     * context. */
+    names = budget_with("q8", "--cache-state", "none", "256") - even;
+    assert_in_range(names, name_bytes * 256, name_bytes * 256 + (1 << 20));
+    assert_int_equal(even - budget_beside("keydiff:0.5,recent=60", "512"), name_bytes * 256);
+    assert_int_equal(budget_beside("keydiff:0.5,recent=60", "512"),
+                     budget_beside("keydiff:0.5,recent=60", "32768"));
     assert_int_equal(sealed,
                      budget_with("q4", "--retain", "keydiff:0.5,recent=60,floor=0.2", "256"));
-    assert_true(even - budget_with("q8", "--attend", "top:0.5", "256") > 0);
+    assert_true(even + names - budget_with("q8", "--attend", "top:0.5", "256") > 0);
     /* A budget that only a policy without buffers leaves. */
     (void)snprintf(kv, sizeof kv, "%lld", (long long)kv_bytes);
     (void)snprintf(limit, sizeof limit, "%lld", (long long)((1 << 30) - even + kv_bytes));
-    refused = program_expect(0, PROGRAM("serve", "-m", program_model(), "--memory-limit", limit,
-                                        "--kv-budget", kv, "--max-batch-size", "4", "--retain",
-                                        "keydiff:0.5,recent=60", "--check-config"));
+    refused =
+        program_expect(0, PROGRAM("serve", "-m", program_model(), "--memory-limit", limit,
+                                  "--kv-budget", kv, "--max-batch-size", "4", "--retain-chunk",
+                                  "256", "--retain", "keydiff:0.5,recent=60", "--check-config"));
     program_free(&refused);
     refused = program_expect(1, PROGRAM("serve", "-m", program_model(), "--memory-limit", limit,
-                                        "--kv-budget", kv, "--max-batch-size", "4", "--retain",
+                                        "--kv-budget", kv, "--max-batch-size", "4",
+                                        "--retain-chunk", "256", "--retain",
                                         "snap:0.5,recent=60,probe=32", "--check-config"));
     assert_says(refused.err, "the limit is");
     program_free(&refused);

@@ -198,6 +198,18 @@ static void a_context_in_a_third(void **state)
 
 /* ---- the memory that is left ---- */
 
+#define GIB "1073741824"
+
+/* What a server that has a GiB for all needs beside its KV. */
+static int64_t beside_of(program_args args)
+{
+    json_t *document = program_json(args);
+    const int64_t budget = whole(json_object_get(document, "effective"), "kv_budget_bytes");
+
+    json_decref(document);
+    return (1 << 30) - budget;
+}
+
 /* Without --kv-budget. The limit leaves the need, or a page less. It is checked before the weights
  * are loaded, too, for one request with few buffers: so the context is long and the batch small. */
 static void the_rest_of_memory(void **state)
@@ -208,10 +220,8 @@ static void the_rest_of_memory(void **state)
         "--cache-memory-ratio", "1", "--memory-limit", limit
 #define KEEPING "--retain", EVEN, "--retain-chunk", "2048"
     const int64_t need = need_of(EVEN, "2048", 32768);
-    json_t *document =
-        program_json(PROGRAM(LEFT("1073741824"), KEEPING, "--check-config", "--json"));
-    const int64_t beside =
-        (1 << 30) - whole(json_object_get(document, "effective"), "kv_budget_bytes");
+    const int64_t beside = beside_of(PROGRAM(LEFT(GIB), KEEPING, "--check-config", "--json"));
+    const int64_t beside_all = beside_of(PROGRAM(LEFT(GIB), "--check-config", "--json"));
     char limit[32];
     program_running running = program_start(PROGRAM(LEFT(as_text(beside + need, limit)), KEEPING));
     json_t *reply = complete(served_port(&running), N_PROMPT, "\"max_tokens\":4");
@@ -219,11 +229,10 @@ static void the_rest_of_memory(void **state)
     (void)state;
     assert_true(generated(reply) > 0);
     served_end(&running, SIGTERM);
-    refuse("32768 tokens of context take ", PROGRAM(LEFT(limit)));
+    refuse("32768 tokens of context take ", PROGRAM(LEFT(as_text(beside_all + need, limit))));
     refuse(" of KV with --retain, but weights and buffers leave ",
            PROGRAM(LEFT(as_text(beside + need - 4096, limit)), KEEPING));
     json_decref(reply);
-    json_decref(document);
 }
 
 int main(void)

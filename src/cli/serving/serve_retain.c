@@ -4,9 +4,11 @@
 #include "cli/serving/serve_retain.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "cli/measuring/predictor_place.h"
 #include "engine/condensing.h"
 #include "engine/engine.h"
+#include "engine/loop/condensed_set.h"
 #include "model/runtime_rows.h"
 #include "retain/page_choice.h"
 
@@ -147,7 +149,16 @@ void quire_serve_retain_want(const quire_serve_args *args, const quire_server_op
     }
 }
 
-/* Memory of texts with packed pages, of a runtime that is not there yet. */
+/* Memory of the names of condensed texts: the tokens of their chunks. A chunk is no longer than a
+ * text. */
+static uint64_t names_bytes(const quire_condensing_on *on, const quire_serve_args *args)
+{
+    const uint32_t n_tokens = quire_min_u32(quire_serve_retain_chunk(args), on->opts->n_ctx);
+
+    return quire_condensed_set_bytes(QUIRE_CONDENSED_MAX, n_tokens * (uint32_t)sizeof(int32_t));
+}
+
+/* Memory of condensed texts beside their pages, of a runtime that is not there yet. */
 static uint64_t packed_bytes(const quire_condensing_on *on, const quire_serve_args *args,
                              const quire_server_opts *opts)
 {
@@ -157,7 +168,8 @@ static uint64_t packed_bytes(const quire_condensing_on *on, const quire_serve_ar
     const quire_condensing_bytes each =
         quire_condensing_bytes_of(on, spec, quire_serve_retain_chunk(args));
 
-    return n_requests * each.of_request + on->opts->n_threads * each.of_thread + each.of_device;
+    return n_requests * each.of_request + on->opts->n_threads * each.of_thread + each.of_device +
+           (spec != NULL ? names_bytes(on, args) : 0);
 }
 
 /* The same of a described model. Errors of settings are reported when the settings are used. */

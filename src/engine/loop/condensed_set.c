@@ -32,6 +32,12 @@ struct quire_condensed_set {
     uint64_t tick;
 };
 
+uint64_t quire_condensed_set_bytes(uint32_t n_max, uint32_t n_bytes)
+{
+    return sizeof(quire_condensed_set) + sizeof(entry) +
+           (uint64_t)n_max * (sizeof(entry) + n_bytes);
+}
+
 int quire_condensed_set_create(quire_condensed_set **out, const quire_condensed_set_opts *opts)
 {
     quire_condensed_set *set = calloc(1, sizeof *set);

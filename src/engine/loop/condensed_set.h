@@ -45,6 +45,9 @@ typedef struct quire_condensed_set_opts {
     void *ctx;
 } quire_condensed_set_opts;
 
+/* The most bytes that a set takes whose entries have texts of n_bytes each. */
+uint64_t quire_condensed_set_bytes(uint32_t n_max, uint32_t n_bytes);
+
 /* Errors: QUIRE_NOMEM. */
 int quire_condensed_set_create(quire_condensed_set **out, const quire_condensed_set_opts *opts);
 void quire_condensed_set_destroy(quire_condensed_set *set);

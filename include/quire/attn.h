@@ -286,7 +286,17 @@ int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_at
 /* A place where attention is computed, seen from a step: first plan(), then append() and run() of
  * each layer, then sync(). All threads of a step call append() and run(), with a barrier between
  * two calls. A device with a queue of its own lets thread 0 fill the queue. append() and run()
- * cannot fail; sync() reports a device that was lost meanwhile. `ctx` belongs to the device. */
+ * cannot fail; sync() reports a device that was lost meanwhile. `ctx` belongs to the device.
+ *
+ * Where the rows are computed on the same device, by work in the same queue, a layer need not come
+ * back to the host. If queues() says so of the planned step, one thread may call queue() in the
+ * place of append() and run(): it queues the append, attention, or both in this order, and does not
+ * wait. Rows of q, k_new, v_new and out lie side by side in the device's memory, and the pointers
+ * of the layer to them are the device's addresses. Gates and sinks are the host's. Work that was
+ * queued before writes the rows, and work that is queued later reads `out`. */
+#define QUIRE_ATTN_QUEUE_APPEND 1u
+#define QUIRE_ATTN_QUEUE_RUN    2u
+
 typedef struct quire_attn_device {
     const char *name;    /* "cpu"; static */
     quire_memory memory; /* in which it reads and writes pages */
@@ -297,6 +307,9 @@ typedef struct quire_attn_device {
     void (*run)(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
                 uint32_t n_threads);
     int (*sync)(void *ctx); /* wait until all pages and rows are written */
+    bool (*queues)(void *ctx);
+    void (*queue)(void *ctx, const quire_attn_layer *layer, uint32_t call,
+                  unsigned what); /* NULL, and queues: rows are the host's */
 } quire_attn_device;
 
 /* This CPU, by way of a workspace, which must outlive the device. */

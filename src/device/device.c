@@ -284,3 +284,13 @@ int quire_device_leave(quire_device *device, const quire_attn_layer *layer,
     }
     return QUIRE_OK;
 }
+
+int quire_device_queue(quire_device *device, const quire_attn_layer *layer, unsigned what)
+{
+    QUIRE_FAIL_IF(device->is_lost, QUIRE_LOST);
+    QUIRE_TRY(quire_device_ahead_status(device, device->ops->queue(device, layer, what)));
+    if ((what & QUIRE_ATTN_QUEUE_RUN) != 0) {
+        quire_device_ahead_behind(device);
+    }
+    return QUIRE_OK;
+}

@@ -321,14 +321,20 @@ int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)
 void quire_device_ahead_next(quire_device *device)
 {
     quire_device_ahead *a = &device->ahead;
-    int rc;
 
-    if (!a->has_rows) {
-        return;
+    if (a->has_rows) {
+        room_make(a, a->n_joined); /* the result was behind them */
+        quire_device_ahead_behind(device);
     }
-    room_make(a, a->n_joined); /* the result was behind them */
-    if (is_waiting(a)) {
-        rc = part_queue(device, QUIRE_DEVICE_AHEAD_PART);
+}
+
+void quire_device_ahead_behind(quire_device *device)
+{
+    quire_device_ahead *a = &device->ahead;
+
+    if (a->has_rows && is_waiting(a)) {
+        const int rc = part_queue(device, QUIRE_DEVICE_AHEAD_PART);
+
         if (rc < 0 && rc != QUIRE_NOMEM) { /* without room in the queue they go on waiting */
             (void)quire_device_lose(device);
         }

@@ -3,7 +3,7 @@
  *
  *   copy() --> pinned memory --> | waiting | --> second queue --> pages
  *                                     |
- *          between two layers: a part of 1 MiB, behind the work of the layer before
+ *          with each layer: a part of 1 MiB, behind the work of the layer
  *          at once, all of them: a step that has one of the pages, another copy of them, no room
  *
  * The pinned memory is a ring. A piece has its room until somebody has waited for an event behind
@@ -84,6 +84,8 @@ int quire_device_ahead_plan(quire_device *device, const quire_attn_batch *batch)
 
 /* The result of a layer is there, so all work of the first queue is done: queue the next part. */
 void quire_device_ahead_next(quire_device *device);
+/* A layer is queued, and its result may come later: the same. */
+void quire_device_ahead_behind(quire_device *device);
 
 /* Wait for the second queue. Errors: as quire_device_wait(). */
 int quire_device_ahead_drain(quire_device *device);

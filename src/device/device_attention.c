@@ -4,6 +4,9 @@
  * operation of the model reads it. The first failure of a step stays until sync(), and the calls
  * after it do nothing. plan() may come twice in a step: rows leave in front of the last layer.
  *
+ * A device whose queue is another's, too, takes layers with rows in its own memory. Nobody waits
+ * for these before sync().
+ *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
 #include "device/device_internal.h"
@@ -77,6 +80,23 @@ static void step_run(void *ctx, const quire_attn_layer *layer, uint32_t call, ui
     }
 }
 
+static bool step_queues(void *ctx)
+{
+    const quire_device *device = ctx;
+
+    return device->step_status == QUIRE_OK;
+}
+
+static void step_queue(void *ctx, const quire_attn_layer *layer, uint32_t call, unsigned what)
+{
+    quire_device *device = ctx;
+
+    (void)call;
+    if (device->step_status == QUIRE_OK) {
+        device->step_status = quire_device_queue(device, layer, what);
+    }
+}
+
 static int step_sync(void *ctx)
 {
     quire_device *device = ctx;
@@ -89,6 +109,7 @@ static int step_sync(void *ctx)
 
 quire_attn_device quire_device_attention(quire_device *device)
 {
+    const bool is_shared = quire_device_queue_owner(device) != NULL;
     quire_device_info info;
 
     quire_device_info_get(device, &info);
@@ -99,5 +120,7 @@ quire_attn_device quire_device_attention(quire_device *device)
                                 .plan = step_plan,
                                 .append = step_append,
                                 .run = step_run,
-                                .sync = step_sync };
+                                .sync = step_sync,
+                                .queues = is_shared ? step_queues : NULL,
+                                .queue = is_shared ? step_queue : NULL };
 }

@@ -38,6 +38,8 @@ typedef struct quire_device_ops {
     void (*attn)(quire_device *device, const quire_attn_layer *own, uint32_t call, uint32_t thread,
                  uint32_t n_threads);
     int (*leave)(quire_device *device, const quire_attn_layer *layer, const quire_attn_layer *own);
+    /* As quire_attn_device.queue(); for devices with a queue_owner() alone. */
+    int (*queue)(quire_device *device, const quire_attn_layer *layer, unsigned what);
 } quire_device_ops;
 
 /* Memory that the device gave to a cache: device_pages.c. */
@@ -77,6 +79,10 @@ void quire_device_step_queue(quire_device *device, const quire_attn_layer *layer
                              quire_attn_layer *own);
 void quire_device_step_finish(quire_device *device, const quire_attn_layer *layer,
                               const quire_attn_layer *own);
+
+/* A layer whose rows are on the device, as quire_attn_device.queue(); its work is not waited for.
+ * Errors: as quire_device_enter(). */
+int quire_device_queue(quire_device *device, const quire_attn_layer *layer, unsigned what);
 
 /* As sync(), but bytes that wait to go to pages (device_ahead.h) go on waiting. */
 int quire_device_drain(quire_device *device);

@@ -457,6 +457,21 @@ static void fetch_run(void *ctx, const quire_attn_layer *layer, uint32_t call, u
     }
 }
 
+/* A step without offloaded pages is the inner device's. */
+static bool fetch_queues(void *ctx)
+{
+    const quire_offload_fetch *f = ctx;
+
+    return !f->is_active && f->status == QUIRE_OK && f->inner.queues(f->inner.ctx);
+}
+
+static void fetch_queue(void *ctx, const quire_attn_layer *layer, uint32_t call, unsigned what)
+{
+    const quire_offload_fetch *f = ctx;
+
+    f->inner.queue(f->inner.ctx, layer, call, what);
+}
+
 static int fetch_sync(void *ctx)
 {
     quire_offload_fetch *f = ctx;
@@ -489,7 +504,9 @@ quire_attn_device quire_offload_fetch_device(quire_offload_fetch *f)
                                 .plan = fetch_plan,
                                 .append = fetch_append,
                                 .run = fetch_run,
-                                .sync = fetch_sync };
+                                .sync = fetch_sync,
+                                .queues = f->inner.queue != NULL ? fetch_queues : NULL,
+                                .queue = f->inner.queue != NULL ? fetch_queue : NULL };
 }
 
 /* ---- opening ---- */

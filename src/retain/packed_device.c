@@ -328,6 +328,23 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
     }
 }
 
+/* A step of plain sequences alone, whose rows the host does not look at, is the base's. */
+static bool queues(void *ctx)
+{
+    const quire_packed_device *d = ctx;
+    const uint32_t n_looked_at =
+        d->n_packed + d->n_probed + d->n_predicted + d->n_repeated + d->n_summed + d->n_filled;
+
+    return n_looked_at == 0 && d->base.queues(d->base.ctx);
+}
+
+static void queue(void *ctx, const quire_attn_layer *call, uint32_t index, unsigned what)
+{
+    const quire_packed_device *d = ctx;
+
+    d->base.queue(d->base.ctx, call, index, what);
+}
+
 static int sync_step(void *ctx)
 {
     quire_packed_device *d = ctx;
@@ -572,7 +589,9 @@ quire_attn_device quire_packed_device_get(quire_packed_device *d)
                                 .plan = plan,
                                 .append = append,
                                 .run = run,
-                                .sync = sync_step };
+                                .sync = sync_step,
+                                .queues = d->base.queue != NULL ? queues : NULL,
+                                .queue = d->base.queue != NULL ? queue : NULL };
 }
 
 quire_attn_device quire_packed_device_base(const quire_packed_device *d)

@@ -58,6 +58,8 @@ typedef struct scene {
     quire_attn_batch batch;            /* that the inner device has planned */
     uint32_t at;                       /* the layer at hand */
     uint64_t n_wrong;                  /* bytes of the step at hand */
+    bool is_queued;                    /* the step at hand: its layers */
+    uint32_t n_queued_steps;
 } scene;
 
 static ssize_t slow_pread(void *ctx, int fd, void *buffer, size_t n, uint64_t offset)
@@ -206,6 +208,21 @@ static void inner_run(void *ctx, const quire_attn_layer *layer, uint32_t call, u
     }
 }
 
+static bool inner_queues(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+static void inner_queue(void *ctx, const quire_attn_layer *layer, uint32_t call, unsigned what)
+{
+    const scene *s = ctx;
+
+    assert_true(s->is_queued);
+    assert_int_equal(what, QUIRE_ATTN_QUEUE_RUN);
+    inner_run(ctx, layer, call, 0, 1);
+}
+
 static int inner_sync(void *ctx)
 {
     queue_run(ctx);
@@ -241,6 +258,8 @@ static void scene_open(scene *s)
                              .ctx = s };
     s->inner = offload_inner(s, inner_plan, inner_run, inner_sync);
     s->inner.memory = s->memory.memory;
+    s->inner.queues = s->is_below ? inner_queues : NULL;
+    s->inner.queue = s->is_below ? inner_queue : NULL;
     opts.memory = s->is_below ? &s->memory : NULL;
     offload_open(&s->cache, CACHE_BYTES, &s->offload, &opts, s->has_choice);
     s->device = quire_offload_device(s->offload);
@@ -327,6 +346,33 @@ static int step_rest(scene *s)
     return plan(s, true);
 }
 
+/* Whether pages of the step's rows are not on the device. */
+static bool has_offloaded(const scene *s)
+{
+    const quire_page_addr *addrs = quire_cache_page_addrs(s->cache);
+
+    for (uint32_t r = 0; r < s->n_rows; r++) {
+        for (uint32_t i = 0; i < s->n_pages[s->rows[r].first_row]; i++) {
+            if (addrs[page_of(s, s->rows[r].first_row, i)].memory == QUIRE_MEMORY_OFFLOADED) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Layers may be queued in a step whose pages are all on the device. */
+static void step_queue(scene *s)
+{
+    s->is_queued = s->is_below && !has_offloaded(s);
+    if (s->is_below) {
+        assert_int_equal(s->device.queues(s->device.ctx), s->is_queued);
+    } else {
+        assert_null(s->device.queue);
+    }
+    s->n_queued_steps += s->is_queued;
+}
+
 static int layer_run(scene *s, bool is_rest)
 {
     const quire_offload_stop *stop = &s->stops[s->at];
@@ -344,7 +390,11 @@ static int layer_run(scene *s, bool is_rest)
     if (is_rest) {
         QUIRE_TRY(step_rest(s));
     }
-    s->device.run(s->device.ctx, &layer, s->at, 0, 1);
+    if (s->is_queued && one_in(s, 2)) {
+        s->device.queue(s->device.ctx, &layer, s->at, QUIRE_ATTN_QUEUE_RUN);
+    } else {
+        s->device.run(s->device.ctx, &layer, s->at, 0, 1);
+    }
     return QUIRE_OK;
 }
 
@@ -356,6 +406,9 @@ static bool step(scene *s)
     int rc = step_begin(s);
     int end_rc;
 
+    if (rc == QUIRE_OK) {
+        step_queue(s);
+    }
     for (s->at = 0; rc == QUIRE_OK && s->at < end; s->at++) {
         rc = layer_run(s, s->at == rest);
     }
@@ -391,6 +444,7 @@ static void steps_run(uint64_t seed, const quire_offload_stop stops[N_STOPS], bo
     }
     quire_offload_stats_get(s->offload, &stats);
     assert_true(n_ended > N_STEPS / 4);
+    assert_int_equal(s->n_queued_steps > 0, is_below);
     assert_true(stats.file.read_bytes_total + stats.file.attended_bytes_total > 0);
     assert_int_equal(stats.file.chosen_total > 0, has_choice);
     assert_true(stats.file.left_total < N_STEPS * N_PARTS * N_SEQS * PAGES_MAX);

@@ -235,13 +235,53 @@ static void test_sums(void **state)
     fixture_close(f);
 }
 
+static bool base_queues(void *ctx)
+{
+    return ctx != NULL;
+}
+
+static void base_queue(void *ctx, const quire_attn_layer *layer, uint32_t call, unsigned what)
+{
+    (void)layer;
+    (void)call;
+    (void)what;
+    ++*(uint32_t *)ctx;
+}
+
+/* Layers are queued on the base in steps of plain sequences alone, at whose rows nobody looks. */
+static void test_queued_steps(void **state)
+{
+    uint32_t n_calls = 0;
+    quire_packed_device d = { .base = {
+                                  .ctx = &n_calls, .queues = base_queues, .queue = base_queue } };
+    uint32_t *const looked_at[] = { &d.n_packed,   &d.n_probed, &d.n_predicted,
+                                    &d.n_repeated, &d.n_summed, &d.n_filled };
+    const quire_attn_layer layer = { 0 };
+    quire_attn_device device = quire_packed_device_get(&d);
+
+    (void)state;
+    assert_true(device.queues(device.ctx));
+    device.queue(device.ctx, &layer, 0, QUIRE_ATTN_QUEUE_RUN);
+    assert_int_equal(n_calls, 1);
+    for (size_t i = 0; i < sizeof looked_at / sizeof looked_at[0]; i++) {
+        *looked_at[i] = 1;
+        assert_false(device.queues(device.ctx));
+        *looked_at[i] = 0;
+    }
+    d.base.ctx = NULL;
+    assert_false(device.queues(device.ctx));
+    d.base.queue = NULL;
+    device = quire_packed_device_get(&d);
+    assert_null(device.queue);
+    assert_null(device.queues);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_contents),     cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_numbers),      cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_queued_steps),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,6 +45,7 @@ static void card_close(quire_device *device)
 
         quire_card_free(card, &memory);
     }
+    allocator.free(allocator.ctx, card->queued_host);
     quire_attn_workspace_destroy(card->workspace);
     card->calls->close(card);
     allocator.free(allocator.ctx, card);
@@ -173,6 +174,11 @@ static int card_leave(quire_device *device, const quire_attn_layer *layer,
     return failure_take(card, quire_card_leave(card, layer, own));
 }
 
+static int card_queue(quire_device *device, const quire_attn_layer *layer, unsigned what)
+{
+    return quire_card_queue((quire_card *)device, layer, what);
+}
+
 static const quire_device_ops card_ops = {
     .close = card_close,
     .info = card_info,
@@ -191,6 +197,7 @@ static const quire_device_ops card_ops = {
     .append = card_append,
     .attn = card_attn,
     .leave = card_leave,
+    .queue = card_queue,
 };
 
 int quire_card_open(quire_device **out, quire_card *init, uint32_t index,

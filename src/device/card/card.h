@@ -68,6 +68,10 @@ typedef struct quire_card_calls {
      * behind a barrier sees the writes of those before. status: of the dispatches; a failure is
      * returned. */
     int (*begin)(quire_card *card);
+    /* Bytes of the host's, a multiple of 4, to the begin of memory of the card: between begin and
+     * end, for a device with a queue_owner() alone. They may change when it returns. */
+    void (*write)(quire_card *card, const quire_device_memory *to, const void *from,
+                  uint64_t bytes);
     int (*dispatch)(quire_card *card, const quire_card_dispatch *dispatch);
     void (*barrier)(quire_card *card);
     int (*end)(quire_card *card, int status);
@@ -110,7 +114,10 @@ struct quire_card {
     quire_card_twin levels;
     quire_device_memory partials;
     quire_card_area areas[QUIRE_CARD_AREAS];
-    uint32_t area; /* the last one that enter() took */
+    uint32_t area;              /* the last one that enter() took */
+    uint64_t params;            /* address of those of the layer at hand */
+    quire_device_memory queued; /* params, gates and sinks of the layer that queue() took last */
+    unsigned char *queued_host; /* the same at the host, which writes them */
 };
 
 /* Splits of tables that were read once for several rows so far, in this process. Thread: any. */
@@ -149,5 +156,7 @@ int quire_card_enter(quire_card *card, const quire_attn_layer *layer, quire_attn
 int quire_card_append(quire_card *card, const quire_attn_layer *own);
 int quire_card_attn(quire_card *card, const quire_attn_layer *own);
 int quire_card_leave(quire_card *card, const quire_attn_layer *layer, const quire_attn_layer *own);
+/* A layer with rows on the card, in one piece of work. */
+int quire_card_queue(quire_card *card, const quire_attn_layer *layer, unsigned what);
 
 #endif /* QUIRE_DEVICE_CARD_H */

@@ -80,7 +80,16 @@ static quire_card_source source_of(const quire_card *card, const quire_attn_sour
                                 .hot_group = source->hot_group };
 }
 
-/* The address on the card of a place in the rows; 0: the layer has none. */
+/* Addresses on the card of a layer's rows and small arrays; 0: the layer has none. */
+typedef struct row_addrs {
+    uint64_t q[QUIRE_ATTN_SOURCES_MAX];
+    uint64_t k_new, v_new;
+    uint64_t gate[QUIRE_ATTN_SOURCES_MAX];
+    uint64_t sinks;
+    uint64_t out, sums;
+} row_addrs;
+
+/* The address of a place in an area. */
 static uint64_t address_of(const quire_card_area *area, size_t at)
 {
     return at != SIZE_MAX
@@ -88,14 +97,29 @@ static uint64_t address_of(const quire_card_area *area, size_t at)
                : 0;
 }
 
-static void params_fill(const quire_card *card, const quire_card_area *area,
-                        const quire_attn_layer *layer, quire_card_params *p)
+static row_addrs addrs_of(const quire_card_area *area)
 {
-    *p = (quire_card_params){ .k_new = address_of(area, area->rows.k_new),
-                              .v_new = address_of(area, area->rows.v_new),
-                              .sinks = address_of(area, area->rows.sinks),
-                              .result = address_of(area, area->rows.out),
-                              .sums = address_of(area, area->rows.sums),
+    row_addrs at = { .k_new = address_of(area, area->rows.k_new),
+                     .v_new = address_of(area, area->rows.v_new),
+                     .sinks = address_of(area, area->rows.sinks),
+                     .out = address_of(area, area->rows.out),
+                     .sums = address_of(area, area->rows.sums) };
+
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        at.q[i] = address_of(area, area->rows.q[i]);
+        at.gate[i] = address_of(area, area->rows.gate[i]);
+    }
+    return at;
+}
+
+static void params_fill(const quire_card *card, const row_addrs *at, const quire_attn_layer *layer,
+                        quire_card_params *p)
+{
+    *p = (quire_card_params){ .k_new = at->k_new,
+                              .v_new = at->v_new,
+                              .sinks = at->sinks,
+                              .result = at->out,
+                              .sums = at->sums,
                               .entries = card->at_entries,
                               .seqs = card->at_seqs,
                               .rows = card->at_rows,
@@ -119,8 +143,8 @@ static void params_fill(const quire_card *card, const quire_card_area *area,
                               .is_prefix = layer->v_prefix_of_k,
                               .split_entries = card->workspace->limits.split_entries };
     for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
-        p->q[i] = address_of(area, area->rows.q[i]);
-        p->gate[i] = address_of(area, area->rows.gate[i]);
+        p->q[i] = at->q[i];
+        p->gate[i] = at->gate[i];
         p->k[i] = source_of(card, &layer->k[i]);
         p->v[i] = source_of(card, &layer->v[i]);
     }
@@ -131,16 +155,19 @@ int quire_card_enter(quire_card *card, const quire_attn_layer *layer, quire_attn
     quire_card_area *area = &card->areas[++card->area % QUIRE_CARD_AREAS];
     const quire_device_rows rows = quire_device_rows_of(layer, quire_device_n_rows(&card->batch));
     const size_t n_in = rows.out != SIZE_MAX ? rows.out : rows.n_floats;
+    row_addrs at;
 
     QUIRE_TRY(card->calls->wait(card, area->last));
     QUIRE_TRY(
         quire_card_twin_reserve(card, PARAMS_BYTES + rows.n_floats * sizeof(float), &area->twin));
     area->rows = rows;
+    at = addrs_of(area);
     quire_device_rows_take(&rows, layer, (float *)(void *)(area->twin.pinned.host + PARAMS_BYTES),
                            own);
-    params_fill(card, area, layer, (quire_card_params *)(void *)area->twin.pinned.host);
+    params_fill(card, &at, layer, (quire_card_params *)(void *)area->twin.pinned.host);
     QUIRE_TRY(quire_card_twin_send(card, &area->twin, PARAMS_BYTES + n_in * sizeof(float)));
     area->last = card->n_submitted;
+    card->params = (uint64_t)(uintptr_t)area->twin.own.addr;
     return QUIRE_OK;
 }
 
@@ -149,11 +176,6 @@ int quire_card_enter(quire_card *card, const quire_attn_layer *layer, quire_attn
 static quire_card_area *area_of(quire_card *card)
 {
     return &card->areas[card->area % QUIRE_CARD_AREAS];
-}
-
-static uint64_t params_of(quire_card *card)
-{
-    return (uint64_t)(uintptr_t)area_of(card)->twin.own.addr;
 }
 
 /* End a piece of work that reads the area at hand. */
@@ -174,7 +196,7 @@ static int append_side(quire_card *card, const quire_attn_layer *own, quire_side
     quire_card_dispatch job = {
         .kernel = QUIRE_CARD_APPEND,
         .constants = { { side == QUIRE_SIDE_V, (uint32_t)store->format, pairs } },
-        .push = { .params = params_of(card), .segments = card->at_segments[store->group] },
+        .push = { .params = card->params, .segments = card->at_segments[store->group] },
         .groups = { n_segments, own->n_kv_head, 1 },
         .shared_floats = 3 * (side == QUIRE_SIDE_K ? own->d_k : own->d_v)
     };
@@ -327,7 +349,7 @@ static int attn_all(quire_card *card, const quire_attn_layer *own, attn_job *job
 
 static attn_job job_of(quire_card *card, const quire_attn_layer *own)
 {
-    attn_job job = { .push = { .params = params_of(card),
+    attn_job job = { .push = { .params = card->params,
                                .n_splits_max = card->n_splits_max[own->k[0].group] },
                      .lane_floats = lane_floats_of(own) };
     const uint32_t n_rows = attn_constants(own, &job.constants);
@@ -342,26 +364,37 @@ static attn_job job_of(quire_card *card, const quire_attn_layer *own)
     return job;
 }
 
+/* Room for partial results of *rows_max rows at a time. */
+static int attn_prepare(quire_card *card, const quire_attn_layer *own, attn_job *job,
+                        uint32_t *rows_max)
+{
+    const uint64_t row_floats =
+        (uint64_t)own->n_head * job->push.n_splits_max * (2 + job->constants.at[2] * own->d_v);
+    uint64_t max = row_floats > 0 ? PARTIALS_FLOATS / row_floats : 0;
+
+    max = max < 1 ? 1 : max < GROUPS_MAX ? max : GROUPS_MAX;
+    if (max > job->cascade_rows && job->cascade_rows > 0) { /* whole workgroups of a cascade */
+        max -= max % job->cascade_rows;
+    }
+    max = max < card->n_rows ? max : card->n_rows;
+    QUIRE_TRY(quire_card_reserve(card, QUIRE_DEVICE_PAGES, max * row_floats * sizeof(float),
+                                 &card->partials));
+    job->push.partials = (uint64_t)(uintptr_t)card->partials.addr;
+    *rows_max = (uint32_t)max;
+    return QUIRE_OK;
+}
+
 int quire_card_attn(quire_card *card, const quire_attn_layer *own)
 {
     attn_job job = job_of(card, own);
-    const uint64_t row_floats =
-        (uint64_t)own->n_head * job.push.n_splits_max * (2 + job.constants.at[2] * own->d_v);
-    uint64_t rows_max = row_floats > 0 ? PARTIALS_FLOATS / row_floats : 0;
+    uint32_t rows_max;
 
     if (card->n_rows == 0) {
         return QUIRE_OK;
     }
-    rows_max = rows_max < 1 ? 1 : rows_max < GROUPS_MAX ? rows_max : GROUPS_MAX;
-    if (rows_max > job.cascade_rows && job.cascade_rows > 0) { /* whole workgroups of a cascade */
-        rows_max -= rows_max % job.cascade_rows;
-    }
-    rows_max = rows_max < card->n_rows ? rows_max : card->n_rows;
-    QUIRE_TRY(quire_card_reserve(card, QUIRE_DEVICE_PAGES, rows_max * row_floats * sizeof(float),
-                                 &card->partials));
-    job.push.partials = (uint64_t)(uintptr_t)card->partials.addr;
+    QUIRE_TRY(attn_prepare(card, own, &job, &rows_max));
     QUIRE_TRY(card->calls->begin(card));
-    return work_end(card, attn_all(card, own, &job, (uint32_t)rows_max));
+    return work_end(card, attn_all(card, own, &job, rows_max));
 }
 
 int quire_card_leave(quire_card *card, const quire_attn_layer *layer, const quire_attn_layer *own)
@@ -380,4 +413,86 @@ int quire_card_leave(quire_card *card, const quire_attn_layer *layer, const quir
     QUIRE_TRY(quire_card_wait_all(card));
     quire_device_rows_give(layer, &card->batch, own);
     return QUIRE_OK;
+}
+
+/* ---- layers with rows on the card ---- */
+
+/* The most that a layer's params take, with gates and sinks behind them. */
+static uint64_t queued_bytes_max(const quire_card *card)
+{
+    const quire_attn_workspace_opts *limits = &card->workspace->limits;
+    const uint64_t gate = (uint64_t)limits->n_head_max * limits->head_dim_max;
+
+    return PARAMS_BYTES + (QUIRE_ATTN_SOURCES_MAX * gate + limits->n_head_max) * sizeof(float);
+}
+
+/* Once: the work of each layer writes there before its kernels read, in the queue's order. */
+static int queued_reserve(quire_card *card)
+{
+    const quire_allocator *allocator = &card->base.allocator;
+
+    if (card->queued_host == NULL) {
+        card->queued_host = allocator->alloc(allocator->ctx, queued_bytes_max(card));
+        QUIRE_FAIL_IF(card->queued_host == NULL, QUIRE_NOMEM);
+    }
+    return quire_card_reserve(card, QUIRE_DEVICE_PAGES, queued_bytes_max(card), &card->queued);
+}
+
+/* Put an array of the host's behind the params; its address on the card, 0 for NULL. */
+static uint64_t queued_put(const quire_card *card, const float *array, size_t n, uint64_t *bytes)
+{
+    const uint64_t at = *bytes;
+
+    if (array == NULL) {
+        return 0;
+    }
+    memcpy(card->queued_host + at, array, n * sizeof(float));
+    *bytes += n * sizeof(float);
+    return (uint64_t)(uintptr_t)card->queued.addr + at;
+}
+
+static uint64_t queued_fill(quire_card *card, const quire_attn_layer *layer)
+{
+    uint64_t bytes = PARAMS_BYTES;
+    row_addrs at = { .k_new = (uint64_t)(uintptr_t)layer->k_new,
+                     .v_new = (uint64_t)(uintptr_t)layer->v_new,
+                     .sinks = queued_put(card, layer->sinks, layer->n_head, &bytes),
+                     .out = (uint64_t)(uintptr_t)layer->out };
+
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        at.q[i] = i < layer->n_k ? (uint64_t)(uintptr_t)layer->q[i] : 0;
+        at.gate[i] =
+            queued_put(card, layer->v_gate[i], (size_t)layer->n_kv_head * layer->d_v, &bytes);
+    }
+    params_fill(card, &at, layer, (quire_card_params *)(void *)card->queued_host);
+    card->params = (uint64_t)(uintptr_t)card->queued.addr;
+    return bytes;
+}
+
+static int queued_work(quire_card *card, const quire_attn_layer *layer, unsigned what,
+                       attn_job *job, uint32_t rows_max, uint64_t bytes)
+{
+    card->calls->write(card, &card->queued, card->queued_host, bytes);
+    card->calls->barrier(card);
+    if ((what & QUIRE_ATTN_QUEUE_APPEND) != 0) {
+        QUIRE_TRY(append_sides(card, layer));
+        card->calls->barrier(card);
+    }
+    return rows_max > 0 ? attn_all(card, layer, job, rows_max) : QUIRE_OK;
+}
+
+int quire_card_queue(quire_card *card, const quire_attn_layer *layer, unsigned what)
+{
+    uint32_t rows_max = 0;
+    uint64_t bytes;
+    attn_job job;
+
+    QUIRE_TRY(queued_reserve(card));
+    bytes = queued_fill(card, layer);
+    job = job_of(card, layer);
+    if ((what & QUIRE_ATTN_QUEUE_RUN) != 0 && card->n_rows > 0) {
+        QUIRE_TRY(attn_prepare(card, layer, &job, &rows_max));
+    }
+    QUIRE_TRY(card->calls->begin(card));
+    return work_end(card, queued_work(card, layer, what, &job, rows_max, bytes));
 }

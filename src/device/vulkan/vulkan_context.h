@@ -56,6 +56,7 @@
     X(CmdPushConstants)                                                                            \
     X(CmdDispatch)                                                                                 \
     X(CmdPipelineBarrier)                                                                          \
+    X(CmdUpdateBuffer)                                                                             \
     X(CmdCopyBuffer)
 
 typedef struct quire_vulkan_pipeline {

@@ -87,6 +87,7 @@ static const quire_card_calls vulkan_calls = {
     .join = quire_vulkan_join,
     .wait_beside = quire_vulkan_wait_beside,
     .begin = quire_vulkan_begin,
+    .write = quire_vulkan_write,
     .dispatch = quire_vulkan_dispatch,
     .barrier = quire_vulkan_barrier,
     .end = quire_vulkan_end,

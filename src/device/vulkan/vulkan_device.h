@@ -27,4 +27,8 @@ bool quire_vulkan_validates(void);
 /* Messages of the validation layer so far, in this process. Thread: any. */
 uint64_t quire_vulkan_messages(void);
 
+/* How often the host has waited for queues of steps so far, in this process: calls for work that
+ * was done already do not count. */
+uint64_t quire_vulkan_waits(void);
+
 #endif /* QUIRE_DEVICE_VULKAN_DEVICE_H */

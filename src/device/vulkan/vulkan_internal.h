@@ -1,7 +1,8 @@
 /* vulkan_internal.h - the object behind vulkan_device.h.
  *
  * Each piece of work is a command buffer of its own, which begins with a barrier behind all work
- * before it. The timeline semaphore counts them: an event is the number of the last one. Copies
+ * before it, and ends with one in front of all work behind it: the queue may be another's, too. The
+ * timeline semaphore counts them: an event is the number of the last one. Copies
  * beside steps have a queue, a pool and a timeline of their own (vulkan_beside.c). Each queue waits
  * for the other one's timeline.
  *
@@ -12,7 +13,8 @@
 #include "device/card/card.h"
 #include "device/vulkan/vulkan_context.h"
 
-#define QUIRE_VULKAN_COMMANDS 8u
+#define QUIRE_VULKAN_COMMANDS     8u
+#define QUIRE_VULKAN_COMMANDS_MAX 1024u /* of the first queue, where it is shared */
 
 typedef struct quire_vulkan_piece {
     quire_card_piece base;
@@ -32,8 +34,10 @@ typedef struct quire_vulkan {
     quire_vulkan_context *context;
     VkSemaphore timeline;
     VkCommandPool pool;
-    VkCommandBuffer commands[QUIRE_VULKAN_COMMANDS];
-    uint64_t command_value[QUIRE_VULKAN_COMMANDS]; /* the work that used it last */
+    VkCommandBuffer commands[QUIRE_VULKAN_COMMANDS_MAX]; /* [n_commands], a ring */
+    uint64_t command_value[QUIRE_VULKAN_COMMANDS_MAX];   /* the work that used it last */
+    uint32_t n_commands;
+    uint32_t command; /* of the piece of work at hand, or the next one */
     quire_vulkan_beside beside;
 } quire_vulkan;
 
@@ -55,6 +59,8 @@ void quire_vulkan_close(quire_card *card);
 int quire_vulkan_copy(quire_card *card, const quire_device_piece *pieces, uint32_t n_pieces);
 int quire_vulkan_wait(quire_card *card, uint64_t value);
 int quire_vulkan_begin(quire_card *card);
+void quire_vulkan_write(quire_card *card, const quire_device_memory *to, const void *from,
+                        uint64_t bytes);
 int quire_vulkan_dispatch(quire_card *card, const quire_card_dispatch *dispatch);
 void quire_vulkan_barrier(quire_card *card);
 int quire_vulkan_end(quire_card *card, int status);

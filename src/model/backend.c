@@ -272,13 +272,20 @@ uint64_t quire_backend_work_bytes(struct ggml_cgraph *cgraph, const int *ids, ui
     return most + (uint64_t)WORK_LINE_BYTES * n_threads;
 }
 
-bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx)
+bool quire_backend_gives_up(const quire_backend *backend)
+{
+    return backend->abort != NULL && backend->abort(backend->abort_ctx);
+}
+
+bool quire_backend_abort_set(quire_backend *backend, ggml_abort_callback abort, void *ctx)
 {
     ggml_backend_set_abort_callback_t set;
 
     proc_get("ggml_backend_set_abort_callback", &set, sizeof set);
     if (set != NULL) {
         set(backend->ggml, abort, ctx);
+        backend->abort = abort;
+        backend->abort_ctx = ctx;
     }
     return set != NULL;
 }

@@ -51,6 +51,8 @@ typedef struct quire_backend {
     ggml_backend_t ggml;
     struct ggml_threadpool *pool; /* NULL when this ggml offers none: then ggml starts threads */
     quire_team *team; /* NULL when ggml keeps the threads it was built with (cmake/openmp.cmake) */
+    ggml_abort_callback abort; /* of abort_set(), or NULL */
+    void *abort_ctx;
 } quire_backend;
 int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
@@ -63,7 +65,9 @@ uint64_t quire_backend_work_bytes(struct ggml_cgraph *cgraph, const int *ids, ui
 
 /* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
  * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */
-bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);
+bool quire_backend_abort_set(quire_backend *backend, ggml_abort_callback abort, void *ctx);
+/* Ask that function. */
+bool quire_backend_gives_up(const quire_backend *backend);
 
 /* Copy this thread's first error line of ggml or libllama since quire_backend_log_clear(), or the
  * line noted last; "" if there was none. */

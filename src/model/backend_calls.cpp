@@ -4,6 +4,9 @@
 #include "model/backend_calls.h"
 
 #include "model/backend.h"
+#ifdef QUIRE_HAS_GGML_VULKAN
+#include "model/vulkan_loader.h"
+#endif
 
 #include <cstring>
 #include <exception>
@@ -64,11 +67,12 @@ int quire_backend_device_open(quire_backend_device *backend, ggml_backend_dev_t 
     return backend->ggml != nullptr ? QUIRE_OK : QUIRE_NOMEM;
 }
 
-/* ggml waits for the card before it releases a backend, also for one that it has lost. */
+/* ggml waits for the card before it releases a backend, also for one that it has lost. Then nobody
+ * uses the event. */
 void quire_backend_device_close(quire_backend_device *backend)
 {
-    (void)returns([&] { ggml_backend_event_free(backend->event); });
     (void)returns([&] { ggml_backend_free(backend->ggml); });
+    (void)returns([&] { ggml_backend_event_free(backend->event); });
     *backend = quire_backend_device();
 }
 
@@ -78,6 +82,7 @@ enum ggml_status quire_backend_device_compute(quire_backend_device *backend,
     enum ggml_status status = GGML_STATUS_FAILED;
 
     on_device(backend, [&] { status = ggml_backend_graph_compute_async(backend->ggml, cgraph); });
+    backend->has_copies = false;
     return status;
 }
 
@@ -86,6 +91,7 @@ void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor 
 {
     on_device(backend,
               [&] { ggml_backend_tensor_set_async(backend->ggml, to, from, 0, ggml_nbytes(to)); });
+    backend->has_copies = true;
 }
 
 void quire_backend_device_get(quire_backend_device *backend, const struct ggml_tensor *from,
@@ -100,7 +106,40 @@ void quire_backend_device_mark(quire_backend_device *backend)
 {
     if (backend->event != nullptr) {
         on_device(backend, [&] { ggml_backend_event_record(backend->event, backend->ggml); });
+        backend->has_copies = false;
     }
+}
+
+/* ggml submits at marks, or when it waits. */
+void quire_backend_device_submit(quire_backend_device *backend)
+{
+    if (backend->has_copies && backend->event != nullptr) {
+        quire_backend_device_mark(backend);
+    } else if (backend->has_copies) {
+        quire_backend_device_finish(backend);
+    }
+}
+
+/* A queue tells no addresses, but a copy names its buffer. */
+bool quire_backend_device_shift(quire_backend_device *backend, const struct ggml_tensor *tensor,
+                                void *host, ptrdiff_t *shift)
+{
+    uint64_t address = 0;
+
+    *shift = 0;
+    if (backend->is_lost || ggml_backend_buffer_is_host(tensor->buffer)) {
+        return !backend->is_lost;
+    }
+#ifdef QUIRE_HAS_GGML_VULKAN
+    quire_vulkan_loader_watch();
+    on_device(backend, [&] {
+        ggml_backend_tensor_get_async(backend->ggml, tensor, host, 0, sizeof(float));
+        ggml_backend_synchronize(backend->ggml);
+    });
+    address = quire_vulkan_loader_watched(ggml_backend_get_device(backend->ggml));
+#endif
+    *shift = (ptrdiff_t)(address - (uint64_t)(uintptr_t)tensor->data);
+    return address != 0 && !backend->is_lost;
 }
 
 void quire_backend_device_join(quire_backend_device *backend)
@@ -116,6 +155,7 @@ void quire_backend_device_join(quire_backend_device *backend)
 void quire_backend_device_finish(quire_backend_device *backend)
 {
     on_device(backend, [&] { ggml_backend_synchronize(backend->ggml); });
+    backend->has_copies = false;
     backend->waits_total++;
 }
 

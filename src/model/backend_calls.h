@@ -33,6 +33,7 @@ typedef struct quire_backend_device {
     ggml_backend_event_t event;        /* NULL: the device offers none */
     uint64_t waits_total;              /* of the host for the device */
     bool is_lost;                      /* an exception came: no call reaches ggml any more */
+    bool has_copies;                   /* queued, and maybe not submitted */
     char why[QUIRE_BACKEND_WHY_BYTES]; /* its text */
 } quire_backend_device;
 
@@ -48,6 +49,16 @@ void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor 
                               const void *from);
 void quire_backend_device_get(quire_backend_device *backend, const struct ggml_tensor *from,
                               void *to);
+
+/* Submit queued copies to the device: what others submit to the same queue comes behind them. Work
+ * of compute() is submitted at once. */
+void quire_backend_device_submit(quire_backend_device *backend);
+
+/* From a tensor's data, as the host sees it, to its address on the device; the same for all tensors
+ * of its buffer. host: where 4 bytes of the host's may be written. Nothing is queued then. False:
+ * the device does not tell. */
+bool quire_backend_device_shift(quire_backend_device *backend, const struct ggml_tensor *tensor,
+                                void *host, ptrdiff_t *shift);
 
 /* mark() marks the work queued so far. join() waits for the work before the last mark, or, without
  * events, for all queued work. finish() waits for all queued work. None waits for a lost device. */

@@ -271,14 +271,17 @@ static void graph_clear(quire_graph *graph)
 {
     ggml_free(graph->segments_ctx);
     free(graph->segments);
+    free(graph->works);
+    free(graph->owns);
     free(graph->order);
     free(graph->buffer_ids);
     ggml_free(graph->ctx);
     *graph = (quire_graph){ 0 };
 }
 
+/* On failure the caller clears the graph. */
 static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
-                             uint32_t n_logits)
+                             uint32_t n_logits, bool is_queued)
 {
     const bool has_device = graphs->opts.weights->device != NULL;
     const size_t n_nodes = quire_graph_nodes(graphs, n_rows, n_logits);
@@ -302,11 +305,10 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
                             .experts = graphs->experts,
                             .device_from_node = INT_MAX };
 
-    *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
+    *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits, .is_queued = is_queued };
+    graph->owns = is_queued ? calloc(2 * graphs->opts.desc->n_layer, sizeof *graph->owns) : NULL;
     graph->ctx = ggml_init(params);
-    if (graph->ctx == NULL) {
-        return QUIRE_NOMEM;
-    }
+    QUIRE_FAIL_IF(graph->ctx == NULL || (is_queued && graph->owns == NULL), QUIRE_NOMEM);
     graph->cgraph = ggml_new_graph_custom(graph->ctx, n_nodes, false);
     linear.ctx = graph->ctx;
     linear.cgraph = graph->cgraph;
@@ -334,10 +336,10 @@ static bool graph_reserve(const quire_graphs *graphs, const quire_graph *graph)
 }
 
 /* Room in the buffer for a step of n_rows rows that all want their logits. */
-static int buffer_reserve(quire_graphs *graphs, uint32_t n_rows)
+static int buffer_reserve(quire_graphs *graphs, uint32_t n_rows, bool is_queued)
 {
     quire_graph graph;
-    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows);
+    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows, is_queued);
 
     if (rc == QUIRE_OK && !graph_reserve(graphs, &graph)) {
         rc = QUIRE_NOMEM;
@@ -418,7 +420,10 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
     int rc = graphs_prepare(graphs, opts);
 
     for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
-        rc = buffer_reserve(graphs, n_rows[i]);
+        rc = buffer_reserve(graphs, n_rows[i], false);
+        rc = rc == QUIRE_OK && opts->weights->device != NULL
+                 ? buffer_reserve(graphs, n_rows[i], true)
+                 : rc;
     }
     if (rc < 0) {
         quire_graphs_fini(graphs);
@@ -457,11 +462,12 @@ static size_t graph_bytes(const quire_graph *graph)
 }
 
 /* Add the memory that a step of n_rows rows takes, all of which want their logits. */
-static int shape_measure(const quire_graphs *graphs, uint32_t n_rows, quire_graphs_size *size)
+static int shape_measure(const quire_graphs *graphs, uint32_t n_rows, bool is_queued,
+                         quire_graphs_size *size)
 {
     size_t sizes[2] = { 0 };
     quire_graph graph;
-    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows);
+    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows, is_queued);
 
     if (rc == QUIRE_OK) {
         ggml_gallocr_reserve_n_size(graphs->buffer, graph.cgraph, graph.buffer_ids, NULL, sizes);
@@ -488,7 +494,10 @@ int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out)
 
     *out = (quire_graphs_size){ 0 };
     for (uint32_t i = 0; rc == QUIRE_OK && i < n; i++) {
-        rc = shape_measure(&graphs, n_rows[i], out);
+        rc = shape_measure(&graphs, n_rows[i], false, out);
+        rc = rc == QUIRE_OK && opts->weights->device != NULL
+                 ? shape_measure(&graphs, n_rows[i], true, out)
+                 : rc;
     }
     quire_graphs_fini(&graphs);
     return rc;
@@ -497,6 +506,37 @@ int quire_graphs_measure(const quire_graphs_opts *opts, quire_graphs_size *out)
 static size_t all_buffers_bytes(const quire_graphs *graphs)
 {
     return quire_graphs_buffer_bytes(graphs) + quire_graphs_device_bytes(graphs);
+}
+
+/* Whether an operation and its arguments lie in a buffer. */
+static bool is_in(const struct ggml_tensor *t, ggml_backend_buffer_t buffer)
+{
+    bool is_there = t == NULL || t->buffer == buffer;
+
+    for (int j = 0; t != NULL && j < GGML_MAX_SRC; j++) {
+        is_there = is_there && (t->src[j] == NULL || t->src[j]->buffer == buffer);
+    }
+    return is_there;
+}
+
+/* Find where the rows of layers that are queued lie on the device: all in one buffer. */
+static int graph_find(const quire_graphs *graphs, quire_graph *graph)
+{
+    const struct ggml_tensor *first = NULL;
+
+    for (uint32_t i = 0; i < graph->n_works; i++) {
+        const quire_graph_work *w = &graph->works[i];
+
+        if (w->cgraph == NULL) {
+            first = first != NULL ? first : w->append != NULL ? w->append : w->attention;
+            QUIRE_FAIL_IF(!is_in(w->append, first->buffer) || !is_in(w->attention, first->buffer),
+                          QUIRE_UNSUPP);
+        }
+    }
+    return first == NULL || quire_backend_device_shift(graphs->opts.layers, first,
+                                                       graph->tokens->data, &graph->shift)
+               ? QUIRE_OK
+               : QUIRE_UNSUPP;
 }
 
 /* Place a new graph's tensors in the shared buffer. Should the buffer have to move (the largest
@@ -511,10 +551,12 @@ static int graph_place(quire_graphs *graphs, quire_graph *graph)
     if (!is_placed || all_buffers_bytes(graphs) != before) {
         entries_clear(graphs);
     }
-    return is_placed ? QUIRE_OK : QUIRE_NOMEM;
+    QUIRE_FAIL_IF(!is_placed, QUIRE_NOMEM);
+    return graph->is_queued ? graph_find(graphs, graph) : QUIRE_OK;
 }
 
-int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, quire_graph **out)
+int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, bool is_queued,
+                     quire_graph **out)
 {
     quire_graph *oldest = &graphs->entries[0];
     quire_graph graph;
@@ -525,7 +567,8 @@ int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, q
     for (size_t i = 0; i < QUIRE_GRAPHS_MAX; i++) {
         quire_graph *entry = &graphs->entries[i];
 
-        if (entry->ctx != NULL && entry->n_rows == n_rows && entry->n_logits == n_logits) {
+        if (entry->ctx != NULL && entry->n_rows == n_rows && entry->n_logits == n_logits &&
+            entry->is_queued == is_queued) {
             entry->used_at = ++graphs->clock;
             graphs->reused_total++;
             *out = entry;
@@ -533,7 +576,7 @@ int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, q
         }
         oldest = entry->used_at < oldest->used_at ? entry : oldest;
     }
-    rc = graph_build_shape(graphs, &graph, n_rows, n_logits);
+    rc = graph_build_shape(graphs, &graph, n_rows, n_logits, is_queued);
     if (rc == QUIRE_OK) {
         rc = graph_place(graphs, &graph);
     }

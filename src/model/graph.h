@@ -22,7 +22,9 @@
  * reads and writes the states of the step's sequences (recurrent.h) and computes all rows.
  *
  * Of a model whose last layers lie on a device of ggml, the graph is cut into segments that host
- * and device compute in turns (graph_split.h).
+ * and device compute in turns (graph_split.h). A shape has two such graphs: in one, append and
+ * attention of these layers are the host's; in the other they are queued in the device's turn, with
+ * rows in its memory (quire_attn_device.queue).
  *
  * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
  * a time, and a result lives until the next computation.
@@ -83,12 +85,27 @@ typedef struct quire_graph_exit {
     int status;                    /* of the plan */
 } quire_graph_exit;
 
+/* An append or attention, which may be queued. */
+typedef struct quire_graph_own {
+    struct ggml_tensor *tensor;
+    quire_graph_op *op;
+    bool is_append;
+} quire_graph_own;
+
+/* Work of a side: operations of ggml's, or of a layer on the device append, attention, or both. */
+typedef struct quire_graph_work {
+    struct ggml_cgraph *cgraph; /* NULL: of a layer, then: */
+    quire_graph_op *op;
+    const struct ggml_tensor *append, *attention; /* NULL: none; not both */
+} quire_graph_work;
+
 /* The work of host or device in one turn: operations, then copies of their results to the other
- * side's memory. */
+ * side's memory. The host's operations are one graph at most. */
 typedef struct quire_graph_segment {
-    struct ggml_cgraph *early; /* of the device: operations that need nothing of the host's segment
-                                  before, and run beside it; NULL: none */
-    struct ggml_cgraph *rest;  /* NULL: none */
+    const quire_graph_work *early; /* [n_early] of the device: operations that need nothing of the
+                                      host's segment before, and run beside it */
+    const quire_graph_work *rest;  /* [n_rest] */
+    uint32_t n_early, n_rest;
     struct ggml_tensor *const *copies; /* [n_copies], each of its src[0] */
     uint32_t n_copies;
 } quire_graph_segment;
@@ -107,7 +124,12 @@ typedef struct quire_graph {
      * device 1, 3 ..; else one graph is all. */
     struct ggml_context *segments_ctx;
     quire_graph_segment *segments; /* [n_segments] */
-    uint32_t n_segments;
+    quire_graph_work *works;       /* [n_works], of all segments */
+    uint32_t n_segments, n_works;
+    bool is_queued;        /* appends and attention of layers on the device are in its turns: */
+    quire_graph_own *owns; /* [n_owns], these */
+    uint32_t n_owns;
+    ptrdiff_t shift;            /* from their tensors' data to their addresses on the device */
     struct ggml_tensor **order; /* the graph's nodes, segment by segment */
     int *buffer_ids;            /* of the graph's nodes; NULL = the host's */
     uint32_t n_rows;
@@ -123,6 +145,7 @@ typedef struct quire_graphs_opts {
     quire_graph_recurrent *recurrent; /* [n_layer]; NULL in a model without recurrent layers */
     quire_graph_exit *exit;
     struct ggml_tensor *rope_factors; /* of the weights, for this context; NULL = none */
+    quire_backend_device *layers;     /* of layers on a device; not read to measure */
     uint32_t n_rows_max;
     uint32_t n_threads;
 } quire_graphs_opts;
@@ -158,8 +181,11 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts);
 void quire_graphs_fini(quire_graphs *graphs);
 
 /* The graph of a shape, built if it is not in the cache. *out is valid until the next call.
- * Errors: QUIRE_NOMEM. Cost: no allocation when the shape is in the cache. */
-int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, quire_graph **out);
+ * is_queued: with layers on a device, the one in which appends and attention are queued there.
+ * Errors: QUIRE_NOMEM, QUIRE_UNSUPP (is_queued, and the device does not tell where its tensors
+ * are). Cost: no allocation when the shape is in the cache. */
+int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, bool is_queued,
+                     quire_graph **out);
 
 /* The compute buffer in the host's memory, and its part in the device's. */
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs);

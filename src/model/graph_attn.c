@@ -9,28 +9,62 @@
 
 /* ---- the ops ---- */
 
+/* The rows of a tensor, `shift` bytes behind its data as the host sees it. */
+static float *rows_at(const struct ggml_tensor *t, ptrdiff_t shift)
+{
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of a device
+    return (float *)((uintptr_t)t->data + (uintptr_t)shift);
+}
+
+/* The arguments of an append: K, V, the queries, hidden states. Returns how many were read. */
+static int append_rows(const quire_graph_op *op, const struct ggml_tensor *append, ptrdiff_t shift,
+                       quire_attn_layer *layer)
+{
+    int n = 1;
+    const struct ggml_tensor *k = append->src[0];
+    const struct ggml_tensor *v = layer->v_prefix_of_k ? NULL : append->src[n++];
+    const struct ggml_tensor *q = op->pairs_qk ? append->src[n++] : NULL;
+
+    layer->k_new = rows_at(k, shift);
+    layer->k_new_stride = k->nb[2] / sizeof(float);
+    if (v != NULL) {
+        layer->v_new = rows_at(v, shift);
+        layer->v_new_stride = v->nb[2] / sizeof(float);
+    }
+    if (q != NULL) {
+        layer->q[0] = rows_at(q, shift);
+        layer->q_stride = q->nb[2] / sizeof(float);
+    }
+    return n;
+}
+
+/* The arguments of attention: the queries, then the append, then K (quire_graph_attn_op()). */
+static void attention_rows(const quire_graph_op *op, const struct ggml_tensor *attention,
+                           ptrdiff_t shift, quire_attn_layer *layer)
+{
+    const struct ggml_tensor *k = attention->src[layer->n_k + (op->has_append ? 1 : 0)];
+
+    for (uint32_t i = 0; i < layer->n_k; i++) {
+        layer->q[i] = rows_at(attention->src[i], shift);
+    }
+    layer->q_stride = attention->src[0]->nb[2] / sizeof(float);
+    if (k != NULL) {
+        layer->k_new = rows_at(k, shift);
+        layer->k_new_stride = k->nb[2] / sizeof(float);
+    }
+    layer->out = rows_at(attention, shift);
+    layer->out_stride = attention->nb[1] / sizeof(float);
+}
+
 /* Every thread works on a copy of the layer, since the row pointers belong to the current graph. */
 static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    int n = 1;
-    const struct ggml_tensor *k = dst->src[0];
-    const struct ggml_tensor *v = layer.v_prefix_of_k ? NULL : dst->src[n++];
-    const struct ggml_tensor *q = op->pairs_qk ? dst->src[n++] : NULL;
+    const int n = append_rows(op, dst, 0, &layer);
     const struct ggml_tensor *hidden = op->hidden != NULL ? dst->src[n] : NULL;
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
-    layer.k_new = k->data;
-    layer.k_new_stride = k->nb[2] / sizeof(float);
-    if (v != NULL) {
-        layer.v_new = v->data;
-        layer.v_new_stride = v->nb[2] / sizeof(float);
-    }
-    if (q != NULL) {
-        layer.q[0] = q->data;
-        layer.q_stride = q->nb[2] / sizeof(float);
-    }
     if (hidden != NULL) {
         op->hidden(op->hidden_ctx, op->layer_index, hidden->data, hidden->nb[1] / sizeof(float));
     }
@@ -44,25 +78,45 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *k;
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
-    /* The queries, then the append, then K: see attention_op(). */
-    for (uint32_t i = 0; i < layer.n_k; i++) {
-        layer.q[i] = dst->src[i]->data;
-    }
-    layer.q_stride = dst->src[0]->nb[2] / sizeof(float);
-    k = dst->src[layer.n_k + (op->has_append ? 1 : 0)];
-    if (k != NULL) {
-        layer.k_new = k->data;
-        layer.k_new_stride = k->nb[2] / sizeof(float);
-    }
-    layer.out = dst->data;
-    layer.out_stride = dst->nb[1] / sizeof(float);
+    attention_rows(op, dst, 0, &layer);
     op->device->run(op->device->ctx, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
         op->attn_ns += quire_clock_ns() - begin_ns;
         op->rows_total += (uint64_t)dst->ne[1];
+    }
+}
+
+/* Attention behind an append of the same layer may read what the append reads. */
+void quire_graph_work_queue(const quire_graph *graph, const quire_graph_work *work)
+{
+    quire_graph_op *op = work->op;
+    quire_attn_layer layer = op->layer;
+    const uint64_t begin_ns = quire_clock_ns();
+    unsigned what = 0;
+
+    if (work->append != NULL) {
+        (void)append_rows(op, work->append, graph->shift, &layer);
+        what |= QUIRE_ATTN_QUEUE_APPEND;
+    }
+    if (work->attention != NULL) {
+        attention_rows(op, work->attention, graph->shift, &layer);
+        what |= QUIRE_ATTN_QUEUE_RUN;
+        op->rows_total += (uint64_t)work->attention->ne[1];
+    }
+    op->device->queue(op->device->ctx, &layer, op->call, what);
+    *(work->attention != NULL ? &op->attn_ns : &op->append_ns) += quire_clock_ns() - begin_ns;
+}
+
+void quire_graph_own_note(const quire_graph_build *b, struct ggml_tensor *tensor, uint32_t il,
+                          bool is_append)
+{
+    quire_graph *g = b->graph;
+
+    if (g->owns != NULL && b->ops[il].hidden == NULL) {
+        g->owns[g->n_owns++] =
+            (quire_graph_own){ .tensor = tensor, .op = &b->ops[il], .is_append = is_append };
     }
 }
 
@@ -336,6 +390,7 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
         }
         in.append = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, n, op_append,
                                    GGML_N_TASKS_MAX, &b->ops[il]);
+        quire_graph_own_note(b, in.append, il, true);
         ggml_build_forward_expand(b->graph->cgraph, in.append);
     }
     return in;
@@ -345,7 +400,7 @@ quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor
 struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
                                         uint32_t il)
 {
-    struct ggml_tensor *args[QUIRE_ATTN_SOURCES_MAX + 2];
+    struct ggml_tensor *args[QUIRE_ATTN_SOURCES_MAX + 2], *y;
     int n = 0;
 
     for (uint32_t i = 0; i < b->desc->kv_map[il].n_k; i++) {
@@ -357,7 +412,9 @@ struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_
     if (in->k != NULL) {
         args[n++] = in->k;
     }
-    return ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32,
-                          (int64_t)quire_layer_sizes_of(b->desc, il).d_v * b->desc->n_head,
-                          b->n_rows, 1, 1, args, n, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
+    y = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32,
+                       (int64_t)quire_layer_sizes_of(b->desc, il).d_v * b->desc->n_head, b->n_rows,
+                       1, 1, args, n, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
+    quire_graph_own_note(b, y, il, false);
+    return y;
 }

@@ -51,6 +51,14 @@ struct ggml_tensor *quire_graph_linear(const quire_graph_build *b, struct ggml_t
 struct ggml_tensor *quire_graph_exact(const quire_graph_build *b, struct ggml_tensor *weight,
                                       struct ggml_tensor *x);
 
+/* Note an append or attention that may be queued: where the graph wants that, and no input of it is
+ * for the host alone. */
+void quire_graph_own_note(const quire_graph_build *b, struct ggml_tensor *tensor, uint32_t il,
+                          bool is_append);
+
+/* Queue a layer's work on the attention device, whose memory the graph's tensors are in. */
+void quire_graph_work_queue(const quire_graph *graph, const quire_graph_work *work);
+
 /* x times a constant; x itself where that is 1. */
 struct ggml_tensor *quire_graph_scaled(const quire_graph_build *b, struct ggml_tensor *x,
                                        float factor);

@@ -7,59 +7,99 @@
  *   host     compute, queue copies  | queue ops, copies, mark | wait | compute, queue copies
  *   device                            copies, ops, copies, mark  early ops of the next turn ..
  *
+ * Append and attention in the device's turn are queued, too, behind ggml's operations that were
+ * submitted, and in front of those that come: both are in one queue. In between a step can be given
+ * up.
+ *
  * A copy is queued from and to memory that no operation uses until it is done: the allocator sees
  * it as an operation at the end of its segment, and the queue runs in order. A device that runs
  * copies to it beside its operations (another queue) runs them beside early operations alone, which
  * the allocator sees behind these copies (graph_split.c).
  *
  * SPDX-License-Identifier: MIT */
-#include "model/graph.h"
-
+#include "model/graph_build.h"
 #include "model/graph_split.h"
 
-static enum ggml_status queue(quire_backend_device *device, struct ggml_cgraph *cgraph)
+/* The sides of a step. */
+typedef struct step_sides {
+    const quire_graph *graph;
+    const quire_backend *host;
+    quire_backend_device *device;
+} step_sides;
+
+static enum ggml_status layer_queue(const step_sides *s, const quire_graph_work *work)
 {
-    return cgraph != NULL ? quire_backend_device_compute(device, cgraph) : GGML_STATUS_SUCCESS;
+    if (quire_backend_gives_up(s->host)) {
+        return GGML_STATUS_ABORTED;
+    }
+    quire_backend_device_submit(s->device);
+    if (s->device->is_lost) {
+        return GGML_STATUS_FAILED;
+    }
+    quire_graph_work_queue(s->graph, work);
+    return GGML_STATUS_SUCCESS;
 }
 
-/* next: the device's segment behind it, or NULL. */
-static enum ggml_status host_turn(const quire_graph_segment *s, const quire_graph_segment *next,
-                                  const quire_backend *host, quire_backend_device *device,
-                                  bool waits)
+static enum ggml_status queue(const step_sides *s, const quire_graph_work *works, uint32_t n)
 {
     enum ggml_status status = GGML_STATUS_SUCCESS;
 
-    if (waits) { /* without events for early operations, too, if they were queued before */
-        status = next != NULL && device->event != NULL ? queue(device, next->early) : status;
-        quire_backend_device_join(device);
-        status = next != NULL && device->event == NULL ? queue(device, next->early) : status;
-        status = device->is_lost ? GGML_STATUS_FAILED : status; /* nothing came from there */
-    }
-    if (status == GGML_STATUS_SUCCESS && s->rest != NULL) {
-        status = quire_backend_compute(host, s->rest);
-    }
-    for (uint32_t i = 0; i < s->n_copies && status == GGML_STATUS_SUCCESS; i++) {
-        const struct ggml_tensor *from = s->copies[i]->src[0];
-
-        quire_backend_device_set(device, s->copies[i], from->data);
+    for (uint32_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
+        status = works[i].cgraph != NULL ? quire_backend_device_compute(s->device, works[i].cgraph)
+                                         : layer_queue(s, &works[i]);
     }
     return status;
 }
 
-static enum ggml_status device_turn(const quire_graph_segment *s, quire_backend_device *device)
+static enum ggml_status early_queue(const step_sides *s, const quire_graph_segment *segment)
 {
-    const enum ggml_status status = queue(device, s->rest);
+    return segment != NULL ? queue(s, segment->early, segment->n_early) : GGML_STATUS_SUCCESS;
+}
+
+/* next: the device's segment behind it, or NULL. */
+static enum ggml_status host_turn(const step_sides *s, const quire_graph_segment *segment,
+                                  const quire_graph_segment *next, bool waits)
+{
+    const bool has_event = s->device->event != NULL;
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+
+    if (waits) { /* without events for early operations, too, if they were queued before */
+        status = has_event ? early_queue(s, next) : status;
+        quire_backend_device_join(s->device);
+        status = !has_event ? early_queue(s, next) : status;
+        status = s->device->is_lost ? GGML_STATUS_FAILED : status; /* nothing came from there */
+    }
+    if (status == GGML_STATUS_SUCCESS && segment->n_rest > 0) {
+        status = quire_backend_compute(s->host, segment->rest->cgraph);
+    }
+    for (uint32_t i = 0; i < segment->n_copies && status == GGML_STATUS_SUCCESS; i++) {
+        const struct ggml_tensor *from = segment->copies[i]->src[0];
+
+        quire_backend_device_set(s->device, segment->copies[i], from->data);
+    }
+    return status;
+}
+
+/* is_last: nobody waits for a mark behind it. */
+static enum ggml_status device_turn(const step_sides *sides, const quire_graph_segment *s,
+                                    bool is_last)
+{
+    quire_backend_device *device = sides->device;
+    const enum ggml_status status = queue(sides, s->rest, s->n_rest);
 
     for (uint32_t i = 0; i < s->n_copies && status == GGML_STATUS_SUCCESS; i++) {
         quire_backend_device_get(device, s->copies[i]->src[0], s->copies[i]->data);
     }
-    quire_backend_device_mark(device);
+    if (!is_last) {
+        quire_backend_device_mark(device);
+    }
     return status;
 }
 
 enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backend *host,
                                      quire_backend_device *device)
 {
+    const step_sides sides = { .graph = graph, .host = host, .device = device };
     const quire_graph_segment *s = graph->segments;
     enum ggml_status status = GGML_STATUS_SUCCESS;
 
@@ -68,9 +108,8 @@ enum ggml_status quire_graph_compute(const quire_graph *graph, const quire_backe
     }
     for (uint32_t i = 0; i < graph->n_segments && status == GGML_STATUS_SUCCESS; i++) {
         status = i % 2 == QUIRE_GRAPH_HOST
-                     ? host_turn(&s[i], i + 1 < graph->n_segments ? &s[i + 1] : NULL, host, device,
-                                 i > 0)
-                     : device_turn(&s[i], device);
+                     ? host_turn(&sides, &s[i], i + 1 < graph->n_segments ? &s[i + 1] : NULL, i > 0)
+                     : device_turn(&sides, &s[i], i + 1 == graph->n_segments);
     }
     quire_backend_device_finish(device); /* also of a step that failed: its copies are queued */
     return device->is_lost ? GGML_STATUS_FAILED : status;

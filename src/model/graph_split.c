@@ -12,13 +12,15 @@
 
 /* The state of a tensor of the graph's context. */
 typedef struct split_tensor {
-    uint8_t memory;           /* the side in whose memory it lies */
-    uint8_t computer;         /* the side that computes it, or queues it where it is a copy */
-    bool is_copy;             /* to the other side */
-    bool waits;               /* it is not in a segment yet */
-    bool is_wanted;           /* of an operation in the device's turn: the host needs it next */
-    bool is_early;            /* it could have been in the device's turn before */
-    struct ggml_tensor *copy; /* on the other side; NULL: there is none */
+    uint8_t memory;             /* the side in whose memory it lies */
+    uint8_t computer;           /* the side that computes it, or queues it where it is a copy */
+    bool is_copy;               /* to the other side */
+    const quire_graph_own *own; /* it is queued in the device's turn; NULL: it is ggml's */
+    bool waits;                 /* it is not in a segment yet */
+    bool is_wanted;             /* of an operation in the device's turn: the host needs it next */
+    bool is_early;              /* it could have been in the device's turn before */
+    struct ggml_tensor *copy;   /* on the other side; NULL: there is none */
+    struct ggml_tensor *dense;  /* without gaps, on the same side; NULL: there is none */
 } split_tensor;
 
 /* The places in the order at which the parts of a segment end. */
@@ -124,6 +126,22 @@ static const struct ggml_tensor *weight_of_norm(const graph_split *s,
                : NULL;
 }
 
+/* The append or attention that is this operation; NULL: it is none, or the host's. */
+static const quire_graph_own *own_of(const graph_split *s, const struct ggml_tensor *node, int i)
+{
+    const quire_graph *g = s->graph;
+
+    if (i < s->from || node->op != GGML_OP_CUSTOM) {
+        return NULL;
+    }
+    for (uint32_t o = 0; o < g->n_owns; o++) {
+        if (g->owns[o].tensor == node) {
+            return &g->owns[o];
+        }
+    }
+    return NULL;
+}
+
 /* An operation that reads nothing of the device's stays with the host: a residual of streams and
  * the state of a recurrent layer pass several such operations between two of our own. */
 static uint8_t computer_of(const graph_split *s, const struct ggml_tensor *node, int i)
@@ -132,6 +150,9 @@ static uint8_t computer_of(const graph_split *s, const struct ggml_tensor *node,
 
     if (is_view(node)) {
         return NEITHER;
+    }
+    if (own_of(s, node, i) != NULL) {
+        return QUIRE_GRAPH_DEVICE;
     }
     if (i < s->from || node->op == GGML_OP_CUSTOM || reads_hosts_weight(s, node) ||
         !quire_backend_takes(s->weights->device, node)) {
@@ -197,6 +218,21 @@ static struct ggml_tensor *on_side(graph_split *s, struct ggml_tensor *t, uint8_
     return tensor_of(s, t)->copy;
 }
 
+/* t without gaps: so the attention device reads rows. */
+static struct ggml_tensor *dense(graph_split *s, struct ggml_tensor *t)
+{
+    if (ggml_is_contiguous(t)) {
+        return t;
+    }
+    if (tensor_of(s, t)->dense == NULL) {
+        struct ggml_tensor *made = ggml_cont(s->graph->ctx, t);
+
+        list_add(s, made, QUIRE_GRAPH_DEVICE, QUIRE_GRAPH_DEVICE);
+        tensor_of(s, t)->dense = made;
+    }
+    return tensor_of(s, t)->dense;
+}
+
 static struct ggml_tensor *result_on_host(graph_split *s, struct ggml_tensor *t)
 {
     if (t == NULL || memory_of(s, t) == QUIRE_GRAPH_HOST) {
@@ -216,13 +252,16 @@ static void list_make(graph_split *s)
     for (int i = 0; i < n; i++) {
         struct ggml_tensor *node = ggml_graph_node(cgraph, i);
         const uint8_t computer = computer_of(s, node, i);
+        const quire_graph_own *own = own_of(s, node, i);
 
         for (int j = 0; computer != NEITHER && j < GGML_MAX_SRC; j++) {
             if (node->src[j] != NULL) {
                 node->src[j] = on_side(s, node->src[j], computer);
+                node->src[j] = own != NULL ? dense(s, node->src[j]) : node->src[j];
             }
         }
         list_add(s, node, computer != NEITHER ? computer : memory_of(s, node->view_src), computer);
+        tensor_of(s, node)->own = own;
     }
     s->graph->logits = result_on_host(s, s->graph->logits);
     s->graph->hidden = result_on_host(s, s->graph->hidden);
@@ -393,46 +432,113 @@ static int cgraph_make(graph_split *s)
     return QUIRE_OK;
 }
 
-/* A graph of the operations [begin, end) of the order; NULL: there are none. */
-static struct ggml_cgraph *part_make(const graph_split *s, uint32_t begin, uint32_t end)
-{
-    struct ggml_cgraph *part = NULL;
+/* The works of operations of the order, one behind the other. Without `out` they are only counted,
+ * with the memory that their graphs take. */
+typedef struct works {
+    quire_graph_work *out; /* NULL: none */
+    uint32_t n;
+    size_t bytes;
+    const quire_graph_op *open; /* the last one is the append of this layer; NULL: it is not */
+} works;
 
-    if (begin < end) {
-        part = ggml_new_graph_custom(s->graph->segments_ctx, end - begin, false);
+/* ggml's operations [begin, end), of which some are no views. */
+static void work_of_graph(const graph_split *s, works *w, uint32_t begin, uint32_t end)
+{
+    if (w->out == NULL) {
+        w->bytes += ggml_graph_overhead_custom(end - begin, false);
+    } else {
+        struct ggml_cgraph *part =
+            ggml_new_graph_custom(s->graph->segments_ctx, end - begin, false);
+
+        for (uint32_t i = begin; i < end; i++) {
+            ggml_graph_add_node(part, s->order[i]);
+        }
+        w->out[w->n] = (quire_graph_work){ .cgraph = part };
     }
-    for (; begin < end; begin++) {
-        ggml_graph_add_node(part, s->order[begin]);
+    w->n++;
+    w->open = NULL;
+}
+
+/* Attention is one work with the append of its layer before it, if nothing is between. */
+static void work_of_layer(works *w, const quire_graph_own *own)
+{
+    const bool is_both = w->open == own->op && !own->is_append;
+
+    w->n += is_both ? 0 : 1;
+    if (w->out != NULL) {
+        quire_graph_work *work = &w->out[w->n - 1];
+
+        *work = is_both ? *work : (quire_graph_work){ .op = own->op };
+        *(own->is_append ? &work->append : &work->attention) = own->tensor;
     }
-    return part;
+    w->open = own->is_append ? own->op : NULL;
+}
+
+static uint32_t works_add(const graph_split *s, works *w, uint32_t begin, uint32_t end)
+{
+    const uint32_t n = w->n;
+    bool has_work = false;
+
+    w->open = NULL;
+    for (uint32_t i = begin; i < end; i++) {
+        const split_tensor *entry = tensor_of(s, s->order[i]);
+
+        if (entry->own == NULL) {
+            has_work = has_work || entry->computer != NEITHER;
+            continue;
+        }
+        if (has_work) {
+            work_of_graph(s, w, begin, i);
+        }
+        work_of_layer(w, entry->own);
+        has_work = false;
+        begin = i + 1;
+    }
+    if (has_work) {
+        work_of_graph(s, w, begin, end);
+    }
+    return w->n - n;
+}
+
+/* Add the works of all segments. */
+static void segments_fill(const graph_split *s, works *w, uint32_t n_segments)
+{
+    uint32_t begin = 0;
+
+    for (uint32_t i = 0; i < n_segments; i++) {
+        const split_ends *ends = &s->ends[i];
+        const uint32_t first = w->n;
+        const uint32_t n_early = works_add(s, w, begin, ends->early);
+        const uint32_t n_rest = works_add(s, w, ends->early, ends->rest);
+
+        if (w->out != NULL) {
+            s->graph->segments[i] = (quire_graph_segment){ .early = w->out + first,
+                                                           .rest = w->out + first + n_early,
+                                                           .n_early = n_early,
+                                                           .n_rest = n_rest,
+                                                           .copies = s->order + ends->rest,
+                                                           .n_copies = ends->copies - ends->rest };
+        }
+        begin = ends->copies;
+    }
 }
 
 static int segments_make(graph_split *s, uint32_t n_segments)
 {
     struct ggml_init_params params = { .no_alloc = true };
     quire_graph *g = s->graph;
-    uint32_t begin = 0;
+    works w = { .out = NULL };
 
-    for (uint32_t i = 0; i < n_segments; i++) {
-        params.mem_size +=
-            ggml_graph_overhead_custom(s->ends[i].early - begin + 1, false) +
-            ggml_graph_overhead_custom(s->ends[i].rest - s->ends[i].early + 1, false);
-        begin = s->ends[i].copies;
-    }
+    segments_fill(s, &w, n_segments);
+    params.mem_size = w.bytes + 1; /* ggml takes 0 for another size */
     g->segments = calloc(n_segments, sizeof *g->segments);
+    g->works = calloc(w.n + 1, sizeof *g->works);
     g->segments_ctx = ggml_init(params);
-    QUIRE_FAIL_IF(g->segments == NULL || g->segments_ctx == NULL, QUIRE_NOMEM);
-    begin = 0;
-    for (uint32_t i = 0; i < n_segments; i++) {
-        const split_ends *ends = &s->ends[i];
-
-        g->segments[i] = (quire_graph_segment){ .early = part_make(s, begin, ends->early),
-                                                .rest = part_make(s, ends->early, ends->rest),
-                                                .copies = s->order + ends->rest,
-                                                .n_copies = ends->copies - ends->rest };
-        begin = ends->copies;
-    }
+    QUIRE_FAIL_IF(g->segments == NULL || g->works == NULL || g->segments_ctx == NULL, QUIRE_NOMEM);
+    w = (works){ .out = g->works };
+    segments_fill(s, &w, n_segments);
     g->n_segments = n_segments;
+    g->n_works = w.n;
     return QUIRE_OK;
 }
 

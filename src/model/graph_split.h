@@ -6,8 +6,14 @@
  *   device   the rest of layer 4; Q, K and V of layer 5, copies [q k v]
  *   host     ...
  *
- * A segment is a list of operations that one side computes in one turn. Operations of our own
- * (append, attention, routers, states, streams) are the host's, also in layers on the device. So
+ * Where the graph is queued, append and attention are in the device's turn, between ggml's
+ * operations, and their rows are in its memory:
+ *
+ *   host     layers .. K 3, V 3, append, attention 3, the rest of layer 3, copies [x]
+ *   device   Q K V of layer 4 | append, attention 4 | the rest of layer 4; Q K V of layer 5 | ...
+ *
+ * A segment is a list of operations that one side computes in one turn. Other operations of our own
+ * (routers, states, streams) are the host's, also in layers on the device. So
  * are those that read a weight of the host's or nothing of the device's, and those that the device
  * lacks. All others of these layers are the device's.
  *

@@ -212,6 +212,13 @@ static int kernels_open(quire_runtime *rt, quire_error *err)
     if (quire_runtime_is_on_device(rt)) {
         rt->device = rt->split != NULL ? quire_device_split_attention(rt->split)
                                        : quire_device_attention(rt->memory_device);
+        /* Rows are computed there, if the weights are on the device of this queue. */
+        if (rt->device.queue != NULL &&
+            quire_device_queue_owner(rt->memory_device) != rt->weights->device) {
+            rt->device.queue = NULL;
+            rt->device.queues = NULL;
+        }
+        rt->queues = rt->device.queue != NULL;
         return QUIRE_OK;
     }
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
@@ -349,6 +356,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .recurrent = rt->recurrent,
                                   .exit = &rt->exit,
                                   .rope_factors = rope_factors(rt),
+                                  .layers = &rt->layers_backend,
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
     rc = steps_open(rt, &graphs, err);

@@ -25,6 +25,8 @@ struct quire_runtime {
     char *rounding; /* of the device or of the split, for the identity of KV; NULL without one */
     quire_page_memory page_memory; /* the device's, or the split's */
     quire_attn_device device;      /* that steps go to: the workspace's or the device's */
+    bool queues;       /* the last step's layers on the device were queued (quire_attn_device) */
+    bool never_queues; /* ggml does not tell where rows are */
     quire_backend backend;
     quire_backend_device
         layers_backend;  /* of the device with layers of the model, if there is one */

@@ -294,6 +294,32 @@ bool quire_runtime_canceler_set(quire_runtime *rt, bool (*gives_up)(void *ctx), 
     return quire_backend_abort_set(&rt->backend, gives_up, ctx);
 }
 
+static int graph_get(quire_runtime *rt, const step_shape *shape, quire_graph **graph)
+{
+    int rc = quire_graphs_get(&rt->graphs, shape->n_rows, shape->n_logits, rt->queues, graph);
+
+    if (rc == QUIRE_UNSUPP) {
+        rt->never_queues = true;
+        rt->queues = false;
+        rc = quire_graphs_get(&rt->graphs, shape->n_rows, shape->n_logits, false, graph);
+    }
+    return rc;
+}
+
+/* The plan is made: the graph of the step, if it is not that of the last one's kind. */
+static int graph_choose(quire_runtime *rt, const step_shape *shape, quire_graph **graph)
+{
+    const bool queues = rt->device.queue != NULL && !rt->never_queues &&
+                        rt->graphs.opts.weights->device != NULL &&
+                        rt->device.queues(rt->device.ctx);
+
+    if (queues == rt->queues) {
+        return QUIRE_OK;
+    }
+    rt->queues = queues;
+    return graph_get(rt, shape, graph);
+}
+
 int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
                        const float **logits)
 {
@@ -307,10 +333,11 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     rt->hidden = NULL;
     QUIRE_FAIL_IF(rt->layers_backend.is_lost, QUIRE_LOST);
     QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
-    QUIRE_TRY(quire_graphs_get(&rt->graphs, shape.n_rows, shape.n_logits, &graph));
+    QUIRE_TRY(graph_get(rt, &shape, &graph));
     QUIRE_TRY(quire_runtime_recurrent_begin(rt, slices, n_slices));
     QUIRE_TRY(step_append(rt, slices, n_slices));
     rc = step_begin_attention(rt, slices, n_slices, &batch);
+    rc = rc == QUIRE_OK ? graph_choose(rt, &shape, &graph) : rc;
     if (rc == QUIRE_OK) {
         step_inputs(rt, slices, n_slices, graph);
         wanted = exit_batch(rt, slices, n_slices, &batch);

@@ -73,7 +73,15 @@ static struct {
     PFN_vkDestroyDevice DestroyDevice;
     PFN_vkGetDeviceQueue2 GetDeviceQueue2;
     PFN_vkQueueSubmit QueueSubmit;
+    PFN_vkCmdCopyBuffer CmdCopyBuffer;
 } real;
+
+/* The last copy of a thread that watches. */
+static _Thread_local struct {
+    bool is_on;
+    VkBuffer from;
+    VkDeviceSize offset;
+} watch;
 
 /* The device of a handle; NULL: not known. */
 static made_device *made_find(VkDevice device)
@@ -246,6 +254,17 @@ static VKAPI_ATTR VkResult VKAPI_CALL our_QueueSubmit(VkQueue queue, uint32_t n,
     return r;
 }
 
+static VKAPI_ATTR void VKAPI_CALL our_CmdCopyBuffer(VkCommandBuffer commands, VkBuffer from,
+                                                    VkBuffer to, uint32_t n,
+                                                    const VkBufferCopy *pieces)
+{
+    if (watch.is_on && n > 0) {
+        watch.from = from;
+        watch.offset = pieces[0].srcOffset;
+    }
+    real.CmdCopyBuffer(commands, from, to, n, pieces);
+}
+
 /* ---- in the place of the loader's ---- */
 
 /* A function of the loader's, and ours. Pointers to functions travel as bytes: their types differ.
@@ -264,8 +283,8 @@ typedef struct replaced {
 static PFN_vkVoidFunction replace(const char *name, PFN_vkVoidFunction function)
 {
     static const replaced all[] = { REPLACED(CreateInstance), REPLACED(CreateDevice),
-                                    REPLACED(DestroyDevice), REPLACED(GetDeviceQueue2),
-                                    REPLACED(QueueSubmit) };
+                                    REPLACED(DestroyDevice),  REPLACED(GetDeviceQueue2),
+                                    REPLACED(QueueSubmit),    REPLACED(CmdCopyBuffer) };
 
     for (size_t i = 0; function != NULL && i < sizeof all / sizeof all[0]; i++) {
         if (strcmp(name, all[i].name) == 0) {
@@ -286,10 +305,38 @@ bool quire_vulkan_loader_share(const void *owner)
     (void)pthread_mutex_lock(&made_lock);
     if (n_made > 0 && made[n_made - 1].fits && made[n_made - 1].n_queues > 0 &&
         !made[n_made - 1].is_shared) {
-        share = made[n_made - 1].share;
+        made[n_made - 1].share.owner = owner;
         made[n_made - 1].is_shared = true;
+        share = made[n_made - 1].share;
     }
     (void)pthread_mutex_unlock(&made_lock);
-    share.owner = owner;
     return share.device != VK_NULL_HANDLE && quire_vulkan_share_add(&share) == QUIRE_OK;
+}
+
+void quire_vulkan_loader_watch(void)
+{
+    watch.is_on = true;
+    watch.from = VK_NULL_HANDLE;
+}
+
+uint64_t quire_vulkan_loader_watched(const void *owner)
+{
+    VkBufferDeviceAddressInfo info = { .sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO,
+                                       .buffer = watch.from };
+    PFN_vkGetBufferDeviceAddress address_of = NULL;
+    VkDevice device = VK_NULL_HANDLE;
+
+    watch.is_on = false;
+    (void)pthread_mutex_lock(&made_lock);
+    for (uint32_t i = 0; i < n_made; i++) {
+        if (made[i].is_shared && made[i].fits && made[i].share.owner == owner) {
+            device = made[i].share.device;
+            address_of = (PFN_vkGetBufferDeviceAddress)vkGetInstanceProcAddr(
+                instance, "vkGetBufferDeviceAddress");
+        }
+    }
+    (void)pthread_mutex_unlock(&made_lock);
+    return watch.from != VK_NULL_HANDLE && address_of != NULL
+               ? address_of(device, &info) + watch.offset
+               : 0;
 }

@@ -15,8 +15,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Share the VkDevice that ggml has made last, once: owner is the quire_device_queue_owner() there.
  * False: it has none that Quire's devices can use, and they open their own. */
 bool quire_vulkan_loader_share(const void *owner);
+
+/* Watch ggml's copies on this thread. watched() ends that, and returns the address on the VkDevice
+ * that was shared for the owner from which the last copy was queued; 0: there was none. */
+void quire_vulkan_loader_watch(void);
+uint64_t quire_vulkan_loader_watched(const void *owner);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* QUIRE_MODEL_VULKAN_LOADER_H */

@@ -22,7 +22,8 @@
 typedef enum work_kind {
     WORK_GRAPH,
     WORK_SET,
-    WORK_GET
+    WORK_GET,
+    WORK_LAYER
 } work_kind;
 
 typedef struct work {
@@ -33,6 +34,9 @@ typedef struct work {
     const void *from;
     void *to;
     size_t bytes;
+    quire_attn_layer layer;
+    uint32_t number; /* of the layer's call */
+    unsigned what;
 } work;
 
 static device_queue_mode mode;
@@ -42,7 +46,8 @@ static uint32_t n_graphs;           /* of the queue */
 static device_queue_counts counts;
 static ggml_backend_buffer_t hidden;
 static char event_object;
-static uint32_t n_calls, fails_at; /* fails_at: of them; 0 = none */
+static uint32_t n_calls, fails_at;  /* fails_at: of them; 0 = none */
+static quire_attn_device attention; /* the CPU's, of device_queue_attend() */
 
 void device_throw(const char *text); /* device_throw.cpp */
 
@@ -91,6 +96,8 @@ ggml_backend_buffer_type_t __real_ggml_backend_dev_host_buffer_type(ggml_backend
 ggml_backend_buffer_type_t __wrap_ggml_backend_dev_host_buffer_type(ggml_backend_dev_t device);
 ggml_backend_event_t __wrap_ggml_backend_event_new(ggml_backend_dev_t device);
 void __wrap_ggml_backend_event_free(ggml_backend_event_t event);
+void __real_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend);
+void __real_ggml_backend_event_synchronize(ggml_backend_event_t event);
 void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend);
 void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event);
 size_t __real_ggml_backend_reg_dev_count(ggml_backend_reg_t reg);
@@ -136,6 +143,14 @@ static void work_do(const work *w)
     case WORK_GET:
         __real_ggml_backend_tensor_get(w->tensor, w->to, 0, w->bytes);
         break;
+    case WORK_LAYER:
+        if ((w->what & QUIRE_ATTN_QUEUE_APPEND) != 0) {
+            attention.append(attention.ctx, &w->layer, 0, 1);
+        }
+        if ((w->what & QUIRE_ATTN_QUEUE_RUN) != 0) {
+            attention.run(attention.ctx, &w->layer, w->number, 0, 1);
+        }
+        break;
     }
 }
 
@@ -155,6 +170,35 @@ static void queue_add(const work *w)
     assert_true(n_queued < QUEUE_MAX);
     n_graphs += w->kind == WORK_GRAPH;
     queue[n_queued++] = *w;
+}
+
+static bool attention_queues(void *ctx)
+{
+    (void)ctx;
+    return true;
+}
+
+static void attention_queue(void *ctx, const quire_attn_layer *layer, uint32_t number,
+                            unsigned what)
+{
+    const work w = { .kind = WORK_LAYER, .layer = *layer, .number = number, .what = what };
+
+    (void)ctx;
+    counts.layers += (what & QUIRE_ATTN_QUEUE_RUN) != 0;
+    if (mode == DEVICE_QUEUE_NONE) {
+        work_do(&w);
+    } else {
+        queue_add(&w);
+    }
+}
+
+void device_queue_attend(quire_runtime *runtime)
+{
+    quire_attn_device *device = quire_runtime_device(runtime);
+
+    attention = *device;
+    device->queues = attention_queues;
+    device->queue = attention_queue;
 }
 
 void device_queue_fail(uint32_t n)
@@ -326,19 +370,24 @@ void __wrap_ggml_backend_event_free(ggml_backend_event_t event)
 
 void __wrap_ggml_backend_event_record(ggml_backend_event_t event, ggml_backend_t backend)
 {
-    (void)backend;
-    assert_ptr_equal(event, &event_object);
     call();
-    n_marked = n_queued;
+    if ((void *)event == &event_object) {
+        n_marked = n_queued;
+    } else {
+        __real_ggml_backend_event_record(event, backend);
+    }
 }
 
 void __wrap_ggml_backend_event_synchronize(ggml_backend_event_t event)
 {
-    assert_ptr_equal(event, &event_object);
     call();
     counts.waits++;
     counts.events++;
-    queue_run(n_marked);
+    if ((void *)event == &event_object) {
+        queue_run(n_marked);
+    } else {
+        __real_ggml_backend_event_synchronize(event);
+    }
 }
 
 /* ---- loading ---- */

@@ -14,10 +14,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "model/runtime.h"
+
 #include <ggml-backend.h>
 
 typedef enum device_queue_mode {
-    DEVICE_QUEUE_NONE,   /* calls go to ggml as they are */
+    DEVICE_QUEUE_NONE,   /* calls go to ggml as they are, of any device */
     DEVICE_QUEUE_PLAIN,  /* the host waits for all that is queued */
     DEVICE_QUEUE_EVENTS, /* it may wait for a part */
     DEVICE_QUEUE_TWO,    /* the same, and copies to the device overtake its operations */
@@ -32,6 +34,7 @@ typedef struct device_queue_counts {
     uint32_t beside;   /* of the host's: while a graph of the device was queued */
     uint32_t copies;   /* queued, both ways */
     uint32_t blocking; /* copies that were not queued */
+    uint32_t layers;   /* whose attention was queued */
 } device_queue_counts;
 
 /* Set the mode of runtimes that are opened next. The queue must be empty. */
@@ -55,6 +58,10 @@ bool device_queue_has_two_memories(void);
 void device_queue_fail(uint32_t n);
 /* The calls since then. */
 uint32_t device_queue_calls(void);
+
+/* Let a runtime's append and attention be queued there, too: the CPU's, done as late as all other
+ * work. Of one runtime at a time, with one thread, before its first step. */
+void device_queue_attend(quire_runtime *runtime);
 
 /* The number of queued operations. */
 uint32_t device_queue_length(void);

@@ -40,6 +40,7 @@ static enum ggml_op lacks_op = GGML_OP_NONE;
 static uint32_t n_asked;
 static bool is_repacked; /* the host's matrices, where they can be */
 static bool is_hidden;   /* the device's weights */
+static bool is_queued;   /* append and attention of layers on the device */
 
 bool __real_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
 bool __wrap_ggml_backend_dev_supports_op(ggml_backend_dev_t device, const struct ggml_tensor *op);
@@ -75,6 +76,18 @@ static quire_runtime_opts runtime_opts(void)
     return opts;
 }
 
+/* A runtime, with attention in the device's queue if that is wanted. */
+static quire_runtime *runtime_open(const quire_model *model)
+{
+    const quire_runtime_opts opts = runtime_opts();
+    quire_runtime *runtime = fixture_runtime(model, &opts);
+
+    if (is_queued) {
+        device_queue_attend(runtime);
+    }
+    return runtime;
+}
+
 static void copy_rows(float **to, const float *from, size_t n)
 {
     memcpy(*to, from, n * sizeof **to);
@@ -86,8 +99,7 @@ static void copy_rows(float **to, const float *from, size_t n)
 static float *work(const quire_model *model, size_t *n_floats)
 {
     const quire_model_desc *desc = quire_model_desc_get(model);
-    const quire_runtime_opts opts = runtime_opts();
-    quire_runtime *runtime = fixture_runtime(model, &opts);
+    quire_runtime *runtime = runtime_open(model);
     const quire_seq_id seq = fixture_seq(runtime);
     const size_t n_max = (size_t)(N_TEXT + 2 * N_GROWN) * desc->n_vocab + 2 * desc->n_embd;
     float *all = calloc(n_max, sizeof *all), *to = all;
@@ -227,8 +239,8 @@ static void test_identity(void **state)
     assert_memory_not_equal(identities[1], identities[2], sizeof identities[0]);
 }
 
-/* Every architecture, whole or in part, on every kind of queue, by turns; in a slow build a fifth
- * of them, still with each queue. */
+/* Every architecture, whole or in part, on every kind of queue, by turns, with attention at the
+ * host or in the queue; in a slow build a fifth of them, still with each queue. */
 static void test_architectures(void **state)
 {
     const arch_case *c;
@@ -239,14 +251,16 @@ static void test_architectures(void **state)
         const gguf_gen_opts gen = arch_case_options(c);
         char what[96];
 
-        (void)snprintf(what, sizeof what, "%s, %s, queue %zu", c->arch, c->what,
-                       i % DEVICE_QUEUE_MODES);
+        is_queued = (i + i / DEVICE_QUEUE_MODES) % 2 == 0;
+        (void)snprintf(what, sizeof what, "%s, %s, queue %zu%s", c->arch, c->what,
+                       i % DEVICE_QUEUE_MODES, is_queued ? " with attention" : "");
         device_queue_set((device_queue_mode)(i % DEVICE_QUEUE_MODES));
         /* The matrices of heads of latent attention are not in panels there. */
         assert_same(fixture_generate(&gen), i % 3 == 0 ? 2 : ALL, c->n_latent != 0 ? 2e-5 : 0.0,
                     what);
         fixture_generated_remove();
     }
+    is_queued = false;
     device_queue_set(DEVICE_QUEUE_NONE);
     (void)printf("%zu architectures and variants\n", i);
 }
@@ -270,6 +284,9 @@ static void test_hidden_memory(void **state)
         for (size_t k = 0; k < sizeof archs / sizeof archs[0]; k++) {
             if (archs[k] != NULL && strcmp(c->arch, archs[k]) == 0) {
                 device_queue_set((device_queue_mode)(1 + n++ % (DEVICE_QUEUE_MODES - 1)));
+                is_queued = true;
+                assert_same(fixture_generate(&gen), ALL, tolerance, c->arch);
+                is_queued = false;
                 assert_same(fixture_generate(&gen), ALL, tolerance, c->arch);
                 fixture_generated_remove();
                 archs[k] = NULL;
@@ -281,44 +298,105 @@ static void test_hidden_memory(void **state)
     assert_int_equal(n, sizeof archs / sizeof archs[0]);
 }
 
+/* The counts of a token of a model with so many layers on the device, behind another token. */
+static device_queue_counts token_counts(const char *path, uint32_t n_layers, uint64_t *n_waits)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime_stats before, after;
+    const int32_t token = 5;
+    device_queue_counts counts;
+    quire_runtime *runtime;
+    quire_model *model;
+    quire_seq_id seq;
+
+    assert_int_equal(open_with(&model, path, n_layers, &err), QUIRE_OK);
+    runtime = runtime_open(model);
+    seq = fixture_seq(runtime);
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    quire_runtime_stats_get(runtime, &before);
+    (void)device_queue_counts_take();
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    counts = device_queue_counts_take();
+    quire_runtime_stats_get(runtime, &after);
+    *n_waits = after.layers_waits_total - before.layers_waits_total;
+    assert_int_equal(counts.waits, *n_waits);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    return counts;
+}
+
 /* A step waits once for each turn of the device, and once at its end; no copy waits. */
 static void test_waits(void **state)
 {
-    const quire_runtime_opts opts = runtime_opts();
-    const int32_t token = 5;
+    uint64_t n_waits;
 
     (void)state;
     for (device_queue_mode mode = DEVICE_QUEUE_PLAIN; mode < DEVICE_QUEUE_MODES; mode++) {
-        quire_error err = QUIRE_ERROR_INIT;
-        quire_runtime_stats before, after;
         device_queue_counts counts;
-        quire_runtime *runtime;
-        quire_model *model;
-        quire_seq_id seq;
 
         device_queue_set(mode);
-        assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), ALL, &err),
-                         QUIRE_OK);
-        runtime = fixture_runtime(model, &opts);
-        seq = fixture_seq(runtime);
-        (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
-        quire_runtime_stats_get(runtime, &before);
-        (void)device_queue_counts_take();
-        (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
-        counts = device_queue_counts_take();
-        quire_runtime_stats_get(runtime, &after);
+        counts = token_counts(fixture_model_path(FIXTURE_STORIES), ALL, &n_waits);
         assert_int_equal(counts.waits, N_LAYERS + 1);
         assert_int_equal(counts.events, mode == DEVICE_QUEUE_PLAIN ? 0 : N_LAYERS);
-        assert_int_equal(after.layers_waits_total - before.layers_waits_total, counts.waits);
         assert_int_equal(counts.graphs, N_LAYERS + 1);
         assert_int_equal(counts.beside, 0);
         assert_int_equal(counts.blocking, 0);
+        assert_int_equal(counts.layers, 0);
         /* The embedding and positions down; Q, K and V up and the result down; two results up. */
         assert_int_equal(counts.copies, 2 + 4 * N_LAYERS + 2);
-        quire_runtime_destroy(runtime);
-        quire_model_close(model);
     }
     device_queue_set(DEVICE_QUEUE_NONE);
+}
+
+/* With attention in the device's queue a token waits once, for its logits, with any number of
+ * layers there. */
+static void test_waits_queued(void **state)
+{
+    uint64_t n_waits;
+
+    (void)state;
+    is_queued = true;
+    for (device_queue_mode mode = DEVICE_QUEUE_PLAIN; mode < DEVICE_QUEUE_MODES; mode++) {
+        for (uint32_t n = 2; n <= N_LAYERS + 1; n++) {
+            device_queue_counts counts;
+
+            device_queue_set(mode);
+            counts = token_counts(fixture_model_path(FIXTURE_STORIES), n, &n_waits);
+            assert_int_equal(counts.waits, 1);
+            assert_int_equal(counts.layers, n - 1);
+            assert_int_equal(counts.graphs, n);
+            assert_int_equal(counts.hosts, 1);
+            assert_int_equal(counts.blocking, 0);
+            /* The embedding or the rows of the layer before, positions; two results. */
+            assert_int_equal(counts.copies, 2 + 2);
+        }
+    }
+    is_queued = false;
+    device_queue_set(DEVICE_QUEUE_NONE);
+}
+
+/* A layer whose router is the host's costs a wait, its attention none. */
+static void test_waits_experts(void **state)
+{
+    const arch_case experts = { .arch = "qwen3moe", .n_experts = 4, .n_experts_used = 2 };
+    const gguf_gen_opts gen = arch_case_options(&experts);
+    const char *path = fixture_generate(&gen);
+    device_queue_counts apart, queued;
+    uint64_t n_waits;
+
+    (void)state;
+    device_queue_set(DEVICE_QUEUE_EVENTS);
+    apart = token_counts(path, ALL, &n_waits);
+    is_queued = true;
+    queued = token_counts(path, ALL, &n_waits);
+    is_queued = false;
+    (void)printf("waits of a token with %u layers of experts: %u, and %u with attention queued\n",
+                 queued.layers, apart.waits, queued.waits);
+    assert_true(queued.layers > 1);
+    assert_int_equal(queued.waits, apart.waits - queued.layers);
+    assert_int_equal(queued.blocking, 0);
+    device_queue_set(DEVICE_QUEUE_NONE);
+    fixture_generated_remove();
 }
 
 /* Where attention and the network read the same rows, the device computes the network beside
@@ -364,9 +442,8 @@ static bool gives_up(void *ctx)
 }
 
 /* A step that is given up leaves nothing queued, and the next one has the bits of a first one. */
-static void test_given_up(void **state)
+static void check_given_up(void)
 {
-    const quire_runtime_opts opts = runtime_opts();
     const int32_t tokens[3] = { 5, 6, 7 };
     quire_error err = QUIRE_ERROR_INIT;
     uint32_t n_given_up = 0;
@@ -375,13 +452,12 @@ static void test_given_up(void **state)
     float *whole;
     size_t bytes;
 
-    (void)state;
     device_queue_set(DEVICE_QUEUE_EVENTS);
     assert_int_equal(open_with(&model, fixture_model_path(FIXTURE_STORIES), ALL, &err), QUIRE_OK);
     bytes = quire_model_desc_get(model)->n_vocab * sizeof *whole;
     whole = malloc(bytes);
     assert_non_null(whole);
-    runtime = fixture_runtime(model, &opts);
+    runtime = runtime_open(model);
     memcpy(whole, fixture_step(runtime, fixture_seq(runtime), tokens, 3, QUIRE_LOGITS_LAST), bytes);
     assert_true(quire_runtime_canceler_set(runtime, gives_up, NULL));
     for (uint32_t at = 1; at < 12; at += 2) {
@@ -403,6 +479,15 @@ static void test_given_up(void **state)
     quire_model_close(model);
     free(whole);
     device_queue_set(DEVICE_QUEUE_NONE);
+}
+
+static void test_given_up(void **state)
+{
+    (void)state;
+    check_given_up();
+    is_queued = true;
+    check_given_up();
+    is_queued = false;
 }
 
 /* A quantised router of a layer on the device is the host's, in panels like the host's other
@@ -472,8 +557,7 @@ static int step_try(quire_runtime *runtime, quire_seq_id seq, const float **logi
 /* A runtime that has done a step, whose sequence is empty again; logits: of the step, or NULL. */
 static quire_runtime *runtime_begun(const quire_model *model, quire_seq_id *seq, float *logits)
 {
-    const quire_runtime_opts opts = runtime_opts();
-    quire_runtime *runtime = fixture_runtime(model, &opts);
+    quire_runtime *runtime = runtime_open(model);
     const float *first;
 
     *seq = fixture_seq(runtime);
@@ -531,6 +615,7 @@ static void test_thrown_steps(void **state)
         uint32_t n_calls;
 
         device_queue_set(mode);
+        is_queued = mode % 2 == 0;
         runtime = runtime_begun(model, &seq, whole);
         device_queue_fail(0); /* counts from here on */
         assert_int_equal(step_try(runtime, seq, &logits), QUIRE_OK);
@@ -547,6 +632,7 @@ static void test_thrown_steps(void **state)
     }
     assert_true(n_lost > 2 * DEVICE_QUEUE_MODES);
     (void)printf("%u steps on a lost device\n", n_lost);
+    is_queued = false;
     device_queue_set(DEVICE_QUEUE_NONE);
     free(again);
     free(whole);
@@ -616,6 +702,7 @@ int main(void)
         cmocka_unit_test(test_identity),       cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_router_panels),  cmocka_unit_test(test_lacks),
         cmocka_unit_test(test_hidden_memory),  cmocka_unit_test(test_waits),
+        cmocka_unit_test(test_waits_queued),   cmocka_unit_test(test_waits_experts),
         cmocka_unit_test(test_beside),         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_thrown_steps),   cmocka_unit_test(test_thrown_loads),
         cmocka_unit_test(test_thrown_opening),

@@ -36,6 +36,19 @@ template <typename F> void on_device(quire_backend_device *backend, const F &cal
     }
 }
 
+/* A graph without operations, for a device that submits work to a queue. */
+void open_empty(quire_backend_device *backend, ggml_backend_dev_t device)
+{
+    const ggml_init_params params = { ggml_graph_overhead_custom(1, false), nullptr, true };
+
+    if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+        backend->empty_ctx = ggml_init(params);
+        backend->empty = backend->empty_ctx != nullptr
+                             ? ggml_new_graph_custom(backend->empty_ctx, 1, false)
+                             : nullptr;
+    }
+}
+
 void open_backend(quire_backend_device *backend, ggml_backend_dev_t device)
 {
     ggml_backend_set_n_threads_t set_n_threads;
@@ -52,6 +65,7 @@ void open_backend(quire_backend_device *backend, ggml_backend_dev_t device)
         set_n_threads(backend->ggml, 1);
     }
     backend->event = ggml_backend_event_new(device);
+    open_empty(backend, device);
 }
 
 } // namespace
@@ -73,6 +87,7 @@ void quire_backend_device_close(quire_backend_device *backend)
 {
     (void)returns([&] { ggml_backend_free(backend->ggml); });
     (void)returns([&] { ggml_backend_event_free(backend->event); });
+    ggml_free(backend->empty_ctx);
     *backend = quire_backend_device();
 }
 
@@ -84,6 +99,15 @@ enum ggml_status quire_backend_device_compute(quire_backend_device *backend,
     on_device(backend, [&] { status = ggml_backend_graph_compute_async(backend->ggml, cgraph); });
     backend->has_copies = false;
     return status;
+}
+
+/* ggml measures a part by the last graph that it was given: this one has no operations. */
+void quire_backend_device_gather(quire_backend_device *backend)
+{
+    if (backend->empty != nullptr) {
+        on_device(backend,
+                  [&] { (void)ggml_backend_graph_compute_async(backend->ggml, backend->empty); });
+    }
 }
 
 void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor *to,

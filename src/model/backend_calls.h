@@ -29,11 +29,13 @@ extern "C" {
 /* A backend of another device than the host's, with one thread if it computes by threads. Its work
  * is queued. */
 typedef struct quire_backend_device {
-    ggml_backend_t ggml;               /* NULL: there is none */
-    ggml_backend_event_t event;        /* NULL: the device offers none */
-    uint64_t waits_total;              /* of the host for the device */
-    bool is_lost;                      /* an exception came: no call reaches ggml any more */
-    bool has_copies;                   /* queued, and maybe not submitted */
+    ggml_backend_t ggml;            /* NULL: there is none */
+    ggml_backend_event_t event;     /* NULL: the device offers none */
+    uint64_t waits_total;           /* of the host for the device */
+    bool is_lost;                   /* an exception came: no call reaches ggml any more */
+    bool has_copies;                /* queued, and maybe not submitted */
+    struct ggml_context *empty_ctx; /* of a graph without operations, for gather(); or NULL */
+    struct ggml_cgraph *empty;
     char why[QUIRE_BACKEND_WHY_BYTES]; /* its text */
 } quire_backend_device;
 
@@ -49,6 +51,11 @@ void quire_backend_device_set(quire_backend_device *backend, struct ggml_tensor 
                               const void *from);
 void quire_backend_device_get(quire_backend_device *backend, const struct ggml_tensor *from,
                               void *to);
+
+/* Have the next compute() submit its operations together. Otherwise ggml's Vulkan backend submits
+ * them in parts, each as soon as it has a share of the operations of the graph before: good for a
+ * graph that is a whole token, but one that is a layer comes in many parts. */
+void quire_backend_device_gather(quire_backend_device *backend);
 
 /* Submit queued copies to the device: what others submit to the same queue comes behind them. Work
  * of compute() is submitted at once. */

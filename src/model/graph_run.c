@@ -40,13 +40,20 @@ static enum ggml_status layer_queue(const step_sides *s, const quire_graph_work 
     return GGML_STATUS_SUCCESS;
 }
 
+/* Behind the first layer the device has work in any case, and a graph is submitted whole. */
 static enum ggml_status queue(const step_sides *s, const quire_graph_work *works, uint32_t n)
 {
     enum ggml_status status = GGML_STATUS_SUCCESS;
 
     for (uint32_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        status = works[i].cgraph != NULL ? quire_backend_device_compute(s->device, works[i].cgraph)
-                                         : layer_queue(s, &works[i]);
+        if (works[i].cgraph == NULL) {
+            status = layer_queue(s, &works[i]);
+            continue;
+        }
+        if (i > 0) {
+            quire_backend_device_gather(s->device);
+        }
+        status = quire_backend_device_compute(s->device, works[i].cgraph);
     }
     return status;
 }

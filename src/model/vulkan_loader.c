@@ -11,6 +11,7 @@
 #include "device/vulkan/vulkan_share.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,6 +76,8 @@ static struct {
     PFN_vkQueueSubmit QueueSubmit;
     PFN_vkCmdCopyBuffer CmdCopyBuffer;
 } real;
+
+static atomic_uint_fast64_t n_submissions;
 
 /* The last copy of a thread that watches. */
 static _Thread_local struct {
@@ -245,6 +248,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL our_QueueSubmit(VkQueue queue, uint32_t n,
     pthread_mutex_t *submits = submits_of(queue);
     VkResult r;
 
+    atomic_fetch_add(&n_submissions, 1);
     if (submits == NULL) {
         return real.QueueSubmit(queue, n, info, fence);
     }
@@ -311,6 +315,11 @@ bool quire_vulkan_loader_share(const void *owner)
     }
     (void)pthread_mutex_unlock(&made_lock);
     return share.device != VK_NULL_HANDLE && quire_vulkan_share_add(&share) == QUIRE_OK;
+}
+
+uint64_t quire_vulkan_loader_submissions(void)
+{
+    return atomic_load(&n_submissions);
 }
 
 void quire_vulkan_loader_watch(void)

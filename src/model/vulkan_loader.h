@@ -23,6 +23,9 @@ extern "C" {
  * False: it has none that Quire's devices can use, and they open their own. */
 bool quire_vulkan_loader_share(const void *owner);
 
+/* Submissions of ggml's so far, in this process. For tests. */
+uint64_t quire_vulkan_loader_submissions(void);
+
 /* Watch ggml's copies on this thread. watched() ends that, and returns the address on the VkDevice
  * that was shared for the owner from which the last copy was queued; 0: there was none. */
 void quire_vulkan_loader_watch(void);

@@ -18,6 +18,7 @@
 #include "layers_card.h"
 #include "model/model.h"
 #include "model/runtime.h"
+#include "model/vulkan_loader.h"
 #include "model_fixture.h"
 #include "rounds.h"
 
@@ -282,6 +283,28 @@ static void test_ways(void **state)
     quire_runtime_destroy(runtime);
 }
 
+/* A token of L layers is submitted by ggml in L + 1 graphs, the first of which comes in parts, and
+ * with its copies to the host. */
+#define N_PARTS_MAX 12u
+
+static void test_submissions(void **state)
+{
+    static const int32_t token = 5;
+    quire_runtime *runtime = runtime_new();
+    const quire_seq_id seq = fixture_seq(runtime);
+    const uint32_t n_layer = quire_model_desc_get(model)->n_layer;
+    uint64_t n;
+
+    (void)state;
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    n = quire_vulkan_loader_submissions();
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    n = quire_vulkan_loader_submissions() - n;
+    (void)printf("%u layers: %u submissions of ggml's\n", n_layer, (uint32_t)n);
+    assert_in_range(n, n_layer + 1, n_layer + N_PARTS_MAX);
+    quire_runtime_destroy(runtime);
+}
+
 static uint32_t n_questions; /* before a step is given up */
 
 static bool gives_up(void *ctx)
@@ -385,9 +408,10 @@ static int expect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_thrown),
-        cmocka_unit_test(test_given_up), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_ways),     cmocka_unit_test(validated_end),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_thrown),
+        cmocka_unit_test(test_given_up),    cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_submissions), cmocka_unit_test(test_ways),
+        cmocka_unit_test(validated_end),
     };
     int rc;
 
